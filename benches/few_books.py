@@ -101,7 +101,7 @@ class Shelf:
     tails: str  # of the books' effects
 
     def claims(self, rng: np.random.Generator) -> pl.DataFrame:
-        """Bounds of the books, members first."""
+        """Bounds of the books, members first; ``low_alone`` are those of each book alone."""
         size = N_BOOKS + self.n_null
         books = _effects(rng, self.tails, size)
         windows = (1 - self.within) ** 0.5 * rng.normal(size=(size, N_WINDOWS))
@@ -113,7 +113,8 @@ class Shelf:
         above = (windows[:N_BOOKS] > share.threshold).sum(axis=1)
         rows = pl.DataFrame({"n_above": above, "q_value": q_values(p, PLAN.adjustment)})
         rows = rows.with_columns(n_scored=N_WINDOWS, n_asked=N_WINDOWS, outside=pl.lit(value=False))
-        return with_claim(with_share(rows, share), PLAN)
+        alone = with_share(rows, share)
+        return with_claim(alone, PLAN).with_columns(low_alone=alone["contamination_low"])
 
 
 def _sets(size: int) -> ComparisonSets:
@@ -146,7 +147,7 @@ def shares(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
         of = f"{shelf.n_null} nulls, {shelf.n_members} members"
         figure: Figure = {"case": f"shares, {of}, {shelf.tails}, correlation {shelf.within:g}"}
         for name, column in (
-            ("before", "contamination_low_alone"),
+            ("before", "low_alone"),
             ("after", "contamination_low"),
         ):
             low = np.array([one[column].to_numpy() for one in found])

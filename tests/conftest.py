@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, settings
 
 REPOSITORY = Path(__file__).parents[1]
 
+os.environ["MIA_BATCH_JOURNAL"] = "off"  # tests that are about it name a file of their own
+
 _SLOW_MACHINES = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(
     "fast", deadline=None, max_examples=40, suppress_health_check=_SLOW_MACHINES

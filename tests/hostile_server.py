@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from typing import Any, Self, cast
 
+from mia_batch.evidence.dress import known_openings
 from mia_batch.evidence.endpoint.probe import PROBE_PROMPT
 
 MODEL = "tiny"
@@ -44,7 +45,8 @@ class Asked:
     @property
     def is_probe(self) -> bool:
         """Whether the client only tries what the endpoint can do."""
-        return PROBE_PROMPT in (self.prompt or PROBE_PROMPT)
+        prompts = [PROBE_PROMPT, *(prompt for prompt, _ in known_openings())]
+        return any(each in (self.prompt or PROBE_PROMPT) for each in prompts)
 
 
 @dataclass(frozen=True, kw_only=True)

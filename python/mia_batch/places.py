@@ -45,6 +45,23 @@ def copy_of(url: str) -> Path:
     return cache / "mia-batch" / sha256(url.encode()).hexdigest()[:16] / url.rpartition("/")[2]
 
 
+JOURNAL = "MIA_BATCH_JOURNAL"
+"""Environment variable that names the file of the journal of runs, or says ``off``."""
+
+
+def journal_path() -> Path | None:
+    """Name the journal of a user's runs, in the folder of the user's states; None if it is off."""
+    if given := os.environ.get(JOURNAL, ""):
+        return None if given == "off" else Path(given)
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if not state.is_absolute():
+        try:
+            state = Path.home() / ".local" / "state"
+        except RuntimeError:  # a user without a home
+            return None
+    return state / "mia-batch" / "runs.jsonl"
+
+
 def mirrored(place: Path | str) -> AbstractContextManager[Path]:
     """Lend a folder to write a run in; of an address, its working copy, which the store follows."""
     # At the end of the block the store has all of it. Messages of errors name the address. Raises

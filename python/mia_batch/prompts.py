@@ -18,7 +18,7 @@ from mia_batch.errors import SettingsError
 from mia_batch.kernels import WordRule, word_spans
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.schemas import Prompts
-from mia_batch.targets import from_text, target_id, text_digest
+from mia_batch.targets import MayCut, from_text, target_id, text_digest
 
 SHADOW = "shadow"  # the role of models of which each is tuned on another half of the texts
 _GIVEN = ("target", "reference", "masked")
@@ -103,6 +103,11 @@ class View:
     @property
     def key(self) -> tuple[str, str]:
         return self.model, self.name
+
+    @property
+    def continues_texts(self) -> bool:
+        """Whether answers go on with a text, with more than its next token."""
+        return not self.question and self.decode.most_new != 1
 
     def rows(self, made: pl.DataFrame) -> pl.DataFrame:
         given = {"model": pl.lit(self.model), "view": pl.lit(self.name), "view_index": pl.lit(0)}
@@ -284,19 +289,34 @@ _NO_FURTHER = "the text has no further point"
 
 
 def probes(
-    targets: pl.DataFrame, *, n: int, every: int, n_words: int, words: WordRule
+    targets: pl.DataFrame,
+    *,
+    n: int,
+    every: int,
+    n_words: int,
+    words: WordRule,
+    may_cut: MayCut | None = None,
 ) -> pl.DataFrame:
     """Ask at up to ``n`` points, ``every`` so many words, for the next ``n_words``."""
     # The points stand behind word 8, 8 + ``every``, ..., each before at least ``n_words``. They
     # are numbered so that the first k of them are spread over the text for every k, whatever
     # ``n``: more points later are added to those that are there. Where a target has fewer, its
-    # last row, numbered ``n`` - 1, says so.
+    # last row, numbered ``n`` - 1, says so. Where ``may_cut`` forbids a point, it is left out.
     ends_of_words = word_spans("target", words=words).struct.field("ends")
     rows = targets.select("target_id", "target", ends=ends_of_words)
     counts = rows["ends"].list.len().to_numpy().astype(np.int64)
     possible = np.maximum((counts - LEAST_CONTEXT - n_words) // every + 1, 0)
-    points = [_spread(int(most))[:n] for most in possible]
-    which = np.repeat(np.arange(len(counts)), np.minimum(possible, n))
+    points = [_spread(int(most)) for most in possible]
+    if may_cut is not None:
+        texts = rows.select("target", "ends").iter_rows()
+        places = [LEAST_CONTEXT + spread * every - 1 for spread in points]  # words before a point
+        points = [
+            _allowed(spread, np.array(ends)[place], may_cut(text), n) if spread.size else spread
+            for spread, place, (text, ends) in zip(points, places, texts, strict=True)
+        ]
+    points = [spread[:n] for spread in points]
+    n_points = np.array([len(spread) for spread in points], np.int64)
+    which = np.repeat(np.arange(len(counts)), n_points)
     index = np.concatenate([_NONE, *(np.arange(len(each)) for each in points)])
     word = LEAST_CONTEXT + np.concatenate([_NONE, *points]) * every
     before = np.cumsum(counts) - counts  # words of earlier targets
@@ -311,15 +331,29 @@ def probes(
         text=target.slice(pl.Series(start), pl.Series(length)),
     )
     last = pl.lit(n - 1, pl.UInt32)
-    fewer = rows.select("target_id")[np.flatnonzero(possible < n)]
+    fewer = rows.select("target_id")[np.flatnonzero(n_points < n)]
     return pl.concat(
         [made, fewer.with_columns(view_index=last, reason=pl.lit(_NO_FURTHER))], how="diagonal"
     )
 
 
+def _allowed(
+    points: NDArray[np.int64], ends: NDArray[np.int64], is_allowed: Callable[[int], bool], n: int
+) -> NDArray[np.int64]:
+    """Keep the first ``n`` points whose contexts may end where they do."""
+    pairs = zip(points.tolist(), ends.tolist(), strict=True)
+    allowed = (point for point, end in pairs if is_allowed(end))
+    return np.array([*islice(allowed, n)], np.int64)
+
+
 @cache
 def _load(model: str, revision: str | None, setting: str) -> Tokenizer:
     return Tokenizer.load(model, revision, setting=setting)
+
+
+def between_tokens(text: str, *, tokenizer: tuple[str, str | None, str]) -> Callable[[int], bool]:
+    """Return what says of a place in a text whether it is between two of its tokens."""
+    return _load(*tokenizer).token_ends(text)
 
 
 def tokens(

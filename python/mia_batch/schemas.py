@@ -63,7 +63,7 @@ class Targets(dy.Schema):
     document_id = maybe(dy.String, "The document that it was cut from, as in the corpus.")
     group = dy.String(nullable=True)
     """As in the corpus; ``undeclared book`` for non-members without one that look like parts of one
-    book."""
+    book; ``near copies of`` the first for comparison texts that are copies of each other."""
     member = maybe(dy.Bool, "As in the corpus.")
     window_index = dy.UInt32(description="Position of the window in its document, from 0.")
     n_windows = dy.UInt32(description="Windows of the document, whether asked about or not.")
@@ -130,10 +130,11 @@ class Samples(_OfPrompt):
     answer = dy.Enum([*get_args(AnswerKind), "not_asked"], nullable=True)
     """What came back: ``text``; text less the model's thoughts (``thought_removed``) or the prompt
     (``prompt_removed``) before it; no text, because the answer was ``empty``, all ``thinking``, a
-    ``refusal``, ``filtered`` by the provider, or began with the prompt (``prompt_repeated``) where
-    others do not; ``not_asked`` where there was no room. Null where nothing came back, and of
-    recordings."""
+    ``refusal``, ``filtered`` by the provider, or the prompt and nothing more
+    (``prompt_repeated``); ``not_asked`` where there was no room. Null where nothing came back, and
+    of recordings."""
     reason = maybe(dy.String, "Why there is no candidate; null where there is.")
+    raw = maybe(dy.String, "The answer as it came, where the run took off what stood around it.")
 
 
 class Responses(dy.Schema):
@@ -263,18 +264,21 @@ class Findings(dy.Schema):
     """
 
     check = dy.String()
-    """``roles``, ``blind_baseline``, ``weights``, ``duplicates``, ``undeclared_books``, ``power``
-    (of texts); ``plan``, ``gate`` (may targets be compared with non-members?), ``uneven_scores``,
-    ``reported``, ``placebo`` (on the reference model), ``e_values`` (what rounds decided),
-    ``null_audits``, ``top`` (so many of the highest at least), ``max_t`` (all attacks together),
-    ``combination``, ``dataset_inference``, ``codec``, ``yardstick``, ``absence``, ``dose`` (of
-    scores: about how many copies were learnt);
-    ``verbatim`` (what came out word for word), ``prompts`` (what was given), ``endpoint`` (fields
-    that it honours), ``answers`` (kinds that came back), ``held_back`` (``filtered`` or refused
-    unevenly), ``order`` (whether the service changed while it was asked), ``chance`` (whether
-    models predict the texts better), ``start_token`` (added or left out because texts are read
-    better so), ``earlier_runs`` (of the same texts and model, in folders
-    next to the run's)."""
+    """``roles``, ``blind_baseline``, ``plain_differences`` (of length, date, script,
+    punctuation and digits, one by one), ``weights``, ``duplicates``, ``undeclared_books``,
+    ``near_copies`` (comparison texts that are copies of each other), ``authors`` (do several
+    texts have one author?), ``power`` (of texts); ``plan``, ``gate`` (may targets be compared
+    with non-members?), ``uneven_scores``, ``reported``, ``placebo`` (on the reference model),
+    ``e_values`` (what rounds decided), ``null_audits``, ``top`` (so many of the highest at
+    least), ``max_t`` (all attacks together), ``combination``, ``dataset_inference``, ``codec``,
+    ``yardstick``, ``absence``, ``dose`` (of scores: about how many copies were learnt);
+    ``verbatim`` (what came out word for word), ``prompts`` (what was given), ``endpoint``
+    (fields that it honours), ``answers`` (kinds that came back), ``dress`` (what stood around
+    continuations, and what was taken off), ``held_back`` (``filtered`` or refused unevenly),
+    ``order`` (whether the service changed while it was asked), ``chance``
+    (whether models predict the texts better), ``start_token`` (added or left out because texts
+    are read better so), ``earlier_runs`` (of the same texts and model, in folders next to the
+    run's)."""
     subject = maybe(dy.String, "What it is about: a set of texts, a level, an attack.")
     statistic = dy.String(description="Name of the number, such as ``roc_auc`` or ``n_texts``.")
     value = maybe(dy.Float64, "The number; null where it could not be computed.")
@@ -290,7 +294,8 @@ class Blind(dy.Schema):
 
     Each classifier adds a Float64 column of its name, in (0, 1): the share of the texts of its fold
     that score below it. Members and non-members are ranked in columns of the classifiers' names,
-    targets and the texts that they are compared with in columns ``targets_`` and the name.
+    targets and the texts that they are compared with in columns ``targets_`` and the name. Numbers
+    in which these two sets differ (``targets_blind_plain_length``) have such a column, too.
     """
 
     target_id = dy.String(primary_key=True, description="The target, as in ``targets``.")
@@ -470,9 +475,6 @@ class Rollup(dy.Schema):
     contamination_low = dy.Float64(nullable=True)
     """Lower end of its interval, which is claimed: 0 where the row's q is above that of the run, or
     null."""
-    contamination_low_alone = dy.Float64(nullable=True)
-    """Lower end that holds for this row had it been the only one looked at, not for all rows at
-    once."""
     contamination_high = maybe(dy.Float64, "Upper end of its interval.")
     contamination_reason = maybe(dy.String, "Why the share or its interval is null.")
     n_common = dy.UInt32(nullable=True)

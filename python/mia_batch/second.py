@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import unicodedata
 import zlib
 from bisect import bisect
 from collections import Counter, defaultdict
@@ -58,6 +59,13 @@ WHY_NOT = {
     "zlib": f"sizes are those of classic zlib, and this Python has {zlib.ZLIB_RUNTIME_VERSION}",
 }
 """What is not recomputed, and why."""
+
+
+NO_AUTHOR = {
+    *("", "anonymous", "anon", "anonym", "anonyme", "various", "unknown", "unbekannt", "none"),
+    *("authors various", "author unknown", "a n", "inconnu", "several", "et al", "al", "others"),
+}
+"""What stands in the place of an author where none is named."""
 
 
 class UnknownError(Exception):
@@ -144,8 +152,13 @@ class AuditedText:
         settings, found = self.run.settings, list[AnsweredPrompt]()
         prompts = self.run.read("prompts", target_id=self.id, model=of, view=view)
         true = {row["view_index"]: row["text"] for row in prompts}
+        before = {row["view_index"]: self.context(row) for row in prompts}
+        rule = self.run.manifest.get("dress", {}).get("rule", []) if of == "target" else []
+        rule = [] if view in ("choice", "cloze", "token") else rule
         for row in self.rows("samples", of, view):
             said, truth = row["candidate"], true.get(row["view_index"])
+            if said is not None:
+                said = bare(row.get("raw") or said, before[row["view_index"]], rule)
             truth = self.target["reference"] if truth is None else truth
             if said is not None and settings["preset"] == "samia" and view == "continuation":
                 # The authors' code cuts prompt and answer, together, behind half of the words.
@@ -156,6 +169,12 @@ class AuditedText:
                 words = [words_of(each, settings["word_rule"]) for each in (said, truth)]
                 found.append(AnsweredPrompt(row["view_index"], said, truth, *words))
         return found
+
+    def context(self, prompt: Row) -> str:
+        """Read what a model was given: its own text, some bytes of the target, or the prefix."""
+        if prompt["cut"] is not None:
+            return str(self.target["target"]).encode()[: prompt["cut"]].decode()
+        return str(self.target["prefix"] if prompt["context"] is None else prompt["context"])
 
     def every(self, column: str = "logprob", view: str = "text", of: str = "target") -> Numbers:
         """Give numbers of every token; NaN where it has none."""
@@ -253,6 +272,69 @@ _DASHES = re.compile("[-\u2010-\u2015\u2212\u2e3a\u2e3b\ufe58\ufe63\uff0d]+")
 def fold(text: str) -> str:
     """Make spellings one that differ in typography alone: marks, ligatures, dashes, quotes."""
     return normalize("NFC", _DASHES.sub("-", text.translate(_SPELLED_OUT)))
+
+
+_OPENS = {
+    "thoughts": r"(?s:.*?)(?:</(?:think|thinking|thought|reasoning)>|\[/THINK\])",
+    "fence": r"(?:```|~~~)[^\n`]*\n",
+    "line": "[^\\n]{1,200}[:\uff1a][*_]*[ \\t]*\\n",
+    "dots": "(?:\\[\\s*)?(?:\\.{3,}|\u2026+)(?:\\s*\\])?",
+    "mark": "(?:[-*\u2022+>]|#{1,6}|[0-9]{1,2}[.)])[ \\t]+|[-*_=~]{3,}[ \\t]*\\n",
+    "quote": '["\u201c\u201d\u201e\u201f\u00ab\u00bb\u2039\u203a\u2018\u201a\u300c\u300e\u300a]'
+    "|\\*\\*|[*`_]",
+}
+_ENDS = {
+    "fence": r"(?s:\n?[ \t]*(?:```|~~~).*)",
+    "quote": '(?:["\u201d\u201c\u00ab\u00bb\u2039\u203a\u2019\u300d\u300f\u300b]'
+    "|\\*\\*|[*`_])\\s*$",
+}
+
+
+def bare(said: str, prompt: str, rule: list[Row]) -> str:
+    """Take off what the run's rule names: remarks at the end, then each layer once, in order."""
+    text, layers = said.strip(), [layer for layer in rule if layer["kind"] != "close"]
+    for remark in (layer["text"] for layer in rule if layer["kind"] == "close"):
+        text = text[: -len(remark)].rstrip() if text.endswith(remark) else text
+    while True:
+        sizes = [opening(text, prompt, layer) for layer in layers]
+        if not any(sizes):
+            return said if text == said.strip() else text
+        at = next(at for at, size in enumerate(sizes) if size)
+        mark, text, kind = text[: sizes[at]], text[sizes[at] :].lstrip(), layers.pop(at)["kind"]
+        if kind == "mark":
+            lines = text.split("\n")
+            text = "\n".join(without(line, mark.strip()) for line in lines)
+        if kind in _ENDS and (end := re.search(_ENDS[kind], text)):
+            text = text[: end.start()]
+
+
+def without(line: str, mark: str) -> str:
+    """Take a mark and the blanks behind it off a line."""
+    rest = line.removeprefix(mark)
+    return rest.lstrip(" \t") if rest != line and rest[:1] in (" ", "\t") else line
+
+
+def opening(text: str, prompt: str, layer: Row) -> int:
+    """Count the characters of a layer at the beginning of a text."""
+    if layer["kind"] == "lead":
+        return len(layer["text"]) * text.startswith(layer["text"])
+    if layer["kind"] == "echo":
+        return repeated(text, prompt)
+    found = re.match(_OPENS[layer["kind"]], text)
+    return found.end() if found else 0
+
+
+def repeated(text: str, prompt: str) -> int:
+    """Count the characters at the beginning of a text that are the last words of its prompt."""
+    words, spans = prompt.split(), [*re.finditer(r"\S+", text)]
+    for n in range(min(len(words), len(spans)), 0, -1):
+        is_long = n > 1 or len(words[-1].encode()) > 7
+        if is_long and [span[0] for span in spans[:n]] == words[-n:]:
+            return spans[n - 1].end()
+    last = words[-1][-200:] if words else ""
+    ends = (n for n in range(len(last), 0, -1) if text.startswith(last[-n:]))
+    longest = 0 if last.isascii() else next(ends, 0)
+    return longest if len(text[:longest].encode()) > 7 else 0
 
 
 def words_of(text: str, rule: str) -> list[str]:
@@ -968,6 +1050,69 @@ def conformal(run: RunFiles, attack: str, row: Row) -> Row:
     return found
 
 
+def author_names(said: str) -> set[str]:
+    """Split a line of authors; names are alike if they have the same words, in any order.
+
+    Years of a life, behind a comma or in brackets, are no words of a name.
+    """
+    names, dated = set(), re.compile("[,(] *[0-9]{3,4}[?]? *[-\u2013] *([0-9]{3,4}[?]?)?")
+    for name in re.split(r"[;&|\n]| and | und | et ", dated.sub(" ", said.casefold())):
+        letters = [c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c)]
+        words = "".join(c if c.isalnum() else " " for c in letters).split()
+        names.add(" ".join(sorted(words)))
+    return names - NO_AUTHOR
+
+
+@cache
+def author_of_clusters(run: RunFiles) -> dict[str, str]:
+    """Name the author of each cluster by the first cluster, in order, that is linked to it."""
+    clusters_of_name = defaultdict[str, set[str]](set)
+    names_of_cluster = defaultdict[str, set[str]](set)
+    author_of_text = {
+        row["target_id"]: row["author"] or "" for row in run.read("scores", "target_id", "author")
+    }
+    for text in run.texts():
+        if text["role"] in ("target", "non_member", "calibration"):
+            for name in author_names(author_of_text[text["target_id"]]):
+                clusters_of_name[name].add(text["cluster"])
+                names_of_cluster[text["cluster"]].add(name)
+    author: dict[str, str] = {}
+    for first in sorted(names_of_cluster):
+        waiting = [] if first in author else [first]
+        while waiting:
+            cluster = waiting.pop()
+            author[cluster] = first
+            alike = [clusters_of_name[name] for name in names_of_cluster[cluster]]
+            waiting += [other for other in set().union(*alike) if other not in author]
+    return author
+
+
+def of_authors(run: RunFiles, attack: str) -> list[Scored]:
+    """Score authors: each by as many of its books as nine in ten authors have."""
+    by: Any = {"mean": np.mean, "median": np.median, "maximum": max}[run.settings["statistic"]]
+    author, scores, shelves = author_of_clusters(run), run.scores(attack), list[Any]()
+    for side in windows(run):
+        shelf = defaultdict[str, list[list[str]]](list)
+        for cluster, chosen in side.items():
+            shelf[author.get(cluster, "")].append(chosen)
+        shelves.append({name: shelf[name] for name in sorted(shelf) if name})
+    sizes = sorted(len(books) for shelf in shelves for books in shelf.values())
+    n = sizes[int(0.1 * (len(sizes) - 1))]
+    places = np.random.default_rng(run.settings["seed"]).random(n).tolist()
+    made = list[Scored]()
+    for shelf, missing in zip(shelves, (-inf, inf), strict=True):
+        values: Scored = {}
+        for name, books in shelf.items():
+            if len(books) >= n:
+                ends = [number * len(books) // n for number in range(n + 1)]
+                pairs = zip(places, pairwise(ends), strict=True)
+                drawn = [books[start + int(at * (end - start))] for at, (start, end) in pairs]
+                of = [scores[text] for book in drawn for text in book]
+                values[name] = missing if None in of else float(f"{by(of):.12g}")
+        made.append(values)
+    return made
+
+
 def collection(run: RunFiles, attack: str, row: Row) -> Row:
     """Mean rank of asked groups, and the share of ways to name them with as high a sum of ranks.
 
@@ -975,6 +1120,8 @@ def collection(run: RunFiles, attack: str, row: Row) -> Row:
     with the product of odds: Berrett et al. 2020, after Chen, Dempster and Liu 1994.
     """
     asked, nulls = units(run, attack, grouped=True)
+    if row["method"].startswith("authors_"):
+        asked, nulls = of_authors(run, attack)
     ranks = rankdata([*asked.values(), *nulls.values()])
     n, size, rng = len(asked), len(ranks), np.random.default_rng(run.settings["seed"])
     least, n_drawn = ranks[:n].sum(), 9_999 if size < 10_000 else 999

@@ -253,6 +253,8 @@ class ColumnSettings(Part, topic="Columns of the corpus", table="columns"):
     """Column with membership as 1/0/null. [default: label, if there]"""
     group_column: Column = None
     """Column with the group, such as a book. [default: group, if there]"""
+    author_column: Column = None
+    """Column with the author; books of one count once together. [default: author, if there]"""
     prefix_column: Column = None
     """Column with a prefix of your own. [default: prefix, if there]"""
     reference_column: Column = None
@@ -350,6 +352,9 @@ class MainSettings(Part, topic="What everybody needs"):
     config: Annotated[Text | None, Mark.PATH, Mark.USUAL, UserOnly("names this file")] = None
     """TOML file of settings. [default: mia-batch.toml in the working directory, if there, and what
     that leaves open from your own, ~/.config/mia-batch/mia-batch.toml]"""
+    plan: Annotated[Text | None, Mark.PATH, UserOnly("says what is audited")] = None
+    """Plan that --dry-run wrote, plan.json: the audit is made exactly by it, or says what differs.
+    Settings that are not given are taken from it; texts and models are named again."""
     evidence: Literal["samples", "logprobs", "probe-logprobs", "both"] | None = None
     """Sampled continuations, log-probabilities of all tokens, those of the true next token at each
     point, or the first two. [default: what the attacks need; without attacks one pass of
@@ -505,7 +510,7 @@ class ReportSettings(Part, topic="Report", table="report"):
     """Columns, separated by commas, by whose values metrics are given as well."""
     plan_lodged: Sentence | None = None
     """When and where the plan was lodged before the run, in a sentence that the report shows;
-    --dry-run prints the plan's SHA-256."""
+    --dry-run writes the plan and prints its SHA-256."""
 
 
 class FinetuningSettings(Part, topic="Fine-tuned references", table="tuning"):
@@ -561,6 +566,10 @@ class VerdictSettings(Part, topic="Reference sets and answers", table="verdict")
     in the same way and say what finding nothing means, and how often texts were learnt.
     default: 115 passages of classics; none, or --no-yardstick: no such texts. [default: the
     classics for books that are compared or continued, else none]"""
+    replace: bool = Field(default=False, exclude=True)
+    """Let this request take the place of what the run has answered: another primary attack, level
+    or threshold then answers, marked as exploratory, and scores that are not asked for are taken
+    away; run.json keeps a record. [default: scores are added, and the planned answer stays]"""
     combine: bool = False
     """Learn from texts of known membership how to combine the scores of all attacks, as a further
     attack: combination_v1."""
@@ -584,9 +593,9 @@ class VerdictSettings(Part, topic="Reference sets and answers", table="verdict")
     """Benjamini-Hochberg, or Benjamini-Yekutieli for any dependence."""
     anyway: bool = False
     """Go on where no answer can come of it: so few non-members allow none at this level, or they
-    can be distinguished from the targets without the model. Print the numbers, marked as
-    exploratory, where the service changed while it was asked. End with 0 where the model predicts
-    no better than chance."""
+    can be distinguished from the targets without the model; and where the audit differs from its
+    --plan. Print the numbers, marked as exploratory, where the service changed while it was asked.
+    End with 0 where the model predicts no better than chance."""
     stop_when_decided: bool = False
     """Ask about the windows of groups in rounds, each group until it is reported or can no longer
     be (e-BH), instead of about all: saves tokens. Needs --level group."""
@@ -787,7 +796,10 @@ class Settings(
     @property
     def columns(self) -> dict[str, Any]:
         names = [name for name in type(self).model_fields if name.endswith("_column")]
-        return self.model_dump(include=set(names) - {"candidate_column", *_WHOLE_TEXTS})
+        given = self.model_dump(include=set(names) - {"candidate_column", *_WHOLE_TEXTS})
+        if self.author_column is None:  # runs of earlier versions had no such setting
+            del given["author_column"]
+        return given
 
     @property
     def continuations(self) -> int:
@@ -928,6 +940,66 @@ _SAFE_ARGUMENTS = RESOURCES | {  # arguments of engines that can load no code, w
 }
 
 
+# A plan that was lodged: it binds every setting that can change an answer.
+
+PLAN_OPEN = frozenset(
+    {
+        *("out", "config", "plan", "plan_lodged", "report", "anyway", "retry_failed", "workers"),
+        *("ray", "shard", "api_key_env", "max_concurrency", "requests_per_minute", "timeout"),
+        *("tokens_per_minute", "max_retries", "price_in", "price_out", "currency", "max_cost"),
+        *("logits_memory", "dataset_sha256", "replace"),
+    }
+)
+"""Settings that a plan leaves open: where a run lies, what it may cost, what is shown."""
+PLAN_PLACES = frozenset(
+    {
+        *Settings.marked(Mark.PATH),
+        *Settings.marked(Mark.MODEL),
+        *("attacks", "base_url", "known_index", "revision", "reference_revision"),
+    }
+)
+"""Settings that name what a plan knows by its content: texts, models, formulas."""
+_LARGEST_PLAN = 1 << 20
+_PLAN_SECTIONS = ("attacks", "inputs", "models", "settings")
+
+
+def read_plan(path: Path | str) -> dict[str, Any]:
+    """Read a plan that `--dry-run` wrote, which may be a stranger's."""
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            plan = json.loads(file.read(_LARGEST_PLAN))
+    except FileNotFoundError:
+        raise SettingsError(f"plan: there is no file {path}; --dry-run writes a plan") from None
+    except (OSError, ValueError, RecursionError) as error:
+        cause = getattr(error, "strerror", None) or "it is no JSON, or longer than 1 MB"
+        raise SettingsError(f"plan: {path} cannot be read: {cause}") from None
+    sections = [plan.get(name) if isinstance(plan, dict) else None for name in _PLAN_SECTIONS]
+    described = [each for part in sections[1:3] if isinstance(part, dict) for each in part.values()]
+    if not all(isinstance(each, dict) for each in (*sections, *described)):
+        raise SettingsError(f"plan: {path} is no plan of an audit; --dry-run writes one")
+    return dict(plan)
+
+
+def _planned(given: Mapping[str, object]) -> dict[str, object]:
+    """Return the settings of the plan that the user leaves open; none that names a place."""
+    path = str(given["plan"])
+    plan, found = read_plan(path), dict[str, object]()
+    for name, value in plan["settings"].items():
+        field = Settings.model_fields.get(name)
+        is_name = name in PLAN_OPEN | PLAN_PLACES and value not in (CLASSICS, NO_YARDSTICK)
+        if field is None or is_name or user_only(name) is not None:
+            continue
+        if value != field.get_default(call_default_factory=True):
+            found[name] = tuple(value) if isinstance(value, list) else value
+    if "attacks_from" not in given:
+        found["attacks"] = tuple(plan["settings"].get("attacks") or plan["attacks"])
+    if given.keys() & {"attacks", "attacks_from"}:
+        found.pop("primary", None)  # which may not be among these
+    own_arguments: Any = given.get("engine_arg", ())
+    refuse_code(found.get("engine_arg"), path, but=own_arguments)
+    return found
+
+
 def load_settings(options: Mapping[str, object], *, use_config: bool = True) -> Settings:
     """Join options and the settings file, options first, and validate the whole."""
     # Settings that are None count as missing. The file is the option ``config``, by default
@@ -938,6 +1010,8 @@ def load_settings(options: Mapping[str, object], *, use_config: bool = True) -> 
     # found. `SettingsError` has a line for each setting that is wrong: its name, what came, what
     # is allowed.
     given = {name: value for name, value in options.items() if value is not None}
+    if use_config and "plan" in given:
+        given = _planned(given) | given
     where: dict[str, Path | None] = {}
     if use_config:
         paths = _config_files(given.get("config"))

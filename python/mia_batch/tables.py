@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from polars.io.plugins import register_io_source
 
 from mia_batch.errors import DamagedTableError, RunFolderError, SchemaMismatchError
-from mia_batch.schemas import ExtractedDocuments, LogProbs, Rollup
+from mia_batch.schemas import ExtractedDocuments, LogProbs, Rollup, Samples
 
 _Number = TypeVar("_Number", bound=np.generic)
 _Item = TypeVar("_Item")
@@ -239,6 +239,7 @@ def side_by_side(function: Callable[[_Item], _Result], items: Iterable[_Item]) -
 
 
 _YOUNGER: dict[type[dy.Schema], tuple[str, ...]] = {
+    Samples: ("raw",),
     LogProbs: ("bounded", "trained", "top_logprob"),
     ExtractedDocuments: ("passages_20", "passages_50"),
     Rollup: ("n_passages_20", "n_passages_50", "passages_from"),

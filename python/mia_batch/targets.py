@@ -3,7 +3,7 @@
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from itertools import chain, count, pairwise
@@ -11,7 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 from struct import pack
 from threading import Lock
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias
 from zlib import crc32
 
 import numpy as np
@@ -164,6 +164,9 @@ def _runs(texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
 
 
 Preset = Literal["default", "matched", "samia", "min-k", "spv"]
+MayCut: TypeAlias = Callable[[str], Callable[[int], bool]]
+
+MOST_MOVED = 16  # words that a cut moves to a place where a prompt may end
 
 _COUNTS = ("window_words", "window_characters", "stride", "max_windows_per_document", "text_length")
 
@@ -195,6 +198,9 @@ class TargetPlan:
         authors' code does.
     text_length
         Nominal number of words of a text, for ``samia`` only; None = each text's own.
+    may_cut
+        Given a text, says of each place in it, in characters, whether a prompt may end there; None
+        = anywhere. Preset ``samia`` does not ask.
 
     Raises
     ------
@@ -211,6 +217,7 @@ class TargetPlan:
     seed: int = 0
     preset: Preset = "default"
     text_length: int | None = None
+    may_cut: MayCut | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if (fault := next(self._faults(), None)) is not None:
@@ -288,15 +295,36 @@ class Words(NamedTuple):
         return type(self)(starts - starts[0], self.ends[words.start : words.stop] - starts[0])
 
 
-def split_at_word(target: str, words: Words, ratio: float) -> Split:
-    """Split after the first ``int(n_words * ratio)`` words; both parts join to the target."""
+def split_at_word(target: str, words: Words, ratio: float, may_cut: MayCut | None = None) -> Split:
+    """Split after the first ``int(n_words * ratio)`` words; both parts join to the target.
+
+    Where no prompt may end there, the nearest of 16 words to both sides that may be one's last is.
+    """
     # What stands between the last word of the prefix and the next one belongs to the reference.
     n_words = len(words.ends)
     n_prefix = int(n_words * ratio)
     if not 0 < n_prefix < n_words:
         return Split(target, n_words=n_words, reason=TOO_SHORT if n_words else EMPTY_TEXT)
     cut = int(words.ends[n_prefix - 1])
+    if may_cut is not None:
+        cut = _nearest(words, n_prefix, may_cut(target)) or cut
     return Split(target, target[:cut], target[cut:], n_words)
+
+
+def _nearest(words: Words, n_prefix: int, is_allowed: Callable[[int], bool]) -> int | None:
+    """Find the allowed end of a word that is nearest to that of the prefix; None without one."""
+    most = len(words.ends) - 1  # the reference has a word
+    near = range(max(1, n_prefix - MOST_MOVED), min(most, n_prefix + MOST_MOVED) + 1)
+    ends = (int(words.ends[n - 1]) for n in sorted(near, key=lambda n: abs(n - n_prefix)))
+    return next((end for end in ends if is_allowed(end)), None)
+
+
+def at_pauses(text: str) -> Callable[[int], bool]:
+    """Let a prompt end where no letter or digit follows, for tokens that nobody knows.
+
+    That is any end of a word between spaces; scripts without spaces are cut before a mark.
+    """
+    return lambda place: not text[place : place + 1].isalnum()
 
 
 def split_samia(target: str, n_words: int, ratio: float, text_length: int | None) -> Split:
@@ -378,7 +406,7 @@ def _cut(text: str, words: Words, plan: TargetPlan) -> Iterator[Split]:
         if plan.preset == "samia":
             split = split_samia(target, len(inside.starts), plan.prefix_ratio, plan.text_length)
         else:
-            split = split_at_word(target, inside, plan.prefix_ratio)
+            split = split_at_word(target, inside, plan.prefix_ratio, plan.may_cut)
         yield split._replace(start=begin, n_windows=len(cut))
 
 

@@ -75,9 +75,6 @@ def test_what_may_be_said_of_each_and_the_strips_that_follow_them(audited):
     assert rows[4] == ("A", pytest.approx(1 / 31), "comes_out", None, 1, 30)
     passages = [*audited.select("n_passages_20", "n_passages_50", "passages_from").iter_rows()]
     assert passages == [(2, 0, "samples"), *[(0, 0, "samples")] * 3, (2, 0, "samples")]
-    low = dict(run["rollup"].select("key", "contamination_low_alone").iter_rows())
-    assert low["asked 0"] > 0.9
-    assert low["asked 3"] == 0
     assert run["rollup"]["contamination_low"].sum() == 0  # q of A is 2 / 31: none is on the list
     strips = run["curves"].filter(curve="strip")
     counts = strips.group_by("subject", maintain_order=True).agg(pl.len(), pl.col("n").sum())
@@ -96,9 +93,10 @@ def test_other_settings_make_them_anew_and_the_same_ones_do_not(audited):
     times = [path.stat().st_mtime_ns for path in paths]
     audit(**settings)
     assert [path.stat().st_mtime_ns for path in paths] == times
-    one_sample = rescore(run.folder, samples=1)["rollup"]
+    one_sample = rescore(run.folder, samples=1, replace=True)["rollup"]
     assert one_sample["longest_words"][0] < 30
-    other = rescore(run.folder, samples=2, primary="samia_matched_n2_v1")["rollup"]
+    changed = {"samples": 2, "primary": "samia_matched_n2_v1", "replace": True}
+    other = rescore(run.folder, **changed)["rollup"]
     assert other["attack"].unique().to_list() == ["samia_matched_n2_v1"]
-    rescore(run.folder, primary=ATTACK)
+    rescore(run.folder, primary=ATTACK, replace=True)
     assert [path.read_bytes() for path in paths] == before

@@ -57,7 +57,7 @@ TYPOGRAPHY = [
     "...",
     "\u017f",
 ]
-LETTERS = [
+FOLDED_LETTERS = [
     "s",
     "e\u0301",
     "\u00e9",
@@ -69,13 +69,13 @@ LETTERS = [
     "\uac00",
     " ",
 ]
-printed = st.lists(st.sampled_from(TYPOGRAPHY + LETTERS), max_size=12).map("".join)
-spaced = st.text(st.characters(exclude_categories=["Cs", "Cn"]), max_size=12).filter(
+printed = st.lists(st.sampled_from(TYPOGRAPHY + FOLDED_LETTERS), max_size=12).map("".join)
+spaced_text = st.text(st.characters(exclude_categories=["Cs", "Cn"]), max_size=12).filter(
     lambda text: re.search(second._UNSPACED, text) is None
 )
 
 
-@given(st.lists(printed | spaced, max_size=8).map(" ".join), printed | spaced)
+@given(st.lists(printed | spaced_text, max_size=8).map(" ".join), printed | spaced_text)
 def test_words_are_folded_as_the_second_implementation_folds_them(left, right):
     frame = pl.DataFrame({"candidate": [left, right, left + right], "reference": left})
     numbers = kernels.pair_features(
@@ -95,7 +95,10 @@ def test_words_are_folded_as_the_second_implementation_folds_them(left, right):
 
 
 def test_texts_that_differ_in_typography_alone_have_the_same_words():
-    printed = "\u201cIt\u2019s a \ufb01ne mo\u017ft cafe\u0301\u201d\u2014he \u0192aid\u2026 \u6211\u4eec\u201c\u662f\u201d"
+    printed = (
+        "\u201cIt\u2019s a \ufb01ne mo\u017ft cafe\u0301\u201d\u2014he \u0192aid\u2026 "
+        "\u6211\u4eec\u201c\u662f\u201d"
+    )
     typed = '"It\'s a fine most caf\u00e9"--he \u0192aid... \u6211\u4eec"\u662f"'
     frame = pl.DataFrame({"candidate": [typed], "reference": [printed]})
     n_leading = {

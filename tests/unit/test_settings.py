@@ -164,6 +164,7 @@ ONLY_THE_USER = {
     "known_index": "http://127.0.0.1:1#index",
     "attacks_from": "mine.py",
     "config": "other.toml",
+    "plan": "plan.json",
 }
 
 

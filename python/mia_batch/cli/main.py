@@ -254,7 +254,7 @@ def _audit(chosen: dict[str, Any], *, dry_run: bool, speed: Speed) -> None:
     rows: list[tuple[str, str]] = []
     try:
         with observing() as observer:
-            rows.extend(plan(settings, speed=speed, observer=observer))
+            rows.extend(plan(settings, speed=speed, observer=observer, write=True))
     finally:  # of a refusal, what is known by then comes before it
         if rows:
             show_plan(rows, settings, console_of(stderr=False))
@@ -321,10 +321,13 @@ def audit_and_show(settings: Settings) -> None:
 
 
 def _fail_worthless(run: Run) -> None:
+    from mia_batch.inference.findings import why_not_continued
+
     if not any(run["scores"][name].count() for name in run.manifest.made["scores"]["attacks"]):
         _fail("no text has a score (reasons above)", 1)
     chance = run["findings"].filter(check="chance", subject="target", verdict="no_better")
-    if chance.height and not run.manifest.settings["anyway"]:
+    is_worthless = chance.height or why_not_continued(run["findings"]) is not None
+    if is_worthless and not run.manifest.settings["anyway"]:
         _fail("the scores mean nothing (reason above); --anyway ends with 0", 1)
 
 
@@ -371,11 +374,14 @@ def _runs_argument(metavar: str) -> Decorator:
 @_run_argument
 @settings_options(
     *("attacks", "attacks_from", "combine", "primary", "samples", "rarity_from", "level", "q"),
-    *("exploratory", "fpr", "slice_by"),
+    *("exploratory", "fpr", "slice_by", "replace"),
 )
 @_reads_runs
 def score(place: Path | str, **options: object) -> None:
-    """Score a finished run with other attacks, in seconds and without a model."""
+    """Score a finished run with further attacks, in seconds and without a model.
+
+    Their scores are added and marked as later ones; the planned attack still answers.
+    """
     from mia_batch.cli.show import show_run
     from mia_batch.pipeline import rescore
 
@@ -421,6 +427,7 @@ _HOW_TO_ASK = ("base_url", "api_key_env", "engine_arg")
 @option("again", ABOVE_0, "N", "Draw N of the run's samples again with its model, and compare.")
 @option("second", ABOVE_0, "N", "Recompute N of its numbers by a second program.")
 @click.option("--seed", default=0, help="Seed of the choice of samples and numbers.")
+@option("plan", FILE, "FILE", "Compare the run with this plan.  [default: the one it was made by]")
 @settings_options(*_HOW_TO_ASK)
 @_reads_runs
 def verify(
@@ -429,27 +436,32 @@ def verify(
     again: int | None,
     second: int | None,
     seed: int,
+    plan: Path | None,
     **options: Any,  # noqa: ANN401 - of settings, and ``input``
 ) -> int:
     """Compare every byte of a finished run and its inputs with what was recorded.
 
-    Exit 0 if nothing has changed, all samples that are drawn again agree, and all numbers that are
-    recomputed are equal, else 1.
+    Exit 0 if nothing has changed, the run is equal to the plan lodged, if any, all samples that
+    are drawn again agree, and all numbers that are recomputed are equal, else 1.
     """
-    from mia_batch.cli.show import show_checked
+    from mia_batch.cli.show import show_checked, show_lodged
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.custody import verify
     from mia_batch.pipeline.finished import choose_samples
+    from mia_batch.pipeline.lodging import lodged_differences
 
     checked = verify(place, options.pop("input"))
     show_checked(checked, console_of(stderr=False))
     if checked.faults:
         return 1
     run, is_equal = Run(place), True
+    if (lodged := lodged_differences(run, plan)) is not None:
+        is_equal = show_lodged(*lodged, console_of(stderr=False))
     if second is not None:
         from mia_batch.second import compare
 
-        lines, is_equal = compare(run.folder, second, seed)
+        lines, is_same = compare(run.folder, second, seed)
+        is_equal &= is_same
         click.echo("\n".join(lines))
     differs = 0 if again is None else _draw_again(run, choose_samples(run, again, seed), options)
     return max(int(not is_equal), differs)

@@ -30,7 +30,7 @@ from mia_batch.places import is_url
 from mia_batch.prompts import SHADOW
 from mia_batch.report import sentences
 from mia_batch.report.answer import shaded
-from mia_batch.report.sentences import known_sentence, listed
+from mia_batch.report.sentences import dress_sentences, known_sentence, listed
 from mia_batch.settings import Settings, load_settings, stored_settings
 
 _MOST_ROWS = 20
@@ -124,9 +124,9 @@ def _decoding(attack: Attack) -> str:
     """Say what decoding whole answers costs next to answers cut to the true text's length."""
     if not attack.whole_candidates:
         return ""
-    most: dict[str, int] = {"max_length": 1024, "max_model_len": 1024}
     scopes: tuple[DecodeScope, ...] = ("whole", "matched")
-    whole, cut = (10 * Budget(scope=each, **most).first(100, 100) for each in scopes)
+    budgets = (Budget(scope=scope, max_length=1024, max_model_len=1024) for scope in scopes)
+    whole, cut = (10 * budget.first(100, 100) for budget in budgets)
     return (
         f"about {whole:,} tokens to decode for a text of 200 tokens (10 answers to 1,024 tokens "
         f"each, prompt included); samia_matched_v1 about {cut:,}"
@@ -212,7 +212,7 @@ def _attack_table(attacks: pl.DataFrame, width: int) -> Table:
     costs = costs if width >= _WIDTH_OF_COSTS else {}
     lines = (
         (
-            *(row["attack"], figure(row["auc"]), limits(row)),
+            *(f"{row['attack']}{' (later)' * row['is_later']}", figure(row["auc"]), limits(row)),
             *(figure(row[name]) for name in ("tpr_1", "tpr_01", "lead")),
             *(_in_form(row[name], form) for name, form in costs.items()),
         )
@@ -288,6 +288,15 @@ def show_checked(checked: Checked, console: Console) -> None:
         console.print(f"root of inputs and tables: {checked.root}")
 
 
+def show_lodged(digest: str, differences: Sequence[str], console: Console) -> bool:
+    """Say whether a run is the one that was planned, or each difference."""
+    of = f"the plan lodged (SHA-256 {digest})"
+    console.print(plain(f"{'different from' if differences else 'equal to'} {of}"), soft_wrap=True)
+    for each in differences:
+        console.print(plain(f"  {each}"), soft_wrap=True)
+    return not differences
+
+
 def show_agreement(drawn: pl.DataFrame, console: Console) -> bool:
     differing = drawn.filter(pl.col("candidate").ne_missing(pl.col("again")))
     n_same = drawn.height - differing.height
@@ -321,6 +330,8 @@ def show_passages(run: Run, console: Console) -> None:
     _print_whole(table, console)
     if isinstance(table, str):
         return
+    for sentence in dress_sentences(run["findings"]):
+        console.print(plain(sentence), soft_wrap=True)
     if not run.manifest.custody:
         console.print("The run was stopped before its end; the audit's command again goes on.")
     more = 'so does a document with its window, such as "moby_dick window 12".'
@@ -423,6 +434,8 @@ def _show_continuations(rows: pl.DataFrame, console: Console) -> None:
             column.ratio = 1
         table.add_row(_marked(row["text"], run), _marked(row["candidate"], run))
         console.print(table)
+        if row["raw"] is not None:
+            console.print(plain(f"as it came: {_beginning(row['raw'])}"))
 
 
 def _marked(text: str, run: str) -> Text:

@@ -75,6 +75,8 @@ class ColumnNames:
         The user's own prefix; only together with ``reference``. The text is both, joined.
     reference
         The user's own reference.
+    author
+        Who wrote the text: strings. It is a further column, not one of the table's own.
     """
 
     text: str = "text"
@@ -84,6 +86,7 @@ class ColumnNames:
     group: str | None = None
     prefix: str | None = None
     reference: str | None = None
+    author: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +107,7 @@ class Columns:
     def notes(self) -> Iterator[str]:
         """Say which columns play a part under another name, or pass under another."""
         for part, column in self.parts.items():
-            if column not in asdict(ColumnNames()):
+            if column == "author" or column not in asdict(ColumnNames()):
                 yield f"the {part} is in column {column!r}"
         for name, column in self.further.items():
             if name != column:
@@ -151,6 +154,10 @@ def resolve(
                 f"{where} has a column {name!r}, a name that Polars takes for a pattern; rename it"
             )
     parts = _find_parts(names, raw, where)
+    author = parts.get("author")
+    types_of_names = (pl.String, pl.Categorical, pl.Enum)
+    if names.author is None and author is not None and raw[author] not in types_of_names:
+        del parts["author"]  # a column of that name that holds something else
     for part, name in parts.items():
         dtype, wanted = raw[name], _WANTED.get(part, "strings")
         allowed = dtype in (pl.String, pl.Categorical, pl.Enum, pl.Null)
@@ -161,10 +168,13 @@ def resolve(
             raise CorpusError(
                 f"{where}: column {name!r} is the {part} but holds {came}; it must hold {wanted}"
             )
-    ours = {*reserved, *_WRITTEN}
+    author = parts.pop("author", None)
+    ours = {*reserved, *_WRITTEN, *([] if author is None else ["author"])}
     further: dict[str, str] = {}
     for column in raw:
-        if column not in parts.values():
+        if column == author:
+            further["author"] = column
+        elif column not in parts.values():
             name = column
             while name in ours or name in further or (name != column and name in raw):
                 name = _OURS + name

@@ -48,7 +48,7 @@ else:
 _MOST_WORDS = 3  # of a path that does not exist; more look like a text
 
 # What a file may hold, so that one that was made to fill the memory is refused in a sentence.
-MOST_COLUMNS = 10_000
+MOST_COLUMNS = 4_000
 LONGEST_RECORD = 32 << 20  # characters; the longest dictionaries have 28 million
 _LONGEST_CSV_RECORD = 16 << 20  # which costs its reader more
 _MOST_UNPACKED, _MOST_TIMES_PACKED = 256 << 20, 200  # text shrinks to a third, tables to a tenth
@@ -119,7 +119,7 @@ PACKED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": zstd.ope
 def open_bytes(file: SourceFile) -> Iterator[io.BufferedReader]:
     unpack = PACKED.get(file.path.suffix.lower())
     try:
-        raw = io.FileIO(file.path) if unpack is None else _Unpacked(file, unpack(file.path))
+        raw: Any = io.FileIO(file.path) if unpack is None else _Unpacked(file, unpack(file.path))
         with io.BufferedReader(raw) as stream:
             yield stream
     except (OSError, EOFError, zlib.error, lzma.LZMAError, zstd.ZstdError) as error:
@@ -226,7 +226,7 @@ KINDS: dict[str, Kind] = {
 }
 _PACKABLE = ("jsonl", "csv")
 DESCRIPTIONS = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
-"""What the datasets library writes beside tables of Arrow or Parquet; no data."""
+"""What the datasets library writes next to tables of Arrow or Parquet; no data."""
 _KNOWN = f"one of {', '.join(KINDS)}; JSON, CSV and TSV also with {', '.join(PACKED)}"
 _KNOWN += "; save PDF and word processors' files as one of these"
 
@@ -486,7 +486,7 @@ def _small_frames(file: SourceFile, rows: pl.DataFrame) -> Iterator[pl.DataFrame
 def _unfolded_bytes(rows: pl.DataFrame) -> int:
     """Count bytes as they are where each row has its own text; those of a dictionary share it."""
     texts = rows.select(pl.col(pl.String).str.len_bytes().cast(pl.UInt64).sum())
-    return max(rows.estimated_size(), sum(texts.row(0)) if texts.width else 0)
+    return max(int(rows.estimated_size()), sum(texts.row(0)) if texts.width else 0)
 
 
 def _scan(file: SourceFile) -> pl.LazyFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
@@ -11,6 +11,7 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 import polars as pl
 
+from mia_batch.diagnostics.plain import PlainDifference, plain_differences, plain_ranks
 from mia_batch.kernels import count_words, zlib_size
 from mia_batch.schemas import Metrics
 from mia_batch.stats import Codes, Flags, Floats, intervals
@@ -286,6 +287,7 @@ class BlindBaseline(Judgement):
     metrics: pl.DataFrame  # ``roc_auc`` of each classifier, or a reason
     scores: pl.DataFrame  # of each text used: ``target_id``, and `Outcome.score` by classifier
     reason: str | None = None  # why there is no verdict
+    plain: Sequence[PlainDifference] = ()  # what single numbers tell of the labels
 
 
 def blind_baseline(texts: pl.LazyFrame, *, label: str = "member", seed: int = 0) -> BlindBaseline:
@@ -321,8 +323,14 @@ def blind_baseline(texts: pl.LazyFrame, *, label: str = "member", seed: int = 0)
         for name, outcome in outcomes.items()
     ]
     shares = {name: pl.Series(outcome.score) for name, outcome in outcomes.items()}
-    scores = chosen.frame.select("target_id", **shares)
-    return BlindBaseline(metrics=_metrics(chosen, rows), scores=scores, **asdict(judge(outcomes)))
+    plain = plain_differences(chosen.frame, chosen.label, chosen.cluster)
+    ranks = {name: pl.Series(values) for name, values in plain_ranks(chosen.frame, plain).items()}
+    return BlindBaseline(
+        metrics=_metrics(chosen, rows),
+        scores=chosen.frame.select("target_id", **shares, **ranks),
+        plain=plain,
+        **asdict(judge(outcomes)),
+    )
 
 
 def judge(outcomes: Mapping[str, Outcome]) -> Judgement:

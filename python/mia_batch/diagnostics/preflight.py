@@ -8,6 +8,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from mia_batch.diagnostics.blind import BlindBaseline, blind_baseline
+from mia_batch.diagnostics.plain import PLAIN_COLUMN
 from mia_batch.kernels import pair_features, shared_runs, word_spans
 from mia_batch.schemas import Findings, Metrics
 from mia_batch.stats import Codes, Flags, Ints
@@ -210,7 +211,7 @@ def check_targets(targets: pl.LazyFrame, *, seed: int) -> Preflight:
     if _has(targets, member, ~member):
         labelled = targets.filter(_LABELLED)
         blind = blind_baseline(labelled, seed=seed)
-        scores, metrics = blind.scores, blind.metrics
+        scores, metrics = blind.scores.select(pl.exclude(f"^{PLAIN_COLUMN}.*$")), blind.metrics
         rows += _blind_rows("members", blind)
         rows += _duplicate_rows("members", near_duplicates(labelled))
         hashes = labelled.drop_nulls("target").select("member", hash=pl.col("target").hash())
@@ -226,6 +227,7 @@ def check_targets(targets: pl.LazyFrame, *, seed: int) -> Preflight:
         of_targets = blind.scores.rename(lambda name: name.replace("blind", "targets_blind"))
         scores = scores.join(of_targets, on="target_id", how="full", coalesce=True)
         rows += _blind_rows("targets", blind)
+        rows += _plain_rows(blind)
         rows += _duplicate_rows("targets", near_duplicates(asked, label="asked"))
     calibration = targets.filter(role="calibration")
     if _has(calibration, pl.col("member")):
@@ -251,6 +253,18 @@ def _blind_rows(subject: str, blind: BlindBaseline) -> Iterator[_Row]:
     yield {**of, "statistic": "roc_auc", **figures, **said}
     if blind.strongest is not None:
         yield of | {"statistic": "strongest", "value": blind.auc, "verdict": blind.strongest}
+
+
+def _plain_rows(blind: BlindBaseline) -> Iterator[_Row]:
+    for difference in blind.plain:
+        yield {
+            "check": "plain_differences",
+            "subject": difference.name,
+            "statistic": "roc_auc",
+            "value": difference.auc,
+            "p_value": difference.p_value,
+            "verdict": "differs" if difference.differs else "alike",
+        }
 
 
 def _duplicate_rows(subject: str, found: tuple[SideDuplicates, SideDuplicates]) -> Iterator[_Row]:
@@ -285,7 +299,7 @@ def find_elsewhere(passages: pl.DataFrame, documents: pl.LazyFrame) -> pl.DataFr
     # Documents are read once, a batch at a time; runs are looked up by hashes of 64 bits and then
     # compared. Memory: some 70 bytes per word of the passages.
     texts, owners = passages["passage"].str.to_lowercase(), passages["owner"].to_numpy()
-    hashes, rows = _index(texts)
+    hashes, rows = hash_runs(texts)
     is_long = np.isin(np.arange(texts.len()), rows)
     found: dict[int, tuple[str, int]] = {}
     searched: set[int] = set()  # two owners are enough
@@ -316,7 +330,7 @@ def find_elsewhere(passages: pl.DataFrame, documents: pl.LazyFrame) -> pl.DataFr
 def count_in(passages: pl.Series, documents: pl.LazyFrame) -> pl.DataFrame:
     """Count the documents, of ``text`` and ``name``, that hold each passage whole."""
     texts = passages.str.to_lowercase()
-    hashes, rows = _index(texts)
+    hashes, rows = hash_runs(texts)
     is_long, found = {*rows.tolist()}, dict[int, dict[str, Any]]()
     wanted = {row: _apart(texts[row]) for row in is_long}
     whole = {"n_documents": 0, "n_occurrences": 0, "document": None, "n_near_documents": 0}
@@ -356,12 +370,12 @@ def _apart(text: str) -> str:
     return "".join(f" {text[start:end]} " for start, end in zip(starts, ends, strict=True))
 
 
-def _index(texts: pl.Series) -> tuple[_Hashes, Ints]:
+def hash_runs(texts: pl.Series, run_words: int = RUN_WORDS) -> tuple[_Hashes, Ints]:
     """Hash the runs of all passages, in order, and say of each which passage it is of."""
     parts = [(np.zeros(0, np.uint64), np.zeros(0, np.int64))]
     for start in range(0, texts.len(), _PASSAGES_AT_ONCE):
         some = texts.slice(start, _PASSAGES_AT_ONCE)
-        found, starts = _run_hashes("\n".join(some))
+        found, starts = _run_hashes("\n".join(some), run_words)
         ends = np.cumsum(some.str.len_chars().to_numpy().astype(np.int64) + 1)
         of_words = np.searchsorted(ends, starts, side="right")
         first, last = of_words[: found.size], of_words[of_words.size - found.size :]
@@ -380,7 +394,7 @@ def _places(ordered: _Hashes, wanted: _Hashes) -> Ints:
     return places
 
 
-def _run_hashes(text: str) -> tuple[_Hashes, Ints]:
+def _run_hashes(text: str, run_words: int = RUN_WORDS) -> tuple[_Hashes, Ints]:
     """Hash each run of words, and say where each word starts; letters make words, words runs."""
     spans = pl.select(word_spans(pl.lit(text), words="unicode")).to_series().struct
     starts, ends = (
@@ -390,9 +404,9 @@ def _run_hashes(text: str) -> tuple[_Hashes, Ints]:
     letters = np.frombuffer(text.encode("utf-32-le"), np.uint32).astype(np.uint64)
     sums = np.append(np.uint64(0), np.cumsum(letters * _powers(_BASE, letters.size)))
     words = (sums[ends] - sums[starts]) * _powers(_INVERSE, letters.size + 1)[starts]
-    n_runs = max(words.size - RUN_WORDS + 1, 0)
+    n_runs = max(words.size - run_words + 1, 0)
     hashes = np.zeros(n_runs, np.uint64)
-    for place in range(RUN_WORDS):
+    for place in range(run_words):
         word = words[place : place + n_runs]
         hashes = hashes * np.uint64(_BASE) + (word ^ (word >> np.uint64(29)))
     return hashes, starts
@@ -579,7 +593,8 @@ def test_chance(texts: pl.DataFrame, chance: float) -> tuple[float | None, bool]
 
     gains, is_known = list[float](), False
     for logprobs, tokens in texts.select("logprob", "token_ids").iter_rows():
-        values, ids = np.array(logprobs, np.float64), np.array(tokens)
+        values = np.array(logprobs, np.float64)
+        ids = np.arange(values.size) if tokens is None else np.array(tokens)  # endpoints tell none
         repeats = np.append(False, ids[1:] == ids[:-1])
         counted = values[np.isfinite(values) & ~repeats]
         if counted.size:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import polars as pl
 
 from mia_batch.errors import EngineError, SettingsError
+from mia_batch.evidence.dress import NOTHING_LEFT, Rule, undress
 from mia_batch.evidence.parts import Block
 from mia_batch.evidence.repetition import text_loop_end
 from mia_batch.evidence.request import (
@@ -350,6 +351,7 @@ class SampleTask:
     budget: Budget
     words: WordRule
     run_seed: int
+    rule: Rule = ()  # what is taken off the answers
 
     def ask(self, block: Block) -> Iterator[Asked | Row]:
         """Ask for all samples of a prompt at once; one without room has a reason."""
@@ -376,7 +378,7 @@ class SampleTask:
                         f"within {limit}"
                     )
                 for number in range(block.first, block.last):
-                    yield unit, (number, *_NOTHING, "not_asked", why)
+                    yield unit, (number, *_NOTHING, "not_asked", why, None)
                 continue
             request = Request(
                 request_id=0,
@@ -406,24 +408,39 @@ class SampleTask:
         for asked, answer in answered:
             if asked.request.greedy:
                 answer.continuations = [_without_loop(given) for given in answer.continuations]
-        all_given = (given for _, answer in answered for given in answer.continuations)
-        words = iter(_count_words([given.text or "" for given in all_given], self.words))
+        bare = [
+            self._without_dress(given, asked.request.context)
+            for asked, answer in answered
+            for given in answer.continuations
+        ]
+        words = iter(_count_words([given.text or "" for given in bare], self.words))
+        undressed = iter(bare)
         for asked, answer in answered:
             if answer.error is not None:
                 for number in range(asked.first, asked.first + asked.request.n):
-                    yield asked.unit, (number, *_NOTHING, None, answer.error)
+                    yield asked.unit, (number, *_NOTHING, None, answer.error, None)
                 continue
             prompt = answer.prompt if answer.prompt != asked.request.context else None
-            for index, given in enumerate(answer.continuations):
+            for index, raw in enumerate(answer.continuations):
+                given = next(undressed)
                 missing = asked.reference_words - next(words)
-                if (further := self._further(asked, index, given, missing)) is not None:
+                if (further := self._further(asked, index, raw, missing)) is not None:
                     yield further
                     continue
                 finish = given.finish_reason
                 is_cut = None if given.reason or finish is None else finish != "stop"
                 values = (given.text, prompt, given.n_tokens, finish, is_cut and missing > 0)
                 number = asked.first + index
-                yield asked.unit, (number, *values, given.answer, given.reason)
+                said = raw.text if raw.text != given.text else None
+                yield asked.unit, (number, *values, given.answer, given.reason, said)
+
+    def _without_dress(self, given: Continuation, context: str) -> Continuation:
+        if given.text is None or not self.rule:
+            return given
+        text = undress(given.text, context, self.rule)
+        if text.strip() or not given.text.strip():
+            return replace(given, text=text)
+        return replace(given, text=None, reason=NOTHING_LEFT)
 
     def table(self, block: Block, rows: list[Row]) -> pl.DataFrame:
         rows.sort()  # by unit and number

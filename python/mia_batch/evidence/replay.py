@@ -282,6 +282,7 @@ def answer(
             finish_reason=pl.when(has_text).then("finish_reason"),
             short=pl.when(has_text).then(was_cut & fewer_words),
             answer=pl.lit(None, schema["answer"]),
+            raw=pl.lit(None, pl.String),
             reason=pl.when(~has_text).then(
                 pl.when("recorded").then(no_text).otherwise(pl.lit(MISSING))
             ),

@@ -12,7 +12,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from mia_batch.models.weights import Measure, estimated_tokens
-from mia_batch.prompts import sample_seed
 from mia_batch.schemas import AnswerKind
 
 if TYPE_CHECKING:
@@ -118,6 +117,9 @@ class Request:
         partial = self.partial
         if partial is None:
             return self
+        # Imported here: its tables start Polars' threads, which a forked engine would not have.
+        from mia_batch.prompts import sample_seed
+
         n_tokens = partial.n_tokens or 0
         ids = partial.token_ids
         return replace(

@@ -58,8 +58,10 @@ def compare_starts(
         test = ttest_1samp(gains, margin, alternative="greater")
         is_better = bool(test.pvalue <= _ERROR_RATE)
     change = "added" if len(starts[1]) > len(starts[0]) else "left_out"
-    means = figures.mean(axis=0).tolist()
-    return StartFigures(tokenizer.start_token, change, statistic, *means, is_better)
+    with_own, with_other = figures.mean(axis=0).tolist()
+    return StartFigures(
+        tokenizer.start_token, change, statistic, with_own, with_other, is_better
+    )
 
 
 def _reading(start: list[int], ids: list[int]) -> Iterator[tuple[Request, int]]:
@@ -90,4 +92,5 @@ def _of_answer(answer: Answer, true_token: int) -> float:
         return float(answer.tokens["logprob"].mean())
     if answer.error is not None or not answer.continuations:
         return float("nan")
-    return float((answer.continuations[0].token_ids or [None])[0] == true_token)
+    token_ids = answer.continuations[0].token_ids
+    return float(bool(token_ids) and token_ids[0] == true_token)

@@ -1,7 +1,7 @@
 """Which texts are compared with which, and the groups that they belong to."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations, islice
 from math import comb
 from typing import Any, NamedTuple
@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
+from mia_batch.inference.authors import NAME_TYPES, UNKNOWN, read_authors
 from mia_batch.inference.conformal import significant
-from mia_batch.inference.findings import Statistic, VerdictPlan
+from mia_batch.inference.findings import Statistic, VerdictPlan, finding_rows, number_rows
 from mia_batch.stats import Flags, Floats, Ints
 from mia_batch.tables import read_numbers
 from mia_batch.targets import cluster_names
@@ -30,9 +31,34 @@ class ComparisonSets:
     calibration_nonmembers: Ints
     published: Ints  # canaries
     controls: Ints  # canaries that stayed unpublished
+    # of every row: a number of its author, as of `read_authors`; empty where none is known
+    author: Ints = field(default_factory=lambda: np.empty(0, np.int64))
 
     def share_clusters(self, *sets: Ints) -> bool:
         return any(np.unique(self.cluster[rows]).size < rows.size for rows in sets)
+
+    def share_authors(self, *sets: Ints) -> bool:
+        """Whether several clusters of a set are by one author."""
+        return any(
+            counts.n_clusters - counts.n_unknown > counts.n_authors
+            for counts in map(self.count_authors, sets)
+        )
+
+    def count_authors(self, rows: Ints) -> "AuthorCounts":
+        clusters, first = np.unique(self.cluster[rows], return_index=True)
+        if not self.author.size:
+            return AuthorCounts(clusters.size, 0, clusters.size)
+        authors = self.author[rows][first]
+        known = authors[authors != UNKNOWN]
+        return AuthorCounts(clusters.size, np.unique(known).size, clusters.size - known.size)
+
+
+class AuthorCounts(NamedTuple):
+    """How many clusters a set has, by how many authors, and how many are by nobody known."""
+
+    n_clusters: int
+    n_authors: int
+    n_unknown: int
 
 
 def read_comparison_sets(table: pl.LazyFrame, *, named: bool = True) -> ComparisonSets:
@@ -57,6 +83,7 @@ def read_comparison_sets(table: pl.LazyFrame, *, named: bool = True) -> Comparis
     asked: tuple[bool | None, ...] = (True, False, None)
     if not nulls.size:
         nulls, asked = rows("target", False), (True, None)
+    author = read_authors(table, cluster)
     return ComparisonSets(
         target_id=keys["target_id"],
         n_words=keys["n_words"],
@@ -68,6 +95,7 @@ def read_comparison_sets(table: pl.LazyFrame, *, named: bool = True) -> Comparis
         calibration_nonmembers=rows("calibration", False),
         published=rows("canary", True),
         controls=rows("canary", False),
+        author=author if (author != UNKNOWN).any() else author[:0],
     )
 
 
@@ -143,16 +171,113 @@ def cut_units(sets: ComparisonSets, rows: Ints, n_windows: int, seed: int) -> Co
     ordered = rows[sets.cluster[rows].argsort(kind="stable")]
     cluster, starts, sizes = np.unique(sets.cluster[ordered], return_index=True, return_counts=True)
     enough = sizes >= n_windows
-    chosen = np.empty((cluster.size, n_windows), np.int64)
-    for size in np.unique(sizes[enough]):
+    chosen = _places(starts[enough], sizes[enough], n_windows, seed)
+    return ComparedUnits(cluster, sizes, enough, ordered[chosen])
+
+
+def _places(starts: Ints, sizes: Ints, n: int, seed: int) -> Ints:
+    """Choose n places of each stretch, which begins somewhere and has at least n places."""
+    chosen = np.empty((starts.size, n), np.int64)
+    for size in np.unique(sizes):
         alike = sizes == size
-        chosen[alike] = starts[alike, None] + window_pattern(int(size), n_windows, seed)
-    return ComparedUnits(cluster, sizes, enough, ordered[chosen[enough]])
+        chosen[alike] = starts[alike, None] + window_pattern(int(size), n, seed)
+    return chosen
+
+
+# Authors as units: as many books of each, and of each book as many windows.
+
+
+class IndependentUnits(NamedTuple):
+    """What counts once in statements about several texts together: authors, groups or texts."""
+
+    units: list[ComparedUnits]  # of each set of rows
+    by_author: bool
+    n_books: int = 1  # of each author, where authors are compared
+    reason: str | None = None  # why nothing can be said
+
+
+def independent_units(
+    sets: ComparisonSets, row_sets: Sequence[Ints], n_windows: int, seed: int
+) -> IndependentUnits:
+    """Cut sets of rows, those asked about and nulls first, into units that are independent.
+
+    Where several books of a set are by one author, each author is one unit: means over unequal
+    numbers of books are not exchangeable, so that as many books of each are compared as nine
+    authors in ten have, chosen without looking at scores. Books of unknown authors are left out
+    then, for they may be by one of the others.
+    """
+    units = [cut_units(sets, rows, n_windows, seed) for rows in row_sets]
+    if not sets.share_authors(*row_sets):
+        return IndependentUnits(units, by_author=False)
+    for name, rows in zip(("audited", "comparison"), row_sets, strict=False):
+        counts = sets.count_authors(rows)
+        if not counts.n_authors:
+            reason = (
+                f"several texts are by one author, and the authors of the {counts.n_unknown:,} "
+                f"{name} texts are unknown: name them with --author-column"
+            )
+            return IndependentUnits(units, by_author=True, reason=reason)
+    books = [_books_of_authors(sets, of_set) for of_set in units]
+    sizes = np.concatenate([of_set.sizes for of_set in books[:2]])
+    n_books = int(np.quantile(sizes, 0.1, method="lower")) if sizes.size else 1
+    by_author = [
+        _cut_authors(of_set, found, n_books, seed)
+        for of_set, found in zip(units, books, strict=True)
+    ]
+    return IndependentUnits(by_author, by_author=True, n_books=n_books)
+
+
+class _Books(NamedTuple):
+    """The books of each known author, by their line among the units that can be compared."""
+
+    author: Ints
+    starts: Ints  # in ``lines``
+    sizes: Ints
+    lines: Ints
+
+
+def _books_of_authors(sets: ComparisonSets, units: ComparedUnits) -> _Books:
+    of_line = sets.author[units.chosen[:, 0]]
+    known = np.flatnonzero(of_line != UNKNOWN)
+    lines = known[of_line[known].argsort(kind="stable")]
+    return _Books(*np.unique(of_line[lines], return_index=True, return_counts=True), lines)
+
+
+def _cut_authors(units: ComparedUnits, books: _Books, n_books: int, seed: int) -> ComparedUnits:
+    enough = books.sizes >= n_books
+    places = _places(books.starts[enough], books.sizes[enough], n_books, seed)
+    windows = units.chosen[books.lines[places]].reshape(len(places), -1)
+    return ComparedUnits(books.author, books.sizes, enough, windows)
 
 
 def summarise(windows: Floats, statistic: Statistic) -> Floats:
     """Summarise the windows of each group, a line per group; NaN where one is unscored."""
     return np.asarray(_STATISTICS[statistic](windows, axis=-1), np.float64)
+
+
+def author_findings(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
+    """Rows of check ``authors``; none where no column names authors, or nothing is compared.
+
+    Verdict ``units`` where authors are compared instead of texts or books, ``withheld`` where they
+    should be and cannot, ``unknown`` where texts may be by one author, else ``apart``.
+    """
+    sets = read_comparison_sets(targets)
+    has_column = targets.collect_schema().get("author") in NAME_TYPES
+    if not (has_column and sets.targets.size and sets.nulls.size):
+        return finding_rows("authors")
+    n_windows = windows_per_group(sets, plan) if tests_groups(sets, plan) else 1
+    row_sets = (sets.targets, sets.nulls)
+    together = independent_units(sets, row_sets, n_windows, plan.seed)
+    counts = [sets.count_authors(rows) for rows in row_sets]
+    verdict = "units" if together.by_author else "apart"
+    if not together.by_author and max(of_set.n_unknown for of_set in counts) > 1:
+        verdict = "unknown"
+    verdict = "withheld" if together.reason else verdict
+    main = {"statistic": "n_books", "value": together.n_books, "verdict": verdict}
+    rows: list[dict[str, Any]] = [main | {"reason": together.reason}]
+    for subject, of_set in zip(("targets", "non_members"), counts, strict=True):
+        rows += number_rows(of_set._asdict(), subject=subject)
+    return finding_rows("authors", rows)
 
 
 class CollectionTest(NamedTuple):

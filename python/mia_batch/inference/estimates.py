@@ -1,7 +1,7 @@
 """How many of the targets were in the training data: a rate with interval, or a lower bound."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import count
 from math import floor
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from mia_batch.inference.comparison import ComparisonSets, cut_units, windows_per_group
+from mia_batch.inference.comparison import ComparisonSets, independent_units, windows_per_group
 from mia_batch.inference.findings import AttackScores, VerdictPlan, verdict_rows
 from mia_batch.stats import Floats, Ints
 from mia_batch.stats.intervals import CONFIDENCE, design_effect
@@ -186,9 +186,9 @@ def null_threshold(nulls: Floats, fpr: float) -> tuple[int, float]:
     return rank, float(highest[-rank]) if nulls.size else np.inf
 
 
-def _too_few(sets: Iterable[tuple[str, int, bool]]) -> str | None:
+def _too_few(sets: Iterable[tuple[str, int, bool]], groups: str = "groups") -> str | None:
     for name, n, grouped in sets:
-        unit, fewest = ("groups", FEWEST_GROUPS) if grouped else ("texts", 1)
+        unit, fewest = (groups, FEWEST_GROUPS) if grouped else ("texts", 1)
         if n < fewest:
             return f"{n} {name} {unit} are too few, {fewest} are needed"
     return None
@@ -207,10 +207,13 @@ def contamination_test(
     rows += calibration if calibrated else ()
     grouped = sets.share_clusters(*rows)
     n_windows = windows_per_group(sets, plan) if grouped else 1
-    units = [cut_units(sets, of_set, n_windows, plan.seed) for of_set in rows]
+    together = independent_units(sets, rows, n_windows, plan.seed)
+    units, grouped = together.units, grouped or together.by_author
+    of_authors = "; the share is one of authors, not of texts" if together.by_author else ""
 
     def missing(*named: tuple[str, Floats]) -> str | None:
-        return _too_few((name, of_set.size, grouped) for name, of_set in named)
+        sizes = ((name, of_set.size, grouped) for name, of_set in named)
+        return _too_few(sizes, "authors" if together.by_author else "groups")
 
     def estimates(found: AttackScores) -> Iterator[pl.DataFrame]:
         """Yield the lower bound and, where there are calibration data, both point estimates."""
@@ -219,7 +222,7 @@ def contamination_test(
         values = [of_set.statistics(found.scores, plan) for of_set in units]
         targets, nulls = values[:2]
         rank, threshold = null_threshold(nulls, plan.fpr)
-        lack = missing(("audited", targets), ("null", nulls))
+        lack = together.reason or missing(("audited", targets), ("null", nulls))
         made = [Contamination(method="beta_binomial", reason=lack)]
         if not lack:
             flagged = Flagged(int(np.count_nonzero(targets > threshold)), units[0].sizes.size)
@@ -227,12 +230,12 @@ def contamination_test(
         if calibrated:
             scored = [each[~np.isnan(each)] for each in (targets, *values[2:])]
             lack = lack or missing(*zip(_SCORED, scored, strict=True))
-            rates = (Flagged(int((each > threshold).sum()), each.size) for each in scored)
             if lack:
                 made += (Contamination(method=name, reason=lack) for name in ("fieller", "duci"))
             else:
-                made.append(contamination_rate(*rates, blind_warns=blind_warns))
-                made.append(usage_share(*scored, seed=plan.seed, blind_warns=blind_warns))
+                made += _whatever_is_missing(
+                    (targets, *values[2:]), threshold, seed=plan.seed, blind_warns=blind_warns
+                )
         for one in made:
             yield verdict_rows(
                 1,
@@ -241,11 +244,69 @@ def contamination_test(
                 planned=found.planned(plan),
                 n_null=nulls.size,
                 estimate="contamination_rate",
-                assumption=_ASSUMPTIONS[one.method],
+                assumption=_ASSUMPTIONS[one.method] + of_authors,
                 **one._asdict(),
             )
 
     return estimates
+
+
+# Scores that are missing: of three sets, targets, calibration non-members and members, the share
+# of members rises with flagged targets and falls with flagged calibration texts of either kind.
+
+_LOWEST, _HIGHEST = (-np.inf, np.inf, np.inf), (np.inf, -np.inf, -np.inf)
+_FEW_MISSING = 0.01  # share of a set, above which there is no point estimate
+MISSING = "limits hold whatever the scores would be that are missing ({} of {} units)"
+
+
+def _whatever_is_missing(
+    values: Sequence[Floats], threshold: float, *, seed: int, blind_warns: bool
+) -> list[Contamination]:
+    """Estimate by both methods, with limits that hold whichever scores are missing.
+
+    Manski (1989), "Anatomy of the selection problem": a set without some of its scores, such as
+    passages that a service refuses because it knows them, only says what lies between the two
+    extremes of what they may be.
+    """
+
+    def both(sets: Sequence[Floats]) -> list[Contamination]:
+        counts = (Flagged(int((scores > threshold).sum()), scores.size) for scores in sets)
+        rate = contamination_rate(*counts, blind_warns=blind_warns)
+        return [rate, usage_share(*sets, seed=seed, blind_warns=blind_warns)]
+
+    estimates = both([scores[~np.isnan(scores)] for scores in values])
+    n_missing = [int(np.isnan(scores).sum()) for scores in values]
+    if not any(n_missing):
+        return estimates
+    extremes = [
+        both([np.where(np.isnan(of), filled, of) for of, filled in zip(values, fill, strict=True)])
+        for fill in (_LOWEST, _HIGHEST)
+    ]
+    few = all(n <= _FEW_MISSING * of.size for n, of in zip(n_missing, values, strict=True))
+    n_units = sum(scores.size for scores in values)
+    reason = MISSING.format(f"{sum(n_missing):,}", f"{n_units:,}")
+    return [
+        _between(*of_method, few_missing=few, reason=reason)
+        for of_method in zip(estimates, *extremes, strict=True)
+    ]
+
+
+def _between(
+    estimate: Contamination,
+    lowest: Contamination,
+    highest: Contamination,
+    *,
+    few_missing: bool,
+    reason: str,
+) -> Contamination:
+    if estimate.low is None or estimate.high is None:
+        return estimate
+    low = 0.0 if lowest.low is None else min(lowest.low, estimate.low)
+    high = 1.0 if highest.high is None else max(highest.high, estimate.high)
+    value = estimate.value if few_missing else None
+    return estimate._replace(
+        value=value, low=low, high=high, reason=None if few_missing else reason
+    )
 
 
 class WindowShare:
@@ -276,10 +337,20 @@ class WindowShare:
         self._most = max(effects)
         self._n_null = max(int(nulls.size / effects[0]), min(nulls.size, 1))
         self._rank = null_rank(self._n_null, fpr)
-        self._known = [
-            Flagged(float(flagged[rows].sum()) / effect, int(known[rows].sum()) / effect)
-            for rows, effect in zip(calibration, effects, strict=True)
-        ]
+        above = [float(flagged[rows].sum()) for rows in calibration]
+        missing = [int((~known[rows]).sum()) for rows in calibration]
+        sizes = [rows.size for rows in calibration]
+        n_known = [size - n for size, n in zip(sizes, missing, strict=True)]
+        above_at_most = [n + lost for n, lost in zip(above, missing, strict=True)]
+        # By the scores there are; by the most and the fewest that may be flagged of all.
+        self._known, self._known_low, self._known_high = (
+            [
+                Flagged(n / effect, size / effect)
+                for n, size, effect in zip(counts, of, effects, strict=True)
+            ]
+            for counts, of in ((above, n_known), (above_at_most, sizes), (above, sizes))
+        )
+        self._any_missing = any(missing)
         self._lack = lack or _lack(sets, ("null", sets.nulls))
         names = ("calibration non-member", "calibration member")
         self._unusable = _lack(sets, *zip(names, calibration, strict=True))
@@ -294,17 +365,32 @@ class WindowShare:
             return Contamination(method="beta_binomial", reason=lack)
         why = None
         if self._calibrated:
-            flagged = Flagged(above / self._most, scored / self._most)
             rate = Contamination(method="fieller", reason=self._unusable)
             if not self._unusable:
-                rate = contamination_rate(flagged, *self._known, blind_warns=self._blind_warns)
-            if rate.value is not None:
+                rate = self._rate(above, scored, asked)
+            if rate.low is not None:
                 return rate
             why = rate.reason
         counts = Flagged(int(above / self._most), max(int(asked / self._most), 1))
         bound = contamination_bound(counts, n_null=self._n_null, rank=self._rank)
         low = min(bound.low or 0.0, (asked - 1) / asked)  # never all: one window stays open
         return bound._replace(low=low, reason=why or bound.reason)
+
+    def _rate(self, above: int, scored: int, asked: int) -> Contamination:
+        def rate(above: int, total: int, known: Sequence[Flagged]) -> Contamination:
+            flagged = Flagged(above / self._most, total / self._most)
+            return contamination_rate(flagged, *known, blind_warns=self._blind_warns)
+
+        estimate, n_missing = rate(above, scored, self._known), asked - scored
+        if not (n_missing or self._any_missing):
+            return estimate
+        return _between(
+            estimate,
+            rate(above, asked, self._known_low),
+            rate(above + n_missing, asked, self._known_high),
+            few_missing=n_missing <= _FEW_MISSING * asked and not self._any_missing,
+            reason=MISSING.format(f"{n_missing:,}", f"{asked:,}"),
+        )
 
 
 def _lack(sets: ComparisonSets, *named: tuple[str, Ints]) -> str | None:

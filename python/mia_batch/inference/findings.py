@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
@@ -49,13 +49,30 @@ def role_counts(findings: pl.DataFrame) -> Counter[str]:
     return Counter(dict(findings.filter(check="roles").select("statistic", "value").iter_rows()))
 
 
-def earlier_findings(earlier: Mapping[str, Mapping[str, Any]]) -> pl.DataFrame:
+def earlier_findings(
+    earlier: Mapping[str, Mapping[str, Any]], root: str | None = None
+) -> pl.DataFrame:
     """Rows of check ``earlier_runs``: ``n_runs``, and of each run its ``primary`` attack."""
+    # A run that came out the same to the byte, with the same ``root``, was no other attempt.
+    earlier = {name: run for name, run in earlier.items() if not root or run.get("root") != root}
     rows = number_rows({"n_runs": len(earlier)} if earlier else {})
     for name, run in sorted(earlier.items()):
         plan = f"{run['primary']}, {run['level']}"
         rows.append({"subject": name, "statistic": "primary", "verdict": plan})
     return finding_rows("earlier_runs", rows)
+
+
+def lodged_findings(lodged: Mapping[str, Any]) -> pl.DataFrame:
+    """Rows of check ``lodged``: whether an audit is ``equal`` to its plan or ``differs``."""
+    if not lodged:
+        return finding_rows("lodged")
+    differences = lodged["differences"]
+    late = "the plan was given after scores had been made" if lodged["after_scores"] else None
+    verdict = "differs" if differences else "equal"
+    main = {"statistic": "n_differences", "value": len(differences)}
+    main |= {"verdict": verdict, "reason": late}
+    rows = [main, *({"statistic": "difference", "reason": each} for each in differences)]
+    return finding_rows("lodged", rows, subject=lodged["sha256"])
 
 
 def plan_findings(
@@ -77,27 +94,44 @@ def plan_findings(
     )
 
 
+def later_findings(names: Iterable[str]) -> pl.DataFrame:
+    """Rows of check ``later``: attacks whose scores were added to those that were planned."""
+    rows = [{"subject": name, "statistic": "attack", "verdict": "exploratory"} for name in names]
+    return finding_rows("later", rows)
+
+
 def gate_findings(before: pl.DataFrame, *, exploratory: bool) -> pl.DataFrame:
     """Row of check ``gate``: may targets be compared with non-members? None without both."""
     # ``open`` where classifiers that never see the model cannot tell them apart, ``doubtful``
-    # where that is undecided or unknown; where they can, ``weighted``, ``withheld`` or
-    # ``exploratory``.
+    # where that is undecided or unknown; where they can, or where one number such as the length
+    # differs, ``weighted``, ``withheld`` or ``exploratory``.
     blind = before.filter(check="blind_baseline", subject="targets")
     rows = blind.filter(statistic="roc_auc").select("value", "high", "p_value", "verdict", "reason")
     if rows.is_empty():
         return finding_rows("gate")
     row = rows.row(0, named=True)
+    strongest = blind.filter(statistic="strongest")["verdict"]
+    by = strongest[0] if len(strongest) else None
+    plain = plain_difference(before)
+    if row["verdict"] != "separable" and plain is not None:
+        row |= {"value": plain["value"], "p_value": plain["p_value"], "verdict": "separable"}
+        by = f"{plain['subject']} alone"
     closed = "exploratory" if exploratory else "withheld"
     if not before.filter(check="weights", verdict="used").is_empty():
         closed = "weighted"
     verdict = {"not separable": "open", "separable": closed}.get(row["verdict"], "doubtful")
     if verdict == closed:
-        strongest = blind.filter(statistic="strongest")["verdict"][0]
         row["reason"] = (
             "withheld: the audited texts and the comparison texts can be distinguished without the "
-            f"model (AUC {row['value']:.2f} by {strongest}, p = {row['p_value']:.3f})"
+            f"model (AUC {row['value']:.2f} by {by}, p = {row['p_value']:.3f})"
         )
     return finding_rows("gate", [row | {"statistic": "roc_auc", "verdict": verdict}])
+
+
+def plain_difference(findings: pl.DataFrame) -> dict[str, Any] | None:
+    """Find the surest plain difference of targets and non-members; None where they are alike."""
+    found = findings.filter(check="plain_differences", verdict="differs").sort("p_value")
+    return next(found.iter_rows(named=True), None)
 
 
 def blind_verdict(findings: pl.DataFrame) -> str | None:
@@ -125,11 +159,73 @@ def is_closed(findings: pl.DataFrame) -> bool:
 
 def why_withheld(findings: pl.DataFrame) -> str | None:
     """Say why p-values, lists, bounds and estimates without weights are withheld, if they are."""
+    if (why := why_not_continued(findings)) is not None:
+        return why
     verdict = gate_verdict(findings)
     if verdict == "changed":
         return f"withheld: {change_of_service(findings)}"
     closed = verdict in ("withheld", "weighted")
     return findings.filter(check="gate")["reason"][0] if closed else None
+
+
+# The one door: p-values, q-values, bounds and estimates that compare targets with non-members.
+
+_FOUND_BY_WEIGHTS = ("reported", "placebo")
+_COMPARING = (
+    *("top", "max_t", "null_audits", "e_values", "dataset_inference", "codec", "absence", "dose"),
+    *_FOUND_BY_WEIGHTS,
+)
+
+
+def behind_gate(findings: pl.DataFrame) -> pl.DataFrame:
+    """Take out what compares targets with non-members, where the gate does not allow it.
+
+    Fisher's p-value of what came out word for word, and that of answers held back, lose their
+    number; rows of checks that are nothing else are dropped. What was reported by weights stays.
+    """
+    if (reason := why_withheld(findings)) is None:
+        return findings
+    allowed = _FOUND_BY_WEIGHTS if gate_verdict(findings) == "weighted" else ()
+    left_out = [check for check in _COMPARING if check not in allowed]
+    of_targets = pl.col("subject") == "targets"
+    is_fisher = (pl.col("check") == "verbatim") & (pl.col("statistic") == "fisher")
+    is_withheld = of_targets & (is_fisher | (pl.col("check") == "held_back"))
+    is_withheld = (is_withheld & pl.col("p_value").is_not_null()).fill_null(value=False)
+    return findings.filter(~pl.col("check").is_in(left_out)).with_columns(
+        p_value=pl.when(~is_withheld).then("p_value"),
+        reason=pl.when(is_withheld).then(pl.lit(reason)).otherwise("reason"),
+    )
+
+
+def why_not_continued(findings: pl.DataFrame) -> str | None:
+    """Say what answers are that do not continue the texts; None where they do."""
+    of = dict(findings.filter(check="dress").select("statistic", "value").iter_rows())
+    refused = findings.filter(check="dress", verdict="does_not_continue")
+    if refused.is_empty():
+        return None
+    n, example = of["n_prompts"], refused["reason"][0] or ""
+    counted = {
+        f"begin alike, such as {example!r}, although the texts differ": of["n_alike"],
+        "repeat the end of the prompt": of["n_repeating"],
+        "have nothing besides what is put around a continuation": of["n_empty"],
+    }
+    what, most = max(counted.items(), key=lambda item: item[1])
+    return (
+        f"this model does not continue texts when asked so: the answers to {most:,.0f} of "
+        f"{n:,.0f} prompts {what}"
+    )
+
+
+def withhold_all(rows: pl.DataFrame, reason: str | None) -> pl.DataFrame:
+    """Take every number out of metrics or verdicts that rests on answers, where there is a why."""
+    if reason is None:
+        return rows
+    numbers = ("value", "low", "high", "p_value", "q_value", "sensitivity_bound")
+    is_blind = pl.col("attack").str.starts_with("blind_")
+    return rows.with_columns(
+        pl.when(is_blind).then(pl.col(name for name in numbers if name in rows.columns)),
+        reason=pl.when(is_blind).then("reason").otherwise(pl.lit(reason)),
+    )
 
 
 def reported_findings(verdicts: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
@@ -210,6 +306,7 @@ def preregister(
 
 
 _TYPES = Verdicts.create_empty().schema
+_Rows = TypeVar("_Rows", pl.DataFrame, pl.LazyFrame)
 
 
 class AttackScores(NamedTuple):
@@ -226,7 +323,7 @@ def verdict_rows(height: int, **columns: Column) -> pl.DataFrame:
     return typed_rows(_TYPES, height, {"versus": "non_members"} | columns)
 
 
-def withhold(rows: pl.DataFrame, reason: str, *, all_sets: bool = False) -> pl.DataFrame:
+def withhold(rows: _Rows, reason: str, *, all_sets: bool = False) -> _Rows:
     """Take p-values and estimates against non-members out of verdicts, and say why."""
     # With ``all_sets`` those of canaries against their controls, too.
     numbers = ("p_value", "q_value", "sensitivity_bound", "value", "low", "high")

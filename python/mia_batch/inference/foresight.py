@@ -26,15 +26,15 @@ from numpy.typing import NDArray
 from mia_batch.inference.series import CYCLES, NUMBERS, ORDERS
 from mia_batch.kernels import WordRule, word_spans
 
-STRETCH_WORDS: Final = 8  # words in a row that are cut out of a run
-FORESEEN_WORDS: Final = 4  # where so many of them can be foreseen
+STRETCH_WORDS: Final = 12  # words in a row that are cut out of a run
+FORESEEN_WORDS: Final = 6  # where so many of them can be foreseen
 
 _BEFORE = 512  # words that a reader has read before the first that is asked about
 _AT_ONCE = 2048  # words that one reader is asked about, which bounds its memory
 _TOKEN = re.compile(
     r"\n"
     r"|(?:0x)?[a-f]*\d[\da-f]*(?:[.,:]\d+)*"  # a number, also a hexadecimal one
-    r"|[^\W\d_]+(?:[-'’][^\W\d_]+)*"  # a word
+    r"|[^\W\d_]+(?:[-'\u2019][^\W\d_]+)*"  # a word
     r"|\S"
 )
 _CLOCK = re.compile(r"(\d{1,2})[.:]([0-5]\d)")
@@ -304,7 +304,7 @@ def foreseen_words(
 
 
 def cut_words(foreseen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Mark what stands between those that could be foreseen, wherever 4 of 8 words could."""
+    """Mark what stands between those that could be foreseen, wherever 6 of 12 words could."""
     is_cut = np.zeros(foreseen.size, bool)
     counts = np.concatenate([[0], foreseen.cumsum()])
     inside = counts[STRETCH_WORDS:] - counts[:-STRETCH_WORDS]
@@ -314,35 +314,27 @@ def cut_words(foreseen: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return is_cut
 
 
-def pieces(is_cut: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Find the first word of each piece that is left, and the word after its last."""
-    edges = np.diff(np.concatenate([[True], is_cut, [True]]).astype(np.int8))
-    firsts, afters = np.flatnonzero(edges == -1), np.flatnonzero(edges == 1)
-    return list(zip(firsts.tolist(), afters.tolist(), strict=True))
+class RunWords(NamedTuple):
+    """Words of a run."""
+
+    n_left: int  # those that count
+    n_foreseen: int  # those that could be foreseen, of stretches that are cut or of others
 
 
-class Unforeseen(NamedTuple):
-    """The longest piece of a run that counts."""
-
-    first: int  # words of the reference before it
-    n_words: int
-    n_foreseen: int  # words of the whole run that could be foreseen
+def _spans(text: str, rule: WordRule) -> tuple[list[int], list[int]]:
+    spans: dict[str, list[int]] = pl.select(word_spans(pl.lit(text), words=rule)).item()
+    return spans["starts"], spans["ends"]
 
 
 @lru_cache(1 << 14)
-def longest_unforeseen(
-    prefix: str, reference: str, first: int, n_words: int, rule: WordRule
-) -> Unforeseen:
-    """Find what counts of a run of ``n_words`` from word ``first`` of the reference on."""
-    texts = pl.DataFrame({"text": [prefix, reference]})
-    spans = texts.select(word_spans("text", words=rule).struct.unnest())
-    before, own = spans.rows()
-    shift = len(prefix) + 1
-    starts = [*before[0], *(start + shift for start in own[0])]
-    ends = [*before[1], *(end + shift for end in own[1])]
-    text = f"{prefix} {reference}"
-    foreseen = foreseen_words(text, starts, ends, len(before[0]) + first, n_words)
-    longest = max(
-        pieces(cut_words(foreseen)), key=lambda piece: piece[1] - piece[0], default=(0, 0)
+def words_of_run(prefix: str, reference: str, first: int, n_words: int, rule: WordRule) -> RunWords:
+    """Count the words of a run of ``n_words``, from word ``first`` of the reference on."""
+    before, after = (_spans(text, rule) for text in (prefix, reference))
+    starts, ends = (
+        one + [place + len(prefix) + 1 for place in other]
+        for one, other in zip(before, after, strict=True)
     )
-    return Unforeseen(first + longest[0], longest[1] - longest[0], int(foreseen.sum()))
+    place = len(before[0]) + first
+    there = max(min(n_words, len(starts) - place), 0)
+    foreseen = foreseen_words(f"{prefix} {reference}", starts, ends, place, there)
+    return RunWords(n_words - int(cut_words(foreseen).sum()), int(foreseen.sum()))

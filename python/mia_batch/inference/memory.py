@@ -10,7 +10,7 @@ import polars as pl
 from mia_batch.attacks.attack import CONTINUATION, RECITAL, among
 from mia_batch.inference.comparison import ComparisonSets
 from mia_batch.inference.findings import finding_rows, number_rows
-from mia_batch.inference.foresight import longest_unforeseen
+from mia_batch.inference.foresight import words_of_run
 from mia_batch.kernels import WordRule, book_coverage, pair_features, word_spans
 from mia_batch.schemas import Controls
 from mia_batch.tables import RowIndex, mapped_zeros
@@ -119,28 +119,12 @@ def _longest_own(words: WordRule, texts: Mapping[str, str | None]) -> int:
     return int(own["longest_block_words"].item())
 
 
-def passage_of(
-    words: WordRule, first: str = "longest_block_start", n_words: str = _READ[0]
-) -> pl.Expr:
-    """Take a run of so many words, the longest of an answer, from the ``reference``."""
-    spans = word_spans("reference", words=words).struct
-    start = spans.field("starts").list.get(pl.col(first))
-    end = spans.field("ends").list.get(pl.col(first) + pl.col(n_words) - 1)
+def passage_of(words: WordRule) -> pl.Expr:
+    """Take the longest run of an answer from the ``reference``."""
+    spans, first = word_spans("reference", words=words).struct, pl.col("longest_block_start")
+    start = spans.field("starts").list.get(first)
+    end = spans.field("ends").list.get(first + pl.col(_READ[0]) - 1)
     return pl.col("reference").str.slice(start, end - start)
-
-
-_UNFORESEEN = pl.Struct(dict.fromkeys(("first", "n_words", "n_foreseen"), pl.UInt32))
-
-
-def _unforeseen(words: WordRule, run: Mapping[str, Any]) -> dict[str, int]:
-    texts = (run["prefix"] or "", run["reference"])
-    return longest_unforeseen(*texts, run["longest_block_start"], run[_READ[0]], words)._asdict()
-
-
-def unforeseen(words: WordRule) -> pl.Expr:
-    """Find what counts of the longest run of an answer, as `foresight.Unforeseen`."""
-    run = pl.struct("prefix", "reference", "longest_block_start", _READ[0])
-    return run.map_elements(partial(_unforeseen, words), _UNFORESEEN)
 
 
 def verbatim_runs(
@@ -149,8 +133,8 @@ def verbatim_runs(
     """Find the longest run over the first ``samples`` continuations of each target."""
     # Null without a continuation, or where the features have no runs. Memory: 33 bytes a target.
     # Of a run that may be copied from the prefix (``copied``), such as a refrain, the rest counts;
-    # of one that could be foreseen, its longest piece: ``run_words`` had the longest run that was
-    # cut so, of which ``foreseen_words`` could be foreseen.
+    # of one of which words could be foreseen, those that count: the longest run, as it stands, has
+    # ``run_words``, of which ``foreseen_words`` could be foreseen.
     index = RowIndex(targets.select("target_id"))
     code, near = (mapped_zeros(index.height, dtype) for dtype in (np.uint64, np.uint32))
     run_words, foreseen_words = (mapped_zeros(index.height, np.uint32) for _ in range(2))
@@ -158,15 +142,14 @@ def verbatim_runs(
     if set(_READ) <= set(features.collect_schema()):
         first = among(CONTINUED), pl.col("sample_index") < samples
         own = features.filter(*first, n_words.is_not_null())
-        long = own.filter(n_words >= VERBATIM_WORDS)
-        long = long.select(*_ANSWER_KEY, _READ[0], "longest_block_start").collect(
-            engine="streaming"
-        )
+        runs = own.filter(n_words >= VERBATIM_WORDS)
+        runs = runs.select(*_ANSWER_KEY, _READ[0], "longest_block_start")
+        long = runs.collect(engine="streaming")
         copied, foreseen = _copied(targets, long, words), _foreseen(targets, long, words)
-        for rows in (copied, foreseen):
-            if rows.height:
+        for part in (copied, foreseen):
+            if part.height:
                 cut = (pl.min_horizontal(name, "left") for name in _READ)  # which passes over nulls
-                left = rows.lazy().select(*_ANSWER_KEY, "left")
+                left = part.lazy().select(*_ANSWER_KEY, "left")
                 own = own.join(left, on=_ANSWER_KEY, how="left").with_columns(cut).drop("left")
         is_copied[index.find(copied["target_id"])[1]] = True
         longest = foreseen.sort("run_words", "n_foreseen", maintain_order=True)  # the last stays
@@ -212,15 +195,39 @@ def _copied(targets: pl.LazyFrame, long: pl.DataFrame, words: WordRule) -> pl.Da
     return pl.concat(found)
 
 
+_RUN_WORDS = pl.Struct(dict.fromkeys(("n_left", "n_foreseen"), pl.UInt32))
+
+
+def _words_of_run(words: WordRule, run: Mapping[str, Any]) -> dict[str, int]:
+    texts = (run["prefix"] or "", run["reference"] or "")
+    return words_of_run(*texts, run["first"], run["n_words"], words)._asdict()
+
+
+def count_run_words(
+    words: WordRule,
+    reference: str = "reference",
+    first: pl.Expr | None = None,
+    n_words: str = _READ[0],
+) -> pl.Expr:
+    """Count the words of a run in the ``reference``, as `foresight.RunWords`."""
+    run = pl.struct(
+        "prefix",
+        reference=reference,
+        first=pl.col("longest_block_start") if first is None else first,
+        n_words=n_words,
+    )
+    return run.map_elements(partial(_words_of_run, words), _RUN_WORDS)
+
+
 def _foreseen(targets: pl.LazyFrame, long: pl.DataFrame, words: WordRule) -> pl.DataFrame:
-    """Find how many words of each long run could be foreseen, and its longest piece that counts."""
-    piece = unforeseen(words).struct
-    run = {"run_words": pl.col(_READ[0]), "n_foreseen": piece.field("n_foreseen")}
-    columns = (*_ANSWER_KEY, piece.field("n_words").alias("left"))
-    found = [long.clear().select(*_ANSWER_KEY, **dict.fromkeys(("left", *run), _NO_NUMBER))]
-    for own in _with_texts(targets, long):
-        found.append(own.select(*columns, **run).collect(engine="streaming"))
-    return pl.concat(found)
+    """Count the words of each long run that could be foreseen, and those that count (``left``)."""
+    counts = count_run_words(words).struct
+    columns = {"left": counts.field("n_left"), "n_foreseen": counts.field("n_foreseen")}
+    columns["run_words"] = pl.col(_READ[0])
+    parts = _with_texts(targets, long)
+    found = [part.select(*_ANSWER_KEY, **columns).collect(engine="streaming") for part in parts]
+    empty = long.clear().select(*_ANSWER_KEY, **dict.fromkeys(columns, _NO_NUMBER))
+    return pl.concat([empty, *found])
 
 
 def verbatim_findings(
@@ -257,6 +264,8 @@ def verbatim_findings(
             n_foreseen=is_foreseen.sum(),
             run_words=pl.col("run_words").filter(is_foreseen).sum(),
             foreseen_words=pl.col("foreseen_words").filter(is_foreseen).sum(),
+            run_words_out=pl.col("run_words").filter(out).sum(),
+            foreseen_words_out=pl.col("foreseen_words").filter(out).sum(),
             n_units=pl.col("unit").n_unique(),
             n_units_verbatim=pl.col("unit").filter(out).n_unique(),
         )
@@ -265,6 +274,11 @@ def verbatim_findings(
     }
     own = passages.filter(
         pl.col("passage").is_not_null(), ~pl.col("target_id").is_in(common.implode())
+    )
+    n_left = table.select("longest_words", target_id=sets.target_id).rename({"longest_words": "n"})
+    of_answers = pl.when(pl.col("text").is_null()).then("n")
+    own = own.join(n_left, on="target_id", how="left", maintain_order="left").with_columns(
+        n_left=pl.coalesce(of_answers, "n_left")
     )
     walked = own.filter(pl.col("text").is_not_null())  # of others it is the text's own reference
     if not (counted["targets"]["n_texts"] or walked.height):
@@ -285,7 +299,7 @@ def verbatim_findings(
     of_document = {"statistic": "document", "verdict": "comes_out"}
     rows += [of_document | {"subject": name} for name in named.head(_MOST_NAMED)]
     if own.height:
-        longest = own.row(int(own["n_words"].arg_max() or 0), named=True)
+        longest = own.row(int(own["n_left"].arg_max() or 0), named=True)
         of = {"subject": longest["name"], "reason": longest["passage"]}
-        rows += number_rows({"longest": longest["n_words"]}, **of)
+        rows += number_rows({"longest": longest["n_left"], "of_words": longest["n_words"]}, **of)
     return finding_rows("verbatim", rows)

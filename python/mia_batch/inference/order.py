@@ -170,7 +170,7 @@ def version_rows(
             "value": len(counts),
             "low": responses.height - n_most,
             "high": responses.height,
-            "p_value": min(p_time, p_role),
+            "p_value": min(p_time, p_role) if by_lot else None,
             "verdict": verdict,
         }
     ]
@@ -182,7 +182,8 @@ def version_rows(
 def _role_p_value(units: pl.DataFrame, roles: pl.DataFrame, seed: int) -> float:
     """Permutation test of the difference between the shares of two sets of texts."""
     of_texts = units.group_by("target_id", maintain_order=True).agg(pl.col("share").mean())
-    known = of_texts.join(roles, on="target_id", maintain_order="left")
+    # Texts that the input no longer has, and answers to older versions, have no role: left out.
+    known = of_texts.join(roles, on="target_id", how="inner", maintain_order="left")
     shares, compared = known["share"].to_numpy(), known["compared"].to_numpy()
     if compared.all() or not compared.any():
         return 1.0

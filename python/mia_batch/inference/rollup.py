@@ -10,9 +10,15 @@ from mia_batch.attacks.attack import among
 from mia_batch.inference.comparison import ComparisonSets, read_comparison_sets
 from mia_batch.inference.estimates import WindowShare
 from mia_batch.inference.findings import VerdictPlan, gate_verdict, why_withheld
-from mia_batch.inference.memory import CONTINUED, VERBATIM_WORDS, common_targets, verbatim_runs
+from mia_batch.inference.memory import (
+    CONTINUED,
+    VERBATIM_WORDS,
+    common_targets,
+    count_run_words,
+    verbatim_runs,
+)
 from mia_batch.inference.verdicts import NO_NULL
-from mia_batch.kernels import WordRule, book_coverage
+from mia_batch.kernels import WordRule, book_coverage, count_words
 from mia_batch.schemas import Perplexities, Rollup, Targets
 from mia_batch.stats import Floats
 from mia_batch.tables import read_finite, read_numbers
@@ -96,7 +102,7 @@ def with_answer(
 
 
 def with_claim(rows: pl.DataFrame, plan: VerdictPlan) -> pl.DataFrame:
-    """Claim a share above 0 of those on the list alone; others keep the bound of one row alone."""
+    """Claim a share above 0 of those on the list alone."""
     # A bound holds for a row that was named before: among fifty rows of which none was trained on,
     # some bound is above 0 more often than not, while a list at level q names any in at most a
     # share q of audits. To widen an interval downwards is safe, so its estimate and upper end
@@ -106,7 +112,6 @@ def with_claim(rows: pl.DataFrame, plan: VerdictPlan) -> pl.DataFrame:
     bound_alone = low.is_not_null() & pl.col("contamination").is_null() & ~listed.fill_null(False)
     return rows.with_columns(
         contamination_low=claimed,
-        contamination_low_alone=low,
         contamination_reason=pl.when(bound_alone)
         .then(pl.lit(_NOT_LISTED))
         .otherwise("contamination_reason"),
@@ -162,7 +167,8 @@ def _of_windows(
 ) -> Iterator[pl.DataFrame]:
     own = pl.col("target_id").is_in(windows["target_id"].implode())
     begin = pl.col("start").fill_null(0) + pl.col("prefix").str.len_chars()
-    texts = targets.filter(own).select("target_id", pl.col("reference").fill_null(""), begin=begin)
+    reference = pl.col("reference").fill_null("")
+    texts = targets.filter(own).select("target_id", "prefix", reference, begin=begin)
     given = candidates.filter(
         own,
         among(CONTINUED),
@@ -180,6 +186,14 @@ def _of_windows(
             places = found["blocks"].explode(empty_as_null=False).struct.unnest()
             # From places in the joined references to those in their document.
             window = first.search_sorted(places["start"].cast(pl.Int64), side="right") - 1
+            head = pl.col("reference").str.slice(0, pl.col("start") - first.gather(window))
+            runs = (
+                part.select("prefix", "reference")[window]
+                .hstack(places)
+                .with_columns(longest_block_start=count_words(head), longest_block_words="words")
+            )
+            counts = runs.select(count_run_words(words).struct.field("n_left") >= k).to_series()
+            places, window = places.filter(counts), window.filter(counts)
             shift = (part["begin"].cast(pl.Int64) - first).gather(window)
             yield places.select(
                 pl.col("start", "end").cast(pl.Int64) + shift,

@@ -230,13 +230,18 @@ def infer_dataset(
     from scipy.stats import ttest_ind
     from sklearn.linear_model import LogisticRegression, Ridge
 
-    halves = _halves(comparison.read_comparison_sets(scores), plan)
+    sets = comparison.read_comparison_sets(scores)
+    together = comparison.independent_units(
+        sets, (sets.targets, sets.nulls), comparison.windows_per_group(sets, plan), plan.seed
+    )
+    halves = _halves(sets, together.units, plan)
     sizes = [[len(half) for half in of_set] for of_set in halves]
     n_learned, n_tested = sizes[0][0] + sizes[1][0], (sizes[0][1], sizes[1][1])
     fewest = min(min(of_set) for of_set in sizes)
-    if separable or fewest < _FEWEST:
+    if separable or together.reason or fewest < _FEWEST:
         few = f"one half of a set has {fewest} groups of enough windows, {_FEWEST} are needed"
-        return DatasetInference(n_learned=n_learned, reason=_SEPARABLE if separable else few)
+        reason = _SEPARABLE if separable else together.reason or few
+        return DatasetInference(n_learned=n_learned, reason=reason)
     learned, tested = ([of_set[half] for of_set in halves] for half in (0, 1))
     known, asked = (
         read_rows(scores, attacks, np.concatenate([rows.ravel() for rows in half]))
@@ -260,14 +265,17 @@ def infer_dataset(
     )
 
 
-def _halves(sets: comparison.ComparisonSets, plan: VerdictPlan) -> list[tuple[Ints, Ints]]:
-    """Return of targets and of non-members the windows of both halves, a line per group."""
+def _halves(
+    sets: comparison.ComparisonSets,
+    units_of_sets: Sequence[comparison.ComparedUnits],
+    plan: VerdictPlan,
+) -> list[tuple[Ints, Ints]]:
+    """Return of targets and of non-members the windows of both halves, a line per unit."""
+    # An author has the name of its first group, and goes to a half with all of its books.
     names = (f"half {level} {key}" for level, key in sets.clusters.iter_rows())
     first = tie_draws(names, plan.seed) < 1 / 2
-    n_windows = comparison.windows_per_group(sets, plan)
     halves = []
-    for rows in (sets.targets, sets.nulls):
-        units = comparison.cut_units(sets, rows, n_windows, plan.seed)
+    for units in units_of_sets:
         learns = first[units.cluster[units.enough]]
         halves.append((units.chosen[learns][:_MOST], units.chosen[~learns][:_MOST]))
     return halves
@@ -373,15 +381,17 @@ def few_books_findings(
         return Findings.create_empty()
     grouped = comparison.tests_groups(sets, plan)
     n_windows = comparison.windows_per_group(sets, plan) if grouped else 1
-    units = [
-        comparison.cut_units(sets, rows, n_windows, plan.seed)
-        for rows in (sets.targets, sets.nulls)
-    ]
-    levels = sets.clusters[units[0].cluster]["level"] if grouped else ["text"]
+    together = comparison.independent_units(sets, (sets.targets, sets.nulls), n_windows, plan.seed)
+    units = together.units
+    levels = ["text"]
+    if grouped and not together.by_author:
+        levels = sets.clusters[units[0].cluster]["level"].to_list()
     noun = next((level for level in ("group", "text") if level in levels), "document")
+    noun = "author" if together.by_author else noun
     score = read_finite(scores, plan.primary, sets.target_id.len())
     own, null = (of_set.statistics(score, plan) for of_set in units)
     reason = None if null.size else f"no null {noun} has {n_windows} windows"
+    reason = together.reason or reason
     if plan.length_edges and not grouped:
         reason = "texts are compared with those of their own length alone"
     top = None if reason else top_bound(own, units[0].sizes.size, null)
@@ -396,7 +406,7 @@ def few_books_findings(
         "confidence": intervals.CONFIDENCE,
     }
     made = [finding_rows("top", [*found, *number_rows(counts)], subject=noun)]
-    if own.size and null.size:
+    if own.size and null.size and together.reason is None:
         made.append(_max_t_findings(scores, attacks, plan, planned, units, noun))
     return pl.concat(made)
 

@@ -17,6 +17,7 @@ from mia_batch.inference.findings import (
     VerdictPlan,
     finding_rows,
     number_rows,
+    plain_difference,
     reported_findings,
     verdict_rows,
 )
@@ -173,6 +174,9 @@ class TargetTest:
         ).to_series()
 
 
+_NO_ODDS_OF_AUTHORS = "several texts are by one author, and authors cannot be weighted"
+
+
 class GroupTest:
     """Tests of each group and of the collection, prepared once for all attacks."""
 
@@ -199,6 +203,9 @@ class GroupTest:
             self._lack, self._n_null = odds.lack or conformal.NO_WEIGHT, int(odds.n_effective)
             self._adjustment = "wcs" if plan.adjustment == "bh" else "by"
             self._method = f"weighted_{self._method}"
+        self._together = comparison.independent_units(
+            sets, (sets.targets, sets.nulls), self.n_windows, plan.seed
+        )
         self.ties = None
         if plan.ties == "random" and odds is None:
             nulls = sets.clusters[self.nulls.cluster[self.nulls.enough]]
@@ -243,24 +250,28 @@ class GroupTest:
         yield self._collection(found, scores[groups.enough], nulls)
 
     def _collection(self, found: AttackScores, scores: Floats, nulls: Floats) -> pl.DataFrame:
-        test, reason, odds = None, None, None
+        test, reason, odds, n_null, unit = None, None, None, self._n_null, ""
         if self._weights is not None:
             odds = np.concatenate([self._own[self.groups.enough], self._weights])
-        if odds is not None and not (odds > 0).all():
-            reason = self._lack
-        elif scores.size and nulls.size:
-            test = comparison.collection_test(scores, nulls, self._plan.seed, odds)
-        else:
+            reason = None if (odds > 0).all() else self._lack
+        if self._together.by_author:
+            reason = self._together.reason or (None if odds is None else _NO_ODDS_OF_AUTHORS)
+            units = self._together.units
+            scores, nulls = (of_set.statistics(found.scores, self._plan) for of_set in units)
+            n_null, unit = nulls.size, "authors_"
+        if reason is None and not (scores.size and nulls.size):
             reason = f"no {'audited' if nulls.size else 'null'} group has {self.n_windows} windows"
+        if reason is None:
+            test = comparison.collection_test(scores, nulls, self._plan.seed, odds)
         return verdict_rows(
             1,
             attack=found.attack,
             level="collection",
             planned=found.planned(self._plan, "collection"),
             score=test and test.score,
-            n_null=self._n_null,
+            n_null=n_null,
             p_value=test and test.p_value,
-            method=test and test.method,
+            method=test and f"{unit}{test.method}",
             reason=reason,
         )
 
@@ -303,6 +314,16 @@ def planned_power(targets: pl.LazyFrame, plan: VerdictPlan) -> Power | None:
         smallest = np.where(groups, least_p(n_null, plan.q, plan.adjustment), np.nan)
         found = power_of(smallest, n_null, plan.q, plan.adjustment)
         independent = n_null > 0
+    together = comparison.independent_units(
+        sets, (sets.targets, sets.nulls), n_windows if plan.level != "target" else 1, plan.seed
+    )
+    if together.by_author:
+        independent = False
+        n_groups, n_null = (int(of_set.enough.sum()) for of_set in together.units)
+        n_groups = 0 if together.reason else n_groups
+        if plan.level == "collection":
+            unit, n_tests = "author", together.units[0].sizes.size
+            found = replace(found, n_tests=n_tests, n_usable=n_groups, n_null=n_null)
     return replace(
         found,
         unit=unit,
@@ -452,7 +473,7 @@ def weight_findings(
     verdict = baseline["verdict"]
     if verdict.is_empty():
         return finding_rows("weights")
-    if verdict[0] != "separable":
+    if verdict[0] != "separable" and plain_difference(found) is None:
         row = {"statistic": "n_effective", "verdict": "not_needed"}
         return finding_rows("weights", [row], subject=plan.level)
     odds = weigh(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from hashlib import sha256
 from itertools import accumulate, takewhile
+from math import prod
 from operator import eq
 from typing import TYPE_CHECKING, Any, Self
 
@@ -48,6 +51,35 @@ def why_of_another(tokenizer: PreTrainedTokenizerBase, config: Any) -> str | Non
     if own is None or own in ends or any(end in strange or end in added for end in ends):
         return None
     return f"ends texts with token {own}, and the model's config.json with {ends[0]}"
+
+
+MOST_GROWTH = 16_384  # characters for one; Unicode's own forms have 18
+
+
+def growth_of(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return the most characters that a step of a tokenizer writes for one of a text."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    steps = [getattr(backend, name, None) for name in ("normalizer", "pre_tokenizer", "decoder")]
+    states = [json.loads(step.__getstate__()) for step in steps if step is not None]
+    return max(map(_growth, states), default=1)
+
+
+def _growth(step: Any) -> int:  # noqa: ANN401 - of JSON
+    if not isinstance(step, dict):
+        return 1
+    written = [step.get(name) for name in ("content", "prepend", "replacement")]
+    longest = max((len(text) for text in written if isinstance(text, str)), default=1)
+    pattern = step.get("pattern")
+    replaced = pattern.get("String") if isinstance(pattern, dict) else None
+    forms = _forms(base64.b64decode(step.get("precompiled_charsmap") or ""))
+    inner = [each for value in step.values() if isinstance(value, list) for each in value]
+    return max(1, -(-longest // len(replaced or "a")), forms) * prod(map(_growth, inner))
+
+
+def _forms(charsmap: bytes) -> int:
+    """Return the length of the longest form in a map of SentencePiece, behind its index."""
+    size = int.from_bytes(charsmap[:4], "little")
+    return max(map(len, charsmap[4 + size :].split(b"\0")))
 
 
 _CUT = "\N{REPLACEMENT CHARACTER}"
@@ -93,6 +125,9 @@ class Tokenizer:
                 way_out = "save a tokenizer in the folder of the model's weights"
             msg = f"{named} cannot be loaded ({cause_of(error)}); {way_out}"
             raise SettingsError(msg) from error
+        if (longest := growth_of(loaded)) > MOST_GROWTH:
+            what = f"writes up to {longest:,} characters for one, which would fill the memory"
+            raise SettingsError(f"{named} {what}; give the model's own tokenizer")
         if setting != "tokenizer":  # which has no model here
             config = config_of(*weights_source(model, revision))
             if (reason := why_of_another(loaded, config)) is not None:
@@ -186,6 +221,23 @@ class Tokenizer:
         """Token ids of a text, and where each begins and ends in it."""
         encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         return encoded["input_ids"], encoded["offset_mapping"]
+
+    def token_ends(self, text: str) -> Callable[[int], bool]:
+        """Return what says of a place in a text, in characters, whether it is between two tokens.
+
+        It is where the tokens of the text up to there begin the tokens of the whole. Of tokenizers
+        written in Python nobody knows: any place does.
+        """
+        if not self._tokenizer.is_fast:
+            return lambda _: True
+        ids, spans = self._cut(text)
+        n_before = {end: n for n, (_, end) in enumerate(spans, start=1)}
+
+        def is_between(place: int) -> bool:
+            n = n_before.get(place)
+            return n is not None and self.encode([text[:place]])[0] == ids[:n]
+
+        return is_between
 
     def steps(
         self, text: str, first: int, order: Callable[[int], NDArray[np.int64]]

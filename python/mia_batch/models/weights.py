@@ -55,7 +55,30 @@ def config_of(model: str, revision: str | None) -> Any:  # noqa: ANN401 - a conf
     """Load a model's configuration; no code that it names is run."""
     from transformers import AutoConfig
 
-    return AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=False)
+    config = AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=False)
+    check_size(model, config.to_dict())
+    return config
+
+
+MOST_LAYERS, MOST_EXPERTS = (
+    2_000,
+    200_000,
+)  # of all layers together; the largest have 128 and 23,424
+_LAYER_NAMES = re.compile(r"(num|n|encoder|decoder)_\w*layers?|\w*_layers")
+_EXPERT_NAMES = re.compile(r"(num|n)_(local_|routed_)?experts")
+
+
+def check_size(model: str, settings: Mapping[str, Any]) -> None:
+    """Refuse a configuration whose modules alone, without a weight, would fill the memory."""
+    numbers = [(name, value) for name, value in settings.items() if type(value) is int]
+    layers = max((n for name, n in numbers if _LAYER_NAMES.fullmatch(name)), default=1)
+    experts = max((n for name, n in numbers if _EXPERT_NAMES.fullmatch(name)), default=1)
+    if layers > MOST_LAYERS or layers * experts > MOST_EXPERTS:
+        what = f"{layers:,} layers" + f" of {experts:,} experts" * (experts > 1)
+        _refuse(f"the config.json of {model!r} names {what}, as no model has; restore the file")
+    for part in settings.values():
+        if isinstance(part, dict):
+            check_size(model, part)
 
 
 _LOADING = RLock()
@@ -484,6 +507,8 @@ def _check_checkpoint(
         _check_hub(model, revision)
     try:
         config_of(model, revision)
+    except SettingsError:
+        raise
     except Exception as error:  # every kind of model has its own
         way_out = "give a model that the installed transformers library knows"
         if "gated" in str(error):

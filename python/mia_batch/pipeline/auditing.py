@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime
@@ -26,7 +26,7 @@ from mia_batch.errors import SettingsError
 from mia_batch.evidence.parts import Shard, Work
 from mia_batch.inference.findings import earlier_findings
 from mia_batch.observer import Observer, usual_observer
-from mia_batch.pipeline import custody
+from mia_batch.pipeline import custody, journal, lodging
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import target_plan, with_files
 from mia_batch.pipeline.finished import REPORT, has_report, try_report
@@ -36,6 +36,7 @@ from mia_batch.pipeline.sessions import speed_key, spent_sentence
 from mia_batch.pipeline.stages import Stage, asking, damage_set_aside, judging, repair
 from mia_batch.pipeline.stages.comparing import FeaturesStage, RarityStage
 from mia_batch.pipeline.stages.cutting import TargetsStage
+from mia_batch.pipeline.stages.dressing import DressStage
 from mia_batch.pipeline.stages.extraction import ControlsStage, ExtractionStage, RecitalsStage
 from mia_batch.pipeline.stages.looking_up import KnownStage
 from mia_batch.pipeline.stages.questions import models_of
@@ -43,7 +44,14 @@ from mia_batch.pipeline.stages.tuned import GenerationsStage, TuningStage
 from mia_batch.places import is_url, mirrored
 from mia_batch.prompts import RunModel
 from mia_batch.report import earlier_sentences
-from mia_batch.settings import Settings, flattened, load_settings
+from mia_batch.settings import (
+    ReportSettings,
+    Settings,
+    VerdictSettings,
+    flattened,
+    load_settings,
+    stored_settings,
+)
 from mia_batch.settings import names as split_names
 from mia_batch.tables import read_finite, remove
 
@@ -86,7 +94,8 @@ def run_shard(audit: Audit, shard: Shard, stages: Sequence[Stage]) -> None:
         )
 
 
-# Other runs of the same texts and model next to this one: each was another try at its answer.
+# Other runs of the same texts and model, next to this one or in the user's journal of runs: each
+# was another try at its answer.
 
 _MOST_FOLDERS, _MOST_LETTERS = 5_000, 100
 _LARGEST_FILE = 8 << 20
@@ -94,9 +103,11 @@ _LARGEST_FILE = 8 << 20
 
 def earlier_runs(audit: Audit, texts: str) -> dict[str, dict[str, Any]]:
     found = dict[str, dict[str, Any]]()
+    known = {_attempt(audit.run.folder, asdict(audit.manifest))}
     for name, stored in neighbours(audit):
         asked = any(_of(stored, part) for part in ("requests", "plan", "custody"))  # else no try
         if asked and _of(stored, "made", "targets", "input") == texts:
+            known.add(_attempt(audit.run.folder.with_name(name), stored))
             attacks = _of(stored, "settings", "attacks")
             found[name] = {
                 "begin": _shown(_of(stored, "times", "begin")),
@@ -105,8 +116,89 @@ def earlier_runs(audit: Audit, texts: str) -> dict[str, dict[str, Any]]:
                 "level": _shown(_of(stored, "plan", "level")),
                 "n_attacks": len(attacks) if isinstance(attacks, list) else None,
                 "finished": bool(_of(stored, "custody", "root")),
+                "root": _of(stored, "custody", "root"),
             }
+    if is_url(audit.settings.place):
+        return found
+    return found | _journal_runs(_question(audit, texts), known)
+
+
+_Attempt: TypeAlias = tuple[str, str, str]
+
+
+def _attempt(folder: Path, stored: object) -> _Attempt:
+    """Tell attempts apart: by their folder, when they began, and what texts were compared with."""
+    sets = _of(stored, "made", "targets", "reference_sets")
+    compared = dict(sets) if isinstance(sets, dict) else {}
+    compared.pop("yardstick", None)
+    return (
+        journal.hashed(str(folder.absolute())),
+        _shown(_of(stored, "times", "begin")),
+        journal.hashed(compared),
+    )
+
+
+def _journal_runs(question: str, known: Collection[_Attempt]) -> dict[str, dict[str, Any]]:
+    """Find the attempts at a question in the journal that are not ``known``, by name."""
+    found = dict[str, dict[str, Any]]()
+    for entry in journal.read_entries():
+        attempt = tuple(_shown(entry.get(key)) for key in ("folder", "begin", "compared"))
+        if entry.get("question") == question and attempt not in known:
+            name, facts = _described(entry)
+            found[name] = facts
     return found
+
+
+def _described(entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Name an attempt of the journal, and say what its run planned."""
+    name, folder, begin, compared = (
+        _shown(entry.get(key)) for key in ("name", "folder", "begin", "compared")
+    )
+    facts = {key: _shown(entry.get(key)) for key in ("begin", "plan", "primary", "level", "root")}
+    named = f"{name} ({folder[:6]}) of {begin}, compared with {compared[:6]}"
+    return named, facts | {"n_attacks": None, "finished": True}
+
+
+def _question(audit: Audit, texts: str) -> str:
+    """Hash which texts are asked about of which model."""
+    source = audit.manifest.models["target"]["source"]
+    known = source["digest"] or [source["name"], source["revision"], _recording(audit)]
+    return journal.hashed([texts, known])
+
+
+def _recording(audit: Audit) -> object:
+    if audit.recording is not None:
+        return digest_of(digest_each(audit.recording.source.files))
+    return audit.manifest.evidence.get("recording")
+
+
+def _entry(audit: Audit) -> dict[str, Any]:
+    """Describe the answer that a run has by now, in hashes."""
+    manifest, plan = audit.manifest, audit.manifest.plan
+    folder, begin, compared = _attempt(audit.run.folder, asdict(manifest))
+    return {
+        "question": _question(audit, manifest.made["targets"]["input"]),
+        "compared": compared,
+        "folder": folder,
+        "name": audit.run.folder.absolute().name,
+        "begin": begin,
+        "plan": plan.get("sha256"),
+        "primary": plan.get("primary"),
+        "level": plan.get("level"),
+        "root": manifest.custody.get("root"),
+    }
+
+
+def _note_attempt(audit: Audit) -> None:
+    """Enter a run that has answered in the journal of its user's runs."""
+    if is_url(audit.settings.place):
+        return
+    why_not = journal.add_entry(_entry(audit))
+    if why_not is not None:
+        audit.observer.stage(
+            f"the journal of your runs cannot be written ({why_not}): runs in other folders will "
+            "not count this one"
+        )
 
 
 def neighbours(audit: Audit) -> Iterator[tuple[str, object]]:
@@ -166,13 +258,27 @@ def _pace(stored: object, stage: asking.EvidenceStage) -> list[object]:
     return pace + [_of(stored, "settings", name) for name in _PACE]
 
 
-def note_earlier(audit: Audit, texts: str) -> None:
+def note_earlier(audit: Audit, texts: str, own: dict[str, dict[str, Any]] | None = None) -> None:
     """Record the earlier runs unless this one is finished and its plan the same; say them."""
     manifest = audit.manifest
-    if not manifest.custody or manifest.plan.get("sha256") != audit.plan.digest():
-        manifest.earlier |= earlier_runs(audit, texts)
+    if own or not manifest.custody or manifest.plan.get("sha256") != audit.plan.digest():
+        manifest.earlier |= earlier_runs(audit, texts) | (own or {})
     for sentence in earlier_sentences(earlier_findings(manifest.earlier)):
         audit.observer.stage(sentence)
+
+
+def _own_attempt(audit: Audit) -> dict[str, dict[str, Any]]:
+    """Describe the answer that this folder has by now, if other comparison texts are given."""
+    manifest = audit.manifest
+    if "verdicts" not in manifest.made:
+        return {}
+    sets = audit.corpora.fingerprint(audit.settings)["reference_sets"]
+    before = manifest.made["targets"]["reference_sets"]
+    roles = {*sets, *before} - {"yardstick"}
+    if all(sets.get(role) == before.get(role) for role in roles):
+        return {}
+    name, facts = _described(_entry(audit))
+    return {name: facts}
 
 
 def _is_of_model(stored: object, audit: Audit) -> bool:
@@ -181,10 +287,7 @@ def _is_of_model(stored: object, audit: Audit) -> bool:
     other = _of(stored, "models", "target", "source")
     if own["digest"] and (digest := _of(other, "digest")):
         return bool(own["digest"] == digest)
-    recording = audit.manifest.evidence.get("recording")
-    if audit.recording is not None:
-        recording = digest_of(digest_each(audit.recording.source.files))
-    return own == other and recording == _of(stored, "evidence", "recording")
+    return own == other and _recording(audit) == _of(stored, "evidence", "recording")
 
 
 def _of(stored: object, *keys: str) -> object:
@@ -221,6 +324,7 @@ def stages_of(audit: Audit) -> list[Stage]:
         GenerationsStage(audit),
         TuningStage(audit, made),
         *(asking.LogprobsStage(audit, model) for model in made),
+        DressStage(audit),
         RarityStage(audit),
         FeaturesStage(audit),
         judging.ScoresStage(audit),
@@ -387,13 +491,15 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
         observer.stage(f"{settings.dataset or settings.input}: {documents}{cut}")
         for sentence in audit.corpora.notes():
             observer.stage(sentence)
+        lodged = lodging.check(audit)
         stages = stages_of(audit)
         if audit.shard is not None:
             run_shard(audit, audit.shard, stages)
             return audit.run
         with audit.run.held(), damage_set_aside(stages), closing(audit.kept):
             take_up(audit, stages)
-            note_earlier(audit, texts_of(audit))
+            lodging.record(audit, lodged)
+            note_earlier(audit, texts_of(audit), _own_attempt(audit))
             run_timed(audit, _steps(audit, stages))
             record_requests(audit)
             if not audit.manifest.custody:
@@ -452,6 +558,7 @@ def _finish(audit: Audit) -> None:
         say.step("hashing what was made")
         remove(run.folder / REPORT)
         custody.seal(audit)
+        _note_attempt(audit)
         say.step("writing the report")
         if audit.settings.report and (fault := try_report(run)) is not None:
             say.stage(fault)
@@ -464,6 +571,9 @@ def rescore(
     **changed: Any,  # noqa: ANN401 - settings
 ) -> Run:
     """Score a finished run with other attacks, from the evidence that it has; no model is loaded.
+
+    Scores are added, marked as later ones, and the planned attack still answers. What changes that
+    answer needs ``verdict={"replace": True}``, and is recorded in ``run.json``.
 
     Parameters
     ----------
@@ -491,13 +601,19 @@ def rescore(
     stored = dict(Run(place).manifest.settings)
     if changed.get("attacks_from") and not changed.get("attacks"):
         stored["attacks"] = None  # those of an earlier request would hide those of the file
+    if changed.get("attacks_from") or changed.get("attacks"):
+        stored["primary"] = None  # it need not be among these
     _refuse_stored_code(stored, changed)
     settings = load_settings({**stored, "out": str(place), **changed}, use_config=False)
+    _refuse_other_scores(settings, stored, changed)
     with mirrored(place) as folder:
         audit = Audit.finished(Run(folder), settings, observer or Observer())
         stages = stages_of(audit)
         with audit.run.held(), damage_set_aside(stages):
             audit.manifest = audit.run.manifest
+            remove(audit.run.path(ORDER))
+            audit.record_replaced()
+            lodging.record_rescored(audit)
             note_earlier(audit, audit.manifest.made["targets"]["input"])
             for stage in stages:
                 if audit.rounds() is None and (short := stage.unscorable()):
@@ -512,6 +628,26 @@ def rescore(
             audit.manifest.unchanged = ""
             _finish(audit)
     return audit.run
+
+
+_ADDED = frozenset({*VerdictSettings.model_fields, *ReportSettings.model_fields} - {"primary"})
+_ADDED |= {"attacks", "attacks_from", "primary", "out"}
+"""Settings that add scores or sentences, or of which the plan says what they may be."""
+
+
+def _refuse_other_scores(
+    settings: Settings, stored: Mapping[str, object], changed: Mapping[str, object]
+) -> None:
+    """Refuse what would make the planned scores others, unless it is to replace them."""
+    before = stored_settings(stored)
+    others = [name for name in sorted(changed.keys() - _ADDED) if name in Settings.model_fields]
+    for name in others:
+        old, new = getattr(before, name), getattr(settings, name)
+        if old != new and not settings.replace:
+            raise SettingsError(
+                f"{name}= was {old!r} and is {new!r} now, which makes other scores: the planned "
+                "answer stays. Give replace= to score so instead, marked as exploratory"
+            )
 
 
 def _refuse_stored_code(stored: dict[str, Any], changed: Mapping[str, object]) -> None:

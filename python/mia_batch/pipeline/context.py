@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
 import polars as pl
 
-from mia_batch.attacks import ONE_PASS, Attack, defaults, get
+from mia_batch.attacks import ONE_PASS, Attack, defaults, get, names
 from mia_batch.attacks import attack as views
+from mia_batch.attacks.attack import meant
 from mia_batch.attacks.from_samples import EXPECTED
 from mia_batch.corpus import SourceFile, digest_each, digest_of
 from mia_batch.errors import RunFolderError, SettingsError
@@ -268,6 +271,56 @@ def with_reference(settings: Settings) -> Settings:
     return settings.model_copy(update={"reference_kind": kind})
 
 
+# What a run has answered stays: later requests add scores to it.
+
+
+def decision_of(manifest: Manifest) -> dict[str, Any]:
+    """Return how a run decides by now: as it was planned, or as an answer that replaced it."""
+    return manifest.replaced[-1]["now"] if manifest.replaced else manifest.plan
+
+
+def with_planned(settings: Settings, asked: Iterable[str], manifest: Manifest) -> Settings:
+    """Add the attacks that are asked for to those that a run has scored, and keep its primary."""
+    if not manifest.plan or settings.replace:
+        return settings
+    scored = manifest.made.get("scores", manifest.plan).get("attacks", ())
+    for name in scored:
+        if not meant(name, names()):
+            raise SettingsError(
+                f"attacks: the run has scores of {name}, whose formula is not known here; give "
+                "attacks_from= with its file, or replace= to take these scores away"
+            )
+    filled, together = dict[str, object](), tuple(asked)
+    if missing := [name for name in scored if name not in together]:
+        together = tuple(dict.fromkeys((*scored, *together)))
+        filled["attacks"] = together
+    primary = decision_of(manifest)["primary"]
+    if settings.primary is None and verdict_plan(settings, together).primary != primary:
+        filled["primary"] = primary
+    kinds = {*_kinds(settings.evidence)} if settings.evidence and missing else None
+    for attack in map(get, together):
+        if kinds and attack.evidence != "scores" and not kinds & {attack.evidence, attack.kind}:
+            filled["evidence"] = None
+    return settings.model_copy(update=filled) if filled else settings
+
+
+def check_decision(audit: Audit) -> None:
+    """Refuse a request that would answer otherwise than planned, unless it is to replace that."""
+    if not audit.manifest.plan or audit.settings.replace:
+        return
+    decided, now = decision_of(audit.manifest), json.loads(json.dumps(asdict(audit.plan)))
+    changed = [
+        f"{name}= is {decided[name]!r} in the plan and {value!r} now"
+        for name, value in now.items()
+        if name not in ("null_set", "seed") and value != decided.get(name)
+    ]
+    if changed:
+        raise SettingsError(
+            f"{'; '.join(changed)}: the planned answer of {audit.run.folder} stays. Give replace= "
+            "to answer so instead, marked as exploratory and recorded in run.json"
+        )
+
+
 def recorded_settings(settings: Settings, recording: Recording) -> Settings:
     """Fill in what a recording decides where the request does not."""
     # Without probes the length-matched family, and all of SaMIA where candidates count as whole.
@@ -325,15 +378,20 @@ class Audit:
             observer.stage(ONE_PASS_TAKEN)
         settings, attacks = with_reference(settings), chosen_attacks(settings)
         if given.preset == "default" and given.attacks is None:  # what is set later changes nothing
-            names = tuple(attack.name for attack in attacks if attack.evidence != "scores")
-            settings = settings.model_copy(update={"attacks": names})
+            chosen = tuple(attack.name for attack in attacks if attack.evidence != "scores")
+            settings = settings.model_copy(update={"attacks": chosen})
+        begun = Manifest.of(settings.folder)
+        if begun is not None and begun.plan and not settings.replace:
+            settings = with_planned(settings, [attack.name for attack in attacks], begun)
+            attacks = chosen_attacks(settings)
         settings = corpora.with_yardstick(corpora.with_windows(settings), attacks)
         audit = cls(settings, observer, attacks, recording, Run(settings.folder))
         audit.plan = verdict_plan(settings, [attack.name for attack in audit.attacks])
         check_together(settings, audit.attacks)
         corpora.check_paths(settings)
-        if (begun := Manifest.of(audit.run.folder)) is not None:
+        if begun is not None:
             audit.manifest = begun
+            check_decision(audit)
             # Attacks that are asked for later read what is there: a nudge is kept off, and long
             # texts are in pieces, where defaults alone would say otherwise.
             settled = {"nudge": 0.0, "long_texts": "stride"}
@@ -352,9 +410,27 @@ class Audit:
 
     @classmethod
     def finished(cls, run: Run, settings: Settings, observer: Observer) -> Audit:
-        audit = cls(settings, observer, chosen_attacks(settings), None, run, run.manifest)
+        manifest = run.manifest
+        asked = [attack.name for attack in chosen_attacks(settings)]
+        settings = with_planned(settings, asked, manifest)
+        audit = cls(settings, observer, chosen_attacks(settings), None, run, manifest)
         audit.plan = verdict_plan(settings, [attack.name for attack in audit.attacks])
+        check_decision(audit)
         return audit
+
+    @property
+    def planned_attacks(self) -> list[Attack]:
+        """The attacks of the plan, by which the answer is given; others were added later."""
+        planned = {*self.manifest.plan.get("attacks", ())}
+        if self.plan.primary not in planned or self.manifest.replaced:
+            return self.attacks
+        return [attack for attack in self.attacks if attack.name in planned]
+
+    @property
+    def later_attacks(self) -> list[str]:
+        """Names of the attacks that were added to those of the plan."""
+        planned = {attack.name for attack in self.planned_attacks}
+        return [attack.name for attack in self.attacks if attack.name not in planned]
 
     @cached_property
     def corpora(self) -> Corpora:
@@ -471,7 +547,23 @@ class Audit:
             wanted["decode"] = None if self.recording else self._scope
         self.agree(wanted)
         self.agree({"source": self.source("target")}, "target")
+        self.record_replaced()
         self.manifest.settings = self.settings.model_dump(mode="json")
+
+    def record_replaced(self) -> None:
+        """Record what this request takes away from a run that has answered."""
+        manifest = self.manifest
+        if not (manifest.plan and self.settings.replace):
+            return
+        scored = manifest.made.get("scores", manifest.plan).get("attacks", ())
+        names = [attack.name for attack in self.attacks]
+        now = json.loads(json.dumps(asdict(self.plan)))
+        before = {name: decision_of(manifest).get(name) for name in now}
+        gone = [name for name in scored if name not in names]
+        if gone or now != before:
+            at = datetime.now(UTC).isoformat(timespec="seconds")
+            record = {"at": at, "attacks_taken_away": gone, "before": before, "now": now}
+            manifest.replaced.append(record)
 
     @property
     def _scope(self) -> DecodeScope:

@@ -17,6 +17,7 @@ from mia_batch.errors import MiaBatchError, RequestError, RunFolderError
 from mia_batch.models.weights import weights_source
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.run import (
+    ORDER,
     PARTS,
     Manifest,
     Run,
@@ -116,7 +117,9 @@ def _sources(settings: Settings) -> Iterator[Path]:
         value = getattr(settings, name)
         if name in ("out", "config") or value in (None, CLASSICS, NO_YARDSTICK):
             continue
-        if name in _SCORED_WITH:
+        if name == "plan":
+            yield Path(value)
+        elif name in _SCORED_WITH:
             yield Path(value) / _SCORED_WITH[name]
         else:
             found = find_files(value)
@@ -146,6 +149,8 @@ class Checked:
     not_found: list[str] = field(default_factory=list)  # inputs where the run read them
 
 
+_UNHASHED = ("run.json", f"{ORDER}.parquet", *STAMPS)
+"""Files that hold the hashes, come after them, or are there only while a run goes on."""
 # Times of answers, as in the journal: another run of the same audit has others.
 _NO_TABLES = ("responses.parquet",)
 
@@ -284,7 +289,7 @@ def files_of(run: Run) -> Iterator[str]:
             for name in (*names, *links):
                 path = Path(folder) / name
                 known = path.relative_to(run.folder).as_posix()
-                if path not in tops and known not in ("run.json", *STAMPS) and not is_lock(known):
+                if path not in tops and known not in _UNHASHED and not is_lock(known):
                     yield known
 
 

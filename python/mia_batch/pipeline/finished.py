@@ -18,6 +18,8 @@ from mia_batch.corpus.files import KINDS
 from mia_batch.errors import MiaBatchError, SettingsError
 from mia_batch.evidence.parts import Block, Work
 from mia_batch.evidence.request import EvidenceKind
+from mia_batch.inference.attempts import Attempts
+from mia_batch.inference.findings import VerdictPlan
 from mia_batch.inference.paired import compare_scores
 from mia_batch.kernels import RARITY_FIELDS
 from mia_batch.models.weights import cause_of
@@ -31,7 +33,7 @@ from mia_batch.report.answer import answer, attack_rows, audited_books, shaded
 from mia_batch.report.html import Contents, as_csv, as_json, as_markdown, render
 from mia_batch.report.html.page import environment
 from mia_batch.report.paper import PaperColumn, paper_table
-from mia_batch.report.sentences import RunResults, checks, sentences
+from mia_batch.report.sentences import RunResults, checks, later_sentence, sentences
 from mia_batch.schemas import Comparisons
 from mia_batch.settings import Settings, refuse_code, stored_settings
 from mia_batch.tables import READ_ERRORS, digest, is_sound, write_text
@@ -47,13 +49,26 @@ def answer_of(run: Run) -> str:
         return f"No answer: no text has a score of {primary}."
     files = manifest.input.get("files") or [""]
     books = all(KINDS.get(Path(file).suffix.lower()) == "books" for file in files)
-    return answer(known, run["rollup"], books=books)
+    rollup = attempts_of(run).rollup(run.scan("rollup"), known.plan.q)
+    return answer(known, rollup.collect(), books=books)
+
+
+def attempts_of(run: Run) -> Attempts:
+    """Count this run and the others of its texts and model, see `inference.attempts`."""
+    others = run["findings"].filter(check="earlier_runs", statistic="primary")
+    return Attempts(1 + others.height)
+
+
+def plan_of_answer(run: Run) -> VerdictPlan:
+    manifest = run.manifest
+    return verdict_plan(stored_settings(manifest.settings), manifest.made["scores"]["attacks"])
 
 
 def known_of(run: Run) -> RunResults:
-    manifest = run.manifest
-    plan = verdict_plan(stored_settings(manifest.settings), manifest.made["scores"]["attacks"])
-    return RunResults(run["metrics"], run.scan("verdicts"), run["findings"], plan)
+    attempts, plan = attempts_of(run), plan_of_answer(run)
+    verdicts = attempts.verdicts(run.scan("verdicts"))
+    findings = attempts.findings(run["findings"], verdicts, plan)
+    return RunResults(run["metrics"], verdicts, findings, plan)
 
 
 def books_of(run: Run) -> pl.DataFrame:
@@ -90,6 +105,7 @@ def _column(run: Run) -> PaperColumn:
     said = answer_of(run)
     if any(each in said for each in ("No answer", "; exploratory: ", "it is unknown whether")):
         notes.append(said[:-1])
+    notes += [each[:-1] for each in later_sentence(run["findings"])]
     return PaperColumn(data, model, settings.seed, rows, tuple(notes))
 
 
@@ -102,7 +118,15 @@ def finished(run: Run, *, sealed: bool = False) -> Manifest:
 
 
 def _tables(run: Run) -> dict[str, pl.LazyFrame]:
-    return {name: run.scan(name) for name in TABLES | PARTS if run.path(name).exists()}
+    """Open the tables of a finished run, with answers that count all attempts at its texts."""
+    found = {name: run.scan(name) for name in TABLES | PARTS if run.path(name).exists()}
+    attempts, plan = attempts_of(run), plan_of_answer(run)
+    if attempts.n > 1:
+        found["verdicts"] = attempts.verdicts(found["verdicts"])
+        found["rollup"] = attempts.rollup(found["rollup"], plan.q)
+        findings = found["findings"].collect(engine="streaming")
+        found["findings"] = attempts.findings(findings, found["verdicts"], plan).lazy()
+    return found
 
 
 # A run's report.

@@ -9,7 +9,7 @@ from errno import EACCES, ENOTDIR
 from math import ceil, inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import polars as pl
 
@@ -17,7 +17,7 @@ from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
 from mia_batch.evidence.request import Workload
 from mia_batch.inference.findings import earlier_findings
 from mia_batch.observer import Clock, Observer
-from mia_batch.pipeline import auditing
+from mia_batch.pipeline import auditing, lodging
 from mia_batch.pipeline.context import Audit, engine_columns
 from mia_batch.pipeline.custody import files_of
 from mia_batch.pipeline.run import HELD, UNWRITABLE, Run, reading
@@ -57,9 +57,14 @@ class _Notes(Observer):
 
 
 def plan(
-    settings: Settings, *, speed: Speed = None, observer: Observer | None = None
+    settings: Settings,
+    *,
+    speed: Speed = None,
+    observer: Observer | None = None,
+    write: bool = False,
 ) -> Iterator[tuple[str, str]]:
     """Say what is left to do for these settings, as name and text; the run is not changed."""
+    # With ``write`` the plan of a run that has not begun is written into its folder.
     # What a run makes before it asks is made as it makes it, in a folder of its own, so that all
     # that it would refuse is raised here, too.
     # Minutes come from a ``speed`` in tokens a second, by default that of a run of this model.
@@ -78,7 +83,8 @@ def plan(
     names, rest = [each.name for each in audit.attacks], len(audit.attacks) - _MOST_NAMED
     yield "attacks", ", ".join(names[:_MOST_NAMED]) + (f" and {rest:,} more" if rest > 0 else "")
     yield "primary attack", audit.plan.primary
-    yield "plan", f"SHA-256 {audit.plan.digest()}"
+    planned = lodging.plan_of(audit)
+    yield from _compared(audit, planned)
     if audit.reading("logprobs") and not remote:
         most = settings.logits_memory
         yield "logits memory", _LOGITS_MEMORY if most is None else f"at most {most:,} MiB"
@@ -103,6 +109,21 @@ def plan(
             raise SettingsError(f"speed= is {speed!r}; give tokens a second, or 'probe'")
         speeds = dict.fromkeys(foreseen, (speed, "as given"))
     yield from _minutes(foreseen, speeds, probes=not remote and audit.recording is None)
+    if write:
+        yield "plan file", lodging.write_plan(audit, planned)
+
+
+def _compared(audit: Audit, planned: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Give the SHA-256 of the plan, what it cannot bind, and how it differs from one given."""
+    lodged = lodging.check(audit)
+    said = f"SHA-256 {lodging.sha256_of(planned)}"
+    found = [] if lodged is None else lodging.differences(lodged, planned)
+    if lodged is not None and not found:
+        said += f", equal to {audit.settings.plan}"
+    yield "plan", said
+    yield from (("differs from the plan", difference) for difference in found)
+    if audit.settings.base_url is not None:
+        yield "plan", lodging.NAME_ALONE
 
 
 def _left(audit: Audit, stages: Sequence[Stage], notes: _Notes) -> Iterator[tuple[str, str]]:

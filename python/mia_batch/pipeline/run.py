@@ -28,7 +28,7 @@ from mia_batch import schemas
 from mia_batch.errors import RequestError, RunFolderError, SettingsError
 from mia_batch.evidence.endpoint.client import Journal
 from mia_batch.evidence.parts import Shard, scan_parts
-from mia_batch.inference.findings import earlier_findings
+from mia_batch.inference.findings import earlier_findings, lodged_findings
 from mia_batch.kernels import Rarity
 from mia_batch.places import fetched, is_url
 from mia_batch.tables import has_too_many_values, remove_unfinished, scan, write_text
@@ -75,6 +75,9 @@ class Manifest:
     times: dict[str, Any] = field(default_factory=dict)
     requests: dict[str, Any] = field(default_factory=dict)
     controls: dict[str, Any] = field(default_factory=dict)
+    lodged: dict[str, Any] = field(default_factory=dict)  # the plan that was given, what differs
+    replaced: list[dict[str, Any]] = field(default_factory=list)  # answers taken away, and by what
+    dress: dict[str, Any] = field(default_factory=dict)  # of answers, and the rule against it
     earlier: dict[str, dict[str, Any]] = field(default_factory=dict)  # other runs, by folder
     unchanged: str = ""  # what a finished run is known by, see `custody.is_unchanged`
     stored: str = field(default="", init=False, repr=False, compare=False)  # its text on disk
@@ -205,7 +208,7 @@ def reading(
     with ExitStack() as closing:
         lock = folder / _LOCK
         with suppress(OSError):  # where there is no lock, nobody has held the folder
-            if not lock.is_file():  # as a pipe is none, which nobody writes to
+            if not lock.is_file():  # opening a pipe would wait for a writer
                 raise FileNotFoundError(lock)
             stream = closing.enter_context(lock.open("rb"))
             if not _shares(stream) or others_at_work(folder):
@@ -372,14 +375,17 @@ class Run:
 
     def __getitem__(self, name: str) -> pl.DataFrame:
         """Read a table whole, such as ``run["scores"]``."""
-        # The findings end with those about earlier runs, which stand in ``run.json``: what lies
-        # next to a run changes none of its tables. ``set_aside`` is empty where all files were
-        # read.
+        # The findings end with those about earlier runs and the lodged plan, which stand in
+        # ``run.json``: what lies next to a run changes none of its tables. ``set_aside`` is empty
+        # where all files were read.
         if name == "set_aside" and not self.path(name).exists():
             return schemas.SetAside.create_empty()
         table = self.scan(name).collect()
         if name == "findings":
-            return pl.concat([table, earlier_findings(self.manifest.earlier)])
+            manifest = self.manifest
+            others = earlier_findings(manifest.earlier, manifest.custody.get("root"))
+            more = [others, lodged_findings(manifest.lodged)]
+            return pl.concat([table, *more])
         return table
 
     @property

@@ -16,6 +16,7 @@ from mia_batch.attacks.attack import TOKEN
 from mia_batch.errors import SettingsError
 from mia_batch.evidence import request
 from mia_batch.evidence.collect import Executor, LocalExecutor, OnAnswer, SampleTask, Task
+from mia_batch.evidence.dress import Rule, rule_of
 from mia_batch.evidence.endpoint import Capabilities, ClientSettings, Endpoint
 from mia_batch.evidence.endpoint.client import Journal
 from mia_batch.evidence.endpoint.wire import (
@@ -34,7 +35,7 @@ from mia_batch.pipeline.context import Audit, reads_tokens
 from mia_batch.pipeline.run import asking
 from mia_batch.plugins import extra
 from mia_batch.prompts import RunModel, View
-from mia_batch.report.sentences import start_sentences
+from mia_batch.report.sentences import start_sentences, worn
 from mia_batch.settings import Settings, endpoint_settings, endpoint_tokenizer
 from mia_batch.tables import in_background, is_followed
 
@@ -88,7 +89,14 @@ def findings(settings: Settings, found: Capabilities, *, drawn: bool) -> Iterato
             "the model thinks before it answers, which cannot be kept off: each answer may take "
             f"{dialect.thinking:,} tokens more"
         )
-    if dialect.repeats_prompt:
+    yield from _around_answers(found)
+
+
+def _around_answers(found: Capabilities) -> Iterator[str]:
+    if found.dress:
+        around = worn((layer["kind"], layer["text"]) for layer in found.dress)
+        yield f"classics that it continues have more around them, which is taken off: {around}"
+    if found.dialect.repeats_prompt:
         yield "it puts the prompt before each answer: it is taken off"
 
 
@@ -162,7 +170,7 @@ def start_findings(models: Mapping[str, Mapping[str, Any]]) -> pl.DataFrame:
 # Sessions: an opened model or endpoint, ready to work on blocks.
 
 _UNSTATED_CONTEXT = 131_072  # endpoints that do not state theirs refuse what is too long
-_PROBED = "some twenty small requests of each probe come on top"
+_PROBED = "some thirty small requests of each probe come on top"
 _TIMED = ("sampling", "log-probabilities")
 _SECONDS_TO_TELL_SPEED = 10.0  # less is mostly the beginning and the end
 
@@ -205,7 +213,11 @@ def sample_task(audit: Audit, session: Session, view: View) -> SampleTask:
     if not settings.nudge:  # which the endpoint may have decided after the view was made
         view = replace(view, nudge=0.0)
     view = replace(view, greedy=view.greedy or settings.temperature == 0)
-    return SampleTask(view=view, measure=measure, budget=budget, words=words, run_seed=seed)
+    rule: Rule = ()
+    if view.model == "target" and view.continues_texts:
+        rule = rule_of(audit.manifest.dress.get("rule", ()))
+    task = SampleTask(view=view, measure=measure, budget=budget, words=words, run_seed=seed)
+    return replace(task, rule=rule)
 
 
 def ask(

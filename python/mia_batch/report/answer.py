@@ -6,7 +6,13 @@ from typing import Any
 import polars as pl
 
 from mia_batch.attacks import Attack
-from mia_batch.inference.findings import change_of_service, gate_verdict, is_closed
+from mia_batch.inference.attempts import Attempts
+from mia_batch.inference.findings import (
+    change_of_service,
+    gate_verdict,
+    is_closed,
+    why_not_continued,
+)
 from mia_batch.inference.memory import VERBATIM_WORDS
 from mia_batch.report.sentences import RunResults, blind_row, facts, listed
 
@@ -33,6 +39,8 @@ def answer(known: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
     if broken.height:
         why = "the model predicts these texts no better than chance, so its scores mean nothing"
         return f"No answer: {why}."
+    if (no_text := why_not_continued(known.findings)) is not None:
+        return f"No answer: {no_text}."
     if (change := change_of_service(known.findings)) is not None:
         return _of_changed(known, change, _answer(known, rollup, books=books))
     return _answer(known, rollup, books=books)
@@ -56,13 +64,34 @@ def _answer(known: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
         said = _of_units(known, units, noun, compared=allows["targets and non-members"])
     else:
         said = _of_texts(known, allows)
+    if allows["comparison of targets"] and not said.startswith("No answer"):
+        said = f"{said[:-1]}{_attempts(known.findings)}."
     if doubts := [*_doubts(known)]:
         said = f"{said[:-1]}; in doubt, because {' and '.join(doubts)}."
-    not_planned = {*known.findings.filter(check="plan")["verdict"]} & {"late", "changed"}
-    if not_planned and not said.startswith("No answer"):
-        late = "exploratory: this was asked for or changed after scores had been made"
-        return f"{said[:-1]}; {late}."
+    departures = [*_departures(known.findings)]
+    if departures and not said.startswith("No answer"):
+        return f"{said[:-1]}; exploratory: {' and '.join(departures)}."
     return said
+
+
+def _departures(findings: pl.DataFrame) -> Iterator[str]:
+    """Say how the answer is another one than the one that was planned."""
+    if {*findings.filter(check="plan")["verdict"]} & {"late", "changed"}:
+        yield "this was asked for or changed after scores had been made"
+    if "differs" in findings.filter(check="lodged")["verdict"]:
+        yield "the audit differs from the plan lodged"
+
+
+def _attempts(findings: pl.DataFrame) -> str:
+    """Say how many attempts p-values and lists count; nothing where this is the only one."""
+    n = findings.filter(check="earlier_runs", statistic="primary").height
+    others = "1 other run" if n == 1 else f"{n:,} other runs"
+    if not n:
+        return ""
+    factor = Attempts(n + 1).factor
+    return (
+        f"; {others} of these texts with this model counted: p and q are {factor:,} times as large"
+    )
 
 
 def _doubts(known: RunResults) -> Iterator[str]:
@@ -79,8 +108,6 @@ def _doubts(known: RunResults) -> Iterator[str]:
     share = facts(rows, "duplicates", subject="targets").get("share", {}).get("value") or 0
     if share >= 0.05:
         yield f"{share:.0%} of the texts stand in the comparison texts, too"
-    if n := rows.filter(check="earlier_runs", statistic="primary").height:
-        yield f"{n:,} other {'run is' if n == 1 else 'runs are'} not counted"
 
 
 def _labelled(known: RunResults) -> str:
@@ -220,6 +247,7 @@ def _top(known: RunResults, noun: str) -> list[str]:
     if not of or not (fewest := of["at_least"]["value"]):
         return []
     highest, sure = of["of_top"]["value"], of["confidence"]["value"]
+    noun = "author" if of["at_least"]["subject"] == "author" else noun
     which = f"at least {fewest:,.0f} of the {highest:,.0f} highest-scoring {noun}s"
     if highest == 1:
         which = f"the highest-scoring {noun}"
@@ -238,6 +266,7 @@ def _unnamed(known: RunResults, units: pl.DataFrame, noun: str, *, found: bool) 
         reason = f": {reasons[0][:_SHORT_REASON]}" if len(reasons) else ""
         parts.append(f"{one or f'{unknown:,}'} cannot be judged{reason}")
     is_top = bool(top) and top["at_least"]["value"] and not n.get("known_better")
+    is_top = is_top and top["at_least"]["subject"] != "author"
     others = units.height - int(top["of_top"]["value"] if is_top else 0)
     if nothing := min(n.get("nothing_found", 0), others):
         if not (found or parts):
@@ -410,7 +439,8 @@ def attack_rows(
 ) -> pl.DataFrame:
     """Lay out the figures of each attack where the truth is known, the best first.
 
-    ``attack``, ``is_blind`` (a classifier that never sees the model; they come last), ``auc`` with
+    ``attack``, ``is_blind`` (a classifier that never sees the model; they come last), ``is_later``
+    (added to the planned ones; they come after these), ``auc`` with
     its 95 % interval ``low`` and ``high``, ``tpr_1`` and ``tpr_01`` (TPR at 1 % and 0.1 % FPR, null
     where there are too few non-members), ``lead`` (AUC less that of the strongest classifier that
     never sees the model), the limits of all three (``tpr_1_low``, ...), ``tokens`` (decoded for a
@@ -433,15 +463,19 @@ def attack_rows(
         rows = rows.join(first, on="attack", how="left", maintain_order="left")
     if rows["auc"].count() == 0:  # no label of one of the classes
         rows = rows.clear()
-    rows = rows.with_columns(is_blind=pl.col("attack").is_in(blind))
+    later = pl.Series([], dtype=pl.String)
+    if "findings" in tables:
+        later = tables["findings"].filter(check="later").collect(engine="streaming")["subject"]
+    is_later = pl.col("attack").is_in(later.implode())
+    rows = rows.with_columns(is_blind=pl.col("attack").is_in(blind), is_later=is_later)
     best = rows.sort("auc", descending=True, nulls_last=True, maintain_order=True)
-    ordered = best.sort("is_blind", maintain_order=True)
+    ordered = best.sort("is_blind", "is_later", maintain_order=True)
     return ordered.select(pl.col(name).cast(dtype) for name, dtype in _ATTACKS.items())
 
 
 _LIMITED = [f"{name}{end}" for name in (*_FPRS, "lead") for end in ("", "_low", "_high")]
 _FIGURES = ("auc", "low", "high", *_LIMITED)
-_ATTACKS: dict[str, Any] = {"attack": pl.String, "is_blind": pl.Boolean}
+_ATTACKS: dict[str, Any] = {"attack": pl.String, "is_blind": pl.Boolean, "is_later": pl.Boolean}
 _ATTACKS |= dict.fromkeys((*_FIGURES, "tokens", "seconds"), pl.Float64)
 
 

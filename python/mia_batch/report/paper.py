@@ -95,7 +95,7 @@ def _cells(rows: pl.DataFrame) -> dict[str, list[Cell]]:
     for row in rows.iter_rows(named=True):
         others = rows.filter(pl.col("attack") != row["attack"])["high"]
         known = row["low"] is not None and others.len() > 0 and others.null_count() == 0
-        best = bool(known and row["low"] > others.max())
+        best = bool(known and row["low"] > others.max() and not row.get("is_later"))
         figures = [_figure(*(row[of] for of in (name, *ends))) for name, ends in _LIMITS.items()]
         found[str(row["attack"])] = [(text, best and not at) for at, text in enumerate(figures)]
     return found

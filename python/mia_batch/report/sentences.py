@@ -7,13 +7,19 @@ from typing import Any, Final
 
 import polars as pl
 
+from mia_batch.inference.attempts import Attempts
 from mia_batch.inference.findings import (
     VerdictPlan,
+    behind_gate,
     blind_verdict,
     change_of_service,
     gate_verdict,
     is_closed,
+    plain_difference,
     role_counts,
+    why_not_continued,
+    why_withheld,
+    withhold,
 )
 from mia_batch.inference.memory import VERBATIM_WORDS
 
@@ -31,7 +37,7 @@ _ANSWERS = {
     "text": "texts",
     "thought_removed": "texts after thoughts, which were taken off",
     "prompt_removed": "texts after the prompt, which was taken off",
-    "prompt_repeated": "that begin with the prompt",
+    "prompt_repeated": "that are the prompt and nothing more",
     "thinking": "thoughts without an answer",
     "refusal": "refusals",
     "not_asked": "not asked for",
@@ -125,6 +131,10 @@ def blind_row(findings: pl.DataFrame, subject: str) -> dict[str, Any] | None:
     said = {"strongest": strongest, "excluded": excluded(row["high"])}
     if row["value"] is not None:
         said["found"] = f"AUC {row['value']:.2f} by {strongest}, p = {row['p_value']:.3f}"
+    plain = plain_difference(findings) if subject == "targets" else None
+    if plain is not None and row["verdict"] != "separable":
+        by = f"by {plain['subject']} alone, p = {plain['p_value']:.3g}"
+        said |= {"found": f"AUC {plain['value']:.2f} {by}", "plain": plain["subject"]}
     return row | said
 
 
@@ -257,8 +267,70 @@ def undeclared_sentences(findings: pl.DataFrame) -> Iterator[str]:
         )
 
 
+def near_copies_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    """Say how many comparison texts are copies of others, and that such texts count once."""
+    if of := facts(findings, "near_copies"):
+        n = {name: row["value"] for name, row in of.items()}
+        yield (
+            f"{n['n_copies']:,.0f} of {n['n_texts']:,.0f} comparison texts are near copies of "
+            f"each other, in {_counted(n['n_groups'], 'group')} (a third or more of their runs of "
+            "3 words in common). Each group counts as one comparison text, and classifiers that "
+            "never see the model learn and are tested on whole groups."
+        )
+
+
+def author_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    """Say that authors are compared instead of books, or that it is unknown who wrote them."""
+    main = facts(findings.filter(pl.col("subject").is_null()), "authors").get("n_books")
+    if main is None or main["verdict"] == "apart":
+        return
+    audited, others = (
+        {name: row["value"] for name, row in facts(findings, "authors", subject=subject).items()}
+        for subject in ("targets", "non_members")
+    )
+    if main["verdict"] == "withheld":
+        yield (
+            f"What all texts show together is withheld: {main['reason']}. Texts by one author "
+            "move together, so that they count once together."
+        )
+    elif main["verdict"] == "unknown":
+        yield (
+            f"The authors of {audited['n_unknown']:,.0f} of {audited['n_clusters']:,.0f} audited "
+            f"and {others['n_unknown']:,.0f} of {others['n_clusters']:,.0f} comparison texts are "
+            "unknown. If several are by one author, p-values of all texts together and bounds are "
+            "too small, because texts by one author move together: name authors in the files' "
+            "metadata or with --author-column."
+        )
+    else:
+        yield from _by_author(audited, others, main["value"])
+
+
+def _by_author(
+    audited: Mapping[str, float], others: Mapping[str, float], n_books: float
+) -> Iterator[str]:
+    unknown = audited["n_unknown"] + others["n_unknown"]
+    left_out = f" {unknown:,.0f} more by unknown authors are left out there." if unknown else ""
+    n_audited, n_others = (
+        of_set["n_clusters"] - of_set["n_unknown"] for of_set in (audited, others)
+    )
+    yield (
+        f"Texts by one author count once together: {n_audited:,.0f} audited texts or books are by "
+        f"{_counted(audited['n_authors'], 'author')}, {n_others:,.0f} comparison ones by "
+        f"{others['n_authors']:,.0f}. P-values of all together and bounds compare authors, each by "
+        f"{n_books:,.0f} of its texts or books, drawn by lot before scores were seen.{left_out}"
+    )
+    if audited["n_authors"] == 1:
+        yield (
+            "All audited texts are by one author. This audit cannot know whether the model "
+            "remembers these texts, or has learnt how this author writes from others: only "
+            "comparison texts by the same author could tell, and one author among "
+            f"{others['n_authors']:,.0f} has no p-value below {1 / (others['n_authors'] + 1):.2g} "
+            "for all texts together."
+        )
+
+
 def earlier_sentences(findings: pl.DataFrame) -> Iterator[str]:
-    """Name the other runs of the same texts and model, which no p-value counts."""
+    """Name the other runs of the same texts and model, which p-values of the answer count."""
     rows = findings.filter(check="earlier_runs", statistic="primary").rows(named=True)
     if not rows:
         return
@@ -266,9 +338,9 @@ def earlier_sentences(findings: pl.DataFrame) -> Iterator[str]:
     plans = (f"{row['subject']} (primary {row['verdict']})".replace(*unplanned) for row in rows)
     n, (runs, are) = len(rows), ("run", "is") if len(rows) == 1 else ("runs", "are")
     yield (
-        f"{n:,} other {runs} of these texts and this model {are} next to this one: "
-        f"{listed([*plans])}. No figure counts these attempts: the best of several runs looks "
-        f"better than it is. Multiply p-values and q-values by {n + 1:,} (Bonferroni)."
+        f"{n:,} other {runs} of these texts and this model {are} known: {listed([*plans])}. The "
+        "best of several runs looks better than it is: p-values and q-values of this attempt are "
+        f"multiplied by {Attempts(n + 1).factor:,}, and bounds and rates of members are withheld."
     )
 
 
@@ -299,6 +371,57 @@ def start_sentences(findings: pl.DataFrame) -> Iterator[str]:
         )
 
 
+_LAYERS = {
+    "thoughts": "thoughts",
+    "fence": "a code fence",
+    "echo": "the end of the prompt, said again",
+    "lead": "a lead-in",
+    "close": "a closing remark",
+    "line": "a first line that ends with a colon",
+    "dots": "three dots",
+    "mark": "a bullet or heading mark",
+    "quote": "quotation marks",
+}
+
+
+def worn(layers: Iterable[tuple[str, str | None]]) -> str:
+    """Name what stands around answers, by kind and text."""
+    named = [
+        f"{_LAYERS[kind]} ({text[:_MOST_CHARACTERS]!r})" if text else _LAYERS[kind]
+        for kind, text in layers
+    ]
+    return ", ".join(named)
+
+
+def dress_sentences(findings: pl.DataFrame) -> Iterator[str]:
+    """Say what stood around the continuations and was taken off, and what was not."""
+    of = facts(findings, "dress", subject="target")
+    if not of:
+        return
+    n = of["n_prompts"]["value"]
+    layers = findings.filter(check="dress", statistic="taken_off").select("subject", "reason")
+    if layers.height:
+        yield (
+            f"The answers to {of['n_dressed']['value']:,.0f} of {n:,.0f} prompts that were looked "
+            f"at have more than a continuation: {worn(layers.iter_rows())}. One rule takes it off "
+            "all answers before they are compared; the table of samples keeps both forms."
+        )
+    if (why := why_not_continued(findings)) is not None:
+        yield (
+            f"{_sentence(why)} No area, p-value or estimate is given. Take another model, a "
+            "completions endpoint, or another --chat-instruction."
+        )
+        return
+    left = {"begin alike": "n_alike", "repeat the end of the prompt": "n_repeating"}
+    for what, name in left.items():
+        if count := of[name]["value"]:
+            yield f"The answers to {count:,.0f} of {n:,.0f} prompts {what}, and are scored so."
+
+
+def _sentence(clause: str) -> str:
+    return f"{clause[:1].upper()}{clause[1:]}."
+
+
 def answers_sentences(findings: pl.DataFrame) -> Iterator[str]:
     """Say what kinds of answers came where not all were texts, and what may have acted on them."""
     acting = pl.col("verdict") != "honoured", pl.col("subject").is_in(_ACTING)
@@ -318,10 +441,13 @@ def answers_sentences(findings: pl.DataFrame) -> Iterator[str]:
     for kind, verb in (("filtered", "The provider filtered"), ("refusal", "The model refused")):
         found = findings.filter(check="held_back", statistic=kind)
         for row in found.iter_rows(named=True):
+            p_value = row["p_value"]
+            by_chance = "" if p_value is None else f" (p = {p_value:.3g})"
+            evidence = "" if p_value is None else " That difference is evidence by itself."
             yield (
                 f"{verb} answers about {row['subject']} and non-members unequally often: shares "
-                f"differ by {row['value']:.1%} (p = {row['p_value']:.3g}). That difference is "
-                "evidence by itself. Scores rest on the other answers alone."
+                f"differ by {row['value']:.1%}{by_chance}.{evidence} Scores rest on the other "
+                "answers alone."
             )
 
 
@@ -509,6 +635,28 @@ def plan_sentence(findings: pl.DataFrame) -> Iterator[str]:
     )
 
 
+def later_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    """Name the attacks that were added to the planned ones."""
+    if names := findings.filter(check="later")["subject"].to_list():
+        are = "is" if len(names) == 1 else "are"
+        yield (
+            f"{listed(names)} {are} exploratory: scores by {'it' if are == 'is' else 'them'} were "
+            "added after the first scores. The answer does not rest on them."
+        )
+
+
+def lodged_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    """Say whether the audit is the one of the plan lodged; nothing where none was."""
+    rows = findings.filter(check="lodged")
+    for row in rows.filter(statistic="n_differences").iter_rows(named=True):
+        late = f"; {row['reason']}" if row["reason"] else ""
+        if row["verdict"] == "equal":
+            yield f"The audit is equal to the plan lodged (SHA-256 {row['subject']}){late}."
+            continue
+        each = "; ".join(rows.filter(statistic="difference")["reason"])
+        yield f"The audit differs from the plan lodged (SHA-256 {row['subject']}{late}). {each}."
+
+
 def null_audit_sentence(findings: pl.DataFrame) -> Iterator[str]:
     """Say how often audits of texts outside the training data alone report any."""
     of = facts(findings, "null_audits")
@@ -596,10 +744,57 @@ def unlabelled_sentences(
         if row["value"] is not None:
             interval = f"interval {row['low']:.0%} to {row['high']:.0%}"
             said = f"{row['value']:.0%}, {100 * row['confidence']:g} % {interval}"
+        elif row["low"] is not None and row["method"] != "beta_binomial":
+            between = f"between {row['low']:.0%} and {row['high']:.0%}"
+            said = f"{between} at {100 * row['confidence']:g} % confidence; {row['reason']}"
         elif row["low"]:
             said = f"at least {row['low']:.0%} at {100 * row['confidence']:g} % confidence"
         if said:
             yield f"Share of members among the targets: {said} ({row['assumption']})."
+        if row["value"] is not None and row["method"] == "fieller":
+            yield _wrong_calibration_labels(row["low"], row["high"])
+
+
+# What wrong labels do to a figure.
+
+_WRONG = (0.02, 0.05)  # shares of labels
+
+
+def _wrong_calibration_labels(low: float, high: float) -> str:
+    """Say which shares of members are possible if some calibration labels are wrong.
+
+    If a share e1 of the labelled members and e0 of the non-members have the other's law, FPR and
+    TPR become FPR + e0 (TPR - FPR) and TPR - e1 (TPR - FPR), so that the share is e0 + (1 - e0 -
+    e1) times the one that is shown: Rogan and Gladen (1978), with each label's own errors.
+    """
+    ranges = [f"{(1 - e) * low:.0%} to {e + (1 - e) * high:.0%}" for e in _WRONG]
+    return (
+        "That interval does not count wrong labels: if up to 2 % of the calibration labels of one "
+        f"kind are wrong, it is {ranges[0]}; if up to 5 % are, {ranges[1]}."
+    )
+
+
+def wrong_labels_sentence(metrics: pl.DataFrame, primary: str) -> Iterator[str]:
+    """Say which AUC the figure stands for if some labels are wrong.
+
+    If a share e of the labels of each class is wrong by chance, the AUC is 1/2 + (1 - 2 e) (A -
+    1/2) instead of A, and with wrong labels in one class alone 1/2 + (1 - e) (A - 1/2).
+    """
+    of = {"metric": "roc_auc", "attack": primary, "slice": "all"}
+    row = next(metrics.filter(**of).iter_rows(named=True), None)
+    if row is None or row["value"] is None:
+        return
+    ranges = []
+    for e in _WRONG:
+        ends = (0.5 + (row["value"] - 0.5) / (1 - times * e) for times in (1, 2))
+        least, most = sorted(min(max(end, 0.0), 1.0) for end in ends)
+        ranges.append(f"{least:.2f}" if most - least < 0.005 else f"{least:.2f} to {most:.2f}")
+    yield (
+        f"If 2 % of the labels of one class or both are wrong by chance, an AUC of "
+        f"{row['value']:.2f} stands for {ranges[0]}; if 5 % are, for {ranges[1]}. The TPR at an "
+        "FPR of 1 % can then be anything above what is shown, because wrongly labelled members "
+        "alone may fill that FPR. Intervals do not count wrong labels."
+    )
 
 
 def canary_sentences(verdicts: pl.LazyFrame, plan: VerdictPlan) -> Iterator[str]:
@@ -674,7 +869,7 @@ def _top(findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: VerdictPlan) -> I
     fewest, of_top, n_null = (int(rows[name]["value"]) for name in ("at_least", "of_top", "n_null"))
     what = f"{'All' if fewest == of_top else f'At least {fewest:,} of the'} {of_top:,} "
     what = f"The highest-scoring {noun}" if of_top == 1 else f"{what}highest-scoring {noun}s"
-    named = "" if noun == "text" else f": {_highest(verdicts, of_top)}"
+    named = "" if noun in ("text", "author") else f": {_highest(verdicts, of_top)}"
     if fewest < of_top:
         which = "which one it is" if fewest == 1 else f"which {fewest:,} they are"
         named += f". The bound does not say {which}"
@@ -793,6 +988,10 @@ def verbatim_sentences(findings: pl.DataFrame) -> Iterator[str]:
     longest = next(rows.filter(statistic="longest").iter_rows(named=True), None)
     if not (n + n_walked and longest):
         return
+    n_words = f"{longest['value']:,.0f} words"
+    whole = rows.filter(statistic="of_words")["value"].sum()
+    if n_cut := max(whole - longest["value"], 0):
+        n_words += f", without {n_cut:,.0f} of stretches that could be foreseen"
     passage = " ".join(str(longest["reason"]).split())
     if len(passage) > _MOST_CHARACTERS:
         passage = f"{passage[:_MOST_CHARACTERS]}..."
@@ -806,8 +1005,13 @@ def verbatim_sentences(findings: pl.DataFrame) -> Iterator[str]:
     yield (
         f"Word for word (at least {VERBATIM_WORDS} words in a row) the model gives back "
         f"{' and '.join(said)}. The longest passage, of {longest['subject']}, has "
-        f'{longest["value"]:,.0f} words: "{passage}"'
+        f'{n_words}: "{passage}"'
     )
+    if n_foreseen := own.get("foreseen_words_out"):
+        yield (
+            f"Of {own['run_words_out']:,.0f} words in a row that its answers give back, "
+            f"{n_foreseen:,.0f} could be foreseen by who has read what stands before."
+        )
     yield _by_chance(counts, rows.filter(statistic="fisher")["p_value"])
 
 
@@ -866,7 +1070,9 @@ def _by_chance(counts: dict[str, dict[str, float]], fisher: pl.Series) -> str:
         how = "give --non-members, or ask with --controls"
         return f"How often chance gives as much was not measured: {how}."
     more = ""
-    if len(fisher):
+    if fisher.null_count():
+        more = " (no p-value, because the two sets can be distinguished without the model)"
+    elif len(fisher):
         more = f" (Fisher's exact test: p = {fisher[0]:.2g})"
         if fisher[0] > _LEVEL:
             more += ", so these counts alone do not tell the two apart"
@@ -890,6 +1096,15 @@ class RunResults:
     findings: pl.DataFrame
     plan: VerdictPlan
 
+    def __post_init__(self) -> None:
+        """Let nothing pass that the gate withholds, whatever the tables of a run hold."""
+        object.__setattr__(self, "findings", behind_gate(self.findings))
+        if is_closed(self.findings):
+            reason = str(why_withheld(self.findings))
+            changed = gate_verdict(self.findings) == "changed"
+            verdicts = withhold(self.verdicts, reason, all_sets=changed)
+            object.__setattr__(self, "verdicts", verdicts)
+
     def allows(self) -> dict[str, bool]:
         """Say which comparisons the run allows, by the names that `CONCLUSIONS` has for them."""
         roles, gate = role_counts(self.findings), gate_verdict(self.findings)
@@ -897,6 +1112,8 @@ class RunResults:
         targets, nulls = bool(roles["n_unknown"]), bool(roles["n_nulls"])
         canaries, compares = bool(roles["n_canaries"]), targets and nulls
         compares = compares and not is_closed(self.findings)
+        if why_not_continued(self.findings) is not None:
+            labels = targets = nulls = canaries = compares = False
         return {
             "always": True,
             "labels": labels,
@@ -940,20 +1157,26 @@ CONCLUSIONS: Final[tuple[tuple[str, Say], ...]] = (
     ("always", _of(change_sentence)),
     ("always", _of(start_sentences)),
     ("always", _of(chance_sentences)),
+    ("always", _of(dress_sentences)),
     ("always", _of(verbatim_sentences)),
     ("always", _of(foreseen_sentences)),
     ("always", _of(gate_sentence)),
     ("always", _of(weights_sentence)),
     ("always", _of(placebo_sentence, "as_many")),
     ("always", _of(undeclared_sentences)),
+    ("targets and non-members", _of(near_copies_sentence)),
+    ("comparison of targets", _of(author_sentence)),
     ("always", _of(earlier_sentences)),
     ("always", one_sided_sentence),
     ("labels", _of(label_sentence)),
     ("always", _of(plan_sentence)),
+    ("always", _of(later_sentence)),
+    ("always", _of(lodged_sentence)),
     ("always", _of(answers_sentences)),
     ("always", _of(versions_sentence)),
     ("labels", _of(uneven_sentence)),
     ("labels", lambda known: labelled_sentences(known.metrics, known.findings, known.plan.primary)),
+    ("labels", lambda known: wrong_labels_sentence(known.metrics, known.plan.primary)),
     (
         "comparison of targets",
         lambda known: unlabelled_sentences(known.verdicts, known.findings, known.plan),
@@ -1016,8 +1239,10 @@ def checks(known: RunResults) -> dict[str, list[str]]:
 
 
 def preflight_sentences(findings: pl.DataFrame) -> Iterator[str]:
-    before = (label_sentence, gate_sentence, weights_sentence, undeclared_sentences)
-    yield from chain.from_iterable(say(findings) for say in before)
+    differences = (label_sentence, gate_sentence, weights_sentence)
+    dependence = (undeclared_sentences, near_copies_sentence)
+    for say in (*differences, *dependence):
+        yield from say(findings)
     yield from duplicates_sentence(findings, "targets")
     yield from () if is_closed(findings) else power_sentences(findings)
 

@@ -1,8 +1,11 @@
 """Commands about finished runs: show, report, verify, compare."""
 
 import io
+import json
+import os
 import re
 import shutil
+from dataclasses import fields
 from xml.etree import ElementTree as ET
 
 import click
@@ -14,9 +17,11 @@ from rich.console import Console
 import mia_batch
 from mia_batch.cli.main import command
 from mia_batch.cli.show import find_target, show_agreement
-from mia_batch.errors import RequestError, RunFolderError
+from mia_batch.errors import MiaBatchError, RequestError, RunFolderError
 from mia_batch.pipeline import Run
+from mia_batch.pipeline.custody import verify
 from mia_batch.pipeline.finished import report_of
+from mia_batch.pipeline.run import Manifest, signed_text
 from mia_batch.schemas import Comparisons
 from tests import runs
 from tests.comparing import audit_recorded, write_corpus
@@ -173,7 +178,7 @@ def test_the_report_is_rendered_again_to_where_it_is_wanted(run, tmp_path):
     found = pl.read_csv(io.StringIO(pasted), infer_schema_length=None)
     assert found["samia_matched_v1"].to_list() == run["scores"]["samia_matched_v1"].to_list()
     shutil.copytree(run.folder, tmp_path / "run")
-    again = rescore(tmp_path / "run", primary="longest_block_v1")
+    again = rescore(tmp_path / "run", primary="longest_block_v1", replace=True)
     assert "with the highest longest_block_v1" in (again.folder / "report.html").read_text("utf-8")
 
 
@@ -315,3 +320,83 @@ def test_what_cannot_be_done_is_said(
     places |= {"run": run.folder, "books": recorded_books / "run", "before": compared / "before"}
     with Run(tmp_path / "live").held(), pytest.raises(kind, match=said):
         invoke(*(each.format(target=target_ids[0], **places) for each in asked))
+
+
+READERS = [("show",), ("report", "--format", "md"), ("table",), ("verify",), ("score",)]
+WRONG = [None, 3, "x", [1], {}, {"a": [{}]}, "../../etc"]
+
+
+@pytest.fixture
+def a_strangers(run, tmp_path):
+    return Run(shutil.copytree(run.folder, tmp_path / "stranger"))
+
+
+def refusal_or_output(*arguments):
+    """What a command says: an exception that is no refusal is raised."""
+    try:
+        return str(invoke(*arguments))
+    except (MiaBatchError, click.ClickException) as error:
+        return str(error)
+
+
+def rewrite(run, **changed):
+    stored = json.loads((run.folder / "run.json").read_text())
+    (run.folder / "run.json").write_text(signed_text(stored | changed))
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_manifest_of_wrong_types_is_refused_in_a_sentence(a_strangers, reader):
+    wanted = {field.name: field for field in fields(Manifest) if field.init}
+    original = (a_strangers.folder / "run.json").read_text()
+    for number, name in enumerate(wanted.keys() - {"format"}):
+        wrong = [each for each in WRONG if not isinstance(each, type(json.loads(original)[name]))]
+        rewrite(a_strangers, **{name: wrong[number % len(wrong)]})
+        said = refusal_or_output(reader[0], a_strangers.folder, *reader[1:])
+        assert f"run.json is not as mia-batch writes it ('{name}' is of type" in said
+        (a_strangers.folder / "run.json").write_text(original)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_what_lies_deeper_in_a_manifest_leaves_no_command_without_a_sentence(a_strangers, reader):
+    original = json.loads((a_strangers.folder / "run.json").read_text())
+    inside = [
+        (name, key) for name in ("made", "plan", "times", "custody") for key in original[name]
+    ]
+    for number, (name, key) in enumerate(inside):
+        wrong = WRONG[number % len(WRONG)]
+        rewrite(a_strangers, **(original | {name: original[name] | {key: wrong}}))
+        refusal_or_output(reader[0], a_strangers.folder, *reader[1:])
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize(
+    "content", ["[" * 100_000, '{"evidence": ' + "[" * 100_000, "[]," * 800_000, "\udcff", "{}"]
+)
+def test_a_manifest_that_is_none_is_refused_in_a_sentence(a_strangers, reader, content):
+    path = a_strangers.folder / "run.json"
+    path.write_bytes(content.encode(errors="surrogateescape"))
+    said = refusal_or_output(reader[0], a_strangers.folder, *reader[1:])
+    wanted = r"run.json.* (cannot be read|is not a run's manifest)|changed: run.json|no root"
+    assert re.search(wanted, said)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting(a_strangers, reader):
+    (a_strangers.folder / ".lock").unlink(missing_ok=True)
+    os.mkfifo(a_strangers.folder / ".lock")
+    (a_strangers.folder / "run.json").unlink()
+    os.mkfifo(a_strangers.folder / "run.json")
+    said = refusal_or_output(reader[0], a_strangers.folder, *reader[1:])
+    assert re.search("it is no regular file|not a regular file", said)
+
+
+@pytest.mark.parametrize("name", ["../secret.txt", "/secret.txt", "link.txt", "a/../../secret.txt"])
+def test_verify_reads_no_input_beyond_the_folder_that_the_user_names(a_strangers, tmp_path, name):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "secret.txt").write_text("secret")
+    (elsewhere / "link.txt").symlink_to(tmp_path / "secret.txt")
+    named = name if name != "/secret.txt" else str(tmp_path / "secret.txt")
+    rewrite(a_strangers, inputs={"input": {named: "0" * 64}})
+    checked = verify(a_strangers.folder, [elsewhere])
+    assert checked.not_found == [f"input/{named}"]

@@ -213,6 +213,25 @@ def test_who_is_stopped_while_it_is_imported_says_so_in_one_line():
     assert (done.returncode, done.stderr) == (1, b"mia-batch: stopped before it began\n")
 
 
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_terminal_that_closes_stops_all_but_what_nohup_began(tmp_path, ignored):
+    before = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n" if ignored else ""
+    with running([sys.executable, "-c", before + REPHRASED], tmp_path) as process:
+        process.stdout.readline()
+        process.send_signal(signal.SIGHUP)
+        last = signal.SIGTERM if ignored else signal.SIGHUP
+        assert stop(process, last)[:2] == (1, "a 'b c'")
+
+
+def test_too_little_memory_is_said_before_libraries_fail_for_it():
+    code = "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29))\n"
+    code += "from mia_batch.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    said = done.stderr.decode()
+    assert (done.returncode, said.count("\n")) == (1, 1)
+    assert said.endswith("the limit of this shell is 524,288 KiB: raise it with `ulimit -v`\n")
+
+
 @pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGTERM, signal.SIGINT]])
 def test_a_main_thread_that_cannot_be_interrupted_stops_nobody(tmp_path, signals):
     with running([sys.executable, "-c", STUCK], tmp_path) as process:

@@ -352,7 +352,7 @@ def test_packed_files_are_read_and_one_that_unpacks_to_a_line_without_end_is_ref
     assert read_documents(path).documents.collect()["text"].to_list() == ["a"]
     path.write_bytes(pack(content)[:-3])
     assert f"{path} cannot be read: " in refusal(path)
-    for name in ("_LONGEST_LINE", "_LONGEST_ITEM"):
+    for name in ("LONGEST_RECORD", "_LONGEST_CSV_RECORD"):
         monkeypatch.setattr(files, name, 1 << 20)
     path.write_bytes(pack(b'["' * (content[:1] == b"[") + b"a" * (3 << 20)))
     assert "more than 1 MiB" in refusal(path)

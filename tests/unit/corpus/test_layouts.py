@@ -35,7 +35,7 @@ def test_a_column_of_the_file_wins_over_the_name_of_its_folder(tmp_path):
     assert read_documents(tmp_path).documents.collect()["member"].to_list() == [False, False]
 
 
-def test_what_the_datasets_library_writes_beside_tables_is_no_data(tmp_path):
+def test_what_the_datasets_library_writes_next_to_tables_is_no_data(tmp_path):
     for split in ("train", "test"):
         (tmp_path / split).mkdir()
         ROWS.write_ipc(tmp_path / split / "data-00000-of-00001.arrow")

@@ -271,6 +271,11 @@ def test_tokens_that_repeat_the_one_before_show_nothing():
     ) == (None, False)
 
 
+def test_where_tokens_have_no_numbers_all_of_them_count():
+    unnamed = read_as(CHANCE - 0.4, CHANCE - 0.3).with_columns(token_ids=None)
+    assert preflight.test_chance(unnamed, CHANCE)[1]
+
+
 def test_untrained_models_are_rarely_taken_for_trained_ones():
     # Of the gains of initial weights on a text: a mean of 0, a deviation of 0.05 between texts,
     # and at worst the margin itself, common to all texts.

@@ -1,17 +1,20 @@
 from math import comb
 
 import numpy as np
+import polars as pl
 import pytest
 
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.estimates import (
+    MISSING,
     Flagged,
     WindowShare,
     contamination_bound,
     contamination_rate,
     usage_share,
 )
-from tests.unit.inference.scored import rows, table
+from mia_batch.inference.verdicts import verdicts
+from tests.unit.inference.scored import plan, rows, table
 
 Z = 1.959963984540054
 
@@ -171,9 +174,15 @@ def test_the_threshold_is_that_of_the_collection_and_the_bound_leaves_one_window
 
 
 def test_there_is_a_rate_with_calibration_data_else_a_bound_that_says_why():
-    found = share(NULLS, *calibration()).of(10, 38, 40)
+    found = share(NULLS, *calibration()).of(10, 38, 38)
     # Above 0.94 lie 12 of the 200 non-members, and 112 of the members.
     assert found == estimate((10, 38), (12, 200), (112, 200))
+    # Of two more windows nobody knows on which side they are.
+    lost = share(NULLS, *calibration()).of(10, 38, 40)
+    least, most = (estimate((n, 40), (12, 200), (112, 200)) for n in (10, 12))
+    assert (lost.value, lost.reason) == (None, MISSING.format(2, 40))
+    assert lost.low == min(least.low, found.low)
+    assert lost.high == max(most.high, found.high)
     assert found.value is not None
     bound = contamination_bound(Flagged(30, 40), n_null=99, rank=5)
     for parts, warns, reason in (
@@ -262,3 +271,55 @@ def test_the_interval_of_the_used_share_covers_because_half_of_the_data_choose()
         paper.append(made.low <= share <= made.high)
     assert np.mean(here) >= 0.95 - 2 * (0.05 * 0.95 / 400) ** 0.5
     assert np.mean(paper) < np.mean(here)
+
+
+# Scores that are missing.
+
+
+def rates(frame):
+    made = pl.concat(verdicts(frame.lazy(), ["a_v1"], plan()))
+    rows = made.filter(estimate="contamination_rate").iter_rows(named=True)
+    return {row["method"]: row for row in rows}
+
+
+def calibrated(n_lost_targets, n_lost_members):
+    """A fifth of 200 targets are members, who score 1 and are refused at times; others score 0."""
+    refused = [None] * n_lost_targets
+    return table(
+        rows("target", [*refused, *[1.0] * (40 - n_lost_targets), *[0.0] * 160]),
+        rows("non_member", [number / 1000 for number in range(100)]),
+        rows("calibration", [0.0] * 100, member=False),
+        rows(
+            "calibration",
+            [*[None] * n_lost_members, *[1.0] * (100 - n_lost_members)],
+            member=True,
+        ),
+    )
+
+
+def test_limits_hold_whatever_the_missing_scores_would_be():
+    whole, lost = rates(calibrated(0, 0)), rates(calibrated(20, 50))
+    for method in ("fieller", "duci"):
+        assert whole[method]["value"] == pytest.approx(0.2)
+        assert whole[method]["reason"] is None
+        row = lost[method]
+        assert (row["value"], row["reason"]) == (None, MISSING.format(70, 400))
+        assert row["low"] < 0.1
+        assert row["high"] >= 0.4
+        assert whole[method]["low"] > row["low"]
+    # By hand: no missing target is a member, and all missing members would be flagged.
+    lowest = contamination_rate(
+        Flagged(20, 200), Flagged(0, 100), Flagged(100, 100), blind_warns=False
+    )
+    highest = contamination_rate(
+        Flagged(40, 200), Flagged(0, 100), Flagged(50, 100), blind_warns=False
+    )
+    assert lost["fieller"]["low"] == pytest.approx(lowest.low)
+    assert lost["fieller"]["high"] == pytest.approx(highest.high)
+
+
+def test_few_missing_scores_leave_the_estimate():
+    row = rates(calibrated(1, 1))["fieller"]
+    assert row["value"] == pytest.approx(39 / 199)
+    whole = rates(calibrated(0, 0))["fieller"]
+    assert row["low"] < whole["low"] < whole["high"] < row["high"]

@@ -30,7 +30,7 @@ def found(own, others=(), *, controls=None, walked=0, all_continued=True, cut=No
         schema=dict.fromkeys(("target_id", "name", "passage", "text"), pl.String),
     )
     n_words = pl.col("passage").str.split(" ").list.len()
-    passages = passages.with_columns(n_words=n_words)
+    passages = passages.with_columns(n_words=n_words, n_left=n_words)
     return verbatim_findings(runs, sets, passages, controls, all_continued=all_continued)
 
 
@@ -64,6 +64,8 @@ def test_texts_and_documents_are_counted_of_both_sets():
         "n_foreseen": 0,
         "run_words": 0,
         "foreseen_words": 0,
+        "run_words_out": 45,
+        "foreseen_words_out": 0,
         "n_near": 2,
         "n_units": 4,
         "n_units_verbatim": 2,
@@ -119,6 +121,12 @@ def test_what_came_out_is_said_with_its_passage_and_what_chance_gives():
         "by a table's rows or by repeating: 30 of 32 words in a row could be foreseen, so they do "
         "not count as word for word."
     )
+    first, cut, _ = verbatim_sentences(found([22, 3], cut={"foreseen_words": 5}))
+    assert "has 22 words, without 3 of stretches that could be foreseen:" in first
+    assert cut == (
+        "Of 22 words in a row that its answers give back, 5 could be foreseen by who has read what "
+        "stands before."
+    )
     long = found([25]).with_columns(
         reason=pl.when(statistic="longest").then(pl.lit("so " * 200)).otherwise("reason")
     )
@@ -143,7 +151,7 @@ OWN = (
         ("The book begins here.", f"{REFRAIN} {REFRAIN}", (21, False, 13)),
         # A run of 7 words that the prefix has, too, is no copy.
         ("so we sang of the winter that", f"{OWN} {REFRAIN}", (41, False, 3)),
-        (REFRAIN, f"{REFRAIN} {OWN}", (24, False, 13)),
+        (REFRAIN, f"{REFRAIN} {OWN}", (28, False, 13)),
         (OWN, f"{REFRAIN} {PASSAGE}", (21, False, 21)),
     ],
 )

@@ -52,7 +52,7 @@ def findings(versions, values=None, *, by_lot=True, exploratory=False, **served)
     )
 
 
-def answer(found: pl.DataFrame) -> tuple[str, str] | None:
+def answer(found):
     rows = found.filter(statistic="answer").select("verdict", "reason").rows()
     return rows[0] if rows else None
 
@@ -61,7 +61,7 @@ def version_verdict(found: pl.DataFrame) -> str | None:
     return next(iter(found.filter(statistic="n_versions")["verdict"]), None)
 
 
-def distance_by_hand(values) -> float:
+def distance_by_hand(values):
     """Pettitt's statistic by its first definition: signs of all pairs across the cut."""
     sums = [
         sum(np.sign(values[j] - values[i]) for i in range(k) for j in range(k, len(values)))
@@ -78,7 +78,7 @@ def test_the_distance_is_that_of_pettitt(values):
 def test_by_hand_the_level_changes_after_the_third_value():
     assert change_point(np.array([1.0, 2, 3, 9, 8, 7])) == (3, 9.0)
     orders = [distance_by_hand(order) for order in permutations([1, 2, 3, 9, 8, 7])]
-    exact = np.mean([distance >= 9 for distance in orders])
+    exact = float(np.mean([distance >= 9 for distance in orders]))
     found = change_p_value(np.array([1.0, 2, 3, 9, 8, 7]), seed=0)
     assert found == pytest.approx(exact, abs=4 * (exact * (1 - exact) / 2000) ** 0.5)
 
@@ -152,6 +152,13 @@ def test_versions_that_depend_on_the_role_withhold_the_answer():
 
 
 def test_without_an_order_by_lot_any_other_version_withholds_the_answer():
+    older = responses_of(IN_TURN).with_columns(
+        target_id=pl.when(pl.int_range(180) >= 40).then("target_id")  # an older version kept none
+    )
+    of_older = order_findings(
+        scores_of(np.zeros(N))[: N // 2], older, 0, by_lot=False, exploratory=False
+    )
+    assert answer(of_older)[0] == "withheld"
     verdict, reason = answer(findings(IN_TURN, by_lot=False))
     assert (verdict, reason[:36]) == ("withheld", "the service changed while it was ask")
 

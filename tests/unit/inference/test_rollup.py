@@ -1,4 +1,5 @@
 from math import exp, sqrt
+from random import Random
 
 import polars as pl
 import pytest
@@ -310,7 +311,7 @@ def test_a_share_is_claimed_of_what_is_on_the_list_of_the_run_alone():
     )
     found = with_claim(rows, plan(q=0.05))
     assert found["contamination_low"].to_list() == [0.3, 0, 0, 0, None]
-    assert found["contamination_low_alone"].to_list() == rows["contamination_low"].to_list()
+    assert "contamination_low_alone" not in found.columns
     assert found["contamination"].to_list() == rows["contamination"].to_list()
     unlisted = "it is not on the list that is reported, so that no share above 0 is claimed"
     assert found["contamination_reason"].to_list() == ["a", unlisted, unlisted, None, "d"]
@@ -319,13 +320,16 @@ def test_a_share_is_claimed_of_what_is_on_the_list_of_the_run_alone():
     for q, listed in ((0.05, True), (0.03, False)):
         of_plan = plan(level="group", windows_per_group=2, q=q)
         row = summed(*windows[0], *windows[1], of_plan=of_plan).row(0, named=True)
-        assert row["contamination_low_alone"] > 0.5
-        assert row["contamination_low"] == (row["contamination_low_alone"] if listed else 0)
+        assert (row["contamination_low"] > 0.5) == listed
+        assert row["contamination_low"] > 0.5 or row["contamination_low"] == 0
+
+
+UNFORESEEABLE = [f"w{number:03}" for number in Random(0).sample(range(1000), 200)]
 
 
 def test_passages_that_overlap_in_the_document_are_one():
     """Two windows of 80 words whose second half is asked for; the second starts 20 words later."""
-    words = [f"w{number:03}" for number in range(200)]
+    words = UNFORESEEABLE
 
     def window(first):
         texts = {"prefix": (first, first + 40), "reference": (first + 40, first + 80)}
@@ -364,7 +368,7 @@ def test_passages_that_overlap_in_the_document_are_one():
 
 
 def test_a_long_passage_is_one_that_one_answer_gives_in_full():
-    words = [f"w{number:03}" for number in range(120)]
+    words = UNFORESEEABLE[:120]
     reference = " ".join(words)
     passages = [" ".join(words[:40]), " ".join(words[30:70]), " ".join(words[60:115])]
     row = {"start": 0, "prefix": "", "reference": reference}

@@ -148,7 +148,7 @@ def test_a_run_that_stops_on_its_way_has_no_root(recorded_books, copied, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr("mia_batch.pipeline.stages.judging.sink_frames", stop)
         with pytest.raises(KeyboardInterrupt):
-            rescore(copied, attacks=["samia_matched_v1"])
+            rescore(copied, attacks=["rouge_1_v1"])
     with pytest.raises(RunFolderError, match="has no root"):
         verify(copied)
     again = rescore(copied, attacks=manifest.made["scores"]["attacks"])
@@ -267,6 +267,7 @@ def test_an_earlier_run_is_named_with_its_plan(first, nearby):
     lay("one")
     facts = {"primary": "samia_v1", "level": "target", "n_attacks": 2, "finished": True}
     of = {"begin": first.manifest.times["begin"], "plan": first.manifest.plan["sha256"]}
+    of["root"] = first.manifest.custody["root"]
     assert found() == {"one": of | facts}
     assert "/" not in json.dumps(found())
 
@@ -328,9 +329,9 @@ def test_tries_are_said_first_and_recorded_and_change_no_table(first, tmp_path):
     folder = first.folder.parent / "second"
     run = audit_books(folder, inputs, observer=said, report=False, **again)
     sentence = (
-        "1 other run of these texts and this model is next to this one: first (primary samia_v1, "
-        "target). No figure counts these attempts: the best of several runs looks better than it "
-        "is. Multiply p-values and q-values by 2 (Bonferroni)."
+        "1 other run of these texts and this model is known: first (primary samia_v1, target). The "
+        "best of several runs looks better than it is: p-values and q-values of this attempt are "
+        "multiplied by 6, and bounds and rates of members are withheld."
     )
     assert said.sentences[1] == sentence
     assert list(run.manifest.earlier) == ["first"]
@@ -353,7 +354,7 @@ def test_asking_anew_looks_again(first, tmp_path, nearby):
     inputs = first.folder.parents[1]
     run = audit_books(tmp_path / "own", inputs, attacks=ATTACKS, report=False)
     lay("one")
-    other = rescore(run.folder, primary="samia_zlib_v1", report=False)
+    other = rescore(run.folder, primary="samia_zlib_v1", report=False, replace=True)
     assert list(other.manifest.earlier) == ["one"]
     assert verify(run.folder).faults == []
 

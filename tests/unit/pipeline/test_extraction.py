@@ -440,7 +440,7 @@ def test_what_fails_has_its_reason_and_marks_nothing(settings):
 
 
 def test_a_passage_is_the_whole_run_of_words_across_line_breaks(tmp_path):
-    words = [f"word{number}" for number in range(48)]
+    words = passage("of two lines", 48).split()
     true = "\n".join([" ".join(words[24:34]), " ".join(words[34:])])
     said = pl.DataFrame({"document_id": ["a"], "candidate": [" ".join(words[24:])]})
     said.write_parquet(tmp_path / "made.parquet")
@@ -454,3 +454,27 @@ def test_a_passage_is_the_whole_run_of_words_across_line_breaks(tmp_path):
     )
     (longest,) = run["findings"].filter(check="verbatim", statistic="longest").to_dicts()
     assert (longest["value"], longest["reason"]) == (24, true)
+
+
+def test_a_recording_that_only_counts_gives_back_no_book(tmp_path):
+    numbers = [str(number) for number in range(1, 129)]
+    story = passage("of a story", 128).split(" ")
+    names, books = ["counting", "story"], [numbers, story]
+    texts = [" ".join(book) for book in books]
+    halves = [" ".join(book[64:]) for book in books]
+    made = pl.DataFrame({"document_id": names, "candidate": halves})
+    made.write_parquet(tmp_path / "made.parquet")
+    corpus = pl.DataFrame({"document_id": names, "text": texts})
+    corpus.write_parquet(tmp_path / "corpus.parquet")
+    run = runs.audit(
+        input=str(tmp_path / "corpus.parquet"),
+        samples_from=str(tmp_path / "made.parquet"),
+        out=tmp_path / "run",
+    )
+    rows = run["findings"].filter(check="verbatim", subject="targets")
+    of = dict(rows.select("statistic", "value").iter_rows())
+    assert (of["n_verbatim"], of["n_foreseen"]) == (1, 1)
+    assert (of["run_words"], of["foreseen_words"]) == (64, 64)
+    assert (of["run_words_out"], of["foreseen_words_out"]) == (64, 1)
+    named = run["findings"].filter(check="verbatim", statistic="document")
+    assert named["subject"].to_list() == ["story"]

@@ -84,10 +84,10 @@ def test_no_answer_where_the_texts_differ_without_the_model(run):
 
 def test_scored_anew_it_goes_and_comes_back_the_same(run):
     before = run["scores"]
-    without = rescore(run.folder, combine=False)
+    without = rescore(run.folder, combine=False, replace=True)
     assert "combination_v1" not in without["scores"].columns
     assert without["findings"].filter(check="combination").is_empty()
-    again = rescore(run.folder, combine=True)
+    again = rescore(run.folder, combine=True, replace=True)
     assert again["scores"].equals(before)
 
 

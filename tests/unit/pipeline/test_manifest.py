@@ -86,14 +86,14 @@ def test_times_are_kept_while_nothing_changes_and_added_up_when_something_does(
     assert (first.times["begin"], first.times["end"]) == ("2026-01-01", "2026-01-02")
     assert first.requests == {}
     assert audit_books(tmp_path / "run", tmp_path).manifest.times == first.times
-    later = rescore(tmp_path / "run", attacks=["samia_matched_v1"]).manifest.times
+    later = rescore(tmp_path / "run", attacks=["samia_matched_v1"], replace=True).manifest.times
     assert later["seconds"]["scores"] == 5.0  # prepared and ran again
     assert later["seconds"]["targets"] == 4.0
     assert (later["begin"], later["end"]) == ("2026-01-01", "2026-01-03")
     manifest = Run(tmp_path / "run").manifest
     manifest.times = {}  # as of an older version
     manifest.write(tmp_path / "run")
-    older = rescore(tmp_path / "run", attacks=["samia_matched_n2_v1"]).manifest.times
+    older = rescore(tmp_path / "run", attacks=["samia_matched_n2_v1"], replace=True).manifest.times
     assert older["end"] == "2026-01-04"
     assert "begin" not in older
 

@@ -95,7 +95,11 @@ def test_each_text_is_weighed_as_a_group_where_groups_are_not_compared(probes, r
 def test_a_runs_own_answers_are_replayed(probes, replayed):
     again, run = replayed(), probes.run
     assert again["scores"].equals(run["scores"])
-    assert again["samples"].drop("answer").equals(run["samples"].drop("answer"))
+    replayed_samples, samples = (
+        each["samples"].drop("answer").sort("target_id", "view_index", "sample_index")
+        for each in (again, run)
+    )
+    assert replayed_samples.equals(samples)  # a recording is read in the order of the corpus
 
 
 def test_another_runs_table_of_rarity_is_looked_at_before_sampling(

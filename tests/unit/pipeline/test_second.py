@@ -52,6 +52,26 @@ def of_groups(folder):
     )
 
 
+def of_authors(folder):
+    """Three books each by five authors, two of whom wrote a book together, against twenty."""
+    library = Library(folder)
+    asked = [f"b{number // 3:02}" for number in range(48)]
+    writers = [f"Writer {number // 9}" for number in range(48)]
+    writers[20] = "1, Writer; Writer 2"
+    outside = [f"n{number // 3:02}" for number in range(180)]
+    others = [["Anonymous", f"OTHER {number // 9}"][number % 20 > 2] for number in range(180)]
+    run = library.audit(
+        input=library.write("asked", [n < 12 for n in range(48)], group=asked, writer=writers),
+        non_members=library.write("outside", [False] * 180, group=outside, writer=others),
+        author_column="writer",
+        level="collection",
+        **KNOWN,
+    )
+    together = run["verdicts"].filter(level="collection", attack=ATTACK).drop_nulls("p_value")
+    assert together.select("method", "n_null").row(0) == ("authors_permutation_exact", 20)
+    return run
+
+
 def of_labels(folder):
     """Labelled texts of a recording, some of one document."""
     library = Library(folder)
@@ -86,7 +106,8 @@ def of_weights(folder, **level):
         books = {"group": [f"{name}{number // 2}" for number in range(n)]} if level else {}
         return library.put(name, texts, **books)
 
-    asked, outside = put("asked", 80, 0.8), put("outside", 160, 0.4)
+    share = 0.65 if level else 0.8  # groups differ more than their texts
+    asked, outside = put("asked", 80, share), put("outside", 160, 0.4)
     return library.audit(input=asked, non_members=outside, attacks=ATTACK, **KNOWN, **level)
 
 
@@ -146,7 +167,7 @@ def of_rounds(folder):
 
 
 MADE = [
-    *(of_labels, of_non_members, of_weights, of_weighted_groups),
+    *(of_authors, of_labels, of_non_members, of_weights, of_weighted_groups),
     *(of_lots, of_lengths, of_canaries, of_rounds),
 ]
 FAMILIES = (

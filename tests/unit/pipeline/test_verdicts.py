@@ -186,23 +186,28 @@ def test_what_was_not_planned_is_exploratory_until_it_is_as_planned_again(unlabe
     found = run["findings"].filter(check="max_t", statistic="largest").row(0, named=True)
     assert planned["attacks"] == run.manifest.made["scores"]["attacks"]
     assert (found["verdict"], found["p_value"]) == ("as_planned", 1 / 10_000)
-    other = runs.audit(**settings | {"primary": "samia_matched_n2_v1"})
+    changed = settings | {"primary": "samia_matched_n2_v1"}
+    with pytest.raises(SettingsError, match=r"the planned answer of .* stays\. Give replace="):
+        runs.audit(**changed)
+    other = runs.audit(**changed, replace=True)
+    assert other.manifest.replaced[-1]["now"]["primary"] == "samia_matched_n2_v1"
     assert not other["verdicts"]["planned"].any()
     assert other.manifest.plan == planned
     assert said_of(other)[1].startswith("These answers are exploratory")
     fewer = str(tmp_path / "fewer.parquet")
     pl.read_parquet(settings["non_members"]).head(50).write_parquet(fewer)
-    other = runs.audit(**settings | {"non_members": fewer})
+    other = runs.audit(**settings | {"non_members": fewer}, replace=True)
     assert not other["verdicts"]["planned"].any()
     assert said_of(other)[1].endswith("Changed since: non_member.")
-    more = runs.audit(**settings | {"attacks": f"{settings['attacks']},longest_block_v1"})
+    more = settings | {"attacks": f"{settings['attacks']},longest_block_v1"}
+    more = runs.audit(**more, replace=True)
     together = (
         "All 3 attacks together (largest rank sum, texts permuted; exploratory, as attacks were "
         "added or left out since the plan was recorded): p = 0.0001, strongest: "
     )
     assert any(line.startswith(together) for line in said_of(more))
     assert more["verdicts"].filter(attack=ATTACK)["planned"].all()
-    assert runs.audit(**settings)["verdicts"].equals(before)
+    assert runs.audit(**settings, replace=True)["verdicts"].equals(before)
     wrong = settings | {"attacks": None, "primary": "loss_v1", "out": str(tmp_path / "run")}
     with pytest.raises(SettingsError, match="'loss_v1', which is not computed"):
         runs.audit(**wrong)
@@ -383,7 +388,7 @@ def test_a_recording_costs_nothing_so_it_is_scored_whatever_can_be_named(library
     none = "With 3 comparison texts none of your 5 texts can be named at q = 0.05"
     assert any(line.startswith(none) for line in said_of(run))
     best = "With 3 comparison documents the p-value of your 5 documents together can be 0.018"
-    assert f"{best} at best." in said_of(runs.rescore(run.folder, level="collection"))
+    assert f"{best} at best." in said_of(runs.rescore(run.folder, level="collection", replace=True))
 
 
 def test_comparison_texts_from_one_undeclared_book_are_one_group_before_anything_is_asked(tmp_path):

@@ -1,5 +1,6 @@
 """Bounds of epsilon, exposure and utility: by hand, by slow forms, and on known mechanisms."""
 
+from dataclasses import replace
 from math import comb, exp, log
 from typing import Any
 
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 from scipy.stats import beta, skewnorm, t
 
 from mia_batch.extras.privacy import measures
+from mia_batch.extras.privacy.plan import Plan
+from mia_batch.recipes import RECIPES
 
 DELTA = 1e-5
 LOSSES = st.lists(st.integers(0, 9).map(float), min_size=1, max_size=30)
@@ -71,6 +74,17 @@ def test_texts_that_share_a_coin_share_the_bound(bound):
     for n in (1, 3):
         slack = sum(exp(i * 0.5) for i in range(n)) * DELTA
         assert measures._of_a_coin(0.5, DELTA, n) == pytest.approx((0.5 * n, slack))
+
+
+def test_texts_that_are_absent_from_the_scores_share_the_coin_too():
+    member, score = answers(2.0, 400, np.random.default_rng(1))
+    names = [f"group {number}" for number in range(400)]
+    scores = pl.DataFrame({"group": names, "member": member, "loss_v1": score})
+    plan = Plan(task="generation", recipe=replace(RECIPES["privacy"], delta=0.0), seed=0)
+    whole = measures._bounds(scores, "loss_v1", plan, scores["group"])
+    three_each = measures._bounds(scores, "loss_v1", plan, pl.Series(names * 3))
+    for name, bound in whole.items():
+        assert three_each[name] == pytest.approx(bound / 3, abs=1e-5)
 
 
 @of_both

@@ -219,12 +219,10 @@ UNDECIDED = "training may not be the only difference from the comparison texts"
             [top(2, 5), COPIES],
             "5% of the texts stand in the comparison texts, too",
         ),
-        ({"above_all": 12}, [top(2, 5), earlier(1)], "1 other run is not counted"),
         (
             {"known_better": 12},
             [reported(12), PLACEBO, gate("doubtful"), earlier(9)],
-            "the reference model, which cannot know these texts, gives as much and "
-            f"{UNDECIDED} and 9 other runs are not counted",
+            f"the reference model, which cannot know these texts, gives as much and {UNDECIDED}",
         ),
         ({"known_better": 12}, [reported(12), gate("open")], None),
         ({"nothing_found": 12}, [reported(0), PLACEBO, gate("doubtful"), earlier(9)], None),
@@ -235,6 +233,19 @@ def test_what_else_could_explain_that_books_stand_out_is_in_the_first_sentence(
 ):
     said = answer(known(findings=[roles(), *more]), rollup(**counts), books=True)
     assert said.partition("; in doubt, because ")[2].removesuffix(".") == (doubts or "")
+
+
+@pytest.mark.parametrize(("n", "runs", "factor"), [(1, "1 other run", 6), (9, "9 other runs", 110)])
+def test_the_first_sentence_says_how_many_attempts_it_counts(n, runs, factor):
+    said = answer(
+        known(findings=[roles(), reported(0), earlier(n)]), rollup(nothing_found=12), books=True
+    )
+    counted = (
+        f"; {runs} of these texts with this model counted: p and q are {factor} times as large"
+    )
+    assert said.endswith(f"{counted}.")
+    alone = answer(known(findings=[roles(), reported(0)]), rollup(nothing_found=12), books=True)
+    assert said == f"{alone[:-1]}{counted}."
 
 
 @pytest.mark.parametrize(
@@ -444,6 +455,7 @@ def test_attacks_stand_best_first_with_their_lead_and_what_they_cost():
         == {
             "attack": "samia_v1",
             "is_blind": False,
+            "is_later": False,
             "tokens": 60.0,  # 120 of 2 texts
             "seconds": 2.5,
         }

@@ -18,9 +18,9 @@ from mia_batch.inference.findings import (
 )
 from mia_batch.inference.sets import few_books_findings
 from mia_batch.inference.verdicts import verdicts
-from mia_batch.report import sentences
+from mia_batch.report import preflight_sentences, sentences
 from mia_batch.report.answer import answer
-from mia_batch.report.sentences import RunResults
+from mia_batch.report.sentences import RunResults, checks
 from mia_batch.schemas import Metrics, Rollup
 from tests.unit.inference.scored import plan, rows, table
 
@@ -169,10 +169,81 @@ def test_no_sentence_contradicts_another_or_a_number(labels, alike):
         if verbatim != "none":
             assert "shows nothing of" not in everything
             alone = "these counts alone do not tell the two apart" in everything
-            assert alone == (verbatim == "as many")
+            assert alone == (verbatim == "as many" and not withheld)
         # Labels that differ without the model take the figures' meaning, and only these do.
         assert ("figures are no evidence of memory" in everything) == (labels == "separable")
         assert ("Judge an attack by how far" in everything) == (labels == "undecided")
         # What the answer is compared with is named where there is a comparison.
         assert ("The null: written later" in everything) == bool(places)
         assert ("add --non-members FOLDER" in everything) == (not nulls)
+
+
+# Everything that compares targets with non-members goes through one door.
+
+P, Q, LOW, HIGH, VALUE = 0.01234, 0.04321, 0.31313, 0.87878, 7
+MARKS = re.compile(r"0\.0123|0\.0432|\b31\s?%|\b88\s?%|0\.31\b|0\.88\b|\b7 of\b|Fisher|confidence")
+COMPARED = {
+    "reported": ("n_reported", "n_tests", "n_null", "smallest_q", "n_without_null", "q"),
+    "top": ("at_least", "of_top", "rank", "n_tests", "n_null", "confidence"),
+    "max_t": ("largest", "n_attacks", "n_orders", "n_tests", "n_null"),
+    "null_audits": ("share_reporting", "n_audits", "n_tests", "n_null", "q", "fpr"),
+    "placebo": ("n_reported", "n_tests", "collection", "smallest_q"),
+    "e_values": ("n_planned", "n_asked", "n_rounds", "n_undecided"),
+    "dataset_inference": ("permutation", "paper", "n_learned", "n_targets", "n_null"),
+    "codec": ("share",),
+    "absence": ("probability",),
+    "dose": ("copies",),
+    "held_back": ("filtered", "refusal"),
+}
+
+
+def closed(exploratory):
+    """Findings of every kind and verdicts with numbers, behind a gate that is closed."""
+    numbers = {"value": VALUE, "low": LOW, "high": HIGH, "p_value": P}
+    named = {"subject": "targets", "verdict": "some", "reason": "why"}
+    compared = [
+        finding_rows(check, [numbers | named | {"statistic": each} for each in statistics])
+        for check, statistics in COMPARED.items()
+    ]
+    roles = {"n_unknown": 20, "n_nulls": 199, "n_canaries": 0}
+    copies = [
+        {"subject": "texts", "statistic": name, "value": 0, "verdict": "few"}
+        for name in ("n_copies", "n_texts")
+    ]
+    before = pl.concat(
+        [
+            finding_rows("roles", ({"statistic": k, "value": v} for k, v in roles.items())),
+            finding_rows("blind_baseline", blind("targets", "separable")),
+            finding_rows("duplicates", copies),
+            finding_rows("verbatim", came_out("some")),
+        ]
+    )
+    gate = gate_findings(before, exploratory=exploratory)
+    made = answers(strong=True, nulls=True)[0].with_columns(
+        p_value=P, q_value=Q, value=0.55555, low=LOW, high=HIGH
+    )
+    found = pl.concat([before, gate, *compared])
+    return RunResults(Metrics.create_empty(), made.lazy(), found, PLAN)
+
+
+def everything_said(known):
+    yield from sentences(known)
+    yield answer(known, Rollup.create_empty(), books=False)
+    yield from preflight_sentences(known.findings)
+    for lines in checks(known).values():
+        yield from lines
+
+
+def test_no_number_that_compares_passes_a_closed_gate():
+    said = [*everything_said(closed(exploratory=False))]
+    assert not [line for line in said if MARKS.search(line)]
+    assert any("(no p-value, because the two sets can be" in line for line in said)
+    known = closed(exploratory=False)
+    numbers = ["p_value", "q_value", "value", "low", "high", "sensitivity_bound"]
+    assert known.verdicts.select(pl.col(numbers).count()).collect().row(0) == (0,) * 6
+    left = known.findings.filter(pl.col("check").is_in([*COMPARED]))
+    assert left["check"].unique().to_list() == ["held_back"]
+    assert left["p_value"].null_count() == left.height
+    # The same rows behind a gate that stays open are numbers again.
+    opened = closed(exploratory=True)
+    assert opened.findings.filter(check="top").height == len(COMPARED["top"])

@@ -38,6 +38,7 @@ from mia_batch.report.sentences import (
     uneven_sentence,
     unlabelled_sentences,
     weights_sentence,
+    wrong_labels_sentence,
 )
 from mia_batch.schemas import Metrics, Verdicts
 from tests.frames import table as typed
@@ -98,7 +99,7 @@ def test_a_run_that_was_stopped_before_its_plan_is_said_to_be_so():
     of = {"a": ("loss_v1", "target"), "b": ("unknown", "unknown")}
     found = {name: {"primary": primary, "level": level} for name, (primary, level) in of.items()}
     (said,) = earlier_sentences(earlier_findings(found))
-    assert ": a (primary loss_v1, target), b (stopped before its plan was made). No figure" in said
+    assert ": a (primary loss_v1, target), b (stopped before its plan was made). The best" in said
 
 
 def test_texts_of_both_labels_are_said_to_be_wrong():
@@ -608,3 +609,32 @@ def test_labels_of_one_class_are_said_to_compare_with_nothing(
     said = [*one_sided_sentence(known)]
     starts = [each.split(", so that there is nothing to compare")[0] for each in said]
     assert starts == ([f"All texts are labelled as {alone}"] if alone else [])
+
+
+def test_wrong_labels_widen_what_a_share_and_an_area_stand_for():
+    shown = {"metric": "roc_auc", "attack": "a_v1", "slice": "all", "value": 0.9}
+    (said,) = wrong_labels_sentence(typed(Metrics, [shown]), "a_v1")
+    assert "an AUC of 0.90 stands for 0.91 to 0.92; if 5 % are, for 0.92 to 0.94" in said
+    assert [*wrong_labels_sentence(Metrics.create_empty(), "a_v1")] == []
+    row = {
+        "attack": "a_v1",
+        "level": "collection",
+        "versus": "non_members",
+        "estimate": "contamination_rate",
+        "method": "fieller",
+        "assumption": "assumes",
+        "value": 0.2,
+        "low": 0.1,
+        "high": 0.3,
+        "confidence": 0.95,
+    }
+    withheld = row | {"value": None, "low": 0.05, "high": 0.6, "reason": "limits hold"}
+    made = typed(Verdicts, [row, withheld | {"method": "duci"}]).lazy()
+    lines = [*unlabelled_sentences(made, finding_rows("top"), plan())]
+    assert lines == [
+        "Share of members among the targets: 20%, 95 % interval 10% to 30% (assumes).",
+        "That interval does not count wrong labels: if up to 2 % of the calibration labels of one "
+        "kind are wrong, it is 10% to 31%; if up to 5 % are, 10% to 34%.",
+        "Share of members among the targets: between 5% and 60% at 95 % confidence; limits hold "
+        "(assumes).",
+    ]

@@ -5,6 +5,7 @@ from math import isclose
 from typing import Any
 
 from mia_batch.errors import EngineError, SettingsError
+from mia_batch.evidence.dress import Asked, known_openings, learn, recorded_rule, undress
 from mia_batch.evidence.endpoint import wire
 from mia_batch.evidence.endpoint.transport import RefusedError, RequestRunner, UnansweredError
 from mia_batch.models.tokens import Tokenizer
@@ -30,6 +31,10 @@ _UNTHINKING: tuple[dict[str, Any], ...] = (
 _THOUGHTS = 4096  # tokens to allow for thoughts that cannot be kept off
 _MAX_TOKENS = 24  # so many that two samples differ, and few that cost little
 _SEED = 3 << 60  # as large as the seeds of samples are
+_OPENING_TOKENS = 64  # a lead-in, and enough of what follows
+_FEWEST_DRESSED = 2  # openings that show a layer
+_CHARACTERS_A_TOKEN, _SPARE = 2, 8  # of a lead-in, at least
+_WITH_PROMPT = ("prompt_removed", "prompt_repeated")
 _RETRIES = 2  # of a question that the endpoint may fail at
 _CONTEXT_NAMES = ("max_model_len", "context_length", "max_context_length", "context_window")
 _UNKNOWN_FIELD = frozenset({400, 422, 501})
@@ -40,7 +45,7 @@ _TRIED = 64  # tokens, spread over the vocabulary, of which some unlikely ones a
 
 
 class Probe:
-    """Questions to an endpoint, about twenty small requests in all."""
+    """Questions to an endpoint, about thirty small requests in all."""
 
     def __init__(self, runner: RequestRunner) -> None:
         self._runner = runner
@@ -126,7 +131,7 @@ class Probe:
 
     async def _samples(self, answer: wire.Choices) -> wire.Capabilities:
         await self._look_for_thoughts(answer)
-        self._speak(repeats_prompt=_kind(answer) == "prompt_repeated")
+        self._speak(repeats_prompt=_kind(answer) in _WITH_PROMPT)
         seed: wire.Honour = "refused"
         texts = await self._texts(*({"seed": each} for each in (_SEED, _SEED, _SEED + 1)))
         if texts is not None:
@@ -151,6 +156,7 @@ class Probe:
         several = len(copies) == 2 and not (varied and copies[0] == copies[1])
         with_ids = await self._try(return_token_ids=True)
         return wire.Capabilities(
+            dress=await self._dress(),
             greedy=greedy,
             neutral=neutral,
             n=_shown(several, two),
@@ -160,6 +166,26 @@ class Probe:
             output_token_ids=with_ids is not None
             and with_ids.document["choices"][0].get("token_ids") is not None,
         )
+
+    async def _dress(self) -> list[dict[str, str]]:
+        """Find what stands around continuations that every model knows; make room for it."""
+        asked, says_prompt = [], False
+        for prompt, continuation in known_openings():
+            try:
+                length = {"max_tokens": _OPENING_TOKENS, "max_retries": _RETRIES}
+                answer = await self._ask({}, prompt=prompt, **length)
+            except RefusedError:
+                continue
+            if text := _text(answer):
+                asked.append(Asked(prompt, text, continuation))
+            says_prompt |= prompt in text or _kind(answer) in _WITH_PROMPT
+        if rule := learn(asked, fewest=_FEWEST_DRESSED):
+            taken_off = [
+                len(each.answer) - len(undress(each.answer, each.prompt, rule)) for each in asked
+            ]
+            self._speak(lead=max(taken_off) // _CHARACTERS_A_TOKEN + _SPARE)
+        self._speak(says_prompt=says_prompt)
+        return recorded_rule(rule)
 
     async def _neutral(
         self, seed: wire.Honour, greedy: wire.Honour, *, varied: bool

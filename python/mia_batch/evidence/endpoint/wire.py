@@ -137,6 +137,8 @@ class Dialect:
     added: dict[str, Any] = field(default_factory=dict)  # what keeps the model from thinking
     thinking: int = 0  # tokens for thoughts that cannot be kept off, on top of the answer's
     repeats_prompt: bool = False  # whether the prompt stands before each answer
+    lead: int = 0  # tokens for what stands before a continuation, on top of it
+    says_prompt: bool = False  # whether that can be the whole prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +158,7 @@ class Capabilities:
     top_logprobs: int = 0  # most likely next tokens that it lists on request, as far as tried
     nudge: Honour | None = None  # ``logit_bias``; None where it is not needed
     token_id_names: bool = False  # whether it then names tokens by their ids
+    dress: list[dict[str, str]] = field(default_factory=list)  # see `mia_batch.evidence.dress`
     serves: str | None = None  # what answers call the model, if that is no form of its name
     max_model_len: int | None = None  # tokens of prompt and output together; None = not stated
 
@@ -169,6 +172,7 @@ class Capabilities:
 # Tokens and money.
 
 _PRICED = 1_000_000
+_BYTES_A_TOKEN = 3  # at least, of most texts
 _SPECIAL_TOKENS = 16  # a text's start, and the marks of a chat template
 
 
@@ -481,7 +485,9 @@ class RequestFormat:
         """Write all fields, so that no default of the endpoint acts; ``fields`` come last."""
         settings, dialect = self.settings, self.dialect
         acting = {"temperature": settings.temperature, "top_p": settings.top_p, **NEUTRAL}
-        most = max_tokens + dialect.thinking
+        most = max_tokens + dialect.thinking + dialect.lead
+        if dialect.says_prompt:
+            most += len(prompt.encode()) // _BYTES_A_TOKEN
         payload = {
             "model": settings.model,
             **{name: value for name, value in acting.items() if name not in dialect.withdrawn},
@@ -579,14 +585,19 @@ class RequestFormat:
         found = _spoken(text) if self.converses else Continuation(text=text)
         if found.text is None:
             return found
-        if self.dialect.repeats_prompt:
-            if not found.text.startswith(prompt):
-                raise ValueError("the prompt does not stand before it, as before others")
-            return Continuation(text=found.text[len(prompt) :], answer="prompt_removed")
-        if len(prompt) >= _LONG_PROMPT and found.text.lstrip().startswith(prompt.strip()):
-            reason = "the answer begins with the prompt, as others do not"
-            return Continuation(answer="prompt_repeated", reason=reason)
-        return found
+        if not self.dialect.repeats_prompt and len(prompt) < _LONG_PROMPT:
+            return found
+        bare = found.text.lstrip()
+        if found.text.startswith(prompt):
+            bare = found.text[len(prompt) :]
+        elif prompt.strip() and bare.startswith(prompt.strip()):
+            bare = bare[len(prompt.strip()) :]
+        else:
+            return found
+        if bare.strip():
+            return Continuation(text=bare, answer="prompt_removed")
+        reason = "the answer is the prompt and nothing more"
+        return Continuation(answer="prompt_repeated", reason=reason)
 
 
 class Chat(RequestFormat):

@@ -145,7 +145,10 @@ class VariantAudit:
         if self.plan.inverts and self.variant.tuning not in VIRTUAL:
             found["inversion"] = self._kept("inversion", self._inverted)
         found["metrics"] = self._named(metrics)
-        summary = summary_of(self.variant, self.plan, target, scores, metrics, used, found, attacks)
+        audited = self.texts.filter(part="audited")
+        summary = summary_of(
+            *(self.variant, self.plan, target, scores, metrics, used, found, attacks), audited
+        )
         base = pl.lit(self.base).alias("base")
         found["summary"] = self._named(summary.select(base, pl.all().exclude("variant")))
         return found

@@ -267,8 +267,12 @@ def summary_of(
     utility: pl.DataFrame,
     found: Mapping[str, pl.DataFrame],
     attacks: Sequence[str],
+    audited: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Sum a variant up, in the columns of ``summary.parquet`` (docs/privacy.md)."""
+    """Sum a variant up, in the columns of ``summary.parquet`` (docs/privacy.md).
+
+    ``audited`` are all texts that were audited, whether they are among the scores or not.
+    """
     exposures, said = found.get("exposures"), target.privacy
     row: dict[str, Any] = {"variant": variant.name, "tuning": variant.tuning}
     row |= {name: said and said[name] for name in ("epsilon", "delta", "noise_multiplier")}
@@ -276,7 +280,7 @@ def summary_of(
     if said is not None and exposures is not None and exposures["loss"].has_nulls():
         row["epsilon"] = None
         row["epsilon_reason"] = "a canary has no loss, so that nobody knows whether it was learnt"
-    row |= _bounds(scores, attacks[0], plan)
+    row |= _bounds(scores, attacks[0], plan, audited["group"])
     bounds = [row["epsilon_bound"], row["epsilon_bound_by_rates"]]
     claim = row["epsilon"]
     row["is_contradicted"] = None if claim is None else any(each > claim for each in bounds if each)
@@ -293,11 +297,17 @@ def summary_of(
     return pl.DataFrame([row], infer_schema_length=None)
 
 
-def _bounds(scores: pl.DataFrame, attack: str, plan: Plan) -> dict[str, Any]:
-    """Bound the epsilon of a text by one of each group, since those of a group share a coin."""
+def _bounds(
+    scores: pl.DataFrame, attack: str, plan: Plan, group_of_texts: pl.Series
+) -> dict[str, Any]:
+    """Bound the epsilon of a text by one of each group, since those of a group share a coin.
+
+    Texts that are absent from the scores were learnt with the others of their group, and count.
+    """
     one_each = scores.drop_nulls(attack).unique("group", keep="first", maintain_order=True)
     member, score = one_each["member"].to_numpy(), one_each[attack].to_numpy()
-    texts = int(scores["group"].value_counts()["count"].to_numpy().max(initial=1))
+    sizes = (group_of_texts.value_counts()["count"], scores["group"].value_counts()["count"])
+    texts = max(int(counts.to_numpy().max(initial=1)) for counts in sizes)
     names = ("epsilon_bound", "epsilon_ceiling", "epsilon_bound_by_rates", "epsilon_rates_ceiling")
     if not 0 < member.sum() < member.size:
         return dict.fromkeys(names)

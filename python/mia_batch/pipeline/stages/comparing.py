@@ -43,6 +43,12 @@ def weighed_views(audit: Audit) -> list[View]:
     return [view for view in views_of(audit, "samples") if view.key in reads]
 
 
+def rule_against_dress(audit: Audit) -> dict[str, Any]:
+    """Say what is taken off answers, for fingerprints; nothing where nothing is."""
+    rule = audit.manifest.dress.get("rule")
+    return {"dress": rule} if rule else {}
+
+
 def _rows(audit: Audit, view: View) -> pl.DataFrame:
     rows = scan(_path(audit), Rarity)
     rows = rows.filter(pl.col("model") == view.model, pl.col("view") == view.name)
@@ -72,6 +78,7 @@ class RarityStage(Stage):
             "views": {view.name: [view.n, view.samples] for view in weighed_views(audit)},
             "parts": parts_digest(sorted(audit.run.path("samples").glob("*.parquet"))),
             "targets": audit.manifest.made["targets"],
+            **rule_against_dress(audit),
         }
 
     @property

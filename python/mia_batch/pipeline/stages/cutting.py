@@ -8,14 +8,20 @@ from typing import Any
 import polars as pl
 
 from mia_batch.corpus.books import LEFT_OUT
+from mia_batch.diagnostics.near_copies import with_near_copies
 from mia_batch.diagnostics.preflight import with_undeclared
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.lot import LOT, in_order_of_asking
+from mia_batch.inference.authors import with_authors_of_folders
+from mia_batch.kernels import count_words
+from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.corpora import may_cut
 from mia_batch.pipeline.run import ORDER
 from mia_batch.pipeline.stages import Stage
 from mia_batch.schemas import SetAside, Targets
+from mia_batch.settings import Settings
 from mia_batch.tables import move, remove, scan, sink
-from mia_batch.targets import COPY
+from mia_batch.targets import COPY, MOST_MOVED
 
 _NAMES_SHOWN = 3
 _UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]"
@@ -75,6 +81,11 @@ class TargetsStage(Stage):
                 f"{len(unspaced):,} {are} in a script without spaces between words, of which a "
                 f"word is a character or a few ({shown}); --word-rule sets another rule"
             )
+        if n_moved := audit.manifest.input.get("n_moved_cuts"):
+            say(
+                f"{n_moved:,} prompts end up to {MOST_MOVED} words earlier or later than "
+                f"--prefix-ratio says, because there they would end {_inside(audit.settings)}"
+            )
         if audit.corpora.input.are_books and (sentence := _cut_sentence(table)):
             say(sentence)
 
@@ -85,28 +96,31 @@ class TargetsStage(Stage):
         new = run.folder / "targets.new.parquet"
         sink(audit.corpora.targets(audit.settings), new, Targets)
         table = scan(new, Targets)
-        if (grouped := with_undeclared(table)) is not table:
-            sink(grouped, new, Targets)
+        described = with_near_copies(with_undeclared(table))
+        if audit.corpora.input.are_books:
+            described = with_authors_of_folders(described)
+        if described is not table:
+            sink(described, new, Targets)
         if audit.corpora.reference_sets:
             _refuse_two_roles(new)
-        has_grown = path.exists()
-        if has_grown:
+        has_grown = audit.manifest.input.get("has_grown", False)
+        if path.exists():
             audit.observer.stage(_changes(path, new))
+            has_grown = has_grown or (self._has_answers and _adds_texts(path, new))
         self.forget()
-        remove(run.path(ORDER))
         move(new, path)
         remove(run.path("set_aside"))
         if (left_out := audit.corpora.set_aside).height:
             sink(left_out, run.path("set_aside"), SetAside)
         table, corpus = scan(path, Targets), audit.corpora.input
         audit.manifest.targets = _count(table)
-        had_grown = audit.manifest.input.get("has_grown", False)
         audit.manifest.input = {
-            "has_grown": had_grown or (has_grown and self._has_answers),
+            "has_grown": has_grown,
             "files": [str(file.path) for file in corpus.files],
             "n_documents": corpus.n_documents,
             "n_set_aside": len(corpus.set_aside),
             "without_spaces": _without_spaces(table),
+            "n_moved_cuts": _n_moved_cuts(audit, table),
         }
         self.done()
 
@@ -117,9 +131,9 @@ class TargetsStage(Stage):
         if audit.recording is not None or is_older:
             return
         audit.agree({"order": LOT})
-        if not run.path(ORDER).exists():
-            targets = scan(run.path("targets"), Targets)
-            sink(in_order_of_asking(targets, audit.settings.seed), run.path(ORDER), Targets)
+        # No root covers the file, so it is drawn again; the same texts make the same bytes.
+        targets = scan(run.path("targets"), Targets)
+        sink(in_order_of_asking(targets, audit.settings.seed), run.path(ORDER), Targets)
 
     @property
     def _has_answers(self) -> bool:
@@ -135,6 +149,27 @@ class TargetsStage(Stage):
         windows = pl.col("n_windows") / pl.col("n_windows").clip(upper_bound=most)
         n_windows = targets.select(windows.sum().round()).collect(engine="streaming").item()
         return f" of {int(n_windows):,} windows"
+
+
+def _n_moved_cuts(audit: Audit, targets: pl.LazyFrame) -> int:
+    """Count the prompts that would have ended within a token."""
+    settings = audit.settings
+    if settings.preset == "samia" or may_cut(settings) is None:
+        return 0
+    n_prefix = count_words("prefix", words=settings.word_rule).cast(pl.Int64)
+    planned = (pl.col("n_words") * settings.prefix_ratio).floor().cast(pl.Int64)
+    n_moved = targets.select((n_prefix != planned).sum()).collect(engine="streaming").item()
+    given = audit.corpora.input.documents.filter(pl.col("prefix").is_not_null()).limit(1)
+    return n_moved if n_moved and given.collect().is_empty() else 0
+
+
+def _inside(settings: Settings) -> str:
+    if settings.tokenizer is None and settings.base_url is not None:
+        return (
+            "within a word of a script without spaces, and perhaps within a token, which hides "
+            "memory; --tokenizer says where the endpoint's tokens end"
+        )
+    return "within a token of the text, which hides memory"
 
 
 def _cut_sentence(targets: pl.LazyFrame) -> str:
@@ -225,6 +260,11 @@ def _changes(old: Path, new: Path) -> str:
         f"the input is not the run's earlier one: {n_new - kept:,} targets are new, "
         f"{n_old - kept:,} are gone, {kept:,} are kept; all are scored anew"
     )
+
+
+def _adds_texts(old: Path, new: Path) -> bool:
+    before, now = (scan(path, Targets).select("target_id") for path in (old, new))
+    return now.join(before, on="target_id", how="anti").head(1).collect().height > 0
 
 
 def _count(targets: pl.LazyFrame) -> dict[str, int]:

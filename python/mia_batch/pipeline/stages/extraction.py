@@ -20,7 +20,7 @@ from mia_batch.evidence.engines.registry import engine_types, why_not
 from mia_batch.evidence.parts import Block, FreshUnits, Missing, PromptUnits, Work, scan_parts
 from mia_batch.evidence.request import Workload, forecast
 from mia_batch.inference import memory
-from mia_batch.inference.foresight import cut_words, foreseen_words, pieces
+from mia_batch.inference.foresight import cut_words, foreseen_words
 from mia_batch.kernels import book_coverage, near_verbatim_recall, pair_features, word_spans
 from mia_batch.models.weights import estimated_tokens
 from mia_batch.pipeline.context import Audit
@@ -112,7 +112,10 @@ def _summary(walks: views.Walks, every: Sequence[views.Walks]) -> dict[str, Any]
     is_cut = _foreseen(document, blocks(20))
 
     def passages(k: int) -> pl.DataFrame:
-        return _pieces(document, blocks(k), is_cut, k)
+        found = blocks(k)
+        n_cut = [is_cut[first:last].sum() for first, last in _words_at(document, found)]
+        words_left = pl.col("words") - pl.Series(n_cut, dtype=pl.UInt32)
+        return found.with_columns(words=words_left).filter(pl.col("words") >= k)
 
     own, inside = passages(20), np.zeros(len(document.ends), bool)
     for walk in walks.made if own.height else ():  # else all may be copied, or foreseen
@@ -134,28 +137,20 @@ def _summary(walks: views.Walks, every: Sequence[views.Walks]) -> dict[str, Any]
     }
 
 
+def _words_at(document: views.Text, blocks: pl.DataFrame) -> Iterator[tuple[int, int]]:
+    """Yield the first word of each passage, and the one after its last."""
+    for place in blocks.select("start", "end").iter_rows():
+        first, last = np.searchsorted(document.starts, place).tolist()
+        yield first, last
+
+
 def _foreseen(document: views.Text, blocks: pl.DataFrame) -> NDArray[np.bool_]:
     """Mark the words of passages that do not count, as they could be foreseen."""
     is_cut = np.zeros(len(document.ends), bool)
-    for place in blocks.select("start", "end").iter_rows():
-        first, last = np.searchsorted(document.starts, place).tolist()
-        where = (document.text, document.starts, document.ends)
-        is_cut[first:last] = cut_words(foreseen_words(*where, first, last - first))
+    words = (document.text, document.starts.tolist(), document.ends.tolist())
+    for first, last in _words_at(document, blocks):
+        is_cut[first:last] = cut_words(foreseen_words(*words, first, last - first))
     return is_cut
-
-
-def _pieces(
-    document: views.Text, blocks: pl.DataFrame, is_cut: NDArray[np.bool_], k: int
-) -> pl.DataFrame:
-    """Find the pieces of at least ``k`` words that are left of passages."""
-    found = []
-    for place in blocks.select("start", "end").iter_rows():
-        first, last = np.searchsorted(document.starts, place).tolist()
-        for start, end in pieces(is_cut[first:last]):
-            if end - start >= k:
-                of_piece = (document.starts[first + start], document.ends[first + end - 1])
-                found.append((*map(int, of_piece), end - start))
-    return pl.DataFrame(found, schema=["start", "end", "words"], orient="row")
 
 
 class ExtractionStage(Stage):
@@ -454,7 +449,7 @@ def _continued(audit: Audit) -> pl.DataFrame:
     if best.is_empty():
         return _PASSAGES.clear()
     named = (
-        targets.select("target_id", "prefix", "reference")
+        targets.select("target_id", "reference")
         .with_row_index("row")
         .join(best.lazy(), on="row", maintain_order="left")
     )
@@ -464,14 +459,10 @@ def _continued(audit: Audit) -> pl.DataFrame:
     asked_as = recited.then(pl.lit("walk_control")).otherwise(pl.lit("control")).alias("asked_as")
     places = features.filter(among(memory.CONTINUED)).select(*key, *read, asked_as)
     places = places.unique(key, keep="first", maintain_order=True)
-    runs = named.join(places, on=key).with_columns(memory.unforeseen(words).struct.unnest())
-    rows = runs.select(
-        "target_id",
-        passage=memory.passage_of(words, "first", "n_words"),
-        text=pl.lit(None, pl.String),
-        view="asked_as",
+    runs = named.join(places, on=key).select(
+        "target_id", passage=memory.passage_of(words), text=pl.lit(None, pl.String), view="asked_as"
     )
-    return rows.collect(engine="streaming")
+    return runs.collect(engine="streaming")
 
 
 def _walked(audit: Audit) -> pl.DataFrame:

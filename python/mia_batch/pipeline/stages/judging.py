@@ -13,13 +13,14 @@ from mia_batch.attacks import Attack, find_unscored, score, score_by
 from mia_batch.attacks import attack as views
 from mia_batch.attacks.from_samples import EXPECTED, with_expected
 from mia_batch.diagnostics import preflight
+from mia_batch.diagnostics.near_copies import near_copy_rows
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.lot import lot_numbers
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.features import feature_fields
 from mia_batch.inference import findings as checks
 from mia_batch.inference import memory, sets
-from mia_batch.inference.comparison import read_comparison_sets
+from mia_batch.inference.comparison import author_findings, read_comparison_sets
 from mia_batch.inference.conformal import score_errors
 from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.findings import VerdictPlan, finding_rows, role_counts
@@ -33,7 +34,7 @@ from mia_batch.pipeline.context import Audit, reads_tokens
 from mia_batch.pipeline.responses import write_responses
 from mia_batch.pipeline.sessions import start_findings
 from mia_batch.pipeline.stages import Stage
-from mia_batch.pipeline.stages.comparing import counted_groups, parts_digest
+from mia_batch.pipeline.stages.comparing import counted_groups, parts_digest, rule_against_dress
 from mia_batch.pipeline.stages.extraction import passages_of
 from mia_batch.pipeline.stages.questions import STAGE_VIEWS, models_of, prompts_of, views_of
 from mia_batch.prompts import RunModel, View
@@ -161,10 +162,24 @@ def _start_token(audit: Audit) -> Rows:
     yield from start_findings(audit.manifest.models).drop("check").to_dicts()
 
 
+def _dress(audit: Audit) -> Rows:
+    """Rows on what stands around answers: what is taken off, and whether the rest continues."""
+    if not (found := audit.manifest.dress):
+        return
+    for layer in found["rule"]:
+        yield {"subject": layer["kind"], "statistic": "taken_off", "reason": layer["text"] or None}
+    for name in ("n_prompts", "n_dressed", "n_alike", "n_repeating", "n_empty"):
+        yield {"subject": "target", "statistic": name, "value": found[name]}
+    verdict = "continues" if found["continues"] else "does_not_continue"
+    example = found["example"] or None
+    yield {"subject": "target", "statistic": "verdict", "verdict": verdict, "reason": example}
+
+
 _CHECKS: Final[dict[str, Callable[[Audit], Rows]]] = {
     "prompts": _prompts,
     "endpoint": _endpoint,
     "answers": _answers,
+    "dress": _dress,
     "held_back": _held_back,
     "chance": _chance,
     "start_token": _start_token,
@@ -207,7 +222,7 @@ def set_answers(
 
 _MOST_ERRORS = 20_000  # targets and non-members whose sampling error is measured
 _FROM_SCORES = (
-    *("power", "gate", "order", "verbatim", "plan", "reported", "placebo", "e_values"),
+    *("power", "gate", "order", "verbatim", "plan", "later", "reported", "placebo", "e_values"),
     *("uneven_scores", "null_audits"),
     *sets.FEW_BOOKS,
     *_CHECKS,
@@ -221,8 +236,9 @@ def plan_power(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
     roles = role_counts(checks.role_findings(targets))
     if not (roles["n_unknown"] and roles["n_nulls"]):
         return finding_rows("power", [])
-    own = {*schemas.Targets.column_names()}
-    keys = targets.select(name for name in schemas.Scores.column_names() if name in own)
+    columns = targets.collect_schema().names()
+    wanted = (*schemas.Scores.column_names(), "author")
+    keys = targets.select(name for name in wanted if name in columns)
     return power_findings(keys.collect(engine="streaming").lazy(), plan)
 
 
@@ -308,7 +324,7 @@ class PreflightStage(Stage):
         plan = asdict(self.audit.plan)
         del plan["primary"]
         plan["length_edges"] = list(plan["length_edges"])  # as JSON gives them back
-        return {"targets": self.audit.manifest.made.get("targets"), "plan": plan, "form": 2}
+        return {"targets": self.audit.manifest.made.get("targets"), "plan": plan, "form": 3}
 
     def run(self) -> None:
         super().run()
@@ -328,7 +344,9 @@ class PreflightStage(Stage):
         checked = preflight.check_targets(targets, seed=self.audit.settings.seed)
         blind = _blind_of_targets(checked.blind_scores)
         weights = weight_findings(targets, blind, checked.findings, plan)
-        rows = [checks.role_findings(targets), checked.findings, weights, plan_power(targets, plan)]
+        rows = [checks.role_findings(targets), checked.findings, weights]
+        rows += [finding_rows("near_copies", near_copy_rows(targets))]
+        rows += [author_findings(targets, plan), plan_power(targets, plan)]
         sink(checked.blind_scores, run.path("blind"), schemas.Blind)
         sink(checked.blind_metrics, run.path("blind_metrics"), schemas.Metrics)
         sink(pl.concat(rows), run.path("findings"), schemas.Findings)
@@ -367,56 +385,50 @@ class VerdictsStage(Stage):
         return {
             "scores": manifest.made.get("scores"),
             "preflight": manifest.made.get("preflight"),
-            "form": 9,  # of what is found
+            "form": 10,  # of what is found
             "plan": [manifest.plan.get(name) for name in ("sha256", "rests_on", "attacks")],
             "settings": self.audit.settings.model_dump(mode="json", include=names),
         }
 
     def make(self) -> None:
-        audit, attacks, plan, run = self.audit, self.audit.attacks, self.audit.plan, self.audit.run
+        audit, plan, run = self.audit, self.audit.plan, self.audit.run
         settings, scores, preregistered = audit.settings, run.scan("scores"), audit.manifest.plan
-        names = [attack.name for attack in attacks]
+        planned_names = [attack.name for attack in audit.planned_attacks]
         given = [finding_rows(name, check(audit)) for name, check in _CHECKS.items()]
         before = run.scan("findings").filter(~pl.col("check").is_in(_FROM_SCORES)).collect()
         planned = checks.plan_findings(plan, preregistered, _rests_on(audit))
-        gate = checks.gate_findings(before, exploratory=settings.exploratory)
-        gate = pl.concat([gate, _order(audit)])
-        withheld, blind = checks.why_withheld(gate), None
-        if checks.gate_verdict(gate) == "weighted":
+        gate = pl.concat(
+            [checks.gate_findings(before, exploratory=settings.exploratory), _order(audit)]
+        )
+        why_no_answer = checks.why_not_continued(pl.concat(given))
+        withheld, blind = why_no_answer or checks.why_withheld(gate), None
+        if why_no_answer is None and checks.gate_verdict(gate) == "weighted":
             blind = _blind_of_targets(run.scan("blind").collect())  # by which nulls are weighted
         is_shown = withheld is None or blind is not None
         has_changed = checks.gate_verdict(gate) == "changed"
         in_rounds = plan.adjustment == "e-bh"  # what is scored depends on scores: no other answer
-        metrics: pl.DataFrame = schemas.Metrics.create_empty()
-        if not in_rounds:
-            metrics = measure(
-                scores,
-                names,
-                blind_scores=run.scan("blind"),
-                blind_metrics=run.scan("blind_metrics").collect(),
-                preset=settings.preset,
-                slice_by=settings.slice_by,
-                primary=plan.primary,
-                seed=settings.seed,
-            )
-        sink(metrics, run.path("metrics"), schemas.Metrics)
+        metrics = schemas.Metrics.create_empty() if in_rounds else self._metrics()
+        sink(checks.withhold_all(metrics, why_no_answer), run.path("metrics"), schemas.Metrics)
         is_exploratory = checks.gate_verdict(gate) == "exploratory"
         as_planned = planned["verdict"].item(0) == "as_planned" and not is_exploratory
         made = _verdicts(audit, before, blind)
         found = [plan_power(scores, plan)]
         if not in_rounds:
             separable = withheld is not None or _separable(before, "members")
-            of_sets, found_of_sets = set_answers(scores, attacks, plan, before, separable=separable)
+            of_sets, found_of_sets = set_answers(
+                scores, audit.planned_attacks, plan, before, separable=separable
+            )
             made = chain(made, [of_sets])
-            primary_first = sorted(names, key=lambda name: name != plan.primary)
+            primary_first = sorted(planned_names, key=lambda name: name != plan.primary)
             uneven = preflight.uneven_findings(scores, primary_first, run.scan("unscored"))
-            found += [uneven, found_of_sets]
+            found += [uneven, found_of_sets if why_no_answer is None else found_of_sets.clear()]
             roles = role_counts(before)
             tested = bool(roles["n_unknown"] and roles["n_nulls"]) and withheld is None
             ladder = yardstick_findings(scores, plan, _yardstick_runs(audit), tested=tested)
             found.append(ladder.filter(pl.col("check") != "dose") if has_changed else ladder)
         if not is_shown and withheld is not None:
             made = (checks.withhold(rows, withheld, all_sets=has_changed) for rows in made)
+            made = (checks.withhold_all(rows, why_no_answer) for rows in made)
         if not as_planned:
             made = (rows.with_columns(planned=False) for rows in made)
         sink_frames(made, run.path("verdicts"), schemas.Verdicts)
@@ -429,10 +441,25 @@ class VerdictsStage(Stage):
             found += [reported, by_test]
         if withheld is None and not in_rounds:
             recorded = preregistered.get("attacks") if as_planned else None
-            found.append(sets.few_books_findings(scores, names, plan, recorded))
+            found.append(sets.few_books_findings(scores, planned_names, plan, recorded))
             found.append(null_audit_findings(scores, plan))
-        rows = pl.concat([before, *given, planned, gate, *found])
+        later = checks.later_findings(audit.later_attacks)
+        rows = checks.behind_gate(pl.concat([before, *given, planned, later, gate, *found]))
         sink(rows, run.path("findings"), schemas.Findings)
+
+    def _metrics(self) -> pl.DataFrame:
+        audit, run = self.audit, self.audit.run
+        return measure(
+            run.scan("scores"),
+            [attack.name for attack in audit.attacks],
+            blind_scores=run.scan("blind"),
+            blind_metrics=run.scan("blind_metrics").collect(),
+            preset=audit.settings.preset,
+            slice_by=audit.settings.slice_by,
+            primary=audit.plan.primary,
+            seed=audit.settings.seed,
+            later=audit.later_attacks,
+        )
 
 
 def _order(audit: Audit) -> pl.DataFrame:
@@ -503,6 +530,7 @@ class ScoresStage(Stage):
             "targets": audit.manifest.made["targets"],
             **({"seed": audit.settings.seed} if _is_learned(audit) else {}),
             **({"made": made} if made else {}),
+            **rule_against_dress(audit),
             "parts": parts_digest(sorted(parts, key=lambda part: part.name)),
         }
 
@@ -524,7 +552,8 @@ class ScoresStage(Stage):
         frames = score(evidence["samples"], targets, audit.attacks, logprobs=logprobs)
         sink_frames(frames, run.path("scores"), schemas.Scores)
         if _is_learned(audit):
-            names = [attack.name for attack in audit.attacks if attack.evidence != "scores"]
+            given = audit.planned_attacks
+            names = [attack.name for attack in given if attack.evidence != "scores"]
             learned = sets.combine(run.scan("scores"), names, seed=audit.settings.seed)
             self._add(pl.Series(views.COMBINATION, learned, nan_to_null=True))
         self._score_placebo(evidence)
@@ -637,7 +666,7 @@ class SummaryStage(Stage):
         made, path = self.audit.manifest.made, self.audit.run.path
         tables = {"extracted": path("extracted_documents"), "controls": path("controls")}
         return {
-            "form": 5,  # of both tables
+            "form": 6,  # of both tables
             **{name: made.get(name) for name in ("verdicts", "features", "recitals")},
             **{name: digest(each) if each.exists() else None for name, each in tables.items()},
         }
@@ -655,12 +684,16 @@ class SummaryStage(Stage):
         # Passages that came out are named by their documents.
         name = pl.coalesce("document_id", "target_id")
         passages = passages_of(audit).lazy()
+        settings, features = audit.settings, run.scan("features")
         named = passages.join(
-            run.scan("targets").select("target_id", name=name),
+            run.scan("targets").select("target_id", "prefix", name=name),
             on="target_id",
             maintain_order="left",
-        ).with_columns(n_words=count_words("passage", words=audit.settings.word_rule))
-        settings, features = audit.settings, run.scan("features")
+        ).with_columns(n_words=count_words("passage", words=settings.word_rule))
+        run_words = memory.count_run_words(
+            settings.word_rule, reference="passage", first=pl.lit(0), n_words="n_words"
+        )
+        named = named.with_columns(n_left=run_words.struct.field("n_left"))
         runs = memory.verbatim_runs(targets, features, settings.continuations, settings.word_rule)
         verbatim = memory.verbatim_findings(
             runs,
@@ -670,8 +703,10 @@ class SummaryStage(Stage):
             all_continued=audit.continues,
         )
         rows = pl.concat([findings.filter(pl.col("check") != "verbatim"), verbatim])
+        rows = checks.behind_gate(rows)
         sink(rows, run.path("findings"), schemas.Findings)
-        if plan.adjustment == "e-bh":  # what is scored depends on scores: its curves mean nothing
+        # Curves mean nothing where what is scored depends on scores, or no text is continued.
+        if plan.adjustment == "e-bh" or checks.why_not_continued(rows) is not None:
             sink(schemas.Curves.create_empty(), run.path("curves"), schemas.Curves)
         else:
             frames = curves(targets, scores, audit.attacks, plan.primary, evidence_of(audit))

@@ -13,6 +13,7 @@ from mia_batch.evidence import parts
 from mia_batch.evidence.request import EvidenceKind
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.corpora import may_cut
 from mia_batch.pipeline.run import PARTS, Run
 from mia_batch.prompts import SHADOW, Decode, RunModel, View, sample_seed
 from mia_batch.settings import Settings, stored_settings
@@ -60,7 +61,12 @@ VIEWS: Final[dict[str, Made]] = {
     },
     "probe": lambda s: {
         "make": partial(
-            makers.probes, n=s.probes, every=s.probe_every, n_words=s.probe_words, words=s.word_rule
+            makers.probes,
+            n=s.probes,
+            every=s.probe_every,
+            n_words=s.probe_words,
+            words=s.word_rule,
+            may_cut=may_cut(s),
         ),
         "columns": _TARGET,
         "n": s.probes,

@@ -357,7 +357,6 @@ _NUMBERS = (
     number_column("bmc@5 of other documents", "bmc_5_others", share),
     _limits("Mean score (95 % interval)", "mean", "mean_"),
     _limits("Contamination (95 %)", "contamination", "contamination_", "contamination_low"),
-    number_column("Contamination of this row alone, at least (95 %)", "contamination_low_alone"),
     number_column("p", "p_value"),
     number_column("q", "q_value"),
     Column("Windows asked", ("n_asked", "n_windows"), _ASKED.format_map, "n_asked"),
@@ -473,13 +472,17 @@ def _with_windows(contents: Contents, rows: pl.DataFrame) -> list[Row]:
     return rows.join(named, on="target_id", how="left", maintain_order="left").to_dicts()
 
 
-_BLIND = {True: "never sees the model", False: None}
+def _attack_name(row: Row) -> Markup:
+    later = "added later, exploratory" if row["is_later"] else None
+    return _name([row["attack"], "never sees the model" if row["is_blind"] else later])
+
+
 _ATTACKS = Table(
     name="attacks",
     title="Attacks, the best first",
     source="metrics.parquet, blind_metrics.parquet, samples/, run.json: times",
     columns=[
-        Column("Attack", ("attack",), lambda row: _name([row["attack"], _BLIND[row["is_blind"]]])),
+        Column("Attack", ("attack",), _attack_name),
         _limits("AUC (95 % interval)", "auc"),
         _limits("TPR at 1 % FPR (95 % interval)", "tpr_1", "tpr_1_"),
         _limits("TPR at 0.1 % FPR (95 % interval)", "tpr_01", "tpr_01_"),

@@ -289,6 +289,7 @@ def _brief(contents: Contents) -> Iterator[tuple[str, str, str]]:
     if contents.has("findings", "check"):
         rows = contents.frame("findings", check="plan", statistic="n_changed")
         said += "".join(f"; {verdict.replace('_', ' ')}" for verdict in rows["verdict"])
+    said += "".join(f"; {each}" for each in _lodged(contents))
     yield "Fixed before the first score", said, "run.json: plan; findings: check=plan"
     seconds = sum((value("times.seconds") or {}).values())
     took = [f"{seconds:,.0f} s"] if seconds else []
@@ -306,6 +307,14 @@ def _brief(contents: Contents) -> Iterator[tuple[str, str, str]]:
                 found = f"{members:,} members against {others:,} non-members: no false-positive "
                 found += f"rate below {share(1 / others)} can be seen"
     yield "What it could have found", found, "findings: check=power; metrics: n_nonmembers"
+
+
+def _lodged(contents: Contents) -> Iterator[str]:
+    lodged = contents.recorded("lodged") or {}
+    if lodged:
+        n = len(lodged["differences"])
+        differs = f"differs from the plan lodged in {n:,} {'part' if n == 1 else 'parts'}"
+        yield differs if n else "equal to the plan lodged"
 
 
 def _failures(contents: Contents) -> Iterator[tuple[str, int | None, str, str]]:

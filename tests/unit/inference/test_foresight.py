@@ -1,0 +1,164 @@
+"""Texts that go on by themselves can be foreseen; what people wrote cannot."""
+
+from itertools import product
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import polars as pl
+import pytest
+
+from mia_batch import corpus
+from mia_batch.inference import foresight
+from mia_batch.inference.foresight import (
+    Reader,
+    continued,
+    cut_words,
+    edit,
+    foreseen_words,
+    token_of,
+    words_of_run,
+)
+
+CLASSICS = Path(corpus.__file__).with_name("yardstick.jsonl")
+DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
+MONTHS = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+]
+UNITS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+ROMAN = [
+    f"{ten}{unit}"
+    for ten, unit in product(["X", "XX", "XXX"], ["I", "II", "III", "IV", "V", "VI", "VII"])
+]
+NAMES = Random(0).sample(["".join(letters) for letters in product("bdfgk", "aeiou", "lmnrst")], 60)
+REFRAIN = "row brothers row, the stream runs fast, and the daylight is nearly past;"
+SELF_CONTINUING = {
+    "numbers": " ".join(str(n) for n in range(1, 100)),
+    "downwards by seven": " ".join(str(n) for n in range(1000, 0, -7)),
+    "squares": " ".join(str(n * n) for n in range(1, 100)),
+    "decimals": " ".join(f"{n / 10:.1f}" for n in range(5, 120)),
+    "hexadecimal": " ".join(f"{n:04x}" for n in range(240, 340)),
+    "primes": " ".join(str(n) for n in range(2, 600) if all(n % k for k in range(2, n))),
+    "powers": " ".join(str(2**n) for n in range(59)),
+    "number words": " ".join(f"{ten}-{unit}" for ten, unit in product(TENS, UNITS)),
+    "hundreds": " ".join(f"two hundred and {ten}-{unit}," for ten, unit in product(TENS, UNITS)),
+    "unknown language": " ".join(
+        f"{unit}und{ten}" for ten, unit in product(NAMES[9:16], NAMES[:9])
+    ),
+    "calendar": ", ".join(f"{month} {day}" for month, day in product(MONTHS, range(1, 29))),
+    "weekdays": " ".join(f"{DAYS[n % 7]}, the {n % 30 + 1}th;" for n in range(90)),
+    "clock": " ".join(f"{n // 4:02}:{n % 4 * 15:02}" for n in range(20, 96)),
+    "timetable": "\n".join(
+        f"{n // 60}:{n % 60:02} Oakley Ashford Dover" for n in range(300, 900, 20)
+    ),
+    "multiplication": " ".join(
+        f"{a} times {b} is {a * b}." for a, b in product((2, 3, 4), range(1, 13))
+    ),
+    "rows of numbers": "\n".join(f"{a} {a * a} {a**3}" for a in range(1, 40)),
+    "letters": " ".join(
+        f"({letter}) of part ({letter})" for letter in "abcdefghijklmnopqrstuvwxyz"
+    ),
+    "roman": " ".join(f"Chapter {number}." for number in ROMAN * 2),
+    "list of duties": " ".join(
+        f"{n}. The tenant of room {n} shall keep no dogs." for n in range(1, 30)
+    ),
+    "code": "\n".join(f"    case {n}: return names[{n}];" for n in range(1, 40)),
+    "getters": "\n".join(f"def get_{n}(self):\n    return self._{n}" for n in NAMES[:40]),
+    "conjugation": " ".join(f"I {n}, you {n}, we {n}, they {n};" for n in NAMES[:20]),
+    "refrain": " ".join([REFRAIN] * 8),
+    "litany": " ".join(f"Saint {name}, pray for us and have mercy on us." for name in NAMES[:20]),
+}
+
+
+def counts(text, n_prefix=32, n_words=64):
+    """What counts of the words after the first ``n_prefix``, all of which came out."""
+    words = text.split(" ")
+    prefix, reference = " ".join(words[:n_prefix]), " ".join(words[n_prefix:][:n_words])
+    return words_of_run(prefix, reference, 0, len(reference.split()), "whitespace")
+
+
+@pytest.mark.parametrize("kind", SELF_CONTINUING)
+def test_nothing_counts_of_a_text_that_anyone_could_go_on_with(kind):
+    assert counts(SELF_CONTINUING[kind]).n_left <= 7
+
+
+# The temptation, "a time to ...", the beatitudes, and "should not perish, but have".
+REPEATED = [f"King James Bible, passage {number}" for number in (2, 9, 12, 18)]
+
+
+def test_every_word_counts_of_what_models_know_by_heart_but_what_it_repeats():
+    """Genesis, the preamble, first pages of novels; and passages from the middle of books."""
+    texts = pl.read_ndjson(CLASSICS).select("document_id", "text").rows()
+    cut = []
+    for name, text in texts:
+        n_words = len(" ".join(text.split(" ")[24:64]).split())
+        if counts(text, 24, 40).n_left < n_words:
+            cut.append(name)
+    assert (len(texts), cut) == (115, REPEATED)
+
+
+def test_tables_that_nobody_can_foresee_count():
+    dice = Random(0)
+    numbers = " ".join(str(dice.randrange(10, 100)) for _ in range(96))
+    assert counts(numbers).n_left == 64
+    index = " ".join(f"{name}, {dice.randrange(9, 400)};" for name in NAMES)
+    assert counts(index).n_left == 64
+
+
+def test_a_list_within_prose_is_cut_out_of_it():
+    first = "The lamps were lit late because nobody could find a ladder long enough for our street"
+    days = " ".join(f"{month} {day}" for month, day in product(MONTHS[:2], range(1, 15)))
+    reference = f"{days} {first}"
+    found = words_of_run(days.replace("January", "March"), reference, 0, 71, "whitespace")
+    assert found.n_left == 15  # the 15 words of the sentence
+    assert found.n_foreseen > 50
+
+
+def test_stretches_begin_and_end_with_words_that_could_be_foreseen():
+    foreseen = np.zeros(40, bool)
+    foreseen[[10, 12, 14, 16, 18]] = True
+    assert not cut_words(foreseen).any()
+    foreseen[20] = True
+    assert np.flatnonzero(cut_words(foreseen)).tolist() == [*range(10, 21)]
+    assert not cut_words(np.ones(5, bool)).any()
+
+
+def test_rules_of_counting_by_hand():
+    rules = dict(continued([16, 9, 4, 1], "number"))
+    assert rules["second differences"] == (25,)
+    assert rules["equal differences"] == (23,)
+    assert rules["next prime"] == (17,)
+    assert dict(continued([8, 4], "number"))["equal ratios"] == (16,)
+    assert dict(continued([24, 6], "number"))["growing ratios"] == (120,)
+    assert dict(continued([23 * 60 + 45, 23 * 60 + 30], "clock"))["begins anew"] == (0, 1440)
+    assert edit("einundzwanzig", "zweiundzwanzig") == ("ein", "zwei")
+    assert token_of("xiv").values["roman"] == 14
+    assert token_of("twenty-one").values["english"] == 21
+    assert token_of("07:45").values["clock"] == 465
+
+
+def test_a_rule_counts_when_it_was_right_three_times():
+    reader = Reader()
+    assert [reader.read(str(number)) for number in range(10, 18)] == [False] * 5 + [True] * 3
+
+
+def test_long_runs_are_read_in_parts_and_places_beyond_the_text_are_no_words(monkeypatch):
+    monkeypatch.setattr(foresight, "_AT_ONCE", 64)
+    monkeypatch.setattr(foresight, "_BEFORE", 16)
+    text = " ".join(str(number) for number in range(300))
+    ends = np.cumsum([len(word) + 1 for word in text.split()]) - 1
+    starts = [0, *(ends[:-1] + 1)]
+    assert foreseen_words(text, starts, ends, 10, 290).all()
+    assert not foreseen_words(text, starts, ends, 0, 5).any()
+    assert words_of_run("", "a b", 5, 30, "whitespace") == (30, 0)
+    assert words_of_run("", "", 0, 30, "whitespace") == (30, 0)

@@ -1,0 +1,257 @@
+"""A plan binds the audit and nothing else; runs are equal to it, or each difference is said."""
+
+import json
+import shutil
+from hashlib import sha256
+from pathlib import Path
+
+import polars as pl
+import pytest
+from click.testing import CliRunner
+
+from mia_batch import attacks
+from mia_batch.cli.main import command
+from mia_batch.errors import SettingsError
+from mia_batch.observer import Observer
+from mia_batch.pipeline import Run, plan
+from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.finished import answer_of, attacks_of
+from mia_batch.pipeline.lodging import differences, lodged_differences, plan_of, sha256_of, text_of
+from mia_batch.settings import PLAN_OPEN, PLAN_PLACES, Mark, Settings, load_settings, read_plan
+from tests.runs import audit_books, recorded_books, rescore, said_of, write_books
+
+MINE = (
+    "import polars as pl\n"
+    "from mia_batch.attacks import Attack\n"
+    "mine = Attack(name='lodging_v1', expr=pl.col('words_candidate').{}().cast(pl.Float64),"
+    " source='mine', undefined='there is no candidate')\n"
+)
+
+
+def planned_in(folder: Path, out: str = "run", **changed):
+    given = {
+        "input": str(folder / "books"),
+        "samples_from": str(folder / "made.parquet"),
+        "out": str(folder / out),
+    }
+    settings = load_settings(given | changed, use_config=False)
+    return plan_of(Audit.begin(settings, Observer()))
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    write_books(tmp_path / "here")
+    return tmp_path / "here"
+
+
+def test_other_audits_have_other_hashes_and_the_same_one_elsewhere_has_the_same(inputs, tmp_path):
+    elsewhere = shutil.copytree(inputs, tmp_path / "far" / "away")
+    other = shutil.copytree(inputs, tmp_path / "other")
+    (other / "books" / "1.txt").write_text("one word less", "utf-8")
+    pl.DataFrame({"text": ["never seen"]}).write_parquet(tmp_path / "new.parquet")
+    sets = {"non_members": str(tmp_path / "new.parquet"), "non_members_known": "made today"}
+    plans = [
+        planned_in(inputs),
+        planned_in(other),
+        planned_in(inputs, **sets),
+        planned_in(inputs, **sets | {"non_members_known": "made yesterday"}),
+        planned_in(inputs, attacks="rouge_1_v1"),
+        planned_in(inputs, q=0.1),
+        planned_in(inputs, seed=1),
+        planned_in(inputs, level="collection"),
+        planned_in(inputs, window_words=20),
+    ]
+    hashes = [sha256_of(each) for each in plans]
+    assert len({*hashes}) == len(plans)
+    assert sha256_of(planned_in(elsewhere, out="another name", report=False)) == hashes[0]
+    assert str(tmp_path) not in text_of(plans[2])
+    assert hashes[0] == sha256(text_of(plans[0]).encode()).hexdigest()
+
+
+def test_every_setting_is_bound_or_left_open_for_a_reason(inputs):
+    bound = {*planned_in(inputs)["settings"]}
+    assert bound - PLAN_PLACES == {*Settings.model_fields} - PLAN_OPEN - PLAN_PLACES
+    assert bound & PLAN_PLACES == {"attacks"}
+    places = {*Settings.marked(Mark.PATH), *Settings.marked(Mark.MODEL)} | PLAN_OPEN
+    more = {"attacks", "base_url", "known_index", "revision", "reference_revision"}
+    assert PLAN_PLACES - places == more
+
+
+def test_a_formula_of_ones_own_is_bound_by_its_content(inputs, tmp_path, monkeypatch):
+    hashes = []
+    for statistic in ("max", "min", "max"):
+        monkeypatch.setattr(attacks, "_REGISTERED", {})
+        (tmp_path / "mine.py").write_text(MINE.format(statistic), "utf-8")
+        given = {"attacks_from": str(tmp_path / "mine.py"), "attacks": "samia_v1"}
+        hashes.append(sha256_of(planned_in(inputs, **given)))
+    assert hashes[0] == hashes[2] != hashes[1]
+
+
+def test_an_endpoints_model_is_known_by_name_and_address_alone(inputs):
+    given = {"base_url": "https://host.example/v1", "samples_from": None}
+    made = planned_in(inputs, model="m", **given)
+    known = made["models"]["target"]
+    assert (known["name"], known["address"]) == ("m", "https://host.example/v1")
+    assert known["known_by"].startswith("its name alone")
+    other = planned_in(inputs, model="n", **given)
+    (said,) = differences(made, other)
+    assert said.startswith("the target model: planned known_by its name alone")
+
+
+def test_each_difference_is_a_sentence_with_what_was_planned_and_what_is_now():
+    one = {"inputs": {"input": {"files": 1, "sha256": "aa"}}, "attacks": {"a_v1": "x", "b_v1": "x"}}
+    one |= {"models": {}, "settings": {"q": 0.05, "attacks": ["a_v1", "b_v1"]}, "null_set": "n"}
+    other = {"inputs": {}, "attacks": {"a_v1": "y"}, "models": {}, "null_set": "\x1b[2J"}
+    other |= {"settings": {"q": 0.1, "attacks": ["a_v1"], "new": None}}
+    assert differences(one, other) == [
+        "attack a_v1: planned x, now y",
+        "attack b_v1: planned x, now nothing",
+        "input: planned files 1, sha256 aa, now nothing",
+        r"null set: planned n, now '\x1b[2J'",
+        "q: planned 0.05, now 0.1",
+    ]
+    swapped = one | {"settings": {"q": 0.05, "attacks": ["b_v1", "a_v1"]}}
+    assert differences(one, swapped) == [
+        'attacks: planned ["a_v1", "b_v1"], now ["b_v1", "a_v1"]',
+    ]
+    assert differences(one, one | {"form": 2}) == ["form: planned nothing, now 2"]
+
+
+def test_a_dry_run_writes_the_plan_by_which_a_run_elsewhere_is_made(inputs, tmp_path):
+    given = ["--input", str(inputs / "books"), "--samples-from", str(inputs / "made.parquet")]
+    out, how = tmp_path / "dry", ["--attacks", "samia_v1", "--level", "group", "--seed", "7"]
+    done = CliRunner().invoke(command, [*given, *how, "--out", str(out), "--dry-run"])
+    assert done.exit_code == 0, done.output
+    lodged = sha256((out / "plan.json").read_bytes()).hexdigest()
+    assert f"SHA-256 {lodged}" in done.output
+    run = audit_books(tmp_path / "run", inputs, plan=str(out / "plan.json"), report=False)
+    assert run.manifest.lodged == {"sha256": lodged, "after_scores": False, "differences": []}
+    assert (run.manifest.plan["level"], run.manifest.plan["seed"]) == ("group", 7)
+    assert run.manifest.plan["attacks"] == ["samia_v1"]
+    assert f"The audit is equal to the plan lodged (SHA-256 {lodged})." in said_of(run)
+    verified = CliRunner().invoke(command, ["verify", str(run.folder)], standalone_mode=False)
+    assert verified.output.splitlines()[-1] == f"equal to the plan lodged (SHA-256 {lodged})"
+    again = CliRunner().invoke(command, [*given, *how, "--out", str(run.folder), "--dry-run"])
+    assert "not written, because" in again.output
+    assert verified.return_value == again.exit_code == 0
+
+
+def test_an_audit_that_differs_is_refused_or_says_so_everywhere(recorded, inputs, tmp_path):
+    lodged = recorded / "run" / "plan.json"
+    given = {"plan": str(lodged), "q": 0.1, "seed": 3, "report": False}
+    with pytest.raises(SettingsError) as refusal:
+        audit_books(tmp_path / "run", inputs, **given)
+    first, second, last = str(refusal.value).splitlines()
+    assert (first, second) == ("q: planned 0.05, now 0.1", "seed: planned 0, now 3")
+    assert last.endswith("give --anyway: the answer then names each difference")
+    assert not (tmp_path / "run").exists()
+    run = audit_books(tmp_path / "run", inputs, anyway=True, **given)
+    assert run.manifest.lodged["differences"] == [first, second]
+    assert "the audit differs from the plan lodged" in answer_of(run)
+    assert any(line.endswith(f"{first}; {second}.") for line in said_of(run))
+    found = CliRunner().invoke(command, ["verify", str(run.folder)], standalone_mode=False)
+    assert found.return_value == 1
+    assert found.output.splitlines()[-2:] == [f"  {first}", f"  {second}"]
+
+
+def test_a_run_is_compared_with_any_plan_by_what_it_really_read(recorded, tmp_path):
+    folder = shutil.copytree(recorded / "run", tmp_path / "run")
+    run, planned = Run(folder), read_plan(folder / "plan.json")
+    assert lodged_differences(run, None) is None
+    assert lodged_differences(run, folder / "plan.json") == (sha256_of(planned), [])
+    planned["inputs"]["input"]["sha256"] = "0" * 64
+    (folder / "plan.json").write_text(text_of(planned), "utf-8")  # and the run's own is forged
+    _, (said,) = lodged_differences(run, folder / "plan.json")
+    assert said.startswith("input: planned files 2, sha256 0000")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[" * 100_000, "it is no JSON"),
+        (b'{"a": "' + b"x" * (2 << 20), "it is no JSON, or longer"),
+        (b"\xff\xfe", "it is no JSON"),
+        (b"[]", "is no plan of an audit"),
+        (b'{"attacks": {}, "inputs": {"a": 1}, "models": {}, "settings": {}}', "is no plan"),
+    ],
+)
+def test_what_is_no_plan_is_refused_in_a_sentence(inputs, tmp_path, content, message):
+    (tmp_path / "plan.json").write_bytes(content)
+    with pytest.raises(SettingsError, match=message):
+        audit_books(tmp_path / "run", inputs, plan=str(tmp_path / "plan.json"))
+    with pytest.raises(SettingsError, match=r"there is no file .*missing"):
+        audit_books(tmp_path / "run", inputs, plan=str(tmp_path / "missing"))
+
+
+def test_a_strangers_plan_names_no_place_and_loads_no_code(recorded, inputs, tmp_path):
+    planned = read_plan(recorded / "run" / "plan.json")
+    places = {"base_url": "http://stranger", "known_index": "http://stranger#x", "out": "/stranger"}
+    (tmp_path / "plan.json").write_text(
+        json.dumps(planned | {"settings": planned["settings"] | places}), "utf-8"
+    )
+    given = {"input": str(inputs / "books"), "samples_from": str(inputs / "made.parquet")}
+    settings = load_settings(given | {"plan": str(tmp_path / "plan.json")})
+    assert (settings.base_url, settings.known_index, settings.out) == (None, None, None)
+    code = {"engine_arg": {"trust_remote_code": True}}
+    (tmp_path / "plan.json").write_text(
+        json.dumps(planned | {"settings": planned["settings"] | code}), "utf-8"
+    )
+    with pytest.raises(SettingsError, match="sets trust_remote_code, which may load code"):
+        load_settings(given | {"plan": str(tmp_path / "plan.json")})
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lodging")
+    recorded_books(folder)
+    return folder
+
+
+def test_scores_are_added_and_the_planned_attack_still_answers(recorded, tmp_path, monkeypatch):
+    monkeypatch.setattr(attacks, "_REGISTERED", {})
+    copied = shutil.copytree(recorded, tmp_path / "copied")
+    run = Run(copied / "run")
+    before, said, plan_before = run["scores"], said_of(run), run.manifest.plan
+    answer, verdicts = answer_of(run), run["verdicts"]
+    (tmp_path / "mine.py").write_text(MINE.format("max"), "utf-8")
+    rescore(run.folder, attacks_from=str(tmp_path / "mine.py"))
+    assert run["scores"].select(before.columns).equals(before)
+    assert run["scores"]["lodging_v1"].count() == 2
+    assert answer_of(run) == answer
+    assert run.manifest.plan == plan_before
+    assert run["verdicts"].filter(pl.col("attack") != "lodging_v1").equals(verdicts)
+    later = "lodging_v1 is exploratory: scores by it were added after the first scores."
+    (more,) = [line for line in said_of(run) if line not in said]
+    assert more == f"{later} The answer does not rest on them."
+    assert attacks_of(run).is_empty()
+    with pytest.raises(SettingsError, match="primary= is 'samia_matched_v1' in the plan and"):
+        rescore(run.folder, attacks="lodging_v1", primary="lodging_v1")
+    with pytest.raises(SettingsError, match="samples= was 2 and is 1 now, which makes other"):
+        rescore(run.folder, samples=1)
+    gone = rescore(run.folder, attacks="lodging_v1", replace=True)
+    (record,) = gone.manifest.replaced
+    assert record["attacks_taken_away"] == plan_before["attacks"]
+    assert record["before"]["primary"] == "samia_matched_v1"
+    assert record["now"]["primary"] == "lodging_v1"
+    assert "samia_v1" not in gone["scores"].columns
+
+
+def test_what_was_added_by_another_file_is_not_lost_without_a_word(recorded, tmp_path, monkeypatch):
+    monkeypatch.setattr(attacks, "_REGISTERED", {})
+    copied = shutil.copytree(recorded, tmp_path / "copied")
+    (tmp_path / "mine.py").write_text(MINE.format("max"), "utf-8")
+    rescore(copied / "run", attacks_from=str(tmp_path / "mine.py"))
+    monkeypatch.setattr(attacks, "_REGISTERED", {})
+    with pytest.raises(SettingsError, match="the run has scores of lodging_v1, whose formula"):
+        rescore(copied / "run", attacks="rouge_1_v1")
+    with pytest.raises(SettingsError, match="the run has scores of lodging_v1, whose formula"):
+        audit_books(copied / "run", copied, attacks="samia_v1")
+
+
+def test_the_same_command_with_fewer_attacks_takes_none_away(recorded, tmp_path):
+    copied = shutil.copytree(recorded, tmp_path / "copied")
+    before = Run(copied / "run")["scores"]
+    run = audit_books(copied / "run", copied, attacks="samia_zlib_v1,rouge_1_v1")
+    assert run["scores"].drop("rouge_1_v1").equals(before)
+    assert run.manifest.plan["primary"] == "samia_matched_v1"
+    assert dict(plan(load_settings(run.manifest.settings, use_config=False)))
