@@ -190,7 +190,7 @@ def test_the_min_k_papers_procedure(demo, tmp_path):
         reference_model=str(demo.reference),
         neighbours=1,
     )
-    texts = dict(run["targets"].select("target_id", "target").iter_rows())
+    text_of = dict(run["targets"].select("target_id", "target").iter_rows())
     plain = run["logprobs"].filter(pl.col("view") != "neighbour")
     views = plain.with_columns(seen=pl.concat_str("model", "view", separator=" "))
     numbers = views.pivot("seen", index="target_id", values="logprob")
@@ -198,7 +198,7 @@ def test_the_min_k_papers_procedure(demo, tmp_path):
     scores = {row["target_id"]: row for row in run["scores"].iter_rows(named=True)}
     for row in numbers.iter_rows(named=True):
         references = wikimia_scores(
-            texts[row["target_id"]],
+            text_of[row["target_id"]],
             *(row[seen] for seen in ("target text", "target lowercase", "reference text")),
         )
         assert len(references) == 12

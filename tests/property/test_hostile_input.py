@@ -8,6 +8,7 @@ import lzma
 import re
 import zipfile
 from collections import Counter
+from typing import Any
 
 import polars as pl
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from mia_batch import tables
 from mia_batch.corpus import books, files, read_documents
-from mia_batch.corpus.files import PACKED, find_files, zstd
+from mia_batch.corpus.files import PACKED, find_files
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.models.tokens import MOST_GROWTH, _growth
 from mia_batch.models.weights import check_size
@@ -48,7 +49,7 @@ def test_a_table_has_a_limit_of_columns(tmp_path, limits, name):
     for n_columns in (5, 6):
         row = {"text": ["one two"]} | {f"c{i}": ["1"] for i in range(n_columns - 1)}
         frame = pl.DataFrame(row)
-        write = {"a.csv": frame.write_csv, "a.jsonl": frame.write_ndjson}
+        write: dict[str, Any] = {"a.csv": frame.write_csv, "a.jsonl": frame.write_ndjson}
         write.get(name, frame.write_parquet)(tmp_path / name)
         if n_columns == 5:
             assert read_documents(tmp_path / name).n_documents == 1
@@ -85,7 +86,12 @@ def test_a_record_of_json_has_a_limit_of_values(tmp_path, limits, form, values):
 
 
 def _packed(suffix, content):
-    pack = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstd.compress}
+    pack: dict[str, Any] = {
+        ".gz": gzip.compress,
+        ".bz2": bz2.compress,
+        ".xz": lzma.compress,
+        ".zst": vars(files)["zstd"].compress,
+    }
     return pack[suffix](content)
 
 
@@ -121,7 +127,7 @@ FLOODS += ["\0", "<!--", "<![CDATA[", "<script>", "<?xml ", '<a href="#n1">']
 @FEW
 @given(st.lists(st.sampled_from(FLOODS), min_size=1, max_size=3).map("".join), st.integers(1, 300))
 def test_a_page_costs_a_step_for_each_element_at_most(unit, n):
-    calls = Counter()
+    calls = Counter[str]()
 
     class Counting(books.Pages):
         def _write(self, text):
@@ -175,7 +181,12 @@ def test_marks_of_an_end_are_read_once_however_often_they_stand_there(marks, n):
     with pytest.MonkeyPatch.context() as patched:
         searches = []
         starts = books._starts
-        patched.setattr(books, "_starts", lambda *of: searches.append(of) or starts(*of))
+
+        def counted_starts(*of):
+            searches.append(of)
+            return starts(*of)
+
+        patched.setattr(books, "_starts", counted_starts)
         cut = books.find_cut(text)
     assert len(searches) == 2
     assert cut.start == 0

@@ -178,7 +178,9 @@ def test_what_sends_or_runs_counts_from_the_user_alone(tmp_path, name, file):
     (text,) = _toml({name: ONLY_THE_USER[name]})
     (tmp_path / file).write_text(text)
     settings = {} if file == CONFIG_NAME else {"config": file}
-    assert f"{name}= {user_only(name).reason} and cannot be set in {file}; " in refusal(**settings)
+    marked = user_only(name)
+    assert marked is not None
+    assert f"{name}= {marked.reason} and cannot be set in {file}; " in refusal(**settings)
 
 
 def _toml(settings):

@@ -59,9 +59,7 @@ def compare_starts(
         is_better = bool(test.pvalue <= _ERROR_RATE)
     change = "added" if len(starts[1]) > len(starts[0]) else "left_out"
     with_own, with_other = figures.mean(axis=0).tolist()
-    return StartFigures(
-        tokenizer.start_token, change, statistic, with_own, with_other, is_better
-    )
+    return StartFigures(tokenizer.start_token, change, statistic, with_own, with_other, is_better)
 
 
 def _reading(start: list[int], ids: list[int]) -> Iterator[tuple[Request, int]]:
@@ -92,5 +90,5 @@ def _of_answer(answer: Answer, true_token: int) -> float:
         return float(answer.tokens["logprob"].mean())
     if answer.error is not None or not answer.continuations:
         return float("nan")
-    token_ids = answer.continuations[0].token_ids
-    return float(bool(token_ids) and token_ids[0] == true_token)
+    token_ids = answer.continuations[0].token_ids or [-1]
+    return float(token_ids[0] == true_token)

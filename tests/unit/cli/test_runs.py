@@ -323,7 +323,7 @@ def test_what_cannot_be_done_is_said(
 
 
 READERS = [("show",), ("report", "--format", "md"), ("table",), ("verify",), ("score",)]
-WRONG = [None, 3, "x", [1], {}, {"a": [{}]}, "../../etc"]
+WRONG: list[object] = [None, 3, "x", [1], {}, {"a": [{}]}, "../../etc"]
 
 
 @pytest.fixture

@@ -156,8 +156,8 @@ def test_long_runs_are_read_in_parts_and_places_beyond_the_text_are_no_words(mon
     monkeypatch.setattr(foresight, "_AT_ONCE", 64)
     monkeypatch.setattr(foresight, "_BEFORE", 16)
     text = " ".join(str(number) for number in range(300))
-    ends = np.cumsum([len(word) + 1 for word in text.split()]) - 1
-    starts = [0, *(ends[:-1] + 1)]
+    ends = (np.cumsum([len(word) + 1 for word in text.split()]) - 1).tolist()
+    starts = [0, *(end + 1 for end in ends[:-1])]
     assert foreseen_words(text, starts, ends, 10, 290).all()
     assert not foreseen_words(text, starts, ends, 0, 5).any()
     assert words_of_run("", "a b", 5, 30, "whitespace") == (30, 0)

@@ -90,6 +90,7 @@ def test_the_cost_is_said_before_the_first_request(request_for):
     assert listener.sentences.index(f"probing {server.url}") > costs[0]
     sampled = run["targets"].filter(pl.col("reason").is_null())
     prompt_tokens = 3 * (sum(len(text.encode()) for text in sampled["prefix"]) + 6 * 16)
+    price = ""
     for name, attempts in {"at most, first attempts": 1, "at most, all attempts": 3}.items():
         assert said[name] == foreseen[name]
         foreseen_tokens, _, price = said[name].partition(" prompt tokens, ")

@@ -4,6 +4,7 @@ import json
 import shutil
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -88,7 +89,7 @@ def test_a_formula_of_ones_own_is_bound_by_its_content(inputs, tmp_path, monkeyp
 
 
 def test_an_endpoints_model_is_known_by_name_and_address_alone(inputs):
-    given = {"base_url": "https://host.example/v1", "samples_from": None}
+    given: dict[str, Any] = {"base_url": "https://host.example/v1", "samples_from": None}
     made = planned_in(inputs, model="m", **given)
     known = made["models"]["target"]
     assert (known["name"], known["address"]) == ("m", "https://host.example/v1")
@@ -161,7 +162,9 @@ def test_a_run_is_compared_with_any_plan_by_what_it_really_read(recorded, tmp_pa
     assert lodged_differences(run, folder / "plan.json") == (sha256_of(planned), [])
     planned["inputs"]["input"]["sha256"] = "0" * 64
     (folder / "plan.json").write_text(text_of(planned), "utf-8")  # and the run's own is forged
-    _, (said,) = lodged_differences(run, folder / "plan.json")
+    compared = lodged_differences(run, folder / "plan.json")
+    assert compared is not None
+    (said,) = compared[1]
     assert said.startswith("input: planned files 2, sha256 0000")
 
 

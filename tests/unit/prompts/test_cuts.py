@@ -58,14 +58,18 @@ def test_prompts_end_between_the_tokens_of_the_text(tmp_path, monkeypatch, texts
     loaded = tokens.Tokenizer(tokens_of(tmp_path))
     monkeypatch.setattr(prompts, "_load", lambda *_: loaded)
     may_cut = partial(prompts.between_tokens, tokenizer=named)
-    share = {}
+    targets = {}
     for name, rule in (("anywhere", None), ("between tokens", may_cut)):
         plan = TargetPlan(words="folded", may_cut=rule)
-        found = build_targets(documents(texts), plan).collect()
-        assert (found["prefix"] + found["reference"]).to_list() == texts
-        share[name] = share_known(texts, found["prefix"].to_list(), loaded)
+        targets[name] = build_targets(documents(texts), plan).collect()
+        assert (targets[name]["prefix"] + targets[name]["reference"]).to_list() == texts
+    share = {
+        name: share_known(texts, table["prefix"].to_list(), loaded)
+        for name, table in targets.items()
+    }
     assert share["anywhere"] < 0.8
     assert share["between tokens"] == 1
+    found = targets["between tokens"]
     asked = partial(prompts.probes, found, n=8, every=1, n_words=1, words="folded")
     for rule, is_whole in ((None, False), (may_cut, True)):
         made = asked(may_cut=rule).filter(pl.col("reason").is_null())

@@ -25,8 +25,13 @@ _MOST_PROMPTS, _MOST_SAMPLES = 2_000, 2  # of a view, of which a rule is learned
 _KEY = ["target_id", "view_index"]
 
 
+_MAY_DRESS = ("openai", "replay")  # a model that runs here goes on with the tokens it is given
+
+
 def dressed_views(audit: Audit) -> list[View]:
-    """Return the views whose answers go on with a text."""
+    """Return the views whose answers should go on with a text, and may begin otherwise."""
+    if audit.manifest.evidence["engine"] not in _MAY_DRESS:
+        return []
     views = views_of(audit, "samples")
     return [view for view in views if view.model == "target" and view.continues_texts]
 
