@@ -79,7 +79,8 @@ def folder(tmp_path, monkeypatch):
     for name, rows in texts.items():
         rows.write_parquet(f"{name}.parquet")
     answers = pl.concat(texts[name] for name in ("corpus", "asked", "new"))
-    answers.rename({"text": "candidate"}).write_parquet("made.parquet")
+    second_half = pl.col("text").str.split(" ").list.slice(12).list.join(" ")
+    answers.select("document_id", candidate=second_half).write_parquet("made.parquet")
     return tmp_path
 
 
