@@ -3,6 +3,8 @@
 # make test-long: the tests that take minutes each. make docs: the documentation, in site/, with every
 # figure and generated table of it; make figures: these alone, in figures/.   make bench: speed, memory, coverage, power, measured.
 # make lock: resolve requirements.lock anew.   make wheel: wheels for others, in dist/; make wheel-try: install and try them.
+# make test-elsewhere: every test as on machines that differ from this one (.ci/elsewhere says how), before
+# a release; make test-elsewhere-fast: tests of what is printed and counted, under all conditions at once.
 # make test-arm: the kernels' tests as a program for 64-bit Arm, on an emulated processor. It is made of
 # Debian's packages first, which takes minutes, so make test leaves it out.
 # MIA_BATCH_ZLIB_TEXTS=5000000 cargo test --release --package mia-kernels --test zlib_size: zlib
@@ -19,7 +21,7 @@ RUST_SOURCES := $(shell find rust -name '*.rs' -o -name 'Cargo.toml')
 export VIRTUAL_ENV := $(CURDIR)/.venv
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.uv/bin:$(PATH)
 
-.PHONY: demo test test-long test-arm docs figures pictures bench setup tools chromium checks lint types rust-checks pages python-tests lock wheel wheel-try clean
+.PHONY: demo test test-long test-elsewhere test-elsewhere-fast test-arm docs figures pictures bench setup tools chromium checks lint types rust-checks pages python-tests lock wheel wheel-try clean
 ifneq ($(MAKECMDGOALS),checks)
 .NOTPARALLEL:
 endif
@@ -132,6 +134,17 @@ python-tests:
 # More kills, whole corpora and further clusters, of which make test runs one each.
 test-long: setup chromium
 	@$(STEP) "Long tests: pytest" env OMP_NUM_THREADS=1 pytest -m long --numprocesses $$(nproc) --dist worksteal --durations=15
+
+test-elsewhere: setup chromium
+	@for condition in narrow c-locale one-core old-vectors; do \
+		$(STEP) "Tests elsewhere: $$condition" .ci/elsewhere $$condition \
+			--numprocesses 2 --dist loadfile --no-loadscope-reorder || exit 1; \
+	done
+
+test-elsewhere-fast: setup
+	@$(STEP) "Tests elsewhere, the fast ones" .ci/elsewhere all --quiet tests/unit/test_bench.py \
+		tests/unit/cli/test_show.py tests/unit/cli/test_main.py tests/unit/report tests/unit/metrics \
+		tests/unit/stats tests/unit/test_kernels.py tests/parity
 
 test-arm: export RUSTC := $(CURDIR)/.arm/bin/rustc
 test-arm: export RUSTFLAGS := -C target-feature=+crt-static -D warnings
