@@ -481,9 +481,11 @@ def show(place: Path | str, passage: str | None, *, again: bool, **options: obje
     """
     from mia_batch.cli.show import find_target, show_answers, show_passages, show_target
     from mia_batch.pipeline import Run
+    from mia_batch.pipeline.custody import refuse_changed
     from mia_batch.pipeline.stages.questions import answers_of
 
     run, console = Run(place), console_of(stderr=False)
+    refuse_changed(run)
     if passage is None:
         if again:
             raise click.UsageError("--again needs a PASSAGE")
@@ -519,9 +521,11 @@ def _draw_again(run: Run, samples: DataFrame, options: dict[str, object]) -> int
 def report(place: Path | str, kind: Format, out: Path | None) -> None:
     """Render the report of a finished run from its tables."""
     from mia_batch.pipeline import Run
+    from mia_batch.pipeline.custody import refuse_changed
     from mia_batch.pipeline.finished import finished, report_of, write_report
 
     run = Run(place)
+    refuse_changed(run)
     if kind == "html" and out is None:
         finished(run)  # only a run's folder is held
         with mirrored(place), run.held():
@@ -555,9 +559,13 @@ def table(places: Sequence[Path | str], kind: str, out: Path | None) -> None:
     their seed alone are averaged.
     """
     from mia_batch.pipeline import Run
+    from mia_batch.pipeline.custody import refuse_changed
     from mia_batch.pipeline.finished import table_of
 
-    _give("table", table_of([Run(place) for place in places], kind), out)
+    runs = [Run(place) for place in places]
+    for run in runs:
+        refuse_changed(run)
+    _give("table", table_of(runs, kind), out)
 
 
 _SUFFIXES = {"out": (".parquet", ".csv"), "plot": (".svg",)}

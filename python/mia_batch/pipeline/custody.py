@@ -215,6 +215,18 @@ def _rewrite(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
         write_text(path, signed_text(stored))
 
 
+def refuse_changed(run: Run) -> None:
+    """Refuse a finished run one of whose tables is not the one that was sealed."""
+    for name, sealed in run.manifest.custody.get("tables", {}).items():
+        path = run.folder / name
+        is_part = "/" in name  # evidence, which `verify` hashes: it may have gigabytes
+        if not is_part and path.is_file() and digest(path) != sealed:
+            raise RunFolderError(
+                f"{path} is not as the run left it; `mia-batch verify {run.folder}` lists all that "
+                "has changed: restore it, or run again"
+            )
+
+
 def verify(place: Path | str, elsewhere: Sequence[Path] = ()) -> Checked:
     """Compare every byte of a finished run and of its inputs with what was recorded."""
     with settled(place), reading((run := Run(place)).folder):

@@ -380,6 +380,16 @@ def test_a_manifest_that_is_none_is_refused_in_a_sentence(a_strangers, reader, c
     assert re.search(wanted, said)
 
 
+@pytest.mark.parametrize("reader", [("show",), ("report", "--format", "md"), ("table",)])
+@pytest.mark.parametrize("name", ["scores", "findings", "targets"])
+def test_a_table_with_doubled_rows_is_not_shown(a_strangers, reader, name):
+    path = a_strangers.folder / f"{name}.parquet"
+    rows = pl.read_parquet(path)
+    pl.concat([rows, rows]).write_parquet(path)
+    said = refusal_or_output(reader[0], a_strangers.folder, *reader[1:])
+    assert f"{name}.parquet is not as the run left it; `mia-batch verify" in said
+
+
 @pytest.mark.parametrize("reader", READERS)
 def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting(a_strangers, reader):
     (a_strangers.folder / ".lock").unlink(missing_ok=True)
