@@ -443,7 +443,7 @@ class SamplingSettings(Part, topic="Sampling", table="sampling"):
     samples: Annotated[int | None, Mark.USUAL] = Field(default=None, ge=1)
     """Continuations drawn of each prompt. [default: 10; at probes the most likely one, which is not
     drawn]"""
-    probes: Annotated[int, Mark.USUAL] = Field(default=32, ge=1, le=4096)
+    probes: int = Field(default=32, ge=1, le=4096)
     """Most points of a text at which the next words are asked. [default: 32; 128 of
     probe-logprobs]"""
     probe_every: int = Field(default=1, ge=1)

@@ -700,7 +700,8 @@ def _power_of_files(settings: Settings) -> Power:
     if settings.stop_when_decided:
         raise SettingsError("stop_when_decided= cannot be planned for yet; leave it out")
     settings = with_windows(settings)
-    targets = open_corpora(settings).targets(settings)
+    uncut = settings.model_copy(update={"evidence": "logprobs"})  # cutting prompts needs a model
+    targets = open_corpora(settings).targets(uncut)
     power = planned_power(targets, verdict_plan(settings, [settings.primary or "planned"]))
     if power is None:
         raise SettingsError("there are no non-members to count; give --non-members, or --asked")

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -214,7 +215,7 @@ def test_a_finished_run_is_scored_with_other_attacks_without_a_model(tmp_path):
     assert (code, "whose code is run only if you name it; give --attacks-from" in err) == (2, True)
     # A formula that gives no finite number scores nothing, which is no success.
     (tmp_path / "none.py").write_text(MINE.replace(".max()", ".max() / 0").replace("most_", "no_"))
-    code, err = scored("--attacks-from", "none.py")
+    code, err = scored("--attacks-from", "none.py", "--replace")
     assert (code, "no text has a score (reasons above)" in err) == (1, True)
     before = (tmp_path / "run" / "scores.parquet").read_bytes()
     code, err = scored("--attacks", "loss_v1")
@@ -222,7 +223,7 @@ def test_a_finished_run_is_scored_with_other_attacks_without_a_model(tmp_path):
     assert (tmp_path / "run" / "scores.parquet").read_bytes() == before
 
 
-def test_a_dry_run_shows_settings_targets_and_budget_and_writes_nothing(checkpoint, tmp_path):
+def test_a_dry_run_shows_settings_targets_and_budget_and_writes_its_plan(checkpoint, tmp_path):
     words = " ".join(f"w{number}" for number in range(20))
     pl.DataFrame({"text": [words, words, None]}).write_parquet(tmp_path / "corpus.parquet")
     asked = ("--input", "corpus.parquet", "--model", checkpoint, "--preset", "matched")
@@ -233,7 +234,9 @@ def test_a_dry_run_shows_settings_targets_and_budget_and_writes_nothing(checkpoi
     assert facts["targets"].strip() == "3"
     assert facts["--preset"].strip() == "matched"
     assert not {"--stride", "--prefix-ratio", "attack"} & set(facts)
-    assert [path.name for path in tmp_path.iterdir()] == ["corpus.parquet"]
+    corpus, lodged = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    assert (corpus.name, lodged.name) == ("corpus.parquet", "plan.json")
+    assert sha256(lodged.read_bytes()).hexdigest() in out
 
 
 @pytest.fixture(scope="module")
