@@ -73,7 +73,7 @@ def test_the_same_request_elsewhere_gives_the_same_tables_and_root(small_audit, 
     custody = other.manifest.custody
     assert custody["tables"] == run.manifest.custody["tables"]
     assert custody["root"] == run.manifest.custody["root"]
-    assert set(custody["files"]) == {"engine.log", "report.html"}
+    assert set(custody["files"]) == {"engine.log", "plan.json", "report.html"}
     assert str(tmp_path) not in json.dumps(custody)
 
 

@@ -290,7 +290,7 @@ class Knowing:
             return TinyModel(honours=())(asked)
         prompt = asked.prompt.removeprefix(f"{CHAT_INSTRUCTION}\n\n")
         after = next(text[len(prompt) :] for text in self.texts if text.startswith(prompt))
-        words = " " + " ".join(after.split()[:2])
+        words = "".join(re.findall(r"\s*\S+", after)[:2])  # as they stand: it may go on from them
         choice: dict[str, Any] = {"index": 0, "finish_reason": "length", "text": words}
         if asked.path.endswith("/chat/completions"):
             choice["message"] = {"role": "assistant", "content": words.strip()}
