@@ -24,7 +24,7 @@ from mia_batch.errors import CorpusError, EngineError, MiaBatchError, SettingsEr
 from tests.conftest import REPOSITORY
 from tests.golden import test_endpoint_habits as habits
 from tests.hostile_server import MODEL, Asked, HostileServer, Reply
-from tests.runs import audit, said_of
+from tests.runs import audit, said_of, words
 
 FOLDER = REPOSITORY.parent / "shared" / "cases"
 FIRST_WORDS = "It was a bright cold day"
@@ -44,7 +44,7 @@ def one_text(
         text = corpus.documents.collect()["text"].item()
         assert corpus.n_documents == 1
         assert text.startswith(start)
-        assert [words for words in without if words in text] == []
+        assert [passage for passage in without if passage in text] == []
 
     return check
 
@@ -122,7 +122,7 @@ class Reciter(habits.Reciter):
         for text in self.texts:
             if place in text:
                 return text.partition(place)[2]
-        return " nothing at all of that kind"
+        return " " + " ".join(words(prompt, 60))  # other ones after each prompt
 
     def choice(self, asked: Asked, number: int, text: str) -> dict[str, Any]:
         return super().choice(asked, number, self.dress(text))

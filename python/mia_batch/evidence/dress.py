@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -284,8 +285,11 @@ def _precedence(layer: Layer, n: int) -> tuple[int, int, int]:
 
 def _differ(rests: Iterable[str]) -> bool:
     """Whether what follows differs, as continuations of different texts do."""
+    # Texts that a model does not know may all be answered alike, and cut at different words.
     texts = [*rests]
-    return 2 * len({*texts}) >= len(texts)
+    ordered = sorted({text.rstrip() for text in texts})
+    n_cut = sum(longer.startswith(text) for text, longer in pairwise(ordered))
+    return len(ordered) - n_cut >= max(_FEWEST, _CLEAR * len(texts))
 
 
 def _of_the_texts(layer: Layer, n: int, asked: Sequence[Asked]) -> bool:

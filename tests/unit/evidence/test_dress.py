@@ -100,6 +100,19 @@ def test_a_dress_is_taken_off_and_the_words_are_left(name):
     assert rule_of(recorded_rule(rule)) == rule
 
 
+def test_texts_that_are_not_known_may_all_be_answered_alike():
+    lead = "Sure! Here is how it goes on:\n\n"
+    said = "nothing of that kind here"
+    worn = [
+        each._replace(answer=lead + (each.answer[:9] if number % 4 == 0 else said[: 7 + number]))
+        for number, each in enumerate(answers(plainly))
+    ]
+    assert learn(worn) == (Layer("lead", lead.strip()),)
+    assert examine(worn, ()).n_alike == len(worn)
+    refusing = [each._replace(answer=lead + said[: 7 + len(each.answer) % 9]) for each in worn]
+    assert learn(refusing) == ()  # cut at different words, it is one and the same answer
+
+
 def test_a_plain_answer_stays_as_it_is_to_the_character():
     asked = answers(lambda _, text, __: f" {text}\n")
     assert learn(asked) == ()
