@@ -37,16 +37,17 @@ class Counting:
         self._answered = 0
 
     def submit(self, request):
-        with Path(__file__).with_name("asked").open("a") as file:
-            file.write(f"{request.key}\\n")
+        if request.key:  # else it is no evidence
+            with Path(__file__).with_name("asked").open("a") as file:
+                file.write(f"{request.key}\\n")
         self._asked.append(request)
 
     def step(self):
         time.sleep(0.003)  # so long a model would take
-        while self._is_held():
-            time.sleep(0.003)
-        self._answered += 1
         request = self._asked.pop(0)
+        while request.key and self._is_held():
+            time.sleep(0.003)
+        self._answered += bool(request.key)
         drawn = blake2b(f"{request.context_ids}".encode()).digest()[: request.max_tokens]
         given = Continuation(token_ids=[10 + byte for byte in drawn], finish_reason="stop")
         return [Answer(request_id=request.request_id, continuations=[given] * request.n)]

@@ -38,11 +38,12 @@ from mia_batch.evidence.engines.registry import missing
 from mia_batch.evidence.parts import Block
 from mia_batch.evidence.process import EngineProcess, LocalSource
 from mia_batch.evidence.request import EngineInfo, EngineSpec
+from mia_batch.evidence.starts import StartFigures, compare_starts
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import digest_folder, identify_model
 from mia_batch.observer import WorkerState
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.sessions import named
+from mia_batch.pipeline.sessions import named, settle_start, start_texts
 from mia_batch.plugins import extra
 from mia_batch.settings import Settings
 from mia_batch.tables import is_followed, temporary_path
@@ -208,7 +209,10 @@ def package_version() -> str:
 
 
 class Start(NamedTuple):
-    """What every worker starts with: the model's ``digest``, a ``mark`` in the run's folder."""
+    """What every worker starts with: the model's ``digest``, a ``mark`` in the run's folder.
+
+    Where there are ``texts``, it reads them with and without a start token.
+    """
 
     spec: EngineSpec
     tokenizer: Tokenizer | None
@@ -216,6 +220,7 @@ class Start(NamedTuple):
     digest: str | None
     version: str
     mark: Path
+    texts: tuple[str, ...] = ()
 
 
 class Joined(NamedTuple):
@@ -224,6 +229,7 @@ class Joined(NamedTuple):
     info: EngineInfo
     node: str
     shared: bool
+    figures: StartFigures | None = None
 
 
 @dataclass(slots=True)
@@ -278,9 +284,13 @@ class EngineWorker:
                 )
         log = Path(tempfile.gettempdir(), f"{self._name.replace(' ', '-')}-{os.getpid()}.log")
         engine = EngineProcess(spec, log=log)
-        source = LocalSource(engine, start.tokenizer, strides=start.strides)
-        Thread(target=self._work, args=(source,), daemon=True).start()
-        return Joined(info=engine.info, node=node, shared=start.mark.exists())
+        tokenizer, figures = start.tokenizer, None
+        if tokenizer is not None and start.texts:
+            figures = compare_starts(engine, tokenizer, start.texts)
+        source = LocalSource(engine, tokenizer, strides=start.strides)
+        Thread(target=self._work, args=(source, tokenizer), daemon=True).start()
+        shared = start.mark.exists()
+        return Joined(info=engine.info, node=node, shared=shared, figures=figures)
 
     def work(self, job: int, what: list[Any], block: Block) -> Answered:
         """Work on a block; ``what`` refers to task and keeper, the same for all blocks of a job."""
@@ -288,11 +298,13 @@ class EngineWorker:
         self._orders.put(order)
         return order.answer.result()
 
-    def _work(self, source: LocalSource) -> None:
+    def _work(self, source: LocalSource, tokenizer: Tokenizer | None) -> None:
         executor = LocalExecutor(source, source.restart, self._said.append, source.listen)
         while True:
             order = self._next = self._next or self._orders.get()
-            task, keep = _cluster().get(order.what)
+            task, keep, is_turned = _cluster().get(order.what)
+            if tokenizer is not None and is_turned:
+                tokenizer.turn_start()
             try:
                 for block, kept in executor.collect(
                     task, self._blocks(order.job), self._count, keep
@@ -645,8 +657,11 @@ class RayExecutor:
         pool: Pool,
         say: Callable[[str], None],
         show: Callable[[list[WorkerState]], None] = lambda _: None,
+        *,
+        is_turned: bool = False,
     ) -> None:
         self._pool, self._say, self._show = pool, say, show
+        self._is_turned = is_turned  # the tokenizer of every worker, see `Tokenizer.turn_start`
         self._shown = 0.0
 
     def collect(
@@ -669,7 +684,8 @@ class RayExecutor:
                     waiting.append((block, 0))
                     n_open += 1
                 if (shared := worker.shared) not in orders:
-                    orders[shared] = _cluster().put((task, keep if shared else _rows))
+                    what = task, keep if shared else _rows, self._is_turned
+                    orders[shared] = _cluster().put(what)
                 pool.hand(worker, job, orders[shared], *waiting.popleft())
             if all_open and not n_open:
                 return
@@ -736,10 +752,16 @@ def engines(
             digest=audit.source(model)["digest"],
             version=package_version(),
             mark=mark,
+            texts=tuple(start_texts(audit, model)) if tokenizer else (),
         )
         pool = Pool(start, wanted=wanted, name=f"mia-batch {spec.kind} of {model}", say=say)
         try:
-            yield RayExecutor(pool, say, audit.observer.at_work), pool.first().info
+            joined = pool.first()
+            if tokenizer is not None:
+                settle_start(audit, model, tokenizer, joined.figures)
+            turned = tokenizer is not None and tokenizer.is_turned
+            executor = RayExecutor(pool, say, audit.observer.at_work, is_turned=turned)
+            yield executor, joined.info
             for worker in pool.workers:
                 say(f"{worker.name}: {worker.blocks:,} blocks, {worker.tokens:,} tokens")
         finally:

@@ -150,11 +150,15 @@ class Tokenizer:
         return own, others if start in own else [start, *others]
 
     def turn_start(self) -> None:
-        """Put the start token before texts from now on; leave it out if it was put there so far."""
+        """Put the start token before texts from now on; leave it out if the tokenizer puts it."""
         starts = self.starts()
-        if starts is not None:
+        if starts is not None and self._has_own_start:
             self._prepended = starts[1]
             self._has_own_start = False
+
+    @property
+    def is_turned(self) -> bool:
+        return not self._has_own_start
 
     @property
     def start_token(self) -> str:

@@ -26,8 +26,8 @@ from mia_batch.evidence.endpoint.wire import (
     most_prompt_tokens,
 )
 from mia_batch.evidence.parts import Block, Missing, Work
-from mia_batch.evidence.process import EngineProcess, LocalSource
-from mia_batch.evidence.starts import N_TEXTS, compare_starts
+from mia_batch.evidence.process import LocalSource
+from mia_batch.evidence.starts import N_TEXTS, StartFigures, compare_starts
 from mia_batch.inference.findings import finding_rows
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import Measure, estimate_tokens
@@ -122,31 +122,44 @@ def _here(
 ) -> Iterator[tuple[Executor, request.EngineInfo]]:
     with audit.kept.borrowed(spec, audit.run.engine_log, keep=RunModel.of(model).is_made) as engine:
         if tokenizer is not None:
-            _choose_start(audit, model, engine, tokenizer)
+            texts = start_texts(audit, model)
+            figures = compare_starts(engine, tokenizer, texts) if texts else None
+            settle_start(audit, model, tokenizer, figures)
         source = LocalSource(engine, tokenizer, strides=audit.settings.long_texts == "stride")
         say = audit.observer.stage
         yield LocalExecutor(source, source.restart, say, source.listen), engine.info
 
 
-def _choose_start(audit: Audit, model: str, engine: EngineProcess, tokenizer: Tokenizer) -> None:
-    """Read some texts with and without a start token; the better way is kept for all evidence."""
+def start_texts(audit: Audit, model: str) -> list[str]:
+    """Choose texts to be read with and without a start token; none where that is settled."""
     run, of_model = audit.run, audit.manifest.models[model]
     is_settled = "start" in of_model or RunModel.of(model).is_made
-    if is_settled or not run.path("targets").exists():
-        return
     parts = (run.path(table).glob(f"*.{model}-*") for table in ("samples", "logprobs"))
-    figures = None
-    if not any(map(any, parts)):  # else there is evidence that began as the tokenizer has it
-        texts = run.scan("targets").filter(pl.col("target").is_not_null())
-        some = texts.bottom_k(N_TEXTS, by="target_id").select("target").collect()
-        figures = compare_starts(engine, tokenizer, some["target"].to_list())
+    # Evidence that is there began as the tokenizer has it.
+    if is_settled or not run.path("targets").exists() or any(map(any, parts)):
+        return []
+    texts = run.scan("targets").filter(pl.col("target").is_not_null())
+    some = texts.bottom_k(N_TEXTS, by="target_id").select("target").collect()
+    return some["target"].to_list()
+
+
+def settle_start(
+    audit: Audit, model: str, tokenizer: Tokenizer, figures: StartFigures | None
+) -> None:
+    """Keep the better way to begin texts for all evidence of a model."""
+    if RunModel.of(model).is_made or not audit.run.path("targets").exists():
+        return
     with audit.settling():
-        audit.manifest.models[model]["start"] = {} if figures is None else figures._asdict()
-        audit.save()
-    if figures is not None and figures.is_better_otherwise:
+        of_model = audit.manifest.models[model]
+        is_new = "start" not in of_model  # another shard may have settled it meanwhile
+        if is_new:
+            of_model["start"] = {} if figures is None else figures._asdict()
+            audit.save()
+    if of_model["start"].get("is_better_otherwise"):
         tokenizer.turn_start()
-    for sentence in start_sentences(start_findings({model: audit.manifest.models[model]})):
-        audit.observer.stage(sentence)
+    if is_new:
+        for sentence in start_sentences(start_findings({model: of_model})):
+            audit.observer.stage(sentence)
 
 
 def start_findings(models: Mapping[str, Mapping[str, Any]]) -> pl.DataFrame:
