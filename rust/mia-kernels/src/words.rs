@@ -87,10 +87,12 @@ impl WordRule {
         places.clear();
         let bytes = text.as_bytes();
         match self {
-            Self::Script | Self::Folded if has_unspaced(text) => Mixed::new(text).for_each(|word| {
-                let start = word.as_ptr().addr() - text.as_ptr().addr();
-                places.push(start, start + word.len());
-            }),
+            Self::Script | Self::Folded if has_unspaced(text) => {
+                Mixed::new(text).for_each(|word| {
+                    let start = word.as_ptr().addr() - text.as_ptr().addr();
+                    places.push(start, start + word.len());
+                })
+            }
             Self::Whitespace | Self::Script | Self::Folded => Runs::new(
                 bytes,
                 #[inline(always)]

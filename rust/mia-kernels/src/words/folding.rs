@@ -64,18 +64,34 @@ fn write_plainly(text: &str) -> String {
 fn is_dash(character: char) -> bool {
     matches!(
         character,
-        '-' | '\u{2010}'..='\u{2015}' | '\u{2212}' | '\u{2e3a}' | '\u{2e3b}' | '\u{fe58}'
-            | '\u{fe63}' | '\u{ff0d}'
+        '-' | '\u{2010}'
+            ..='\u{2015}'
+                | '\u{2212}'
+                | '\u{2e3a}'
+                | '\u{2e3b}'
+                | '\u{fe58}'
+                | '\u{fe63}'
+                | '\u{ff0d}'
     )
 }
 
 /// What a typewriter has in place of a character.
 fn spelled_out(character: char) -> Option<&'static str> {
     Some(match character {
-        '\u{2bc}' | '\u{2018}'..='\u{201b}' | '\u{2032}' | '\u{2035}' | '\u{2039}' | '\u{203a}'
+        '\u{2bc}'
+        | '\u{2018}'..='\u{201b}'
+        | '\u{2032}'
+        | '\u{2035}'
+        | '\u{2039}'
+        | '\u{203a}'
         | '\u{ff07}' => "'",
-        '\u{ab}' | '\u{bb}' | '\u{201c}'..='\u{201f}' | '\u{2033}' | '\u{2036}'
-        | '\u{301d}'..='\u{301f}' | '\u{ff02}' => "\"",
+        '\u{ab}'
+        | '\u{bb}'
+        | '\u{201c}'..='\u{201f}'
+        | '\u{2033}'
+        | '\u{2036}'
+        | '\u{301d}'..='\u{301f}'
+        | '\u{ff02}' => "\"",
         '\u{2026}' => "...",
         '\u{17f}' => "s",
         '\u{1e9b}' => "\u{1e61}",
