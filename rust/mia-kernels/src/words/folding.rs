@@ -43,17 +43,16 @@ fn write_plainly(text: &str) -> String {
         let (stretch, from_here) = rest.split_at(at);
         plain.push_str(stretch);
         let mut characters = from_here.chars();
-        match characters.next() {
-            Some(dash) if is_dash(dash) => {
+        if let Some(character) = characters.next() {
+            if is_dash(character) {
                 if !plain.ends_with('-') {
                     plain.push('-');
                 }
+            } else if let Some(letters) = spelled_out(character) {
+                plain.push_str(letters);
+            } else {
+                plain.push(character);
             }
-            Some(other) => match spelled_out(other) {
-                Some(letters) => plain.push_str(letters),
-                None => plain.push(other),
-            },
-            None => {}
         }
         rest = characters.as_str();
     }
