@@ -69,12 +69,13 @@ impl WordRule {
     fn spelled_words(self, text: &str) -> Words<'_> {
         let rest = text.as_bytes();
         Words(match self {
-            Self::Whitespace => Rest::Runs(Runs::new(rest, whitespace_block)),
             Self::Space => Rest::Runs(Runs::new(rest, space_block)),
             Self::Rouge => Rest::Runs(Runs::new(rest, rouge_block)),
             Self::Unicode => Rest::Unicode(Segments::new(text)),
             Self::Script | Self::Folded if has_unspaced(text) => Rest::Script(Mixed::new(text)),
-            Self::Script | Self::Folded => Rest::Runs(Runs::new(rest, whitespace_block)),
+            Self::Whitespace | Self::Script | Self::Folded => {
+                Rest::Runs(Runs::new(rest, whitespace_block))
+            }
         })
     }
 
@@ -87,10 +88,12 @@ impl WordRule {
         places.clear();
         let bytes = text.as_bytes();
         match self {
-            Self::Script | Self::Folded if has_unspaced(text) => Mixed::new(text).for_each(|word| {
-                let start = word.as_ptr().addr() - text.as_ptr().addr();
-                places.push(start, start + word.len());
-            }),
+            Self::Script | Self::Folded if has_unspaced(text) => {
+                Mixed::new(text).for_each(|word| {
+                    let start = word.as_ptr().addr() - text.as_ptr().addr();
+                    places.push(start, start + word.len());
+                });
+            }
             Self::Whitespace | Self::Script | Self::Folded => Runs::new(
                 bytes,
                 #[inline(always)]

@@ -288,7 +288,7 @@ def test_weights_keep_the_level_where_equal_nulls_do_not():
 
 def found(frame, blind, *, verdict="separable", **changes):
     row = {"check": "blind_baseline", "subject": "targets", "statistic": "roc_auc"}
-    baseline = pl.DataFrame([row | {"verdict": verdict}])
+    baseline = pl.DataFrame([row | {"verdict": verdict, "p_value": None}])
     made = weight_findings(frame.lazy(), blind, baseline, plan(**changes))
     return {row["statistic"]: row for row in made.iter_rows(named=True)}
 

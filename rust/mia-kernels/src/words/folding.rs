@@ -43,17 +43,16 @@ fn write_plainly(text: &str) -> String {
         let (stretch, from_here) = rest.split_at(at);
         plain.push_str(stretch);
         let mut characters = from_here.chars();
-        match characters.next() {
-            Some(dash) if is_dash(dash) => {
+        if let Some(character) = characters.next() {
+            if is_dash(character) {
                 if !plain.ends_with('-') {
                     plain.push('-');
                 }
+            } else if let Some(letters) = spelled_out(character) {
+                plain.push_str(letters);
+            } else {
+                plain.push(character);
             }
-            Some(other) => match spelled_out(other) {
-                Some(letters) => plain.push_str(letters),
-                None => plain.push(other),
-            },
-            None => {}
         }
         rest = characters.as_str();
     }
@@ -64,18 +63,34 @@ fn write_plainly(text: &str) -> String {
 fn is_dash(character: char) -> bool {
     matches!(
         character,
-        '-' | '\u{2010}'..='\u{2015}' | '\u{2212}' | '\u{2e3a}' | '\u{2e3b}' | '\u{fe58}'
-            | '\u{fe63}' | '\u{ff0d}'
+        '-' | '\u{2010}'
+            ..='\u{2015}'
+                | '\u{2212}'
+                | '\u{2e3a}'
+                | '\u{2e3b}'
+                | '\u{fe58}'
+                | '\u{fe63}'
+                | '\u{ff0d}'
     )
 }
 
 /// What a typewriter has in place of a character.
 fn spelled_out(character: char) -> Option<&'static str> {
     Some(match character {
-        '\u{2bc}' | '\u{2018}'..='\u{201b}' | '\u{2032}' | '\u{2035}' | '\u{2039}' | '\u{203a}'
+        '\u{2bc}'
+        | '\u{2018}'..='\u{201b}'
+        | '\u{2032}'
+        | '\u{2035}'
+        | '\u{2039}'
+        | '\u{203a}'
         | '\u{ff07}' => "'",
-        '\u{ab}' | '\u{bb}' | '\u{201c}'..='\u{201f}' | '\u{2033}' | '\u{2036}'
-        | '\u{301d}'..='\u{301f}' | '\u{ff02}' => "\"",
+        '\u{ab}'
+        | '\u{bb}'
+        | '\u{201c}'..='\u{201f}'
+        | '\u{2033}'
+        | '\u{2036}'
+        | '\u{301d}'..='\u{301f}'
+        | '\u{ff02}' => "\"",
         '\u{2026}' => "...",
         '\u{17f}' => "s",
         '\u{1e9b}' => "\u{1e61}",
