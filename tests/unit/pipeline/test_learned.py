@@ -21,7 +21,7 @@ from mia_batch.pipeline.stages.judging import set_answers
 from mia_batch.schemas import Verdicts
 from mia_batch.settings import load_settings
 from tests.hostile_server import MODEL, HostileServer, TinyModel
-from tests.runs import audit, planned, rescore, said_of, written
+from tests.runs import audit, found, planned, rescore, said_of, written
 from tests.unit.inference.scored import plan as verdict_plan
 from tests.unit.pipeline.test_verdicts import FORBIDDEN, KNOWN, Library
 
@@ -289,8 +289,10 @@ def test_levels_are_said_and_the_audited_texts_have_the_answers_that_they_have_w
     assert runs[0]["metrics"].equals(runs[1]["metrics"])
     assert runs[0]["rollup"].equals(runs[1]["rollup"])
     of_yardstick = pl.col("check").is_in(["yardstick", "absence", "dose", "answers"])
-    mixed, alone = (run["findings"].filter(~of_yardstick) for run in runs)
+    of_answers = (pl.col("check") == "dress") & (pl.col("statistic") == "n_prompts")
+    mixed, alone = (run["findings"].filter(~of_yardstick & ~of_answers) for run in runs)
     assert mixed.equals(alone)
+    assert [found(run, "dress")["n_prompts"] for run in runs] == [43 + 12, 43]
     assert runs[0]["targets"].group_by("role").len().sort("role").rows() == [
         ("target", 3),
         ("non_member", 40),
