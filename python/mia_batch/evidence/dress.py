@@ -278,9 +278,9 @@ def _needed(layer: Layer, n_prompts: int, fewest: int) -> float:
     return max(fewest + is_faint, (_FAINT if is_faint else _CLEAR) * n_prompts)
 
 
-def _precedence(layer: Layer, n: int) -> tuple[int, int, int]:
+def _precedence(layer: Layer, n: int) -> tuple[int, int, int, str]:
     """Order layers: those of most prompts first, then by kind, then the longest lead-in."""
-    return -n, _KINDS.index(layer.kind), -len(layer.text)
+    return -n, _KINDS.index(layer.kind), -len(layer.text), layer.text
 
 
 def _differ(rests: Iterable[str]) -> bool:

@@ -90,7 +90,8 @@ def _inputs(audit: Audit) -> Iterator[tuple[str, dict[str, str]]]:
         if value is None or name in roles or name in PLAN_OPEN or name == "attacks_from":
             continue
         if name == "rarity_from":
-            yield name, {"rarity.parquet": digest(Path(value) / "rarity.parquet")}
+            table = Path(value) / "rarity.parquet"  # refused before sampling where it is missing
+            yield name, {table.name: digest(table)} if table.is_file() else {}
         elif value not in (CLASSICS, NO_YARDSTICK):
             yield name, digest_each(find_files(value).files)
     if (index := settings.known_index) is not None:

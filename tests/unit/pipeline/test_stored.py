@@ -232,7 +232,7 @@ def test_commands_take_an_address_where_they_take_a_folder(inputs, on_machine, s
         ("verify", url): root,
         ("show", url, target): target,
         ("report", url, "--format", "csv"): "0.txt",
-        ("score", url, "--attacks", "samia_matched_v1"): "samia_matched_v1",
+        ("score", url, "--attacks", "samia_matched_v1", "--replace"): "samia_matched_v1",
     }.items():
         done = CliRunner().invoke(command, list(asked))
         assert done.exit_code == 0, done.output

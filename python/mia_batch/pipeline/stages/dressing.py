@@ -93,10 +93,12 @@ def _asked(audit: Audit, view: View) -> list[dress.Asked]:
     samples = scan_parts(run.path("samples"), Samples, view.key)
     answers = samples.filter(pl.col("sample_index") < _MOST_SAMPLES).select(
         *_KEY,
+        "sample_index",
         answer=pl.coalesce("raw", "candidate"),
         is_cut=(pl.col("finish_reason") == "length").fill_null(value=False),
     )
-    rows = prompts.lazy().join(answers, on=_KEY, maintain_order="left").drop_nulls()
+    # In one order wherever they were asked and kept: of equal beginnings the first is the example.
+    rows = prompts.lazy().join(answers, on=_KEY).drop_nulls().sort(*_KEY, "sample_index")
     columns = rows.select("context", "answer", "text", "is_cut").collect(engine="streaming")
     return [dress.Asked(*row) for row in columns.iter_rows()]
 
