@@ -19,7 +19,7 @@ from statistics import mean, median
 import polars as pl
 from benches.kernels import take_turns
 
-from mia_batch.kernels import pair_features
+from mia_batch.kernels import WordRule, pair_features
 
 FORMS: dict[str, Callable[[str], str]] = {
     "as typed": str,
@@ -41,7 +41,7 @@ def answers(texts: list[str]) -> list[str]:
     ]
 
 
-def numbers(pairs: pl.DataFrame, rule: str) -> pl.Series:
+def numbers(pairs: pl.DataFrame, rule: WordRule) -> pl.Series:
     features = pair_features("candidate", "reference", words=rule, groups=["unigrams", "leading"])
     return pairs.select(features.struct.field("leading_words")).to_series()
 
