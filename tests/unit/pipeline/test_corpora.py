@@ -49,7 +49,8 @@ def opened(asked, **others):
 
 
 def roles(corpora, **cut):
-    targets = corpora.targets(load_settings({"input": "i", "model": "m", **cut})).collect()
+    given = {"input": "i", "model": "m", "evidence": "logprobs", **cut}  # no prompt is cut
+    targets = corpora.targets(load_settings(given)).collect()
     Targets.validate(targets)
     return targets
 

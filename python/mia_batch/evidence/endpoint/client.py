@@ -445,7 +445,8 @@ def _joined(partial: Continuation, rest: Continuation) -> Continuation:
     n_tokens = (partial.n_tokens or 0) + (rest.n_tokens or 0)
     if rest.text is None or partial.text is None:
         return replace(rest, n_tokens=n_tokens)
-    return replace(rest, text=partial.text + rest.text, n_tokens=n_tokens)
+    kind = rest.answer if partial.answer in (None, "text") else partial.answer
+    return replace(rest, text=partial.text + rest.text, n_tokens=n_tokens, answer=kind)
 
 
 def _request_format(
