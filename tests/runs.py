@@ -44,9 +44,9 @@ def said_of(run: Run) -> list[str]:
 
 
 def tables_of(folder: Path) -> dict[str, bytes]:
-    """Bytes of a run's tables, less those of models that it made, and times of answers."""
+    """Bytes of a run's tables, less those of models that it made, and what each run has anew."""
     paths = (path for path in folder.rglob("*.parquet") if "models" not in path.parts)
-    paths = (path for path in paths if path.name != "responses.parquet")
+    paths = (path for path in paths if path.name not in ("responses.parquet", "order.parquet"))
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 

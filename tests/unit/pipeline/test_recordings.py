@@ -81,7 +81,7 @@ def test_a_recording_of_another_corpus_is_refused_and_another_can_be_given(
     with pytest.raises(mia_batch.SettingsError, match=names):
         replayed(tmp_path / "foreign.parquet", candidate_column="written")
     again = replayed(run.path("samples"))
-    assert again["scores"].equals(run["scores"])
+    assert again["scores"].select(run["scores"].columns).equals(run["scores"])
     recorded.write_parquet(tmp_path / "own.parquet")
     with pytest.raises(mia_batch.SettingsError, match="'recording' was "):
         replayed(tmp_path / "own.parquet", candidate_column="written")
@@ -176,7 +176,7 @@ def test_other_attacks_have_their_features_made_and_nothing_else_changes(
     assert more["features"]["longest_block_words"].max() == 1
     again = replayed(run.path("samples"))
     assert again.manifest.made["features"]["groups"] == groups
-    assert again["scores"].equals(run["scores"])
+    assert again["scores"].select(run["scores"].columns).equals(run["scores"])
     with pytest.raises(mia_batch.SettingsError, match="'engine' was 'replay', is now 'transf"):
         runs.audit(**settings | {"out": str(again.folder)})
 
