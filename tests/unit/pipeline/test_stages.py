@@ -323,7 +323,7 @@ class Killing:
 @pytest.mark.parametrize("of", ["books", "probes"])
 def test_a_run_killed_before_any_change_leaves_no_mixture(of, recorded, probes, tmp_path):
     settings, run, before = recorded
-    other = settings | {"samples": 1, "attacks": "samia_v1,longest_block_v1"}
+    other = settings | {"samples": 1, "attacks": "samia_v1,longest_block_v1", "replace": True}
     if of == "probes":  # their recorded answers: a table of rarity waits for all of them
         answers = {"samples_from": str(probes.run.path("samples")), "out": str(tmp_path / "own")}
         settings = {name: probes.settings[name] for name in ("input", "attacks", "probes")}
@@ -338,7 +338,7 @@ def test_a_run_killed_before_any_change_leaves_no_mixture(of, recorded, probes, 
             pass
         else:
             break
-        audit(**settings)
+        audit(**settings | {"replace": True})
         assert contents(run) == before, n
     assert n > 12
 
