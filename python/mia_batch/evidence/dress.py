@@ -251,7 +251,7 @@ def _common_beginnings(bare: Iterable[tuple[Asked, str]]) -> dict[Layer, dict[st
             continue
         shared = _shared_start([*texts.values()]).rpartition(" ")[0].strip()
         rests = {tail: text[len(shared) :].lstrip() for tail, text in texts.items()}
-        if len(shared) >= _BEGINNING:
+        if len(shared) >= _BEGINNING and _says_something(shared):
             found[Layer("start", shared)] = rests
     return found
 
@@ -262,12 +262,18 @@ def _shared_start(texts: Sequence[str]) -> str:
     return first[: next((at for at, (one, other) in pairs if one != other), len(first))]
 
 
+def _says_something(text: str) -> bool:
+    """Whether it has letters, and not one word again and again, as a model in a loop says."""
+    words = text.split()
+    return any(map(str.isalpha, text)) and (len(words) == 1 or len(set(words)) > 1)
+
+
 def _worn(text: str, prompt: str) -> Iterator[Layer]:
     first = (pattern.match(text) for pattern in _FIRST_UNITS)
     last = (pattern.search(text, max(0, len(text) - _LONGEST)) for pattern in _LAST_UNITS)
     for kind, found in (("lead", first), ("close", last)):
         units = {unit[0].strip() for unit in found if unit is not None}
-        yield from (Layer(kind, unit) for unit in units if any(map(str.isalpha, unit)))
+        yield from (Layer(kind, unit) for unit in units if _says_something(unit))
     others = (Layer(kind) for kind in _KINDS if kind not in _LITERAL)
     yield from (layer for layer in others if wears(text, prompt, layer))
 
