@@ -198,7 +198,7 @@ def test_what_was_not_planned_is_exploratory_until_it_is_as_planned_again(unlabe
     pl.read_parquet(settings["non_members"]).head(50).write_parquet(fewer)
     other = runs.audit(**settings | {"non_members": fewer}, replace=True)
     assert not other["verdicts"]["planned"].any()
-    assert said_of(other)[1].endswith("Changed since: non_member.")
+    assert any(line.endswith("Changed since: non_member.") for line in said_of(other))
     more = settings | {"attacks": f"{settings['attacks']},longest_block_v1"}
     more = runs.audit(**more, replace=True)
     together = (
