@@ -307,7 +307,8 @@ def test_a_filter_that_hits_members_more_often_is_a_finding(audit):
 def test_a_prompt_that_is_repeated_at_times_is_taken_off(audit):
     run = audit(Dialect(say=now_and_then), labelled=True, max_failed=0.5)
     kinds = found(run, "answers")
-    assert (kinds["prompt_removed"], kinds["text"], auc(run)) == (12, 36, 1.0)  # half are asked again
+    # Half are asked anew for what is missing, and the second answer does not repeat it.
+    assert (kinds["prompt_removed"], kinds["text"], auc(run)) == (12, 36, 1.0)
 
 
 def test_what_cannot_be_neutralised_and_another_model_that_answers_are_said(audit):
