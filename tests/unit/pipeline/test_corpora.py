@@ -275,7 +275,7 @@ def books(tmp_path):
     write_epub(folder / "b.epub", {"x": page(f"<p>{text('b')}{marks}</p>")}, spine=["x", "y"])
     (folder / "c.html").write_text(f"<p>{text('a')}<p>{text('c', 256)}")
     given = {"input": str(folder), "out": str(tmp_path / "run"), "attacks": "samia_matched_v1"}
-    recorded = targets_of(given | {"model": "m"}).select(
+    recorded = targets_of(given | {"samples_from": "recorded"}).select(
         "target_id", candidate="reference", sample_index=pl.lit(0)
     )
     return given | {"samples_from": written(tmp_path, recorded, "recorded")}

@@ -396,7 +396,8 @@ def test_more_keeps_what_there_is_equals_a_run_at_once_and_fewer_asks_nothing(ki
     if more == {"samples": 3}:  # greedy answers are one a point: others are no more of them
         settings |= {"samples": 1, "out": f"{settings['out']}-drawn"}
         run = audit(**settings)
-    settings |= {"attacks": more.get("attacks", settings.get("attacks"))}
+    if "attacks" in more:
+        settings |= {"attacks": more["attacks"], "replace": True}
     before, parts = audit(**settings)["scores"], evidence(run)
     grown = audit(**settings | more)
     after = evidence(grown)

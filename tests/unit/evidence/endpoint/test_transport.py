@@ -432,13 +432,13 @@ def test_the_limit_of_cost_is_never_passed_and_a_higher_one_goes_on(tmp_path):
     prices = {"price_in": 0.0, "price_out": 1e6}  # a token, a coin
     with HostileServer(MODEL) as server:
         # The probe draws 6 tokens, and 12 for two at once; a request may draw 8, and draws 6.
-        with opened(server, tmp_path, max_concurrency=8, max_cost=400.0, **prices) as endpoint:
+        with opened(server, tmp_path, max_concurrency=8, max_cost=250.0, **prices) as endpoint:
             spent = 6 * sum(a.fields.get("n", 1) for a in server.probes if a.method == "POST")
-            possible = (400 - spent - 8) // 6 + 1
+            possible = (250 - spent - 8) // 6 + 1
             for i in range(20):
                 endpoint.submit(request(i))
             found = until_failure(endpoint)
-            with pytest.raises(EngineError, match=r"max_cost= is 400, of which .* is spent"):
+            with pytest.raises(EngineError, match=r"max_cost= is 250, of which .* is spent"):
                 endpoint.results()
         assert len(server.asked) == len(found) == possible
         with opened(server, tmp_path, max_concurrency=8, max_cost=800.0, **prices) as endpoint:
