@@ -376,6 +376,15 @@ def test_unlabelled_input_shows_the_highest_scores_and_a_folder_that_is_held_exi
     assert "Traceback" not in err
 
 
+def test_where_no_text_can_be_asked_no_share_of_texts_has_failed(tmp_path):
+    (tmp_path / "empty.txt").write_text("")
+    with HostileServer(Script(failure(400, "never asked"))) as server:
+        options = ["--input", "empty.txt", "--base-url", server.url, "--model", MODEL]
+        status, _, said = run(*options, cwd=tmp_path)
+    assert status == 1
+    assert said.splitlines()[-1] == "mia-batch: no text has a score (reasons above)"
+
+
 def test_more_failures_than_allowed_make_the_exit_code_1(tmp_path):
     texts = [" ".join(text.split()[:40]) for text in TEXTS[:6]]
     pl.DataFrame({"text": texts}).write_parquet(tmp_path / "corpus.parquet")
