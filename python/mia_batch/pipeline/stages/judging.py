@@ -470,12 +470,14 @@ def _order(audit: Audit) -> pl.DataFrame:
     by_lot, has_grown = "order" in manifest.evidence, manifest.input.get("has_grown", False)
     in_rounds = audit.plan.adjustment == "e-bh"
     write_responses(audit)
-    views = [view.name for view in views_of(audit) if view.model == "target"]
-    of_scores = pl.col("target_id").is_null() | pl.col("view").is_in(views)
-    responses = audit.run["responses"].filter(of_scores)
     cluster = pl.coalesce("group", "document_id", "target_id").alias("cluster")
     score = pl.col(audit.plan.primary).alias("score")
     texts = audit.run.scan("scores").select("target_id", "role", "member", cluster, score).collect()
+    if texts["score"].count() == 0 and not audit.run.path("responses").exists():
+        return finding_rows("order")  # nothing could be asked
+    views = [view.name for view in views_of(audit) if view.model == "target"]
+    of_scores = pl.col("target_id").is_null() | pl.col("view").is_in(views)
+    responses = audit.run["responses"].filter(of_scores)
     in_order = texts[lot_numbers(texts["target_id"], settings.seed).argsort(kind="stable")]
     if has_grown or not by_lot:
         in_order = texts.clear() if in_rounds else by_time(texts, responses)
