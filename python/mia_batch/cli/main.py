@@ -311,7 +311,7 @@ def audit_and_show(settings: Settings) -> None:
         what = f"{set_aside:,} of {n:,} files or rows of the input could not be read"
         where = "reasons above and in the table set_aside"
         _fail(f"{what} and were set aside ({where}), {more}", 1)
-    if failed["of"] and failed["targets"] > most * failed["of"]:
+    if failed["targets"] > most * failed["of"]:
         again = "asking again would bring the same answers"
         if failed["again"]:
             again = "the same command with --retry-failed tries them again"

@@ -647,8 +647,10 @@ def _count_failures(audit: Audit) -> dict[str, Any]:
     few = shares.filter(pl.col("reason") > _MOST_LOST).collect(engine="streaming")["target_id"]
     unread = read.select("target_id").unique().collect(engine="streaming").to_series()
     targets = audit.manifest.targets
+    askable = audit.run.scan("targets").filter(pl.col("reason").is_null())
+    failures = pl.concat([again, few, unread]).unique().to_frame().lazy()
     return {
-        "targets": pl.concat([again, few, unread]).n_unique(),
+        "targets": failures.join(askable, on="target_id", how="semi").collect().height,
         "of": 2 * targets["total"] - sum(targets.values()),
         "again": again.len(),
         "reasons": preflight.count_reasons(reasons.lazy()),
