@@ -573,10 +573,8 @@ def _reasons(labelled: pl.LazyFrame, unscored: pl.LazyFrame, attack: str) -> dic
 
 # Whether a model was trained: whether it foresees texts better than guessing.
 
-_MARGIN, _ERROR_RATE = (
-    0.1,
-    0.01,
-)  # nats that luck gives before any training; of taking them for more
+_MARGIN = 0.1  # nats that luck gives before any training
+_ERROR_RATE = 0.01  # share of untrained models that are taken for trained ones
 _KNOWN, _LONG = 1.0, 20  # nats, and tokens, of a text whose loss is no accident
 
 

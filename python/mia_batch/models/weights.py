@@ -60,10 +60,8 @@ def config_of(model: str, revision: str | None) -> Any:  # noqa: ANN401 - a conf
     return config
 
 
-MOST_LAYERS, MOST_EXPERTS = (
-    2_000,
-    200_000,
-)  # of all layers together; the largest have 128 and 23,424
+MOST_LAYERS = 2_000  # the deepest models have 128
+MOST_EXPERTS = 200_000  # of all layers together; the largest models have 23,424
 _LAYER_NAMES = re.compile(r"(num|n|encoder|decoder)_\w*layers?|\w*_layers")
 _EXPERT_NAMES = re.compile(r"(num|n)_(local_|routed_)?experts")
 

@@ -461,7 +461,7 @@ class RequestFormat:
         return request.context + request.text
 
     def rest(self, request: Request) -> Request:
-        """Ask for what follows the words of the answer so far; anew where there are none."""
+        """Ask for what follows the answer so far; if that has no words, ask the prompt again."""
         # The last word may be a part of one, which would be cut into other tokens as a prompt. Text
         # that is unusually long for its tokens is not paid for as a prompt.
         partial = request.partial or Continuation()

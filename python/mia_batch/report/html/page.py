@@ -585,7 +585,7 @@ def as_json(contents: Contents) -> str:
 
 
 def as_csv(contents: Contents) -> str:
-    """Write the roll-up as it is, or where there is none the scores of the texts."""
+    """Write the roll-up; for a run without one, write the scores of its texts."""
     rollup = contents.frame("rollup")
     rows = rollup if rollup.height else contents.frame("scores")
     return names.as_csv(rows)
