@@ -19,6 +19,7 @@ __all__ = [
     "book_coverage",
     "build_profile",
     "count_words",
+    "foreseen_words",
     "lempel_ziv_complexity",
     "near_verbatim_passages",
     "pair_features",
@@ -70,6 +71,11 @@ def shared_runs(
 
 def word_spans(text: ArrowArray | ArrowStream, *, words: str) -> ArrowArray:
     """Struct per text of two lists of UInt32: where its words start and end, in characters."""
+
+def foreseen_words(
+    before: ArrowArray | ArrowStream, text: ArrowArray | ArrowStream, *, words: str
+) -> ArrowArray:
+    """Struct per pair of two lists of UInt32: words of the text that anyone could foresee."""
 
 def near_verbatim_passages(
     generation: ArrowArray | ArrowStream, book: ArrowArray | ArrowStream, *, words: str

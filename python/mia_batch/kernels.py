@@ -24,6 +24,7 @@ __all__ = [
     "apply_kernel",
     "count_words",
     "fields",
+    "foreseen_words",
     "pair_features",
     "shared_runs",
     "word_spans",
@@ -109,6 +110,7 @@ GROUPS: Final[tuple[Group, ...]] = get_args(Group)
 """Every group, in the order of its fields."""
 
 _SPANS: Final = pl.Struct({"starts": pl.List(pl.UInt32), "ends": pl.List(pl.UInt32)})
+_FORESEEN: Final = pl.Struct({"foreseen": pl.List(pl.UInt32), "cut": pl.List(pl.UInt32)})
 _DEFAULT_GROUPS: Final[tuple[Group, ...]] = ("unigrams", "ngrams", "zlib", "matched")
 _MAX_COUNT: Final = 2**32 - 1
 
@@ -322,6 +324,51 @@ def word_spans(text: pl.Expr | str, *, words: WordRule = "whitespace") -> pl.Exp
     """
     _check(words)
     return _of_text(text, partial(_native.word_spans, words=words), _SPANS)
+
+
+def foreseen_words(
+    before: pl.Expr | str, text: pl.Expr | str, *, words: WordRule = "whitespace"
+) -> pl.Expr:
+    """Words of the text that anyone could foresee who has read what stands before them.
+
+    A reader takes the text token by token (numbers, words, marks), case ignored. Rules guess each
+    token: what followed the same tokens before; what stood some tokens before; the next value in a
+    column of numbers, dates, letters or names of a series (the same, one more, equal differences or
+    ratios, sums, primes, ...); a word changed as one before it was changed. The trust in a rule is
+    an exponential average of its hits, with weight 1/4 for the last, over all tokens and over those
+    after the same token. A token is foreseen if a rule guesses it whose trust was at least 1/2, and
+    a word if all its tokens are: a rule must have been right in this text before it counts.
+
+    Parameters
+    ----------
+    before
+        String column: what stands before the text, of which the last 512 words are read.
+    text
+        String column, aligned row by row.
+    words
+        How texts are cut into words.
+
+    Returns
+    -------
+    Expr
+        Struct of two lists of UInt32, the numbers of words of the text from 0, in order; null where
+        either text is null. ``foreseen`` are words that could be foreseen. ``cut`` are all from the
+        first to the last of these in any 12 words in a row of which 6 could be foreseen.
+
+    References
+    ----------
+    Prediction with expert advice, Herbster and Warmuth (1998), Machine Learning 32, 151: here every
+    expert above the threshold counts, in place of a weighted vote.
+
+    Examples
+    --------
+    >>> found = foreseen_words(pl.lit("1 2 3 4 5 6"), pl.lit("7 8 nine"))
+    >>> pl.select(found).item()
+    {'foreseen': [0, 1], 'cut': []}
+    """
+    _check(words)
+    kernel = partial(_native.foreseen_words, words=words)
+    return _of_pairs({"before": before, "text": text}, kernel, _FORESEEN).alias("foreseen")
 
 
 # How complex a series of numbers is: Lempel-Ziv complexity and approximate entropy.

@@ -58,6 +58,7 @@ def test_every_function_reads_chunks_of_every_layout(layout):
         partial(_native.word_spans, words="unicode"),
         partial(_native.shared_runs, others=whole[3:], words="unicode", run_words=2),
         partial(_native.near_verbatim_passages, book=whole[::-1], words="unicode"),
+        partial(_native.foreseen_words, text=whole[::-1], words="unicode"),
         _native.zlib_size,
     ]
     for call in calls:

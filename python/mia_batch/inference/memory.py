@@ -10,8 +10,13 @@ import polars as pl
 from mia_batch.attacks.attack import CONTINUATION, RECITAL, among
 from mia_batch.inference.comparison import ComparisonSets
 from mia_batch.inference.findings import finding_rows, number_rows
-from mia_batch.inference.foresight import words_of_run
-from mia_batch.kernels import WordRule, book_coverage, pair_features, word_spans
+from mia_batch.kernels import (
+    WordRule,
+    book_coverage,
+    foreseen_words,
+    pair_features,
+    word_spans,
+)
 from mia_batch.schemas import Controls
 from mia_batch.tables import RowIndex, mapped_zeros
 
@@ -137,7 +142,7 @@ def verbatim_runs(
     # ``run_words``, of which ``foreseen_words`` could be foreseen.
     index = RowIndex(targets.select("target_id"))
     code, near = (mapped_zeros(index.height, dtype) for dtype in (np.uint64, np.uint32))
-    run_words, foreseen_words = (mapped_zeros(index.height, np.uint32) for _ in range(2))
+    run_words, n_foreseen = (mapped_zeros(index.height, np.uint32) for _ in range(2))
     is_copied, n_words = mapped_zeros(index.height, np.bool_), pl.col(_READ[0])
     if set(_READ) <= set(features.collect_schema()):
         first = among(CONTINUED), pl.col("sample_index") < samples
@@ -155,7 +160,7 @@ def verbatim_runs(
         longest = foreseen.sort("run_words", "n_foreseen", maintain_order=True)  # the last stays
         which, places = index.find(longest["target_id"])
         run_words[places] = longest["run_words"].to_numpy()[which]
-        foreseen_words[places] = longest["n_foreseen"].to_numpy()[which]
+        n_foreseen[places] = longest["n_foreseen"].to_numpy()[which]
         own = own.select("target_id", "sample_index", *_READ)
         for batch in own.collect_batches(chunk_size=_ROWS_AT_ONCE):
             which, rows = index.find(batch["target_id"])
@@ -163,7 +168,7 @@ def verbatim_runs(
             joined = n_words.cast(pl.UInt64) * (1 << 32) + (_LOW - pl.col("sample_index"))
             np.maximum.at(code, rows, batch.select(joined).to_series().to_numpy()[which])
             np.maximum.at(near, rows, batch[_READ[1]].to_numpy()[which])
-    counts = {"run_words": run_words, "foreseen_words": foreseen_words}
+    counts = {"run_words": run_words, "foreseen_words": n_foreseen}
     found = pl.DataFrame({"code": code, "near_words": near, "copied": is_copied, **counts})
     value = {
         "longest_words": pl.col("code") // (1 << 32),
@@ -195,33 +200,23 @@ def _copied(targets: pl.LazyFrame, long: pl.DataFrame, words: WordRule) -> pl.Da
     return pl.concat(found)
 
 
-_RUN_WORDS = pl.Struct(dict.fromkeys(("n_left", "n_foreseen"), pl.UInt32))
-
-
-def _words_of_run(words: WordRule, run: Mapping[str, Any]) -> dict[str, int]:
-    texts = (run["prefix"] or "", run["reference"] or "")
-    return words_of_run(*texts, run["first"], run["n_words"], words)._asdict()
-
-
-def count_run_words(
-    words: WordRule,
-    reference: str = "reference",
-    first: pl.Expr | None = None,
-    n_words: str = _READ[0],
-) -> pl.Expr:
-    """Count the words of a run in the ``reference``, as `foresight.RunWords`."""
-    run = pl.struct(
-        "prefix",
-        reference=reference,
-        first=pl.col("longest_block_start") if first is None else first,
-        n_words=n_words,
+def count_run_words(before: pl.Expr, run: pl.Expr, n_words: pl.Expr, words: WordRule) -> pl.Expr:
+    """Count the words of a run that count (``n_left``), and those that could be foreseen."""
+    found = foreseen_words(before.fill_null(""), run, words=words).struct
+    n_cut, n_foreseen = (
+        found.field(name).list.len().fill_null(0).cast(pl.Int64) for name in ("cut", "foreseen")
     )
-    return run.map_elements(partial(_words_of_run, words), _RUN_WORDS)
+    n_left = (n_words.cast(pl.Int64) - n_cut).clip(lower_bound=0)
+    return pl.struct(n_left=n_left.cast(pl.UInt32), n_foreseen=n_foreseen.cast(pl.UInt32))
 
 
 def _foreseen(targets: pl.LazyFrame, long: pl.DataFrame, words: WordRule) -> pl.DataFrame:
     """Count the words of each long run that could be foreseen, and those that count (``left``)."""
-    counts = count_run_words(words).struct
+    run, first = passage_of(words), word_spans("reference", words=words).struct.field("starts")
+    start = first.list.get(pl.col("longest_block_start"))
+    head = pl.col("reference").str.slice(0, start)
+    before = pl.concat_str([pl.col("prefix").fill_null(""), head], separator=" ")
+    counts = count_run_words(before, run, pl.col(_READ[0]), words).struct
     columns = {"left": counts.field("n_left"), "n_foreseen": counts.field("n_foreseen")}
     columns["run_words"] = pl.col(_READ[0])
     parts = _with_texts(targets, long)

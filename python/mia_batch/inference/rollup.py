@@ -18,7 +18,7 @@ from mia_batch.inference.memory import (
     verbatim_runs,
 )
 from mia_batch.inference.verdicts import NO_NULL
-from mia_batch.kernels import WordRule, book_coverage, count_words
+from mia_batch.kernels import WordRule, book_coverage
 from mia_batch.schemas import Perplexities, Rollup, Targets
 from mia_batch.stats import Floats
 from mia_batch.tables import read_finite, read_numbers
@@ -186,13 +186,13 @@ def _of_windows(
             places = found["blocks"].explode(empty_as_null=False).struct.unnest()
             # From places in the joined references to those in their document.
             window = first.search_sorted(places["start"].cast(pl.Int64), side="right") - 1
-            head = pl.col("reference").str.slice(0, pl.col("start") - first.gather(window))
-            runs = (
-                part.select("prefix", "reference")[window]
-                .hstack(places)
-                .with_columns(longest_block_start=count_words(head), longest_block_words="words")
-            )
-            counts = runs.select(count_run_words(words).struct.field("n_left") >= k).to_series()
+            runs = part.select("prefix", "reference")[window].hstack(places)
+            start = pl.col("start") - first.gather(window)
+            head = pl.col("reference").str.slice(0, start)
+            before = pl.concat_str([pl.col("prefix").fill_null(""), head], separator=" ")
+            passage = pl.col("reference").str.slice(start, pl.col("end") - pl.col("start"))
+            counted = count_run_words(before, passage, pl.col("words"), words).struct
+            counts = runs.select(counted.field("n_left") >= k).to_series()
             places, window = places.filter(counts), window.filter(counts)
             shift = (part["begin"].cast(pl.Int64) - first).gather(window)
             yield places.select(

@@ -45,7 +45,8 @@ fn pair_features(
         near_verbatim_min_words: positive("near_verbatim_min_words", near_verbatim_min_words)?,
     };
     py.detach(|| {
-        let pairs = zip(&candidate.texts()?, &reference.texts()?)?;
+        let (candidate, reference) = (candidate.texts()?, reference.texts()?);
+        let pairs = zip(("candidate", &candidate), ("reference", &reference))?;
         let array = struct_array(&pairs, &settings)?;
         Ok(PyArray::from_array_ref(Arc::new(array)))
     })
@@ -121,7 +122,27 @@ fn word_spans(
     let text = TextColumn::import("text", text)?;
     let rule = word_rule(words)?;
     py.detach(|| {
-        let array = spans::struct_array(&text.texts()?, rule)?;
+        let array = spans::spans(&text.texts()?, rule)?;
+        Ok(PyArray::from_array_ref(Arc::new(array)))
+    })
+}
+
+/// Struct per pair of two lists of `UInt32`: words of the text that could be foreseen, by their
+/// numbers, and those of stretches of which half could be.
+#[pyfunction]
+#[pyo3(signature = (before, text, *, words))]
+fn foreseen_words(
+    py: Python<'_>,
+    before: &Bound<'_, PyAny>,
+    text: &Bound<'_, PyAny>,
+    words: &str,
+) -> Result<PyArray, NativeError> {
+    let before = TextColumn::import("before", before)?;
+    let text = TextColumn::import("text", text)?;
+    let rule = word_rule(words)?;
+    py.detach(|| {
+        let pairs = zip(("before", &before.texts()?), ("text", &text.texts()?))?;
+        let array = spans::foreseen(&pairs, rule)?;
         Ok(PyArray::from_array_ref(Arc::new(array)))
     })
 }
@@ -139,7 +160,8 @@ fn near_verbatim_passages(
     let book = TextColumn::import("book", book)?;
     let rule = word_rule(words)?;
     py.detach(|| {
-        let pairs = zip(&generation.texts()?, &book.texts()?)?;
+        let (generation, book) = (generation.texts()?, book.texts()?);
+        let pairs = zip(("generation", &generation), ("book", &book))?;
         let array = passages::recalls(&pairs, rule)?;
         Ok(PyArray::from_array_ref(Arc::new(array)))
     })
@@ -212,14 +234,12 @@ fn check_lengths<A, B>(
 
 /// Rows of both columns; null where either side is null.
 fn zip<'a>(
-    candidate: &[Option<&'a str>],
-    reference: &[Option<&'a str>],
+    one: (&'static str, &[Option<&'a str>]),
+    other: (&'static str, &[Option<&'a str>]),
 ) -> Result<Vec<Pair<'a>>, NativeError> {
-    check_lengths(("candidate", candidate), ("reference", reference))?;
-    let rows = candidate.iter().zip(reference);
-    Ok(rows
-        .map(|(candidate, reference)| candidate.zip(*reference))
-        .collect())
+    check_lengths(one, other)?;
+    let rows = one.1.iter().zip(other.1);
+    Ok(rows.map(|(one, other)| one.zip(*other)).collect())
 }
 
 fn array(values: Vec<Option<u32>>) -> PyArray {
@@ -236,6 +256,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(count_words, module)?)?;
     module.add_function(wrap_pyfunction!(shared_runs, module)?)?;
     module.add_function(wrap_pyfunction!(word_spans, module)?)?;
+    module.add_function(wrap_pyfunction!(foreseen_words, module)?)?;
     module.add_function(wrap_pyfunction!(near_verbatim_passages, module)?)?;
     module.add_function(wrap_pyfunction!(book_coverage, module)?)?;
     module.add_function(wrap_pyfunction!(lempel_ziv_complexity, module)?)?;

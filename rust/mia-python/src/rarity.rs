@@ -91,7 +91,8 @@ impl RarityTable {
         let others = numbers("others", others)?;
         let rule = word_rule(words)?;
         py.detach(|| {
-            let pairs = zip(&candidate.texts()?, &reference.texts()?)?;
+            let (candidate, reference) = (candidate.texts()?, reference.texts()?);
+            let pairs = zip(("candidate", &candidate), ("reference", &reference))?;
             check_lengths(("candidate", &pairs), ("others", &others))?;
             if total == 0 && !pairs.is_empty() {
                 return Err(not_allowed(

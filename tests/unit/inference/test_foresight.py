@@ -4,21 +4,11 @@ from itertools import product
 from pathlib import Path
 from random import Random
 
-import numpy as np
 import polars as pl
 import pytest
 
 from mia_batch import corpus
-from mia_batch.inference import foresight
-from mia_batch.inference.foresight import (
-    Reader,
-    continued,
-    cut_words,
-    edit,
-    foreseen_words,
-    token_of,
-    words_of_run,
-)
+from mia_batch.inference.memory import count_run_words
 
 CLASSICS = Path(corpus.__file__).with_name("yardstick.jsonl")
 DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
@@ -80,16 +70,23 @@ SELF_CONTINUING = {
 }
 
 
-def counts(text, n_prefix=32, n_words=64):
-    """What counts of the words after the first ``n_prefix``, all of which came out."""
+def count_words_of(prefix, run):
+    """Words of a run that count, and those that could be foreseen, after a prefix."""
+    n_words = pl.lit(len(run.split()), pl.UInt32)
+    counted = count_run_words(pl.lit(prefix), pl.lit(run), n_words, "whitespace")
+    return pl.select(counted).item()
+
+
+def n_left(text, n_prefix=32, n_words=64):
+    """Words that count of those after the first ``n_prefix``, all of which came out."""
     words = text.split(" ")
-    prefix, reference = " ".join(words[:n_prefix]), " ".join(words[n_prefix:][:n_words])
-    return words_of_run(prefix, reference, 0, len(reference.split()), "whitespace")
+    prefix, run = " ".join(words[:n_prefix]), " ".join(words[n_prefix:][:n_words])
+    return count_words_of(prefix, run)["n_left"]
 
 
 @pytest.mark.parametrize("kind", SELF_CONTINUING)
 def test_nothing_counts_of_a_text_that_anyone_could_go_on_with(kind):
-    assert counts(SELF_CONTINUING[kind]).n_left <= 7
+    assert n_left(SELF_CONTINUING[kind]) <= 7
 
 
 # The temptation, "a time to ...", the beatitudes, and "should not perish, but have".
@@ -102,7 +99,7 @@ def test_every_word_counts_of_what_models_know_by_heart_but_what_it_repeats():
     cut = []
     for name, text in texts:
         n_words = len(" ".join(text.split(" ")[24:64]).split())
-        if counts(text, 24, 40).n_left < n_words:
+        if n_left(text, 24, 40) < n_words:
             cut.append(name)
     assert (len(texts), cut) == (115, REPEATED)
 
@@ -110,55 +107,22 @@ def test_every_word_counts_of_what_models_know_by_heart_but_what_it_repeats():
 def test_tables_that_nobody_can_foresee_count():
     dice = Random(0)
     numbers = " ".join(str(dice.randrange(10, 100)) for _ in range(96))
-    assert counts(numbers).n_left == 64
+    assert n_left(numbers) == 64
     index = " ".join(f"{name}, {dice.randrange(9, 400)};" for name in NAMES)
-    assert counts(index).n_left == 64
+    assert n_left(index) == 64
 
 
 def test_a_list_within_prose_is_cut_out_of_it():
     first = "The lamps were lit late because nobody could find a ladder long enough for our street"
     days = " ".join(f"{month} {day}" for month, day in product(MONTHS[:2], range(1, 15)))
     reference = f"{days} {first}"
-    found = words_of_run(days.replace("January", "March"), reference, 0, 71, "whitespace")
-    assert found.n_left == 15  # the 15 words of the sentence
-    assert found.n_foreseen > 50
+    counted = count_words_of(days.replace("January", "March"), reference)
+    assert counted["n_left"] == 16  # the 16 words of the sentence
+    assert counted["n_foreseen"] > 50
 
 
-def test_stretches_begin_and_end_with_words_that_could_be_foreseen():
-    foreseen = np.zeros(40, bool)
-    foreseen[[10, 12, 14, 16, 18]] = True
-    assert not cut_words(foreseen).any()
-    foreseen[20] = True
-    assert np.flatnonzero(cut_words(foreseen)).tolist() == [*range(10, 21)]
-    assert not cut_words(np.ones(5, bool)).any()
-
-
-def test_rules_of_counting_by_hand():
-    rules = dict(continued([16, 9, 4, 1], "number"))
-    assert rules["second differences"] == (25,)
-    assert rules["equal differences"] == (23,)
-    assert rules["next prime"] == (17,)
-    assert dict(continued([8, 4], "number"))["equal ratios"] == (16,)
-    assert dict(continued([24, 6], "number"))["growing ratios"] == (120,)
-    assert dict(continued([23 * 60 + 45, 23 * 60 + 30], "clock"))["begins anew"] == (0, 1440)
-    assert edit("einundzwanzig", "zweiundzwanzig") == ("ein", "zwei")
-    assert token_of("xiv").values["roman"] == 14
-    assert token_of("twenty-one").values["english"] == 21
-    assert token_of("07:45").values["clock"] == 465
-
-
-def test_a_rule_counts_when_it_was_right_three_times():
-    reader = Reader()
-    assert [reader.read(str(number)) for number in range(10, 18)] == [False] * 5 + [True] * 3
-
-
-def test_long_runs_are_read_in_parts_and_places_beyond_the_text_are_no_words(monkeypatch):
-    monkeypatch.setattr(foresight, "_AT_ONCE", 64)
-    monkeypatch.setattr(foresight, "_BEFORE", 16)
-    text = " ".join(str(number) for number in range(300))
-    ends = (np.cumsum([len(word) + 1 for word in text.split()]) - 1).tolist()
-    starts = [0, *(end + 1 for end in ends[:-1])]
-    assert foreseen_words(text, starts, ends, 10, 290).all()
-    assert not foreseen_words(text, starts, ends, 0, 5).any()
-    assert words_of_run("", "a b", 5, 30, "whitespace") == (30, 0)
-    assert words_of_run("", "", 0, 30, "whitespace") == (30, 0)
+def test_a_run_without_text_keeps_its_words():
+    assert count_words_of("", "") == {"n_left": 0, "n_foreseen": 0}
+    missing = pl.lit(None, pl.String)
+    counted = count_run_words(missing, missing, pl.lit(30, pl.UInt32), "folded")
+    assert pl.select(counted).item() == {"n_left": 30, "n_foreseen": 0}

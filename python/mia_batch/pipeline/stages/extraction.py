@@ -20,8 +20,13 @@ from mia_batch.evidence.engines.registry import engine_types, why_not
 from mia_batch.evidence.parts import Block, FreshUnits, Missing, PromptUnits, Work, scan_parts
 from mia_batch.evidence.request import Workload, forecast
 from mia_batch.inference import memory
-from mia_batch.inference.foresight import cut_words, foreseen_words
-from mia_batch.kernels import book_coverage, near_verbatim_recall, pair_features, word_spans
+from mia_batch.kernels import (
+    book_coverage,
+    foreseen_words,
+    near_verbatim_recall,
+    pair_features,
+    word_spans,
+)
 from mia_batch.models.weights import estimated_tokens
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.sessions import (
@@ -52,6 +57,7 @@ from mia_batch.targets import owner_of_documents, owner_of_targets
 
 _OTHERS = 8  # documents that tell the level of chance
 _DOCUMENTS_AT_ONCE = 64
+_WORDS_BEFORE = 512  # that who foresees a passage has read
 _WINDOW = ("target_id", "target_row", "start", "prefix", "n_words")
 _IS_ASKED = pl.col("reason").is_null() & pl.col("reference").is_not_null()
 _TABLES = {"extraction": Extraction, "extracted_documents": ExtractedDocuments}
@@ -146,10 +152,18 @@ def _words_at(document: views.Text, blocks: pl.DataFrame) -> Iterator[tuple[int,
 
 def _foreseen(document: views.Text, blocks: pl.DataFrame) -> NDArray[np.bool_]:
     """Mark the words of passages that do not count, as they could be foreseen."""
-    is_cut = np.zeros(len(document.ends), bool)
-    words = (document.text, document.starts.tolist(), document.ends.tolist())
+    text, starts, ends = document.text, document.starts.tolist(), document.ends.tolist()
+    firsts, texts = list[int](), list[tuple[str, str]]()
     for first, last in _words_at(document, blocks):
-        is_cut[first:last] = cut_words(foreseen_words(*words, first, last - first))
+        start = starts[first]
+        firsts.append(first)
+        before = text[starts[max(first - _WORDS_BEFORE, 0)] : start]
+        texts.append((before, text[start : ends[last - 1]]))
+    passages = pl.DataFrame(texts, schema={"before": pl.String, "text": pl.String}, orient="row")
+    found = foreseen_words("before", "text", words=document.rule).struct.field("cut")
+    is_cut = np.zeros(len(ends), bool)
+    for first, cut in zip(firsts, passages.select(found).to_series(), strict=True):
+        is_cut[first + cut.to_numpy()] = True
     return is_cut
 
 

@@ -695,7 +695,7 @@ class SummaryStage(Stage):
             maintain_order="left",
         ).with_columns(n_words=count_words("passage", words=settings.word_rule))
         run_words = memory.count_run_words(
-            settings.word_rule, reference="passage", first=pl.lit(0), n_words="n_words"
+            pl.col("prefix"), pl.col("passage"), pl.col("n_words"), settings.word_rule
         )
         named = named.with_columns(n_left=run_words.struct.field("n_left"))
         runs = memory.verbatim_runs(targets, features, settings.continuations, settings.word_rule)

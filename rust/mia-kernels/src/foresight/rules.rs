@@ -1,0 +1,110 @@
+//! Rules of counting on from earlier values, and of changing a word as another was changed.
+
+use super::tokens::{Kind, NUMBER, modulus};
+
+const MOST_PRIME: i128 = 1_000_000;
+
+/// Calls `judge` with the number of each rule and whether it guesses `value` after a column of
+/// earlier values, whose last is first.
+pub(super) fn judge_counting(
+    column: &[i128],
+    kind: Kind,
+    value: i128,
+    mut judge: impl FnMut(u32, bool),
+) {
+    let [last, earlier @ ..] = column else { return };
+    let last = *last;
+    judge(0, value == last);
+    judge(1, value == last + 1);
+    judge(2, value == last - 1);
+    if kind == NUMBER && last < MOST_PRIME {
+        judge(3, value == next_prime(last));
+    }
+    let [before, earlier @ ..] = earlier else {
+        return;
+    };
+    let before = *before;
+    let linear = 2 * last - before;
+    judge(4, value == linear);
+    judge(5, (value - linear).abs() <= 1);
+    judge(6, value == last + before);
+    judge(7, Some(value) == last.checked_mul(before));
+    if let Some(modulus) = modulus(kind) {
+        let place = linear.rem_euclid(modulus);
+        judge(8, value == place || (place == 0 && value == modulus));
+    }
+    if let Some(square) = last.checked_mul(last)
+        && square.checked_rem(before) == Some(0)
+    {
+        judge(9, value == square / before);
+    }
+    if last.checked_rem(before) == Some(0) {
+        judge(10, Some(value) == last.checked_mul(last / before + 1));
+    }
+    if let [third, ..] = *earlier {
+        judge(11, value == 3 * last - 3 * before + third);
+    }
+    if let [third, fourth, ..] = *earlier {
+        judge(12, value == 4 * last - 6 * before + 4 * third - fourth);
+    }
+}
+
+fn next_prime(number: i128) -> i128 {
+    let is_prime = |candidate: i128| {
+        let mut divisors = (2..).take_while(|divisor| divisor * divisor <= candidate);
+        divisors.all(|divisor| candidate % divisor != 0)
+    };
+    let mut candidate = number.max(1) + 1;
+    while !is_prime(candidate) {
+        candidate += 1;
+    }
+    candidate
+}
+
+/// What changes between two words: between twenty-one and twenty-two it is one and two.
+pub(super) fn edit<'a>(one: &'a [char], other: &'a [char]) -> [&'a [char]; 2] {
+    let same = |(one, other): &(&char, &char)| one == other;
+    let start = one.iter().zip(other).take_while(same).count();
+    let [one, other] = [one, other].map(|word| word.get(start..).unwrap_or_default());
+    let ends = one.iter().rev().zip(other.iter().rev());
+    let end = ends.take_while(same).count();
+    [one, other].map(|word| word.get(..word.len() - end).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hits(column: &[i128], kind: Kind, value: i128) -> Vec<u32> {
+        let mut hits = Vec::new();
+        judge_counting(column, kind, value, |rule, hit| {
+            hits.extend(hit.then_some(rule));
+        });
+        hits
+    }
+
+    #[test]
+    fn each_rule_guesses_by_hand() {
+        assert_eq!(hits(&[7], NUMBER, 7), [0]);
+        assert_eq!(hits(&[7], NUMBER, 8), [1]);
+        assert_eq!(hits(&[13], NUMBER, 17), [3]);
+        assert_eq!(hits(&[16, 9, 4], NUMBER, 25), [6, 11]); // also the sum of both
+        assert_eq!(hits(&[16, 9], NUMBER, 23), [4, 5]);
+        assert_eq!(hits(&[8, 4], NUMBER, 16), [9]);
+        assert_eq!(hits(&[24, 6], NUMBER, 120), [10]);
+        assert_eq!(hits(&[64, 27, 8, 1], NUMBER, 125), [12]);
+        assert_eq!(hits(&[3, 4], NUMBER, 12), [7]);
+        assert_eq!(hits(&[0, 0], NUMBER, 1), [1, 5]); // nothing is divided by 0
+    }
+
+    #[test]
+    fn words_change_in_their_middle() {
+        let letters = |word: &str| word.chars().collect::<Vec<_>>();
+        let (one, other) = (letters("einundzwanzig"), letters("zweiundzwanzig"));
+        assert_eq!(
+            edit(&one, &other),
+            [&letters("ein")[..], &letters("zwei")[..]]
+        );
+        assert_eq!(edit(&letters("aa"), &letters("aaa")), [&[][..], &['a'][..]]);
+    }
+}
