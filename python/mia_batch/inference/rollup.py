@@ -15,7 +15,6 @@ from mia_batch.inference.memory import (
     VERBATIM_WORDS,
     common_targets,
     count_run_words,
-    verbatim_runs,
 )
 from mia_batch.inference.verdicts import NO_NULL
 from mia_batch.kernels import WordRule, book_coverage
@@ -223,7 +222,7 @@ _LEAST_PROBABILITY = 0.001  # of a window that a thousand draws give
 def rollup(
     targets: pl.LazyFrame,
     scores: pl.LazyFrame,
-    features: pl.LazyFrame,
+    runs: pl.DataFrame,
     verdicts: pl.LazyFrame,
     plan: VerdictPlan,
     *,
@@ -237,17 +236,17 @@ def rollup(
     all_continued: bool = True,
 ) -> pl.DataFrame:
     """Sum up the documents of role ``target`` by the primary attack, and groups of several."""
-    # ``targets`` and ``scores`` have their rows in one order. The first ``samples`` continuations
-    # count, those of passages that ``controls`` mark as common do not. Unless ``all_continued``
-    # texts were chosen by their scores, and no share of them is said to come out. The interval of
-    # the mean takes windows as independent draws; those of one document are not, so it is rather
-    # too narrow.
+    # ``targets``, ``scores`` and ``runs`` (what continuations give back) have their rows in one
+    # order. The first ``samples`` continuations count, those of passages that ``controls`` mark as
+    # common do not. Unless ``all_continued`` texts were chosen by their scores, and no share of
+    # them is said to come out. The interval of the mean takes windows as independent draws; those
+    # of one document are not, so it is rather too narrow.
     sets = read_comparison_sets(scores, named=False)
     score = read_finite(scores, plan.primary, sets.target_id.len())
     chosen = _CHOSEN if plan.adjustment == "e-bh" else None
     share = WindowShare(sets, score, plan.fpr, blind_warns=blind_warns, lack=chosen)
     windows = _windows(targets, scores, score, sets, controls)
-    windows = windows.hstack(verbatim_runs(targets, features, samples, words)).with_row_index("row")
+    windows = windows.hstack(runs).with_row_index("row")
     windows = windows.filter(pl.any_horizontal("is_target", "is_non_member"))
     if not windows.select(_ANY_WINDOWS).item():  # texts alone: only groups are summed up
         grouped = read_numbers(targets, pl.col("group").is_not_null(), score.size, np.bool_)

@@ -356,8 +356,7 @@ def test_a_manifest_of_wrong_types_is_refused_in_a_sentence(a_strangers, reader)
         (a_strangers.folder / "run.json").write_text(original)
 
 
-@pytest.mark.parametrize("reader", READERS)
-def test_what_lies_deeper_in_a_manifest_leaves_no_command_without_a_sentence(a_strangers, reader):
+def test_what_lies_deeper_in_a_manifest_leaves_no_command_without_a_sentence(a_strangers):
     original = json.loads((a_strangers.folder / "run.json").read_text())
     inside = [
         (name, key) for name in ("made", "plan", "times", "custody") for key in original[name]
@@ -365,6 +364,7 @@ def test_what_lies_deeper_in_a_manifest_leaves_no_command_without_a_sentence(a_s
     for number, (name, key) in enumerate(inside):
         wrong = WRONG[number % len(WRONG)]
         rewrite(a_strangers, **(original | {name: original[name] | {key: wrong}}))
+        reader = READERS[number % len(READERS)]
         refusal_or_output(reader[0], a_strangers.folder, *reader[1:])
 
 

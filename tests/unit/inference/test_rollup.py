@@ -6,6 +6,7 @@ import pytest
 from scipy.stats import t
 
 from mia_batch.inference.findings import finding_rows
+from mia_batch.inference.memory import verbatim_runs
 from mia_batch.inference.rollup import rollup, with_claim
 from mia_batch.inference.verdicts import NO_NULL, verdicts
 from mia_batch.schemas import ExtractedDocuments, Rollup, Targets
@@ -70,7 +71,7 @@ def summed(
     found = rollup(
         frame.drop("a_v1", "extraction_v1").lazy(),
         frame.lazy(),
-        evidence.lazy(),
+        verbatim_runs(frame.lazy(), evidence.lazy(), samples, "whitespace"),
         made.lazy(),
         of_plan,
         extracted=table(ExtractedDocuments, list(extracted), **WALKED).lazy(),

@@ -437,11 +437,18 @@ class RecitalsStage(Stage):
 # Passages that came out of the target model word for word.
 
 
-def passages_of(audit: Audit) -> pl.DataFrame:
-    """Find what came out: one row per target, in the targets' order."""
+def runs_of(audit: Audit) -> pl.DataFrame:
+    """Find the longest run of each target that its continuations give back."""
+    targets, features = audit.run.scan("targets"), audit.run.scan("features")
+    settings = audit.settings
+    return memory.verbatim_runs(targets, features, settings.continuations, settings.word_rule)
+
+
+def passages_of(audit: Audit, runs: pl.DataFrame) -> pl.DataFrame:
+    """Find what came out: one row per target, in the targets' order, as `runs_of` has them."""
     # ``view`` asks for it as a control; ``text`` is what is asked for, null where it is the
     # target's own reference. Where only a walk came out, its first words are the passage.
-    continued, walked = _continued(audit), _walked(audit)
+    continued, walked = _continued(audit, runs), _walked(audit)
     own = (
         audit.run.scan("targets")
         .with_row_index("target_row")
@@ -454,12 +461,10 @@ def passages_of(audit: Audit) -> pl.DataFrame:
     return found.collect(engine="streaming").sort("target_row")
 
 
-def _continued(audit: Audit) -> pl.DataFrame:
+def _continued(audit: Audit, runs: pl.DataFrame) -> pl.DataFrame:
     """Find the longest run of the best continuation of each target, where it is long enough."""
     targets, features = audit.run.scan("targets"), audit.run.scan("features")
-    words = audit.settings.word_rule
-    found = memory.verbatim_runs(targets, features, audit.settings.continuations, words)
-    best = found.with_row_index("row").filter(pl.col("longest_words") >= memory.VERBATIM_WORDS)
+    best = runs.with_row_index("row").filter(pl.col("longest_words") >= memory.VERBATIM_WORDS)
     if best.is_empty():
         return _PASSAGES.clear()
     named = (
@@ -473,10 +478,11 @@ def _continued(audit: Audit) -> pl.DataFrame:
     asked_as = recited.then(pl.lit("walk_control")).otherwise(pl.lit("control")).alias("asked_as")
     places = features.filter(among(memory.CONTINUED)).select(*key, *read, asked_as)
     places = places.unique(key, keep="first", maintain_order=True)
-    runs = named.join(places, on=key).select(
-        "target_id", passage=memory.passage_of(words), text=pl.lit(None, pl.String), view="asked_as"
+    passage = memory.passage_of(audit.settings.word_rule)
+    passages = named.join(places, on=key).select(
+        "target_id", passage=passage, text=pl.lit(None, pl.String), view="asked_as"
     )
-    return runs.collect(engine="streaming")
+    return passages.collect(engine="streaming")
 
 
 def _walked(audit: Audit) -> pl.DataFrame:
@@ -550,7 +556,7 @@ class ControlsStage(Stage):
 
     @cached_property
     def _passages(self) -> pl.DataFrame:
-        return passages_of(self.audit)
+        return passages_of(self.audit, runs_of(self.audit))
 
     def fingerprint(self) -> dict[str, Any]:
         asked = self._passages.select("target_id", "view", "passage").write_ndjson()

@@ -35,7 +35,7 @@ from mia_batch.pipeline.responses import write_responses
 from mia_batch.pipeline.sessions import start_findings
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.comparing import counted_groups, parts_digest, rule_against_dress
-from mia_batch.pipeline.stages.extraction import passages_of
+from mia_batch.pipeline.stages.extraction import passages_of, runs_of
 from mia_batch.pipeline.stages.questions import STAGE_VIEWS, models_of, prompts_of, views_of
 from mia_batch.prompts import RunModel, View
 from mia_batch.report import preflight_sentences
@@ -683,12 +683,12 @@ class SummaryStage(Stage):
     def make(self) -> None:
         audit, run, plan = self.audit, self.audit.run, self.audit.plan
         controls = run.scan("controls") if run.path("controls").exists() else None
-        findings = self._roll_up(controls)
+        runs = runs_of(audit)
+        findings = self._roll_up(controls, runs)
         targets, scores = asked_targets(audit), run.scan("scores")
         # Passages that came out are named by their documents.
         name = pl.coalesce("document_id", "target_id")
-        passages = passages_of(audit).lazy()
-        settings, features = audit.settings, run.scan("features")
+        passages, settings = passages_of(audit, runs).lazy(), audit.settings
         named = passages.join(
             run.scan("targets").select("target_id", "prefix", name=name),
             on="target_id",
@@ -698,7 +698,6 @@ class SummaryStage(Stage):
             pl.col("prefix"), pl.col("passage"), pl.col("n_words"), settings.word_rule
         )
         named = named.with_columns(n_left=run_words.struct.field("n_left"))
-        runs = memory.verbatim_runs(targets, features, settings.continuations, settings.word_rule)
         verbatim = memory.verbatim_findings(
             runs,
             read_comparison_sets(scores, named=False),
@@ -724,7 +723,7 @@ class SummaryStage(Stage):
             table = perplexities(scan_parts(folder, schemas.LogProbs, views.TEXT), reference)
             sink(table, run.path("perplexities"), schemas.Perplexities)
 
-    def _roll_up(self, controls: pl.LazyFrame | None) -> pl.DataFrame:
+    def _roll_up(self, controls: pl.LazyFrame | None, runs: pl.DataFrame) -> pl.DataFrame:
         audit, run = self.audit, self.audit.run
         extracted: pl.LazyFrame = schemas.ExtractedDocuments.create_empty(lazy=True)
         if run.path("extracted_documents").exists():
@@ -736,7 +735,7 @@ class SummaryStage(Stage):
         rows = rollup(
             asked_targets(audit),
             run.scan("scores"),
-            run.scan("features"),
+            runs,
             run.scan("verdicts"),
             audit.plan,
             extracted=extracted,

@@ -22,7 +22,7 @@ from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import cause_of, digest_folder
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.asking import texts_for
-from mia_batch.pipeline.stages.extraction import passages_of
+from mia_batch.pipeline.stages.extraction import passages_of, runs_of
 from mia_batch.schemas import Known
 from mia_batch.tables import sink
 
@@ -63,7 +63,8 @@ class KnownStage(Stage):
 
     @property
     def _passages(self) -> pl.DataFrame:
-        return passages_of(self.audit).drop_nulls("passage").select("target_id", "passage")
+        passages = passages_of(self.audit, runs_of(self.audit))
+        return passages.drop_nulls("passage").select("target_id", "passage")
 
     def make(self) -> None:
         audit, passages = self.audit, self._passages
