@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from mia_batch.evidence.endpoint.client import Journal
+from mia_batch.evidence.endpoint.journal import Journal
 from mia_batch.evidence.lot import lot_numbers
 from mia_batch.evidence.parts import BLOCK_TARGETS, LOGPROB_BLOCK_TARGETS
 from mia_batch.pipeline.context import Audit

@@ -26,7 +26,7 @@ from filelock import FileLock, Timeout
 
 from mia_batch import schemas
 from mia_batch.errors import RequestError, RunFolderError, SettingsError
-from mia_batch.evidence.endpoint.client import Journal
+from mia_batch.evidence.endpoint.journal import Journal
 from mia_batch.evidence.parts import Shard, scan_parts
 from mia_batch.inference.findings import earlier_findings, lodged_findings
 from mia_batch.kernels import Rarity

@@ -18,7 +18,7 @@ from mia_batch.evidence import request
 from mia_batch.evidence.collect import Executor, LocalExecutor, OnAnswer, SampleTask, Task
 from mia_batch.evidence.dress import Rule, rule_of
 from mia_batch.evidence.endpoint import Capabilities, ClientSettings, Endpoint
-from mia_batch.evidence.endpoint.client import Journal
+from mia_batch.evidence.endpoint.journal import Journal
 from mia_batch.evidence.endpoint.wire import (
     MOST_BYTES_PER_TOKEN,
     Tokens,

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 
 from mia_batch.errors import EngineError
 from mia_batch.extras.tune import training
-from mia_batch.extras.tune.making import adapted
+from mia_batch.extras.tune.base import adapted
 from mia_batch.recipes import Recipe
 from tests.bases import save_bases
 from tests.tuning import LEARNT

@@ -14,7 +14,8 @@ from transformers import AutoModelForCausalLM
 from mia_batch.errors import EngineError
 from mia_batch.evidence.engines.registry import load_engine
 from mia_batch.evidence.request import EngineSpec
-from mia_batch.extras.tune.making import adapted, sizes
+from mia_batch.extras.tune.base import adapted
+from mia_batch.extras.tune.making import sizes
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import read_adapter
 from mia_batch.recipes import Method

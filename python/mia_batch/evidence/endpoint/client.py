@@ -1,13 +1,11 @@
-"""The client of an endpoint; answers that were paid for are on disk before they count."""
+"""The client of an endpoint: requests out, answers in, each in the journal before it counts."""
 
 import asyncio
 import json
 import queue
-import sqlite3
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, closing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
@@ -16,169 +14,18 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 from threading import Thread
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mia_batch.errors import EngineError, MiaBatchError, SettingsError
 from mia_batch.evidence.endpoint import wire
+from mia_batch.evidence.endpoint.journal import Journal
 from mia_batch.evidence.endpoint.transport import RefusedError, RequestRunner
 from mia_batch.evidence.request import Answer, Continuation, EvidenceKind, Request
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import cause_of
-from mia_batch.tables import is_followed, put_copy, temporary_path
-
-_SCHEMA = """
-PRAGMA locking_mode = EXCLUSIVE;
-PRAGMA journal_mode = WAL;
-PRAGMA synchronous = FULL;
-BEGIN IMMEDIATE;
-CREATE TABLE IF NOT EXISTS answers (
-    request BLOB NOT NULL,
-    sample INTEGER NOT NULL,
-    text TEXT NOT NULL,
-    n_tokens INTEGER,
-    finish_reason TEXT,
-    sent TEXT,
-    system_fingerprint TEXT,
-    answer TEXT,
-    reason TEXT,
-    prompt TEXT,
-    served_model TEXT,
-    PRIMARY KEY (request, sample)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS spent (tokens_in INTEGER NOT NULL, tokens_out INTEGER NOT NULL);
-INSERT INTO spent SELECT 0, 0 WHERE NOT EXISTS (SELECT * FROM spent);
-COMMIT;
-"""
-_COLUMNS = (
-    "(request, sample, text, n_tokens, finish_reason, answer, reason, prompt, sent, "
-    "system_fingerprint, served_model) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
-_ADDED = ("sent", "system_fingerprint", "answer", "reason", "prompt", "served_model")
-"""Columns that the table of an older version may lack."""
-_RESPONSES = """
-SELECT prompt, min(sample), count(*), sent, system_fingerprint, served_model FROM answers
-WHERE sent IS NOT NULL GROUP BY request, sent ORDER BY sent, prompt
-"""
-_SECONDS_BETWEEN_COPIES = 30.0
-_MOST_TIME_COPYING = 0.05  # of the time that a run takes, because the event loop waits meanwhile
-
-
-class Journal:
-    """A table of answers in an SQLite file, used by one thread of one process."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._next_copy = time.monotonic() + _SECONDS_BETWEEN_COPIES
-        with self._explained():
-            self._database = sqlite3.connect(path, timeout=1.0, isolation_level="IMMEDIATE")
-            try:
-                self._database.executescript(_SCHEMA)
-                there = {row[1] for row in self._database.execute("PRAGMA table_info(answers)")}
-                for name in (name for name in _ADDED if name not in there):
-                    self._database.execute(f"ALTER TABLE answers ADD COLUMN {name} TEXT")
-            except BaseException:
-                self._database.close()
-                raise
-
-    def find(self, request: bytes) -> dict[int, Continuation]:
-        with self._explained():
-            rows = self._database.execute(
-                "SELECT sample, CASE WHEN reason IS NULL THEN text END, n_tokens, finish_reason, "
-                "coalesce(answer, 'text'), reason FROM answers WHERE request = ?",
-                (request,),
-            ).fetchall()
-        names = ("text", "n_tokens", "finish_reason", "answer", "reason")
-        return {
-            sample: Continuation(**dict(zip(names, values, strict=True)))
-            for sample, *values in rows
-        }
-
-    def record(
-        self,
-        request: bytes,
-        found: Mapping[int, Continuation],
-        used: wire.Tokens,
-        *,
-        sent: str | None = None,
-        system_fingerprint: str | None = None,
-        prompt: str | None = None,
-        served_model: str | None = None,
-    ) -> None:
-        """Store what one HTTP answer brought and cost; on disk when this returns."""
-        rows = []
-        for sample, each in found.items():
-            said = (each.text or "", each.n_tokens, each.finish_reason, each.answer, each.reason)
-            source = (prompt, sent, system_fingerprint, served_model)
-            rows.append((request, sample, *said, *source))
-        with self._explained(), self._database:
-            self._database.executemany(f"INSERT OR IGNORE INTO answers {_COLUMNS}", rows)
-            self._database.execute(
-                "UPDATE spent SET tokens_in = tokens_in + ?, tokens_out = tokens_out + ?", used
-            )
-        if time.monotonic() >= self._next_copy and is_followed(self._path):
-            self._hand_on()
-
-    def spent(self) -> wire.Tokens:
-        with self._explained():
-            row = self._database.execute("SELECT tokens_in, tokens_out FROM spent").fetchone()
-        return wire.Tokens(*cast("tuple[int, int]", row))
-
-    def answered(self) -> dict[str, Any]:
-        """Count the requests with answers, with the times of the first and last, and by version."""
-        # Those of older versions, which kept no times, are ``undated``.
-        each = "SELECT DISTINCT request, sent, system_fingerprint FROM answers"
-        with self._explained():
-            number, dated, first, last = self._database.execute(
-                f"SELECT count(*), count(sent), min(sent), max(sent) FROM ({each})"
-            ).fetchone()
-            versions = self._database.execute(
-                f"SELECT coalesce(system_fingerprint, 'not given'), count(*) FROM ({each})"
-                " WHERE sent IS NOT NULL GROUP BY 1 ORDER BY 1"
-            ).fetchall()
-        times = {"answered": number, "undated": number - dated, "first": first, "last": last}
-        return {"times": times, "system_fingerprint": dict(versions)}
-
-    def responses(self) -> list[tuple[Any, ...]]:
-        """List the answers by time: prompt, first sample, samples, time, version and model."""
-        with self._explained():
-            return self._database.execute(_RESPONSES).fetchall()
-
-    def _hand_on(self) -> None:
-        """Give a copy to who keeps the folder elsewhere, too; seldom where that takes long."""
-        start = time.monotonic()
-        copy = temporary_path(self._path)
-        try:
-            with self._explained(), closing(sqlite3.connect(copy)) as database:
-                database.execute("PRAGMA journal_mode = OFF")  # else it has a file of its own
-                self._database.backup(database)
-            put_copy(self._path, copy)
-        finally:
-            copy.unlink(missing_ok=True)
-        end = time.monotonic()
-        pause = max(_SECONDS_BETWEEN_COPIES, (end - start) / _MOST_TIME_COPYING)
-        self._next_copy = end + pause
-
-    def close(self) -> None:
-        self._database.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise EngineError(
-                f"the journal of answers {self._path} cannot be used ({error}); free disk space, "
-                "or end the other run that holds it, and give the same command again"
-            ) from error
 
 
 def identify(request: Request, sample_identity: Mapping[str, object]) -> bytes:

@@ -7,7 +7,7 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import inf, isfinite
@@ -18,24 +18,15 @@ from urllib.request import proxy_bypass
 
 from mia_batch.errors import EngineError
 from mia_batch.evidence.endpoint import wire
+from mia_batch.evidence.endpoint.journal import Journal
+from mia_batch.evidence.endpoint.wire import Reply
 
 if TYPE_CHECKING:
     import httpx
 
-    from mia_batch.evidence.endpoint.client import Journal
-
 _SECONDS_TO_CONNECT = 30.0
 _MOST_BYTES = 16 << 20  # no honest answer is as large
 _WINDOWS = {"gzip": 31, "x-gzip": 31, "deflate": 15}  # of zlib, by content coding
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """An HTTP answer that came whole."""
-
-    status: int
-    headers: Mapping[str, str]  # found by names in lower case
-    body: bytes  # unpacked
 
 
 class UnansweredError(Exception):

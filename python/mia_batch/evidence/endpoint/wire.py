@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
@@ -19,9 +19,6 @@ from mia_batch.errors import SettingsError
 from mia_batch.evidence.request import Answer, Continuation, FinishReason, Request
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import cause_of
-
-if TYPE_CHECKING:
-    from mia_batch.evidence.endpoint.transport import Reply
 
 _SHORTEST_SECRET = 8  # a shorter key, such as "x" for a server that wants none, is in many words
 CHAT_INSTRUCTION = (
@@ -250,6 +247,16 @@ class Ledger:
 
 
 # What replies say.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """An HTTP answer that came whole."""
+
+    status: int
+    headers: Mapping[str, str]  # found by names in lower case
+    body: bytes  # unpacked
+
 
 _LONGEST = 300
 _LONGEST_TOKEN = 256  # characters; the longest of usual tokenizers have 128

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from importlib.resources import files
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -18,11 +17,9 @@ from mia_batch.corpus.files import FORMATS, Reading, find_files
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.extras.privacy.inversion.figures import part
 from mia_batch.extras.privacy.measures import exposures, unlearnt_exposure
+from mia_batch.extras.privacy.opened import Opened
 from mia_batch.extras.privacy.plan import Plan
 from mia_batch.recipes import in_half
-
-if TYPE_CHECKING:
-    from mia_batch.extras.privacy.audit import Opened
 
 _DATA = json.loads(files("mia_batch.extras.privacy").joinpath("privlm.json").read_text("utf-8"))
 

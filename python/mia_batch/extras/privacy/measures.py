@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from math import exp, expm1, inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -21,13 +21,11 @@ from scipy.optimize import brentq
 from scipy.special import gammaln
 from scipy.stats import beta, binom, kstest, skewnorm, spearmanr
 
+from mia_batch.extras.privacy.opened import Opened
 from mia_batch.extras.privacy.plan import Plan, Task, Variant
 from mia_batch.extras.tune.making import Made
 from mia_batch.stats import Flags, Floats
 from mia_batch.stats.intervals import cluster_means, ratio_of_sums
-
-if TYPE_CHECKING:
-    from mia_batch.extras.privacy.audit import Opened
 
 _MOST = 50.0  # no epsilon is looked for above
 _SHARES = np.linspace(0.1, 1, 10)  # of texts about which a guess is made

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Sampler
 from transformers.trainer_utils import get_last_checkpoint
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.extras.tune.making import FORMS, Making, adapted, longest_text, n_checkpoints
+from mia_batch.extras.tune.base import FORMS, TrainingTexts, adapted, longest_text, n_checkpoints
 from mia_batch.recipes import Form, Recipe
 
 if TYPE_CHECKING:
@@ -368,7 +368,7 @@ _GRADIENTS_AT_ONCE = 1 << 29  # numbers, 2 GiB in float32, of the gradients of s
 _LARGE = 1_000_000_000  # weights, from which activations are computed again, not kept
 
 
-def train(making: Making, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
+def train(making: TrainingTexts, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
     recipe = making.recipe
     transformers.set_seed(recipe.seed)
     on_gpu = torch.cuda.is_available()

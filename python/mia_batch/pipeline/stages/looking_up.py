@@ -16,8 +16,8 @@ import polars as pl
 
 from mia_batch.diagnostics.preflight import count_in
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.endpoint.transport import Reply, Transport, UnansweredError
-from mia_batch.evidence.endpoint.wire import ClientSettings
+from mia_batch.evidence.endpoint.transport import Transport, UnansweredError
+from mia_batch.evidence.endpoint.wire import ClientSettings, Reply
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import cause_of, digest_folder
 from mia_batch.pipeline.stages import Stage

@@ -20,7 +20,7 @@ from mia_batch.schemas import Rollup
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from mia_batch.report.html.page import Contents
+    from mia_batch.report.html.contents import Contents
 
 
 _MOST = 1_500

@@ -21,7 +21,7 @@ from mia_batch.schemas import Metrics
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from mia_batch.report.html.page import Contents
+    from mia_batch.report.html.contents import Contents
 
 MOST_CURVES = 8
 _COLOURS = ("#0b57b5", "#b5390b", "#2d7d46", "#7b3fa0", "#8a6d00", "#4a5563", "#a0245e", "#00727a")

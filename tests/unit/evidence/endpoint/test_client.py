@@ -20,7 +20,8 @@ import pytest
 
 from mia_batch.errors import EngineError, MiaBatchError
 from mia_batch.evidence.endpoint import client as journals
-from mia_batch.evidence.endpoint.client import Journal, embed_at, identify, vectors_of
+from mia_batch.evidence.endpoint.client import embed_at, identify, vectors_of
+from mia_batch.evidence.endpoint.journal import Journal
 from mia_batch.evidence.endpoint.wire import Tokens
 from mia_batch.evidence.request import Continuation
 from mia_batch.tables import followed

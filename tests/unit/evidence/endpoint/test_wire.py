@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.endpoint import Capabilities, ClientSettings, wire
-from mia_batch.evidence.endpoint.transport import Reply
+from mia_batch.evidence.endpoint.wire import Reply
 from mia_batch.evidence.request import Continuation
 from tests.unit.evidence.endpoint.asking import KEY
 

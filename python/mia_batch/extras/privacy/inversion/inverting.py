@@ -3,118 +3,41 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from mia_batch.corpus import ColumnNames, read_documents
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.evidence.endpoint import ClientSettings
 from mia_batch.extras.privacy.inversion import figures
-from mia_batch.extras.privacy.inversion.models import attack, embed_all, infer, open_embedder, train
-from mia_batch.extras.tune.making import Made, Making, longest_text, made_of, why_no_finetuning
+from mia_batch.extras.privacy.inversion.decoders import (
+    check_context,
+    decoder_tokenizer,
+    new_decoder,
+)
+from mia_batch.extras.privacy.inversion.models import (
+    InverterMaking,
+    attack,
+    embed_all,
+    infer,
+    open_embedder,
+)
+from mia_batch.extras.tune.making import Made, made_of, why_no_finetuning
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.models.weights import cause_of, check_model, quiet, tokenizer_source
 from mia_batch.observer import Observer
 from mia_batch.recipes import RECIPES, Recipe
 from mia_batch.schemas import Inversion, InversionTexts
-from mia_batch.tables import sink, system_errors, temporary_path, write_text
+from mia_batch.tables import sink, system_errors, write_text
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    pass
 
 __all__ = ["Inverted", "invert"]
-
-_AROUND = 2  # tokens: the embedding before a text, and its end
-_HIDDEN, _LAYERS, _HEADS = 192, 2, 4
-
-
-def decoder_tokenizer(model: str, revision: str | None = None) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a decoder or, for a new one, of the embedder; it can end a text."""
-    from transformers import AutoTokenizer
-
-    source, revision = tokenizer_source(model, revision)
-    how = {"revision": revision, "trust_remote_code": False}
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source, **how)
-    except Exception as error:  # every library behind a tokenizer raises its own kind
-        raise SettingsError(
-            f"the tokenizer of {model!r} cannot be loaded ({cause_of(error)}); name a 'decoder'"
-        ) from error
-    if tokenizer.eos_token is None:
-        tokenizer.eos_token = tokenizer.sep_token
-    if tokenizer.eos_token is None:
-        raise SettingsError(
-            f"the tokenizer of {model!r} has no token that ends a text; name a 'decoder'"
-        )
-    return tokenizer
-
-
-def check_context(decoder: str, recipe: Recipe) -> None:
-    from transformers import AutoConfig
-
-    check_model(decoder)
-    config = AutoConfig.from_pretrained(decoder, trust_remote_code=False)
-    wanted = recipe.max_tokens + _AROUND
-    if (longest := longest_text(config, replace(recipe, max_tokens=wanted))) < wanted:
-        raise SettingsError(
-            f"the decoder {decoder!r} has a context of {longest:,} tokens, too short for texts of "
-            f"{recipe.max_tokens:,}; take at most {longest - _AROUND:,} as max_tokens"
-        )
-
-
-@quiet()
-def new_decoder(folder: Path, tokenizer: PreTrainedTokenizerBase, tokens: int, seed: int) -> None:
-    """Write an untrained GPT-2 for texts of so many tokens, unless it is there already."""
-    if folder.exists():
-        return
-    import torch
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = GPT2Config(
-        vocab_size=len(tokenizer),
-        n_positions=tokens + _AROUND,
-        n_embd=_HIDDEN,
-        n_layer=_LAYERS,
-        n_head=_HEADS,
-        initializer_range=0.1,  # narrow layers learn slowly from the usual 0.02
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    unfinished = temporary_path(folder)
-    with system_errors(folder):
-        try:
-            with torch.random.fork_rng():
-                torch.manual_seed(seed)
-                model: Any = GPT2LMHeadModel(config)
-            model.save_pretrained(unfinished)
-            tokenizer.save_pretrained(unfinished)
-            unfinished.replace(folder)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
-
-
-@dataclass(frozen=True, kw_only=True)  # without slots: digests are kept
-class InverterMaking(Making):
-    """A decoder to start from, auxiliary texts and their embeddings, a row each."""
-
-    embeddings: NDArray[np.float32]
-
-    @cached_property
-    def made_from(self) -> dict[str, Any]:
-        content = np.ascontiguousarray(self.embeddings)
-        return {**super().made_from, "embeddings": sha256(content.tobytes()).hexdigest()}
-
-    def train(self, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
-        return train(self, work, say)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -17,13 +18,11 @@ from torch import nn
 
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.endpoint import ClientSettings
+from mia_batch.extras.tune.making import Making
 from mia_batch.extras.tune.training import fit, padded
 from mia_batch.models import weights as checkpoints
 from mia_batch.observer import Observer
 from mia_batch.tables import READ_ERRORS, write_table
-
-if TYPE_CHECKING:
-    from mia_batch.extras.privacy.inversion.inverting import InverterMaking
 
 _TOKENS_AT_ONCE = 8192
 _NO_LIMIT = 10**9
@@ -302,6 +301,21 @@ def _greedy(decoder: Any, embeddings: torch.Tensor, tokens: int, end: int) -> li
         states = decoder.get_input_embeddings()(chosen)[:, None]
     rows: list[list[int]] = torch.stack(found, 1).tolist()
     return [row[: row.index(end)] if end in row else row for row in rows]
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots: digests are kept
+class InverterMaking(Making):
+    """A decoder to start from, auxiliary texts and their embeddings, a row each."""
+
+    embeddings: NDArray[np.float32]
+
+    @cached_property
+    def made_from(self) -> dict[str, Any]:
+        content = np.ascontiguousarray(self.embeddings)
+        return {**super().made_from, "embeddings": sha256(content.tobytes()).hexdigest()}
+
+    def train(self, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
+        return train(self, work, say)
 
 
 def attack(
