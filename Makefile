@@ -109,6 +109,7 @@ lint:
 	@$(STEP) --quiet "Words that say too little" .ci/words
 	@$(STEP) --quiet "Docstrings: pydoclint" pydoclint --quiet python/mia_batch
 	@$(STEP) --quiet "Import contract: lint-imports" lint-imports
+	@$(STEP) --quiet "No circles within rooms: lint-imports" lint-imports --config .ci/circles.ini
 
 types:
 	@$(STEP) --quiet "Types: mypy" mypy

@@ -30,17 +30,26 @@ from mia_batch.pipeline import custody, journal, lodging
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import target_plan, with_files
 from mia_batch.pipeline.finished import REPORT, has_report, try_report
-from mia_batch.pipeline.responses import write_responses
-from mia_batch.pipeline.run import ORDER, Manifest, Run, record_requests, run_timed
+from mia_batch.pipeline.folder import ORDER, Manifest, RunFolder
+from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.sessions import speed_key, spent_sentence
-from mia_batch.pipeline.stages import Stage, asking, damage_set_aside, judging, repair
+from mia_batch.pipeline.stages import (
+    Stage,
+    asking,
+    damage_set_aside,
+    judging,
+    repair,
+    run_timed,
+)
 from mia_batch.pipeline.stages.comparing import FeaturesStage, RarityStage
 from mia_batch.pipeline.stages.cutting import TargetsStage
 from mia_batch.pipeline.stages.dressing import DressStage
 from mia_batch.pipeline.stages.extraction import ControlsStage, ExtractionStage, RecitalsStage
 from mia_batch.pipeline.stages.looking_up import KnownStage
 from mia_batch.pipeline.stages.questions import models_of
+from mia_batch.pipeline.stages.responses import write_responses
 from mia_batch.pipeline.stages.tuned import GenerationsStage, TuningStage
+from mia_batch.pipeline.timing import record_requests
 from mia_batch.places import is_url, mirrored
 from mia_batch.prompts import RunModel
 from mia_batch.report import earlier_sentences
@@ -495,7 +504,7 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
         stages = stages_of(audit)
         if audit.shard is not None:
             run_shard(audit, audit.shard, stages)
-            return audit.run
+            return Run(audit.run.folder)
         with audit.run.held(), damage_set_aside(stages), closing(audit.kept):
             take_up(audit, stages)
             lodging.record(audit, lodged)
@@ -509,7 +518,7 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
                 custody.record_unchanged(audit.run.folder, made)
             if (spent := spent_sentence(audit)) is not None:
                 observer.stage(spent)
-    return audit.run
+    return Run(audit.run.folder)
 
 
 def _steps(audit: Audit, stages: Sequence[Stage]) -> Iterator[tuple[Stage, Callable[[], None]]]:
@@ -598,7 +607,7 @@ def rescore(
         If an attack needs evidence that the run does not have.
     """
     changed = flattened(changed)
-    stored = dict(Run(place).manifest.settings)
+    stored = dict(RunFolder(place).manifest.settings)
     if changed.get("attacks_from") and not changed.get("attacks"):
         stored["attacks"] = None  # those of an earlier request would hide those of the file
     if changed.get("attacks_from") or changed.get("attacks"):
@@ -607,7 +616,7 @@ def rescore(
     settings = load_settings({**stored, "out": str(place), **changed}, use_config=False)
     _refuse_other_scores(settings, stored, changed)
     with mirrored(place) as folder:
-        audit = Audit.finished(Run(folder), settings, observer or Observer())
+        audit = Audit.finished(RunFolder(folder), settings, observer or Observer())
         stages = stages_of(audit)
         with audit.run.held(), damage_set_aside(stages):
             audit.manifest = audit.run.manifest
@@ -627,7 +636,7 @@ def rescore(
             audit.manifest.settings = audit.settings.model_dump(mode="json")
             audit.manifest.unchanged = ""
             _finish(audit)
-    return audit.run
+    return Run(audit.run.folder)
 
 
 _ADDED = frozenset({*VerdictSettings.model_fields, *ReportSettings.model_fields} - {"primary"})

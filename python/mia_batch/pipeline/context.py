@@ -40,7 +40,7 @@ from mia_batch.models.weights import ModelIdentity, identify_model, of_one_shape
 from mia_batch.observer import Observer
 from mia_batch.pipeline import corpora
 from mia_batch.pipeline.corpora import Corpora
-from mia_batch.pipeline.run import Manifest, Run, agree, others_at_work
+from mia_batch.pipeline.folder import Manifest, RunFolder, agree, others_at_work
 from mia_batch.plugins import extra
 from mia_batch.prompts import RunModel, View
 from mia_batch.schemas import Targets
@@ -356,7 +356,7 @@ class Audit:
     observer: Observer
     attacks: list[Attack]
     recording: Recording | None
-    run: Run
+    run: RunFolder
     manifest: Manifest = field(default_factory=Manifest)
     among: pl.Series | None = None
     turn: AbstractContextManager[object] = field(default_factory=nullcontext)
@@ -385,7 +385,7 @@ class Audit:
             settings = with_planned(settings, [attack.name for attack in attacks], begun)
             attacks = chosen_attacks(settings)
         settings = corpora.with_yardstick(corpora.with_windows(settings), attacks)
-        audit = cls(settings, observer, attacks, recording, Run(settings.folder))
+        audit = cls(settings, observer, attacks, recording, RunFolder(settings.folder))
         audit.plan = verdict_plan(settings, [attack.name for attack in audit.attacks])
         check_together(settings, audit.attacks)
         corpora.check_paths(settings)
@@ -409,7 +409,7 @@ class Audit:
         return audit
 
     @classmethod
-    def finished(cls, run: Run, settings: Settings, observer: Observer) -> Audit:
+    def finished(cls, run: RunFolder, settings: Settings, observer: Observer) -> Audit:
         manifest = run.manifest
         asked = [attack.name for attack in chosen_attacks(settings)]
         settings = with_planned(settings, asked, manifest)

@@ -16,11 +16,11 @@ from mia_batch.corpus import base_of, find_files
 from mia_batch.errors import MiaBatchError, RequestError, RunFolderError
 from mia_batch.models.weights import weights_source
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.run import (
+from mia_batch.pipeline.folder import (
     ORDER,
     PARTS,
     Manifest,
-    Run,
+    RunFolder,
     is_lock,
     read_bounded,
     reading,
@@ -88,7 +88,7 @@ def is_unchanged(folder: Path, made: str) -> bool:
         if _manifest_fault(folder) is not None:
             return False
         with reading(folder):
-            manifest = Run(folder).manifest
+            manifest = RunFolder(folder).manifest
             return bool(manifest.custody) and manifest.unchanged == _known_by(folder, made)
     except (MiaBatchError, OSError):
         return False
@@ -99,7 +99,7 @@ def record_unchanged(folder: Path, made: str) -> None:
 
 
 def _known_by(folder: Path, made: str) -> str:
-    return _hashed([made, [_stamp(folder / name) for name in sorted(files_of(Run(folder)))]])
+    return _hashed([made, [_stamp(folder / name) for name in sorted(files_of(RunFolder(folder)))]])
 
 
 def _hashed(content: object) -> str:
@@ -199,7 +199,7 @@ def seal(audit: Audit) -> None:
     manifest.write(run.folder)
 
 
-def record_file(run: Run, name: str) -> None:
+def record_file(run: RunFolder, name: str) -> None:
     """Record the hash of a file that was made from a finished run, such as its report."""
     # The root stays as it is; a run without root keeps none.
     own = {name: digest(run.folder / name)}
@@ -215,7 +215,7 @@ def _rewrite(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
         write_text(path, signed_text(stored))
 
 
-def refuse_changed(run: Run) -> None:
+def refuse_changed(run: RunFolder) -> None:
     """Refuse a finished run one of whose tables is not the one that was sealed."""
     for name, sealed in run.manifest.custody.get("tables", {}).items():
         path = run.folder / name
@@ -229,7 +229,7 @@ def refuse_changed(run: Run) -> None:
 
 def verify(place: Path | str, elsewhere: Sequence[Path] = ()) -> Checked:
     """Compare every byte of a finished run and of its inputs with what was recorded."""
-    with settled(place), reading((run := Run(place)).folder):
+    with settled(place), reading((run := RunFolder(place)).folder):
         folder = run.folder
         if (fault := _manifest_fault(folder)) is not None:
             return Checked(root="unknown", n_files=0, faults=[("run.json", fault)])
@@ -268,7 +268,7 @@ def _manifest_fault(folder: Path) -> str | None:
     """Say what is wrong with ``run.json``: its text must be what stands for its contents."""
     path = folder / "run.json"
     if not os.path.lexists(path):
-        raise RequestError(Run(folder).why_none)
+        raise RequestError(RunFolder(folder).why_none)
     if (fault := _fault_of(path)) is not None:
         return fault
     try:
@@ -285,7 +285,7 @@ def _manifest_fault(folder: Path) -> str | None:
     return None if text == signed_text(stored).encode("utf-8", "surrogatepass") else "changed"
 
 
-def files_of(run: Run) -> Iterator[str]:
+def files_of(run: RunFolder) -> Iterator[str]:
     """Names of all that is hashed in a run's folder; links to folders are not followed."""
     # Those in place of a folder of parts are: the parts may lie on another disk.
 

@@ -26,7 +26,7 @@ from mia_batch.models.weights import cause_of
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit, verdict_plan
 from mia_batch.pipeline.custody import described, record_file
-from mia_batch.pipeline.run import PARTS, TABLES, Manifest, Run
+from mia_batch.pipeline.folder import PARTS, TABLES, Manifest, RunFolder
 from mia_batch.pipeline.sessions import ask, open_session, sample_task
 from mia_batch.pipeline.stages.questions import SAMPLE, prompts_of, resumed, view_of
 from mia_batch.report.answer import answer, attack_rows, audited_books, shaded
@@ -42,7 +42,7 @@ from mia_batch.targets import cluster_names
 # What a run answers.
 
 
-def answer_of(run: Run) -> str:
+def answer_of(run: RunFolder) -> str:
     manifest, known = finished(run), known_of(run)
     primary = known.plan.primary
     if not run.scan("scores").select(pl.col(primary).count()).collect(engine="streaming").item():
@@ -53,41 +53,41 @@ def answer_of(run: Run) -> str:
     return answer(known, rollup.collect(), books=books)
 
 
-def attempts_of(run: Run) -> Attempts:
+def attempts_of(run: RunFolder) -> Attempts:
     """Count this run and the others of its texts and model, see `inference.attempts`."""
     others = run["findings"].filter(check="earlier_runs", statistic="primary")
     return Attempts(1 + others.height)
 
 
-def plan_of_answer(run: Run) -> VerdictPlan:
+def plan_of_answer(run: RunFolder) -> VerdictPlan:
     manifest = run.manifest
     return verdict_plan(stored_settings(manifest.settings), manifest.made["scores"]["attacks"])
 
 
-def known_of(run: Run) -> RunResults:
+def known_of(run: RunFolder) -> RunResults:
     attempts, plan = attempts_of(run), plan_of_answer(run)
     verdicts = attempts.verdicts(run.scan("verdicts"))
     findings = attempts.findings(run["findings"], verdicts, plan)
     return RunResults(run["metrics"], verdicts, findings, plan)
 
 
-def books_of(run: Run) -> pl.DataFrame:
+def books_of(run: RunFolder) -> pl.DataFrame:
     finished(run)
     return audited_books(_tables(run))
 
 
-def attacks_of(run: Run) -> pl.DataFrame:
+def attacks_of(run: RunFolder) -> pl.DataFrame:
     manifest = finished(run)
     known = [get(name) for name in manifest.made["scores"]["attacks"] if name in names()]
     return attack_rows(_tables(run), known, manifest.times.get("seconds"), manifest.passes)
 
 
-def table_of(runs: Sequence[Run], kind: str = "md") -> str:
+def table_of(runs: Sequence[RunFolder], kind: str = "md") -> str:
     # Runs that differ in nothing but their seed are averaged.
     return paper_table([_column(run) for run in runs], kind)
 
 
-def _column(run: Run) -> PaperColumn:
+def _column(run: RunFolder) -> PaperColumn:
     rows = attacks_of(run)
     if rows.is_empty():
         raise SettingsError(
@@ -109,7 +109,7 @@ def _column(run: Run) -> PaperColumn:
     return PaperColumn(data, model, settings.seed, rows, tuple(notes))
 
 
-def finished(run: Run, *, sealed: bool = False) -> Manifest:
+def finished(run: RunFolder, *, sealed: bool = False) -> Manifest:
     manifest = run.manifest
     judged = "verdicts" in manifest.made and run.path("rollup").exists()  # the last of its tables
     if not (manifest.custody if sealed else judged):
@@ -117,7 +117,7 @@ def finished(run: Run, *, sealed: bool = False) -> Manifest:
     return manifest
 
 
-def _tables(run: Run) -> dict[str, pl.LazyFrame]:
+def _tables(run: RunFolder) -> dict[str, pl.LazyFrame]:
     """Open the tables of a finished run, with answers that count all attempts at its texts."""
     found = {name: run.scan(name) for name in TABLES | PARTS if run.path(name).exists()}
     attempts, plan = attempts_of(run), plan_of_answer(run)
@@ -136,7 +136,7 @@ FORMATS = {"html": render, "md": as_markdown, "json": as_json, "csv": as_csv}
 REPORT = "report.html"
 
 
-def report_of(run: Run, kind: Format = "html") -> str:
+def report_of(run: RunFolder, kind: Format = "html") -> str:
     if kind == "latex":
         return table_of([run], kind)
     manifest, known = finished(run), known_of(run)
@@ -157,7 +157,7 @@ def report_of(run: Run, kind: Format = "html") -> str:
     return FORMATS[kind](contents)
 
 
-def write_report(run: Run) -> Path:
+def write_report(run: RunFolder) -> Path:
     path = run.folder / REPORT
     write_text(path, report_of(run))
     record_file(run, REPORT)
@@ -171,7 +171,7 @@ def has_report(audit: Audit) -> bool:
     return not audit.settings.report or (path.is_file() and digest(path) == known)
 
 
-def try_report(run: Run) -> str | None:
+def try_report(run: RunFolder) -> str | None:
     """Write the report of a run whose tables are sealed; if it cannot be made, say why."""
     try:
         write_report(run)
@@ -190,7 +190,7 @@ def try_report(run: Run) -> str | None:
 _MOST_SHOWN = 10
 
 
-def first_screen(run: Run) -> str:
+def first_screen(run: RunFolder) -> str:
     try:
         answered, attacks, books = answer_of(run), attacks_of(run), books_of(run)
     except MiaBatchError as error:
@@ -236,7 +236,7 @@ _EVIDENCE: dict[EvidenceKind, str]
 _EVIDENCE = {"samples": "prompts", "logprobs": "texts with log-probabilities"}
 
 
-def attack_of(runs: Sequence[Run], attack: str | None) -> str:
+def attack_of(runs: Sequence[RunFolder], attack: str | None) -> str:
     """Name the attack to compare; refuse runs whose scores of it do not compare."""
     manifests = [finished(run, sealed=True) for run in runs]
     chosen: str = attack or manifests[0].plan["primary"]
@@ -268,7 +268,7 @@ def attack_of(runs: Sequence[Run], attack: str | None) -> str:
     return chosen
 
 
-def _rests_on(run: Run, attack: str, *, borrowed_rarity: bool) -> dict[str, Any]:
+def _rests_on(run: RunFolder, attack: str, *, borrowed_rarity: bool) -> dict[str, Any]:
     """Say by name what scores of an attack rest on, apart from the model."""
     manifest = run.manifest
     known = get(attack) if attack in names() else None
@@ -354,7 +354,7 @@ def compare(
             "retrained="
         )
     given = [*folders, *(each for each in (retrained, learnt) if each is not None)]
-    runs = [Run(folder) for folder in given]
+    runs = [RunFolder(folder) for folder in given]
     if len(folders) < 2 or len({run.folder.resolve() for run in runs}) < len(runs):
         raise SettingsError(
             "a comparison needs at least two runs, each of a folder of its own; that of a "
@@ -377,7 +377,7 @@ def compare(
     return _with_keys(made, runs[0]).with_columns(attack=pl.lit(chosen))
 
 
-def _scores(runs: Sequence[Run], attack: str) -> pl.DataFrame:
+def _scores(runs: Sequence[RunFolder], attack: str) -> pl.DataFrame:
     scores = runs[0].scan("scores").filter(pl.col("role").is_in(["target", "non_member"]))
     keys = pl.col("target_id", "cluster", "document", "group").hash()
     document = cluster_names(scores.drop("group"))
@@ -400,7 +400,7 @@ def _scores(runs: Sequence[Run], attack: str) -> pl.DataFrame:
     return joined
 
 
-def _with_keys(made: pl.DataFrame, run: Run) -> pl.DataFrame:
+def _with_keys(made: pl.DataFrame, run: RunFolder) -> pl.DataFrame:
     scores = run.scan("scores")
     names = {"document": pl.col("document").str.splitn(" ", 2).struct[1], "group": pl.col("group")}
     numbers = made["unit"].drop_nulls().unique().implode()
@@ -423,7 +423,7 @@ def _with_keys(made: pl.DataFrame, run: Run) -> pl.DataFrame:
 # Samples drawn anew by the model that a run was made with, next to those that it has.
 
 
-def choose_samples(run: Run, n: int, seed: int) -> pl.DataFrame:
+def choose_samples(run: RunFolder, n: int, seed: int) -> pl.DataFrame:
     """Choose ``n`` of a run's samples at random, or all; failed ones are left out."""
     drawn = run.scan("samples").filter(pl.col("reason").is_null(), pl.col("view") != "generation")
     height = drawn.select(pl.len()).collect(engine="streaming").item()
@@ -434,7 +434,7 @@ def choose_samples(run: Run, n: int, seed: int) -> pl.DataFrame:
 
 
 def draw_again(
-    run: Run,
+    run: RunFolder,
     samples: pl.DataFrame,
     observer: Observer,
     **changed: Any,  # noqa: ANN401 - settings
@@ -458,7 +458,7 @@ def draw_again(
         changed = {"api_key_env": Settings.model_fields["api_key_env"].default} | changed
     drawn = [samples.clear().select(*SAMPLE, again="candidate")]
     with tempfile.TemporaryDirectory() as folder:
-        audit = resumed(run, observer, Run(Path(folder)), **changed)
+        audit = resumed(run, observer, RunFolder(Path(folder)), **changed)
         try:
             for (model,), rows in samples.group_by("model", maintain_order=True):
                 drawn += _draw(audit, run, str(model), rows)
@@ -467,7 +467,7 @@ def draw_again(
     return samples.join(pl.concat(drawn), on=SAMPLE, how="left").sort(SAMPLE)
 
 
-def _draw(audit: Audit, run: Run, model: str, samples: pl.DataFrame) -> list[pl.DataFrame]:
+def _draw(audit: Audit, run: RunFolder, model: str, samples: pl.DataFrame) -> list[pl.DataFrame]:
     own = pl.col("target_id").is_in(samples["target_id"].unique().implode())
     targets = run.scan("targets").filter(own).collect(engine="streaming")
     drawn: list[pl.DataFrame] = []

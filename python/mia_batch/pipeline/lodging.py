@@ -14,7 +14,7 @@ from mia_batch.evidence.lot import LOT
 from mia_batch.models.weights import digest_folder
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import root_of
-from mia_batch.pipeline.run import Run, versions
+from mia_batch.pipeline.folder import RunFolder, versions
 from mia_batch.places import is_url
 from mia_batch.settings import (
     CLASSICS,
@@ -267,7 +267,7 @@ def _keep(path: Path, plan: Mapping[str, Any]) -> None:
         write_text(path, text)
 
 
-def lodged_differences(run: Run, given: Path | None) -> tuple[str, list[str]] | None:
+def lodged_differences(run: RunFolder, given: Path | None) -> tuple[str, list[str]] | None:
     """Return the SHA-256 of the plan lodged and how a run differs; None where none was lodged."""
     manifest = run.manifest
     if given is None and not manifest.lodged:

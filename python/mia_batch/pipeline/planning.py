@@ -20,7 +20,7 @@ from mia_batch.observer import Clock, Observer
 from mia_batch.pipeline import auditing, lodging
 from mia_batch.pipeline.context import Audit, engine_columns
 from mia_batch.pipeline.custody import files_of
-from mia_batch.pipeline.run import HELD, UNWRITABLE, Run, reading
+from mia_batch.pipeline.folder import HELD, UNWRITABLE, RunFolder, reading
 from mia_batch.pipeline.sessions import is_remote, whole_cost
 from mia_batch.pipeline.stages import Stage, damage_set_aside
 from mia_batch.pipeline.stages.asking import EvidenceStage
@@ -175,7 +175,7 @@ def _copied(audit: Audit) -> Iterator[list[Stage]]:
     """Let the stages work on links to the run's files, so that they change none of the run's."""
     own = audit.run
     with TemporaryDirectory(prefix="mia-batch-") as folder:
-        audit.run = Run(Path(folder))
+        audit.run = RunFolder(Path(folder))
         for name in files_of(own) if own.folder.is_dir() else ():
             (audit.run.folder / name).parent.mkdir(parents=True, exist_ok=True)
             (audit.run.folder / name).symlink_to((own.folder / name).absolute())

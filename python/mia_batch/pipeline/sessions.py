@@ -32,7 +32,7 @@ from mia_batch.inference.findings import finding_rows
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import Measure, estimate_tokens
 from mia_batch.pipeline.context import Audit, reads_tokens
-from mia_batch.pipeline.run import asking
+from mia_batch.pipeline.timing import asking
 from mia_batch.plugins import extra
 from mia_batch.prompts import RunModel, View
 from mia_batch.report.sentences import start_sentences, worn

@@ -21,7 +21,7 @@ from mia_batch.errors import MiaBatchError, RequestError, RunFolderError
 from mia_batch.pipeline import Run
 from mia_batch.pipeline.custody import verify
 from mia_batch.pipeline.finished import report_of
-from mia_batch.pipeline.run import Manifest, signed_text
+from mia_batch.pipeline.folder import Manifest, signed_text
 from mia_batch.schemas import Comparisons
 from tests import runs
 from tests.comparing import audit_recorded, write_corpus

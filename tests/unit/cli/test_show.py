@@ -12,7 +12,8 @@ from mia_batch.attacks import defaults
 from mia_batch.cli.options import ConsoleObserver, figure, limits
 from mia_batch.cli.show import show_plan, show_run
 from mia_batch.observer import WorkerState
-from mia_batch.pipeline.run import Manifest, Run
+from mia_batch.pipeline.folder import Manifest
+from mia_batch.pipeline.run import Run
 from mia_batch.schemas import Findings, Metrics, Role, Rollup, Scores, Targets, Unscored, Verdicts
 from mia_batch.settings import load_settings
 

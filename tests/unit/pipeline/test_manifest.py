@@ -13,10 +13,10 @@ import pytest
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.parts import Shard
 from mia_batch.observer import Clock, Observer
-from mia_batch.pipeline import Run, plan, planning
-from mia_batch.pipeline import run as times
+from mia_batch.pipeline import Run, plan, planning, timing
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.run import Manifest, others_at_work
+from mia_batch.pipeline.folder import Manifest, others_at_work
+from mia_batch.pipeline.stages import run_timed
 from mia_batch.settings import load_settings
 from tests.processes import wait_until
 from tests.runs import audit_books, planned, rescore, write_books
@@ -26,8 +26,8 @@ from tests.runs import audit_books, planned, rescore, write_books
 def called(tmp_path, monkeypatch):
     """Take steps of stages, each in two seconds; the manifest is stored before as it is."""
     clock, days = iter(range(0, 1000, 2)), iter(f"day {number}" for number in range(1, 9))
-    monkeypatch.setattr("mia_batch.pipeline.run.time.monotonic", lambda: next(clock))
-    monkeypatch.setattr(times, "_now", lambda: next(days))
+    monkeypatch.setattr("mia_batch.pipeline.stages.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr(timing, "now", lambda: next(days))
 
     def call(*steps, **content):
         manifest = Manifest(evidence={"x": 1}, **content)
@@ -36,7 +36,7 @@ def called(tmp_path, monkeypatch):
         audit.run = Run(tmp_path)
         audit.manifest.write(tmp_path)
         named: Any = [(SimpleNamespace(name=name, doing=name), step) for name, step in steps]
-        times.run_timed(audit, named)
+        run_timed(audit, named)
         return audit.manifest.times
 
     return call
@@ -78,9 +78,9 @@ def test_times_are_kept_while_nothing_changes_and_added_up_when_something_does(
 ):
     write_books(tmp_path)
     clock = iter(range(1000))
-    monkeypatch.setattr("mia_batch.pipeline.run.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("mia_batch.pipeline.stages.time.monotonic", lambda: next(clock))
     days = iter(f"2026-01-{day:02}" for day in range(1, 32))
-    monkeypatch.setattr(times, "_now", lambda: next(days))
+    monkeypatch.setattr(timing, "now", lambda: next(days))
     first = audit_books(tmp_path / "run", tmp_path).manifest
     assert first.times["seconds"]["scores"] == 3.0  # looked ahead, checked and ran
     assert (first.times["begin"], first.times["end"]) == ("2026-01-01", "2026-01-02")
@@ -224,18 +224,18 @@ def test_shards_change_a_manifest_in_turns_each_from_what_all_have_stored(tmp_pa
 
     def ask(audit: Audit, n_passes: int, seconds: float, **of_model: str) -> None:
         def step() -> None:
-            with times.asking(audit), audit.settling():
+            with timing.asking(audit), audit.settling():
                 audit.agree({"source": "a", **of_model}, "target")
                 passes = audit.manifest.passes
                 passes["target text"] = passes.get("target text", 0) + n_passes
 
         stage: Any = SimpleNamespace(name="logprobs", doing="asking")
-        times.run_timed(audit, [(stage, step)])
+        run_timed(audit, [(stage, step)])
 
     clock, days = iter([0, 1.5, 2, 3, 3, 3, 3, 3]), map(str, range(10, 99))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mia_batch.pipeline.run.time.monotonic", lambda: next(clock))
-        patch.setattr(times, "_now", lambda: next(days))
+        patch.setattr("mia_batch.pipeline.stages.time.monotonic", lambda: next(clock))
+        patch.setattr(timing, "now", lambda: next(days))
         ask(one, 3, 1.5)
         one.manifest.passes["target other"] = 5  # which others do not see: it is not settled
         ask(two, 8, 1.0, tokenizer="t")

@@ -14,7 +14,7 @@ from mia_batch.observer import Observer
 from mia_batch.pipeline import Run
 from mia_batch.pipeline.auditing import stages_of
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.run import Manifest
+from mia_batch.pipeline.folder import Manifest
 from mia_batch.pipeline.stages import comparing
 from mia_batch.pipeline.stages.comparing import FeaturesStage
 from mia_batch.schemas import Prompts, Samples, Targets

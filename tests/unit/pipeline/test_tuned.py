@@ -18,7 +18,7 @@ from mia_batch.observer import Observer
 from mia_batch.pipeline import Run, context
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import verify
-from mia_batch.pipeline.run import PARTS, TABLES
+from mia_batch.pipeline.folder import PARTS, TABLES
 from mia_batch.pipeline.stages.asking import halves
 from mia_batch.pipeline.stages.questions import VIEWS
 from mia_batch.schemas import Role, Targets

@@ -12,11 +12,12 @@ from mia_batch.observer import Observer
 from mia_batch.pipeline.auditing import take_up
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import seal
-from mia_batch.pipeline.run import ORDER, record_requests, run_timed
-from mia_batch.pipeline.stages import Stage, damage_set_aside
+from mia_batch.pipeline.folder import ORDER
+from mia_batch.pipeline.stages import Stage, damage_set_aside, run_timed
 from mia_batch.pipeline.stages.asking import SamplesStage, write_prompts
 from mia_batch.pipeline.stages.cutting import TargetsStage
 from mia_batch.pipeline.stages.questions import view_of
+from mia_batch.pipeline.timing import record_requests
 from mia_batch.places import mirrored
 from mia_batch.prompts import N_PARAPHRASES, View
 from mia_batch.schemas import Paraphrases, Samples, Targets

@@ -1,16 +1,20 @@
 """What a stage of an audit is: audit, dry run and repair walk the same list, see `auditing`."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from mia_batch.errors import RunFolderError
 from mia_batch.evidence.parts import Work
+from mia_batch.pipeline import timing
 from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.folder import Manifest
 from mia_batch.tables import READ_ERRORS, is_sound, is_whole, move, remove
 
-__all__ = ["Stage", "damage_set_aside", "repair"]
+__all__ = ["Stage", "damage_set_aside", "repair", "run_timed"]
 
 Part = Literal["texts", "fills", "evidence", "models", "scores", "answers"]
 """Which walks take a stage: shards stop after evidence, rounds repeat what leads from evidence to
@@ -121,6 +125,31 @@ class Stage:
     def done(self) -> None:
         self.audit.manifest.made[self.name] = self.fingerprint()
         self.audit.save()
+
+
+def run_timed(audit: Audit, steps: Iterable[tuple[Stage, Callable[[], None]]]) -> None:
+    """Take steps of stages and record how long each stage took, if anything changed."""
+    if not audit.manifest.made:  # else an older version began it
+        audit.manifest.times.setdefault("begin", timing.now())
+    seconds: defaultdict[str, float] = defaultdict(float)
+    try:
+        for stage, step in steps:
+            audit.observer.step(stage.doing)
+            start = time.monotonic()
+            try:
+                step()
+            finally:
+                seconds[stage.name] += time.monotonic() - start
+    except BaseException:
+        with suppress(RunFolderError, OSError), audit.turn:
+            stored = Manifest.of(audit.run.folder)
+            if stored and not stored.custody:
+                timing.add_seconds(stored, seconds)
+                stored.write(audit.run.folder)
+        raise
+    with audit.settling():
+        if not audit.manifest.custody:
+            timing.add_seconds(audit.manifest, seconds)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from mia_batch.features import OTHER_GROUPS, build_features, groups_of, inputs_o
 from mia_batch.inference.memory import VERBATIM_GROUP
 from mia_batch.kernels import GROUPS, RARITY_FIELDS, Rarity, RarityTable
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.run import Manifest, Run
+from mia_batch.pipeline.folder import Manifest, RunFolder
 from mia_batch.pipeline.sessions import spread
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.questions import prompt_parts, sample_parts, views_of
@@ -152,7 +152,7 @@ def _check_other(audit: Audit) -> None:
 
 def _path(audit: Audit) -> Path:
     other = audit.settings.rarity_from
-    return (audit.run if other is None else Run(other)).path("rarity")
+    return (audit.run if other is None else RunFolder(other)).path("rarity")
 
 
 def _counted(audit: Audit) -> pl.Expr | None:

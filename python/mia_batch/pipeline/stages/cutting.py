@@ -16,7 +16,7 @@ from mia_batch.inference.authors import with_authors_of_folders
 from mia_batch.kernels import count_words
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import may_cut
-from mia_batch.pipeline.run import ORDER
+from mia_batch.pipeline.folder import ORDER
 from mia_batch.pipeline.stages import Stage
 from mia_batch.schemas import SetAside, Targets
 from mia_batch.settings import Settings

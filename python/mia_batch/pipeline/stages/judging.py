@@ -31,12 +31,12 @@ from mia_batch.inference.yardstick import YARDSTICK_CHECKS, null_audit_findings,
 from mia_batch.kernels import count_words
 from mia_batch.metrics import curves, measure
 from mia_batch.pipeline.context import Audit, reads_tokens
-from mia_batch.pipeline.responses import write_responses
 from mia_batch.pipeline.sessions import start_findings
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.comparing import counted_groups, parts_digest, rule_against_dress
 from mia_batch.pipeline.stages.extraction import passages_of, runs_of
 from mia_batch.pipeline.stages.questions import STAGE_VIEWS, models_of, prompts_of, views_of
+from mia_batch.pipeline.stages.responses import write_responses
 from mia_batch.prompts import RunModel, View
 from mia_batch.report import preflight_sentences
 from mia_batch.report.sentences import gate_sentence, power_sentences

@@ -14,7 +14,7 @@ from mia_batch.evidence.request import EvidenceKind
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import may_cut
-from mia_batch.pipeline.run import PARTS, Run
+from mia_batch.pipeline.folder import PARTS, RunFolder
 from mia_batch.prompts import SHADOW, Decode, RunModel, View, sample_seed
 from mia_batch.settings import Settings, stored_settings
 
@@ -229,9 +229,9 @@ _ASKED = {"cut": pl.UInt32, "context": pl.String, "text": pl.String, "seed": pl.
 
 
 def resumed(
-    run: Run,
+    run: RunFolder,
     observer: Observer | None = None,
-    work: Run | None = None,
+    work: RunFolder | None = None,
     **changed: Any,  # noqa: ANN401 - settings
 ) -> Audit:
     manifest = run.manifest
@@ -239,7 +239,7 @@ def resumed(
     return Audit(settings, observer or Observer(), [], None, work or run, manifest)
 
 
-def prompts_of(run: Run, view: View, targets: pl.DataFrame) -> pl.DataFrame:
+def prompts_of(run: RunFolder, view: View, targets: pl.DataFrame) -> pl.DataFrame:
     of_view = (pl.col("model") == view.model) & (pl.col("view") == view.name)
     wanted = of_view & pl.col("target_id").is_in(targets["target_id"].implode())
     prompts = run.scan("prompts").filter(wanted, pl.col("reason").is_null())
@@ -247,7 +247,7 @@ def prompts_of(run: Run, view: View, targets: pl.DataFrame) -> pl.DataFrame:
     return view.resolve(prompts.collect(engine="streaming"), targets.select(columns))
 
 
-def answers_of(run: Run, targets: pl.DataFrame) -> pl.DataFrame:
+def answers_of(run: RunFolder, targets: pl.DataFrame) -> pl.DataFrame:
     """Open the samples of some targets with what was asked: ``cut``, ``context``, ``text``."""
     # ``seed`` is null where the answer was recorded, or is the most likely one.
     audit = resumed(run)

@@ -1,0 +1,441 @@
+"""A run is a folder: its tables, ``run.json`` with what made them, and who may use it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import platform
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from functools import cache
+from hashlib import sha256
+from importlib import metadata
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+import dataframely as dy
+import polars as pl
+from filelock import FileLock, Timeout
+
+from mia_batch import schemas
+from mia_batch.errors import RequestError, RunFolderError, SettingsError
+from mia_batch.evidence.parts import Shard, scan_parts
+from mia_batch.inference.findings import earlier_findings, lodged_findings
+from mia_batch.kernels import Rarity
+from mia_batch.places import fetched, is_url
+from mia_batch.tables import has_too_many_values, remove_unfinished, scan, write_text
+
+_FORMAT = 3
+_PACKAGES = ("mia-batch", "polars", "numpy", "torch", "transformers", "tokenizers", "httpx")
+_OTHER = "give another folder"
+_MOST_MANIFEST_BYTES = 64 << 20  # a hash for each of half a million files
+
+
+def read_bounded(path: Path) -> bytes:
+    """Read ``run.json``, which may be a stranger's; `ValueError` where it would fill the memory."""
+    if not path.is_file() and path.exists():
+        raise ValueError("it is no regular file")
+    with path.open("rb") as stream:
+        content = stream.read(_MOST_MANIFEST_BYTES + 1)
+    if len(content) > _MOST_MANIFEST_BYTES or has_too_many_values(content):
+        raise ValueError("it is larger than that of any run")
+    return content
+
+
+@dataclass(slots=True, kw_only=True)
+class Manifest:
+    """The contents of ``run.json``: what made a run's tables; docs/tables.md says it in full."""
+
+    format: int = _FORMAT
+    evidence: dict[str, Any] = field(default_factory=dict)  # settings that change a sample
+    engine_choice: str = ""
+    models: dict[str, dict[str, Any]] = field(default_factory=dict)
+    engines: dict[str, Any] = field(default_factory=dict)  # by kind of evidence and model
+    settings: dict[str, Any] = field(default_factory=dict)  # of the latest request
+    input: dict[str, Any] = field(default_factory=dict)
+    targets: dict[str, int] = field(default_factory=dict)
+    passes: dict[str, int] = field(default_factory=dict)  # by model and view
+    plan: dict[str, Any] = field(default_factory=dict)  # as it was before the first score
+    made: dict[str, Any] = field(default_factory=dict)  # by stage, what its tables were made from
+    failed: dict[str, Any] = field(default_factory=dict)
+    inputs: dict[str, dict[str, str]] = field(default_factory=dict)  # SHA-256 by setting and file
+    custody: dict[str, Any] = field(default_factory=dict)  # empty while the run is not finished
+    times: dict[str, Any] = field(default_factory=dict)
+    requests: dict[str, Any] = field(default_factory=dict)
+    controls: dict[str, Any] = field(default_factory=dict)
+    lodged: dict[str, Any] = field(default_factory=dict)  # the plan that was given, what differs
+    replaced: list[dict[str, Any]] = field(default_factory=list)  # answers taken away, and by what
+    dress: dict[str, Any] = field(default_factory=dict)  # of answers, and the rule against it
+    earlier: dict[str, dict[str, Any]] = field(default_factory=dict)  # other runs, by folder
+    unchanged: str = ""  # what a finished run is known by, see `custody.is_unchanged`
+    stored: str = field(default="", init=False, repr=False, compare=False)  # its text on disk
+
+    @classmethod
+    def of(cls, folder: Path) -> Manifest | None:
+        path = folder / "run.json"
+        try:
+            text = read_bounded(path).decode()
+            stored = json.loads(text)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError, RecursionError) as error:
+            cause = getattr(error, "strerror", None) or error
+            raise RunFolderError(f"{path} cannot be read ({cause}); give another folder") from None
+        if not isinstance(stored, dict) or "evidence" not in stored:
+            raise RunFolderError(f"{path} is not a run's manifest; give another folder")
+        if (made_by := stored.get("format", 1)) != _FORMAT:
+            raise RunFolderError(
+                f"{folder} was made by another version of mia-batch (format {made_by} of its "
+                f"tables, this version has {_FORMAT}); use that version for it, or audit into "
+                "another folder, to which its samples can be given as --samples-from"
+            )
+        empty = cls()
+        for name in _names():
+            wanted = type(getattr(empty, name))
+            if not isinstance(value := stored.get(name, wanted()), wanted):
+                what = f"{name!r} is of type {type(value).__name__} instead of {wanted.__name__}"
+                raise RunFolderError(f"{path} is not as mia-batch writes it ({what}); {_OTHER}")
+        manifest = cls(**{name: stored[name] for name in _names() if name in stored})
+        manifest.stored = text
+        return manifest
+
+    def write(self, folder: Path) -> None:
+        self.stored = self._text
+        write_text(folder / "run.json", self.stored)
+
+    @property
+    def is_as_stored(self) -> bool:
+        """Whether a finished run has come out as its ``run.json`` says, by the same programs."""
+        return bool(self.custody) and self.stored == self._text
+
+    @property
+    def _text(self) -> str:
+        content = {name: getattr(self, name) for name in _names()}
+        return signed_text(content | {"versions": versions()})
+
+
+def _names() -> list[str]:
+    return [item.name for item in fields(Manifest) if item.init]
+
+
+def signed_text(content: Mapping[str, Any]) -> str:
+    """Return the one text that stands for these contents; it ends with the SHA-256 of the rest."""
+    unsigned = {name: value for name, value in content.items() if name != "sha256"}
+    text = json.dumps(unsigned, indent=2, ensure_ascii=False)
+    digest = sha256(f"{text}\n".encode()).hexdigest()
+    return f'{text[:-2]},\n  "sha256": "{digest}"\n}}\n'
+
+
+def agree(known: dict[str, Any], wanted: Mapping[str, Any], folder: Path, of: str = "") -> None:
+    """Record what evidence or a model is made with; refuse all that differs from before."""
+    differing = [
+        f"{name + part!r}{of} was {old!r}, is now {new!r}"
+        for name, value in wanted.items()
+        if name in known and not _same(known[name], value)
+        for part, old, new in [_apart(known[name], value)]
+    ]
+    if differing:
+        raise SettingsError(
+            f"{folder} holds evidence made with other settings: {'; '.join(differing)}; "
+            "give the old values, or choose another --out"
+        )
+    known |= wanted
+
+
+def _apart(old: Any, new: Any) -> tuple[str, Any, Any]:  # noqa: ANN401 - of JSON
+    """Name and take the first part that differs; a model's name needs none."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        parts = ((f" {key}", old.get(key), new.get(key)) for key in [*new, *old])
+        part, old, new = next(each for each in parts if each[1] != each[2])
+        return part.replace(" name", ""), old, new
+    return "", old, new
+
+
+def _same(old: object, new: object) -> bool:
+    """Tell whether two values mean the same; of models, the digest counts where both have one."""
+    if isinstance(old, dict) and isinstance(new, dict) and old.get("digest") and new.get("digest"):
+        return bool(old["digest"] == new["digest"])
+    return old == new
+
+
+@cache  # they took most of the time of writing a small manifest
+def versions() -> dict[str, str | None]:
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        found[package] = None
+        with suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
+
+
+# Who may use a run's folder: one run, readers, or the shards of a run.
+#
+# Locks are the system's own (flock), so they end with their process, however it ends. ``.lock`` is
+# held by a run alone and shared by readers; shards hold it in turns, while they make or store what
+# all of them share. ``.shard-I-of-N.lock`` is held by a shard as long as it lives, and taken only
+# by who has ``.lock``: a run or a reader that has ``.lock`` and finds no live shard has the
+# folder.
+
+_LOCK, _SHARD_LOCKS = ".lock", ".shard-*.lock"
+_NAMES = re.compile(r"\.lock|\.shard-(\d+)-of-(\d+)\.lock")
+HELD = "{} is held by another live run; wait for it, or choose another --out for another audit"
+UNWRITABLE = "{} cannot be written ({}); choose another --out"
+_SECONDS_OF_A_LOOK = 1.0  # to wait for a lock that is held while a manifest is stored or read
+_MOST_NEAR = 1000  # run folders whose names are compared with a mistyped one
+
+
+def is_lock(name: str) -> bool:
+    return _NAMES.fullmatch(name) is not None
+
+
+@contextmanager
+def reading(
+    folder: Path, refusal: str = "{} is held by a live run, so it has no root; wait for it"
+) -> Iterator[None]:
+    """Keep a folder as it is; raises `RunFolderError` if a live run or shard holds it."""
+    with ExitStack() as closing:
+        lock = folder / _LOCK
+        with suppress(OSError):  # where there is no lock, nobody has held the folder
+            if not lock.is_file():  # opening a pipe would wait for a writer
+                raise FileNotFoundError(lock)
+            stream = closing.enter_context(lock.open("rb"))
+            if not _shares(stream) or others_at_work(folder):
+                raise RunFolderError(refusal.format(folder))
+        yield
+
+
+def others_at_work(folder: Path, shard: Shard | None = None) -> list[Shard]:
+    found = []
+    for path in folder.glob(_SHARD_LOCKS):
+        named = _NAMES.fullmatch(path.name)
+        if named is None or (one := Shard(*map(int, named.groups()))) == shard:
+            continue
+        with suppress(FileNotFoundError), path.open("rb") as stream:
+            if not _shares(stream):
+                found.append(one)
+    return sorted(found, key=lambda one: (one.of, one.number))
+
+
+def _shares(lock: IO[bytes]) -> bool:
+    """Take a lock with others that only look; tell whether it was free."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _wait_for(turn: FileLock, folder: Path, say: Callable[[str], None]) -> None:
+    said = False
+    while not turn.is_locked:
+        try:
+            turn.acquire(timeout=_SECONDS_OF_A_LOOK)
+        except Timeout:
+            if not (others := others_at_work(folder)):
+                raise RunFolderError(HELD.format(folder)) from None
+            if not said:
+                one = f"{'one of ' * (len(others) > 1)}{_named(others)}"
+                say(f"waiting for what all shards need, which {one} makes")
+            said = True
+
+
+def _named(shards: list[Shard]) -> str:
+    return f"shard{'s' * (len(shards) > 1)} {', '.join(map(str, shards))}"
+
+
+# The folder and its tables.
+
+TABLES: dict[str, type[dy.Schema]] = {  # tables that are one file each
+    "targets": schemas.Targets,
+    "set_aside": schemas.SetAside,
+    "findings": schemas.Findings,
+    "blind": schemas.Blind,
+    "blind_metrics": schemas.Metrics,
+    "rarity": Rarity,
+    "responses": schemas.Responses,
+    "scores": schemas.Scores,
+    "unscored": schemas.Unscored,
+    "metrics": schemas.Metrics,
+    "verdicts": schemas.Verdicts,
+    "extraction": schemas.Extraction,
+    "extracted_documents": schemas.ExtractedDocuments,
+    "controls": schemas.Controls,
+    "known": schemas.Known,
+    "rollup": schemas.Rollup,
+    "curves": schemas.Curves,
+    "perplexities": schemas.Perplexities,
+    "bounds": schemas.Bounds,
+}
+
+PARTS: dict[str, type[dy.Schema]] = {  # tables that are folders of parts
+    "prompts": schemas.Prompts,
+    "samples": schemas.Samples,
+    "features": schemas.Features,
+    "logprobs": schemas.LogProbs,
+}
+
+ORDER = "order"
+"""The targets table in the order of asking, while a run goes on."""
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class RunFolder:
+    """A run's folder and its tables, each read from disk when it is asked for.
+
+    Parameters
+    ----------
+    folder
+        A folder, or an address such as ``s3://bucket/run``, whose files are fetched then.
+
+    Attributes
+    ----------
+    folder
+        Where everything lies.
+    """
+
+    folder: Path
+
+    def __init__(self, folder: Path | str) -> None:
+        object.__setattr__(self, "folder", fetched(folder))
+        if is_url(folder):
+            for name in PARTS:  # a store has no empty folders
+                self.path(name).mkdir(exist_ok=True)
+
+    def path(self, name: str) -> Path:
+        """File of a table, or folder of its parts."""
+        return self.folder / (name if name in PARTS else f"{name}.parquet")
+
+    def scan(self, name: str) -> pl.LazyFrame:
+        """Open one of ``TABLES``, or all parts of one of ``PARTS`` in the order of their blocks.
+
+        Raises `RequestError` for any other name, `RunFolderError` if the table cannot be read.
+        """
+        if name in PARTS:
+            return scan_parts(self.path(name), PARTS[name])
+        if name in TABLES:
+            return scan(self.path(name), TABLES[name])
+        known = ", ".join([*TABLES, *PARTS])
+        raise RequestError(f"a run has no table {name!r}; its tables are {known}")
+
+    @property
+    def order(self) -> Path:
+        """File of the targets in the order of asking; of a recording, that of the corpus."""
+        drawn = self.path(ORDER)
+        return drawn if drawn.exists() else self.path("targets")
+
+    @property
+    def engine_log(self) -> Path:
+        """What the engines' libraries printed."""
+        return self.folder / "engine.log"
+
+    @property
+    def manifest(self) -> Manifest:
+        """What made the tables; see `check`."""
+        return self.check()
+
+    def check(self) -> Manifest:
+        """Return what made the tables.
+
+        Raises `RunFolderError` if there is no run here, or ``run.json`` cannot be read.
+        """
+        if (found := Manifest.of(self.folder)) is None:
+            raise RunFolderError(self.why_none)
+        return found
+
+    @property
+    def why_none(self) -> str:
+        """Say that no run is here, and name the run in the folder or in ``runs`` most like it."""
+        places = (each.glob("*/run.json") for each in (self.folder, Path("runs")))
+        near = {str(path.parent) for path in islice(chain(*places), _MOST_NEAR)}
+        such = (
+            f", such as {each}" for each in get_close_matches(str(self.folder), sorted(near), 1, 0)
+        )
+        why = "holds no run: there is no run.json in it"
+        if not self.folder.is_dir():
+            why = "is a file, no run" if self.folder.exists() else "does not exist"
+        return f"{self.folder} {why}; give the folder of a run{''.join(such)}"
+
+    def refuse(self, fault: str) -> NoReturn:
+        """Say what is wrong with a run that is not finished, and whether it is alive."""
+        again = "give the audit's command again, which goes on"
+        with reading(self.folder, f"{{}} {fault}, for a live run works in it; wait for its end"):
+            raise RunFolderError(f"{self.folder} {fault}; {again}")
+
+    def __getitem__(self, name: str) -> pl.DataFrame:
+        """Read a table whole, such as ``run["scores"]``."""
+        # The findings end with those about earlier runs and the lodged plan, which stand in
+        # ``run.json``: what lies next to a run changes none of its tables. ``set_aside`` is empty
+        # where all files were read.
+        if name == "set_aside" and not self.path(name).exists():
+            return schemas.SetAside.create_empty()
+        table = self.scan(name).collect()
+        if name == "findings":
+            manifest = self.manifest
+            others = earlier_findings(manifest.earlier, manifest.custody.get("root"))
+            more = [others, lodged_findings(manifest.lodged)]
+            return pl.concat([table, *more])
+        return table
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Make the folder where it is missing, and hold it against other live runs.
+
+        Temporary files of killed runs are removed. Raises `RunFolderError` if the folder cannot be
+        made or written, or another live run or shard holds it.
+        """
+        with ExitStack() as closing:
+            with self._made():
+                self._lock(FileLock(self.folder / _LOCK, timeout=0), closing)
+                if others_at_work(self.folder):
+                    raise RunFolderError(HELD.format(self.folder))
+                for path in self.folder.glob(_SHARD_LOCKS):  # of shards that have ended
+                    path.unlink()
+                for folder in self._folders:
+                    remove_unfinished(folder)
+            yield
+
+    @contextmanager
+    def shared(self, shard: Shard, say: Callable[[str], None]) -> Iterator[FileLock]:
+        """Make the folder where it is missing, and hold it as one of its shards.
+
+        Yields the lock that they hold in turns, held: it waits for its turn, and says so. Raises
+        `RunFolderError` if this shard, shards of another number or an ordinary run hold the folder.
+        """
+        turn = FileLock(self.folder / _LOCK)
+        own = self.folder / f".shard-{shard.number}-of-{shard.of}.lock"
+        with ExitStack() as closing:
+            with self._made():
+                closing.callback(turn.release, force=True)
+                _wait_for(turn, self.folder, say)
+                self._lock(FileLock(own, timeout=_SECONDS_OF_A_LOOK), closing)
+                others = others_at_work(self.folder, shard)
+                if any(other.of != shard.of for other in others):
+                    raise RunFolderError(
+                        f"{self.folder} is held by {_named(others)}, and shard {shard} would ask "
+                        "what they ask; wait for them, or go on with shards of their number"
+                    )
+            yield turn
+
+    def _lock(self, lock: FileLock, closing: ExitStack) -> None:
+        try:
+            lock.acquire()
+        except Timeout:
+            raise RunFolderError(HELD.format(self.folder)) from None
+        closing.callback(lock.release)
+
+    @property
+    def _folders(self) -> list[Path]:
+        return [self.folder, *map(self.path, PARTS)]
+
+    @contextmanager
+    def _made(self) -> Iterator[None]:
+        try:
+            for folder in self._folders:
+                folder.mkdir(parents=True, exist_ok=True)
+            yield
+        except OSError as error:
+            raise RunFolderError(UNWRITABLE.format(self.folder, error.strerror)) from None
