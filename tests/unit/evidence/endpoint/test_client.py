@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from mia_batch.errors import EngineError, MiaBatchError
-from mia_batch.evidence.endpoint import client as journals
+from mia_batch.evidence.endpoint import journal as journals
 from mia_batch.evidence.endpoint.client import embed_at, identify, vectors_of
 from mia_batch.evidence.endpoint.journal import Journal
 from mia_batch.evidence.endpoint.wire import Tokens

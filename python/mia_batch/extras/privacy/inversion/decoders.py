@@ -1,5 +1,7 @@
 """Decoders that an inverter starts from: their tokenizers, their contexts, and a small new one."""
 
+from __future__ import annotations
+
 import shutil
 from dataclasses import replace
 from pathlib import Path
