@@ -61,6 +61,7 @@ bench: setup
 	@$(STEP) "Calibration of p-values and estimates" python -m benches.p_value_calibration
 	@$(STEP) "What few books allow" python -m benches.few_books
 	@$(STEP) "Authors, copies, lengths, refusals, wrong labels" python -m benches.dependence
+	@$(STEP) "Comparison texts exchanged until something is found" python -m benches.trying
 	@$(STEP) "What mia-batch plan says beside whole audits" python -m benches.design
 	@$(STEP) "Groups that stop when they are decided" python -m benches.stopping
 	@$(STEP) "Undeclared books, and trying again" python -m benches.one_book
