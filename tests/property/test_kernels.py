@@ -86,8 +86,8 @@ def test_words_are_folded_as_the_second_implementation_folds_them(left, right):
         answer = second.AnsweredPrompt(
             0, row["candidate"], left, second.words_of(row["candidate"], "folded"), there
         )
-        assert row["words_candidate"] == len(answer.said)
-        assert row["distinct_candidate"] == len({*answer.said})
+        assert row["words_candidate"] == len(answer.words)
+        assert row["distinct_candidate"] == len({*answer.words})
         assert row["overlap_1"] == len(answer.common())
         assert row["leading_words"] == len(answer.leading())
     counted = pl.select(kernels.count_words(pl.lit(left), words="folded")).item()

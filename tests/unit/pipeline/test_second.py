@@ -279,7 +279,7 @@ def test_changed_figures_and_what_only_weights_change_are_named(texts, tmp_path,
     assert len([line for line in lines if "of roc_auc labelled texts: value is" in line]) >= 15
     (tmp_path / "weights").mkdir()
     run = of_weights(tmp_path / "weights")
-    monkeypatch.setattr(second, "fitted", lambda x, label, asked: np.ones(len(asked)))
+    monkeypatch.setattr(second, "fitted_odds", lambda x, label, asked: np.ones(len(asked)))
     second.odds.cache_clear()
     lines, is_equal = compare(run.folder, 400)
     assert not is_equal
@@ -290,9 +290,9 @@ def test_changed_figures_and_what_only_weights_change_are_named(texts, tmp_path,
     ("kind", "attack", "name", "wrong"),
     [
         ("named", "pac", "polarized", lambda logprobs: second.lowest(30, logprobs)),
-        ("named", "aeca", "known", lambda values: values / 2),
+        ("named", "aeca", "without_nan", lambda values: values / 2),
         ("named", "creativity", "ngrams", lambda words, n: [0] * len(words)),
-        ("named", "rouge_l_f1", "accumulate", lambda values, _: values),
+        ("named", "rouge_l_f1", "share", lambda part, _: part),
         ("named", "petal", "log", lambda value: value),
         ("tuned", "lira_online_fixed", "phi", lambda logprob: logprob),
         ("tuned", "lira_offline_fixed", "mean", max),
@@ -325,12 +325,12 @@ class Made(AuditedText):
     def __init__(self, said=(), rows=(), shadows=()):
         self.said, self.made, self.means = said, rows, dict(shadows)
 
-    def answers(self, view="continuation", of="target"):
+    def answers(self, view="continuation", model="target"):
         return [AnsweredPrompt(at, text, "", [], []) for at, text in enumerate(self.said)]
 
-    def rows(self, table, of, view):
-        if of == "shadow":
-            kinds = [(kind == "in", mean) for kind, of in self.means.items() for mean in of]
+    def rows(self, table, model, view):
+        if model == "shadow":
+            kinds = [(kind == "in", mean) for kind, means in self.means.items() for mean in means]
             return [{"logprob": [mean], "trained": trained} for trained, mean in kinds]
         return [{"view_index": at, "logprob": each} for at, each in enumerate(self.made)]
 
@@ -420,7 +420,8 @@ def test_q_values_by_hand():
     assert q_values(p, "bh") == pytest.approx([0.04, 0.16 / 3, 0.16 / 3, 1])
     assert q_values(p, "by")[0] == pytest.approx(0.04 * (1 + 1 / 2 + 1 / 3 + 1 / 4))
     # One of two tests beats all of 9 nulls: at q = 0.2 it is listed whatever the draw.
-    assert second.listed([(2.0, 0.1, 1.0), (0.0, 0.9, 1.0)], 2, 9.0, 0.2, 0.9) == [0.2, 1.0]
+    tests = [second.WeightedTest(2.0, 0.1, 1.0), second.WeightedTest(0.0, 0.9, 1.0)]
+    assert second.q_values_of_weighted(tests, 2, 9.0, 0.2, 0.9) == [0.2, 1.0]
 
 
 @pytest.mark.parametrize("rule", ["whitespace", "rouge"])
