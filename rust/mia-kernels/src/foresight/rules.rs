@@ -2,7 +2,7 @@
 
 use super::tokens::{Kind, NUMBER, modulus};
 
-const MOST_PRIME: i128 = 1_000_000;
+const MOST_PRIME: i128 = 1_000_000; // a larger one would take too long to find
 
 /// Calls `judge` with the number of each rule and whether it guesses `value` after a column of
 /// earlier values, whose last is first.
@@ -49,16 +49,16 @@ pub(super) fn judge_counting(
     }
 }
 
+/// The smallest prime above a number below 1,000,000.
 fn next_prime(number: i128) -> i128 {
-    let is_prime = |candidate: i128| {
+    let is_prime = |candidate: u32| {
         let mut divisors = (2..).take_while(|divisor| divisor * divisor <= candidate);
-        divisors.all(|divisor| candidate % divisor != 0)
+        divisors.all(|divisor| !candidate.is_multiple_of(divisor))
     };
-    let mut candidate = number.max(1) + 1;
-    while !is_prime(candidate) {
-        candidate += 1;
-    }
-    candidate
+    let first = u32::try_from(number).unwrap_or_default().max(1) + 1; // quicker than in 128 bits
+    let mut candidates = first..2 * first; // of which one is a prime: Bertrand's postulate
+    let prime = candidates.find(|&candidate| is_prime(candidate));
+    prime.map_or(0, i128::from)
 }
 
 /// What changes between two words: between twenty-one and twenty-two it is one and two.
