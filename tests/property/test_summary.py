@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mia_batch.inference.findings import finding_rows
+from mia_batch.inference.memory import verbatim_runs
 from mia_batch.inference.rollup import rollup
 from mia_batch.inference.verdicts import verdicts
 from mia_batch.metrics import curves
@@ -73,8 +74,9 @@ def test_laws_of_the_rollup(documents):
     made = pl.concat(verdicts(scores, ["a_v1"], of_plan)).lazy()
     targets = scores.drop("a_v1")
     extracted = ExtractedDocuments.create_empty(lazy=True)
+    runs = verbatim_runs(targets, evidence, 1, "whitespace")
     found = rollup(
-        *(targets, scores, evidence, made, of_plan),
+        *(targets, scores, runs, made, of_plan),
         extracted=extracted,
         candidates=Samples.create_empty(lazy=True),
         samples=1,
