@@ -19,12 +19,13 @@ from mia_batch.cli.options import cut, figure, fitted_table, limits, plain, tabl
 from mia_batch.diagnostics.preflight import count_reasons
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.request import Budget, DecodeScope
-from mia_batch.inference.memory import VERBATIM_WORDS, verbatim_runs
+from mia_batch.inference.memory import VERBATIM_WORDS
 from mia_batch.kernels import pair_features
 from mia_batch.known import NamedSet
 from mia_batch.pipeline import Run, finished
 from mia_batch.pipeline.context import engine_columns
 from mia_batch.pipeline.custody import Checked
+from mia_batch.pipeline.stages.extraction import runs_of
 from mia_batch.pipeline.stages.questions import VIEWS
 from mia_batch.places import is_url
 from mia_batch.prompts import SHADOW
@@ -534,8 +535,7 @@ def strongest(run: Run, n: int) -> pl.DataFrame:
         score=pl.col(attack).cast(pl.Float64),
     )
     if "features" in run.manifest.made:
-        own, features = stored_settings(run.manifest.settings), run.scan("features")
-        runs = verbatim_runs(run.scan("targets"), features, own.continuations, own.word_rule)
+        runs = runs_of(run, stored_settings(run.manifest.settings))
         longest = pl.lit(runs["longest_words"])
     ranked = ranked.with_columns(longest_words=longest).filter(
         pl.any_horizontal(pl.col("score", "longest_words").is_not_null()), role="target"

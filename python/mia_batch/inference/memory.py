@@ -200,6 +200,12 @@ def _copied(targets: pl.LazyFrame, long: pl.DataFrame, words: WordRule) -> pl.Da
     return pl.concat(found)
 
 
+def text_before(start: pl.Expr) -> pl.Expr:
+    """Give what stands before a place of the ``reference``, in characters: the prefix, too."""
+    head = pl.col("reference").str.slice(0, start)
+    return pl.concat_str([pl.col("prefix").fill_null(""), head], separator=" ")
+
+
 def count_run_words(before: pl.Expr, run: pl.Expr, n_words: pl.Expr, words: WordRule) -> pl.Expr:
     """Count the words of a run that count (``n_left``), and those that could be foreseen."""
     found = foreseen_words(before.fill_null(""), run, words=words).struct
@@ -212,11 +218,9 @@ def count_run_words(before: pl.Expr, run: pl.Expr, n_words: pl.Expr, words: Word
 
 def _foreseen(targets: pl.LazyFrame, long: pl.DataFrame, words: WordRule) -> pl.DataFrame:
     """Count the words of each long run that could be foreseen, and those that count (``left``)."""
-    run, first = passage_of(words), word_spans("reference", words=words).struct.field("starts")
-    start = first.list.get(pl.col("longest_block_start"))
-    head = pl.col("reference").str.slice(0, start)
-    before = pl.concat_str([pl.col("prefix").fill_null(""), head], separator=" ")
-    counts = count_run_words(before, run, pl.col(_READ[0]), words).struct
+    starts = word_spans("reference", words=words).struct.field("starts")
+    before = text_before(starts.list.get(pl.col("longest_block_start")))
+    counts = count_run_words(before, passage_of(words), pl.col(_READ[0]), words).struct
     columns = {"left": counts.field("n_left"), "n_foreseen": counts.field("n_foreseen")}
     columns["run_words"] = pl.col(_READ[0])
     parts = _with_texts(targets, long)

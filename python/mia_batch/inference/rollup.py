@@ -15,6 +15,7 @@ from mia_batch.inference.memory import (
     VERBATIM_WORDS,
     common_targets,
     count_run_words,
+    text_before,
 )
 from mia_batch.inference.verdicts import NO_NULL
 from mia_batch.kernels import WordRule, book_coverage
@@ -187,10 +188,8 @@ def _of_windows(
             window = first.search_sorted(places["start"].cast(pl.Int64), side="right") - 1
             runs = part.select("prefix", "reference")[window].hstack(places)
             start = pl.col("start") - first.gather(window)
-            head = pl.col("reference").str.slice(0, start)
-            before = pl.concat_str([pl.col("prefix").fill_null(""), head], separator=" ")
             passage = pl.col("reference").str.slice(start, pl.col("end") - pl.col("start"))
-            counted = count_run_words(before, passage, pl.col("words"), words).struct
+            counted = count_run_words(text_before(start), passage, pl.col("words"), words).struct
             counts = runs.select(counted.field("n_left") >= k).to_series()
             places, window = places.filter(counts), window.filter(counts)
             shift = (part["begin"].cast(pl.Int64) - first).gather(window)

@@ -284,18 +284,7 @@ ORDER = "order"
 
 @dataclass(frozen=True, slots=True, init=False)
 class RunFolder:
-    """A run's folder and its tables, each read from disk when it is asked for.
-
-    Parameters
-    ----------
-    folder
-        A folder, or an address such as ``s3://bucket/run``, whose files are fetched then.
-
-    Attributes
-    ----------
-    folder
-        Where everything lies.
-    """
+    """A run's folder and its tables, each read from disk when it is asked for."""
 
     folder: Path
 

@@ -29,6 +29,7 @@ from mia_batch.kernels import (
 )
 from mia_batch.models.weights import estimated_tokens
 from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.folder import RunFolder
 from mia_batch.pipeline.sessions import (
     Session,
     ask,
@@ -50,6 +51,7 @@ from mia_batch.schemas import (
     Samples,
     Targets,
 )
+from mia_batch.settings import Settings
 from mia_batch.tables import read_numbers, scan, sink
 from mia_batch.targets import owner_of_documents, owner_of_targets
 
@@ -437,10 +439,9 @@ class RecitalsStage(Stage):
 # Passages that came out of the target model word for word.
 
 
-def runs_of(audit: Audit) -> pl.DataFrame:
+def runs_of(run: RunFolder, settings: Settings) -> pl.DataFrame:
     """Find the longest run of each target that its continuations give back."""
-    targets, features = audit.run.scan("targets"), audit.run.scan("features")
-    settings = audit.settings
+    targets, features = run.scan("targets"), run.scan("features")
     return memory.verbatim_runs(targets, features, settings.continuations, settings.word_rule)
 
 
@@ -556,7 +557,7 @@ class ControlsStage(Stage):
 
     @cached_property
     def _passages(self) -> pl.DataFrame:
-        return passages_of(self.audit, runs_of(self.audit))
+        return passages_of(self.audit, runs_of(self.audit.run, self.audit.settings))
 
     def fingerprint(self) -> dict[str, Any]:
         asked = self._passages.select("target_id", "view", "passage").write_ndjson()

@@ -683,7 +683,7 @@ class SummaryStage(Stage):
     def make(self) -> None:
         audit, run, plan = self.audit, self.audit.run, self.audit.plan
         controls = run.scan("controls") if run.path("controls").exists() else None
-        runs = runs_of(audit)
+        runs = runs_of(run, audit.settings)
         findings = self._roll_up(controls, runs)
         targets, scores = asked_targets(audit), run.scan("scores")
         # Passages that came out are named by their documents.

@@ -63,7 +63,7 @@ class KnownStage(Stage):
 
     @property
     def _passages(self) -> pl.DataFrame:
-        passages = passages_of(self.audit, runs_of(self.audit))
+        passages = passages_of(self.audit, runs_of(self.audit.run, self.audit.settings))
         return passages.drop_nulls("passage").select("target_id", "passage")
 
     def make(self) -> None:

@@ -7,7 +7,7 @@
 
 use hashbrown::{HashMap, HashSet};
 
-use super::rules::{edit, judge_counting};
+use super::rules::{Counting, edit, judge_counting};
 use super::tokens::{Kind, is_number, values_of};
 use crate::limits::number;
 
@@ -104,15 +104,15 @@ struct Trust {
     after: Option<Form>,
 }
 
-/// What a rule does, by which context or lag, and for counting how and in values of which kind.
-type Rule = (Guess, u8, u32, Kind);
+/// What a rule guesses, and by which context or lag.
+type Rule = (Guess, u8);
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Guess {
     Copy,
     CopyOfLag,
     ValueIsDue,
-    Count,
+    Count(Counting, Kind),
     Edit,
 }
 
@@ -201,7 +201,7 @@ impl Reader {
         for (name, places) in columns {
             let hit = self.read[places.places[0]] == form;
             let at_first = if *name == LONG_CONTEXT { TRUSTED } else { 0.0 };
-            is_copied |= self.trust.judge((Guess::Copy, *name, 0, 0), hit, at_first);
+            is_copied |= self.trust.judge((Guess::Copy, *name), hit, at_first);
         }
         if self.tokens[form as usize].may_come_again {
             for (name, lag) in (0..).zip(LAGS).skip(1) {
@@ -209,7 +209,7 @@ impl Reader {
                     break;
                 };
                 let hit = self.read[place] == form;
-                is_copied |= self.trust.judge((Guess::CopyOfLag, name, 0, 0), hit, 0.0);
+                is_copied |= self.trust.judge((Guess::CopyOfLag, name), hit, 0.0);
             }
         }
         is_copied
@@ -229,13 +229,13 @@ impl Reader {
         let mut is_due = false;
         for (name, places) in columns {
             let hit = token_at(places.places[0]).but_series == token.but_series;
-            is_due |= trust.judge((Guess::ValueIsDue, *name, 0, 0), hit, 0.0);
+            is_due |= trust.judge((Guess::ValueIsDue, *name), hit, 0.0);
         }
         let mut is_counted = false;
         for &(kind, value) in &token.values {
             let mut count = |name: u8, column: &[i128]| {
                 judge_counting(column, kind, value, |rule, hit| {
-                    is_counted |= trust.judge((Guess::Count, name, rule, kind), hit, 0.0);
+                    is_counted |= trust.judge((Guess::Count(rule, kind), name), hit, 0.0);
                 });
             };
             for (name, places) in columns {
@@ -263,7 +263,7 @@ impl Reader {
             let earlier = &self.tokens[self.words[place] as usize].text;
             let change = edit(earlier, &self.tokens[form as usize].text);
             let is_new = self.edits.insert((lag, change.map(Into::into)));
-            is_edited |= self.trust.judge((Guess::Edit, name, 0, 0), !is_new, 0.0);
+            is_edited |= self.trust.judge((Guess::Edit, name), !is_new, 0.0);
         }
         is_edited
     }

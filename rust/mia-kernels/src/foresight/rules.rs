@@ -4,48 +4,81 @@ use super::tokens::{Kind, NUMBER, modulus};
 
 const MOST_PRIME: i128 = 1_000_000; // a larger one would take too long to find
 
-/// Calls `judge` with the number of each rule and whether it guesses `value` after a column of
+/// How a value follows from those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Counting {
+    Same,
+    OneMore,
+    OneLess,
+    NextPrime,
+    EqualDifferences,
+    NearlyEqualDifferences,
+    Sum,
+    Product,
+    BeginsAnew,
+    EqualRatios,
+    GrowingRatios,
+    SecondDifferences,
+    ThirdDifferences,
+}
+
+/// Calls `judge` with each rule that applies and whether it guesses `value` after a column of
 /// earlier values, whose last is first.
 pub(super) fn judge_counting(
     column: &[i128],
     kind: Kind,
     value: i128,
-    mut judge: impl FnMut(u32, bool),
+    mut judge: impl FnMut(Counting, bool),
 ) {
     let [last, earlier @ ..] = column else { return };
     let last = *last;
-    judge(0, value == last);
-    judge(1, value == last + 1);
-    judge(2, value == last - 1);
+    judge(Counting::Same, value == last);
+    judge(Counting::OneMore, value == last + 1);
+    judge(Counting::OneLess, value == last - 1);
     if kind == NUMBER && last < MOST_PRIME {
-        judge(3, value == next_prime(last));
+        judge(Counting::NextPrime, value == next_prime(last));
     }
     let [before, earlier @ ..] = earlier else {
         return;
     };
     let before = *before;
     let linear = 2 * last - before;
-    judge(4, value == linear);
-    judge(5, (value - linear).abs() <= 1);
-    judge(6, value == last + before);
-    judge(7, Some(value) == last.checked_mul(before));
+    judge(Counting::EqualDifferences, value == linear);
+    judge(
+        Counting::NearlyEqualDifferences,
+        (value - linear).abs() <= 1,
+    );
+    judge(Counting::Sum, value == last + before);
+    judge(Counting::Product, Some(value) == last.checked_mul(before));
     if let Some(modulus) = modulus(kind) {
         let place = linear.rem_euclid(modulus);
-        judge(8, value == place || (place == 0 && value == modulus));
+        judge(
+            Counting::BeginsAnew,
+            value == place || (place == 0 && value == modulus),
+        );
     }
     if let Some(square) = last.checked_mul(last)
         && square.checked_rem(before) == Some(0)
     {
-        judge(9, value == square / before);
+        judge(Counting::EqualRatios, value == square / before);
     }
     if last.checked_rem(before) == Some(0) {
-        judge(10, Some(value) == last.checked_mul(last / before + 1));
+        judge(
+            Counting::GrowingRatios,
+            Some(value) == last.checked_mul(last / before + 1),
+        );
     }
     if let [third, ..] = *earlier {
-        judge(11, value == 3 * last - 3 * before + third);
+        judge(
+            Counting::SecondDifferences,
+            value == 3 * last - 3 * before + third,
+        );
     }
     if let [third, fourth, ..] = *earlier {
-        judge(12, value == 4 * last - 6 * before + 4 * third - fourth);
+        judge(
+            Counting::ThirdDifferences,
+            value == 4 * last - 6 * before + 4 * third - fourth,
+        );
     }
 }
 
@@ -73,9 +106,13 @@ pub(super) fn edit<'a>(one: &'a [char], other: &'a [char]) -> [&'a [char]; 2] {
 
 #[cfg(test)]
 mod tests {
+    use super::Counting::{
+        EqualDifferences, EqualRatios, GrowingRatios, NearlyEqualDifferences, NextPrime, OneMore,
+        Product, Same, SecondDifferences, Sum, ThirdDifferences,
+    };
     use super::*;
 
-    fn hits(column: &[i128], kind: Kind, value: i128) -> Vec<u32> {
+    fn hits(column: &[i128], kind: Kind, value: i128) -> Vec<Counting> {
         let mut hits = Vec::new();
         judge_counting(column, kind, value, |rule, hit| {
             hits.extend(hit.then_some(rule));
@@ -85,16 +122,20 @@ mod tests {
 
     #[test]
     fn each_rule_guesses_by_hand() {
-        assert_eq!(hits(&[7], NUMBER, 7), [0]);
-        assert_eq!(hits(&[7], NUMBER, 8), [1]);
-        assert_eq!(hits(&[13], NUMBER, 17), [3]);
-        assert_eq!(hits(&[16, 9, 4], NUMBER, 25), [6, 11]); // also the sum of both
-        assert_eq!(hits(&[16, 9], NUMBER, 23), [4, 5]);
-        assert_eq!(hits(&[8, 4], NUMBER, 16), [9]);
-        assert_eq!(hits(&[24, 6], NUMBER, 120), [10]);
-        assert_eq!(hits(&[64, 27, 8, 1], NUMBER, 125), [12]);
-        assert_eq!(hits(&[3, 4], NUMBER, 12), [7]);
-        assert_eq!(hits(&[0, 0], NUMBER, 1), [1, 5]); // nothing is divided by 0
+        assert_eq!(hits(&[7], NUMBER, 7), [Same]);
+        assert_eq!(hits(&[7], NUMBER, 8), [OneMore]);
+        assert_eq!(hits(&[13], NUMBER, 17), [NextPrime]);
+        assert_eq!(hits(&[16, 9, 4], NUMBER, 25), [Sum, SecondDifferences]);
+        assert_eq!(
+            hits(&[16, 9], NUMBER, 23),
+            [EqualDifferences, NearlyEqualDifferences]
+        );
+        assert_eq!(hits(&[8, 4], NUMBER, 16), [EqualRatios]);
+        assert_eq!(hits(&[24, 6], NUMBER, 120), [GrowingRatios]);
+        assert_eq!(hits(&[64, 27, 8, 1], NUMBER, 125), [ThirdDifferences]);
+        assert_eq!(hits(&[3, 4], NUMBER, 12), [Product]);
+        // Nothing is divided by 0.
+        assert_eq!(hits(&[0, 0], NUMBER, 1), [OneMore, NearlyEqualDifferences]);
     }
 
     #[test]

@@ -244,19 +244,12 @@ const ROMAN_PARTS: [(&str, i128); 13] = [
 fn roman_value(word: &str) -> Option<i128> {
     let (mut rest, mut value) = (word, 0);
     for (part, worth) in ROMAN_PARTS {
-        let most = if part.len() == 1 && !matches!(part, "d" | "l" | "v") {
-            3
-        } else {
-            1
-        };
-        for _ in 0..most {
-            if let Some(after) = rest.strip_prefix(part) {
-                rest = after;
-                value += worth;
-            }
+        while let Some(after) = rest.strip_prefix(part) {
+            rest = after;
+            value += worth;
         }
     }
-    (rest.is_empty() && roman_numeral(value) == word).then_some(value)
+    (value < 4000 && roman_numeral(value) == word).then_some(value)
 }
 
 fn roman_numeral(value: i128) -> String {

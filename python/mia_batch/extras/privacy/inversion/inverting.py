@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -33,9 +33,6 @@ from mia_batch.observer import Observer
 from mia_batch.recipes import RECIPES, Recipe
 from mia_batch.schemas import Inversion, InversionTexts
 from mia_batch.tables import sink, system_errors, write_text
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Inverted", "invert"]
 
