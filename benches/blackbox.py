@@ -1,9 +1,10 @@
 """How well memory shows where only text, or a few log-probabilities, come back: a 47 M model.
 
-The model under ``../shared/models/manuals-47m`` reads each window once; from that one pass follows
-what it would say to any request at any token, and so what each way of asking would find. With
-``--audit N`` the program itself asks N windows each of 0, 8 and 16 copies, and their scores are
-compared with those of the one pass over the same windows.
+The model under ``../shared/models/manuals-47m`` reads each window once; from that one
+pass follows what it would say to any request at any token, and so what each way of
+asking would find. With ``--audit N`` the program itself asks N windows each of 0, 8 and
+16 copies, and their scores are compared with those of the one pass over the same
+windows.
 
     python -m benches.blackbox [--keep FILE] [--audit N [--nudge NATS]]
 """
@@ -56,7 +57,10 @@ def windows() -> pl.DataFrame:
 def places(texts: pl.DataFrame, tokenizer: Tokenizer) -> pl.DataFrame:
     """Say which token follows each point of a text, and the numbers of the points."""
     words = probes(texts, n=4096, every=1, n_words=1, words="script")
-    points = {"token": tokens(texts, n=4096, tokenizer=(str(MODEL), None, "model")), "word": words}
+    points = {
+        "token": tokens(texts, n=4096, tokenizer=(str(MODEL), None, "model")),
+        "word": words,
+    }
     found = []
     for kind, made in points.items():
         asked = made.filter(pl.col("reason").is_null()).join(texts, on="target_id")
@@ -84,9 +88,13 @@ def read(texts: pl.DataFrame) -> pl.DataFrame:
         columns["rival"] = found.scatter(1, ids[0, 1:, None], -torch.inf).max(-1).values
         row = pl.DataFrame({each: value.numpy() for each, value in columns.items()})
         rows.append(
-            row.select(target_id=pl.lit(name), place=pl.int_range(1, pl.len() + 1)).hstack(row)
+            row.select(
+                target_id=pl.lit(name), place=pl.int_range(1, pl.len() + 1)
+            ).hstack(row)
         )
-    return pl.concat(rows).join(places(texts, tokenizer), on=["target_id", "place"], how="left")
+    return pl.concat(rows).join(
+        places(texts, tokenizer), on=["target_id", "place"], how="left"
+    )
 
 
 def centred(listed: int, *, named: bool = False) -> pl.Expr:
@@ -101,7 +109,11 @@ def centred(listed: int, *, named: bool = False) -> pl.Expr:
     bound = pl.min_horizontal(said.list.max() if named else said.list.min(), left)
     mean = said.list.eval(pl.element().exp() * pl.element()).list.sum()
     known = pl.lit(named) | (own >= said.list.min())
-    return pl.when(known).then(own).otherwise(bound) - mean - (1 - p.list.sum()).clip(0) * bound
+    return (
+        pl.when(known).then(own).otherwise(bound)
+        - mean
+        - (1 - p.list.sum()).clip(0) * bound
+    )
 
 
 def ways() -> dict[str, tuple[pl.Expr, pl.Expr]]:
@@ -110,7 +122,10 @@ def ways() -> dict[str, tuple[pl.Expr, pl.Expr]]:
     usual = pl.col("token") < POINTS
     found = {"loss_v1 (one pass)": (pl.lit(value=True), own)}
     for nudge in (0, 1, 2, 3, 4, NUDGE, 6, 8):
-        found[f"next tokens, nudge {nudge:g}"] = (usual, (behind < nudge).cast(pl.Float64))
+        found[f"next tokens, nudge {nudge:g}"] = (
+            usual,
+            (behind < nudge).cast(pl.Float64),
+        )
     for n in (32, 64, 128):
         found[f"next tokens, nudge {NUDGE:g}, {n} points"] = (
             pl.col("token") < n,
@@ -118,7 +133,10 @@ def ways() -> dict[str, tuple[pl.Expr, pl.Expr]]:
         )
     for n in (32, 64, 128):
         at = pl.col("word") < n
-        found[f"first token of words, greedy, {n} points"] = (at, (behind < 0).cast(pl.Float64))
+        found[f"first token of words, greedy, {n} points"] = (
+            at,
+            (behind < 0).cast(pl.Float64),
+        )
         found[f"probe_loss_v1, exact, {n} points"] = (at, own)
         found[f"probe_centred_v1, 5 listed, {n} points"] = (at, centred(5))
         found[f"probe_centred_v1, 20 listed, {n} points"] = (at, centred(20))
@@ -128,10 +146,16 @@ def ways() -> dict[str, tuple[pl.Expr, pl.Expr]]:
 
 
 def expected(
-    rows: pl.DataFrame, nudge: float, *, texts: pl.DataFrame | None = None, apart: bool = False
+    rows: pl.DataFrame,
+    nudge: float,
+    *,
+    texts: pl.DataFrame | None = None,
+    apart: bool = False,
 ) -> pl.DataFrame:
     """Score by `token_hits_less_expected_v1`, books as groups, or each text as one (``apart``)."""
-    texts = (windows() if texts is None else texts).with_columns(text=pl.int_range(pl.len()))
+    texts = (windows() if texts is None else texts).with_columns(
+        text=pl.int_range(pl.len())
+    )
     group = "text" if apart else pl.col("group").rank("dense")
     texts = texts.select("target_id", group=group, counted=pl.lit(value=True))
     said = rows.filter(pl.col("token") < POINTS)
@@ -140,13 +164,19 @@ def expected(
         model=pl.lit("target"),
         view=pl.lit("token"),
         words_candidate=1,
-        leading_characters=(pl.col("rival") - pl.col("logprob") < nudge).cast(pl.UInt32),
+        leading_characters=(pl.col("rival") - pl.col("logprob") < nudge).cast(
+            pl.UInt32
+        ),
         characters_candidate=1,
         characters_reference=1,
         true_token=pl.col("true_token").cast(pl.UInt64),
     )
     attack = get("token_hits_less_expected_v1")
-    made = with_expected(answers, texts).group_by("target_id").agg(attack.expr.alias("score"))
+    made = (
+        with_expected(answers, texts)
+        .group_by("target_id")
+        .agg(attack.expr.alias("score"))
+    )
     return made.collect()
 
 
@@ -166,7 +196,9 @@ def measured(table: pl.DataFrame, name: str) -> dict[str, Any]:
     """AUC at each number of copies, against windows that were never seen."""
     found: dict[str, Any] = {"way": name}
     for rung in RUNGS:
-        some = table.filter(pl.col("copies").is_in([0, rung]), pl.col(name).is_not_null())
+        some = table.filter(
+            pl.col("copies").is_in([0, rung]), pl.col(name).is_not_null()
+        )
         member, value = (some["copies"] > 0).to_numpy(), some[name].to_numpy()
         if member.all() or not member.any():
             continue
@@ -178,38 +210,61 @@ def measured(table: pl.DataFrame, name: str) -> dict[str, Any]:
 
 def audited(rows: pl.DataFrame, n: int, nudge: float) -> dict[str, Any]:
     """Have the program ask some windows, and compare their scores with those of one pass."""
-    mixed = windows().filter(pl.col("copies").is_in(ASKED)).sample(fraction=1, shuffle=True, seed=0)
+    mixed = (
+        windows()
+        .filter(pl.col("copies").is_in(ASKED))
+        .sample(fraction=1, shuffle=True, seed=0)
+    )
     some = mixed.filter(pl.int_range(pl.len()).over("copies") < n)
     with tempfile.TemporaryDirectory() as scratch:
         corpus, out = Path(scratch) / "corpus.parquet", Path(scratch) / "run"
         renamed = some.rename({"target_id": "document_id", "target": "text"})
         renamed.with_columns(member=pl.col("copies") > 0).write_parquet(corpus)
-        given = {"input": str(corpus), "model": str(MODEL), "out": str(out), "nudge": nudge}
-        run = mia_batch.audit(**nested(given | {"evidence": "samples", "report": False}))
+        given = {
+            "input": str(corpus),
+            "model": str(MODEL),
+            "out": str(out),
+            "nudge": nudge,
+        }
+        run = mia_batch.audit(
+            **nested(given | {"evidence": "samples", "report": False})
+        )
         said = run["scores"].select(*ATTACKS, target_id="document_id")
         costs = run.attacks.filter(attack=ATTACKS[0]).select("tokens", "seconds")
     hits = rows.filter(pl.col("token") < POINTS).group_by("target_id")
     read = expected(rows.join(some, on="target_id", how="semi"), nudge, texts=some)
-    read = hits.agg(token_hits_v1=(pl.col("rival") - pl.col("logprob") < nudge).mean()).join(
-        read.rename({"score": "token_hits_less_expected_v1"}), on="target_id"
-    )
+    read = hits.agg(
+        token_hits_v1=(pl.col("rival") - pl.col("logprob") < nudge).mean()
+    ).join(read.rename({"score": "token_hits_less_expected_v1"}), on="target_id")
     both = said.join(read, on="target_id", suffix=ONE_PASS).join(some, on="target_id")
     apart = {name: (pl.col(name) - pl.col(name + ONE_PASS)).abs() for name in ATTACKS}
     return {
         "nudge": nudge,
         "windows": dict(some["copies"].value_counts().sort("copies").iter_rows()),
         **costs.row(0, named=True),
-        "largest_difference": both.select(each.max() for each in apart.values()).row(0, named=True),
-        "equal": both.select((each < EQUAL).sum() for each in apart.values()).row(0, named=True),
+        "largest_difference": (
+            both.select(each.max() for each in apart.values()).row(0, named=True)
+        ),
+        "equal": (
+            both.select((each < EQUAL).sum() for each in apart.values()).row(
+                0, named=True
+            )
+        ),
         "auc": [measured(both, name + of) for name in ATTACKS for of in ("", ONE_PASS)],
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--keep", type=Path, help="file for what the model gives each token")
-    parser.add_argument("--audit", type=int, help="only: windows of a kind for the program to ask")
-    parser.add_argument("--nudge", type=float, default=NUDGE, help="of --audit, in nats")
+    parser.add_argument(
+        "--keep", type=Path, help="file for what the model gives each token"
+    )
+    parser.add_argument(
+        "--audit", type=int, help="only: windows of a kind for the program to ask"
+    )
+    parser.add_argument(
+        "--nudge", type=float, default=NUDGE, help="of --audit, in nats"
+    )
     given = parser.parse_args()
     if not MODEL.is_dir():
         print("skipped: no model in ../shared/models")

@@ -1,7 +1,7 @@
 """Coverage of the blind baseline's limits, by simulation.
 
-Texts are stood for by numbers whose mean differs between the classes, and by counts of words.
-What the AUC of each classifier is expected to be is its mean over the data sets.
+Texts are stood for by numbers whose mean differs between the classes, and by counts of
+words. What the AUC of each classifier is expected to be is its mean over the data sets.
 
     python -m benches.blind [--data-sets N]
 """
@@ -16,7 +16,13 @@ import numpy as np
 from benches.results import append_results, versions
 from scipy.sparse import csr_array
 
-from mia_batch.diagnostics.blind import cross_validate, direction, judge, naive_bayes, ridge
+from mia_batch.diagnostics.blind import (
+    cross_validate,
+    direction,
+    judge,
+    naive_bayes,
+    ridge,
+)
 from mia_batch.stats.intervals import deal_folds
 
 if TYPE_CHECKING:
@@ -28,7 +34,11 @@ __all__ = ["data_sets", "simulate"]
 
 _GRID = [
     (n_per_class, per_cluster, effect)
-    for n_per_class, effects in ((60, (0.0, 0.5, 1.5)), (128, (0.0, 0.4)), (256, (0.0, 0.3)))
+    for n_per_class, effects in (
+        (60, (0.0, 0.5, 1.5)),
+        (128, (0.0, 0.4)),
+        (256, (0.0, 0.3)),
+    )
     for per_cluster in (1, 4)
     for effect in effects
 ]
@@ -37,7 +47,13 @@ _N_PERMUTATIONS = 199
 
 
 def data_sets(
-    *, n_per_class: int, per_cluster: int, effect: float, n: int, n_permutations: int, seed: int
+    *,
+    n_per_class: int,
+    per_cluster: int,
+    effect: float,
+    n: int,
+    n_permutations: int,
+    seed: int,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, dict[str, Outcome], np.random.Generator]]:
     """Yield labels, clusters and cross-validated outcomes, with the generator that drew them."""
     generator = np.random.default_rng(seed)
@@ -54,7 +70,7 @@ def data_sets(
         yield label, cluster, found, generator
 
 
-def simulate(*, n_data_sets: int, **case: Any) -> dict[str, Any]:  # noqa: ANN401 - of `data_sets`
+def simulate(*, n_data_sets: int, **case: Any) -> dict[str, Any]:
     """Say how often limits hold, and how often p <= 0.05, in simulated data sets."""
     areas, lows, highs, uppers, p_values = [], [], [], [], []
     for _, _, found, _ in data_sets(n=n_data_sets, **case):
@@ -79,7 +95,10 @@ def simulate(*, n_data_sets: int, **case: Any) -> dict[str, Any]:  # noqa: ANN40
 
 
 def _classifiers(
-    label: np.ndarray, cluster: np.ndarray, effect: float, generator: np.random.Generator
+    label: np.ndarray,
+    cluster: np.ndarray,
+    effect: float,
+    generator: np.random.Generator,
 ) -> dict[str, Any]:
     """Make one of each kind; texts of a cluster share half the variance of their numbers."""
     of_cluster = generator.standard_normal((cluster.max() + 1, _N_WORDS))[cluster]
@@ -97,9 +116,13 @@ def _classifiers(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data-sets", type=int, default=100, help="simulated for each case")
+    parser.add_argument(
+        "--data-sets", type=int, default=100, help="simulated for each case"
+    )
     n_data_sets = parser.parse_args().data_sets
-    print("per class  per cluster  effect  AUC up to  covered  upper covered  p <= 0.05")
+    print(
+        "per class  per cluster  effect  AUC up to  covered  upper covered  p <= 0.05"
+    )
     rows = []
     for place, (n_per_class, per_cluster, effect) in enumerate(_GRID):
         setting: dict[str, Any] = {
@@ -108,13 +131,16 @@ def main() -> None:
             "effect": effect,
         }
         found = simulate(
-            **setting, n_data_sets=n_data_sets, n_permutations=_N_PERMUTATIONS, seed=place
+            **setting,
+            n_data_sets=n_data_sets,
+            n_permutations=_N_PERMUTATIONS,
+            seed=place,
         )
         rows.append(setting | found)
         print(
-            f"{n_per_class:>9}  {per_cluster:>11}  {effect:>6}  {max(found['expected']):>9.3f}  "
-            f"{np.mean(found['coverage']):>7.3f}  {found['upper_coverage']:>13.3f}  "
-            f"{found['p_within_0.05']:>9.3f}",
+            f"{n_per_class:>9}  {per_cluster:>11}  {effect:>6} "
+            f" {max(found['expected']):>9.3f}  {np.mean(found['coverage']):>7.3f} "
+            f" {found['upper_coverage']:>13.3f}  {found['p_within_0.05']:>9.3f}",
             flush=True,
         )
     figures = {"data_sets": n_data_sets, "permutations": _N_PERMUTATIONS, "cases": rows}

@@ -1,12 +1,14 @@
 """An audit of twelve books of which a model saw some passages: lists, shares, strips, extraction.
 
-Of every book a stretch is cut into parts of 1,024 words. Some of them, drawn by lot, are put into a
-model's training text 100 or 10 times, in pieces that begin elsewhere each time; the others never.
-The books are then audited as a user would audit them. The scores are split anew many times into
-parts that are asked about, nulls and calibration data, and judged by the package's own functions.
+Of every book a stretch is cut into parts of 1,024 words. Some of them, drawn by lot,
+are put into a model's training text 100 or 10 times, in pieces that begin elsewhere
+each time; the others never. The books are then audited as a user would audit them. The
+scores are split anew many times into parts that are asked about, nulls and calibration
+data, and judged by the package's own functions.
 
-A part is recited if the most likely continuation of the first half of each of its windows repeats
-at least 95 % of the words of the second half, in their order. The model is asked that apart.
+A part is recited if the most likely continuation of the first half of each of its
+windows repeats at least 95 % of the words of the second half, in their order. The model
+is asked that apart.
 
     python -m benches.book_audit [--keep FOLDER]
 """
@@ -60,8 +62,11 @@ def prepare(
     return parts
 
 
-def audit(folder: Path, name: str, source: str, **settings: Any) -> mia_batch.Run:  # noqa: ANN401 - settings
-    given: dict[str, Any] = {"input": str(folder / source), "model": str(folder / "model")}
+def audit(folder: Path, name: str, source: str, **settings: Any) -> mia_batch.Run:
+    given: dict[str, Any] = {
+        "input": str(folder / source),
+        "model": str(folder / "model"),
+    }
     given["yardstick"] = "none"
     return mia_batch.audit(**nested(dict(**given, out=str(folder / name), **settings)))
 
@@ -73,13 +78,17 @@ def write_parts(folder: Path, name: str, parts: pl.DataFrame) -> str:
     return path.name
 
 
-def add_recited(folder: Path, parts: pl.DataFrame, **settings: Any) -> pl.DataFrame:  # noqa: ANN401 - settings
+def add_recited(folder: Path, parts: pl.DataFrame, **settings: Any) -> pl.DataFrame:
     """Add the share of words that the model repeats in the window where it does worst."""
     source = write_parts(folder, "seen", parts.filter(pl.col("times") > 0))
     settings |= {"preset": "matched", "temperature": 0.0, "samples": 1}
     run = audit(folder, "greedy", source, **settings)
     pair = pair_features("candidate", "reference", groups=["lcs"]).struct.unnest()
-    pairs = run["samples"].join(run["targets"], on="target_id").select(pair, name="document_id")
+    pairs = (
+        run["samples"]
+        .join(run["targets"], on="target_id")
+        .select(pair, name="document_id")
+    )
     share = pl.col("lcs_words") / pl.col("words_reference")
     said = pairs.group_by("name").agg(worst=share.min())
     recited = pl.col("worst").fill_null(0) >= RECITED
@@ -88,12 +97,16 @@ def add_recited(folder: Path, parts: pl.DataFrame, **settings: Any) -> pl.DataFr
     )
 
 
-def audit_parts(folder: Path, parts: pl.DataFrame, **settings: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - settings
+def audit_parts(
+    folder: Path, parts: pl.DataFrame, **settings: Any
+) -> list[dict[str, Any]]:
     """Audit some parts at level group: how many are reported, rightly and falsely."""
     seen = parts.filter(times=TIMES).sample(N_SEEN, seed=0)
     others = parts.filter(times=0).sample(N_OTHERS + N_NULLS, seed=0)
     asked = write_parts(folder, "asked", pl.concat([seen, others.head(N_OTHERS)]))
-    settings["non_members"] = str(folder / write_parts(folder, "nulls", others.tail(N_NULLS)))
+    settings["non_members"] = str(
+        folder / write_parts(folder, "nulls", others.tail(N_NULLS))
+    )
     settings["non_members_known"] = "left out of the training text by lot"
     rows = []
     for samples, attacks in ASKED.items():
@@ -105,13 +118,19 @@ def audit_parts(folder: Path, parts: pl.DataFrame, **settings: Any) -> list[dict
         }
         run = audit(folder, attacks[0], asked, **how, **settings)
         for attack in attacks:
-            told = run["verdicts"].filter(pl.col("q_value") <= Q, level="document", attack=attack)
+            told = run["verdicts"].filter(
+                pl.col("q_value") <= Q, level="document", attack=attack
+            )
             right = told["key"].is_in(seen["name"].implode()).sum()
-            rows.append({"attack": attack, "reported": right, "false": told.height - right})
+            rows.append(
+                {"attack": attack, "reported": right, "false": told.height - right}
+            )
     return rows
 
 
-def measure_extraction(run: mia_batch.Run, parts: pl.DataFrame, windows: int) -> dict[str, Any]:
+def measure_extraction(
+    run: mia_batch.Run, parts: pl.DataFrame, windows: int
+) -> dict[str, Any]:
     """Say what share of the recited parts' characters came out, and how many of unseen parts."""
     found = extracted(run, parts, windows)
     out, recited = pl.col("out"), pl.col("recited")
@@ -120,11 +139,17 @@ def measure_extraction(run: mia_batch.Run, parts: pl.DataFrame, windows: int) ->
         of_recited=whole.mean(), least=whole.min(), of_what_follows=behind.mean()
     )
     unseen = found.filter(times=0).select(of_unseen=out.sum())
-    walks = run.scan("extraction").select(walks=pl.len(), tokens=pl.col("n_tokens").sum())
-    return pl.concat([shares, unseen, walks.collect()], how="horizontal").row(0, named=True)
+    walks = run.scan("extraction").select(
+        walks=pl.len(), tokens=pl.col("n_tokens").sum()
+    )
+    return pl.concat([shares, unseen, walks.collect()], how="horizontal").row(
+        0, named=True
+    )
 
 
-def measure_strips(run: mia_batch.Run, parts: pl.DataFrame, design: Design) -> dict[str, Any]:
+def measure_strips(
+    run: mia_batch.Run, parts: pl.DataFrame, design: Design
+) -> dict[str, Any]:
     """Give the AUC of stretches that were seen, against those that never were; draw them."""
     strip = strips(run, parts)
     drawn = [*picture(strip, design.often)]
@@ -143,7 +168,7 @@ def measure(
     *,
     cases: Sequence[Case] = CASES,
     extraction: Mapping[str, tuple[int, int]] = EXTRACTION,
-    **settings: Any,  # noqa: ANN401 - settings
+    **settings: Any,
 ) -> dict[str, Any]:
     """Audit the books, and say how right the answers are."""
     settings["window_words"] = design.words

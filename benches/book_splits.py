@@ -20,7 +20,17 @@ if TYPE_CHECKING:
 
     import mia_batch
 
-__all__ = ["CASES", "SPLITS", "Case", "Q", "area", "extracted", "picture", "splits", "strips"]
+__all__ = [
+    "CASES",
+    "SPLITS",
+    "Case",
+    "Q",
+    "area",
+    "extracted",
+    "picture",
+    "splits",
+    "strips",
+]
 
 SPLITS, Q = 200, 0.05
 _LEVELS = "▁▂▃▄▅▆▇█"
@@ -38,10 +48,15 @@ class Case:
 
     def draw(self, parts: pl.DataFrame, rng: np.random.Generator) -> pl.DataFrame:
         """Draw the role of each part; ``seen`` is the truth."""
-        seen = pl.col("times") > 0 if self.times is None else pl.col("times") == self.times
+        seen = (
+            pl.col("times") > 0 if self.times is None else pl.col("times") == self.times
+        )
         sets = {
             True: (seen, [("target", self.members)]),
-            False: (pl.col("times") == 0, [("target", self.others), ("non_member", self.nulls)]),
+            False: (
+                pl.col("times") == 0,
+                [("target", self.others), ("non_member", self.nulls)],
+            ),
         }
         rows: list[tuple[str, str, bool | None, bool]] = []
         for is_seen, (of_kind, wanted) in sets.items():
@@ -50,7 +65,12 @@ class Case:
                 member = is_seen if role == "calibration" else None
                 rows += [(name, role, member, is_seen) for name in names[:n]]
                 names = names[n:]
-        schema = {"name": pl.String, "role": pl.String, "member": pl.Boolean, "seen": pl.Boolean}
+        schema = {
+            "name": pl.String,
+            "role": pl.String,
+            "member": pl.Boolean,
+            "seen": pl.Boolean,
+        }
         return pl.DataFrame(rows, schema, orient="row")
 
 
@@ -61,14 +81,18 @@ CASES = (
 )
 
 
-def splits(scores: pl.DataFrame, attack: str, parts: pl.DataFrame, case: Case) -> dict[str, Any]:
+def splits(
+    scores: pl.DataFrame, attack: str, parts: pl.DataFrame, case: Case
+) -> dict[str, Any]:
     """Split the parts many times; means over the splits, ``most`` beside the share of false ones.
 
     Of intervals: how many cover the true share of members among what is asked about.
     """
     rng = np.random.default_rng(0)
     drawn = (case.draw(parts, rng) for _ in range(SPLITS))
-    rows = pl.DataFrame([_split(scores, attack, each) for each in drawn], infer_schema_length=None)
+    rows = pl.DataFrame(
+        [_split(scores, attack, each) for each in drawn], infer_schema_length=None
+    )
     right, false = pl.col("right"), pl.col("false")
     rows = rows.with_columns(false_share=false / (right + false).clip(1)).drop("false")
     means = rows.select(pl.all().cast(pl.Float64).mean()).row(0, named=True)
@@ -77,14 +101,20 @@ def splits(scores: pl.DataFrame, attack: str, parts: pl.DataFrame, case: Case) -
     return asdict(case) | means | {"standard_error": error, "most": most}
 
 
-def _split(scores: pl.DataFrame, attack: str, drawn: pl.DataFrame) -> dict[str, float | None]:
+def _split(
+    scores: pl.DataFrame, attack: str, drawn: pl.DataFrame
+) -> dict[str, float | None]:
     """Judge one split, as an audit does that asks about groups."""
     columns = ["target_id", "name", "window_index", "n_words", attack]
-    table = scores.select(columns).join(drawn, on="name").rename({"name": "group"}).lazy()
+    table = (
+        scores.select(columns).join(drawn, on="name").rename({"name": "group"}).lazy()
+    )
     plan = VerdictPlan(primary=attack, level="group", null_set="left out by lot", q=Q)
     found = pl.concat(verdicts(table, [attack], plan))
     truth = drawn.filter(role="target").select("seen", key="name")
-    told = found.filter(pl.col("q_value") <= Q, level="group").join(truth, on="key")["seen"]
+    told = found.filter(pl.col("q_value") <= Q, level="group").join(truth, on="key")[
+        "seen"
+    ]
     n_right = int(told.sum())
     row: dict[str, float | None] = {"right": n_right, "false": told.len() - n_right}
     share = truth.select(pl.col("seen").mean()).item()
@@ -100,21 +130,32 @@ def _split(scores: pl.DataFrame, attack: str, drawn: pl.DataFrame) -> dict[str, 
 
 
 def _covers(
-    method: str, share: float, value: float | None, low: float | None, high: float | None
+    method: str,
+    share: float,
+    value: float | None,
+    low: float | None,
+    high: float | None,
 ) -> dict[str, float | None]:
     found: dict[str, float | None] = {f"{method}_covers": None, f"{method}_width": None}
     if low is not None and high is not None:
-        found = {f"{method}_covers": low <= share <= high, f"{method}_width": high - low}
+        found = {
+            f"{method}_covers": low <= share <= high,
+            f"{method}_width": high - low,
+        }
     return found | {f"{method}_value": value}
 
 
 def strips(run: mia_batch.Run, parts: pl.DataFrame) -> pl.DataFrame:
     """Say of each stretch of the books' strips how often the model saw what is at its middle."""
-    drawn = run["curves"].filter(curve="strip").rename({"subject": "book", "y": "value"})
+    drawn = (
+        run["curves"].filter(curve="strip").rename({"subject": "book", "y": "value"})
+    )
     ends = parts.group_by("book").agg(whole=pl.col("end").max())
     after = pl.col("x").shift(-1, fill_value=1.0).over("book")
     middle = ((pl.col("x") + after) / 2 * pl.col("whole")).cast(pl.Int64)
-    stretches = drawn.join(ends, on="book").select("book", "value", start=middle).sort("start")
+    stretches = (
+        drawn.join(ends, on="book").select("book", "value", start=middle).sort("start")
+    )
     places = parts.select("book", "start", "times").sort("start")
     found = stretches.join_asof(places, on="start", by="book", check_sortedness=False)
     return found.sort("book", "start")
@@ -124,7 +165,9 @@ def picture(strip: pl.DataFrame, often: int) -> Iterator[str]:
     """Draw each book's strip over marks: + where the model saw a part, # where as often as that."""
     for (book,), rows in strip.group_by("book", maintain_order=True):
         shades = (_LEVELS[min(int(value * 8), 7)] for value in rows["value"])
-        marks = ("#" if times >= often else "+" if times else " " for times in rows["times"])
+        marks = (
+            "#" if times >= often else "+" if times else " " for times in rows["times"]
+        )
         yield f"{book:28}{''.join(shades)}"
         yield f"{'':28}{''.join(marks).rstrip()}"
 
@@ -140,7 +183,12 @@ def extracted(run: mia_batch.Run, parts: pl.DataFrame, windows: int) -> pl.DataF
 
     Given is the first half of a part's first window; what follows can come out.
     """
-    stretches = run.scan("extraction").collect().select("document_id", "start", "end").iter_rows()
+    stretches = (
+        run.scan("extraction")
+        .collect()
+        .select("document_id", "start", "end")
+        .iter_rows()
+    )
     found: dict[str, set[int]] = {}
     for book, start, end in stretches:
         found.setdefault(book, set()).update(range(start, end))
@@ -159,5 +207,6 @@ def extracted(run: mia_batch.Run, parts: pl.DataFrame, windows: int) -> pl.DataF
         given, on=["book", "part"], how="left", maintain_order="left"
     )
     return joined.with_columns(
-        characters=pl.col("end") - pl.col("start"), behind=pl.col("end") - pl.col("asked_from")
+        characters=pl.col("end") - pl.col("start"),
+        behind=pl.col("end") - pl.col("asked_from"),
     )

@@ -1,12 +1,13 @@
 """Parts of books, whole: how many of those that were trained on are reported, and how many others.
 
-A model sees 30 parts of ten books ten times, drawn by lot; 130 parts of the same books stay unseen.
-An audit at level group asks about the 30 and ten others, against 40 that were never seen. The same
-scores are then split anew many times: which unseen parts are asked about, and which are nulls.
+A model sees 30 parts of ten books ten times, drawn by lot; 130 parts of the same books
+stay unseen. An audit at level group asks about the 30 and ten others, against 40 that
+were never seen. The same scores are then split anew many times: which unseen parts are
+asked about, and which are nulls.
 
-Last, 5, 10 or 15 seen parts among 25 are asked about, against 25, 40 and 100 unseen ones: what the
-list names, how many of the highest the bound claims, what all attacks show together, and what came
-out word for word.
+Last, 5, 10 or 15 seen parts among 25 are asked about, against 25, 40 and 100 unseen
+ones: what the list names, how many of the highest the bound claims, what all attacks
+show together, and what came out word for word.
 
     python -m benches.books
 """
@@ -67,18 +68,29 @@ def write_parts(folder: Path) -> pl.DataFrame:
                 others += windows
     parts = pl.DataFrame(rows, ["group", "text"], orient="row")
     parts = parts.with_columns(document_id=pl.int_range(pl.len()).cast(pl.String))
-    pl.DataFrame({"text": draw.sample(others, N_OTHERS)}).write_parquet(folder / "others.parquet")
+    pl.DataFrame({"text": draw.sample(others, N_OTHERS)}).write_parquet(
+        folder / "others.parquet"
+    )
     names = parts["group"].unique(maintain_order=True).to_list()
-    draw.shuffle(names)  # the first are seen, the next are asked about, the next are nulls
+    draw.shuffle(
+        names
+    )  # the first are seen, the next are asked about, the next are nulls
     order = pl.DataFrame({"group": names, "place": range(len(names))})
     return parts.join(order, on="group", maintain_order="left")
 
 
 def audit(
-    folder: Path, parts: pl.DataFrame, n_null: int, attacks: list[str], samples: int | None
+    folder: Path,
+    parts: pl.DataFrame,
+    n_null: int,
+    attacks: list[str],
+    samples: int | None,
 ) -> mia_batch.Run:
     place = pl.col("place")
-    for name, low, high in (("asked", 0, N_ASKED), ("nulls", N_ASKED, N_ASKED + n_null)):
+    for name, low, high in (
+        ("asked", 0, N_ASKED),
+        ("nulls", N_ASKED, N_ASKED + n_null),
+    ):
         some = parts.filter(place >= low, place < high).drop("place")
         some.write_parquet(folder / f"{name}.parquet")
     return mia_batch.audit(
@@ -98,7 +110,9 @@ def audit(
     )
 
 
-def reported(asked: NDArray[np.float64], nulls: NDArray[np.float64]) -> NDArray[np.bool_]:
+def reported(
+    asked: NDArray[np.float64], nulls: NDArray[np.float64]
+) -> NDArray[np.bool_]:
     return q_values(p_values(asked, nulls), "bh") <= Q
 
 
@@ -113,7 +127,10 @@ def resplit(seen: NDArray[np.float64], unseen: NDArray[np.float64]) -> dict[str,
         found.append(told[: seen.size].sum())
         false.append(told[seen.size :].sum() / max(told.sum(), 1))
     order = (rng.permutation(unseen) for _ in range(NULL_AUDITS))
-    lists = [reported(some[:N_ASKED], some[N_ASKED : N_ASKED + N_NULL]).any() for some in order]
+    lists = [
+        reported(some[:N_ASKED], some[N_ASKED : N_ASKED + N_NULL]).any()
+        for some in order
+    ]
     return {
         "seen_reported": float(np.mean(found)),
         "false_share": float(np.mean(false)),
@@ -122,21 +139,29 @@ def resplit(seen: NDArray[np.float64], unseen: NDArray[np.float64]) -> dict[str,
     }
 
 
-def verbatim(run: mia_batch.Run, parts: pl.DataFrame, n_parts: int) -> NDArray[np.bool_]:
+def verbatim(
+    run: mia_batch.Run, parts: pl.DataFrame, n_parts: int
+) -> NDArray[np.bool_]:
     """Say of which parts, in their order, a continuation repeats 20 words in a row."""
     long = run.scan("features").filter(pl.col("longest_block_words") >= VERBATIM_WORDS)
     ids = long.select("target_id").unique()
-    named = run.scan("targets").join(ids, on="target_id").select("group").unique().collect()
+    named = (
+        run.scan("targets").join(ids, on="target_id").select("group").unique().collect()
+    )
     places = parts.join(named, on="group", how="semi")["place"].unique().to_numpy()
     return np.isin(np.arange(n_parts), places)
 
 
 def few(
-    of_parts: dict[str, NDArray[np.float64]], came_out: NDArray[np.bool_], n_null: int, n_seen: int
+    of_parts: dict[str, NDArray[np.float64]],
+    came_out: NDArray[np.bool_],
+    n_null: int,
+    n_seen: int,
 ) -> dict[str, float | int]:
     """Audit few parts many times, by the first attack, and by all together.
 
-    ``wrong``: share of audits whose bound is above the number of seen parts among the highest.
+    ``wrong``: share of audits whose bound is above the number of seen parts among the
+    highest.
     """
     rng = np.random.default_rng(n_null + n_seen)
     names = [*of_parts]
@@ -144,13 +169,17 @@ def few(
     found: list[dict[str, Any]] = []
     for seed in range(FEW_AUDITS):
         others = N_SEEN + rng.permutation(of_parts[names[0]].size - N_SEEN)
-        asked = np.concatenate([rng.permutation(seen)[:n_seen], others[: FEW_ASKED - n_seen]])
+        asked = np.concatenate(
+            [rng.permutation(seen)[:n_seen], others[: FEW_ASKED - n_seen]]
+        )
         nulls = others[FEW_ASKED - n_seen :][:n_null]
         own, null = of_parts[names[0]][asked], of_parts[names[0]][nulls]
         told = reported(own, null)
         top = top_bound(own, asked.size, null)
         highest = (
-            np.argsort(-own, kind="stable")[: top.of_top] if top.at_least else np.array([], int)
+            np.argsort(-own, kind="stable")[: top.of_top]
+            if top.at_least
+            else np.array([], int)
         )
         every = np.array([of_parts[name] for name in names])
         found.append(
@@ -162,7 +191,9 @@ def few(
                 "at_least": top.at_least,
                 "of_top": top.of_top,
                 "wrong": top.at_least > (highest < n_seen).sum(),
-                "all_attacks": max_t(every[:, asked], every[:, nulls], seed).p_values.min() <= Q,
+                "all_attacks": (
+                    max_t(every[:, asked], every[:, nulls], seed).p_values.min() <= Q
+                ),
                 "first_attack": collection_test(own, null, seed).p_value <= Q,
                 "came_out": came_out[asked[:n_seen]].sum(),
                 "came_out_of_others": came_out[asked[n_seen:]].sum(),
@@ -192,9 +223,13 @@ def main() -> None:
         for samples, attacks in ASKED.items():
             verdicts = audit(folder, parts, N_NULL, attacks, samples)["verdicts"]
             run = audit(folder, parts, n_parts - N_ASKED, attacks, samples)
-            scores = run["scores"].join(parts.select("group", "place").unique(), on="group")
+            scores = run["scores"].join(
+                parts.select("group", "place").unique(), on="group"
+            )
             for attack in attacks:
-                told = verdicts.filter(pl.col("q_value") <= Q, level="group", attack=attack)["key"]
+                told = verdicts.filter(
+                    pl.col("q_value") <= Q, level="group", attack=attack
+                )["key"]
                 right = told.is_in(names).sum()
                 in_order = scores.sort("place", "document_id")[attack].to_numpy()
                 of_parts = summarise(in_order[lines], "mean")
@@ -206,13 +241,29 @@ def main() -> None:
                 came_out = verbatim(run, parts, n_parts)
         audits = [few(every, came_out, *case) for case in product(FEW_NULLS, FEW_SEEN)]
     nominal = Q * (N_ASKED - N_SEEN) / N_ASKED
-    print(f"{N_SEEN} of {N_ASKED} parts were seen; q = {Q}: at most {nominal} false on average")
+    print(
+        f"{N_SEEN} of {N_ASKED} parts were seen; q = {Q}: at most {nominal} false on"
+        " average"
+    )
     with pl.Config(tbl_cols=-1, tbl_width_chars=200):
         print(pl.DataFrame(rows))
         print(pl.DataFrame(audits))
-    sizes = {"seen": N_SEEN, "asked": N_ASKED, "nulls": N_NULL, "q": Q, "splits": SPLITS}
+    sizes = {
+        "seen": N_SEEN,
+        "asked": N_ASKED,
+        "nulls": N_NULL,
+        "q": Q,
+        "splits": SPLITS,
+    }
     append_results(
-        "books", sizes | {"null_audits": NULL_AUDITS, "model": MODEL, "rows": rows, "few": audits}
+        "books",
+        sizes
+        | {
+            "null_audits": NULL_AUDITS,
+            "model": MODEL,
+            "rows": rows,
+            "few": audits,
+        },
     )
 
 

@@ -1,14 +1,16 @@
 """How tight the bounds of near-verbatim extraction are, what they cost, and whether they hold.
 
-`tables`: 1,000 passages of small tables of next tokens, in which the exact probability can be added
-up: how often it lies outside the bounds. `demo`: the likeliest passages of the texts that the
-demo's model learnt (made by `mia-batch demo`), and `manuals`: recited passages of
-../shared/models/manuals-47m, next to 100,000 samples each, and 10,000. These are real, drawn token
-by token; those with equal beginnings are read once, and one that cannot come near is drawn no
-further. `rounding`: what float32 adds to a probability, by the same model in float64. `memory`:
-what searches of several widths take at their peak, next to what they are expected to take.
+`tables`: 1,000 passages of small tables of next tokens, in which the exact probability
+can be added up: how often it lies outside the bounds. `demo`: the likeliest passages of
+the texts that the demo's model learnt (made by `mia-batch demo`), and `manuals`:
+recited passages of ../shared/models/manuals-47m, next to 100,000 samples each, and
+10,000. These are real, drawn token by token; those with equal beginnings are read once,
+and one that cannot come near is drawn no further. `rounding`: what float32 adds to a
+probability, by the same model in float64. `memory`: what searches of several widths
+take at their peak, next to what they are expected to take.
 
-    python -m benches.bounds [tables] [demo] [manuals] [memory] [--demo FOLDER] [--tokens N ...]
+    python -m benches.bounds [tables] [demo] [manuals] [memory] [--demo FOLDER]
+    [--tokens N ...]
 """
 
 from __future__ import annotations
@@ -66,7 +68,9 @@ def on_tables(n: int = 1000) -> dict[str, Any]:
 
 
 def loaded(folder: Path) -> Pretrained:
-    spec = EngineSpec(engine="transformers", kind="logprobs", model=str(folder), dtype="float32")
+    spec = EngineSpec(
+        engine="transformers", kind="logprobs", model=str(folder), dtype="float32"
+    )
     with quiet():
         return Pretrained(spec)
 
@@ -89,7 +93,9 @@ def likeliest(
         near = Nearness(
             truth=np.array(ids[start : start + n]), within=within, edits=True, ends=ends
         )
-        yield Passage(float(np.exp(sums[start - 1])), ids[max(0, start - most) : start], near)
+        yield Passage(
+            float(np.exp(sums[start - 1])), ids[max(0, start - most) : start], near
+        )
 
 
 def ordered(passages: Iterable[Passage]) -> list[Passage]:
@@ -103,7 +109,9 @@ def sampled(
     """Draw samples, and count those that are near, and the tokens that were read for them."""
     near, hits, asked = passage.near, 0, 0
     said = model.model(torch.tensor([passage.prompt]), use_cache=True)
-    todo = [(said.past_key_values, said.logits[:, -1], near.first, np.array([n_samples]), 0)]
+    todo = [
+        (said.past_key_values, said.logits[:, -1], near.first, np.array([n_samples]), 0)
+    ]
     while todo:
         cache, logits, rows, counts, n = todo.pop()
         p = logits.double().softmax(-1).numpy()
@@ -127,13 +135,17 @@ def sampled(
     return hits, asked
 
 
-def on_samples(model: Pretrained, passages: list[Passage], n: int) -> list[dict[str, Any]]:
+def on_samples(
+    model: Pretrained, passages: list[Passage], n: int
+) -> list[dict[str, Any]]:
     """Bound passages at the cost of 20 samples, next to many."""
     rng, rows = np.random.default_rng(0), []
     for passage in passages:
         hits, asked = sampled(model, passage, n, rng)
         limits = clopper_pearson(hits, n)
-        found = bound(reader(model, _PLAIN, passage.prompt), passage.near, width=10, draws=10)
+        found = bound(
+            reader(model, _PLAIN, passage.prompt), passage.near, width=10, draws=10
+        )
         row: dict[str, float] = {
             "verbatim": passage.verbatim,
             "sampled": hits / n,
@@ -149,8 +161,13 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """By the probability: how many bounds fail, and how far the estimate and the lower one are."""
     found, table = {}, pl.DataFrame(rows)
     for least, most in zip(_RANGES, (1.0, *_RANGES), strict=False):
-        of = table.filter(pl.col("sampled").is_between(least, min(most, 0.9), closed="left"))
-        off = {name: (of[name] / of["sampled"] - 1).to_numpy() for name in ("lower", "estimate")}
+        of = table.filter(
+            pl.col("sampled").is_between(least, min(most, 0.9), closed="left")
+        )
+        off = {
+            name: (of[name] / of["sampled"] - 1).to_numpy()
+            for name in ("lower", "estimate")
+        }
         outside = (of["lower"] > of["high"]) | (of["upper"] < of["low"])
         row: dict[str, Any] = {"passages": of.height, "outside": int(outside.sum())}
         row["above_likely_upper"] = int((of["likely_upper"] < of["low"]).sum())
@@ -180,12 +197,19 @@ def rounding(model: Pretrained, passages: list[Passage]) -> float:
 
 def demo(folder: Path, tokens: list[int]) -> Iterator[dict[str, Any]]:
     name = folder / "model"
-    texts = pl.read_parquet(folder / "corpus.parquet").filter("member")["text"].to_list()
+    texts = (
+        pl.read_parquet(folder / "corpus.parquet").filter("member")["text"].to_list()
+    )
     model = loaded(name)
     for n, within, every in ((n, n // 10, 2 if n <= 10 else 16) for n in tokens):
         passages = ordered(likeliest(model, name, texts, n, within, 200))[::every]
         rows = on_samples(model, passages, _SAMPLES["demo"])
-        how = {"model": "demo", "tokens": n, "within": within, "samples": _SAMPLES["demo"]}
+        how = {
+            "model": "demo",
+            "tokens": n,
+            "within": within,
+            "samples": _SAMPLES["demo"],
+        }
         error = {"float32": rounding(model, passages), "allowed": ROUNDING}
         yield how | {"by_probability": summary(rows), "rounding": error}
 
@@ -195,7 +219,9 @@ def manuals() -> Iterator[dict[str, Any]]:
     texts = [row["text"] for row in map(json.loads, lines) if row["copies"] >= 4][:60]
     model, most = loaded(MODEL), _SAMPLES["manuals-47m"]
     every = ordered(likeliest(model, MODEL, texts, 20, 2, 50))
-    likely = {round(each.verbatim, 1): each for each in every[::-1] if each.verbatim < 0.95}
+    likely = {
+        round(each.verbatim, 1): each for each in every[::-1] if each.verbatim < 0.95
+    }
     rows = on_samples(model, [*likely.values()][::-1][:4], most)  # many are one licence
     error = {"float32": rounding(model, every[:20]), "allowed": ROUNDING}
     how = {"model": "manuals-47m", "tokens": 20, "within": 2, "samples": most}
@@ -206,11 +232,16 @@ def _peak(name: Path, text: str, width: int) -> dict[str, Any]:
     """Search in this process, which is new; 50 tokens after 50, at most 5 edits."""
     torch.set_num_threads(1)
     model, expected, peak, over = loaded(name), [0], 0, Event()
-    special, before, after = Tokenizer.load(str(name), None).encode_after(text[:1500], text[1500:])
+    special, before, after = Tokenizer.load(str(name), None).encode_after(
+        text[:1500], text[1500:]
+    )
     near = Nearness(truth=np.array(after[:50]), within=5, edits=True)
 
     def resident() -> int:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+        return (
+            int(Path("/proc/self/statm").read_text().split()[1])
+            * resource.getpagesize()
+        )
 
     def watch() -> None:
         nonlocal peak
@@ -222,7 +253,12 @@ def _peak(name: Path, text: str, width: int) -> dict[str, Any]:
 
     start, watcher = resident(), Thread(target=watch)
     watcher.start()
-    bound(reader(model, Decoding(), special + before[-50:], heard), near, width=width, draws=width)
+    bound(
+        reader(model, Decoding(), special + before[-50:], heard),
+        near,
+        width=width,
+        draws=width,
+    )
     over.set()
     watcher.join()
     found, measured = max(expected), peak - start
@@ -231,17 +267,26 @@ def _peak(name: Path, text: str, width: int) -> dict[str, Any]:
 
 
 def memory(names: list[Path], text: str) -> Iterator[dict[str, Any]]:
-    for name, widths in zip(names, ((100, 400, 1000, 3000), (10, 100, 200, 300)), strict=False):
+    for name, widths in zip(
+        names, ((100, 400, 1000, 3000), (10, 100, 200, 300)), strict=False
+    ):
         for width in widths:
             with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:
-                yield {"model": name.name, **alone.submit(_peak, name, text, width).result()}
+                yield {
+                    "model": name.name,
+                    **alone.submit(_peak, name, text, width).result(),
+                }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("parts", nargs="*", default=["tables", "demo", "manuals"])
-    parser.add_argument("--demo", type=Path, default=Path("demo"), help="made by mia-batch demo")
-    parser.add_argument("--tokens", type=int, nargs="+", default=[10, 20], help="of the demo's")
+    parser.add_argument(
+        "--demo", type=Path, default=Path("demo"), help="made by mia-batch demo"
+    )
+    parser.add_argument(
+        "--tokens", type=int, nargs="+", default=[10, 20], help="of the demo's"
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
     for part in given.parts:
@@ -254,7 +299,9 @@ def main() -> None:
         elif not (given.demo if part == "demo" else MODEL).is_dir():
             print(f"{part} is skipped: its model is not here")
         else:
-            for figures in demo(given.demo, given.tokens) if part == "demo" else manuals():
+            for figures in (
+                demo(given.demo, given.tokens) if part == "demo" else manuals()
+            ):
                 append_results("bounds", figures)
 
 

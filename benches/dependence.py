@@ -1,8 +1,8 @@
 """Texts that depend on each other, or differ in something plain: what null audits find then.
 
-Nothing was trained on in any of these audits, so that a finding is false. *Before* is the same
-audit without what is known of the dependence: no authors, no copies counted as one, no comparison
-of lengths.
+Nothing was trained on in any of these audits, so that a finding is false. *Before* is
+the same audit without what is known of the dependence: no authors, no copies counted as
+one, no comparison of lengths.
 
 *Authors*: books of one author share a part of their variance; comparison books are by others.
 *Copies*: comparison texts are near copies of each other, in a random order.
@@ -42,7 +42,10 @@ Figure = dict[str, Any]
 
 
 def scores_table(
-    rng: np.random.Generator, authors: Sequence[str | None], n_audited: int, shared: float
+    rng: np.random.Generator,
+    authors: Sequence[str | None],
+    n_audited: int,
+    shared: float,
 ) -> pl.DataFrame:
     """Scores of books by three attacks; books of one author share a part of their variance."""
     n_books = len(authors)
@@ -64,11 +67,17 @@ def scores_table(
             "author": authors,
             **{name: scores[:, place] for place, name in enumerate(ATTACKS)},
         },
-        schema_overrides={"role": Role, "member": pl.Boolean, "window_index": pl.UInt32},
+        schema_overrides={
+            "role": Role,
+            "member": pl.Boolean,
+            "window_index": pl.UInt32,
+        },
     )
 
 
-def false_findings(scores: pl.DataFrame, blind: pl.DataFrame | None = None) -> dict[str, bool]:
+def false_findings(
+    scores: pl.DataFrame, blind: pl.DataFrame | None = None
+) -> dict[str, bool]:
     """Say which findings one null audit makes, with non-members weighted by ``blind`` scores."""
     table = scores.lazy()
     rows = pl.concat(verdicts(table, ["a_v1"], PLAN, blind=blind))
@@ -83,7 +92,9 @@ def false_findings(scores: pl.DataFrame, blind: pl.DataFrame | None = None) -> d
         "list": bool((tests["q_value"] <= PLAN.q).any()),
         "collection": bool((together <= 0.05).any()),
         "max_t": bool((max_t <= 0.05).any()),
-        "at_least": bool((few.filter(check="top", statistic="at_least")["value"] > 0).any()),
+        "at_least": bool(
+            (few.filter(check="top", statistic="at_least")["value"] > 0).any()
+        ),
         "bound": bool((bound > 0).any()),
     }
 
@@ -96,9 +107,14 @@ def authors(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
         named = [f"audited {place % n_authors}" for place in range(n_audited)]
         named += [f"other {place // of_each}" for place in range(n_null)]
         by = "one author" if n_authors == 1 else f"{n_authors} authors"
-        case = f"{n_audited} books by {by}, {n_null} others by {n_null // of_each}, {shared:g}"
+        case = (
+            f"{n_audited} books by {by}, {n_null} others by {n_null // of_each},"
+            f" {shared:g}"
+        )
         tables = [scores_table(rng, named, n_audited, shared) for _ in range(runs)]
-        yield compare(f"authors: {case}", [table.drop("author") for table in tables], tables)
+        yield compare(
+            f"authors: {case}", [table.drop("author") for table in tables], tables
+        )
 
 
 def copies(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
@@ -109,7 +125,9 @@ def copies(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
         named = [*map(str, range(n_audited)), *originals]
         tables = [scores_table(rng, named, n_audited, 0.9) for _ in range(runs)]
         before = [table.drop("author") for table in tables]
-        groups = pl.when(pl.col("role") == "non_member").then("author").otherwise("group")
+        groups = (
+            pl.when(pl.col("role") == "non_member").then("author").otherwise("group")
+        )
         after = [table.with_columns(group=groups).drop("author") for table in tables]
         case = f"copies: {n_audited} texts, {n_distinct} others by {n_copies} copies"
         yield compare(case, before, after)
@@ -117,7 +135,13 @@ def copies(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
 
 def length(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
     """Scores and logarithms of lengths are correlated by a half; lengths differ in the mean."""
-    cases = [(50, 100, 0.0), (50, 100, 0.15), (20, 40, 0.15), (20, 40, 0.3), (200, 400, 0.15)]
+    cases = [
+        (50, 100, 0.0),
+        (50, 100, 0.15),
+        (20, 40, 0.15),
+        (20, 40, 0.3),
+        (200, 400, 0.15),
+    ]
     for n_audited, n_null, longer in cases:
         case = f"length: {n_audited} texts {longer:.0%} longer than {n_null} others"
         figure: Figure = {"case": case}
@@ -136,18 +160,33 @@ def _of_lengths(
     of_length = 0.5 * z[:, None]
     table = scores_table(rng, names, n_audited, 0.0).drop("author")
     scores = 0.75**0.5 * table.select(ATTACKS).to_numpy() + of_length
-    table = table.with_columns(pl.Series(name, scores[:, at]) for at, name in enumerate(ATTACKS))
+    table = table.with_columns(
+        pl.Series(name, scores[:, at]) for at, name in enumerate(ATTACKS)
+    )
     noise = rng.normal(size=(3, size))
-    surface = {"words": SPREAD * z, "bytes": noise[0], "punctuation": noise[1], "digits": noise[2]}
+    surface = {
+        "words": SPREAD * z,
+        "bytes": noise[0],
+        "punctuation": noise[1],
+        "digits": noise[2],
+    }
     seen = pl.DataFrame(surface).select(surface=pl.struct(pl.all()), year=pl.lit(0))
     plain = plain_differences(seen, label, np.arange(size))
     blind = None
     if any(difference.differs for difference in plain):
-        columns = {f"targets_{name}": of for name, of in plain_ranks(seen, plain).items()}
-        blind = table.select("target_id", **{name: pl.Series(of) for name, of in columns.items()})
+        columns = {
+            f"targets_{name}": of for name, of in plain_ranks(seen, plain).items()
+        }
+        blind = table.select(
+            "target_id", **{name: pl.Series(of) for name, of in columns.items()}
+        )
     before, after = false_findings(table), false_findings(table, blind)
     when = {f"{name}_before": false for name, false in before.items()}
-    return when | {f"{name}_after": after[name] for name in after} | {"closed": blind is not None}
+    return (
+        when
+        | {f"{name}_after": after[name] for name in after}
+        | {"closed": blind is not None}
+    )
 
 
 def refused(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
@@ -162,13 +201,20 @@ def refused(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
             for when, rows in (("before", table.drop_nulls("a_v1")), ("after", table)):
                 for method, holds in _holds(rows, share).items():
                     covered.setdefault(f"{method}_{when}", []).append(holds)
-        case = f"refused: the best known quarter of members, {of_others:.0%} of high others"
-        yield {"case": case} | {name: float(np.mean(held)) for name, held in covered.items()}
+        case = (
+            f"refused: the best known quarter of members, {of_others:.0%} of high"
+            " others"
+        )
+        yield {"case": case} | {
+            name: float(np.mean(held)) for name, held in covered.items()
+        }
 
 
 def _refusing(rng: np.random.Generator, of_others: float) -> tuple[pl.DataFrame, float]:
     n_targets, n_each = 400, 300
-    role = ["target"] * n_targets + ["non_member"] * n_each + ["calibration"] * 2 * n_each
+    role = (
+        ["target"] * n_targets + ["non_member"] * n_each + ["calibration"] * 2 * n_each
+    )
     is_in = np.zeros(len(role), np.bool_)
     is_in[: n_targets // 5] = is_in[-n_each:] = True
     scores = rng.normal(size=is_in.size) + 2.0 * is_in
@@ -194,8 +240,12 @@ def _refusing(rng: np.random.Generator, of_others: float) -> tuple[pl.DataFrame,
 
 def _holds(table: pl.DataFrame, share: float) -> dict[str, bool]:
     plan = replace(PLAN, level="target")
-    rows = pl.concat(verdicts(table.lazy(), ["a_v1"], plan)).filter(estimate="contamination_rate")
-    rates = rows.filter(pl.col("method") != "beta_binomial").select("method", "low", "high")
+    rows = pl.concat(verdicts(table.lazy(), ["a_v1"], plan)).filter(
+        estimate="contamination_rate"
+    )
+    rates = rows.filter(pl.col("method") != "beta_binomial").select(
+        "method", "low", "high"
+    )
     return {
         method: low is None or low <= share <= high  # what is withheld claims nothing
         for method, low, high in rates.iter_rows()
@@ -246,7 +296,9 @@ PARTS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=1000, help="null audits of each case")
+    parser.add_argument(
+        "--runs", type=int, default=1000, help="null audits of each case"
+    )
     parser.add_argument("--small", action="store_true", help="200 audits of each case")
     parser.add_argument("--only", choices=PARTS)
     options = parser.parse_args()
@@ -266,7 +318,10 @@ def print_figure(figure: Figure) -> None:
     print(figure["case"], flush=True)
     for name in [name for name in figure if name.endswith("_before")]:
         what = name.removesuffix("_before")
-        print(f"    {what:12} {figure[name]:.3f} -> {figure[f'{what}_after']:.3f}", flush=True)
+        print(
+            f"    {what:12} {figure[name]:.3f} -> {figure[f'{what}_after']:.3f}",
+            flush=True,
+        )
     if "closed" in figure:
         print(f"    weighted or withheld: {figure['closed']:.3f}", flush=True)
 

@@ -1,7 +1,8 @@
 """Whether audits find what ``mia-batch plan`` says, at 1,000 audits a design.
 
-Every audit is of a table of scores: books of eight windows whose scores share a part, so that the
-mean of a book has standard deviation 1, through the tests of a real audit at level ``group``.
+Every audit is of a table of scores: books of eight windows whose scores share a part,
+so that the mean of a book has standard deviation 1, through the tests of a real audit
+at level ``group``.
 
     python -m benches.design
 """
@@ -55,23 +56,41 @@ def made_up(
 
 def audit(table: pl.DataFrame, members: int) -> tuple[float, ...]:
     """Named members, whether any is, the list's false share, the bound, the collection's p."""
-    rows = pl.concat(verdicts(table.lazy(), ["a_v1"], PLAN)).filter(versus="non_members")
-    listed = rows.filter(pl.col("q_value") <= PLAN.q, level="group")["key"].cast(pl.Int64)
+    rows = pl.concat(verdicts(table.lazy(), ["a_v1"], PLAN)).filter(
+        versus="non_members"
+    )
+    listed = rows.filter(pl.col("q_value") <= PLAN.q, level="group")["key"].cast(
+        pl.Int64
+    )
     named = int((listed < members).sum())
     found = few_books_findings(table.lazy(), ["a_v1"], PLAN, None)
     bound = found.filter(check="top", statistic="at_least")["value"].item()
     p = rows.filter(pl.col("estimate").is_null(), level="collection")["p_value"].item()
-    return named, named > 0, (len(listed) - named) / max(1, len(listed)), bound, p <= 0.05
+    return (
+        named,
+        named > 0,
+        (len(listed) - named) / max(1, len(listed)),
+        bound,
+        p <= 0.05,
+    )
 
 
 def main() -> None:
     lines = []
     for asked, members, effect, n in CELLS:
         began, rng = time.monotonic(), np.random.default_rng(1)
-        made = [audit(made_up(rng, asked, members, effect, n), members) for _ in range(AUDITS)]
+        made = [
+            audit(made_up(rng, asked, members, effect, n), members)
+            for _ in range(AUDITS)
+        ]
         means, errors = np.mean(made, axis=0), np.std(made, axis=0) / AUDITS**0.5
         names = ("named", "any_named", "false", "at_least", "together")
-        line: dict[str, Any] = {"asked": asked, "members": members, "effect": effect, "n_null": n}
+        line: dict[str, Any] = {
+            "asked": asked,
+            "members": members,
+            "effect": effect,
+            "n_null": n,
+        }
         line["audits"] = AUDITS
         line["found"] = dict(zip(names, means.round(4).tolist(), strict=True))
         line["found"]["at_least"] = float(np.median([each[3] for each in made]))

@@ -1,11 +1,11 @@
 """False answers of a service that changes while it is asked, before and after the order by lot.
 
-Nothing was trained on: 60 texts are audited against 120 others, or 60 members against 120
-non-members. A word of an answer is the true one with a probability that falls by a share, at once
-after a third of the run or slowly from its beginning to its end; a score is the share of true
-words among 200, and texts differ in how easy they are. Before, the audited texts (or the members)
-were asked first and the others last; after, all in one order drawn by lot, and the answer is
-withheld where scores are found to move.
+Nothing was trained on: 60 texts are audited against 120 others, or 60 members against
+120 non-members. A word of an answer is the true one with a probability that falls by a
+share, at once after a third of the run or slowly from its beginning to its end; a score
+is the share of true words among 200, and texts differ in how easy they are. Before, the
+audited texts (or the members) were asked first and the others last; after, all in one
+order drawn by lot, and the answer is withheld where scores are found to move.
 
 Last, members are remembered: what the order by lot makes of their AUC.
 
@@ -51,7 +51,9 @@ def scores_of(
     fall = (time >= _N_AUDITED / _N) if kind == "sudden" else time
     easy = rng.normal(_TRUE_WORDS, _SPREAD, _N)
     easy[:_N_AUDITED] += more
-    true: Floats = rng.binomial(_WORDS, np.clip(easy, 0.01, 0.99) * (1 - share * fall)) / _WORDS
+    true: Floats = (
+        rng.binomial(_WORDS, np.clip(easy, 0.01, 0.99) * (1 - share * fall)) / _WORDS
+    )
     return true
 
 
@@ -82,7 +84,9 @@ def simulate(share: float, kind: str, n_audits: int, seed: int) -> dict[str, Any
         order = lot_numbers(names, seed=audit).argsort()
         scores = scores_of(order.argsort(), share, kind, rng)
         by_lot = false_answers(scores)
-        rows = score_rows(_ROLES.with_columns(score=pl.Series(scores))[order], seed=audit)
+        rows = score_rows(
+            _ROLES.with_columns(score=pl.Series(scores))[order], seed=audit
+        )
         is_withheld = any(row["p_value"] <= LEVEL for row in rows)
         sums["withheld"] += is_withheld
         for name, value in before.items():
@@ -97,10 +101,14 @@ def simulate(share: float, kind: str, n_audits: int, seed: int) -> dict[str, Any
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--audits", type=int, default=200, help="simulated of each case")
+    parser.add_argument(
+        "--audits", type=int, default=200, help="simulated of each case"
+    )
     n_audits, rows = parser.parse_args().audits, []
     cases = [(0.0, "none")]
-    cases += [(share, kind) for share in (0.05, 0.1, 0.3, 0.6) for kind in ("sudden", "slow")]
+    cases += [
+        (share, kind) for share in (0.05, 0.1, 0.3, 0.6) for kind in ("sudden", "slow")
+    ]
     for number, (share, kind) in enumerate(cases):
         found = simulate(share, kind, n_audits, seed=number)
         rows.append({"drift": share, "kind": kind} | found)

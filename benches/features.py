@@ -1,9 +1,10 @@
 """Samples in Parquet to features in Parquet by the command line, beside the kernels alone.
 
-Pairs are stretches of real books of 64 words, ten candidates a reference. They are recorded, and
-audited once; then the features are moved away and ``mia-batch`` makes them again, in turns with the
-kernels on pairs that lie in memory, both on all cores. Where other programs want the cores, too,
-more threads get more of them: there only the times of the processor can be compared.
+Pairs are stretches of real books of 64 words, ten candidates a reference. They are
+recorded, and audited once; then the features are moved away and ``mia-batch`` makes
+them again, in turns with the kernels on pairs that lie in memory, both on all cores.
+Where other programs want the cores, too, more threads get more of them: there only the
+times of the processor can be compared.
 
     python -m benches.features [--targets N] [--rounds N]     (1,000,000: 10,000,000 pairs)
 """
@@ -46,11 +47,15 @@ LIMIT_MB = 1024
 def write_input(folder: Path, n_targets: int) -> None:
     """Write a corpus and its recording; every row depends on its number alone."""
     books = sorted((DATA / "books").glob("*.txt"))
-    words = pl.Series([word for book in books for word in book.read_text("utf-8").split()])
+    words = pl.Series(
+        [word for book in books for word in book.read_text("utf-8").split()]
+    )
 
     def texts(seed: int, start: int, end: int, n_words: int) -> pl.Series:
         draw = np.random.default_rng([seed, start])
-        places = draw.integers(len(words) - n_words, size=(end - start, 1)) + np.arange(n_words)
+        places = draw.integers(len(words) - n_words, size=(end - start, 1)) + np.arange(
+            n_words
+        )
         found = words[places.ravel()].reshape(places.shape)
         return found.cast(pl.List(pl.String)).list.join(" ")
 
@@ -97,14 +102,18 @@ def run_command(folder: Path) -> None:
         "--attacks": "samia_matched_v1,samia_matched_zlib_v1",
         "--out": folder / "run",
     }
-    sys.argv = ["mia-batch", *(str(word) for option in options.items() for word in option)]
+    sys.argv = [
+        "mia-batch",
+        *(str(word) for option in options.items() for word in option),
+    ]
     run = FeaturesStage.run
     took = []
 
     def timed_run(stage: FeaturesStage) -> None:
         took.append(timed(lambda: run(stage)))
 
-    # Only inside the command can the processor time of this one stage be told; the stage is real.
+    # Only inside the command can the processor time of this one stage be told; the
+    # stage is real.
     with patch.object(FeaturesStage, "run", timed_run):
         try:
             mia_batch()
@@ -114,7 +123,9 @@ def run_command(folder: Path) -> None:
 
 def kernel_pairs(run: Path) -> pl.DataFrame:
     """First candidates of a run with their references."""
-    references = tables.scan(run / "targets.parquet", Targets).select("target_id", "reference")
+    references = tables.scan(run / "targets.parquet", Targets).select(
+        "target_id", "reference"
+    )
     samples = tables.scan(run / "samples", Samples).select("target_id", "candidate")
     pairs = samples.head(PAIRS_IN_MEMORY).join(
         references.head(PAIRS_IN_MEMORY // SAMPLES),
@@ -135,8 +146,8 @@ def measure(folder: Path, n_targets: int, rounds: int) -> dict[str, Any]:
     }
     pairs = kernel_pairs(folder / "run")
 
-    # The longer the command takes, the more often they run: what a core does in a short time it
-    # does not do for long.
+    # The longer the command takes, the more often they run: what a core does in a short
+    # time it does not do for long.
     n_times = min(max(found["pairs"] // (4 * pairs.height), 1), 10)
 
     def kernels_alone() -> tuple[float, float]:
@@ -151,7 +162,8 @@ def measure(folder: Path, n_targets: int, rounds: int) -> dict[str, Any]:
     peaks, kernels, features = [], [], []
     for number in range(rounds):
         before = kernels_alone()
-        # Not deleted: for minutes, ext4 passes over files just deleted where it makes others.
+        # Not deleted: for minutes, ext4 passes over files just deleted where it makes
+        # others.
         (folder / "run" / "features").rename(folder / f"features-{number}")
         again = audit(folder)
         kernels.append(np.add(before, kernels_alone()) / 2 / pairs.height)
@@ -189,7 +201,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         row = measure(Path(folder), given.targets, given.rounds)
     packages = versions("polars")
-    print(f"{machine()}; commit {commit()};", ", ".join(map(" ".join, packages.items())))
+    print(
+        f"{machine()}; commit {commit()};", ", ".join(map(" ".join, packages.items()))
+    )
     for name, value in row.items():
         print(f"{name:>22} {value:>14,}")
     print(f"wanted: ratio {WANTED}, peak {LIMIT_MB:,} MB")

@@ -39,7 +39,9 @@ Figure = dict[str, Any]
 
 def top(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
     """Ten members of 50 books or none, effects from faint to perfect."""
-    normal = [("normal", n_null, effect) for n_null in (25, 40, 100) for effect in (0, 2, 5)]
+    normal = [
+        ("normal", n_null, effect) for n_null in (25, 40, 100) for effect in (0, 2, 5)
+    ]
     for tails, n_null, effect in [*normal, ("t4", 25, 0), ("t4", 40, 0), ("t4", 40, 5)]:
         member = (np.arange(N_BOOKS) < 10) & (effect > 0)
         found, too_many, listed = [], [], []
@@ -112,9 +114,13 @@ class Shelf:
         p = p_values(windows[:N_BOOKS].mean(axis=1), windows[N_BOOKS:].mean(axis=1))
         above = (windows[:N_BOOKS] > share.threshold).sum(axis=1)
         rows = pl.DataFrame({"n_above": above, "q_value": q_values(p, PLAN.adjustment)})
-        rows = rows.with_columns(n_scored=N_WINDOWS, n_asked=N_WINDOWS, outside=pl.lit(value=False))
+        rows = rows.with_columns(
+            n_scored=N_WINDOWS, n_asked=N_WINDOWS, outside=pl.lit(value=False)
+        )
         alone = with_share(rows, share)
-        return with_claim(alone, PLAN).with_columns(low_alone=alone["contamination_low"])
+        return with_claim(alone, PLAN).with_columns(
+            low_alone=alone["contamination_low"]
+        )
 
 
 def _sets(size: int) -> ComparisonSets:
@@ -135,7 +141,9 @@ def _sets(size: int) -> ComparisonSets:
 
 def shares(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
     """Half of the windows of a member were trained on."""
-    few = [(25, 0, tails, within) for tails in ("normal", "t4") for within in (0.05, 0.3)]
+    few = [
+        (25, 0, tails, within) for tails in ("normal", "t4") for within in (0.05, 0.3)
+    ]
     many = [(100, 0, "t4", 0.05), (100, 10, "normal", 0.05), (100, 10, "t4", 0.05)]
     shelves = [
         Shelf(n_null=n_null, n_members=n_members, tails=tails, within=within)
@@ -145,7 +153,9 @@ def shares(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
         truth = 0.5 * (np.arange(N_BOOKS) < shelf.n_members)
         found = [shelf.claims(rng) for _ in range(runs)]
         of = f"{shelf.n_null} nulls, {shelf.n_members} members"
-        figure: Figure = {"case": f"shares, {of}, {shelf.tails}, correlation {shelf.within:g}"}
+        figure: Figure = {
+            "case": f"shares, {of}, {shelf.tails}, correlation {shelf.within:g}"
+        }
         for name, column in (
             ("before", "low_alone"),
             ("after", "contamination_low"),
@@ -163,7 +173,9 @@ def shares(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=1000, help="simulated audits of each case")
+    parser.add_argument(
+        "--runs", type=int, default=1000, help="simulated audits of each case"
+    )
     runs = parser.parse_args().runs
     figures = []
     for number, simulate in enumerate((top, together, shares)):

@@ -1,18 +1,20 @@
 """Fine-tuned targets whose training is known: attacks with reference models that the run makes.
 
-A base model is trained on books. LoRA adapters of it are tuned on half of the windows of another
-book, for several numbers of epochs, and each is audited with preset ``spv``. Reference models come
-from what the target says after first words of a third book (``domain``) or of books in Spanish
-(``irrelevant``), from other windows of the private book (``identical``), and from shadow models.
+A base model is trained on books. LoRA adapters of it are tuned on half of the windows
+of another book, for several numbers of epochs, and each is audited with preset ``spv``.
+Reference models come from what the target says after first words of a third book
+(``domain``) or of books in Spanish (``irrelevant``), from other windows of the private
+book (``identical``), and from shadow models.
 
     python -m benches.finetuned [--keep FOLDER] [--epochs 4 8 16] [--shadows 16]
     python -m benches.finetuned generations --large --epochs 8
 
-The first measures four things: a table as Table 1 of the SPV-MIA paper, by epochs; the reference of
-generations beside one of identically distributed texts; LiRA with shadow models, and whether its
-p-values are uniform on texts that were not seen; and TPR at 1 % FPR of members beside that of
-non-members, which is what the released code of SPV-MIA prints. The second, with a base of 4.5
-million weights, asks how many generations are best, and how often they are learnt.
+The first measures four things: a table as Table 1 of the SPV-MIA paper, by epochs; the
+reference of generations beside one of identically distributed texts; LiRA with shadow
+models, and whether its p-values are uniform on texts that were not seen; and TPR at 1 %
+FPR of members beside that of non-members, which is what the released code of SPV-MIA
+prints. The second, with a base of 4.5 million weights, asks how many generations are
+best, and how often they are learnt.
 """
 
 from __future__ import annotations
@@ -46,21 +48,39 @@ SIZES = {
     "large": (9000, {"hidden": 256, "layers": 4, "seed": 5}),
 }
 """Windows that a base learns, and how large it is."""
-GENERATIONS = ((500, 4), (1000, 4), (2000, 2), (2000, 4), (6000, 1), (6000, 4), (12000, 1))
+GENERATIONS = (
+    (500, 4),
+    (1000, 4),
+    (2000, 2),
+    (2000, 4),
+    (6000, 1),
+    (6000, 4),
+    (12000, 1),
+)
 """How many generations a reference learns, and how often."""
 RATE, RANK, PARAPHRASES, NEIGHBOURS = 2e-3, 16, 5, 10
 COLUMNS = [
     *("loss_v1", "min_k_20_v1", "min_k_plus_plus_20_v1", "neighbour_difference_v1"),
     *("detect_gpt_v1", "reference_token_difference_v1", "candidate_difference_v1"),
-    *("self_prompt_difference_v1", "spv_semantic_v1", "spv_embedding_v1", "spv_neighbour_v1"),
+    *(
+        "self_prompt_difference_v1",
+        "spv_semantic_v1",
+        "spv_embedding_v1",
+        "spv_neighbour_v1",
+    ),
     *("spv_released_v1", "ez_mia_v1", "wbc_v1"),
 ]
-SHADOWED = [name for name in defaults("spv", ("logprobs",)) if name.startswith(("lira", "rmia"))]
+SHADOWED = [
+    name for name in defaults("spv", ("logprobs",)) if name.startswith(("lira", "rmia"))
+]
 
 
 def windows(book: str) -> list[str]:
     words = (DATA / "books" / f"{book}.txt").read_text("utf-8").split()
-    return [" ".join(words[at : at + WORDS]) for at in range(0, len(words) - WORDS + 1, WORDS)]
+    return [
+        " ".join(words[at : at + WORDS])
+        for at in range(0, len(words) - WORDS + 1, WORDS)
+    ]
 
 
 def write_texts(folder: Path, n_base: int) -> None:
@@ -77,10 +97,16 @@ def write_texts(folder: Path, n_base: int) -> None:
     pl.concat(halves).sample(fraction=1, shuffle=True, seed=0).write_parquet(
         folder / "corpus.parquet"
     )
-    public = {"domain": windows(DOMAIN), "irrelevant": windows(IRRELEVANT), "identical": identical}
+    public = {
+        "domain": windows(DOMAIN),
+        "irrelevant": windows(IRRELEVANT),
+        "identical": identical,
+    }
     for name, texts in public.items():
         draw.shuffle(texts)
-        pl.DataFrame({"text": texts[:N_PUBLIC]}).write_parquet(folder / f"{name}.parquet")
+        pl.DataFrame({"text": texts[:N_PUBLIC]}).write_parquet(
+            folder / f"{name}.parquet"
+        )
     others = [
         text
         for book in sorted(path.stem for path in (DATA / "books").glob("*.txt"))
@@ -94,7 +120,9 @@ def write_texts(folder: Path, n_base: int) -> None:
 def texts_of(folder: Path) -> tuple[list[str], list[str]]:
     """What the base learns, and that with the public texts."""
     seen = pl.read_parquet(folder / "base.parquet")["text"].to_list()
-    public = [pl.read_parquet(folder / f"{name}.parquet") for name in ("domain", "irrelevant")]
+    public = [
+        pl.read_parquet(folder / f"{name}.parquet") for name in ("domain", "irrelevant")
+    ]
     return seen, [*seen, *pl.concat(public)["text"]]
 
 
@@ -118,11 +146,15 @@ def train_masked(folder: Path) -> None:
     )
     masked = BertForMaskedLM(config)
     mask = tokenizer.token_to_id("<|mask|>")
-    train(masked, [tokenizer.encode(text).ids for text in seen[:4000]], settings, 1, mask)
+    train(
+        masked, [tokenizer.encode(text).ids for text in seen[:4000]], settings, 1, mask
+    )
     save(masked, tokenizer, folder / "masked")
 
 
-def audited(folder: Path, name: str, data: str, recipe: Recipe, **settings: Any) -> mia_batch.Run:  # noqa: ANN401 - settings
+def audited(
+    folder: Path, name: str, data: str, recipe: Recipe, **settings: Any
+) -> mia_batch.Run:
     """Tune a target on the members of a set, and audit it."""
     began = time.monotonic()
     made = finetune(
@@ -149,11 +181,14 @@ def audited(folder: Path, name: str, data: str, recipe: Recipe, **settings: Any)
             )
         )
     )
-    print(f"{run.folder.name}: {made.losses[-1]}, {time.monotonic() - began:.0f} s", flush=True)
+    print(
+        f"{run.folder.name}: {made.losses[-1]}, {time.monotonic() - began:.0f} s",
+        flush=True,
+    )
     return run
 
 
-def measured(run: mia_batch.Run, **how: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - settings
+def measured(run: mia_batch.Run, **how: Any) -> list[dict[str, Any]]:
     """Rows of the table: an attack, its AUC with interval, and both TPR at 1 % FPR."""
     scores, rows = run["scores"], []
     names = [name for name in (*COLUMNS, *SHADOWED) if name in scores.columns]
@@ -162,8 +197,16 @@ def measured(run: mia_batch.Run, **how: Any) -> list[dict[str, Any]]:  # noqa: A
         member, value = some["member"].to_numpy(), some[name].to_numpy()
         limits = auc_interval(value[member], value[~member])
         curve, reverse = roc_curve(member, value), roc_curve(~member, -value)
-        row = {"attack": name, "auc": curve.area, "low": limits.low, "high": limits.high}
-        row |= {"tpr_1": curve.at_fpr(0.01).tpr, "tpr_1_non_members": reverse.at_fpr(0.01).tpr}
+        row = {
+            "attack": name,
+            "auc": curve.area,
+            "low": limits.low,
+            "high": limits.high,
+        }
+        row |= {
+            "tpr_1": curve.at_fpr(0.01).tpr,
+            "tpr_1_non_members": reverse.at_fpr(0.01).tpr,
+        }
         rows.append(row | how)
     return rows
 
@@ -172,7 +215,8 @@ def by_epochs(folder: Path, epochs: list[int]) -> list[dict[str, Any]]:
     """Table 1, for each number of epochs, and for early stopping."""
     rows = []
     recipes = {
-        f"{n}": Recipe(epochs=n, learning_rate=RATE, rank=RANK, max_tokens=256) for n in epochs
+        f"{n}": Recipe(epochs=n, learning_rate=RATE, rank=RANK, max_tokens=256)
+        for n in epochs
     }
     recipes["early"] = Recipe(
         epochs=20, learning_rate=RATE, rank=RANK, max_tokens=256, held_out=0.1
@@ -196,7 +240,7 @@ def with_references(
     folder: Path,
     epochs: str,
     prompts: str,
-    **settings: Any,  # noqa: ANN401 - settings
+    **settings: Any,
 ) -> list[dict[str, Any]]:
     """Audit a target beside references of its generations, and of texts, of one source."""
     named = "-".join(map(str, (epochs, prompts, *settings.values())))
@@ -208,8 +252,10 @@ def with_references(
                 reference_model=str(folder / "base"),
                 out=str(folder / f"run-{named}"),
                 engine="transformers",
-                attacks="loss_v1,reference_token_difference_v1,self_prompt_difference_v1,"
-                "candidate_difference_v1",
+                attacks=(
+                    "loss_v1,reference_token_difference_v1,self_prompt_difference_v1,"
+                    "candidate_difference_v1"
+                ),
                 prompts_from=str(folder / f"{prompts}.parquet"),
                 candidate_from=str(folder / f"{prompts}.parquet"),
                 generation_tokens=100,
@@ -228,7 +274,12 @@ def by_generations(folder: Path, epochs: int) -> list[dict[str, Any]]:
     """References of more and fewer generations, learnt more or less often, beside each other."""
     recipe = Recipe(epochs=epochs, learning_rate=RATE, rank=RANK, max_tokens=256)
     target = folder / f"target-{epochs}"
-    finetune(base=str(folder / "base"), data=folder / "corpus.parquet", out=target, recipe=recipe)
+    finetune(
+        base=str(folder / "base"),
+        data=folder / "corpus.parquet",
+        out=target,
+        recipe=recipe,
+    )
     rows = []
     for n, times in GENERATIONS:
         learnt = {"generations": n, "tuning_epochs": times}
@@ -239,7 +290,13 @@ def by_generations(folder: Path, epochs: int) -> list[dict[str, Any]]:
 def shadowed(folder: Path, epochs: int, shadows: int) -> dict[str, Any]:
     """LiRA of 1,000 texts beside every attack with one reference, and its p-values."""
     recipe = Recipe(epochs=epochs, learning_rate=RATE, rank=RANK, max_tokens=256)
-    single = ["loss_v1", "min_k_20_v1", "reference_token_difference_v1", "ez_mia_v1", "wbc_v1"]
+    single = [
+        "loss_v1",
+        "min_k_20_v1",
+        "reference_token_difference_v1",
+        "ez_mia_v1",
+        "wbc_v1",
+    ]
     single += ["candidate_difference_v1", "self_prompt_difference_v1"]
     run = audited(
         folder,
@@ -260,7 +317,9 @@ def shadowed(folder: Path, epochs: int, shadows: int) -> dict[str, Any]:
     member = scores["member"].to_numpy()
     values = {row["attack"]: scores[row["attack"]].to_numpy() for row in rows}
     best = {
-        kind: max((row for row in rows if row["attack"] in of), key=lambda row: row["auc"])
+        kind: max(
+            (row for row in rows if row["attack"] in of), key=lambda row: row["auc"]
+        )
         for kind, of in (("single", single), ("shadows", SHADOWED))
     }
     one, other = (values[best[kind]["attack"]] for kind in ("shadows", "single"))
@@ -277,7 +336,8 @@ def shadowed(folder: Path, epochs: int, shadows: int) -> dict[str, Any]:
 def uniform(values: np.ndarray[Any, Any], splits: int = 200) -> dict[str, float]:
     """Conformal p-values of non-members, half of which stand for the known ones.
 
-    ``share`` at 0.05 and its distance from what is exact, in standard errors over the splits.
+    ``share`` at 0.05 and its distance from what is exact, in standard errors over the
+    splits.
     """
     draw, shares = np.random.default_rng(0), []
     for _ in range(splits):
@@ -297,7 +357,9 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="folder for texts, models and runs")
     parser.add_argument("--epochs", type=int, nargs="+", default=[4, 8, 16])
     parser.add_argument("--shadows", type=int, default=16)
-    parser.add_argument("--large", action="store_true", help="a base of 4.5 million weights")
+    parser.add_argument(
+        "--large", action="store_true", help="a base of 4.5 million weights"
+    )
     given = parser.parse_args()
     if not DATA.is_dir():
         print("skipped: no real text in ../shared/data")
@@ -332,8 +394,16 @@ def main() -> None:
         if "shadows" in given.what:
             figures["shadows"] = shadowed(folder, given.epochs[0], given.shadows)
             show(figures["shadows"]["rows"])
-            print({name: each for name, each in figures["shadows"].items() if name != "rows"})
-    append_results("finetuned", figures | {"versions": versions("mia-batch", "peft", "torch")})
+            print(
+                {
+                    name: each
+                    for name, each in figures["shadows"].items()
+                    if name != "rows"
+                }
+            )
+    append_results(
+        "finetuned", figures | {"versions": versions("mia-batch", "peft", "torch")}
+    )
 
 
 def show(rows: list[dict[str, Any]]) -> None:

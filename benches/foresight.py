@@ -1,7 +1,8 @@
 """How much of passages that come out counts, where nobody could go on with them alone.
 
-Each passage of a text is taken as if all of it had come out after the words before it. Nothing of
-prose should be lost: what is lost here, a book that was really recited loses, too.
+Each passage of a text is taken as if all of it had come out after the words before it.
+Nothing of prose should be lost: what is lost here, a book that was really recited
+loses, too.
 
     python -m benches.foresight FILE ... [--passages N]
 
@@ -37,7 +38,9 @@ def passages(texts: list[str], length: int, n: int) -> list[tuple[str, str]]:
     dice, places = Random(length), []
     words = [text.split(" ") for text in texts]
     for number, each in enumerate(words):
-        places += [(number, start) for start in range(0, len(each) - 2 * length, length)]
+        places += [
+            (number, start) for start in range(0, len(each) - 2 * length, length)
+        ]
     drawn = []
     for number, start in sorted(dice.sample(places, min(n, len(places)))):
         middle, end = start + length, start + 2 * length
@@ -48,10 +51,14 @@ def passages(texts: list[str], length: int, n: int) -> list[tuple[str, str]]:
 
 def measure(texts: list[str], length: int, n: int) -> dict[str, Any]:
     """Count passages that keep all their words, and those of which 20 words or more count."""
-    drawn = pl.DataFrame(passages(texts, length, n), schema=["prefix", "passage"], orient="row")
+    drawn = pl.DataFrame(
+        passages(texts, length, n), schema=["prefix", "passage"], orient="row"
+    )
     began = process_time()
     n_words = count_words("passage")
-    counted = count_run_words(pl.col("prefix"), pl.col("passage"), n_words, "whitespace")
+    counted = count_run_words(
+        pl.col("prefix"), pl.col("passage"), n_words, "whitespace"
+    )
     runs = drawn.select(counted.alias("run"), n_words=n_words).unnest("run")
     ms_each = 1000 * (process_time() - began) / max(runs.height, 1)
     is_claimed = pl.col("n_left") >= pl.min_horizontal("n_words", VERBATIM_WORDS)
@@ -77,7 +84,9 @@ def main() -> None:
         rows.append(measure(texts, length, arguments.passages))
         print(rows[-1], flush=True)
     names = [path.name for path in arguments.files]
-    append_results("foresight", {"files": names, "rows": rows} | versions("polars", "numpy"))
+    append_results(
+        "foresight", {"files": names, "rows": rows} | versions("polars", "numpy")
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """False lists where targets and non-members differ, before and after the gate.
 
-Nothing was trained on. A text's score follows what the two sets differ in, as scores of a language
-model follow the years in which texts were written. The gate withholds every answer where
-classifiers that never see the model tell the sets apart; where that is undecided, answers stand
-behind a warning.
+Nothing was trained on. A text's score follows what the two sets differ in, as scores of
+a language model follow the years in which texts were written. The gate withholds every
+answer where classifiers that never see the model tell the sets apart; where that is
+undecided, answers stand behind a warning.
 
     python -m benches.gate [--data-sets N]
 """
@@ -35,7 +35,9 @@ _N_PERMUTATIONS = 39
 _Q = 0.05
 
 
-def simulate(*, effect: float, per_cluster: int, n_data_sets: int, **case: int) -> dict[str, Any]:
+def simulate(
+    *, effect: float, per_cluster: int, n_data_sets: int, **case: int
+) -> dict[str, Any]:
     """Say what the gate decides, and how many data sets have a false list before and after it."""
     gates: Counter[str] = Counter()
     false: Counter[str] = Counter()
@@ -50,7 +52,10 @@ def simulate(*, effect: float, per_cluster: int, n_data_sets: int, **case: int) 
         gate = _gate(judge(found))
         gates[gate] += 1
         of_cluster = generator.standard_normal(cluster.max() + 1)[cluster]
-        score = effect * label + (of_cluster + generator.standard_normal(label.size)) * 0.5**0.5
+        score = (
+            effect * label
+            + (of_cluster + generator.standard_normal(label.size)) * 0.5**0.5
+        )
         weights = shared_weights(cluster[~label]) if per_cluster > 1 else None
         p = p_values(score[label], score[~label], weights=weights)
         reported = bool((q_values(p, "by" if per_cluster > 1 else "bh") <= _Q).any())
@@ -74,14 +79,21 @@ def _gate(judged: Judgement) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data-sets", type=int, default=1000, help="simulated for each case")
+    parser.add_argument(
+        "--data-sets", type=int, default=1000, help="simulated for each case"
+    )
     n_data_sets = parser.parse_args().data_sets
     rows = []
     for place, case in enumerate(_CASES):
         found = simulate(**case, n_data_sets=n_data_sets, seed=place)
         rows.append(case | found)
         print(case, found, flush=True)
-    figures = {"data_sets": n_data_sets, "permutations": _N_PERMUTATIONS, "q": _Q, "cases": rows}
+    figures = {
+        "data_sets": n_data_sets,
+        "permutations": _N_PERMUTATIONS,
+        "q": _Q,
+        "cases": rows,
+    }
     append_results("gate", figures | versions("scikit-learn", "numpy"))
 
 

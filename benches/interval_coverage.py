@@ -1,10 +1,11 @@
 """How often intervals hold the truth, and how wide they are, on simulated runs; and max-t's speed.
 
-Scores are normal, members' shifted so that the area is known; texts of a group share a part of
-their deviation, which has heavy tails (Student's t of 4 degrees) where it says so. Groups are of
-one size, or unequal: sizes as 1, 1/2, 1/3, ..., or one giant with a share of its class's texts.
-Where groups are worth fewer than four of one size there is no interval; the share of such
-replications is counted. Each case has a seed of its own, so that one case can be run again alone.
+Scores are normal, members' shifted so that the area is known; texts of a group share a
+part of their deviation, which has heavy tails (Student's t of 4 degrees) where it says
+so. Groups are of one size, or unequal: sizes as 1, 1/2, 1/3, ..., or one giant with a
+share of its class's texts. Where groups are worth fewer than four of one size there is
+no interval; the share of such replications is counted. Each case has a seed of its own,
+so that one case can be run again alone.
 
     python -m benches.interval_coverage [--simulations N] [--only FIGURE or UNEQUAL ...]
 """
@@ -80,7 +81,8 @@ class Case:
     mixed
         Whether groups have texts of both classes.
     sizes
-        Sizes of groups, ``n`` on average: ``uneven`` ones have from one text to twice as many.
+        Sizes of groups, ``n`` on average: ``uneven`` ones have from one text to twice
+        as many.
     giants
         Share of the members, and of the non-members, that one group has.
     heavy
@@ -106,7 +108,11 @@ class Case:
 
     def __str__(self) -> str:
         grouped = f"{self.groups} groups of {self.n}, correlation {self.within:g}"
-        parts = [self.figure, f"AUC {self.auc:g}", grouped if self.groups else f"{self.n} a class"]
+        parts = [
+            self.figure,
+            f"AUC {self.auc:g}",
+            grouped if self.groups else f"{self.n} a class",
+        ]
         parts += [f"at {self.budget:g}"] if self.budget else []
         parts += [f"{self.attacks} attacks"] if self.figure == "simultaneous" else []
         parts += ["mixed"] * self.mixed + [self.sizes] * (self.sizes != "equal")
@@ -144,11 +150,42 @@ CASES = [
     Case(figure="tpr", n=40, groups=30, within=0.3, auc=0.9, budget=0.05),
     Case(figure="tpr", n=20, groups=60, within=0.1, auc=0.7, budget=0.05),
     Case(figure="tpr", n=40, groups=40, within=0.3, auc=0.7, budget=0.1, mixed=True),
-    Case(figure="tpr", n=40, groups=10, within=0.3, auc=0.7, budget=0.1, promise=_AT_LEAST),
-    Case(figure="tpr", n=40, groups=20, within=0.3, auc=0.7, budget=0.05, promise=_AT_LEAST),
-    Case(figure="tpr", n=100, groups=30, within=0.3, auc=0.7, budget=0.01, promise=_AT_LEAST),
+    Case(
+        figure="tpr",
+        n=40,
+        groups=10,
+        within=0.3,
+        auc=0.7,
+        budget=0.1,
+        promise=_AT_LEAST,
+    ),
+    Case(
+        figure="tpr",
+        n=40,
+        groups=20,
+        within=0.3,
+        auc=0.7,
+        budget=0.05,
+        promise=_AT_LEAST,
+    ),
+    Case(
+        figure="tpr",
+        n=100,
+        groups=30,
+        within=0.3,
+        auc=0.7,
+        budget=0.01,
+        promise=_AT_LEAST,
+    ),
     Case(figure="balanced accuracy", n=100, auc=0.7, promise=_AT_LEAST),
-    Case(figure="balanced accuracy", n=20, groups=12, within=0.3, auc=0.7, promise=_AT_LEAST),
+    Case(
+        figure="balanced accuracy",
+        n=20,
+        groups=12,
+        within=0.3,
+        auc=0.7,
+        promise=_AT_LEAST,
+    ),
     Case(figure="balanced accuracy", n=20, groups=40, within=0.3, auc=0.9),
     Case(figure="difference", n=100, auc=0.7),
     Case(figure="difference", n=50, auc=0.97, promise=_AT_LEAST),
@@ -159,7 +196,9 @@ CASES = [
     Case(figure="simultaneous", n=50, auc=0.6, promise=_AT_LEAST),
     Case(figure="simultaneous", n=300, auc=0.9, promise=_AT_LEAST),
     Case(figure="simultaneous", n=20, groups=8, within=0.3, auc=0.7, promise=_AT_LEAST),
-    Case(figure="simultaneous", n=20, groups=30, within=0.3, auc=0.7, promise=_AT_LEAST),
+    Case(
+        figure="simultaneous", n=20, groups=30, within=0.3, auc=0.7, promise=_AT_LEAST
+    ),
 ]
 
 _UNEQUAL: list[dict[str, Any]] = [
@@ -193,7 +232,9 @@ _FIGURES: list[dict[str, Any]] = [
     {"figure": "paired mean", "auc": 0.7},
 ]
 UNEQUAL = [
-    Case(**figure, **design, promise=_AT_LEAST) for figure in _FIGURES for design in _UNEQUAL
+    Case(**figure, **design, promise=_AT_LEAST)
+    for figure in _FIGURES
+    for design in _UNEQUAL
 ]
 """Groups of unequal size, few groups, and heavy tails."""
 
@@ -213,7 +254,9 @@ class Texts:
         """Draw scores of a true AUC."""
         noise = rng.normal(size=self.member.size)
         if self.cluster is not None:
-            shared = _shared(self.cluster.max() + 1, rng, heavy=self.heavy)[self.cluster]
+            shared = _shared(self.cluster.max() + 1, rng, heavy=self.heavy)[
+                self.cluster
+            ]
             noise = self.within**0.5 * shared + (1 - self.within) ** 0.5 * noise
         return noise + shift(auc) * self.member
 
@@ -252,7 +295,8 @@ def true_tpr(within: float, auc: float, budget: float, *, heavy: bool) -> float:
 def true_auc(within: float, auc: float, *, heavy: bool, kind: str = "one") -> float:
     """Area of scores that would be ``auc`` were they normal; of half of them common, or noisy.
 
-    Half of the variance of many attacks' scores is common; noisy ones have as much again.
+    Half of the variance of many attacks' scores is common; noisy ones have as much
+    again.
     """
     if not heavy:
         return NORMAL.cdf(shift(auc) / 2) if kind == "noisy" else auc
@@ -315,13 +359,17 @@ def there(value: Value | None) -> Value:
 
 def classes(made: Texts, score: NDArray[np.float64]) -> Classes:
     row = np.arange(score.size)
-    return Classes(member=made.member, score=score, cluster=made.cluster, row=row, n_unscored=0)
+    return Classes(
+        member=made.member, score=score, cluster=made.cluster, row=row, n_unscored=0
+    )
 
 
 def of_row(row: dict[str, Any]) -> Interval | None:
     if row.get("low") is None:
         return None
-    return Interval(low=row["low"], high=row["high"], confidence=0.95, method=row["method"])
+    return Interval(
+        low=row["low"], high=row["high"], confidence=0.95, method=row["method"]
+    )
 
 
 def of_auc(case: Case, made: Texts, rng: np.random.Generator) -> Found:
@@ -353,7 +401,11 @@ def of_fpr(case: Case, made: Texts, rng: np.random.Generator) -> Found:
     """True FPR of the threshold that spends the budget on these non-members."""
     found = classes(made, made.score(case.auc, rng))
     truth = 1 - made.below(found.curve.at_fpr(case.budget).threshold)
-    rows = {row["fpr"]: row for row in metric_rows(found) if row["metric"] == "fpr_at_threshold"}
+    rows = {
+        row["fpr"]: row
+        for row in metric_rows(found)
+        if row["metric"] == "fpr_at_threshold"
+    }
     return of_row(rows[case.budget]), truth
 
 
@@ -363,7 +415,8 @@ def of_difference(case: Case, made: Texts, rng: np.random.Generator) -> Found:
     noisy = first + rng.normal(size=first.size)
     found = auc_difference(made.member, first, noisy, cluster=made.cluster)
     areas = (
-        true_auc(made.within, case.auc, heavy=made.heavy, kind=kind) for kind in ("one", "noisy")
+        true_auc(made.within, case.auc, heavy=made.heavy, kind=kind)
+        for kind in ("one", "noisy")
     )
     return found.interval, next(areas) - next(areas)
 
@@ -398,7 +451,10 @@ def of_share(case: Case, made: Texts, rng: np.random.Generator) -> Found:
     truth = made.below(NORMAL.inv_cdf(case.auc))
     if row["low"] is None:
         return None, truth
-    return Interval(low=row["low"], high=row["high"], confidence=0.95, method="share"), truth
+    return (
+        Interval(low=row["low"], high=row["high"], confidence=0.95, method="share"),
+        truth,
+    )
 
 
 def of_ratio(case: Case, made: Texts, rng: np.random.Generator) -> Found:
@@ -421,13 +477,18 @@ def of_mean(_: Case, made: Texts, rng: np.random.Generator) -> Found:
     value, half = float(means.value[0, 0]), float(means.half_widths()[0, 0])
     if np.isnan(half):
         return None, 0.0
-    return Interval(low=value - half, high=value + half, confidence=0.95, method="mean"), 0.0
+    return (
+        Interval(low=value - half, high=value + half, confidence=0.95, method="mean"),
+        0.0,
+    )
 
 
 def _of_members(
     made: Texts, rng: np.random.Generator
 ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-    return made.score(0.5, rng)[made.member], there(made.cluster)[made.member].astype(np.intp)
+    return made.score(0.5, rng)[made.member], there(made.cluster)[made.member].astype(
+        np.intp
+    )
 
 
 def _tokens(
@@ -436,7 +497,9 @@ def _tokens(
     ease, cluster = _of_members(made, rng)
     n = rng.integers(5, 21, ease.size)
     easy, hard = (
-        np.array([rng.binomial(n, _chance(ease + NORMAL.inv_cdf(case.auc) - less)), n], float)
+        np.array(
+            [rng.binomial(n, _chance(ease + NORMAL.inv_cdf(case.auc) - less)), n], float
+        )
         for less in (0, 1)
     )
     return easy, hard, cluster
@@ -451,7 +514,9 @@ def _mean_chance(within: float, middle: float, *, heavy: bool) -> float:
 
 
 def _comes_back(case: Case, made: Texts, harder: float = 0) -> float:
-    return _mean_chance(made.within, NORMAL.inv_cdf(case.auc) - harder, heavy=made.heavy)
+    return _mean_chance(
+        made.within, NORMAL.inv_cdf(case.auc) - harder, heavy=made.heavy
+    )
 
 
 def _chance(ease: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -472,7 +537,9 @@ _MAKERS: dict[Figure, Callable[[Case, Texts, np.random.Generator], Found]] = {
 }
 
 
-def of_many(case: Case, made: Texts, rng: np.random.Generator) -> tuple[bool, float] | None:
+def of_many(
+    case: Case, made: Texts, rng: np.random.Generator
+) -> tuple[bool, float] | None:
     """Many attacks of the same AUC, any two correlated by one half; mean distance of the bounds."""
     common = made.score(0.5, rng)
     scores = [
@@ -483,7 +550,9 @@ def of_many(case: Case, made: Texts, rng: np.random.Generator) -> tuple[bool, fl
         (str(number), "all"): one.area
         for number, one in enumerate(classes(made, score) for score in scores)
     }
-    lows = [bound.low for bound in simultaneous_bounds(tried).values() if bound is not None]
+    lows = [
+        bound.low for bound in simultaneous_bounds(tried).values() if bound is not None
+    ]
     if not lows:
         return None
     truth = true_auc(made.within, case.auc, heavy=made.heavy, kind="half")
@@ -494,7 +563,8 @@ def coverage(case: Case, n_simulations: int) -> tuple[float, float, float]:
     """Share of intervals that hold the truth, their mean width, and the share without any."""
     seed = crc32(str(case).encode())
     found = [
-        simulate(case, np.random.default_rng([seed, number])) for number in range(n_simulations)
+        simulate(case, np.random.default_rng([seed, number]))
+        for number in range(n_simulations)
     ]
     there = [one for one in found if one is not None]
     none = 1 - len(there) / n_simulations
@@ -505,7 +575,9 @@ def coverage(case: Case, n_simulations: int) -> tuple[float, float, float]:
 def kept(case: Case, share: float, n_simulations: int) -> bool:
     """Whether a coverage is what was promised, up to three standard errors of the simulation."""
     error = 3 * (0.05 * 0.95 / n_simulations) ** 0.5
-    return share >= 0.93 - error and (case.promise == _AT_LEAST or share <= 0.97 + error)
+    return share >= 0.93 - error and (
+        case.promise == _AT_LEAST or share <= 0.97 + error
+    )
 
 
 def time_bounds() -> dict[str, Any]:
@@ -519,13 +591,19 @@ def time_bounds() -> dict[str, Any]:
     simultaneous_bounds({(str(number), "all"): one for number, one in enumerate(tried)})
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
     print(f"bounds of 20 attacks on 100,000 texts: {seconds:.1f} s (limit {LIMIT_S} s)")
-    return {"seconds": round(seconds, 1), "cpu_seconds": round(cpu, 1), "limit_s": LIMIT_S}
+    return {
+        "seconds": round(seconds, 1),
+        "cpu_seconds": round(cpu, 1),
+        "limit_s": LIMIT_S,
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--simulations", type=int, default=1_000, help="of each case")
-    parser.add_argument("--only", nargs="*", default=[], help="figures of the unequal cases")
+    parser.add_argument(
+        "--only", nargs="*", default=[], help="figures of the unequal cases"
+    )
     asked = parser.parse_args()
     n_simulations, rows = asked.simulations, []
     cases = [case for case in UNEQUAL if case.figure in asked.only] or CASES + UNEQUAL

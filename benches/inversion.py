@@ -1,15 +1,17 @@
 """Inversion of the embeddings of small models, on texts of English books.
 
-A decoder from scratch learns from auxiliary texts and attacks the others; passages of consecutive
-texts are on one side. Its micro F1 is set beside the auxiliary text of the nearest embedding, with
-an interval of the paired difference, and the decoder that gets the embedding of another text beside
-the one that gets none. Embedders are a model that was trained on the texts, and one of random
-weights: the mean of its states still tells which words there were.
+A decoder from scratch learns from auxiliary texts and attacks the others; passages of
+consecutive texts are on one side. Its micro F1 is set beside the auxiliary text of the
+nearest embedding, with an interval of the paired difference, and the decoder that gets
+the embedding of another text beside the one that gets none. Embedders are a model that
+was trained on the texts, and one of random weights: the mean of its states still tells
+which words there were.
 
-    python -m benches.inversion [fragments] [sentences] [--texts 4000] [--epochs 9] [--keep FOLDER]
+    python -m benches.inversion [fragments] [sentences] [--texts 4000] [--epochs 9]
+    [--keep FOLDER]
 
-``fragments`` are runs of the commonest words, which a decoder learns in minutes; ``sentences`` are
-whole, and take an hour.
+``fragments`` are runs of the commonest words, which a decoder learns in minutes;
+``sentences`` are whole, and take an hour.
 """
 
 from __future__ import annotations
@@ -37,7 +39,13 @@ from mia_batch.observer import Observer
 from mia_batch.recipes import RECIPES
 
 BOOKS = (
-    *("alice_in_wonderland", "dracula", "frankenstein", "great_expectations", "jane_eyre"),
+    *(
+        "alice_in_wonderland",
+        "dracula",
+        "frankenstein",
+        "great_expectations",
+        "jane_eyre",
+    ),
     *("moby_dick", "republic", "sherlock_holmes", "time_machine", "walden"),
 )
 N_COMMON = 120
@@ -51,7 +59,11 @@ def fragments(text: str) -> list[str]:
     """Cut a book into runs of its commonest words."""
     words = re.findall(r"[a-z]+", text.lower())
     common = {word for word, _ in Counter(words).most_common(N_COMMON)}
-    return [" ".join(run) for is_common, run in groupby(words, common.__contains__) if is_common]
+    return [
+        " ".join(run)
+        for is_common, run in groupby(words, common.__contains__)
+        if is_common
+    ]
 
 
 def sentences(text: str) -> list[str]:
@@ -72,11 +84,15 @@ def texts_of_books(what: str, n: int, books: Mapping[str, str]) -> pl.DataFrame:
     known: set[str] = set()
     for book, text in books.items():
         cut = CUTS[what](text)
-        found = [each for each in dict.fromkeys(cut) if len(each.split()) in WORDS[what]]
+        found = [
+            each for each in dict.fromkeys(cut) if len(each.split()) in WORDS[what]
+        ]
         found = [each for each in found if each not in known]
         known.update(found)
         starts = range(0, len(found) - PASSAGE + 1, PASSAGE)
-        passages += [(f"{book} {start}", found[start : start + PASSAGE]) for start in starts]
+        passages += [
+            (f"{book} {start}", found[start : start + PASSAGE]) for start in starts
+        ]
     Random(0).shuffle(passages)
     drawn = passages[: n // PASSAGE]
     return pl.DataFrame(drawn, schema=["group", "text"], orient="row").explode("text")
@@ -91,7 +107,11 @@ def random(folder: Path, texts: list[str]) -> None:
     """Make a model that has seen nothing."""
     settings = replace(DemoSettings(), seed=1, **SIZE)
     tokenizer = train_tokenizer(texts, settings.vocabulary)
-    save(new_model(tokenizer, settings, hidden=settings.hidden, layers=1), tokenizer, folder)
+    save(
+        new_model(tokenizer, settings, hidden=settings.hidden, layers=1),
+        tokenizer,
+        folder,
+    )
 
 
 EMBEDDERS = {"trained": trained, "random": random}
@@ -100,12 +120,24 @@ EMBEDDERS = {"trained": trained, "random": random}
 def measured(inverted: Inverted, embedder: str, seconds: float) -> dict[str, Any]:
     """All figures of an inversion, and those of tokens printed."""
     rows = inverted.figures
-    shown = rows.filter(unit="tokens").select("method", "versus", "metric", "value", "low", "high")
+    shown = rows.filter(unit="tokens").select(
+        "method", "versus", "metric", "value", "low", "high"
+    )
     with pl.Config(tbl_rows=40, float_precision=3):
         print(shown)
     print(f"{embedder}, {seconds:.0f} s: {inverted.sentence}", flush=True)
     kept = rows.select(
-        *("method", "versus", "unit", "metric", "value", "low", "high", "n_texts", "n_clusters")
+        *(
+            "method",
+            "versus",
+            "unit",
+            "metric",
+            "value",
+            "low",
+            "high",
+            "n_texts",
+            "n_clusters",
+        )
     )
     return {"embedder": embedder, "seconds": round(seconds), "figures": kept.to_dicts()}
 
@@ -116,7 +148,9 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=4000)
     parser.add_argument("--epochs", type=int, default=9)
     parser.add_argument("--embedders", nargs="+", default=["random", "trained"])
-    parser.add_argument("--keep", type=Path, help="folder for texts, models and results")
+    parser.add_argument(
+        "--keep", type=Path, help="folder for texts, models and results"
+    )
     given = parser.parse_args()
     if not DATA.is_dir():
         print("skipped: no real text in ../shared/data")
@@ -137,7 +171,9 @@ def main() -> None:
                     data=folder / "texts.parquet",
                     embedder=str(folder / name),
                     out=folder / f"inverted-{name}",
-                    recipe=replace(RECIPES["inverter"], epochs=given.epochs, held_out=0.0),
+                    recipe=replace(
+                        RECIPES["inverter"], epochs=given.epochs, held_out=0.0
+                    ),
                     share=SHARE,
                     observer=_Printer(),
                 )

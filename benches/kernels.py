@@ -1,7 +1,8 @@
 """The kernels beside other implementations, on the same pairs.
 
-All take turns; shown are medians over the rounds, and the least and the most, of CPU time on one
-core and of wall time on two. Before a rival is timed its scores are held against ours.
+All take turns; shown are medians over the rounds, and the least and the most, of CPU
+time on one core and of wall time on two. Before a rival is timed its scores are held
+against ours.
 
     python -m benches.kernels [--pairs N]
 """
@@ -83,7 +84,9 @@ def rival_row(rival: Rival, pairs: pl.DataFrame) -> Row:
         "least": min(ratios),
         "most": max(ratios),
         "wanted": rival.wanted,
-        "scores": f"{differing} differ, by at most {most:.1g}" if differing else "equal",
+        "scores": (
+            f"{differing} differ, by at most {most:.1g}" if differing else "equal"
+        ),
     }
 
 
@@ -94,7 +97,10 @@ def features(pairs: pl.DataFrame, *groups: Group) -> pl.DataFrame:
 def group_rows(pairs: pl.DataFrame) -> list[Row]:
     """Time each group beside the counts of words, which every choice of groups has."""
     alone = [group for group in GROUPS if group != "matched"]
-    choices: dict[str, Sequence[Group]] = {"words": [], **{group: [group] for group in alone}}
+    choices: dict[str, Sequence[Group]] = {
+        "words": [],
+        **{group: [group] for group in alone},
+    }
     choices |= {"all but matched": alone, "everything": GROUPS}
     seconds = take_turns(
         {name: partial(features, pairs, *groups) for name, groups in choices.items()}
@@ -102,7 +108,12 @@ def group_rows(pairs: pl.DataFrame) -> list[Row]:
     costs = {name: 1e6 * median(each) / pairs.height for name, each in seconds.items()}
     bases = dict.fromkeys(alone, "words") | {"everything": "all but matched"}
     return [
-        {"groups": name, "us a pair": cost, "more than": base, "by": cost - costs.get(base, cost)}
+        {
+            "groups": name,
+            "us a pair": cost,
+            "more than": base,
+            "by": cost - costs.get(base, cost),
+        }
         for name, cost in costs.items()
         for base in [bases.get(name, "")]
     ]
@@ -139,7 +150,9 @@ def length_rows(prose: Prose) -> list[Row]:
             pairs = of_length(source, n_bytes, looped=looped)
             seconds = take_turns(
                 {
-                    "overlap, lcs": partial(features, pairs, "unigrams", "ngrams", "lcs"),
+                    "overlap, lcs": partial(
+                        features, pairs, "unigrams", "ngrams", "lcs"
+                    ),
                     "overlap, lcs, zlib": partial(
                         features, pairs, "unigrams", "ngrams", "lcs", "zlib"
                     ),
@@ -149,8 +162,12 @@ def length_rows(prose: Prose) -> list[Row]:
                 rounds=5,
             )
             total = sum(len(text.encode()) for text in pairs["candidate"]) / 1e6
-            speeds = {f"{name}, MB/s": total / median(each) for name, each in seconds.items()}
-            rows.append({"texts": "looped" if looped else "prose", "bytes": n_bytes} | speeds)
+            speeds = {
+                f"{name}, MB/s": total / median(each) for name, each in seconds.items()
+            }
+            rows.append(
+                {"texts": "looped" if looped else "prose", "bytes": n_bytes} | speeds
+            )
     return rows
 
 
@@ -162,10 +179,14 @@ def of_length(source: pl.DataFrame, n_bytes: int, *, looped: bool) -> pl.DataFra
         text * (n_bytes // len(text) + 1) if looped else whole[at * n_bytes :]
         for at, text in zip(range(LENGTH_BYTES // n_bytes), cycle(texts), strict=False)
     ]
-    references = source["reference"].sample(len(candidates), with_replacement=True, seed=0)
+    references = source["reference"].sample(
+        len(candidates), with_replacement=True, seed=0
+    )
     return pl.DataFrame(
         {
-            "candidate": [text[:n_bytes].decode(errors="ignore") for text in candidates],
+            "candidate": [
+                text[:n_bytes].decode(errors="ignore") for text in candidates
+            ],
             "reference": references.sort(),
         }
     )
@@ -180,7 +201,9 @@ def core_row(pairs: pl.DataFrame) -> Row:
         for _ in range(5):
             for cores, seconds in taken.items():
                 environment = os.environ | {"RAYON_NUM_THREADS": cores}
-                seconds.append(json.loads(subprocess.check_output(command, env=environment)))
+                seconds.append(
+                    json.loads(subprocess.check_output(command, env=environment))
+                )
     (wall, cpu), (wall_of_two, cpu_of_two) = (
         zip(*seconds, strict=True) for seconds in taken.values()
     )
@@ -201,14 +224,20 @@ def time_everything(path: Path) -> list[float]:
     pairs = pl.read_ipc(path)
     way = partial(features, pairs, *GROUPS)
     clocks = (time.perf_counter, time.process_time)
-    return [min(take_turns({"everything": way}, 3, clock)["everything"]) for clock in clocks]
+    return [
+        min(take_turns({"everything": way}, 3, clock)["everything"]) for clock in clocks
+    ]
 
 
 def size_rows() -> list[Row]:
     """Time sizes beside stock zlib, which Rust does: its stream is used again for every text."""
     command = ["cargo", "bench", "--quiet", "--locked", "--package", "mia-kernels"]
-    done = subprocess.run([*command, "--", "--json"], check=True, stdout=subprocess.PIPE, text=True)
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    done = subprocess.run(
+        [*command, "--", "--json"], check=True, stdout=subprocess.PIPE, text=True
+    )
+    found = [
+        json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")
+    ]
     return [
         {
             "texts": row["text"],
@@ -267,10 +296,14 @@ def bench(n_pairs: int) -> None:
     )
     found = versions(*PACKAGES) | {"python's zlib": zlib.ZLIB_RUNTIME_VERSION}
     console = Console(width=140)
-    console.print(f"{machine()}; commit {commit()};", ", ".join(map(" ".join, found.items())))
+    console.print(
+        f"{machine()}; commit {commit()};", ", ".join(map(" ".join, found.items()))
+    )
     tables: dict[str, Callable[[], list[Row]]] = {
         "One core": lambda: [rival_row(rival, pairs) for rival in RIVALS],
-        "One core, looped texts": lambda: [rival_row(rival, looped) for rival in RIVALS],
+        "One core, looped texts": lambda: [
+            rival_row(rival, looped) for rival in RIVALS
+        ],
         "One core, each group": lambda: group_rows(pairs),
         "One core, weighed by rarity": lambda: [rarity_row(pairs)],
         "One core, by length": lambda: length_rows(prose),

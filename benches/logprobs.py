@@ -1,8 +1,8 @@
 """Tokens per second and memory of scoring texts: ours, bare loops of transformers, and vLLM.
 
-Each way has a process of its own with the same texts, lengths between 50 and 1000 tokens, a third
-of them 1000; the processes take turns, one works while the others wait. Memory is the largest
-resident size above that of the process once its model is loaded.
+Each way has a process of its own with the same texts, lengths between 50 and 1000
+tokens, a third of them 1000; the processes take turns, one works while the others wait.
+Memory is the largest resident size above that of the process once its model is loaded.
 
     python -m benches.logprobs [--model FOLDER] [--corpus FILE] [--texts N] [--rounds N]
 """
@@ -88,7 +88,9 @@ def full_batches(model: str) -> Callable[[list[Text]], None]:
 
 WAYS: dict[str, Callable[[str], Callable[[list[Text]], None]]] = {
     "ours": lambda model: scorer(model, columns=MOMENTS),
-    "ours with all columns": lambda model: scorer(model, columns=MOMENTS | {"rank", "top_logprob"}),
+    "ours with all columns": lambda model: scorer(
+        model, columns=MOMENTS | {"rank", "top_logprob"}
+    ),
     "ours without vocabulary mean and variance": scorer,
     "bare loop": bare_scorer,
     "one by one": one_by_one,
@@ -105,7 +107,9 @@ def make_texts(model: str, corpus: str, n: int) -> list[Text]:
     lengths[::3] = LONGEST
     encoded = tokenizer.encode_prompts([joined[: 8 * int(lengths.sum())]])[0]
     ends = lengths.cumsum()
-    return [encoded[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+    return [
+        encoded[end - length : end] for end, length in zip(ends, lengths, strict=True)
+    ]
 
 
 def resident(field: str) -> float:
@@ -122,7 +126,10 @@ def serve(way: str, model: str, connection: Connection) -> None:
     while texts := connection.recv():
         began, worked = time.perf_counter(), time.process_time()
         run(texts)
-        taken = {"seconds": time.perf_counter() - began, "cpu": time.process_time() - worked}
+        taken = {
+            "seconds": time.perf_counter() - began,
+            "cpu": time.process_time() - worked,
+        }
         connection.send(taken | {"above_model": resident("VmHWM") - before})
 
 
@@ -171,15 +178,21 @@ def main() -> None:
             way: round(tokens / median(each["seconds"] for each in rounds))
             for way, rounds in found.items()
         },
-        "ours_to": {way: ratios(found["ours"], rounds) for way, rounds in found.items()},
-        "mib_above_model": {way: round(rounds[-1]["above_model"]) for way, rounds in found.items()},
+        "ours_to": {
+            way: ratios(found["ours"], rounds) for way, rounds in found.items()
+        },
+        "mib_above_model": {
+            way: round(rounds[-1]["above_model"]) for way, rounds in found.items()
+        },
     }
     append_results("logprobs", figures)
     print(machine())
     print(json.dumps(figures, indent=2))
 
 
-def ratios(one: list[dict[str, float]], other: list[dict[str, float]]) -> dict[str, float]:
+def ratios(
+    one: list[dict[str, float]], other: list[dict[str, float]]
+) -> dict[str, float]:
     """How much faster one way is, round by round; the median of the rounds."""
     pairs = list(zip(one, other, strict=True))
     return {

@@ -1,12 +1,14 @@
 """How many copies of a text each attack needs, on a model whose training text is known.
 
-The model ../shared/models/manuals-47m (see its README) saw windows and parts of books, beginnings
-of documents and sentences with a number a known number of times. Each is asked about in the ways of
-`WAYS`, as an audit asks: in one pass all windows, at points or for continuations random subsets.
-The score of a part is the mean over four of its windows. Every attack is measured at every number
-of copies against the texts that the model never saw.
+The model ../shared/models/manuals-47m (see its README) saw windows and parts of books,
+beginnings of documents and sentences with a number a known number of times. Each is
+asked about in the ways of `WAYS`, as an audit asks: in one pass all windows, at points
+or for continuations random subsets. The score of a part is the mean over four of its
+windows. Every attack is measured at every number of copies against the texts that the
+model never saw.
 
-    python -m benches.manuals [--ways NAME ...] [--texts NAME ...] [--most N] [--keep FOLDER]
+    python -m benches.manuals [--ways NAME ...] [--texts NAME ...] [--most N] [--keep
+    FOLDER]
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ ONE_PASS = tuple(
     attack.name
     for family in families().values()
     for attack in family
-    if attack.evidence == "logprobs" and {*attack.reads} == {TEXT} and not attack.settings
+    if attack.evidence == "logprobs"
+    and {*attack.reads} == {TEXT}
+    and not attack.settings
 )
 _SOME = {0: 100, 4: 40, 8: 40, 16: 40, 32: 40, 64: 40}
 _SIX_TIMES = {0: 120, 4: 40, 8: 40, 16: 40, 32: 30, 64: 30}
@@ -76,7 +80,9 @@ WAYS = {
         _of("Log-probabilities at points"),
         {"evidence": "probe-logprobs", "engine": "transformers"},
     ),
-    "probes": Way(("windows",), _of("Probes"), {"evidence": "samples", "engine": "vllm"}, _SOME),
+    "probes": Way(
+        ("windows",), _of("Probes"), {"evidence": "samples", "engine": "vllm"}, _SOME
+    ),
     "continuations": Way(
         ("windows",),
         ("samia_matched_v1", "samia_matched_n2_v1", *_of("SaMIA, weighed by rarity")),
@@ -89,10 +95,14 @@ WAYS = {
 def texts(name: str, each: dict[int, int] | None) -> pl.DataFrame:
     """Texts of one file with their copies, or a random subset of them."""
     lines = (MODEL / f"{name}.jsonl").read_text("utf-8").splitlines()
-    found = pl.DataFrame([json.loads(line) for line in lines]).rename({"id": "document_id"})
+    found = pl.DataFrame([json.loads(line) for line in lines]).rename(
+        {"id": "document_id"}
+    )
     if (each := each or _TEXTS_BY_FILE.get(name)) is not None:
         mixed = found.sample(fraction=1, shuffle=True, seed=0)
-        some = pl.concat([mixed.filter(copies=n).head(most) for n, most in each.items()])
+        some = pl.concat(
+            [mixed.filter(copies=n).head(most) for n, most in each.items()]
+        )
         found = found.join(some, on="document_id", how="semi", maintain_order="left")
     return found.with_columns(member=pl.col("copies") > 0)
 
@@ -103,7 +113,9 @@ def by_copies(scores: pl.DataFrame, attack: str) -> dict[str, dict[str, float | 
     never = known.filter(copies=0)[attack].to_numpy()
     rows: dict[str, dict[str, float | None]] = {}
     for (copies,), some in (
-        known.filter(pl.col("copies") > 0).sort("copies").group_by("copies", maintain_order=True)
+        known.filter(pl.col("copies") > 0)
+        .sort("copies")
+        .group_by("copies", maintain_order=True)
     ):
         members = some[attack].to_numpy()
         limits = auc_interval(members, never)
@@ -120,7 +132,9 @@ def audited(folder: Path, name: str, way: Way) -> mia_batch.Run:
     """Audit the texts of one file in one way."""
     folder.mkdir(parents=True, exist_ok=True)
     texts(name, way.each).write_parquet(folder / "texts.parquet")
-    windows = {"window_words": 128, "max_windows_per_document": 4} if name == "parts" else {}
+    windows = (
+        {"window_words": 128, "max_windows_per_document": 4} if name == "parts" else {}
+    )
     return mia_batch.audit(
         **nested(
             {
@@ -142,9 +156,12 @@ def measure(folder: Path, name: str, way: Way) -> list[dict[str, Any]]:
     copies = texts(name, way.each).select("document_id", "copies")
     scores = run["scores"].join(copies, on="document_id")
     scores = scores.group_by("document_id", "copies").agg(pl.col(way.attacks).mean())
-    costs = run.attacks.select("attack", "tokens", "seconds").rows_by_key("attack", named=True)
+    costs = run.attacks.select("attack", "tokens", "seconds").rows_by_key(
+        "attack", named=True
+    )
     return [
-        {"texts": name, "attack": attack, "copies": by_copies(scores, attack)} | costs[attack][0]
+        {"texts": name, "attack": attack, "copies": by_copies(scores, attack)}
+        | costs[attack][0]
         for attack in way.attacks
         if scores[attack].count() > 0
     ]
@@ -155,7 +172,9 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", default=[*WAYS], choices=WAYS)
     parser.add_argument("--texts", nargs="+", help="only these files of texts")
     parser.add_argument("--keep", type=Path, help="folder for texts and runs")
-    parser.add_argument("--most", type=int, help="texts of each number of copies, twice of 0")
+    parser.add_argument(
+        "--most", type=int, help="texts of each number of copies, twice of 0"
+    )
     given = parser.parse_args()
     if not MODEL.is_dir():
         print("skipped: there is no ../shared/models/manuals-47m")
@@ -164,7 +183,10 @@ def main() -> None:
         for name in given.ways:
             way = WAYS[name]
             if way.each and given.most:
-                each = {n: min(some, given.most * (2 - (n > 0))) for n, some in way.each.items()}
+                each = {
+                    n: min(some, given.most * (2 - (n > 0)))
+                    for n, some in way.each.items()
+                }
                 way = way._replace(each=each)
             folder = (given.keep or Path(scratch)) / name.replace(" ", "-")
             files = [file for file in way.files if file in (given.texts or way.files)]

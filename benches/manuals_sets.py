@@ -1,18 +1,20 @@
 """What else windows of manuals-47m show: beside a reference model, and as sets.
 
-The model reads each window once, as ``benches.blackbox`` does: what that keeps is taken from its
-file. A small reference model with the same tokenizer is trained here, on parts of the same books
-that neither model saw otherwise, and that hold none of the windows.
+The model reads each window once, as ``benches.blackbox`` does: what that keeps is taken
+from its file. A small reference model with the same tokenizer is trained here, on parts
+of the same books that neither model saw otherwise, and that hold none of the windows.
 
 * ``reference``: attacks with a reference model, at each number of copies.
 * ``usage``: 40 windows, of which a known share was learnt 16 times, by ``fieller`` and ``duci``.
 * ``agreement``: 40 windows learnt equally often; does PRISM certify that they never were? The
   reference model then learns some of the windows.
 * ``masked``: sets that were learnt against as many that were not, by hidden words; the model is
-  asked as ``masked_hits_v1`` asks, and, from the one pass, to go on where a hidden word begins.
+  asked as ``masked_hits_v1`` asks, and, from the one pass, to go on where a hidden word
+  begins.
 
-With ``--small FOLDER`` the sets are of a small model that ``benches.power --grey --keep`` left
-there with its own reference model: fewer windows, learnt 32 times at most.
+With ``--small FOLDER`` the sets are of a small model that ``benches.power --grey
+--keep`` left there with its own reference model: fewer windows, learnt 32 times at
+most.
 
     python -m benches.manuals_sets [NAME ...] [--rows FILE] [--keep FOLDER] [--draws N]
         [--small FOLDER]
@@ -32,7 +34,12 @@ import torch
 from benches import blackbox
 from benches.manuals import MODEL, Way, audited, by_copies, texts
 from benches.results import append_results
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 import mia_batch
 from mia_batch import Run, prompts
@@ -79,7 +86,10 @@ Figure = dict[str, Any]
 class Given:
     """What is asked about: windows of manuals-47m."""
 
-    size, known = SIZE, CALIBRATION  # of a set whose share is asked for; calibration members
+    size, known = (
+        SIZE,
+        CALIBRATION,
+    )  # of a set whose share is asked for; calibration members
     often = 64  # times at most that a window was learnt
     model = MODEL
 
@@ -90,7 +100,9 @@ class Given:
     def texts(self, each: dict[int, int]) -> pl.DataFrame:
         return texts("windows", each)
 
-    def audit(self, name: str, attacks: tuple[str, ...], each: dict[int, int], **how: Any) -> Run:  # noqa: ANN401 - settings
+    def audit(
+        self, name: str, attacks: tuple[str, ...], each: dict[int, int], **how: Any
+    ) -> Run:
         return audited(self.folder / name, "windows", Way((), attacks, how, each))
 
     def reference(self) -> Path:
@@ -113,10 +125,14 @@ class Small(Given):
         self.own, self.model = own, own / "model"
 
     def texts(self, each: dict[int, int]) -> pl.DataFrame:
-        corpus = pl.read_parquet(self.own / "corpus.parquet").rename({"times": "copies"})
+        corpus = pl.read_parquet(self.own / "corpus.parquet").rename(
+            {"times": "copies"}
+        )
         return pl.concat(corpus.filter(copies=n).head(most) for n, most in each.items())
 
-    def audit(self, name: str, attacks: tuple[str, ...], each: dict[int, int], **how: Any) -> Run:  # noqa: ANN401 - settings
+    def audit(
+        self, name: str, attacks: tuple[str, ...], each: dict[int, int], **how: Any
+    ) -> Run:
         folder = self.folder / name
         folder.mkdir(parents=True, exist_ok=True)
         self.texts(each).write_parquet(folder / "texts.parquet")
@@ -138,12 +154,16 @@ def _evidence(run: Run, windows: pl.DataFrame) -> pl.DataFrame:
     return run["logprobs"].join(names, on="target_id").join(copies, on="document_id")
 
 
-def learn(model: Any, path: Path, seen: list[str], epochs: int, how: DemoSettings) -> None:  # noqa: ANN401 - transformers is untyped
+def learn(
+    model: Any, path: Path, seen: list[str], epochs: int, how: DemoSettings
+) -> None:
     """Have a model learn texts, in rows of so many tokens, and save it."""
     tokenizer = AutoTokenizer.from_pretrained(model.name_or_path or MODEL)
     ids = [tokenizer(text)["input_ids"] for text in seen]
     rows = [each[at : at + ROW] for each in ids for at in range(0, len(each) - 1, ROW)]
-    print(f"{path.name} learns {sum(map(len, rows)):,} tokens, {epochs} times", flush=True)
+    print(
+        f"{path.name} learns {sum(map(len, rows)):,} tokens, {epochs} times", flush=True
+    )
     train(model, rows, how, epochs, None, partial(print, flush=True))
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
@@ -171,9 +191,14 @@ def read_by(given: Given, path: Path, each: dict[int, int]) -> pl.DataFrame:
 def read_by_target(given: Given, others: pl.DataFrame) -> pl.DataFrame:
     """Evidence of the same windows by manuals-47m, from what was kept of its one pass."""
     is_top = pl.col("logprob") >= pl.col("rival")
-    columns = {"vocabulary_mean": "mean", "vocabulary_variance": "variance", "logprob": "logprob"}
+    columns = {
+        "vocabulary_mean": "mean",
+        "vocabulary_variance": "variance",
+        "logprob": "logprob",
+    }
     lists = [
-        pl.concat_list(pl.lit(None, pl.Float32), name).alias(to) for to, name in columns.items()
+        pl.concat_list(pl.lit(None, pl.Float32), name).alias(to)
+        for to, name in columns.items()
     ]
     rows = (
         given.rows.sort("place")
@@ -203,11 +228,17 @@ def with_reference(given: Given) -> Iterator[Figure]:
     scores = scored(pl.concat([own, others]), attacks)
     settings = GREY | {"reference_model": str(given.reference())}
     run = given.audit("checked", attacks, CHECKED, **settings)
-    costs = run.attacks.select("attack", "tokens", "seconds").rows_by_key("attack", named=True)
+    costs = run.attacks.select("attack", "tokens", "seconds").rows_by_key(
+        "attack", named=True
+    )
     joined = run["scores"].join(scores, on="document_id", suffix="_here")
     for attack in attacks:
         apart = (pl.col(attack) - pl.col(f"{attack}_here")).abs().max()
-        row: Figure = {"texts": "windows", "attack": attack, "copies": by_copies(scores, attack)}
+        row: Figure = {
+            "texts": "windows",
+            "attack": attack,
+            "copies": by_copies(scores, attack),
+        }
         row["texts"] += ", beside" if attack in ALONE else ""
         row["leads"] = {copies: _lead(scores, attack, copies) for copies in (4, 8, 16)}
         yield row | costs[attack][0] | {"apart_from_audit": joined.select(apart).item()}
@@ -217,7 +248,9 @@ def _lead(scores: pl.DataFrame, attack: str, copies: int) -> list[float] | None:
     """AUC less that of Min-K%++ on the same windows, with its 95 % interval."""
     if attack == ATTACK:
         return None
-    some = scores.filter(pl.col("copies").is_in([0, copies])).drop_nulls([attack, ATTACK])
+    some = scores.filter(pl.col("copies").is_in([0, copies])).drop_nulls(
+        [attack, ATTACK]
+    )
     found = auc_difference(
         (some["copies"] > 0).to_numpy(), *some.select(attack, ATTACK).to_numpy().T
     )
@@ -229,7 +262,8 @@ def _lead(scores: pl.DataFrame, attack: str, copies: int) -> list[float] | None:
 def usage(given: Given) -> Iterator[Figure]:
     """Estimate the share of a set that was learnt 16 times, from calibration data.
 
-    Its members were learnt as often, or more often, which breaks what the estimates assume.
+    Its members were learnt as often, or more often, which breaks what the estimates
+    assume.
     """
     scores, size = scored(given.both()[1], ALONE), given.size
     by = {n: scores.filter(copies=n)[ATTACK].to_numpy() for n in (0, 16, given.often)}
@@ -241,7 +275,10 @@ def usage(given: Given) -> Iterator[Figure]:
                 never, learnt = rng.permutation(by[0]), rng.permutation(by[16])
                 n = round(share * size)
                 asked = np.concatenate([learnt[:n], never[: size - n]])
-                nulls, outside = never[size:][:NULLS], never[size + NULLS :][:CALIBRATION]
+                nulls, outside = (
+                    never[size:][:NULLS],
+                    never[size + NULLS :][:CALIBRATION],
+                )
                 members = learnt[size:][: given.known] if known == 16 else by[known]
                 threshold = null_threshold(nulls, FPR)[1]
                 flagged = (
@@ -252,10 +289,18 @@ def usage(given: Given) -> Iterator[Figure]:
                     contamination_rate(*flagged, blind_warns=False),
                     usage_share(asked, outside, members, seed=seed, blind_warns=False),
                 ):
-                    if one.value is not None and one.low is not None and one.high is not None:
+                    if (
+                        one.value is not None
+                        and one.low is not None
+                        and one.high is not None
+                    ):
                         found[one.method].append((one.value, one.low, one.high))
             for method, rows in found.items():
-                case = {"case": f"usage, {method}", "calibration": known, "share": share}
+                case = {
+                    "case": f"usage, {method}",
+                    "calibration": known,
+                    "share": share,
+                }
                 yield case | {"draws": given.draws} | _errors(np.array(rows), share)
 
 
@@ -265,7 +310,9 @@ def _errors(rows: Floats, share: float) -> Figure:
     figures = {"mean": value.mean(), "error": np.abs(value - share).mean()}
     figures |= {"largest_error": np.abs(value - share).max()}
     figures |= {"covers": covers.mean(), "width": (high - low).mean()}
-    return {"estimates": len(rows)} | {name: round(float(x), 4) for name, x in figures.items()}
+    return {"estimates": len(rows)} | {
+        name: round(float(x), 4) for name, x in figures.items()
+    }
 
 
 def certified(given: Given) -> Iterator[Figure]:
@@ -277,7 +324,11 @@ def certified(given: Given) -> Iterator[Figure]:
         model = AutoModelForCausalLM.from_pretrained(first)
         learn(model, path, chosen["text"].to_list(), EPOCHS, how)
     others, own = given.both()
-    models = {"target": own, "reference": others, "learnt": read_by(given, path, learnt)}
+    models = {
+        "target": own,
+        "reference": others,
+        "learnt": read_by(given, path, learnt),
+    }
     for attack in (ATTACK, "loss_v1"):
         table = chosen.select(pl.col("document_id").cast(pl.String), "copies")
         for name, evidence in models.items():
@@ -294,27 +345,50 @@ def _agreement(table: pl.DataFrame, copies: int, given: Given) -> Figure:
     rng = np.random.default_rng(0)
     sets = [own[rng.permutation(len(own))[:size]] for _ in range(draws)]
     p_values = [agreement(each, np.arange(size))[2] for each in sets]
-    figures = {"reference": found[0], "learnt": found[1], "low": limits[0], "high": limits[1]}
-    return {"copies": copies, "windows": len(own), "sets": draws, "p_value": p_value} | {
+    figures = {
+        "reference": found[0],
+        "learnt": found[1],
+        "low": limits[0],
+        "high": limits[1],
+    }
+    return {
+        "copies": copies,
+        "windows": len(own),
+        "sets": draws,
+        "p_value": p_value,
+    } | {
         **{name: round(float(x), 4) for name, x in figures.items()},
         "withheld": sum(each is None for each in p_values) / draws,
-        "certified": sum(each is not None and each <= 0.05 for each in p_values) / draws,
+        "certified": (
+            sum(each is not None and each <= 0.05 for each in p_values) / draws
+        ),
     }
 
 
 def _told(rows: pl.DataFrame) -> pl.DataFrame:
     """Share of the words that ``masked_hits_v1`` hides that the likeliest tokens spell, one by one.
 
-    Where such a word begins the model goes on with it, greedily, if each of its tokens is the
-    likeliest.
+    Where such a word begins the model goes on with it, greedily, if each of its tokens
+    is the likeliest.
     """
     windows = blackbox.windows()
     n = Settings.model_fields["masked_words"].default
-    words = prompts.cloze(windows, n=n, words="whitespace").filter(pl.col("reason").is_null())
-    words = words.join(windows, on="target_id").select("target_id", "target", word="text")
-    start = pl.col("target").str.find(pl.concat_str(pl.lit(r"\b"), "word", pl.lit(r"\b")))
-    words = words.with_columns(at=start, end=start + pl.col("word").str.len_bytes()).drop_nulls()
-    tokenizer, encoded = Tokenizer.load(str(MODEL)), [each.encode() for each in words["target"]]
+    words = prompts.cloze(windows, n=n, words="whitespace").filter(
+        pl.col("reason").is_null()
+    )
+    words = words.join(windows, on="target_id").select(
+        "target_id", "target", word="text"
+    )
+    start = pl.col("target").str.find(
+        pl.concat_str(pl.lit(r"\b"), "word", pl.lit(r"\b"))
+    )
+    words = words.with_columns(
+        at=start, end=start + pl.col("word").str.len_bytes()
+    ).drop_nulls()
+    tokenizer, encoded = (
+        Tokenizer.load(str(MODEL)),
+        [each.encode() for each in words["target"]],
+    )
     places = {
         name: tokenizer.count_tokens(
             [
@@ -342,16 +416,28 @@ def masked(given: Given) -> Iterator[Figure]:
     made = {"asked": run["scores"].select("document_id", score="masked_hits_v1")}
     if given.rows.height:
         made["went on"] = _told(given.rows)
-    made["one pass"] = scored(given.both()[1], ALONE).select("document_id", score=ATTACK)
+    made["one pass"] = scored(given.both()[1], ALONE).select(
+        "document_id", score=ATTACK
+    )
     for name, scores in made.items():
-        yield from _tested(name, scores.join(copies, on="document_id"), [*each], given.draws)
+        yield from _tested(
+            name, scores.join(copies, on="document_id"), [*each], given.draws
+        )
     costs = run.attacks.row(0, named=True)
-    yield {"case": "masked, asked", "tokens": costs["tokens"], "seconds": costs["seconds"]}
+    yield {
+        "case": "masked, asked",
+        "tokens": costs["tokens"],
+        "seconds": costs["seconds"],
+    }
 
 
-def _tested(name: str, table: pl.DataFrame, times: list[int], draws: int) -> Iterator[Figure]:
+def _tested(
+    name: str, table: pl.DataFrame, times: list[int], draws: int
+) -> Iterator[Figure]:
     rng = np.random.default_rng(0)
-    by: dict[int, Floats] = {n: table.filter(copies=n)["score"].to_numpy() for n in times}
+    by: dict[int, Floats] = {
+        n: table.filter(copies=n)["score"].to_numpy() for n in times
+    }
     for copies, own in by.items():
         figure = {"case": f"masked, {name}", "copies": copies, "windows": len(own)}
         figure["mean"] = round(float(own.mean()), 4)
@@ -371,9 +457,15 @@ def main() -> None:
     cases |= {"agreement": certified, "masked": masked}
     parser.add_argument("what", nargs="*", default=[*cases])
     parser.add_argument("--rows", type=Path, help="file of benches.blackbox --keep")
-    parser.add_argument("--keep", type=Path, help="folder of models and runs, used again")
-    parser.add_argument("--small", type=Path, help="a small model's folder of benches.power --keep")
-    parser.add_argument("--draws", type=int, default=1000, help="sets drawn of each kind")
+    parser.add_argument(
+        "--keep", type=Path, help="folder of models and runs, used again"
+    )
+    parser.add_argument(
+        "--small", type=Path, help="a small model's folder of benches.power --keep"
+    )
+    parser.add_argument(
+        "--draws", type=int, default=1000, help="sets drawn of each kind"
+    )
     given = parser.parse_args()
     if not MODEL.is_dir():
         print("skipped: there is no ../shared/models/manuals-47m")
@@ -385,7 +477,11 @@ def main() -> None:
             here = Small(folder, given.draws, given.small)
         else:
             known = given.rows is not None and given.rows.exists()
-            rows = pl.read_parquet(given.rows) if known else blackbox.read(blackbox.windows())
+            rows = (
+                pl.read_parquet(given.rows)
+                if known
+                else blackbox.read(blackbox.windows())
+            )
             here = Given(folder, given.draws, rows)
         for what in given.what:
             figures = [*cases[what](here)]
@@ -395,7 +491,9 @@ def main() -> None:
                 append_results("manuals", {"way": "reference model", "rows": figures})
             else:
                 model = {"model": given.small.name} if given.small else {}
-                append_results("manuals_sets", {"what": what, "figures": figures} | model)
+                append_results(
+                    "manuals_sets", {"what": what, "figures": figures} | model
+                )
 
 
 if __name__ == "__main__":

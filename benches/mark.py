@@ -1,12 +1,14 @@
 """What the mark of a book shows of how often it was learnt, and how often where it was not.
 
-`manuals`: windows of ../shared/models/manuals-47m (see its README), which it saw a known number of
-times. Each is asked as it is and with the other form at each place; how much further apart both are
-than of windows never seen is what learning adds. Books with a draw are then simulated: the
-difference of a window never seen, its sign drawn, and that addition.
+`manuals`: windows of ../shared/models/manuals-47m (see its README), which it saw a
+known number of times. Each is asked as it is and with the other form at each place; how
+much further apart both are than of windows never seen is what learning adds. Books with
+a draw are then simulated: the difference of a window never seen, its sign drawn, and
+that addition.
 
-`trained`: a small model is trained here on marked books, each a known number of times among other
-texts, and tested by one audit with all keys. Those that it never saw are drawn anew 1,000 times.
+`trained`: a small model is trained here on marked books, each a known number of times
+among other texts, and tested by one audit with all keys. Those that it never saw are
+drawn anew 1,000 times.
 
 `dose`: simulates ladders of texts of known copies, and the limits of doses by them.
 
@@ -61,10 +63,14 @@ def rows_of(name: str) -> list[dict[str, Any]]:
 
 def p_value(differences: Floats) -> float:
     """Test pairs by the differences of their published texts."""
-    return rank_sum_p_value(aligned_ranks([(each, np.zeros(1)) for each in differences]))
+    return rank_sum_p_value(
+        aligned_ranks([(each, np.zeros(1)) for each in differences])
+    )
 
 
-def simulated(never: Floats, added: float, rng: np.random.Generator) -> dict[str, float]:
+def simulated(
+    never: Floats, added: float, rng: np.random.Generator
+) -> dict[str, float]:
     """Share of books with p < 0.001, by their number of windows; and the effect of a window."""
     found = {}
     for n in SIZES:
@@ -85,13 +91,19 @@ def manuals(folder: Path) -> None:
     texts = []
     for row in rows_of("windows"):
         if places := marking.places(row["text"], "en"):
-            other = marking.edition(row["text"], 0, len(row["text"]), places, [True] * len(places))
+            other = marking.edition(
+                row["text"], 0, len(row["text"]), places, [True] * len(places)
+            )
             texts += [
                 {**row, "kind": kind, "text": text}
                 for kind, text in (("own", row["text"]), ("other", other))
             ]
     asked = pl.DataFrame(texts).select(
-        "text", "copies", "kind", pl.format("{}/{}", "id", "kind").alias("document_id"), pair="id"
+        "text",
+        "copies",
+        "kind",
+        pl.format("{}/{}", "id", "kind").alias("document_id"),
+        pair="id",
     )
     some = asked.filter(kind="own").sample(fraction=1, shuffle=True, seed=0)
     some = some.group_by("copies").head(MOST).select("pair")
@@ -109,22 +121,33 @@ def manuals(folder: Path) -> None:
     scores = run["scores"].select("document_id", ATTACK).join(asked, on="document_id")
     pairs = scores.pivot("kind", index=["pair", "copies"], values=ATTACK)
     pairs = pairs.with_columns(difference=pl.col("own") - pl.col("other"))
-    by = {copies: of["difference"].to_numpy() for (copies,), of in pairs.group_by("copies")}
+    by = {
+        copies: of["difference"].to_numpy()
+        for (copies,), of in pairs.group_by("copies")
+    }
     never, rng = by[0], np.random.default_rng(0)
     found = {}
     for copies in sorted(by):
         added = by[copies].mean() - never.mean()
         error = (by[copies].var() / by[copies].size + never.var() / never.size) ** 0.5
-        row = {"windows": by[copies].size, "added": added / never.std(), "se": error / never.std()}
+        row = {
+            "windows": by[copies].size,
+            "added": added / never.std(),
+            "se": error / never.std(),
+        }
         least = simulated(never, max(added - 1.96 * error, 0.0), rng)["effect"]
-        found[str(copies)] = row | simulated(never, added, rng) | {"least_effect": least}
+        found[str(copies)] = (
+            row | simulated(never, added, rng) | {"least_effect": least}
+        )
     append_results("mark", {"model": "manuals-47m", "copies": rounded(found)})
     append_results("mark", {"dose": rounded(dose_of(pairs))})
 
 
 def dose_of(pairs: pl.DataFrame) -> dict[str, Any]:
     """Take half of the windows as ladder, at random, and the others as texts of unknown dose."""
-    copies, own = (pairs[name].to_numpy().astype(np.float64) for name in ("copies", "own"))
+    copies, own = (
+        pairs[name].to_numpy().astype(np.float64) for name in ("copies", "own")
+    )
     rng, found = np.random.default_rng(0), dict[float, list[Floats]]()
     for _ in range(200):
         ladder = rng.random(copies.size) < 0.5
@@ -139,7 +162,9 @@ def dose_of(pairs: pl.DataFrame) -> dict[str, Any]:
     names = "covered", "value", "low", "high"
     middle = {level: np.median(of, axis=0) for level, of in found.items()}
     each = {
-        f"{level:g}": dict(zip(names, [np.mean(of, axis=0)[0], *middle[level][1:]], strict=True))
+        f"{level:g}": dict(
+            zip(names, [np.mean(of, axis=0)[0], *middle[level][1:]], strict=True)
+        )
         for level, of in found.items()
     }
     return {"manuals-47m": each}
@@ -148,8 +173,8 @@ def dose_of(pairs: pl.DataFrame) -> dict[str, Any]:
 def dose_simulated() -> dict[str, Any]:
     """Share of limits that hold, also of doses between levels and beyond, by the ladder's sizes.
 
-    Of a group the mean of eight windows, which share a part of their noise, is compared with
-    ladders of single windows, as an audit does at level group.
+    Of a group the mean of eight windows, which share a part of their noise, is compared
+    with ladders of single windows, as an audit does at level group.
     """
     levels, rng = np.array([0.0, 1, 2, 4, 8, 16, 32, 64]), np.random.default_rng(0)
     unequal = np.array([300, 80, 20, 45, 10, 60, 5, 40])
@@ -165,18 +190,27 @@ def dose_simulated() -> dict[str, Any]:
     for name, (sizes, windows) in ladders.items():
         copies, held = np.repeat(levels, sizes), []
         for _ in range(400):
-            _, low, high = dose(scores(true, windows, rng), copies, scores(copies, 1, rng))
+            _, low, high = dose(
+                scores(true, windows, rng), copies, scores(copies, 1, rng)
+            )
             held.append(~(low > true) & ~(high < true))
         by = np.mean(held, axis=0).reshape(-1, 20).mean(axis=1)
-        found[name] = {f"{level:g}": each for level, each in zip(true[::20], by, strict=True)}
+        found[name] = {
+            f"{level:g}": each for level, each in zip(true[::20], by, strict=True)
+        }
     return found
 
 
 def scores(copies: Floats, windows: int, rng: np.random.Generator) -> Floats:
     """Draw the mean score of windows of a text, a third of whose variance is the text's own."""
-    own, each = rng.standard_t(4, copies.size), rng.standard_t(4, (windows, copies.size))
+    own, each = (
+        rng.standard_t(4, copies.size),
+        rng.standard_t(4, (windows, copies.size)),
+    )
     noise = own * 3**-0.5 + each.mean(axis=0) * (2 / 3) ** 0.5
-    return np.asarray(np.log1p(copies) + noise * (1 + 0.2 * np.log1p(copies)), np.float64)
+    return np.asarray(
+        np.log1p(copies) + noise * (1 + 0.2 * np.log1p(copies)), np.float64
+    )
 
 
 _AUCS = {0: 0.5, 1: 0.5, 2: 0.56, 4: 0.61, 8: 0.70, 16: 0.92, 32: 0.99, 64: 0.999}
@@ -186,9 +220,9 @@ _AUCS = {0: 0.5, 1: 0.5, 2: 0.56, 4: 0.61, 8: 0.70, 16: 0.92, 32: 0.99, 64: 0.99
 def dose_ranges() -> dict[str, Any]:
     """How often the limits of a dose lie within a factor of 3, as texts and windows grow.
 
-    Levels are 3 ** 0.5 apart, scores normal and as far apart as the loss on manuals-47m; both the
-    texts of the ladder and those asked about have so many windows, independent or with a tenth of
-    their variance in common.
+    Levels are 3 ** 0.5 apart, scores normal and as far apart as the loss on
+    manuals-47m; both the texts of the ladder and those asked about have so many
+    windows, independent or with a tenth of their variance in common.
     """
     known, rng = np.array([*_AUCS]), np.random.default_rng(0)
     shifts = 2**0.5 * norm.ppf([*_AUCS.values()])
@@ -204,7 +238,9 @@ def dose_ranges() -> dict[str, Any]:
             within, held = [], []
             for _ in range(40):
                 _, low, high = dose(
-                    asked + rng.normal(0, error, 100), copies, of + rng.normal(0, error, of.size)
+                    asked + rng.normal(0, error, 100),
+                    copies,
+                    of + rng.normal(0, error, of.size),
                 )
                 within.append((high < 3.01 * low).mean())  # null is not within
                 held.append((~(low > true) & ~(high < true)).mean())
@@ -218,7 +254,7 @@ def dosed(_folder: Path) -> None:
     append_results("mark", {"dose_ranges": rounded(dose_ranges())})
 
 
-def rounded(value: Any) -> Any:  # noqa: ANN401 - figures of any shape
+def rounded(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: rounded(each) for key, each in value.items()}
     if isinstance(value, float | np.floating):
@@ -230,7 +266,12 @@ def train(books: dict[str, tuple[str, int]], folder: Path) -> Path:
     """Train a small model: each book so often, cut elsewhere than an audit cuts it."""
     import torch
 
-    from mia_batch.extras.sets.demo import DemoSettings, new_model, save, train_tokenizer
+    from mia_batch.extras.sets.demo import (
+        DemoSettings,
+        new_model,
+        save,
+        train_tokenizer,
+    )
 
     torch.set_num_threads(1)
     others = [row["text"] for row in rows_of("documents")[::2]]
@@ -239,12 +280,16 @@ def train(books: dict[str, tuple[str, int]], folder: Path) -> Path:
     for text, copies in [(" ".join(others), 1), *books.values()]:
         for _ in range(copies):
             ids = tokenizer.encode(text).ids[random.randrange(length) :]
-            rows += [ids[at : at + length] for at in range(0, len(ids) - length + 1, length)]
+            rows += [
+                ids[at : at + length] for at in range(0, len(ids) - length + 1, length)
+            ]
     random.shuffle(rows)
     model = new_model(tokenizer, DemoSettings(), hidden=128, layers=2)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.0)
     n_steps = len(rows) // 8
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=3e-3, total_steps=n_steps + 1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=3e-3, total_steps=n_steps + 1
+    )
     print(f"{len(rows)} rows of {length} tokens, {n_steps} steps", flush=True)
     for step in range(n_steps):
         batch = torch.tensor(rows[8 * step : 8 * step + 8])
@@ -296,23 +341,36 @@ def trained(folder: Path) -> None:
         differences = (own["true"] - own["false"]).to_numpy()
         row = {"book": name, "copies": copies, "p_value": p_value(differences)}
         row |= {"windows": differences.size, "higher": float((differences > 0).mean())}
-        row |= {"effect": signed_rank(differences[None])[0], "se": differences.size**-0.5}
+        row |= {
+            "effect": signed_rank(differences[None])[0],
+            "se": differences.size**-0.5,
+        }
         rows.append(row)
         print(row, flush=True)
         if not copies:
             p_of_draws += drawn_anew(key, own, 1000)
     p = np.array(p_of_draws)
-    sizes = {str(level): float((p <= level).mean()) for level in (0.001, 0.01, 0.05, 0.5)}
-    never = {"draws": p.size, "below_0.001": int((p < LEVEL).sum()), "share_at_most": sizes}
+    sizes = {
+        str(level): float((p <= level).mean()) for level in (0.001, 0.01, 0.05, 0.5)
+    }
+    never = {
+        "draws": p.size,
+        "below_0.001": int((p < LEVEL).sum()),
+        "share_at_most": sizes,
+    }
     never["ks_p"] = float(kstest(p, "uniform").pvalue)
-    append_results("mark", {"model": "trained here", "books": rounded(rows), "never": never})
+    append_results(
+        "mark", {"model": "trained here", "books": rounded(rows), "never": never}
+    )
 
 
 def drawn_anew(key: Path, pairs: pl.DataFrame, n: int) -> Iterator[float]:
     """p-values of the same book with other seeds."""
     values = {row["group"]: row for row in pairs.iter_rows(named=True)}
     sets = [each for each in marking.read_sets(key) if each["set"] in values]
-    size = np.array([values[each["set"]]["true"] - values[each["set"]]["false"] for each in sets])
+    size = np.array(
+        [values[each["set"]]["true"] - values[each["set"]]["false"] for each in sets]
+    )
     first = np.where([each["published"] == 0 for each in sets], size, -size)
     for seed in range(n):
         drawn = np.array([draw(each["commitment"], 2, seed) for each in sets])

@@ -1,11 +1,13 @@
 """Peak memory and time of whole audits of recorded continuations, from Parquet to scores.
 
-Each size runs in a process of its own. Texts are random words: only their amount matters here.
-All texts are labelled; what the metrics of so many labels add is shown apart.
+Each size runs in a process of its own. Texts are random words: only their amount
+matters here. All texts are labelled; what the metrics of so many labels add is shown
+apart.
 
     python -m benches.memory [--probes] [NUMBER OF TARGETS ...]
 
-With ``--probes`` the recording has one word at each of 16 points of a text, which attacks weigh.
+With ``--probes`` the recording has one word at each of 16 points of a text, which
+attacks weigh.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ class Clock(Observer):
 
     def _begin(self, name: str) -> None:
         now = time.perf_counter()
-        self.seconds[self._stage] = self.seconds.get(self._stage, 0.0) + now - self._began
+        self.seconds[self._stage] = (
+            self.seconds.get(self._stage, 0.0) + now - self._began
+        )
         self.peaks[self._stage] = peak_mb()
         self._stage, self._began = name, now
 
@@ -169,7 +173,9 @@ def run(folder: Path, *, probes: bool) -> None:
 def peak_mb() -> int:
     """Largest resident memory of this process; ru_maxrss would count its parent's."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    return round(next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024)
+    return round(
+        next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+    )
 
 
 def measure(n: int, *, probes: bool) -> dict[str, Any]:
@@ -183,7 +189,12 @@ def measure(n: int, *, probes: bool) -> dict[str, Any]:
     found = json.loads(done.stdout.splitlines()[-1])
     seconds = {stage: round(value, 1) for stage, value in found["seconds"].items()}
     peaks = found["peaks_mb"]
-    return {"targets": n, "peak_mb": max(peaks.values()), "peaks_mb": peaks, "seconds": seconds}
+    return {
+        "targets": n,
+        "peak_mb": max(peaks.values()),
+        "peaks_mb": peaks,
+        "seconds": seconds,
+    }
 
 
 def main(sizes: list[int], *, probes: bool) -> None:
@@ -202,8 +213,8 @@ def main(sizes: list[int], *, probes: bool) -> None:
         "metrics": [row["peak_mb"] for row in rows],
     }.items():
         print(
-            f"to {what}: growth {peaks[-1] / peaks[0] - 1:+.0%} (limit {GROWTH_LIMIT:+.0%}), "
-            f"peak {peaks[-1]:,} MB (limit {LIMIT_MB:,})"
+            f"to {what}: growth {peaks[-1] / peaks[0] - 1:+.0%} (limit"
+            f" {GROWTH_LIMIT:+.0%}), peak {peaks[-1]:,} MB (limit {LIMIT_MB:,})"
         )
     print(machine())
     asked: dict[str, Any] = {"points": POINTS} if probes else {"samples": SAMPLES}

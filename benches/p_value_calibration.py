@@ -1,6 +1,7 @@
 """Calibration of verdicts without labels, by simulation: p-values, q-values, groups, estimates.
 
-Every figure is a rate over simulated data sets whose truth is known, beside what it should be.
+Every figure is a rate over simulated data sets whose truth is known, beside what it
+should be.
 
     python -m benches.p_value_calibration [--runs N]
 """
@@ -16,7 +17,11 @@ from benches.results import append_results, versions
 
 from mia_batch.inference.comparison import collection_test, summarise, window_pattern
 from mia_batch.inference.conformal import TieDraws, p_values, q_values, shared_weights
-from mia_batch.inference.estimates import Flagged, contamination_bound, contamination_rate
+from mia_batch.inference.estimates import (
+    Flagged,
+    contamination_bound,
+    contamination_rate,
+)
 from mia_batch.inference.verdicts import aligned_ranks, rank_sum_p_value
 
 if TYPE_CHECKING:
@@ -44,7 +49,11 @@ def texts(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
         split = rng.permutation(pool)
         ties = TieDraws(rng.random(101), rng.random(199))
         shares.append(np.mean(p_values(split[199:], split[:199], ties=ties) <= 0.05))
-    yield {"case": "share of nulls with p <= 0.05", "rate": np.mean(shares), "wanted": "0.05"}
+    yield {
+        "case": "share of nulls with p <= 0.05",
+        "rate": np.mean(shares),
+        "wanted": "0.05",
+    }
     for n_members, wanted in ((0, "0.10"), (10, "0.05")):
         false = [_false_discoveries(rng, n_members) for _ in range(runs)]
         case = f"false discoveries at q = 0.1, {n_members} of 20 members"
@@ -67,7 +76,9 @@ def groups(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
         chosen = np.arange(39)[:, None] * 40 + window_pattern(40, n_windows, 0)
         rejected, of_windows, together = [], [], []
         for _ in range(runs):
-            windows = 0.3**0.5 * rng.normal(size=(42, 1)) + 0.7**0.5 * rng.normal(size=(42, 40))
+            windows = 0.3**0.5 * rng.normal(size=(42, 1)) + 0.7**0.5 * rng.normal(
+                size=(42, 40)
+            )
             nulls, asked = windows[3:].ravel(), windows[:3, :n_windows].ravel()
             of_nulls = summarise(nulls[chosen], "mean")
             of_asked = summarise(asked.reshape(3, -1), "mean")
@@ -76,20 +87,34 @@ def groups(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
             together.append(collection_test(of_asked, of_nulls, 0).p_value <= 0.05)
         what = f"{n_windows} windows asked about"
         yield {"case": f"a group, {what}", "rate": np.mean(rejected), "wanted": "0.05"}
-        yield {"case": f"a window of it, {what}", "rate": np.mean(of_windows), "wanted": "<= 0.05"}
-        yield {"case": f"three groups, {what}", "rate": np.mean(together), "wanted": "0.05"}
+        yield {
+            "case": f"a window of it, {what}",
+            "rate": np.mean(of_windows),
+            "wanted": "<= 0.05",
+        }
+        yield {
+            "case": f"three groups, {what}",
+            "rate": np.mean(together),
+            "wanted": "0.05",
+        }
 
 
 def canaries(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
     """Sets of 8 texts, with ties."""
     for n_sets in (1, 5, 20):
         found = [
-            rank_sum_p_value(aligned_ranks([(one[0], one[1:]) for one in np.round(sets, 1)]))
+            rank_sum_p_value(
+                aligned_ranks([(one[0], one[1:]) for one in np.round(sets, 1)])
+            )
             <= 0.05
             for sets in rng.normal(size=(runs, n_sets, 8))
         ]
         wanted = "0 (p >= 1/8)" if n_sets == 1 else "<= 0.05"
-        yield {"case": f"canaries, sets: {n_sets}", "rate": np.mean(found), "wanted": wanted}
+        yield {
+            "case": f"canaries, sets: {n_sets}",
+            "rate": np.mean(found),
+            "wanted": wanted,
+        }
 
 
 def rates(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
@@ -99,7 +124,9 @@ def rates(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
             n_members = round(share * n)
             hits, widths = [], []
             for _ in range(runs):
-                flagged = rng.binomial(n_members, tpr) + rng.binomial(n - n_members, fpr)
+                flagged = rng.binomial(n_members, tpr) + rng.binomial(
+                    n - n_members, fpr
+                )
                 made = contamination_rate(
                     Flagged(flagged, n),
                     Flagged(rng.binomial(n0, fpr), n0),
@@ -125,7 +152,10 @@ def bounds(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
         n_members = round(100 * share)
         flagged = rng.binomial(n_members, tpr, runs)
         flagged += rng.binomial(100 - n_members, rng.beta(10, 190, runs))
-        low = [contamination_bound(Flagged(int(f), 100), n_null=199, rank=10).low for f in flagged]
+        low = [
+            contamination_bound(Flagged(int(f), 100), n_null=199, rank=10).low
+            for f in flagged
+        ]
         hits = [bound is not None and bound <= share for bound in low]
         case = f"lower bound of {share:.1f}, TPR {tpr}"
         yield {"case": case, "rate": np.mean(hits), "wanted": ">= 0.95"}
@@ -133,16 +163,23 @@ def bounds(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=2000, help="simulated data sets of each case")
+    parser.add_argument(
+        "--runs", type=int, default=2000, help="simulated data sets of each case"
+    )
     runs = parser.parse_args().runs
     figures = []
     for number, simulate in enumerate((texts, groups, canaries, rates, bounds)):
         for figure in simulate(np.random.default_rng([SEED, number]), runs):
             figures.append(figure | {"rate": round(float(figure["rate"]), 4)})
             extra = "".join(
-                f"  {name} {figure[name]:.3f}" for name in ("width", "refused") if name in figure
+                f"  {name} {figure[name]:.3f}"
+                for name in ("width", "refused")
+                if name in figure
             )
-            print(f"{figure['case']:56} {figure['rate']:.4f}  wanted {figure['wanted']}{extra}")
+            print(
+                f"{figure['case']:56} {figure['rate']:.4f}  wanted"
+                f" {figure['wanted']}{extra}"
+            )
     append_results(
         "p_value_calibration",
         {"seed": SEED, "runs": runs, "figures": figures} | versions("numpy", "scipy"),

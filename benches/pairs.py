@@ -1,8 +1,9 @@
 """Pairs of texts as samplers write them, made from real text beside the repository, seeded.
 
-Candidates are shuffled sentences, chains that draw each word after the three before it (after
-fewer where these leave no choice), and for one in twelve a loop of a few words with a little
-noise, as models fall into. Half of all hold a verbatim span of their reference.
+Candidates are shuffled sentences, chains that draw each word after the three before it
+(after fewer where these leave no choice), and for one in twelve a loop of a few words
+with a little noise, as models fall into. Half of all hold a verbatim span of their
+reference.
 """
 
 from __future__ import annotations
@@ -41,14 +42,18 @@ class Prose:
             for line in file.read_text("utf-8").splitlines()
         ]
         self.words = [word for line in lines for word in line.split()]
-        self.sentences = [part for line in lines for part in re.split(r"(?<=[.!?]) ", line)]
+        self.sentences = [
+            part for line in lines for part in re.split(r"(?<=[.!?]) ", line)
+        ]
 
     @cached_property
     def followers(self) -> dict[tuple[str, ...], list[str]]:
         """Words that follow each run of up to three words."""
         found = defaultdict(list)
         for n in range(1, ORDER + 1):
-            for *run, word in zip(*(self.words[at:] for at in range(n + 1)), strict=False):
+            for *run, word in zip(
+                *(self.words[at:] for at in range(n + 1)), strict=False
+            ):
                 found[tuple(run)].append(word)
         return found
 
@@ -57,7 +62,9 @@ class Prose:
         start = random.randrange(len(self.words) - n_words)
         return self.words[start : start + n_words]
 
-    def candidate(self, random: Random, reference: list[str], *, looped: bool = False) -> str:
+    def candidate(
+        self, random: Random, reference: list[str], *, looped: bool = False
+    ) -> str:
         """A text of some 4.6 KB."""
         n_bytes = random.randint(*CANDIDATE_BYTES)
         kinds = [self._sentences, self._chain, self._loop]
@@ -68,7 +75,9 @@ class Prose:
             at = random.randrange(len(words))
             words[at:at] = reference[start:end]
         ends = accumulate(len(word.encode()) + 1 for word in words)
-        return " ".join(word for word, end in zip(words, ends, strict=True) if end <= n_bytes)
+        return " ".join(
+            word for word, end in zip(words, ends, strict=True) if end <= n_bytes
+        )
 
     def _sentences(self, random: Random, n_bytes: int) -> list[str]:
         words: list[str] = []
@@ -79,7 +88,9 @@ class Prose:
     def _chain(self, random: Random, n_bytes: int) -> list[str]:
         words = random.choice(self.sentences).split()
         while len(words) < n_bytes // 4:
-            runs = (self.followers.get(tuple(words[-n:]), []) for n in range(ORDER, 0, -1))
+            runs = (
+                self.followers.get(tuple(words[-n:]), []) for n in range(ORDER, 0, -1)
+            )
             choice = next((run for run in runs if len(run) > 1), self.words)
             words.append(random.choice(choice))
         return words
@@ -87,11 +98,15 @@ class Prose:
     def _loop(self, random: Random, n_bytes: int) -> list[str]:
         piece = random.choice(self.sentences).split()[: random.randint(5, 40)]
         words = piece * (n_bytes // len(piece) + 1)
-        noise = (random.choice(self.words) if random.random() < 0.01 else None for _ in words)
+        noise = (
+            random.choice(self.words) if random.random() < 0.01 else None for _ in words
+        )
         return [new or old for new, old in zip(noise, words, strict=True)]
 
 
-def make_pairs(prose: Prose, random: Random, n: int, *, looped: bool = False) -> pl.DataFrame:
+def make_pairs(
+    prose: Prose, random: Random, n: int, *, looped: bool = False
+) -> pl.DataFrame:
     """Columns ``candidate`` and ``reference``; the candidates of one reference stand together."""
     references = [prose.reference(random) for _ in range(n // SAMPLES)]
     rows = [

@@ -1,9 +1,9 @@
 """Whole audits of parts of books with the default, on manuals-47m, whose truth is known.
 
-27 parts of 1,024 words are asked about, 5 of them seen 4 times in training, 5 seen 16 times, 5 seen
-64 times and 12 never, against 25, 40 or 100 others that were never seen. One audit of each size is
-run as a user runs it; then all parts are scored by four windows each, and 1,000 such audits are
-drawn from their scores.
+27 parts of 1,024 words are asked about, 5 of them seen 4 times in training, 5 seen 16
+times, 5 seen 64 times and 12 never, against 25, 40 or 100 others that were never seen.
+One audit of each size is run as a user runs it; then all parts are scored by four
+windows each, and 1,000 such audits are drawn from their scores.
 
     python -m benches.parts [--draws N] [--keep FOLDER]
 """
@@ -35,10 +35,18 @@ PRIMARY = "min_k_plus_plus_20_v1"
 Q = VerdictPlan(primary=PRIMARY, level="group", null_set="parts that were never seen").q
 
 
-def drawn(parts: pl.DataFrame, n_compared: int, draw: Random) -> tuple[pl.DataFrame, pl.DataFrame]:
+def drawn(
+    parts: pl.DataFrame, n_compared: int, draw: Random
+) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Draw parts to ask about, of the 64 copies as many as there are, and parts to compare with."""
-    of = {copies: part for (copies,), part in parts.group_by("copies", maintain_order=True)}
-    chosen = {copies: draw.sample(range(rows.height), rows.height) for copies, rows in of.items()}
+    of = {
+        copies: part
+        for (copies,), part in parts.group_by("copies", maintain_order=True)
+    }
+    chosen = {
+        copies: draw.sample(range(rows.height), rows.height)
+        for copies, rows in of.items()
+    }
     asked = pl.concat(of[copies][chosen[copies][:n]] for copies, n in ASKED.items())
     return asked, of[0][chosen[0][ASKED[0] :][:n_compared]]
 
@@ -48,7 +56,10 @@ def audited(parts: pl.DataFrame, folder: Path, **settings: object) -> mia_batch.
     folder.mkdir(parents=True, exist_ok=True)
     rows = parts.select("text", document_id="id", group="id")
     rows.write_parquet(folder / "parts.parquet")
-    given: dict[str, Any] = {"input": str(folder / "parts.parquet"), "model": str(MODEL)}
+    given: dict[str, Any] = {
+        "input": str(folder / "parts.parquet"),
+        "model": str(MODEL),
+    }
     given |= {"out": str(folder / "run"), "window_words": 128, "report": False}
     return mia_batch.audit(**nested(given | settings))
 
@@ -57,9 +68,15 @@ def as_a_user(parts: pl.DataFrame, folder: Path, n_compared: int) -> dict[str, A
     """Run one whole audit; say what it answers and takes."""
     asked, others = drawn(parts, n_compared, Random(n_compared))
     folder.mkdir(parents=True, exist_ok=True)
-    others.select("text", document_id="id", group="id").write_parquet(folder / "others.parquet")
+    others.select("text", document_id="id", group="id").write_parquet(
+        folder / "others.parquet"
+    )
     began = time.monotonic(), time.process_time()
-    known = {"non_members": str(folder / "others.parquet"), "level": "group", "anyway": True}
+    known = {
+        "non_members": str(folder / "others.parquet"),
+        "level": "group",
+        "anyway": True,
+    }
     run = audited(asked, folder, **known, non_members_known="drawn by coin")
     units = run["rollup"].filter(pl.col("level") != "outside")
     found = units.join(asked.select(key="id", copies="copies"), on="key")
@@ -108,13 +125,17 @@ def main() -> None:
         for n in COMPARED:
             figures.append(as_a_user(parts, folder / str(n), n))
             print(figures[-1], flush=True)
-        run = audited(parts, folder / "all", continue_strongest=0, max_windows_per_document=4)
+        run = audited(
+            parts, folder / "all", continue_strongest=0, max_windows_per_document=4
+        )
         means = run["scores"].group_by("document_id").agg(score=pl.col(PRIMARY).mean())
         scored = parts.join(means, left_on="id", right_on="document_id")
         for n in COMPARED:
             figures.append(simulated(scored, n, given.draws))
             print(figures[-1], flush=True)
-    append_results("parts", {"model": MODEL.name, "figures": figures} | versions("torch"))
+    append_results(
+        "parts", {"model": MODEL.name, "figures": figures} | versions("torch")
+    )
 
 
 if __name__ == "__main__":

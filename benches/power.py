@@ -1,10 +1,11 @@
 """How strong each attack is for its tokens, on models whose memory is known.
 
-Windows of books are put into a model's training text 0, 1, 2, 4, ... 32 times by coin, among others
-that are seen once. Then the model is audited in several ways. Every attack is measured at every
-number of times seen, against the windows that were never seen, and beside the default on the same
-texts. The default was chosen on the models of seed 0; those named ``held_out`` confirm it.
-With ``--grey`` only the default and the attacks on log-probabilities are measured anew.
+Windows of books are put into a model's training text 0, 1, 2, 4, ... 32 times by coin,
+among others that are seen once. Then the model is audited in several ways. Every attack
+is measured at every number of times seen, against the windows that were never seen, and
+beside the default on the same texts. The default was chosen on the models of seed 0;
+those named ``held_out`` confirm it. With ``--grey`` only the default and the attacks on
+log-probabilities are measured anew.
 
     python -m benches.power [--models NAME ...] [--keep FOLDER] [--grey]
 
@@ -56,15 +57,31 @@ MATCHED = [
 WHOLE = ["samia_v1", "rouge_1_v1", "rouge_l_v1", "ngram_coverage_v1"]
 GREY = [
     *("loss_v1", "min_k_20_v1", "min_k_plus_plus_20_v1", "gap_k_20_v1"),
-    *("pdr_loss_v1", "pdr_min_k_20_v1", "pdr_min_k_plus_plus_20_v1", "aeca_v1", "pac_v1"),
+    *(
+        "pdr_loss_v1",
+        "pdr_min_k_20_v1",
+        "pdr_min_k_plus_plus_20_v1",
+        "aeca_v1",
+        "pac_v1",
+    ),
 ]
-BESIDE = ["informia_v1", "reference_difference_v1", "ez_mia_v1", "wbc_v1"]  # a reference model
+BESIDE = [
+    "informia_v1",
+    "reference_difference_v1",
+    "ez_mia_v1",
+    "wbc_v1",
+]  # a reference model
 COSTS = ["attack", "tokens", "seconds"]
 SAMPLES, MOST_TOKENS = 5, 256  # of whole candidates, instead of the paper's 10 of 1,024
-Asked = tuple[tuple[int, int | None, int], ...]  # words, samples (None: greedy), most points
+Asked = tuple[
+    tuple[int, int | None, int], ...
+]  # words, samples (None: greedy), most points
 ASKED: Asked = ((1, None, 120), (3, None, 16), (1, SAMPLES, 16))
 ASKED_ELSEWHERE: Asked = ((1, None, 32),)
-GRID_OF = ("small", "medium")  # models on which all ways are tried; on others the default's alone
+GRID_OF = (
+    "small",
+    "medium",
+)  # models on which all ways are tried; on others the default's alone
 
 
 def write_corpus(folder: Path, model: str) -> pl.DataFrame:
@@ -76,15 +93,23 @@ def write_corpus(folder: Path, model: str) -> pl.DataFrame:
             continue
         words = book.read_text("utf-8").split()
         starts = range(0, len(words) - WORDS + 1, WORDS)
-        texts += [(" ".join(words[start : start + WORDS]), book.stem) for start in starts]
+        texts += [
+            (" ".join(words[start : start + WORDS]), book.stem) for start in starts
+        ]
     draw.shuffle(texts)
     times = [0] * N_NEVER + [rung for rung in RUNGS for _ in range(N_RUNG)]
     draw.shuffle(times)
     asked = texts[: len(times)]
     corpus = pl.DataFrame(
-        {"text": [text for text, _ in asked], "times": times, "book": [book for _, book in asked]}
+        {
+            "text": [text for text, _ in asked],
+            "times": times,
+            "book": [book for _, book in asked],
+        }
     )
-    corpus = corpus.with_columns(member=pl.col("times") > 0, document_id=pl.int_range(pl.len()))
+    corpus = corpus.with_columns(
+        member=pl.col("times") > 0, document_id=pl.int_range(pl.len())
+    )
     corpus.with_columns(pl.col("document_id").cast(pl.String)).write_parquet(
         folder / "corpus.parquet"
     )
@@ -105,9 +130,14 @@ def train_model(
 
     settings = replace(DemoSettings(context=512, epochs=1, seed=0), **changed)
     tokenizer = train_tokenizer(texts, settings.vocabulary)
-    model = new_model(tokenizer, settings, hidden=settings.hidden, layers=settings.layers)
+    model = new_model(
+        tokenizer, settings, hidden=settings.hidden, layers=settings.layers
+    )
     rows = [tokenizer.encode(f"{text}{end}").ids for text in seen]
-    print(f"training {model.num_parameters() / 1e6:.1f} million parameters, {len(rows):,} windows")
+    print(
+        f"training {model.num_parameters() / 1e6:.1f} million parameters, {len(rows):,}"
+        " windows"
+    )
     train(model, rows, settings, 1, None)
     save(model, tokenizer, path)
 
@@ -125,7 +155,7 @@ def audit(
     folder: Path,
     name: str,
     attacks: list[str],
-    **settings: Any,  # noqa: ANN401 - settings
+    **settings: Any,
 ) -> mia_batch.Run:
     if set(attacks) & {*PETAL, *BESIDE}:
         settings["reference_model"] = str(folder / "reference")
@@ -156,7 +186,9 @@ def tokens(run: mia_batch.Run, tokenizer: Tokenizer, **within: int) -> dict[str,
             prompts = prompts.filter(pl.col(column) < most)
     if samples.is_empty():
         return {"decoded": 0.0, "prompted": 0.0}
-    joined = prompts.join(run["targets"].select("target_id", "target", "prefix"), on="target_id")
+    joined = prompts.join(
+        run["targets"].select("target_id", "target", "prefix"), on="target_id"
+    )
     contexts = [
         prefix if cut is None else target.encode()[:cut].decode()
         for cut, target, prefix in joined.select("cut", "target", "prefix").iter_rows()
@@ -166,24 +198,37 @@ def tokens(run: mia_batch.Run, tokenizer: Tokenizer, **within: int) -> dict[str,
     return {"decoded": int(samples["n_tokens"].sum()) / n, "prompted": given / n}
 
 
-def measured(scores: pl.DataFrame, attacks: list[str], **how: object) -> list[dict[str, Any]]:
+def measured(
+    scores: pl.DataFrame, attacks: list[str], **how: object
+) -> list[dict[str, Any]]:
     """Rows of the table: one attack, one way of asking, one number of times seen.
 
     ``difference`` is the AUC of the default less the attack's, on the same texts.
     """
     rows = []
     for attack, rung in product(attacks, RUNGS):
-        some = scores.filter(pl.col("times").is_in([0, rung]), pl.col(attack).is_not_null())
+        some = scores.filter(
+            pl.col("times").is_in([0, rung]), pl.col(attack).is_not_null()
+        )
         member = (some["times"] > 0).to_numpy()
-        value, default = (some[name].to_numpy().astype(float) for name in (attack, "default"))
+        value, default = (
+            some[name].to_numpy().astype(float) for name in (attack, "default")
+        )
         curve = roc_curve(member, value)
         limits = auc_interval(value[member], value[~member])
         gap = auc_difference(member, default, value)
-        row = {"attack": attack, "times": rung, "auc": curve.area, "auc_low": limits.low}
+        row = {
+            "attack": attack,
+            "times": rung,
+            "auc": curve.area,
+            "auc_low": limits.low,
+        }
         row |= {"auc_high": limits.high, "tpr_1": curve.at_fpr(0.01).tpr}
         row |= {"difference": gap.value, "method": None, "low": None, "high": None}
         if gap.interval:
-            row |= {name: getattr(gap.interval, name) for name in ("method", "low", "high")}
+            row |= {
+                name: getattr(gap.interval, name) for name in ("method", "low", "high")
+            }
         rows.append(row | how)
     return rows
 
@@ -200,16 +245,24 @@ def audits(folder: Path, corpus: pl.DataFrame, *, grey: bool) -> pl.DataFrame:
         scores = run["scores"].join(times, on="document_id")
         if how == DEFAULT_WAY:
             default = scores.select("document_id", default=pl.col(attacks[0]))
-        within = {name: most for name, most in how.items() if most and name != "probe_words"}
+        within = {
+            name: most for name, most in how.items() if most and name != "probe_words"
+        }
         scores = scores.join(default, on="document_id")
-        rows.extend(measured(scores, attacks, **how, **tokens(run, tokenizer, **within)))
+        rows.extend(
+            measured(scores, attacks, **how, **tokens(run, tokenizer, **within))
+        )
 
-    for words, samples, most in ASKED if folder.name in GRID_OF and not grey else ASKED_ELSEWHERE:
+    for words, samples, most in (
+        ASKED if folder.name in GRID_OF and not grey else ASKED_ELSEWHERE
+    ):
         name = f"probes-{words}-{samples or 'greedy'}"
         points = {"probes": most, "probe_words": words, "samples": samples}
         run = audit(folder, name, PROBES, **points)
         counts = (None,) if samples is None else (1, 2, samples)
-        for probes, k in product((32, 2, 4, 8, 16, 64, 96, 120), counts):  # the default first
+        for probes, k in product(
+            (32, 2, 4, 8, 16, 64, 96, 120), counts
+        ):  # the default first
             if probes <= most:
                 run = rescore(run.folder, **nested({"probes": probes, "samples": k}))
                 add(run, PROBES, probes=probes, probe_words=words, samples=k)
@@ -236,8 +289,12 @@ def audits(folder: Path, corpus: pl.DataFrame, *, grey: bool) -> pl.DataFrame:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", default=[*MODELS], choices=MODELS)
-    parser.add_argument("--keep", type=Path, help="folder for corpus, models, runs and tables")
-    parser.add_argument("--grey", action="store_true", help="the default and log-probabilities")
+    parser.add_argument(
+        "--keep", type=Path, help="folder for corpus, models, runs and tables"
+    )
+    parser.add_argument(
+        "--grey", action="store_true", help="the default and log-probabilities"
+    )
     given = parser.parse_args()
     if not DATA.is_dir():
         print("skipped: no real text in ../shared/data")
@@ -251,21 +308,30 @@ def main() -> None:
             if not (folder / "model").exists():
                 train_models(folder, corpus, name)
             if not (folder / "table.parquet").exists():
-                audits(folder, corpus, grey=given.grey).write_parquet(folder / "table.parquet")
+                audits(folder, corpus, grey=given.grey).write_parquet(
+                    folder / "table.parquet"
+                )
             table = pl.read_parquet(folder / "table.parquet")
-            costs[name] = mia_batch.Run(folder / "grey").attacks.select(COSTS).to_dicts()
+            costs[name] = (
+                mia_batch.Run(folder / "grey").attacks.select(COSTS).to_dicts()
+            )
             tables.append(table.with_columns(model=pl.lit(name)))
     if TABLE.exists():  # what is not measured anew stays
         before = pl.read_parquet(TABLE)
         if given.grey:
-            tables = [each.select(before.columns).cast(before.schema) for each in tables]
+            tables = [
+                each.select(before.columns).cast(before.schema) for each in tables
+            ]
             same = ["model", "attack", *DEFAULT_WAY]
-            before = before.join(pl.concat(tables), on=same, how="anti", nulls_equal=True)
+            before = before.join(
+                pl.concat(tables), on=same, how="anti", nulls_equal=True
+            )
         else:
             before = before.filter(~pl.col("model").is_in(given.models))
         tables.append(before)
     table = pl.concat(tables).sort(
-        pl.col("model").replace_strict([*MODELS], range(len(MODELS))), maintain_order=True
+        pl.col("model").replace_strict([*MODELS], range(len(MODELS))),
+        maintain_order=True,
     )
     table.write_parquet(TABLE)
     models = {name: MODELS[name] for name in table["model"].unique(maintain_order=True)}

@@ -34,7 +34,16 @@ DRAWN = {
     "ngram_coverage_v1": "n-gram coverage",
     "min_k_20_v1": "Min-K% (log-probabilities)",
 }
-COLOURS = ["#d62728", "#ff9896", "#1f77b4", "#17becf", "#9467bd", "#8c564b", "#2ca02c", "#999999"]
+COLOURS = [
+    "#d62728",
+    "#ff9896",
+    "#1f77b4",
+    "#17becf",
+    "#9467bd",
+    "#8c564b",
+    "#2ca02c",
+    "#999999",
+]
 
 
 def times_until(rows: pl.DataFrame, auc: float) -> float | None:
@@ -44,16 +53,22 @@ def times_until(rows: pl.DataFrame, auc: float) -> float | None:
         if found >= auc:
             low_times, low = before
             share = (auc - low) / max(found - low, 1e-9)
-            return float(2 ** (log2(low_times) + max(share, 0) * log2(times / low_times)))
+            return float(
+                2 ** (log2(low_times) + max(share, 0) * log2(times / low_times))
+            )
         before = (times, found)
     return None
 
 
 def usual(table: pl.DataFrame) -> pl.DataFrame:
     """Rows of each attack as it is usually asked: probes by default, others with all samples."""
-    default = pl.all_horizontal(pl.col(name).eq_missing(way) for name, way in DEFAULT_WAY.items())
+    default = pl.all_horizontal(
+        pl.col(name).eq_missing(way) for name, way in DEFAULT_WAY.items()
+    )
     most = pl.col("samples").eq_missing(pl.col("samples").max().over("model", "attack"))
-    return table.filter(pl.when(pl.col("probes").is_null()).then(most).otherwise(default))
+    return table.filter(
+        pl.when(pl.col("probes").is_null()).then(most).otherwise(default)
+    )
 
 
 def summary(table: pl.DataFrame) -> pl.DataFrame:
@@ -63,7 +78,9 @@ def summary(table: pl.DataFrame) -> pl.DataFrame:
     0.9 at 16 times seen.
     """
     lines = []
-    for (model, attack), rows in usual(table).group_by("model", "attack", maintain_order=True):
+    for (model, attack), rows in usual(table).group_by(
+        "model", "attack", maintain_order=True
+    ):
         every = table.filter(model=model, attack=attack, times=16)
         line = {"model": model, "attack": attack, "times_075": times_until(rows, 0.75)}
         line |= rows.select("decoded", "prompted").row(0, named=True)
@@ -71,7 +88,10 @@ def summary(table: pl.DataFrame) -> pl.DataFrame:
         for times in (8, 16, 32):
             at = rows.row(by_predicate=pl.col("times") == times, named=True)
             line[f"auc_{times}"] = at["auc"]
-            lead = f"{at['difference']:+.2f} ({at['low'] or 0:+.2f} to {at['high'] or 0:+.2f})"
+            lead = (
+                f"{at['difference']:+.2f} ({at['low'] or 0:+.2f} to"
+                f" {at['high'] or 0:+.2f})"
+            )
             line[f"lead_{times}"] = None if attack == DEFAULT else lead
         lines.append(line)
     return pl.DataFrame(lines, infer_schema_length=None)
@@ -80,11 +100,14 @@ def summary(table: pl.DataFrame) -> pl.DataFrame:
 def ways(table: pl.DataFrame) -> pl.DataFrame:
     """One line a way of asking at points: how far the default attack comes for its tokens.
 
-    ``share`` is times seen until AUC 0.75 over those of the length-matched attack: the geometric
-    mean over so many models, and the largest. Where 32 times are too few, 64 are assumed.
+    ``share`` is times seen until AUC 0.75 over those of the length-matched attack: the
+    geometric mean over so many models, and the largest. Where 32 times are too few, 64
+    are assumed.
     """
     rivals = usual(table).filter(attack=RIVAL)
-    needed = {model: times_until(rows, 0.75) for (model,), rows in rivals.group_by("model")}
+    needed = {
+        model: times_until(rows, 0.75) for (model,), rows in rivals.group_by("model")
+    }
     lines = []
     asked = table.filter(pl.col("probes").is_not_null(), attack=DEFAULT)
     for way, rows in asked.group_by(WAYS, maintain_order=True):
@@ -95,9 +118,14 @@ def ways(table: pl.DataFrame) -> pl.DataFrame:
         line: dict[str, Any] = dict(zip(WAYS, way, strict=True))
         line |= rows.select(pl.col("decoded", "prompted").mean()).row(0, named=True)
         aucs = rows.group_by("times").agg(pl.col("auc").mean())
-        line |= {f"auc_{times}": aucs.filter(times=times)["auc"].item() for times in (2, 4, 8, 16)}
+        line |= {
+            f"auc_{times}": aucs.filter(times=times)["auc"].item()
+            for times in (2, 4, 8, 16)
+        }
         line["models"] = len(shares)
-        lines.append(line | {"share": geometric_mean(shares), "largest_share": max(shares)})
+        lines.append(
+            line | {"share": geometric_mean(shares), "largest_share": max(shares)}
+        )
     return pl.DataFrame(lines, infer_schema_length=None).sort("decoded")
 
 
@@ -112,17 +140,28 @@ def draw(table: pl.DataFrame, path: Path) -> None:
     )
     models = named["model"].unique(maintain_order=True).to_list()
     greedy = pl.col("samples").is_null() & (pl.col("probe_words") == 1)
-    at_8 = named.filter(greedy | pl.col("probes").is_null(), pl.col("decoded") > 0, times=8)
+    at_8 = named.filter(
+        greedy | pl.col("probes").is_null(), pl.col("decoded") > 0, times=8
+    )
     scale = alt.Scale(domain=[*DRAWN.values()], range=COLOURS)
-    legend = alt.Legend(title=None, orient="top", columns=3, columnPadding=40, labelLimit=300)
+    legend = alt.Legend(
+        title=None, orient="top", columns=3, columnPadding=40, labelLimit=300
+    )
 
     def row(rows: pl.DataFrame, x: str, title: str) -> alt.HConcatChart:
         charts = [
             alt.Chart(rows.filter(model=model).select("attack", "auc", x), title=model)
             .mark_line(point=alt.OverlayMarkDef(size=14), strokeWidth=1.5)
             .encode(
-                alt.X(x, type="quantitative", title=title, scale=alt.Scale(type="log", base=2)),
-                alt.Y("auc:Q", title="AUC", scale=alt.Scale(domain=[0.4, 1.0], clamp=True)),
+                alt.X(
+                    x,
+                    type="quantitative",
+                    title=title,
+                    scale=alt.Scale(type="log", base=2),
+                ),
+                alt.Y(
+                    "auc:Q", title="AUC", scale=alt.Scale(domain=[0.4, 1.0], clamp=True)
+                ),
                 alt.Color("attack:N", scale=scale, legend=legend),
             )
             .properties(width=170, height=150)

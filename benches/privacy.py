@@ -1,15 +1,17 @@
 """Table 3 of PrivLM-Bench for three small models made here, with and without privacy.
 
-An encoder, a decoder and an encoder-decoder of random weights learn to say which of two books a
-window of 24 words is from. Each is tuned without privacy, and with DP-SGD at epsilon 8: utility,
-membership, exposure of canaries, and the epsilon that an attack refutes.
+An encoder, a decoder and an encoder-decoder of random weights learn to say which of two
+books a window of 24 words is from. Each is tuned without privacy, and with DP-SGD at
+epsilon 8: utility, membership, exposure of canaries, and the epsilon that an attack
+refutes.
 
-With --fault each is tuned by a training that says epsilon 0.5: without clipping, with noise of
-another scale, or one that keeps to it (none). Labels are drawn by coin then, so that they can be
-known only by heart, and are learnt for longer.
+With --fault each is tuned by a training that says epsilon 0.5: without clipping, with
+noise of another scale, or one that keeps to it (none). Labels are drawn by coin then,
+so that they can be known only by heart, and are learnt for longer.
 
-With --claims no model is tuned: of texts, each of which a mechanism of exactly epsilon tells about,
-groups share a coin, and it is counted how often a bound refutes the epsilon. It may in 5 %.
+With --claims no model is tuned: of texts, each of which a mechanism of exactly epsilon
+tells about, groups share a coin, and it is counted how often a bound refutes the
+epsilon. It may in 5 %.
 
     python -m benches.privacy [bert] [llama] [t5] [--texts 600] [--shadows 4]
     python -m benches.privacy [bert] [llama] [t5] --fault none --fault "no clipping"
@@ -59,8 +61,21 @@ USUAL: dict[str, Any] = {
 }
 BY_HEART = USUAL | {"epochs": 40, "epsilons": (0.5,), "clip": 1e-3, "canaries": 0}
 SHOWN = (
-    *("variant", "epsilon", "epsilon_bound", "epsilon_ceiling", "epsilon_bound_by_rates"),
-    *("is_contradicted", "utility_measure", "utility", "utility_low", "utility_high", "attack"),
+    *(
+        "variant",
+        "epsilon",
+        "epsilon_bound",
+        "epsilon_ceiling",
+        "epsilon_bound_by_rates",
+    ),
+    *(
+        "is_contradicted",
+        "utility_measure",
+        "utility",
+        "utility_low",
+        "utility_high",
+        "attack",
+    ),
     *("auc", "auc_low", "auc_high", "tpr_at_1%", "exposure_rate", "mean_exposure"),
     *("unlearnt_exposure", "exposure_trend", "exposure_trend_p"),
 )
@@ -71,8 +86,12 @@ def windows(n: int, *, by_coin: bool) -> pl.DataFrame:
     rows = []
     for label, book in enumerate(BOOKS):
         words = (DATA / "books" / f"{book}.txt").read_text("utf-8").split()
-        starts = Random(label).sample(range(0, len(words) - WORDS, WORDS), n // len(BOOKS))
-        rows += [(" ".join(words[start : start + WORDS]), str(label)) for start in starts]
+        starts = Random(label).sample(
+            range(0, len(words) - WORDS, WORDS), n // len(BOOKS)
+        )
+        rows += [
+            (" ".join(words[start : start + WORDS]), str(label)) for start in starts
+        ]
     coin = Random(len(BOOKS))
     drawn = [(text, coin.choice("01") if by_coin else label) for text, label in rows]
     return pl.DataFrame(drawn, schema=["text", "label"], orient="row")
@@ -81,7 +100,9 @@ def windows(n: int, *, by_coin: bool) -> pl.DataFrame:
 def plan_of(settings: dict[str, Any], shadows: int) -> Plan:
     """Make the plan of some settings, of which some are the recipe's."""
     tuned = {name: value for name, value in settings.items() if name in RECIPE_FIELDS}
-    others = {name: value for name, value in settings.items() if name not in RECIPE_FIELDS}
+    others = {
+        name: value for name, value in settings.items() if name not in RECIPE_FIELDS
+    }
     return Plan(recipe=replace(RECIPES["privacy"], **tuned), **others, shadows=shadows)
 
 
@@ -92,8 +113,12 @@ def measure(
     with pytest.MonkeyPatch.context() as patch:
         if fault:
             break_trainings(patch, fault)
-        found = audit_privacy(base=str(base), data=data, out=out, plan=plan, target_column="label")
-    rows = found.summary.select(name for name in SHOWN if name in found.summary.columns).to_dicts()
+        found = audit_privacy(
+            base=str(base), data=data, out=out, plan=plan, target_column="label"
+        )
+    rows = found.summary.select(
+        name for name in SHOWN if name in found.summary.columns
+    ).to_dicts()
     return [{"base": base.name, "fault": fault} | row for row in rows]
 
 
@@ -107,7 +132,9 @@ def refuted(epsilon: float, texts: int, n_groups: int, n_audits: int) -> dict[st
         wrong = rng.random((n_groups, texts)) < 1 / (1 + exp(epsilon))
         score = (member[:, None] ^ wrong).sum(axis=1) + 0.01 * rng.random(n_groups)
         for name, bound in bounds.items():
-            above[name] += bound(member, score, delta=0, seed=seed, texts=texts).value > epsilon
+            above[name] += (
+                bound(member, score, delta=0, seed=seed, texts=texts).value > epsilon
+            )
     row = {"epsilon": epsilon, "texts": texts, "groups": n_groups, "audits": n_audits}
     return row | {name: count / n_audits for name, count in above.items()}
 
@@ -119,10 +146,15 @@ def main() -> None:
     parser.add_argument("--fault", action="append", choices=FAULTS, dest="faults")
     parser.add_argument("--texts", type=int, default=600)
     parser.add_argument("--shadows", type=int, default=4)
-    parser.add_argument("--claims", type=int, default=0, help="audits of a known mechanism")
+    parser.add_argument(
+        "--claims", type=int, default=0, help="audits of a known mechanism"
+    )
     asked = parser.parse_args()
     if asked.claims:
-        made = [refuted(*each, 200, asked.claims) for each in product((0.5, 1, 2), (1, 3, 10))]
+        made = [
+            refuted(*each, 200, asked.claims)
+            for each in product((0.5, 1, 2), (1, 3, 10))
+        ]
         print(pl.DataFrame(made))
         append_results("privacy_claims", {"rows": made})
         return
@@ -134,13 +166,23 @@ def main() -> None:
         data = folder / "texts.parquet"
         windows(asked.texts, by_coin=bool(asked.faults)).write_parquet(data)
         for name, fault in product(asked.bases, asked.faults or ["none"]):
-            shadows = asked.shadows if name == "bert" else 0  # others are attacked without
+            shadows = (
+                asked.shadows if name == "bert" else 0
+            )  # others are attacked without
             out = folder / f"{name} {fault}"
-            rows += measure(bases[name], data, out, plan_of(plan, shadows), FAULTS[fault])
+            rows += measure(
+                bases[name], data, out, plan_of(plan, shadows), FAULTS[fault]
+            )
         for row in rows:
             print(row)
-    figures = {"texts": asked.texts, "plan": plan, "seconds": time.perf_counter() - start}
-    append_results("privacy", figures | {"rows": rows} | versions("torch", "dp-accounting"))
+    figures = {
+        "texts": asked.texts,
+        "plan": plan,
+        "seconds": time.perf_counter() - start,
+    }
+    append_results(
+        "privacy", figures | {"rows": rows} | versions("torch", "dp-accounting")
+    )
 
 
 if __name__ == "__main__":

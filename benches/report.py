@@ -1,7 +1,7 @@
 """Time, peak memory and size of a report of many books, from tables that are made up.
 
-A run's folder is written with as many books and windows as asked for, all windows with samples,
-scores and verdicts; its report is rendered in a process of its own.
+A run's folder is written with as many books and windows as asked for, all windows with
+samples, scores and verdicts; its report is rendered in a process of its own.
 
     python -m benches.report [BOOKS WINDOWS]
 """
@@ -45,7 +45,7 @@ LIMIT_S, LIMIT_MB, LIMIT_BYTES = 60, 1536, 5_000_000
 RNG = np.random.default_rng(0)
 
 
-def filled(schema: type[dy.Schema], **columns: Any) -> pl.DataFrame:  # noqa: ANN401 - of any type
+def filled(schema: type[dy.Schema], **columns: Any) -> pl.DataFrame:
     """Rows with these columns, and null in those that are left out."""
     types = schema.create_empty().schema
     frame = pl.DataFrame(columns)
@@ -78,21 +78,41 @@ def write_windows(folder: Path, books: int, windows: int) -> None:
 
     def scores(start: int, end: int) -> pl.DataFrame:
         score = pl.Series(ATTACK, RNG.random(end - start))
-        return filled(Scores, **rows(start, end), n_samples=1, n_short=0).with_columns(score)
+        return filled(Scores, **rows(start, end), n_samples=1, n_short=0).with_columns(
+            score
+        )
 
     def verdicts(start: int, end: int) -> pl.DataFrame:
         key = rows(start, end)["target_id"]
-        of = {"attack": ATTACK, "level": "target", "versus": "non_members", "planned": True}
-        return filled(Verdicts, key=key, **of, p_value=RNG.random(end - start), n_null=windows)
+        of = {
+            "attack": ATTACK,
+            "level": "target",
+            "versus": "non_members",
+            "planned": True,
+        }
+        return filled(
+            Verdicts, key=key, **of, p_value=RNG.random(end - start), n_null=windows
+        )
 
     def samples(start: int, end: int) -> pl.DataFrame:
-        of = {"model": "target", "view": "continuation", "view_index": 0, "sample_index": 0}
+        of = {
+            "model": "target",
+            "view": "continuation",
+            "view_index": 0,
+            "sample_index": 0,
+        }
         key = rows(start, end)["target_id"]
         return filled(Samples, target_id=key, **of, candidate=texts(end - start, WORDS))
 
-    for name, part in {"targets": targets, "scores": scores, "verdicts": verdicts}.items():
+    for name, part in {
+        "targets": targets,
+        "scores": scores,
+        "verdicts": verdicts,
+    }.items():
         write(folder / f"{name}.parquet", windows, part)
-    write(folder / "samples" / "block-0.target-continuation-0.parquet", windows, samples)
+    write(
+        folder / "samples" / "block-0.target-continuation-0.parquet", windows, samples
+    )
 
 
 def write_summaries(folder: Path, books: int, windows: int) -> None:
@@ -101,7 +121,14 @@ def write_summaries(folder: Path, books: int, windows: int) -> None:
     numbers = pl.Series(range(books))
     shares = {
         name: RNG.random(books)
-        for name in ("mean", "mean_low", "mean_high", "p_value", "q_value", "contamination")
+        for name in (
+            "mean",
+            "mean_low",
+            "mean_high",
+            "p_value",
+            "q_value",
+            "contamination",
+        )
     }
     rollup = filled(
         Rollup,
@@ -112,7 +139,9 @@ def write_summaries(folder: Path, books: int, windows: int) -> None:
         n_asked=each,
         n_scored=each,
         longest_words=RNG.integers(3, 200, books),
-        longest_target_id=(numbers * each).map_elements(lambda n: f"{n:032x}", pl.String),
+        longest_target_id=(numbers * each).map_elements(
+            lambda n: f"{n:032x}", pl.String
+        ),
         longest_sample_index=0,
         share_verbatim=RNG.random(books),
         verdict="known_better",
@@ -131,10 +160,17 @@ def write_summaries(folder: Path, books: int, windows: int) -> None:
     roc = filled(Curves, curve="roc", attack=ATTACK, x=axis, y=axis**0.5, n=windows)
     roles = {"n_unknown": windows, "n_nulls": windows, "n_canaries": 0}
     facts: list[Any] = [("roles", name, value, None) for name, value in roles.items()]
-    facts += [("duplicates", "n_copies", 0, "few"), ("duplicates", "n_texts", windows, None)]
+    facts += [
+        ("duplicates", "n_copies", 0, "few"),
+        ("duplicates", "n_texts", windows, None),
+    ]
     names = ("check", "statistic", "value", "verdict")
-    findings: dict[str, Any] = dict(zip(names, map(list, zip(*facts, strict=True)), strict=True))
-    findings["subject"] = [None if check == "roles" else "texts" for check in findings["check"]]
+    findings: dict[str, Any] = dict(
+        zip(names, map(list, zip(*facts, strict=True)), strict=True)
+    )
+    findings["subject"] = [
+        None if check == "roles" else "texts" for check in findings["check"]
+    ]
     for name, frame in {
         "rollup": rollup,
         "curves": pl.concat([roc, strips]),
@@ -146,8 +182,15 @@ def write_summaries(folder: Path, books: int, windows: int) -> None:
 
 
 def write_manifest(folder: Path) -> None:
-    made = {"scores": {"attacks": [ATTACK], "samples": {"continuation": 1}}, "verdicts": {}}
-    settings: dict[str, Any] = {"input": "books", "model": "model", "non_members_known": "made up"}
+    made = {
+        "scores": {"attacks": [ATTACK], "samples": {"continuation": 1}},
+        "verdicts": {},
+    }
+    settings: dict[str, Any] = {
+        "input": "books",
+        "model": "model",
+        "non_members_known": "made up",
+    }
     settings |= {"non_members": "others", "attacks": [ATTACK], "level": "group"}
     manifest = {
         "format": 3,
@@ -180,9 +223,9 @@ def main(books: int, windows: int) -> None:
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     found = json.loads(done.stdout.splitlines()[-1])
     print(
-        f"{books:,} books, {windows:,} windows: {found['seconds']} s (limit {LIMIT_S}), "
-        f"peak {found['peak_mb']:,} MB (limit {LIMIT_MB:,}), "
-        f"{found['bytes']:,} bytes (limit {LIMIT_BYTES:,}); {machine()}"
+        f"{books:,} books, {windows:,} windows: {found['seconds']} s (limit {LIMIT_S}),"
+        f" peak {found['peak_mb']:,} MB (limit {LIMIT_MB:,}), {found['bytes']:,} bytes"
+        f" (limit {LIMIT_BYTES:,}); {machine()}"
     )
     append_results("report", {"books": books, "windows": windows} | found)
 

@@ -1,7 +1,8 @@
 """Requests per second of our path: an engine that answers at once takes no time of its own.
 
-Whole audits with an engine that is registered for this bench alone. Time counts while the model is
-asked: the wall's, and processor time of this process and of the engine's, each on one core.
+Whole audits with an engine that is registered for this bench alone. Time counts while
+the model is asked: the wall's, and processor time of this process and of the engine's,
+each on one core.
 
     python -m benches.requests [--model FOLDER] [--texts N] [--profile] [WORK ...]
 """
@@ -26,7 +27,13 @@ from benches.pairs import Prose
 from benches.results import append_results, machine
 
 from mia_batch.evidence.engines.registry import EngineType
-from mia_batch.evidence.request import Answer, Continuation, EngineInfo, EngineSpec, Request
+from mia_batch.evidence.request import (
+    Answer,
+    Continuation,
+    EngineInfo,
+    EngineSpec,
+    Request,
+)
 from mia_batch.observer import Observer
 from mia_batch.pipeline.auditing import run_audit
 from mia_batch.settings import load_settings
@@ -53,7 +60,9 @@ class Instant:
             max_model_len=4096,
             max_sequences=SEQUENCES,
         )
-        vocabulary = json.loads(Path(spec.model, "tokenizer.json").read_text())["model"]["vocab"]
+        vocabulary = json.loads(Path(spec.model, "tokenizer.json").read_text())[
+            "model"
+        ]["vocab"]
         words = [number for text, number in vocabulary.items() if text[:1] == "Ġ"]
         self._words = random.Random(0).sample(words, len(words)) * 8
         self._waiting: list[Request] = []
@@ -63,7 +72,10 @@ class Instant:
 
     def step(self) -> list[Answer]:
         asked, self._waiting = self._waiting, []
-        return [self._texts(each) if each.text_ids else self._samples(each) for each in asked]
+        return [
+            self._texts(each) if each.text_ids else self._samples(each)
+            for each in asked
+        ]
 
     def _samples(self, request: Request) -> Answer:
         starts = range(request.seed % 100, request.seed % 100 + request.n)
@@ -75,7 +87,9 @@ class Instant:
         n_tokens = len(request.text_ids or ())
         numbers = np.linspace(-9.0, -1.0, n_tokens, dtype=np.float32)
         of_columns = dict.fromkeys(request.columns, -numbers)
-        return Answer(request_id=request.request_id, tokens={"logprob": numbers, **of_columns})
+        return Answer(
+            request_id=request.request_id, tokens={"logprob": numbers, **of_columns}
+        )
 
     def close(self) -> None:
         pass
@@ -117,7 +131,9 @@ class Clock(Observer):
 
 def _children() -> list[str]:
     tasks = Path("/proc/self/task").iterdir()
-    return [child for task in tasks for child in (task / "children").read_text().split()]
+    return [
+        child for task in tasks for child in (task / "children").read_text().split()
+    ]
 
 
 def _peak_mb(process: str) -> int:
@@ -131,7 +147,9 @@ def _now() -> np.ndarray:
     for child in _children():
         fields = Path("/proc", child, "stat").read_text().rpartition(")")[2].split()
         ticks += int(fields[11]) + int(fields[12])
-    return np.array([time.monotonic(), time.process_time(), ticks / os.sysconf("SC_CLK_TCK")])
+    return np.array(
+        [time.monotonic(), time.process_time(), ticks / os.sysconf("SC_CLK_TCK")]
+    )
 
 
 def measured(work: str, model: str, n_texts: int, *, profile: bool) -> dict[str, Any]:
@@ -143,9 +161,15 @@ def measured(work: str, model: str, n_texts: int, *, profile: bool) -> dict[str,
     with tempfile.TemporaryDirectory() as folder:
         corpus = Path(folder, "corpus.parquet")
         pl.DataFrame({"text": texts}).write_parquet(corpus)
-        given = {"input": str(corpus), "model": model, "out": f"{folder}/run", "report": False}
+        given = {
+            "input": str(corpus),
+            "model": model,
+            "out": f"{folder}/run",
+            "report": False,
+        }
         run_audit(
-            load_settings(given | {"engine": "instant"} | WORK[work], use_config=False), clock
+            load_settings(given | {"engine": "instant"} | WORK[work], use_config=False),
+            clock,
         )
     if profiled is not None:
         pstats.Stats(profiled).sort_stats("tottime").print_stats(45)
@@ -176,12 +200,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         info = Path(folder, "instant-1.dist-info")
         info.mkdir()
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: instant\nVersion: 1\n")
+        (info / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: instant\nVersion: 1\n"
+        )
         entry = "[mia_batch.engines]\ninstant = benches.requests:ENGINE_TYPE\n"
         (info / "entry_points.txt").write_text(entry)
         sys.path.insert(0, folder)  # what this process starts has the same path
         figures = {
-            work: measured(work, given.model, given.texts or TEXTS[work], profile=given.profile)
+            work: measured(
+                work, given.model, given.texts or TEXTS[work], profile=given.profile
+            )
             for work in given.work
         }
     print(machine())

@@ -25,13 +25,20 @@ def machine() -> str:
 
 def commit() -> str:
     """Name the commit, with ``-dirty`` behind it where files other than results differ from it."""
-    changed = _output("git", "status", "--porcelain", "--", ":/", ":(top,exclude)benches/results")
-    return _output("git", "rev-parse", "--short=12", "HEAD") + ("-dirty" if changed else "")
+    changed = _output(
+        "git", "status", "--porcelain", "--", ":/", ":(top,exclude)benches/results"
+    )
+    return _output("git", "rev-parse", "--short=12", "HEAD") + (
+        "-dirty" if changed else ""
+    )
 
 
 def versions(*packages: str) -> dict[str, str]:
     """Give versions of Python, rustc and some packages."""
-    found = {"python": platform.python_version(), "rustc": _output("rustc", "--version")}
+    found = {
+        "python": platform.python_version(),
+        "rustc": _output("rustc", "--version"),
+    }
     return found | {package: version(package) for package in packages}
 
 
@@ -45,5 +52,7 @@ def append_results(name: str, figures: dict[str, Any]) -> None:
 
 
 def _output(*command: str) -> str:
-    done = subprocess.run(command, cwd=_FOLDER.parent, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=_FOLDER.parent, capture_output=True, text=True, check=False
+    )
     return done.stdout.strip()

@@ -43,13 +43,17 @@ class Rival:
 
     def ours(self, pairs: pl.DataFrame) -> pl.DataFrame:
         """Compute what is timed beside the rival."""
-        features = pair_features("candidate", "reference", words=self.words, groups=self.groups)
+        features = pair_features(
+            "candidate", "reference", words=self.words, groups=self.groups
+        )
         return pairs.select(features)
 
     def differences(self, pairs: pl.DataFrame) -> tuple[int, float]:
         """Count the scores that differ in any bit, and give the largest difference."""
         ours = self.ours(pairs).unnest("features").select(*self.scores).rows()
-        theirs = self.read(self.score(pairs["candidate"].to_list(), pairs["reference"].to_list()))
+        theirs = self.read(
+            self.score(pairs["candidate"].to_list(), pairs["reference"].to_list())
+        )
         both = zip(chain(*ours), chain(*theirs), strict=True)
         apart = [abs(one - other) for one, other in both if one != other]
         return len(apart), max(apart, default=0.0)
@@ -59,7 +63,10 @@ def samia(n_max: int) -> Callable[[list[str], list[str]], list[list[float]]]:
     """Make SaMIA times zlib for every n up to ``n_max`` (Kaneko et al. 2024, equations 5 and 7)."""
 
     def ngrams(words: list[str]) -> list[Counter[Any]]:
-        more = (zip(*(words[at:] for at in range(n)), strict=False) for n in range(2, n_max + 1))
+        more = (
+            zip(*(words[at:] for at in range(n)), strict=False)
+            for n in range(2, n_max + 1)
+        )
         return [Counter(words), *map(Counter, more)]
 
     def score(candidates: list[str], references: list[str]) -> list[list[float]]:
@@ -76,12 +83,18 @@ def samia(n_max: int) -> Callable[[list[str], list[str]], list[list[float]]]:
     return score
 
 
-def rouge_score_rs(candidates: list[str], references: list[str]) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = RustRougeScorer(ROUGE).score_batch(references, candidates)
+def rouge_score_rs(
+    candidates: list[str], references: list[str]
+) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = RustRougeScorer(ROUGE).score_batch(
+        references, candidates
+    )
     return rows
 
 
-def rouge_rust(candidates: list[str], references: list[str]) -> fast_rouge.BatchScoreResult:
+def rouge_rust(
+    candidates: list[str], references: list[str]
+) -> fast_rouge.BatchScoreResult:
     return fast_rouge.score_batch_flat(references, candidates)
 
 
@@ -93,7 +106,10 @@ def read_rows(rows: list[dict[str, Any]]) -> list[list[float]]:
 def read_columns(columns: fast_rouge.BatchScoreResult) -> list[list[float]]:
     names = ["rouge1", "rouge2", "rougeL"]
     sides = [f"{name}_{side}" for name in names for side in ("recall", "precision")]
-    return [list(row) for row in zip(*(getattr(columns, side) for side in sides), strict=True)]
+    return [
+        list(row)
+        for row in zip(*(getattr(columns, side) for side in sides), strict=True)
+    ]
 
 
 def share(n: int, side: str) -> pl.Expr:
@@ -111,7 +127,9 @@ def rouge(*sizes: int) -> list[pl.Expr]:
 
 
 def samia_zlib(n_max: int) -> list[pl.Expr]:
-    return [share(n, "reference") * pl.col("zlib_candidate") for n in range(1, n_max + 1)]
+    return [
+        share(n, "reference") * pl.col("zlib_candidate") for n in range(1, n_max + 1)
+    ]
 
 
 RIVALS = [

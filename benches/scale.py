@@ -9,7 +9,8 @@ Five measurements, each against a real Ray on this machine:
 * ``sleepers``: what scheduling costs with as many actors as fit (`benches.sleepers`).
 * ``features``: those of recorded samples by one core of a cluster, and by two.
 
-    python -m benches.scale [kills] [tuned] [engines] [features] [sleepers] [--actors N] [--kills N]
+    python -m benches.scale [kills] [tuned] [engines] [features] [sleepers] [--actors N]
+    [--kills N]
 """
 
 from __future__ import annotations
@@ -45,7 +46,16 @@ DEMO = Path("demo")
 COPIES = 6  # of the demo's 256 texts
 PROBES = 8
 MEASURED = ["kills", "tuned", "engines", "features", "sleepers"]
-TABLES = ("targets", "rarity", "scores", "unscored", "verdicts", "rollup", "curves", "metrics")
+TABLES = (
+    "targets",
+    "rarity",
+    "scores",
+    "unscored",
+    "verdicts",
+    "rollup",
+    "curves",
+    "metrics",
+)
 
 
 def write_corpus(folder: Path, columns: tuple[str, ...] = ("text", "member")) -> Path:
@@ -61,15 +71,36 @@ def write_corpus(folder: Path, columns: tuple[str, ...] = ("text", "member")) ->
 
 
 def command(corpus: Path, out: Path, *options: str) -> list[str]:
-    asked = [sys.executable, "-m", "mia_batch", "--input", str(corpus), "--out", str(out)]
-    asked += ["--model", str(DEMO / "model"), "--engine", "transformers", "--dtype", "float32"]
+    asked = [
+        sys.executable,
+        "-m",
+        "mia_batch",
+        "--input",
+        str(corpus),
+        "--out",
+        str(out),
+    ]
+    asked += [
+        "--model",
+        str(DEMO / "model"),
+        "--engine",
+        "transformers",
+        "--dtype",
+        "float32",
+    ]
     return [*asked, "--probes", str(PROBES), "--no-report", *options]
 
 
 def contents(out: Path) -> dict[str, bytes]:
     files = [out / f"{name}.parquet" for name in TABLES]
-    files += [path for name in ("samples", "features") for path in (out / name).glob("*.parquet")]
-    return {str(path.relative_to(out)): path.read_bytes() for path in files if path.exists()}
+    files += [
+        path
+        for name in ("samples", "features")
+        for path in (out / name).glob("*.parquet")
+    ]
+    return {
+        str(path.relative_to(out)): path.read_bytes() for path in files if path.exists()
+    }
 
 
 def n_parts(out: Path) -> int:
@@ -100,7 +131,9 @@ def kill(n_kills: int) -> dict[str, Any]:
                 if process.poll() is not None:
                     before = n_parts(out)
                     if process.returncode == 0:  # it ended: some of its parts are lost
-                        for path in dice.sample(sorted((out / "samples").glob("*")), before // 2):
+                        for path in dice.sample(
+                            sorted((out / "samples").glob("*")), before // 2
+                        ):
                             path.unlink()
                     process = subprocess.Popen(asked, stdout=log, stderr=log)
                 time.sleep(dice.uniform(1.0, 9.0))
@@ -112,7 +145,9 @@ def kill(n_kills: int) -> dict[str, Any]:
                 elif what in ("actor", "engine") and at_work:
                     pid = dice.choice(at_work)
                     if what == "engine":
-                        own = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+                        own = (
+                            Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+                        )
                         pid = int(dice.choice(own)) if own else pid
                     os.kill(pid, signal.SIGKILL)
                 elif what == "raylet":
@@ -181,7 +216,10 @@ def engines(rounds: int) -> dict[str, Any]:
                     run_audit(load_settings(values, use_config=False), observer)
                 of_n.append(round(observer.rate, 1))
     ratio = [two / one for one, two in zip(rates[1], rates[2], strict=True)]
-    return {"tokens_per_second": rates, "two_to_one": [round(each, 3) for each in ratio]}
+    return {
+        "tokens_per_second": rates,
+        "two_to_one": [round(each, 3) for each in ratio],
+    }
 
 
 def features(n_targets: int) -> dict[str, Any]:
@@ -190,10 +228,18 @@ def features(n_targets: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_input(folder, n_targets)
-        asked = [sys.executable, "-m", "mia_batch", "--input", str(folder / "corpus.parquet")]
+        asked = [
+            sys.executable,
+            "-m",
+            "mia_batch",
+            "--input",
+            str(folder / "corpus.parquet"),
+        ]
         asked += ["--samples-from", str(folder / "recording.parquet"), "--no-report"]
         asked += ["--attacks", "samia_matched_v1", "--out", str(folder / "run")]
-        subprocess.run(asked, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run(
+            asked, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         per_second = {}
         for cores in (1, 2):
             for part in (folder / "run" / "features").iterdir():
@@ -202,14 +248,22 @@ def features(n_targets: int) -> dict[str, Any]:
                 again = [*asked, "--ray", cluster.address]
                 done = subprocess.run(again, check=True, capture_output=True, text=True)
             per_second[cores] = round(pairs / seconds_of_features(done.stderr))
-            print(cores, "of the cluster's cores:", per_second[cores], "pairs/s", flush=True)
+            print(
+                cores,
+                "of the cluster's cores:",
+                per_second[cores],
+                "pairs/s",
+                flush=True,
+            )
     twice = round(per_second[2] / per_second[1] / 2, 3)
     return {"pairs": pairs, "pairs_per_second": per_second, "two_to_twice_one": twice}
 
 
 def seconds_of_features(said: str) -> float:
     """Find them in what the command said; a run that comes out the same records none."""
-    (seconds,) = re.findall(r"^making the features of .*\n\s*took ([\d.]+) s$", said, re.MULTILINE)
+    (seconds,) = re.findall(
+        r"^making the features of .*\n\s*took ([\d.]+) s$", said, re.MULTILINE
+    )
     return float(seconds)
 
 
@@ -240,7 +294,9 @@ def main() -> None:
         print(figures["sleepers"])
         print(projection(figures["sleepers"]))
     figures["load"] = [round(each, 2) for each in os.getloadavg()]
-    append_results("scale", figures | {"versions": versions("mia-batch", "ray", "polars")})
+    append_results(
+        "scale", figures | {"versions": versions("mia-batch", "ray", "polars")}
+    )
 
 
 if __name__ == "__main__":

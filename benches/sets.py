@@ -1,11 +1,13 @@
 """What all attacks show together: the learned combination, and dataset inference; CoDeC and others.
 
-A small model is trained on windows of books, half of them by lot never seen, the others two or four
-times. It is audited once by all attacks on log-probabilities. Then texts are drawn from these, many
-times: as teachers of the combination, and as sets that were seen, in part or not at all. ``usage``
-(DUCI) and ``agreement`` (PRISM) have made-up scores.
+A small model is trained on windows of books, half of them by lot never seen, the others
+two or four times. It is audited once by all attacks on log-probabilities. Then texts
+are drawn from these, many times: as teachers of the combination, and as sets that were
+seen, in part or not at all. ``usage`` (DUCI) and ``agreement`` (PRISM) have made-up
+scores.
 
-    python -m benches.sets [simulations] [codec] [usage] [agreement] [--keep FOLDER] [--runs N]
+    python -m benches.sets [simulations] [codec] [usage] [agreement] [--keep FOLDER]
+    [--runs N]
 """
 
 from __future__ import annotations
@@ -36,7 +38,12 @@ from mia_batch.inference.paired import agreement
 from mia_batch.inference.sets import combine, infer_dataset
 from mia_batch.schemas import Role
 from mia_batch.settings import nested
-from mia_batch.stats.intervals import auc_difference, clopper_pearson, roc_auc, roc_curve
+from mia_batch.stats.intervals import (
+    auc_difference,
+    clopper_pearson,
+    roc_auc,
+    roc_curve,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +72,9 @@ def write_corpus(folder: Path) -> tuple[list[str], list[str]]:
     times = [rung for rung, n in TIMES.items() for _ in range(n)]
     draw.shuffle(times)
     asked, others = texts[: len(times)], texts[len(times) : len(times) + OTHERS]
-    pl.DataFrame({"text": texts[-SHOTS:]}).write_parquet(folder / "shots.parquet")  # unseen
+    pl.DataFrame({"text": texts[-SHOTS:]}).write_parquet(
+        folder / "shots.parquet"
+    )  # unseen
     corpus = pl.DataFrame({"text": asked, "times": times})
     corpus = corpus.with_columns(member=pl.col("times") > 0)
     corpus.write_parquet(folder / "corpus.parquet")
@@ -78,7 +87,9 @@ def train(folder: Path) -> None:
     often, others = write_corpus(folder)
     texts = [*pl.read_parquet(folder / "corpus.parquet")["text"], *others]
     if not (folder / "reference").exists():
-        train_model(folder / "model", texts, [*often, *others], {"hidden": 128, "layers": 2})
+        train_model(
+            folder / "model", texts, [*often, *others], {"hidden": 128, "layers": 2}
+        )
         train_model(folder / "reference", texts, others, {"hidden": 64, "layers": 1})
 
 
@@ -106,7 +117,10 @@ def packed(folder: Path) -> None:
         draw, rows, seen = Random(6), list[str](), [*often, *others]
         for _ in range(PASSES):
             draw.shuffle(seen)
-            rows += ["\n\n".join(seen[at : at + PACKED]) for at in range(0, len(seen), PACKED)]
+            rows += [
+                "\n\n".join(seen[at : at + PACKED])
+                for at in range(0, len(seen), PACKED)
+            ]
         texts = [*pl.read_parquet(folder / "corpus.parquet")["text"], *others]
         train_model(folder / "packed", texts, rows, {"hidden": 128, "layers": 2})
 
@@ -143,7 +157,9 @@ def codec(folder: Path) -> Iterator[Figure]:
             yield {"case": name, "model": model, "auc": auc}
 
 
-def drawn(rng: np.random.Generator, scores: pl.DataFrame, **roles: tuple[Any, int]) -> pl.DataFrame:
+def drawn(
+    rng: np.random.Generator, scores: pl.DataFrame, **roles: tuple[Any, int]
+) -> pl.DataFrame:
     """Draw texts of some numbers of times seen for each role, none of them twice."""
     order, parts = scores[rng.permutation(scores.height).tolist()], list[pl.DataFrame]()
     for role, (times, n) in roles.items():
@@ -151,12 +167,17 @@ def drawn(rng: np.random.Generator, scores: pl.DataFrame, **roles: tuple[Any, in
         order = order.join(part, on="target_id", how="anti", maintain_order="left")
         name = role.partition("__")[0]
         known = pl.lit(None, pl.Boolean) if name == "target" else pl.col("member")
-        parts.append(part.with_columns(role=pl.lit(name, Role), truth="member", member=known))
+        parts.append(
+            part.with_columns(role=pl.lit(name, Role), truth="member", member=known)
+        )
     return pl.concat(parts)
 
 
 def combinations(
-    rng: np.random.Generator, scores: pl.DataFrame, sets: dict[str, list[str]], runs: int
+    rng: np.random.Generator,
+    scores: pl.DataFrame,
+    sets: dict[str, list[str]],
+    runs: int,
 ) -> Iterator[Figure]:
     """What the combination finds of 400 members and 400 others, beside the best of its teachers."""
     for what, attacks in sets.items():
@@ -174,7 +195,10 @@ def combinations(
                 found.append(_compared(frame, attacks))
             mean = np.mean(found, axis=0)
             names = ("auc", "auc_best", "tpr_1", "tpr_1_best", "low", "high")
-            figures = {name: round(float(each), 4) for name, each in zip(names, mean, strict=True)}
+            figures = {
+                name: round(float(each), 4)
+                for name, each in zip(names, mean, strict=True)
+            }
             yield {"case": f"combination, {what}", "teachers": n, **figures}
 
 
@@ -184,7 +208,11 @@ def _compared(frame: pl.DataFrame, attacks: list[str]) -> list[float]:
     label = frame["truth"].to_numpy()
     values = frame.select(attacks).fill_null(strategy="min").to_numpy()
     areas = [roc_auc(label[is_teacher], each[is_teacher]) for each in values.T]
-    asked = label[~is_teacher], made[~is_teacher], values[~is_teacher, int(np.argmax(areas))]
+    asked = (
+        label[~is_teacher],
+        made[~is_teacher],
+        values[~is_teacher, int(np.argmax(areas))],
+    )
     difference = auc_difference(*asked)
     tpr = [roc_curve(asked[0], each).at_fpr(0.01).tpr for each in asked[1:]]
     limits = difference.interval
@@ -196,7 +224,10 @@ def _compared(frame: pl.DataFrame, attacks: list[str]) -> list[float]:
 
 
 def dataset_inference(
-    rng: np.random.Generator, scores: pl.DataFrame, sets: dict[str, list[str]], runs: int
+    rng: np.random.Generator,
+    scores: pl.DataFrame,
+    sets: dict[str, list[str]],
+    runs: int,
 ) -> Iterator[Figure]:
     """How often a set has p <= 0.05: never seen, a fifth of it seen twice, all of it."""
     for what, attacks in sets.items():
@@ -207,7 +238,9 @@ def dataset_inference(
                 p = []
                 for seed in range(runs):
                     frame = drawn(rng, scores, **roles, non_member=((0,), n))
-                    plan = VerdictPlan(primary=ALONE, level="collection", null_set="", seed=seed)
+                    plan = VerdictPlan(
+                        primary=ALONE, level="collection", null_set="", seed=seed
+                    )
                     made = infer_dataset(frame.lazy(), attacks, plan, separable=False)
                     one = frame[ALONE].to_numpy()
                     if made.test is not None and made.paper_p_value is not None:
@@ -225,7 +258,9 @@ def simulated(folder: Path, runs: int) -> Iterator[Figure]:
     names = [name for name in names if scores[name].count() > scores.height // 2]
     sets = {
         "attacks on both models": names,
-        "attacks on one model": [name for name in names if not name.startswith(OF_TWO_MODELS)],
+        "attacks on one model": [
+            name for name in names if not name.startswith(OF_TWO_MODELS)
+        ],
     }
     yield from dataset_inference(rng, scores, sets, runs)
     yield from combinations(rng, scores, sets, runs // 20)
@@ -239,17 +274,29 @@ def usage(runs: int) -> Iterator[Figure]:
     rng = np.random.default_rng(0)
     for effect in (1.0, 2.0):
         for n in (25, 50, 100, 200):
-            found: dict[str, list[tuple[float, bool]]] = {"paper": [], "here": [], "fpr": []}
+            found: dict[str, list[tuple[float, bool]]] = {
+                "paper": [],
+                "here": [],
+                "fpr": [],
+            }
             for run in range(runs):
                 member = rng.random(200) < 0.3
-                sets = [rng.normal(mean) for mean in (effect * member, np.zeros(n), [effect] * n)]
+                sets = [
+                    rng.normal(mean)
+                    for mean in (effect * member, np.zeros(n), [effect] * n)
+                ]
                 tried = np.unique(np.concatenate(sets[1:]))
-                below = [np.sort(each).searchsorted(tried, "right") / n for each in sets[1:]]
+                below = [
+                    np.sort(each).searchsorted(tried, "right") / n for each in sets[1:]
+                ]
                 at = {"paper": tried[np.argmax(below[0] - below[1])]}
                 at["fpr"] = null_threshold(sets[1], 0.05)[1]
                 made = {"here": usage_share(*sets, seed=run, blind_warns=False)}
                 for name, threshold in at.items():
-                    flagged = (Flagged(int((each > threshold).sum()), each.size) for each in sets)
+                    flagged = (
+                        Flagged(int((each > threshold).sum()), each.size)
+                        for each in sets
+                    )
                     made[name] = contamination_rate(*flagged, blind_warns=False)
                 for name, each in made.items():
                     if each.value is not None:
@@ -264,11 +311,19 @@ def usage(runs: int) -> Iterator[Figure]:
 def agreement_shares(runs: int) -> Iterator[Figure]:
     """Count how often sets of 100 texts are certified at 0.05 as never learnt.
 
-    Scores are difficulty, memory and noise; memory of the two models that learnt is alike or not.
+    Scores are difficulty, memory and noise; memory of the two models that learnt is
+    alike or not.
     """
     rng = np.random.default_rng(2)
-    for case in ("never learnt", "learnt, alike", "learnt, half alike", "learnt, not alike"):
-        share = {"never learnt": 0, "learnt, alike": 1, "learnt, half alike": 0.5}.get(case, 0)
+    for case in (
+        "never learnt",
+        "learnt, alike",
+        "learnt, half alike",
+        "learnt, not alike",
+    ):
+        share = {"never learnt": 0, "learnt, alike": 1, "learnt, half alike": 0.5}.get(
+            case, 0
+        )
         certified = 0
         for _ in range(runs):
             hard, memory, other = rng.normal(size=(3, 100))
@@ -278,13 +333,19 @@ def agreement_shares(runs: int) -> Iterator[Figure]:
             scores += 0.3 * rng.normal(size=scores.shape)
             p_value = agreement(scores, np.arange(100))[2]
             certified += p_value is not None and p_value <= 0.05
-        yield {"case": f"agreement, {case}", "sets": runs, "certified": certified / runs}
+        yield {
+            "case": f"agreement, {case}",
+            "sets": runs,
+            "certified": certified / runs,
+        }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", nargs="*", default=["simulations", "codec"])
-    parser.add_argument("--keep", type=Path, help="folder of models and runs, used again")
+    parser.add_argument(
+        "--keep", type=Path, help="folder of models and runs, used again"
+    )
     parser.add_argument("--runs", type=int, default=200, help="sets drawn of each kind")
     options = parser.parse_args()
     figures: list[Figure] = []
@@ -303,7 +364,9 @@ def main() -> None:
             figures += agreement_shares(options.runs)
     for figure in figures:
         print(figure)
-    append_results("sets", {"runs": options.runs, "figures": figures} | versions("scikit-learn"))
+    append_results(
+        "sets", {"runs": options.runs, "figures": figures} | versions("scikit-learn")
+    )
 
 
 if __name__ == "__main__":

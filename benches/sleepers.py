@@ -1,8 +1,9 @@
 """Actors that sleep as long as a block would take: what scheduling costs with many of them.
 
-They are started in groups, as many as the memory of this machine holds. Measured once all are
-there: the time that handing out adds to that of the blocks, the time at the end in which not all
-are busy, the blocks that the driver can hand out in a second, and its memory.
+They are started in groups, as many as the memory of this machine holds. Measured once
+all are there: the time that handing out adds to that of the blocks, the time at the end
+in which not all are busy, the blocks that the driver can hand out in a second, and its
+memory.
 """
 
 from __future__ import annotations
@@ -32,8 +33,12 @@ SECONDS_OF_A_BLOCK = 10.0  # so that those who wake up are not the load
 BLOCKS_OF_EACH = 12
 GROUP = 20
 GB_LEFT = 3.0  # to others on this machine
-GPU_TOKENS_PER_SECOND = 10_000  # assumed of one GPU and a model of 7 B, continuous batching
-TOKENS_OF_A_BLOCK = 64 * 118  # decoded by the default preset for a block of the demo's texts
+GPU_TOKENS_PER_SECOND = (
+    10_000  # assumed of one GPU and a model of 7 B, continuous batching
+)
+TOKENS_OF_A_BLOCK = (
+    64 * 118
+)  # decoded by the default preset for a block of the demo's texts
 
 
 class Sleeper:
@@ -83,7 +88,12 @@ def sleepers(n_actors: int) -> dict[str, Any]:
     """Measure with so many actors, or as many as fit."""
     spec = EngineSpec(engine="none", kind="samples", model="none")
     start = Start(
-        spec=spec, tokenizer=None, strides=False, digest=None, version="", mark=Path("none")
+        spec=spec,
+        tokenizer=None,
+        strides=False,
+        digest=None,
+        version="",
+        mark=Path("none"),
     )
     with (
         patch.object(pool_module, "EngineWorker", Sleeper),
@@ -166,11 +176,11 @@ def projection(found: dict[str, Any]) -> str:
     most = found["blocks_per_second_of_driver"] * seconds
     needed = 1000 / seconds
     return (
-        f"Assumed: {GPU_TOKENS_PER_SECOND:,} tokens/s a GPU, {TOKENS_OF_A_BLOCK:,} tokens a block: "
-        f"{seconds:.2f} s a block and {needed:,.0f} blocks/s on 1,000 GPUs. The driver hands out "
-        f"{found['blocks_per_second_of_driver']:,.0f} in a second of a core here, enough for "
-        f"{most:,.0f} such GPUs. What "
-        "breaks first is the driver's one core, then the names that a shared disk makes in a "
-        "second: one of samples and one of features a block. Larger models and longer texts need "
-        "fewer blocks a second."
+        f"Assumed: {GPU_TOKENS_PER_SECOND:,} tokens/s a GPU, {TOKENS_OF_A_BLOCK:,}"
+        f" tokens a block: {seconds:.2f} s a block and {needed:,.0f} blocks/s on 1,000"
+        f" GPUs. The driver hands out {found['blocks_per_second_of_driver']:,.0f} in a"
+        f" second of a core here, enough for {most:,.0f} such GPUs. What breaks first"
+        " is the driver's one core, then the names that a shared disk makes in a"
+        " second: one of samples and one of features a block. Larger models and longer"
+        " texts need fewer blocks a second."
     )

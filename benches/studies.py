@@ -8,8 +8,9 @@
     spv            SPV-MIA, figures 4 and 5, tables 2 and 3: prompts, noise, epsilon, adapters
     privacy        PrivLM-Bench: an encoder, a decoder and an encoder-decoder, with and without DP
 
-Models are made here from passages of Python's documentation that the demo's model never saw; books
-that stand beside the repository are what is unlike them. A study that is there goes on.
+Models are made here from passages of Python's documentation that the demo's model never
+saw; books that stand beside the repository are what is unlike them. A study that is
+there goes on.
 
     python -m benches.studies [NAME ...] [--demo demo] [--keep build/studies]
 """
@@ -58,7 +59,10 @@ def invoke(*asked: str, **settings: object) -> None:
     given = [*asked]
     for setting, value in settings.items():
         for each in value if isinstance(value, list) else [value]:
-            given += [f"--{setting.replace('_', '-')}", *([] if each is True else [str(each)])]
+            given += [
+                f"--{setting.replace('_', '-')}",
+                *([] if each is True else [str(each)]),
+            ]
     done = CliRunner().invoke(command, given, catch_exceptions=False)
     print(done.output, flush=True)
     if done.exit_code:
@@ -92,8 +96,12 @@ def new_passages(demo: Path) -> pl.DataFrame:
 
 def windows(*books: str) -> pl.DataFrame:
     """Windows of books, in a drawn order."""
-    words = [(DATA / "books" / f"{book}.txt").read_text("utf-8").split() for book in books]
-    found = [" ".join(of[at : at + WORDS]) for of in words for at in range(0, len(of), WORDS)]
+    words = [
+        (DATA / "books" / f"{book}.txt").read_text("utf-8").split() for book in books
+    ]
+    found = [
+        " ".join(of[at : at + WORDS]) for of in words for at in range(0, len(of), WORDS)
+    ]
     Random(0).shuffle(found)
     return pl.DataFrame({"text": found})
 
@@ -118,13 +126,17 @@ def contamination(at: Place) -> None:
     into = at.table("into", texts.slice(N_INSERTED, N_OTHERS))
     over = ["size=200,1000", "learning-rate=1e-4,1e-3"]
     how = {"input": chosen, "into": into, "base": at.model, "attacks": "min-k,loss"}
-    found = study("contamination", at.keep / "contamination", over=over, copies_mean=4, **how)
+    found = study(
+        "contamination", at.keep / "contamination", over=over, copies_mean=4, **how
+    )
     store("contamination", found, "model", "copies", *FIGURES, "n_members")
 
 
 def outliers(at: Place) -> None:
     """Insert Spanish, documentation, or further windows of the same books among English books."""
-    english = windows("jane_eyre", "moby_dick", "dracula", "great_expectations", "frankenstein")
+    english = windows(
+        "jane_eyre", "moby_dick", "dracula", "great_expectations", "frankenstein"
+    )
     into = at.table("english", english.slice(1000))
     kinds = {
         "spanish": windows("don_quijote"),
@@ -134,36 +146,54 @@ def outliers(at: Place) -> None:
     for kind, texts in kinds.items():
         copies = pl.col("member").cast(pl.Int64).alias("k")
         chosen = at.table(kind, halves(texts, 400).with_columns(copies))
-        how: dict[str, object] = {"input": chosen, "copies": "k", "into": into, "base": at.model}
+        how: dict[str, object] = {
+            "input": chosen,
+            "copies": "k",
+            "into": into,
+            "base": at.model,
+        }
         how |= {
             "over": ["size=100,500,2500"],
             "learning_rate": 1e-3,
             "engine": "transformers",
             "attacks": "min-k,loss",
         }
-        found = study("contamination", at.keep / f"inserted-{kind}", max_tokens=128, **how)
+        found = study(
+            "contamination", at.keep / f"inserted-{kind}", max_tokens=128, **how
+        )
         whole = found.filter(pl.col("copies").is_null())
         store("outliers", whole, "model", *FIGURES, inserted=kind)
 
 
 def books(at: Place) -> None:
     demo = pl.read_parquet(at.demo / "corpus.parquet")
-    sides = [demo.filter(member=side).drop("group").head(N_KNOWN + N_ASKED) for side in (1, 0)]
+    sides = [
+        demo.filter(member=side).drop("group").head(N_KNOWN + N_ASKED)
+        for side in (1, 0)
+    ]
     labelled = at.table("known", pl.concat(side.head(N_KNOWN) for side in sides))
-    unknown = pl.concat(side.tail(N_ASKED) for side in sides).rename({"member": "truth"})
+    unknown = pl.concat(side.tail(N_ASKED) for side in sides).rename(
+        {"member": "truth"}
+    )
     how: dict[str, object] = {
         "known": labelled,
         "input": at.table("asked", unknown),
         "model": at.model,
     }
-    how |= {"window_words": 32, "primary": "min_k_20_v1", "non_members_known": "drawn by lot"}
+    how |= {
+        "window_words": 32,
+        "primary": "min_k_20_v1",
+        "non_members_known": "drawn by lot",
+    }
     found = study("books", at.keep / "books", **how)
     truth = unknown.select(pl.col("document_id").alias("key"), "truth")
     found = found.join(truth, on="key", how="left", maintain_order="left")
     store("books", found, "kind", "truth", "share", "p_value", "verdict")
 
 
-def tuned(at: Place, name: str, data: Path, base: Path | None = None, **recipe: object) -> Path:
+def tuned(
+    at: Place, name: str, data: Path, base: Path | None = None, **recipe: object
+) -> Path:
     """Tune the base of this bench, or another model, as a user does."""
     out = at.keep / "models" / name
     usual = {"method": "full", "held_out": 0, "learning_rate": 1e-3}
@@ -218,16 +248,34 @@ def unlearning(at: Place) -> None:
         for each, value in ((forgotten, True), (never, False))
     ]
     asked, kept_at = at.table("forgotten", pl.concat(sides)), at.table("kept", kept)
-    before = tuned(at, "before", at.table("both", pl.concat([forgotten, kept])), epochs=epochs)
+    before = tuned(
+        at, "before", at.table("both", pl.concat([forgotten, kept])), epochs=epochs
+    )
     retrained = tuned(at, "retrained", kept_at, epochs=epochs)
     models = at.keep / "models"
     ways = {
         "nothing": before,
-        "tuned on others": tuned(at, "on-others", at.table("others", others), before, epochs=5),
-        "6 steps of ascent": ascended(before, forgotten["text"], models / "ascent-6", 6),
-        "retrained, another seed": tuned(at, "other-seed", kept_at, epochs=epochs, seed=1),
+        "tuned on others": tuned(
+            at, "on-others", at.table("others", others), before, epochs=5
+        ),
+        "6 steps of ascent": ascended(
+            before, forgotten["text"], models / "ascent-6", 6
+        ),
+        "retrained, another seed": tuned(
+            at, "other-seed", kept_at, epochs=epochs, seed=1
+        ),
     }
-    columns = ("set", "measure", "run", "versus", "statistic", "n", "value", "low", "high")
+    columns = (
+        "set",
+        "measure",
+        "run",
+        "versus",
+        "statistic",
+        "n",
+        "value",
+        "low",
+        "high",
+    )
     for name, model in ways.items():
         out = at.keep / f"unlearning-{model.name}"
         how = {"input": asked, "before": before, "model": model, "retrained": retrained}
@@ -254,12 +302,22 @@ def spv(at: Place) -> None:
         "epsilon-15": lora | {"epsilon": 15},
     }
     model = {name: tuned(at, name, asked, None, **way) for name, way in ways.items()}
-    usual: dict[str, object] = {"input": asked, "reference_model": based(at), "preset": "spv"}
+    usual: dict[str, object] = {
+        "input": asked,
+        "reference_model": based(at),
+        "preset": "spv",
+    }
     usual |= {"paraphrases": 3}
-    usual |= {"attacks": "loss,reference_ratio_v1,self_prompt_difference_v1,spv_embedding_v1"}
+    usual |= {
+        "attacks": "loss,reference_ratio_v1,self_prompt_difference_v1,spv_embedding_v1"
+    }
     usual |= {"tuning_rate": 2e-3, "tuning_rank": 16, "primary": "spv_embedding_v1"}
     usual |= {"engine": "transformers", "generation_tokens": 96}
-    fixed = {"model": model["lora"], "prompts_from": path["identical"], "generations": 200}
+    fixed = {
+        "model": model["lora"],
+        "prompts_from": path["identical"],
+        "generations": 200,
+    }
     of_sources = f"prompts-from={','.join(map(str, path.values()))}"
     sweeps = {
         "adapters": ["model=" + ",".join(map(str, model.values()))],
@@ -269,10 +327,13 @@ def spv(at: Place) -> None:
     }
     for name, over in sweeps.items():
         changed = [each.partition("=")[0].replace("-", "_") for each in over]
-        how = usual | {setting: value for setting, value in fixed.items() if setting not in changed}
+        how = usual | {
+            setting: value for setting, value in fixed.items() if setting not in changed
+        }
         found = study("sweep", at.keep / f"spv-{name}", over=over, **how)
         stems = [
-            pl.col(each).cast(pl.String).str.extract(r"([^/]+?)(\.parquet)?$") for each in changed
+            pl.col(each).cast(pl.String).str.extract(r"([^/]+?)(\.parquet)?$")
+            for each in changed
         ]
         store(f"spv {name}", found.with_columns(stems), *changed, *FIGURES)
 
@@ -282,14 +343,19 @@ def privacy(at: Place) -> None:
     from tests.bases import save_bases
 
     bases, draw = save_bases(at.keep / "bases"), Random(0)
-    rows = [" ".join(text.split()[:8]) for text in windows("jane_eyre", "moby_dick")["text"][:300]]
+    rows = [
+        " ".join(text.split()[:8])
+        for text in windows("jane_eyre", "moby_dick")["text"][:300]
+    ]
     coin = pl.DataFrame({"text": rows, "label": [draw.choice("01") for _ in rows]})
     out = at.keep / "privacy"
     invoke("privacy", base=[bases[name] for name in ("bert", "llama", "t5")], task="classification",
            data=at.table("coin", coin), target_column="label", epsilon=["none", 8, 1], spv=True,
            shadows=2, canaries=0, epochs=20, batch_size=16, max_tokens=64, learning_rate=3e-3,
            out=out)  # fmt: skip
-    found = pl.read_parquet(out / "summary.parquet").drop("base")  # a path; variants name it
+    found = pl.read_parquet(out / "summary.parquet").drop(
+        "base"
+    )  # a path; variants name it
     store("privacy", found, *(name for name in found.columns if found[name].count()))
 
 

@@ -40,13 +40,19 @@ def swapped(rng: np.random.Generator) -> Iterator[Floats]:
     yield from (rng.standard_normal(40) for _ in range(10))
 
 
-def attempt(scores: Floats, nulls: Floats, sums: dict[int, Floats]) -> tuple[float, float, int]:
+def attempt(
+    scores: Floats, nulls: Floats, sums: dict[int, Floats]
+) -> tuple[float, float, int]:
     """Return p of all books together, the smallest q, and how many stand out at least."""
     ranks = np.concatenate([scores, nulls]).argsort().argsort()
     observed = ranks[: scores.size].sum()
     together = (1 + (sums[nulls.size] >= observed).sum()) / (1 + sums[nulls.size].size)
     smallest = q_values(p_values(scores, nulls), "bh").min()
-    return float(together), float(smallest), top_bound(scores, scores.size, nulls).at_least
+    return (
+        float(together),
+        float(smallest),
+        top_bound(scores, scores.size, nulls).at_least,
+    )
 
 
 def permuted(rng: np.random.Generator, n_null: int) -> Floats:
@@ -68,7 +74,9 @@ def simulate(name: str, runs: int) -> Iterator[dict[str, Any]]:
             p, q, at_least = attempt(scores, nulls, sums)
             alone = np.array([p <= LEVEL, q <= LEVEL, at_least > 0])
             factor = Attempts(n).factor
-            counted = np.array([factor * p <= LEVEL, factor * q <= LEVEL, at_least > 0 and n == 1])
+            counted = np.array(
+                [factor * p <= LEVEL, factor * q <= LEVEL, at_least > 0 and n == 1]
+            )
             found["first"] += alone * (n == 1)
             hits |= [alone, counted]
         found["alone"] += hits[0]
@@ -90,7 +98,9 @@ def main() -> None:
     figures = [row for name in ("added", "swapped") for row in simulate(name, runs)]
     for row in figures:
         print("  ".join(f"{value:>24}" for value in row.values()))
-    append_results("trying", {"runs": runs, "versions": versions("numpy"), "figures": figures})
+    append_results(
+        "trying", {"runs": runs, "versions": versions("numpy"), "figures": figures}
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """A whole audit with models that the run tunes, by two workers: its tables, and its bytes.
 
-The same command runs on one engine, with ``--workers 2``, with ``--ray`` on a cluster of two nodes,
-and with ``--workers 2`` killed at random moments; tables and models are compared byte for byte.
+The same command runs on one engine, with ``--workers 2``, with ``--ray`` on a cluster
+of two nodes, and with ``--workers 2`` killed at random moments; tables and models are
+compared byte for byte.
 """
 
 from __future__ import annotations
@@ -22,7 +23,16 @@ from tests.cluster import Cluster
 DEMO = Path("demo")
 N_WORDS = 32  # of a text; the demo's are cut into three
 ATTACKS = "lira_online_fixed_v1,candidate_difference_v1"
-TUNING = ("--shadows", "2", "--tuning-epochs", "2", "--tuning-rate", "1e-3", "--tuning-rank", "8")
+TUNING = (
+    "--shadows",
+    "2",
+    "--tuning-epochs",
+    "2",
+    "--tuning-rate",
+    "1e-3",
+    "--tuning-rank",
+    "8",
+)
 
 
 def tuned(n_kills: int) -> dict[str, Any]:
@@ -39,17 +49,25 @@ def tuned(n_kills: int) -> dict[str, Any]:
         }
         seconds: dict[str, float] = {}
         killed_in: list[str] = []
-        one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # another number may change last digits
+        one_thread = os.environ | {
+            "OMP_NUM_THREADS": "1"
+        }  # another number may change last digits
         with (folder / "log").open("w") as log:
             for way, options in ways.items():
                 asked = [*command, "--out", str(folder / way), *options]
                 began = time.perf_counter()
                 for _ in range(n_kills if way == "killed" else 0):
-                    with subprocess.Popen(asked, stdout=log, stderr=log, env=one_thread) as process:
-                        time.sleep(dice.uniform(0.2, 0.8) * seconds["workers"] / n_kills)
+                    with subprocess.Popen(
+                        asked, stdout=log, stderr=log, env=one_thread
+                    ) as process:
+                        time.sleep(
+                            dice.uniform(0.2, 0.8) * seconds["workers"] / n_kills
+                        )
                         process.kill()
                     killed_in.append(_where(folder / way))
-                subprocess.run(asked, check=True, stdout=log, stderr=log, env=one_thread)
+                subprocess.run(
+                    asked, check=True, stdout=log, stderr=log, env=one_thread
+                )
                 seconds[way] = round(time.perf_counter() - began, 1)
                 print(way, seconds[way], "s", *killed_in, flush=True)
         expected = contents(folder / "alone")
@@ -62,7 +80,12 @@ def tuned(n_kills: int) -> dict[str, Any]:
             )
             for way, of_way in found.items()
         }
-    return {"files": len(expected), "seconds": seconds, "killed_in": killed_in, "other": other}
+    return {
+        "files": len(expected),
+        "seconds": seconds,
+        "killed_in": killed_in,
+        "other": other,
+    }
 
 
 def contents(out: Path) -> dict[str, bytes]:
@@ -89,12 +112,21 @@ def _command(folder: Path) -> list[str]:
         "--attacks": ATTACKS,
     }
     words = [str(word) for pair in given.items() for word in pair]
-    fixed = ("--engine", "transformers", "--dtype", "float32", "--engine-arg", "batch_size=1")
+    fixed = (
+        "--engine",
+        "transformers",
+        "--dtype",
+        "float32",
+        "--engine-arg",
+        "batch_size=1",
+    )
     return [sys.executable, "-m", "mia_batch", *words, *TUNING, *fixed, "--no-report"]
 
 
 def _where(out: Path) -> str:
     """Say how far a killed run had come."""
     made = len([path for path in out.glob("models/*") if not path.name.startswith(".")])
-    parts = [len(list((out / kind).glob("*.parquet"))) for kind in ("samples", "logprobs")]
+    parts = [
+        len(list((out / kind).glob("*.parquet"))) for kind in ("samples", "logprobs")
+    ]
     return f"{made} models, {parts[0]} and {parts[1]} parts"

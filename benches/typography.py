@@ -1,8 +1,8 @@
 """What typography costs, and what it costs to undo it.
 
-Words that agree before the first difference, of answers in plain letters with texts that are
-printed otherwise; and the CPU time of features under the word rule ``folded``, in those of
-``script``. Both by form of the text.
+Words that agree before the first difference, of answers in plain letters with texts
+that are printed otherwise; and the CPU time of features under the word rule ``folded``,
+in those of ``script``. Both by form of the text.
 
     python -m benches.typography
 """
@@ -36,21 +36,29 @@ def answers(texts: list[str]) -> list[str]:
     """Give each text back, each word with the same chance of being right."""
     draw = Random(0)
     return [
-        " ".join(word if draw.random() < SHARE_RIGHT else "zzz" for word in text.split())
+        " ".join(
+            word if draw.random() < SHARE_RIGHT else "zzz" for word in text.split()
+        )
         for text in texts
     ]
 
 
 def numbers(pairs: pl.DataFrame, rule: WordRule) -> pl.Series:
-    features = pair_features("candidate", "reference", words=rule, groups=["unigrams", "leading"])
+    features = pair_features(
+        "candidate", "reference", words=rule, groups=["unigrams", "leading"]
+    )
     return pairs.select(features.struct.field("leading_words")).to_series()
 
 
 def main() -> None:
     """Print a line for each form."""
     words = " ".join(topics.values()).replace("e", "\u00e9").split()
-    typed = [" ".join(words[at : at + WORDS]) for at in range(0, len(words) - WORDS, WORDS)]
-    print("form, leading words by script, by folded, CPU time by folded in that by script")
+    typed = [
+        " ".join(words[at : at + WORDS]) for at in range(0, len(words) - WORDS, WORDS)
+    ]
+    print(
+        "form, leading words by script, by folded, CPU time by folded in that by script"
+    )
     for name, form in FORMS.items():
         printed = [*map(form, typed)]
         pairs = pl.DataFrame({"candidate": answers(typed), "reference": printed})

@@ -1,7 +1,8 @@
 """Weighted nulls where texts alone tell targets from non-members, by simulation.
 
-Targets differ from nulls by a covariate that scores follow, half as much as they follow chance (t
-with 4 degrees of freedom). A blind classifier sees the covariate among others, cross-fitted.
+Targets differ from nulls by a covariate that scores follow, half as much as they follow
+chance (t with 4 degrees of freedom). A blind classifier sees the covariate among
+others, cross-fitted.
 
     python -m benches.weights [--runs N]
 """
@@ -72,13 +73,22 @@ def blind_scores(
     for fold in range(5):
         test = folds.fold_of_text == fold
         centred = label[~test] - label[~test].mean()
-        slope = np.linalg.lstsq(seen[~test] - seen[~test].mean(axis=0), centred, rcond=None)[0]
+        slope = np.linalg.lstsq(
+            seen[~test] - seen[~test].mean(axis=0), centred, rcond=None
+        )[0]
         shares[test] = (rankdata(seen[test] @ slope) - 0.5) / test.sum()
-    return pl.DataFrame({"target_id": [f"t{n}" for n in range(label.size)], "b": shares})
+    return pl.DataFrame(
+        {"target_id": [f"t{n}" for n in range(label.size)], "b": shares}
+    )
 
 
 def texts(
-    rng: np.random.Generator, runs: int, auc: float, *, n_seen: int = 5, hidden: bool = False
+    rng: np.random.Generator,
+    runs: int,
+    auc: float,
+    *,
+    n_seen: int = 5,
+    hidden: bool = False,
 ) -> Figure:
     """Audit single texts, without members and with one in five.
 
@@ -98,12 +108,20 @@ def texts(
         odds = weigh(sets, blind, plan, groups=False)
         true = np.exp(shift * seen[:, 0])
         used = odds.lack is None
-        row: dict[str, float] = {"used": used, "n_effective": odds.n_effective, "auc": odds.auc}
+        row: dict[str, float] = {
+            "used": used,
+            "n_effective": odds.n_effective,
+            "auc": odds.auc,
+        }
         every = {"equal": None, "known": true, "weighted": odds.of_rows}
         for name, weight in every.items():
             counts = used or name != "weighted"
-            row |= _rates(name, *_listed(score, label, weight, run), member & False, used=counts)
-            found = _rates(name, *_listed(with_members, label, weight, run), member, used=counts)
+            row |= _rates(
+                name, *_listed(score, label, weight, run), member & False, used=counts
+            )
+            found = _rates(
+                name, *_listed(with_members, label, weight, run), member, used=counts
+            )
             row[f"{name}_found"] = found[f"{name}_found"]
             row[f"{name}_false_with_members"] = found[f"{name}_false"]
         made.append(row)
@@ -144,16 +162,21 @@ def _rates(
 def groups(rng: np.random.Generator, runs: int, auc: float) -> Figure:
     """Audit whole groups of 5 to 60 texts, of which 5 are compared; single ones, and together.
 
-    Groups share three tenths of the variance of the covariate, by which they differ, and of chance.
+    Groups share three tenths of the variance of the covariate, by which they differ,
+    and of chance.
     """
     n, shift = N_GROUPS + N_NULL_GROUPS, 2**0.5 * ndtri(auc)
     of_group = np.arange(n) < N_GROUPS
     made: list[dict[str, float]] = []
     for run in range(runs):
-        sizes = np.clip(60 / rng.permutation(np.arange(1, n + 1)) ** 0.7, 5, 60).astype(int)
+        sizes = np.clip(60 / rng.permutation(np.arange(1, n + 1)) ** 0.7, 5, 60).astype(
+            int
+        )
         cluster = np.repeat(np.arange(n), sizes)
         centre = rng.normal(size=n) + shift * of_group
-        covariate = 0.3**0.5 * centre[cluster] + 0.7**0.5 * rng.normal(size=cluster.size)
+        covariate = 0.3**0.5 * centre[cluster] + 0.7**0.5 * rng.normal(
+            size=cluster.size
+        )
         own = 0.3**0.5 * rng.standard_t(4, n)
         score = covariate + own[cluster] + 0.7**0.5 * rng.standard_t(4, cluster.size)
         starts = np.cumsum(sizes) - sizes
@@ -163,7 +186,11 @@ def groups(rng: np.random.Generator, runs: int, auc: float) -> Figure:
         blind = blind_scores(seen, label, cluster, rng)
         odds = weigh(sets_of(cluster, label), blind, plan_of("group"), groups=True)
         used = odds.lack is None
-        row: dict[str, float] = {"used": used, "n_effective": odds.n_effective, "auc": odds.auc}
+        row: dict[str, float] = {
+            "used": used,
+            "n_effective": odds.n_effective,
+            "auc": odds.auc,
+        }
         weight = odds.of_rows[starts]
         for name, weights in {"equal": None, "weighted": weight}.items():
             counts = used or name == "equal"
@@ -177,7 +204,9 @@ def groups(rng: np.random.Generator, runs: int, auc: float) -> Figure:
 
 def _means(made: list[dict[str, float]]) -> Figure:
     columns = {name: np.array([row[name] for row in made], float) for name in made[0]}
-    found: Figure = {"n_effective": round(float(np.median(columns.pop("n_effective"))), 1)}
+    found: Figure = {
+        "n_effective": round(float(np.median(columns.pop("n_effective"))), 1)
+    }
     for name, values in columns.items():
         if not np.isnan(values).all():
             found[name] = round(float(np.nanmean(values)), 4)
@@ -204,7 +233,9 @@ def main() -> None:
         made.append({"case": name} | simulate(rng, runs))
         print(made[-1], flush=True)
     found = versions("numpy", "scipy", "scikit-learn")
-    append_results("weights", {"seed": SEED, "runs": runs, "versions": found, "figures": made})
+    append_results(
+        "weights", {"seed": SEED, "runs": runs, "versions": found, "figures": made}
+    )
 
 
 if __name__ == "__main__":

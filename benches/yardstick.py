@@ -1,10 +1,11 @@
 """The yardstick: its levels on a model whose training text is known, and what silence promises.
 
-``levels`` audits windows of ../shared/models/manuals-47m, whose copies are known, beside windows
-that were never seen, by the default attack and by log-probabilities: what is found must follow the
-number of copies. ``promise`` simulates scores alone: for books of so many windows, each against 39
-others, how far the probability that the passages give is from the true one, and how often its 95 %
-interval holds it. ``python -m benches.yardstick levels`` or ``promise`` takes one of them.
+``levels`` audits windows of ../shared/models/manuals-47m, whose copies are known,
+beside windows that were never seen, by the default attack and by log-probabilities:
+what is found must follow the number of copies. ``promise`` simulates scores alone: for
+books of so many windows, each against 39 others, how far the probability that the
+passages give is from the true one, and how often its 95 % interval holds it. ``python
+-m benches.yardstick levels`` or ``promise`` takes one of them.
 """
 
 from __future__ import annotations
@@ -38,10 +39,19 @@ def levels(attack: str, each: int = _EACH, points: int = 4) -> dict[str, Any]:
         fraction=1, shuffle=True, seed=0
     )
     known = pl.concat([windows.filter(copies=n).head(each) for n in _COPIES])
-    others = windows.filter(copies=0).slice(each, _NULLS + 5).select("text", document_id="id")
+    others = (
+        windows.filter(copies=0)
+        .slice(each, _NULLS + 5)
+        .select("text", document_id="id")
+    )
     with TemporaryDirectory() as folder:
-        names = {name: Path(folder, f"{name}.parquet") for name in ("known", "nulls", "asked")}
-        known.select("text", document_id="id", level="copies").write_parquet(names["known"])
+        names = {
+            name: Path(folder, f"{name}.parquet")
+            for name in ("known", "nulls", "asked")
+        }
+        known.select("text", document_id="id", level="copies").write_parquet(
+            names["known"]
+        )
         others[:_NULLS].write_parquet(names["nulls"])
         others[_NULLS:].write_parquet(names["asked"])
         run = mia_batch.audit(
@@ -72,14 +82,20 @@ def figures(findings: pl.DataFrame) -> dict[str, list[float | None]]:
     )
     return {
         f"{row['subject']} {row['statistic']}": [
-            None if row[name] is None else round(row[name], 3) for name in ("value", "low", "high")
+            None if row[name] is None else round(row[name], 3)
+            for name in ("value", "low", "high")
         ]
         for row in rows.iter_rows(named=True)
     }
 
 
 def promise(
-    n_windows: int, mean: float, *, passages: int = 40, tails: int | None = None, runs: int = _RUNS
+    n_windows: int,
+    mean: float,
+    *,
+    passages: int = 40,
+    tails: int | None = None,
+    runs: int = _RUNS,
 ) -> dict[str, Any]:
     """Compare probabilities with the true one; scores are normal, or of Student's t with tails."""
     law = norm() if tails is None else t(tails)
@@ -93,7 +109,9 @@ def promise(
         )
         for _ in range(runs)
     ]
-    values, low, high = (np.array([row[name] for row in rows]) for name in ("value", "low", "high"))
+    values, low, high = (
+        np.array([row[name] for row in rows]) for name in ("value", "low", "high")
+    )
     return {
         "n_windows": n_windows,
         "passages": passages,
@@ -110,7 +128,11 @@ if __name__ == "__main__":
     if sys.argv[1:] != ["levels"]:
         cases = [
             promise(n_windows, above / n_windows**0.5, tails=tails)
-            for n_windows, above, tails in ((2, 2.0, None), (10, 4.0, 3), (30, 3.5, None))
+            for n_windows, above, tails in (
+                (2, 2.0, None),
+                (10, 4.0, 3),
+                (30, 3.5, None),
+            )
         ]
         print(*cases, sep="\n")
         append_results("yardstick", {"promise": cases})

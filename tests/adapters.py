@@ -17,9 +17,20 @@ from peft import (
 )
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    DynamicCache,
+    PreTrainedModel,
+)
 
-from tests.checkpoints import BOS_ID, CONTEXT, EOS_ID, byte_level_tokenizer, save_tokenizer
+from tests.checkpoints import (
+    BOS_ID,
+    CONTEXT,
+    EOS_ID,
+    byte_level_tokenizer,
+    save_tokenizer,
+)
 
 VIRTUAL_TOKENS = 5
 _ANY: dict[str, Any] = {"task_type": "CAUSAL_LM"}
@@ -29,7 +40,9 @@ KINDS = {
     "lora": lambda: LoraConfig(r=4, lora_alpha=8, target_modules=_LLAMA, **_ANY),
     "dora": lambda: LoraConfig(r=4, use_dora=True, target_modules=_LLAMA, **_ANY),
     "ia3": lambda: IA3Config(
-        target_modules=["k_proj", *_LLAMA[1:]], feedforward_modules=["down_proj"], **_ANY
+        target_modules=["k_proj", *_LLAMA[1:]],
+        feedforward_modules=["down_proj"],
+        **_ANY,
     ),
     "prefix": lambda: PrefixTuningConfig(**_VIRTUAL),
     "p-tuning": lambda: PromptEncoderConfig(encoder_hidden_size=16, **_VIRTUAL),
@@ -39,15 +52,24 @@ KINDS = {
 
 
 def save_adapter(
-    folder: Path, base: Path, kind: str = "lora", *, tokenizer: bool = True, seed: int = 1
+    folder: Path,
+    base: Path,
+    kind: str = "lora",
+    *,
+    tokenizer: bool = True,
+    seed: int = 1,
 ) -> Path:
     """Write an adapter with random weights, far from those that change nothing."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = get_peft_model(AutoModelForCausalLM.from_pretrained(base), KINDS[kind]())
+        model = get_peft_model(
+            AutoModelForCausalLM.from_pretrained(base), KINDS[kind]()
+        )
         for name, weights in model.named_parameters():
             if weights.requires_grad:
-                weights.data = 0.1 * torch.randn_like(weights) + (1 if "ia3" in name else 0)
+                weights.data = 0.1 * torch.randn_like(weights) + (
+                    1 if "ia3" in name else 0
+                )
     model.save_pretrained(str(folder))
     if tokenizer:
         AutoTokenizer.from_pretrained(base).save_pretrained(folder)
@@ -88,7 +110,9 @@ def save_gpt2(folder: Path) -> Path:
 def slow_logits(base: Path, adapter: Path, token_ids: list[int]) -> Tensor:
     """Logits after each token in float64, from the file of virtual tokens without peft."""
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float64)
-    saved = load_file(adapter / "adapter_model.safetensors")["prompt_embeddings"].double()
+    saved = load_file(adapter / "adapter_model.safetensors")[
+        "prompt_embeddings"
+    ].double()
     ids = torch.tensor([token_ids])
     if saved.shape[1] == model.get_input_embeddings().weight.shape[1]:
         read = torch.cat([saved[None], model.get_input_embeddings()(ids)], dim=1)
@@ -105,19 +129,27 @@ def _cache(model: PreTrainedModel, saved: Tensor) -> DynamicCache:
     of_layers = saved.view(len(saved), 2 * config.num_hidden_layers, heads, -1)
     cache = DynamicCache()
     for layer in range(config.num_hidden_layers):
-        keys, values = (of_layers[:, 2 * layer + i].transpose(0, 1)[None] for i in (0, 1))
+        keys, values = (
+            of_layers[:, 2 * layer + i].transpose(0, 1)[None] for i in (0, 1)
+        )
         cache.update(keys, values, layer)
     return cache
 
 
-def slow_logprobs(base: Path, adapter: Path, token_ids: list[int]) -> NDArray[np.float64]:
+def slow_logprobs(
+    base: Path, adapter: Path, token_ids: list[int]
+) -> NDArray[np.float64]:
     """Log-probability of each token but the first."""
     found = slow_logits(base, adapter, token_ids[:-1]).log_softmax(-1)
-    values: NDArray[np.float64] = found[range(len(token_ids) - 1), token_ids[1:]].numpy()
+    values: NDArray[np.float64] = found[
+        range(len(token_ids) - 1), token_ids[1:]
+    ].numpy()
     return values
 
 
-def slow_greedy(base: Path, adapter: Path, prompt: list[int], n_tokens: int) -> list[int]:
+def slow_greedy(
+    base: Path, adapter: Path, prompt: list[int], n_tokens: int
+) -> list[int]:
     """Most likely continuation, each token from the whole text before it."""
     text = list(prompt)
     while len(text) < len(prompt) + n_tokens and EOS_ID not in text[len(prompt) :]:

@@ -70,7 +70,9 @@ def _releasing(kind: type[ctypes.Structure]) -> Any:
     return _CALLBACK(release)
 
 
-_release_schema, _release_array, _release_stream = map(_releasing, (_Schema, _Array, _Stream))
+_release_schema, _release_array, _release_stream = map(
+    _releasing, (_Schema, _Array, _Stream)
+)
 
 
 class ArrowColumn:
@@ -89,7 +91,9 @@ class ArrowColumn:
         self._length = length
         self._offset = offset
         self._buffers = buffers
-        addresses = (None if each is None else ctypes.addressof(each) for each in buffers)
+        addresses = (
+            None if each is None else ctypes.addressof(each) for each in buffers
+        )
         self._addresses = (ctypes.c_void_p * len(buffers))(*addresses)
         self._children = children
         self._dictionary = dictionary
@@ -97,7 +101,9 @@ class ArrowColumn:
 
     def schema(self) -> _Schema:
         children = self._pointers([each.schema() for each in self._children])
-        dictionary = self._pointers([self._dictionary.schema()] if self._dictionary else [])
+        dictionary = self._pointers(
+            [self._dictionary.schema()] if self._dictionary else []
+        )
         return _Schema(
             format=self.kind,
             flags=2,
@@ -109,7 +115,9 @@ class ArrowColumn:
 
     def array(self) -> _Array:
         children = self._pointers([each.array() for each in self._children])
-        dictionary = self._pointers([self._dictionary.array()] if self._dictionary else [])
+        dictionary = self._pointers(
+            [self._dictionary.array()] if self._dictionary else []
+        )
         return _Array(
             length=self._length - self._offset,
             null_count=-1,
@@ -122,12 +130,18 @@ class ArrowColumn:
             release=_release_array,
         )
 
-    def _pointers(self, structures: Sequence[ctypes.Structure]) -> ctypes.Array[ctypes.c_void_p]:
-        pointers = (ctypes.c_void_p * len(structures))(*map(ctypes.addressof, structures))
+    def _pointers(
+        self, structures: Sequence[ctypes.Structure]
+    ) -> ctypes.Array[ctypes.c_void_p]:
+        pointers = (ctypes.c_void_p * len(structures))(
+            *map(ctypes.addressof, structures)
+        )
         self._kept += [structures, pointers]
         return pointers
 
-    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]:
+    def __arrow_c_array__(
+        self, requested_schema: object | None = None
+    ) -> tuple[object, object]:
         schema, array = self.schema(), self.array()
         self._kept += [schema, array]
         return _capsule(schema, b"arrow_schema"), _capsule(array, b"arrow_array")
@@ -151,36 +165,52 @@ class ChunkedColumn:
             return _move(_Array() if chunk is None else chunk.array(), to)
 
         stream = _Stream(
-            get_schema=_GIVE(get_schema), get_next=_GIVE(get_next), release=_release_stream
+            get_schema=_GIVE(get_schema),
+            get_next=_GIVE(get_next),
+            release=_release_stream,
         )
         self._kept.append(stream)
         return _capsule(stream, b"arrow_array_stream")
 
 
-def strings(texts: Sequence[str | None], layout: Layout, *, offset: int = 0) -> ArrowColumn:
+def strings(
+    texts: Sequence[str | None], layout: Layout, *, offset: int = 0
+) -> ArrowColumn:
     """Strings from row ``offset`` on.
 
     Surrogates are any bytes, as ``surrogateescape`` has them.
     """
     encoded = [(text or "").encode(errors="surrogateescape") for text in texts]
     valid = sum(1 << row for row, text in enumerate(texts) if text is not None)
-    validity = ctypes.create_string_buffer(valid.to_bytes(len(texts) // 8 + 1, "little"))
+    validity = ctypes.create_string_buffer(
+        valid.to_bytes(len(texts) // 8 + 1, "little")
+    )
     starts = [0, *accumulate(map(len, encoded))]
     letters = ctypes.create_string_buffer(b"".join(encoded))
     if layout == "utf8_view":
         pairs = zip(encoded, starts, strict=False)
-        views = ctypes.create_string_buffer(b"".join(_view(text, start) for text, start in pairs))
+        views = ctypes.create_string_buffer(
+            b"".join(_view(text, start) for text, start in pairs)
+        )
         sizes = (ctypes.c_int64 * 1)(starts[-1])
-        return ArrowColumn(b"vu", len(texts), validity, views, letters, sizes, offset=offset)
-    kind, number = (b"u", ctypes.c_int32) if layout == "utf8" else (b"U", ctypes.c_int64)
+        return ArrowColumn(
+            b"vu", len(texts), validity, views, letters, sizes, offset=offset
+        )
+    kind, number = (
+        (b"u", ctypes.c_int32) if layout == "utf8" else (b"U", ctypes.c_int64)
+    )
     ends = (number * len(starts))(*starts)
     return ArrowColumn(kind, len(texts), validity, ends, letters, offset=offset)
 
 
-def chunks(texts: Sequence[str | None], layout: Layout, cuts: Iterable[int]) -> ChunkedColumn:
+def chunks(
+    texts: Sequence[str | None], layout: Layout, cuts: Iterable[int]
+) -> ChunkedColumn:
     """Strings in chunks that end at these rows, in rising order, and at the last one."""
     ends = [0, *cuts, len(texts)]
-    return ChunkedColumn([strings(texts[:end], layout, offset=at) for at, end in pairwise(ends)])
+    return ChunkedColumn(
+        [strings(texts[:end], layout, offset=at) for at, end in pairwise(ends)]
+    )
 
 
 def nulls(length: int) -> ArrowColumn:

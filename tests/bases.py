@@ -27,10 +27,18 @@ def save_bases(folder: Path, *, hidden: int = 32) -> dict[str, Path]:
     trained = byte_level_tokenizer()
     trained.add_special_tokens([MASK, PAD])
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=trained, bos_token=BOS, eos_token=EOS, mask_token=MASK, pad_token=PAD
+        tokenizer_object=trained,
+        bos_token=BOS,
+        eos_token=EOS,
+        mask_token=MASK,
+        pad_token=PAD,
     )
     size, pad = len(tokenizer), tokenizer.pad_token_id
-    shared = {"vocab_size": size, "pad_token_id": pad, "eos_token_id": tokenizer.eos_token_id}
+    shared = {
+        "vocab_size": size,
+        "pad_token_id": pad,
+        "eos_token_id": tokenizer.eos_token_id,
+    }
     usual = {
         "hidden_size": hidden,
         "intermediate_size": 2 * hidden,
@@ -41,7 +49,9 @@ def save_bases(folder: Path, *, hidden: int = 32) -> dict[str, Path]:
     }
     torch.manual_seed(0)
     models = {
-        "llama": LlamaForCausalLM(LlamaConfig(**shared, **usual, tie_word_embeddings=True)),
+        "llama": LlamaForCausalLM(
+            LlamaConfig(**shared, **usual, tie_word_embeddings=True)
+        ),
         "gpt2": GPT2LMHeadModel(
             GPT2Config(**shared, n_embd=hidden, n_layer=2, n_head=2, n_positions=128)
         ),

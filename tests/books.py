@@ -53,7 +53,8 @@ def page(body: str, head: str = "") -> str:
     """An XHTML page as an EPUB holds it."""
     return (
         '<?xml version="1.0" encoding="utf-8"?>\n<!DOCTYPE html>\n'
-        f'<html xmlns="http://www.w3.org/1999/xhtml"><head>{head}</head><body>{body}</body></html>'
+        "<html"
+        f' xmlns="http://www.w3.org/1999/xhtml"><head>{head}</head><body>{body}</body></html>'
     )
 
 
@@ -67,7 +68,8 @@ def write_epub(
 ) -> Path:
     """Write an EPUB whose pages have their names as identifiers; ``further`` files win."""
     items = "".join(
-        f'<item id="{name}" href="{name}" media-type="application/xhtml+xml"/>' for name in pages
+        f'<item id="{name}" href="{name}" media-type="application/xhtml+xml"/>'
+        for name in pages
     )
     order = "".join(f'<itemref idref="{name}"/>' for name in spine or pages)
     files = {
@@ -83,7 +85,9 @@ def write_epub(
     return path
 
 
-_DATA = tomllib.loads((Path(__file__).parent / "data" / "books.toml").read_text("utf-8"))
+_DATA = tomllib.loads(
+    (Path(__file__).parent / "data" / "books.toml").read_text("utf-8")
+)
 
 
 def _filled(text: str) -> str:

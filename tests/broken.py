@@ -20,4 +20,6 @@ def break_trainings(patch: pytest.MonkeyPatch, fault: Fault) -> None:
     if fault == "no clipping":
         patch.setattr(training, "clipped_sums", unclipped)
     else:  # for the sum of a batch, noise of the size for its mean, divided once more
-        patch.setattr(training, "noise_like", lambda sums, spread: noise(sums, spread / 1000))
+        patch.setattr(
+            training, "noise_like", lambda sums, spread: noise(sums, spread / 1000)
+        )

@@ -6,7 +6,15 @@ from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from torch import Tensor
 
 CONTEXT = 256
@@ -26,7 +34,9 @@ HOSTILE = {
 """A ``generation_config.json`` that would change every sample, were it followed."""
 
 
-def byte_level_tokenizer(texts: Sequence[str] = TEXTS[:20], n_tokens: int = 600) -> Tokenizer:
+def byte_level_tokenizer(
+    texts: Sequence[str] = TEXTS[:20], n_tokens: int = 600
+) -> Tokenizer:
     """GPT-2's kind: bytes, no special treatment of a text's start."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -47,13 +57,18 @@ def _trained(
 ) -> Tokenizer:
     special = [AddedToken(BOS, special=True), AddedToken(EOS, special=True)]
     trainer = trainers.BpeTrainer(
-        vocab_size=n_tokens, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+        vocab_size=n_tokens,
+        special_tokens=special,
+        initial_alphabet=alphabet,
+        show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
 
-def save_tokenizer(tokenizer: Tokenizer, folder: Path, template: str = f"{BOS} $A") -> None:
+def save_tokenizer(
+    tokenizer: Tokenizer, folder: Path, template: str = f"{BOS} $A"
+) -> None:
     """Write the files of a tokenizer that puts special tokens as ``template`` says."""
     tokenizer.post_processor = processors.TemplateProcessing(
         single=template, special_tokens=[(BOS, BOS_ID), (EOS, EOS_ID)]
@@ -107,7 +122,11 @@ SMALLEST: dict[str, Any] = {
 
 
 def save_checkpoint(
-    folder: Path, generation: dict[str, Any] | None = None, *, seed: int = 0, **changed: Any
+    folder: Path,
+    generation: dict[str, Any] | None = None,
+    *,
+    seed: int = 0,
+    **changed: Any,
 ) -> Path:
     """Write a random Llama that ends one text in a few, and its ``generation_config.json``."""
     import torch
@@ -122,7 +141,9 @@ def save_checkpoint(
         "num_attention_heads": 2,
         "num_key_value_heads": 1,
         "max_position_embeddings": CONTEXT,
-        "initializer_range": 0.3,  # a wide spread: some tokens are far likelier than others
+        "initializer_range": (
+            0.3
+        ),  # a wide spread: some tokens are far likelier than others
         "bos_token_id": BOS_ID,
         "eos_token_id": EOS_ID,
     }
@@ -159,7 +180,9 @@ def save_looping_checkpoint(folder: Path, context: int = 131_072) -> Path:
 
 
 def change(
-    folder: Path, changed: Callable[[dict[str, Tensor]], dict[str, Tensor]], **described: Any
+    folder: Path,
+    changed: Callable[[dict[str, Tensor]], dict[str, Tensor]],
+    **described: Any,
 ) -> Path:
     """Change the tensors and the configuration of a checkpoint, or the tensors of an adapter."""
     from safetensors.torch import load_file, save_file
@@ -173,7 +196,9 @@ def change(
     return folder
 
 
-def times(factor: float, *parts: str) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
+def times(
+    factor: float, *parts: str
+) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
     """Multiply the first row of the tensors whose names have one of these parts."""
 
     def changed(own: dict[str, Tensor]) -> dict[str, Tensor]:

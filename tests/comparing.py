@@ -11,7 +11,9 @@ from tests.runs import audit
 _WORDS = [f"w{number:02d}" for number in range(40)]
 
 
-def write_corpus(folder: Path, *, n: int = 40, windows: int = 1, labelled: bool = True) -> None:
+def write_corpus(
+    folder: Path, *, n: int = 40, windows: int = 1, labelled: bool = True
+) -> None:
     """A corpus of texts of 20 words times ``windows``, every second a member."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = [
@@ -26,7 +28,9 @@ def write_corpus(folder: Path, *, n: int = 40, windows: int = 1, labelled: bool 
     pl.DataFrame(rows, schema=schema).write_parquet(folder / "corpus.parquet")
 
 
-def audit_recorded(folder: Path, name: str, repeated: float, *, windows: int = 1, **settings):
+def audit_recorded(
+    folder: Path, name: str, repeated: float, *, windows: int = 1, **settings
+):
     """Audit a recording in which members' references are repeated with this probability a word."""
     asked: dict[str, Any] = {
         "input": str(folder / "corpus.parquet"),
@@ -46,7 +50,9 @@ def record(folder: Path, name: str, repeated: float, windows: int) -> Path:
             prefix, true = words[start : start + 10], words[start + 10 : start + 20]
             share = 0.1 if row["member"] is False else repeated
             draw = Random(f"{name} {row['document_id']} {start}")
-            said = [word if draw.random() < share else draw.choice(_WORDS) for word in true]
+            said = [
+                word if draw.random() < share else draw.choice(_WORDS) for word in true
+            ]
             rows.append({"prefix": " ".join(prefix), "candidate": " ".join(said)})
     path = folder / f"{name}.made.parquet"
     pl.DataFrame(rows).write_parquet(path)

@@ -10,7 +10,9 @@ from hypothesis import HealthCheck, settings
 
 REPOSITORY = Path(__file__).parents[1]
 
-os.environ["MIA_BATCH_JOURNAL"] = "off"  # tests that are about it name a file of their own
+os.environ["MIA_BATCH_JOURNAL"] = (
+    "off"  # tests that are about it name a file of their own
+)
 
 _SLOW_MACHINES = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(
@@ -44,7 +46,9 @@ def shared_data() -> Path:
     """Folder of real text that lies next to the repository, where it does."""
     folder = REPOSITORY.parent / "shared" / "data"
     if not folder.is_dir():
-        pytest.skip("the folder of real text, ../shared/data, is not next to the repository")
+        pytest.skip(
+            "the folder of real text, ../shared/data, is not next to the repository"
+        )
     return folder
 
 
@@ -117,7 +121,9 @@ def masked_model(tmp_path_factory):
     from mia_batch.evidence.engines.masked import MaskedModel
     from tests.checkpoints import save_masked_checkpoint
 
-    return MaskedModel.load(str(save_masked_checkpoint(tmp_path_factory.mktemp("masked"))))
+    return MaskedModel.load(
+        str(save_masked_checkpoint(tmp_path_factory.mktemp("masked")))
+    )
 
 
 @pytest.fixture

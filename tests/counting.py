@@ -72,11 +72,17 @@ def counting_engine(folder: Path) -> Iterator[Path]:
     (folder / "counting.py").write_text(COUNTING)
     info = folder / "counting-1.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: counting\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[mia_batch.engines]\ncounting = counting:engine\n")
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: counting\nVersion: 1\n"
+    )
+    (info / "entry_points.txt").write_text(
+        "[mia_batch.engines]\ncounting = counting:engine\n"
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
-        patch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+        patch.setenv(
+            "PYTHONPATH", f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+        )
         registry.engine_types.cache_clear()
         yield folder / "asked"
     registry.engine_types.cache_clear()

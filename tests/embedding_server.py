@@ -16,7 +16,10 @@ class EmbeddingServer:
         self._refuses = refuses
 
     def __call__(self, asked: Asked) -> Reply:
-        if asked.path != "/v1/embeddings" or asked.headers["authorization"] != f"Bearer {KEY}":
+        if (
+            asked.path != "/v1/embeddings"
+            or asked.headers["authorization"] != f"Bearer {KEY}"
+        ):
             return failure(404, "nothing is here")
         if (reply := next(self._replies, None)) is not None:
             return reply

@@ -21,11 +21,19 @@ from tests.checkpoints import BOS_ID, CONTEXT, EOS_ID
 
 def prompts(n: int) -> list[list[int]]:
     """Prompts of 1 to 40 tokens."""
-    return [[BOS_ID, *((7 * i + 11 * j) % 500 + 40 for j in range(i * 13 % 40))] for i in range(n)]
+    return [
+        [BOS_ID, *((7 * i + 11 * j) % 500 + 40 for j in range(i * 13 % 40))]
+        for i in range(n)
+    ]
 
 
 def request(
-    request_id: int, prompt: list[int], *, seed: int | None = None, n: int = 1, max_tokens: int = 24
+    request_id: int,
+    prompt: list[int],
+    *,
+    seed: int | None = None,
+    n: int = 1,
+    max_tokens: int = 24,
 ) -> Request:
     return Request(
         request_id=request_id,
@@ -40,11 +48,14 @@ def request(
 def texts(n: int) -> list[list[int]]:
     """Texts of 2 to 200 tokens."""
     return [
-        [BOS_ID, *((7 * i + 11 * j) % 500 + 40 for j in range(1 + i * 31 % 199))] for i in range(n)
+        [BOS_ID, *((7 * i + 11 * j) % 500 + 40 for j in range(1 + i * 31 % 199))]
+        for i in range(n)
     ]
 
 
-def text_request(request_id: int, token_ids: list[int], first: int = 1, **wanted: Any) -> Request:
+def text_request(
+    request_id: int, token_ids: list[int], first: int = 1, **wanted: Any
+) -> Request:
     return Request(
         request_id=request_id,
         kind="logprobs",
@@ -77,8 +88,12 @@ def _good(engine: Started, requests: Iterable[Request]) -> dict[int, Answer]:
     return found
 
 
-def outputs(engine: Started, requests: Iterable[Request]) -> dict[int, list[Continuation]]:
-    return {key: answer.continuations for key, answer in _good(engine, requests).items()}
+def outputs(
+    engine: Started, requests: Iterable[Request]
+) -> dict[int, list[Continuation]]:
+    return {
+        key: answer.continuations for key, answer in _good(engine, requests).items()
+    }
 
 
 def ids(continuation: Continuation) -> list[int]:
@@ -119,7 +134,9 @@ class SamplesConformance:
         assert (engine.info.device, engine.info.dtype) == ("cpu", "float32")
         assert (engine.info.max_model_len, engine.info.max_sequences) == (CONTEXT, 16)
 
-    def test_samples_depend_neither_on_order_nor_on_what_else_is_in_flight(self, engine):
+    def test_samples_depend_neither_on_order_nor_on_what_else_is_in_flight(
+        self, engine
+    ):
         requests = [request(i, prompt, n=3) for i, prompt in enumerate(prompts(12))]
         together = outputs(engine, requests)
         assert together == outputs(engine, requests[::-1])
@@ -136,12 +153,17 @@ class SamplesConformance:
         budgets = {0: 5, 1: 40}
         short, long = outputs(
             engine,
-            [request(i, prompts(6)[5], n=4, max_tokens=most) for i, most in budgets.items()],
+            [
+                request(i, prompts(6)[5], n=4, max_tokens=most)
+                for i, most in budgets.items()
+            ],
         ).values()
         assert [ids(few) for few in short] == [ids(many)[:5] for many in long]
 
     def test_texts_end_with_their_end_or_with_their_budget(self, engine):
-        (samples,) = outputs(engine, [request(0, [BOS_ID], n=40, max_tokens=60)]).values()
+        (samples,) = outputs(
+            engine, [request(0, [BOS_ID], n=40, max_tokens=60)]
+        ).values()
         assert {sample.finish_reason for sample in samples} == {"stop", "length"}
         for sample in samples:
             assert EOS_ID not in ids(sample)[:-1]
@@ -158,7 +180,12 @@ class SamplesConformance:
         good = request(1, prompts(3)[2], n=2)
         bad = [request(0, [BOS_ID] * CONTEXT), request(2, []), request(3, [10**6])]
         found = answers(engine, [bad[0], good, *bad[1:]])
-        assert [result.error is None for result in found.values()] == [False, True, False, False]
+        assert [result.error is None for result in found.values()] == [
+            False,
+            True,
+            False,
+            False,
+        ]
         assert found[0].error is not None
         assert f"{CONTEXT} tokens, which leaves no room" in found[0].error
         assert found[1].continuations == outputs(engine, [good])[1]
@@ -167,13 +194,17 @@ class SamplesConformance:
         model = AutoModelForCausalLM.from_pretrained(checkpoint)
         with torch.inference_mode():
             most_likely = model(torch.tensor([[BOS_ID]])).logits[0, -1].topk(50)
-        (samples,) = outputs(engine, [request(0, [BOS_ID], n=4000, max_tokens=1)]).values()
+        (samples,) = outputs(
+            engine, [request(0, [BOS_ID], n=4000, max_tokens=1)]
+        ).values()
         counts = np.bincount([ids(s)[0] for s in samples], minlength=600)
         assert counts[most_likely.indices].sum() == 4000
         expected = 4000 * most_likely.values.double().softmax(-1)
         assert chisquare(counts[most_likely.indices], expected).pvalue > 0.001
 
-    def test_a_token_is_said_once_its_logit_is_raised_above_all_others(self, engine, checkpoint):
+    def test_a_token_is_said_once_its_logit_is_raised_above_all_others(
+        self, engine, checkpoint
+    ):
         model = AutoModelForCausalLM.from_pretrained(checkpoint)
         with torch.inference_mode():
             values, tokens = model(torch.tensor([[BOS_ID]])).logits[0, -1].topk(9)
@@ -186,7 +217,9 @@ class SamplesConformance:
         found = [ids(said) for (said,) in outputs(engine, all_asked).values()]
         assert found == [[int(tokens[place])] for place in (0, 0, 8)]
 
-    def test_the_likeliest_text_ends_once_it_is_in_a_loop_and_drawn_ones_do_not(self, engine):
+    def test_the_likeliest_text_ends_once_it_is_in_a_loop_and_drawn_ones_do_not(
+        self, engine
+    ):
         always_50 = (50, 1000.0)
         asked = replace(request(0, prompts(4)[3], max_tokens=60), nudge=always_50)
         greedy = replace(asked, greedy=True)
@@ -195,7 +228,9 @@ class SamplesConformance:
         drawn = replace(asked, request_id=2, n=2)
         short = replace(greedy, request_id=3, max_tokens=31)
         found = outputs(engine, [greedy, further.rest(), drawn, short])
-        lengths = [[(len(ids(s)), s.finish_reason) for s in each] for each in found.values()]
+        lengths = [
+            [(len(ids(s)), s.finish_reason) for s in each] for each in found.values()
+        ]
         assert lengths == [
             [(32, "repeats")],
             [(12, "repeats")],  # it goes on from 20
@@ -212,18 +247,27 @@ class LogprobsConformance:
 
     def test_a_started_engine_says_what_it_is(self, engine):
         assert (engine.info.device, engine.info.dtype) == ("cpu", "float32")
-        assert (engine.info.max_model_len, engine.info.max_sequences) == (self.context, 16)
+        assert (engine.info.max_model_len, engine.info.max_sequences) == (
+            self.context,
+            16,
+        )
 
-    @pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-5), (torch.float64, 1e-4)])
+    @pytest.mark.parametrize(
+        ("dtype", "most"), [(torch.float32, 1e-5), (torch.float64, 1e-4)]
+    )
     def test_log_probabilities_are_those_of_one_text_alone_in_float64(
         self, engine, checkpoint, dtype, most
     ):
         asked = texts(40)
-        found = token_values(engine, (text_request(i, ids) for i, ids in enumerate(asked)))
+        found = token_values(
+            engine, (text_request(i, ids) for i, ids in enumerate(asked))
+        )
         for i, ids in enumerate(asked):
             exact = exact_logprobs(checkpoint, ids, dtype)[range(len(ids) - 1), ids[1:]]
             assert found[i]["logprob"].dtype == np.float32
-            np.testing.assert_allclose(found[i]["logprob"], exact, rtol=self.rtol, atol=most)
+            np.testing.assert_allclose(
+                found[i]["logprob"], exact, rtol=self.rtol, atol=most
+            )
 
     def near(self, found, expected):
         np.testing.assert_allclose(found, expected, rtol=self.rtol, atol=1e-5)
@@ -248,7 +292,8 @@ class LogprobsConformance:
     def test_each_token_of_a_question_is_an_answer(self, engine, checkpoint):
         asked = texts(12)[4:]
         answered = [
-            text_request(i, ids, len(ids) - 4, question=True) for i, ids in enumerate(asked)
+            text_request(i, ids, len(ids) - 4, question=True)
+            for i, ids in enumerate(asked)
         ]
         others = [text_request(len(asked) + i, ids) for i, ids in enumerate(asked)]
         found = token_values(
@@ -256,13 +301,20 @@ class LogprobsConformance:
         )
         for i, ids in enumerate(asked):
             exact = exact_logprobs(checkpoint, ids)[len(ids) - 5, ids[-4:]]
-            np.testing.assert_allclose(found[i]["logprob"], exact, rtol=self.rtol, atol=1e-4)
+            np.testing.assert_allclose(
+                found[i]["logprob"], exact, rtol=self.rtol, atol=1e-4
+            )
             assert len(found[len(asked) + i]["logprob"]) == len(ids) - 1
 
     def test_two_tokens_and_a_full_context_are_texts(self, engine):
         full = [BOS_ID, *[50] * (self.context - 1)]
-        found = token_values(engine, [text_request(0, [BOS_ID, 50]), text_request(1, full)])
-        assert [len(values["logprob"]) for values in found.values()] == [1, self.context - 1]
+        found = token_values(
+            engine, [text_request(0, [BOS_ID, 50]), text_request(1, full)]
+        )
+        assert [len(values["logprob"]) for values in found.values()] == [
+            1,
+            self.context - 1,
+        ]
         self.near(found[0]["logprob"], found[1]["logprob"][:1])
 
     def test_requests_that_cannot_be_answered_leave_the_others_alone(self, engine):

@@ -34,7 +34,9 @@ def start_parent() -> str:
     """Start the process from which all others are forked; its address."""
     errors = os.dup(2)
     try:
-        with Path(os.devnull).open("w") as nowhere:  # libraries warn of their own future
+        with Path(os.devnull).open(
+            "w"
+        ) as nowhere:  # libraries warn of their own future
             os.dup2(nowhere.fileno(), 2)
         with chdir(_REPOSITORY):  # where it finds tests.warm
             forkserver._forkserver.ensure_running()
@@ -96,9 +98,12 @@ def forked_command(
 ) -> Forked:
     """Start ``mia-batch ARGUMENTS``; what it prints is appended to files.
 
-    It stops itself (SIGSTOP) when it is about to put the second file into a folder ``stops_in``.
+    It stops itself (SIGSTOP) when it is about to put the second file into a folder
+    ``stops_in``.
     """
-    return Forked(_command, list(arguments), str(out), str(err), cwd or Path.cwd(), stops_in)
+    return Forked(
+        _command, list(arguments), str(out), str(err), cwd or Path.cwd(), stops_in
+    )
 
 
 def _work(connection: Connection, log: str) -> None:
@@ -121,14 +126,19 @@ def fork_on() -> pytest.MonkeyPatch:
     return patch
 
 
-def _command(arguments: list[str], out: str, err: str, cwd: Path, stops_in: str | None) -> None:
+def _command(
+    arguments: list[str], out: str, err: str, cwd: Path, stops_in: str | None
+) -> None:
     from mia_batch.cli import main
     from tests.command.__main__ import repeat_little
 
     put: list[str] = []
 
     def stop(event: str, values: tuple[object, ...]) -> None:
-        if event in ("os.link", "os.rename") and Path(str(values[1])).parent.name == stops_in:
+        if (
+            event in ("os.link", "os.rename")
+            and Path(str(values[1])).parent.name == stops_in
+        ):
             put.append(str(values[1]))
             if len(put) == 2:
                 os.kill(os.getpid(), signal.SIGSTOP)

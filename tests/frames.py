@@ -28,7 +28,9 @@ def target_id(number: int) -> str:
 
 def targets(*rows: Mapping[str, Any]) -> pl.DataFrame:
     """Targets numbered from 0."""
-    numbered = [{"target_id": target_id(number), **row} for number, row in enumerate(rows)]
+    numbered = [
+        {"target_id": target_id(number), **row} for number, row in enumerate(rows)
+    ]
     return table(Targets, numbered, role="target", window_index=0)
 
 

@@ -62,7 +62,9 @@ class Reply:
     """Nothing is sent before this is set."""
 
 
-def failure(status: int, message: str, code: str | None = None, **headers: str) -> Reply:
+def failure(
+    status: int, message: str, code: str | None = None, **headers: str
+) -> Reply:
     """Refuse as OpenAI does."""
     error = {"message": message, "type": "an_error", "code": code}
     named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -73,7 +75,11 @@ class TinyModel:
     """An honest endpoint: prompt and seed give the text; what it does not honour, it ignores."""
 
     def __init__(
-        self, *, honours: Iterable[str] = EVERYTHING, refuses: Iterable[str] = (), most: int = 99
+        self,
+        *,
+        honours: Iterable[str] = EVERYTHING,
+        refuses: Iterable[str] = (),
+        most: int = 99,
     ) -> None:
         self.honours = frozenset(honours)
         self.refuses = frozenset(refuses)
@@ -91,7 +97,9 @@ class TinyModel:
 
     def text(self, prompt: Any, seed: int) -> str:
         dice = random.Random(f"{prompt}:{seed}")
-        return "".join(f" {dice.choice('abcdefgh')}{dice.randrange(100)}" for _ in range(6))
+        return "".join(
+            f" {dice.choice('abcdefgh')}{dice.randrange(100)}" for _ in range(6)
+        )
 
     def _document(self, asked: Asked, n: int) -> dict[str, Any]:
         given = len(asked.prompt.split())
@@ -102,12 +110,23 @@ class TinyModel:
 
     def _choice(self, asked: Asked, index: int, given: int) -> dict[str, Any]:
         fields = asked.fields
-        seed = fields["seed"] + index if self._takes(fields, "seed") else next(self._unseeded)
-        if any(self._takes(fields, name) and fields[name] == value for name, value in _LIKELIEST):
+        seed = (
+            fields["seed"] + index
+            if self._takes(fields, "seed")
+            else next(self._unseeded)
+        )
+        if any(
+            self._takes(fields, name) and fields[name] == value
+            for name, value in _LIKELIEST
+        ):
             seed = 0
         taken = {name: fields[name] for name in PENALTIES if self._takes(fields, name)}
-        penalised = {name: value for name, value in taken.items() if value != PENALTIES[name]}
-        text = self.text(f"{asked.prompt} {penalised}" if penalised else asked.prompt, seed)
+        penalised = {
+            name: value for name, value in taken.items() if value != PENALTIES[name]
+        }
+        text = self.text(
+            f"{asked.prompt} {penalised}" if penalised else asked.prompt, seed
+        )
         choice: dict[str, Any] = {"index": index, "finish_reason": "length"}
         if fields.get("return_token_ids") and "output_token_ids" in self.honours:
             choice["token_ids"] = list(range(6))
@@ -125,7 +144,9 @@ class TinyModel:
 class Script:
     """Replies to the first requests for samples, in order; an honest endpoint for all else."""
 
-    def __init__(self, *replies: Reply, then: Callable[[Asked], Reply] | None = None) -> None:
+    def __init__(
+        self, *replies: Reply, then: Callable[[Asked], Reply] | None = None
+    ) -> None:
         self._replies = iter(replies)
         self._then = then or TinyModel()
 
@@ -162,7 +183,8 @@ class Garbling:
 class HostileServer:
     """Runs in threads of its own; a context manager.
 
-    ``asked`` holds the requests for samples in the order of their arrival, ``probes`` the others.
+    ``asked`` holds the requests for samples in the order of their arrival, ``probes``
+    the others.
     """
 
     def __init__(self, answer: Callable[[Asked], Reply], *, port: int = 0) -> None:

@@ -64,11 +64,15 @@ class NextTokenModel:
     ) -> dict[str, float]:
         """Name tokens as vLLM does."""
         return {
-            f"token_id:{token}" if by_id else self.tokenizer.token_text(token): values[token]
+            f"token_id:{token}" if by_id else self.tokenizer.token_text(token): values[
+                token
+            ]
             for token in listed
         }
 
-    def _choice(self, text: str, pairs: dict[str, float], *, chat: bool) -> dict[str, Any]:
+    def _choice(
+        self, text: str, pairs: dict[str, float], *, chat: bool
+    ) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": 0, "finish_reason": "length", "text": text}
         if chat:
             choice["message"] = {"role": "assistant", "content": choice.pop("text")}

@@ -18,7 +18,9 @@ SPLIT: Mapping[WordRule, Callable[[str], list[str]]] = {
     "whitespace": str.split,
     "space": lambda text: [word for word in text.split(" ") if word != ""],
     "rouge": lambda text: re.findall("[a-z0-9]+", text.lower()),
-    "unicode": lambda text: [word for word in segments(text) if any(map(_is_alphanumeric, word))],
+    "unicode": lambda text: [
+        word for word in segments(text) if any(map(_is_alphanumeric, word))
+    ],
     "script": lambda text: [word for run in text.split() for word in _in_run(run)],
     "folded": lambda text: [fold(word) for word in SPLIT["script"](text)],
 }
@@ -71,7 +73,11 @@ def features(
 def compared(rows: Iterable[Mapping[str, int | None]]) -> list[dict[str, int | None]]:
     """Rows without what depends on Python's own zlib, where that is not the classic one."""
     return [
-        {name: row[name] for name in row if reference_scores.CLASSIC_ZLIB or "zlib" not in name}
+        {
+            name: row[name]
+            for name in row
+            if reference_scores.CLASSIC_ZLIB or "zlib" not in name
+        }
         for row in rows
     ]
 
@@ -95,10 +101,16 @@ def of_candidate(
     return dict(
         {"words_candidate": len(left), "words_reference": len(right)}
         | {"zlib_candidate": reference_scores.compressed(left)}
-        | {f"overlap_{n}": reference_scores.overlap(left, right, n) for n in reference_scores.SIZES}
+        | {
+            f"overlap_{n}": reference_scores.overlap(left, right, n)
+            for n in reference_scores.SIZES
+        }
         | {"lcs_words": longest_common_subsequence(left, right)}
         | {"distinct_candidate": len(set(left)), "distinct_reference": len(set(right))}
-        | {"characters_candidate": len(candidate), "characters_reference": len(reference)}
+        | {
+            "characters_candidate": len(candidate),
+            "characters_reference": len(reference),
+        }
         | {
             f"characters_overlap_{n}": reference_scores.overlap(candidate, reference, n)
             for n in (3, 5)
@@ -109,7 +121,10 @@ def of_candidate(
         | {"longest_block_chars": n_characters, "longest_block_chars_start": character}
         | {"near_verbatim_words": near_verbatim(left, right, min_words)}
         | {f"covered_{length}": covered(left, right, length) for length in LENGTHS}
-        | {f"covered_reference_{length}": covered(right, left, length) for length in LENGTHS}
+        | {
+            f"covered_reference_{length}": covered(right, left, length)
+            for length in LENGTHS
+        }
     )
 
 
@@ -122,15 +137,21 @@ def spans(items: Sequence[str]) -> Iterator[tuple[int, int]]:
     return combinations(range(len(items) + 1), 2)
 
 
-def longest_run(candidate: Sequence[str], reference: Sequence[str]) -> tuple[int, int | None]:
+def longest_run(
+    candidate: Sequence[str], reference: Sequence[str]
+) -> tuple[int, int | None]:
     """Length of the longest run that both have, and its first start in the reference."""
     runs = {candidate[start:end] for start, end in spans(candidate)}
     shared = [span for span in spans(reference) if reference[slice(*span)] in runs]
-    start, end = max(shared, key=lambda span: (span[1] - span[0], -span[0]), default=(0, 0))
+    start, end = max(
+        shared, key=lambda span: (span[1] - span[0], -span[0]), default=(0, 0)
+    )
     return end - start, start if end > start else None
 
 
-def near_verbatim(candidate: Sequence[str], reference: Sequence[str], min_words: int) -> int:
+def near_verbatim(
+    candidate: Sequence[str], reference: Sequence[str], min_words: int
+) -> int:
     """Words of Python's own matching blocks, whose ties are ours too."""
     matcher = SequenceMatcher(None, reference, candidate, autojunk=False)
     sizes = [block.size for block in matcher.get_matching_blocks()]
@@ -166,7 +187,10 @@ def shared_runs(
     if text is None:
         return None, None, None
     here, *held = ([*ngrams(SPLIT[rule](each or ""), n)] for each in (text, *others))
-    holders = [next((at for at, other in enumerate(held) if run in other), None) for run in here]
+    holders = [
+        next((at for at, other in enumerate(held) if run in other), None)
+        for run in here
+    ]
     shared = [holder for holder in holders if holder is not None]
     return len(holders), len(shared), next(iter(shared), None)
 
@@ -180,9 +204,12 @@ def near_verbatim_passages(
 ) -> list[tuple[int, int, int]]:
     """Python's matching blocks, joined and kept in the two passes of arXiv:2601.02671.
 
-    Each with its first word, the one behind its last, and how many of them are verbatim.
+    Each with its first word, the one behind its last, and how many of them are
+    verbatim.
     """
-    matcher = SequenceMatcher(None, SPLIT[rule](book), SPLIT[rule](generation), autojunk=False)
+    matcher = SequenceMatcher(
+        None, SPLIT[rule](book), SPLIT[rule](generation), autojunk=False
+    )
     parts = [(a, a + n, b, b + n, n) for a, b, n in matcher.get_matching_blocks() if n]
     for gap, misalignment, min_words in ((2, 1, 20), (10, 3, 100)):
         joined: list[tuple[int, int, int, int, int]] = []
@@ -199,7 +226,11 @@ def near_verbatim_passages(
 
 
 def book_coverage(
-    book: str, asked: Iterable[tuple[str | None, str | None]], rule: WordRule, k: int, m: int
+    book: str,
+    asked: Iterable[tuple[str | None, str | None]],
+    rule: WordRule,
+    k: int,
+    m: int,
 ) -> dict[str, Any]:
     """Algorithm 1 of arXiv:2603.20957 over generations and what was asked, word by word.
 
@@ -218,7 +249,9 @@ def book_coverage(
                 for n in range(m)
             }
             left = [at for at in range(start, end) if at not in given]
-            covered |= {at for piece in consecutive(left) if len(piece) >= k for at in piece}
+            covered |= {
+                at for piece in consecutive(left) if len(piece) >= k for at in piece
+            }
             spans.add((start, end))
     blocks = consecutive(sorted(covered))
     long = long_spans(spans)
@@ -234,7 +267,9 @@ def book_coverage(
     }
 
 
-def longest_spans(left: Sequence[str], right: Sequence[str], k: int) -> Iterator[tuple[int, int]]:
+def longest_spans(
+    left: Sequence[str], right: Sequence[str], k: int
+) -> Iterator[tuple[int, int]]:
     """Spans of the left that the right has too and that could be longer on neither side."""
     for at in range(len(left)):
         for other in range(len(right)):

@@ -12,7 +12,9 @@ import numpy as np
 
 SIZES = range(1, 6)
 
-CLASSIC_ZLIB = re.fullmatch(r"1\.(2\.(8|11|12|13)|3|3\.1)", zlib.ZLIB_RUNTIME_VERSION) is not None
+CLASSIC_ZLIB = (
+    re.fullmatch(r"1\.(2\.(8|11|12|13)|3|3\.1)", zlib.ZLIB_RUNTIME_VERSION) is not None
+)
 """Whether this Python compresses with classic zlib, as published scores did."""
 
 
@@ -51,7 +53,9 @@ def authors_words(text: str, text_length: int) -> list[str]:
     return words[round(text_length * 0.5) :]
 
 
-def authors_scores(text: str, outputs: Sequence[str], text_length: int) -> dict[str, float]:
+def authors_scores(
+    text: str, outputs: Sequence[str], text_length: int
+) -> dict[str, float]:
     """Scores of one text from whole outputs (decoded prompt and continuation), by attack."""
     reference = authors_words(text, text_length)
     candidates = [authors_words(output, text_length) for output in outputs]
@@ -77,7 +81,9 @@ def authors_scores(text: str, outputs: Sequence[str], text_length: int) -> dict[
     return scores
 
 
-def matched_scores(reference: str, candidates: Sequence[str]) -> dict[str, float | None]:
+def matched_scores(
+    reference: str, candidates: Sequence[str]
+) -> dict[str, float | None]:
     """Scores from candidates cut to the reference's number of words, by attack."""
     words = reference.split()
     cut = [candidate.split()[: len(words)] for candidate in candidates]
@@ -95,7 +101,8 @@ def matched_scores(reference: str, candidates: Sequence[str]) -> dict[str, float
             for count, total in zip(shared, n_candidate, strict=True)
         ]
         product = [
-            share * compressed(candidate) for share, candidate in zip(recall, cut, strict=True)
+            share * compressed(candidate)
+            for share, candidate in zip(recall, cut, strict=True)
         ]
         scores |= dict(zip(of_n, map(mean, (recall, precision, product)), strict=True))
     return scores
@@ -107,10 +114,17 @@ def expected_hits(
     """What `with_expected` expects of each point, from points of counted texts of other folds."""
     names = [f"{text:032d}" for text in range(groups.size)]
     first = sorted(
-        {min(n for n, g in zip(names, groups, strict=True) if g == each) for each in groups}
+        {
+            min(n for n, g in zip(names, groups, strict=True) if g == each)
+            for each in groups
+        }
     )
     fold = [
-        (first.index(min(n for n, g in zip(names, groups, strict=True) if g == own)) + 1) % 16
+        (
+            first.index(min(n for n, g in zip(names, groups, strict=True) if g == own))
+            + 1
+        )
+        % 16
         for own in groups
     ]
     octave = {

@@ -46,7 +46,11 @@ def said_of(run: Run) -> list[str]:
 def tables_of(folder: Path) -> dict[str, bytes]:
     """Bytes of a run's tables, less those of models that it made, and what each run has anew."""
     paths = (path for path in folder.rglob("*.parquet") if "models" not in path.parts)
-    paths = (path for path in paths if path.name not in ("responses.parquet", "order.parquet"))
+    paths = (
+        path
+        for path in paths
+        if path.name not in ("responses.parquet", "order.parquet")
+    )
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
@@ -120,7 +124,9 @@ class Finished:
         return mia_batch.Run(Path(self.settings["out"]))
 
     @contextmanager
-    def copied(self, folder: Path) -> Iterator[tuple[dict[str, Any], mia_batch.Run, list[Asked]]]:
+    def copied(
+        self, folder: Path
+    ) -> Iterator[tuple[dict[str, Any], mia_batch.Run, list[Asked]]]:
         """Make a copy to change: settings, run, and what the endpoint is asked from now on."""
         out = shutil.copytree(self.run.folder, folder / "run")
         settings = self.settings | {"out": str(out), "report": False}
@@ -131,7 +137,9 @@ class Finished:
             yield settings, mia_batch.Run(out), []
             return
         run = mia_batch.Run(out)
-        with HostileServer(self.answer) as server:  # at another port, as if it were that of before
+        with HostileServer(
+            self.answer
+        ) as server:  # at another port, as if it were that of before
             manifest = run.manifest
             manifest.models["target"]["endpoint base_url"] = server.url
             manifest.write(out)
@@ -217,7 +225,9 @@ def of_every_view(folder: Path, checkpoint: Path) -> dict[str, Any]:
         "reference_model": str(save_checkpoint(folder / "reference")),
         "masked_model": str(save_masked_checkpoint(folder / "masked")),
         "neighbours": 3,
-        "nonmember_shots": written(folder, pl.DataFrame({"text": others}), "nonmembers"),
+        "nonmember_shots": written(
+            folder, pl.DataFrame({"text": others}), "nonmembers"
+        ),
         "member_shots": written(folder, pl.DataFrame({"text": shots}), "members"),
         "shots": 1,
         "frequencies_from": written(folder, corpus),
@@ -274,7 +284,10 @@ HALVES = {
     "known": (passage("k1"), passage("k2")),
     "formula": (passage("f1"), FORMULA),
     "quoted": (passage("q1"), passage("q2")),
-    "quoting": (passage("z1"), f"So he said: {passage('q2', 25).upper()}. {passage('z2', 6)}"),
+    "quoting": (
+        passage("z1"),
+        f"So he said: {passage('q2', 25).upper()}. {passage('z2', 6)}",
+    ),
     "other": (passage("o1"), passage("o2")),
 }
 """Both halves of each document; all of "quoted" comes out, but "quoting" has its words, too."""
@@ -322,7 +335,9 @@ def of_tuning(folder: Path) -> dict[str, Any]:
     """An audit whose run makes four models of one epoch."""
     label = pl.int_range(pl.len()) % 2 == 0
     corpus = pl.DataFrame({"text": twenty_words(0, N_TUNED)}).with_columns(member=label)
-    prompts, candidate = (pl.DataFrame({"text": twenty_words(*of)}) for of in ((20, 6), (30, 4)))
+    prompts, candidate = (
+        pl.DataFrame({"text": twenty_words(*of)}) for of in ((20, 6), (30, 4))
+    )
     return {
         "input": written(folder, corpus),
         "model": str(save_checkpoint(folder / "model", **SMALLEST)),
@@ -332,7 +347,9 @@ def of_tuning(folder: Path) -> dict[str, Any]:
         "candidate_from": written(folder, candidate, "candidate"),
         "preset": "spv",
         "engine": "transformers",
-        "engine_arg": {"batch_size": 1},  # what stands in a batch changes the last digits
+        "engine_arg": {
+            "batch_size": 1
+        },  # what stands in a batch changes the last digits
         "shadows": 2,
         "paraphrases": 2,
         "neighbours": 2,

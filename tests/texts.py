@@ -29,4 +29,6 @@ def king_james_passages(n_words: int, *, n: int) -> list[str]:
     """Passages of one length from evenly spaced places."""
     words = "".join(king_james_lines()).split()
     step = len(words) // n
-    return [" ".join(words[start : start + n_words]) for start in range(0, n * step, step)]
+    return [
+        " ".join(words[start : start + n_words]) for start in range(0, n * step, step)
+    ]

@@ -20,7 +20,13 @@ LEARNT = [" ".join(text.split()[:20]) for text in TEXTS[:8]]
 
 def recipe(**changed: Any) -> Recipe:
     """Few steps that teach a tiny model something."""
-    given = {"epochs": 3, "learning_rate": 1e-2, "batch_size": 4, "rank": 4, "max_tokens": 32}
+    given = {
+        "epochs": 3,
+        "learning_rate": 1e-2,
+        "batch_size": 4,
+        "rank": 4,
+        "max_tokens": 32,
+    }
     return Recipe(**(given | changed))
 
 
@@ -34,10 +40,14 @@ def make(
     say: Callable[[str], object] = lambda _: None,
     **changed: Any,
 ) -> Made:
-    return made_of(making(base, **changed), out, lambda sentence: (say(sentence), None)[1])
+    return made_of(
+        making(base, **changed), out, lambda sentence: (say(sentence), None)[1]
+    )
 
 
-def die_saving(n: int, at: Literal["its end", "its state", "its weights"] = "its end") -> None:
+def die_saving(
+    n: int, at: Literal["its end", "its state", "its weights"] = "its end"
+) -> None:
     """Let this process kill itself once it has saved n checkpoints, or within the n-th."""
     written: list[str] = []
     write, saved = TrainerState.save_to_json, CallbackHandler.on_save

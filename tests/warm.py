@@ -17,7 +17,9 @@ if find_spec("vllm"):
     compiling.disable = (
         current_platform.is_cpu()
     )  # engines set it, but torch reads it at its import
-    configure_logging_if_needed(LoggingConfig())  # goes through all loggers that there are
+    configure_logging_if_needed(
+        LoggingConfig()
+    )  # goes through all loggers that there are
 
     for name in (
         "mia_batch.evidence.engines.vllm",

@@ -1,9 +1,10 @@
 """What mia-batch makes of a GPU, beside vLLM alone, a padded loop and the card's own limit.
 
-One command for whatever card there is, in at most eight minutes: a model of random weights is made
-(8 B in bf16, fewer where memory is short), texts of real words are audited with it, and the same
-requests go to `LLM.generate`. ``--small`` does the same with a tiny model on a CPU, to show that
-all of it works; its figures are printed, not kept.
+One command for whatever card there is, in at most eight minutes: a model of random
+weights is made (8 B in bf16, fewer where memory is short), texts of real words are
+audited with it, and the same requests go to `LLM.generate`. ``--small`` does the same
+with a tiny model on a CPU, to show that all of it works; its figures are printed, not
+kept.
 
     python -m benches.gpu.card [--small] [--folder FOLDER]
 """
@@ -37,13 +38,23 @@ Row = dict[str, Any]
 GIB = 1 << 30
 LARGE: Row = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32}
 LARGE |= {"num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256}
-MIDDLE = LARGE | {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16}
+MIDDLE = LARGE | {
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 16,
+}
 SMALL: Row = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
 SMALL |= {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 8192}
 WORDS = 128
 WORK: dict[str, Row] = {
-    "samples": {"attacks": ["probe_leading_rarity_v1", "samia_matched_v1"], "texts": 256},
-    "logprobs": {"attacks": ["loss_v1", "min_k_plus_plus_20_v1", "log_rank_v1"], "texts": 3072},
+    "samples": {
+        "attacks": ["probe_leading_rarity_v1", "samia_matched_v1"],
+        "texts": 256,
+    },
+    "logprobs": {
+        "attacks": ["loss_v1", "min_k_plus_plus_20_v1", "log_rank_v1"],
+        "texts": 3072,
+    },
 }
 PADDED_TEXTS = 16  # of a batch of the bare loop
 SIDE, SMALL_SIDE = 8192, 512  # of the matrices whose product is the card's limit
@@ -54,7 +65,12 @@ def make_model(folder: str, *, small: bool) -> Row:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from mia_batch.extras.sets.demo import DemoSettings, build_corpus, save, train_tokenizer
+    from mia_batch.extras.sets.demo import (
+        DemoSettings,
+        build_corpus,
+        save,
+        train_tokenizer,
+    )
 
     texts = build_corpus(DemoSettings())["text"]
     tokenizer: Tokenizer = train_tokenizer(texts, 1024 if small else 16384)
@@ -65,7 +81,9 @@ def make_model(folder: str, *, small: bool) -> Row:
     torch.set_default_dtype(torch.bfloat16)
     ends = {"bos_token_id": 0, "eos_token_id": 1, "tie_word_embeddings": False}
     with torch.device("cuda" if on_gpu else "cpu"), torch.no_grad():
-        model = LlamaForCausalLM(LlamaConfig(**sizes, **ends, max_position_embeddings=4096))
+        model = LlamaForCausalLM(
+            LlamaConfig(**sizes, **ends, max_position_embeddings=4096)
+        )
         model.lm_head.weight[:2].zero_()
         model.lm_head.weight[tokenizer.get_vocab_size() :].zero_()
     save(model, tokenizer, Path(folder, "model"))
@@ -75,7 +93,10 @@ def make_model(folder: str, *, small: bool) -> Row:
         starts = rng.sample(range(len(words) - WORDS), n)
         cut = [" ".join(words[at : at + WORDS]) for at in starts]
         pl.DataFrame({"text": cut}).write_parquet(Path(folder, f"{name}.parquet"))
-    own = sum(each.numel() for each in model.parameters()) - model.model.embed_tokens.weight.numel()
+    own = (
+        sum(each.numel() for each in model.parameters())
+        - model.model.embed_tokens.weight.numel()
+    )
     return {"weights": own, "dtype": "bfloat16" if on_gpu else "float32"}
 
 
@@ -93,7 +114,10 @@ def limit(weights: int, *, small: bool) -> Row:
         product[0, 0].item()  # waits for it
         best = min(best, time.perf_counter() - began)
     speed = 2 * side**3 / best
-    return {"tflops": round(speed / 1e12, 2), "tokens_per_second": round(speed / (2 * weights))}
+    return {
+        "tflops": round(speed / 1e12, 2),
+        "tokens_per_second": round(speed / (2 * weights)),
+    }
 
 
 def audit(folder: str, kind: str) -> Row:
@@ -104,15 +128,27 @@ def audit(folder: str, kind: str) -> Row:
 
     info = Path(folder, "recorded-1.dist-info")
     info.mkdir(exist_ok=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: recorded\nVersion: 1\n")
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: recorded\nVersion: 1\n"
+    )
     entry = "[mia_batch.engines]\nrecorded = benches.gpu.recorded:ENGINE_TYPE\n"
     (info / "entry_points.txt").write_text(entry)
     sys.path.insert(0, folder)  # what this process starts has the same path
     os.environ["MIA_BATCH_RECORDED"] = str(Path(folder, f"{kind}.json"))
-    given: Row = {"input": f"{folder}/{kind}.parquet", "model": f"{folder}/model", "report": False}
-    given |= {"out": f"{folder}/{kind}", "attacks": WORK[kind]["attacks"], "engine": "recorded"}
+    given: Row = {
+        "input": f"{folder}/{kind}.parquet",
+        "model": f"{folder}/model",
+        "report": False,
+    }
+    given |= {
+        "out": f"{folder}/{kind}",
+        "attacks": WORK[kind]["attacks"],
+        "engine": "recorded",
+    }
     run_audit(load_settings(given, use_config=False), Observer())
-    views: dict[str, Row] = json.loads(Path(folder, f"{kind}.json").read_text())["views"]
+    views: dict[str, Row] = json.loads(Path(folder, f"{kind}.json").read_text())[
+        "views"
+    ]
     return {view: speeds(**counts) for view, counts in views.items()}
 
 
@@ -132,10 +168,16 @@ def bare_vllm(folder: str) -> Row:
 
     arguments: Row = {"model": f"{folder}/model", "generation_config": "vllm"}
     if current_platform.is_cpu():
-        arguments |= {"dtype": "float32", "enforce_eager": True, "enable_chunked_prefill": False}
+        arguments |= {
+            "dtype": "float32",
+            "enforce_eager": True,
+            "enable_chunked_prefill": False,
+        }
         arguments |= {"kv_cache_memory_bytes": GIB // 4}
     llm, found = vllm.LLM(**arguments), Row()
-    requests: list[Row] = json.loads(Path(folder, "samples.json").read_text())["requests"]
+    requests: list[Row] = json.loads(Path(folder, "samples.json").read_text())[
+        "requests"
+    ]
     for view in dict.fromkeys(each["view"] for each in requests):
         asked = [each for each in requests if each["view"] == view]
         drawn = {"temperature": 1.0, "top_k": 50, "top_p": 1.0}
@@ -166,14 +208,18 @@ def padded_loop(folder: str) -> Row:
     model = AutoModelForCausalLM.from_pretrained(
         f"{folder}/model", dtype="auto" if on_gpu else torch.float32
     ).to("cuda" if on_gpu else "cpu")
-    requests: list[Row] = json.loads(Path(folder, "logprobs.json").read_text())["requests"]
+    requests: list[Row] = json.loads(Path(folder, "logprobs.json").read_text())[
+        "requests"
+    ]
     texts = sorted((each["ids"] for each in requests), key=len)
 
     @torch.inference_mode()
     def read(texts: list[list[int]]) -> None:
         for start in range(0, len(texts), PADDED_TEXTS):
             batch = [torch.tensor(each) for each in texts[start : start + PADDED_TEXTS]]
-            ids = torch.nn.utils.rnn.pad_sequence(batch, batch_first=True).to(model.device)
+            ids = torch.nn.utils.rnn.pad_sequence(batch, batch_first=True).to(
+                model.device
+            )
             logits = model(ids, use_cache=False).logits[:, :-1].float()
             own = logits.gather(2, ids[:, 1:, None])[..., 0]
             (own - logits.logsumexp(2)).cpu()
@@ -182,7 +228,9 @@ def padded_loop(folder: str) -> Row:
     began = time.perf_counter()
     read(texts)
     tokens = sum(map(len, texts))
-    return speeds(requests=len(texts), tokens=tokens, seconds=time.perf_counter() - began)
+    return speeds(
+        requests=len(texts), tokens=tokens, seconds=time.perf_counter() - began
+    )
 
 
 def kernels(folder: str, n_pairs: int) -> Row:
@@ -193,7 +241,9 @@ def kernels(folder: str, n_pairs: int) -> Row:
     rng = random.Random(0)
     cut = [" ".join(rng.choices(words, k=64)) for _ in range(n_pairs + n_pairs // 10)]
     pairs = pl.DataFrame({"candidate": cut[:n_pairs]}).with_columns(
-        reference=pl.Series(cut[n_pairs:]).gather(pl.int_range(n_pairs, eager=True) // 10)
+        reference=pl.Series(cut[n_pairs:]).gather(
+            pl.int_range(n_pairs, eager=True) // 10
+        )
     )
     best = float("inf")
     for _ in range(5):
@@ -214,7 +264,9 @@ def alone(way: Callable[..., Row], *arguments: object, **more: object) -> Row:
 def by_threads(folder: str, *, small: bool) -> Row:
     found = Row()
     for threads in (2**i for i in range(len(os.sched_getaffinity(0)).bit_length())):
-        os.environ |= dict.fromkeys(("RAYON_NUM_THREADS", "POLARS_MAX_THREADS"), str(threads))
+        os.environ |= dict.fromkeys(
+            ("RAYON_NUM_THREADS", "POLARS_MAX_THREADS"), str(threads)
+        )
         row = found[str(threads)] = alone(kernels, folder, 2_000 if small else 200_000)
         of_one = found["1"]["pairs_per_second"]
         row["efficiency"] = round(row["pairs_per_second"] / threads / of_one, 3)
@@ -225,18 +277,25 @@ def measure(folder: str, *, small: bool) -> Row:
     """Measure part by part; a part that fails is a reason, and the others go on."""
     began, figures = time.monotonic(), Row()
 
-    def take(name: str, way: Callable[..., Row], *arguments: object, **more: object) -> Row:
+    def take(
+        name: str, way: Callable[..., Row], *arguments: object, **more: object
+    ) -> Row:
         try:
             figures[name] = alone(way, *arguments, **more)
         except Exception as error:  # whatever a library raises is a reason
             figures[name] = {"reason": f"{type(error).__name__}: {error}"}
-        print(f"{time.monotonic() - began:4.0f} s {name}: {json.dumps(figures[name])}", flush=True)
+        print(
+            f"{time.monotonic() - began:4.0f} s {name}: {json.dumps(figures[name])}",
+            flush=True,
+        )
         return Row(figures[name])
 
     weights = take("model", make_model, folder, small=small).get("weights", 1)
     most = take("limit", limit, weights, small=small)
     ours = take("mia-batch", audit, folder, "samples")
-    reads = take("mia-batch, log-probabilities", audit, folder, "logprobs").get("texts", {})
+    reads = take("mia-batch, log-probabilities", audit, folder, "logprobs").get(
+        "texts", {}
+    )
     bare = take("LLM.generate", bare_vllm, folder)
     loop = take("padded loop", padded_loop, folder)
     figures["kernels"] = by_threads(folder, small=small)
@@ -262,7 +321,9 @@ def main() -> None:
     """Measure everything, print it, and keep it unless it is small."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true")
-    parser.add_argument("--folder", help="with room for the model: 16 GB on a large card")
+    parser.add_argument(
+        "--folder", help="with room for the model: 16 GB on a large card"
+    )
     given = parser.parse_args()
     if has_no_accelerator():  # as the package's own engine process has it
         alike = {"OMP_NUM_THREADS": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}

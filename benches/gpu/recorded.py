@@ -30,12 +30,17 @@ class Recorded:
         self._view: dict[int, str] = {}
 
     def submit(self, request: Request) -> None:
-        view = "texts" if request.text_ids else "probes" if request.n == 1 else "samples"
+        view = (
+            "texts" if request.text_ids else "probes" if request.n == 1 else "samples"
+        )
         counts = {"requests": 0, "tokens": 0, "seconds": 0.0, "began": time.monotonic()}
         self._views.setdefault(view, counts)["requests"] += 1
         self._view[request.request_id] = view
         ids = [*(request.context_ids or ()), *(request.text_ids or ())]
-        how = {name: getattr(request, name) for name in ("n", "seed", "max_tokens", "greedy")}
+        how = {
+            name: getattr(request, name)
+            for name in ("n", "seed", "max_tokens", "greedy")
+        }
         self._requests.append({"view": view, "ids": ids, **how})
         self._engine.submit(request)
 
@@ -43,8 +48,12 @@ class Recorded:
         answers = self._engine.step()
         for answer in answers:
             counts = self._views[self._view.pop(answer.request_id)]
-            counts["tokens"] += sum(len(each.token_ids or ()) for each in answer.continuations)
-            counts["tokens"] += 0 if answer.tokens is None else answer.tokens["logprob"].size
+            counts["tokens"] += sum(
+                len(each.token_ids or ()) for each in answer.continuations
+            )
+            counts["tokens"] += (
+                0 if answer.tokens is None else answer.tokens["logprob"].size
+            )
             counts["seconds"] = time.monotonic() - counts["began"]
         return answers
 

@@ -38,7 +38,9 @@ def _section(title: str, attacks: tuple[Attack, ...]) -> str:
         lines.append(f"Source: {source}.")
     if not any(columns["source"]):
         del columns["source"]
-    return "\n".join((*lines, "", table([*columns], zip(*columns.values(), strict=True))))
+    return "\n".join(
+        (*lines, "", table([*columns], zip(*columns.values(), strict=True)))
+    )
 
 
 def _shared(sources: list[str]) -> str:
@@ -54,8 +56,12 @@ def _needs(attack: Attack) -> str:
         code(view) + ("" if model == "target" else f" of the {model} model")
         for model, view in attack.reads
     )
-    settings = (" or ".join(map(_option, names.split("|"))) for names in attack.settings)
-    evidence = f"{needs(attack)} ({views})" if views else f"{needs(attack)} of other attacks"
+    settings = (
+        " or ".join(map(_option, names.split("|"))) for names in attack.settings
+    )
+    evidence = (
+        f"{needs(attack)} ({views})" if views else f"{needs(attack)} of other attacks"
+    )
     return "; ".join((evidence, *settings))
 
 

@@ -13,13 +13,20 @@ __all__ = ["sections"]
 def sections() -> str:
     """One section per text: its clauses, what they ask, and where a run answers."""
     return "\n".join(
-        f"## {name}\n\n{_table([*of])}" for name, of in groupby(clauses(), lambda each: each.text)
+        f"## {name}\n\n{_table([*of])}"
+        for name, of in groupby(clauses(), lambda each: each.text)
     )
 
 
 def _table(of: list[Clause]) -> str:
     rows = (
-        (each.at, each.asks, ", ".join(map(code, each.rows)) or f"{NOT_TESTED} by an audit")
+        (
+            each.at,
+            each.asks,
+            ", ".join(map(code, each.rows)) or f"{NOT_TESTED} by an audit",
+        )
         for each in of
     )
-    return f"Source: {of[0].source}.\n\n{table(('clause', 'asks', 'answered by'), rows)}"
+    return (
+        f"Source: {of[0].source}.\n\n{table(('clause', 'asks', 'answered by'), rows)}"
+    )

@@ -32,19 +32,35 @@ _RESULTS = power_report.TABLE.parent
 _WEIGHTED = ("equal", "known", "weighted")
 _PLANTED = (1, 2, 4, 8, 16, 32, 64)
 _ACCESS = {
-    "one pass": ("all log-probabilities of the text, one pass", "min_k_plus_plus_20_v1"),
-    "reference model": ("the text under it and a reference model, two passes", "ez_mia_v1"),
+    "one pass": (
+        "all log-probabilities of the text, one pass",
+        "min_k_plus_plus_20_v1",
+    ),
+    "reference model": (
+        "the text under it and a reference model, two passes",
+        "ez_mia_v1",
+    ),
     "swapped words": ("the text and five with swapped words, six passes", "pac_v1"),
-    "next words": ("the next word's log-probability, at 128 points", "probe_centred_v1"),
+    "next words": (
+        "the next word's log-probability, at 128 points",
+        "probe_centred_v1",
+    ),
     "probes": ("the next word alone, at 32 points", "probe_leading_rarity_v1"),
     "continuations": ("ten sampled continuations", "samia_matched_v1"),
 }
 _TEXT_ALONE = {
-    "next tokens, nudge 5, less expected": "next tokens, where `logit_bias` is honoured",
+    "next tokens, nudge 5, less expected": (
+        "next tokens, where `logit_bias` is honoured"
+    ),
     "next tokens, nudge 0, less expected": "next tokens, text alone",
 }
 _SHOWN = (
-    *(*power_report.DRAWN, "samia_matched_rarity_v1", "petal_v1", "min_k_plus_plus_20_v1"),
+    *(
+        *power_report.DRAWN,
+        "samia_matched_rarity_v1",
+        "petal_v1",
+        "min_k_plus_plus_20_v1",
+    ),
     *("gap_k_20_v1", "pdr_min_k_plus_plus_20_v1", "aeca_v1", "pac_v1"),
 )
 
@@ -64,7 +80,8 @@ def power() -> str:
     parts = []
     for (model,), rows in lines.group_by("model", maintain_order=True):
         shown = table(
-            (*heads, "lead at 8", "lead at 16"), map(_strength, rows.iter_rows(named=True))
+            (*heads, "lead at 8", "lead at 16"),
+            map(_strength, rows.iter_rows(named=True)),
         )
         parts.append(f"**{code(str(model))}**\n\n{shown}")
     return "\n".join(parts)
@@ -73,13 +90,21 @@ def power() -> str:
 def _strength(line: dict[str, Any]) -> tuple[str, ...]:
     times = "never" if line["times_075"] is None else f"{line['times_075']:.1f}"
     leads = ((line[f"lead_{rung}"] or "").replace(" ", "&nbsp;") for rung in (8, 16))
-    return code(line["attack"]), f"{line['decoded']:.0f}", times, f"{line['auc_8']:.2f}", *leads
+    return (
+        code(line["attack"]),
+        f"{line['decoded']:.0f}",
+        times,
+        f"{line['auc_8']:.2f}",
+        *leads,
+    )
 
 
 def passes() -> str:
     """Say how strong attacks on log-probabilities are on the small models, by times seen."""
     lines = map(json.loads, (_RESULTS / "power.jsonl").read_text("utf-8").splitlines())
-    costs = {model: rows for line in lines for model, rows in line.get("costs", {}).items()}
+    costs = {
+        model: rows for line in lines for model, rows in line.get("costs", {}).items()
+    }
     known = pl.concat(map(pl.DataFrame, costs.values())).group_by("attack").mean()
     is_faint = pl.col("model") == "faint"
     seen = {"": (~is_faint, (1, 2, 4, 8)), "`faint`, ": (is_faint, (4, 8, 16, 32))}
@@ -110,7 +135,12 @@ def _on_manuals() -> dict[str, list[dict[str, Any]]]:
 
 def manuals() -> str:
     """Say how strong every attack is on windows of the model whose training text is known."""
-    rows = [row for found in _on_manuals().values() for row in found if row["texts"] == "windows"]
+    rows = [
+        row
+        for found in _on_manuals().values()
+        for row in found
+        if row["texts"] == "windows"
+    ]
     lines = sorted(map(_planted, rows), key=lambda cells: cells[6], reverse=True)
     heads = (*map(str, _PLANTED), "TPR at 1 %, 16 copies", "tokens", "seconds")
     return table(("attack", "windows", *heads), lines)
@@ -119,10 +149,14 @@ def manuals() -> str:
 def _planted(row: dict[str, Any]) -> tuple[str, ...]:
     found = [row["copies"].get(str(copies)) for copies in _PLANTED]
     aucs = (
-        each and f"{each['auc']:.2f} ({each['low']:.2f} to {each['high']:.2f})" for each in found
+        each and f"{each['auc']:.2f} ({each['low']:.2f} to {each['high']:.2f})"
+        for each in found
     )
     tpr, tokens = row["copies"]["16"]["tpr_1"], row["tokens"]
-    windows = sum(at["members"] for at in row["copies"].values()) + row["copies"]["16"]["others"]
+    windows = (
+        sum(at["members"] for at in row["copies"].values())
+        + row["copies"]["16"]["others"]
+    )
     costs = ("" if tokens is None else f"{tokens:.0f}", f"{row['seconds']:.2f}")
     return (
         code(row["attack"]),
@@ -137,7 +171,9 @@ def copies() -> str:
     lines = []
     for way, rows in _on_manuals().items():
         access, attack = _ACCESS[way]
-        (row,) = (row for row in rows if (row["texts"], row["attack"]) == ("windows", attack))
+        (row,) = (
+            row for row in rows if (row["texts"], row["attack"]) == ("windows", attack)
+        )
         curve = pl.DataFrame(
             [(int(times), at["auc"]) for times, at in row["copies"].items()],
             {"times": pl.Int64, "auc": pl.Float64},
@@ -147,10 +183,14 @@ def copies() -> str:
     for line in _latest("blackbox", "ways")["ways"]:
         if line["way"] in _TEXT_ALONE:
             aucs = [(int(name), auc) for name, auc in line.items() if name.isdecimal()]
-            curve = pl.DataFrame(aucs, {"times": pl.Int64, "auc": pl.Float64}, orient="row")
+            curve = pl.DataFrame(
+                aucs, {"times": pl.Int64, "auc": pl.Float64}, orient="row"
+            )
             attack = code("token_hits_less_expected_v1")
             lines.append((_TEXT_ALONE[line["way"]], attack, *_needed(curve)))
-    return table(("what the model gives", "attack", "copies for AUC 0.75", "for 0.9"), lines)
+    return table(
+        ("what the model gives", "attack", "copies for AUC 0.75", "for 0.9"), lines
+    )
 
 
 def _needed(curve: pl.DataFrame) -> list[str]:
@@ -160,7 +200,15 @@ def _needed(curve: pl.DataFrame) -> list[str]:
 
 def points() -> str:
     """Say what so many points of the smallest model give."""
-    heads = ("points", "words at each", "answers", "decoded", "prompted", "AUC at 4", "AUC at 8")
+    heads = (
+        "points",
+        "words at each",
+        "answers",
+        "decoded",
+        "prompted",
+        "AUC at 4",
+        "AUC at 8",
+    )
     lines = power_report.ways(_power().filter(model="small"))
     few = lines.filter(pl.col("samples").is_null() | (pl.col("samples") == 5))
     return table((*heads, "share"), map(_way, few.iter_rows(named=True)))
@@ -182,9 +230,13 @@ def coverage() -> str:
     """Say how often 95 % intervals of metrics cover the true figure, as last measured."""
     rows = _latest("interval_coverage")["cases"]
     covered = (
-        "no interval" if row["coverage"] is None else f"{row['coverage']:.1%}" for row in rows
+        "no interval" if row["coverage"] is None else f"{row['coverage']:.1%}"
+        for row in rows
     )
-    cells = ((row["case"], row["promise"], each) for row, each in zip(rows, covered, strict=True))
+    cells = (
+        (row["case"], row["promise"], each)
+        for row, each in zip(rows, covered, strict=True)
+    )
     return table(("case", "wanted", "covered"), cells)
 
 
@@ -205,7 +257,8 @@ def few_books() -> str:
     for rows in parts.values():
         heads = [name.replace("_", " ") for name in rows[0]]
         cells = (
-            (row["case"], *(f"{row[name]:.3f}" for name in row if name != "case")) for row in rows
+            (row["case"], *(f"{row[name]:.3f}" for name in row if name != "case"))
+            for row in rows
         )
         shown.append(table(heads, cells))
     return "\n".join(shown)
@@ -214,7 +267,9 @@ def few_books() -> str:
 def weights() -> str:
     """Say what weighted non-members hold and find in simulations, as last measured."""
     names = [f"{by}_{what}" for what in ("p", "false", "found") for by in _WEIGHTED]
-    heads = [f"{what}, {by}" for what in ("p <= 0.05", "list", "found") for by in _WEIGHTED]
+    heads = [
+        f"{what}, {by}" for what in ("p <= 0.05", "list", "found") for by in _WEIGHTED
+    ]
     lines = (
         (
             *(row["case"], f"{row['used']:.2f}", f"{row['n_effective']:.0f}"),
@@ -237,7 +292,10 @@ def _split(line: dict[str, Any]) -> tuple[str, ...]:
     known = "2 x {calibration}" if line["calibration"] else ""
     counts = (str(line["members"] + line["others"]), "{members}", "{nulls}", known)
     shares = ("{right:.1f}", "{false_share:.1%} ± {standard_error:.1%}", "{most:.2%}")
-    covers = (line.get(f"{method}_covers") for method in ("fieller", "beta_binomial", "windows"))
+    covers = (
+        line.get(f"{method}_covers")
+        for method in ("fieller", "beta_binomial", "windows")
+    )
     said = (cell.format(**line) for cell in (*counts, *shares))
     return *said, *("" if share is None else f"{share:.0%}" for share in covers)
 
@@ -250,5 +308,7 @@ def strips() -> str:
 
 def _latest(bench: str, figure: str = "taken") -> dict[str, Any]:
     lines = (_RESULTS / f"{bench}.jsonl").read_text(encoding="utf-8").splitlines()
-    found: list[dict[str, Any]] = [each for each in map(json.loads, lines) if figure in each]
+    found: list[dict[str, Any]] = [
+        each for each in map(json.loads, lines) if figure in each
+    ]
     return found[-1]

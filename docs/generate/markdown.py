@@ -20,7 +20,11 @@ def code(text: str) -> str:
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Write a table; a cell is Markdown of one line."""
-    lines = [heads, ["---"] * len(heads), *([_cell(cell) for cell in row] for row in rows)]
+    lines = [
+        heads,
+        ["---"] * len(heads),
+        *([_cell(cell) for cell in row] for row in rows),
+    ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 

@@ -1,6 +1,7 @@
 """Notebooks: run and stored with what they print, and shown as pages.
 
-``python -m docs.generate.notebooks`` runs them all and stores their outputs; needs nbclient.
+``python -m docs.generate.notebooks`` runs them all and stores their outputs; needs
+nbclient.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def page(notebook: dict[str, Any]) -> str:
     parts = []
     for cell in notebook["cells"]:
         source = _text(cell["source"])
-        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        parts.append(
+            source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```"
+        )
         parts += [_shown(output) for output in cell.get("outputs", ())]
     return "\n\n".join(parts) + "\n"
 
@@ -50,15 +53,23 @@ def run(path: Path, folder: Path) -> dict[str, Any]:
 
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(
-        notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+        notebook,
+        timeout=600,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(folder)}},
     ).execute()
     made: dict[str, Any] = json.loads(nbformat.writes(notebook))
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    made["metadata"] = notebook.metadata | {"language_info": {"name": "python", "version": version}}
+    made["metadata"] = notebook.metadata | {
+        "language_info": {"name": "python", "version": version}
+    }
     for cell in made["cells"]:
         cell["metadata"] = {}
         if cell["cell_type"] == "code":
-            cell |= {"execution_count": None, "outputs": [*map(_kept, _lasting(cell["outputs"]))]}
+            cell |= {
+                "execution_count": None,
+                "outputs": [*map(_kept, _lasting(cell["outputs"]))],
+            }
     return made
 
 

@@ -19,7 +19,10 @@ from mia_batch.pipeline import Run
 __all__ = ["REPORT", "TERMINAL", "draw"]
 
 TERMINAL, REPORT = Path("docs/assets/terminal.svg"), Path("docs/assets/report.png")
-_COMMAND = "$ mia-batch --input books/ --samples-from answers.parquet --non-members others/ ..."
+_COMMAND = (
+    "$ mia-batch --input books/ --samples-from answers.parquet --non-members"
+    " others/ ..."
+)
 _WIDTH, _LINES, _SIZE = 112, 6, "1280,860"
 _FONT_FROM_ELSEWHERE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
@@ -32,12 +35,20 @@ def draw() -> None:
         TERMINAL.write_text(_terminal(run, Path(folder)), "utf-8")
         if (chromium := shutil.which("chromium")) is None:
             raise SystemExit(
-                "the picture of the report needs Chromium (Debian: apt install chromium)"
+                "the picture of the report needs Chromium (Debian: apt install"
+                " chromium)"
             )
         page, picture = run.report().absolute().as_uri(), REPORT.absolute()
-        options = ("--headless", "--no-sandbox", "--hide-scrollbars", f"--window-size={_SIZE}")
+        options = (
+            "--headless",
+            "--no-sandbox",
+            "--hide-scrollbars",
+            f"--window-size={_SIZE}",
+        )
         subprocess.run(
-            [chromium, *options, f"--screenshot={picture}", page], check=True, capture_output=True
+            [chromium, *options, f"--screenshot={picture}", page],
+            check=True,
+            capture_output=True,
         )
 
 
@@ -49,11 +60,15 @@ def _terminal(run: Run, folder: Path) -> str:
     shown = Console(width=_WIDTH, file=io.StringIO(), force_terminal=True)
     show_run(run, shown)
     lines = shown.file.getvalue().splitlines()[:_LINES]  # type: ignore[attr-defined]
-    console = Console(record=True, width=_WIDTH, file=io.StringIO(), force_terminal=True)
+    console = Console(
+        record=True, width=_WIDTH, file=io.StringIO(), force_terminal=True
+    )
     console.print(_COMMAND, highlight=False, markup=False)
     for line in (*lines, "..."):
         console.print(Text.from_ansi(line))
-    drawn = console.export_svg(title="mia-batch", unique_id="terminal").replace(f"{folder}/", "")
+    drawn = console.export_svg(title="mia-batch", unique_id="terminal").replace(
+        f"{folder}/", ""
+    )
     return _FONT_FROM_ELSEWHERE.sub("", drawn)
 
 

@@ -36,7 +36,9 @@ def _section(printed: dict[str, Any]) -> str:
 
 
 def _row(each: dict[str, Any]) -> list[str]:
-    ours = " ".join(f"{figure:.2f}" for figure in each.get("ours", ())) or "not run here"
+    ours = (
+        " ".join(f"{figure:.2f}" for figure in each.get("ours", ())) or "not run here"
+    )
     figures = (f"{figure:.2f}" for figure in each["figures"])
     return [each["name"], code(each["attack"]), *figures, ours]
 
@@ -67,9 +69,15 @@ def known_sets() -> str:
 
 def _family(name: str, sets: list[Any]) -> tuple[str, ...]:
     first = sets[0]
-    names = code(name) if first.name == name else f"{code(f'{name}:*')}, {len(sets)} sets"
+    names = (
+        code(name) if first.name == name else f"{code(f'{name}:*')}, {len(sets)} sets"
+    )
     licence = first.licence or f"licence: {first.unknown['licence']}"
-    known = (f"{code(each.name)}: hash, AUC {each.blind['auc']:.3f}" for each in sets if each.blind)
+    known = (
+        f"{code(each.name)}: hash, AUC {each.blind['auc']:.3f}"
+        for each in sets
+        if each.blind
+    )
     said = "; ".join(known) or f"nothing: {first.unknown['sha256']}"
     return names, f"{first.title} ({first.paper}; {licence})", said
 
@@ -82,6 +90,10 @@ def known_models() -> str:
 
 
 def _model(each: dict[str, Any]) -> tuple[str, ...]:
-    until = f"; no text later than {each['until']} ({each['because']})" if "until" in each else ""
+    until = (
+        f"; no text later than {each['until']} ({each['because']})"
+        if "until" in each
+        else ""
+    )
     twin = f"{code(each['twin'])}: {each['how']}" if "twin" in each else ""
     return code(each["pattern"]), each["corpus"] + until, twin

@@ -13,7 +13,11 @@ ROOMS = {
     "scores": ("attacks", "features", "metrics"),
     "kernels": ("kernels",),
     "extras": (
-        *("extras.sets", "extras.sets.paraphrasing", "extras.privacy.inversion.inverting"),
+        *(
+            "extras.sets",
+            "extras.sets.paraphrasing",
+            "extras.privacy.inversion.inverting",
+        ),
         *("extras.privacy.audit", "extras.privacy.plan"),
     ),
 }

@@ -24,4 +24,6 @@ def _names(rooms: list[str]) -> str:
 
 
 def _said(rooms: list[str]) -> str:
-    return " ".join((import_module(room).__doc__ or "").partition("\n")[0] for room in rooms)
+    return " ".join(
+        (import_module(room).__doc__ or "").partition("\n")[0] for room in rooms
+    )

@@ -44,4 +44,6 @@ def _in_a_file(name: str) -> str:
     rule = user_only(name)
     if rule is None:
         return "only what loads no code" if name == "engine_arg" else "yes"
-    return f"no address: it {rule.reason}" if rule.addresses else f"no: it {rule.reason}"
+    return (
+        f"no address: it {rule.reason}" if rule.addresses else f"no: it {rule.reason}"
+    )

@@ -26,8 +26,23 @@ PAGES = {
         "features",
     ),
     "answers": (
-        *("scores", "unscored", "metrics", "findings", "blind", "verdicts", "extraction"),
-        *("extracted_documents", "controls", "known", "bounds", "rollup", "perplexities"),
+        *(
+            "scores",
+            "unscored",
+            "metrics",
+            "findings",
+            "blind",
+            "verdicts",
+            "extraction",
+        ),
+        *(
+            "extracted_documents",
+            "controls",
+            "known",
+            "bounds",
+            "rollup",
+            "perplexities",
+        ),
         *("curves", "comparisons"),
     ),
     "extras": (
@@ -43,13 +58,17 @@ def schema_classes() -> dict[str, type[dy.Schema]]:
     return {
         re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower(): each
         for name, each in vars(schemas).items()
-        if isinstance(each, type) and issubclass(each, dy.Schema) and not name.startswith("_")
+        if isinstance(each, type)
+        and issubclass(each, dy.Schema)
+        and not name.startswith("_")
     }
 
 
 def sections(page: str) -> str:
     """One section per table of a page: what a row is, and its columns."""
-    read = griffe.load("mia_batch.schemas", search_paths=["python"], resolve_aliases=True)
+    read = griffe.load(
+        "mia_batch.schemas", search_paths=["python"], resolve_aliases=True
+    )
     classes = schema_classes()
     return "\n".join(
         _section(name, classes[name], _meanings(read[classes[name].__name__]))
@@ -89,4 +108,6 @@ def _type(column: dy.Column) -> str:
 
 
 def _plain(dtype: pl.DataType) -> str:
-    return f"list of {_plain(dtype.inner)}" if isinstance(dtype, pl.List) else str(dtype)  # type: ignore[arg-type]
+    return (
+        f"list of {_plain(dtype.inner)}" if isinstance(dtype, pl.List) else str(dtype)
+    )  # type: ignore[arg-type]

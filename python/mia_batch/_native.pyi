@@ -7,6 +7,7 @@ all cores, which calls at the same time share. TypeError: a column is not text. 
 columns of unequal length, an unknown word rule or group, a number out of range, a text of more
 than 1 GiB or with bytes that are not UTF-8, a column whose values do not lie within its buffers.
 """
+
 # ruff: noqa: PYI021 (this stub is the manual of the compiled module)
 
 from collections.abc import Sequence
@@ -93,10 +94,14 @@ def book_coverage(
 ) -> ArrowArray:
     """One struct: what of a book any of the generations covers."""
 
-def lempel_ziv_complexity(logprobs: ArrowArray | ArrowStream, *, bins: int) -> ArrowArray:
+def lempel_ziv_complexity(
+    logprobs: ArrowArray | ArrowStream, *, bins: int
+) -> ArrowArray:
     """Float64 per list: words over values; null where there are none. `LargeList` of Float64."""
 
-def approximate_entropy(values: ArrowArray | ArrowStream, *, m: int, r: float) -> ArrowArray:
+def approximate_entropy(
+    values: ArrowArray | ArrowStream, *, m: int, r: float
+) -> ArrowArray:
     """Float64 per list: its approximate entropy; null where it is too short. As above."""
 
 @final
@@ -112,7 +117,11 @@ class RarityTable:
         """Make a table with these counts, UInt32."""
 
     def add(
-        self, text: ArrowArray | ArrowStream, groups: ArrowArray | ArrowStream, *, words: str
+        self,
+        text: ArrowArray | ArrowStream,
+        groups: ArrowArray | ArrowStream,
+        *,
+        words: str,
     ) -> None:
         """Count the n-grams of texts; those of one group, UInt32, come one after the other."""
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["OTHER_GROUPS", "build_features", "feature_fields", "groups_of", "inputs_of"]
 
 
-# How alike two words are in meaning, by embeddings that come with the package wordllama.
+# How alike two words are in meaning, by embeddings that come with the package
+# wordllama.
 
 SIMILARITY_FIELDS = (pl.Field("similarity", pl.Float64()),)
 _PACKAGE = "wordllama"
@@ -35,17 +36,23 @@ _SIZE = 256  # of an embedding
 def why_no_similarity() -> str | None:
     """Say why words cannot be compared on this machine; None where they can."""
     if find_spec(_PACKAGE) is None:
-        return f"the package {_PACKAGE} is not installed (pip install 'mia-batch[petal]')"
+        return (
+            f"the package {_PACKAGE} is not installed (pip install 'mia-batch[petal]')"
+        )
     return None
 
 
-def similarity(candidate: pl.Expr, reference: pl.Expr, *, words: kernels.WordRule) -> pl.Expr:
+def similarity(
+    candidate: pl.Expr, reference: pl.Expr, *, words: kernels.WordRule
+) -> pl.Expr:
     """Cosine of the embeddings of the first words of candidate and reference."""
-    # 1 for equal words and 0 where one of the texts has no word; the mean of its tokens'
-    # embeddings.
+    # 1 for equal words and 0 where one of the texts has no word; the mean of its
+    # tokens' embeddings.
     return pl.map_batches(
         [_first_word(text, words) for text in (candidate, reference)],
-        lambda columns: _cosines(*columns).alias("similarity").to_frame().to_struct("similarity"),
+        lambda columns: (
+            _cosines(*columns).alias("similarity").to_frame().to_struct("similarity")
+        ),
         return_dtype=pl.Struct(list(SIMILARITY_FIELDS)),
         is_elementwise=True,
     ).alias("similarity")
@@ -68,7 +75,9 @@ def _cosines(one: pl.Series, other: pl.Series) -> pl.Series:
     )
     cosines = np.einsum("ij,ij->i", vectors[left.to_numpy()], vectors[right.to_numpy()])
     there = one.is_not_null() & other.is_not_null()
-    return pl.select(pl.when(there).then(pl.Series(cosines, dtype=pl.Float64))).to_series()
+    return pl.select(
+        pl.when(there).then(pl.Series(cosines, dtype=pl.Float64))
+    ).to_series()
 
 
 def embed_words(said: list[str]) -> NDArray[np.float32]:
@@ -94,7 +103,10 @@ def _load() -> tuple[Tokenizer, NDArray[np.float16]]:
     if found is None or found.submodule_search_locations is None:
         raise SettingsError(f"words cannot be compared: {why_no_similarity()}")
     folder = Path(found.submodule_search_locations[0])
-    names = "tokenizers/l2_supercat_tokenizer_config.json", "weights/l2_supercat_256.safetensors"
+    names = (
+        "tokenizers/l2_supercat_tokenizer_config.json",
+        "weights/l2_supercat_256.safetensors",
+    )
     tokenizer = Tokenizer.from_file(str(folder / names[0]))
     return tokenizer, load_file(folder / names[1])["embedding.weight"]
 
@@ -109,7 +121,9 @@ OTHER_GROUPS = {
     "similarity": SIMILARITY_FIELDS,
     "choice": CHOICE_FIELDS,
     "token": TOKEN_FIELDS,
-    "hidden": (pl.Field("has_text", pl.Boolean()),),  # whether the candidate has the true text
+    "hidden": (
+        pl.Field("has_text", pl.Boolean()),
+    ),  # whether the candidate has the true text
 }
 """Groups of a run's features that `kernels.pair_features` does not know, with their columns."""
 
@@ -132,7 +146,12 @@ def true_token(reference: pl.Expr) -> pl.Expr:
 def feature_fields(groups: Iterable[str]) -> list[pl.Field]:
     """Give the columns of these groups."""
     wanted = set(groups)
-    others = [field for group, more in OTHER_GROUPS.items() if group in wanted for field in more]
+    others = [
+        field
+        for group, more in OTHER_GROUPS.items()
+        if group in wanted
+        for field in more
+    ]
     return [*kernels.fields(_kernel_groups(wanted)).fields, *others]
 
 
@@ -146,9 +165,13 @@ def groups_of(columns: Iterable[str]) -> tuple[str, ...]:
     wanted = set(columns)
     whole = {name.removesuffix("_matched") for name in wanted}
     always = len(kernels.fields([]).fields)  # which come first
-    fields = {group: kernels.fields([group]).fields[always:] for group in kernels.GROUPS}
+    fields = {
+        group: kernels.fields([group]).fields[always:] for group in kernels.GROUPS
+    }
     others = {group: [*more] for group, more in OTHER_GROUPS.items()}
-    names = {group: {each.name for each in more} for group, more in (fields | others).items()}
+    names = {
+        group: {each.name for each in more} for group, more in (fields | others).items()
+    }
     names["matched"] = wanted - whole
     return tuple(group for group, own in names.items() if own & (wanted | whole))
 
@@ -177,28 +200,30 @@ def build_features(
     Parameters
     ----------
     samples
-        Rows of the samples table, of one model and view, those of one prompt in the order of
-        ``sample_index``, with at least the columns that `inputs_of` names.
+        Rows of the samples table, of one model and view, those of one prompt in the
+        order of ``sample_index``, with at least the columns that `inputs_of` names.
     prompts
-        The prompts that they continue, ``context`` and ``text`` whole, with such columns.
+        The prompts that they continue, ``context`` and ``text`` whole, with such
+        columns.
     words
         How text is split into words.
     preset
-        ``default`` compares the candidate as it is; ``samia`` cuts it from prompt and candidate
-        as the authors' code does.
+        ``default`` compares the candidate as it is; ``samia`` cuts it from prompt and
+        candidate as the authors' code does.
     text_length
         For ``samia``: nominal number of words of a target; None = each target's own.
     groups
-        Groups of `mia_batch.kernels.pair_features` and of `OTHER_GROUPS`: what the attacks need.
+        Groups of `mia_batch.kernels.pair_features` and of `OTHER_GROUPS`: what the
+        attacks need.
     rarity
-        What shared n-grams are weighed by; without, the weighed columns are null. Its ``counted``
-        reads columns of ``prompts``.
+        What shared n-grams are weighed by; without, the weighed columns are null. Its
+        ``counted`` reads columns of ``prompts``.
 
     Returns
     -------
     DataFrame
-        Rows of the features table, in the order of ``samples``; the numbers are null where there
-        is no candidate or no reference.
+        Rows of the features table, in the order of ``samples``; the numbers are null
+        where there is no candidate or no reference.
 
     Raises
     ------
@@ -212,9 +237,12 @@ def build_features(
     """
     if preset == "samia" and words != "space":
         raise SettingsError(
-            f"word rule is {words!r}, but preset 'samia' scores by 'space'; use that rule"
+            f"word rule is {words!r}, but preset 'samia' scores by 'space'; use that"
+            " rule"
         )
-    candidate = _authors_candidate(text_length) if preset == "samia" else pl.col("candidate")
+    candidate = (
+        _authors_candidate(text_length) if preset == "samia" else pl.col("candidate")
+    )
     counted = None if rarity is None else rarity.counted
     read = [] if counted is None else counted.meta.root_names()
     parts = prompts.lazy().select(*dict.fromkeys([*inputs_of(preset)[1], *read]))
@@ -247,7 +275,9 @@ def build_features(
 def _authors_candidate(text_length: int | None) -> pl.Expr:
     """Words of prompt and candidate behind half of the nominal length, joined by single spaces."""
     prompt = pl.coalesce("prompt", "context")
-    words = (prompt + pl.col("candidate")).str.split(" ").list.filter(pl.element() != "")
+    words = (
+        (prompt + pl.col("candidate")).str.split(" ").list.filter(pl.element() != "")
+    )
     n_words = pl.col("n_words") if text_length is None else pl.lit(text_length)
     n_cut = (n_words * 0.5).round(mode="half_to_even").cast(pl.UInt32)
     return words.list.slice(n_cut).list.join(" ")

@@ -32,9 +32,12 @@ __all__ = [
 ]
 
 
-# What the kernels are asked for: names of word rules and of groups, and checks of arguments.
+# What the kernels are asked for: names of word rules and of groups, and checks of
+# arguments.
 
-WordRule: TypeAlias = Literal["whitespace", "space", "rouge", "unicode", "script", "folded"]
+WordRule: TypeAlias = Literal[
+    "whitespace", "space", "rouge", "unicode", "script", "folded"
+]
 """How a text is cut into words; another name is a ``SettingsError`` wherever a rule is asked for.
 
 ``whitespace`` cuts at white space, as ``text.split()`` does; ``space`` at U+0020 only, as
@@ -69,38 +72,40 @@ Group: TypeAlias = Literal[
 """Fields of ``pair_features`` that are computed only where they are asked for.
 
 ``unigrams``
-    ``overlap_1``: words that both texts have, each at most as often as it occurs on both sides.
+    ``overlap_1``: words that both texts have, each at most as often as it occurs on
+    both sides.
 ``ngrams``
     ``overlap_2`` to ``overlap_5``: n-grams of words likewise.
 ``zlib``
-    ``zlib_candidate``: size of the candidate's words, joined by single spaces, as ``zlib_size``
-    measures it.
+    ``zlib_candidate``: size of the candidate's words, joined by single spaces, as
+    ``zlib_size`` measures it.
 ``lcs``
     ``lcs_words``: length of the longest common subsequence of words.
 ``blocks``
-    ``longest_block_words``: length of the longest run of words that both texts have, and
-    ``longest_block_start`` the word of the reference, counted from 0, where it first starts (of
-    several such runs, the one that starts first); null where no word is shared.
-    ``longest_block_chars`` and ``longest_block_chars_start`` say the same of Unicode characters of
-    the raw texts, white space included. ``near_verbatim_words``: words of the reference inside
-    common blocks of at least ``near_verbatim_min_words`` words: the longest block is taken first,
-    then the longest before it and behind it on both sides, and so on, those of equal length from
-    the reference's start, then the candidate's. Each core needs some 200 bytes of memory for a
-    character of its longest reference.
+    ``longest_block_words``: length of the longest run of words that both texts have,
+    and ``longest_block_start`` the word of the reference, counted from 0, where it
+    first starts (of several such runs, the one that starts first); null where no word
+    is shared. ``longest_block_chars`` and ``longest_block_chars_start`` say the same of
+    Unicode characters of the raw texts, white space included. ``near_verbatim_words``:
+    words of the reference inside common blocks of at least ``near_verbatim_min_words``
+    words: the longest block is taken first, then the longest before it and behind it on
+    both sides, and so on, those of equal length from the reference's start, then the
+    candidate's. Each core needs some 200 bytes of memory for a character of its longest
+    reference.
 ``coverage``
-    ``covered_2`` to ``covered_12``: words of the candidate inside some span of at least that many
-    words that occurs in the reference, each length for itself; ``covered_reference_2`` to
-    ``covered_reference_12``: words of the reference inside such a span of the candidate. Spans
-    start and end between words.
+    ``covered_2`` to ``covered_12``: words of the candidate inside some span of at least
+    that many words that occurs in the reference, each length for itself;
+    ``covered_reference_2`` to ``covered_reference_12``: words of the reference inside
+    such a span of the candidate. Spans start and end between words.
 ``distinct``
     ``distinct_candidate`` and ``distinct_reference``: different words.
 ``characters``
-    ``characters_candidate`` and ``characters_reference``: Unicode characters of the raw texts,
-    white space included; ``characters_overlap_3`` and ``characters_overlap_5``: n-grams of them as
-    in ``ngrams``, for text without spaces.
+    ``characters_candidate`` and ``characters_reference``: Unicode characters of the raw
+    texts, white space included; ``characters_overlap_3`` and ``characters_overlap_5``:
+    n-grams of them as in ``ngrams``, for text without spaces.
 ``leading``
-    ``leading_words`` and ``leading_characters`` (as in ``characters``): how many stand before the
-    first at which the two texts differ.
+    ``leading_words`` and ``leading_characters`` (as in ``characters``): how many stand
+    before the first at which the two texts differ.
 ``matched``
     Fields that end in ``_matched`` say the same of the candidate cut to the reference's number of
     words: ``words_candidate_matched`` and one for each field of the other groups, but for those
@@ -110,7 +115,9 @@ GROUPS: Final[tuple[Group, ...]] = get_args(Group)
 """Every group, in the order of its fields."""
 
 _SPANS: Final = pl.Struct({"starts": pl.List(pl.UInt32), "ends": pl.List(pl.UInt32)})
-_FORESEEN: Final = pl.Struct({"foreseen": pl.List(pl.UInt32), "cut": pl.List(pl.UInt32)})
+_FORESEEN: Final = pl.Struct(
+    {"foreseen": pl.List(pl.UInt32), "cut": pl.List(pl.UInt32)}
+)
 _DEFAULT_GROUPS: Final[tuple[Group, ...]] = ("unigrams", "ngrams", "zlib", "matched")
 _MAX_COUNT: Final = 2**32 - 1
 
@@ -124,12 +131,17 @@ _MAX_COUNT: Final = 2**32 - 1
 # number, at least 1, are a ``SettingsError`` at once.
 
 
-def apply_kernel(kernel: Callable[..., _native.ArrowArray], *columns: pl.Series) -> pl.Series:
+def apply_kernel(
+    kernel: Callable[..., _native.ArrowArray], *columns: pl.Series
+) -> pl.Series:
     """Call the compiled library; its errors become ours.
 
-    Nulls of no type are passed as text, because Arrow libraries disagree on their layout.
+    Nulls of no type are passed as text, because Arrow libraries disagree on their
+    layout.
     """
-    typed = (each.cast(pl.String) if each.dtype == pl.Null else each for each in columns)
+    typed = (
+        each.cast(pl.String) if each.dtype == pl.Null else each for each in columns
+    )
     try:
         return pl.Series(kernel(*typed))
     except TypeError as error:
@@ -140,14 +152,18 @@ def apply_kernel(kernel: Callable[..., _native.ArrowArray], *columns: pl.Series)
 
 def _check(words: str = "whitespace", **counts: int) -> None:
     if words not in WORD_RULES:
-        raise SettingsError(f"unknown word rule {words!r}; use one of {', '.join(WORD_RULES)}")
+        raise SettingsError(
+            f"unknown word rule {words!r}; use one of {', '.join(WORD_RULES)}"
+        )
     for name, count in counts.items():
         try:
             is_allowed = 1 <= index(count) <= _MAX_COUNT
         except TypeError:
             is_allowed = False
         if not is_allowed:
-            raise SettingsError(f"{name} is {count!r}; use a whole number of 1 to {_MAX_COUNT}")
+            raise SettingsError(
+                f"{name} is {count!r}; use a whole number of 1 to {_MAX_COUNT}"
+            )
 
 
 def _checked_groups(groups: Iterable[Group]) -> list[Group]:
@@ -156,7 +172,9 @@ def _checked_groups(groups: Iterable[Group]) -> list[Group]:
     chosen = list(groups)
     for group in chosen:
         if group not in GROUPS:
-            raise SettingsError(f"unknown group {group!r}; use some of {', '.join(GROUPS)}")
+            raise SettingsError(
+                f"unknown group {group!r}; use some of {', '.join(GROUPS)}"
+            )
     return chosen
 
 
@@ -167,7 +185,8 @@ def _column(name: str, column: object) -> pl.Expr:
     if isinstance(column, pl.Expr):
         return column
     raise SchemaMismatchError(
-        f"{name} is of type {type(column).__name__}; use an expression or the name of a column"
+        f"{name} is of type {type(column).__name__}; use an expression or the name of a"
+        " column"
     )
 
 
@@ -183,14 +202,20 @@ def _of_text(
     text: pl.Expr | str, kernel: Callable[..., _native.ArrowArray], dtype: pl.DataType
 ) -> pl.Expr:
     return _column("text", text).map_batches(
-        lambda texts: apply_kernel(kernel, texts), return_dtype=dtype, is_elementwise=True
+        lambda texts: apply_kernel(kernel, texts),
+        return_dtype=dtype,
+        is_elementwise=True,
     )
 
 
 def _of_pairs(
-    pair: Mapping[str, pl.Expr | str], kernel: Callable[..., _native.ArrowArray], dtype: pl.DataType
+    pair: Mapping[str, pl.Expr | str],
+    kernel: Callable[..., _native.ArrowArray],
+    dtype: pl.DataType,
 ) -> pl.Expr:
-    columns = pl.struct(_column(name, column).alias(name) for name, column in pair.items())
+    columns = pl.struct(
+        _column(name, column).alias(name) for name, column in pair.items()
+    )
 
     def call(pairs: pl.Series) -> pl.Series:
         return apply_kernel(kernel, *pairs.struct.unnest())
@@ -204,7 +229,9 @@ def fields(groups: Iterable[Group] = _DEFAULT_GROUPS) -> pl.Struct:
     >>> [field.name for field in fields(["lcs"]).fields]
     ['words_candidate', 'words_reference', 'lcs_words']
     """
-    return pl.Struct(dict.fromkeys(_native.pair_fields(_checked_groups(groups)), pl.UInt32))
+    return pl.Struct(
+        dict.fromkeys(_native.pair_fields(_checked_groups(groups)), pl.UInt32)
+    )
 
 
 FEATURES: Final = fields()
@@ -221,16 +248,16 @@ def pair_features(
 ) -> pl.Expr:
     """Numbers that compare each candidate with its reference, from one reading of both texts.
 
-    ``words_candidate`` and ``words_reference`` count words. The other fields come in groups, in
-    the order of ``fields(groups)``; ``Group`` says what they count.
+    ``words_candidate`` and ``words_reference`` count words. The other fields come in
+    groups, in the order of ``fields(groups)``; ``Group`` says what they count.
 
     Parameters
     ----------
     candidate
         String column: the sampled continuation.
     reference
-        String column: the true continuation, aligned row by row. Rows that share one should
-        stand together: it is then read once.
+        String column: the true continuation, aligned row by row. Rows that share one
+        should stand together: it is then read once.
     words
         How texts are cut into words.
     groups
@@ -241,8 +268,8 @@ def pair_features(
     Returns
     -------
     Expr
-        Struct column of data type ``fields(groups)``, named ``features``: UInt32, at least 0;
-        null, fields included, where either text is null.
+        Struct column of data type ``fields(groups)``, named ``features``: UInt32, at
+        least 0; null, fields included, where either text is null.
 
     References
     ----------
@@ -257,7 +284,9 @@ def pair_features(
     Examples
     --------
     >>> pairs = pl.DataFrame({"candidate": ["a b c d"], "reference": ["b c a"]})
-    >>> features = pairs.select(pair_features("candidate", "reference")).unnest("features")
+    >>> features = pairs.select(pair_features("candidate", "reference")).unnest(
+    ...     "features"
+    ... )
     >>> features.select("overlap_1", "overlap_2", "overlap_1_matched").row(0)
     (3, 1, 3)
     """
@@ -277,9 +306,9 @@ def zlib_size(text: pl.Expr | str) -> pl.Expr:
     """Bytes of the text after zlib at level 6, header and checksum included: UInt32, at least 8.
 
     It equals ``len(zlib.compress(text.encode()))`` where Python runs on classic zlib
-    (1.2.8 to 1.3.1 agree), and does not depend on Python's own. The stream: RFC 1950 and RFC 1951;
-    what of it is chosen: zlib 1.3.1, deflate.c and trees.c. SaMIA multiplies by this size: Kaneko
-    et al. (2024), equation 7.
+    (1.2.8 to 1.3.1 agree), and does not depend on Python's own. The stream: RFC 1950
+    and RFC 1951; what of it is chosen: zlib 1.3.1, deflate.c and trees.c. SaMIA
+    multiplies by this size: Kaneko et al. (2024), equation 7.
     """
     return _of_text(text, _native.zlib_size, pl.UInt32())
 
@@ -291,20 +320,27 @@ def count_words(text: pl.Expr | str, *, words: WordRule = "whitespace") -> pl.Ex
 
 
 def shared_runs(
-    texts: pl.Series, others: pl.Series, *, run_words: int, words: WordRule = "whitespace"
+    texts: pl.Series,
+    others: pl.Series,
+    *,
+    run_words: int,
+    words: WordRule = "whitespace",
 ) -> pl.DataFrame:
     """Count runs of words of each text that occur in any of the others.
 
-    Runs of ``run_words`` words are compared by hashes of 64 bits; only the rule ``rouge`` ignores
-    case. Memory: 30 to 50 bytes per word of the others. Runs of 8 to 13 words that training and
-    test data share: Brown et al. (2020), arXiv:2005.14165, appendix C.
+    Runs of ``run_words`` words are compared by hashes of 64 bits; only the rule
+    ``rouge`` ignores case. Memory: 30 to 50 bytes per word of the others. Runs of 8 to
+    13 words that training and test data share: Brown et al. (2020), arXiv:2005.14165,
+    appendix C.
 
-    One row per text, UInt32, null where the text is null. ``runs`` counts the places where a run
-    starts: 0 where the text has fewer words. ``shared`` counts those whose run some other text has,
-    too. ``other`` is the row of the first of ``others`` that has the first shared run; null where
-    none is shared.
+    One row per text, UInt32, null where the text is null. ``runs`` counts the places
+    where a run starts: 0 where the text has fewer words. ``shared`` counts those whose
+    run some other text has, too. ``other`` is the row of the first of ``others`` that
+    has the first shared run; null where none is shared.
 
-    >>> shared_runs(pl.Series(["a b c d"]), pl.Series(["x", "b c d"]), run_words=2).row(0)
+    >>> shared_runs(pl.Series(["a b c d"]), pl.Series(["x", "b c d"]), run_words=2).row(
+    ...     0
+    ... )
     (3, 2, 1)
     """
     _check(words, run_words=run_words)
@@ -316,8 +352,8 @@ def shared_runs(
 def word_spans(text: pl.Expr | str, *, words: WordRule = "whitespace") -> pl.Expr:
     """Start and end of each word of the text: a struct of two lists of UInt32.
 
-    ``starts`` are the characters before a word's first, ``ends`` those before what follows its
-    last, so that ``text[start:end]`` is the word as it stands in the text.
+    ``starts`` are the characters before a word's first, ``ends`` those before what
+    follows its last, so that ``text[start:end]`` is the word as it stands in the text.
 
     >>> pl.select(word_spans(pl.lit("“né”, 我们"), words="unicode")).item()
     {'starts': [1, 6, 7], 'ends': [3, 7, 8]}
@@ -331,18 +367,21 @@ def foreseen_words(
 ) -> pl.Expr:
     """Words of the text that anyone could foresee who has read what stands before them.
 
-    A reader takes the text token by token (numbers, words, marks), case ignored. Rules guess each
-    token: what followed the same tokens before; what stood some tokens before; the next value in a
-    column of numbers, dates, letters or names of a series (the same, one more, equal differences or
-    ratios, sums, primes, ...); a word changed as one before it was changed. The trust in a rule is
-    an exponential average of its hits, with weight 1/4 for the last, over all tokens and over those
-    after the same token. A token is foreseen if a rule guesses it whose trust was at least 1/2, and
-    a word if all its tokens are: a rule must have been right in this text before it counts.
+    A reader takes the text token by token (numbers, words, marks), case ignored. Rules
+    guess each token: what followed the same tokens before; what stood some tokens
+    before; the next value in a column of numbers, dates, letters or names of a series
+    (the same, one more, equal differences or ratios, sums, primes, ...); a word changed
+    as one before it was changed. The trust in a rule is an exponential average of its
+    hits, with weight 1/4 for the last, over all tokens and over those after the same
+    token. A token is foreseen if a rule guesses it whose trust was at least 1/2, and a
+    word if all its tokens are: a rule must have been right in this text before it
+    counts.
 
     Parameters
     ----------
     before
-        String column: what stands before the text, of which the last 512 words are read.
+        String column: what stands before the text, of which the last 512 words are
+        read.
     text
         String column, aligned row by row.
     words
@@ -351,9 +390,10 @@ def foreseen_words(
     Returns
     -------
     Expr
-        Struct of two lists of UInt32, the numbers of words of the text from 0, in order; null where
-        either text is null. ``foreseen`` are words that could be foreseen. ``cut`` are all from the
-        first to the last of these in any 12 words in a row of which 6 could be foreseen.
+        Struct of two lists of UInt32, the numbers of words of the text from 0, in
+        order; null where either text is null. ``foreseen`` are words that could be
+        foreseen. ``cut`` are all from the first to the last of these in any 12 words in
+        a row of which 6 could be foreseen.
 
     References
     ----------
@@ -368,7 +408,9 @@ def foreseen_words(
     """
     _check(words)
     kernel = partial(_native.foreseen_words, words=words)
-    return _of_pairs({"before": before, "text": text}, kernel, _FORESEEN).alias("foreseen")
+    return _of_pairs({"before": before, "text": text}, kernel, _FORESEEN).alias(
+        "foreseen"
+    )
 
 
 # How complex a series of numbers is: Lempel-Ziv complexity and approximate entropy.
@@ -377,15 +419,17 @@ def foreseen_words(
 def lempel_ziv_complexity(logprobs: pl.Expr | str, *, bins: int) -> pl.Expr:
     """Words over values of the parse of Lempel and Ziv: in (0, 1], null where one is not finite.
 
-    The distance from the lowest value to 0 is cut into 99 equal parts: a value's level is 0 where
-    it is the lowest, else the number of the part that it lies in, counted from 1, or at whose upper
-    end. Then 0 to the highest level is cut into ``bins`` equal parts: a value's symbol is that of
-    the part in which, or at whose upper end, its level is. From the left, each word is the shortest
-    run of symbols that was no word before; one that the end of the series cuts short does not
-    count. Numbers above 0 count as 0, and nulls in lists are left out.
+    The distance from the lowest value to 0 is cut into 99 equal parts: a value's level
+    is 0 where it is the lowest, else the number of the part that it lies in, counted
+    from 1, or at whose upper end. Then 0 to the highest level is cut into ``bins``
+    equal parts: a value's symbol is that of the part in which, or at whose upper end,
+    its level is. From the left, each word is the shortest run of symbols that was no
+    word before; one that the end of the series cuts short does not count. Numbers above
+    0 count as 0, and nulls in lists are left out.
 
-    Parse: Ziv and Lempel (1978). Levels, symbols and words over values: the code of Chang et al.
-    (2024), arXiv:2409.13745, which takes the first 200 log-probabilities and 3, 4 and 5 bins.
+    Parse: Ziv and Lempel (1978). Levels, symbols and words over values: the code of
+    Chang et al. (2024), arXiv:2409.13745, which takes the first 200 log-probabilities
+    and 3, 4 and 5 bins.
 
     >>> series = pl.lit([0.0, -9.0, -9.0, 0.0, 0.0, 0.0], pl.List(pl.Float64))
     >>> pl.select(lempel_ziv_complexity(series, bins=2)).item()  # 1, 0, 01 and 11
@@ -398,14 +442,16 @@ def lempel_ziv_complexity(logprobs: pl.Expr | str, *, bins: int) -> pl.Expr:
 def approximate_entropy(values: pl.Expr | str, *, m: int, r: float) -> pl.Expr:
     """How often pieces of a series that were alike go on differently, in nats.
 
-    ``|phi(m) - phi(m + 1)|``: ``phi(m)`` is the mean, over all runs of ``m`` values, of the log of
-    the share of such runs that are like it, itself among them. Runs are alike where no two of their
-    values differ by more than ``r`` times the (population) standard deviation of all values. Null
-    without ``m + 2`` values, or where one is not finite. Time grows with the square of the length.
+    ``|phi(m) - phi(m + 1)|``: ``phi(m)`` is the mean, over all runs of ``m`` values, of
+    the log of the share of such runs that are like it, itself among them. Runs are
+    alike where no two of their values differ by more than ``r`` times the (population)
+    standard deviation of all values. Null without ``m + 2`` values, or where one is not
+    finite. Time grows with the square of the length.
 
-    Pincus (1991), "Approximate entropy as a measure of system complexity", whose difference can be
-    below 0 for a short series; Chang et al. (2024), arXiv:2409.13745, take it without its sign,
-    with m = 8 and r = 0.8. Their code gives 0 for a series too short.
+    Pincus (1991), "Approximate entropy as a measure of system complexity", whose
+    difference can be below 0 for a short series; Chang et al. (2024), arXiv:2409.13745,
+    take it without its sign, with m = 8 and r = 0.8. Their code gives 0 for a series
+    too short.
 
     >>> series = pl.lit([0.0, 1.0] * 8, pl.List(pl.Float64))
     >>> pl.select(approximate_entropy(series, m=2, r=0.5)).item() < 0.01
@@ -417,7 +463,9 @@ def approximate_entropy(values: pl.Expr | str, *, m: int, r: float) -> pl.Expr:
     return _of_lists(values, partial(_native.approximate_entropy, m=m, r=r))
 
 
-def _of_lists(values: pl.Expr | str, kernel: Callable[..., _native.ArrowArray]) -> pl.Expr:
+def _of_lists(
+    values: pl.Expr | str, kernel: Callable[..., _native.ArrowArray]
+) -> pl.Expr:
     def call(column: pl.Series) -> pl.Series:
         dtype = column.dtype
         inner = dtype.inner if isinstance(dtype, pl.List) else dtype
@@ -433,7 +481,9 @@ def _of_lists(values: pl.Expr | str, kernel: Callable[..., _native.ArrowArray]) 
 
 # How much of a book comes out of a model: near-verbatim recall and coverage.
 
-PASSAGES: Final = pl.List(pl.Struct(dict.fromkeys(("start", "end", "words"), pl.UInt32)))
+PASSAGES: Final = pl.List(
+    pl.Struct(dict.fromkeys(("start", "end", "words"), pl.UInt32))
+)
 """Passages of a book in their order: characters of the book before ``start`` and ``end``, so that
 ``book[start:end]`` is the passage, and its ``words`` that came out."""
 
@@ -446,22 +496,24 @@ def near_verbatim_recall(
 ) -> pl.Expr:
     """How much of a book one long generation repeats near verbatim, in the book's order.
 
-    The matching blocks of ``difflib.SequenceMatcher(None, book, generation, autojunk=False)`` are
-    joined where at most 2 words stand between them on either side and these differ in number by at
-    most 1; what has at least 20 words is kept. A second pass joins over 10 words and differences of
-    3 and keeps what has at least 100. Words between blocks never count.
+    The matching blocks of ``difflib.SequenceMatcher(None, book, generation,
+    autojunk=False)`` are joined where at most 2 words stand between them on either side
+    and these differ in number by at most 1; what has at least 20 words is kept. A
+    second pass joins over 10 words and differences of 3 and keeps what has at least
+    100. Words between blocks never count.
 
-    A struct, null where either side is null. ``recall``: share of the book's words that are
-    verbatim and inside a passage that is kept, null where the book has no words; ``verbatim``:
-    these words; ``missing``: the other words of the book; ``additional``: the other words of the
-    generation; ``passages``: as `PASSAGES`, of verbatim words.
+    A struct, null where either side is null. ``recall``: share of the book's words that
+    are verbatim and inside a passage that is kept, null where the book has no words;
+    ``verbatim``: these words; ``missing``: the other words of the book; ``additional``:
+    the other words of the generation; ``passages``: as `PASSAGES`, of verbatim words.
 
-    Blocks are found by suffix automata: a second or two for 100,000 words against 100,000, and at
-    most with their power 1.5. Each core needs some 2 kB of memory for a word of its longest book.
+    Blocks are found by suffix automata: a second or two for 100,000 words against
+    100,000, and at most with their power 1.5. Each core needs some 2 kB of memory for a
+    word of its longest book.
 
     Ahmed, Cooper, Koyejo and Liang (2026), arXiv:2601.02671, whose words are those of
-    ``whitespace``. The difference in number is taken without its sign; a published replication
-    takes it with it and so joins more.
+    ``whitespace``. The difference in number is taken without its sign; a published
+    replication takes it with it and so joins more.
 
     >>> book = " ".join(f"w{i}" for i in range(200))
     >>> said = book.replace("w50 ", "x ")
@@ -472,9 +524,13 @@ def near_verbatim_recall(
     _check(words)
     kernel = partial(_native.near_verbatim_passages, words=words)
     found = _of_pairs({"generation": generation, "book": book}, kernel, _RECALL)
-    verbatim = pl.field("passages").list.eval(pl.element().struct.field("words")).list.sum()
+    verbatim = (
+        pl.field("passages").list.eval(pl.element().struct.field("words")).list.sum()
+    )
     n_words = pl.field("words_book")
-    counts = found.struct.with_fields(verbatim=verbatim.cast(pl.UInt32)).struct.with_fields(
+    counts = found.struct.with_fields(
+        verbatim=verbatim.cast(pl.UInt32)
+    ).struct.with_fields(
         recall=pl.when(n_words > 0).then(pl.field("verbatim") / n_words),
         missing=n_words - pl.field("verbatim"),
         additional=pl.field("words_generation") - pl.field("verbatim"),
@@ -496,23 +552,25 @@ def book_coverage(
 ) -> pl.DataFrame:
     """Measure what of a book comes out in any of many generations (bmc@k).
 
-    A span is a run of words that the book and a generation share and that could not be longer on
-    either side. Runs of ``m`` words that stand in the generation's own instruction are cut out of
-    its spans. A word of the book is covered if it lies in a span, or a piece of one that is left,
-    of at least ``k`` words. **Some coverage comes by chance**: compare with that of books that the
-    model cannot know.
+    A span is a run of words that the book and a generation share and that could not be
+    longer on either side. Runs of ``m`` words that stand in the generation's own
+    instruction are cut out of its spans. A word of the book is covered if it lies in a
+    span, or a piece of one that is left, of at least ``k`` words. **Some coverage comes
+    by chance**: compare with that of books that the model cannot know.
 
-    One row. ``coverage``: share of the book's words that are covered, null where it has none.
-    ``longest_block_words``: words of the longest run of covered words, which several generations
-    may have put together. ``longest_span_words``: words of the longest span of one generation, with
-    what stands in the instruction; 0 where none has ``k``. ``blocks``: the runs of covered words,
-    as `PASSAGES`. ``long_spans``: the spans of more than 20 words, with what stands in the
-    instruction: the longest first, then each that overlaps none before it, as `PASSAGES`.
+    One row. ``coverage``: share of the book's words that are covered, null where it has
+    none. ``longest_block_words``: words of the longest run of covered words, which
+    several generations may have put together. ``longest_span_words``: words of the
+    longest span of one generation, with what stands in the instruction; 0 where none
+    has ``k``. ``blocks``: the runs of covered words, as `PASSAGES`. ``long_spans``: the
+    spans of more than 20 words, with what stands in the instruction: the longest first,
+    then each that overlaps none before it, as `PASSAGES`.
 
-    Liu et al. (2026), arXiv:2603.20957, algorithm 1 and their code, which have k = m = 5. Their
-    words are those of NLTK's wordpunct in lower case that hold a letter or digit: ``rouge`` comes
-    near. They look for longest and long spans in the excerpt that was asked about, we in the whole
-    book; and of long spans that start at one word they look at all, we at the longest.
+    Liu et al. (2026), arXiv:2603.20957, algorithm 1 and their code, which have k = m =
+    5. Their words are those of NLTK's wordpunct in lower case that hold a letter or
+    digit: ``rouge`` comes near. They look for longest and long spans in the excerpt
+    that was asked about, we in the whole book; and of long spans that start at one word
+    they look at all, we at the longest.
 
     >>> said = pl.Series(["so we saw a b c", "b c d e"])
     >>> found = book_coverage("a b c d e f", said, k=3)
@@ -525,10 +583,12 @@ def book_coverage(
     _check_series(generations=generations, instructions=instructions)
     if generations.len() != instructions.len():
         raise SchemaMismatchError(
-            f"there are {generations.len()} generations and {instructions.len()} instructions; "
-            "pass columns of one length"
+            f"there are {generations.len()} generations and {instructions.len()}"
+            " instructions; pass columns of one length"
         )
-    kernel = partial(_native.book_coverage, book, words=words, min_words=k, trim_words=m)
+    kernel = partial(
+        _native.book_coverage, book, words=words, min_words=k, trim_words=m
+    )
     found = apply_kernel(kernel, generations, instructions)
     lengths = pl.col("blocks").list.eval(pl.element().struct.field("words")).list
     n_words, covered = pl.col("words_book"), lengths.sum().cast(pl.UInt32)
@@ -544,10 +604,12 @@ def book_coverage(
     )
 
 
-# Rarity: how often a model says each n-gram elsewhere, and shared n-grams weighed by it.
+# Rarity: how often a model says each n-gram elsewhere, and shared n-grams weighed by
+# it.
 
 RARITY_FIELDS = tuple(
-    pl.Field(name, pl.Float64()) for name in ("rarity_leading", "rarity_1", "rarity_2", "rarity_3")
+    pl.Field(name, pl.Float64())
+    for name in ("rarity_leading", "rarity_1", "rarity_2", "rarity_3")
 )
 """What `RarityTable.weigh` gives."""
 
@@ -569,10 +631,10 @@ class Rarity(dy.Schema):
 class RarityTable:
     """In how many groups of texts a model says each n-gram of one to three words."""
 
-    # The table has a fixed size, 2^22 entries: n-grams whose hashes begin alike share one. Of N
-    # different n-grams about N / 2^22 have too large a count: at 30,000 one in 140. A text without
-    # a group is one of its own; ``counted`` tells which of the candidates that are weighed were
-    # counted (None: all).
+    # The table has a fixed size, 2^22 entries: n-grams whose hashes begin alike share
+    # one. Of N different n-grams about N / 2^22 have too large a count: at 30,000 one
+    # in 140. A text without a group is one of its own; ``counted`` tells which of the
+    # candidates that are weighed were counted (None: all).
 
     native: _native.RarityTable
     n_groups: int
@@ -592,36 +654,46 @@ class RarityTable:
         return cls(native, n_groups)
 
     @classmethod
-    def stored(cls, rows: pl.DataFrame, *, counted: pl.Expr | None = None) -> RarityTable:
+    def stored(
+        cls, rows: pl.DataFrame, *, counted: pl.Expr | None = None
+    ) -> RarityTable:
         counts = pl.zeros(1 << _BITS, pl.UInt32, eager=True)
         counts = counts.scatter(rows["entry"], rows["count"])
         n_groups = rows["n_groups"].max() or 0
-        return cls(_native.RarityTable.counted(counts.rechunk()), int(str(n_groups)), counted)
+        return cls(
+            _native.RarityTable.counted(counts.rechunk()), int(str(n_groups)), counted
+        )
 
     def __reduce__(self) -> tuple[Callable[..., RarityTable], tuple[pl.DataFrame]]:
         """Send the counts: the compiled table cannot be pickled."""
         return partial(RarityTable.stored, counted=self.counted), (self.rows("", ""),)
 
     def rows(self, model: str, view: str) -> pl.DataFrame:
-        counts = pl.DataFrame({"count": pl.Series(self.native.counts())}).with_row_index("entry")
+        counts = pl.DataFrame(
+            {"count": pl.Series(self.native.counts())}
+        ).with_row_index("entry")
         key = (pl.lit(model).alias("model"), pl.lit(view).alias("view"))
         n_groups = pl.lit(self.n_groups, pl.UInt32)
-        return counts.filter(pl.col("count") > 0).select(*key, "entry", "count", n_groups=n_groups)
+        return counts.filter(pl.col("count") > 0).select(
+            *key, "entry", "count", n_groups=n_groups
+        )
 
     def weigh(
         self, candidate: pl.Expr | str, reference: pl.Expr | str, *, words: WordRule
     ) -> pl.Expr:
         """Weigh what a candidate, cut to the reference's number of words, shares with it.
 
-        The weight of an n-gram g is ``ln(T / (1 + df))``: df is the number of other groups among
-        whose candidates the model says g at least once. What a candidate shares was said in its own
-        group, so where that was counted 1 + df is the count over all groups. T is the number of
-        groups, and one more where some texts were not counted: the same for all texts.
+        The weight of an n-gram g is ``ln(T / (1 + df))``: df is the number of other
+        groups among whose candidates the model says g at least once. What a candidate
+        shares was said in its own group, so where that was counted 1 + df is the count
+        over all groups. T is the number of groups, and one more where some texts were
+        not counted: the same for all texts.
 
-        A struct of Float64, at least 0, null where either text is null: ``rarity_leading``, the sum
-        of weights of the words with which both begin, and ``rarity_1`` to ``rarity_3``, that of
-        shared n-grams, each as often as both have it. Inverse document frequency, Spärck Jones
-        (1972); clipped overlap, Lin (2004), section 2.
+        A struct of Float64, at least 0, null where either text is null:
+        ``rarity_leading``, the sum of weights of the words with which both begin, and
+        ``rarity_1`` to ``rarity_3``, that of shared n-grams, each as often as both have
+        it. Inverse document frequency, Spärck Jones (1972); clipped overlap, Lin
+        (2004), section 2.
         """
         total = self.n_groups if self.counted is None else self.n_groups + 1
         counted = pl.lit(value=True) if self.counted is None else self.counted

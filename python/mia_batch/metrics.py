@@ -41,8 +41,8 @@ __all__ = ["evaluate"]
 _Row = dict[str, Any]
 
 
-# The SaMIA authors' own metrics, for comparison with their tables: Kaneko et al. (2024),
-# arXiv:2404.11262v2.
+# The SaMIA authors' own metrics, for comparison with their tables: Kaneko et al.
+# (2024), arXiv:2404.11262v2.
 
 N_FOLDS, _FOLD_SEED = 5, 0
 
@@ -50,8 +50,9 @@ N_FOLDS, _FOLD_SEED = 5, 0
 def tpr_nearest_fpr(member: Flags, score: Floats, fpr: float) -> float:
     """TPR at the ROC point whose FPR is nearest to the given one; it **may exceed** it.
 
-    Of points equally near, the one with the highest threshold counts. Points on straight lines
-    between their neighbours are left out, as in the authors' code: Kaneko et al., appendix B.
+    Of points equally near, the one with the highest threshold counts. Points on
+    straight lines between their neighbours are left out, as in the authors' code:
+    Kaneko et al., appendix B.
     """
     from sklearn.metrics import roc_curve as sklearn_roc_curve
 
@@ -71,10 +72,13 @@ def accuracy_5_fold(member: Flags, score: Floats) -> float:
     return float(np.mean(accuracies))
 
 
-# What is said of one attack on one slice: each figure with its interval, or why it is missing.
+# What is said of one attack on one slice: each figure with its interval, or why it is
+# missing.
 
 FPR_BUDGETS = (0.001, 0.005, 0.01, 0.05, 0.1)
-_STABLE = 10  # non-members times FPR from which a threshold has nearly the FPR that it should
+_STABLE = (
+    10  # non-members times FPR from which a threshold has nearly the FPR that it should
+)
 _AUTHORS_FPR = 0.1
 
 
@@ -84,7 +88,9 @@ class Classes:
 
     member: Flags  # whether each is a member
     score: Floats  # its score, finite
-    cluster: NDArray[np.int32] | None  # code of its cluster; None where targets are independent
+    cluster: (
+        NDArray[np.int32] | None
+    )  # code of its cluster; None where targets are independent
     row: Codes  # its number among the labelled targets
     n_unscored: int  # labelled targets without a score
 
@@ -162,7 +168,9 @@ def _tpr_at_fpr(classes: Classes, budget: float) -> Iterator[_Row]:
     curve, area = classes.curve, classes.area.estimate
     point, interval = curve.at_fpr(budget), None
     if not area.lack:
-        interval = tpr_interval(curve, budget, point.tpr, classes.independent(point.threshold))
+        interval = tpr_interval(
+            curve, budget, point.tpr, classes.independent(point.threshold)
+        )
     row = figure("tpr_at_fpr", budget, point.tpr, interval, area.lack)
     effective = area.sizes[1]
     if effective >= _STABLE * needed:
@@ -183,7 +191,9 @@ def balanced_accuracy(classes: Classes, threshold: float | None) -> _Row:
         return figure("balanced_accuracy", None, None, lack=classes.lack or reason)
     flagged = classes.score >= threshold
     area, _ = estimate_auc(classes.member, flagged.astype(np.float64), classes.cluster)
-    return figure("balanced_accuracy", None, area.value, estimate_interval(area), area.lack)
+    return figure(
+        "balanced_accuracy", None, area.value, estimate_interval(area), area.lack
+    )
 
 
 def authors_rows(classes: Classes) -> Iterator[_Row]:
@@ -197,12 +207,16 @@ def authors_rows(classes: Classes) -> Iterator[_Row]:
         lack = "the authors' procedure takes texts as independent; these are clustered"
     value, interval = tpr_nearest_fpr(classes.member, classes.score, _AUTHORS_FPR), None
     if not lack:
-        rates = curve.fpr[np.isclose(curve.tpr, value)]  # at which the curve has this TPR
+        rates = curve.fpr[
+            np.isclose(curve.tpr, value)
+        ]  # at which the curve has this TPR
         nearest = float(rates[np.argmin(np.abs(rates - _AUTHORS_FPR))])
         interval = tpr_interval(curve, nearest, value, sizes)
     yield figure("tpr_nearest_fpr", _AUTHORS_FPR, value, interval, lack)
     if min(sizes) < N_FOLDS:
-        reason = f"{N_FOLDS} folds need {N_FOLDS} scored members and as many non-members"
+        reason = (
+            f"{N_FOLDS} folds need {N_FOLDS} scored members and as many non-members"
+        )
         yield figure("accuracy_5_fold", None, None, lack=reason)
         return
     value = accuracy_5_fold(classes.member, classes.score)
@@ -210,38 +224,53 @@ def authors_rows(classes: Classes) -> Iterator[_Row]:
     yield figure("accuracy_5_fold", None, value, right, lack)
 
 
-ALL, MACRO = "all", "macro"  # slices of all targets, and of averages over length buckets
-# Nominal words of the length buckets, those of the SaMIA paper. A bucket reaches from its length
-# over the square root of 2 to its length times that: 23 to 45, 46 to 90, 91 to 181, 182 to 362.
+ALL, MACRO = (
+    "all",
+    "macro",
+)  # slices of all targets, and of averages over length buckets
+# Nominal words of the length buckets, those of the SaMIA paper. A bucket reaches from
+# its length over the square root of 2 to its length times that: 23 to 45, 46 to 90, 91
+# to 181, 182 to 362.
 LENGTH_SLICES = {f"about {length} words": length for length in (32, 64, 128, 256)}
 _MOST_VALUES = 50
 
 
-def find_slices(labelled: pl.LazyFrame, slice_by: Sequence[str]) -> dict[str, Codes | slice]:
+def find_slices(
+    labelled: pl.LazyFrame, slice_by: Sequence[str]
+) -> dict[str, Codes | slice]:
     """Find the rows of each slice: ``all``, each value of some columns, and length buckets."""
-    # Length buckets follow where there are at least two: a single one would repeat ``all``.
+    # Length buckets follow where there are at least two: a single one would repeat
+    # ``all``.
     names = labelled.collect_schema().names()
     found: dict[str, Codes | slice] = {ALL: slice(None)}
     for column in slice_by:
         if column not in names:
             raise RequestError(
-                f"there is no column {column!r} to slice by; there are {', '.join(names)}"
+                f"there is no column {column!r} to slice by; there are"
+                f" {', '.join(names)}"
             )
         values = labelled.select(pl.col(column).cast(pl.String).fill_null("null"))
         of_rows = values.collect(engine="streaming")[column]
         distinct = of_rows.unique().sort()
         if len(distinct) > _MOST_VALUES:
             raise RequestError(
-                f"column {column!r} has {len(distinct):,} values, of which each would be a slice; "
-                f"slice by a column of at most {_MOST_VALUES}"
+                f"column {column!r} has {len(distinct):,} values, of which each would"
+                f" be a slice; slice by a column of at most {_MOST_VALUES}"
             )
-        found |= {f"{column}={value}": np.flatnonzero(of_rows == value) for value in distinct}
+        found |= {
+            f"{column}={value}": np.flatnonzero(of_rows == value) for value in distinct
+        }
     if "n_words" not in names:
         return found
-    targets, buckets = labelled.select("member", "n_words").collect(engine="streaming"), {}
+    targets, buckets = (
+        labelled.select("member", "n_words").collect(engine="streaming"),
+        {},
+    )
     words, member = targets["n_words"], targets["member"].to_numpy()
     for name, length in LENGTH_SLICES.items():
-        within = words.is_between(length / 2**0.5, length * 2**0.5).fill_null(value=False)
+        within = words.is_between(length / 2**0.5, length * 2**0.5).fill_null(
+            value=False
+        )
         rows = np.flatnonzero(within)
         if member[rows].any() and not member[rows].all():
             buckets[name] = rows
@@ -256,11 +285,17 @@ def find_clusters(
     named = scores.with_columns(cluster=cluster_names(scores)).filter(counts)
     found = named.select("cluster", scored=scored)
     # Names of all targets take much more room than their hashes.
-    hashes = found.filter("scored").select(pl.col("cluster").hash()).collect(engine="streaming")
+    hashes = (
+        found.filter("scored")
+        .select(pl.col("cluster").hash())
+        .collect(engine="streaming")
+    )
     ordered = np.sort(hashes.to_series().to_numpy())
     if not (ordered[1:] == ordered[:-1]).any():
         return None
-    names = found.select(pl.col("cluster").unique()).collect(engine="streaming").to_series()
+    names = (
+        found.select(pl.col("cluster").unique()).collect(engine="streaming").to_series()
+    )
     size = found.select(pl.len()).collect(engine="streaming").item()
     code = pl.col("cluster").cast(pl.Enum(names.sort())).to_physical()
     return read_numbers(found, code, size, np.int32)
@@ -289,7 +324,11 @@ class Labelled:
 
     def classes(self, score: Floats, slice_name: str) -> Classes:
         rows = self.slices[slice_name]
-        kept: list[Any] = [self.member[rows], score[rows], np.arange(self.member.size)[rows]]
+        kept: list[Any] = [
+            self.member[rows],
+            score[rows],
+            np.arange(self.member.size)[rows],
+        ]
         kept += [] if self.cluster is None else [self.cluster[rows]]
         scored = ~np.isnan(kept[1])
         if not scored.all():  # else views of what is there are enough
@@ -324,10 +363,13 @@ def macro_averages(
 ) -> Iterator[tuple[dict[str, int], _Row]]:
     """Average each metric over the length buckets that have it: Kaneko et al., section 3.
 
-    Limits of independent buckets are joined as by Zou and Donner (2008), equations 1 and 2.
-    Clusters may lie across buckets, so theirs are averaged, which is conservative.
+    Limits of independent buckets are joined as by Zou and Donner (2008), equations 1
+    and 2. Clusters may lie across buckets, so theirs are averaged, which is
+    conservative.
     """
-    metrics = dict.fromkeys((row["metric"], row["fpr"]) for _, rows in buckets for row in rows)
+    metrics = dict.fromkeys(
+        (row["metric"], row["fpr"]) for _, rows in buckets for row in rows
+    )
     for metric in metrics:
         there = [
             (counts, row)
@@ -335,7 +377,9 @@ def macro_averages(
             for row in rows
             if (row["metric"], row["fpr"]) == metric and row["value"] is not None
         ]
-        if there and metric[0] != "fpr_at_threshold":  # it is said of a figure, and none itself
+        if (
+            there and metric[0] != "fpr_at_threshold"
+        ):  # it is said of a figure, and none itself
             counts = {name: sum(one[name] for one, _ in there) for name in there[0][0]}
             yield counts, _average([row for _, row in there], clustered=clustered)
 
@@ -343,7 +387,8 @@ def macro_averages(
 def _average(there: Sequence[_Row], *, clustered: bool) -> _Row:
     metric, fpr = there[0]["metric"], there[0]["fpr"]
     value, low, high = (
-        np.array([row.get(name) for row in there], float) for name in ("value", "low", "high")
+        np.array([row.get(name) for row in there], float)
+        for name in ("value", "low", "high")
     )
     mean = float(value.mean())
     if np.isnan(low).any():
@@ -370,17 +415,17 @@ def evaluate(
 ) -> pl.DataFrame:
     """Measure how well each attack separates members from non-members.
 
-    Where two scored targets share a group, or else a document, every figure is clustered: its
-    interval, if there is one, takes groups as the units.
+    Where two scored targets share a group, or else a document, every figure is
+    clustered: its interval, if there is one, takes groups as the units.
 
     Parameters
     ----------
     scores
-        The scores table in its order, or at least ``member`` and the attacks' columns, read one
-        attack at a time. Rows of unknown membership are left out, and where there is a ``role``
-        those of other roles than ``target`` and ``non_member``. Labelled rows of the role
-        ``calibration`` choose the threshold of ``balanced_accuracy``. A score that is not finite
-        counts as missing.
+        The scores table in its order, or at least ``member`` and the attacks' columns,
+        read one attack at a time. Rows of unknown membership are left out, and where
+        there is a ``role`` those of other roles than ``target`` and ``non_member``.
+        Labelled rows of the role ``calibration`` choose the threshold of
+        ``balanced_accuracy``. A score that is not finite counts as missing.
     attacks
         Names of the attacks.
     preset
@@ -397,19 +442,21 @@ def evaluate(
     Returns
     -------
     DataFrame
-        The metrics table; empty where no membership is known. Per attack the figures of all
-        targets, of each slice, and their average over length buckets (slice ``macro``); then
-        differences of AUC, and lower bounds of every AUC that hold all at once. A value that the
-        texts cannot support is null and has its reason.
+        The metrics table; empty where no membership is known. Per attack the figures of
+        all targets, of each slice, and their average over length buckets (slice
+        ``macro``); then differences of AUC, and lower bounds of every AUC that hold all
+        at once. A value that the texts cannot support is null and has its reason.
 
     Raises
     ------
     RequestError
-        If a column to slice by is missing or has too many values, or ``primary`` is no attack.
+        If a column to slice by is missing or has too many values, or ``primary`` is no
+        attack.
     """
     if primary is not None and primary not in attacks:
         raise RequestError(
-            f"the primary attack {primary!r} is not among those scored: {', '.join(attacks)}"
+            f"the primary attack {primary!r} is not among those scored:"
+            f" {', '.join(attacks)}"
         )
     labelled = Labelled(scores, attacks, slice_by)
     if labelled.member.size == 0:
@@ -421,19 +468,26 @@ def evaluate(
     if primary is not None:
         first, cluster = labelled.score(primary), labelled.cluster
         for other in (attack for attack in attacks if attack != primary):
-            made = auc_difference(labelled.member, first, labelled.score(other), cluster=cluster)
+            made = auc_difference(
+                labelled.member, first, labelled.score(other), cluster=cluster
+            )
             compared = {"attack": primary, "versus": other, "slice": ALL}
             rows.append(compared | made.row(labelled.member.size))
     tried = {key: area for key, area in tried.items() if key[0] not in later}
     for (attack, name), bound in simultaneous_bounds(tried, seed=seed).items():
         area = tried[attack, name].estimate
         row = figure("roc_auc_simultaneous", None, area.value, bound, area.lack)
-        rows.append({"attack": attack, "slice": name, **tried[attack, name].counts, **row})
+        rows.append(
+            {"attack": attack, "slice": name, **tried[attack, name].counts, **row}
+        )
     return pl.DataFrame(rows, schema=Metrics.create_empty().schema)
 
 
 def _rows(
-    labelled: Labelled, attack: str, tried: dict[tuple[str, str], AucResult], preset: Preset
+    labelled: Labelled,
+    attack: str,
+    tried: dict[tuple[str, str], AucResult],
+    preset: Preset,
 ) -> Iterator[_Row]:
     score, threshold = labelled.score(attack), labelled.threshold(attack)
     buckets = []
@@ -444,14 +498,19 @@ def _rows(
         found = [*metric_rows(classes), balanced_accuracy(classes, threshold)]
         if preset == "samia":
             found += authors_rows(classes)
-        yield from ({"attack": attack, "slice": name, **classes.counts, **row} for row in found)
+        yield from (
+            {"attack": attack, "slice": name, **classes.counts, **row} for row in found
+        )
         if name in LENGTH_SLICES:
             buckets.append((classes.counts, found))
-    for counts, average in macro_averages(buckets, clustered=labelled.cluster is not None):
+    for counts, average in macro_averages(
+        buckets, clustered=labelled.cluster is not None
+    ):
         yield {"attack": attack, "slice": MACRO, **counts, **average}
 
 
-# A labelled run: attacks next to classifiers without the model, growth with samples, curves.
+# A labelled run: attacks next to classifiers without the model, growth with samples,
+# curves.
 
 _N_QUINTILES = 5
 
@@ -469,7 +528,9 @@ def measure(
     later: Collection[str] = (),
 ) -> pl.DataFrame:
     """Measure attacks, and classifiers that never see the model, on the same labels."""
-    counts = pl.col("role").is_in(["target", "non_member"]) & pl.col("member").is_not_null()
+    counts = (
+        pl.col("role").is_in(["target", "non_member"]) & pl.col("member").is_not_null()
+    )
     if not scores.select(counts.any()).collect(engine="streaming").item():
         return Metrics.create_empty()
     metrics = evaluate(
@@ -482,7 +543,9 @@ def measure(
         later=later,
     )
     rows = _rows_versus_blind(scores, attacks, blind_scores, blind_metrics)
-    return pl.concat([metrics, blind_metrics, pl.DataFrame([*rows], schema=metrics.schema)])
+    return pl.concat(
+        [metrics, blind_metrics, pl.DataFrame([*rows], schema=metrics.schema)]
+    )
 
 
 def _rows_versus_blind(
@@ -492,15 +555,20 @@ def _rows_versus_blind(
     blind_metrics: pl.DataFrame,
 ) -> Iterator[dict[str, Any]]:
     """Compare each attack with the strongest blind classifier, on the texts that this one saw."""
-    ranked = blind_metrics.drop_nulls("value").sort("value", descending=True, maintain_order=True)
+    ranked = blind_metrics.drop_nulls("value").sort(
+        "value", descending=True, maintain_order=True
+    )
     if ranked.is_empty():
         return
     strongest = ranked["attack"][0]
     seen = blind_scores.select("target_id", blind=strongest).drop_nulls("blind")
     keys = [name for name in Scores.column_names() if name in scores.collect_schema()]
-    # Named while all rows are there: a document without a name begins with its first window.
+    # Named while all rows are there: a document without a name begins with its first
+    # window.
     own = scores.with_columns(group=cluster_names(scores)).select(*keys, *attacks)
-    both = own.join(seen, on="target_id", maintain_order="left").collect(engine="streaming")
+    both = own.join(seen, on="target_id", maintain_order="left").collect(
+        engine="streaming"
+    )
     member, blind = both["member"].to_numpy(), both["blind"].to_numpy()
     cluster = find_clusters(both.lazy(), pl.lit(value=True), attacks)
     for attack in attacks:
@@ -516,7 +584,8 @@ def quintile_rows(
     member: Flags, score: Floats, blind: Floats, cluster: NDArray[np.int32] | None
 ) -> Iterator[dict[str, Any]]:
     """Measure an attack within quintiles of the blind score; equal blind scores stay together."""
-    # Where an attack only repeats what the text alone tells, little is left within quintiles.
+    # Where an attack only repeats what the text alone tells, little is left within
+    # quintiles.
     limits = np.quantile(blind, np.arange(1, _N_QUINTILES) / _N_QUINTILES)
     quintile, scored = limits.searchsorted(blind, side="right"), ~np.isnan(score)
     for place in range(_N_QUINTILES):
@@ -534,45 +603,69 @@ def quintile_rows(
         yield {"slice": f"blind quintile {place + 1}", **classes.counts, **row}
 
 
-# How well attacks tell members from non-members with fewer samples, or points, than there are.
+# How well attacks tell members from non-members with fewer samples, or points, than
+# there are.
 
 _MOST = 10_000  # texts of each class
 # What can be fewer: the view that is asked in, and what counts it.
-_KINDS = {"samples": (CONTINUATION[1], "sample_index"), "points": (PROBE[1], "view_index")}
+_KINDS = {
+    "samples": (CONTINUATION[1], "sample_index"),
+    "points": (PROBE[1], "view_index"),
+}
 _KEY = ["target_id", "model", "view", "view_index", "sample_index"]
 
 
 def growth(
-    scores: pl.LazyFrame, evidence: Mapping[str, pl.LazyFrame], attacks: Sequence[Attack]
+    scores: pl.LazyFrame,
+    evidence: Mapping[str, pl.LazyFrame],
+    attacks: Sequence[Attack],
 ) -> Iterator[pl.DataFrame]:
     """AUC ``y`` over the first ``x`` samples or points of each text, for one attack of each."""
     own = pl.col("role").cast(pl.String).is_in(["target", "non_member"])
-    known = scores.filter(own, pl.col("member").is_not_null()).select("target_id", "member")
-    classes = [known.filter(member=member).bottom_k(_MOST, by="target_id") for member in (0, 1)]
+    known = scores.filter(own, pl.col("member").is_not_null()).select(
+        "target_id", "member"
+    )
+    classes = [
+        known.filter(member=member).bottom_k(_MOST, by="target_id") for member in (0, 1)
+    ]
     labels = pl.concat(classes).collect(engine="streaming")
     if labels["member"].n_unique() < 2:
         return
-    alone = [each for each in attacks if each.evidence in evidence and not each.logprobs]
+    alone = [
+        each for each in attacks if each.evidence in evidence and not each.logprobs
+    ]
     for kind, (view, index) in _KINDS.items():
         reading = (each for each in alone if {of for _, of in each.reads} == {view})
         for attack in islice(reading, 1):
-            rows = _measure_rows(with_series(evidence[attack.evidence], [attack]), attack, labels)
+            rows = _measure_rows(
+                with_series(evidence[attack.evidence], [attack]), attack, labels
+            )
             points = [*_points(rows, attack, index)]
             made = pl.DataFrame(points, schema=["x", "y", "n"], orient="row")
             yield made.with_columns(attack=pl.lit(attack.name), subject=pl.lit(kind))
 
 
-def _measure_rows(evidence: pl.LazyFrame, attack: Attack, labels: pl.DataFrame) -> pl.DataFrame:
+def _measure_rows(
+    evidence: pl.LazyFrame, attack: Attack, labels: pl.DataFrame
+) -> pl.DataFrame:
     """Read what an attack reads of some texts, in its order, with their ``member``."""
     there = evidence.collect_schema().names()
     key = [name for name in _KEY if name in there]
-    answered = [pl.col("words_candidate").is_not_null()] if attack.evidence == "samples" else []
+    answered = (
+        [pl.col("words_candidate").is_not_null()]
+        if attack.evidence == "samples"
+        else []
+    )
     rows = evidence.filter(among(attack.reads), *answered)
     rows = rows.select(*key, *sorted({*attack.columns} - {*key}))
-    return rows.join(labels.lazy(), on="target_id").sort(key).collect(engine="streaming")
+    return (
+        rows.join(labels.lazy(), on="target_id").sort(key).collect(engine="streaming")
+    )
 
 
-def _points(rows: pl.DataFrame, attack: Attack, index: str) -> Iterator[tuple[float, float, int]]:
+def _points(
+    rows: pl.DataFrame, attack: Attack, index: str
+) -> Iterator[tuple[float, float, int]]:
     most = int(rows.select(pl.col(index).max().fill_null(0)).item()) + 1
     steps = [*(1 << power for power in range((most - 1).bit_length())), most]
     for k in steps if most > 1 else ():
@@ -588,7 +681,11 @@ def _points(rows: pl.DataFrame, attack: Attack, index: str) -> Iterator[tuple[fl
         )
         member = scored["member"].to_numpy()
         if member.any() and not np.all(member):
-            yield float(k), roc_curve(member, scored["value"].to_numpy()).area, scored.height
+            yield (
+                float(k),
+                roc_curve(member, scored["value"].to_numpy()).area,
+                scored.height,
+            )
 
 
 # Pictures of scores as points: ROC curves, distributions, strips of documents.
@@ -607,7 +704,8 @@ def curves(
     evidence: Mapping[str, pl.LazyFrame],
 ) -> Iterator[pl.DataFrame]:
     """Yield the curves table, at least one frame."""
-    # ``targets`` and ``scores`` have their rows in one order. Memory: some 250 bytes a target.
+    # ``targets`` and ``scores`` have their rows in one order. Memory: some 250 bytes a
+    # target.
     yield Curves.create_empty()
     size = int(scores.select(pl.len()).collect(engine="streaming").item())
     role, member = pl.col("role").cast(pl.String), pl.col("member")
@@ -631,11 +729,15 @@ def curves(
         "non-members": outside | helps & (label == 0),
         "targets": is_asked & np.isnan(label),
     }
-    yield _distributions(primary, {name: score[rows & scored] for name, rows in sets.items()})
+    yield _distributions(
+        primary, {name: score[rows & scored] for name, rows in sets.items()}
+    )
     yield _strips(targets, primary, score, counts, outside & scored)
 
 
-def _curve_rows(curve: str, points: pl.DataFrame, attack: str | None = None) -> pl.DataFrame:
+def _curve_rows(
+    curve: str, points: pl.DataFrame, attack: str | None = None
+) -> pl.DataFrame:
     same = {"curve": curve, "attack": attack, "subject": None}
     missing = {name: pl.lit(same[name]) for name in same if name not in points.columns}
     made = points.with_columns(**missing)
@@ -644,8 +746,8 @@ def _curve_rows(curve: str, points: pl.DataFrame, attack: str | None = None) -> 
 
 def _roc(attack: str, member: Flags, score: Floats) -> pl.DataFrame:
     """Draw a ROC curve in at most 201 points."""
-    # Of more, points 1/100 apart along both axes together stand for all: no point of the curve is
-    # further than 1/400 from the line between them, along either axis.
+    # Of more, points 1/100 apart along both axes together stand for all: no point of
+    # the curve is further than 1/400 from the line between them, along either axis.
     if member.all() or not member.any():
         return Curves.create_empty()
     curve = roc_curve(member, score)
@@ -665,7 +767,9 @@ def _distributions(attack: str, sets: Mapping[str, Floats]) -> pl.DataFrame:
     middle, drawn = (edges[:-1] + edges[1:]) / 2, []
     for name, scores in present.items():
         share = np.histogram(scores, edges)[0] / scores.size
-        drawn.append(pl.DataFrame({"x": middle, "y": share, "n": scores.size, "subject": name}))
+        drawn.append(
+            pl.DataFrame({"x": middle, "y": share, "n": scores.size, "subject": name})
+        )
     return _curve_rows("distribution", pl.concat(drawn), attack)
 
 
@@ -683,9 +787,9 @@ def _strips(
     targets: pl.LazyFrame, attack: str, score: Floats, asked: Flags, outside: Flags
 ) -> pl.DataFrame:
     """Draw the mean share of texts outside that score lower over stretches of each document."""
-    # A document outside is compared with the others alone: its own windows would flatter it. Where
-    # nothing is outside, all are compared. Where windows were left out, a point without value
-    # begins at the end of the last one before.
+    # A document outside is compared with the others alone: its own windows would
+    # flatter it. Where nothing is outside, all are compared. Where windows were left
+    # out, a point without value begins at the end of the last one before.
     size = score.size
     n_windows = read_numbers(targets, pl.col("n_windows"), size, np.uint32)
     if not (asked & (n_windows > 1)).any():
@@ -702,7 +806,9 @@ def _strips(
             "window": read_numbers(targets, pl.col("window_index"), size, np.uint32),
             "n_windows": n_windows,
             "start": start,
-            "end": start + read_numbers(targets, length.cast(pl.Float64), size, np.float64),
+            "end": (
+                start + read_numbers(targets, length.cast(pl.Float64), size, np.float64)
+            ),
             "y": pl.Series(score, nan_to_null=True),
         }
     ).with_row_index("row")
@@ -710,25 +816,34 @@ def _strips(
     n_lower = pl.col("n_lower") - (mine.rank("min").over("document") - 1).fill_null(0)
     n_others = compared.size - mine.count().over("document")
     share = pl.when(pl.col("y").is_not_null(), n_others > 0).then(n_lower / n_others)
-    several = windows.lazy().filter("asked", pl.col("n_windows") > 1).with_columns(y=share)
+    several = (
+        windows.lazy().filter("asked", pl.col("n_windows") > 1).with_columns(y=share)
+    )
     n = pl.min_horizontal("n_windows", _STRETCHES).cast(pl.UInt64)
     stretch = (pl.col("window") * n // pl.col("n_windows")).alias("stretch")
     starts, y = pl.col("row", "start").first(), pl.col("y")
     stretches = several.group_by("document", stretch, maintain_order=True).agg(
         starts, pl.col("end").max(), y=y.mean(), n=y.count()
     )
-    following = pl.col("stretch", "start").shift(-1).over("document").name.prefix("next_")
+    following = (
+        pl.col("stretch", "start").shift(-1).over("document").name.prefix("next_")
+    )
     points = stretches.with_columns(
         following,
         first=pl.col("row").first().over("document"),
         whole=pl.col("end").max().over("document"),
     ).collect()
     gaps = points.filter(
-        pl.col("next_stretch") > pl.col("stretch") + 1, pl.col("end") < pl.col("next_start")
-    ).with_columns(start="end", y=pl.lit(None, pl.Float64), n=pl.lit(0, points.schema["n"]))
+        pl.col("next_stretch") > pl.col("stretch") + 1,
+        pl.col("end") < pl.col("next_start"),
+    ).with_columns(
+        start="end", y=pl.lit(None, pl.Float64), n=pl.lit(0, points.schema["n"])
+    )
     ordered = pl.concat([points, gaps]).sort("document", "start")
     drawn = ordered.with_columns(x=pl.col("start") / pl.col("whole"))
     subject = targets.select(subject=pl.coalesce("document_id", "target_id"))
     own = pl.col("first").is_in(drawn["first"].unique().implode())
     names = subject.with_row_index("first").filter(own).collect(engine="streaming")
-    return _curve_rows("strip", drawn.join(names, on="first", maintain_order="left"), attack)
+    return _curve_rows(
+        "strip", drawn.join(names, on="first", maintain_order="left"), attack
+    )

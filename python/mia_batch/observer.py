@@ -42,7 +42,9 @@ class Observer:
         """Learn that the engine's work ended, for whatever cause."""
 
     @contextmanager
-    def progress(self, what: str, *, done: int, left: int, unit: str = "prompt") -> Iterator[None]:
+    def progress(
+        self, what: str, *, done: int, left: int, unit: str = "prompt"
+    ) -> Iterator[None]:
         """Tell of the beginning and the end of an engine's work."""
         self.working(what, done=done, total=done + left, unit=unit)
         try:
@@ -74,7 +76,7 @@ _SECONDS_BETWEEN_UPDATES = 0.5
 class NotebookObserver(Observer):
     """Shows in a notebook what a run does, on one line that changes and stays one line."""
 
-    def __init__(self, display: Any) -> None:  # noqa: ANN401 - of IPython, which has no types here
+    def __init__(self, display: Any) -> None:
         self._line: Any = display({"text/plain": ""}, raw=True, display_id=True)
         self._began = self._shown = time.monotonic()
         self._what, self._unit, self._total, self._done, self._new = "", "", 0, 0, 0

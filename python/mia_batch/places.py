@@ -12,7 +12,10 @@ from mia_batch.plugins import extra, plugins
 
 
 def is_url(place: object) -> TypeGuard[str]:
-    return isinstance(place, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", place) is not None
+    return (
+        isinstance(place, str)
+        and re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", place) is not None
+    )
 
 
 def place_of(given: Path | str) -> Path | str:
@@ -26,15 +29,23 @@ def check_url(url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme not in plugins("places"):
         known = ", ".join(f"{scheme}://" for scheme in sorted(plugins("places")))
-        raise ValueError(f"{parts.scheme}:// is not a known object store; known are {known}")
+        raise ValueError(
+            f"{parts.scheme}:// is not a known object store; known are {known}"
+        )
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise ValueError(
-            "an address has a bucket and a path, no user, '?' or '#': credentials come from the "
-            "environment"
+            "an address has a bucket and a path, no user, '?' or '#': credentials come"
+            " from the environment"
         )
     folders = parts.path.removesuffix("/").split("/")[1:]
-    if not re.fullmatch(r"[\w.-]+", parts.netloc) or not folders or {"", ".", ".."} & set(folders):
-        raise ValueError(f"name a bucket and a folder in it, such as {parts.scheme}://bucket/run")
+    if (
+        not re.fullmatch(r"[\w.-]+", parts.netloc)
+        or not folders
+        or {"", ".", ".."} & set(folders)
+    ):
+        raise ValueError(
+            f"name a bucket and a folder in it, such as {parts.scheme}://bucket/run"
+        )
 
 
 def copy_of(url: str) -> Path:
@@ -42,7 +53,12 @@ def copy_of(url: str) -> Path:
     given = Path(os.environ.get("XDG_CACHE_HOME", ""))
     cache = given if given.is_absolute() else Path.home() / ".cache"
     url = url.removesuffix("/")
-    return cache / "mia-batch" / sha256(url.encode()).hexdigest()[:16] / url.rpartition("/")[2]
+    return (
+        cache
+        / "mia-batch"
+        / sha256(url.encode()).hexdigest()[:16]
+        / url.rpartition("/")[2]
+    )
 
 
 JOURNAL = "MIA_BATCH_JOURNAL"
@@ -64,9 +80,10 @@ def journal_path() -> Path | None:
 
 def mirrored(place: Path | str) -> AbstractContextManager[Path]:
     """Lend a folder to write a run in; of an address, its working copy, which the store follows."""
-    # At the end of the block the store has all of it. Messages of errors name the address. Raises
-    # `RunFolderError` if the store refuses or a live run holds the folder, `SettingsError` if it
-    # is no address or the library for it is not installed.
+    # At the end of the block the store has all of it. Messages of errors name the
+    # address. Raises `RunFolderError` if the store refuses or a live run holds the
+    # folder, `SettingsError` if it is no address or the library for it is not
+    # installed.
     if not is_url(place):
         return nullcontext(Path(place))
     folder: AbstractContextManager[Path] = _store_of(place).mirrored(place)
@@ -86,6 +103,6 @@ def settled(place: Path | str) -> AbstractContextManager[None]:
     return checked
 
 
-def _store_of(url: str) -> Any:  # noqa: ANN401 - a module
+def _store_of(url: str) -> Any:
     check_url(url)
     return extra("places", urlsplit(url).scheme)

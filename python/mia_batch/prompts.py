@@ -20,7 +20,9 @@ from mia_batch.models.tokens import Tokenizer
 from mia_batch.schemas import Prompts
 from mia_batch.targets import MayCut, from_text, target_id, text_digest
 
-SHADOW = "shadow"  # the role of models of which each is tuned on another half of the texts
+SHADOW = (  # the role of models of which each is tuned on another half of the texts
+    "shadow"
+)
 _GIVEN = ("target", "reference", "masked")
 
 _SCHEMA = Prompts.create_empty().schema
@@ -28,8 +30,12 @@ _CUTS = {
     (): {},
     ("prefix", "reference"): {"context": pl.col("prefix"), "text": pl.col("reference")},
     ("target",): {
-        "context": pl.col("target").cast(pl.Binary).bin.head(pl.col("cut")).cast(pl.String),
-        "text": pl.col("target").cast(pl.Binary).bin.slice(pl.col("cut")).cast(pl.String),
+        "context": (
+            pl.col("target").cast(pl.Binary).bin.head(pl.col("cut")).cast(pl.String)
+        ),
+        "text": (
+            pl.col("target").cast(pl.Binary).bin.slice(pl.col("cut")).cast(pl.String)
+        ),
     },
 }
 """What a prompt's context and text are where the table of prompts does not hold them."""
@@ -68,12 +74,12 @@ class Decode:
 class View:
     """What one model of a run is asked about every target."""
 
-    # ``make`` turns rows of the targets table into prompts: ``target_id`` and those columns of
-    # `Prompts` that are not null or 0 throughout. Where it is None, another stage makes them, or
-    # the masked model does (``filled``). ``columns`` are those of the targets table that prompts
-    # are cut from; ``column_setting`` names the setting of a column of the corpus that they need,
-    # too. ``evidence`` are the settings that change prompts, and ``answers`` those that change
-    # samples.
+    # ``make`` turns rows of the targets table into prompts: ``target_id`` and those
+    # columns of `Prompts` that are not null or 0 throughout. Where it is None, another
+    # stage makes them, or the masked model does (``filled``). ``columns`` are those of
+    # the targets table that prompts are cut from; ``column_setting`` names the setting
+    # of a column of the corpus that they need, too. ``evidence`` are the settings that
+    # change prompts, and ``answers`` those that change samples.
 
     name: str
     model: str = "target"
@@ -85,7 +91,9 @@ class View:
     context_tokens: int | None = None  # as in a request
     text_tokens: int | None = None
     nudge: float = 0.0  # nats on the logit of the text's first token
-    noise: float = 0.0  # as in a request; prompts are pairs, of which the second has the opposite
+    noise: float = (
+        0.0  # as in a request; prompts are pairs, of which the second has the opposite
+    )
     is_absolute: bool = False  # as in a request
     share: float = 0.0  # as in a request
     question: bool = False  # as in a request
@@ -110,10 +118,16 @@ class View:
         return not self.question and self.decode.most_new != 1
 
     def rows(self, made: pl.DataFrame) -> pl.DataFrame:
-        given = {"model": pl.lit(self.model), "view": pl.lit(self.name), "view_index": pl.lit(0)}
+        given = {
+            "model": pl.lit(self.model),
+            "view": pl.lit(self.name),
+            "view_index": pl.lit(0),
+        }
         found = {name: given.get(name, pl.lit(None)) for name in _SCHEMA}
         found |= {name: pl.col(name) for name in made.columns}
-        return made.select(found[name].cast(of).alias(name) for name, of in _SCHEMA.items())
+        return made.select(
+            found[name].cast(of).alias(name) for name, of in _SCHEMA.items()
+        )
 
     def resolve(
         self,
@@ -134,18 +148,26 @@ class View:
 _SEED_BITS = 62  # vLLM keeps seeds as signed 64-bit integers on a GPU
 _STRIDE_BITS = 16
 
-SAMPLES_PER_TARGET = 1 << _STRIDE_BITS  # most samples of one prompt that have seeds of their own
+SAMPLES_PER_TARGET = (
+    1 << _STRIDE_BITS
+)  # most samples of one prompt that have seeds of their own
 
 
 def sample_seed(
     run_seed: int, target_id: str, view: str = "continuation", view_index: int = 0
 ) -> int:
     """Seed of the first sample of a prompt; sample ``i`` is drawn with this plus ``i``."""
-    # At least 0 and below 2**62, a multiple of 65536, so that the seeds of two prompts never
-    # overlap in part.
+    # At least 0 and below 2**62, a multiple of 65536, so that the seeds of two prompts
+    # never overlap in part.
     first = view == "continuation" and view_index == 0
-    key = f"{run_seed}:{target_id}" if first else f"{run_seed}:{target_id}:{view}:{view_index}"
-    number = int.from_bytes(blake2b(key.encode(), digest_size=8, person=b"mia-batch").digest())
+    key = (
+        f"{run_seed}:{target_id}"
+        if first
+        else f"{run_seed}:{target_id}:{view}:{view_index}"
+    )
+    number = int.from_bytes(
+        blake2b(key.encode(), digest_size=8, person=b"mia-batch").digest()
+    )
     return number >> (64 - _SEED_BITS) >> _STRIDE_BITS << _STRIDE_BITS
 
 
@@ -184,17 +206,21 @@ def choose_shots(
 ) -> Shots:
     """Take as many shots as fit into ``room`` tokens, from the first on; empty texts are left out.
 
-    Every target of a run has the same context, so that their scores compare. ``room`` is what the
-    model can read less the longest target. Xie et al. (2024), arXiv:2406.15968; the authors' code
-    joins the shots without anything between, and makes room for a target of average length.
+    Every target of a run has the same context, so that their scores compare. ``room``
+    is what the model can read less the longest target. Xie et al. (2024),
+    arXiv:2406.15968; the authors' code joins the shots without anything between, and
+    makes room for a target of average length.
 
-    Raises `SettingsError`, which names ``setting``, if there is no shot or not even the first fits.
+    Raises `SettingsError`, which names ``setting``, if there is no shot or not even the
+    first fits.
     """
     found: list[Shots] = []
     there = [text for text in texts if text.strip()]
     if not there:
         raise SettingsError(f"{setting}: there is no text in it; give at least one")
-    for n_shots, context in enumerate(accumulate(text + BETWEEN for text in there), start=1):
+    for n_shots, context in enumerate(
+        accumulate(text + BETWEEN for text in there), start=1
+    ):
         (n_tokens,) = count_tokens([context])
         if n_tokens <= room:
             found.append(Shots(context, frozenset(there[:n_shots]), n_shots, n_tokens))
@@ -202,9 +228,9 @@ def choose_shots(
             break
         else:
             raise SettingsError(
-                f"{setting}: the first text has {n_tokens:,} tokens, but the model's context "
-                f"leaves room for {max(room, 0):,} before the longest target; give shorter texts "
-                "or shorter targets"
+                f"{setting}: the first text has {n_tokens:,} tokens, but the model's"
+                f" context leaves room for {max(room, 0):,} before the longest target;"
+                " give shorter texts or shorter targets"
             )
     return found[-1]
 
@@ -218,7 +244,9 @@ def text(targets: pl.DataFrame) -> pl.DataFrame:
 
 def repeated(targets: pl.DataFrame) -> pl.DataFrame:
     """Take the target behind itself, a blank line between; its tokens stay what they are."""
-    return targets.select("target_id", cut=pl.lit(0), context=pl.col("target") + BETWEEN)
+    return targets.select(
+        "target_id", cut=pl.lit(0), context=pl.col("target") + BETWEEN
+    )
 
 
 def lowercase(targets: pl.DataFrame) -> pl.DataFrame:
@@ -235,13 +263,17 @@ _ONE_WORD = "the text has fewer than two words to swap"
 def swapped(targets: pl.DataFrame, *, seed: int) -> pl.DataFrame:
     """Swap two words at random places, for three tenths as many times as the target has words.
 
-    Words are what spaces separate. Ye et al. (2024), arXiv:2405.11930, and the authors' code.
+    Words are what spaces separate. Ye et al. (2024), arXiv:2405.11930, and the authors'
+    code.
     """
     made: list[dict[str, Any]] = []
     for name, target in targets.select("target_id", "target").iter_rows():
         texts, words = [], target.split(" ")
         for index in range(SWAPPED) if len(words) > 1 else ():
-            random, n = np.random.default_rng(sample_seed(seed, name, "swapped", index)), len(words)
+            random, n = (
+                np.random.default_rng(sample_seed(seed, name, "swapped", index)),
+                len(words),
+            )
             one = random.integers(n, size=max(1, int(_SWAPPED_SHARE * n)))
             other = (one + random.integers(1, n, size=one.size)) % n
             order = [*words]
@@ -255,7 +287,9 @@ def swapped(targets: pl.DataFrame, *, seed: int) -> pl.DataFrame:
 def pairs(targets: pl.DataFrame, *, n: int) -> pl.DataFrame:
     """Take the target as it is, twice for each of ``n`` pairs, which differ in how it is read."""
     index = pl.lit(list(range(2 * n)), dtype=pl.List(pl.UInt32))
-    return targets.select("target_id", cut=pl.lit(0), view_index=index).explode("view_index")
+    return targets.select("target_id", cut=pl.lit(0), view_index=index).explode(
+        "view_index"
+    )
 
 
 def continuation(targets: pl.DataFrame) -> pl.DataFrame:
@@ -267,19 +301,23 @@ def extraction(targets: pl.DataFrame) -> pl.DataFrame:
     """Put the prefix before the reference, a space between where they do not join to the target."""
     joins = pl.col("prefix") + pl.col("reference") == pl.col("target")
     apart = pl.when(pl.col("reason").is_null(), ~joins)
-    return targets.select("target_id", "reason", text=apart.then(" " + pl.col("reference")))
+    return targets.select(
+        "target_id", "reason", text=apart.then(" " + pl.col("reference"))
+    )
 
 
 _TASK = (
-    "Rewrite the following passage in other words, in its own language. Change the words and their "
-    "order; keep the meaning, the length, the tense and all names. Answer with the rewritten "
-    "passage alone.\n\nPassage: {}\n\nRewritten passage:"
+    "Rewrite the following passage in other words, in its own language. Change the"
+    " words and their order; keep the meaning, the length, the tense and all names."
+    " Answer with the rewritten passage alone.\n\nPassage: {}\n\nRewritten passage:"
 )
 
 
 def rewriting(targets: pl.DataFrame) -> pl.DataFrame:
     """Ask for a target in other words; the target itself says how long the answer is to be."""
-    return targets.select("target_id", context=pl.format(_TASK, "target"), cut=pl.lit(0, pl.UInt32))
+    return targets.select(
+        "target_id", context=pl.format(_TASK, "target"), cut=pl.lit(0, pl.UInt32)
+    )
 
 
 LEAST_CONTEXT = 8  # words before the first point
@@ -298,10 +336,11 @@ def probes(
     may_cut: MayCut | None = None,
 ) -> pl.DataFrame:
     """Ask at up to ``n`` points, ``every`` so many words, for the next ``n_words``."""
-    # The points stand behind word 8, 8 + ``every``, ..., each before at least ``n_words``. They
-    # are numbered so that the first k of them are spread over the text for every k, whatever
-    # ``n``: more points later are added to those that are there. Where a target has fewer, its
-    # last row, numbered ``n`` - 1, says so. Where ``may_cut`` forbids a point, it is left out.
+    # The points stand behind word 8, 8 + ``every``, ..., each before at least
+    # ``n_words``. They are numbered so that the first k of them are spread over the
+    # text for every k, whatever ``n``: more points later are added to those that are
+    # there. Where a target has fewer, its last row, numbered ``n`` - 1, says so. Where
+    # ``may_cut`` forbids a point, it is left out.
     ends_of_words = word_spans("target", words=words).struct.field("ends")
     rows = targets.select("target_id", "target", ends=ends_of_words)
     counts = rows["ends"].list.len().to_numpy().astype(np.int64)
@@ -309,9 +348,15 @@ def probes(
     points = [_spread(int(most)) for most in possible]
     if may_cut is not None:
         texts = rows.select("target", "ends").iter_rows()
-        places = [LEAST_CONTEXT + spread * every - 1 for spread in points]  # words before a point
+        places = [
+            LEAST_CONTEXT + spread * every - 1 for spread in points
+        ]  # words before a point
         points = [
-            _allowed(spread, np.array(ends)[place], may_cut(text), n) if spread.size else spread
+            (
+                _allowed(spread, np.array(ends)[place], may_cut(text), n)
+                if spread.size
+                else spread
+            )
             for spread, place, (text, ends) in zip(points, places, texts, strict=True)
         ]
     points = [spread[:n] for spread in points]
@@ -333,12 +378,16 @@ def probes(
     last = pl.lit(n - 1, pl.UInt32)
     fewer = rows.select("target_id")[np.flatnonzero(n_points < n)]
     return pl.concat(
-        [made, fewer.with_columns(view_index=last, reason=pl.lit(_NO_FURTHER))], how="diagonal"
+        [made, fewer.with_columns(view_index=last, reason=pl.lit(_NO_FURTHER))],
+        how="diagonal",
     )
 
 
 def _allowed(
-    points: NDArray[np.int64], ends: NDArray[np.int64], is_allowed: Callable[[int], bool], n: int
+    points: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    is_allowed: Callable[[int], bool],
+    n: int,
 ) -> NDArray[np.int64]:
     """Keep the first ``n`` points whose contexts may end where they do."""
     pairs = zip(points.tolist(), ends.tolist(), strict=True)
@@ -351,7 +400,9 @@ def _load(model: str, revision: str | None, setting: str) -> Tokenizer:
     return Tokenizer.load(model, revision, setting=setting)
 
 
-def between_tokens(text: str, *, tokenizer: tuple[str, str | None, str]) -> Callable[[int], bool]:
+def between_tokens(
+    text: str, *, tokenizer: tuple[str, str | None, str]
+) -> Callable[[int], bool]:
     """Return what says of a place in a text whether it is between two of its tokens."""
     return _load(*tokenizer).token_ends(text)
 
@@ -360,8 +411,8 @@ def tokens(
     targets: pl.DataFrame, *, n: int, tokenizer: tuple[str, str | None, str]
 ) -> pl.DataFrame:
     """Ask at up to ``n`` points for the next token alone, wherever a token of the text begins."""
-    # The points stand behind token 8 and later ones, numbered as those of `probes`. The tokenizer
-    # is that of a model with this name and revision, which a setting gives.
+    # The points stand behind token 8 and later ones, numbered as those of `probes`. The
+    # tokenizer is that of a model with this name and revision, which a setting gives.
     cut = _load(*tokenizer).steps
     made: list[tuple[str, int, int | None, str | None, str | None]] = []
     for name, target in targets.select("target_id", "target").iter_rows():
@@ -413,7 +464,9 @@ def own_prefix(targets: pl.DataFrame) -> pl.DataFrame:
 class OtherRows:
     """Chooses rows of a table that belong to another owner, each as likely as any other."""
 
-    def __init__(self, owners: NDArray[np.uint64], may_stand: NDArray[np.bool_]) -> None:
+    def __init__(
+        self, owners: NDArray[np.uint64], may_stand: NDArray[np.bool_]
+    ) -> None:
         rows = np.flatnonzero(may_stand)
         self._rows = rows[np.argsort(owners[rows], kind="stable")]
         self._owners = owners[self._rows]
@@ -421,7 +474,9 @@ class OtherRows:
     def choose(self, owner: int, name: str, seed: int) -> int | None:
         """Choose for a target of this owner; seed and name decide. None where there is no other."""
         own = np.uint64(owner)
-        start, stop = (int(np.searchsorted(self._owners, own, side)) for side in ("left", "right"))
+        start, stop = (
+            int(np.searchsorted(self._owners, own, side)) for side in ("left", "right")
+        )
         n_others = self._rows.size - (stop - start)
         if not n_others:
             return None
@@ -431,24 +486,35 @@ class OtherRows:
 
 def given(targets: pl.DataFrame, *, column: str, n: int) -> pl.DataFrame:
     rows = targets.select("target_id", column).iter_rows()
-    made = [row for name, texts in rows for row in numbered(name, texts or (), range(n))]
+    made = [
+        row for name, texts in rows for row in numbered(name, texts or (), range(n))
+    ]
     return pl.DataFrame(made, schema_overrides=_SCHEMA)
 
 
 def numbered(
-    target_id: str, texts: Sequence[str | None], indices: range, reason: str | None = None
+    target_id: str,
+    texts: Sequence[str | None],
+    indices: range,
+    reason: str | None = None,
 ) -> list[dict[str, Any]]:
     """Give some texts of a target their numbers; those that are not there have a reason."""
     why = reason or "the text has no further neighbour"
     places = {"target_id": target_id, "context": ""}
     found = ((index, texts[index] if index < len(texts) else None) for index in indices)
     return [
-        places | {"view_index": index, "text": text, "reason": why if text is None else None}
+        places
+        | {
+            "view_index": index,
+            "text": text,
+            "reason": why if text is None else None,
+        }
         for index, text in found
     ]
 
 
-# Prompts that show four passages in every order and ask which is verbatim; three paraphrase it.
+# Prompts that show four passages in every order and ask which is verbatim; three
+# paraphrase it.
 
 LABELS = ("A", "B", "C", "D")
 """Of the passages, as they are shown; in order k the verbatim one has label k modulo 4."""
@@ -468,16 +534,20 @@ _QUESTION = "Question: Which of the following passages is verbatim from {}?\nOpt
 _ANSWERS = "".join(f" {label}" for label in LABELS)
 _TOO_FEW = "the text has fewer than three paraphrases"
 _EQUAL = "two of the text and its three paraphrases are equal"
-_ARTICLE = r"^\W*A (?:[\p{Ll}--i]|i[^s])"  # a sentence that begins with it, but for "A is ..."
-_LABEL = rf"\b[{''.join(LABELS)}]\b(?:['\x{{2019}}]\p{{L}})?"  # D'Artagnan names no label
+_ARTICLE = (  # a sentence that begins with it, but for "A is ..."
+    r"^\W*A (?:[\p{Ll}--i]|i[^s])"
+)
+_LABEL = (  # D'Artagnan names no label
+    rf"\b[{''.join(LABELS)}]\b(?:['\x{{2019}}]\p{{L}})?"
+)
 
 
 def choices(targets: pl.DataFrame, *, column: str, n: int) -> pl.DataFrame:
     """Ask in the first ``n`` orders which passage is verbatim from the work that is the group.
 
-    The paraphrases are the first three of a column of lists. Of any multiple of four orders each
-    label is right in as many. The wording is near that of Duarte et al. 2024 (arXiv:2402.09910);
-    what can be answered is the ``text``.
+    The paraphrases are the first three of a column of lists. Of any multiple of four
+    orders each label is right in as many. The wording is near that of Duarte et al.
+    2024 (arXiv:2402.09910); what can be answered is the ``text``.
     """
     passages = pl.concat_list("target", pl.col(column).list.head(3)).list.eval(
         pl.element().filter(pl.element().str.contains(r"\S"))
@@ -493,13 +563,23 @@ def choices(targets: pl.DataFrame, *, column: str, n: int) -> pl.DataFrame:
         .then(pl.lit(_EQUAL)),
     )
 
-    shown = [pl.col("passages").list.get(place, null_on_oob=True) for place in range(len(LABELS))]
+    shown = [
+        pl.col("passages").list.get(place, null_on_oob=True)
+        for place in range(len(LABELS))
+    ]
     can_ask, made = pl.when(pl.col("reason").is_null()), []
     for index, order in enumerate(_ORDERS[:n]):
         labelled = zip(LABELS, order, strict=True)
-        options = [pl.format(f"{label}. {{}}", shown[passage]) for label, passage in labelled]
-        question = pl.concat_str("question", *options, pl.lit("\nAnswer:"), separator="\n")
-        prompts = {"context": can_ask.then(question), "text": can_ask.then(pl.lit(_ANSWERS))}
+        options = [
+            pl.format(f"{label}. {{}}", shown[passage]) for label, passage in labelled
+        ]
+        question = pl.concat_str(
+            "question", *options, pl.lit("\nAnswer:"), separator="\n"
+        )
+        prompts = {
+            "context": can_ask.then(question),
+            "text": can_ask.then(pl.lit(_ANSWERS)),
+        }
         number = pl.lit(index, pl.UInt32).alias("view_index")
         made.append(asked.select("target_id", number, reason="reason", **prompts))
     return pl.concat(made)
@@ -508,33 +588,46 @@ def choices(targets: pl.DataFrame, *, column: str, n: int) -> pl.DataFrame:
 def choice(candidate: pl.Expr) -> pl.Expr:
     """Read which label an answer names, as its place in `LABELS`."""
     named = candidate.str.replace(_ARTICLE, "").str.extract_all(_LABEL)
-    labels = named.list.eval(pl.element().filter(pl.element().str.len_chars() == 1)).list.unique()
+    labels = named.list.eval(
+        pl.element().filter(pl.element().str.len_chars() == 1)
+    ).list.unique()
     one = pl.when(labels.list.len() == 1).then(labels.list.first())
     places = {label: place for place, label in enumerate(LABELS)}
-    return pl.struct(choice=one.replace_strict(places, return_dtype=pl.UInt8)).alias("choice")
+    return pl.struct(choice=one.replace_strict(places, return_dtype=pl.UInt8)).alias(
+        "choice"
+    )
 
 
 # Prompts that hide one word of a passage and ask for it.
 
 _HIDDEN = "[MASK]"
 _CLOZE_TASK = (
-    "One word of the passage is hidden behind {}. Answer with that word alone.\n\nPassage: {}\n\n"
-    "Hidden word:"
+    "One word of the passage is hidden behind {}. Answer with that word"
+    " alone.\n\nPassage: {}\n\nHidden word:"
 )
 _LETTERS = re.compile(r"[^\W\d_]{4,}")
-_ENDS = '.!?:;"\u201c\u201d\n'  # what stands before a word that would be capitalised in any case
+_ENDS = (  # what stands before a word that would be capitalised in any case
+    '.!?:;"\u201c\u201d\n'
+)
 
 
 def cloze(targets: pl.DataFrame, *, n: int, words: WordRule) -> pl.DataFrame:
     """Hide up to ``n`` words, one at a time: names first, then the longest words.
 
-    A word has four letters or more and stands in the text once; a name begins with a capital
-    elsewhere than at the start of a sentence. No model and no other text is asked which words are
-    rare, so that prompts are alike for targets and non-members. Lan et al. (2026),
-    arXiv:2606.07996, hide words that are specific to the corpus, by entities or TF-IDF.
+    A word has four letters or more and stands in the text once; a name begins with a
+    capital elsewhere than at the start of a sentence. No model and no other text is
+    asked which words are rare, so that prompts are alike for targets and non-members.
+    Lan et al. (2026), arXiv:2606.07996, hide words that are specific to the corpus, by
+    entities or TF-IDF.
     """
-    spans = targets.select("target_id", "target", spans=word_spans("target", words=words))
-    rows = spans.unnest("spans").select("target_id", "target", "starts", "ends").iter_rows()
+    spans = targets.select(
+        "target_id", "target", spans=word_spans("target", words=words)
+    )
+    rows = (
+        spans.unnest("spans")
+        .select("target_id", "target", "starts", "ends")
+        .iter_rows()
+    )
     made: list[tuple[Any, ...]] = []
     for name, text, starts, ends in rows:
         made += _hidden(name, text, [*zip(starts, ends, strict=True)], n)
@@ -545,7 +638,9 @@ def cloze(targets: pl.DataFrame, *, n: int, words: WordRule) -> pl.DataFrame:
 def _hidden(
     name: str, text: str, spans: list[tuple[int, int]], n: int
 ) -> Iterator[tuple[Any, ...]]:
-    found = [each for start, end in spans for each in _LETTERS.finditer(text, start, end)]
+    found = [
+        each for start, end in spans for each in _LETTERS.finditer(text, start, end)
+    ]
     times, usable = Counter(each[0] for each in found), []
     for each in found:
         word, (start, end) = each[0], each.span()
@@ -567,7 +662,9 @@ def first_tokens(
     # They are those of the lowest hash, so that more are added to the ones there are.
     there = texts.filter(pl.col("text").str.contains(r"\S")).unique("text")
     found = there.collect(engine="streaming")["text"].to_list()
-    named = {target_id(from_text(text_digest(text), 0), 0, text): text for text in found}
+    named = {
+        target_id(from_text(text_digest(text), 0), 0, text): text for text in found
+    }
     chosen = sorted(named)[:n]
     cut = [" ".join(named[name].split()[:n_tokens]) for name in chosen]
     if tokenizer is not None:
@@ -576,7 +673,8 @@ def first_tokens(
     return made.with_columns(view_index=pl.lit(0, pl.UInt32), text=pl.lit(""))
 
 
-# Walks: a model is led through a document by its own words, as long as it keeps to the text.
+# Walks: a model is led through a document by its own words, as long as it keeps to the
+# text.
 
 ROUND_WORDS = 64  # words that are asked for at once
 MOST_ROUNDS = 1 << 16
@@ -598,11 +696,17 @@ class Text:
         self.ends = spans.field("ends").explode(empty_as_null=False).to_numpy()
 
     def words(self, first: int = 0, last: int | None = None) -> list[str]:
-        places = zip(self.starts[first:last].tolist(), self.ends[first:last].tolist(), strict=True)
+        places = zip(
+            self.starts[first:last].tolist(),
+            self.ends[first:last].tolist(),
+            strict=True,
+        )
         return [self.text[start:end] for start, end in places]
 
     def head(self, n_words: int) -> str:
-        return self.text[: self.ends[n_words - 1]] if 0 < n_words <= len(self.ends) else ""
+        return (
+            self.text[: self.ends[n_words - 1]] if 0 < n_words <= len(self.ends) else ""
+        )
 
     def between(self, first: int, last: int) -> str:
         return self.head(min(last, len(self.ends)))[len(self.head(first)) :]
@@ -617,16 +721,20 @@ class Step(NamedTuple):
     keeps: bool  # whether all that was said keeps to the document
 
 
-def follow(said: Sequence[str], ahead: Sequence[str], before: NDArray[np.bool_]) -> Step:
+def follow(
+    said: Sequence[str], ahead: Sequence[str], before: NDArray[np.bool_]
+) -> Step:
     """Say how far words keep to what a document goes on with."""
-    # Both are aligned by difflib's matching blocks, between which stand as many differences as the
-    # longer side has words. They keep to it as long as of any 20 places in a row, those ``before``
-    # included, at most 5 are differences.
+    # Both are aligned by difflib's matching blocks, between which stand as many
+    # differences as the longer side has words. They keep to it as long as of any 20
+    # places in a row, those ``before`` included, at most 5 are differences.
     blocks = SequenceMatcher(None, ahead, said, autojunk=False).get_matching_blocks()
     agree, ends = list(before), [(0, 0)] * len(before)
     passed = spoken = 0
     for at, start, length in blocks:
-        missing = at - passed if length else 0  # what the document goes on with is not missing
+        missing = (
+            at - passed if length else 0
+        )  # what the document goes on with is not missing
         n_differ = max(missing, start - spoken)
         agree += [False] * n_differ + [True] * length
         ends += [(start, at)] * n_differ
@@ -679,7 +787,9 @@ class Walk:
         self.first = int(np.searchsorted(self.document.starts, self.window.place))
         self.reached = self.first
 
-    def take(self, candidate: str | None, finish_reason: str | None, n_tokens: int) -> None:
+    def take(
+        self, candidate: str | None, finish_reason: str | None, n_tokens: int
+    ) -> None:
         """Go on with what the model said in a round, at most as many words as were asked for."""
         # The last word of an answer that was cut may be a part of one.
         answer = Text(candidate or "", self.document.rule)
@@ -689,7 +799,9 @@ class Walk:
         self.n_rounds += 1
         self.n_tokens += n_tokens
         tail = Text(self._tail + said, self.document.rule)
-        ahead = self.document.words(self.reached, self.reached + len(tail.ends) + _AHEAD)
+        ahead = self.document.words(
+            self.reached, self.reached + len(tail.ends) + _AHEAD
+        )
         step = follow(tail.words(), ahead, self._before)
         self.reached += step.passed
         self.n_verbatim += int(step.agree.sum())
@@ -735,10 +847,11 @@ class Walk:
 class Walks:
     """The walks of one document, one after the other, from its strongest windows."""
 
-    # Where something came out, the window before is next, and so on back to where nothing does.
-    # These walks are greedy; from windows of which nothing came out ``draws`` others are drawn.
-    # After ``budget`` tokens nothing further is asked. A walk ends where a stretch begins that
-    # came out before, and none starts inside of one.
+    # Where something came out, the window before is next, and so on back to where
+    # nothing does. These walks are greedy; from windows of which nothing came out
+    # ``draws`` others are drawn. After ``budget`` tokens nothing further is asked. A
+    # walk ends where a stretch begins that came out before, and none starts inside of
+    # one.
 
     document_id: str
     document: Text
@@ -756,7 +869,9 @@ class Walks:
                     return self.made[-1].prompt() | {"document_id": self.document_id}
                 self.made[-1].ended = True
             tried = {(walk.window.target_id, walk.draw) for walk in self.made}
-            drawn = ((each, draw) for draw in range(self.draws + 1) for each in self.windows)
+            drawn = (
+                (each, draw) for draw in range(self.draws + 1) for each in self.windows
+            )
             before = []  # the window before that of the last walk, if something came out of it
             if self.made and self.made[-1].n_words:
                 place = self.made[-1].window.place
@@ -766,7 +881,9 @@ class Walks:
                 for window, draw in (*before, *drawn)
                 if (window.target_id, draw) not in tried
             )
-            walk = next((walk for walk in others if not self._is_known(walk.first)), None)
+            walk = next(
+                (walk for walk in others if not self._is_known(walk.first)), None
+            )
             if walk is None:
                 return None
             self.made.append(walk)

@@ -1,7 +1,8 @@
 """Every table of a run, with the meaning of its columns.
 
-A column's meaning is its description, or stands below it where that is longer than the line. Tables
-may carry further columns of the user's corpus (pass-through); they follow the named ones.
+A column's meaning is its description, or stands below it where that is longer than the
+line. Tables may carry further columns of the user's corpus (pass-through); they follow
+the named ones.
 """
 
 from collections.abc import Callable
@@ -21,7 +22,9 @@ def maybe(kind: Callable[..., _Column], meaning: str) -> _Column:
 # Tables of texts: what is audited.
 
 
-Role = pl.Enum(["target", "non_member", "calibration", "canary", "shot", "copy", "yardstick"])
+Role = pl.Enum(
+    ["target", "non_member", "calibration", "canary", "shot", "copy", "yardstick"]
+)
 """Why a text is in the targets table: its membership is asked, or it helps to answer.
 
 A ``copy`` keeps the place of a window whose passage is asked about in earlier windows.
@@ -35,10 +38,15 @@ class Documents(dy.Schema):
     """One row per text of the user's corpus, whole, in the corpus' order."""
 
     document_id = maybe(
-        dy.String, "The user's identifier, unique; all null where the corpus names none."
+        dy.String,
+        "The user's identifier, unique; all null where the corpus names none.",
     )
-    text = maybe(dy.String, "The text as it was read; null texts are kept and end up unscored.")
-    member = maybe(dy.Bool, "Whether the text was in the training data; null = unknown.")
+    text = maybe(
+        dy.String, "The text as it was read; null texts are kept and end up unscored."
+    )
+    member = maybe(
+        dy.Bool, "Whether the text was in the training data; null = unknown."
+    )
     group = dy.String(nullable=True)
     """Documents whose errors move together (book, author, site); null = a group of its own."""
     prefix = maybe(dy.String, "The user's own prefix; null = cut from the text.")
@@ -48,8 +56,12 @@ class Documents(dy.Schema):
 class SetAside(dy.Schema):
     """One row per file or row that was not read, the audit going on without it."""
 
-    setting = dy.String(description="The setting that names the texts, such as ``non_members``.")
-    place = dy.String(description="The file, or the file and its line, item or row, from 1.")
+    setting = dy.String(
+        description="The setting that names the texts, such as ``non_members``."
+    )
+    place = dy.String(
+        description="The file, or the file and its line, item or row, from 1."
+    )
     reason = dy.String(description="Why it was not read.")
 
 
@@ -60,19 +72,33 @@ class Targets(dy.Schema):
     """Hash of the document's identity, the window and the text; the same on every machine."""
     role = dy.Enum(Role.categories.to_list())
     """Why it is here: ``target`` asks about it, the others help to answer."""
-    document_id = maybe(dy.String, "The document that it was cut from, as in the corpus.")
+    document_id = maybe(
+        dy.String, "The document that it was cut from, as in the corpus."
+    )
     group = dy.String(nullable=True)
     """As in the corpus; ``undeclared book`` for non-members without one that look like parts of one
     book; ``near copies of`` the first for comparison texts that are copies of each other."""
     member = maybe(dy.Bool, "As in the corpus.")
-    window_index = dy.UInt32(description="Position of the window in its document, from 0.")
-    n_windows = dy.UInt32(description="Windows of the document, whether asked about or not.")
-    start = maybe(dy.UInt32, "Characters of the document before the target; null of a null text.")
+    window_index = dy.UInt32(
+        description="Position of the window in its document, from 0."
+    )
+    n_windows = dy.UInt32(
+        description="Windows of the document, whether asked about or not."
+    )
+    start = maybe(
+        dy.UInt32, "Characters of the document before the target; null of a null text."
+    )
     target = dy.String(nullable=True)
     """The text asked about; null where the document's is, or the window repeats an earlier one."""
-    prefix = maybe(dy.String, "The part given to the model; null where the target cannot be split.")
-    reference = maybe(dy.String, "The true continuation; null where the target cannot be split.")
-    n_words = maybe(dy.UInt32, "Words of the target under the run's word rule; null if it is null.")
+    prefix = maybe(
+        dy.String, "The part given to the model; null where the target cannot be split."
+    )
+    reference = maybe(
+        dy.String, "The true continuation; null where the target cannot be split."
+    )
+    n_words = maybe(
+        dy.UInt32, "Words of the target under the run's word rule; null if it is null."
+    )
     reason = maybe(dy.String, "Why the target cannot be sampled; null where it can.")
 
 
@@ -92,35 +118,51 @@ AnswerKind: TypeAlias = Literal[
 
 
 class _OfPrompt(dy.Schema):
-    target_id = dy.String(primary_key=True, description="The target, as in ``targets``.")
+    target_id = dy.String(
+        primary_key=True, description="The target, as in ``targets``."
+    )
     model = dy.String(primary_key=True)
     """Name of the model in the run: ``target``, ``reference``, ..."""
     view = dy.String(primary_key=True)
     """Kind of the prompt: ``continuation``, ``text``, ``lowercase``, ``neighbour``, ..."""
-    view_index = dy.UInt32(primary_key=True, description="Counts the prompts of a view from 0.")
+    view_index = dy.UInt32(
+        primary_key=True, description="Counts the prompts of a view from 0."
+    )
 
 
 class Prompts(_OfPrompt):
     """One row per thing that a model is asked about a target.
 
-    ``context`` stands before ``text``, which is what is scored, or what a continuation is compared
-    with. Where they can be cut from the target, they are null: with ``cut``, so many bytes from its
-    start; without, they are the target's own prefix and reference.
+    ``context`` stands before ``text``, which is what is scored, or what a continuation
+    is compared with. Where they can be cut from the target, they are null: with
+    ``cut``, so many bytes from its start; without, they are the target's own prefix and
+    reference.
     """
 
-    cut = maybe(dy.UInt32, "Bytes of the target before the text; null where there is no such cut.")
-    context = maybe(dy.String, "What stands before the text; null where the target says it.")
-    text = maybe(dy.String, "What is scored or compared with; null where the target says it.")
+    cut = maybe(
+        dy.UInt32,
+        "Bytes of the target before the text; null where there is no such cut.",
+    )
+    context = maybe(
+        dy.String, "What stands before the text; null where the target says it."
+    )
+    text = maybe(
+        dy.String, "What is scored or compared with; null where the target says it."
+    )
     reason = maybe(dy.String, "Why it cannot be asked; null where it can.")
 
 
 class Samples(_OfPrompt):
     """One row per sampled continuation, or per continuation that could not be had."""
 
-    sample_index = dy.UInt32(primary_key=True, description="Counts the samples of a prompt from 0.")
+    sample_index = dy.UInt32(
+        primary_key=True, description="Counts the samples of a prompt from 0."
+    )
     candidate = dy.String(nullable=True)
     """The decoded prompt and output, less the decoded prompt, without special tokens."""
-    prompt = maybe(dy.String, "The decoded prompt, where it differs from the target's prefix.")
+    prompt = maybe(
+        dy.String, "The decoded prompt, where it differs from the target's prefix."
+    )
     n_tokens = maybe(dy.UInt32, "Tokens decoded, the end-of-text token included.")
     finish_reason = dy.String(nullable=True)
     """``stop`` (the model ended the text), ``length`` (four times the reference's tokens, the third
@@ -134,7 +176,9 @@ class Samples(_OfPrompt):
     (``prompt_repeated``); ``not_asked`` where there was no room. Null where nothing came back, and
     of recordings."""
     reason = maybe(dy.String, "Why there is no candidate; null where there is.")
-    raw = maybe(dy.String, "The answer as it came, where the run took off what stood around it.")
+    raw = maybe(
+        dy.String, "The answer as it came, where the run took off what stood around it."
+    )
 
 
 class Responses(dy.Schema):
@@ -151,7 +195,9 @@ class Responses(dy.Schema):
     n_samples = dy.UInt32(description="Samples that it brought.")
     place = maybe(dy.UInt32, "Place of the target in the order of asking, from 0.")
     block = maybe(dy.UInt32, "Number of its block in that order.")
-    sent = dy.Datetime(time_zone="UTC", time_unit="ms", description="When it was asked for.")
+    sent = dy.Datetime(
+        time_zone="UTC", time_unit="ms", description="When it was asked for."
+    )
     system_fingerprint = maybe(dy.String, "Version that the endpoint gave.")
     served_model = maybe(dy.String, "Model that the endpoint named.")
 
@@ -159,17 +205,26 @@ class Responses(dy.Schema):
 class LogProbs(_OfPrompt):
     """One row per text seen by one model: numbers of its tokens, or why there are none.
 
-    Lists have one entry per token, null where nothing precedes it; what no attack needed is null.
+    Lists have one entry per token, null where nothing precedes it; what no attack
+    needed is null.
     """
 
-    n_bytes = maybe(dy.UInt32, "Bytes of the text in UTF-8; null where this view has no text.")
-    zlib_size = maybe(dy.UInt32, "Bytes of the text after zlib at level 6; null likewise.")
-    bos = maybe(dy.Bool, "Whether the tokenizer put a special token before the text by itself.")
+    n_bytes = maybe(
+        dy.UInt32, "Bytes of the text in UTF-8; null where this view has no text."
+    )
+    zlib_size = maybe(
+        dy.UInt32, "Bytes of the text after zlib at level 6; null likewise."
+    )
+    bos = maybe(
+        dy.Bool, "Whether the tokenizer put a special token before the text by itself."
+    )
     token_ids = dy.List(dy.UInt32(), nullable=True)
     """The text's tokens; null where only the endpoint knows them."""
     logprob = dy.List(dy.Float32(nullable=True), nullable=True)
     """Log-probability of each token given those before it, natural."""
-    trained = maybe(dy.Bool, "Whether the run tuned this model on the target; null: unknown.")
+    trained = maybe(
+        dy.Bool, "Whether the run tuned this model on the target; null: unknown."
+    )
     bounded = dy.Bool(nullable=True)
     """Whether ``logprob`` is only an upper bound: an endpoint does not list the token."""
     vocabulary_mean = dy.List(dy.Float32(nullable=True), nullable=True)
@@ -190,12 +245,16 @@ class LogProbs(_OfPrompt):
 class Features(_OfPrompt):
     """One row per candidate-reference pair, numbers only; null where there is no such pair.
 
-    The fields of `mia_batch.kernels.pair_features` that the run's attacks need follow the columns
-    named here; ``n_tokens`` and ``short`` are those of the samples table.
+    The fields of `mia_batch.kernels.pair_features` that the run's attacks need follow
+    the columns named here; ``n_tokens`` and ``short`` are those of the samples table.
     """
 
-    sample_index = dy.UInt32(primary_key=True, description="Counts the samples of a prompt from 0.")
-    words_candidate = maybe(dy.UInt32, "Words of the candidate under the run's word rule.")
+    sample_index = dy.UInt32(
+        primary_key=True, description="Counts the samples of a prompt from 0."
+    )
+    words_candidate = maybe(
+        dy.UInt32, "Words of the candidate under the run's word rule."
+    )
     words_reference = maybe(dy.UInt32, "Words of the reference, likewise.")
     n_tokens = maybe(dy.UInt32, "Tokens decoded, as in ``samples``.")
     short = maybe(dy.Bool, "Whether the candidate ended short, as in ``samples``.")
@@ -207,35 +266,47 @@ class Features(_OfPrompt):
 class Scores(dy.Schema):
     """One row per target.
 
-    Each attack adds a Float64 column of its name: null = unscored, higher = more likely a member.
-    ``placebo_of_`` and the primary attack's name: what it gives the reference model.
+    Each attack adds a Float64 column of its name: null = unscored, higher = more likely
+    a member. ``placebo_of_`` and the primary attack's name: what it gives the reference
+    model.
     """
 
-    target_id = dy.String(primary_key=True, description="The target, as in ``targets``.")
+    target_id = dy.String(
+        primary_key=True, description="The target, as in ``targets``."
+    )
     role = dy.Enum(Role.categories.to_list(), description="As in ``targets``.")
     document_id = maybe(dy.String, "The document that the target was cut from.")
     group = maybe(dy.String, "The document's group.")
     member = maybe(dy.Bool, "Known membership; null = unknown.")
-    window_index = dy.UInt32(description="Position of the window in its document, from 0.")
+    window_index = dy.UInt32(
+        description="Position of the window in its document, from 0."
+    )
     n_words = maybe(dy.UInt32, "Words of the target.")
     n_samples = dy.UInt32(description="Samples that the scores rest on, of all views.")
-    n_short = dy.UInt32(description="Samples that ended short of the reference's length.")
+    n_short = dy.UInt32(
+        description="Samples that ended short of the reference's length."
+    )
 
 
 class Unscored(dy.Schema):
     """One row per missing score."""
 
-    target_id = dy.String(primary_key=True, description="The target, as in ``targets``.")
-    attack = dy.String(primary_key=True, description="The attack that has no score of it.")
+    target_id = dy.String(
+        primary_key=True, description="The target, as in ``targets``."
+    )
+    attack = dy.String(
+        primary_key=True, description="The attack that has no score of it."
+    )
     reason = dy.String(description="Why, as a short sentence.")
 
 
 class Metrics(dy.Schema):
     """One fact of a labelled run per row; rates and areas lie in [0, 1], differences in [-1, 1].
 
-    ``roc_auc``, ``tpr_at_fpr``, ``balanced_accuracy``; ``fpr_at_threshold``: the range of the true
-    FPR of a budget's threshold, where few non-members make it unstable; ``roc_auc_difference``:
-    ``attack`` less ``versus``; ``roc_auc_simultaneous``: lower bounds that hold all at once.
+    ``roc_auc``, ``tpr_at_fpr``, ``balanced_accuracy``; ``fpr_at_threshold``: the range
+    of the true FPR of a budget's threshold, where few non-members make it unstable;
+    ``roc_auc_difference``: ``attack`` less ``versus``; ``roc_auc_simultaneous``: lower
+    bounds that hold all at once.
     """
 
     attack = dy.String()
@@ -249,9 +320,13 @@ class Metrics(dy.Schema):
     value = maybe(dy.Float64, "Null where the data cannot support the figure.")
     low = maybe(dy.Float64, "Lower end of the interval.")
     high = maybe(dy.Float64, "Upper end of the interval.")
-    confidence = maybe(dy.Float64, "Share of such intervals that cover the true figure.")
+    confidence = maybe(
+        dy.Float64, "Share of such intervals that cover the true figure."
+    )
     method = maybe(dy.String, "How the interval was made.")
-    reason = maybe(dy.String, "Why value or its limits are null, or what makes them unstable.")
+    reason = maybe(
+        dy.String, "Why value or its limits are null, or what makes them unstable."
+    )
     n_members = dy.UInt32(description="Scored members.")
     n_nonmembers = dy.UInt32(description="Scored non-members.")
     n_unscored = dy.UInt32(description="Labelled targets without a score.")
@@ -280,34 +355,46 @@ class Findings(dy.Schema):
     are read better so), ``earlier_runs`` (of the same texts and model, in folders next to the
     run's)."""
     subject = maybe(dy.String, "What it is about: a set of texts, a level, an attack.")
-    statistic = dy.String(description="Name of the number, such as ``roc_auc`` or ``n_texts``.")
+    statistic = dy.String(
+        description="Name of the number, such as ``roc_auc`` or ``n_texts``."
+    )
     value = maybe(dy.Float64, "The number; null where it could not be computed.")
     low = maybe(dy.Float64, "Lower end of its interval.")
     high = maybe(dy.Float64, "Upper end of its interval.")
     p_value = maybe(dy.Float64, "Of the check's own test.")
-    verdict = maybe(dy.String, "What follows from it, as one word of the check's own list.")
-    reason = maybe(dy.String, "Why value, limits or verdict are null; or what an example is.")
+    verdict = maybe(
+        dy.String, "What follows from it, as one word of the check's own list."
+    )
+    reason = maybe(
+        dy.String, "Why value, limits or verdict are null; or what an example is."
+    )
 
 
 class Blind(dy.Schema):
     """One row per text that classifiers which never see the model have ranked.
 
-    Each classifier adds a Float64 column of its name, in (0, 1): the share of the texts of its fold
-    that score below it. Members and non-members are ranked in columns of the classifiers' names,
-    targets and the texts that they are compared with in columns ``targets_`` and the name. Numbers
-    in which these two sets differ (``targets_blind_plain_length``) have such a column, too.
+    Each classifier adds a Float64 column of its name, in (0, 1): the share of the texts
+    of its fold that score below it. Members and non-members are ranked in columns of
+    the classifiers' names, targets and the texts that they are compared with in columns
+    ``targets_`` and the name. Numbers in which these two sets differ
+    (``targets_blind_plain_length``) have such a column, too.
     """
 
-    target_id = dy.String(primary_key=True, description="The target, as in ``targets``.")
+    target_id = dy.String(
+        primary_key=True, description="The target, as in ``targets``."
+    )
 
 
 class Verdicts(dy.Schema):
     """One answer about one target, document, group or the whole collection per row.
 
-    A row has a p-value, or an ``estimate`` with its interval, or a reason why there is neither.
+    A row has a p-value, or an ``estimate`` with its interval, or a reason why there is
+    neither.
     """
 
-    attack = dy.String(description="The attack behind the answer; ``dataset_inference_v1``: all.")
+    attack = dy.String(
+        description="The attack behind the answer; ``dataset_inference_v1``: all."
+    )
     level = dy.Enum(["target", "document", "group", "collection"])
     """What the answer is about; ``collection``: all audited texts together."""
     key = dy.String(nullable=True)
@@ -316,13 +403,17 @@ class Verdicts(dy.Schema):
     versus = dy.String()
     """What it is compared with: ``non_members``, texts known to be outside the training data, or
     ``controls``, the canaries that stayed unpublished."""
-    planned = dy.Bool(description="Whether attack and level were named before scores were seen.")
+    planned = dy.Bool(
+        description="Whether attack and level were named before scores were seen."
+    )
     score = dy.Float64(nullable=True)
     """What the p-value compares: the attack's score, or the group's statistic; of ``e-bh`` the
     e-value, whose p-value is 1 / e."""
     standard_error = dy.Float64(nullable=True)
     """Monte-Carlo error of the score over its samples, where the attack takes their mean."""
-    n_null = maybe(dy.UInt32, "Independent units that it is compared with: texts or groups.")
+    n_null = maybe(
+        dy.UInt32, "Independent units that it is compared with: texts or groups."
+    )
     p_value = dy.Float64(nullable=True)
     """Share of units outside the training data, this one included, that score as high."""
     q_value = dy.Float64(nullable=True)
@@ -338,13 +429,18 @@ class Verdicts(dy.Schema):
     value = maybe(dy.Float64, "The estimated number.")
     low = maybe(dy.Float64, "Lower end of its interval, or a lower bound.")
     high = maybe(dy.Float64, "Upper end of its interval.")
-    confidence = maybe(dy.Float64, "Share of such intervals that cover the true number.")
+    confidence = maybe(
+        dy.Float64, "Share of such intervals that cover the true number."
+    )
     method = maybe(dy.String, "How p-value or interval was made.")
-    assumption = maybe(dy.String, "What must hold for the estimate, in words; null with a p-value.")
+    assumption = maybe(
+        dy.String, "What must hold for the estimate, in words; null with a p-value."
+    )
     reason = maybe(dy.String, "Why p-value, q-value or value is null.")
 
 
-# Tables of long extraction: how far a model was followed through documents, and what came out.
+# Tables of long extraction: how far a model was followed through documents, and what
+# came out.
 
 
 _PLACE: dict[str, dy.Column] = {"start": dy.UInt32(), "end": dy.UInt32()}
@@ -356,12 +452,18 @@ class Extraction(dy.Schema):
     Walks from which nothing came out have their row, too.
     """
 
-    document_id = dy.String(primary_key=True, description="The document that is followed.")
+    document_id = dy.String(
+        primary_key=True, description="The document that is followed."
+    )
     walk = dy.UInt32(primary_key=True)
     """Counts the walks of a document from 0, that of the strongest window first."""
     target_id = dy.String(description="The window whose prefix was given.")
-    draw = dy.UInt32(description="0: the most likely words were said; else the number of the draw.")
-    start = dy.UInt32(description="Characters of the document before the stretch that came out.")
+    draw = dy.UInt32(
+        description="0: the most likely words were said; else the number of the draw."
+    )
+    start = dy.UInt32(
+        description="Characters of the document before the stretch that came out."
+    )
     end = dy.UInt32()
     """Characters of the document before what follows it: ``start`` where nothing came out."""
     n_words = dy.UInt32(description="Words of the document in the stretch.")
@@ -373,12 +475,16 @@ class Extraction(dy.Schema):
 class ExtractedDocuments(dy.Schema):
     """One row per document with walks; what the walks said is compared with the whole of it."""
 
-    document_id = dy.String(primary_key=True, description="The document that is followed.")
+    document_id = dy.String(
+        primary_key=True, description="The document that is followed."
+    )
     words_document = dy.UInt32(description="Its words.")
     n_walks = dy.UInt32(description="Walks through it.")
     n_tokens = dy.UInt32(description="Tokens decoded in all of them.")
     coverage = maybe(dy.Float64, "Share in some stretch; 0 where ``longest_words`` is.")
-    longest_words = dy.UInt32(description="Of the longest of ``passages_20``; 0 without one.")
+    longest_words = dy.UInt32(
+        description="Of the longest of ``passages_20``; 0 without one."
+    )
     near_verbatim_recall = dy.Float64(nullable=True)
     """`mia_batch.kernels.near_verbatim_recall` of all that was said, in the document's order."""
     bmc_5 = dy.Float64(nullable=True)
@@ -399,14 +505,19 @@ class ExtractedDocuments(dy.Schema):
 class Controls(dy.Schema):
     """One row per passage that came out word for word, and per control that speaks to it.
 
-    A passage is the longest run of at least 20 words that a continuation repeats, else the first 64
-    words of a stretch that extraction gave. Where a control marks it ``common``, it is no evidence:
-    roll-up and verdicts leave it out.
+    A passage is the longest run of at least 20 words that a continuation repeats, else
+    the first 64 words of a stretch that extraction gave. Where a control marks it
+    ``common``, it is no evidence: roll-up and verdicts leave it out.
     """
 
     target_id = dy.String(primary_key=True, description="The window that it is of.")
     control = dy.Enum(
-        ["unrelated_prefix", "unrelated_prefix_16_words", "reference_model", "other_document"],
+        [
+            "unrelated_prefix",
+            "unrelated_prefix_16_words",
+            "reference_model",
+            "other_document",
+        ],
         primary_key=True,
     )
     """``unrelated_prefix``: the model continued the prefix of another document;
@@ -414,10 +525,14 @@ class Controls(dy.Schema):
     shows how few words suffice and marks nothing; ``reference_model``: the reference model
     continued the own prefix; ``other_document``: no model, all documents of other groups were
     searched."""
-    n_samples = maybe(dy.UInt32, "Continuations that were compared; null where no model is asked.")
+    n_samples = maybe(
+        dy.UInt32, "Continuations that were compared; null where no model is asked."
+    )
     longest_words = dy.UInt32(nullable=True)
     """Words in a row of the passage in the best of them, or in the other document."""
-    common = maybe(dy.Bool, "Whether these are at least 20; null where it cannot be said.")
+    common = maybe(
+        dy.Bool, "Whether these are at least 20; null where it cannot be said."
+    )
     other_document = dy.String(nullable=True)
     """The document whose prefix was given, or that has the passage, too; without a name, the
     ``target_id`` of the window that the prefix is of, or the document's number in its file."""
@@ -427,8 +542,8 @@ class Controls(dy.Schema):
 class Known(dy.Schema):
     """One row per passage of ``controls``: where it stands in a corpus that is known.
 
-    Texts are compared by their words, in lower case; an index by its tokens, with and without a
-    space before them.
+    Texts are compared by their words, in lower case; an index by its tokens, with and
+    without a space before them.
     """
 
     target_id = dy.String(primary_key=True, description="The window that it is of.")
@@ -437,8 +552,12 @@ class Known(dy.Schema):
     )
     n_documents = dy.UInt64(nullable=True)
     """Documents that hold it whole; null where an index has more than were looked at."""
-    document = maybe(dy.String, "The first of them; of an index the lowest number looked at.")
-    n_near_documents = maybe(dy.UInt64, "Documents with 20 words in a row of it; null of an index.")
+    document = maybe(
+        dy.String, "The first of them; of an index the lowest number looked at."
+    )
+    n_near_documents = maybe(
+        dy.UInt64, "Documents with 20 words in a row of it; null of an index."
+    )
     reason = maybe(dy.String, "Why there are no counts.")
 
 
@@ -448,16 +567,19 @@ class Known(dy.Schema):
 class Rollup(dy.Schema):
     """One row per document, per group of several, and per document known to be outside.
 
-    No documents where each is one window, no groups where each is one document. Numbers are of the
-    primary attack, over the windows asked about. Further columns are what the corpus says of the
-    whole: ``group``, ``member``, title, author, ISBN ...; of a group null where its documents
-    differ. Columns of the corpus that hold lists, or have the name of a column here, are left out.
+    No documents where each is one window, no groups where each is one document. Numbers
+    are of the primary attack, over the windows asked about. Further columns are what
+    the corpus says of the whole: ``group``, ``member``, title, author, ISBN ...; of a
+    group null where its documents differ. Columns of the corpus that hold lists, or
+    have the name of a column here, are left out.
     """
 
     level = dy.Enum(["document", "group", "outside"])
     """What the row is about: an audited document or group, or for comparison, on the same scale, a
     document of the non-members, whose ``member`` is false."""
-    key = dy.String(description="``document_id``, else the first ``target_id``, or ``group``.")
+    key = dy.String(
+        description="``document_id``, else the first ``target_id``, or ``group``."
+    )
     attack = dy.String(description="The primary attack.")
     n_windows = dy.UInt32(description="Windows that there are.")
     n_asked = dy.UInt32(description="Windows that were asked about.")
@@ -505,8 +627,12 @@ class Rollup(dy.Schema):
     """Share of the document's words in such stretches; null likewise, and of groups."""
     bmc_5 = dy.Float64(nullable=True)
     """Share of its words in spans of 5 that extraction gave, whichever document was followed."""
-    bmc_5_others = maybe(dy.Float64, "The mean of the same over others: the level of chance.")
-    verdict = dy.Enum(["comes_out", "known_better", "cannot_tell", "above_all", "nothing_found"])
+    bmc_5_others = maybe(
+        dy.Float64, "The mean of the same over others: the level of chance."
+    )
+    verdict = dy.Enum(
+        ["comes_out", "known_better", "cannot_tell", "above_all", "nothing_found"]
+    )
     """A verbatim run or extracted stretch of 20 words; else reported at the run's q; else no
     p-value; else above every comparison text, which are too few to report it; else neither."""
     reason = maybe(dy.String, "Why there is no p-value.")
@@ -516,7 +642,9 @@ class Perplexities(dy.Schema):
     """One row per text with log-probabilities: how sure the models are of it, token by token."""
 
     target_id = dy.String(primary_key=True, description="The text, as in ``targets``.")
-    perplexity = maybe(dy.Float64, "Of the text under the target model: exp of its loss per token.")
+    perplexity = maybe(
+        dy.Float64, "Of the text under the target model: exp of its loss per token."
+    )
     entropy = dy.Float64(nullable=True)
     """Mean entropy of the target model's predictions at its tokens, in nats: how open it held what
     follows."""
@@ -531,10 +659,14 @@ class Bounds(dy.Schema):
     """One row per strong passage: the probability that one sample comes near to its true text."""
 
     target_id = dy.String(primary_key=True, description="The text, as in ``targets``.")
-    n_tokens = dy.UInt32(description="First tokens of the true continuation that are looked at.")
+    n_tokens = dy.UInt32(
+        description="First tokens of the true continuation that are looked at."
+    )
     distance = dy.Enum(["hamming", "levenshtein"])
     """How a sample is compared with them: place by place, or by edits."""
-    within = dy.UInt32(description="Most tokens, or edits, in which a near sample differs.")
+    within = dy.UInt32(
+        description="Most tokens, or edits, in which a near sample differs."
+    )
     temperature = dy.Float64(description="Of the decoding that is bounded.")
     top_k = dy.UInt32(description="Tokens that it draws from; 0: all.")
     top_p = dy.Float64(description="Probability that it draws from.")
@@ -578,14 +710,17 @@ class Comparisons(dy.Schema):
     """One fact about a run, or about its difference to the first run, per row.
 
     ``roc_auc``; ``roc_auc_difference`` and ``mean_difference``: the run less the first;
-    ``removed_share``: how much of the difference between the first run and that of the retrained
-    model is gone; ``rank_correlation``: Spearman's, of the scores with the first run's;
-    ``rank_correlation_difference``: that of the reference model less that of the one that learnt
-    the texts. Written by ``mia-batch compare --out``; a run's folder has none.
+    ``removed_share``: how much of the difference between the first run and that of the
+    retrained model is gone; ``rank_correlation``: Spearman's, of the scores with the
+    first run's; ``rank_correlation_difference``: that of the reference model less that
+    of the one that learnt the texts. Written by ``mia-batch compare --out``; a run's
+    folder has none.
     """
 
     attack = dy.String(description="The attack whose scores are compared.")
-    run = dy.String(description="Name of the run's folder; a second one has ``(2)`` behind it.")
+    run = dy.String(
+        description="Name of the run's folder; a second one has ``(2)`` behind it."
+    )
     versus = maybe(dy.String, "The run that it is compared with; null for ``roc_auc``.")
     statistic = dy.Enum(
         [
@@ -604,7 +739,9 @@ class Comparisons(dy.Schema):
     """The figure: an area, a difference of areas or of scores, a share that may leave [0, 1]."""
     low = maybe(dy.Float64, "Lower end of its interval.")
     high = maybe(dy.Float64, "Upper end of its interval.")
-    confidence = maybe(dy.Float64, "Share of such intervals that cover the true figure.")
+    confidence = maybe(
+        dy.Float64, "Share of such intervals that cover the true figure."
+    )
     method = maybe(dy.String, "How the interval was made.")
     p_value = dy.Float64(nullable=True)
     """Two-sided, of no difference; one-sided for ``rank_correlation_difference``: not above 0."""
@@ -612,7 +749,9 @@ class Comparisons(dy.Schema):
     """Of sets by Holm, over all runs and sets, areas and means apart; of documents, or groups, a
     q-value by Benjamini and Hochberg over all runs and documents, or groups."""
     adjustment = dy.Enum(["holm", "bh"], nullable=True, description="Which of both.")
-    n_targets = dy.UInt32(description="Targets that it rests on: they have a score in every run.")
+    n_targets = dy.UInt32(
+        description="Targets that it rests on: they have a score in every run."
+    )
     n_clusters = dy.UInt32()
     """Independent units among them: groups, else documents, else targets; of a document its
     windows, of a group its documents."""
@@ -635,7 +774,9 @@ class BuiltTexts(dy.Schema):
     """The document's identifier, then setting and length: unique over all files of a set."""
     text = dy.String()
     """The text: as many words of the document as ``length`` says, as they stand there."""
-    member = dy.Bool(description="Whether it is a member, by its date or the label given.")
+    member = dy.Bool(
+        description="Whether it is a member, by its date or the label given."
+    )
     group = dy.String()
     """Texts whose errors move together: the group that was given, else its pair."""
     pair = dy.UInt32(nullable=True)
@@ -664,7 +805,9 @@ class BuiltTests(dy.Schema):
     learnt_from = dy.Enum(["the set", "held out"])
     """``the set``: cross-validated within it. ``held out``: trained on documents, drawn at
     random, that had no part in the matching."""
-    classifier = dy.String(description="Its name; the matching uses all but ``blind_forest_v1``.")
+    classifier = dy.String(
+        description="Its name; the matching uses all but ``blind_forest_v1``."
+    )
     roc_auc = maybe(dy.Float64, "Its AUC; higher than 1/2: members score higher.")
     low = maybe(dy.Float64, "Lower end of its interval, confidence 0.95.")
     high = maybe(dy.Float64, "Upper end of its interval, confidence 0.95.")
@@ -679,9 +822,13 @@ class ThrownAway(dy.Schema):
     Written by ``mia-batch build-set``.
     """
 
-    document_id = dy.String(description="Its identifier, or its row in the input, counted from 1.")
+    document_id = dy.String(
+        description="Its identifier, or its row in the input, counted from 1."
+    )
     member = maybe(dy.Bool, "Whether it is a member; null where nobody knows.")
-    length = maybe(dy.UInt32, "The length that it is missing from; null for all of them.")
+    length = maybe(
+        dy.UInt32, "The length that it is missing from; null for all of them."
+    )
     setting = dy.Enum(["original", "paraphrased", "concatenated"], nullable=True)
     """The setting that it is missing from; null for all of them."""
     reason = dy.Enum(
@@ -700,7 +847,9 @@ class ThrownAway(dy.Schema):
         ]
     )
     """Why."""
-    other_document = maybe(dy.String, "Of a copy: a document with most of its words; else null.")
+    other_document = maybe(
+        dy.String, "Of a copy: a document with most of its words; else null."
+    )
 
 
 class Paraphrases(dy.Schema):
@@ -709,7 +858,9 @@ class Paraphrases(dy.Schema):
     Written by ``mia-batch paraphrase``.
     """
 
-    document_id = maybe(dy.String, "As in the corpus; of a window, with its number after ``#``.")
+    document_id = maybe(
+        dy.String, "As in the corpus; of a window, with its number after ``#``."
+    )
     text = dy.String(nullable=True)
     """The text that was paraphrased; null where the corpus' is, or a window repeats another."""
     member = maybe(dy.Bool, "As in the corpus.")
@@ -739,23 +890,31 @@ class InversionTexts(dy.Schema):
     null where there is no text."""
     text = maybe(dy.String, "The text that was embedded.")
     method = dy.Enum(METHODS, description="Who answers: see the table ``inversion``.")
-    recovered = maybe(dy.String, "What it says that the text was; null where nobody was asked.")
+    recovered = maybe(
+        dy.String, "What it says that the text was; null where nobody was asked."
+    )
     true_tokens = maybe(dy.UInt32, "Tokens of the text.")
     recovered_tokens = maybe(dy.UInt32, "Tokens of what was given back.")
-    shared_tokens = maybe(dy.UInt32, "Tokens that both have, each as often as both have it.")
-    precision = maybe(dy.Float64, "Share of the recovered tokens that are shared; null of none.")
+    shared_tokens = maybe(
+        dy.UInt32, "Tokens that both have, each as often as both have it."
+    )
+    precision = maybe(
+        dy.Float64, "Share of the recovered tokens that are shared; null of none."
+    )
     recall = maybe(dy.Float64, "Share of the true tokens that are shared.")
     f1 = maybe(dy.Float64, "Harmonic mean of both.")
     exact = maybe(dy.Bool, "Whether the tokens are the same, in the same order.")
-    reason = maybe(dy.String, "Why nobody was asked: there is no text, or it is too long.")
+    reason = maybe(
+        dy.String, "Why nobody was asked: there is no text, or it is too long."
+    )
 
 
 class Inversion(dy.Schema):
     """One figure about what embeddings give back, per row.
 
-    ``inverter``: the trained decoder. ``nearest``: the auxiliary text whose embedding is most alike
-    (cosine). ``shuffled``: the decoder, given the embedding of a text of another group.
-    ``unconditional``: the decoder, given the mean auxiliary embedding.
+    ``inverter``: the trained decoder. ``nearest``: the auxiliary text whose embedding
+    is most alike (cosine). ``shuffled``: the decoder, given the embedding of a text of
+    another group. ``unconditional``: the decoder, given the mean auxiliary embedding.
     """
 
     method = dy.Enum(METHODS, description="Who answers; see above.")
@@ -770,11 +929,15 @@ class Inversion(dy.Schema):
     value = maybe(dy.Float64, "The figure, in [0, 1], or a difference of two.")
     low = maybe(dy.Float64, "Lower end of its interval.")
     high = maybe(dy.Float64, "Upper end of its interval.")
-    confidence = maybe(dy.Float64, "Share of such intervals that cover the true figure.")
+    confidence = maybe(
+        dy.Float64, "Share of such intervals that cover the true figure."
+    )
     method_of_interval = maybe(dy.String, "How the interval was made.")
     n_texts = dy.UInt32()
     """Texts that it rests on: those that have such a unit, in the text or in what was recovered; of
     exact matches and of recall in the text."""
     n_clusters = dy.UInt32(description="Independent units among them.")
-    n_unscored = dy.UInt32(description="Texts under attack that nobody was asked about.")
+    n_unscored = dy.UInt32(
+        description="Texts under attack that nobody was asked about."
+    )
     reason = maybe(dy.String, "Why value or limits are null.")

@@ -1,7 +1,8 @@
 """A second implementation: the numbers of a run, recomputed from its files, to be read in an hour.
 
-For readers who trust neither this package nor its authors: nothing of it is imported. Polars opens
-Parquet files, numpy and scipy compute what any textbook has, and all else is the standard library.
+For readers who trust neither this package nor its authors: nothing of it is imported.
+Polars opens Parquet files, numpy and scipy compute what any textbook has, and all else
+is the standard library.
 
 Files       ``RunFiles``: run.json (settings, attacks, hashes), tables, and which texts there are
 One text    ``AuditedText``: its targets, prompts, samples, logprobs: what models answered
@@ -12,8 +13,8 @@ Attacks     ``TABLE``: the formula of each attack, by name and paper; ``score``:
 Tests       scores, blind: p-values of texts, groups, collections, rounds and canaries; q-values
 Figures     AUC, TPR and the root; ``compare``: numbers of the run are drawn and recomputed
 
-A formula without a value divides by zero, takes the highest of nothing, or is NaN; the run must
-have null there. NaN is also a token without a number.
+A formula without a value divides by zero, takes the highest of nothing, or is NaN; the
+run must have null there. NaN is also a token without a number.
 """
 
 from __future__ import annotations
@@ -49,21 +50,47 @@ Ngrams = Callable[..., list[tuple[str, ...]]]
 _SAME = 1e-9  # relative difference of numbers that are equal
 
 WHY_NOT = {
-    "combination_v1": "scikit-learn grows the trees that give it, and they are no formula",
+    "combination_v1": (
+        "scikit-learn grows the trees that give it, and they are no formula"
+    ),
     "dataset_inference_v1": "scikit-learn fits its weights, and not to the last digit",
-    "similarity": "PETAL's likeness of words is taken from the run, which has no embeddings",
+    "similarity": (
+        "PETAL's likeness of words is taken from the run, which has no embeddings"
+    ),
     "others": "what is no score, p-value, q-value, AUC, TPR or root is not looked at",
     "own": "the attack does not come with the package",
     "rarity_from": "words were counted in another run, whose files lie elsewhere",
     "words": "scripts without spaces are cut into words by tables that Python has not",
-    "zlib": f"sizes are those of classic zlib, and this Python has {zlib.ZLIB_RUNTIME_VERSION}",
+    "zlib": (
+        "sizes are those of classic zlib, and this Python has"
+        f" {zlib.ZLIB_RUNTIME_VERSION}"
+    ),
 }
 """What is not recomputed, and why."""
 
 
 NO_AUTHOR = {
-    *("", "anonymous", "anon", "anonym", "anonyme", "various", "unknown", "unbekannt", "none"),
-    *("authors various", "author unknown", "a n", "inconnu", "several", "et al", "al", "others"),
+    *(
+        "",
+        "anonymous",
+        "anon",
+        "anonym",
+        "anonyme",
+        "various",
+        "unknown",
+        "unbekannt",
+        "none",
+    ),
+    *(
+        "authors various",
+        "author unknown",
+        "a n",
+        "inconnu",
+        "several",
+        "et al",
+        "al",
+        "others",
+    ),
 }
 """What stands in the place of an author where none is named."""
 
@@ -82,7 +109,9 @@ class RunFiles:
         self.folder = Path(folder)
         self.manifest: Row = json.loads((self.folder / "run.json").read_text("utf-8"))
         self.settings: Row = self.manifest["settings"]
-        self.asked: Row = self.manifest["made"]["scores"]  # attacks, and how much of each view
+        self.asked: Row = self.manifest["made"][
+            "scores"
+        ]  # attacks, and how much of each view
 
     def read(self, table: str, *columns: str, **equal: str) -> list[Row]:
         """Read rows of a file, or of a folder of parts: these columns, or all; of these values."""
@@ -116,12 +145,23 @@ class RunFiles:
 
     @cache  # noqa: B019 - of a run or two
     def scores(self, attack: str) -> dict[str, float | None]:
-        return {row["target_id"]: row[attack] for row in self.read("scores", "target_id", attack)}
+        return {
+            row["target_id"]: row[attack]
+            for row in self.read("scores", "target_id", attack)
+        }
 
     @cache  # noqa: B019
     def texts(self) -> list[Row]:
         """Read which texts there are; a ``cluster`` is a group, else a document, else one text."""
-        names = ("target_id", "role", "member", "group", "document_id", "window_index", "n_words")
+        names = (
+            "target_id",
+            "role",
+            "member",
+            "group",
+            "document_id",
+            "window_index",
+            "n_words",
+        )
         rows = self.read("scores", *names)
         first_window = ""
         for row in rows:
@@ -161,15 +201,21 @@ class AuditedText:
         key = (table, model, view)
         if key not in self.rows_read:
             rows = self.run.evidence(table, target_id=self.id, view=view)
-            self.rows_read[key] = [row for row in rows if row["model"].split("-")[0] == model]
+            self.rows_read[key] = [
+                row for row in rows if row["model"].split("-")[0] == model
+            ]
         return self.rows_read[key]
 
-    def answers(self, view: str = "continuation", model: str = "target") -> list[AnsweredPrompt]:
+    def answers(
+        self, view: str = "continuation", model: str = "target"
+    ) -> list[AnsweredPrompt]:
         """Read the answers to the prompts of a view, less what was refused or lost."""
         settings = self.run.settings
         prompts = {
             row["view_index"]: row
-            for row in self.run.read("prompts", target_id=self.id, model=model, view=view)
+            for row in self.run.read(
+                "prompts", target_id=self.id, model=model, view=view
+            )
         }
         rule: list[Row] = []
         if model == "target" and view not in ("choice", "cloze", "token"):
@@ -184,24 +230,35 @@ class AuditedText:
             if answer is None or truth is None:
                 continue
             if rule and prompt is not None:
-                answer = without_dress(row.get("raw") or answer, self.context(prompt), rule)
+                answer = without_dress(
+                    row.get("raw") or answer, self.context(prompt), rule
+                )
             if settings["preset"] == "samia" and view == "continuation":
-                # The authors' code cuts prompt and answer, together, behind half of the words.
-                whole = words_of((row["prompt"] or self.target["prefix"]) + answer, "space")
+                # The authors' code cuts prompt and answer, together, behind half of the
+                # words.
+                whole = words_of(
+                    (row["prompt"] or self.target["prefix"]) + answer, "space"
+                )
                 length = settings["text_length"] or self.target["n_words"]
                 answer = " ".join(whole[round(length * 0.5) :])
             words = words_of(answer, settings["word_rule"])
             true_words = words_of(truth, settings["word_rule"])
-            answers.append(AnsweredPrompt(row["view_index"], answer, truth, words, true_words))
+            answers.append(
+                AnsweredPrompt(row["view_index"], answer, truth, words, true_words)
+            )
         return answers
 
     def context(self, prompt: Row) -> str:
         """Read what a model was given: its own text, some bytes of the target, or the prefix."""
         if prompt["cut"] is not None:
             return str(self.target["target"]).encode()[: prompt["cut"]].decode()
-        return str(self.target["prefix"] if prompt["context"] is None else prompt["context"])
+        return str(
+            self.target["prefix"] if prompt["context"] is None else prompt["context"]
+        )
 
-    def every(self, column: str = "logprob", view: str = "text", model: str = "target") -> Numbers:
+    def every(
+        self, column: str = "logprob", view: str = "text", model: str = "target"
+    ) -> Numbers:
         """Give numbers of every token; NaN where it has none."""
         numbers = list[float | None]()
         for row in self.rows("logprobs", model, view):
@@ -220,7 +277,9 @@ class AuditedText:
         """Mean log-probability of the tokens, in nats: minus the loss."""
         return mean(self(view=view, model=model))
 
-    def each(self, view: str, model: str = "target", **equal: bool) -> dict[int, Numbers]:
+    def each(
+        self, view: str, model: str = "target", **equal: bool
+    ) -> dict[int, Numbers]:
         """Give log-probabilities of each of several texts, or under each of the shadow models."""
         rows = [
             row
@@ -299,22 +358,44 @@ class AnsweredPrompt(NamedTuple):
 
     def blocks(self, *, letters: bool = False) -> list[int]:
         """Sizes of common blocks: the longest, then the longest on both sides of it, and so on."""
-        one, other = (self.truth, self.text) if letters else (self.true_words, self.words)
+        one, other = (
+            (self.truth, self.text) if letters else (self.true_words, self.words)
+        )
         matcher = SequenceMatcher[Any](None, one, other, autojunk=False)
         return [block.size for block in matcher.get_matching_blocks()]
 
 
 _UNSPACED = (
-    "[\u0e00-\u109f\u1780-\u1aaf\u3005-\uaadf\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
+    "[\u0e00-\u109f\u1780-\u1aaf\u3005-\uaadf\uf900-\ufaff\uff66-\uff9f"
+    "\U00020000-\U0003ffff]"
 )
 
 
 _SPELLED_OUT = str.maketrans(
     dict.fromkeys("\u02bc\u2018\u2019\u201a\u201b\u2032\u2035\u2039\u203a\uff07", "'")
-    | dict.fromkeys("\u00ab\u00bb\u201c\u201d\u201e\u201f\u2033\u2036\u301d\u301e\u301f\uff02", '"')
-    | dict(zip("\ufb00\ufb01\ufb02\ufb03\ufb04", ("ff", "fi", "fl", "ffi", "ffl"), strict=True))
-    | {"\u2026": "...", "\u017f": "s", "\u1e9b": "\u1e61", "\u0132": "IJ", "\u0133": "ij"}
-    | {"\ufb05": "st", "\ufb06": "st", "\ufb13": "\u0574\u0576", "\ufb14": "\u0574\u0565"}
+    | dict.fromkeys(
+        "\u00ab\u00bb\u201c\u201d\u201e\u201f\u2033\u2036\u301d\u301e\u301f\uff02", '"'
+    )
+    | dict(
+        zip(
+            "\ufb00\ufb01\ufb02\ufb03\ufb04",
+            ("ff", "fi", "fl", "ffi", "ffl"),
+            strict=True,
+        )
+    )
+    | {
+        "\u2026": "...",
+        "\u017f": "s",
+        "\u1e9b": "\u1e61",
+        "\u0132": "IJ",
+        "\u0133": "ij",
+    }
+    | {
+        "\ufb05": "st",
+        "\ufb06": "st",
+        "\ufb13": "\u0574\u0576",
+        "\ufb14": "\u0574\u0565",
+    }
     | {"\ufb15": "\u0574\u056b", "\ufb16": "\u057e\u0576", "\ufb17": "\u0574\u056d"}
 )
 _DASHES = re.compile("[-\u2010-\u2015\u2212\u2e3a\u2e3b\ufe58\ufe63\uff0d]+")
@@ -331,13 +412,17 @@ _OPENS = {
     "line": "[^\\n]{1,200}[:\uff1a][*_]*[ \\t]*\\n",
     "dots": "(?:\\[\\s*)?(?:\\.{3,}|\u2026+)(?:\\s*\\])?",
     "mark": "(?:[-*\u2022+>]|#{1,6}|[0-9]{1,2}[.)])[ \\t]+|[-*_=~]{3,}[ \\t]*\\n",
-    "quote": '["\u201c\u201d\u201e\u201f\u00ab\u00bb\u2039\u203a\u2018\u201a\u300c\u300e\u300a]'
-    "|\\*\\*|[*`_]",
+    "quote": (
+        '["\u201c\u201d\u201e\u201f\u00ab\u00bb\u2039\u203a\u2018\u201a\u300c\u300e\u300a]'
+        "|\\*\\*|[*`_]"
+    ),
 }
 _ENDS = {
     "fence": r"(?s:\n?[ \t]*(?:```|~~~).*)",
-    "quote": '(?:["\u201d\u201c\u00ab\u00bb\u2039\u203a\u2019\u300d\u300f\u300b]'
-    "|\\*\\*|[*`_])\\s*$",
+    "quote": (
+        '(?:["\u201d\u201c\u00ab\u00bb\u2039\u203a\u2019\u300d\u300f\u300b]'
+        "|\\*\\*|[*`_])\\s*$"
+    ),
 }
 
 
@@ -399,7 +484,9 @@ def repeated(text: str, prompt: str) -> int:
 def words_of(text: str, rule: str) -> list[str]:
     if rule == "rouge":
         return re.findall("[a-z0-9]+", text.lower())
-    if rule == "unicode" or (rule in ("script", "folded") and re.search(_UNSPACED, text)):
+    if rule == "unicode" or (
+        rule in ("script", "folded") and re.search(_UNSPACED, text)
+    ):
         raise UnknownError("words")
     if rule == "space":
         return [word for word in text.split(" ") if word]
@@ -435,8 +522,8 @@ class CountedTexts(NamedTuple):
 def counted(run: RunFiles) -> CountedTexts:
     """Find the group of each text, and the texts whose answers count.
 
-    Only nulls' count where they are compared with texts of unknown membership; in rounds those of
-    the first one.
+    Only nulls' count where they are compared with texts of unknown membership; in
+    rounds those of the first one.
     """
     if run.settings["rarity_from"] is not None:
         raise UnknownError("rarity_from")
@@ -465,7 +552,8 @@ def counted(run: RunFiles) -> CountedTexts:
 def place_of(ngram: tuple[str, ...]) -> int:
     """Find where a run counts an n-gram: in one of 2^22 places, which n-grams may share.
 
-    They are the first bits of a hash: words by FNV-1a, mixed as in SplitMix64 (Steele et al. 2014).
+    They are the first bits of a hash: words by FNV-1a, mixed as in SplitMix64 (Steele
+    et al. 2014).
     """
     mixed, bits = 0, 2**64 - 1
     for word in ngram:
@@ -498,7 +586,11 @@ def groups_that_say(run: RunFiles, model: str, view: str) -> tuple[Counter[int],
 
 
 def rarity(
-    t: AuditedText, which: Ngrams, view: str = "probe", model: str = "target", n: int = 1
+    t: AuditedText,
+    which: Ngrams,
+    view: str = "probe",
+    model: str = "target",
+    n: int = 1,
 ) -> float:
     """Weigh n-grams by ln(T / (1 + df)), Spärck Jones 1972: df of T other groups say them."""
     n_groups, total = groups_that_say(t.run, model, view)
@@ -506,7 +598,9 @@ def rarity(
     own_group = 0 if t.id in counts.texts else 1  # it is the 1, where it is counted
 
     def weight(ngram: tuple[str, ...]) -> float:
-        return log((total + counts.n_outside) / max(n_groups[place_of(ngram)] + own_group, 1))
+        return log(
+            (total + counts.n_outside) / max(n_groups[place_of(ngram)] + own_group, 1)
+        )
 
     shares = list[float]()
     for answer in t.answers(view, model):
@@ -530,8 +624,13 @@ def next_tokens(run: RunFiles) -> tuple[dict[str, int], list[TokenAnswer]]:
     first_text: dict[str, str] = {}
     for target_id in sorted(groups):
         first_text.setdefault(groups[target_id], target_id)
-    order = {target_id: place for place, target_id in enumerate(sorted(first_text.values()), 1)}
-    fold_of_text = {target_id: order[first_text[group]] % 16 for target_id, group in groups.items()}
+    order = {
+        target_id: place
+        for place, target_id in enumerate(sorted(first_text.values()), 1)
+    }
+    fold_of_text = {
+        target_id: order[first_text[group]] % 16 for target_id, group in groups.items()
+    }
     true_tokens = {
         (row["target_id"], row["view_index"]): row["text"]
         for row in run.read("prompts", model="target", view="token")
@@ -540,20 +639,25 @@ def next_tokens(run: RunFiles) -> tuple[dict[str, int], list[TokenAnswer]]:
     for row in run.evidence("samples", model="target", view="token"):
         token = true_tokens[row["target_id"], row["view_index"]]
         if token is not None and row["candidate"] is not None:
-            answers.append(TokenAnswer(row["target_id"], token, row["candidate"] == token))
+            answers.append(
+                TokenAnswer(row["target_id"], token, row["candidate"] == token)
+            )
     return fold_of_text, answers
 
 
 def hits_less_expected(t: AuditedText) -> float:
     """Hits, less the share of hits at the same true token in counted texts of other folds.
 
-    It counts 30 answers about tokens as frequent in the run, up to a factor of two, besides its own
-    (shrunk shares: Efron and Morris 1975).
+    It counts 30 answers about tokens as frequent in the run, up to a factor of two,
+    besides its own (shrunk shares: Efron and Morris 1975).
     """
     fold_of_text, answers_of_run = next_tokens(t.run)
     counted_texts = counted(t.run).texts
     frequency = Counter(answer.true_token for answer in answers_of_run)
-    n_answers, n_hits = Counter[Any](), Counter[Any]()  # of a token, of those as frequent, of all
+    n_answers, n_hits = (
+        Counter[Any](),
+        Counter[Any](),
+    )  # of a token, of those as frequent, of all
     for answer in answers_of_run:
         is_of_fold = fold_of_text[answer.target_id] == fold_of_text[t.id]
         if answer.target_id in counted_texts and not is_of_fold:
@@ -571,7 +675,9 @@ def hits_less_expected(t: AuditedText) -> float:
         return (n_hits[token] + 30 * prior) / (n_answers[token] + 30)
 
     answers = t.answers("token")
-    return mean((answer.text == answer.truth) - expected(answer.truth) for answer in answers)
+    return mean(
+        (answer.text == answer.truth) - expected(answer.truth) for answer in answers
+    )
 
 
 # Words
@@ -590,7 +696,9 @@ def zlib_size(words: Iterable[str]) -> int:
 
 def over(term: Formula, view: str = "continuation") -> Formula:
     """Take the mean of a term over answers."""
-    return lambda t, *numbers: mean(term(answer, *numbers) for answer in t.answers(view))
+    return lambda t, *numbers: mean(
+        term(answer, *numbers) for answer in t.answers(view)
+    )
 
 
 def summed_up(term: Formula) -> Formula:
@@ -610,7 +718,9 @@ def hit_rates(t: AuditedText) -> list[float]:
 
 def similarities(t: AuditedText, model: str = "target") -> dict[int, float]:
     """Log of the likeness of words, which is taken from the run's ``features``."""
-    rows = t.run.read("features", target_id=t.id, model=model, view="probe", sample_index="0")
+    rows = t.run.read(
+        "features", target_id=t.id, model=model, view="probe", sample_index="0"
+    )
     similarity = {row["view_index"]: row["similarity"] for row in rows}
     prompts = [answer.prompt for answer in t.answers("probe", model)]
     return {prompt: log(max(similarity[prompt], 1e-16)) for prompt in prompts}
@@ -658,9 +768,13 @@ def chosen_label(t: AuditedText, kind: str) -> float:
     if "log" not in kind:
         values = np.exp(values) / np.exp(values).sum(axis=1, keepdims=True)
     if kind == "probability":
-        return over_labels(zip(right, values[np.arange(len(values)), right], strict=True))
+        return over_labels(
+            zip(right, values[np.arange(len(values)), right], strict=True)
+        )
     if "calibrated" in kind:
-        values = values - [over_labels(zip(right, label, strict=True)) for label in values.T]
+        values = values - [
+            over_labels(zip(right, label, strict=True)) for label in values.T
+        ]
     is_right = values.argmax(axis=1) == right
     return over_labels(zip(right, is_right, strict=True))
 
@@ -777,7 +891,9 @@ def peak(t: AuditedText, kind: str, model: str = "target") -> float:
 
 def phi(logprob: Numbers) -> Numbers:
     """Log p / (1 - p)."""
-    return np.minimum(logprob, _NEAR_1) - np.log(-np.expm1(np.minimum(logprob, _NEAR_1)))
+    return np.minimum(logprob, _NEAR_1) - np.log(
+        -np.expm1(np.minimum(logprob, _NEAR_1))
+    )
 
 
 def shadows(t: AuditedText, *kinds: str) -> list[float]:
@@ -860,38 +976,50 @@ def irregularity(values: Numbers, m: int = 8, r: float = 0.8) -> float:
     return abs(max(phis) - min(phis))
 
 
-# Attacks: a higher score means more likely a member. A name has one of what stands in {...}, which
-# its formula is given; n-grams of one word are not named.
+# Attacks: a higher score means more likely a member. A name has one of what stands in
+# {...}, which its formula is given; n-grams of one word are not named.
 
 ROUGE: dict[str, Formula] = {
     # Lin 2004: recall, precision and F1 of n-grams
     "": lambda a, n: share(a.n_common(n), len(a.true_words) - n + 1),
     "_precision": lambda a, n: share(a.n_common(n), len(a.words) - n + 1),
-    "_f1": lambda a, n: share(2 * a.n_common(n), len(a.words) + len(a.true_words) - 2 * n + 2),
+    "_f1": lambda a, n: share(
+        2 * a.n_common(n), len(a.words) + len(a.true_words) - 2 * n + 2
+    ),
 }
 SPANS: dict[str, Formula] = {
-    # Hallinan et al. 2025 (arXiv:2508.09603); near_verbatim: Ahmed et al. 2026 (arXiv:2601.02671)
+    # Hallinan et al. 2025 (arXiv:2508.09603); near_verbatim: Ahmed et al. 2026
+    # (arXiv:2601.02671)
     "ngram_coverage": lambda a: share(a.covered(), len(a.words)),
     "ngram_coverage_reference": lambda a: share(a.covered(), a.n_longer()),
-    "ngram_coverage_total": lambda a: share(2 * a.covered(), len(a.words) + a.n_longer()),
+    "ngram_coverage_total": lambda a: share(
+        2 * a.covered(), len(a.words) + a.n_longer()
+    ),
     "creativity": lambda a: share(sum(map(a.covered, range(2, 13))), len(a.words)),
     "longest_block": lambda a: max(a.blocks()),
     "longest_block_chars": lambda a: max(a.blocks(letters=True)),
     "longest_block_share": lambda a: share(max(a.blocks()), len(a.true_words)),
-    "near_verbatim": lambda a: share(sum(n for n in a.blocks() if n >= 8), len(a.true_words)),
+    "near_verbatim": lambda a: share(
+        sum(n for n in a.blocks() if n >= 8), len(a.true_words)
+    ),
 }
 TABLE: dict[str, Formula] = {
-    # SaMIA: Kaneko et al. 2024 (arXiv:2404.11262v2), equations 1 and 5 (recall), 9 (precision), and
-    # 7 (times the compressed size), with the denominators of the authors' code, or ROUGE's
+    # SaMIA: Kaneko et al. 2024 (arXiv:2404.11262v2), equations 1 and 5 (recall), 9
+    # (precision), and 7 (times the compressed size), with the denominators of the
+    # authors' code, or ROUGE's
     "samia_n{1,2,3,4,5}": over(lambda a, n: share(len(a.common(n)), len(a.true_words))),
-    "samia_precision_n{1,2,3,4,5}": over(lambda a, n: share(len(a.common(n)), len(a.words))),
+    "samia_precision_n{1,2,3,4,5}": over(
+        lambda a, n: share(len(a.common(n)), len(a.words))
+    ),
     "samia_zlib_n{1,2,3,4,5}": over(
         lambda a, n: share(len(a.common(n)), len(a.true_words)) * zlib_size(a.words)
     ),
     "samia_plus_zlib": over(
         lambda a: share(len(a.common()), len(a.true_words)) + zlib_size(a.words)
     ),
-    "samia_matched{,_precision}_n{1,2,3,4,5}": over(lambda a, kind, n: ROUGE[kind](a.cut(), n)),
+    "samia_matched{,_precision}_n{1,2,3,4,5}": over(
+        lambda a, kind, n: ROUGE[kind](a.cut(), n)
+    ),
     "samia_matched_zlib_n{1,2,3,4,5}": over(
         lambda a, n: ROUGE[""](a.cut(), n) * zlib_size(a.cut().words)
     ),
@@ -901,18 +1029,25 @@ TABLE: dict[str, Formula] = {
     "rouge_{1,2,3,4,5}{,_precision,_f1}": over(lambda a, n, kind: ROUGE[kind](a, n)),
     "rouge_l": over(lambda a: share(a.in_order(), len(a.true_words))),
     "rouge_l_precision": over(lambda a: share(a.in_order(), len(a.words))),
-    "rouge_l_f1": over(lambda a: share(2 * a.in_order(), len(a.words) + len(a.true_words))),
-    **{f"{name}{{,_max,_median,_min}}": summed_up(term) for name, term in SPANS.items()},
-    # He et al. 2025 (PETAL, USENIX Security); Lan et al. 2026; DE-COP: Duarte et al. 2024
-    # (arXiv:2402.09910), which of four passages is verbatim
+    "rouge_l_f1": over(
+        lambda a: share(2 * a.in_order(), len(a.words) + len(a.true_words))
+    ),
+    **{
+        f"{name}{{,_max,_median,_min}}": summed_up(term) for name, term in SPANS.items()
+    },
+    # He et al. 2025 (PETAL, USENIX Security); Lan et al. 2026; DE-COP: Duarte et al.
+    # 2024 (arXiv:2402.09910), which of four passages is verbatim
     "token_hits": over(lambda a: a.text == a.truth, "token"),
     "token_hits_less_expected": hits_less_expected,
     "probe_first_word": over(lambda a: a.leading() != [], "probe"),
-    "probe_leading": over(lambda a: share(len(a.leading()), len(a.true_words)), "probe"),
+    "probe_leading": over(
+        lambda a: share(len(a.leading()), len(a.true_words)), "probe"
+    ),
     "probe_leading_rarity": lambda t: rarity(t, AnsweredPrompt.leading),
     "probe_recall_rarity": lambda t: rarity(t, AnsweredPrompt.cut_common),
     "probe_rarity_difference": lambda t: (
-        rarity(t, AnsweredPrompt.leading) - rarity(t, AnsweredPrompt.leading, model="reference")
+        rarity(t, AnsweredPrompt.leading)
+        - rarity(t, AnsweredPrompt.leading, model="reference")
     ),
     "probe_rarity_loss": lambda t: rarity(t, AnsweredPrompt.leading) + t.average(),
     "probe_logprob": lambda t: mean(map(log, hit_rates(t))),
@@ -921,7 +1056,8 @@ TABLE: dict[str, Formula] = {
     "masked_hits": over(lambda a: a.truth in a.text, "cloze"),
     "decop": decop,
     "decop_{logprob,log_calibrated,calibrated,probability}": chosen_label,
-    # Yeom et al. 2018 (arXiv:1709.01604); Carlini et al. 2021 (arXiv:2012.07805), sections 4.2, 5.2
+    # Yeom et al. 2018 (arXiv:1709.01604); Carlini et al. 2021 (arXiv:2012.07805),
+    # sections 4.2, 5.2
     "loss": AuditedText.average,
     "perplexity": lambda t: -exp(-t.average()),
     "loss_zlib": lambda t: t.average() / zlib_size([t.target["target"]]),
@@ -932,56 +1068,67 @@ TABLE: dict[str, Formula] = {
     # Shi et al. 2024, section 4.2; Fu et al. 2024 (arXiv:2311.06062), equations 4 and 7
     "reference_token_difference": lambda t: difference(t, "reference"),
     "{self_prompt,candidate}_difference": difference,
-    # Min-K%, Shi et al. 2024 (arXiv:2310.16789), equation 1; Min-K%++, Zhang et al. 2025
-    # (arXiv:2404.02936); PDR, Liu et al. 2026 (arXiv:2601.06827); Gap-K%, Kwak and Kim 2026
-    # (arXiv:2601.19936)
+    # Min-K%, Shi et al. 2024 (arXiv:2310.16789), equation 1; Min-K%++, Zhang et al.
+    # 2025 (arXiv:2404.02936); PDR, Liu et al. 2026 (arXiv:2601.06827); Gap-K%, Kwak and
+    # Kim 2026 (arXiv:2601.19936)
     "min_k_{5,10,20,30,40,50,60}": lambda t, percent: lowest(percent, t()),
     "min_k_plus_plus_{5,10,20,30,40,50,60}": lambda t, k: lowest(k, standardised(t)),
     "pdr_loss": lambda t: mean(t() * decay(t())),
     "pdr_min_k_20": lambda t: lowest(20, t(), decay(t())),
     "pdr_min_k_plus_plus_20": lambda t: lowest(20, standardised(t), decay(t())),
     "gap_k_20{,_window_6}": lambda t, window: lowest(20, gaps(t, 6 if window else 3)),
-    # Ilić et al. 2026 (arXiv:2601.12104); Chen et al. 2026 (arXiv:2601.02751), algorithm 1; Tao and
-    # Shokri 2025 (arXiv:2510.05582); AECA, ICML 2026; Zhang et al. 2024 (arXiv:2409.14781)
+    # Ilić et al. 2026 (arXiv:2601.12104); Chen et al. 2026 (arXiv:2601.02751),
+    # algorithm 1; Tao and Shokri 2025 (arXiv:2510.05582); AECA, ICML 2026; Zhang et al.
+    # 2024 (arXiv:2409.14781)
     "ez_mia": ez_mia,
     "wbc": wbc,
     "informia": informia,
     "aeca": aeca,
     "dc_pdd": dc_pdd,
-    # PAC, Ye et al. 2024 (arXiv:2405.11930); Mattern et al. 2023 (arXiv:2305.18462); Mitchell et
-    # al. 2023 (arXiv:2301.11305); Gehrmann et al. 2019 (arXiv:1906.04043); Zhang and Wu 2024
+    # PAC, Ye et al. 2024 (arXiv:2405.11930); Mattern et al. 2023 (arXiv:2305.18462);
+    # Mitchell et al. 2023 (arXiv:2301.11305); Gehrmann et al. 2019 (arXiv:1906.04043);
+    # Zhang and Wu 2024
     "pac": lambda t: mean(map(polarized, t.each("swapped").values())) - polarized(t()),
     "neighbour_difference": lambda t: t.average() - mean(t.averages("neighbour")),
     "neighbour_ratio": lambda t: -t.average() / mean(t.averages("neighbour")),
     "detect_gpt": lambda t: (
-        (t.average() - mean(t.averages("perturbation"))) / stdev(t.averages("perturbation"))
+        (t.average() - mean(t.averages("perturbation")))
+        / stdev(t.averages("perturbation"))
     ),
     "rank": lambda t: -mean(t("rank")),
     "log_rank": lambda t: -mean(np.log(t("rank"))),
     "top_1_share": lambda t: mean(without_nan(t("rank")) == 1),
     "entropy": lambda t: mean(t("vocabulary_mean")),
-    "surprising_20": lambda t: lowest(20, t(), np.where(-t("vocabulary_mean") < 2, 1, nan)),
+    "surprising_20": lambda t: lowest(
+        20, t(), np.where(-t("vocabulary_mean") < 2, 1, nan)
+    ),
     # SPV-MIA, Fu et al. 2024 (arXiv:2311.06062), equations 5, 10 and 11
     "spv_{semantic,embedding,neighbour,released}": lambda t, kind: (
         peak(t, kind) - peak(t, kind, "self_prompt")
     ),
     "spv_{semantic,embedding,neighbour}_uncalibrated": peak,
-    # LiRA, Carlini et al. 2022 (arXiv:2112.03570), algorithm 1: phi among that of shadow models;
-    # RMIA, Zarifzadeh et al. 2024 (arXiv:2312.03262): p / p(x), its mean over shadow models
+    # LiRA, Carlini et al. 2022 (arXiv:2112.03570), algorithm 1: phi among that of
+    # shadow models; RMIA, Zarifzadeh et al. 2024 (arXiv:2312.03262): p / p(x), its mean
+    # over shadow models
     "lira_online": lambda t: density(t, "in") - density(t, "out"),
     "lira_online_fixed": lambda t: above(t, "out") ** 2 - above(t, "in") ** 2,
     "lira_offline": lambda t: above(t, "out") / pstdev(phi(shadows(t, "out"))),
     "lira_offline_fixed": lambda t: above(t, "out"),
     "rmia": lambda t: exp(t.average()) / mean(np.exp(shadows(t, "in", "out"))),
     "rmia_offline": lambda t: exp(t.average()) / mean(np.exp(shadows(t, "out"))),
-    # Hayes et al. 2025 (arXiv:2410.19482); Carlini et al. 2023 (arXiv:2202.07646), definition 3.1
+    # Hayes et al. 2025 (arXiv:2410.19482); Carlini et al. 2023 (arXiv:2202.07646),
+    # definition 3.1
     "extraction{,_top_k}": log_p,
-    "extraction{,_top_k}_n_{50,90,99}": lambda t, kept, percent: needed(log_p(t, kept), percent),
+    "extraction{,_top_k}_n_{50,90,99}": lambda t, kept, percent: needed(
+        log_p(t, kept), percent
+    ),
     "extraction_greedy": lambda t: 1 - np.sign(t.every("rank", "extraction").max() - 1),
     "extraction_run": lambda t: longest(t.every("rank")),
-    "extraction_best_50": lambda t: min(0.0, max(without_nan(runs(t.every(), 50).sum(axis=1)))),
-    # Xie et al. 2024 (arXiv:2406.15968); Wang et al. 2024 (arXiv:2409.03363), gamma = 0.5; Zawalski
-    # et al. 2025 (arXiv:2510.27055)
+    "extraction_best_50": lambda t: min(
+        0.0, max(without_nan(runs(t.every(), 50).sum(axis=1)))
+    ),
+    # Xie et al. 2024 (arXiv:2406.15968); Wang et al. 2024 (arXiv:2409.03363), gamma =
+    # 0.5; Zawalski et al. 2025 (arXiv:2510.27055)
     "recall_prefix": lambda t: t.average("nonmember_shots") / t.average(),
     "con_recall_prefix": lambda t: (
         (t.average("nonmember_shots") - 0.5 * t.average("member_shots")) / t.average()
@@ -989,8 +1136,11 @@ TABLE: dict[str, Formula] = {
     "codec": lambda t: t.average("nonmember_shots") < t.average(),
     "probe_loss": lambda t: t.average("probe"),
     "probe_min_k_20": lambda t: lowest(20, t(view="probe")),
-    "probe_centred": lambda t: mean(t(view="probe") - t("vocabulary_mean", view="probe")),
-    # CAMIA: Chang et al. 2024 (arXiv:2409.13745), signals of the series of log-probabilities
+    "probe_centred": lambda t: mean(
+        t(view="probe") - t("vocabulary_mean", view="probe")
+    ),
+    # CAMIA: Chang et al. 2024 (arXiv:2409.13745), signals of the series of
+    # log-probabilities
     "loss_entropy": lambda t: irregularity(t()[:200]),
     "loss_complexity_{3,4,5}": lambda t, bins: -complexity(t()[:200], bins),
     "losses_below_{1,2,3}": lambda t, limit: mean(-t() <= limit),
@@ -1045,15 +1195,20 @@ def lot(name: str, seed: int | None) -> float:
     """Draw a number in [0, 1) for a name; 0 without a seed."""
     if seed is None:
         return 0
-    digest = blake2b(f"{seed}:{name}".encode(), digest_size=8, person=b"mia-ties").digest()
+    digest = blake2b(
+        f"{seed}:{name}".encode(), digest_size=8, person=b"mia-ties"
+    ).digest()
     return (int.from_bytes(digest, "big") >> 11) / 2**53
 
 
-def p_value(own: Numbers, nulls: Iterable[tuple[Numbers, float]], weight: float = 1) -> float:
+def p_value(
+    own: Numbers, nulls: Iterable[tuple[Numbers, float]], weight: float = 1
+) -> float:
     """Conformal p-value among nulls and their weights: Vovk, Gammerman and Shafer 2005, 2.2.
 
-    Sums have 9 digits. Weights are 1 / size where nulls share groups: Lee, Barber and Willett
-    (arXiv:2306.06342); or odds of being audited: Tibshirani et al. 2019 (arXiv:1904.06019), eq. 7.
+    Sums have 9 digits. Weights are 1 / size where nulls share groups: Lee, Barber and
+    Willett (arXiv:2306.06342); or odds of being audited: Tibshirani et al. 2019
+    (arXiv:1904.06019), eq. 7.
     """
     pairs = [*nulls]
     above = fsum(null_weight for null, null_weight in pairs if null >= own)
@@ -1081,8 +1236,8 @@ def q_values_of_weighted(
 ) -> list[float]:
     """Lowest level at which each test is listed: Jin and Candes 2023 (arXiv:2307.09291).
 
-    Algorithm 1, pruned by one draw; nulls weigh ``total``. ``n_tests`` counts those without a
-    p-value, too.
+    Algorithm 1, pruned by one draw; nulls weigh ``total``. ``n_tests`` counts those
+    without a p-value, too.
     """
     # Of each test the p-values of the others, were it one more null, in order.
     p_values_of_others = list[list[float]]()
@@ -1096,7 +1251,9 @@ def q_values_of_weighted(
         p_values_of_others.append(sorted(p_values))
     q_of_test = [1.0] * len(tests)
     for level in sorted({q, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5}, reverse=True):
-        sizes = list[float]()  # of the list that each test would be on, if pruned so far
+        sizes = list[
+            float
+        ]()  # of the list that each test would be on, if pruned so far
         for test, p_values in zip(tests, p_values_of_others, strict=True):
             size = 0
             for rank, p in enumerate(p_values, 1):
@@ -1105,7 +1262,9 @@ def q_values_of_weighted(
             is_listed = test.p_value <= level * size / n_tests + 1e-12
             sizes.append(draw * size if is_listed else inf)
         n_listed = max(
-            n for n in range(len(sizes) + 1) if sum(drawn_size <= n for drawn_size in sizes) >= n
+            n
+            for n in range(len(sizes) + 1)
+            if sum(drawn_size <= n for drawn_size in sizes) >= n
         )
         for place, drawn_size in enumerate(sizes):
             if drawn_size <= n_listed and (level >= q or q_of_test[place] <= q):
@@ -1141,7 +1300,9 @@ def windows(run: RunFiles, *, grouped: bool = True) -> list[dict[str, list[str]]
         texts_of_sides.append(texts_of_group)
     n = run.settings["windows_per_group"] if grouped else 1
     if not n:
-        n = tenth_smallest(len(texts) for side in texts_of_sides for texts in side.values())
+        n = tenth_smallest(
+            len(texts) for side in texts_of_sides for texts in side.values()
+        )
     draws = np.random.default_rng(run.settings["seed"]).random(n).tolist()
     windows_of_sides = list[dict[str, list[str]]]()
     for side in texts_of_sides:
@@ -1198,7 +1359,9 @@ def fitted_odds(x: Numbers, label: Numbers, asked: Numbers) -> Numbers:
     while True:
         p = 1 / (1 + np.exp(-x @ beta))
         gradient = x.T @ (p - label) + penalty * beta
-        if max(abs(gradient).max() / len(x), decrease) <= 1e-4:  # where scikit-learn ends, too
+        if (
+            max(abs(gradient).max() / len(x), decrease) <= 1e-4
+        ):  # where scikit-learn ends, too
             return np.exp(asked @ beta)
         hessian = (x.T * (p * (1 - p))) @ x + np.diag(penalty)
         step = np.linalg.solve(hessian, gradient)
@@ -1209,7 +1372,8 @@ def fitted_odds(x: Numbers, label: Numbers, asked: Numbers) -> Numbers:
 def odds(run: RunFiles, *, grouped: bool) -> list[Scored]:
     """Odds of asked texts, or groups, and of nulls, of being audited by what is known without it.
 
-    From normal scores of blind classifiers' ranks, of a group their means, in 5 folds of clusters.
+    From normal scores of blind classifiers' ranks, of a group their means, in 5 folds
+    of clusters.
     """
     ranks_of_text = {row["target_id"]: row for row in run.read("blind")}
     scores_of_unit = defaultdict[tuple[str, bool, str], list[Any]](list)
@@ -1272,11 +1436,16 @@ def conformal(run: RunFiles, attack: str, row: Row) -> Row:
             ]
         sizes = Counter(texts[null]["cluster"] for null in compared_with)
         null_weights = {
-            null: null_weights[null] / sizes[texts[null]["cluster"]] for null in compared_with
+            null: null_weights[null] / sizes[texts[null]["cluster"]]
+            for null in compared_with
         }
-    seed = settings["seed"] if settings["ties"] == "random" and not is_weighted else None
+    seed = (
+        settings["seed"] if settings["ties"] == "random" and not is_weighted else None
+    )
     own_lot = lot(f"{row['level']} {row['key']}" if grouped else name, seed)
-    pairs = [((nulls[null], lot(null, seed)), null_weights[null]) for null in compared_with]
+    pairs = [
+        ((nulls[null], lot(null, seed)), null_weights[null]) for null in compared_with
+    ]
     p = p_value((asked[name], own_lot), pairs, own_weights[name])
     result: Row = {"score": asked[name], "p_value": p}
     if row["adjustment"] == "wcs":
@@ -1296,7 +1465,9 @@ def weighted_q_value(
     names = [other["key"] for other in row["family"]]
     tested = [other for other in row["family"] if other["p_value"] is not None]
     tests = [
-        WeightedTest(other["score"], other["p_value"], own_weights[name_of(other, asked)])
+        WeightedTest(
+            other["score"], other["p_value"], own_weights[name_of(other, asked)]
+        )
         for other in tested
     ]
     texts = [text["target_id"] for text in run.texts()]
@@ -1327,7 +1498,8 @@ def author_of_clusters(run: RunFiles) -> dict[str, str]:
     clusters_of_name = defaultdict[str, set[str]](set)
     names_of_cluster = defaultdict[str, set[str]](set)
     author_of_text = {
-        row["target_id"]: row["author"] or "" for row in run.read("scores", "target_id", "author")
+        row["target_id"]: row["author"] or ""
+        for row in run.read("scores", "target_id", "author")
     }
     for text in run.texts():
         if text["role"] in ("target", "non_member", "calibration"):
@@ -1341,7 +1513,9 @@ def author_of_clusters(run: RunFiles) -> dict[str, str]:
             cluster = waiting.pop()
             author[cluster] = first
             for name in names_of_cluster[cluster]:
-                waiting += [other for other in clusters_of_name[name] if other not in author]
+                waiting += [
+                    other for other in clusters_of_name[name] if other not in author
+                ]
     return author
 
 
@@ -1363,7 +1537,9 @@ def authors(run: RunFiles, attack: str) -> list[Scored]:
         for name in sorted(shelf):
             books = shelf[name]
             if len(books) >= n:
-                drawn_books = [books[place] for place in spread_places(len(books), draws)]
+                drawn_books = [
+                    books[place] for place in spread_places(len(books), draws)
+                ]
                 of_books = [scores[text] for book in drawn_books for text in book]
                 values[name] = summarise(run, of_books, missing)
         sides.append(values)
@@ -1373,8 +1549,9 @@ def authors(run: RunFiles, attack: str) -> list[Scored]:
 def collection(run: RunFiles, attack: str, row: Row) -> Row:
     """Mean rank of asked groups, and the share of ways to name them with as high a sum of ranks.
 
-    Pitman 1937; where there are too many ways they are drawn: Phipson and Smyth 2010; or drawn
-    with the product of odds: Berrett et al. 2020, after Chen, Dempster and Liu 1994.
+    Pitman 1937; where there are too many ways they are drawn: Phipson and Smyth 2010;
+    or drawn with the product of odds: Berrett et al. 2020, after Chen, Dempster and Liu
+    1994.
     """
     if row["method"].startswith("authors_"):
         asked, nulls = authors(run, attack)
@@ -1388,7 +1565,9 @@ def collection(run: RunFiles, attack: str, row: Row) -> Row:
         sums = [sum(chosen) for chosen in combinations(ranks.tolist(), n)]
     elif "odds" in row["method"]:
         own_odds, null_odds = odds(run, grouped=True)
-        values = [own_odds[name] for name in asked] + [null_odds[name] for name in nulls]
+        values = [own_odds[name] for name in asked] + [
+            null_odds[name] for name in nulls
+        ]
         sums = [observed, *sums_by_odds(ranks, np.log(values), n, n_drawn, rng)]
     else:
         sums = [observed]
@@ -1402,7 +1581,9 @@ def sums_by_odds(
 ) -> Numbers:
     """Draw sums of n ranks; a choice is as likely as the product of its odds."""
     size = len(ranks)
-    ways = np.full((size + 1, n + 1), -inf)  # log sum of products of k of those from i on
+    ways = np.full(
+        (size + 1, n + 1), -inf
+    )  # log sum of products of k of those from i on
     ways[:, 0] = 0
     for i in reversed(range(size)):
         ways[i, 1:] = np.logaddexp(ways[i + 1, 1:], log_odds[i] + ways[i + 1, :-1])
@@ -1434,17 +1615,24 @@ def rounds(run: RunFiles) -> RoundsPlan:
     harmonic = sum(1 / k for k in range(1, top + 1))
     e_values = [(n_null + 1) / rank / harmonic for rank in range(1, top + 1)]
     n_kept = [max(min(n_null, top), n_null >> number) for number in range(len(ends))]
-    early = 2 / q / e_values[0]  # it accepts the first rank where half of all are listed
+    early = (
+        2 / q / e_values[0]
+    )  # it accepts the first rank where half of all are listed
     n_early = min(int(0.5 / early), len(ends) - 1)
-    shares = [0.0] * (len(ends) - 1 - n_early) + [early] * n_early + [1 - early * n_early]
+    shares = (
+        [0.0] * (len(ends) - 1 - n_early) + [early] * n_early + [1 - early * n_early]
+    )
     order = np.random.default_rng(run.settings["seed"]).permutation(n_windows).tolist()
-    return RoundsPlan(ends, n_kept, shares, e_values + [0.0] * (n_null + 1 - top), order)
+    return RoundsPlan(
+        ends, n_kept, shares, e_values + [0.0] * (n_null + 1 - top), order
+    )
 
 
 def in_rounds(run: RunFiles, attack: str, row: Row) -> Row:
     """Sum, over rounds, shares times the e-value of a group's rank among nulls still asked.
 
-    Conformal e-values: Bashari et al. 2023 (arXiv:2302.07294); halving: Karnin et al. 2013.
+    Conformal e-values: Bashari et al. 2023 (arXiv:2302.07294); halving: Karnin et al.
+    2013.
     """
     plan, (asked, nulls) = rounds(run), windows(run)
     e_values = dict.fromkeys([text["cluster"] for text in run.compared()[0]], 0.0)
@@ -1456,7 +1644,9 @@ def in_rounds(run: RunFiles, attack: str, row: Row) -> Row:
         return {name for name, level in pairs if round(level, 12) <= run.settings["q"]}
 
     for number, end in enumerate(plan.ends):
-        own_scores, null_scores = units(run, attack, grouped=True, numbers=(*plan.order[:end],))
+        own_scores, null_scores = units(
+            run, attack, grouped=True, numbers=(*plan.order[:end],)
+        )
         nulls_left = sorted(nulls_left, key=lambda null: -null_scores[null])
         n_next = [*plan.n_kept, 0][number + 1]
         most_to_come = plan.e_value_of_rank[0] * sum(plan.shares[number + 1 :])
@@ -1467,7 +1657,8 @@ def in_rounds(run: RunFiles, attack: str, row: Row) -> Row:
                 undecided.remove(name)
         nulls_left = nulls_left[:n_next]
         undecided &= accepted(
-            value + (most_to_come if name in undecided else 0) for name, value in e_values.items()
+            value + (most_to_come if name in undecided else 0)
+            for name, value in e_values.items()
         )  # others are out of reach
         undecided -= accepted(e_values.values())
     e_value = e_values[name_of(row, e_values)]
@@ -1476,14 +1667,21 @@ def in_rounds(run: RunFiles, attack: str, row: Row) -> Row:
 
 def canaries(run: RunFiles, attack: str, row: Row) -> Row:
     """Rank published texts among their controls, and all by aligned ranks: Hodges, Lehmann 1962."""
-    sets = defaultdict[str, list[float | None]](list)  # of each the published text is first
+    sets = defaultdict[str, list[float | None]](
+        list
+    )  # of each the published text is first
     for text in sorted(run.texts(), key=lambda text: text["member"] is False):
         if text["role"] == "canary":
             sets[text["cluster"]].append(run.scores(attack)[text["target_id"]])
     if row["level"] == "group":
         scores = sets[f"group {row['key']}"]
-        own, *controls = [inf if value is None else float(f"{value:.12g}") for value in scores]
-        return {"score": own, "p_value": p_value(own, [(control, 1) for control in controls])}
+        own, *controls = [
+            inf if value is None else float(f"{value:.12g}") for value in scores
+        ]
+        return {
+            "score": own,
+            "p_value": p_value(own, [(control, 1) for control in controls]),
+        }
     return {"p_value": aligned_p_value(sets.values())}
 
 
@@ -1493,7 +1691,9 @@ def aligned_p_value(sets: Iterable[list[float | None]]) -> float:
     for scores in sets:
         middle = mean([value for value in scores if value is not None] or [0.0])
         for number, value in enumerate(scores):
-            missing = -inf if number == 0 else inf  # of the published text, and of its controls
+            missing = (
+                -inf if number == 0 else inf
+            )  # of the published text, and of its controls
             deviations.append(missing if value is None else round(value - middle, 9))
         sizes.append(len(scores))
     ranks = iter(rankdata(deviations).tolist())
@@ -1525,7 +1725,9 @@ def verdict(run: RunFiles, attack: str, row: Row) -> Row:
         result = conformal(run, attack, row)
     if row["adjustment"] in ("bh", "by", "e-bh"):
         q = q_values([other["p_value"] for other in row["family"]], row["adjustment"])
-        result["q_value"] = q[[other["key"] for other in row["family"]].index(row["key"])]
+        result["q_value"] = q[
+            [other["key"] for other in row["family"]].index(row["key"])
+        ]
     return result
 
 
@@ -1565,23 +1767,37 @@ def root(run: RunFiles) -> str:
     return sha256(lines.encode()).hexdigest()
 
 
-def claims(run: RunFiles, attack: str) -> Iterable[tuple[Callable[..., Row], list[Row]]]:
+def claims(
+    run: RunFiles, attack: str
+) -> Iterable[tuple[Callable[..., Row], list[Row]]]:
     """List what a run says of an attack, by kind: scores, tests with a p-value, AUC and TPR."""
     if attack.removesuffix("_v1") in SCORES:
         texts = [row["target_id"] for row in run.texts() if row["role"] != "yardstick"]
         scores = run.scores(attack)
-        yield score, [{"level": "text", "key": text, "score": scores[text]} for text in texts]
+        yield (
+            score,
+            [{"level": "text", "key": text, "score": scores[text]} for text in texts],
+        )
     families = defaultdict[Any, list[Row]](list)
     for row in run.read("verdicts", attack=attack):
         if row["estimate"] is None:
             level = row["level"].replace("document", "group")
             families[row["versus"], level].append(row)
     for rows in families.values():
-        yield verdict, [row | {"family": rows} for row in rows if row["p_value"] is not None]
+        yield (
+            verdict,
+            [row | {"family": rows} for row in rows if row["p_value"] is not None],
+        )
     for metric in ("roc_auc", "tpr_at_fpr"):
         rows = run.read("metrics", attack=attack, slice="all", metric=metric)
-        labelled = [row | {"level": metric, "key": row["fpr"] or "labelled texts"} for row in rows]
-        yield figure, [row for row in labelled if None not in (row["value"], row["n_members"])]
+        labelled = [
+            row | {"level": metric, "key": row["fpr"] or "labelled texts"}
+            for row in rows
+        ]
+        yield (
+            figure,
+            [row for row in labelled if None not in (row["value"], row["n_members"])],
+        )
 
 
 Claim = tuple[str, Callable[..., Row], Row]
@@ -1591,7 +1807,11 @@ Claim = tuple[str, Callable[..., Row], Row]
 def draw_claims(run: RunFiles, n: int, dice: random.Random) -> list[Claim]:
     """Draw rows: attacks and kinds take turns, in an order that the seed decides."""
     names = [*run.asked["attacks"], "dataset_inference_v1"]
-    kinds = [(name, recompute, rows) for name in names for recompute, rows in claims(run, name)]
+    kinds = [
+        (name, recompute, rows)
+        for name in names
+        for recompute, rows in claims(run, name)
+    ]
     queues = list[list[Claim]]()
     for name, recompute, rows in dice.sample(kinds, len(kinds)):
         drawn = dice.sample(rows, min(n, len(rows)))
@@ -1607,7 +1827,9 @@ def compare(folder: Path | str, n: int, seed: int = 0) -> tuple[list[str], bool]
     lines = list[str]()
     for name in attacks:
         if name.removesuffix("_v1") not in SCORES:
-            lines.append(f"not recomputed: {name} ({WHY_NOT.get(name, WHY_NOT['own'])})")
+            lines.append(
+                f"not recomputed: {name} ({WHY_NOT.get(name, WHY_NOT['own'])})"
+            )
     if any("petal" in name for name in attacks):
         lines.append(f"not recomputed: {WHY_NOT['similarity']}")
     lines.append(f"not recomputed: {WHY_NOT['others']}")
@@ -1625,7 +1847,9 @@ def compare(folder: Path | str, n: int, seed: int = 0) -> tuple[list[str], bool]
         differences.append(max(distances.values()))
         for name, far in distances.items():
             if far > _SAME:
-                lines.append(f"{what}: {name} is {row[name]} in the run, {values[name]} here")
+                lines.append(
+                    f"{what}: {name} is {row[name]} in the run, {values[name]} here"
+                )
     equal = [far for far in differences if far <= _SAME]
     is_sealed = root(run) == run.manifest["custody"]["root"]
     largest = f"largest relative difference {max(equal, default=0):.1g}"

@@ -70,9 +70,9 @@ SENDS = "says where texts and keys are sent"
 class Part(BaseModel):
     """Some of the settings: frozen, and nothing unknown among them.
 
-    ``topic`` heads them in the help, ``table`` is their table in TOML and their keyword in Python,
-    None at the top level. Where they belong to one ``engine``, ``key`` is the one that this engine
-    cannot do without.
+    ``topic`` heads them in the help, ``table`` is their table in TOML and their keyword
+    in Python, None at the top level. Where they belong to one ``engine``, ``key`` is
+    the one that this engine cannot do without.
     """
 
     topic: ClassVar[str]
@@ -82,7 +82,9 @@ class Part(BaseModel):
 
     @classmethod
     def marked(cls, mark: Mark) -> tuple[str, ...]:
-        return tuple(name for name, field in cls.model_fields.items() if mark in field.metadata)
+        return tuple(
+            name for name, field in cls.model_fields.items() if mark in field.metadata
+        )
 
     model_config = ConfigDict(
         frozen=True,
@@ -98,14 +100,14 @@ class Part(BaseModel):
             setattr(cls, name, value)
 
     @classmethod
-    def __pydantic_init_subclass__(cls, **_: Any) -> None:  # noqa: ANN401 - of pydantic
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
         """Take the line breaks of the source out of descriptions; the help breaks its own lines."""
         for field in cls.model_fields.values():
             said = " ".join((field.description or "").split())
             field.description = said.replace(" [default", "  [default")
 
 
-def names(value: Any) -> Any:  # noqa: ANN401 - it is validated later
+def names(value: Any) -> Any:
     """Accept ``"a,b"`` as well as a list."""
     if isinstance(value, str):
         return tuple(name.strip() for name in value.split(",") if name.strip())
@@ -119,7 +121,9 @@ def attack_names(value: object) -> object:
     several = names([value] if isinstance(value, Attack) else value)
     if not isinstance(several, list | tuple):
         return several
-    return [register(each).name if isinstance(each, Attack) else each for each in several]
+    return [
+        register(each).name if isinstance(each, Attack) else each for each in several
+    ]
 
 
 def folder_or_url(value: Path | str | None) -> Path | str | None:
@@ -135,7 +139,8 @@ def one_address(value: object) -> object:
     given = [value] if isinstance(value, str) else value
     if not isinstance(given, list | tuple) or len(given) != 1 or "," in str(given[0]):
         raise ValueError(
-            "give one address; to ask several servers, put a load balancer in front of them"
+            "give one address; to ask several servers, put a load balancer in front of"
+            " them"
         )
     return given[0]
 
@@ -173,7 +178,10 @@ def engine_names() -> list[str]:
     from mia_batch.evidence.engines.registry import engine_types
 
     asked = {"samples", "logprobs"}
-    return ["auto", *(name for name, kind in engine_types().items() if kind.kinds & asked)]
+    return [
+        "auto",
+        *(name for name, kind in engine_types().items() if kind.kinds & asked),
+    ]
 
 
 def arguments(value: object) -> object:
@@ -196,11 +204,13 @@ class EndpointSettings(
 ):
     """How an endpoint is reached and asked."""
 
-    base_url: Annotated[Text | None, BeforeValidator(one_address), Mark.USUAL, UserOnly(SENDS)] = (
-        None
-    )
+    base_url: Annotated[
+        Text | None, BeforeValidator(one_address), Mark.USUAL, UserOnly(SENDS)
+    ] = None
     """Address of an OpenAI-compatible endpoint, such as http://host:8000/v1."""
-    api_key_env: Annotated[Text, UserOnly("names a secret of your environment")] = "OPENAI_API_KEY"
+    api_key_env: Annotated[Text, UserOnly("names a secret of your environment")] = (
+        "OPENAI_API_KEY"
+    )
     """Environment variable with the endpoint's key."""
     chat: bool = False
     """Ask the endpoint's chat completions, for chat-only models."""
@@ -223,7 +233,9 @@ class EndpointSettings(
     """Money per million prompt tokens."""
     price_out: float | None = Field(default=None, ge=0)
     """Money per million output tokens."""
-    currency: Annotated[str, StringConstraints(strip_whitespace=True, pattern=r"^\S{1,8}$")] = "USD"
+    currency: Annotated[
+        str, StringConstraints(strip_whitespace=True, pattern=r"^\S{1,8}$")
+    ] = "USD"
     """Currency of the prices, as money is printed."""
     max_cost: float | None = Field(default=None, gt=0)
     """Stop before this much money is spent; needs both prices."""
@@ -267,7 +279,9 @@ def whole_number(value: object) -> object:
 
 
 def _number_or_auto(value: object) -> object:
-    if value in (None, "auto") or (str(value).isdecimal() and 1 <= int(str(value)) <= 100_000):
+    if value in (None, "auto") or (
+        str(value).isdecimal() and 1 <= int(str(value)) <= 100_000
+    ):
         return value
     raise ValueError(f"give a number from 1 to 100000, or auto, not {value!r}")
 
@@ -275,9 +289,9 @@ def _number_or_auto(value: object) -> object:
 class ClusterSettings(Part, topic="Many GPUs and machines", table="cluster"):
     """How many engines or processes work on a run, and where; none of it is stored with the run."""
 
-    workers: Annotated[int | Literal["auto"] | None, BeforeValidator(_number_or_auto)] = Field(
-        default=None, exclude=True
-    )
+    workers: Annotated[
+        int | Literal["auto"] | None, BeforeValidator(_number_or_auto)
+    ] = Field(default=None, exclude=True)
     """Engines at work, or models tuned at once, each with tensor_parallel_size GPUs, or cores
     without GPUs; auto: as many as fit. Needs Ray. [default: one, without Ray]"""
     ray: Annotated[Text | None, UserOnly("says which machines run the work")] = Field(
@@ -285,7 +299,9 @@ class ClusterSettings(Part, topic="Many GPUs and machines", table="cluster"):
     )
     """Address of a Ray cluster, or auto for the one that runs here. [default: with workers, Ray on
     this machine alone]"""
-    shard: Annotated[str | None, AfterValidator(shard_name)] = Field(default=None, exclude=True)
+    shard: Annotated[str | None, AfterValidator(shard_name)] = Field(
+        default=None, exclude=True
+    )
     """I/N: work on every N-th block only, as one of N processes that share the run folder; the
     command without it merges and scores."""
 
@@ -349,7 +365,9 @@ class MainSettings(Part, topic="What everybody needs"):
         UserOnly(SENDS, addresses=True),
     ] = None
     """Run folder, here or in an object store (s3://bucket/run). [default: runs/INPUT-MODEL]"""
-    config: Annotated[Text | None, Mark.PATH, Mark.USUAL, UserOnly("names this file")] = None
+    config: Annotated[
+        Text | None, Mark.PATH, Mark.USUAL, UserOnly("names this file")
+    ] = None
     """TOML file of settings. [default: mia-batch.toml in the working directory, if there, and what
     that leaves open from your own, ~/.config/mia-batch/mia-batch.toml]"""
     plan: Annotated[Text | None, Mark.PATH, UserOnly("says what is audited")] = None
@@ -360,12 +378,16 @@ class MainSettings(Part, topic="What everybody needs"):
     point, or the first two. [default: what the attacks need; without attacks one pass of
     log-probabilities where the model runs here, else samples]"""
     preset: Annotated[
-        Literal["default", "matched", "samia", "min-k", "spv"], Mark.EVIDENCE, Mark.USUAL
+        Literal["default", "matched", "samia", "min-k", "spv"],
+        Mark.EVIDENCE,
+        Mark.USUAL,
     ] = "default"
     """default: one pass of log-probabilities, or next tokens or words of an endpoint; matched:
     length-matched continuations; samia, min-k, spv: the whole procedures of the SaMIA, Min-K% and
     SPV-MIA papers."""
-    attacks: Annotated[tuple[str, ...] | None, BeforeValidator(attack_names), Mark.USUAL] = None
+    attacks: Annotated[
+        tuple[str, ...] | None, BeforeValidator(attack_names), Mark.USUAL
+    ] = None
     """Attacks, separated by commas: by name, family (min-k++) or as papers call them; `mia-batch
     attacks` lists them. [default: the preset's]"""
     attacks_from: Annotated[Text | None, Mark.PATH, UserOnly("runs code")] = None
@@ -385,17 +407,22 @@ class TextSettings(Part, topic="Texts", table="texts"):
     """Files and rows that cannot be read: refuse the first, or list them with their reasons in the
     table set_aside and go on with the others."""
     word_rule: Annotated[
-        Literal["whitespace", "space", "rouge", "unicode", "script", "folded"], Mark.EVIDENCE
+        Literal["whitespace", "space", "rouge", "unicode", "script", "folded"],
+        Mark.EVIDENCE,
     ] = "folded"
     """How text is split into words; script: at white space, and character by character or so where
     a script has none between words; folded: so, too, and quotes, dashes, ligatures, the long s and
     accents count as the same however they are written. [default: folded; samia preset: space]"""
-    window_words: Annotated[int | None, Mark.EVIDENCE, Mark.USUAL] = Field(default=None, ge=2)
+    window_words: Annotated[int | None, Mark.EVIDENCE, Mark.USUAL] = Field(
+        default=None, ge=2
+    )
     """Cut documents into windows of this many words. [default: 128 for books, else a document is
     one target]"""
     window_characters: Annotated[int | None, Mark.EVIDENCE] = Field(default=None, ge=2)
     """Cut documents into windows of at most this many characters instead."""
-    max_windows_per_document: Annotated[int | None, Mark.USUAL] = Field(default=None, ge=1)
+    max_windows_per_document: Annotated[int | None, Mark.USUAL] = Field(
+        default=None, ge=1
+    )
     """Ask about this many windows of a document at most, evenly spread; a larger number later adds
     to them. [default: all]"""
     stride: Annotated[int | None, Mark.EVIDENCE] = Field(default=None, ge=1)
@@ -416,12 +443,14 @@ class EngineSettings(Part, topic="Engine", table="engine"):
     transformers, whichever runs and is faster at what is asked."""
     revision: Text | None = None
     """Hub revision of the model."""
-    dtype: Annotated[Literal["auto", "float32", "float16", "bfloat16"], Mark.EVIDENCE] = "auto"
+    dtype: Annotated[
+        Literal["auto", "float32", "float16", "bfloat16"], Mark.EVIDENCE
+    ] = "auto"
     """auto: float32 on a CPU; on a GPU the engine's choice for the checkpoint."""
     tensor_parallel_size: Annotated[int, Mark.EVIDENCE] = Field(default=1, ge=1)
     """GPUs that share one copy of the model."""
-    engine_arg: Annotated[dict[str, Any], BeforeValidator(arguments), Mark.EVIDENCE] = Field(
-        default_factory=dict
+    engine_arg: Annotated[dict[str, Any], BeforeValidator(arguments), Mark.EVIDENCE] = (
+        Field(default_factory=dict)
     )
     """KEY=VALUE for the engine itself, such as max_model_len=2048; repeatable."""
     logits_memory: int | None = Field(default=None, ge=1)
@@ -601,7 +630,9 @@ class VerdictSettings(Part, topic="Reference sets and answers", table="verdict")
     be (e-BH), instead of about all: saves tokens. Needs --level group."""
     ties: Literal["conservative", "random"] = "conservative"
     """Equal scores count against the target, or are ordered at random."""
-    length_edges: Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(names)] = ()
+    length_edges: Annotated[
+        tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(names)
+    ] = ()
     """Words at which a new bucket begins, separated by commas: targets are compared with
     non-members of their own bucket."""
     fpr: float = Field(default=0.05, gt=0, lt=1)
@@ -610,7 +641,12 @@ class VerdictSettings(Part, topic="Reference sets and answers", table="verdict")
 
 RESOURCES = frozenset(
     {
-        *("batch_size", "cpu_offload_gb", "gpu_memory_utilization", "kv_cache_memory_bytes"),
+        *(
+            "batch_size",
+            "cpu_offload_gb",
+            "gpu_memory_utilization",
+            "kv_cache_memory_bytes",
+        ),
         *("max_num_batched_tokens", "max_num_seqs", "swap_space"),
     }
 )
@@ -624,7 +660,8 @@ _ONE_PROCESS = {
     "replay": "a recording is read by one process",
 }
 _HOW_KNOWN = (
-    ": say how it is known that these texts are not in the training data, such as 'written in 2026'"
+    ": say how it is known that these texts are not in the training data, such as"
+    " 'written in 2026'"
 )
 _NEEDED = (  # a setting, those of which it needs one, and what for
     ("max_cost", ("price_in",), ""),
@@ -641,7 +678,12 @@ _FOLLOWING = (  # a setting, a value of it, and the default that another has the
     ("preset", "samia", "word_rule", "space"),
     ("preset", "min-k", "evidence", "logprobs"),
     ("preset", "spv", "evidence", "logprobs"),
-    ("preset", "spv", "top_k", 0),  # generations are to be the target's own distribution
+    (
+        "preset",
+        "spv",
+        "top_k",
+        0,
+    ),  # generations are to be the target's own distribution
     ("noise_scale", "absolute", "noise", 0.05),  # of the SPV-MIA paper
     *(("temperature", zero, "samples", 1) for zero in (0, "0", "0.0")),
 )
@@ -664,8 +706,8 @@ class Settings(
 ):
     """Everything that decides what a run does; frozen, validated as a whole.
 
-    Attributes are described by the fields of the parts; ``mia-batch --help`` prints the same
-    sentences.
+    Attributes are described by the fields of the parts; ``mia-batch --help`` prints the
+    same sentences.
     """
 
     @model_validator(mode="before")
@@ -694,7 +736,9 @@ class Settings(
         if Mark.PATH in field.metadata and isinstance(value, os.PathLike):
             return os.fspath(value)
         if Mark.PATH in field.metadata and info.field_name != "out" and is_url(value):
-            raise ValueError("only a run may be in an object store; copy this to a disk first")
+            raise ValueError(
+                "only a run may be in an object store; copy this to a disk first"
+            )
         if isinstance(value, bool) and field.annotation is not bool:
             raise ValueError("it must not be true or false")
         return value
@@ -720,13 +764,18 @@ class Settings(
             raise ValueError("name at least one attack; `mia-batch attacks` lists them")
         stays, known = info.context and info.context["unknown attacks"], names()
         several = [value] if isinstance(value, str) else value
-        full = (meant(each, known) or ((each,) if stays else resolve(each)) for each in several)
+        full = (
+            meant(each, known) or ((each,) if stays else resolve(each))
+            for each in several
+        )
         found = tuple(dict.fromkeys(name for names in full for name in names))
         return found[0] if isinstance(value, str) else found
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        for fault in chain(self._engine_faults(), self._text_faults(), self._other_faults()):
+        for fault in chain(
+            self._engine_faults(), self._text_faults(), self._other_faults()
+        ):
             raise ValueError(fault)
         return self
 
@@ -740,7 +789,9 @@ class Settings(
                 yield f"{name}= belongs to engine {engine!r}; leave one of the two out"
             if asked and not given:
                 yield f"engine {engine!r} needs {name}="
-        for part in (part for part in PARTS if part.engine_of not in (None, self.engine)):
+        for part in (
+            part for part in PARTS if part.engine_of not in (None, self.engine)
+        ):
             for name, field in part.model_fields.items():
                 if getattr(self, name) != field.default:
                     yield f"{name}= belongs to engine {part.engine_of!r}; leave it out"
@@ -752,7 +803,9 @@ class Settings(
         if self.preset == "samia" and self.word_rule != "space":
             yield f"word_rule= is {self.word_rule!r}, but preset 'samia' needs 'space'"
         if length is not None and self.preset != "samia":
-            yield "text_length= belongs to preset 'samia'; leave it out or set the preset"
+            yield (
+                "text_length= belongs to preset 'samia'; leave it out or set the preset"
+            )
         if length is not None and self.window_words not in (None, length):
             both = f"window_words= ({self.window_words}) and text_length= ({length})"
             yield f"{both} must be equal where both are given"
@@ -764,9 +817,15 @@ class Settings(
         from mia_batch.prompts import SAMPLES_PER_TARGET
 
         for name, needed, why in _NEEDED:
-            absent = all(any(getattr(self, each) is no for no in (None, False)) for each in needed)
+            absent = all(
+                any(getattr(self, each) is no for no in (None, False))
+                for each in needed
+            )
             if getattr(self, name) is not None and absent:  # a price of 0 is a price
-                yield f"{name}= needs {' or '.join(f'{each}=' for each in needed)} as well{why}"
+                yield (
+                    f"{name}= needs {' or '.join(f'{each}=' for each in needed)} as"
+                    f" well{why}"
+                )
         if self.known_corpus is not None and self.known_index is not None:
             yield "known_corpus= and known_index= are two; leave out one of them"
         n, out = self.continuations, str(self.folder)
@@ -781,13 +840,17 @@ class Settings(
         for name, path in (("input", self.input), ("model", self.model)):
             if os.path.realpath(out) == os.path.realpath(path):
                 yield f"out= is the {name} itself, {out!r}; choose another"
-        if self.primary is not None and self.primary not in (self.attacks or (self.primary,)):
+        if self.primary is not None and self.primary not in (
+            self.attacks or (self.primary,)
+        ):
             yield f"primary= is {self.primary!r}, which attacks= does not name"
         for name, value in _ROUNDS.items():
             if self.stop_when_decided and (found := getattr(self, name)) != value:
                 yield f"stop_when_decided= needs {name}= {value!r}, not {found!r}"
         if list(self.length_edges) != sorted(set(self.length_edges)):
-            yield f"length_edges= is {self.length_edges}: each must exceed the one before"
+            yield (
+                f"length_edges= is {self.length_edges}: each must exceed the one before"
+            )
 
     @property
     def has_yardstick(self) -> bool:
@@ -796,7 +859,9 @@ class Settings(
     @property
     def columns(self) -> dict[str, Any]:
         names = [name for name in type(self).model_fields if name.endswith("_column")]
-        given = self.model_dump(include=set(names) - {"candidate_column", *_WHOLE_TEXTS})
+        given = self.model_dump(
+            include=set(names) - {"candidate_column", *_WHOLE_TEXTS}
+        )
         if self.author_column is None:  # runs of earlier versions had no such setting
             del given["author_column"]
         return given
@@ -818,7 +883,11 @@ class Settings(
             return copy_of(self.out)
         if self.out is not None:
             return Path(self.out)
-        name = re.sub("[:/]", "_", self.dataset) if self.dataset else _file_name(self.input)
+        name = (
+            re.sub("[:/]", "_", self.dataset)
+            if self.dataset
+            else _file_name(self.input)
+        )
         return Path("runs") / f"{name}-{_file_name(self.model)}"
 
     @property
@@ -826,7 +895,9 @@ class Settings(
         values = self.model_dump(mode="json", include=set(self.marked(Mark.EVIDENCE)))
         arguments = values["engine_arg"].items()
         kept = {name: value for name, value in arguments if name not in RESOURCES}
-        cut = "samia" if self.preset == "samia" else "default"  # presets that sample alike
+        cut = (
+            "samia" if self.preset == "samia" else "default"
+        )  # presets that sample alike
         return values | {"engine_arg": kept, "preset": cut}
 
 
@@ -841,7 +912,11 @@ _NAME_BYTES = 100  # of each half of a folder's name, of which there may be 255
 def _file_name(path_or_name: str) -> str:
     """Last part of a path or hub name without its suffix; wildcards become ``_``."""
     path = Path(path_or_name)
-    name = path.stem if path.suffix in {".parquet", ".jsonl", ".ndjson", ".csv"} else path.name
+    name = (
+        path.stem
+        if path.suffix in {".parquet", ".jsonl", ".ndjson", ".csv"}
+        else path.name
+    )
     name = name.encode(errors="ignore")[:_NAME_BYTES].decode(errors="ignore")
     return "".join("_" if letter in "*?[]" else letter for letter in name) or "here"
 
@@ -887,21 +962,28 @@ _HOMES = {name: part.table for part in PARTS for name in part.model_fields}
 
 def flattened(values: Mapping[str, object], where: str = "") -> dict[str, Any]:
     """Take settings out of their tables; outside a table stands what has none."""
-    # A table is a mapping, or a part of the settings, of which what is set counts. ``engine``,
-    # ``tuning``, ``extract`` and ``report`` are names of a table and of a setting in it: a value
-    # that is no table is that setting. ``where`` follows the name of a setting in messages.
+    # A table is a mapping, or a part of the settings, of which what is set counts.
+    # ``engine``, ``tuning``, ``extract`` and ``report`` are names of a table and of a
+    # setting in it: a value that is no table is that setting. ``where`` follows the
+    # name of a setting in messages.
     flat: dict[str, Any] = {}
     for key, value in values.items():
         name = key.replace("-", "_")
         part = _TABLES.get(name)
         if part is not None and isinstance(value, Mapping | part):
-            inside = value if isinstance(value, Mapping) else value.model_dump(exclude_unset=True)
+            inside = (
+                value
+                if isinstance(value, Mapping)
+                else value.model_dump(exclude_unset=True)
+            )
             for given, each in inside.items():
                 _check_table(own := str(given).replace("-", "_"), part.table, where)
                 flat[own] = each
         elif part is not None and name not in _HOMES and value is not None:
             names = ", ".join([*part.model_fields][:3])
-            raise SettingsError(f"{name!r}{where} is a table of settings, such as {names}")
+            raise SettingsError(
+                f"{name!r}{where} is a table of settings, such as {names}"
+            )
         else:
             if value is not None:
                 _check_table(name, None, where)
@@ -933,20 +1015,51 @@ def nested(flat: Mapping[str, object]) -> dict[str, Any]:
     return values
 
 
-_SAFE_ARGUMENTS = RESOURCES | {  # arguments of engines that can load no code, whatever their value
-    *("block_size", "device_map", "enable_chunked_prefill", "enable_prefix_caching"),
-    *("enforce_eager", "kv_cache_dtype", "max_model_len", "pipeline_parallel_size"),
-    *("quantization", "seed"),
-}
+_SAFE_ARGUMENTS = (
+    RESOURCES
+    | {  # arguments of engines that can load no code, whatever their value
+        *(
+            "block_size",
+            "device_map",
+            "enable_chunked_prefill",
+            "enable_prefix_caching",
+        ),
+        *("enforce_eager", "kv_cache_dtype", "max_model_len", "pipeline_parallel_size"),
+        *("quantization", "seed"),
+    }
+)
 
 
 # A plan that was lodged: it binds every setting that can change an answer.
 
 PLAN_OPEN = frozenset(
     {
-        *("out", "config", "plan", "plan_lodged", "report", "anyway", "retry_failed", "workers"),
-        *("ray", "shard", "api_key_env", "max_concurrency", "requests_per_minute", "timeout"),
-        *("tokens_per_minute", "max_retries", "price_in", "price_out", "currency", "max_cost"),
+        *(
+            "out",
+            "config",
+            "plan",
+            "plan_lodged",
+            "report",
+            "anyway",
+            "retry_failed",
+            "workers",
+        ),
+        *(
+            "ray",
+            "shard",
+            "api_key_env",
+            "max_concurrency",
+            "requests_per_minute",
+            "timeout",
+        ),
+        *(
+            "tokens_per_minute",
+            "max_retries",
+            "price_in",
+            "price_out",
+            "currency",
+            "max_cost",
+        ),
         *("logits_memory", "dataset_sha256", "replace"),
     }
 )
@@ -969,14 +1082,25 @@ def read_plan(path: Path | str) -> dict[str, Any]:
         with Path(path).open(encoding="utf-8") as file:
             plan = json.loads(file.read(_LARGEST_PLAN))
     except FileNotFoundError:
-        raise SettingsError(f"plan: there is no file {path}; --dry-run writes a plan") from None
+        raise SettingsError(
+            f"plan: there is no file {path}; --dry-run writes a plan"
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
         cause = getattr(error, "strerror", None) or "it is no JSON, or longer than 1 MB"
         raise SettingsError(f"plan: {path} cannot be read: {cause}") from None
-    sections = [plan.get(name) if isinstance(plan, dict) else None for name in _PLAN_SECTIONS]
-    described = [each for part in sections[1:3] if isinstance(part, dict) for each in part.values()]
+    sections = [
+        plan.get(name) if isinstance(plan, dict) else None for name in _PLAN_SECTIONS
+    ]
+    described = [
+        each
+        for part in sections[1:3]
+        if isinstance(part, dict)
+        for each in part.values()
+    ]
     if not all(isinstance(each, dict) for each in (*sections, *described)):
-        raise SettingsError(f"plan: {path} is no plan of an audit; --dry-run writes one")
+        raise SettingsError(
+            f"plan: {path} is no plan of an audit; --dry-run writes one"
+        )
     return dict(plan)
 
 
@@ -986,7 +1110,10 @@ def _planned(given: Mapping[str, object]) -> dict[str, object]:
     plan, found = read_plan(path), dict[str, object]()
     for name, value in plan["settings"].items():
         field = Settings.model_fields.get(name)
-        is_name = name in PLAN_OPEN | PLAN_PLACES and value not in (CLASSICS, NO_YARDSTICK)
+        is_name = name in PLAN_OPEN | PLAN_PLACES and value not in (
+            CLASSICS,
+            NO_YARDSTICK,
+        )
         if field is None or is_name or user_only(name) is not None:
             continue
         if value != field.get_default(call_default_factory=True):
@@ -1000,15 +1127,17 @@ def _planned(given: Mapping[str, object]) -> dict[str, object]:
     return found
 
 
-def load_settings(options: Mapping[str, object], *, use_config: bool = True) -> Settings:
+def load_settings(
+    options: Mapping[str, object], *, use_config: bool = True
+) -> Settings:
     """Join options and the settings file, options first, and validate the whole."""
-    # Settings that are None count as missing. The file is the option ``config``, by default
-    # ``mia-batch.toml`` in the working directory, where there is one; what it leaves open the
-    # user's own file may say. Paths in a file are relative to its folder, and only the user's own
-    # can name what is `UserOnly`. Without ``use_config`` no file is read. The code
-    # that ``attacks_from`` names runs last, after all else was found right and the input was
-    # found. `SettingsError` has a line for each setting that is wrong: its name, what came, what
-    # is allowed.
+    # Settings that are None count as missing. The file is the option ``config``, by
+    # default ``mia-batch.toml`` in the working directory, where there is one; what it
+    # leaves open the user's own file may say. Paths in a file are relative to its
+    # folder, and only the user's own can name what is `UserOnly`. Without
+    # ``use_config`` no file is read. The code that ``attacks_from`` names runs last,
+    # after all else was found right and the input was found. `SettingsError` has a line
+    # for each setting that is wrong: its name, what came, what is allowed.
     given = {name: value for name, value in options.items() if value is not None}
     if use_config and "plan" in given:
         given = _planned(given) | given
@@ -1045,19 +1174,24 @@ def _config_files(named: object) -> list[Path]:
 
 
 def stored_settings(stored: Mapping[str, object], **changed: object) -> Settings:
-    # A run may be a stranger's: no code that it names is loaded, and attacks that nobody here
-    # knows stay names.
+    # A run may be a stranger's: no code that it names is loaded, and attacks that
+    # nobody here knows stay names.
     values = {name: value for name, value in stored.items() if value is not None}
     try:
         return _validated(values | changed, {}, stored=True)
     except SettingsError as error:
         if changed:
             raise
-        raise SettingsError(f"run.json holds a setting that none can be: {error}") from None
+        raise SettingsError(
+            f"run.json holds a setting that none can be: {error}"
+        ) from None
 
 
 def _validated(
-    values: Mapping[str, object], where: Mapping[str, Path | None], *, stored: bool = False
+    values: Mapping[str, object],
+    where: Mapping[str, Path | None],
+    *,
+    stored: bool = False,
 ) -> Settings:
     """Validate the whole; ``where`` has the file of each setting that is of a file."""
     try:
@@ -1074,7 +1208,9 @@ def spelled(message: str, forms: Mapping[str, str]) -> str:
 
 
 _NAMES = "|".join(Settings.model_fields)
-_NAMED = re.compile(rf"(?<![^\s(])({_NAMES})=(?=[\s,.;:)]|$)|^({_NAMES})(?=:)", re.MULTILINE)
+_NAMED = re.compile(
+    rf"(?<![^\s(])({_NAMES})=(?=[\s,.;:)]|$)|^({_NAMES})(?=:)", re.MULTILINE
+)
 
 
 def refuse_code(engine_arg: object, where: str, *, but: Iterable[str] = ()) -> None:
@@ -1082,12 +1218,15 @@ def refuse_code(engine_arg: object, where: str, *, but: Iterable[str] = ()) -> N
     # ``but`` names those that the user set as well.
     pairs = engine_arg if isinstance(engine_arg, dict | list | tuple) else ()
     asked, allowed = (
-        [str(each).partition("=")[0].replace("-", "_") for each in some] for some in (pairs, but)
+        [str(each).partition("=")[0].replace("-", "_") for each in some]
+        for some in (pairs, but)
     )
     for name in asked:
         if name not in _SAFE_ARGUMENTS and name not in allowed:
             instead = f"give it on the command line instead: --engine-arg {name}=VALUE"
-            raise SettingsError(f"engine_arg: {where} sets {name}, which may load code; {instead}")
+            raise SettingsError(
+                f"engine_arg: {where} sets {name}, which may load code; {instead}"
+            )
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -1114,19 +1253,27 @@ def _read_config(path: Path) -> dict[str, Any]:
 def user_only(name: str) -> UserOnly | None:
     """Say why a setting, or an address as its value, is taken from no file but the user's own."""
     field = Settings.model_fields.get(name)
-    rules = (rule for rule in (field.metadata if field else ()) if isinstance(rule, UserOnly))
+    rules = (
+        rule for rule in (field.metadata if field else ()) if isinstance(rule, UserOnly)
+    )
     return next(rules, None)
 
 
 def _refuse_user_only(values: Mapping[str, object], path: Path) -> None:
     for name, value in values.items():
         rule = user_only(name)
-        if value is None or rule is None or (rule.addresses and "://" not in str(value)):
+        if (
+            value is None
+            or rule is None
+            or (rule.addresses and "://" not in str(value))
+        ):
             continue
         instead = "give it as an option"
         if name != "config":
             instead += f", or write it in your own file of settings, {own_config()}"
-        raise SettingsError(f"{name}= {rule.reason} and cannot be set in {path}; {instead}")
+        raise SettingsError(
+            f"{name}= {rule.reason} and cannot be set in {path}; {instead}"
+        )
     refuse_code(values.get("engine_arg"), str(path))
 
 
@@ -1160,7 +1307,10 @@ def _sentence(detail: ErrorDetails, where: Mapping[str, Path | None]) -> str:
     if not name:
         return message
     if (rule := _RULES.get(detail["type"])) is not None:
-        return f"{name}= must be {rule.format(**detail.get('ctx', {}))}, not {detail['input']!r}"
+        return (
+            f"{name}= must be {rule.format(**detail.get('ctx', {}))}, not"
+            f" {detail['input']!r}"
+        )
     # An address may hold a password.
     known = is_url(detail["input"]) or repr(detail["input"]) in message
     given = ":" if known else f"= is {detail['input']!r}:"

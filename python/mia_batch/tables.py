@@ -30,8 +30,9 @@ _Result = TypeVar("_Result")
 
 def mapped_zeros(size: int, dtype: type[_Number]) -> NDArray[_Number]:
     """Return a row of zeros whose memory the system has back as soon as it is freed."""
-    # Allocators keep what is freed, the more the larger it was (glibc raises its threshold for
-    # mapping with every large block that is freed), so that a long run's memory grows.
+    # Allocators keep what is freed, the more the larger it was (glibc raises its
+    # threshold for mapping with every large block that is freed), so that a long run's
+    # memory grows.
     length = max(1, size * np.dtype(dtype).itemsize)  # nothing cannot be mapped
     return np.frombuffer(mmap(-1, length), dtype, size)
 
@@ -62,7 +63,8 @@ def system_errors(path: Path) -> Iterator[None]:
             raise
         remedy = "make the folder" if number == errno.ENOENT else "make room"
         raise RunFolderError(
-            f"{path} cannot be written: {os.strerror(number)}; {remedy} or choose another folder"
+            f"{path} cannot be written: {os.strerror(number)}; {remedy} or choose"
+            " another folder"
         ) from error
 
 
@@ -75,7 +77,11 @@ def system_number(error: BaseException) -> int | None:
     return number
 
 
-READ_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, DamagedTableError)
+READ_ERRORS = (
+    pl.exceptions.PolarsError,
+    pl.exceptions.PanicException,
+    DamagedTableError,
+)
 """What is raised where a file is not what it should be."""
 
 
@@ -92,8 +98,8 @@ def is_whole(path: Path) -> bool:
 
 def is_sound(path: Path) -> bool:
     """Tell whether every row and column of a Parquet file can be decoded; costs one read of it."""
-    # Bytes that changed where any value is possible are not found: Polars writes no checksums. An
-    # OSError says nothing of the file: the system refused to read it.
+    # Bytes that changed where any value is possible are not found: Polars writes no
+    # checksums. An OSError says nothing of the file: the system refused to read it.
     path.open("rb").close()
     try:
         frame = pl.scan_parquet(path, glob=False, hive_partitioning=False)
@@ -113,11 +119,11 @@ _followers: dict[Path, Any] = {}
 
 
 @contextmanager
-def followed(folder: Path, follower: Any) -> Iterator[None]:  # noqa: ANN401 - such as a store's copy
+def followed(folder: Path, follower: Any) -> Iterator[None]:
     """Let a follower learn of each change below a folder before it is visible."""
-    # ``put(path, content)``: a file gets the content of another, which is never written again;
-    # ``put_copy(path, content)``: what a file that is written in place holds now;
-    # ``remove(path)``: a file goes. What it raises prevents the change.
+    # ``put(path, content)``: a file gets the content of another, which is never written
+    # again; ``put_copy(path, content)``: what a file that is written in place holds
+    # now; ``remove(path)``: a file goes. What it raises prevents the change.
     _followers[folder] = follower
     try:
         yield
@@ -125,8 +131,10 @@ def followed(folder: Path, follower: Any) -> Iterator[None]:  # noqa: ANN401 - s
         del _followers[folder]
 
 
-def _follower_of(path: Path) -> Any:  # noqa: ANN401
-    return next((_followers[folder] for folder in path.parents if folder in _followers), None)
+def _follower_of(path: Path) -> Any:
+    return next(
+        (_followers[folder] for folder in path.parents if folder in _followers), None
+    )
 
 
 def is_followed(path: Path) -> bool:
@@ -177,7 +185,8 @@ def replacing(
     path: Path, place: Callable[[Path, Path], object] = Path.replace
 ) -> Iterator[IO[bytes]]:
     """Open a temporary file next to ``path`` that replaces it, or is ``place``d there."""
-    # It is passed on open: by name, Polars might create it again after a failure, from a thread.
+    # It is passed on open: by name, Polars might create it again after a failure, from
+    # a thread.
     temporary = temporary_path(path)
     with system_errors(path):
         try:
@@ -231,7 +240,9 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def side_by_side(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
+def side_by_side(
+    function: Callable[[_Item], _Result], items: Iterable[_Item]
+) -> Iterator[_Result]:
     """Yield the results of a function that waits for the disk, in the order of the items."""
     with ThreadPoolExecutor(_THREADS) as pool:
         for batch in in_batches(items, lambda _: 1, _ITEMS_IN_FLIGHT):
@@ -247,7 +258,9 @@ _YOUNGER: dict[type[dy.Schema], tuple[str, ...]] = {
 """Columns that tables of earlier runs do not have; there they are null."""
 
 
-def check(frame: pl.DataFrame | pl.LazyFrame, schema: type[dy.Schema], *, what: str) -> None:
+def check(
+    frame: pl.DataFrame | pl.LazyFrame, schema: type[dy.Schema], *, what: str
+) -> None:
     """Check that a table has the columns of a schema, without reading it."""
     present = frame.lazy().collect_schema()
     wanted = _columns(schema)
@@ -256,7 +269,9 @@ def check(frame: pl.DataFrame | pl.LazyFrame, schema: type[dy.Schema], *, what: 
         if (found := present.get(name, dtype)) != dtype:
             faults.append(f"{name!r} is {found} instead of {dtype}")
     if faults:
-        raise SchemaMismatchError(f"{what} is not a {schema.__name__} table: {', '.join(faults)}")
+        raise SchemaMismatchError(
+            f"{what} is not a {schema.__name__} table: {', '.join(faults)}"
+        )
 
 
 @cache
@@ -285,7 +300,9 @@ def scan(path: Path | Sequence[Path], schema: type[dy.Schema]) -> pl.LazyFrame:
     opened = partial(pl.scan_parquet, [*files], glob=False, hive_partitioning=False)
     frame = opened()
     try:
-        if younger := {name: _columns(schema)[name] for name in _YOUNGER.get(schema, ())}:
+        if younger := {
+            name: _columns(schema)[name] for name in _YOUNGER.get(schema, ())
+        }:
             whole = {**frame.collect_schema(), **younger}
             frame = opened(schema=whole, missing_columns="insert")
         frame = _with_later_choices(frame, schema)
@@ -293,8 +310,9 @@ def scan(path: Path | Sequence[Path], schema: type[dy.Schema]) -> pl.LazyFrame:
     except (OSError, pl.exceptions.PolarsError) as error:
         number = system_number(error)
         raise (DamagedTableError if number is None else RunFolderError)(
-            f"{where} cannot be read as a table: {error if number is None else os.strerror(number)}"
-            "; give the audit's command again, which rebuilds it"
+            f"{where} cannot be read as a table:"
+            f" {error if number is None else os.strerror(number)}; give the audit's"
+            " command again, which rebuilds it"
         ) from error
     return frame
 
@@ -330,9 +348,9 @@ _BUCKET_SHIFT = 56  # the highest byte of a hash names its bucket
 class RowIndex:
     """The rows of a table by the hash of a key, in their order; rows without key are left out."""
 
-    # It takes 12 bytes a row, also while it is built. Keys are known by 64 bits of their hash: of
-    # a million foreign keys, the chance that one is taken for one of a million rows' is 5 in 100
-    # million.
+    # It takes 12 bytes a row, also while it is built. Keys are known by 64 bits of
+    # their hash: of a million foreign keys, the chance that one is taken for one of a
+    # million rows' is 5 in 100 million.
 
     def __init__(self, keys: pl.LazyFrame) -> None:
         self.height = int(keys.select(pl.len()).collect(engine="streaming").item())
@@ -343,13 +361,17 @@ class RowIndex:
         self._hashes = mapped_zeros(int(counts.sum()), np.uint64)
         self._rows = mapped_zeros(int(counts.sum()), np.uint32)
         free = starts.copy()
-        for part, counts in _parts(keys, self.height):  # to its bucket's first free index
+        for part, counts in _parts(
+            keys, self.height
+        ):  # to its bucket's first free index
             before = np.cumsum(counts) - counts
             indices = np.arange(part.height) + np.repeat(free - before, counts)
             self._hashes[indices], self._rows[indices] = part["hash"], part["row"]
             free += counts
         buckets = (np.split(array, starts[1:]) for array in (self._hashes, self._rows))
-        for hashes, rows in zip(*buckets, strict=True):  # one by one, so that little is held twice
+        for hashes, rows in zip(
+            *buckets, strict=True
+        ):  # one by one, so that little is held twice
             order = np.argsort(hashes, kind="stable")
             hashes[:], rows[:] = hashes[order], rows[order]
 
@@ -378,17 +400,23 @@ class RowIndex:
 
     def _bounds(self, keys: pl.Series) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         runs = keys.hash().rle()  # equal keys mostly stand together
-        hashes, lengths = (runs.struct.field(name).to_numpy() for name in ("value", "len"))
+        hashes, lengths = (
+            runs.struct.field(name).to_numpy() for name in ("value", "len")
+        )
         first = np.repeat(np.searchsorted(self._hashes, hashes, side="left"), lengths)
         last = np.repeat(np.searchsorted(self._hashes, hashes, side="right"), lengths)
         return first, np.where(keys.is_null().to_numpy(), first, last)
 
 
-def _parts(keys: pl.LazyFrame, height: int) -> Iterator[tuple[pl.DataFrame, NDArray[np.int64]]]:
+def _parts(
+    keys: pl.LazyFrame, height: int
+) -> Iterator[tuple[pl.DataFrame, NDArray[np.int64]]]:
     """Yield ``hash`` and ``row`` of rows with a key, sorted by hash, and the sizes of buckets."""
     key = pl.col(keys.collect_schema().names()[0])
     for start in range(0, height, _ROWS_AT_ONCE):
-        part = keys.slice(start, _ROWS_AT_ONCE).select(hash=key.hash(), there=key.is_not_null())
+        part = keys.slice(start, _ROWS_AT_ONCE).select(
+            hash=key.hash(), there=key.is_not_null()
+        )
         numbered = part.with_row_index("row", start).filter("there")
         found = numbered.sort("hash", maintain_order=True).collect()
         buckets = found["hash"].to_numpy() >> _BUCKET_SHIFT
@@ -399,7 +427,9 @@ def _parts(keys: pl.LazyFrame, height: int) -> Iterator[tuple[pl.DataFrame, NDAr
 _ROW_GROUP_ROWS = 8192
 
 
-def sink(frame: pl.LazyFrame | pl.DataFrame, path: Path, schema: type[dy.Schema]) -> None:
+def sink(
+    frame: pl.LazyFrame | pl.DataFrame, path: Path, schema: type[dy.Schema]
+) -> None:
     """Write a table to Parquet, streamed and atomically."""
     # The same rows give the same bytes. A lazy table is never held whole in memory.
     sink_all({path: frame}, schema)
@@ -431,7 +461,9 @@ def sink_all(
         sync_folder(folder)
 
 
-def sink_new(frame: pl.LazyFrame | pl.DataFrame, path: Path, schema: type[dy.Schema]) -> bool:
+def sink_new(
+    frame: pl.LazyFrame | pl.DataFrame, path: Path, schema: type[dy.Schema]
+) -> bool:
     """Write a table as `sink` does unless another process wrote it first, and say which it was."""
     wrote = True
 
@@ -450,10 +482,12 @@ def sink_new(frame: pl.LazyFrame | pl.DataFrame, path: Path, schema: type[dy.Sch
     return wrote
 
 
-def sink_frames(frames: Iterable[pl.DataFrame], path: Path, schema: type[dy.Schema]) -> None:
+def sink_frames(
+    frames: Iterable[pl.DataFrame], path: Path, schema: type[dy.Schema]
+) -> None:
     """Write a table that is made of at least one frame to Parquet, atomically."""
-    # Rows go to parts in a temporary folder first, and from there to the table: so what makes the
-    # frames and Polars' writer never need their memory at the same time.
+    # Rows go to parts in a temporary folder first, and from there to the table: so what
+    # makes the frames and Polars' writer never need their memory at the same time.
     parts = temporary_path(path)
     with system_errors(path):
         parts.mkdir()
@@ -477,9 +511,9 @@ _MOST_AT_ONCE = 9  # each may hold parts of some 25 MB
 @contextmanager
 def in_background() -> Iterator[Callable[..., None]]:
     """Lend a function that runs calls in threads, 4 to 9 at once: half as many again as cores."""
-    # It waits where all threads are busy, so that no more arguments wait than are worked on. It
-    # raises what an earlier call raised; where the block raises, calls that have not begun are
-    # dropped.
+    # It waits where all threads are busy, so that no more arguments wait than are
+    # worked on. It raises what an earlier call raised; where the block raises, calls
+    # that have not begun are dropped.
     at_once = min(max(2, pl.thread_pool_size()) * 3 // 2 + 1, _MOST_AT_ONCE)
     running: set[Future[object]] = set()
 
@@ -507,7 +541,9 @@ def read_numbers(
 ) -> NDArray[_Number]:
     """Read one column of ``size`` numbers, batch by batch; with float64, null is NaN."""
     numbers, end = mapped_zeros(size, dtype), 0
-    batches = table.select(column).collect_batches(chunk_size=_NUMBERS_AT_ONCE, maintain_order=True)
+    batches = table.select(column).collect_batches(
+        chunk_size=_NUMBERS_AT_ONCE, maintain_order=True
+    )
     for batch in batches:
         start, end = end, end + batch.height
         numbers[start:end] = batch.to_series().to_numpy()

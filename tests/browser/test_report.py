@@ -118,8 +118,11 @@ def test_it_is_whole_without_scripts_and_on_paper(visit, report):
     page.emulate_media(media="print")
     assert not page.get_by_role("navigation").is_visible()
     assert page.pdf().startswith(b"%PDF")
-    # A box that scrolls, or must not break, leaves the rest of a page empty where it is long.
-    style = "each => [getComputedStyle(each).breakInside, getComputedStyle(each).overflowY]"
+    # A box that scrolls, or must not break, leaves the rest of a page empty where it is
+    # long.
+    style = (
+        "each => [getComputedStyle(each).breakInside, getComputedStyle(each).overflowY]"
+    )
     assert page.locator("article").first.evaluate(style) == ["auto", "visible"]
     assert page.locator("article .text").first.evaluate(style) == ["avoid-page", "clip"]
 
@@ -155,9 +158,13 @@ def test_hostile_text_is_shown_and_never_obeyed(visit, hostile_report, width):
         pytest.param(1280, "light", marks=pytest.mark.long),
     ],
 )
-def test_it_has_no_serious_fault_for_those_who_cannot_see_it_all(visit, report, width, scheme):
+def test_it_has_no_serious_fault_for_those_who_cannot_see_it_all(
+    visit, report, width, scheme
+):
     page = visit(report, width=width, color_scheme=scheme)
-    page.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
+    page.evaluate(
+        "document.querySelectorAll('details').forEach((each) => each.open = true)"
+    )
     assert page.evaluate("document.documentElement.scrollWidth") == width
     found = Axe().run(page).response["violations"]
     serious = [each for each in found if each["impact"] in {"serious", "critical"}]

@@ -1,6 +1,7 @@
 """Code on the pages runs: each page in a folder of its own, with the files that it speaks of.
 
-A block marked ``<!-- not run: REASON -->`` does not run, but its commands are still parsed.
+A block marked ``<!-- not run: REASON -->`` does not run, but its commands are still
+parsed.
 """
 
 import re
@@ -44,7 +45,11 @@ def blocks(page: Path) -> list[Block]:
 
 
 def to_run(page: Path) -> list[Block]:
-    return [each for each in blocks(page) if each.language in _TO_RUN and each.reason is None]
+    return [
+        each
+        for each in blocks(page)
+        if each.language in _TO_RUN and each.reason is None
+    ]
 
 
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
@@ -133,12 +138,16 @@ def test_every_block_is_run_or_says_why_not(page):
     assert {each.language for each in blocks(page)} <= _TO_RUN | _TO_READ
     fences = re.findall(r"^ *```", page.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(fences) % 2 == 0
-    assert not re.search(r"^ {4}(\$ )?mia-batch ", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert not re.search(
+        r"^ {4}(\$ )?mia-batch ", page.read_text(encoding="utf-8"), re.MULTILINE
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_commands_that_are_not_run_have_options_that_there_are(page):
-    for line in chain.from_iterable(lines(each.code) for each in blocks(page) if each.reason):
+    for line in chain.from_iterable(
+        lines(each.code) for each in blocks(page) if each.reason
+    ):
         if line.startswith("$ mia-batch "):
             parse(command, shlex.split(line)[2:])
 

@@ -37,7 +37,9 @@ def from_the_root(monkeypatch):
 
 def rows(text):
     """Cells of the rows of Markdown tables, by the first."""
-    lines = (line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("|"))
+    lines = (
+        line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("|")
+    )
     return {first.strip("`"): [cell.strip() for cell in rest] for first, *rest in lines}
 
 
@@ -49,7 +51,10 @@ def test_every_attack_stands_in_its_family_with_its_formula():
         found = rows(section)
         assert [*found][2:] == [attack.name for attack in family]
         for attack in family:
-            assert markdown.code(attack.formula or str(attack.expr)) == found[attack.name][0]
+            assert (
+                markdown.code(attack.formula or str(attack.expr))
+                == found[attack.name][0]
+            )
             assert attack.undefined == found[attack.name][-1]
             assert attack.source.partition(",")[0] in section
             for setting in attack.settings:
@@ -69,7 +74,9 @@ def test_families_hold_every_attack_and_access_beyond_samples_is_named():
 
 def test_every_column_of_every_table_has_type_and_meaning():
     classes = tables.schema_classes()
-    assert {"Targets", "Verdicts", "Paraphrases"} < {each.__name__ for each in classes.values()}
+    assert {"Targets", "Verdicts", "Paraphrases"} < {
+        each.__name__ for each in classes.values()
+    }
     text = "".join(map(tables.sections, tables.PAGES))
     sections = {
         section.partition("\n")[0]: section
@@ -90,7 +97,10 @@ def test_a_table_says_of_a_column_what_its_schema_says():
     assert found["p_value"] == [
         "Float64",
         "may be null",
-        "Share of units outside the training data, this one included, that score as high.",
+        (
+            "Share of units outside the training data, this one included, that score as"
+            " high."
+        ),
     ]
     assert found["level"][0] == "one of `target`, `document`, `group`, `collection`"
 
@@ -102,20 +112,26 @@ def test_every_setting_stands_under_its_topic():
         assert section.startswith(f"{part.topic}\n")
         for name, field in part.model_fields.items():
             assert f"`--{name.replace('_', '-')}`" in section
-            assert (field.description or "").partition("  [")[0].split(" |")[0] in section
+            assert (field.description or "").partition("  [")[0].split(" |")[
+                0
+            ] in section
             found.add(name)
     assert found == {*Settings.model_fields}
 
 
 def test_every_public_name_is_described():
     text = python.package()
-    assert set(re.findall(r"^::: mia_batch\.(\w+)$", text, re.MULTILINE)) == {*mia_batch.__all__}
+    assert set(re.findall(r"^::: mia_batch\.(\w+)$", text, re.MULTILINE)) == {
+        *mia_batch.__all__
+    }
     for page, its_rooms in python.ROOMS.items():
         assert all(f"## mia_batch.{room}\n" in python.rooms(page) for room in its_rooms)
 
 
 def test_rooms_stand_in_the_order_that_is_checked():
-    pyproject = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    pyproject = tomllib.loads(
+        (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
+    )
     layers = pyproject["tool"]["importlinter"]["contracts"][0]["layers"]
     lines = rooms.layers().splitlines()[2:]
     assert len(lines) == len(layers)
@@ -125,13 +141,19 @@ def test_rooms_stand_in_the_order_that_is_checked():
 def test_figures_are_those_of_the_bench():
     assert f"| `{power_report.DEFAULT}` | 84 | 4.6 | 0.93 |  |  |" in figures.power()
     assert "one pass | `min_k_plus_plus_20_v1` | 4 | 9 |" in figures.copies()
-    assert "| `loss_v1` | 1,000 | 0.50 (0.44 to 0.56) | 0.55 (0.49 to 0.61) |" in figures.manuals()
+    assert (
+        "| `loss_v1` | 1,000 | 0.50 (0.44 to 0.56) | 0.55 (0.49 to 0.61) |"
+        in figures.manuals()
+    )
     assert "| 32 | 1 | greedy | 84 | 3,099 | 0.70 | 0.93 | 0.40 |" in figures.points()
     assert "| share of nulls with p <= 0.05 | 0.05 | 0.050 |" in figures.rates()
     few = "| 40 nulls, normal, effect 5 | 0.016 | 1.000 | 0.000 | 5.322 | 11.907 |"
     assert few in figures.few_books()
     assert "| auc, AUC 0.6, 100 a class | 93 to 97 % | 95.0% |" in figures.coverage()
-    assert "| 40 | 30 | 40 |  | 28.8 | 0.7% ± 0.1% | 1.25% |  | 100% | 100% |" in figures.books()
+    assert (
+        "| 40 | 30 | 40 |  | 28.8 | 0.7% ± 0.1% | 1.25% |  | 100% | 100% |"
+        in figures.books()
+    )
     assert "| AUC 0.7 | 0.96 | 193 | 0.106 | 0.043 | 0.052 |" in figures.weights()
     assert figures.strips().splitlines()[1].startswith("alice_in_wonderland.txt")
     assert figures.power_picture().startswith("<svg ")
@@ -140,7 +162,9 @@ def test_figures_are_those_of_the_bench():
 def test_a_page_gets_its_parts_and_every_part_stands_on_one_page():
     text = hooks.on_page_markdown("before\n<!-- generate: rooms -->\nafter")
     assert text == f"before\n{rooms.layers()}\nafter"
-    with pytest.raises(PluginError, match="asks for the part 'nothing'; there are attacks, "):
+    with pytest.raises(
+        PluginError, match="asks for the part 'nothing'; there are attacks, "
+    ):
         hooks.on_page_markdown("<!-- generate: nothing -->")
     text = "".join(page.read_text(encoding="utf-8") for page in DOCS.glob("*.md"))
     found = re.findall(r"<!-- generate: ([a-z]+) -->", text)
@@ -166,11 +190,15 @@ def test_links_to_elsewhere_are_no_loads():
 
 
 def test_the_readme_is_for_five_minutes():
-    assert len((REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
+    assert (
+        len((REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
+    )
 
 
 def test_published_figures_are_of_attacks_and_sets_that_there_are():
-    listed = {each["attack"] for page in published.FIGURES["tables"] for each in page["rows"]}
+    listed = {
+        each["attack"] for page in published.FIGURES["tables"] for each in page["rows"]
+    }
     assert listed <= {*names()}
     assert listed == {*published.FIGURES["differences"]}
     for page in published.FIGURES["tables"]:
@@ -178,7 +206,9 @@ def test_published_figures_are_of_attacks_and_sets_that_there_are():
         words = page["command"].split()
         asked = words[words.index("--attacks") + 1].split(",")
         assert {*asked} == {each["attack"] for each in page["rows"]}
-        assert find_set(words[words.index("--dataset") + 1]).paper.startswith("Shi et al. 2024")
+        assert find_set(words[words.index("--dataset") + 1]).paper.startswith(
+            "Shi et al. 2024"
+        )
     found = rows(published.sections())
     assert found["*no model at all*"][1:] == ["", "0.995", "0.992", "", "measured here"]
     assert found["SaMIA"][1:] == ["0.53", "0.55", "0.60", "0.71", "not run here"]
@@ -188,7 +218,10 @@ def test_each_family_of_named_sets_and_each_known_model_has_a_row():
     assert len(rows(published.known_sets())) == 2 + len(
         {each.title for each in named_sets().values()}
     )
-    assert "no text later than 2020-12-31 (the Pile was published then)" in published.known_models()
+    assert (
+        "no text later than 2020-12-31 (the Pile was published then)"
+        in published.known_models()
+    )
 
 
 def test_the_version_to_cite_is_the_one_of_the_package():
@@ -204,7 +237,10 @@ def texts_of(tree):
     """Every text that stands in code, in one piece where it is written in several."""
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
-            parts = (each.value if isinstance(each, ast.Constant) else "\0" for each in node.values)
+            parts = (
+                each.value if isinstance(each, ast.Constant) else "\0"
+                for each in node.values
+            )
             yield "".join(map(str, parts))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value

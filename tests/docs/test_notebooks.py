@@ -32,23 +32,35 @@ def test_a_notebook_runs_and_prints_what_stands_there(path, tmp_path, monkeypatc
     made = notebooks.run(path, tmp_path)
     printed, wanted = notebooks.printed(made), notebooks.printed(stored)
     assert [bool(each) for each in printed] == [bool(each) for each in wanted]
-    if path.stem != MACHINE_DEPENDENT and stored["metadata"]["language_info"]["version"] == VERSION:
+    if (
+        path.stem != MACHINE_DEPENDENT
+        and stored["metadata"]["language_info"]["version"] == VERSION
+    ):
         assert printed == wanted  # the texts are those of one version of Python
 
 
 def test_a_page_shows_text_code_and_answers():
     page = notebooks.pages()["book"]
     assert page.startswith("# A book, in a notebook\n")
-    assert "```python\nprint(run.answer)\n```\n\n```text\nOf 3 books, 1 comes out" in page
-    assert '<div class="mia-batch"><p><strong>Of 3 books, 1 comes out word for word' in page
+    assert (
+        "```python\nprint(run.answer)\n```\n\n```text\nOf 3 books, 1 comes out" in page
+    )
+    assert (
+        '<div class="mia-batch"><p><strong>Of 3 books, 1 comes out word for word'
+        in page
+    )
     assert all(path.stat().st_size < 30_000 for path in PATHS)
 
 
 def test_the_picture_of_a_terminal_is_of_the_notebook_and_loads_nothing():
     drawn = (REPOSITORY / pictures.TERMINAL).read_text("utf-8")
     shown = unescape(re.sub(r"<[^>]+>", " ", drawn)).replace("\xa0", " ")
-    notebook = json.loads((REPOSITORY / notebooks.FOLDER / "book.ipynb").read_text("utf-8"))
-    answer = next(text for text in notebooks.printed(notebook) if text.startswith("```text\nOf 3"))
+    notebook = json.loads(
+        (REPOSITORY / notebooks.FOLDER / "book.ipynb").read_text("utf-8")
+    )
+    answer = next(
+        text for text in notebooks.printed(notebook) if text.startswith("```text\nOf 3")
+    )
     assert answer.splitlines()[1] in shown  # else: make pictures
     assert not re.search(r"url\((?!#)", drawn)
 
@@ -65,7 +77,10 @@ def hostile_run(tmp_path_factory):
     for start in range(0, 60, 20):
         halves["prefix"].append(" ".join(words[start : start + 10]))
         halves["candidate"].append(" ".join(words[start + 10 : start + 20]))
-    made: dict[str, Any] = {"recording": {"samples_from": halves}, "texts": {"window_words": 20}}
+    made: dict[str, Any] = {
+        "recording": {"samples_from": halves},
+        "texts": {"window_words": 20},
+    }
     out = tmp_path_factory.mktemp("hostile") / "run"
     return mia_batch.audit(texts, out=out, **made), texts, made
 
@@ -97,10 +112,14 @@ def test_a_table_of_python_is_kept_for_the_run_that_rests_on_it(hostile_run):
     run, texts, made = hostile_run
     stored = {path.name: path.read_bytes() for path in run.folder.glob("*.parquet")}
     assert mia_batch.audit(texts, out=run.folder, **made).folder == run.folder
-    assert {path.name: path.read_bytes() for path in run.folder.glob("*.parquet")} == stored
+    assert {
+        path.name: path.read_bytes() for path in run.folder.glob("*.parquet")
+    } == stored
     other = texts.with_columns(pl.col("text").str.to_uppercase())
     with_files({"input": other, "out": run.folder})
-    assert [what for _, what in verify(run.folder).faults] == ["added"]  # and nothing changed
+    assert [what for _, what in verify(run.folder).faults] == [
+        "added"
+    ]  # and nothing changed
 
 
 def test_a_table_that_python_cannot_export_is_refused_with_what_helps(tmp_path):
@@ -109,9 +128,12 @@ def test_a_table_that_python_cannot_export_is_refused_with_what_helps(tmp_path):
             raise ImportError("pyarrow is required")
 
     with pytest.raises(
-        SettingsError, match=r"of type Pandas, .*\(pyarrow is required\); run `pip install"
+        SettingsError,
+        match=r"of type Pandas, .*\(pyarrow is required\); run `pip install",
     ):
-        mia_batch.audit(Pandas(), out=tmp_path / "run", recording={"samples_from": "made.parquet"})
+        mia_batch.audit(
+            Pandas(), out=tmp_path / "run", recording={"samples_from": "made.parquet"}
+        )
 
 
 class Line:

@@ -19,7 +19,14 @@ from mia_batch.pipeline.context import check_together
 from mia_batch.settings import load_settings
 from tests.cluster import Cluster, actors
 from tests.counting import counting_engine
-from tests.faults.test_kills import WORDS, arguments, contents, parts, run_undisturbed, write_corpus
+from tests.faults.test_kills import (
+    WORDS,
+    arguments,
+    contents,
+    parts,
+    run_undisturbed,
+    write_corpus,
+)
 from tests.processes import COMMAND, HANGS, children, listening, wait_until
 
 N_BLOCKS = 10
@@ -32,7 +39,9 @@ def asked(tmp_path_factory):
     folder = tmp_path_factory.mktemp("counting")
     with pytest.MonkeyPatch.context() as patch, counting_engine(folder) as notes:
         patch.setenv("HOME", str(folder / "home"))
-        patch.setenv("RAY_worker_niceness", "0")  # on a busy machine they would stand still
+        patch.setenv(
+            "RAY_worker_niceness", "0"
+        )  # on a busy machine they would stand still
         yield notes
     assert not (folder / "home" / ".ray").exists(), "Ray has left a token there"
 
@@ -118,7 +127,9 @@ def test_whatever_is_killed_the_tables_are_the_same(
         cluster.add(1)
         assert process.wait(HANGS) == 0, said()
     assert contents(out) == expected
-    lost = 2 * driver + 1 + 1 + 1  # engines: the driver's, of an actor, its own, of a raylet
+    lost = (
+        2 * driver + 1 + 1 + 1
+    )  # engines: the driver's, of an actor, its own, of a raylet
     assert once <= n_asked(asked) <= once * (1 + lost * IN_HAND / N_BLOCKS)
     assert "is lost, its blocks go to others" in said()
     assert "has been started again" in said()
@@ -136,7 +147,9 @@ def test_ray_of_this_machine_alone(undisturbed, tmp_path):
         assert process.poll() == 0, (tmp_path / "run.log").read_text()
     assert contents(tmp_path / "run") == expected
     assert {"gcs_server", "raylet"} < seen.keys()
-    assert set().union(*seen.values()) == {"127.0.0.1"}  # nobody else on the network sees it
+    assert set().union(*seen.values()) == {
+        "127.0.0.1"
+    }  # nobody else on the network sees it
 
 
 @pytest.mark.long
@@ -148,7 +161,9 @@ def test_ray_of_this_machine_starts_again_for_the_next_model(tmp_path, monkeypat
         "    with connected(None, 3):\n"
         "        print(room(1))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     assert done.stdout == "3\n3\n", done.stderr
     assert not (tmp_path / ".ray").exists(), "Ray has left a token there"
 
@@ -160,17 +175,26 @@ def spec(checkpoint: Path) -> EngineSpec:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"version": "0.0.1"}, r"has mia-batch .*, the run 0\.0\.1; install the same there"),
+        (
+            {"version": "0.0.1"},
+            r"has mia-batch .*, the run 0\.0\.1; install the same there",
+        ),
         ({"digest": "0" * 64}, "is another model than the run's: its digest differs"),
     ],
 )
-def test_a_worker_of_another_version_or_model_is_refused(changed, message, checkpoint, tmp_path):
+def test_a_worker_of_another_version_or_model_is_refused(
+    changed, message, checkpoint, tmp_path
+):
     same = {
         "version": package_version(),
         "digest": identify_model(str(checkpoint), None).digest,
     }
     given = Start(
-        spec=spec(checkpoint), tokenizer=None, strides=False, mark=tmp_path, **same | changed
+        spec=spec(checkpoint),
+        tokenizer=None,
+        strides=False,
+        mark=tmp_path,
+        **same | changed,
     )
     with pytest.raises(EngineError, match=message):
         EngineWorker("worker 1").start(given)
@@ -178,7 +202,9 @@ def test_a_worker_of_another_version_or_model_is_refused(changed, message, check
 
 def refused(**values):
     with pytest.raises(SettingsError) as error:
-        check_together(load_settings({"input": "corpus", **values}, use_config=False), [])
+        check_together(
+            load_settings({"input": "corpus", **values}, use_config=False), []
+        )
     return str(error.value)
 
 
@@ -201,7 +227,14 @@ def test_an_endpoint_has_no_workers():
 def test_a_cluster_that_is_not_there_is_a_sentence(checkpoint, tmp_path):
     corpus = tmp_path / "corpus.parquet"
     pl.DataFrame({"text": [" ".join(WORDS[:16])]}).write_parquet(corpus)
-    options = ("--model", str(checkpoint), "--engine", "transformers", "--ray", "127.0.0.1:1")
+    options = (
+        "--model",
+        str(checkpoint),
+        "--engine",
+        "transformers",
+        "--ray",
+        "127.0.0.1:1",
+    )
     command = [*COMMAND, *arguments(corpus, tmp_path / "run", *options)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1

@@ -25,7 +25,14 @@ def undisturbed(checkpoint, tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
     with counting_engine(folder):
         corpus = write_corpus(folder / "corpus.parquet", N_BLOCKS, 500)
-        options = ["--model", str(checkpoint), "--engine", "counting", "--preset", "matched"]
+        options = [
+            "--model",
+            str(checkpoint),
+            "--engine",
+            "counting",
+            "--preset",
+            "matched",
+        ]
         options += ["--prefix-ratio", "0.1", "--samples", "1"]
         run_undisturbed(corpus, folder / "run", *options)
         yield corpus, options, contents(folder / "run")
@@ -44,7 +51,9 @@ def test_an_audit_goes_on_where_the_store_spills(undisturbed, tmp_path, monkeypa
 
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("RAY_worker_niceness", "0")
-    monkeypatch.setenv("RAY_local_fs_capacity_threshold", "1")  # a disk that is nearly full will do
+    monkeypatch.setenv(
+        "RAY_local_fs_capacity_threshold", "1"
+    )  # a disk that is nearly full will do
     monkeypatch.setattr(executor, "marked", unseen)
     corpus, options, expected = undisturbed
     spill, out = tmp_path / "spill", tmp_path / "run"
@@ -56,7 +65,10 @@ def test_an_audit_goes_on_where_the_store_spills(undisturbed, tmp_path, monkeypa
         assert done.exit_code == 0, done.output
         assert any(path.is_file() for path in spill.rglob("*"))
         assert [ray.get(each).all() for each in held] == [True] * 9
-        full = f"Ray's object store is full and cannot spill: {WHY}; free space on its disk, or"
+        full = (
+            f"Ray's object store is full and cannot spill: {WHY}; free space on its"
+            " disk, or"
+        )
         with pytest.raises(EngineError, match=full), connected(cluster.address):
             raise OutOfDiskError(WHY)
     assert contents(out) == expected

@@ -39,17 +39,28 @@ def test_a_training_that_is_lost_begins_again_and_models_are_the_same(
     checkpoint, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("RAY_worker_niceness", "0")  # on a busy machine they would stand still
+    monkeypatch.setenv(
+        "RAY_worker_niceness", "0"
+    )  # on a busy machine they would stand still
     run, said = tmp_path / "run", tmp_path / "said"
     run.mkdir()
     for seed, name in enumerate(NAMES):
         make(checkpoint, tmp_path / name, texts=LEARNT[seed:], seed=seed, epochs=EPOCHS)
     with Cluster(1, 1) as cluster, said.open("w") as out:
-        given = [sys.executable, "-c", SCRIPT, cluster.address, str(checkpoint), str(run)]
+        given = [
+            sys.executable,
+            "-c",
+            SCRIPT,
+            cluster.address,
+            str(checkpoint),
+            str(run),
+        ]
         with subprocess.Popen(given, stdout=out, stderr=out, cwd=Path.cwd()) as process:
             try:
                 wait_until(
-                    lambda: process.poll() is not None or all(map(tasks, cluster.nodes)),
+                    lambda: (
+                        process.poll() is not None or all(map(tasks, cluster.nodes))
+                    ),
                     "both are trained",
                 )
                 os.kill(tasks(cluster.nodes[0])[0], signal.SIGKILL)
@@ -61,7 +72,11 @@ def test_a_training_that_is_lost_begins_again_and_models_are_the_same(
     for name in NAMES:
         assert contents(run / name) == contents(tmp_path / name)
         assert f"{name} {run / name} False {EPOCHS}" in lines
-        last = [line for line in lines if line.startswith(f"{name}: epoch {EPOCHS} of {EPOCHS}")]
+        last = [
+            line
+            for line in lines
+            if line.startswith(f"{name}: epoch {EPOCHS} of {EPOCHS}")
+        ]
         assert len(last) == 1
     assert sorted(path.name for path in run.iterdir()) == [*NAMES]
 

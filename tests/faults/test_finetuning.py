@@ -68,19 +68,28 @@ def kill(base, out, n_epochs, at="its end", **changed):
 
 def epochs(said):
     return [
-        int(each.split()[1]) for each in said if each.startswith("epoch") and "kept" not in each
+        int(each.split()[1])
+        for each in said
+        if each.startswith("epoch") and "kept" not in each
     ]
 
 
 @pytest.mark.parametrize(
     ("method", "at"),
-    [("lora", "its state"), pytest.param("p-tuning", "its weights", marks=pytest.mark.long)],
+    [
+        ("lora", "its state"),
+        pytest.param("p-tuning", "its weights", marks=pytest.mark.long),
+    ],
 )
-def test_a_training_that_is_killed_goes_on(method, at, checkpoint, undisturbed, tmp_path):
+def test_a_training_that_is_killed_goes_on(
+    method, at, checkpoint, undisturbed, tmp_path
+):
     """It goes on from the last checkpoint that is whole, not from one that was cut short."""
     out, saved = tmp_path / "model", tmp_path / ".model.work/checkpoints"
     kill(checkpoint, out, 2, at, method=method)
-    assert {path.name for path in saved.iterdir()} == {f"checkpoint-{STEPS * n}" for n in (1, 2)}
+    assert {path.name for path in saved.iterdir()} == {
+        f"checkpoint-{STEPS * n}" for n in (1, 2)
+    }
     said: list[str] = []
     make(checkpoint, out, said.append, method=method, **HELD_OUT)
     assert epochs(said) == [2, 3, 4]
@@ -114,7 +123,8 @@ def test_a_command_killed_at_random_goes_on(checkpoint, undisturbed, data, tmp_p
     work = tmp_path / ".model.work"
     with forked_command(asked, tmp_path / "out", tmp_path / "err") as process:
         wait_until(
-            lambda: any(map(_whole, work.glob("checkpoints/*/trainer_state.json"))), "epoch 1"
+            lambda: any(map(_whole, work.glob("checkpoints/*/trainer_state.json"))),
+            "epoch 1",
         )
         process.kill()
     assert process.poll() == -signal.SIGKILL
@@ -127,23 +137,33 @@ def test_a_command_killed_at_random_goes_on(checkpoint, undisturbed, data, tmp_p
     assert not work.exists()
 
 
-def test_the_same_request_again_trains_nothing(checkpoint, undisturbed, tmp_path, monkeypatch):
+def test_the_same_request_again_trains_nothing(
+    checkpoint, undisturbed, tmp_path, monkeypatch
+):
     placed(undisturbed("lora"), tmp_path / "model")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    monkeypatch.setattr(making, "_trained", lambda *_: pytest.fail("something is trained"))
+    monkeypatch.setattr(
+        making, "_trained", lambda *_: pytest.fail("something is trained")
+    )
     again = make(checkpoint, tmp_path / "model", **HELD_OUT)
     assert not again.is_new
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
-    (tmp_path / ".model.work/checkpoints/checkpoint-2").mkdir(parents=True)  # killed at the end
+    (tmp_path / ".model.work/checkpoints/checkpoint-2").mkdir(
+        parents=True
+    )  # killed at the end
     assert not make(checkpoint, tmp_path / "model", **HELD_OUT).is_new
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
-    with pytest.raises(RunFolderError, match=r"made of another recipe; choose another name, or"):
+    with pytest.raises(
+        RunFolderError, match=r"made of another recipe; choose another name, or"
+    ):
         make(checkpoint, tmp_path / "model", seed=1, **HELD_OUT)
     with pytest.raises(RunFolderError, match=r"made of another texts"):
         make(checkpoint, tmp_path / "model", texts=LEARNT[1:], **HELD_OUT)
 
 
-def test_what_is_left_of_another_making_is_not_gone_on_from(checkpoint, undisturbed, tmp_path):
+def test_what_is_left_of_another_making_is_not_gone_on_from(
+    checkpoint, undisturbed, tmp_path
+):
     kill(checkpoint, tmp_path / "model", 2, seed=1)
     said: list[str] = []
     make(checkpoint, tmp_path / "model", said.append, **HELD_OUT)
@@ -155,13 +175,19 @@ def test_what_is_left_of_another_making_is_not_gone_on_from(checkpoint, undistur
 def overfitted(checkpoint, tmp_path_factory):
     """Of a model whose first epoch is its best: what came after it is of no use alone."""
     out = tmp_path_factory.mktemp("overfitted") / "model"
-    losses = [row["held_out_loss"] for row in make(checkpoint, out, **OVERFITTING).losses]
+    losses = [
+        row["held_out_loss"] for row in make(checkpoint, out, **OVERFITTING).losses
+    ]
     assert losses.index(min(losses)) == 0
     return contents(out)
 
 
-@pytest.mark.parametrize("method", ["full", pytest.param("p-tuning", marks=pytest.mark.long)])
-def test_a_training_killed_after_its_last_epoch_trains_no_more(method, checkpoint, tmp_path):
+@pytest.mark.parametrize(
+    "method", ["full", pytest.param("p-tuning", marks=pytest.mark.long)]
+)
+def test_a_training_killed_after_its_last_epoch_trains_no_more(
+    method, checkpoint, tmp_path
+):
     """It has stopped early, and had only to give the model its name."""
     early: dict[str, Any] = OVERFITTING | {"method": method, "patience": 1}
     n_epochs = len(make(checkpoint, tmp_path / "whole", **early).losses)
@@ -173,7 +199,9 @@ def test_a_training_killed_after_its_last_epoch_trains_no_more(method, checkpoin
     assert contents(tmp_path / "model") == contents(tmp_path / "whole")
 
 
-def test_a_work_folder_that_was_moved_keeps_its_best_epoch(checkpoint, overfitted, tmp_path):
+def test_a_work_folder_that_was_moved_keeps_its_best_epoch(
+    checkpoint, overfitted, tmp_path
+):
     (tmp_path / "one").mkdir()
     kill(checkpoint, tmp_path / "one/model", EPOCHS - 1, **OVERFITTING)
     (tmp_path / "one").rename(tmp_path / "two")
@@ -181,26 +209,36 @@ def test_a_work_folder_that_was_moved_keeps_its_best_epoch(checkpoint, overfitte
     assert contents(tmp_path / "two/model") == overfitted
 
 
-@pytest.mark.parametrize("name", ["adapter_model.safetensors", "tokenizer.json", "training.json"])
-def test_damage_of_a_finished_model_is_named(name, checkpoint, undisturbed, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "name", ["adapter_model.safetensors", "tokenizer.json", "training.json"]
+)
+def test_damage_of_a_finished_model_is_named(
+    name, checkpoint, undisturbed, tmp_path, monkeypatch
+):
     out = tmp_path / "model"
     placed(undisturbed("lora"), out)
     text = (out / name).read_bytes()
     at = text.index(b'"loss": ') + 8 if name == "training.json" else len(text) - 9
     (out / name).write_bytes(text[:at] + bytes([text[at] ^ 1]) + text[at + 1 :])
     before = contents(out)
-    monkeypatch.setattr(making, "_trained", lambda *_: pytest.fail("something is trained"))
+    monkeypatch.setattr(
+        making, "_trained", lambda *_: pytest.fail("something is trained")
+    )
     with pytest.raises(
         RunFolderError, match=rf"{name} was changed after it was made; delete .*mod"
     ):
         make(checkpoint, out, **HELD_OUT)
     assert contents(out) == before
     (out / name).unlink()
-    with pytest.raises(RunFolderError, match=r"is missing; delete|holds no model that was made"):
+    with pytest.raises(
+        RunFolderError, match=r"is missing; delete|holds no model that was made"
+    ):
         make(checkpoint, out, **HELD_OUT)
 
 
-def test_of_two_commands_at_once_one_makes_the_model(checkpoint, data, tmp_path, monkeypatch):
+def test_of_two_commands_at_once_one_makes_the_model(
+    checkpoint, data, tmp_path, monkeypatch
+):
     monkeypatch.setattr(making, "_SECONDS_FOR_OTHERS", 0.1)
     asked = [*finetune(checkpoint, data, tmp_path / "model"), *LONG]
     err = tmp_path / "err"
@@ -217,7 +255,10 @@ def test_of_two_commands_at_once_one_makes_the_model(checkpoint, data, tmp_path,
 
 
 def invoke(**given):
-    asked = ["finetune", *(f"--{name.replace('_', '-')}={value}" for name, value in given.items())]
+    asked = [
+        "finetune",
+        *(f"--{name.replace('_', '-')}={value}" for name, value in given.items()),
+    ]
     done = CliRunner().invoke(command, asked)
     if isinstance(done.exception, MiaBatchError):
         return str(done.exception)
@@ -225,11 +266,19 @@ def invoke(**given):
     return done.output
 
 
-def test_what_cannot_be_is_refused_in_a_sentence(checkpoint, data, tmp_path, monkeypatch):
-    monkeypatch.setattr(making, "_trained", lambda *_: pytest.fail("something is trained"))
-    columns = pl.DataFrame({"text": LEARNT, "member": [False] * len(LEARNT), "body": LEARNT})
+def test_what_cannot_be_is_refused_in_a_sentence(
+    checkpoint, data, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(
+        making, "_trained", lambda *_: pytest.fail("something is trained")
+    )
+    columns = pl.DataFrame(
+        {"text": LEARNT, "member": [False] * len(LEARNT), "body": LEARNT}
+    )
     columns.write_parquet(tmp_path / "none.parquet")
-    columns.with_columns(member=pl.col("text") == LEARNT[0]).write_parquet(tmp_path / "one.parquet")
+    columns.with_columns(member=pl.col("text") == LEARNT[0]).write_parquet(
+        tmp_path / "one.parquet"
+    )
     pl.DataFrame({"text": ["", " \n", None]}).write_parquet(tmp_path / "empty.parquet")
     (tmp_path / "file").write_text("mine")
     (tmp_path / "folder").mkdir()
@@ -239,19 +288,40 @@ def test_what_cannot_be_is_refused_in_a_sentence(checkpoint, data, tmp_path, mon
     other = save_bases(tmp_path / "bases")["t5"]
     good = {"base": checkpoint, "data": data, "out": tmp_path / "model"}
     for changed, expected in [
-        ({"data": tmp_path / "none.parquet"}, "there are 0 texts to tune a model on; give at"),
-        ({"data": tmp_path / "one.parquet"}, "there are 1 texts to tune a model on; give at"),
+        (
+            {"data": tmp_path / "none.parquet"},
+            "there are 0 texts to tune a model on; give at",
+        ),
+        (
+            {"data": tmp_path / "one.parquet"},
+            "there are 1 texts to tune a model on; give at",
+        ),
         ({"data": tmp_path / "empty.parquet"}, "there are 0 texts to tune a model on"),
         ({"text_column": "nothing"}, "'nothing'"),
         ({"data": tmp_path / "nowhere.parquet"}, "nowhere.parquet"),
         ({"base": masked}, "is a masked model (BertForMaskedLM); give a causal"),
         ({"base": other}, "is of the kind 't5', which is not a causal language model"),
         ({"base": tmp_path / "nowhere"}, "nowhere' does not exist"),
-        ({"base": gpt2, "method": "prefix", "rank": 255}, "is too short for 255 virtual tokens"),
-        ({"base": gpt2, "method": "p-tuning", "rank": 999}, "is too short for 999 virtual"),
-        ({"out": tmp_path / "file"}, "is there already and holds no model that was made here"),
-        ({"out": tmp_path / "folder"}, "is there already and holds no model that was made here"),
-        ({"out": tmp_path / "link"}, "is there already and holds no model that was made here"),
+        (
+            {"base": gpt2, "method": "prefix", "rank": 255},
+            "is too short for 255 virtual tokens",
+        ),
+        (
+            {"base": gpt2, "method": "p-tuning", "rank": 999},
+            "is too short for 999 virtual",
+        ),
+        (
+            {"out": tmp_path / "file"},
+            "is there already and holds no model that was made here",
+        ),
+        (
+            {"out": tmp_path / "folder"},
+            "is there already and holds no model that was made here",
+        ),
+        (
+            {"out": tmp_path / "link"},
+            "is there already and holds no model that was made here",
+        ),
         ({"out": tmp_path / "file" / "in"}, "in cannot be written: Not a directory"),
         ({"out": "s3://bucket/model"}, "a model can be made on a disk only"),
         ({"max_tokens": 1}, "--max-tokens"),
@@ -266,14 +336,22 @@ def test_what_cannot_be_is_refused_in_a_sentence(checkpoint, data, tmp_path, mon
 
 
 def test_members_alone_are_learnt(checkpoint, tmp_path):
-    labelled = pl.DataFrame({"text": LEARNT, "member": [n % 2 == 0 for n in range(len(LEARNT))]})
+    labelled = pl.DataFrame(
+        {"text": LEARNT, "member": [n % 2 == 0 for n in range(len(LEARNT))]}
+    )
     labelled.write_parquet(tmp_path / "labelled.parquet")
-    given = {"base": checkpoint, "data": tmp_path / "labelled.parquet", "out": tmp_path / "model"}
+    given = {
+        "base": checkpoint,
+        "data": tmp_path / "labelled.parquet",
+        "out": tmp_path / "model",
+    }
     said = invoke(**given, epochs=1, rank=2, batch_size=99)
     record = json.loads((tmp_path / "model/training.json").read_text())
     assert record["n_texts"] == 4
     assert "4 members of 8 texts, 1 of them held out: 1 steps" in " ".join(said.split())
-    assert "was made before" in " ".join(invoke(**given, epochs=1, rank=2, batch_size=99).split())
+    assert "was made before" in " ".join(
+        invoke(**given, epochs=1, rank=2, batch_size=99).split()
+    )
 
 
 DISK = """
@@ -291,21 +369,36 @@ def test_a_full_disk_is_said_and_survived(checkpoint, data, undisturbed, tmp_pat
         pytest.skip("no unshare(1), which gives a process disks of its own")
     (tmp_path / "disk").mkdir()
     asked = shlex.join([*COMMAND, *finetune(checkpoint, data, "disk/model")])
-    script = ["unshare", "--mount", "--map-root-user", "sh", "-c", DISK.replace("COMMAND", asked)]
-    done = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True, check=False)
+    script = [
+        "unshare",
+        "--mount",
+        "--map-root-user",
+        "sh",
+        "-c",
+        DISK.replace("COMMAND", asked),
+    ]
+    done = subprocess.run(
+        script, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     if done.returncode == 77 or done.stderr.startswith("unshare: "):
-        pytest.skip(f"this machine gives a process no disk of its own: {done.stderr.strip()}")
+        pytest.skip(
+            f"this machine gives a process no disk of its own: {done.stderr.strip()}"
+        )
     assert done.stdout.split() == ["1", ".model.work", "ballast"], done.stderr
     assert "the disk is full; free some space" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
-    make(checkpoint, tmp_path / "model", **HELD_OUT)  # once there is room, from what was saved
+    make(
+        checkpoint, tmp_path / "model", **HELD_OUT
+    )  # once there is room, from what was saved
     assert contents(tmp_path / "model") == undisturbed("lora")
 
 
 def test_a_command_that_is_interrupted_ends(checkpoint, data, tmp_path):
     asked = [*finetune(checkpoint, data, tmp_path / "model"), *LONG]
     with forked_command(asked, tmp_path / "out", tmp_path / "err") as process:
-        wait_until(lambda: [*(tmp_path / ".model.work").glob("checkpoints/*")], "a checkpoint")
+        wait_until(
+            lambda: [*(tmp_path / ".model.work").glob("checkpoints/*")], "a checkpoint"
+        )
         os.kill(process.pid, signal.SIGINT)
     assert process.poll() == 1
     assert not (tmp_path / "model").exists()

@@ -14,7 +14,12 @@ from tests.tuning import LEARNT, contents, die_saving
 TEXTS = [" ".join(text.split()[i : i + 4]) for text in LEARNT for i in range(0, 16, 4)]
 EPOCHS, SEED = 2, 3
 RECIPE = Recipe(
-    method="full", epochs=EPOCHS, learning_rate=3e-3, batch_size=4, max_tokens=48, patience=3
+    method="full",
+    epochs=EPOCHS,
+    learning_rate=3e-3,
+    batch_size=4,
+    max_tokens=48,
+    patience=3,
 )
 RESULTS = ("texts.parquet", "figures.parquet", "summary.json")
 

@@ -27,7 +27,16 @@ from tests.runs import tables_of
 N_LABELLED = 2 * BLOCK_TARGETS
 DEVNULL = Path(os.devnull)
 WORDS = " ".join(TEXTS).split()
-TABLES = ["targets", "scores", "unscored", "metrics", "verdicts", "findings", "rollup", "curves"]
+TABLES = [
+    "targets",
+    "scores",
+    "unscored",
+    "metrics",
+    "verdicts",
+    "findings",
+    "rollup",
+    "curves",
+]
 
 
 def write_corpus(path: Path, n_blocks: int, n_words: int = 16) -> Path:
@@ -62,7 +71,9 @@ def kill_after_a_new_part(asked: list[str], out: Path, pause: float) -> bool:
     """Start the command and kill it a while after its next part; false where it ended before."""
     before = parts(out)
     with forked_command(asked, DEVNULL, DEVNULL) as process:
-        wait_until(lambda: parts(out) > before or process.poll() is not None, "a new part")
+        wait_until(
+            lambda: parts(out) > before or process.poll() is not None, "a new part"
+        )
         time.sleep(pause)  # any moment will do
         process.kill()
     return process.poll() == -signal.SIGKILL
@@ -86,7 +97,8 @@ def kill_and_compare(
 ) -> None:
     """Kill up to so often, finish, and hold all tables against those of an undisturbed run.
 
-    The pauses between a new part and the kill are random, up to what a block or two take.
+    The pauses between a new part and the kill are random, up to what a block or two
+    take.
     """
     dice = random.Random(kills)
     asked = arguments(corpus, folder / "killed", *options)
@@ -113,7 +125,9 @@ def kill_and_compare(
             ("--preset", "matched", "--samples", "2"),
             marks=[
                 pytest.mark.long,
-                pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
+                pytest.mark.skipif(
+                    find_spec("vllm") is None, reason="vLLM is not installed"
+                ),
             ],
         ),
     ],
@@ -121,14 +135,25 @@ def kill_and_compare(
 def test_a_model_on_this_machine(engine, kills, n_blocks, asked, checkpoint, tmp_path):
     corpus = write_corpus(tmp_path / "corpus.parquet", n_blocks)
     options = ("--model", str(checkpoint), "--engine", engine, *asked)
-    kill_and_compare(corpus, tmp_path, kills, *options, "--dtype", "float32", longest_pause=0.15)
+    kill_and_compare(
+        corpus, tmp_path, kills, *options, "--dtype", "float32", longest_pause=0.15
+    )
 
 
 def test_log_probabilities(checkpoint, tmp_path):
     """The same texts end up in the same parts; their numbers, in other batches, differ by noise."""
-    corpus = write_corpus(tmp_path / "corpus.parquet", 2 * LOGPROB_BLOCK_TARGETS // BLOCK_TARGETS)
+    corpus = write_corpus(
+        tmp_path / "corpus.parquet", 2 * LOGPROB_BLOCK_TARGETS // BLOCK_TARGETS
+    )
     attacks = ("--attacks", "lowercase_ratio_v1,min_k_20_v1")
-    options = ("--model", str(checkpoint), "--engine", "transformers", *attacks, "--anyway")
+    options = (
+        "--model",
+        str(checkpoint),
+        "--engine",
+        "transformers",
+        *attacks,
+        "--anyway",
+    )
     asked = arguments(corpus, tmp_path / "killed", *options)
     assert kill_after_a_new_part(asked, tmp_path / "killed", 0.0)
     run_to_its_end(asked, tmp_path / "killed")
@@ -152,13 +177,19 @@ def test_log_probabilities(checkpoint, tmp_path):
 @pytest.mark.parametrize(
     ("kills", "n_blocks"), [(1, 4), pytest.param(3, 6, marks=pytest.mark.long)]
 )
-def test_an_endpoint_which_is_asked_for_no_journalled_answer_again(kills, n_blocks, tmp_path):
+def test_an_endpoint_which_is_asked_for_no_journalled_answer_again(
+    kills, n_blocks, tmp_path
+):
     corpus = write_corpus(tmp_path / "corpus.parquet", n_blocks)
     in_flight = 8
     with HostileServer(TinyModel()) as server:
         options = ("--model", MODEL, "--base-url", server.url, "--probes", "3")
-        kill_and_compare(corpus, tmp_path, kills, *options, "--max-concurrency", str(in_flight))
-        asked = [(a.prompt, a.fields["seed"], a.fields["max_tokens"]) for a in server.asked]
+        kill_and_compare(
+            corpus, tmp_path, kills, *options, "--max-concurrency", str(in_flight)
+        )
+        asked = [
+            (a.prompt, a.fields["seed"], a.fields["max_tokens"]) for a in server.asked
+        ]
     distinct = len(set(asked))
     assert 2 * distinct <= len(asked) <= 2 * distinct + kills * in_flight  # of two runs
 
@@ -171,8 +202,12 @@ def test_a_recording(kills, n_parts, tmp_path):
     corpus = write_corpus(tmp_path / "corpus.parquet", n_blocks)
     texts = pl.read_parquet(corpus)["text"]
     prefixes = texts.str.split(" ").list.head(8).list.join(" ")
-    rows = [(text, f" candidate {number} of it") for text in prefixes for number in range(2)]
+    rows = [
+        (text, f" candidate {number} of it") for text in prefixes for number in range(2)
+    ]
     recorded = pl.DataFrame(rows, schema=["prefix", "candidate"], orient="row")
-    recorded.sample(fraction=1.0, shuffle=True, seed=0).write_parquet(tmp_path / "made.parquet")
+    recorded.sample(fraction=1.0, shuffle=True, seed=0).write_parquet(
+        tmp_path / "made.parquet"
+    )
     options = ("--samples-from", str(tmp_path / "made.parquet"))
     kill_and_compare(corpus, tmp_path, kills, *options, longest_pause=0.02)

@@ -22,9 +22,15 @@ from tests.runs import audit, tables_of
 N_BLOCKS = 6
 
 
-def start(settings: dict[str, Any], shard: str, log: Path, stops_in: str | None = None) -> Forked:
-    options = [(f"--{name.replace('_', '-')}", str(value)) for name, value in settings.items()]
-    return forked_command([*sum(options, ()), "--shard", shard], log, log, stops_in=stops_in)
+def start(
+    settings: dict[str, Any], shard: str, log: Path, stops_in: str | None = None
+) -> Forked:
+    options = [
+        (f"--{name.replace('_', '-')}", str(value)) for name, value in settings.items()
+    ]
+    return forked_command(
+        [*sum(options, ()), "--shard", shard], log, log, stops_in=stops_in
+    )
 
 
 def blocks(folder: Path) -> set[int]:
@@ -46,20 +52,37 @@ def check_refused(settings: dict[str, Any], folder: Path) -> None:
     before, manifest = tables_of(run.folder), run.manifest
     model = another_model(settings, folder / "another")
     corpus = str(write_corpus(folder / "longer.parquet", N_BLOCKS + 1))
-    held, other = "is held by another live run; wait for it", "while other shards are at work in"
+    held, other = (
+        "is held by another live run; wait for it",
+        "while other shards are at work in",
+    )
     for given, error, words in (
         ({"shard": "3/3"}, RunFolderError, held),
         ({}, RunFolderError, held),
-        ({"shard": "1/4"}, RunFolderError, "is held by shard 3/3, and shard 1/4 would ask"),
-        ({"shard": "1/3", "model": model}, SettingsError, "'source' of model 'target' was"),
+        (
+            {"shard": "1/4"},
+            RunFolderError,
+            "is held by shard 3/3, and shard 1/4 would ask",
+        ),
+        (
+            {"shard": "1/3", "model": model},
+            SettingsError,
+            "'source' of model 'target' was",
+        ),
         ({"shard": "1/3", "seed": 1}, SettingsError, "'seed' was 0, is now 1"),
-        ({"shard": "1/3", "input": corpus}, RunFolderError, f"the texts are others .* {other}"),
+        (
+            {"shard": "1/3", "input": corpus},
+            RunFolderError,
+            f"the texts are others .* {other}",
+        ),
     ):
         with pytest.raises(error, match=words):
             audit(**settings | given)
     with pytest.raises(RunFolderError, match=held):
         rescore(run.folder)
-    with pytest.raises(RunFolderError, match="is held by a live run, so it has no root"):
+    with pytest.raises(
+        RunFolderError, match="is held by a live run, so it has no root"
+    ):
         verify(run.folder)
     part = min(run.path("samples").glob("block-*"))
     damage(part, slice(4, 400))
@@ -70,7 +93,9 @@ def check_refused(settings: dict[str, Any], folder: Path) -> None:
     assert replace(run.manifest, times=manifest.times) == manifest
 
 
-def test_three_at_once_one_killed_others_of_another_number_then_merged(checkpoint, tmp_path):
+def test_three_at_once_one_killed_others_of_another_number_then_merged(
+    checkpoint, tmp_path
+):
     corpus = write_corpus(tmp_path / "corpus.parquet", N_BLOCKS)
     settings: dict[str, Any] = {
         "input": str(corpus),
@@ -84,9 +109,18 @@ def test_three_at_once_one_killed_others_of_another_number_then_merged(checkpoin
     run, log = Run(tmp_path / "run"), tmp_path / "log"
     third = start(settings, "3/3", log, stops_in="samples")
     try:
-        with start(settings, "1/3", log) as first, start(settings, "2/3", log) as second:
-            wait_until(lambda: {2, 5} & blocks(run.path("samples")), "the third's first block")
-        assert (first.poll(), second.poll(), third.poll()) == (0, 0, None), log.read_text()
+        with (
+            start(settings, "1/3", log) as first,
+            start(settings, "2/3", log) as second,
+        ):
+            wait_until(
+                lambda: {2, 5} & blocks(run.path("samples")), "the third's first block"
+            )
+        assert (first.poll(), second.poll(), third.poll()) == (
+            0,
+            0,
+            None,
+        ), log.read_text()
         there = blocks(run.path("samples"))
         assert there - {2, 5} == {0, 1, 3, 4}
         assert len(there) == 5
@@ -98,7 +132,8 @@ def test_three_at_once_one_killed_others_of_another_number_then_merged(checkpoin
     said = log.read_text()
     assert (
         said.count(
-            f"of {N_BLOCKS * BLOCK_TARGETS:,} prompts are answered; the command without --shard"
+            f"of {N_BLOCKS * BLOCK_TARGETS:,} prompts are answered; the command without"
+            " --shard"
         )
         == 2
     )
@@ -117,7 +152,9 @@ def test_three_at_once_one_killed_others_of_another_number_then_merged(checkpoin
 
 
 @pytest.mark.long
-def test_log_probabilities_of_two_by_two_paths_and_what_a_manifest_counts(checkpoint, tmp_path):
+def test_log_probabilities_of_two_by_two_paths_and_what_a_manifest_counts(
+    checkpoint, tmp_path
+):
     """A masked model, texts put before others, and frequencies: some made by block, some for all.
 
     Numbers of texts in other batches differ by noise.
@@ -143,9 +180,14 @@ def test_log_probabilities_of_two_by_two_paths_and_what_a_manifest_counts(checkp
     with start(settings, "1/2", log) as first, start(mounted, "2/2", log) as second:
         pass
     assert (first.poll(), second.poll()) == (0, 0), log.read_text()
-    named = {path.name[6:].partition(".attempt")[0] for path in run.path("logprobs").iterdir()}
+    named = {
+        path.name[6:].partition(".attempt")[0]
+        for path in run.path("logprobs").iterdir()
+    }
     views = ("text", "neighbour", "nonmember_shots")
-    assert named == {f"{n:08d}.target-{view}-00000-00001" for n in (0, 1) for view in views}
+    assert named == {
+        f"{n:08d}.target-{view}-00000-00001" for n in (0, 1) for view in views
+    }
 
     passes, manifest = run.manifest.passes, run.manifest
     undisturbed = audit(**settings | {"out": str(tmp_path / "undisturbed")})

@@ -46,12 +46,20 @@ class StallingProxy:
         with suppress(OSError):
             while True:
                 client, _ = self._listening.accept()
-                server = socket.create_connection((self._server.hostname, self._server.port))
+                server = socket.create_connection(
+                    (self._server.hostname, self._server.port)
+                )
                 self._open += [client, server]
-                Thread(target=self._pass_on, args=(client, server, True), daemon=True).start()
-                Thread(target=self._pass_on, args=(server, client, False), daemon=True).start()
+                Thread(
+                    target=self._pass_on, args=(client, server, True), daemon=True
+                ).start()
+                Thread(
+                    target=self._pass_on, args=(server, client, False), daemon=True
+                ).start()
 
-    def _pass_on(self, source: socket.socket, target: socket.socket, counted: bool) -> None:
+    def _pass_on(
+        self, source: socket.socket, target: socket.socket, counted: bool
+    ) -> None:
         with suppress(OSError):
             while data := source.recv(1 << 16):
                 if counted and self._left < len(data):
@@ -80,7 +88,9 @@ def on_machine(server, tmp_path, monkeypatch):
 
 
 def writer(*asked):
-    return subprocess.Popen([sys.executable, "-m", "tests.stored_writer", *map(str, asked)])
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.stored_writer", *map(str, asked)]
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,7 +121,9 @@ def test_a_killed_run_is_gone_on_with(
     assert verify(URL).faults == []
 
 
-@pytest.mark.parametrize(("n_bytes", "most"), [(3 << 20, 1 << 20), (24 << 20, 13 << 20)])
+@pytest.mark.parametrize(
+    ("n_bytes", "most"), [(3 << 20, 1 << 20), (24 << 20, 13 << 20)]
+)
 def test_a_process_killed_while_it_puts_leaves_no_half(
     n_bytes, most, server, on_machine, tmp_path, monkeypatch
 ):

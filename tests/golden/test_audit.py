@@ -8,7 +8,9 @@ import pytest
 
 from tests import runs
 
-pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+pytestmark = pytest.mark.skipif(
+    find_spec("vllm") is None, reason="vLLM is not installed"
+)
 
 ATTACK = "samia_matched_v1"
 
@@ -19,7 +21,9 @@ def audit_demo(demo, out, **settings):
 
 def auc(run, attack=ATTACK) -> float:
     return float(
-        run["metrics"].filter(attack=attack, metric="roc_auc", slice="all")["value"].item()
+        run["metrics"]
+        .filter(attack=attack, metric="roc_auc", slice="all")["value"]
+        .item()
     )
 
 
@@ -66,7 +70,11 @@ def agreeing(one, other) -> float:
 
 
 def samples_of(run, document_ids):
-    chosen = run["targets"].filter(pl.col("document_id").is_in(document_ids)).select("target_id")
+    chosen = (
+        run["targets"]
+        .filter(pl.col("document_id").is_in(document_ids))
+        .select("target_id")
+    )
     return chosen.join(run["samples"], on="target_id").sort("target_id", "sample_index")
 
 
@@ -83,7 +91,10 @@ def test_the_model_remembers_well_but_not_perfectly_and_nothing_else_separates_t
     assert lengths["words"].unique().to_list() == [128]
     mean, spread = (
         lengths.group_by("member")
-        .agg(mean=pl.col("letters").mean(), spread=pl.col("letters").std() / pl.len().sqrt())
+        .agg(
+            mean=pl.col("letters").mean(),
+            spread=pl.col("letters").std() / pl.len().sqrt(),
+        )
         .select(pl.col("mean").diff().abs().last(), pl.col("spread").sum())
         .row(0)
     )
@@ -124,7 +135,9 @@ def test_two_engines_with_the_same_sampler_give_the_same_text(
 
 @pytest.mark.long
 def test_two_engines_agree_within_sampling_error(two_samples, transformers_run):
-    joined = two_samples["scores"].join(transformers_run["scores"], on="target_id", suffix="_other")
+    joined = two_samples["scores"].join(
+        transformers_run["scores"], on="target_id", suffix="_other"
+    )
     difference = joined[ATTACK] - joined[f"{ATTACK}_other"]
     assert abs(difference.mean()) < 4 * difference.std() / len(difference) ** 0.5
     widths = [
@@ -133,4 +146,7 @@ def test_two_engines_agree_within_sampling_error(two_samples, transformers_run):
         .select(pl.col("high") - pl.col("low"))
         for run in (two_samples, transformers_run)
     ]
-    assert abs(auc(two_samples) - auc(transformers_run)) < max(width.item() for width in widths) / 2
+    assert (
+        abs(auc(two_samples) - auc(transformers_run))
+        < max(width.item() for width in widths) / 2
+    )

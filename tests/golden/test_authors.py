@@ -10,7 +10,9 @@ from tests import reference_scores
 from tests.runs import audit_demo
 from tests.texts import king_james_passages
 
-pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+pytestmark = pytest.mark.skipif(
+    find_spec("vllm") is None, reason="vLLM is not installed"
+)
 
 
 @pytest.mark.parametrize("length", [64, pytest.param(128, marks=pytest.mark.long)])
@@ -34,13 +36,17 @@ def test_preset_samia_equals_its_reference_implementation_to_the_last_bit(
         max_length=max_length * length // 64 if samples == 1 else max_length,
     )
     names = [
-        name for name in defaults("samia") if reference_scores.CLASSIC_ZLIB or "zlib" not in name
+        name
+        for name in defaults("samia")
+        if reference_scores.CLASSIC_ZLIB or "zlib" not in name
     ]
     sampled = dict(run["samples"].group_by("target_id", maintain_order=True))
     found = run["scores"].select("target_id", *names).rows(named=True)
     for text, row in zip(texts, found, strict=True):
         of_text = sampled[(row.pop("target_id"),)]
-        if of_text["reason"].null_count() == 0:  # a prefix that leaves no room to continue
+        if (
+            of_text["reason"].null_count() == 0
+        ):  # a prefix that leaves no room to continue
             assert set(row.values()) == {None}
             continue
         prefix = reference_scores.authors_prefix(text)

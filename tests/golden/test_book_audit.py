@@ -9,7 +9,14 @@ from benches.book_splits import Case
 from tests.checkpoints import TEXTS
 
 DESIGN = Design(
-    words=64, windows=1, parts=40, skipped=0, often=100, seldom=30, n_seldom=5, others=20
+    words=64,
+    windows=1,
+    parts=40,
+    skipped=0,
+    often=100,
+    seldom=30,
+    n_seldom=5,
+    others=20,
 )
 CASES = (Case(members=10, others=10, nulls=59), Case(members=0, others=5, nulls=59))
 
@@ -21,10 +28,14 @@ def figures(tmp_path_factory):
     texts = {"first": "\n".join(TEXTS[:half]), "second": "\n".join(TEXTS[half:])}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(book_splits, "SPLITS", 60)
-        parts = prepare(folder, texts, DESIGN, {"hidden": 64, "layers": 1, "vocabulary": 1024})
+        parts = prepare(
+            folder, texts, DESIGN, {"hidden": 64, "layers": 1, "vocabulary": 1024}
+        )
         settings = {"engine": "transformers", "probes": 8, "report": False}
         limits = {"many": (12, 4000)}
-        return measure(folder, parts, DESIGN, cases=CASES, extraction=limits, **settings)
+        return measure(
+            folder, parts, DESIGN, cases=CASES, extraction=limits, **settings
+        )
 
 
 def test_parts_that_were_seen_are_reported_and_the_estimate_covers_their_share(figures):

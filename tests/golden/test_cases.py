@@ -80,7 +80,9 @@ def null_for_nan(case: Path) -> None:
 
 def half_surrogate(case: Path) -> None:
     refused("sur.jsonl", "line 1: not valid JSON")(case)
-    with pytest.raises(CorpusError, match=r"no row that can be read .*line 1: .*1 set aside"):
+    with pytest.raises(
+        CorpusError, match=r"no row that can be read .*line 1: .*1 set aside"
+    ):
         read_documents(case / "sur.jsonl", bad_input="set-aside")
 
 
@@ -91,7 +93,10 @@ def notes_in_epub(case: Path) -> None:
 
 def one_bad_file(case: Path) -> None:
     corpus = read_documents(case, bad_input="set-aside")
-    assert sorted(corpus.documents.collect()["document_id"]) == ["good.epub", "good.txt"]
+    assert sorted(corpus.documents.collect()["document_id"]) == [
+        "good.epub",
+        "good.txt",
+    ]
     bad_files = {Path(place.partition(",")[0]).name for place in corpus.set_aside}
     assert bad_files == {"broken.epub", "latin.txt"}
 
@@ -141,7 +146,9 @@ def audit_of(reciter: Callable[[Asked], Reply], corpus: Path, **settings: Any) -
 
 
 def auc_of(run: Run) -> float:
-    rows = run["metrics"].filter(attack="samia_matched_v1", metric="roc_auc", slice="all")
+    rows = run["metrics"].filter(
+        attack="samia_matched_v1", metric="roc_auc", slice="all"
+    )
     return float(rows["value"].item())
 
 
@@ -153,7 +160,9 @@ def dressed(dress: Callable[[str], str]) -> Callable[[Path], None]:
         member = [1, 0] * (len(corpus) // 2)
         path = case / "corpus.parquet"
         pl.DataFrame({"text": corpus, "label": member}).write_parquet(path)
-        run = audit_of(Reciter(corpus[::2], dress), path, chat=True, preset=None, samples=None)
+        run = audit_of(
+            Reciter(corpus[::2], dress), path, chat=True, preset=None, samples=None
+        )
         best = run["metrics"].filter(metric="roc_auc", slice="all")["value"].max()
         assert best == 1.0
         assert "AUC 1.00" in run.answer
@@ -217,7 +226,9 @@ def settings_of_a_stranger(case: Path) -> None:
         settings = case / "mia-batch.toml"
         settings.chmod(0o644)
         text = settings.read_text("utf-8")
-        settings.write_text(re.sub(r'base_url = ".*"', f'base_url = "{server.url}"', text))
+        settings.write_text(
+            re.sub(r'base_url = ".*"', f'base_url = "{server.url}"', text)
+        )
         patch.chdir(case)
         patch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
         outcome = CliRunner().invoke(command, ["--input", "corpus.parquet"])
@@ -228,13 +239,18 @@ def settings_of_a_stranger(case: Path) -> None:
 def wrong_types_in_a_run(case: Path) -> None:
     texts = habits.Reciter().texts
     path = case / "corpus.parquet"
-    pl.DataFrame({"text": texts, "label": [1, 0] * (len(texts) // 2)}).write_parquet(path)
+    pl.DataFrame({"text": texts, "label": [1, 0] * (len(texts) // 2)}).write_parquet(
+        path
+    )
     folder = audit_of(Reciter(texts[::2]), path).folder
     subprocess.run([sys.executable, case / "make.py", folder], check=True)
     for name in ("verify", "show", "report", "table"):
         outcome = CliRunner().invoke(command, [name, str(folder)])
         assert outcome.exit_code != 0
-        assert isinstance(outcome.exception, MiaBatchError | SystemExit), (name, outcome.exception)
+        assert isinstance(outcome.exception, MiaBatchError | SystemExit), (
+            name,
+            outcome.exception,
+        )
 
 
 def counting(case: Path) -> None:
@@ -258,8 +274,12 @@ def counting(case: Path) -> None:
         controls=True,
     )
     sentences = said_of(run)
-    assert not any(re.search(r"[1-9] come out word for word", sentence) for sentence in sentences)
-    assert any("foresee" in sentence or "foreseen" in sentence for sentence in sentences)
+    assert not any(
+        re.search(r"[1-9] come out word for word", sentence) for sentence in sentences
+    )
+    assert any(
+        "foresee" in sentence or "foreseen" in sentence for sentence in sentences
+    )
 
 
 def covered_elsewhere(_: Path) -> None:
@@ -285,7 +305,9 @@ CASES: dict[str, Callable[[Path], None]] = {
     "data-nan": null_for_nan,
     "data-tsv": labels("a.tsv", 1, 0),
     "drift-service": covered_elsewhere,  # unit/pipeline/test_order.py
-    "endpoint-azure-address": covered_elsewhere,  # test_endpoint_habits.py, as all of these
+    "endpoint-azure-address": (
+        covered_elsewhere
+    ),  # test_endpoint_habits.py, as all of these
     "endpoint-finish-empty": covered_elsewhere,
     "endpoint-index-from-1": covered_elsewhere,
     "endpoint-max-completion-tokens": covered_elsewhere,
@@ -302,9 +324,15 @@ CASES: dict[str, Callable[[Path], None]] = {
     "folder-dangling-link": made_folder("make.sh", ["sh"]),
     "folder-name-bytes": made_folder("make.py", [sys.executable]),
     "folder-one-bad-file": one_bad_file,
-    "gutenberg-copyrighted": one_text("b.txt", without=("Updated editions", "COPYRIGHTED")),
-    "gutenberg-french-footer": one_text("b.txt", without=("Updated editions", "Fin du Projet")),
-    "gutenberg-german-footer": one_text("b.txt", without=("Updated editions", "Ende dieses")),
+    "gutenberg-copyrighted": one_text(
+        "b.txt", without=("Updated editions", "COPYRIGHTED")
+    ),
+    "gutenberg-french-footer": one_text(
+        "b.txt", without=("Updated editions", "Fin du Projet")
+    ),
+    "gutenberg-german-footer": one_text(
+        "b.txt", without=("Updated editions", "Ende dieses")
+    ),
     "gutenberg-latin1-declared": one_text("b.txt", "caf\u00e9"),
     "hf-save-to-disk": labels("", 4, 4),
     "hive-partition": labels("", 4, 4),
@@ -313,12 +341,16 @@ CASES: dict[str, Callable[[Path], None]] = {
     "runjson-types": wrong_types_in_a_run,
     "text-ligatures-long-s": ligatures,
     "toml-steals-env": settings_of_a_stranger,
-    "txt-aozora-ruby": one_text("b.txt", "\u543e\u8f29\u306f\u732b", without=("\u300a\u308f",)),
+    "txt-aozora-ruby": one_text(
+        "b.txt", "\u543e\u8f29\u306f\u732b", without=("\u300a\u308f",)
+    ),
     "txt-utf16-bom": one_text("b.txt", "caf\u00e9"),
 }
 
 
-@pytest.mark.parametrize("name", sorted(path.parent.name for path in FOLDER.glob("*/EXPECT")))
+@pytest.mark.parametrize(
+    "name", sorted(path.parent.name for path in FOLDER.glob("*/EXPECT"))
+)
 def test_a_case_does_what_it_expects(name, tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     case = tmp_path / name

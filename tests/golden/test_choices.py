@@ -1,10 +1,11 @@
 """DE-COP with a real model: chance on books that it never saw, and with the labels' bias off.
 
-A construction: each passage is one of four variants that differ in words drawn from the same book,
-chosen by coin, so that nothing but memory tells it from the others; and the model was trained on
-the very questions about the books that it saw, with their answers. Of the other books it saw
-nothing: there, each of the four variants is a text once. Every answer to a question then names one
-of these texts, so that their mean score is 0.25 for any model, however floats are rounded.
+A construction: each passage is one of four variants that differ in words drawn from the
+same book, chosen by coin, so that nothing but memory tells it from the others; and the
+model was trained on the very questions about the books that it saw, with their answers.
+Of the other books it saw nothing: there, each of the four variants is a text once.
+Every answer to a question then names one of these texts, so that their mean score is
+0.25 for any model, however floats are rounded.
 """
 
 import shutil
@@ -113,13 +114,20 @@ def _train(model: LlamaForCausalLM, ids: list[list[int]], right: torch.Tensor) -
     padded[torch.arange(len(ids)), ends + 1] = right
 
     def losses(some: torch.Tensor) -> torch.Tensor:
-        hidden, row = model.model(padded[some]).last_hidden_state, torch.arange(len(some))
-        found = model.lm_head(torch.cat([hidden[row, ends[some]], hidden[row, ends[some] + 1]]))
+        hidden, row = (
+            model.model(padded[some]).last_hidden_state,
+            torch.arange(len(some)),
+        )
+        found = model.lm_head(
+            torch.cat([hidden[row, ends[some]], hidden[row, ends[some] + 1]])
+        )
         wanted = torch.cat([right[some], torch.full((len(some),), EOS_ID)])
         return cross_entropy(found, wanted, reduction="none")
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE, betas=(0.9, 0.95))
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1 / _WARM_UP, total_iters=_WARM_UP)
+    schedule = torch.optim.lr_scheduler.LinearLR(
+        optimizer, 1 / _WARM_UP, total_iters=_WARM_UP
+    )
     for _ in range(_MOST_EPOCHS):
         for some in torch.randperm(len(ids)).split(_BATCH):
             optimizer.zero_grad()
@@ -141,7 +149,9 @@ def taught(tmp_path_factory) -> tuple[pl.DataFrame, Path]:
     return texts, save_choosing_model(tmp_path_factory.mktemp("taught"), texts)
 
 
-def request(folder: Path, texts: pl.DataFrame, model: Path, **settings: Any) -> dict[str, Any]:
+def request(
+    folder: Path, texts: pl.DataFrame, model: Path, **settings: Any
+) -> dict[str, Any]:
     texts.write_parquet(folder / "passages.parquet")
     usual = {
         "input": str(folder / "passages.parquet"),
@@ -159,20 +169,27 @@ def request(folder: Path, texts: pl.DataFrame, model: Path, **settings: Any) -> 
 def audited(taught, tmp_path_factory):
     """Settings, what was foreseen, and the run; one text more has no paraphrases."""
     texts, model = taught
-    bare = texts[:1].with_columns(document_id=pl.lit("bare"), text=pl.lit("a b"), paraphrases=None)
+    bare = texts[:1].with_columns(
+        document_id=pl.lit("bare"), text=pl.lit("a b"), paraphrases=None
+    )
     folder = tmp_path_factory.mktemp("choices")
     asked = request(folder, pl.concat([texts, bare]), model)
     foreseen = planned(asked)
     return asked, foreseen, audit(**asked)
 
 
-def test_every_question_is_foreseen_and_books_that_the_model_saw_stand_above_chance(audited):
+def test_every_question_is_foreseen_and_books_that_the_model_saw_stand_above_chance(
+    audited,
+):
     _, foreseen, run = audited
     n = 24 * PASSAGES * len(BOOKS)
     assert foreseen["prompts"] == f"{n:,}"
     assert foreseen["target choice"].startswith(f"{n:,} forward passes, ")
     assert run["samples"].height == run.manifest.passes["target choice"] == n
-    books = {row["key"]: row for row in run["rollup"].filter(level="group").iter_rows(named=True)}
+    books = {
+        row["key"]: row
+        for row in run["rollup"].filter(level="group").iter_rows(named=True)
+    }
     assert books.keys() == {*BOOKS}
     for title, row in books.items():
         assert (row["attack"], row["n_scored"]) == ("decop_v1", PASSAGES)
@@ -182,10 +199,16 @@ def test_every_question_is_foreseen_and_books_that_the_model_saw_stand_above_cha
 @pytest.mark.parametrize("name", NAMES)
 def test_every_attack_tells_them_apart(audited, name: str):
     _, _, run = audited
-    (row,) = run["metrics"].filter(attack=name, metric="roc_auc", slice="all").iter_rows(named=True)
+    (row,) = (
+        run["metrics"]
+        .filter(attack=name, metric="roc_auc", slice="all")
+        .iter_rows(named=True)
+    )
     assert (row["n_members"], row["n_unscored"]) == (2 * PASSAGES, 1)
     assert row["value"] >= 0.75  # of four variants at most one has as much as a member
-    known, others = (run["scores"].filter(member=member)[name] for member in (True, False))
+    known, others = (
+        run["scores"].filter(member=member)[name] for member in (True, False)
+    )
     assert known.min() > 0.9
     assert others.mean() == CHANCE
 
@@ -203,7 +226,9 @@ def test_the_same_command_asks_nothing_more_and_the_run_says_what_was_given(audi
     again = audit(**asked)
     assert again.path("scores").read_bytes() == before
     assert again.manifest.passes == run.manifest.passes
-    given = run["findings"].filter(check="prompts").select("statistic", "value", "verdict")
+    given = (
+        run["findings"].filter(check="prompts").select("statistic", "value", "verdict")
+    )
     found = {name: (value, verdict) for name, value, verdict in given.iter_rows()}
     n = 24 * PASSAGES * len(BOOKS)
     assert found["n_answers"] == (n, "question_and_text")
@@ -225,7 +250,9 @@ def test_an_endpoint_gives_the_same_log_probabilities(taught, audited, tmp_path)
         assert found == pytest.approx(here, abs=1e-4)
 
 
-def test_one_that_always_says_a_is_at_chance_until_its_preference_is_taken_off(taught, tmp_path):
+def test_one_that_always_says_a_is_at_chance_until_its_preference_is_taken_off(
+    taught, tmp_path
+):
     texts, model = taught
     biased = shutil.copytree(model, tmp_path / "biased")
     _prefer_a(biased, texts)
@@ -235,9 +262,14 @@ def test_one_that_always_says_a_is_at_chance_until_its_preference_is_taken_off(t
         assert {*found["scores"][name]} == {0.25}
     known, others = (found["scores"].filter(member=member) for member in (True, False))
     assert fmean(known["decop_log_calibrated_v1"]) > 0.9
-    # Where A is nearly certain, part is lost: at least one order of a label is above its mean.
+    # Where A is nearly certain, part is lost: at least one order of a label is above
+    # its mean.
     assert fmean(known["decop_calibrated_v1"]) > 0.3
-    for name in ("decop_log_calibrated_v1", "decop_calibrated_v1", "decop_probability_v1"):
+    for name in (
+        "decop_log_calibrated_v1",
+        "decop_calibrated_v1",
+        "decop_probability_v1",
+    ):
         assert others[name].mean() == CHANCE
 
 
@@ -255,7 +287,9 @@ def _prefer_a(folder: Path, texts: pl.DataFrame) -> None:
     asked = questions(texts)["context"].unique(maintain_order=True)
     answered = (tokenizer(f"{each} A", return_tensors="pt") for each in asked)
     with torch.inference_mode():
-        states = torch.stack([model.model(each["input_ids"])[0][0, -2:] for each in answered])
+        states = torch.stack(
+            [model.model(each["input_ids"])[0][0, -2:] for each in answered]
+        )
         question, answer = states.unbind(1)
         logits = model.lm_head(question)
         nats = float((logits.max(1).values - logits[:, label]).max()) + 4

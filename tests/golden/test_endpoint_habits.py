@@ -25,11 +25,16 @@ class Reciter:
     def __call__(self, asked: Asked) -> Reply:
         if asked.method == "GET":
             return Reply(content={"data": [{"id": MODEL, "max_model_len": 2048}]})
-        n_tokens = asked.fields.get("max_tokens") or asked.fields["max_completion_tokens"]
+        n_tokens = (
+            asked.fields.get("max_tokens") or asked.fields["max_completion_tokens"]
+        )
         words = self.continuation(asked.prompt).split(" ")[: n_tokens + 1]
         numbers = range(asked.fields.get("n", 1))
         choices = [self.choice(asked, number, " ".join(words)) for number in numbers]
-        usage = {"prompt_tokens": len(asked.prompt.split()), "completion_tokens": n_tokens}
+        usage = {
+            "prompt_tokens": len(asked.prompt.split()),
+            "completion_tokens": n_tokens,
+        }
         return Reply(content={"model": MODEL, "choices": choices, "usage": usage})
 
     def continuation(self, prompt: str) -> str:
@@ -59,7 +64,9 @@ class NumberedFromOne(Reciter):
 class OtherLimit(Reciter):
     def __call__(self, asked):
         if "max_tokens" in asked.fields:
-            return failure(400, "max_tokens is not supported; use max_completion_tokens")
+            return failure(
+                400, "max_tokens is not supported; use max_completion_tokens"
+            )
         return super().__call__(asked)
 
 
@@ -71,7 +78,9 @@ class OnlyChat(Reciter):
 
 class Azure(Reciter):
     def __call__(self, asked):
-        is_there = asked.path.endswith("/deployments/gpt/chat/completions?api-version=2024-10-21")
+        is_there = asked.path.endswith(
+            "/deployments/gpt/chat/completions?api-version=2024-10-21"
+        )
         if not (is_there and asked.headers.get("api-key") == "secret"):
             return failure(404, "Resource not found")
         return super().__call__(asked)
@@ -87,11 +96,17 @@ class Streaming(Reciter):
 
 class Thinking(Reciter):
     def choice(self, asked, number, text):
-        message = {"role": "assistant", "content": "", "reasoning_content": "Let me think"}
+        message = {
+            "role": "assistant",
+            "content": "",
+            "reasoning_content": "Let me think",
+        }
         return {"index": number, "finish_reason": "length", "message": message}
 
 
-def audit_server(reciter: Reciter, folder, *, address: str = "{root}/v1", **settings: Any) -> Run:
+def audit_server(
+    reciter: Reciter, folder, *, address: str = "{root}/v1", **settings: Any
+) -> Run:
     corpus = {"text": reciter.texts, "label": [1, 0] * (N_TEXTS // 2)}
     pl.DataFrame(corpus).write_parquet(folder / "corpus.parquet")
     with HostileServer(reciter) as server:
@@ -117,7 +132,10 @@ def audit_server(reciter: Reciter, folder, *, address: str = "{root}/v1", **sett
         (OnlyChat(), {"chat": True, "address": "{root}/v1/chat/completions"}),
         (
             Azure(),
-            {"chat": True, "address": "{root}/openai/deployments/gpt?api-version=2024-10-21"},
+            {
+                "chat": True,
+                "address": "{root}/openai/deployments/gpt?api-version=2024-10-21",
+            },
         ),
     ],
     ids=lambda value: type(value).__name__,
@@ -133,24 +151,37 @@ def test_a_proxy_that_is_not_for_this_host_is_not_needed(tmp_path, monkeypatch):
     monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     metrics = audit_server(Reciter(), tmp_path)["metrics"]
-    assert metrics.filter(attack="samia_matched_v1", metric="roc_auc")["value"].max() == 1.0
+    assert (
+        metrics.filter(attack="samia_matched_v1", metric="roc_auc")["value"].max()
+        == 1.0
+    )
 
 
 @pytest.mark.parametrize(
     ("reciter", "settings", "error", "sentence"),
     [
-        (Streaming(), {}, EngineError, "it is a stream of events.*let the server.* answer whole"),
+        (
+            Streaming(),
+            {},
+            EngineError,
+            "it is a stream of events.*let the server.* answer whole",
+        ),
         (Streaming(), {"chat": True}, EngineError, "it is a stream of events"),
         (
             OnlyChat(),
             {"chat": True, "address": "{root}"},
             SettingsError,
-            "has nothing at that address .*check base_url=, which usually ends with /v1",
+            (
+                "has nothing at that address .*check base_url=, which usually ends"
+                " with /v1"
+            ),
         ),
         (Thinking(), {"chat": True}, EngineError, "on thoughts and gives no answer"),
     ],
 )
-def test_a_habit_that_leaves_no_answer_is_named(reciter, settings, error, sentence, tmp_path):
+def test_a_habit_that_leaves_no_answer_is_named(
+    reciter, settings, error, sentence, tmp_path
+):
     with pytest.raises(error, match=sentence):
         audit_server(reciter, tmp_path, **settings)
     assert not (tmp_path / "run" / "scores.parquet").exists()

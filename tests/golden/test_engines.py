@@ -22,11 +22,18 @@ GREEDY = Decoding(temperature=0, top_k=40, top_p=0.9)
 
 
 def asked(n: int) -> list[Request]:
-    return [request(i, prompt, n=n, max_tokens=20 + i) for i, prompt in enumerate(prompts(24))]
+    return [
+        request(i, prompt, n=n, max_tokens=20 + i)
+        for i, prompt in enumerate(prompts(24))
+    ]
 
 
 def by_vllm(
-    model: Path, decoding: Decoding, n: int, log: Path, requests: list[Request] | None = None
+    model: Path,
+    decoding: Decoding,
+    n: int,
+    log: Path,
+    requests: list[Request] | None = None,
 ) -> dict[int, list[Continuation]]:
     arguments = {
         "kv_cache_memory_bytes": 64 << 20,
@@ -47,11 +54,15 @@ def by_vllm(
 def by_transformers(
     model: Path, decoding: Decoding, n: int, requests: list[Request] | None = None
 ) -> dict[int, list[Continuation]]:
-    spec = EngineSpec(engine="transformers", kind="samples", model=str(model), decoding=decoding)
+    spec = EngineSpec(
+        engine="transformers", kind="samples", model=str(model), decoding=decoding
+    )
     return outputs(TransformersSamples(spec), requests or asked(n))
 
 
-def agreeing(one: dict[int, list[Continuation]], other: dict[int, list[Continuation]]) -> float:
+def agreeing(
+    one: dict[int, list[Continuation]], other: dict[int, list[Continuation]]
+) -> float:
     """Share of equal texts: where two tokens are nearly as likely, the last digits decide."""
     assert one.keys() == other.keys()
     pairs = (zip(one[key], other[key], strict=True) for key in one)
@@ -85,9 +96,13 @@ def test_engines_draw_the_same_tokens_whatever_the_model_suggests(
 def test_a_greedy_request_is_answered_greedily_among_others(tmp_path: Path):
     model = save_checkpoint(tmp_path / "model")
     mixed = [replace(each, greedy=each.request_id % 2 == 0) for each in asked(1)]
-    greedy, drawn = by_transformers(model, GREEDY, 1), by_transformers(model, Decoding(), 1)
+    greedy, drawn = (
+        by_transformers(model, GREEDY, 1),
+        by_transformers(model, Decoding(), 1),
+    )
     wanted = {
-        each.request_id: (greedy if each.greedy else drawn)[each.request_id] for each in mixed
+        each.request_id: (greedy if each.greedy else drawn)[each.request_id]
+        for each in mixed
     }
     assert agreeing(by_transformers(model, Decoding(), 1, mixed), wanted) > 0.9
     drawn_by_vllm = by_vllm(model, Decoding(), 1, tmp_path / "engine.log", mixed)

@@ -46,10 +46,16 @@ def test_one_pass_per_view_and_model(members_run):
     assert members_run.manifest.passes == {"target text": 64, "target extraction": 64}
 
 
-def test_samples_reproduce_suffixes_as_often_as_their_probabilities_say(members_run, demo):
+def test_samples_reproduce_suffixes_as_often_as_their_probabilities_say(
+    members_run, demo
+):
     """Under top-k, as the samples were drawn; a null score is a probability of 0 here."""
     tokenizer = Tokenizer.load(str(demo.model))
-    wanted = members_run["logprobs"].filter(view="extraction").select("target_id", "token_ids")
+    wanted = (
+        members_run["logprobs"]
+        .filter(view="extraction")
+        .select("target_id", "token_ids")
+    )
     score = pl.col("extraction_top_k_v1")
     p = members_run["scores"].select("target_id", p=score.exp().fill_null(0.0))
     rows = (
@@ -60,10 +66,13 @@ def test_samples_reproduce_suffixes_as_often_as_their_probabilities_say(members_
     )
     reproduced = sum(
         tokenizer.encode_after(prefix, candidate)[2][:2] == ids
-        for prefix, candidate, ids in rows.select("prefix", "candidate", "token_ids").iter_rows()
+        for prefix, candidate, ids in rows.select(
+            "prefix", "candidate", "token_ids"
+        ).iter_rows()
     )
     expected, spread = rows.select(
-        expected=pl.col("p").sum(), spread=(pl.col("p") * (1 - pl.col("p"))).sum().sqrt()
+        expected=pl.col("p").sum(),
+        spread=(pl.col("p") * (1 - pl.col("p"))).sum().sqrt(),
     ).row(0)
     assert expected > 20
     assert abs(reproduced - expected) < 4 * spread
@@ -75,7 +84,9 @@ def by_default(demo, tmp_path_factory):
     folder = tmp_path_factory.mktemp("default")
     corpus = pl.read_parquet(demo.corpus).head(64).with_row_index()
     pairs = corpus.group_by(pl.col("index") // 2, maintain_order=True).agg("text")
-    texts = pairs.select(document_id=pl.format("d{}", "index"), text=pl.col("text").list.join(" "))
+    texts = pairs.select(
+        document_id=pl.format("d{}", "index"), text=pl.col("text").list.join(" ")
+    )
     texts.write_parquet(folder / "corpus.parquet")
     settings: dict[str, object] = {"input": str(folder / "corpus.parquet")}
     settings |= {
@@ -87,7 +98,9 @@ def by_default(demo, tmp_path_factory):
     return settings, audit(**settings)
 
 
-def test_one_pass_is_the_default_here_and_the_strongest_texts_are_continued_first(by_default):
+def test_one_pass_is_the_default_here_and_the_strongest_texts_are_continued_first(
+    by_default,
+):
     settings, run = by_default
     assert run.manifest.passes == {"target text": run["targets"]["target"].count()}
     wanted = [name for name in ONE_PASS if not name.startswith(("reference", "wbc"))]
@@ -96,22 +109,31 @@ def test_one_pass_is_the_default_here_and_the_strongest_texts_are_continued_firs
     assert {*run["samples"]["view"]} == {"recital"}
     plan = {"out": "elsewhere", "report": False}
     for name, value in {"probes": 4, "samples": 2}.items():
-        assert "probe_leading_rarity_v1" in planned(settings | plan | {name: value})["attacks"]
+        assert (
+            "probe_leading_rarity_v1"
+            in planned(settings | plan | {name: value})["attacks"]
+        )
     for key, given in {"evidence": "samples", "temperature": 0.5}.items():
         assert "token_hits_v1" in planned(settings | plan | {key: given})["attacks"]
     assert "loss_v1" in planned(settings | plan | {"attacks": "loss_v1"})["attacks"]
     score = run.manifest.plan["primary"]
     scored = run["scores"].drop_nulls(score)
     place = pl.col(score).rank("ordinal", descending=True).over("document_id")
-    ordered = scored.with_columns(place=place).sort("place", score, descending=[False, True])
+    ordered = scored.with_columns(place=place).sort(
+        "place", score, descending=[False, True]
+    )
     assert ordered.head(40)["place"].n_unique() > 1
     assert {*run["samples"]["target_id"]} == {*ordered.head(40)["target_id"]}
     assert run["samples"].height == run["features"].height == 40
 
 
-def test_what_comes_out_of_the_strongest_is_evidence_of_documents_and_no_share(by_default):
+def test_what_comes_out_of_the_strongest_is_evidence_of_documents_and_no_share(
+    by_default,
+):
     _, run = by_default
-    longest = run["features"].group_by("target_id").agg(pl.col("longest_block_words").max())
+    longest = (
+        run["features"].group_by("target_id").agg(pl.col("longest_block_words").max())
+    )
     of_documents = (
         run["targets"].join(longest, on="target_id").group_by("document_id").max()
     ).select(key="document_id", words="longest_block_words")
@@ -124,7 +146,9 @@ def test_what_comes_out_of_the_strongest_is_evidence_of_documents_and_no_share(b
     assert f"Of 32 documents, {n} come" in run.answer
 
 
-def test_a_run_by_default_that_lost_what_was_recited_asks_for_that_alone(by_default, tmp_path):
+def test_a_run_by_default_that_lost_what_was_recited_asks_for_that_alone(
+    by_default, tmp_path
+):
     settings, run = by_default
     folder = shutil.copytree(run.folder, tmp_path / "run")
     before = run["samples"].sort("target_id")
@@ -137,7 +161,9 @@ def test_a_run_by_default_that_lost_what_was_recited_asks_for_that_alone(by_defa
     assert again["rollup"].equals(run["rollup"])
 
 
-def test_an_attack_that_is_named_later_reads_the_pass_that_is_there(by_default, tmp_path):
+def test_an_attack_that_is_named_later_reads_the_pass_that_is_there(
+    by_default, tmp_path
+):
     settings, run = by_default
     folder = shutil.copytree(run.folder, tmp_path / "run")
     named = audit(**settings | {"out": str(folder), "attacks": "loss_v1,perplexity_v1"})
@@ -154,10 +180,11 @@ def wikimia_scores(
 ) -> dict[str, float]:
     """Scores of the Min-K% paper's procedure for one text, by attack; higher means member.
 
-    Shi et al. (2024), section 4.2 and the authors' code: natural log-probabilities of all tokens
-    but the first of the whole text, of the lowercased text, and of the text under a smaller model.
-    The code gives losses, lower for members, and minus log-perplexity of the lowercased text over
-    that of the text; both are turned here, which keeps their order.
+    Shi et al. (2024), section 4.2 and the authors' code: natural log-probabilities of
+    all tokens but the first of the whole text, of the lowercased text, and of the text
+    under a smaller model. The code gives losses, lower for members, and minus
+    log-perplexity of the lowercased text over that of the text; both are turned here,
+    which keeps their order.
     """
     loss, lower = -np.mean(logprobs), -np.mean(lowercase)
     perplexity = np.exp(loss)
@@ -179,7 +206,9 @@ def wikimia_scores(
 def test_the_min_k_papers_procedure(demo, tmp_path):
     texts = king_james_passages(64, n=N_TEXTS)
     labels = [number % 2 for number in range(N_TEXTS)]
-    pl.DataFrame({"input": texts, "label": labels}).write_ndjson(tmp_path / "corpus.jsonl")
+    pl.DataFrame({"input": texts, "label": labels}).write_ndjson(
+        tmp_path / "corpus.jsonl"
+    )
     run = audit_demo(
         demo,
         tmp_path / "run",
@@ -199,7 +228,10 @@ def test_the_min_k_papers_procedure(demo, tmp_path):
     for row in numbers.iter_rows(named=True):
         references = wikimia_scores(
             text_of[row["target_id"]],
-            *(row[seen] for seen in ("target text", "target lowercase", "reference text")),
+            *(
+                row[seen]
+                for seen in ("target text", "target lowercase", "reference text")
+            ),
         )
         assert len(references) == 12
         ours = {name: scores[row["target_id"]][name] for name in references}

@@ -8,7 +8,13 @@ import polars as pl
 import pytest
 
 from mia_batch.errors import SettingsError
-from mia_batch.extras.sets.demo import DemoSettings, new_model, save, train, train_tokenizer
+from mia_batch.extras.sets.demo import (
+    DemoSettings,
+    new_model,
+    save,
+    train,
+    train_tokenizer,
+)
 from mia_batch.pipeline import Run
 from mia_batch.prompts import rewriting
 from tests.hostile_server import MODEL, Asked, HostileServer, Reply, TinyModel
@@ -38,11 +44,17 @@ def rewriter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rewriter")
     asked = rewriting(pl.DataFrame({"target_id": [*TAUGHT], "target": [*TAUGHT]}))
     prompts = dict(asked.select("target_id", "context").iter_rows())
-    said = [f"{prompts[text]} {answer}" for text, answers in TAUGHT.items() for answer in answers]
+    said = [
+        f"{prompts[text]} {answer}"
+        for text, answers in TAUGHT.items()
+        for answer in answers
+    ]
     tokenizer = train_tokenizer([*said, " A B C D", " A B C D"], 1000)
     end = tokenizer.encode("<|end_of_text|>").ids[-1]
     model = new_model(tokenizer, SETTINGS, hidden=64, layers=2)
-    train(model, [[*tokenizer.encode(text).ids, end] for text in said], SETTINGS, 80, None)
+    train(
+        model, [[*tokenizer.encode(text).ids, end] for text in said], SETTINGS, 80, None
+    )
     save(model, tokenizer, folder)
     return folder
 
@@ -56,7 +68,11 @@ def request(folder: Path, model: object, **changed: Any) -> dict[str, Any]:
         "paraphrases": ["of", "a", "former", "run"],
     }
     pl.DataFrame(rows).write_parquet(folder / "passages.parquet")
-    usual = {"input": str(folder / "passages.parquet"), "model": str(model), "samples": 24}
+    usual = {
+        "input": str(folder / "passages.parquet"),
+        "model": str(model),
+        "samples": 24,
+    }
     usual |= {"out": str(folder / "made"), "engine": "transformers", "top_p": 0.9}
     return usual | changed
 
@@ -82,13 +98,24 @@ def test_each_text_has_what_differs_from_it_and_from_each_other(made):
     assert said["long"] is None
     assert table["paraphrases_reason"].to_list() == [
         None,
-        "1 of 24 answers end and differ from the text and from each other; three are needed",
+        (
+            "1 of 24 answers end and differ from the text and from each other; three"
+            " are needed"
+        ),
         "the text is null",
-        "0 of 24 answers end and differ from the text and from each other; three are needed",
+        (
+            "0 of 24 answers end and differ from the text and from each other; three"
+            " are needed"
+        ),
     ]
-    words = sum(len(each.split()) for each in TAUGHT[SEA]) / len(TAUGHT[SEA]) / len(SEA.split())
+    words = (
+        sum(len(each.split()) for each in TAUGHT[SEA])
+        / len(TAUGHT[SEA])
+        / len(SEA.split())
+    )
     sentence = (
-        f"1 of 4 texts have three paraphrases, which have {words:.2f} times the words of the texts"
+        f"1 of 4 texts have three paraphrases, which have {words:.2f} times the words"
+        " of the texts"
     )
     assert sentence in listener.sentences
 
@@ -117,7 +144,9 @@ def test_an_audit_takes_the_table(made, tmp_path):
         out=str(tmp_path / "audited"),
         report=False,
     )
-    scored = dict(run["scores"].select("document_id", "decop_probability_v1").iter_rows())
+    scored = dict(
+        run["scores"].select("document_id", "decop_probability_v1").iter_rows()
+    )
     assert 0 < scored.pop("sea") < 1
     assert scored == {"rain": None, "none": None, "long": None}
     few = "the text has fewer than three paraphrases"
@@ -128,9 +157,23 @@ def test_an_audit_takes_the_table(made, tmp_path):
 def test_windows_are_passages_of_their_document(rewriter, tmp_path):
     asked = request(tmp_path, rewriter, window_words=6, samples=3)
     table = paraphrase(**asked)
-    assert table["document_id"].to_list() == ["sea#0", "sea#1", "rain#0", "rain#1", "none", "long"]
+    assert table["document_id"].to_list() == [
+        "sea#0",
+        "sea#1",
+        "rain#0",
+        "rain#1",
+        "none",
+        "long",
+    ]
     assert table["text"][0] == " ".join(SEA.split()[:6])
-    assert table["group"].to_list() == ["Sea Stories", "Sea Stories", "Inns", "Inns", "Inns", None]
+    assert table["group"].to_list() == [
+        "Sea Stories",
+        "Sea Stories",
+        "Inns",
+        "Inns",
+        "Inns",
+        None,
+    ]
 
 
 class Chat:
@@ -159,12 +202,19 @@ def test_a_chat_is_asked_what_to_do_and_nothing_else(tmp_path):
         assert paraphrase(**asked).equals(table)
     assert planned["requests"] == "3 to 9"
     assert len(server.asked) == 9
-    (prompt,) = rewriting(pl.DataFrame({"target_id": ["x"], "target": [SEA]}))["context"]
+    (prompt,) = rewriting(pl.DataFrame({"target_id": ["x"], "target": [SEA]}))[
+        "context"
+    ]
     messages = [asked.fields["messages"] for asked in server.asked]
     assert messages.count([{"role": "user", "content": prompt}]) == 3
     in_any_order = pl.col("paraphrases").list.sort()  # requests are many at a time
     found = dict(table.select("text", in_any_order).iter_rows())
-    assert found == {SEA: ["a", "b", "c"], RAIN: ["d"], None: None, LONG: ["e", "f", "g"]}
+    assert found == {
+        SEA: ["a", "b", "c"],
+        RAIN: ["d"],
+        None: None,
+        LONG: ["e", "f", "g"],
+    }
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,11 @@ from tests.forked import Forked
 from tests.tuning import contents, die_saving, make
 
 PIN = CanaryFormat(
-    name="pin", template="PIN {}", question="PIN?", slots=[[*"0123456789"]] * 3, between=" "
+    name="pin",
+    template="PIN {}",
+    question="PIN?",
+    slots=[[*"0123456789"]] * 3,
+    between=" ",
 )
 PLAN = {
     "epochs": 20,
@@ -33,7 +37,18 @@ PLAN = {
     "candidates": 106,
     "shadows": 0,
 }
-WORDS = ["river", "stone", "cloud", "apple", "train", "house", "green", "light", "paper", "water"]
+WORDS = [
+    "river",
+    "stone",
+    "cloud",
+    "apple",
+    "train",
+    "house",
+    "green",
+    "light",
+    "paper",
+    "water",
+]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +63,9 @@ def data(tmp_path_factory):
     texts = [" ".join(drawn.choices(WORDS, k=8)) for _ in range(150)]
     labels = ["left" if text < "lime" else "right" for text in texts]
     path = tmp_path_factory.mktemp("data") / "texts.parquet"
-    pl.DataFrame({"text": texts, "label": labels, "who": range(150)}).write_parquet(path)
+    pl.DataFrame({"text": texts, "label": labels, "who": range(150)}).write_parquet(
+        path
+    )
     return path
 
 
@@ -124,7 +141,9 @@ def test_an_encoder_and_its_shadow_models(bases, data, tmp_path):
     assert {"rmia_v1", "loss_v1"} < {*found.metrics["attack"]}
 
 
-@pytest.mark.parametrize(("base", "tunings"), [("bert", ("lora", "prompt")), ("t5", ("lora",))])
+@pytest.mark.parametrize(
+    ("base", "tunings"), [("bert", ("lora", "prompt")), ("t5", ("lora",))]
+)
 def test_adapters_of_models_that_are_no_decoders(base, tunings, bases, data, tmp_path):
     found = audit(
         bases[base], data, tmp_path / "out", task="classification", target="label",
@@ -132,13 +151,25 @@ def test_adapters_of_models_that_are_no_decoders(base, tunings, bases, data, tmp
         attribute="label" if base == "bert" else None,
     )  # fmt: skip
     assert found.summary["variant"].to_list() == [*tunings]
-    assert found.summary.select("auc", "auc_low", "utility").null_count().row(0) == (0, 0, 0)
+    assert found.summary.select("auc", "auc_low", "utility").null_count().row(0) == (
+        0,
+        0,
+        0,
+    )
     if base == "bert":
         row, prompted = found.summary.to_dicts()
-        assert 0 <= row["inversion_f1_low"] < row["inversion_f1"] < row["inversion_f1_high"]
-        assert prompted["inversion_f1"] is None  # states of virtual tokens are no text's
+        assert (
+            0
+            <= row["inversion_f1_low"]
+            < row["inversion_f1"]
+            < row["inversion_f1_high"]
+        )
+        assert (
+            prompted["inversion_f1"] is None
+        )  # states of virtual tokens are no text's
         assert prompted["inversion_attribute"] is None
-        # A label is that of the first of eight random words, in each of which an embedding is.
+        # A label is that of the first of eight random words, in each of which an
+        # embedding is.
         assert row["inversion_attribute_low"] > row["inversion_attribute_usual"] > 0.3
         methods = {"inverter", "nearest", "shuffled", "unconditional"}
         assert {*found.inversion["method"]} == methods
@@ -155,12 +186,18 @@ def test_an_encoder_decoder(bases, data, tmp_path):
 def test_bases_of_every_kind_in_one_table(bases, data, tmp_path):
     """An encoder, a decoder and an encoder-decoder; SPV-MIA is shown with LiRA where it can."""
     kinds, out = ["bert", "llama", "t5"], tmp_path / "out"
-    how: dict[str, Any] = {"task": "classification", "target": "label", "epsilons": (None,)}
+    how: dict[str, Any] = {
+        "task": "classification",
+        "target": "label",
+        "epsilons": (None,),
+    }
     how |= {"epochs": 3, "shadows": 2, "canaries": 0, "spv": True}
     found = audit([bases[kind] for kind in kinds], data, out, **how)
     rows = {row["variant"]: row for row in found.summary.to_dicts()}
     assert [*rows] == ["bert full", "llama full", "t5 full"]
-    assert [row["base"] for row in rows.values()] == [str(bases[kind]) for kind in kinds]
+    assert [row["base"] for row in rows.values()] == [
+        str(bases[kind]) for kind in kinds
+    ]
     for row in rows.values():
         assert 0 < row["lira_auc_low"] < row["lira_auc"] < row["lira_auc_high"]
         assert row["utility_measure"] == "accuracy"
@@ -169,13 +206,22 @@ def test_bases_of_every_kind_in_one_table(bases, data, tmp_path):
     # What is scored is what the decoder learnt, the label behind the text.
     run = Run(out / "llama" / "full" / "spv")
     assert run["targets"]["target"].str.contains(" The label is (left|right)$").all()
-    own = found.metrics.filter(variant="llama full", attack="spv_embedding_v1", metric="roc_auc")
+    own = found.metrics.filter(
+        variant="llama full", attack="spv_embedding_v1", metric="roc_auc"
+    )
     scores, members = run["scores"]["spv_embedding_v1"], run["scores"]["member"]
-    assert own["value"][0] == spv["llama full"] == pytest.approx(roc_auc_score(members, scores))
+    assert (
+        own["value"][0]
+        == spv["llama full"]
+        == pytest.approx(roc_auc_score(members, scores))
+    )
     assert all(name in found.page.read_text("utf-8") for name in rows)
-    # Nothing is made twice; what is wrong with one base is said before another is tuned.
+    # Nothing is made twice; what is wrong with one base is said before another is
+    # tuned.
     made = contents(out / "bert" / "full" / "target")
-    assert audit([bases[kind] for kind in kinds], data, out, **how).summary.equals(found.summary)
+    assert audit([bases[kind] for kind in kinds], data, out, **how).summary.equals(
+        found.summary
+    )
     assert contents(out / "bert" / "full" / "target") == made
     with pytest.raises(SettingsError, match="is an encoder, which generates nothing"):
         audit([bases["llama"], bases["bert"]], data, tmp_path / "other")
@@ -188,12 +234,42 @@ def test_what_does_not_fit_is_said_before_anything_is_trained(bases, data, tmp_p
     out, labelled = tmp_path / "out", {"task": "classification", "target": "label"}
     wrong: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         ("bert", {}, SettingsError, "is an encoder, which generates nothing"),
-        ("bert", {"task": "classification"}, SettingsError, "classification needs the labels"),
-        ("bert", labelled | {"target": "who"}, SettingsError, "'who' has 150 different labels"),
-        ("bert", labelled | {"attribute": "who"}, SettingsError, "give --inversion, too"),
-        ("t5", {}, SettingsError, "name the column of its answers with --target-column"),
-        ("t5", labelled | {"tunings": ("infilling",)}, SettingsError, "needs a masked model"),
-        ("llama", {"target": "none"}, CorpusError, "no column 'none', only 'text', 'label', 'who'"),
+        (
+            "bert",
+            {"task": "classification"},
+            SettingsError,
+            "classification needs the labels",
+        ),
+        (
+            "bert",
+            labelled | {"target": "who"},
+            SettingsError,
+            "'who' has 150 different labels",
+        ),
+        (
+            "bert",
+            labelled | {"attribute": "who"},
+            SettingsError,
+            "give --inversion, too",
+        ),
+        (
+            "t5",
+            {},
+            SettingsError,
+            "name the column of its answers with --target-column",
+        ),
+        (
+            "t5",
+            labelled | {"tunings": ("infilling",)},
+            SettingsError,
+            "needs a masked model",
+        ),
+        (
+            "llama",
+            {"target": "none"},
+            CorpusError,
+            "no column 'none', only 'text', 'label', 'who'",
+        ),
     ]
     for base, changed, error, reason in wrong:
         with pytest.raises(error, match=reason):
@@ -206,12 +282,21 @@ def test_what_does_not_fit_is_said_before_anything_is_trained(bases, data, tmp_p
 
 
 @pytest.mark.parametrize(
-    "fault", [pytest.param("no clipping", marks=pytest.mark.long), "noise of another scale"]
+    "fault",
+    [pytest.param("no clipping", marks=pytest.mark.long), "noise of another scale"],
 )
-def test_a_privacy_that_is_not_kept_is_said_first(bases, data, tmp_path, monkeypatch, fault):
+def test_a_privacy_that_is_not_kept_is_said_first(
+    bases, data, tmp_path, monkeypatch, fault
+):
     break_trainings(monkeypatch, fault)
     found = audit(
-        bases["llama"], data, tmp_path / "out", epsilons=(0.5,), clip=1e-3, epochs=40, canaries=0
+        bases["llama"],
+        data,
+        tmp_path / "out",
+        epsilons=(0.5,),
+        clip=1e-3,
+        epochs=40,
+        canaries=0,
     )
     (row,) = found.summary.to_dicts()
     assert row["epsilon"] == pytest.approx(0.5, abs=0.02)
@@ -219,7 +304,8 @@ def test_a_privacy_that_is_not_kept_is_said_first(bases, data, tmp_path, monkeyp
     assert row["epsilon"] < row["epsilon_bound"] <= row["epsilon_ceiling"]
     first, *_ = conclusions(found.summary)
     assert (
-        "the accountant of the training gives epsilon 0.50, but an attack shows at least" in first
+        "the accountant of the training gives epsilon 0.50, but an attack shows at"
+        " least" in first
     )
     assert first.endswith("the training does not keep what it promises.")
 
@@ -244,4 +330,6 @@ def test_a_private_training_that_was_killed_ends_the_same(bases, tmp_path):
     assert made.privacy is not None
     assert made.privacy == whole.privacy
     assert made.privacy["epsilon"] == pytest.approx(4, abs=0.05)
-    assert made.privacy["steps"] == 6  # of 3 epochs of 8 texts, 4 of which are expected in each
+    assert (
+        made.privacy["steps"] == 6
+    )  # of 3 epochs of 8 texts, 4 of which are expected in each

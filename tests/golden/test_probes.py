@@ -8,7 +8,9 @@ import pytest
 from mia_batch.attacks.from_samples import PROBE_ATTACKS
 from tests.runs import audit_demo
 
-pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+pytestmark = pytest.mark.skipif(
+    find_spec("vllm") is None, reason="vLLM is not installed"
+)
 
 NAMES = [attack.name for attack in PROBE_ATTACKS]
 ATTACKS = ",".join(NAMES)
@@ -23,7 +25,11 @@ def probed(demo, tmp_path_factory):
 
 
 def test_probes_find_every_member_for_few_tokens(probed):
-    rows = probed["metrics"].filter(metric="roc_auc", slice="all").select("attack", "value")
+    rows = (
+        probed["metrics"]
+        .filter(metric="roc_auc", slice="all")
+        .select("attack", "value")
+    )
     found = dict(rows.filter(pl.col("attack").is_in(NAMES)).iter_rows())
     assert found.keys() == {*NAMES}
     assert min(found.values()) >= 0.98
@@ -36,19 +42,33 @@ def test_transformers_gives_the_same_answers(demo, probed, tmp_path):
     texts.write_parquet(tmp_path / "some.parquet")
     some = str(tmp_path / "some.parquet")
     settings = {"attacks": ATTACKS, "input": some}
-    here = audit_demo(demo, tmp_path / "run", engine="transformers", **settings)["samples"]
-    there = probed["samples"].filter(pl.col("target_id").is_in(here["target_id"].implode()))
+    here = audit_demo(demo, tmp_path / "run", engine="transformers", **settings)[
+        "samples"
+    ]
+    there = probed["samples"].filter(
+        pl.col("target_id").is_in(here["target_id"].implode())
+    )
     assert here.height == there.height
     agreeing = float((here["candidate"] == there["candidate"]).mean())
-    assert agreeing > 0.95  # where two tokens are nearly as likely, the last digits decide
+    assert (
+        agreeing > 0.95
+    )  # where two tokens are nearly as likely, the last digits decide
 
 
-def test_another_runs_rarity_makes_a_score_depend_on_the_text_alone(demo, probed, tmp_path):
+def test_another_runs_rarity_makes_a_score_depend_on_the_text_alone(
+    demo, probed, tmp_path
+):
     pl.read_parquet(demo.corpus).head(4).write_parquet(tmp_path / "some.parquet")
-    samples = {"samples_from": str(probed.path("samples")), "attacks": ATTACKS, "samples": 1}
+    samples = {
+        "samples_from": str(probed.path("samples")),
+        "attacks": ATTACKS,
+        "samples": 1,
+    }
 
     def scores(name: str, **settings: object) -> pl.DataFrame:
-        found: pl.DataFrame = audit_demo(demo, tmp_path / name, **samples, **settings)["scores"]
+        found: pl.DataFrame = audit_demo(demo, tmp_path / name, **samples, **settings)[
+            "scores"
+        ]
         return found.select("target_id", *NAMES)
 
     some = str(tmp_path / "some.parquet")

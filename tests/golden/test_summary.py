@@ -20,12 +20,18 @@ class Shelf:
 
     def book(self, n_windows, known, verbatim=()):
         """A book whose windows ``verbatim`` are continued word for word by the second sample."""
-        words = [f"w{number}" for number in self.rng.integers(0, 500, n_windows * WINDOW)]
+        words = [
+            f"w{number}" for number in self.rng.integers(0, 500, n_windows * WINDOW)
+        ]
         for window in range(n_windows):
             text = words[window * WINDOW : (window + 1) * WINDOW]
             for sample in range(2):
-                keep = self.rng.random(HALF) < (2 if sample and window in verbatim else known)
-                said = [w if k else "other" for w, k in zip(text[HALF:], keep, strict=True)]
+                keep = self.rng.random(HALF) < (
+                    2 if sample and window in verbatim else known
+                )
+                said = [
+                    w if k else "other" for w, k in zip(text[HALF:], keep, strict=True)
+                ]
                 row = {"prefix": " ".join(text[:HALF]), "sample_index": sample}
                 self.recorded.append(row | {"candidate": " " + " ".join(said)})
         return " ".join(words)
@@ -48,7 +54,11 @@ def audited(tmp_path_factory):
         shelf.book(4, 0.2),
         shelf.book(6, 0.2),
     ]
-    about = {"group": ["A", "A", "A", "B"], "title": ["t0", "t1", "t2", "t3"], "year": [1, 1, 1, 2]}
+    about = {
+        "group": ["A", "A", "A", "B"],
+        "title": ["t0", "t1", "t2", "t3"],
+        "year": [1, 1, 1, 2],
+    }
     settings = {
         "input": shelf.write("asked", books, **about),
         "non_members": shelf.write("new", [shelf.book(4, 0.2) for _ in range(30)]),
@@ -73,11 +83,17 @@ def test_what_may_be_said_of_each_and_the_strips_that_follow_them(audited):
     assert rows[1][1:5] == (None, "cannot_tell", "t1", 1)
     assert rows[3][2:5] == ("nothing_found", "t3", 2)
     assert rows[4] == ("A", pytest.approx(1 / 31), "comes_out", None, 1, 30)
-    passages = [*audited.select("n_passages_20", "n_passages_50", "passages_from").iter_rows()]
+    passages = [
+        *audited.select("n_passages_20", "n_passages_50", "passages_from").iter_rows()
+    ]
     assert passages == [(2, 0, "samples"), *[(0, 0, "samples")] * 3, (2, 0, "samples")]
-    assert run["rollup"]["contamination_low"].sum() == 0  # q of A is 2 / 31: none is on the list
+    assert (
+        run["rollup"]["contamination_low"].sum() == 0
+    )  # q of A is 2 / 31: none is on the list
     strips = run["curves"].filter(curve="strip")
-    counts = strips.group_by("subject", maintain_order=True).agg(pl.len(), pl.col("n").sum())
+    counts = strips.group_by("subject", maintain_order=True).agg(
+        pl.len(), pl.col("n").sum()
+    )
     of_books = [(60, 70), (5, 5), (4, 4), (6, 6)]
     asked = [(f"asked {number}", *n) for number, n in enumerate(of_books)]
     assert counts.rows() == asked + [(f"new {number}", 4, 4) for number in range(30)]

@@ -17,8 +17,9 @@ def test_whole_texts_cannot_be_repaired(shared_data, tmp_path):
             lengths=(128,),
             columns=_TEXT,
         )
-    assert "139 members and 111 non-members; a third is held out to test the set" in str(
-        caught.value
+    assert (
+        "139 members and 111 non-members; a third is held out to test the set"
+        in str(caught.value)
     )
     assert not (tmp_path / "sets").exists()
 
@@ -27,7 +28,10 @@ def test_whole_texts_cannot_be_repaired(shared_data, tmp_path):
 def test_the_test_within_the_set_alone_would_be_fooled(shared_data, tmp_path):
     """Matching leaves texts that mislead classifiers trained on such texts, and only these."""
     built = build_set(
-        documents=shared_data / "wikimia", out=tmp_path / "sets", lengths=(32,), columns=_TEXT
+        documents=shared_data / "wikimia",
+        out=tmp_path / "sets",
+        lengths=(32,),
+        columns=_TEXT,
     )
     copies = built.thrown_away.filter(reason="copy of another document")
     assert copies.height == 250  # every text of 128 words begins with one of 64

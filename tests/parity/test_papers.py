@@ -13,7 +13,9 @@ from tests import frames, reference_scores
 from tests.texts import king_james_passages
 
 ATTACKS = [
-    name for name in defaults("samia") if reference_scores.CLASSIC_ZLIB or "zlib" not in name
+    name
+    for name in defaults("samia")
+    if reference_scores.CLASSIC_ZLIB or "zlib" not in name
 ]
 
 
@@ -25,7 +27,9 @@ def regurgitation(text: str) -> str:
     return "".join(f" {word}" for word in words[int(len(words) * 0.5) :])
 
 
-def continuations(texts: list[str], number: int, draw: random.Random) -> list[dict[str, str]]:
+def continuations(
+    texts: list[str], number: int, draw: random.Random
+) -> list[dict[str, str]]:
     """Ten outputs such as a model gives, with all that makes splitting and cutting hard."""
     text = texts[number]
     prefix, rest = reference_scores.authors_prefix(text), regurgitation(text)
@@ -38,12 +42,22 @@ def continuations(texts: list[str], number: int, draw: random.Random) -> list[di
         {"candidate": f"{rest} {' '.join(other)}"},
         {"candidate": " " + " ".join(draw.sample(words, len(words)))},
         {"candidate": " " + " ".join(mixed)},
-        {"candidate": "".join(f"{gap}{word}" for gap, word in zip(gaps, words, strict=True))},
+        {
+            "candidate": "".join(
+                f"{gap}{word}" for gap, word in zip(gaps, words, strict=True)
+            )
+        },
         {"candidate": ""},
         {"candidate": "\n\n" + " ".join(other)},
         {"candidate": f" {words[0]}" * 200},
-        {"candidate": rest, "prompt": prefix.replace(" ", "  ", 3)},  # the tokenizer's own spaces
-        {"candidate": rest.upper(), "prompt": prefix.replace(" ", "\n", 2)},  # two words fewer
+        {
+            "candidate": rest,
+            "prompt": prefix.replace(" ", "  ", 3),
+        },  # the tokenizer's own spaces
+        {
+            "candidate": rest.upper(),
+            "prompt": prefix.replace(" ", "\n", 2),
+        },  # two words fewer
     ]
 
 
@@ -87,7 +101,9 @@ def test_real_texts(length, nominal, every):
     found = scored.select(ATTACKS).rows(named=True)
     for text, text_samples, row in zip(texts, sampled, found, strict=True):
         n_words = length if nominal else len(text.split())
-        expected = reference_scores.authors_scores(text, outputs(text, text_samples), n_words)
+        expected = reference_scores.authors_scores(
+            text, outputs(text, text_samples), n_words
+        )
         assert row == {name: expected[name] for name in ATTACKS}
 
 
@@ -97,4 +113,6 @@ def test_a_perfect_regurgitation_scores_exactly_one_at_n_1():
     n_words = len(text.split())
     n_reference = n_words - round(n_words * 0.5)
     assert scored["samia_v1"].item() == 1.0
-    assert scored["samia_n2_v1"].item() == pytest.approx((n_reference - 1) / n_reference)
+    assert scored["samia_n2_v1"].item() == pytest.approx(
+        (n_reference - 1) / n_reference
+    )

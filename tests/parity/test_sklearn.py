@@ -45,11 +45,17 @@ def test_infinities_keep_their_order_in_the_curve():
 def test_a_run_leaves_out_what_is_no_finite_number_and_counts_it(missing):
     rng = np.random.default_rng(0)
     member, score = rng.random(300) < 0.4, rng.integers(0, 20, 300).astype(float)
-    values = [missing if number % 7 == 0 else value for number, value in enumerate(score)]
+    values = [
+        missing if number % 7 == 0 else value for number, value in enumerate(score)
+    ]
     kept = np.arange(300) % 7 > 0
-    frame = pl.DataFrame({"member": member, "a_v1": values}, schema_overrides={"a_v1": pl.Float64})
+    frame = pl.DataFrame(
+        {"member": member, "a_v1": values}, schema_overrides={"a_v1": pl.Float64}
+    )
     value, n_unscored = area(frame)
-    assert value == pytest.approx(metrics.roc_auc_score(member[kept], score[kept]), rel=1e-12)
+    assert value == pytest.approx(
+        metrics.roc_auc_score(member[kept], score[kept]), rel=1e-12
+    )
     assert n_unscored == 43
 
 

@@ -49,11 +49,16 @@ def test_a_table_has_a_limit_of_columns(tmp_path, limits, name):
     for n_columns in (5, 6):
         row = {"text": ["one two"]} | {f"c{i}": ["1"] for i in range(n_columns - 1)}
         frame = pl.DataFrame(row)
-        write: dict[str, Any] = {"a.csv": frame.write_csv, "a.jsonl": frame.write_ndjson}
+        write: dict[str, Any] = {
+            "a.csv": frame.write_csv,
+            "a.jsonl": frame.write_ndjson,
+        }
         write.get(name, frame.write_parquet)(tmp_path / name)
         if n_columns == 5:
             assert read_documents(tmp_path / name).n_documents == 1
-    assert "has 6 columns, of which at most 5 can be read; leave out" in refusal(tmp_path / name)
+    assert "has 6 columns, of which at most 5 can be read; leave out" in refusal(
+        tmp_path / name
+    )
 
 
 def test_keys_of_all_rows_together_have_the_same_limit(tmp_path, limits):
@@ -78,7 +83,9 @@ def test_a_record_of_csv_is_read_or_refused_by_its_length(tmp_path_factory, text
 
 
 @pytest.mark.parametrize("form", ["{}", '[{}, {{"text": "a"}}]'])
-@pytest.mark.parametrize("values", ["[]," * 300 + "[]", "1," * 300 + "1", '{"a":{}},' * 200 + "1"])
+@pytest.mark.parametrize(
+    "values", ["[]," * 300 + "[]", "1," * 300 + "1", '{"a":{}},' * 200 + "1"]
+)
 def test_a_record_of_json_has_a_limit_of_values(tmp_path, limits, form, values):
     limits(MOST_VALUES=100, _READ_CHARS=50)
     (tmp_path / "a.json").write_text(form.format('{"text": [' + values + "]}") + "\n")
@@ -96,7 +103,9 @@ def _packed(suffix, content):
 
 
 @pytest.mark.parametrize("suffix", PACKED)
-def test_a_packed_file_unpacks_to_what_one_of_its_size_can_hold(tmp_path, limits, suffix):
+def test_a_packed_file_unpacks_to_what_one_of_its_size_can_hold(
+    tmp_path, limits, suffix
+):
     path = tmp_path / f"a.jsonl{suffix}"
     path.write_bytes(_packed(suffix, b'{"text": "one two three"}\n' * 4_000))
     assert read_documents(path).n_documents == 4_000
@@ -120,12 +129,28 @@ def _columnar(path):
     return found, files.columnar_schema(found, reading), ["text"], reading
 
 
-FLOODS = ["<", "<a ", "</", "<!", "&", "<p>", "<td>", "<i/>", "<b><i>", "<a b=", "<a '", "]]>"]
+FLOODS = [
+    "<",
+    "<a ",
+    "</",
+    "<!",
+    "&",
+    "<p>",
+    "<td>",
+    "<i/>",
+    "<b><i>",
+    "<a b=",
+    "<a '",
+    "]]>",
+]
 FLOODS += ["\0", "<!--", "<![CDATA[", "<script>", "<?xml ", '<a href="#n1">']
 
 
 @FEW
-@given(st.lists(st.sampled_from(FLOODS), min_size=1, max_size=3).map("".join), st.integers(1, 300))
+@given(
+    st.lists(st.sampled_from(FLOODS), min_size=1, max_size=3).map("".join),
+    st.integers(1, 300),
+)
 def test_a_page_costs_a_step_for_each_element_at_most(unit, n):
     calls = Counter[str]()
 
@@ -150,12 +175,16 @@ def test_signs_that_begin_no_tag_stay_as_they_are():
 def test_an_element_has_a_limit_of_attributes(monkeypatch, quote):
     monkeypatch.setattr(books, "_MOST_ATTRIBUTES", 100)
     for n, is_read in ((40, True), (400, False)):
-        names_of = " ".join(f"a{i}={quote}{'<' if quote else 'x'}{quote}" for i in range(n))
+        names_of = " ".join(
+            f"a{i}={quote}{'<' if quote else 'x'}{quote}" for i in range(n)
+        )
         page = f"<p>before</p><p {names_of}>text</p>".encode()
         if is_read:
             assert books.read_html(page).text == "before\n\ntext"
         else:
-            with pytest.raises(books.BookError, match="an element of more than 100 attributes"):
+            with pytest.raises(
+                books.BookError, match="an element of more than 100 attributes"
+            ):
                 books.read_html(page)
 
 
@@ -165,12 +194,17 @@ def test_a_package_has_a_limit_of_parts_and_of_entities(monkeypatch):
     for inside in ("<a/>" * 60, "&amp;" * 60, f"<a {attributes}/>"):
         file = io.BytesIO()
         with zipfile.ZipFile(file, "w") as archive:
-            archive.writestr("META-INF/container.xml", f"<container>{inside}</container>")
+            archive.writestr(
+                "META-INF/container.xml", f"<container>{inside}</container>"
+            )
         with pytest.raises(books.BookError, match="lists more than 50 parts"):
             books.read_epub(file)
 
 
-ENDS = ["*** END OF THE PROJECT GUTENBERG EBOOK X ***", "End of the Project Gutenberg-tm"]
+ENDS = [
+    "*** END OF THE PROJECT GUTENBERG EBOOK X ***",
+    "End of the Project Gutenberg-tm",
+]
 ENDS += ["Updated editions will replace the previous", "End of Project Gutenberg"]
 
 
@@ -202,8 +236,12 @@ def test_links_are_followed_within_the_folder_and_where_they_are_named(tmp_path)
     assert len(find_files(folder).files) == 2
     (folder / "outside.txt").symlink_to("../private.txt")
     for asked in (folder, folder / "*.txt"):
-        assert re.search(r"is a link to .*private\.txt, which lies outside of", refusal(asked))
-    assert [file.name for file in find_files(folder / "outside.txt").files] == ["outside.txt"]
+        assert re.search(
+            r"is a link to .*private\.txt, which lies outside of", refusal(asked)
+        )
+    assert [file.name for file in find_files(folder / "outside.txt").files] == [
+        "outside.txt"
+    ]
     (tmp_path / "up").symlink_to(tmp_path)
     assert find_files(tmp_path / "up" / "private.txt").files[0].size == 15
 
@@ -224,11 +262,16 @@ def test_files_of_a_cache_of_the_hub_are_links_to_its_blobs(tmp_path):
     [
         ({"num_hidden_layers": 100_000}, "names 100,000 layers"),
         ({"n_layer": 3_000}, "names 3,000 layers"),
-        ({"num_hidden_layers": 60, "num_experts": 50_000}, "names 60 layers of 50,000 experts"),
+        (
+            {"num_hidden_layers": 60, "num_experts": 50_000},
+            "names 60 layers of 50,000 experts",
+        ),
     ],
 )
 def test_a_configuration_that_no_model_has_is_refused(part, sizes, said):
-    check_size("m", {"num_hidden_layers": 61, "n_routed_experts": 384, "vocab_size": 10**6})
+    check_size(
+        "m", {"num_hidden_layers": 61, "n_routed_experts": 384, "vocab_size": 10**6}
+    )
     with pytest.raises(SettingsError, match=said):
         check_size("m", {part: sizes} if part else sizes)
 
@@ -254,8 +297,12 @@ def test_the_growth_of_a_text_by_a_tokenizer_is_known_before_it_is_used(step, gr
     assert (growth > MOST_GROWTH) == (growth >= 10**5)
 
 
-HOSTILE = st.text(st.sampled_from([*"ab_ =+-@<>[]()|*`\\$&%#!{}~^:/.\t\r\n", "\u202e", "\u2066"]))
-HOSTILE |= st.sampled_from(["<script>", "[a](http://x)", "www.x.org", "=1+1", " @SUM(1)", "\ta"])
+HOSTILE = st.text(
+    st.sampled_from([*"ab_ =+-@<>[]()|*`\\$&%#!{}~^:/.\t\r\n", "\u202e", "\u2066"])
+)
+HOSTILE |= st.sampled_from(
+    ["<script>", "[a](http://x)", "www.x.org", "=1+1", " @SUM(1)", "\ta"]
+)
 
 
 @given(HOSTILE)
@@ -269,7 +316,11 @@ def test_a_name_neither_runs_nor_links_nor_turns_direction_in_any_form(name):
     assert bare.count("://") == bare.count("\\://")
     assert "www." not in bare
     assert "<" not in names.html(name)
-    bare = names.latex(name).replace(r"\textbackslash{}", "").replace(r"\textasciitilde{}", "")
+    bare = (
+        names.latex(name)
+        .replace(r"\textbackslash{}", "")
+        .replace(r"\textasciitilde{}", "")
+    )
     for sign in "&%$#_":
         assert bare.count(sign) == bare.count(f"\\{sign}")
     assert not names.cell(name).lstrip().startswith((*"=+-@",))
@@ -278,6 +329,8 @@ def test_a_name_neither_runs_nor_links_nor_turns_direction_in_any_form(name):
 @given(HOSTILE, HOSTILE)
 def test_cells_and_headers_of_a_table_calculate_nothing(heading, text):
     written = names.as_csv(pl.DataFrame({heading: [text, None], "number": [-1.0, 2.0]}))
-    read = pl.read_csv(io.StringIO(written), infer_schema=False, truncate_ragged_lines=True)
+    read = pl.read_csv(
+        io.StringIO(written), infer_schema=False, truncate_ragged_lines=True
+    )
     assert not read.columns[0].lstrip().startswith((*"=+-@",))
     assert written.endswith(",2.0\n")

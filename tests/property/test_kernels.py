@@ -17,7 +17,9 @@ from tests.reference_kernels import QUICK_RULES, SPLIT, compared, features
 
 SPACES = [chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace()]
 
-word = st.sampled_from(["a", "b", "the", "the", "The", "café", "你好", "🙂", "\0", "\u212as,İs"])
+word = st.sampled_from(
+    ["a", "b", "the", "the", "The", "café", "你好", "🙂", "\0", "\u212as,İs"]
+)
 space = st.sampled_from([" ", " ", " ", "  ", *SPACES])
 prose = st.lists(st.tuples(word, space), max_size=40).map(
     lambda parts: "".join(f"{word}{space}" for word, space in parts)
@@ -28,10 +30,18 @@ groups = st.lists(st.sampled_from(kernels.GROUPS)) | st.just(kernels.GROUPS)
 pair = st.tuples(st.none() | text, st.none() | text)
 
 
-def assert_equal_the_reference(pairs, rule="whitespace", groups=kernels.GROUPS, min_words=8):
-    frame = pl.DataFrame(pairs, {"candidate": pl.String, "reference": pl.String}, orient="row")
+def assert_equal_the_reference(
+    pairs, rule="whitespace", groups=kernels.GROUPS, min_words=8
+):
+    frame = pl.DataFrame(
+        pairs, {"candidate": pl.String, "reference": pl.String}, orient="row"
+    )
     numbers = kernels.pair_features(
-        "candidate", "reference", words=rule, groups=groups, near_verbatim_min_words=min_words
+        "candidate",
+        "reference",
+        words=rule,
+        groups=groups,
+        near_verbatim_min_words=min_words,
     )
     found = frame.select(numbers.struct.unnest()).to_dicts()
     assert compared(found) == compared(
@@ -69,22 +79,31 @@ FOLDED_LETTERS = [
     "\uac00",
     " ",
 ]
-printed = st.lists(st.sampled_from(TYPOGRAPHY + FOLDED_LETTERS), max_size=12).map("".join)
-spaced_text = st.text(st.characters(exclude_categories=["Cs", "Cn"]), max_size=12).filter(
-    lambda text: re.search(second._UNSPACED, text) is None
+printed = st.lists(st.sampled_from(TYPOGRAPHY + FOLDED_LETTERS), max_size=12).map(
+    "".join
 )
+spaced_text = st.text(
+    st.characters(exclude_categories=["Cs", "Cn"]), max_size=12
+).filter(lambda text: re.search(second._UNSPACED, text) is None)
 
 
 @given(st.lists(printed | spaced_text, max_size=8).map(" ".join), printed | spaced_text)
 def test_words_are_folded_as_the_second_implementation_folds_them(left, right):
     frame = pl.DataFrame({"candidate": [left, right, left + right], "reference": left})
     numbers = kernels.pair_features(
-        "candidate", "reference", words="folded", groups=["unigrams", "leading", "distinct"]
+        "candidate",
+        "reference",
+        words="folded",
+        groups=["unigrams", "leading", "distinct"],
     )
     there = second.words_of(left, "folded")
     for row in frame.select("candidate", numbers.struct.unnest()).iter_rows(named=True):
         answer = second.AnsweredPrompt(
-            0, row["candidate"], left, second.words_of(row["candidate"], "folded"), there
+            0,
+            row["candidate"],
+            left,
+            second.words_of(row["candidate"], "folded"),
+            there,
         )
         assert row["words_candidate"] == len(answer.words)
         assert row["distinct_candidate"] == len({*answer.words})
@@ -102,31 +121,46 @@ def test_texts_that_differ_in_typography_alone_have_the_same_words():
     typed = '"It\'s a fine most caf\u00e9"--he \u0192aid... \u6211\u4eec"\u662f"'
     frame = pl.DataFrame({"candidate": [typed], "reference": [printed]})
     n_leading = {
-        rule: frame.select(
-            kernels.pair_features(
-                "candidate", "reference", words=rule, groups=["leading"]
-            ).struct.field("leading_words")
-        ).item()
+        rule: (
+            frame.select(
+                kernels.pair_features(
+                    "candidate", "reference", words=rule, groups=["leading"]
+                ).struct.field("leading_words")
+            ).item()
+        )
         for rule in ("folded", "script", "whitespace", "space", "unicode")
     }
-    assert n_leading == {"folded": 9, "script": 0, "whitespace": 0, "space": 0, "unicode": 0}
+    assert n_leading == {
+        "folded": 9,
+        "script": 0,
+        "whitespace": 0,
+        "space": 0,
+        "unicode": 0,
+    }
 
 
 @given(st.lists(st.lists(pair, max_size=6), min_size=1, max_size=4), st.data())
 def test_chunks_slices_and_layouts_change_nothing(chunks, data):
     schema = {"candidate": pl.String, "reference": pl.String}
-    frame = pl.concat([pl.DataFrame(rows, schema, orient="row") for rows in chunks], rechunk=False)
+    frame = pl.concat(
+        [pl.DataFrame(rows, schema, orient="row") for rows in chunks], rechunk=False
+    )
     offset = data.draw(st.integers(0, frame.height))
     candidate = frame["candidate"][offset:]
     texts = frame["reference"][offset:].to_list()
     cuts = data.draw(st.lists(st.integers(0, len(texts)), max_size=3).map(sorted))
     reference = arrow.chunks(texts, data.draw(st.sampled_from(arrow.LAYOUTS)), cuts)
     numbers = _native.pair_features(
-        candidate, reference, words="whitespace", groups=kernels.GROUPS, near_verbatim_min_words=8
+        candidate,
+        reference,
+        words="whitespace",
+        groups=kernels.GROUPS,
+        near_verbatim_min_words=8,
     )
     found = pl.Series(numbers).struct.unnest().to_dicts()
     expected = [
-        features(left, right, "whitespace", kernels.GROUPS) for left, right in frame[offset:].rows()
+        features(left, right, "whitespace", kernels.GROUPS)
+        for left, right in frame[offset:].rows()
     ]
     assert compared(found) == compared(expected)
 
@@ -156,14 +190,21 @@ def test_words_and_sizes_of_single_texts(texts, rule):
     lengths = [None if text is None else len(SPLIT[rule](text)) for text in texts]
     assert numbers["length"].to_list() == lengths
     if reference_scores.CLASSIC_ZLIB:
-        sizes = [None if text is None else reference_scores.compressed([text]) for text in texts]
+        sizes = [
+            None if text is None else reference_scores.compressed([text])
+            for text in texts
+        ]
         assert numbers["size"].to_list() == sizes
     for text, spans in zip(texts, numbers["spans"], strict=True):
         if text is None:
             assert spans is None
             continue
-        places = [slice(*place) for place in zip(spans["starts"], spans["ends"], strict=True)]
-        assert [SPLIT[rule](text[place]) for place in places] == [[w] for w in SPLIT[rule](text)]
+        places = [
+            slice(*place) for place in zip(spans["starts"], spans["ends"], strict=True)
+        ]
+        assert [SPLIT[rule](text[place]) for place in places] == [
+            [w] for w in SPLIT[rule](text)
+        ]
         assert all(before.stop <= after.start for before, after in pairwise(places))
 
 
@@ -174,7 +215,9 @@ def test_blocks_of_copies_with_errors_equal_the_slow_reference(data, min_words):
     edits = st.lists(st.tuples(st.integers(0, 60), st.sampled_from("abx ")), max_size=8)
     for at, word in data.draw(edits):
         candidate[at : at + data.draw(st.integers(0, 2))] = word.split()
-    assert_equal_the_reference([(" ".join(candidate), " ".join(reference))], min_words=min_words)
+    assert_equal_the_reference(
+        [(" ".join(candidate), " ".join(reference))], min_words=min_words
+    )
 
 
 few = st.text("ab\u0161 ", max_size=40)  # U+0161 is "a" but for its high bits
@@ -185,7 +228,9 @@ def test_runs_of_few_characters_equal_the_slow_reference(shared, left, right):
     assert_equal_the_reference([(left + shared + right, right + shared + left)])
 
 
-few_words = st.lists(st.sampled_from(["a", "b", "B", "the", "café", "你好", "\n"]), max_size=20)
+few_words = st.lists(
+    st.sampled_from(["a", "b", "B", "the", "café", "你好", "\n"]), max_size=20
+)
 some = st.lists(st.none() | few_words.map(" ".join), max_size=6)
 
 
@@ -209,9 +254,13 @@ def written(draw, most_words, most_pieces):
     random_ = random.Random(draw(st.integers(0, 2**32)))
     n_different = draw(st.sampled_from([2, 20, 2000]))
     said = ["".join(random_.choices(LETTERS, k=4)) for _ in range(n_different)]
-    book = random_.choices(said, k=draw(st.integers(0, most_words) | st.just(most_words)))
+    book = random_.choices(
+        said, k=draw(st.integers(0, most_words) | st.just(most_words))
+    )
     every = draw(st.sampled_from([4, 15, 30, 1000]))  # words from error to error
-    pieces = [errors(book, random_, every) for _ in range(draw(st.integers(0, most_pieces)))]
+    pieces = [
+        errors(book, random_, every) for _ in range(draw(st.integers(0, most_pieces)))
+    ]
     return spaced(book, random_), [spaced(piece, random_) for piece in pieces]
 
 
@@ -233,7 +282,11 @@ def in_characters(book, rule, passages):
     """Passages by their words as passages by their characters."""
     places = pl.select(kernels.word_spans(pl.lit(book), words=rule)).item()
     return [
-        {"start": places["starts"][start], "end": places["ends"][end - 1], "words": n_words}
+        {
+            "start": places["starts"][start],
+            "end": places["ends"][end - 1],
+            "words": n_words,
+        }
         for start, end, n_words in passages
     ]
 
@@ -257,11 +310,17 @@ def test_recall_equals_the_slow_reference(texts, rule):
 @given(written(80, 4), st.data(), st.integers(1, 6), st.integers(1, 6), rule)
 def test_coverage_equals_the_slow_reference(texts, data, k, m, rule):
     book, pieces = texts
-    generations = [data.draw(st.sampled_from([piece, None, " ".join(pieces)])) for piece in pieces]
+    generations = [
+        data.draw(st.sampled_from([piece, None, " ".join(pieces)])) for piece in pieces
+    ]
     cut = [piece[: data.draw(st.integers(0, 60))] for piece in pieces]
-    instructions = [data.draw(st.sampled_from([text, None, book[-40:]])) for text in cut]
+    instructions = [
+        data.draw(st.sampled_from([text, None, book[-40:]])) for text in cut
+    ]
     columns = [pl.Series(each, dtype=pl.String) for each in (generations, instructions)]
-    found = kernels.book_coverage(book, columns[0], instructions=columns[1], words=rule, k=k, m=m)
+    found = kernels.book_coverage(
+        book, columns[0], instructions=columns[1], words=rule, k=k, m=m
+    )
     asked = zip(generations, instructions, strict=True)
     expected = reference_kernels.book_coverage(book, asked, rule, k, m)
     for name in ("blocks", "long_spans"):
@@ -298,7 +357,9 @@ def test_entropy_equals_the_reference(values, m, r):
     (found,) = of(kernels.approximate_entropy, values, m=m, r=r)
     assert (found is None) == (len(values) <= m + 1)
     if found is not None:
-        assert found == pytest.approx(second.irregularity(np.array(values), m, r), abs=1e-9)
+        assert found == pytest.approx(
+            second.irregularity(np.array(values), m, r), abs=1e-9
+        )
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -30,26 +30,46 @@ def answers(sizes: list[int], rng: np.random.Generator) -> pl.DataFrame:
     said = np.where(rng.random(shape) < RIGHT, true, other)
     texts = np.arange(group.size).repeat(POINTS)
     return pl.DataFrame(
-        {"row": group.repeat(POINTS), "text": texts, "said": said.ravel(), "true": true.ravel()}
-    ).select("row", "text", candidate=pl.col("said").cast(pl.String), true=pl.col("true").cast(str))
+        {
+            "row": group.repeat(POINTS),
+            "text": texts,
+            "said": said.ravel(),
+            "true": true.ravel(),
+        }
+    ).select(
+        "row",
+        "text",
+        candidate=pl.col("said").cast(pl.String),
+        true=pl.col("true").cast(str),
+    )
 
 
-def share_reported(targets: list[int], nulls: list[int], *, all_counted: bool) -> np.ndarray:
+def share_reported(
+    targets: list[int], nulls: list[int], *, all_counted: bool
+) -> np.ndarray:
     """P-values of the targets at or below each level, as a share; a line per repetition."""
     rng = np.random.default_rng(0)
     n_targets, sizes = sum(targets), [*targets, *nulls]
-    weights = shared_weights(np.repeat(np.arange(len(nulls)), nulls)) if max(nulls) > 1 else None
+    weights = (
+        shared_weights(np.repeat(np.arange(len(nulls)), nulls))
+        if max(nulls) > 1
+        else None
+    )
     found = []
     for _ in range(REPETITIONS):
         rows = answers(sizes, rng)
         outside = pl.col("text") >= n_targets
         counted = rows if all_counted else rows.filter(outside)
-        table = RarityTable.count([counted], n_groups=counted["row"].n_unique(), words="whitespace")
+        table = RarityTable.count(
+            [counted], n_groups=counted["row"].n_unique(), words="whitespace"
+        )
         if not all_counted:
             table = RarityTable(table.native, table.n_groups, outside)
         weighed = table.weigh("candidate", "true", words="whitespace")
         features = rows.select("text", weighed, words_reference=1).unnest("rarity")
-        scores = features.group_by("text", maintain_order=True).agg(LEADING_RARITY.expr.alias("s"))
+        scores = features.group_by("text", maintain_order=True).agg(
+            LEADING_RARITY.expr.alias("s")
+        )
         score = scores["s"].to_numpy()
         p = p_values(score[:n_targets], score[n_targets:], weights=weights)
         found.append((p[:, None] <= LEVELS).mean(axis=0))

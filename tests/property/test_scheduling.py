@@ -29,8 +29,8 @@ def dead():
 class SimulatedPool:
     """A pool whose workers take as long as its blocks cost, by a clock of its own.
 
-    A worker works on its blocks one after the other or, with ``batches``, on all at once, each of
-    which then takes longer.
+    A worker works on its blocks one after the other or, with ``batches``, on all at
+    once, each of which then takes longer.
     """
 
     costs: list[float]
@@ -59,7 +59,9 @@ class SimulatedPool:
     def events(self):
         """Let time pass until a block is done, or for as long as the real one waits."""
         speeds = self.speeds()
-        passed = min(SECONDS_TO_LOOK, *(self.left[each] / speeds[each] for each in speeds))
+        passed = min(
+            SECONDS_TO_LOOK, *(self.left[each] / speeds[each] for each in speeds)
+        )
         self.now += passed
         for each, speed in speeds.items():
             self.left[each] -= passed * speed
@@ -67,7 +69,10 @@ class SimulatedPool:
             del self.left[asked]
             asked.worker.in_hand -= 1
             self.busy_until[asked.worker.name] = self.now
-            yield asked, dead() if asked.block.index == self.deadly else Answered(None, [], [])
+            yield (
+                asked,
+                dead() if asked.block.index == self.deadly else Answered(None, [], []),
+            )
 
     def speeds(self):
         found: dict[InHand, float] = {}

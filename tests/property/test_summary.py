@@ -56,12 +56,15 @@ def laid_out(documents):
         for number, (role, group, member, windows) in enumerate(documents)
         for index, (score, run) in enumerate(windows)
     ]
-    numbered = [{"target_id": target_id(number), **row} for number, row in enumerate(rows)]
+    numbered = [
+        {"target_id": target_id(number), **row} for number, row in enumerate(rows)
+    ]
     scores = table(Targets, numbered, n_words=9).with_columns(
         a_v1=pl.Series([row["a_v1"] for row in rows], dtype=pl.Float64)
     )
     found = [
-        {"target_id": row["target_id"], "longest_block_words": row["run"]} for row in numbered[::2]
+        {"target_id": row["target_id"], "longest_block_words": row["run"]}
+        for row in numbered[::2]
     ]
     return scores.lazy(), features(*found).lazy()
 
@@ -88,14 +91,22 @@ def test_laws_of_the_rollup(documents):
         assert row["n_scored"] <= row["n_asked"] <= row["n_windows"]
         assert all(row[name] is None or 0 <= row[name] <= 1 for name in SHARES)
         assert (row["mean_low"] is None) == (row["mean_high"] is None)
-        assert row["mean_low"] is None or row["mean_low"] < row["mean"] < row["mean_high"]
+        assert (
+            row["mean_low"] is None or row["mean_low"] < row["mean"] < row["mean_high"]
+        )
         assert (row["contamination_low"] is None) == (row["contamination_high"] is None)
         if row["contamination_low"] is not None:
             assert row["contamination_low"] < row["contamination_high"]
-        assert (row["contamination"] is None) == (row["contamination_reason"] is not None)
+        assert (row["contamination"] is None) == (
+            row["contamination_reason"] is not None
+        )
         assert (row["p_value"] is None) == (row["reason"] is not None)
         repeated = (row["longest_words"] or 0) >= 20
-        assert repeated == (row["verdict"] == "comes_out") == ((row["share_verbatim"] or 0) > 0)
+        assert (
+            repeated
+            == (row["verdict"] == "comes_out")
+            == ((row["share_verbatim"] or 0) > 0)
+        )
 
 
 @settings(max_examples=20)
@@ -105,7 +116,9 @@ def test_laws_of_the_curves(documents):
     found = pl.concat(curves(scores.drop("a_v1"), scores, [ATTACK], "a_v1", {}))
     assert found.select(pl.col("y").is_between(0, 1).all()).item()
     assert found.filter((pl.col("n") == 0) & pl.col("y").is_not_null()).is_empty()
-    shares = found.filter(curve="distribution").group_by("subject").agg(pl.col("y").sum())
+    shares = (
+        found.filter(curve="distribution").group_by("subject").agg(pl.col("y").sum())
+    )
     assert all(abs(share - 1) < 1e-9 for share in shares["y"])
     strips = found.filter(curve="strip")
     assert strips.select(pl.col("x").is_between(0, 1, "left").all()).item()

@@ -12,7 +12,19 @@ from mia_batch.targets import TargetPlan, build_targets
 SPACES = st.sampled_from(
     [" ", "  ", "\n", "\t", "\r\n", "\x1c", "\x85", "\xa0", "\u2028", "\u3000"]
 )
-ODD_WORDS = ["a", "b", "né", "🦆", "\u200b", "e\u0301", "\0", "word,", "\u200d", "\u212a", "İ"]
+ODD_WORDS = [
+    "a",
+    "b",
+    "né",
+    "🦆",
+    "\u200b",
+    "e\u0301",
+    "\0",
+    "word,",
+    "\u200d",
+    "\u212a",
+    "İ",
+]
 OTHER_SCRIPTS = ["我们", "。", "タワー", "ไทย", 'א"', "3.", "'", "_", "🇫", "👩\u200d👧"]
 WORDS = st.sampled_from(ODD_WORDS + OTHER_SCRIPTS)
 TEXTS = st.one_of(
@@ -25,7 +37,10 @@ RULES = st.sampled_from(WORD_RULES)
 def split(text, rule):
     """Return the words of a text; tests/property/test_kernels.py has their reference_scores."""
     spans = pl.select(word_spans(pl.lit(text), words=rule)).item()
-    return [text[start:end] for start, end in zip(spans["starts"], spans["ends"], strict=True)]
+    return [
+        text[start:end]
+        for start, end in zip(spans["starts"], spans["ends"], strict=True)
+    ]
 
 
 def build(texts, document_ids=None, *, role="non_member", **plan):
@@ -50,7 +65,9 @@ def test_prefix_and_reference_join_to_the_text(texts, rule, ratio):
             assert row["prefix"] + row["reference"] == row["target"]
             assert split(row["prefix"], rule) == words[:n_prefix]
             found, rest = split(row["reference"], rule), words[n_prefix:]
-            if found != rest:  # marks that the cut parts from the characters that they follow
+            if (
+                found != rest
+            ):  # marks that the cut parts from the characters that they follow
                 assert rule in ("script", "folded")
                 assert not any(each.isalnum() for each in found[0])
                 assert found[1:] == rest
@@ -64,7 +81,9 @@ def test_prefix_and_reference_join_to_the_text(texts, rule, ratio):
 @given(text=TEXTS, rule=RULES, window=st.integers(2, 8), data=st.data())
 def test_windows_cover_every_word_up_to_the_last_full_one(text, rule, window, data):
     stride = data.draw(st.integers(1, window), label="stride")
-    targets = build([text], words=rule, window_words=window, stride=stride)["target"].to_list()
+    targets = build([text], words=rule, window_words=window, stride=stride)[
+        "target"
+    ].to_list()
     words = split(text, rule)
     if len(words) <= window:
         assert targets == [text]
@@ -126,9 +145,15 @@ def test_windows_lie_in_the_text_one_after_the_other(text, rule, window, unit):
     identified=st.booleans(),
     role=st.sampled_from(["target", "non_member"]),
 )
-def test_names_are_unique_and_stay_when_the_corpus_grows(texts, further, window, identified, role):
+def test_names_are_unique_and_stay_when_the_corpus_grows(
+    texts, further, window, identified, role
+):
     everything = texts + further
-    names = [f"document {place}" for place in range(len(everything))] if identified else None
+    names = (
+        [f"document {place}" for place in range(len(everything))]
+        if identified
+        else None
+    )
     before = build(texts, names and names[: len(texts)], window_words=window, role=role)
     after = build(everything, names, window_words=window, role=role)
     assert after["target_id"].n_unique() == after.height

@@ -58,7 +58,9 @@ def asked(monkeypatch):
 
 
 def run(*arguments):
-    done = CliRunner().invoke(command, ["bench", *map(str, arguments)], catch_exceptions=False)
+    done = CliRunner().invoke(
+        command, ["bench", *map(str, arguments)], catch_exceptions=False
+    )
     assert done.exit_code == 0, done.output
     return done
 
@@ -72,8 +74,19 @@ def by_name(rows):
     return {(row["part"], row["way"], row["figure"]): row for row in rows}
 
 
-def test_a_line_has_one_figure_or_the_reason_why_there_is_none(asked, texts, checkpoint):
-    given = ("--model", checkpoint, "--input", texts, "--texts", 800, "--gpu-hour-price", 3)
+def test_a_line_has_one_figure_or_the_reason_why_there_is_none(
+    asked, texts, checkpoint
+):
+    given = (
+        "--model",
+        checkpoint,
+        "--input",
+        texts,
+        "--texts",
+        800,
+        "--gpu-hour-price",
+        3,
+    )
     done = run(*given, "--json", "-")
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     rows = by_name(lines)
@@ -82,10 +95,14 @@ def test_a_line_has_one_figure_or_the_reason_why_there_is_none(asked, texts, che
     assert values["sampling", ours, "tokens_per_second"] == 2000
     assert values["sampling", ours, "prompts_per_second"] == 10
     assert values["sampling", "transformers alone", "mia_batch_times_as_fast"] == 4
-    assert values["pairs", "plain Python, SaMIA with zlib", "mia_batch_times_as_fast"] == 100
+    assert (
+        values["pairs", "plain Python, SaMIA with zlib", "mia_batch_times_as_fast"]
+        == 100
+    )
     bare = "a bare loop of transformers"
     assert values["log-probabilities", bare, "mia_batch_times_as_fast"] == 1
-    # 300 texts would fit at 10 prompts a second, so all 16 are audited: half a second each.
+    # 300 texts would fit at 10 prompts a second, so all 16 are audited: half a second
+    # each.
     assert values["audit", "16 texts, end to end", "texts_per_hour"] == 7200
     assert values["forecast", "800 texts", "hours"] == (12 - 8 + 800 * 0.5) / 3600
     assert values["forecast", "800 texts", "price"] == 3 * (12 - 8 + 800 * 0.5) / 3600
@@ -101,7 +118,8 @@ def test_a_line_has_one_figure_or_the_reason_why_there_is_none(asked, texts, che
         "cores": rows["forecast", "800 texts", "hours"]["cores"],
     }
     assert all(
-        same.items() <= row.items() and {"cpu", "gpus", "versions"} <= row.keys() for row in lines
+        same.items() <= row.items() and {"cpu", "gpus", "versions"} <= row.keys()
+        for row in lines
     )
     assert "vLLM alone: not measured: vLLM is not there" in done.stderr
     assert "0.75 (0.500 to 1.000)" in done.stderr
@@ -116,14 +134,22 @@ def test_a_toy_gets_no_forecast_and_unlabelled_texts_no_attacks(asked, tmp_path)
     why = "give --model, and --input with labelled texts"
     assert [row["reason"] for row in rows.values() if row["part"] == "attacks"] == [why]
     assert {row["texts"] for row in rows.values()} == {256}
-    assert "a toy with random weights, whose speed says nothing about your model" in unwrapped(done)
+    assert (
+        "a toy with random weights, whose speed says nothing about your model"
+        in unwrapped(done)
+    )
 
 
 def test_where_no_model_can_be_made_pairs_are_compared(asked, monkeypatch):
-    monkeypatch.setattr(registry, "missing", lambda *_: "the package torch is not installed")
+    monkeypatch.setattr(
+        registry, "missing", lambda *_: "the package torch is not installed"
+    )
     done = run()
     assert {way for way, _ in asked} == {"compare"}
-    why = "not measured: no model can be made here, because the package torch is not installed"
+    why = (
+        "not measured: no model can be made here, because the package torch is not"
+        " installed"
+    )
     assert unwrapped(done).count(why) == 6
 
 
@@ -131,9 +157,9 @@ def test_what_has_no_time_left_says_so(asked, texts, checkpoint, monkeypatch):
     monkeypatch.setattr(bench, "_LEFT", dict.fromkeys(bench._LEFT, 1.0))
     done = run("--model", checkpoint, "--input", texts)
     assert not asked
-    assert unwrapped(done).count("no time was left for it; give more --minutes") == 9 + (
-        bench.cores() > 1
-    )
+    assert unwrapped(done).count(
+        "no time was left for it; give more --minutes"
+    ) == 9 + (bench.cores() > 1)
     reason = "forecast: 1,000,000 texts: not measured: the small audit was not measured"
     assert reason in unwrapped(done)
 
@@ -149,14 +175,18 @@ def test_numbers_without_a_meaning_are_refused(asked, wrong):
 
 def test_texts_that_cannot_be_cut_are_refused(asked, tmp_path):
     (tmp_path / "short.jsonl").write_text('{"text": "one"}\n')
-    with pytest.raises(CorpusError, match=r"no text of .*short.jsonl can be cut in two"):
+    with pytest.raises(
+        CorpusError, match=r"no text of .*short.jsonl can be cut in two"
+    ):
         run("--input", tmp_path / "short.jsonl")
 
 
 def test_a_way_that_takes_too_long_or_fails_is_a_reason(tmp_path):
     why = bench.in_a_process("compare", 0.01, folder=str(tmp_path), model="m")
     assert why == {"reason": "not finished within 0 s; give more --minutes"}
-    why = bench.in_a_process("sample_by_transformers", folder=str(tmp_path), model="m", seconds=1.0)
+    why = bench.in_a_process(
+        "sample_by_transformers", folder=str(tmp_path), model="m", seconds=1.0
+    )
     assert why["reason"].startswith("mia-batch itself has not sampled")
 
 
@@ -165,19 +195,24 @@ def test_every_way_measures_the_same_texts(texts, checkpoint, tmp_path, one_thre
     place = {"folder": str(tmp_path), "model": str(checkpoint)}
     ours = bench.sample(**place, engine="transformers", seconds=60.0)
     requests = json.loads((tmp_path / "requests.json").read_text())
-    assert ours["prompts"] == 16 <= len(requests)  # where answers are too short there is another
+    assert (
+        ours["prompts"] == 16 <= len(requests)
+    )  # where answers are too short there is another
     assert [each["n"] for each in requests].count(bench.SAMPLES) >= 16
     assert all(each["n"] <= bench.SAMPLES and each["most"] <= 128 for each in requests)
     other = bench.sample_by_transformers(**place, seconds=0.0)
     assert 0 < other["tokens"] <= requests[0]["n"] * requests[0]["most"]
     tokens = {
-        bench.score_texts(**place, bare=bare, seconds=60.0)["tokens"] for bare in (True, False)
+        bench.score_texts(**place, bare=bare, seconds=60.0)["tokens"]
+        for bare in (True, False)
     }
     assert len(tokens) == 1
     assert tokens.pop() > 16 * 40
     audited = bench.small_audit(**place, n=8, labelled=True)
     assert 0 < audited["asking"] < audited["seconds"]
-    assert {"loss_v1", "probe_leading_v1"} <= {each["attack"] for each in audited["attacks"]}
+    assert {"loss_v1", "probe_leading_v1"} <= {
+        each["attack"] for each in audited["attacks"]
+    }
 
 
 def test_plain_python_and_rouge_score_give_the_numbers_of_the_kernels(texts, tmp_path):
@@ -185,10 +220,13 @@ def test_plain_python_and_rouge_score_give_the_numbers_of_the_kernels(texts, tmp
     columns = [pairs[name].to_list() for name in pairs.columns]
     numbers = pairs.select(pair_features(*pairs.columns)).unnest("features").to_dicts()
     expected = [
-        each["overlap_1"] / each["words_reference"] * each["zlib_candidate"] for each in numbers
+        each["overlap_1"] / each["words_reference"] * each["zlib_candidate"]
+        for each in numbers
     ]
     assert bench.samia(*columns) == pytest.approx(expected)
     features = pair_features(*pairs.columns, groups=["lcs"], words="rouge")
     ours = pairs.select(features).unnest("features")
     recall = (ours["lcs_words"] / ours["words_reference"]).to_list()
-    assert [each["rougeL"].recall for each in bench.rouge_score(*columns)] == pytest.approx(recall)
+    assert [
+        each["rougeL"].recall for each in bench.rouge_score(*columns)
+    ] == pytest.approx(recall)

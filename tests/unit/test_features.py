@@ -22,11 +22,19 @@ GROUPS: tuple[Group, ...] = ("unigrams", "ngrams", "zlib", "matched")
 NUMBERS = [field.name for field in fields(GROUPS).fields]
 
 
-def built(samples: Any, *targets: dict[str, Any], reverse: bool = False, **changes: Any) -> Any:
+def built(
+    samples: Any, *targets: dict[str, Any], reverse: bool = False, **changes: Any
+) -> Any:
     table = frames.targets(*targets)
-    options: dict[str, Any] = {"words": "whitespace", "preset": "default", "text_length": None}
+    options: dict[str, Any] = {
+        "words": "whitespace",
+        "preset": "default",
+        "text_length": None,
+    }
     prompts = frames.units(table.reverse() if reverse else table)
-    return build_features(frames.samples(*samples), prompts, groups=GROUPS, **options | changes)
+    return build_features(
+        frames.samples(*samples), prompts, groups=GROUPS, **options | changes
+    )
 
 
 def authors_features(
@@ -37,7 +45,11 @@ def authors_features(
     **target: Any,
 ) -> dict[str, Any]:
     sample = {"candidate": candidate, "prompt": prompt}
-    options: dict[str, Any] = {"words": "space", "preset": "samia", "text_length": text_length}
+    options: dict[str, Any] = {
+        "words": "space",
+        "preset": "samia",
+        "text_length": text_length,
+    }
     row: dict[str, Any] = built([[sample]], target, **options).row(0, named=True)
     return row
 
@@ -56,19 +68,26 @@ def test_columns_are_those_of_the_schema_and_rows_are_joined_by_key():
     assert set(NUMBERS) < set(nothing.columns)
     samples = [["a", "x"], ["b", "b"], ["x", "c"]]
     found = built(samples, *({"reference": text} for text in "abc"), reverse=True)
-    assert found["target_id"].to_list() == [frames.target_id(n) for n in (0, 0, 1, 1, 2, 2)]
+    assert found["target_id"].to_list() == [
+        frames.target_id(n) for n in (0, 0, 1, 1, 2, 2)
+    ]
     assert found["sample_index"].to_list() == [0, 1, 0, 1, 0, 1]
     assert found["overlap_1"].to_list() == [1, 0, 1, 1, 0, 1]
 
 
 def test_authors_cut_starts_in_the_decoded_prompt_and_needs_their_word_rule():
-    row = authors_features(" c d", prompt="a-b", prefix="a b", reference="c d", n_words=4)
+    row = authors_features(
+        " c d", prompt="a-b", prefix="a b", reference="c d", n_words=4
+    )
     assert row["words_candidate"] == 1
     row = authors_features("", prefix="a b", reference="c d", n_words=4)
     assert row["words_candidate"] == 0
     assert row["zlib_candidate"] == 8
     assert (
-        authors_features(None, prefix="a b", reference="c d", n_words=4)["words_candidate"] is None
+        authors_features(None, prefix="a b", reference="c d", n_words=4)[
+            "words_candidate"
+        ]
+        is None
     )
     with pytest.raises(SettingsError, match=r"'whitespace'.*'samia'.*'space'"):
         built([["a"]], {"reference": "a"}, preset="samia")
@@ -85,7 +104,12 @@ SPACED = st.text(st.sampled_from("ab é\n\t 漢"), max_size=60)
 )
 def test_authors_cut_equals_its_reference(prompt, candidate, n_words, nominal):
     row = authors_features(
-        candidate, prompt=prompt, text_length=nominal, prefix="", reference="a é", n_words=n_words
+        candidate,
+        prompt=prompt,
+        text_length=nominal,
+        prefix="",
+        reference="a é",
+        n_words=n_words,
     )
     words = reference_scores.authors_words(
         prompt + candidate, n_words if nominal is None else nominal
@@ -101,7 +125,10 @@ def test_authors_cut_equals_its_reference(prompt, candidate, n_words, nominal):
     [
         ({"words_candidate", "words_reference"}, ()),
         ({"overlap_3", "words_reference"}, ("ngrams",)),
-        ({"overlap_1_matched", "zlib_candidate_matched"}, ("unigrams", "zlib", "matched")),
+        (
+            {"overlap_1_matched", "zlib_candidate_matched"},
+            ("unigrams", "zlib", "matched"),
+        ),
         ({"words_candidate_matched"}, ("matched",)),
         ({"covered_12", "lcs_words"}, ("lcs", "coverage")),
     ],
@@ -127,7 +154,12 @@ def test_words_of_like_meaning_are_nearer_and_an_empty_text_is_like_nothing():
     assert like is not None
     assert unlike is not None
     assert 0 < unlike + 0.2 < like < 1
-    assert cosines(("", "dog"), ("dog", " "), (None, "dog"), ("dog", None)) == [0, 0, None, None]
+    assert cosines(("", "dog"), ("dog", " "), (None, "dog"), ("dog", None)) == [
+        0,
+        0,
+        None,
+        None,
+    ]
 
 
 @given(st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=6))
@@ -146,7 +178,10 @@ FIELDS = ("rarity_leading", "rarity_1", "rarity_2", "rarity_3")
 
 def table(rows: list[tuple[int, str, str]]) -> RarityTable:
     frame = pl.DataFrame(
-        [(group, candidate) for group, candidate, _ in sorted(rows, key=lambda row: row[0])],
+        [
+            (group, candidate)
+            for group, candidate, _ in sorted(rows, key=lambda row: row[0])
+        ],
         schema={"row": pl.UInt32, "candidate": pl.String},
         orient="row",
     )
@@ -154,11 +189,15 @@ def table(rows: list[tuple[int, str, str]]) -> RarityTable:
     return RarityTable.count([frame], n_groups=n_groups, words="whitespace")
 
 
-def weighed(counted: RarityTable, candidate: str | None, reference: str | None) -> dict[str, float]:
+def weighed(
+    counted: RarityTable, candidate: str | None, reference: str | None
+) -> dict[str, float]:
     pair = pl.DataFrame(
         {"c": [candidate], "r": [reference]}, schema={"c": pl.String, "r": pl.String}
     )
-    found: dict[str, float] = pair.select(counted.weigh("c", "r", words="whitespace")).item()
+    found: dict[str, float] = pair.select(
+        counted.weigh("c", "r", words="whitespace")
+    ).item()
     return found
 
 
@@ -177,7 +216,9 @@ def by_definition(rows, group: int, candidate: str, reference: str) -> list[floa
     }
 
     def weight(gram: tuple[str, ...]) -> float:
-        return log(len(groups) / (1 + sum(gram in said[other] for other in groups - {group})))
+        return log(
+            len(groups) / (1 + sum(gram in said[other] for other in groups - {group}))
+        )
 
     true = reference.split()
     cut = candidate.split()[: len(true)]
@@ -237,7 +278,9 @@ def test_neither_order_nor_the_borders_of_batches_change_a_bit(texts, data):
 def test_colliding_n_grams_of_several_samples_count_once_for_a_group():
     """Of two entries, each is said in both groups, so every weight is that of the definition."""
     native = _native.RarityTable(1)
-    rows = pl.DataFrame({"row": [0, 0, 1], "candidate": ["a b c d", "e f g h", "i j k l m n"]})
+    rows = pl.DataFrame(
+        {"row": [0, 0, 1], "candidate": ["a b c d", "e f g h", "i j k l m n"]}
+    )
     native.add(rows["candidate"], rows["row"].cast(pl.UInt32), words="whitespace")
     assert pl.Series(native.counts()).to_list() == [2, 2]
     assert weighed(RarityTable(native, 2), "a b", "a b")["rarity_1"] == 0

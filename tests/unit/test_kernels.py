@@ -78,21 +78,32 @@ def test_looped_texts_take_no_longer_than_others():
     loop = ("the cat sat on the mat and ate " * 3000)[: 1 << 16]
     n_words = len(loop.split())
     found = numbers(loop, loop, *GROUPS)
-    for name in ("lcs_words", "longest_block_words", "near_verbatim_words", "covered_12"):
+    for name in (
+        "lcs_words",
+        "longest_block_words",
+        "near_verbatim_words",
+        "covered_12",
+    ):
         assert found[name] == found[f"{name}_matched"] == n_words
-    assert found["longest_block_chars"] == found["characters_overlap_3"] + 2 == len(loop)
+    assert (
+        found["longest_block_chars"] == found["characters_overlap_3"] + 2 == len(loop)
+    )
     shifted = numbers("cat " + loop, loop, "blocks", "coverage")
     assert shifted["longest_block_words"] == shifted["near_verbatim_words"] == n_words
     assert (shifted["longest_block_start"], shifted["covered_12"]) == (0, n_words)
 
 
-@pytest.mark.parametrize("groups", [*[[group] for group in GROUPS], GROUPS, GROUPS[::-1], []])
+@pytest.mark.parametrize(
+    "groups", [*[[group] for group in GROUPS], GROUPS, GROUPS[::-1], []]
+)
 def test_fields_are_those_of_the_groups(groups):
     found = PAIRS.select(pair_features("candidate", "reference", groups=groups))
     assert found.schema == {"features": fields(groups)}
     everything = PAIRS.select(pair_features("candidate", "reference", groups=GROUPS))
     names = list(fields(groups).to_schema())
-    assert_frame_equal(found.unnest("features"), everything.unnest("features").select(names))
+    assert_frame_equal(
+        found.unnest("features"), everything.unnest("features").select(names)
+    )
 
 
 # Polars: engines, files, groups, literals, chunks, nulls.
@@ -125,8 +136,14 @@ def test_two_literals_fill_the_frame(engine):
 @pytest.mark.parametrize("reference", [pl.col("reference"), pl.lit("a b")])
 def test_empty_frames_give_empty_columns(reference):
     features = pair_features("candidate", reference)
-    empty = PAIRS.clear().select(features, zlib_size("candidate"), words=count_words("candidate"))
-    assert empty.schema == {"features": FEATURES, "candidate": pl.UInt32, "words": pl.UInt32}
+    empty = PAIRS.clear().select(
+        features, zlib_size("candidate"), words=count_words("candidate")
+    )
+    assert empty.schema == {
+        "features": FEATURES,
+        "candidate": pl.UInt32,
+        "words": pl.UInt32,
+    }
     assert empty.height == 0
 
 
@@ -163,7 +180,11 @@ print(table.rows("m", "v").hash_rows().sum())
     digests = {
         subprocess.check_output(
             [sys.executable, "-c", program],
-            env=os.environ | {"RAYON_NUM_THREADS": threads, "POLARS_MAX_THREADS": threads},
+            env=os.environ
+            | {
+                "RAYON_NUM_THREADS": threads,
+                "POLARS_MAX_THREADS": threads,
+            },
         )
         for threads in ("1", "5")
     }
@@ -172,7 +193,11 @@ print(table.rows("m", "v").hash_rows().sum())
 
 def test_calls_at_the_same_time_give_what_each_gives_alone():
     row = pl.int_range(600)
-    words = pl.int_ranges(row % 7, row % 7 + row // 5).cast(pl.List(pl.String)).list.join(" ")
+    words = (
+        pl.int_ranges(row % 7, row % 7 + row // 5)
+        .cast(pl.List(pl.String))
+        .list.join(" ")
+    )
     pairs = pl.select(candidate=words, reference=words.reverse())
     numbers = pair_features("candidate", "reference", groups=GROUPS)
     alone = pairs.select(numbers)
@@ -191,11 +216,18 @@ def test_calls_at_the_same_time_give_what_each_gives_alone():
 
 # Complexity of series.
 
-KERNELS = [partial(lempel_ziv_complexity, bins=3), partial(approximate_entropy, m=1, r=0.8)]
+KERNELS = [
+    partial(lempel_ziv_complexity, bins=3),
+    partial(approximate_entropy, m=1, r=0.8),
+]
 
 
 def of(kernel, values):
-    return pl.DataFrame({"x": [values]}, {"x": pl.List(pl.Float64)}).select(kernel("x")).item()
+    return (
+        pl.DataFrame({"x": [values]}, {"x": pl.List(pl.Float64)})
+        .select(kernel("x"))
+        .item()
+    )
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -211,13 +243,18 @@ def test_what_is_not_finite_gives_null_and_nulls_are_left_out(kernel):
 @pytest.mark.parametrize("engine", ["in-memory", "streaming"])
 def test_types_chunks_and_engines_change_nothing(kernel, engine):
     lists = [[-1.0, 0.0, -2.5, -1.0], None, [0.0] * 5, []]
-    parts = [pl.DataFrame({"x": [each]}, {"x": pl.List(pl.Float32)}) for each in lists * 9]
+    parts = [
+        pl.DataFrame({"x": [each]}, {"x": pl.List(pl.Float32)}) for each in lists * 9
+    ]
     chunks = pl.concat(parts, rechunk=False).lazy()
     found = chunks.select(kernel("x")).collect(engine=engine)["x"]
     assert found.dtype == pl.Float64
     assert found.to_list() == [of(kernel, each) for each in lists] * 9
     for nothing in ([None, None], [[None], None]):
-        assert pl.DataFrame({"x": nothing}).select(kernel("x"))["x"].to_list() == [None, None]
+        assert pl.DataFrame({"x": nothing}).select(kernel("x"))["x"].to_list() == [
+            None,
+            None,
+        ]
 
 
 # What comes out of a book.
@@ -253,7 +290,10 @@ def recall(generation, book=BOOK):
 def test_words_that_are_recalled(generation, verbatim):
     found = recall(generation)
     assert (found["recall"], found["verbatim"]) == (verbatim / 200, verbatim)
-    assert (found["missing"], found["additional"]) == (200 - verbatim, len(generation) - verbatim)
+    assert (found["missing"], found["additional"]) == (
+        200 - verbatim,
+        len(generation) - verbatim,
+    )
     assert sum(passage["words"] for passage in found["passages"]) == verbatim
 
 
@@ -270,10 +310,15 @@ def test_of_nothing_recall_is_unknown_and_nothing_is_covered():
 
 # What is refused.
 
-FRAME = pl.DataFrame({"a": [1], "x": ["a"], "c": pl.Series(["a"], dtype=pl.Categorical)})
+FRAME = pl.DataFrame(
+    {"a": [1], "x": ["a"], "c": pl.Series(["a"], dtype=pl.Categorical)}
+)
 SAID, ONE_TEXT = pl.Series(["a b"]), (zlib_size, word_spans)
 COUNTS = (0, -1, 2**32, 1.5, "8")
-WHOLE, LISTED = "is {!r}; use a whole number of 1 to 4294967295", "is {!r}; use a list of names"
+WHOLE, LISTED = (
+    "is {!r}; use a whole number of 1 to 4294967295",
+    "is {!r}; use a list of names",
+)
 UNKNOWN = "unknown word rule {!r}; use one of whitespace"
 RULES = [
     partial(pair_features, "a", "b"),
@@ -290,14 +335,24 @@ RULES = [
         (partial(pair_features, "a", "b"), "near_verbatim_min_words", COUNTS, WHOLE),
         (partial(lempel_ziv_complexity, "x"), "bins", COUNTS, WHOLE),
         (partial(approximate_entropy, "x", r=0.8), "m", COUNTS, WHOLE),
-        (partial(approximate_entropy, "x", m=2), "r", (-0.1, math.nan, math.inf), "is {!r}; use a"),
+        (
+            partial(approximate_entropy, "x", m=2),
+            "r",
+            (-0.1, math.nan, math.inf),
+            "is {!r}; use a",
+        ),
         (partial(shared_runs, SAID, SAID), "run_words", (0, 2**64), WHOLE),
         (partial(book_coverage, "a", SAID), "k", (0,), WHOLE),
         (partial(book_coverage, "a", SAID), "m", (0,), WHOLE),
         *((call, "words", ("w",), UNKNOWN) for call in RULES),
         (fields, "groups", ("zlib", None, 3), LISTED),
         (partial(pair_features, "a", "b"), "groups", ("zlib", None), LISTED),
-        (fields, "groups", (["rouge"],), "unknown group 'rouge'; use some of unigrams, ngrams"),
+        (
+            fields,
+            "groups",
+            (["rouge"],),
+            "unknown group 'rouge'; use some of unigrams, ngrams",
+        ),
     ],
 )
 def test_settings_that_are_refused(call, name, values, sentence):
@@ -307,9 +362,13 @@ def test_settings_that_are_refused(call, name, values, sentence):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("column", [pl.lit("a"), pl.lit(1.0), pl.lit(["a"], pl.List(pl.String))])
+@pytest.mark.parametrize(
+    "column", [pl.lit("a"), pl.lit(1.0), pl.lit(["a"], pl.List(pl.String))]
+)
 def test_what_is_no_list_of_numbers_is_refused(kernel, column):
-    with pytest.raises(SchemaMismatchError, match="must be a column of lists of numbers, not"):
+    with pytest.raises(
+        SchemaMismatchError, match="must be a column of lists of numbers, not"
+    ):
         pl.select(kernel(column))
 
 
@@ -321,10 +380,26 @@ def test_what_is_no_list_of_numbers_is_refused(kernel, column):
         (pair_features, ("a", "x"), "candidate must be .* strings, not Int64"),
         (pair_features, ("x", "a"), "reference must be .* strings, not Int64"),
         (pair_features, ("c", "x"), "candidate must be"),
-        (pair_features, ("x", None), "reference is of type NoneType; use an expression"),
-        (partial(shared_runs, run_words=1), (SAID, ["a"]), "others is of type list; use a series"),
-        (partial(shared_runs, run_words=1), (SAID, FRAME["a"]), "others must be .* strings"),
-        (book_coverage, ("a", FRAME["a"]), "generations must be an Arrow column of strings"),
+        (
+            pair_features,
+            ("x", None),
+            "reference is of type NoneType; use an expression",
+        ),
+        (
+            partial(shared_runs, run_words=1),
+            (SAID, ["a"]),
+            "others is of type list; use a series",
+        ),
+        (
+            partial(shared_runs, run_words=1),
+            (SAID, FRAME["a"]),
+            "others must be .* strings",
+        ),
+        (
+            book_coverage,
+            ("a", FRAME["a"]),
+            "generations must be an Arrow column of strings",
+        ),
         (
             partial(book_coverage, instructions=pl.Series(["a", "b"])),
             ("a", SAID),

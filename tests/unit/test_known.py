@@ -59,7 +59,9 @@ def test_the_recorded_classifier_is_the_one_that_a_run_finds(wikimia):
     named = find_set("wikimia:128")
     documents = named.read(str(wikimia / "128.jsonl"), {}).documents
     texts = build_targets(documents, TargetPlan())
-    found = blind_baseline(texts).metrics.sort("value", descending=True, nulls_last=True)
+    found = blind_baseline(texts).metrics.sort(
+        "value", descending=True, nulls_last=True
+    )
     best = found.row(0, named=True)
     auc = dict(found.select("attack", "value").iter_rows())
     assert auc["blind_naive_bayes_v1"] == pytest.approx(0.91, abs=0.02)
@@ -69,7 +71,9 @@ def test_the_recorded_classifier_is_the_one_that_a_run_finds(wikimia):
         named.blind["classifier"],
         named.blind["auc"],
     )
-    assert best["low"] == pytest.approx(named.blind["low"], abs=0.01)  # a run groups near-copies
+    assert best["low"] == pytest.approx(
+        named.blind["low"], abs=0.01
+    )  # a run groups near-copies
 
 
 def corpus(folder, rows, name="rows.jsonl"):
@@ -79,17 +83,24 @@ def corpus(folder, rows, name="rows.jsonl"):
     return str(path)
 
 
-def test_a_content_is_refused_unless_it_is_recorded_pinned_or_said_to_be_unknown(tmp_path):
+def test_a_content_is_refused_unless_it_is_recorded_pinned_or_said_to_be_unknown(
+    tmp_path,
+):
     named, rows = find_set("wikimia:64"), [{"input": "Ein Wort — \u2028", "label": 1}]
     read = named.read(corpus(tmp_path, rows), {})
     row = '["Ein Wort — \u2028",true]'.encode()
     found = sha256(sha256(row).digest()).hexdigest()
-    with pytest.raises(CorpusError, match=rf"not wikimia:64: .* {found}, .* {named.sha256};"):
+    with pytest.raises(
+        CorpusError, match=rf"not wikimia:64: .* {found}, .* {named.sha256};"
+    ):
         named.check(read, None)
     assert named.check(read, found).notes[-2].endswith("the one pinned")
     with pytest.raises(CorpusError, match="--dataset-sha256 says ff"):
         named.check(read, "f" * 64)
-    rows = [{"snippet": "a b", "label": 0, "book": "B"}, {"snippet": "c", "label": 1, "book": "C"}]
+    rows = [
+        {"snippet": "a b", "label": 0, "book": "B"},
+        {"snippet": "c", "label": 1, "book": "C"},
+    ]
     named = find_set("bookmia")
     read = named.read(corpus(tmp_path, rows), {})
     assert read.documents.select("text", "member", "group").collect().rows() == [
@@ -117,14 +128,20 @@ def test_labels_are_taken_from_folders_counts_and_rows_of_one_condition(tmp_path
     assert sorted(found) == [('said "so"', True), ("seen", True), ("unseen", False)]
     assert read.n_documents == 3
     assert len({file.name for file in read.files}) == 2
-    with pytest.raises(CorpusError, match=r"has no train/arxiv_.*\.jsonl and test/arxiv_"):
+    with pytest.raises(
+        CorpusError, match=r"has no train/arxiv_.*\.jsonl and test/arxiv_"
+    ):
         named.read(str(tmp_path / "cache" / "train"), {})
     counted = [{"text": "a", "duplicates": 0}, {"text": "b", "duplicates": 16}]
     hubble = find_set("hubble:passages_wikipedia").read(corpus(tmp_path, counted), {})
     assert hubble.documents.collect()["member"].to_list() == [False, True]
     rows = [
         {"text": text, "membership": label, "condition": condition}
-        for text, label, condition in (("a", 1, "plain_1x"), ("b", 0, "plain_1x"), ("c", 1, "x"))
+        for text, label, condition in (
+            ("a", 1, "plain_1x"),
+            ("b", 0, "plain_1x"),
+            ("c", 1, "x"),
+        )
     ]
     path = corpus(tmp_path, rows, "toaa.jsonl")
     toaa = find_set("toaa:plain_1x").read(path, {})
@@ -132,7 +149,9 @@ def test_labels_are_taken_from_folders_counts_and_rows_of_one_condition(tmp_path
     assert toaa.n_documents == 2
     with pytest.raises(CorpusError, match="no row of toaa:plain_4x"):
         find_set("toaa:plain_4x").read(path, {})
-    with pytest.raises(CorpusError, match="no column 'duplicates', which hubble:chats_personachat"):
+    with pytest.raises(
+        CorpusError, match="no column 'duplicates', which hubble:chats_personachat"
+    ):
         find_set("hubble:chats_personachat").read(path, {})
 
 
@@ -143,7 +162,13 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     named = find_set("wikimia:64")
     repository = tmp_path / "datasets--swj0419--WikiMIA"
-    path = repository / "snapshots" / named.revision / "data" / "WikiMIA_length64-0-of-1.parquet"
+    path = (
+        repository
+        / "snapshots"
+        / named.revision
+        / "data"
+        / "WikiMIA_length64-0-of-1.parquet"
+    )
     path.parent.mkdir(parents=True)
     pl.DataFrame({"input": ["one"], "label": [1]}).write_parquet(path)
     return tmp_path
@@ -159,8 +184,14 @@ def test_a_set_is_read_from_the_hubs_cache_without_a_network(cache):
     ("name", "words"),
     [
         ("wikimia:32", r"has no data/WikiMIA_length32-\*"),
-        ("bookmia", "could not be fetched from swj0419/BookMIA .* local copy with --input PATH"),
-        ("patentmia", r"download https://github.com/zhang-wei-chao/DC-PDD .*--input PATH"),
+        (
+            "bookmia",
+            "could not be fetched from swj0419/BookMIA .* local copy with --input PATH",
+        ),
+        (
+            "patentmia",
+            r"download https://github.com/zhang-wei-chao/DC-PDD .*--input PATH",
+        ),
     ],
 )
 def test_what_cannot_be_fetched_says_what_to_do(cache, name, words):
@@ -175,7 +206,9 @@ def test_a_gated_set_says_where_its_conditions_are(monkeypatch):
         raise errors.GatedRepoError("gated", response=answer)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
-    with pytest.raises(SettingsError, match=r"conditions at \S+/iamgroot42/mimir, .*hf auth login"):
+    with pytest.raises(
+        SettingsError, match=r"conditions at \S+/iamgroot42/mimir, .*hf auth login"
+    ):
         find_set("mimir:github/ngram_13_0.8").locate()
 
 
@@ -183,7 +216,10 @@ def test_a_gated_set_says_where_its_conditions_are(monkeypatch):
     ("name", "words"),
     [
         ("wikimia:46", "did you mean wikimia:64"),
-        ("wikimia", "did you mean wikimia:32 or wikimia:64 or wikimia:128 or wikimia:256"),
+        (
+            "wikimia",
+            "did you mean wikimia:32 or wikimia:64 or wikimia:128 or wikimia:256",
+        ),
         ("nothing like it", "no data set 'nothing like it'; `mia-batch datasets`"),
     ],
 )
@@ -201,28 +237,57 @@ PERTURBED = "allegrolab/hubble-1b-100b_toks-perturbed-hf"
     [
         (
             *("EleutherAI/pythia-6.9b", None),
-            ["was trained on the Pile, whose texts end by 2020-12-31", "EleutherAI/pythia-70m "],
+            [
+                "was trained on the Pile, whose texts end by 2020-12-31",
+                "EleutherAI/pythia-70m ",
+            ],
         ),
         ("EleutherAI/pythia-70m", None, ["was trained on the Pile"]),
-        ("models/EleutherAI/pythia-1b-deduped", None, ["twin EleutherAI/pythia-70m-deduped "]),
-        ("EleutherAI/pythia-6.9b", TRAPS, ["after that: none can be in the training data"]),
+        (
+            "models/EleutherAI/pythia-1b-deduped",
+            None,
+            ["twin EleutherAI/pythia-70m-deduped "],
+        ),
+        (
+            "EleutherAI/pythia-6.9b",
+            TRAPS,
+            ["after that: none can be in the training data"],
+        ),
         ("EleutherAI/pythia-6.9b", "mimir:github/ngram_7_0.2", ["the Pile"]),
         (PERTURBED, None, [PERTURBED.replace("perturbed", "standard")]),
-        (PERTURBED, TRAPS, [f"are about CroissantLLM: of {PERTURBED} they say nothing"]),
+        (
+            PERTURBED,
+            TRAPS,
+            [f"are about CroissantLLM: of {PERTURBED} they say nothing"],
+        ),
         ("croissantllm/CroissantLLMBase", TRAPS, ["copyright traps"]),
-        ("allenai/OLMo-2-1124-7B", WIKIMIA, ["are from 2023-01-01 on", "some may be in"]),
-        ("allenai/OLMo-1B-hf", None, ["was trained on Dolma, whose texts end by 2024-02-01"]),
+        (
+            "allenai/OLMo-2-1124-7B",
+            WIKIMIA,
+            ["are from 2023-01-01 on", "some may be in"],
+        ),
+        (
+            "allenai/OLMo-1B-hf",
+            None,
+            ["was trained on Dolma, whose texts end by 2024-02-01"],
+        ),
         ("HuggingFaceTB/SmolLM2-1.7B", None, ["twin HuggingFaceTB/SmolLM2-135M "]),
         ("LLM360/Amber", None, ["2023-12-11"]),
         ("sbordt/OLMo-2-179M-Exp", "toaa:plain_1x", ["twin sbordt/OLMo-2-179M "]),
-        ("own/model", WIKIMIA, ["are about models that were released from 2017 to 2022"]),
+        (
+            "own/model",
+            WIKIMIA,
+            ["are about models that were released from 2017 to 2022"],
+        ),
     ],
 )
 def test_what_the_records_say_of_a_model_and_a_set(model, name, words):
     named = None if name is None else find_set(name)
     said = " / ".join(advice(model, named, has_reference=False))
     assert [each for each in words if each not in said] == []
-    assert "--reference-model" not in " / ".join(advice(model, named, has_reference=True))
+    assert "--reference-model" not in " / ".join(
+        advice(model, named, has_reference=True)
+    )
     if (name and name.startswith(("mimir", "toaa"))) or model.startswith("croissant"):
         assert "labels" not in said
 
@@ -243,11 +308,19 @@ def test_a_run_by_name_reads_the_hubs_cache_and_says_first_what_is_known(
     }
     settings = load_settings(given, use_config=False)
     assert settings.input == str(path.parent / "WikiMIA_length64-*")
-    assert (settings.dataset, settings.folder.name) == ("wikimia:64", "wikimia_64-checkpoint")
+    assert (settings.dataset, settings.folder.name) == (
+        "wikimia:64",
+        "wikimia_64-checkpoint",
+    )
     monkeypatch.chdir(cache)
     said = [*plan(settings)]
     notes = [each for name, each in said if name == "note"]
-    assert [each.partition(" ")[0] for each in notes] == ["the", "wikimia:64", "members", "the"]
+    assert [each.partition(" ")[0] for each in notes] == [
+        "the",
+        "wikimia:64",
+        "members",
+        "the",
+    ]
     assert ("documents", "542") in said
 
 

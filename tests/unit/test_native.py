@@ -24,7 +24,9 @@ def small(*ends: int, offset: int = 0) -> ArrowColumn:
 
 
 def large(*ends: int) -> ArrowColumn:
-    return ArrowColumn(b"U", len(ends) - 1, None, (ctypes.c_int64 * len(ends))(*ends), LETTERS)
+    return ArrowColumn(
+        b"U", len(ends) - 1, None, (ctypes.c_int64 * len(ends))(*ends), LETTERS
+    )
 
 
 def view(
@@ -37,7 +39,9 @@ def view(
     size: int = len(LETTERS),
 ) -> ArrowColumn:
     """A text of this view."""
-    own = ctypes.create_string_buffer(struct.pack("<i4sii", length, prefix, buffer, start))
+    own = ctypes.create_string_buffer(
+        struct.pack("<i4sii", length, prefix, buffer, start)
+    )
     bits = None if valid is None else ctypes.create_string_buffer(valid)
     return ArrowColumn(b"vu", 1, bits, own, LETTERS, (ctypes.c_int64 * 1)(size))
 
@@ -51,7 +55,14 @@ def lists(*ends: int) -> ArrowColumn:
 
 @pytest.mark.parametrize("layout", arrow.LAYOUTS)
 def test_every_function_reads_chunks_of_every_layout(layout):
-    texts = ["a b c d", None, "", "a text of more than twelve bytes", "我们 are we", "b c d"]
+    texts = [
+        "a b c d",
+        None,
+        "",
+        "a text of more than twelve bytes",
+        "我们 are we",
+        "b c d",
+    ]
     whole = pl.Series(texts)
     calls: list[Callable[..., _native.ArrowArray]] = [
         partial(_native.count_words, words="unicode"),
@@ -69,7 +80,9 @@ def test_every_function_reads_chunks_of_every_layout(layout):
     shared = partial(_native.shared_runs, whole, words="unicode", run_words=2)
     found = pl.Series(shared(arrow.chunks(texts, layout, [1, 3])))
     assert_series_equal(found, pl.Series(shared(whole)))
-    covered = partial(_native.book_coverage, "b c d, a", words="unicode", min_words=2, trim_words=2)
+    covered = partial(
+        _native.book_coverage, "b c d, a", words="unicode", min_words=2, trim_words=2
+    )
     found = pl.Series(covered(arrow.chunks(texts, layout, [1, 3]), whole))
     assert_series_equal(found, pl.Series(covered(whole, whole)))
 
@@ -100,7 +113,9 @@ def test_bytes_that_are_no_text(layout, invalid):
             partial(_native.zlib_size, bad),
         ]
         for call in calls:
-            with pytest.raises(ValueError, match="bytes that are not UTF-8 in row 2, counted"):
+            with pytest.raises(
+                ValueError, match="bytes that are not UTF-8 in row 2, counted"
+            ):
                 call()
 
 
@@ -114,7 +129,9 @@ def test_of_several_bad_rows_the_first_is_named():
 
 def test_native_functions_refuse_what_they_cannot_read():
     texts = pl.Series(["a", "b"])
-    pair_features = partial(_native.pair_features, words="space", near_verbatim_min_words=8)
+    pair_features = partial(
+        _native.pair_features, words="space", near_verbatim_min_words=8
+    )
     with pytest.raises(ValueError, match="candidate has 2 rows and reference 1"):
         pair_features(texts, texts[:1], groups=[])
     with pytest.raises(ValueError, match='unknown word rule "tokens"'):
@@ -130,8 +147,16 @@ def test_native_functions_refuse_what_they_cannot_read():
 @pytest.mark.parametrize(
     "text",
     [
-        *(make(*ends) for make in (small, large) for ends in [(0, 9, 3), (9, 3), (0, 1 << 30, 9)]),
-        *(make(*ends) for make in (small, large) for ends in [(0, -4, 9), (-4, 9), (0, -4)]),
+        *(
+            make(*ends)
+            for make in (small, large)
+            for ends in [(0, 9, 3), (9, 3), (0, 1 << 30, 9)]
+        ),
+        *(
+            make(*ends)
+            for make in (small, large)
+            for ends in [(0, -4, 9), (-4, 9), (0, -4)]
+        ),
         small(9, 0, 3, 9, 4, offset=2),
         ChunkedColumn([small(0, 3, 9), small(0, 9, 3)]),
         ArrowColumn(b"u", 2),
@@ -157,13 +182,18 @@ def test_a_text_that_does_not_lie_within_its_buffers_is_refused(text):
 
 
 def test_what_is_said_of_nulls_means_nothing():
-    assert pl.Series(_native.zlib_size(view(20, b"none", 7, 9, valid=b"\0"))).to_list() == [None]
-    assert pl.Series(_native.zlib_size(view(20, b"twen", 0, 0, valid=b"\1"))).to_list() == [28]
+    assert pl.Series(
+        _native.zlib_size(view(20, b"none", 7, 9, valid=b"\0"))
+    ).to_list() == [None]
+    assert pl.Series(
+        _native.zlib_size(view(20, b"twen", 0, 0, valid=b"\1"))
+    ).to_list() == [28]
     assert pl.Series(_native.zlib_size(arrow.nulls(2))).to_list() == [None, None]
 
 
 @pytest.mark.parametrize(
-    "column", [lists(0, 3, 1), lists(0, -3, 1), lists(-3, 1), lists(0, 5), lists(0, 1 << 40)]
+    "column",
+    [lists(0, 3, 1), lists(0, -3, 1), lists(-3, 1), lists(0, 5), lists(0, 1 << 40)],
 )
 def test_lists_that_do_not_lie_within_their_numbers_are_refused(column):
     with pytest.raises(ValueError, match=f"logprobs {NOT_VALID}"):
@@ -174,9 +204,13 @@ def test_lists_that_do_not_lie_within_their_numbers_are_refused(column):
 
 def test_what_is_not_there_is_refused():
     numbers = ArrowColumn(b"I", 2, None, None)
-    dictionary = ArrowColumn(b"i", 1, None, (ctypes.c_int32 * 1)(7), dictionary=small(0, 9))
+    dictionary = ArrowColumn(
+        b"i", 1, None, (ctypes.c_int32 * 1)(7), dictionary=small(0, 9)
+    )
     for column in (ArrowColumn(b"u", 2, None, None, LETTERS), dictionary):
-        with pytest.raises(TypeError, match=r"buffer at position 1 is null|not Dictionary"):
+        with pytest.raises(
+            TypeError, match=r"buffer at position 1 is null|not Dictionary"
+        ):
             _native.zlib_size(column)
     with pytest.raises(TypeError, match="buffer at position 1 is null"):
         _native.RarityTable.counted(numbers)
@@ -184,14 +218,18 @@ def test_what_is_not_there_is_refused():
 
 @pytest.mark.parametrize("n_rows", [1 << 40, 1 << 62])
 def test_nulls_of_which_there_is_no_end_are_refused(n_rows):
-    with pytest.raises(ValueError, match=f"text has {n_rows} rows, more than memory holds"):
+    with pytest.raises(
+        ValueError, match=f"text has {n_rows} rows, more than memory holds"
+    ):
         _native.zlib_size(arrow.nulls(n_rows))
 
 
 def test_numbers_out_of_range_are_refused():
     texts, lists = pl.Series(["a b", "b c"]), pl.Series([[-1.0, -2.0, -3.0]])
     runs = partial(_native.shared_runs, texts, texts, words="space")
-    features = partial(_native.pair_features, texts, texts, words="space", groups=["blocks"])
+    features = partial(
+        _native.pair_features, texts, texts, words="space", groups=["blocks"]
+    )
     covered = partial(_native.book_coverage, "a b c", texts, texts, words="space")
     entropy = partial(_native.approximate_entropy, lists)
     calls: list[tuple[Callable[[], object], str]] = [
@@ -211,8 +249,12 @@ def test_numbers_out_of_range_are_refused():
     assert pl.Series(runs(run_words=most)).struct.field("runs").to_list() == [0, 0]
     (nothing,) = pl.Series(covered(min_words=most, trim_words=most))
     assert nothing["blocks"] == []
-    with pytest.raises(ValueError, match="generations has 2 rows and instructions 1; pass"):
-        _native.book_coverage("a", texts, texts[:1], words="space", min_words=1, trim_words=1)
+    with pytest.raises(
+        ValueError, match="generations has 2 rows and instructions 1; pass"
+    ):
+        _native.book_coverage(
+            "a", texts, texts[:1], words="space", min_words=1, trim_words=1
+        )
 
 
 def test_a_table_of_rarity_refuses_what_it_cannot_count():
@@ -222,14 +264,22 @@ def test_a_table_of_rarity_refuses_what_it_cannot_count():
     texts, table = pl.Series(["a b", "b c"]), _native.RarityTable(4)
     weigh = partial(table.weigh, texts, texts, words="space")
     for counts in ([], [1], [1, 1, 1]):
-        with pytest.raises(ValueError, match=f"counts is a column of {len(counts)} rows; use"):
+        with pytest.raises(
+            ValueError, match=f"counts is a column of {len(counts)} rows; use"
+        ):
             _native.RarityTable.counted(numbers(*counts))
-    with pytest.raises(TypeError, match="counts must be an Arrow column of UInt32 without nulls"):
+    with pytest.raises(
+        TypeError, match="counts must be an Arrow column of UInt32 without nulls"
+    ):
         _native.RarityTable.counted(numbers(1, None))
     for groups in (numbers(0), numbers(0, 1, 2)):
-        with pytest.raises(ValueError, match=f"text has 2 rows and groups {len(groups)}; pass"):
+        with pytest.raises(
+            ValueError, match=f"text has 2 rows and groups {len(groups)}; pass"
+        ):
             table.add(texts, groups, words="space")
-        with pytest.raises(ValueError, match=f"candidate has 2 rows and others {len(groups)}"):
+        with pytest.raises(
+            ValueError, match=f"candidate has 2 rows and others {len(groups)}"
+        ):
             weigh(groups, total=2)
     with pytest.raises(ValueError, match="groups is 4294967295; use"):
         table.add(texts, numbers(0, 2**32 - 1), words="space")

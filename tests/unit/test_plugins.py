@@ -10,9 +10,20 @@ from mia_batch.errors import SettingsError
 
 
 def test_the_extras_are_found_and_loaded():
-    names = ("bench", "build-set", "demo", "finetune", "invert", "mark", "paraphrase", "privacy")
+    names = (
+        "bench",
+        "build-set",
+        "demo",
+        "finetune",
+        "invert",
+        "mark",
+        "paraphrase",
+        "privacy",
+    )
     assert {*names} <= {*plugins.plugins("commands")}
-    assert all(isinstance(plugins.extra("commands", name), click.Command) for name in names)
+    assert all(
+        isinstance(plugins.extra("commands", name), click.Command) for name in names
+    )
     assert callable(plugins.extra("executors", "ray").engines)
     assert callable(plugins.extra("models", "tuned").made_of)
     assert {"s3", "gs", "az"} <= {*plugins.plugins("places")}
@@ -21,8 +32,14 @@ def test_the_extras_are_found_and_loaded():
 @pytest.mark.parametrize(
     ("point", "said"),
     [
-        ("json:nothing", "the place 'broken' of json:nothing cannot be loaded: module 'json' has"),
-        ("no_such_module", "the place 'broken' of no_such_module cannot be loaded: No module"),
+        (
+            "json:nothing",
+            "the place 'broken' of json:nothing cannot be loaded: module 'json' has",
+        ),
+        (
+            "no_such_module",
+            "the place 'broken' of no_such_module cannot be loaded: No module",
+        ),
     ],
 )
 def test_what_cannot_be_loaded_is_named(monkeypatch, point, said):

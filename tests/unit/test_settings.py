@@ -63,7 +63,10 @@ DEFAULTS: dict[str, Any] = {
         *(({"temperature": zero}, {"samples": 1}) for zero in ("0", "0.0", 0, 0.0)),
         ({"temperature": "0.1"}, {"continuations": 10}),
         ({"base_url": "http://host/v1"}, {"engine": "openai"}),
-        ({"model": None, "samples_from": "s.jsonl"}, {"engine": "replay", "model": "recorded"}),
+        (
+            {"model": None, "samples_from": "s.jsonl"},
+            {"engine": "replay", "model": "recorded"},
+        ),
         ({"samples": "3", "top_p": "0.95"}, {"samples": 3, "top_p": 0.95}),
         ({"model": Path("models/llama")}, {"model": "models/llama"}),
         ({"preset": "samia", "text_length": "64"}, {"text_length": 64}),
@@ -72,8 +75,20 @@ DEFAULTS: dict[str, Any] = {
             {"attacks": ("samia_v1", "samia_n2_v1")},
         ),
         (
-            {"engine_arg": ("max-model-len=128", "quantization=fp8", "enforce_eager=true")},
-            {"engine_arg": {"max_model_len": 128, "quantization": "fp8", "enforce_eager": True}},
+            {
+                "engine_arg": (
+                    "max-model-len=128",
+                    "quantization=fp8",
+                    "enforce_eager=true",
+                )
+            },
+            {
+                "engine_arg": {
+                    "max_model_len": 128,
+                    "quantization": "fp8",
+                    "enforce_eager": True,
+                }
+            },
         ),
         *(
             ({"input": source, "model": model}, {"folder": Path("runs", folder)})
@@ -91,14 +106,20 @@ def test_options_and_what_follows_from_them(options, found):
     assert {name: getattr(settings, name) for name in found} == found
 
 
-def test_a_file_that_is_named_is_read_and_one_in_the_folder_of_the_input_is_not(tmp_path):
+def test_a_file_that_is_named_is_read_and_one_in_the_folder_of_the_input_is_not(
+    tmp_path,
+):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / CONFIG_NAME).write_text("samples = \n")  # would be refused
     for source in ("data", "data/corpus.parquet", tmp_path / "data"):
         settings = load_settings(GIVEN | {"input": source})
         assert (settings.samples, settings.config) == (None, None)
-    (tmp_path / CONFIG_NAME).write_text('model = "owner/name"\n[sampling]\nsamples = 9\n')
-    assert load_settings({"input": "c"}).model == "owner/name"  # no path, as nothing is there
+    (tmp_path / CONFIG_NAME).write_text(
+        'model = "owner/name"\n[sampling]\nsamples = 9\n'
+    )
+    assert (
+        load_settings({"input": "c"}).model == "owner/name"
+    )  # no path, as nothing is there
     folder = tmp_path / "demo"
     (folder / "model").mkdir(parents=True)
     (folder / CONFIG_NAME).write_text(
@@ -128,21 +149,48 @@ HERE = "in mia-batch.toml"
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("attacks_from = 'mine.py'", "attacks_from= runs code and cannot be set in mia-b"),
-        ("attacks-from = 'mine.py'", "attacks_from= runs code and cannot be set in mia-b"),
-        ("config = 'other.toml'", "config= names this file and cannot be set in mia-batc"),
-        ("[engine.engine_arg]\ntrust_remote_code = true", "mia-batch.toml sets trust_remote_code"),
-        ("[engine]\nengine_arg = ['worker-cls=a.B']", "sets worker_cls, which may load code"),
+        (
+            "attacks_from = 'mine.py'",
+            "attacks_from= runs code and cannot be set in mia-b",
+        ),
+        (
+            "attacks-from = 'mine.py'",
+            "attacks_from= runs code and cannot be set in mia-b",
+        ),
+        (
+            "config = 'other.toml'",
+            "config= names this file and cannot be set in mia-batc",
+        ),
+        (
+            "[engine.engine_arg]\ntrust_remote_code = true",
+            "mia-batch.toml sets trust_remote_code",
+        ),
+        (
+            "[engine]\nengine_arg = ['worker-cls=a.B']",
+            "sets worker_cls, which may load code",
+        ),
         (
             "samples = 4",
-            f"`samples` {HERE} stands in the table 'sampling': write it below [sampling]",
+            (
+                f"`samples` {HERE} stands in the table 'sampling': write it below"
+                " [sampling]"
+            ),
         ),
-        ("[texts]\nseed = 4", f"`seed` {HERE} stands in no table: write it above all tables"),
-        ("sampling = 4", f"'sampling' {HERE} is a table of settings, such as samples, "),
+        (
+            "[texts]\nseed = 4",
+            f"`seed` {HERE} stands in no table: write it above all tables",
+        ),
+        (
+            "sampling = 4",
+            f"'sampling' {HERE} is a table of settings, such as samples, ",
+        ),
         ("[texts]\nsamples = 4", f"`samples` {HERE} stands in the table 'sampling'"),
         (
             "[sampling]\nsample = 4",
-            f"table [sampling] {HERE}: there is no setting 'sample'; did you mean 'samples'?",
+            (
+                f"table [sampling] {HERE}: there is no setting 'sample'; did you mean"
+                " 'samples'?"
+            ),
         ),
         ("colour = 1", f"no setting 'colour' {HERE}; `mia-batch help` lists them all"),
         ("samples = ", "config: mia-batch.toml cannot be read as TOML: "),
@@ -169,7 +217,9 @@ ONLY_THE_USER = {
 
 
 def test_each_setting_that_no_file_decides_is_known_by_its_name():
-    assert {name for name in Settings.model_fields if user_only(name)} == ONLY_THE_USER.keys()
+    assert {
+        name for name in Settings.model_fields if user_only(name)
+    } == ONLY_THE_USER.keys()
 
 
 @pytest.mark.parametrize("name", ONLY_THE_USER)
@@ -180,19 +230,28 @@ def test_what_sends_or_runs_counts_from_the_user_alone(tmp_path, name, file):
     settings = {} if file == CONFIG_NAME else {"config": file}
     marked = user_only(name)
     assert marked is not None
-    assert f"{name}= {marked.reason} and cannot be set in {file}; " in refusal(**settings)
+    assert f"{name}= {marked.reason} and cannot be set in {file}; " in refusal(
+        **settings
+    )
 
 
 def _toml(settings):
     for key, value in nested(settings).items():
-        table, inside = (f"[{key}]\n", value) if isinstance(value, dict) else ("", {key: value})
+        table, inside = (
+            (f"[{key}]\n", value) if isinstance(value, dict) else ("", {key: value})
+        )
         yield table + "".join(f"{name} = '{each}'\n" for name, each in inside.items())
 
 
 def test_the_users_own_file_may_name_a_server_and_other_files_come_before_it(tmp_path):
     own = tmp_path / "home" / "mia-batch" / CONFIG_NAME
     own.parent.mkdir(parents=True)
-    server = {"base_url": SERVER, "api_key_env": "MY_KEY", "timeout": 5, "max_retries": 3}
+    server = {
+        "base_url": SERVER,
+        "api_key_env": "MY_KEY",
+        "timeout": 5,
+        "max_retries": 3,
+    }
     own.write_text("seed = 3\n" + "".join(_toml(server)))
     assert load_settings(GIVEN).api_key_env == "MY_KEY"
     (tmp_path / CONFIG_NAME).write_text("[endpoint]\ntimeout = 6\nmax_retries = 4\n")
@@ -212,14 +271,21 @@ def test_a_file_of_settings_may_set_arguments_that_load_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"samples": "0"}, {"input": "none.parquet"}, {"primary": 3}, {"max_failed": "2"}]
+    "wrong",
+    [{"samples": "0"}, {"input": "none.parquet"}, {"primary": 3}, {"max_failed": "2"}],
 )
 def test_code_of_attacks_runs_only_after_all_else_was_found_right(tmp_path, wrong):
     (tmp_path / "mine.py").write_text("open('ran', 'w').close()\n" + MINE)
     with pytest.raises(RequestError):
         load_settings(GIVEN | {"attacks_from": "mine.py"} | wrong)
-    stored = GIVEN | {"attacks_from": "mine.py", "attacks": ["own_v1"], "primary": "own_v1"}
-    settings = stored_settings(stored)  # of a stranger's run, unknown attacks stay names
+    stored = GIVEN | {
+        "attacks_from": "mine.py",
+        "attacks": ["own_v1"],
+        "primary": "own_v1",
+    }
+    settings = stored_settings(
+        stored
+    )  # of a stranger's run, unknown attacks stay names
     assert (settings.attacks, settings.primary) == (("own_v1",), "own_v1")
     assert not Path("ran").exists()
     load_settings(GIVEN | {"attacks_from": "mine.py"})
@@ -227,7 +293,13 @@ def test_code_of_attacks_runs_only_after_all_else_was_found_right(tmp_path, wron
 
 
 def test_tables_are_mappings_or_parts_and_four_names_are_also_settings():
-    asked = {"seed": 1, "sampling": {"top-k": 5}, "engine": "vllm", "extract": True, "tuning": None}
+    asked = {
+        "seed": 1,
+        "sampling": {"top-k": 5},
+        "engine": "vllm",
+        "extract": True,
+        "tuning": None,
+    }
     rest = {"seed": 1, "engine": "vllm", "extract": True, "tuning": None}
     assert flattened(asked) == rest | {"top_k": 5}
     part = SamplingSettings(samples=3)  # of which what is set counts
@@ -247,14 +319,23 @@ SERVER, OTHER = "http://a/v1", "http://b/v1"
     ("settings", "message"),
     [
         ({"sample": 3}, "there is no setting 'sample'; did you mean 'samples'?"),
-        ({"recordings": {}}, "there is no setting 'recordings'; did you mean 'recording'?"),
+        (
+            {"recordings": {}},
+            "there is no setting 'recordings'; did you mean 'recording'?",
+        ),
         (
             {"model": None},
             "model= is missing; give it, or write model = ... in mia-batch",
         ),
         ({"config": "none.toml"}, "config: there is no file none.toml"),
-        (ROUNDS | {"level": "target"}, "stop_when_decided= needs level= 'group', not 't"),
-        (ROUNDS | {"ties": "random"}, "stop_when_decided= needs ties= 'conservative', n"),
+        (
+            ROUNDS | {"level": "target"},
+            "stop_when_decided= needs level= 'group', not 't",
+        ),
+        (
+            ROUNDS | {"ties": "random"},
+            "stop_when_decided= needs ties= 'conservative', n",
+        ),
         (
             {"non_members": "nulls.parquet"},
             "non_members= needs non_members_known= as well: say how it is known that",
@@ -277,28 +358,54 @@ SERVER, OTHER = "http://a/v1", "http://b/v1"
             {"samples": "65537"},
             "samples= is 65537: a target has seeds for 65536 samples; ask for fewer",
         ),
-        ({"engine_arg": ("dtype",)}, "engine_arg= is ('dtype',): each must read KEY=VAL"),
+        (
+            {"engine_arg": ("dtype",)},
+            "engine_arg= is ('dtype',): each must read KEY=VAL",
+        ),
         *(
-            ({"engine_arg": wrong}, f"engine_arg= is {wrong!r}: max_model_len should be a")
+            (
+                {"engine_arg": wrong},
+                f"engine_arg= is {wrong!r}: max_model_len should be a",
+            )
             for wrong in (["max_model_len=abc"], {"max_model_len": -5})
         ),
         (
             {"base_url": [SERVER, OTHER]},
-            f"base_url= is ['{SERVER}', '{OTHER}']: give one address; to ask several "
-            "servers, put a load balancer in front of them",
+            (
+                f"base_url= is ['{SERVER}', '{OTHER}']: give one address; to ask"
+                " several servers, put a load balancer in front of them"
+            ),
         ),
-        ({"base_url": f"{SERVER},{OTHER}"}, "base_url: give one address; to ask several"),
+        (
+            {"base_url": f"{SERVER},{OTHER}"},
+            "base_url: give one address; to ask several",
+        ),
         *(
-            ({"engine": name}, f"engine= is {name!r}: known engines are auto, vllm, trans")
+            (
+                {"engine": name},
+                f"engine= is {name!r}: known engines are auto, vllm, trans",
+            )
             for name in ("x", "vlm", "masked", "")  # masked gives no evidence
         ),
         ({"engine": "openai"}, "engine 'openai' needs base_url="),
         ({"engine": "replay"}, "engine 'replay' needs samples_from="),
-        ({"engine": "vllm", "base_url": SERVER}, "base_url= belongs to engine 'openai'; "),
+        (
+            {"engine": "vllm", "base_url": SERVER},
+            "base_url= belongs to engine 'openai'; ",
+        ),
         ({"tokenizer": "gpt2"}, "tokenizer= belongs to engine 'openai'; leave it out"),
-        ({"engine": "vllm", "max_cost": "1"}, "max_cost= belongs to engine 'openai'; le"),
-        ({"samples_from": "a", "chat": True}, "chat= belongs to engine 'openai'; leave "),
-        ({"candidate_column": "a"}, "candidate_column= belongs to engine 'replay'; leave"),
+        (
+            {"engine": "vllm", "max_cost": "1"},
+            "max_cost= belongs to engine 'openai'; le",
+        ),
+        (
+            {"samples_from": "a", "chat": True},
+            "chat= belongs to engine 'openai'; leave ",
+        ),
+        (
+            {"candidate_column": "a"},
+            "candidate_column= belongs to engine 'replay'; leave",
+        ),
         ({"base_url": SERVER, "max_cost": "1"}, "max_cost= needs price_in= as well"),
         (
             {"base_url": SERVER, "max_cost": "1", "price_in": 1},
@@ -313,7 +420,10 @@ SERVER, OTHER = "http://a/v1", "http://b/v1"
             {"window_words": "3", "window_characters": "9"},
             "window_words= and window_characters= are two; leave out one of them",
         ),
-        ({"text_length": "64"}, "text_length= belongs to preset 'samia'; leave it out or"),
+        (
+            {"text_length": "64"},
+            "text_length= belongs to preset 'samia'; leave it out or",
+        ),
         (
             {"preset": "samia", "word_rule": "whitespace"},
             "word_rule= is 'whitespace', but preset 'samia' needs 'space'",
@@ -324,7 +434,10 @@ SERVER, OTHER = "http://a/v1", "http://b/v1"
         ),
         ({"attacks": ","}, "attacks= is ',': name at least one attack"),
         ({"out": ""}, "out= is '': name a folder"),
-        ({"out": "./corpus.parquet/"}, "out= is 'corpus.parquet', which is a file; name"),
+        (
+            {"out": "./corpus.parquet/"},
+            "out= is 'corpus.parquet', which is a file; name",
+        ),
         ({"input": "i", "out": "./i/"}, "out= is the input itself, 'i'"),
         ({"out": "x/../models/llama"}, "out= is the model itself"),
     ],
@@ -350,9 +463,12 @@ def test_evidence_settings_are_settings_and_how_many_samples_is_none_of_them():
 
 def own(expr, *more):
     """A file of an attack on log-probabilities, as a user writes it."""
-    arguments = ", ".join(('"mean_v1"', expr, 'evidence="logprobs"', 'source="mine"', *more))
+    arguments = ", ".join(
+        ('"mean_v1"', expr, 'evidence="logprobs"', 'source="mine"', *more)
+    )
     text = (
-        f"import polars as pl\nfrom mia_batch.attacks import Attack\n\nmine = Attack({arguments})"
+        "import polars as pl\nfrom mia_batch.attacks import Attack\n\nmine ="
+        f" Attack({arguments})"
     )
     return text.replace('"mean_v1", ', 'undefined="no token", name="mean_v1", expr=', 1)
 
@@ -361,7 +477,9 @@ def own(expr, *more):
 def test_attacks_of_a_file_are_those_of_the_run(tmp_path, kind):
     path = tmp_path / "mine.py"
     path.write_text(MINE)
-    assert load_settings(GIVEN | {"attacks_from": kind(path)}).attacks == ("most_words_v1",)
+    assert load_settings(GIVEN | {"attacks_from": kind(path)}).attacks == (
+        "most_words_v1",
+    )
     both = {"attacks_from": kind(path), "attacks": "samia_v1"}
     assert load_settings(GIVEN | both).attacks == ("samia_v1", "most_words_v1")
     first = both | {"attacks": "most_words_v1,samia_v1"}
@@ -371,7 +489,9 @@ def test_attacks_of_a_file_are_those_of_the_run(tmp_path, kind):
 def test_attacks_may_be_given_as_objects_and_are_kept_by_name():
     mine = Attack(name="mine_v7", expr=pl.len(), source="none", undefined="never")
     assert load_settings(GIVEN | {"attacks": mine}).attacks == ("mine_v7",)
-    settings = load_settings(GIVEN | {"attacks": [mine, "samia_v1"], "primary": "mine_v7"})
+    settings = load_settings(
+        GIVEN | {"attacks": [mine, "samia_v1"], "primary": "mine_v7"}
+    )
     assert settings.model_dump(mode="json")["attacks"] == ["mine_v7", "samia_v1"]
 
 
@@ -379,32 +499,53 @@ def test_attacks_may_be_given_as_objects_and_are_kept_by_name():
     ("content", "said"),
     [
         ("x = (\n", "mine.py, line 1 cannot be run (SyntaxError: '(' was never closed"),
-        ("\n\nraise ValueError('so')\n", "mine.py, line 3 cannot be run (ValueError: so)"),
+        (
+            "\n\nraise ValueError('so')\n",
+            "mine.py, line 3 cannot be run (ValueError: so)",
+        ),
         ("import sys\nsys.exit(0)\n", "mine.py, line 2 cannot be run (SystemExit: 0)"),
         ("x = 1\n", "mine.py binds no Attack to a name"),
-        (MINE.replace("most_words_v1", "samia_v1"), "there is another attack 'samia_v1'"),
+        (
+            MINE.replace("most_words_v1", "samia_v1"),
+            "there is another attack 'samia_v1'",
+        ),
         (
             own('pl.col("log_prob").list.mean().first()'),
-            "attack 'mean_v1' (mine.py, line 4) reads the column 'log_prob', which rows of the "
-            "view text do not have; did you mean 'logprob'? They have ",
+            (
+                "attack 'mean_v1' (mine.py, line 4) reads the column 'log_prob', which"
+                " rows of the view text do not have; did you mean 'logprob'? They have "
+            ),
         ),
         (
             own('pl.col("logprob").list.first().str.len_bytes().first()'),
-            "attack 'mean_v1' (mine.py, line 4) cannot be computed: invalid series dtype: "
-            "expected `String`, got `f32` for series with name `logprob`",
+            (
+                "attack 'mean_v1' (mine.py, line 4) cannot be computed: invalid series"
+                " dtype: expected `String`, got `f32` for series with name `logprob`"
+            ),
         ),
-        (own('pl.col("logprob").list.mean()'), "mine.py, line 4: attack 'mean_v1' must aggregate"),
+        (
+            own('pl.col("logprob").list.mean()'),
+            "mine.py, line 4: attack 'mean_v1' must aggregate",
+        ),
         (
             own('pl.col("logprob").list.first().first().cast(pl.String)'),
-            "attack 'mean_v1' (mine.py, line 4) makes values of type String, not numbers",
+            (
+                "attack 'mean_v1' (mine.py, line 4) makes values of type String, not"
+                " numbers"
+            ),
         ),
         (
             own("pl.len()", 'reads=(("target", "continuation"),)'),
-            "mine.py, line 4: attack 'mean_v1' reads log-probabilities of the view 'continuation'",
+            (
+                "mine.py, line 4: attack 'mean_v1' reads log-probabilities of the view"
+                " 'continuation'"
+            ),
         ),
     ],
 )
-def test_a_file_of_attacks_that_is_wrong_is_named_with_its_line(tmp_path, content, said):
+def test_a_file_of_attacks_that_is_wrong_is_named_with_its_line(
+    tmp_path, content, said
+):
     path = tmp_path / "mine.py"
     path.write_text(content)
     message = refusal(attacks_from=str(path)).replace(f"{tmp_path}/", "")

@@ -33,17 +33,22 @@ FRAME = pl.DataFrame({"name": ["a", None], "value": [1, 2], "further": [True, Fa
 def test_check_lists_what_is_missing_and_what_is_wrong():
     with pytest.raises(SchemaMismatchError) as error:
         tables.check(pl.DataFrame({"value": [1.5]}), Numbers, what="parts/1.parquet")
-    assert str(error.value) == (
-        "parts/1.parquet is not a Numbers table: 'name' is missing, "
+    assert (
+        str(error.value)
+        == "parts/1.parquet is not a Numbers table: 'name' is missing, "
         "'value' is Float64 instead of Int64"
     )
 
 
-def test_a_table_is_written_over_an_older_one_and_in_every_way_to_the_same_bytes(tmp_path):
+def test_a_table_is_written_over_an_older_one_and_in_every_way_to_the_same_bytes(
+    tmp_path,
+):
     folder = tmp_path / "a=1[x]*"  # taken literally
     folder.mkdir()
     path = folder / "numbers.parquet"
-    long = pl.LazyFrame({"name": [f"row {n}" for n in range(50_000)], "value": range(50_000)})
+    long = pl.LazyFrame(
+        {"name": [f"row {n}" for n in range(50_000)], "value": range(50_000)}
+    )
     written = []
     for frame in (long, FRAME.lazy(), long):
         tables.sink(frame, path, Numbers)
@@ -53,7 +58,9 @@ def test_a_table_is_written_over_an_older_one_and_in_every_way_to_the_same_bytes
     assert written[0] == written[2]
     folder = tmp_path / "run[1] *"  # which is no pattern
     folder.mkdir()
-    whole = pl.DataFrame({"name": [f"row {n}" for n in range(20_000)], "value": range(20_000)})
+    whole = pl.DataFrame(
+        {"name": [f"row {n}" for n in range(20_000)], "value": range(20_000)}
+    )
     parts: dict[str, pl.DataFrame | pl.LazyFrame]
     parts = {"a": whole, "b": FRAME.clear(), "c": whole[3:7].lazy()}
     tables.sink_all({folder / name: part for name, part in parts.items()}, Numbers)
@@ -61,7 +68,9 @@ def test_a_table_is_written_over_an_older_one_and_in_every_way_to_the_same_bytes
         tables.sink(part, folder / "alone", Numbers)
         assert (folder / name).read_bytes() == (folder / "alone").read_bytes()
         pieces = (
-            part.lazy().collect().iter_slices(1000) if part is whole else [part.lazy().collect()]
+            part.lazy().collect().iter_slices(1000)
+            if part is whole
+            else [part.lazy().collect()]
         )
         tables.sink_frames(pieces, folder / "pieces", Numbers)
         assert (folder / name).read_bytes() == (folder / "pieces").read_bytes()
@@ -78,7 +87,9 @@ def test_another_table_is_refused_and_nothing_written(tmp_path):
     with pytest.raises(pl.exceptions.ComputeError, match="strict integer parsing"):
         tables.sink_all({tmp_path / "a": FRAME, tmp_path / "b": wrong}, Numbers)
     frames = pl.concat([FRAME.drop("further")] * 5000).iter_slices(2)
-    broken = (frame.select(pl.col("name").str.to_integer(), "value") for frame in frames)
+    broken = (
+        frame.select(pl.col("name").str.to_integer(), "value") for frame in frames
+    )
     with pytest.raises(pl.exceptions.PolarsError, match="strict integer parsing"):
         tables.sink_frames(broken, path, Numbers)
     assert not list(tmp_path.iterdir())
@@ -94,7 +105,9 @@ def test_sink_says_when_the_disk_is_full_wherever_the_room_ends(tmp_path, limit_
         if size % 10 == 0:
             with pytest.raises(RunFolderError, match="File too large"):
                 tables.write_text(path, "x" * 5000)
-            with pytest.raises(RunFolderError, match=r"numbers\.parquet cannot be written: File"):
+            with pytest.raises(
+                RunFolderError, match=r"numbers\.parquet cannot be written: File"
+            ):
                 tables.sink_frames([noise], path, Numbers)
         with pytest.raises(RunFolderError) as error:
             tables.sink(noise, path, Numbers)
@@ -112,7 +125,9 @@ def test_several_tables_are_the_old_ones_when_the_disk_is_full(tmp_path, limit_f
     for size in range(0, whole, 37):
         tables.sink_all({short: FRAME, long: FRAME}, Numbers)
         limit_files(size)
-        with pytest.raises(RunFolderError, match=r"/long cannot be written: File too large; make"):
+        with pytest.raises(
+            RunFolderError, match=r"/long cannot be written: File too large; make"
+        ):
             tables.sink_all({short: FRAME.head(1), long: rows}, Numbers)
         limit_files(resource.RLIM_INFINITY)
         assert all(pl.read_parquet(path).equals(FRAME) for path in (short, long))
@@ -126,7 +141,9 @@ def test_sink_says_when_there_is_no_folder(tmp_path, folder):
         RunFolderError, match=r"cannot be written: .*irectory; make (the folder|room)"
     ):
         tables.sink(FRAME, tmp_path / folder / "numbers.parquet", Numbers)
-    with pytest.raises(RunFolderError, match=r"numbers\.parquet cannot be written: .*irectory"):
+    with pytest.raises(
+        RunFolderError, match=r"numbers\.parquet cannot be written: .*irectory"
+    ):
         tables.sink_new(FRAME, tmp_path / folder / "numbers.parquet", Numbers)
 
 
@@ -137,10 +154,14 @@ def test_scan_says_what_is_wrong(tmp_path):
     ):
         tables.scan(tmp_path / "short.parquet", Numbers)
     missing = tmp_path / "missing.parquet"
-    with pytest.raises(RunFolderError, match=re.escape(f"{missing} cannot be read as a table: No")):
+    with pytest.raises(
+        RunFolderError, match=re.escape(f"{missing} cannot be read as a table: No")
+    ):
         tables.scan(missing, Numbers)
     FRAME.drop("name").write_parquet(tmp_path / "other.parquet")
-    with pytest.raises(SchemaMismatchError, match=r"other\.parquet is not a Numbers table: 'name'"):
+    with pytest.raises(
+        SchemaMismatchError, match=r"other\.parquet is not a Numbers table: 'name'"
+    ):
         tables.scan(tmp_path / "other.parquet", Numbers)
 
 
@@ -159,7 +180,9 @@ def test_a_file_that_was_cut_short_is_not_whole(tmp_path, left):
     assert tables.is_whole(path)
     assert tables.is_sound(path)
     whole = path.read_bytes()
-    path.write_bytes(whole[: int(left * len(whole)) if isinstance(left, float) else left])
+    path.write_bytes(
+        whole[: int(left * len(whole)) if isinstance(left, float) else left]
+    )
     assert not tables.is_whole(path)
     assert not tables.is_sound(path)
     path.write_bytes(whole[-20:])
@@ -185,7 +208,9 @@ def three_frames(names: list[str] | None):
 
 
 def test_generate_answers_every_kind_of_question_and_reads_only_a_little_ahead():
-    frame = tables.generate(pl.Schema({"a": pl.Int64(), "b": pl.String()}), three_frames)
+    frame = tables.generate(
+        pl.Schema({"a": pl.Int64(), "b": pl.String()}), three_frames
+    )
     assert frame.collect()["a"].to_list() == list(range(30))
     assert frame.select("b").collect().shape == (30, 1)
     assert frame.select(pl.len()).collect().item() == 30
@@ -193,8 +218,12 @@ def test_generate_answers_every_kind_of_question_and_reads_only_a_little_ahead()
     assert frame.slice(8, 4).collect()["a"].to_list() == [8, 9, 10, 11]
     assert frame.head(0).collect().height == 0
     assert frame.tail(1).collect()["a"].to_list() == [29]
-    assert frame.head(12).filter(pl.col("a") >= 5).collect()["a"].to_list() == [*range(5, 12)]
-    assert frame.filter(pl.col("a") >= 5).head(12).collect()["a"].to_list() == [*range(5, 17)]
+    assert frame.head(12).filter(pl.col("a") >= 5).collect()["a"].to_list() == [
+        *range(5, 12)
+    ]
+    assert frame.filter(pl.col("a") >= 5).head(12).collect()["a"].to_list() == [
+        *range(5, 17)
+    ]
     made = 0
 
     def frames(_names):
@@ -204,7 +233,9 @@ def test_generate_answers_every_kind_of_question_and_reads_only_a_little_ahead()
             yield pl.DataFrame({"a": [made]})
 
     frame = tables.generate(pl.Schema({"a": pl.Int64()}), frames)
-    assert next(iter(frame.collect_batches(chunk_size=1, maintain_order=True))).item() == 1
+    assert (
+        next(iter(frame.collect_batches(chunk_size=1, maintain_order=True))).item() == 1
+    )
     assert made < 100
 
 
@@ -220,16 +251,27 @@ def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path):
 
 def test_tables_of_earlier_versions_lack_columns_and_choices(tmp_path):
     older = pl.DataFrame(
-        {"curve": ["roc"], "attack": ["a_v1"], "subject": [None], "x": [0.0], "y": [0.5], "n": [1]},
+        {
+            "curve": ["roc"],
+            "attack": ["a_v1"],
+            "subject": [None],
+            "x": [0.0],
+            "y": [0.5],
+            "n": [1],
+        },
         schema=Curves.create_empty().schema | {"curve": pl.Enum(["roc", "strip"])},
     )
     older.write_parquet(tmp_path / "curves.parquet")
     found = tables.scan(tmp_path / "curves.parquet", Curves)
     assert found.collect().equals(older.cast(Curves.create_empty().schema))
-    older.cast({"curve": pl.Enum(["roc", "other"])}).write_parquet(tmp_path / "curves.parquet")
+    older.cast({"curve": pl.Enum(["roc", "other"])}).write_parquet(
+        tmp_path / "curves.parquet"
+    )
     with pytest.raises(SchemaMismatchError, match="'curve' is Enum"):
         tables.scan(tmp_path / "curves.parquet", Curves)
-    rollup = Rollup.create_empty().drop("n_passages_20", "n_passages_50", "passages_from")
+    rollup = Rollup.create_empty().drop(
+        "n_passages_20", "n_passages_50", "passages_from"
+    )
     rollup.write_parquet(tmp_path / "rollup.parquet")
     scanned = tables.scan(tmp_path / "rollup.parquet", Rollup).collect_schema()
     assert {*scanned} == {*Rollup.column_names()}
@@ -243,7 +285,9 @@ def test_tables_of_earlier_versions_lack_columns_and_choices(tmp_path):
         ((divmod, 1, 0), KeyError, KeyError),  # that of the block comes first
     ],
 )
-def test_calls_are_made_before_the_block_ends_which_raises_what_they_raise(call, after, raised):
+def test_calls_are_made_before_the_block_ends_which_raises_what_they_raise(
+    call, after, raised
+):
     made: list[int] = []
 
     def ask():
@@ -380,7 +424,9 @@ def test_building_holds_no_second_index():
     tracemalloc.start()
     try:
         index = tables.RowIndex(keys)
-        peak = tracemalloc.get_traced_memory()[1]  # the index itself is mapped, so not in it
+        peak = tracemalloc.get_traced_memory()[
+            1
+        ]  # the index itself is mapped, so not in it
     finally:
         tracemalloc.stop()
     assert index.n_keys == n_keys
@@ -390,14 +436,18 @@ def test_building_holds_no_second_index():
 def unscored(reason: str) -> pl.DataFrame:
     rows = {"target_id": ["a" * 64], "attack": ["samia_v1"], "reason": [reason]}
     schema = Unscored.create_empty().schema
-    return pl.DataFrame({name: rows.get(name, [None]) for name in schema}, schema=schema)
+    return pl.DataFrame(
+        {name: rows.get(name, [None]) for name in schema}, schema=schema
+    )
 
 
 def test_of_many_writers_one_writes_and_knows_it(tmp_path):
     path = tmp_path / "part.parquet"
     with ThreadPoolExecutor(16) as pool:
         wrote = list(
-            pool.map(lambda n: tables.sink_new(unscored(f"{n}"), path, Unscored), range(16))
+            pool.map(
+                lambda n: tables.sink_new(unscored(f"{n}"), path, Unscored), range(16)
+            )
         )
     assert sum(wrote) == 1
     assert pl.read_parquet(path)["reason"].to_list() == [f"{wrote.index(True)}"]
@@ -410,6 +460,9 @@ def test_a_file_system_without_links_has_one_writer_too(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "hardlink_to", no_links)
     path = tmp_path / "part.parquet"
-    assert [tables.sink_new(unscored(each), path, Unscored) for each in "ab"] == [True, False]
+    assert [tables.sink_new(unscored(each), path, Unscored) for each in "ab"] == [
+        True,
+        False,
+    ]
     assert pl.read_parquet(path)["reason"].to_list() == ["a"]
     assert list(tmp_path.iterdir()) == [path]

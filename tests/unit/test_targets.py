@@ -55,14 +55,18 @@ def test_windows_by_hand(n_words, window_words, stride, expected):
 def test_windows_of_characters_by_hand(text, size, stride, expected):
     words = next(targets.find_words([text], "whitespace"))
     found = list(targets.character_windows(words, size, stride))
-    cut = [text[words.starts[w.start] : words.ends[w.stop - 1]] if w else "" for w in found]
+    cut = [
+        text[words.starts[w.start] : words.ends[w.stop - 1]] if w else "" for w in found
+    ]
     assert cut == expected
 
 
 def cut(text, prefix=None, reference=None, **plan):
     """Cut a text among others."""
     columns = (["x y", text, None], [None, prefix, None], [None, reference, None])
-    first, second, third = map(list, targets.cut_documents(*columns, targets.TargetPlan(**plan)))
+    first, second, third = map(
+        list, targets.cut_documents(*columns, targets.TargetPlan(**plan))
+    )
     assert [split.target for split in first + third] == ["x y", None]
     return [split[:5] for split in second]
 
@@ -83,7 +87,11 @@ SAMIA = {"preset": "samia", "words": "space"}
         (" a ", {"window_words": 2}, [(" a ", None, None, 1, targets.TOO_SHORT)]),
         (" ", {"window_words": 2}, [(" ", None, None, 0, targets.EMPTY_TEXT)]),
         (None, {"window_words": 2}, [(None, None, None, None, targets.NULL_TEXT)]),
-        ("a\nb c d\te", {"words": "space"}, [("a\nb c d\te", "a\nb", " c d\te", 3, None)]),
+        (
+            "a\nb c d\te",
+            {"words": "space"},
+            [("a\nb c d\te", "a\nb", " c d\te", 3, None)],
+        ),
         (
             "《书》我们、去。",
             {"words": "unicode", "window_words": 2},
@@ -95,7 +103,10 @@ SAMIA = {"preset": "samia", "words": "space"}
         (
             "a\nb c  d",
             SAMIA | {"window_words": 2, "text_length": 2},
-            [("a\nb", None, None, 2, targets.NO_REFERENCE), ("c  d", "c", "d", 2, None)],
+            [
+                ("a\nb", None, None, 2, targets.NO_REFERENCE),
+                ("c  d", "c", "d", 2, None),
+            ],
         ),
     ],
 )
@@ -107,7 +118,10 @@ def test_documents_are_cut_by_hand(text, plan, splits):
     ("prefix", "reference", "reason"),
     [
         ("a b", " c", None),
-        *((*halves, targets.WORDLESS_PART) for halves in (("", "a"), (" ", "a b"), ("a", ""))),
+        *(
+            (*halves, targets.WORDLESS_PART)
+            for halves in (("", "a"), (" ", "a b"), ("a", ""))
+        ),
         ("a b", "\n", targets.WORDLESS_PART),
         ("", " ", targets.EMPTY_TEXT),
     ],
@@ -125,10 +139,18 @@ NUMBERS = st.integers(1, 300)
 
 
 def test_a_choice_is_the_same_on_every_machine():
-    assert sorted(targets.choose_windows(1000, 5, 0, b"book")) == [107, 357, 482, 607, 857]
+    assert sorted(targets.choose_windows(1000, 5, 0, b"book")) == [
+        107,
+        357,
+        482,
+        607,
+        857,
+    ]
 
 
-@given(n_windows=NUMBERS, most=NUMBERS, further=st.integers(0, 50), seed=st.integers(0, 9))
+@given(
+    n_windows=NUMBERS, most=NUMBERS, further=st.integers(0, 50), seed=st.integers(0, 9)
+)
 def test_a_larger_choice_holds_a_smaller_one(n_windows, most, further, seed):
     small, large = (
         targets.choose_windows(n_windows, n, seed, b"x") for n in (most, most + further)
@@ -141,7 +163,9 @@ def test_a_larger_choice_holds_a_smaller_one(n_windows, most, further, seed):
 def test_a_choice_is_spread_evenly(most, seed):
     n_windows = 10_000
     chosen = sorted(targets.choose_windows(n_windows, most, seed, b"x"))
-    steps = [after - before for before, after in pairwise([*chosen, chosen[0] + n_windows])]
+    steps = [
+        after - before for before, after in pairwise([*chosen, chosen[0] + n_windows])
+    ]
     assert max(steps) <= 2 * n_windows / most + 1
     assert min(steps) >= n_windows / most / 2 - 1
 
@@ -149,11 +173,16 @@ def test_a_choice_is_spread_evenly(most, seed):
 @pytest.mark.parametrize(("n_windows", "most"), [(5, 2), (7, 3), (12, 11)])
 def test_every_window_is_as_likely_as_any_other(n_windows, most):
     n_seeds = 4000
-    drawn = (targets.choose_windows(n_windows, most, seed, b"x") for seed in range(n_seeds))
+    drawn = (
+        targets.choose_windows(n_windows, most, seed, b"x") for seed in range(n_seeds)
+    )
     counts = Counter(window for choice in drawn for window in choice)
     share = most / n_windows
     deviation = (n_seeds * share * (1 - share)) ** 0.5
-    assert all(abs(counts[window] - n_seeds * share) < 4 * deviation for window in range(n_windows))
+    assert all(
+        abs(counts[window] - n_seeds * share) < 4 * deviation
+        for window in range(n_windows)
+    )
 
 
 def reference(texts):
@@ -163,12 +192,16 @@ def reference(texts):
     for text in texts:
         words = text.lower().split()
         runs = [tuple(words[place : place + 8]) for place in range(len(words) - 7)]
-        found.append(len(runs) >= 4 and sum(run in before for run in runs) >= 0.7 * len(runs))
+        found.append(
+            len(runs) >= 4 and sum(run in before for run in runs) >= 0.7 * len(runs)
+        )
         before.update(runs)
     return found
 
 
-TEXTS = st.lists(st.integers(0, 60).map(lambda n: " ".join(f"w{i}" for i in range(n, n + 14))))
+TEXTS = st.lists(
+    st.integers(0, 60).map(lambda n: " ".join(f"w{i}" for i in range(n, n + 14)))
+)
 
 
 @given(texts=TEXTS, split=st.integers(0, 20))
@@ -179,8 +212,14 @@ def test_copies_are_those_of_the_reference(texts, split):
 
 
 def test_case_and_punctuation_hide_no_copy():
-    first = "Call me Ishmael. Some years ago—never mind how long precisely—having little money"
-    other = "call me ishmael some years ago, never mind how long precisely; HAVING LITTLE money"
+    first = (
+        "Call me Ishmael. Some years ago—never mind how long precisely—having little"
+        " money"
+    )
+    other = (
+        "call me ishmael some years ago, never mind how long precisely; HAVING LITTLE"
+        " money"
+    )
     assert targets.Passages().are_copies([first, other]).tolist() == [False, True]
     assert targets.Passages().are_copies([]).tolist() == []
 
@@ -193,15 +232,22 @@ def test_passages_are_found_again_in_bounded_memory(monkeypatch, most):
     rng = random.Random(7)
     words = [str(rng.random()) for _ in range(128 * 400)]
     words = [word.replace(".", "") for word in words]
-    texts = [" ".join(words[start : start + 128]) for start in range(0, len(words), 128)]
-    moved = [" ".join(words[start : start + 128]) for start in range(50, len(words) - 128, 128)]
+    texts = [
+        " ".join(words[start : start + 128]) for start in range(0, len(words), 128)
+    ]
+    moved = [
+        " ".join(words[start : start + 128])
+        for start in range(50, len(words) - 128, 128)
+    ]
     passages = targets.Passages()
     assert not passages.are_copies(texts).any()
     found = passages.are_copies(moved)
     assert found.mean() > (0.99 if most >= 20_000 else 0.6)
     assert passages.n_kept <= most
     one_by_one = targets.Passages()
-    assert [one_by_one.are_copies([text])[0] for text in texts + moved] == [False] * 400 + [*found]
+    assert [one_by_one.are_copies([text])[0] for text in texts + moved] == [
+        False
+    ] * 400 + [*found]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -232,8 +278,9 @@ def test_known_names():
         targets.target_id(targets.from_document_id("book 1"), 3, "né à")
         == "68a61df3a9a450ada303d223a5c8c52c"
     )
-    assert targets.target_id(targets.from_text(targets.text_digest("a b"), 0), 0, "a b") == (
-        "186ae4a3a13881352bfa1bb3a3a41354"
+    assert (
+        targets.target_id(targets.from_text(targets.text_digest("a b"), 0), 0, "a b")
+        == "186ae4a3a13881352bfa1bb3a3a41354"
     )
     assert (
         targets.target_id(targets.from_text(targets.text_digest(None), 2), 0, None)
@@ -248,12 +295,19 @@ LONG = {"window_words": 5}
     ("settings", "message"),
     [
         *(
-            ({"prefix_ratio": ratio}, f"prefix_ratio is {ratio}; it must lie between 0 and 1")
+            (
+                {"prefix_ratio": ratio},
+                f"prefix_ratio is {ratio}; it must lie between 0 and 1",
+            )
             for ratio in (0.0, 1.0, float("nan"))
         ),
         *(
             (LONG | {name: value}, f"{name} is {value}; it must be at least 1")
-            for name, value in {"window_words": 0, "stride": -1, "text_length": 0}.items()
+            for name, value in {
+                "window_words": 0,
+                "stride": -1,
+                "text_length": 0,
+            }.items()
         ),
         (
             LONG | {"max_windows_per_document": 0},
@@ -265,7 +319,10 @@ LONG = {"window_words": 5}
         ),
         (
             {"window_words": 3, "prefix_ratio": 0.3},
-            "window_words is 3, too few to split with prefix_ratio 0.3; make windows longer",
+            (
+                "window_words is 3, too few to split with prefix_ratio 0.3; make"
+                " windows longer"
+            ),
         ),
         ({"text_length": 64}, "text_length is 64 without preset samia; leave it out"),
         (
@@ -300,7 +357,12 @@ def build(frame, **plan):
 def test_columns_are_ours_first_then_the_users_and_windows_follow_their_document():
     found = build(
         documents(
-            text=["a b c"], document_id=["d"], member=[True], group=["g"], year=[1999], meta=[[1]]
+            text=["a b c"],
+            document_id=["d"],
+            member=[True],
+            group=["g"],
+            year=[1999],
+            meta=[[1]],
         )
     )
     assert found.columns == [*Targets.column_names(), "year", "meta"]
@@ -308,7 +370,9 @@ def test_columns_are_ours_first_then_the_users_and_windows_follow_their_document
         *("target", "d", "g", True, 0, 1, 0, "a b c", "a", " b c", 3, None),
         *(1999, [1]),
     )
-    frame = documents(text=["a b c d e", None, "f g"], document_id=["x", "y", "z"], n=[1, 2, 3])
+    frame = documents(
+        text=["a b c d e", None, "f g"], document_id=["x", "y", "z"], n=[1, 2, 3]
+    )
     found = build(frame, window_words=2)
     assert found.select("document_id", "window_index", "target", "n").rows() == [
         ("x", 0, "a b", 1),
@@ -343,7 +407,11 @@ def test_names_do_not_depend_on_batches():
             {"window_words": 2, "max_windows_per_document": 2},
             "a document has neither document_id nor group; give",
         ),
-        (pl.LazyFrame({"text": ["a"]}), {}, "^documents is not a Documents table: 'document_id'"),
+        (
+            pl.LazyFrame({"text": ["a"]}),
+            {},
+            "^documents is not a Documents table: 'document_id'",
+        ),
     ],
 )
 def test_documents_that_are_refused(frame, plan, sentence):
@@ -352,9 +420,15 @@ def test_documents_that_are_refused(frame, plan, sentence):
 
 
 def test_targets_can_be_sunk_and_asked_for_a_part(tmp_path):
-    built = targets.build_targets(documents(text=["a b", "c"], n=[1, 2]), targets.TargetPlan())
+    built = targets.build_targets(
+        documents(text=["a b", "c"], n=[1, 2]), targets.TargetPlan()
+    )
     tables.sink(built, tmp_path / "targets.parquet", Targets)
-    assert tables.scan(tmp_path / "targets.parquet", Targets).collect().equals(built.collect())
+    assert (
+        tables.scan(tmp_path / "targets.parquet", Targets)
+        .collect()
+        .equals(built.collect())
+    )
     assert built.filter(pl.col("reason").is_null()).select("n").collect().item() == 1
     assert built.select(pl.len()).collect().item() == 2
     assert build(documents(text=[])).height == 0
@@ -385,8 +459,12 @@ def copies(built):
 
 def test_few_windows_keep_their_places_and_copies_are_those_of_all():
     every = build_windows({"x": NUMBERED, "y": "a b", "z": None})
-    few = build_windows({"x": NUMBERED, "y": "a b", "z": None}, max_windows_per_document=5)
-    assert few.equals(every.filter(pl.col("target_id").is_in(few["target_id"].implode())))
+    few = build_windows(
+        {"x": NUMBERED, "y": "a b", "z": None}, max_windows_per_document=5
+    )
+    assert few.equals(
+        every.filter(pl.col("target_id").is_in(few["target_id"].implode()))
+    )
     assert few["document_id"].to_list() == ["x"] * 5 + ["y", "z"]
     assert few["n_windows"].to_list() == [50] * 5 + [1, 1]
     texts = {"x": NUMBERED, "y": NUMBERED}
@@ -410,7 +488,16 @@ def test_a_passage_counts_once_however_it_is_spaced():
     found = build_windows(texts)
     assert copies(found) == [("x", 2, 8), ("y", 0, 0), ("y", 1, 4)]
     assert copies(build_windows(texts, role="non_member")) == []
-    assert found["target"].to_list() == ["a b", "c d", None, "e f", None, None, "g h", "a b"]
+    assert found["target"].to_list() == [
+        "a b",
+        "c d",
+        None,
+        "e f",
+        None,
+        None,
+        "g h",
+        "a b",
+    ]
     alone = build_windows({"y": texts["y"]})
     assert found.filter(document_id="y")["target_id"].equals(alone["target_id"])
 
@@ -435,11 +522,19 @@ def test_names_as_groups_keep_clusters_whatever_rows_are_left():
         }
     )
     named = frame.with_columns(group=targets.cluster_name(frame.columns))
-    assert named["group"].to_list() == ["group g", "document d", "target b", "target b", "target e"]
+    assert named["group"].to_list() == [
+        "group g",
+        "document d",
+        "target b",
+        "target b",
+        "target e",
+    ]
     some = named.sort("target_id").tail(3)  # d without b, which it belongs to
     found = some.select(targets.cluster_name(some.columns)).to_series().to_list()
     assert found == ["group group g", "group target b", "group target e"]
-    first = pl.DataFrame({"target_id": ["a", "b"], "window_index": [1, 0]})  # of no document
+    first = pl.DataFrame(
+        {"target_id": ["a", "b"], "window_index": [1, 0]}
+    )  # of no document
     found = first.select(targets.cluster_name(first.columns)).to_series().to_list()
     assert found == ["target a", "target b"]
 
@@ -483,7 +578,9 @@ def test_targets_that_stand_elsewhere_are_found_once_whatever_the_order(
     found, numbers, places, rows
 ):
     asked = names_of(*numbers).cast(pl.String)
-    assert found.of(asked, places).rows() == [(frames.target_id(n), f"r{n}", n) for n in rows]
+    assert found.of(asked, places).rows() == [
+        (frames.target_id(n), f"r{n}", n) for n in rows
+    ]
 
 
 def test_threads_that_ask_at_once_read_once(found):

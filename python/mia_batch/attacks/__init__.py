@@ -1,6 +1,7 @@
 """Attacks: named expressions that turn evidence into one score per target.
 
-Those that come with the package, those of plug-ins, and the user's own are known by name.
+Those that come with the package, those of plug-ins, and the user's own are known by
+name.
 """
 
 import runpy
@@ -36,17 +37,22 @@ __all__ = [
 
 _LEARNED = Attack(
     name=COMBINATION,
-    expr=pl.lit(None, pl.Float64),  # no expression over rows of one target can be learned
+    expr=pl.lit(
+        None, pl.Float64
+    ),  # no expression over rows of one target can be learned
     evidence="scores",
     reads=(),
     formula=(
-        "mean of the log-odds that a logistic regression and gradient-boosted trees give to "
-        "all other scores of the text; learned from texts of other groups alone"
+        "mean of the log-odds that a logistic regression and gradient-boosted trees"
+        " give to all other scores of the text; learned from texts of other groups"
+        " alone"
     ),
-    source="cross-fitted by group; valid p-values: Marandon et al. 2024 (arXiv:2208.06685)",
+    source=(
+        "cross-fitted by group; valid p-values: Marandon et al. 2024 (arXiv:2208.06685)"
+    ),
     undefined=(
-        "no other attack has a score of the text, or there are texts of fewer than 10 groups "
-        "of each class to learn from"
+        "no other attack has a score of the text, or there are texts of fewer than 10"
+        " groups of each class to learn from"
     ),
 )
 _LEARNERS = {"Learned from all scores": (_LEARNED,)}
@@ -77,8 +83,8 @@ _REGISTERED: dict[str, Attack] = {}
 def register(attack: Attack) -> Attack:
     """Let an attack be asked for by its name, like those that come with the package; return it.
 
-    The same formula again changes nothing; raises `SettingsError` if the name is that of another,
-    or if the expression cannot be computed of any evidence.
+    The same formula again changes nothing; raises `SettingsError` if the name is that
+    of another, or if the expression cannot be computed of any evidence.
 
     >>> import polars as pl
     >>> longest = Attack(
@@ -94,8 +100,8 @@ def register(attack: Attack) -> Attack:
     known = _known().get(attack.name)
     if known is not None and _formula(known) != _formula(attack):
         raise SettingsError(
-            f"attacks: there is another attack {attack.name!r}, with another formula; a name never "
-            "changes meaning: give yours another"
+            f"attacks: there is another attack {attack.name!r}, with another formula; a"
+            " name never changes meaning: give yours another"
         )
     if known is None:
         _REGISTERED[attack.name] = attack
@@ -105,7 +111,8 @@ def register(attack: Attack) -> Attack:
 def load_file(path: str) -> tuple[str, ...]:
     """Run a Python file, register each `Attack` that is bound in it, and return their names.
 
-    Raises `SettingsError`, which names file and line, if it cannot be run or binds none.
+    Raises `SettingsError`, which names file and line, if it cannot be run or binds
+    none.
     """
     try:
         bound = runpy.run_path(path)
@@ -123,7 +130,8 @@ def load_file(path: str) -> tuple[str, ...]:
     found = [value for value in bound.values() if isinstance(value, Attack)]
     if not found:
         raise SettingsError(
-            f"attacks_from: {path} binds no Attack to a name; define one at its top level"
+            f"attacks_from: {path} binds no Attack to a name; define one at its top"
+            " level"
         )
     written = Path(path).read_text("utf-8").splitlines()
     for attack in found:
@@ -166,9 +174,10 @@ def _formula(attack: Attack) -> tuple[object, ...]:
 def resolve(name: str) -> tuple[str, ...]:
     """Return the full names that a name stands for.
 
-    Besides the names of attacks there are those of families (``min-k++``, `attacks.attack`) and
-    of papers (``Min-K%++``); case and punctuation are forgiven, and a version may be left out; a
-    pattern stands for all that fit. An unknown name raises `SettingsError` with the nearest one.
+    Besides the names of attacks there are those of families (``min-k++``,
+    `attacks.attack`) and of papers (``Min-K%++``); case and punctuation are forgiven,
+    and a version may be left out; a pattern stands for all that fit. An unknown name
+    raises `SettingsError` with the nearest one.
 
     >>> resolve("Min-K%++"), resolve("samia_matched")
     (('min_k_plus_plus_20_v1',), ('samia_matched_v1',))
@@ -176,7 +185,9 @@ def resolve(name: str) -> tuple[str, ...]:
     known = names()
     if not (found := meant(name, known)):
         near = f"; {near} " if (near := suggestion(name, known)) else "; "
-        raise SettingsError(f"there is no attack {name!r}{near}`mia-batch attacks` lists them")
+        raise SettingsError(
+            f"there is no attack {name!r}{near}`mia-batch attacks` lists them"
+        )
     return found
 
 
@@ -189,16 +200,20 @@ def get(name: str) -> Attack:
     return _known()[first]
 
 
-def defaults(preset: Preset, evidence: Collection[str] = ("samples",)) -> tuple[str, ...]:
+def defaults(
+    preset: Preset, evidence: Collection[str] = ("samples",)
+) -> tuple[str, ...]:
     """Names of the attacks that a preset computes where none are asked for, its main one first.
 
-    ``default``: next tokens, and next words for where those cannot be asked; ``matched``: the
-    length-matched family; ``samia``: the authors' over whole candidates; ``min-k``: those of the
-    Min-K% paper; ``spv``: those of the SPV-MIA paper and later ones on tuned models. ``evidence``
-    says which kinds there will be; ``probe-logprobs`` are those at points alone, whatever the
-    preset.
+    ``default``: next tokens, and next words for where those cannot be asked;
+    ``matched``: the length-matched family; ``samia``: the authors' over whole
+    candidates; ``min-k``: those of the Min-K% paper; ``spv``: those of the SPV-MIA
+    paper and later ones on tuned models. ``evidence`` says which kinds there will be;
+    ``probe-logprobs`` are those at points alone, whatever the preset.
     """
-    on_texts = [name for name, attack in _BUILT_IN.items() if attack.evidence == "logprobs"]
+    on_texts = [
+        name for name, attack in _BUILT_IN.items() if attack.evidence == "logprobs"
+    ]
     from_tokens = [name for name in on_texts if name not in _chosen("by-name")]
     if preset in _PAPERS:
         from_tokens = [*_of("Log-probabilities at points"), *_PAPERS[preset]]

@@ -31,10 +31,13 @@ def count_rows(batches: Iterable[pl.DataFrame], n_targets: int) -> NDArray[np.ui
 
 
 def whole_targets(
-    batches: Iterable[pl.DataFrame], to_come: NDArray[np.uint32], number: tuple[str, ...]
+    batches: Iterable[pl.DataFrame],
+    to_come: NDArray[np.uint32],
+    number: tuple[str, ...],
 ) -> Iterator[pl.DataFrame]:
     """Regroup batches of rows so that none splits a target, sorted by ``row`` and ``number``."""
-    # Rows of a target that is not complete yet wait in memory; ``to_come`` is counted down to 0.
+    # Rows of a target that is not complete yet wait in memory; ``to_come`` is counted
+    # down to 0.
     waiting: list[pl.DataFrame] = []
     for batch in batches:
         _add(to_come, batch, -1)
@@ -56,7 +59,9 @@ _SAMPLES_AT_ONCE = 16384
 _TEXTS_AT_ONCE = 512  # each has numbers of every token
 _CONTINUATIONS = frozenset({CONTINUATION})
 _IS_ANSWER = pl.col("words_candidate").is_not_null()
-_IS_READ = pl.col("reason").is_null() | pl.col("n_bytes").is_null()  # what is not asked: not lost
+_IS_READ = (
+    pl.col("reason").is_null() | pl.col("n_bytes").is_null()
+)  # what is not asked: not lost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +71,12 @@ class _Evidence:
     attacks: list[Attack]
     tables: tuple[pl.LazyFrame, ...]  # of the same columns, ``there`` among them
     number: tuple[str, ...]  # columns that tell a target's rows apart
-    seen: pl.Expr = field(default_factory=lambda: pl.lit(value=True))  # which rows formulas see
-    counts: dict[str, pl.Expr] = field(default_factory=dict)  # what is counted of continuations
+    seen: pl.Expr = field(
+        default_factory=lambda: pl.lit(value=True)
+    )  # which rows formulas see
+    counts: dict[str, pl.Expr] = field(
+        default_factory=dict
+    )  # what is counted of continuations
     at_once: int = _TEXTS_AT_ONCE  # rows
 
     def batches(self, index: RowIndex, columns: set[str]) -> Iterator[pl.DataFrame]:
@@ -75,7 +84,9 @@ class _Evidence:
 
         def of(table: pl.LazyFrame) -> Iterator[pl.DataFrame]:
             wanted = table.select("target_id", *sorted({*self.number} | columns))
-            for batch in wanted.collect_batches(chunk_size=self.at_once, maintain_order=True):
+            for batch in wanted.collect_batches(
+                chunk_size=self.at_once, maintain_order=True
+            ):
                 which, found = index.find(batch["target_id"])
                 rows = pl.Series(found, dtype=pl.UInt32)
                 yield batch.drop("target_id")[which].with_columns(row=rows)
@@ -89,7 +100,9 @@ def _kinds(
     """Yield what attacks on samples read, then on log-probabilities, then on both tables."""
     both = [each for each in attacks if each.logprobs]
     alone = [each for each in attacks if not each.logprobs]
-    samples, texts = ([a for a in alone if a.evidence == each] for each in ("samples", "logprobs"))
+    samples, texts = (
+        [a for a in alone if a.evidence == each] for each in ("samples", "logprobs")
+    )
     answers = features.with_columns(there=_IS_ANSWER)
     rows, own = answers, pl.col("model") == "target"
     number: tuple[str, ...] = ("model", "view", "view_index", "sample_index")
@@ -115,9 +128,13 @@ def _kinds(
     if both:
         types = read.collect_schema() | answers.collect_schema()
         none = pl.LazyFrame(schema=types)  # each table gets the columns of both
-        tables = tuple(pl.concat([none, each], how="diagonal") for each in (read, answers))
+        tables = tuple(
+            pl.concat([none, each], how="diagonal") for each in (read, answers)
+        )
         seen = pl.col("there") | pl.col("sample_index").is_null()
-        yield _Evidence(attacks=both, tables=tables, number=(*number, "sample_index"), seen=seen)
+        yield _Evidence(
+            attacks=both, tables=tables, number=(*number, "sample_index"), seen=seen
+        )
 
 
 def score(
@@ -129,16 +146,18 @@ def score(
 ) -> Iterator[pl.DataFrame]:
     """Apply attacks to the evidence of every target.
 
-    Evidence is read batch by batch, twice, and texts not at all. Memory holds 16 bytes a target,
-    the scores of targets that come too early and the rows of targets that are not complete yet.
+    Evidence is read batch by batch, twice, and texts not at all. Memory holds 16 bytes
+    a target, the scores of targets that come too early and the rows of targets that are
+    not complete yet.
 
     Parameters
     ----------
     features
-        The features table, in any order; memory is least where targets come roughly in the order
-        of ``targets``. Empty where nothing was sampled.
+        The features table, in any order; memory is least where targets come roughly in
+        the order of ``targets``. Empty where nothing was sampled.
     targets
-        The targets table; columns that are not of its schema pass through to the scores.
+        The targets table; columns that are not of its schema pass through to the
+        scores.
     attacks
         What to compute.
     logprobs
@@ -147,14 +166,15 @@ def score(
     Yields
     ------
     DataFrame
-        Rows of the scores table: one per target, in the order of ``targets``; a missing score is
-        null, and so are those that are learned from these. At least one frame comes.
+        Rows of the scores table: one per target, in the order of ``targets``; a missing
+        score is null, and so are those that are learned from these. At least one frame
+        comes.
 
     Raises
     ------
     SchemaMismatchError
-        If an attack needs a column that its evidence has not, if the targets have a column named
-        like an attack, or if the evidence holds a row twice.
+        If an attack needs a column that its evidence has not, if the targets have a
+        column named like an attack, or if the evidence holds a row twice.
     """
     if logprobs is not None:
         logprobs = with_series(with_shadows(logprobs, attacks), attacks)
@@ -238,7 +258,9 @@ def _aggregate(rows: pl.DataFrame, evidence: _Evidence) -> pl.DataFrame:
     if evidence.counts:
         groups[counted] = []
     for attack in evidence.attacks:
-        picks = {"model", "view"} <= set(attack.columns)  # together, they share what they compute
+        picks = {"model", "view"} <= set(
+            attack.columns
+        )  # together, they share what they compute
         read = frozenset(attack.reads + attack.logprobs)
         groups.setdefault(None if picks else read, []).append(attack)
     frames = []
@@ -249,12 +271,18 @@ def _aggregate(rows: pl.DataFrame, evidence: _Evidence) -> pl.DataFrame:
             own = own.filter(among(pairs))
         wanted = {attack.name: attack.expr for attack in attacks}
         if pairs == counted:
-            wanted |= {name: count.cast(pl.UInt32) for name, count in evidence.counts.items()}
+            wanted |= {
+                name: count.cast(pl.UInt32) for name, count in evidence.counts.items()
+            }
         made = own.filter(evidence.seen).set_sorted("row").group_by("row").agg(**wanted)
         if not complete:  # an attack needs its share of what it reads
-            reads = {a.name: among(a.reads + a.logprobs) for a in attacks if "model" in rows}
+            reads = {
+                a.name: among(a.reads + a.logprobs) for a in attacks if "model" in rows
+            }
             shares = own.group_by("row").agg(
-                there.filter(reads.get(a.name, pl.lit(value=True))).mean().alias(f"{a.name} there")
+                there.filter(reads.get(a.name, pl.lit(value=True)))
+                .mean()
+                .alias(f"{a.name} there")
                 for a in attacks
             )
             made = made.join(shares, on="row").with_columns(
@@ -262,22 +290,29 @@ def _aggregate(rows: pl.DataFrame, evidence: _Evidence) -> pl.DataFrame:
                 for a in attacks
             )
         frames.append(made)
-    found = reduce(lambda one, other: one.join(other, on="row", how="full", coalesce=True), frames)
+    found = reduce(
+        lambda one, other: one.join(other, on="row", how="full", coalesce=True), frames
+    )
     names = [attack.name for attack in evidence.attacks]
     value = pl.col(names).cast(pl.Float64)
     found = found.with_columns(pl.when(value.is_finite()).then(value))
     return found.select("row", *evidence.counts, *names).collect()
 
 
-def _refuse_duplicates(rows: pl.DataFrame, number: tuple[str, ...], keys: pl.LazyFrame) -> None:
+def _refuse_duplicates(
+    rows: pl.DataFrame, number: tuple[str, ...], keys: pl.LazyFrame
+) -> None:
     key = pl.col("row", *number)
     twice = rows.filter(pl.all_horizontal(key == key.shift())).head(1)
     if twice.height:
         row, *which = twice.select("row", *number).row(0)
         target = keys.select("target_id").slice(row, 1).collect().item()
-        named = ", ".join(f"{name} {value}" for name, value in zip(number, which, strict=True))
+        named = ", ".join(
+            f"{name} {value}" for name, value in zip(number, which, strict=True)
+        )
         raise SchemaMismatchError(
-            f"the evidence holds {named} of target {target} twice; delete one of the two parts"
+            f"the evidence holds {named} of target {target} twice; delete one of the"
+            " two parts"
         )
 
 
@@ -293,9 +328,12 @@ def find_unscored(
     logprobs: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """Say of each missing score why it is missing, in the order of ``scores``."""
-    # That of the evidence which the attack reads counts, else the target's own, else the attack's.
+    # That of the evidence which the attack reads counts, else the target's own, else
+    # the attack's.
     read = {
-        attack.name: tuple(frozenset(attack.reads_of(kind)) for kind in ("samples", "logprobs"))
+        attack.name: tuple(
+            frozenset(attack.reads_of(kind)) for kind in ("samples", "logprobs")
+        )
         for attack in attacks
     }
     sets = list(dict.fromkeys(read.values()))
@@ -307,7 +345,9 @@ def find_unscored(
         .select("target_id", "own", attack=pl.concat_list(without).list.drop_nulls())
         .filter(pl.col("attack").list.len() > 0)
         .explode("attack")
-        .with_columns(reads=pl.col("attack").replace_strict(which, return_dtype=pl.UInt32))
+        .with_columns(
+            reads=pl.col("attack").replace_strict(which, return_dtype=pl.UInt32)
+        )
     )
     sampled = _rows_read(samples, [pairs for pairs, _ in sets], "sample_index")
     why = _first_reasons(sampled, "sample_index")
@@ -326,17 +366,25 @@ def find_unscored(
     for further in (why, shares):
         missing = missing.join(further, on=key, how="left", maintain_order="left")
     of = pl.col("attack").replace_strict
-    undefined = of({attack.name: attack.undefined for attack in attacks}, return_dtype=pl.String)
-    least = of({attack.name: attack.least for attack in attacks}, return_dtype=pl.Float64)
+    undefined = of(
+        {attack.name: attack.undefined for attack in attacks}, return_dtype=pl.String
+    )
+    least = of(
+        {attack.name: attack.least for attack in attacks}, return_dtype=pl.Float64
+    )
     is_sampled = pl.col("reads").is_in(sampled_sets)
     continued = [number for number in sampled_sets if sets[number][0] == _CONTINUATIONS]
-    none = pl.when(pl.col("reads").is_in(continued)).then(pl.lit("no continuation was sampled"))
+    none = pl.when(pl.col("reads").is_in(continued)).then(
+        pl.lit("no continuation was sampled")
+    )
     nothing = (pl.col("there") == 0).fill_null(value=True)
     reason = pl.coalesce(
         pl.when(~is_sampled).then("why"),
         "own",
         pl.when(is_sampled, nothing).then(pl.coalesce("why", none)),
-        pl.when(pl.col("there") < least).then(pl.format("too few answers; the first: {}", "why")),
+        pl.when(pl.col("there") < least).then(
+            pl.format("too few answers; the first: {}", "why")
+        ),
         undefined,
     )
     return missing.select("target_id", "attack", reason=reason)

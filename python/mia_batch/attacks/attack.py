@@ -39,52 +39,57 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*_v[0-9]+")
 class Attack:
     """A membership score, written as a Polars expression.
 
-    The expression aggregates the evidence rows of one target to one number, and **a higher score
-    always means "more likely a member"**. Null means unscored.
+    The expression aggregates the evidence rows of one target to one number, and **a
+    higher score always means "more likely a member"**. Null means unscored.
 
     Attributes
     ----------
     name
-        Unique lower-case name with a version, such as ``"samia_v1"``; it never changes meaning.
+        Unique lower-case name with a version, such as ``"samia_v1"``; it never changes
+        meaning.
     expr
-        Aggregating expression over evidence columns. It sees those rows of one target that
-        ``reads`` names, in the order of ``model``, ``view``, ``view_index`` and ``sample_index``;
-        samples only where there is a candidate. One that reads ``model`` and ``view`` picks its
-        rows itself: it may see those of other attacks, too. Shadow models are one model
-        ``shadow``, distinguished by ``view_index``.
+        Aggregating expression over evidence columns. It sees those rows of one target
+        that ``reads`` names, in the order of ``model``, ``view``, ``view_index`` and
+        ``sample_index``; samples only where there is a candidate. One that reads
+        ``model`` and ``view`` picks its rows itself: it may see those of other attacks,
+        too. Shadow models are one model ``shadow``, distinguished by ``view_index``.
     source
-        Where the formula is defined: paper, equation, and where the authors' code differs.
+        Where the formula is defined: paper, equation, and where the authors' code
+        differs.
     undefined
         Why the score can be null although there is evidence, as a short sentence.
     evidence
-        What it needs: ``samples`` (sampled continuations), ``logprobs`` (log-probabilities of
-        the tokens of given texts), or ``scores`` of the run's other attacks, from which it is
-        learned; ``expr`` says nothing then.
+        What it needs: ``samples`` (sampled continuations), ``logprobs``
+        (log-probabilities of the tokens of given texts), or ``scores`` of the run's
+        other attacks, from which it is learned; ``expr`` says nothing then.
     whole_candidates
-        True where candidates must be decoded to their end, not only to the reference's length.
+        True where candidates must be decoded to their end, not only to the reference's
+        length.
     reads
-        The rows that it reads: pairs of ``model`` and ``view``; by default the target model's
-        ``continuation``, or ``text`` of one on log-probabilities.
+        The rows that it reads: pairs of ``model`` and ``view``; by default the target
+        model's ``continuation``, or ``text`` of one on log-probabilities.
     logprobs
-        For one on samples: pairs whose rows of the logprobs table it sees, too. Rows of both tables
-        come one after the other; columns of the other table are null, and those of the same
-        prompt follow each other, log-probabilities first.
+        For one on samples: pairs whose rows of the logprobs table it sees, too. Rows of
+        both tables come one after the other; columns of the other table are null, and
+        those of the same prompt follow each other, log-probabilities first.
     least
-        The share, in [0, 1], of what it reads that must be there, else the score is null: an answer
-        that was refused, filtered or too long is left out.
+        The share, in [0, 1], of what it reads that must be there, else the score is
+        null: an answer that was refused, filtered or too long is left out.
     formula
-        The expression on one line, for people; without it the expression itself is shown.
+        The expression on one line, for people; without it the expression itself is
+        shown.
     settings
-        Names of the settings that it cannot do without; of names joined by ``|`` one will do.
+        Names of the settings that it cannot do without; of names joined by ``|`` one
+        will do.
     defined
         File and line where it is defined, for messages.
 
     Raises
     ------
     SettingsError
-        If the name has no version or other letters than a-z, digits and ``_``, if the expression
-        gives more than one value per target or calls a Python function, or if it reads
-        log-probabilities of continuations, which are only sampled.
+        If the name has no version or other letters than a-z, digits and ``_``, if the
+        expression gives more than one value per target or calls a Python function, or
+        if it reads log-probabilities of continuations, which are only sampled.
 
     Examples
     --------
@@ -115,29 +120,31 @@ class Attack:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise SettingsError(
-                f"attack {self.name!r} needs a lower-case name of letters, digits and _ that ends "
-                "with a version, such as mine_v1"
+                f"attack {self.name!r} needs a lower-case name of letters, digits and _"
+                " that ends with a version, such as mine_v1"
             )
         try:
             is_scalar = self.expr.meta.is_scalar()
         except pl.exceptions.PolarsError as error:
             raise SettingsError(
-                f"attack {self.name!r} calls a Python function; write it with Polars' own "
-                "expressions only"
+                f"attack {self.name!r} calls a Python function; write it with Polars'"
+                " own expressions only"
             ) from error
         if not is_scalar:
             raise SettingsError(
-                f"attack {self.name!r} must aggregate to one value per target; "
-                "end its expression with mean(), max(), first() or the like (a text has one row "
-                "per answer, and of log-probabilities one row with a list: list.mean().first())"
+                f"attack {self.name!r} must aggregate to one value per target; end its"
+                " expression with mean(), max(), first() or the like (a text has one"
+                " row per answer, and of log-probabilities one row with a list:"
+                " list.mean().first())"
             )
         if not self.reads and self.evidence != "scores":
             usual = TEXT if self.evidence == "logprobs" else CONTINUATION
             object.__setattr__(self, "reads", (usual,))
         if CONTINUATION in self.reads_of("logprobs"):
             raise SettingsError(
-                f"attack {self.name!r} reads log-probabilities of the view 'continuation', "
-                "which is only sampled; the view of a text itself is ('target', 'text')"
+                f"attack {self.name!r} reads log-probabilities of the view"
+                " 'continuation', which is only sampled; the view of a text itself is"
+                " ('target', 'text')"
             )
 
     @property
@@ -175,20 +182,30 @@ class Attack:
             if column not in present:
                 near = get_close_matches(column, present, n=1)
                 hint = f"did you mean {near[0]!r}? " if near else ""
-                views = ", ".join(sorted({view for _, view in self.reads + self.logprobs}))
-                known = ", ".join(sorted(name for name in present if not name.endswith("_matched")))
+                views = ", ".join(
+                    sorted({view for _, view in self.reads + self.logprobs})
+                )
+                known = ", ".join(
+                    sorted(name for name in present if not name.endswith("_matched"))
+                )
                 raise SchemaMismatchError(
-                    f"{self} reads the column {column!r}, which rows of the view {views} do not "
-                    f"have; {hint}They have {known}"
+                    f"{self} reads the column {column!r}, which rows of the view"
+                    f" {views} do not have; {hint}They have {known}"
                 )
         try:
-            one = pl.LazyFrame(schema=present).group_by(pl.lit(1)).agg(self.expr.alias(self.name))
+            one = (
+                pl.LazyFrame(schema=present)
+                .group_by(pl.lit(1))
+                .agg(self.expr.alias(self.name))
+            )
             made = one.collect().schema[self.name]
         except pl.exceptions.PolarsError as error:
             raise self.fault(error) from error
         if not (made.is_numeric() or made == pl.Boolean):
             how = "end its expression with cast(pl.Float64)"
-            raise SchemaMismatchError(f"{self} makes values of type {made}, not numbers; {how}")
+            raise SchemaMismatchError(
+                f"{self} makes values of type {made}, not numbers; {how}"
+            )
 
     def fault(self, error: pl.exceptions.PolarsError) -> SchemaMismatchError:
         """Say what Polars said of the expression, and where it is written."""
@@ -206,7 +223,7 @@ Formula = tuple[pl.Expr, str, str] | tuple[pl.Expr, str, str, str]
 def attacks_of(
     formulas: Mapping[str, Formula],
     undefined: str,
-    **shared: Any,  # noqa: ANN401 - fields of an attack
+    **shared: Any,
 ) -> tuple[Attack, ...]:
     """Make attacks, by their names without a version, that share all but their formulas."""
     return tuple(
@@ -236,7 +253,8 @@ def among(pairs: Iterable[tuple[str, str]]) -> pl.Expr:
 
 def mean(term: pl.Expr) -> pl.Expr:
     """Mean of a term over candidates, tokens or texts, the same to the bit on every machine."""
-    # Polars' ``mean()`` and ``sum()`` add in an order that depends on threads and processor.
+    # Polars' ``mean()`` and ``sum()`` add in an order that depends on threads and
+    # processor.
     n = term.count()
     return pl.when(n > 0).then(total(term) / n)
 
@@ -246,8 +264,9 @@ def total(term: pl.Expr) -> pl.Expr:
     return term.drop_nulls().implode().list.sum()
 
 
-# Families of attacks: short names, the names that papers use, and what each stands for. So
-# ``min-k++``, ``Min-K%++`` and ``min_k_plus_plus_20`` all name ``min_k_plus_plus_20_v1``.
+# Families of attacks: short names, the names that papers use, and what each stands for.
+# So ``min-k++``, ``Min-K%++`` and ``min_k_plus_plus_20`` all name
+# ``min_k_plus_plus_20_v1``.
 
 _LEAST_ALIKE = 0.7  # of names, for a question whether one was meant
 
@@ -255,8 +274,9 @@ _LEAST_ALIKE = 0.7  # of names, for a question whether one was meant
 class Family(NamedTuple):
     """Attacks of one idea: `papers` names them elsewhere, most usual first."""
 
-    # ``stems`` are beginnings of its members' names; the longest stem of all families decides.
-    # ``default`` are the members that the family's name stands for, by default ``<stem>_v1``.
+    # ``stems`` are beginnings of its members' names; the longest stem of all families
+    # decides. ``default`` are the members that the family's name stands for, by default
+    # ``<stem>_v1``.
 
     name: str
     papers: tuple[str, ...]
@@ -267,11 +287,17 @@ class Family(NamedTuple):
 def _family(name: str, papers: str = "", stems: str = "", default: str = "") -> Family:
     own = stems or name.replace("-", "_")
     default = default or f"{own.partition(', ')[0]}_v1"
-    return Family(name, *(tuple(filter(None, each.split(", "))) for each in (papers, own, default)))
+    return Family(
+        name,
+        *(tuple(filter(None, each.split(", "))) for each in (papers, own, default)),
+    )
 
 
 _TABLE = tomllib.loads(Path(__file__).with_name("families.toml").read_text("utf-8"))
-FAMILIES, CHOICES = tuple(_family(**each) for each in _TABLE["families"]), _TABLE["choices"]
+FAMILIES, CHOICES = (
+    tuple(_family(**each) for each in _TABLE["families"]),
+    _TABLE["choices"],
+)
 
 
 def key_of(name: str) -> str:
@@ -281,7 +307,11 @@ def key_of(name: str) -> str:
 
 @cache
 def _by_key() -> dict[str, Family]:
-    return {key_of(each): family for family in FAMILIES for each in (family.name, *family.papers)}
+    return {
+        key_of(each): family
+        for family in FAMILIES
+        for each in (family.name, *family.papers)
+    }
 
 
 def family_of(attack: str) -> Family | None:
@@ -309,7 +339,9 @@ def meant(name: str, known: Collection[str]) -> tuple[str, ...]:
 def suggestion(name: str, known: Collection[str]) -> str:
     """Ask which attacks or family may have been meant; "" if nothing is near."""
     attacks = {key_of(each): each for each in known}
-    near = get_close_matches(key_of(name), [*_by_key(), *attacks], n=1, cutoff=_LEAST_ALIKE)
+    near = get_close_matches(
+        key_of(name), [*_by_key(), *attacks], n=1, cutoff=_LEAST_ALIKE
+    )
     if not near:
         return ""
     if (family := _by_key().get(near[0])) is None:

@@ -1,8 +1,9 @@
 """Attacks on log-probabilities: of a text, and of it against other models, texts and shots.
 
-In formulas columns are of the text's tokens, ``loss`` is minus the mean of ``logprob`` over tokens,
-and ``loss(view)`` the same of another text. A refused text has null instead of lists, and a token
-that nothing precedes has null instead of a number; neither takes part in anything.
+In formulas columns are of the text's tokens, ``loss`` is minus the mean of ``logprob``
+over tokens, and ``loss(view)`` the same of another text. A refused text has null
+instead of lists, and a token that nothing precedes has null instead of a number;
+neither takes part in anything.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -39,12 +40,12 @@ _UNSCORED = "no token of the text has a log-probability"
 def from_texts(
     formulas: Mapping[str, Formula],
     undefined: str = _UNSCORED,
-    **shared: Any,  # noqa: ANN401 - as of `attacks_of`
+    **shared: Any,
 ) -> tuple[Attack, ...]:
     return attacks_of(formulas, undefined, evidence="logprobs", **shared)
 
 
-def from_text(name: str, *formula: Any, **shared: Any) -> tuple[Attack, ...]:  # noqa: ANN401 - a `Formula`, and as of `attacks_of`
+def from_text(name: str, *formula: Any, **shared: Any) -> tuple[Attack, ...]:
     return from_texts({name: formula}, **shared)
 
 
@@ -54,8 +55,12 @@ def _first(column: str, view: tuple[str, str] = TEXT) -> pl.Expr:
 
 def _tokens(*columns: str, view: tuple[str, str] = TEXT) -> tuple[pl.Expr, ...]:
     """Numbers of a text's tokens, aligned and in their order, as float64; null where not known."""
-    there = is_of(view) & pl.all_horizontal(pl.col(name).is_not_null() for name in columns)
-    return tuple(pl.col(name).filter(there).explode().cast(pl.Float64) for name in columns)
+    there = is_of(view) & pl.all_horizontal(
+        pl.col(name).is_not_null() for name in columns
+    )
+    return tuple(
+        pl.col(name).filter(there).explode().cast(pl.Float64) for name in columns
+    )
 
 
 def _scored(column: str, view: tuple[str, str] = TEXT) -> pl.Expr:
@@ -143,20 +148,27 @@ _LOSS_ATTACKS = (
 )
 
 
-# The least likely tokens of a text: Min-K% and Min-K%++, of at least one token. One that the model
-# holds for the only one possible has no place in Min-K%++.
+# The least likely tokens of a text: Min-K% and Min-K%++, of at least one token. One
+# that the model holds for the only one possible has no place in Min-K%++.
 
-_NO_VARIANCE = "no token of the text has a log-probability with variance over the vocabulary"
+_NO_VARIANCE = (
+    "no token of the text has a log-probability with variance over the vocabulary"
+)
 
 
 def _standardised() -> pl.Expr:
     """Log-probability less its mean over the vocabulary, by its standard deviation there."""
-    logprob, expected, variance = _tokens("logprob", "vocabulary_mean", "vocabulary_variance")
+    logprob, expected, variance = _tokens(
+        "logprob", "vocabulary_mean", "vocabulary_variance"
+    )
     return (logprob - expected) / pl.when(variance > 0).then(variance.sqrt())
 
 
 _Z = "(logprob - vocabulary_mean) / sqrt(vocabulary_variance)"
-_SHI, _ZHANG = "Shi et al. 2024 (arXiv:2310.16789)", "Zhang et al. 2025 (arXiv:2404.02936)"
+_SHI, _ZHANG = (
+    "Shi et al. 2024 (arXiv:2310.16789)",
+    "Zhang et al. 2025 (arXiv:2404.02936)",
+)
 _MIN_K_ATTACKS = from_texts(
     {
         f"{name}_{k}": (
@@ -167,18 +179,28 @@ _MIN_K_ATTACKS = from_texts(
         )
         for name, term, of, source, undefined in (
             ("min_k", logprobs(), "logprob", f"{_SHI}, equation 1", _UNSCORED),
-            ("min_k_plus_plus", _standardised(), _Z, f"{_ZHANG}, the Min-K%++ score", _NO_VARIANCE),
+            (
+                "min_k_plus_plus",
+                _standardised(),
+                _Z,
+                f"{_ZHANG}, the Min-K%++ score",
+                _NO_VARIANCE,
+            ),
         )
         for k in (5, 10, 20, 30, 40, 50, 60)
     }
 )
 
 
-# The same with early tokens weighed more (PDR), and how far a text's token is from the likeliest
-# one (Gap-K%). Windows of Gap-K% slide over the tokens that have a score; the authors raise a
-# variance below 1e-8 to that on one of their two benchmarks, here it is no score.
+# The same with early tokens weighed more (PDR), and how far a text's token is from the
+# likeliest one (Gap-K%). Windows of Gap-K% slide over the tokens that have a score; the
+# authors raise a variance below 1e-8 to that on one of their two benchmarks, here it is
+# no score.
 
-_LIU = "Liu et al. 2026 (arXiv:2601.06827), PDR, linear decay from 1 to 1 / tokens, our reading"
+_LIU = (
+    "Liu et al. 2026 (arXiv:2601.06827), PDR, linear decay from 1 to 1 / tokens, our"
+    " reading"
+)
 _KWAK = "Kwak and Kim 2026 (arXiv:2601.19936), Gap-K%, k = 20"
 
 
@@ -187,7 +209,9 @@ def _early(term: pl.Expr, percent: int, *columns: str) -> pl.Expr:
     logprob = _tokens("logprob", *columns)[0]
     n = logprob.count()
     weight = (n + 1 - logprob.cum_count().cast(pl.Int64)) / n
-    return mean((term * weight).filter(term.rank("ordinal") <= _n_lowest(term, percent)))
+    return mean(
+        (term * weight).filter(term.rank("ordinal") <= _n_lowest(term, percent))
+    )
 
 
 def _gap(length: int) -> pl.Expr:
@@ -207,12 +231,18 @@ _EARLY_ATTACKS = from_texts(
         ),
         "pdr_min_k_20": (
             _early(logprobs(), 20),
-            "mean of w * logprob over the lowest 20 % of logprob, w = 1 - (place - 1) / tokens",
+            (
+                "mean of w * logprob over the lowest 20 % of logprob, w = 1 - (place -"
+                " 1) / tokens"
+            ),
             f"{_LIU}; over Min-K%",
         ),
         "pdr_min_k_plus_plus_20": (
             _early(_standardised(), 20, "vocabulary_mean", "vocabulary_variance"),
-            f"mean of w * z over the lowest 20 % of z = {_Z}, w = 1 - (place - 1) / tokens",
+            (
+                f"mean of w * z over the lowest 20 % of z = {_Z}, w = 1 - (place - 1) /"
+                " tokens"
+            ),
             f"{_LIU}; over Min-K%++",
             _NO_VARIANCE,
         ),
@@ -222,8 +252,10 @@ _GAP_ATTACKS = from_texts(
     {
         name: (
             mean(lowest(_gap(window), 20)),
-            f"mean of the lowest 20 % of means of {window} tokens in a row of (logprob - "
-            "top_logprob) / sqrt(vocabulary_variance)",
+            (
+                f"mean of the lowest 20 % of means of {window} tokens in a row of"
+                " (logprob - top_logprob) / sqrt(vocabulary_variance)"
+            ),
             f"{_KWAK}, window of {window}{of}",
         )
         for name, window, of in (
@@ -235,8 +267,8 @@ _GAP_ATTACKS = from_texts(
 )
 
 
-# A reference model's loss on the text: in nats per byte, so that tokenizers may differ; an unscored
-# token counts as the mean of the scored ones.
+# A reference model's loss on the text: in nats per byte, so that tokenizers may differ;
+# an unscored token counts as the mean of the scored ones.
 
 _REFERENCE_LOSS = f"{_CARLINI}, section 5.2"
 _ONE_UNSCORED = "no token of the text has a log-probability under one of the two models"
@@ -293,7 +325,8 @@ _TUNED_ATTACKS = (
     *_difference(
         "candidate_difference",
         "candidate",
-        f"{_FU}, equation 4, appendix A.6.3 (LiRA-Candidate, after Mireshghallah et al. 2022)",
+        f"{_FU}, equation 4, appendix A.6.3 (LiRA-Candidate, after Mireshghallah et al."
+        " 2022)",
         "candidate_from",
     ),
 )
@@ -303,9 +336,12 @@ _TUNED_ATTACKS = (
 
 _NEAR_1 = -(2.0**-24)  # float32 cannot tell a probability above exp of this from 1
 _WINDOWS = (2, 3, 4, 6, 9, 13, 18, 25, 32, 40)
-_ROUNDING = 1e-5  # nats that one model's numbers of a token may differ from call to call
+_ROUNDING = (
+    1e-5  # nats that one model's numbers of a token may differ from call to call
+)
 _APART = (
-    "no token of the text has numbers under both models, or their tokenizers cut it differently"
+    "no token of the text has numbers under both models, or their tokenizers cut it"
+    " differently"
 )
 _AGREE = f"to {_ROUNDING:.5f} nats on average, which is rounding"
 _ALIKE = _cut_alike(*_BOTH_MODELS)
@@ -319,7 +355,9 @@ def _compared(column: str, view: tuple[str, str], where: pl.Expr) -> pl.Expr:
 
 def _gain(where: pl.Expr) -> pl.Expr:
     """Log-probability of each token less the base model's; null where either has none."""
-    return _compared("logprob", TEXT, where) - _compared("logprob", REFERENCE_TEXT, where)
+    return _compared("logprob", TEXT, where) - _compared(
+        "logprob", REFERENCE_TEXT, where
+    )
 
 
 def _differ(gain: pl.Expr) -> pl.Expr:
@@ -351,7 +389,9 @@ def _windows() -> pl.Expr:
             .otherwise((sums.last() > 0).cast(pl.Float64))
         )
 
-    return pl.when(_differ(gain)).then(reduce(add, map(share, _WINDOWS)) / len(_WINDOWS))
+    return pl.when(_differ(gain)).then(
+        reduce(add, map(share, _WINDOWS)) / len(_WINDOWS)
+    )
 
 
 def _information() -> pl.Expr:
@@ -367,25 +407,43 @@ _BASE_MODEL_ATTACKS = from_texts(
     {
         "ez_mia": (
             _error_zone(),
-            "sum of max(gain, 0) / sum of abs(gain), over tokens with rank > 1; gain = logprob - "
-            "logprob(reference model)",
-            "Ilić et al. 2026 (arXiv:2601.12104), the Error Zone score P / N, here P / (P + N)",
-            f"{_APART}, or the models agree on the tokens that the target gets wrong ({_AGREE})",
+            (
+                "sum of max(gain, 0) / sum of abs(gain), over tokens with rank > 1;"
+                " gain = logprob - logprob(reference model)"
+            ),
+            (
+                "Ilić et al. 2026 (arXiv:2601.12104), the Error Zone score P / N, here"
+                " P / (P + N)"
+            ),
+            (
+                f"{_APART}, or the models agree on the tokens that the target gets"
+                f" wrong ({_AGREE})"
+            ),
         ),
         "wbc": (
             _windows(),
-            "mean over w of the share of windows of w tokens with sum of logprob > sum of "
-            f"logprob(reference model); w = {', '.join(map(str, _WINDOWS))}",
-            "Chen et al. 2026 (arXiv:2601.02751), algorithm 1, with the window lengths of their "
-            "code",
+            (
+                "mean over w of the share of windows of w tokens with sum of logprob >"
+                f" sum of logprob(reference model); w = {', '.join(map(str, _WINDOWS))}"
+            ),
+            (
+                "Chen et al. 2026 (arXiv:2601.02751), algorithm 1, with the window"
+                " lengths of their code"
+            ),
             f"{_APART}, or the models agree on it ({_AGREE})",
         ),
         "informia": (
             _information(),
-            "mean of gain + q * log(q / p) + (1 - q) * log((1 - q) / (1 - p)); gain = logprob - "
-            "logprob(reference model), p = exp(logprob), q = exp(logprob(reference model))",
-            "Tao and Shokri 2025 (arXiv:2510.05582), token-level InfoRMIA, where the divergence of "
-            "the models is over the vocabulary; here over the token and all others, a lower bound",
+            (
+                "mean of gain + q * log(q / p) + (1 - q) * log((1 - q) / (1 - p)); gain"
+                " = logprob - logprob(reference model), p = exp(logprob), q ="
+                " exp(logprob(reference model))"
+            ),
+            (
+                "Tao and Shokri 2025 (arXiv:2510.05582), token-level InfoRMIA, where"
+                " the divergence of the models is over the vocabulary; here over the"
+                " token and all others, a lower bound"
+            ),
             _APART,
         ),
     },
@@ -440,7 +498,10 @@ def _spv(*names: str, calibrated: bool) -> Iterator[Attack]:
             source, settings = f"{_FU}, equations {paper}", ("prompts_from", *settings)
         else:
             name += "_uncalibrated"  # noqa: PLW2901
-            source = f"{_FU}, equation {paper.removeprefix('5 and ')}, table 6 (without difficulty "
+            source = (
+                f"{_FU}, equation {paper.removeprefix('5 and ')}, table 6 (without"
+                " difficulty "
+            )
             source += "calibration)"
         models = ("target", "self_prompt") if calibrated else ("target",)
         reads = tuple((model, each) for model in models for each in ("text", view))
@@ -464,13 +525,17 @@ _LIRA = "Carlini et al. 2022 (arXiv:2112.03570), algorithm 1"
 _RMIA = "Zarifzadeh et al. 2024 (arXiv:2312.03262), RMIA"
 _NO_SHADOW = f"{_UNSCORED} under the target, or no shadow model"
 _NO_OUTSIDE = f"{_NO_SHADOW} that was not tuned on the text has numbers of it"
-_NO_EACH = f"{_NO_SHADOW} that was tuned on the text, or none that was not, has numbers of it"
+_NO_EACH = (
+    f"{_NO_SHADOW} that was tuned on the text, or none that was not, has numbers of it"
+)
 _NO_SPREAD = f"{_UNSCORED} under the target, or fewer than two shadow models that were"
 
 
 def with_shadows(rows: pl.LazyFrame, attacks: Iterable[Attack]) -> pl.LazyFrame:
     """Rows of evidence as attacks see them: with one model ``shadow``, where one reads it."""
-    if not any(model == "shadow" for each in attacks for model, _ in each.reads_of("logprobs")):
+    if not any(
+        model == "shadow" for each in attacks for model, _ in each.reads_of("logprobs")
+    ):
         return rows
     number = pl.col("model").str.extract(r"^shadow-(\d+)$").cast(pl.UInt32)
     return rows.with_columns(
@@ -511,7 +576,10 @@ def _shadow_attacks() -> tuple[Attack, ...]:
         {
             "lira_online": (
                 _log_density(phi, inside) - _log_density(phi, outside),
-                "log N(phi; in) - log N(phi; out): normal distributions of the shadow models' phi",
+                (
+                    "log N(phi; in) - log N(phi; out): normal distributions of the"
+                    " shadow models' phi"
+                ),
                 f"{_LIRA} (online, variances of each text)",
                 f"{_NO_SPREAD} tuned on the text, or that were not, differ on it",
             ),
@@ -580,7 +648,8 @@ _SHOT_ATTACKS = (
         CODEC.removesuffix("_v1"),
         (average(_NONMEMBERS) < _OWN).cast(float),
         "1 where loss(nonmember_shots) > loss, else 0",
-        "Zawalski et al. 2025 (arXiv:2510.27055), CoDeC, with the same shots for all texts",
+        "Zawalski et al. 2025 (arXiv:2510.27055), CoDeC, with the same shots for all"
+        " texts",
         _AFTER_SHOTS,
         **_AFTER_ONE,
     ),
@@ -616,7 +685,8 @@ _NEIGHBOUR_ATTACKS = (
     *from_text(
         "detect_gpt",
         pl.when(_SPREAD).then((_OWN - mean(_PERTURBED)) / _PERTURBED.std()),
-        "(mean of loss(perturbation) - loss) / (standard deviation of loss(perturbation))",
+        "(mean of loss(perturbation) - loss) / (standard deviation of"
+        " loss(perturbation))",
         "Mitchell et al. 2023 (arXiv:2301.11305), algorithm 1, normalised, per token",
         f"{_UNSCORED}, or fewer than two perturbed texts have different ones",
         reads=(TEXT, _PERTURBATION),
@@ -625,7 +695,8 @@ _NEIGHBOUR_ATTACKS = (
 )
 
 
-# How far a text's likeliest and least likely tokens are apart, against texts with swapped words.
+# How far a text's likeliest and least likely tokens are apart, against texts with
+# swapped words.
 
 _FAR, _NEAR = 5, 30  # percent
 
@@ -635,16 +706,20 @@ def _apart(view: tuple[str, str]) -> pl.Expr:
     lists = pl.col("logprob").filter(is_of(view)).list.drop_nulls().list.sort()
     ascending, n = lists.cast(pl.List(pl.Float64)), lists.list.len()
     far, near = ((n * percent // 100).clip(lower_bound=1) for percent in (_FAR, _NEAR))
-    apart = ascending.list.tail(far).list.sum() / far - ascending.list.head(near).list.sum() / near
+    apart = (
+        ascending.list.tail(far).list.sum() / far
+        - ascending.list.head(near).list.sum() / near
+    )
     return pl.when(n > 0).then(apart)
 
 
 _SWAPPED_ATTACKS = from_text(
     "pac",
     mean(_apart(_SWAPPED)) - _apart(TEXT).first(),
-    f"mean of d(swapped) - d; d = mean of the highest {_FAR} % of logprob - mean of the lowest "
-    f"{_NEAR} %",
-    "Ye et al. 2024 (arXiv:2405.11930), PAC with the shares, swaps and sign of the authors' code",
+    f"mean of d(swapped) - d; d = mean of the highest {_FAR} % of logprob - mean of the"
+    f" lowest {_NEAR} %",
+    "Ye et al. 2024 (arXiv:2405.11930), PAC with the shares, swaps and sign of the"
+    " authors' code",
     "no token of the text, or of any text with swapped words, has a log-probability",
     reads=(TEXT, _SWAPPED),
 )
@@ -657,7 +732,9 @@ _CAP = 0.01
 
 def _dc_pdd() -> pl.Expr:
     """Mean of probability times log inverse frequency, capped, where a token comes first."""
-    token_id, logprob, surprise = _tokens("token_ids", "logprob", "log_inverse_frequency")
+    token_id, logprob, surprise = _tokens(
+        "token_ids", "logprob", "log_inverse_frequency"
+    )
     capped = (logprob.exp() * surprise).clip(upper_bound=_CAP)
     scored_id = pl.when(capped.is_not_null()).then(token_id)
     return mean(capped.filter(scored_id.is_first_distinct()))
@@ -680,14 +757,21 @@ _FREQUENCY_ATTACKS = from_texts(
     {
         "aeca": (
             _aeca(),
-            "sd(v - v of the next token, 0 behind the last) - sd(logprob), v = exp(logprob) * "
-            "log_inverse_frequency",
-            "AECA with lambda = 1 as in the code of Fast-MIA, after Rethinking Pretraining Data "
-            "Detection for LLMs: From Local to Global, ICML 2026",
+            (
+                "sd(v - v of the next token, 0 behind the last) - sd(logprob), v ="
+                " exp(logprob) * log_inverse_frequency"
+            ),
+            (
+                "AECA with lambda = 1 as in the code of Fast-MIA, after Rethinking"
+                " Pretraining Data Detection for LLMs: From Local to Global, ICML 2026"
+            ),
         ),
         "dc_pdd": (
             _dc_pdd(),
-            f"mean over distinct tokens of min({_CAP}, exp(logprob) * log_inverse_frequency)",
+            (
+                f"mean over distinct tokens of min({_CAP}, exp(logprob) *"
+                " log_inverse_frequency)"
+            ),
             f"Zhang et al. 2024 (arXiv:2409.14781), a = {_CAP}",
         ),
     },
@@ -717,7 +801,11 @@ def _sum(term: pl.Expr) -> pl.Expr:
 
 def _log_samples(log_p: pl.Expr, p: float) -> pl.Expr:
     """Log of the samples needed to have the reference among them with probability p; 0 or more."""
-    hazard = pl.when(log_p < _UNLIKELY).then(log_p).otherwise((-(-log_p.exp()).log1p()).log())
+    hazard = (
+        pl.when(log_p < _UNLIKELY)
+        .then(log_p)
+        .otherwise((-(-log_p.exp()).log1p()).log())
+    )
     return (log(-log(1 - p)) - hazard).clip(lower_bound=0.0)
 
 
@@ -737,7 +825,10 @@ def _extraction(
         found[f"{name}_n_{p * 100:.0f}"] = (
             -_log_samples(log_p, p),
             f"-log(max(1, log(1 - {p}) / log(1 - exp({formula}))))",
-            f"{_HAYES}, minus the log of n of (n, {p})-discoverable extraction {scheme}",
+            (
+                f"{_HAYES}, minus the log of n of (n, {p})-discoverable extraction"
+                f" {scheme}"
+            ),
         )
     return from_texts(found, undefined, reads=(_EXTRACTION,))
 
@@ -752,7 +843,9 @@ _EXTRACTION_ATTACKS = (  # sums are clipped at 0, since rounding may exceed cert
     ),
     *_extraction(
         "extraction_top_k",
-        _sum(sub(*_tokens("logprob", "support_mass", view=_EXTRACTION))).clip(upper_bound=0.0),
+        _sum(sub(*_tokens("logprob", "support_mass", view=_EXTRACTION))).clip(
+            upper_bound=0.0
+        ),
         "sum of (logprob - support_mass)",
         "under the run's decoding",
         f"{_NOT_EVERY_TOKEN}, or decoding leaves one of them out",
@@ -770,14 +863,19 @@ _EXTRACTION_ATTACKS = (  # sums are clipped at 0, since rounding may exceed cert
             "extraction_run": (
                 _longest(_scored("rank") == 1),
                 "most tokens in a row with rank = 1",
-                "Carlini et al. 2023 (arXiv:2202.07646), definition 3.1, the longest string that "
-                "is extractable with all of the text before it",
+                (
+                    "Carlini et al. 2023 (arXiv:2202.07646), definition 3.1, the"
+                    " longest string that is extractable with all of the text before it"
+                ),
             ),
             f"extraction_best_{_SPAN}": (
                 logprobs().rolling_sum(_SPAN).max().clip(upper_bound=0.0),
                 f"largest sum of logprob of {_SPAN} tokens in a row",
-                f"{_HAYES}, log p_z from the whole vocabulary, after all of the text before; over "
-                "a whole text as in Cooper et al. 2025 (arXiv:2505.12546)",
+                (
+                    f"{_HAYES}, log p_z from the whole vocabulary, after all of the"
+                    " text before; over a whole text as in Cooper et al. 2025"
+                    " (arXiv:2505.12546)"
+                ),
                 f"no {_SPAN} tokens in a row have log-probabilities",
             ),
         }
@@ -802,7 +900,11 @@ def _surprising() -> pl.Expr:
 _RANK_ATTACKS = from_texts(
     {
         "rank": (-mean(_scored("rank")), "-mean of rank", f"{_MITCHELL} (Rank)"),
-        "log_rank": (-mean(_scored("rank").log()), "-mean of log(rank)", f"{_MITCHELL} (LogRank)"),
+        "log_rank": (
+            -mean(_scored("rank").log()),
+            "-mean of log(rank)",
+            f"{_MITCHELL} (LogRank)",
+        ),
         "top_1_share": (
             mean((_scored("rank") == 1).cast(int)),
             "share of tokens with rank = 1",
@@ -815,8 +917,10 @@ _RANK_ATTACKS = from_texts(
         ),
         "surprising_20": (
             mean(_surprising()),
-            f"mean of logprob, where it is among the lowest {_PERCENT} % and "
-            f"-vocabulary_mean < {_CERTAIN}",
+            (
+                f"mean of logprob, where it is among the lowest {_PERCENT} % and "
+                f"-vocabulary_mean < {_CERTAIN}"
+            ),
             "Zhang and Wu 2024 (arXiv:2407.21248), here of the least likely tokens",
             "the model was certain of none of the least likely tokens",
         ),
@@ -846,7 +950,9 @@ SERIES_COLUMNS = (*(f"complexity_{bins}" for bins in _BINS), "approximate_entrop
 def with_series(rows: pl.LazyFrame, attacks: Iterable[Attack]) -> pl.LazyFrame:
     """Rows of evidence with those of `SERIES_COLUMNS` that attacks read, where they read them."""
     # An attack calls no Python function, and these kernels are called by one.
-    reading = [each for each in attacks if set(each.columns).intersection(SERIES_COLUMNS)]
+    reading = [
+        each for each in attacks if set(each.columns).intersection(SERIES_COLUMNS)
+    ]
     used = {column for attack in reading for column in attack.columns}
     pairs = {pair for attack in reading for pair in attack.reads_of("logprobs")}
     if not pairs:
@@ -904,7 +1010,10 @@ _SERIES_ATTACKS = from_texts(
         ),
         "loss_slope": (
             -_slope(),
-            "minus the least-squares slope of -logprob over the position, in nats a token",
+            (
+                "minus the least-squares slope of -logprob over the position, in nats a"
+                " token"
+            ),
             f"{_CHANG}: the slope, over all tokens",
             f"{_UNSCORED}, or only one has",
         ),
@@ -930,8 +1039,10 @@ SHAPE_ATTACKS = (
         {
             f"low_losses_from_end_{percent}": (
                 -_from_end(percent),
-                f"minus the share of the tokens, from the end, that hold at most {percent} % of "
-                "those with -logprob < 1",
+                (
+                    "minus the share of the tokens, from the end, that hold at most"
+                    f" {percent} % of those with -logprob < 1"
+                ),
                 f"{_CHANG}: find_t of the authors' code, over the number of tokens",
             )
             for percent in (40, 50, 60)
@@ -942,7 +1053,10 @@ SHAPE_ATTACKS = (
         {
             f"loss_complexity_{bins}": (
                 -_first(f"complexity_{bins}"),
-                f"minus the Lempel-Ziv complexity of the first {_AT_MOST} logprob in {bins} bins",
+                (
+                    f"minus the Lempel-Ziv complexity of the first {_AT_MOST} logprob"
+                    f" in {bins} bins"
+                ),
                 f"{_CHANG}: Lempel-Ziv complexity",
                 f"{_UNSCORED}, or {_NOT_FINITE}",
             )
@@ -951,8 +1065,10 @@ SHAPE_ATTACKS = (
         | {
             "loss_entropy": (
                 _first("approximate_entropy"),
-                f"approximate entropy of the first {_AT_MOST} logprob, m = {_M}, r = {_R} of "
-                "their standard deviation",
+                (
+                    f"approximate entropy of the first {_AT_MOST} logprob, m = {_M}, r"
+                    f" = {_R} of their standard deviation"
+                ),
                 f"{_CHANG}: approximate entropy",
                 f"fewer than {_M + 2} tokens have a log-probability, or {_NOT_FINITE}",
             )

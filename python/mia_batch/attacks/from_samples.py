@@ -35,7 +35,9 @@ def _ngrams(words: str, n: int) -> pl.Expr:
 
 def _where_long(expr: pl.Expr, n: int) -> tuple[pl.Expr, str]:
     """Let a score stand where the reference has n-grams; and say why it does not elsewhere."""
-    why = f"the reference has fewer than {n} words" if n > 1 else "the reference is empty"
+    why = (
+        f"the reference has fewer than {n} words" if n > 1 else "the reference is empty"
+    )
     return pl.when(pl.col("words_reference").max() >= n).then(expr), why
 
 
@@ -62,18 +64,30 @@ def _samia(*, matched: bool) -> Iterator[tuple[str, Formula]]:
         side = f"words_candidate{cut}" if kind == "_precision" else "words_reference"
         overlap, zlib = f"overlap_{n}{cut}", f"zlib_candidate{cut}"
         term = _share(overlap, _ngrams(side, n) if matched else pl.col(side))
-        formula = f"{overlap} / ({side} - {n - 1})" if matched and n > 1 else f"{overlap} / {side}"
+        formula = (
+            f"{overlap} / ({side} - {n - 1})"
+            if matched and n > 1
+            else f"{overlap} / {side}"
+        )
         if kind == "_zlib":
             term, formula = term * pl.col(zlib), f"{formula} * {zlib}"
         if kind == "_plus_zlib":
             term, formula = term + pl.col(zlib), f"{formula} + {zlib}"
-        expr, why = _where_long(mean(term), n) if matched else (mean(term), "there is no candidate")
-        said, source = f"mean over candidates of {formula}", f"{_SAMIA}, {place}, N = {n}"
+        expr, why = (
+            _where_long(mean(term), n)
+            if matched
+            else (mean(term), "there is no candidate")
+        )
+        said, source = (
+            f"mean over candidates of {formula}",
+            f"{_SAMIA}, {place}, N = {n}",
+        )
         yield f"samia{cut}{kind}{_ending(n)}", (expr, said, source, why)
 
 
-# ROUGE between whole candidates and the reference, under the run's word rule, in [0, 1]. With the
-# word rule ``rouge`` the counts are those of the ``rouge-score`` package without stemming.
+# ROUGE between whole candidates and the reference, under the run's word rule, in [0,
+# 1]. With the word rule ``rouge`` the counts are those of the ``rouge-score`` package
+# without stemming.
 
 
 _ROUGE_L = ("l", 1, "lcs_words", "section 3.1 (ROUGE-L)")
@@ -81,7 +95,10 @@ _ROUGE_L = ("l", 1, "lcs_words", "section 3.1 (ROUGE-L)")
 
 def _rouge() -> Iterator[tuple[str, Formula]]:
     """Recall, precision and F1 of each kind; a side without n-grams gives 0."""
-    ngrams = ((f"{n}", n, f"overlap_{n}", f"section 2 (ROUGE-N), N = {n}") for n in range(1, 6))
+    ngrams = (
+        (f"{n}", n, f"overlap_{n}", f"section 2 (ROUGE-N), N = {n}")
+        for n in range(1, 6)
+    )
     for kind, n, shared, section in (*ngrams, _ROUGE_L):
         recall = _share(shared, _ngrams("words_reference", n))
         precision = _share(shared, _ngrams("words_candidate", n))
@@ -121,14 +138,19 @@ def _leading_rarity(view: tuple[str, str]) -> pl.Expr:
 
 def _log_hit_rate() -> pl.Expr:
     """Log of the smoothed share of hits at each point; rows come point by point."""
-    is_last = (pl.col("view_index") != pl.col("view_index").shift(-1)).fill_null(value=True)
+    is_last = (pl.col("view_index") != pl.col("view_index").shift(-1)).fill_null(
+        value=True
+    )
     hits = (pl.col("leading_words") >= 1).cum_sum().cast(pl.Float64).filter(is_last)
     answers = pl.int_range(1, pl.len() + 1).cast(pl.Float64).filter(is_last)
     first = hits - hits.shift(1, fill_value=0), answers - answers.shift(1, fill_value=0)
     return ((first[0] + 0.5) / (first[1] + 1)).log()
 
 
-_LEADING, _SUM_OF = "leading words that agree / words asked", f"the sum of {_WEIGHT} over"
+_LEADING, _SUM_OF = (
+    "leading words that agree / words asked",
+    f"the sum of {_WEIGHT} over",
+)
 PROBE_ATTACKS = attacks_of(
     {
         f"probe_{name}": (
@@ -137,10 +159,22 @@ PROBE_ATTACKS = attacks_of(
             f"{_PETAL}; {_WEIGHED}" if "rarity" in name else _PETAL,
         )
         for name, term, formula in (
-            ("leading_rarity", _of_words("rarity_leading"), f"{_SUM_OF} the {_LEADING}"),
-            ("first_word", pl.col("leading_words") >= 1, "1 where the first word is right"),
+            (
+                "leading_rarity",
+                _of_words("rarity_leading"),
+                f"{_SUM_OF} the {_LEADING}",
+            ),
+            (
+                "first_word",
+                pl.col("leading_words") >= 1,
+                "1 where the first word is right",
+            ),
             ("leading", _share("leading_words", "words_reference"), _LEADING),
-            ("recall_rarity", _of_words("rarity_1"), f"{_SUM_OF} shared words / words asked"),
+            (
+                "recall_rarity",
+                _of_words("rarity_1"),
+                f"{_SUM_OF} shared words / words asked",
+            ),
         )
     },
     _TOO_SHORT,
@@ -155,17 +189,31 @@ _PRIOR = 30  # answers that the mean over equally frequent tokens counts as
 _LEAST = 100  # answers about other groups
 _FOLDS = 16
 _HIT = _IS_TRUE.cast(pl.Float64)
-_LIKELIEST = "the likeliest token, nudge added to the logit of the true one, is the true one"
+_LIKELIEST = (
+    "the likeliest token, nudge added to the logit of the true one, is the true one"
+)
 TOKEN_ATTACKS = attacks_of(
     {
         "token_hits_less_expected": (
-            mean(pl.when(pl.col("true_token").is_not_null()).then(_HIT - pl.col(EXPECTED))),
-            f"mean over points of 1 where {_LIKELIEST}, less (h + {_PRIOR} r) / (n + {_PRIOR}): of "
-            "the n points in texts of other groups that have this true token h are right, and a "
-            "share r where true tokens are about as frequent",
-            f"{_PETAL}; {_RAISED}; shrunk shares: Efron and Morris 1975; its own baseline, chosen "
-            "by benches.blackbox",
-            f"{_TOO_SHORT}, or there are fewer than {_LEAST} answers about other groups",
+            mean(
+                pl.when(pl.col("true_token").is_not_null()).then(
+                    _HIT - pl.col(EXPECTED)
+                )
+            ),
+            (
+                f"mean over points of 1 where {_LIKELIEST}, less (h + {_PRIOR} r) / (n"
+                f" + {_PRIOR}): of the n points in texts of other groups that have this"
+                " true token h are right, and a share r where true tokens are about as"
+                " frequent"
+            ),
+            (
+                f"{_PETAL}; {_RAISED}; shrunk shares: Efron and Morris 1975; its own"
+                " baseline, chosen by benches.blackbox"
+            ),
+            (
+                f"{_TOO_SHORT}, or there are fewer than {_LEAST} answers about other"
+                " groups"
+            ),
         ),
         "token_hits": (
             mean(_HIT),
@@ -194,25 +242,36 @@ def with_expected(rows: pl.LazyFrame, texts: pl.DataFrame) -> pl.LazyFrame:
     # answers counted, or those of other parts of its book, a non-member would be measured
     # otherwise than a target, and a book that is known whole would hide.
     token = among([TOKEN]) & pl.col("words_candidate").is_not_null()
-    fold = (pl.col("target_id").min().over("group").rank("dense") % _FOLDS).cast(pl.UInt8)
+    fold = (pl.col("target_id").min().over("group").rank("dense") % _FOLDS).cast(
+        pl.UInt8
+    )
     dealt = texts.select("target_id", "counted", fold=fold).lazy()
     found = rows.join(dealt, on="target_id", how="left", maintain_order="left")
     key = ["fold", "true_token"]
     sums = (
         found.filter(token)
         .group_by(key)
-        .agg(asked=pl.len(), n=pl.col("counted").sum(), hits=(pl.col("counted") & _IS_TRUE).sum())
+        .agg(
+            asked=pl.len(),
+            n=pl.col("counted").sum(),
+            hits=(pl.col("counted") & _IS_TRUE).sum(),
+        )
         .collect(engine="streaming")
     )
     whole = sums.group_by("true_token").agg(pl.col("asked", "n", "hits").sum())
     often = whole.with_columns(often=(pl.col("asked") + 0.5).log(2).cast(pl.UInt8))
     cells = sums.select("fold").unique().join(often.drop("asked"), how="cross")
-    cells = cells.join(sums.drop("asked"), on=key, how="left", suffix="_own").with_columns(
-        pl.col(name).cast(pl.Int64) - pl.col(f"{name}_own").fill_null(0) for name in ("n", "hits")
+    cells = cells.join(
+        sums.drop("asked"), on=key, how="left", suffix="_own"
+    ).with_columns(
+        pl.col(name).cast(pl.Int64) - pl.col(f"{name}_own").fill_null(0)
+        for name in ("n", "hits")
     )
     n, hits = (pl.col(name).sum() for name in ("n", "hits"))
     alike = ["fold", "often"]
-    share = (hits.over(alike) + hits.over("fold") / n.over("fold")) / (n.over(alike) + 1)
+    share = (hits.over(alike) + hits.over("fold") / n.over("fold")) / (
+        n.over(alike) + 1
+    )
     expected = (pl.col("hits") + _PRIOR * share) / (pl.col("n") + _PRIOR)
     enough = n.over("fold") >= _LEAST
     table = cells.select(*key, pl.when(enough).then(expected).alias(EXPECTED)).lazy()
@@ -232,7 +291,10 @@ _DIFFERENCE = Attack(  # what this model knows that the reference model does not
 _LOG_HIT_RATE = Attack(  # what log-probabilities would be, estimated from drawn answers
     name="probe_logprob_v1",
     expr=mean(_log_hit_rate()),
-    formula="mean over points of ln((answers whose first word is right + 1/2) / (answers + 1))",
+    formula=(
+        "mean over points of ln((answers whose first word is right + 1/2) / (answers"
+        " + 1))"
+    ),
     source=f"Krichevsky and Trofimov 1981 (smoothing); {_PETAL}",
     undefined=_TOO_SHORT,
     reads=(PROBE,),
@@ -242,7 +304,9 @@ _COMBINED = Attack(
     name="probe_rarity_loss_v1",
     expr=_leading_rarity(PROBE) + average(TEXT),
     formula="probe_leading_rarity_v1 + loss_v1: per word, and per token, in nats",
-    source=f"Church and Hanks 1990 (pointwise mutual information); {_PETAL}; {_WEIGHED}",
+    source=(
+        f"Church and Hanks 1990 (pointwise mutual information); {_PETAL}; {_WEIGHED}"
+    ),
     undefined=f"{_TOO_SHORT}, or no token has a log-probability",
     reads=(PROBE,),
     logprobs=(TEXT,),
@@ -256,18 +320,27 @@ PROBE_LOGPROB_ATTACKS = from_texts(
         "probe_centred": (
             mean(_FIRST - _EXPECTED),
             "mean of logprob - vocabulary_mean of the first token after each point",
-            "Zhang et al. 2025 (arXiv:2404.02936), the Min-K%++ score without its divisor, of "
-            "tokens after points; where an endpoint lists some tokens only, both are upper bounds",
+            (
+                "Zhang et al. 2025 (arXiv:2404.02936), the Min-K%++ score without its"
+                " divisor, of tokens after points; where an endpoint lists some tokens"
+                " only, both are upper bounds"
+            ),
         ),
         "probe_loss": (
             mean(logprobs(PROBE)),
             "mean of logprob of the first token after each point",
-            "Yeom et al. 2018 (arXiv:1709.01604), adversary 2, of the tokens after points",
+            (
+                "Yeom et al. 2018 (arXiv:1709.01604), adversary 2, of the tokens after"
+                " points"
+            ),
         ),
         "probe_min_k_20": (
             mean(lowest(logprobs(PROBE), 20)),
             "mean of the lowest 20 % of logprob of the first token after each point",
-            "Shi et al. 2024 (arXiv:2310.16789), equation 1, k = 20, of the tokens after points",
+            (
+                "Shi et al. 2024 (arXiv:2310.16789), equation 1, k = 20, of the tokens"
+                " after points"
+            ),
         ),
     },
     _TOO_SHORT,
@@ -278,7 +351,10 @@ PROBE_LOGPROB_ATTACKS = from_texts(
 def _matched_rarity(n: int) -> Formula:
     term = pl.col(f"rarity_{n}") / _ngrams("words_reference", n).clip(lower_bound=1)
     expr, why = _where_long(mean(term), n)
-    formula = f"mean over candidates of {_SUM_OF} shared {n}-grams / {n}-grams of the reference"
+    formula = (
+        f"mean over candidates of {_SUM_OF} shared {n}-grams / {n}-grams of the"
+        " reference"
+    )
     return expr, formula, f"{_SAMIA}, N = {n}; {_WEIGHED}", why
 
 
@@ -324,7 +400,11 @@ def _aggregated(terms: dict[str, tuple[pl.Expr, str, str]]) -> tuple[Attack, ...
 _CREATIVITY = [_share(f"covered_{length}", _CANDIDATE) for length in range(2, 13)]
 _COVERAGE_ATTACKS = _aggregated(
     {
-        "ngram_coverage": (_share(_COVERED, _CANDIDATE), "covered_3 / words_candidate", _COVERAGE),
+        "ngram_coverage": (
+            _share(_COVERED, _CANDIDATE),
+            "covered_3 / words_candidate",
+            _COVERAGE,
+        ),
         "ngram_coverage_reference": (
             _share(_COVERED, _LONGER),
             f"covered_3 / {_LONGER_TEXT}",
@@ -362,7 +442,10 @@ _VERBATIM_ATTACKS = _aggregated(
         "near_verbatim": (
             _share("near_verbatim_words", "words_reference"),
             "near_verbatim_words / words_reference",
-            "Ahmed et al. 2026 (arXiv:2601.02671), near-verbatim recall, here of blocks of 8 words",
+            (
+                "Ahmed et al. 2026 (arXiv:2601.02671), near-verbatim recall, here of"
+                " blocks of 8 words"
+            ),
         ),
     }
 )
@@ -384,9 +467,12 @@ def _log_similarity(view: tuple[str, str]) -> pl.Expr:
 def _petal() -> pl.Expr:
     """Fit a line on the surrogate, from similarity to log-probability, and apply it."""
     same = pl.all_horizontal(
-        pl.col(name) == pl.col(name).shift(1) for name in ("model", "view", "view_index")
+        pl.col(name) == pl.col(name).shift(1)
+        for name in ("model", "view", "view_index")
     )
-    logprob = pl.when(same).then(pl.col("logprob").shift(1)).list.first().cast(pl.Float64)
+    logprob = (
+        pl.when(same).then(pl.col("logprob").shift(1)).list.first().cast(pl.Float64)
+    )
     known = pl.when(logprob.is_not_null()).then(_log_similarity(REFERENCE_PROBE))
     logprob = pl.when(known.is_not_null()).then(logprob)
     spread = mean((known - mean(known)) ** 2)
@@ -399,10 +485,15 @@ PETAL_ATTACKS = (
     Attack(
         name="petal_v1",
         expr=_petal(),
-        formula="mean over points of a + b ln(similarity of the answer and the true word); a and b "
-        "fitted on the reference model's answers and log-probabilities of the same text",
+        formula=(
+            "mean over points of a + b ln(similarity of the answer and the true word);"
+            " a and b fitted on the reference model's answers and log-probabilities of"
+            " the same text"
+        ),
         source=f"{_PETAL}, the surrogate is the reference model",
-        undefined="the text is too short for a point, or one of the two models gave no answer",
+        undefined=(
+            "the text is too short for a point, or one of the two models gave no answer"
+        ),
         reads=(PROBE, REFERENCE_PROBE),
         logprobs=(REFERENCE_PROBE,),
         settings=("reference_model",),
@@ -428,7 +519,8 @@ _PARAPHRASES = ("paraphrases_column",)
 _FEW = "the text has no three paraphrases that differ from it and each other"
 _RIGHT = pl.col("view_index") % len(LABELS)
 _LOG_P = [
-    pl.col("logprob").list.get(i, null_on_oob=True).cast(pl.Float64) for i in range(len(LABELS))
+    pl.col("logprob").list.get(i, null_on_oob=True).cast(pl.Float64)
+    for i in range(len(LABELS))
 ]
 _ODDS = [each.exp() for each in _LOG_P]
 _P = [each / pl.sum_horizontal(_ODDS, ignore_nulls=False) for each in _ODDS]
@@ -437,7 +529,8 @@ _P = [each / pl.sum_horizontal(_ODDS, ignore_nulls=False) for each in _ODDS]
 def _over_labels(term: pl.Expr) -> pl.Expr:
     """Mean over labels of the mean of a term over the orders where the label is right."""
     means = [
-        mean(pl.when(among([CHOICE]), place == _RIGHT).then(term)) for place in range(len(LABELS))
+        mean(pl.when(among([CHOICE]), place == _RIGHT).then(term))
+        for place in range(len(LABELS))
     ]
     return pl.sum_horizontal(means, ignore_nulls=False) / len(LABELS)
 
@@ -455,7 +548,9 @@ def _is_highest(values: pl.Expr) -> pl.Expr:
 CHOICE_ATTACK = Attack(
     name="decop_v1",
     expr=_over_labels((pl.col("choice") == _RIGHT).cast(pl.Float64)),
-    formula="mean over labels of the share of answers that name the label where it is right",
+    formula=(
+        "mean over labels of the share of answers that name the label where it is right"
+    ),
     source=f"{_DECOP}, from answers alone",
     undefined=f"{_FEW}, or where some label is right no answer names one label",
     reads=(CHOICE,),
@@ -472,15 +567,19 @@ CHOICE_LOGPROB_ATTACKS = from_texts(
             (
                 "calibrated",
                 _is_highest(_less_means(_P)),
-                "1 where, less its mean over the text's orders, the label's probability is the "
-                "highest",
+                (
+                    "1 where, less its mean over the text's orders, the label's"
+                    " probability is the highest"
+                ),
                 "calibrated by the orders of this text",
             ),
             (
                 "log_calibrated",  # what is added to a label's logit in all orders changes nothing
                 _is_highest(_less_means(_LOG_P)),
-                "1 where, less its mean over the text's orders, the label's log-probability is the "
-                "highest",
+                (
+                    "1 where, less its mean over the text's orders, the label's"
+                    " log-probability is the highest"
+                ),
                 "calibrated on log-probabilities",
             ),
             (
@@ -506,9 +605,12 @@ CLOZE_ATTACK = Attack(
     name="masked_hits_v1",
     expr=mean(pl.col("has_text").cast(pl.Float64)),
     formula="share of hidden words that the answer has",
-    source="Lan et al. 2026 (arXiv:2606.07996), MC-PDD, the hit rate; known from its abstract and "
-    "notes alone: which words are hidden, and the question, are a reading of it. Its test of a "
-    "corpus against non-members is the collection's verdict",
+    source=(
+        "Lan et al. 2026 (arXiv:2606.07996), MC-PDD, the hit rate; known from its"
+        " abstract and notes alone: which words are hidden, and the question, are a"
+        " reading of it. Its test of a corpus against non-members is the collection's"
+        " verdict"
+    ),
     undefined="the text has no word that can be hidden",
     reads=(CLOZE,),
 )

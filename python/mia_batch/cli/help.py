@@ -26,7 +26,7 @@ TOPICS: dict[str, type[Part]] = {part.table or "main": part for part in PARTS}
 class SettingOption(click.Option):
     """An option of a setting; ``topic`` is its part's name, ``usual`` puts it first."""
 
-    def __init__(self, *names: Any, topic: str, usual: bool, **options: Any) -> None:  # noqa: ANN401 - of click
+    def __init__(self, *names: Any, topic: str, usual: bool, **options: Any) -> None:
         super().__init__(*names, **options)
         self.topic, self.usual = topic, usual
 
@@ -34,17 +34,27 @@ class SettingOption(click.Option):
         if self.name in ("attacks", "primary"):
             return complete_attacks(ctx, self, incomplete)
         kinds = str(self.metavar).split("|")
-        choices = engine_names() if self.name == "engine" else [k for k in kinds if k == k.lower()]
+        choices = (
+            engine_names()
+            if self.name == "engine"
+            else [k for k in kinds if k == k.lower()]
+        )
         types = [type_ for kind, type_ in _FILES.items() if kind in kinds]
         files = [CompletionItem(incomplete, type=type_) for type_ in types]
         return _beginning(choices, incomplete) or files
 
 
-def _beginning(known: Iterable[str], incomplete: str, before: str = "") -> list[CompletionItem]:
-    return [CompletionItem(before + name) for name in known if name.startswith(incomplete)]
+def _beginning(
+    known: Iterable[str], incomplete: str, before: str = ""
+) -> list[CompletionItem]:
+    return [
+        CompletionItem(before + name) for name in known if name.startswith(incomplete)
+    ]
 
 
-def complete_attacks(_: Context, _option: Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_attacks(
+    _: Context, _option: Parameter, incomplete: str
+) -> list[CompletionItem]:
     from mia_batch.attacks import names
     from mia_batch.attacks.attack import FAMILIES
 
@@ -53,11 +63,15 @@ def complete_attacks(_: Context, _option: Parameter, incomplete: str) -> list[Co
     return _beginning(known, last, before + comma)
 
 
-def complete_runs(_: Context, _argument: Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_runs(
+    _: Context, _argument: Parameter, incomplete: str
+) -> list[CompletionItem]:
     return [CompletionItem(incomplete, type="dir")]
 
 
-def complete_help(context: Context, _: Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_help(
+    context: Context, _: Parameter, incomplete: str
+) -> list[CompletionItem]:
     return _beginning((*_commands(context), *TOPICS, "completion"), incomplete)
 
 
@@ -74,10 +88,16 @@ class TopicCommand(click.Command):
         formatter.write(f"\n{_BY_TOPIC}\n")
         width = max(map(len, TOPICS)) + 4
         for topic in TOPICS:
-            own = [each for each in _settings(self) if each.topic == topic and not each.hidden]
+            own = [
+                each
+                for each in _settings(self)
+                if each.topic == topic and not each.hidden
+            ]
             flags = ", ".join(each.opts[0] for each in own)
             lines = wrap(flags, formatter.width - width, break_on_hyphens=False)
-            formatter.write(f"  {topic}".ljust(width) + f"\n{' ' * width}".join(lines) + "\n")
+            formatter.write(
+                f"  {topic}".ljust(width) + f"\n{' ' * width}".join(lines) + "\n"
+            )
 
 
 class TopicGroup(TopicCommand, click.Group):
@@ -87,7 +107,9 @@ class TopicGroup(TopicCommand, click.Group):
         return sorted({*super().list_commands(ctx), *plugins("commands")})
 
     def get_command(self, ctx: Context, name: str) -> Command | None:
-        if (own := super().get_command(ctx, name)) is not None or name not in plugins("commands"):
+        if (own := super().get_command(ctx, name)) is not None or name not in plugins(
+            "commands"
+        ):
             return own
         try:
             return cast("Command", extra("commands", name))
@@ -102,7 +124,9 @@ class TopicGroup(TopicCommand, click.Group):
         for name in self.list_commands(ctx):
             try:
                 command = self.get_command(ctx, name)
-                records.append((name, "" if command is None else command.get_short_help_str(100)))
+                records.append(
+                    (name, "" if command is None else command.get_short_help_str(100))
+                )
             except SettingsError:
                 records.append((name, "cannot be loaded"))
         with formatter.section("Commands"):
@@ -112,13 +136,22 @@ class TopicGroup(TopicCommand, click.Group):
         self, ctx: Context, args: list[str]
     ) -> tuple[str | None, Command | None, list[str]]:
         name = args[0]
-        if name in self.list_commands(ctx) or name.startswith("-") or ctx.resilient_parsing:
+        if (
+            name in self.list_commands(ctx)
+            or name.startswith("-")
+            or ctx.resilient_parsing
+        ):
             return super().resolve_command(ctx, args)
-        for option, given in ctx.params.items():  # such as that of a variable which is empty
+        for (
+            option,
+            given,
+        ) in ctx.params.items():  # such as that of a variable which is empty
             value = str(next(iter(given), "") if isinstance(given, tuple) else given)
             if value.startswith("--"):
                 flag = f"--{option.replace('_', '-')}"
-                raise click.UsageError(f"{flag} has no value, for {value} follows; give it one")
+                raise click.UsageError(
+                    f"{flag} has no value, for {value} follows; give it one"
+                )
         near = get_close_matches(name, self.list_commands(ctx), n=1)
         meant = f"mia-batch {near[0]}" if near else "mia-batch help"
         if Path(name).exists():
@@ -139,13 +172,17 @@ class TopicGroup(TopicCommand, click.Group):
             with click.Context(command, info_name=name, parent=root) as own:
                 formatter.write(command.get_help(own) + "\n\n")
         lower, settings = name.lower(), _settings(self)
-        topics = (each for each, part in TOPICS.items() if lower in (each, part.topic.lower()))
+        topics = (
+            each for each, part in TOPICS.items() if lower in (each, part.topic.lower())
+        )
         if (topic := next(topics, None)) is not None:
             part = TOPICS[topic]
             where = f" In TOML they stand below [{part.table}]." if part.table else ""
             formatter.write_text(f"{part.topic}: {part.__doc__}{where}")
             formatter.write_paragraph()
-            formatter.write_dl(_records((each for each in settings if each.topic == topic), root))
+            formatter.write_dl(
+                _records((each for each in settings if each.topic == topic), root)
+            )
         key = lower.lstrip("-").replace("-", "_")
         asked = [each for each in settings if each.name == key]
         if asked and command is None and topic is None:
@@ -162,12 +199,16 @@ class TopicGroup(TopicCommand, click.Group):
 
         with suppress(SettingsError):
             hint = f"`mia-batch attacks {resolve(name)[0]}` describes the attack"
-        raise click.UsageError(f"there is no command, topic or setting {name!r}; {hint}")
+        raise click.UsageError(
+            f"there is no command, topic or setting {name!r}; {hint}"
+        )
 
     def _contents(self, root: Context) -> str:
         formatter = root.make_formatter()
         with formatter.section("Topics of settings"):
-            formatter.write_dl([(name, str(part.__doc__)) for name, part in TOPICS.items()])
+            formatter.write_dl(
+                [(name, str(part.__doc__)) for name, part in TOPICS.items()]
+            )
         self.format_commands(root, formatter)
         formatter.write(
             "\nmia-batch help NAME describes a topic, a command or a setting;\n"
@@ -178,7 +219,9 @@ class TopicGroup(TopicCommand, click.Group):
 
 def short_help_option(command: Callable[..., Any]) -> Callable[..., Any]:
     how: dict[str, Any] = {"is_flag": True, "is_eager": True, "hidden": True}
-    add = click.option("-h", "short_help", expose_value=False, callback=_show_short_help, **how)
+    add = click.option(
+        "-h", "short_help", expose_value=False, callback=_show_short_help, **how
+    )
     return add(command)
 
 
@@ -204,7 +247,11 @@ def _text(name: str) -> str:
 
 def _commands(context: Context) -> list[str]:
     root = context.find_root()
-    return root.command.list_commands(root) if isinstance(root.command, click.Group) else []
+    return (
+        root.command.list_commands(root)
+        if isinstance(root.command, click.Group)
+        else []
+    )
 
 
 def _settings(command: click.Command) -> list[SettingOption]:

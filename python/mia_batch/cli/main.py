@@ -65,7 +65,9 @@ if TYPE_CHECKING:
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SECONDS_TO_END = 5.0
-_SECONDS_OF_ONE_STOP = 0.3  # timeout(1), make and others pass a signal on that came already
+_SECONDS_OF_ONE_STOP = (
+    0.3  # timeout(1), make and others pass a signal on that came already
+)
 _SHOW_CURSOR = "\x1b[?25h"
 
 
@@ -86,7 +88,9 @@ class Stopping:
         self._waker.setblocking(False)
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         for number in _SIGNALS:
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # of nohup
+            if (
+                number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
+            ):  # of nohup
                 signal.signal(number, self._interrupt)
         Thread(target=self._watch, daemon=True).start()
         try:
@@ -113,8 +117,8 @@ class Stopping:
     def _end(self) -> NoReturn:
         """Write past Python's buffers, which the main thread may hold, and wait for nothing."""
         text = (
-            "mia-batch: stopped; what is complete is kept, and this goes on from there:\n"
-            f"  {shlex.join(self._command)}\n"
+            "mia-batch: stopped; what is complete is kept, and this goes on from"
+            f" there:\n  {shlex.join(self._command)}\n"
         )
         with suppress(OSError):  # nobody reads
             os.write(2, os.fsencode(_SHOW_CURSOR + text if os.isatty(2) else text))
@@ -146,7 +150,9 @@ def main() -> None:
             _fail(_usage_sentence(error), 2)
         except MiaBatchError as error:
             message = str(error)
-            for address in filter(is_url, sys.argv):  # as it was given, not its working copy
+            for address in filter(
+                is_url, sys.argv
+            ):  # as it was given, not its working copy
                 message = message.replace(str(copy_of(address)), address)
             _fail(as_typed(message), 2 if isinstance(error, RequestError) else 1)
         except OSError as error:
@@ -167,13 +173,18 @@ def _prepare_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-_LEAST_ADDRESS_SPACE = 1536 << 20  # with less, libraries fail or hang while they are imported
+_LEAST_ADDRESS_SPACE = (
+    1536 << 20
+)  # with less, libraries fail or hang while they are imported
 
 
 def _check_memory_limit() -> None:
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY and limit < _LEAST_ADDRESS_SPACE:
-        least = f"mia-batch needs at least {_LEAST_ADDRESS_SPACE >> 10:,} KiB of address space"
+        least = (
+            f"mia-batch needs at least {_LEAST_ADDRESS_SPACE >> 10:,} KiB of address"
+            " space"
+        )
         _fail(f"{least}, more with a model{_limit_sentence()}", 1)
 
 
@@ -182,7 +193,9 @@ def _limit_sentence() -> str:
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY:
         return "; use a machine with more, or fewer texts at a time"
-    return f"; the limit of this shell is {limit >> 10:,} KiB: raise it with `ulimit -v`"
+    return (
+        f"; the limit of this shell is {limit >> 10:,} KiB: raise it with `ulimit -v`"
+    )
 
 
 def _usage_sentence(error: click.ClickException) -> str:
@@ -194,7 +207,10 @@ def _usage_sentence(error: click.ClickException) -> str:
         what += "".join(f"; did you mean {each}?" for each in near)
     if ";" in what or "?" in what:
         return what
-    return f"{what}; `{context.command_path if context else 'mia-batch'} -h` says what it takes"
+    return (
+        f"{what}; `{context.command_path if context else 'mia-batch'} -h` says what it"
+        " takes"
+    )
 
 
 def _system_sentence(error: OSError) -> str:
@@ -213,18 +229,31 @@ def _fail(message: str, status: int) -> NoReturn:
     sys.exit(status)
 
 
-_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
+_CONTEXT = {
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": 100,
+    "show_default": True,
+}
 
 
-@click.group(cls=helping.TopicGroup, invoke_without_command=True, context_settings=_CONTEXT)
+@click.group(
+    cls=helping.TopicGroup, invoke_without_command=True, context_settings=_CONTEXT
+)
 @settings_options()
-@click.option("--dry-run", is_flag=True, help="Say what would be asked, and ask nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Say what would be asked, and ask nothing."
+)
 @speed_option
 @helping.short_help_option
 @click.version_option(package_name="mia-batch")
 @click.pass_context
 def command(
-    context: click.Context, /, *, dry_run: bool, tokens_per_second: Speed, **options: object
+    context: click.Context,
+    /,
+    *,
+    dry_run: bool,
+    tokens_per_second: Speed,
+    **options: object,
 ) -> None:
     """Say which texts a language model remembers; the same command again goes on.
 
@@ -268,25 +297,34 @@ _params = [
 
 @command.command("audit", cls=helping.TopicCommand, params=_params)
 def audit(
-    *, texts: tuple[str, ...], dry_run: bool, tokens_per_second: Speed, **options: object
+    *,
+    texts: tuple[str, ...],
+    dry_run: bool,
+    tokens_per_second: Speed,
+    **options: object,
 ) -> None:
     """Ask a model about the texts of INPUT, and say which ones it remembers.
 
-    INPUT is a file, a folder or a glob of texts. The same command again goes on where it stopped.
+    INPUT is a file, a folder or a glob of texts. The same command again goes on where
+    it stopped.
     """
     chosen = given(options)
     if len(texts) + ("input" in chosen) > 1:
         raise click.UsageError(
-            "give one INPUT, and the model with --model; of several files their folder, or a glob "
-            "in quotes"
+            "give one INPUT, and the model with --model; of several files their folder,"
+            " or a glob in quotes"
         )
     _audit(
-        chosen | given({"input": next(iter(texts), None)}), dry_run=dry_run, speed=tokens_per_second
+        chosen | given({"input": next(iter(texts), None)}),
+        dry_run=dry_run,
+        speed=tokens_per_second,
     )
 
 
 @command.command("help", context_settings={"ignore_unknown_options": True})
-@click.argument("about", metavar="[TOPIC]", nargs=-1, shell_complete=helping.complete_help)
+@click.argument(
+    "about", metavar="[TOPIC]", nargs=-1, shell_complete=helping.complete_help
+)
 @click.pass_context
 def help_(context: click.Context, /, about: tuple[str, ...]) -> None:
     """Describe a command, a topic of settings or a setting; without TOPIC list them."""
@@ -323,9 +361,13 @@ def audit_and_show(settings: Settings) -> None:
 def _fail_worthless(run: Run) -> None:
     from mia_batch.inference.findings import why_not_continued
 
-    if not any(run["scores"][name].count() for name in run.manifest.made["scores"]["attacks"]):
+    if not any(
+        run["scores"][name].count() for name in run.manifest.made["scores"]["attacks"]
+    ):
         _fail("no text has a score (reasons above)", 1)
-    chance = run["findings"].filter(check="chance", subject="target", verdict="no_better")
+    chance = run["findings"].filter(
+        check="chance", subject="target", verdict="no_better"
+    )
     is_worthless = chance.height or why_not_continued(run["findings"]) is not None
     if is_worthless and not run.manifest.settings["anyway"]:
         _fail("the scores mean nothing (reason above); --anyway ends with 0", 1)
@@ -346,7 +388,7 @@ def _reads_runs(function: Callable[..., Any]) -> Callable[..., Any]:
     """Say in a sentence where a run that mia-batch did not write cannot be read."""
 
     @wraps(function)
-    def guarded(**options: Any) -> Any:  # noqa: ANN401 - of the command
+    def guarded(**options: Any) -> Any:
         try:
             return function(**options)
         except _MEANT:
@@ -359,8 +401,9 @@ def _reads_runs(function: Callable[..., Any]) -> Callable[..., Any]:
             where = f"{cause_of(error)}, {Path(last.filename).name} line {last.lineno}"
             places = options.get("places") or [options["place"]]
             raise RunFolderError(
-                f"{' or '.join(map(str, places))} cannot be read: run.json or a table is not as "
-                f"mia-batch writes it ({where}); `mia-batch verify` says which file has changed"
+                f"{' or '.join(map(str, places))} cannot be read: run.json or a table"
+                f" is not as mia-batch writes it ({where}); `mia-batch verify` says"
+                " which file has changed"
             ) from error
 
     return guarded
@@ -373,7 +416,16 @@ def _runs_argument(metavar: str) -> Decorator:
 @command.command("score")
 @_run_argument
 @settings_options(
-    *("attacks", "attacks_from", "combine", "primary", "samples", "rarity_from", "level", "q"),
+    *(
+        "attacks",
+        "attacks_from",
+        "combine",
+        "primary",
+        "samples",
+        "rarity_from",
+        "level",
+        "q",
+    ),
     *("exploratory", "fpr", "slice_by", "replace"),
 )
 @_reads_runs
@@ -392,7 +444,9 @@ def score(place: Path | str, **options: object) -> None:
 
 
 @command.command("attacks")
-@click.argument("name", metavar="[NAME]", required=False, shell_complete=helping.complete_attacks)
+@click.argument(
+    "name", metavar="[NAME]", required=False, shell_complete=helping.complete_attacks
+)
 def attacks(name: str | None) -> None:
     """List the families of attacks, or show one: formula, source, what it needs and costs."""
     from mia_batch.attacks import get, names, resolve
@@ -424,10 +478,20 @@ _HOW_TO_ASK = ("base_url", "api_key_env", "engine_arg")
 @command.command("verify")
 @_run_argument
 @option("input", PATH, "PATH", "Where inputs lie by now; repeatable.", multiple=True)
-@option("again", ABOVE_0, "N", "Draw N of the run's samples again with its model, and compare.")
+@option(
+    "again",
+    ABOVE_0,
+    "N",
+    "Draw N of the run's samples again with its model, and compare.",
+)
 @option("second", ABOVE_0, "N", "Recompute N of its numbers by a second program.")
 @click.option("--seed", default=0, help="Seed of the choice of samples and numbers.")
-@option("plan", FILE, "FILE", "Compare the run with this plan.  [default: the one it was made by]")
+@option(
+    "plan",
+    FILE,
+    "FILE",
+    "Compare the run with this plan.  [default: the one it was made by]",
+)
 @settings_options(*_HOW_TO_ASK)
 @_reads_runs
 def verify(
@@ -437,12 +501,13 @@ def verify(
     second: int | None,
     seed: int,
     plan: Path | None,
-    **options: Any,  # noqa: ANN401 - of settings, and ``input``
+    **options: Any,
 ) -> int:
     """Compare every byte of a finished run and its inputs with what was recorded.
 
-    Exit 0 if nothing has changed, the run is equal to the plan lodged, if any, all samples that
-    are drawn again agree, and all numbers that are recomputed are equal, else 1.
+    Exit 0 if nothing has changed, the run is equal to the plan lodged, if any, all
+    samples that are drawn again agree, and all numbers that are recomputed are equal,
+    else 1.
     """
     from mia_batch.cli.show import show_checked, show_lodged
     from mia_batch.pipeline import Run
@@ -463,21 +528,29 @@ def verify(
         lines, is_same = compare(run.folder, second, seed)
         is_equal &= is_same
         click.echo("\n".join(lines))
-    differs = 0 if again is None else _draw_again(run, choose_samples(run, again, seed), options)
+    differs = (
+        0
+        if again is None
+        else _draw_again(run, choose_samples(run, again, seed), options)
+    )
     return max(int(not is_equal), differs)
 
 
 @command.command("show")
 @_run_argument
 @click.argument("passage", required=False)
-@click.option("--again", is_flag=True, help="Draw its samples again with the model, and compare.")
+@click.option(
+    "--again", is_flag=True, help="Draw its samples again with the model, and compare."
+)
 @settings_options(*_HOW_TO_ASK)
 @_reads_runs
-def show(place: Path | str, passage: str | None, *, again: bool, **options: object) -> int:
+def show(
+    place: Path | str, passage: str | None, *, again: bool, **options: object
+) -> int:
     """List the strongest passages of a run, or show what the model answered about one.
 
-    PASSAGE is a number of that list, a document and a window ("moby_dick window 12"), or the
-    beginning of a target_id.
+    PASSAGE is a number of that list, a document and a window ("moby_dick window 12"),
+    or the beginning of a target_id.
     """
     from mia_batch.cli.show import find_target, show_answers, show_passages, show_target
     from mia_batch.pipeline import Run
@@ -512,11 +585,17 @@ def _draw_again(run: Run, samples: DataFrame, options: dict[str, object]) -> int
 @_run_argument
 @option(
     *("format", click.Choice(["html", "md", "json", "csv", "latex"]), None),
-    "A page; or to paste: the answer and table of documents, clauses (json), or attacks (latex).",
+    "A page; or to paste: the answer and table of documents, clauses (json), or attacks"
+    " (latex).",
     dest="kind",
     default="html",
 )
-@option("out", FILE, "FILE", "Where it goes.  [default: report.html in RUN; others are printed]")
+@option(
+    "out",
+    FILE,
+    "FILE",
+    "Where it goes.  [default: report.html in RUN; others are printed]",
+)
 @_reads_runs
 def report(place: Path | str, kind: Format, out: Path | None) -> None:
     """Render the report of a finished run from its tables."""
@@ -555,8 +634,8 @@ def _give(what: str, text: str, out: Path | None) -> None:
 def table(places: Sequence[Path | str], kind: str, out: Path | None) -> None:
     """Write the table of a paper: attacks by data sets and models, with intervals.
 
-    An AUC is bold where its interval lies above those of all other attacks. Runs that differ in
-    their seed alone are averaged.
+    An AUC is bold where its interval lies above those of all other attacks. Runs that
+    differ in their seed alone are averaged.
     """
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.custody import refuse_changed
@@ -571,7 +650,9 @@ def table(places: Sequence[Path | str], kind: str, out: Path | None) -> None:
 _SUFFIXES = {"out": (".parquet", ".csv"), "plot": (".svg",)}
 
 
-def _with_suffix(_: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+def _with_suffix(
+    _: click.Context, option: click.Parameter, path: Path | None
+) -> Path | None:
     allowed = _SUFFIXES[str(option.name)]
     if path is None or path.suffix in allowed:
         return path
@@ -590,10 +671,13 @@ def _with_suffix(_: click.Context, option: click.Parameter, path: Path | None) -
 )
 @option(
     *("learnt", place_of, "RUN"),
-    "Run of a reference model that learnt the texts, after those of the audited model and of the "
-    "reference model: does the audited one rank texts as if it never saw them?",
+    "Run of a reference model that learnt the texts, after those of the audited model"
+    " and of the reference model: does the audited one rank texts as if it never saw"
+    " them?",
 )
-@option("out", PATH, "FILE", "Write the table as .parquet or .csv.", callback=_with_suffix)
+@option(
+    "out", PATH, "FILE", "Write the table as .parquet or .csv.", callback=_with_suffix
+)
 @option(
     *("plot", PATH, "FILE", "Draw the mean differences with their intervals, as .svg."),
     callback=_with_suffix,
@@ -609,8 +693,8 @@ def compare(
 ) -> None:
     """Compare runs of one corpus with the first: several models, or before and after unlearning.
 
-    Differences are paired by target, each run less the first, with 95 % intervals and two-sided
-    p-values, adjusted for all runs and sets that are compared.
+    Differences are paired by target, each run less the first, with 95 % intervals and
+    two-sided p-values, adjusted for all runs and sets that are compared.
     """
     from mia_batch.cli.show import show_comparisons
     from mia_batch.pipeline import compare as compare_runs
@@ -634,19 +718,35 @@ _OFTEN = 0.8  # share of audits in which a test should find what is there
 
 @command.command("plan")
 @option("asked", ABOVE_0, "N", "Texts, or groups, asked about.")
-@option("members", ABOVE_0, "N", "Of these in the training data, as assumed.", required=True)
+@option(
+    "members", ABOVE_0, "N", "Of these in the training data, as assumed.", required=True
+)
 @option(
     *("effect", NumberRange(0, 20), "X"),
-    "How much higher they score, in standard deviations between texts, or between groups.",
+    "How much higher they score, in standard deviations between texts, or between"
+    " groups.",
 )
-@option("auc", NumberRange(0.5, 1, max_open=True), "X", "The same as an AUC, instead of --effect.")
+@option(
+    "auc",
+    NumberRange(0.5, 1, max_open=True),
+    "X",
+    "The same as an AUC, instead of --effect.",
+)
 @option(
     *("comparison", str, "N,N"),
     "Numbers of comparison texts, or groups, to try.  [default: 10, 20, 40, ...]",
     callback=whole_numbers,
 )
 @settings_options(
-    *("input", "non_members", "config", "level", "q", "adjustment", "windows_per_group"),
+    *(
+        "input",
+        "non_members",
+        "config",
+        "level",
+        "q",
+        "adjustment",
+        "windows_per_group",
+    ),
     *("max_windows_per_document", "group_column", "seed"),
 )
 def plan(
@@ -668,9 +768,13 @@ def plan(
     if effect is None and auc is not None:
         effect = effect_of(auc)
     elif effect is None or auc is not None:
-        raise click.UsageError("give either --effect or --auc: how well members stand out")
+        raise click.UsageError(
+            "give either --effect or --auc: how well members stand out"
+        )
     if asked is not None and options["input"] is not None:
-        raise click.UsageError("give either --asked or --input, whose texts are counted")
+        raise click.UsageError(
+            "give either --asked or --input, whose texts are counted"
+        )
     named = {"model": "planned", "non_members_known": "planned"}
     if asked is not None:
         named["input"] = "planned"
@@ -680,7 +784,9 @@ def plan(
     if asked is None:
         power = _power_of_files(settings)
         asked, unit, adjustment = power.n_tests, power.unit, power.adjustment
-        comparison = comparison or [max(1, power.n_null) * 2**doubled for doubled in range(6)]
+        comparison = comparison or [
+            max(1, power.n_null) * 2**doubled for doubled in range(6)
+        ]
     design = Design(
         asked=asked, members=members, effect=effect, q=settings.q, adjustment=adjustment
     )
@@ -698,13 +804,21 @@ def _power_of_files(settings: Settings) -> Power:
     from mia_batch.pipeline.corpora import open_corpora, with_windows
 
     if settings.stop_when_decided:
-        raise SettingsError("stop_when_decided= cannot be planned for yet; leave it out")
+        raise SettingsError(
+            "stop_when_decided= cannot be planned for yet; leave it out"
+        )
     settings = with_windows(settings)
-    uncut = settings.model_copy(update={"evidence": "logprobs"})  # cutting prompts needs a model
+    uncut = settings.model_copy(
+        update={"evidence": "logprobs"}
+    )  # cutting prompts needs a model
     targets = open_corpora(settings).targets(uncut)
-    power = planned_power(targets, verdict_plan(settings, [settings.primary or "planned"]))
+    power = planned_power(
+        targets, verdict_plan(settings, [settings.primary or "planned"])
+    )
     if power is None:
-        raise SettingsError("there are no non-members to count; give --non-members, or --asked")
+        raise SettingsError(
+            "there are no non-members to count; give --non-members, or --asked"
+        )
     return power
 
 
@@ -714,14 +828,20 @@ def _is_enough(found: AuditOutcome, design: Design, level: str) -> bool:
     return found.named >= design.members / 2
 
 
-def _show_power(found: Sequence[AuditOutcome], design: Design, unit: str, level: str) -> None:
+def _show_power(
+    found: Sequence[AuditOutcome], design: Design, unit: str, level: str
+) -> None:
     from mia_batch.inference.power import area_of
 
-    console, members, nulls = console_of(stderr=False), design.members, f"comparison {unit}s"
+    console, members, nulls = (
+        console_of(stderr=False),
+        design.members,
+        f"comparison {unit}s",
+    )
     console.print(
-        f"{design.asked:,} {unit}s are asked about. Assumed: {members:,} of them are in the "
-        f"training data and score {design.effect:.2f} standard deviations higher "
-        f"(AUC {area_of(design.effect):.3f})."
+        f"{design.asked:,} {unit}s are asked about. Assumed: {members:,} of them are in"
+        f" the training data and score {design.effect:.2f} standard deviations higher"
+        f" (AUC {area_of(design.effect):.3f})."
     )
     columns = {
         nulls: "{0.n_null:,}",
@@ -742,11 +862,19 @@ def _show_power(found: Sequence[AuditOutcome], design: Design, unit: str, level:
             named = f"on average {enough.named:.1f} of the {members:,} are named"
             said = f"Give {enough.n_null:,} {nulls}: {named}."
         console.print(said)
-    whole = next((each for each in found if _is_enough(each, design, "collection")), None)
+    whole = next(
+        (each for each in found if _is_enough(each, design, "collection")), None
+    )
     if whole is None and level != "collection":
         return
     best = whole or max(found, key=lambda each: each.together)
-    said = f"None of these numbers is enough for all together: with {best.n_null:,} {nulls}"
+    said = (
+        f"None of these numbers is enough for all together: with {best.n_null:,}"
+        f" {nulls}"
+    )
     if whole is not None:
-        said = f"For one answer about all together (--level collection) give {best.n_null:,}:"
+        said = (
+            "For one answer about all together (--level collection) give"
+            f" {best.n_null:,}:"
+        )
     console.print(f"{said} {best.together:.0%} of audits have p <= 0.05.")

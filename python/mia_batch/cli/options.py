@@ -35,7 +35,9 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 ABOVE_0 = click.IntRange(min=1)
 
 
-def option(name: str, kind: Any, metavar: str | None, text: str, **more: Any) -> Decorator:  # noqa: ANN401 - of click
+def option(
+    name: str, kind: Any, metavar: str | None, text: str, **more: Any
+) -> Decorator:
     """Add an option, whose value goes by the option's name, or by the one in ``dest``."""
     named = (f"--{name.replace('_', '-')}", more.pop("dest", name.replace("-", "_")))
     return click.option(*named, type=kind, metavar=metavar, help=text, **more)
@@ -47,13 +49,18 @@ seed_option = option("seed", _SEED, None, "Seed of everything random.", default=
 
 def path_option(name: str, text: str, *, is_place: bool = False) -> Decorator:
     """Add an option that must name a file or folder, or with ``is_place`` the address of a run."""
-    kind, metavar = place_of if is_place else PATH, "FOLDER" if name == "out" else "PATH"
+    kind, metavar = (
+        place_of if is_place else PATH,
+        "FOLDER" if name == "out" else "PATH",
+    )
     return option(name, kind, metavar, text, required=True)
 
 
 def column_options(*usual: str, **columns: str | None) -> Decorator:
     """Add options for the names of columns, with their help; ``usual`` ones are their defaults."""
-    said = {name: f"Column of the {name.replace('_', ' ')}." for name in (*usual, *columns)}
+    said = {
+        name: f"Column of the {name.replace('_', ' ')}." for name in (*usual, *columns)
+    }
     said |= {name: text for name, text in columns.items() if text}
     defaults = dict(zip(usual, usual, strict=True))
     return all_of(
@@ -63,12 +70,16 @@ def column_options(*usual: str, **columns: str | None) -> Decorator:
 
 
 def all_of(options: Iterable[Decorator]) -> Decorator:
-    return lambda command: reduce(lambda made, add: add(made), [*options][::-1], command)
+    return lambda command: reduce(
+        lambda made, add: add(made), [*options][::-1], command
+    )
 
 
 def as_typed(message: str) -> str:
     """Name settings as on the command line, where a message has ``samples=``."""
-    return spelled(message, {name: f"--{name.replace('_', '-')}" for name in Settings.model_fields})
+    return spelled(
+        message, {name: f"--{name.replace('_', '-')}" for name in Settings.model_fields}
+    )
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:
@@ -82,14 +93,18 @@ def take(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
 class NumberRange(click.FloatRange):
     """Numbers in a range, where click takes ``nan`` for one of any range."""
 
-    def convert(self, value: float, param: Parameter | None, ctx: Context | None) -> float:
+    def convert(
+        self, value: float, param: Parameter | None, ctx: Context | None
+    ) -> float:
         number = float(super().convert(value, param, ctx))
         if isnan(number):
             self.fail(f"{value} is no number", param, ctx)
         return number
 
 
-def _speed(context: Context, option: Parameter, value: str | None) -> float | str | None:
+def _speed(
+    context: Context, option: Parameter, value: str | None
+) -> float | str | None:
     if value is None or value == "probe":
         return "probe" if value else None
     return float(NumberRange(min=0, min_open=True).convert(value, option, context))  # type: ignore[arg-type]
@@ -97,13 +112,15 @@ def _speed(context: Context, option: Parameter, value: str | None) -> float | st
 
 speed_option = option(
     *("tokens-per-second", str, "X|probe"),
-    "Speed of the model, from which --dry-run tells how long it takes; `probe` measures it with a "
-    "few texts.",
+    "Speed of the model, from which --dry-run tells how long it takes; `probe` measures"
+    " it with a few texts.",
     callback=_speed,
 )
 
 
-def whole_numbers(_context: Context, _option: Parameter, value: str | None) -> list[int] | None:
+def whole_numbers(
+    _context: Context, _option: Parameter, value: str | None
+) -> list[int] | None:
     if value is None:
         return None
     with suppress(ValueError):
@@ -116,12 +133,21 @@ _REPEATABLE = ("engine_arg", "base_url")
 _KINDS = {int: "N", float: "X", Path: "FOLDER"}
 _METAVARS = dict.fromkeys(Settings.marked(Mark.PATH), "PATH")
 _METAVARS |= dict.fromkeys(Settings.marked(Mark.MODEL), "MODEL")
-_METAVARS |= dict.fromkeys(("chat_instruction", "non_members_known", "plan_lodged"), "TEXT")
-_METAVARS |= {"out": "FOLDER", "engine_arg": "KEY=VALUE", "shard": "I/N", "base_url": "URL"}
+_METAVARS |= dict.fromkeys(
+    ("chat_instruction", "non_members_known", "plan_lodged"), "TEXT"
+)
+_METAVARS |= {
+    "out": "FOLDER",
+    "engine_arg": "KEY=VALUE",
+    "shard": "I/N",
+    "base_url": "URL",
+}
 _METAVARS |= {"workers": "N|auto", "ray": "ADDRESS", "yardstick": "PATH|default|none"}
 
 
-def settings_options(*names: str | type[Part], without: Iterable[str] = ()) -> Decorator:
+def settings_options(
+    *names: str | type[Part], without: Iterable[str] = ()
+) -> Decorator:
     """Add an option for each setting, or for those that are named, or are of the parts named.
 
     Values are validated with all others, not one by one.
@@ -137,15 +163,23 @@ def settings_options(*names: str | type[Part], without: Iterable[str] = ()) -> D
 def recipe_options(recipe: str, *names: str, **defaults: str) -> Decorator:
     """Add options for fields of `Recipe`, None where they are not given.
 
-    The help says the default of a recipe, or where it is another the text in ``defaults``.
+    The help says the default of a recipe, or where it is another the text in
+    ``defaults``.
     """
 
     def of_recipe(name: str) -> Decorator:
         field = recipe_field(name, recipe)
         kinds = [*_parts(field.annotation)]
-        bounds = {key: value for each in field.metadata for key, value in asdict(each).items()}
-        ends: dict[str, Any] = {"min": bounds.get("ge", bounds.get("gt")), "max": bounds.get("le")}
-        kind: click.ParamType[Any] = click.Choice([str(each) for each in get_args(kinds[0])])
+        bounds = {
+            key: value for each in field.metadata for key, value in asdict(each).items()
+        }
+        ends: dict[str, Any] = {
+            "min": bounds.get("ge", bounds.get("gt")),
+            "max": bounds.get("le"),
+        }
+        kind: click.ParamType[Any] = click.Choice(
+            [str(each) for each in get_args(kinds[0])]
+        )
         if int in kinds:
             kind = click.IntRange(**ends)
         elif float in kinds:
@@ -157,7 +191,11 @@ def recipe_options(recipe: str, *names: str, **defaults: str) -> Decorator:
 
 
 def _option(name: str, field: FieldInfo, part: type[Part], *, usual: bool) -> Decorator:
-    how: dict[str, Any] = {"cls": SettingOption, "topic": part.table or "main", "usual": usual}
+    how: dict[str, Any] = {
+        "cls": SettingOption,
+        "topic": part.table or "main",
+        "usual": usual,
+    }
     if field.annotation is bool:
         flag = name.replace("_", "-")
         both = f"--{flag}/--no-{flag}"
@@ -176,12 +214,22 @@ def _metavar(name: str, field: FieldInfo) -> str:
     parts = list(_parts(field.annotation))
     if literals := [part for part in parts if get_origin(part) is Literal]:
         return "|".join(str(each) for part in literals for each in get_args(part))
-    kinds = (metavar for kind, metavar in _KINDS.items() if any(part is kind for part in parts))
+    kinds = (
+        metavar
+        for kind, metavar in _KINDS.items()
+        if any(part is kind for part in parts)
+    )
     metavar = next(kinds, "NAME")
-    return f"{metavar},..." if any(get_origin(part) is tuple for part in parts) else metavar
+    return (
+        f"{metavar},..."
+        if any(get_origin(part) is tuple for part in parts)
+        else metavar
+    )
 
 
-def _parts(annotation: Any) -> Iterator[Any]:  # noqa: ANN401 - annotations are of any type
+def _parts(
+    annotation: Any,
+) -> Iterator[Any]:
     yield annotation
     for part in get_args(annotation):
         yield from _parts(part)
@@ -189,7 +237,12 @@ def _parts(annotation: Any) -> Iterator[Any]:  # noqa: ANN401 - annotations are 
 
 def _help(field: FieldInfo) -> str:
     text = field.description or ""
-    if field.is_required() or field.default in (None, ()) or field.default_factory or "[" in text:
+    if (
+        field.is_required()
+        or field.default in (None, ())
+        or field.default_factory
+        or "[" in text
+    ):
         return text
     return f"{text}  [default: {field.default}]"
 
@@ -210,12 +263,16 @@ def figure(value: float | None) -> str:
 
 
 def limits(row: Mapping[str, Any]) -> str:
-    return "-" if row["low"] is None else f"{figure(row['low'])} to {figure(row['high'])}"
+    return (
+        "-" if row["low"] is None else f"{figure(row['low'])} to {figure(row['high'])}"
+    )
 
 
 def plain(value: object) -> Text:
     """Show a value as it is: no markup, and nothing that a terminal would obey."""
-    return Text("".join(letter if letter.isprintable() else "\ufffd" for letter in str(value)))
+    return Text(
+        "".join(letter if letter.isprintable() else "\ufffd" for letter in str(value))
+    )
 
 
 def say(*sentences: object) -> None:
@@ -227,10 +284,12 @@ def table_of(
     *headings: str,
     right: Collection[str] = (),
     rows: Iterable[Iterable[object]] = (),
-    **options: Any,  # noqa: ANN401 - of rich
+    **options: Any,
 ) -> Table:
     """Lay rows out without lines; without headings the table has none."""
-    table = Table(**{"box": None, "pad_edge": False, "show_header": bool(headings), **options})
+    table = Table(
+        **{"box": None, "pad_edge": False, "show_header": bool(headings), **options}
+    )
     for heading in headings:
         table.add_column(heading, justify="right" if heading in right else "left")
     for row in rows:
@@ -250,11 +309,14 @@ def fitted_table(
     fitted: str,
     width: int,
     styles: Iterable[str] = (),
-    **options: Any,  # noqa: ANN401 - of `table_of`
+    **options: Any,
 ) -> Table:
     """Lay columns out, a line for each row; what one of them has is cut to the width left to it."""
     cells = {name: [*map(plain, values)] for name, values in columns.items()}
-    widths = {name: max(len(name), *(each.cell_len for each in cells[name])) + 2 for name in cells}
+    widths = {
+        name: max(len(name), *(each.cell_len for each in cells[name])) + 2
+        for name in cells
+    }
     left = max(_LEAST_FITTED, width - sum(widths.values()) + widths[fitted])
     cells[fitted] = [cut(each, left) for each in cells[fitted]]
     table = table_of(*columns, **options)
@@ -277,8 +339,8 @@ _LEAST_FITTED = 24
 class ConsoleObserver(Observer):
     """Shows each stage with the time that it took, and the progress of engines.
 
-    A terminal gets a live bar or a spinner, anything else a line a minute, and one where an
-    engine's work ends. `still` is called all the time, whatever the run does.
+    A terminal gets a live bar or a spinner, anything else a line a minute, and one
+    where an engine's work ends. `still` is called all the time, whatever the run does.
     """
 
     def __init__(self, console: Console) -> None:
@@ -325,7 +387,9 @@ class ConsoleObserver(Observer):
                 self._spinner.update(Spinner("dots", plain(doing)))
             elif self._is_live and now - self._spoke >= _SECONDS_BEFORE_A_SPINNER:
                 how: dict[str, Any] = {"transient": True, "redirect_stdout": False}
-                self._spinner = Live(Spinner("dots", plain(doing)), console=self._console, **how)
+                self._spinner = Live(
+                    Spinner("dots", plain(doing)), console=self._console, **how
+                )
                 self._spinner.start()
             elif not self._is_live and now - self._spoke >= _SECONDS_BETWEEN_LINES:
                 self._print_line() if self._what else self._say(f"still {doing}")
@@ -342,11 +406,17 @@ class ConsoleObserver(Observer):
             columns = [MofNCompleteColumn(), TextColumn(f"{self._unit},")]
             left = [TextColumn("{task.fields[left]} left")]
             if self._console.width >= _WIDTH_OF_ALL:
-                tokens = "{task.fields[tokens]}" if self._console.width >= _WIDTH_OF_TOKENS else ""
+                tokens = (
+                    "{task.fields[tokens]}"
+                    if self._console.width >= _WIDTH_OF_TOKENS
+                    else ""
+                )
                 speed = TextColumn(f"{tokens}{{task.fields[speed]}},")
                 columns = [TextColumn(what), BarColumn(), *columns, speed]
             self._bar = _Bar(*columns, *left, console=self._console)
-            self._task = self._bar.add_task(what, total=total, completed=done, **self._pace)
+            self._task = self._bar.add_task(
+                what, total=total, completed=done, **self._pace
+            )
             self._bar.start()
 
     def worked(self, units: int, tokens: int) -> None:
@@ -373,15 +443,19 @@ class ConsoleObserver(Observer):
     @property
     def _pace(self) -> dict[str, Any]:
         """Say how much there is, how fast it goes, and how long it takes at that pace."""
-        # Some work, such as filling gaps, counts no tokens. While nothing is completed, tokens go
-        # on and the time that is left grows.
+        # Some work, such as filling gaps, counts no tokens. While nothing is completed,
+        # tokens go on and the time that is left grows.
         seconds = max(time.monotonic() - self._began, 1e-9)
         completed, more = self._done - self._before, self._total - self._done
         n, unit, tokens = completed, self._unit, ""
         if self._tokens:
             n, unit, tokens = self._tokens, "tokens", f"{self._tokens:,} tokens, "
         speed = n / seconds
-        left = timedelta(seconds=round(seconds * more / completed)) if completed else "-:--:--"
+        left = (
+            timedelta(seconds=round(seconds * more / completed))
+            if completed
+            else "-:--:--"
+        )
         return {
             "tokens": tokens if more else "",
             "speed": f"{speed:,.{int(speed < 10)}f} {unit}/s",
@@ -389,10 +463,16 @@ class ConsoleObserver(Observer):
         }
 
     def _print_line(self) -> None:
-        pace, done = self._pace, f"{self._what}: {self._done:,} of {self._total:,} {self._unit}"
-        self._say(f"{done}, {pace['tokens']}{pace['speed']}, {pace['left']} left", soft_wrap=True)
+        pace, done = (
+            self._pace,
+            f"{self._what}: {self._done:,} of {self._total:,} {self._unit}",
+        )
+        self._say(
+            f"{done}, {pace['tokens']}{pace['speed']}, {pace['left']} left",
+            soft_wrap=True,
+        )
 
-    def _say(self, sentence: str, **how: Any) -> None:  # noqa: ANN401 - of rich
+    def _say(self, sentence: str, **how: Any) -> None:
         self._console.print(Text(sentence), **how)
         self._spoke = time.monotonic()
 
@@ -429,4 +509,6 @@ class _Bar(Progress):
                 (each.name, each.state, f"{each.blocks:,}", f"{each.speed:,.0f}")
                 for each in self.workers
             )
-            yield table_of("worker", "does", *right, right=right, rows=rows, pad_edge=True)
+            yield table_of(
+                "worker", "does", *right, right=right, rows=rows, pad_edge=True
+            )

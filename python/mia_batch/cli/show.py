@@ -62,8 +62,9 @@ def show_attacks(names: Iterable[str], console: Console) -> None:
         cells = (f"{cell:{width}}" for cell, width in zip(row, widths, strict=True))
         console.print(plain("  ".join(cells).rstrip()), soft_wrap=True)
     console.print(
-        "\n--attacks takes families, names in papers and full names: --attacks min-k++,ReCaLL\n"
-        "mia-batch attacks min-k shows what else is in a family, and the formula and its source."
+        "\n--attacks takes families, names in papers and full names: --attacks"
+        " min-k++,ReCaLL\nmia-batch attacks min-k shows what else is in a family, and"
+        " the formula and its source."
     )
 
 
@@ -77,7 +78,10 @@ def _cost(attack: Attack) -> tuple[str, str]:
             unit = _UNITS[view] if kind == "samples" else "passes"
             unit = "by each shadow model" if model == SHADOW else unit
             asked[unit] = asked.get(unit, 0) + made.get("n", 1) * made.get("samples", 1)
-    counts = (f"{n} {'pass' if (n, unit) == (1, 'passes') else unit}" for unit, n in asked.items())
+    counts = (
+        f"{n} {'pass' if (n, unit) == (1, 'passes') else unit}"
+        for unit, n in asked.items()
+    )
     wanted = (names.replace("_", "-").split("|") for names in attack.settings)
     flags = (" or ".join(f"--{name}" for name in names) for names in wanted)
     return " + ".join(counts) or "nothing", ", ".join((needs(attack), *flags))
@@ -86,17 +90,33 @@ def _cost(attack: Attack) -> tuple[str, str]:
 def show_sets(sets: Iterable[NamedSet], console: Console) -> None:
     for title, family in groupby(sets, lambda each: each.title):
         console.print(plain(title), style="bold", soft_wrap=True)
-        console.print(Padding(plain(", ".join(each.name for each in family)), (0, 0, 0, 2)))
-    console.print("\nmia-batch datasets NAME shows where one is, its licence and its labels.")
+        console.print(
+            Padding(plain(", ".join(each.name for each in family)), (0, 0, 0, 2))
+        )
+    console.print(
+        "\nmia-batch datasets NAME shows where one is, its licence and its labels."
+    )
 
 
 def show_set(named: NamedSet, console: Console) -> None:
-    facts = {name: each for name, each in asdict(named).items() if name != "unknown" and each}
-    facts |= {name: f"unknown: {why}" for name, why in named.unknown.items() if name not in facts}
+    facts = {
+        name: each for name, each in asdict(named).items() if name != "unknown" and each
+    }
+    facts |= {
+        name: f"unknown: {why}"
+        for name, why in named.unknown.items()
+        if name not in facts
+    }
     for name, each in facts.items():
-        shown = ", ".join(f"{k} = {v}" for k, v in each.items()) if isinstance(each, dict) else each
+        shown = (
+            ", ".join(f"{k} = {v}" for k, v in each.items())
+            if isinstance(each, dict)
+            else each
+        )
         console.print(plain(f"{name.replace('_', ' '):16}  {shown}"), soft_wrap=True)
-    console.print("\nTo use it:", plain(f"mia-batch audit --dataset {named.name} --model MODEL"))
+    console.print(
+        "\nTo use it:", plain(f"mia-batch audit --dataset {named.name} --model MODEL")
+    )
 
 
 def show_attack(attack: Attack, console: Console) -> None:
@@ -126,11 +146,13 @@ def _decoding(attack: Attack) -> str:
     if not attack.whole_candidates:
         return ""
     scopes: tuple[DecodeScope, ...] = ("whole", "matched")
-    budgets = (Budget(scope=scope, max_length=1024, max_model_len=1024) for scope in scopes)
+    budgets = (
+        Budget(scope=scope, max_length=1024, max_model_len=1024) for scope in scopes
+    )
     whole, cut = (10 * budget.first(100, 100) for budget in budgets)
     return (
-        f"about {whole:,} tokens to decode for a text of 200 tokens (10 answers to 1,024 tokens "
-        f"each, prompt included); samia_matched_v1 about {cut:,}"
+        f"about {whole:,} tokens to decode for a text of 200 tokens (10 answers to"
+        f" 1,024 tokens each, prompt included); samia_matched_v1 about {cut:,}"
     )
 
 
@@ -150,9 +172,12 @@ def needs(attack: Attack) -> str:
     return "full distribution" if engine_columns([attack]) else "log-probabilities"
 
 
-def show_plan(plan: Iterable[tuple[str, str]], settings: Settings, console: Console) -> None:
+def show_plan(
+    plan: Iterable[tuple[str, str]], settings: Settings, console: Console
+) -> None:
     given = [
-        (name, " ".join(values) or "yes") for name, values in finished.changed_settings(settings)
+        (name, " ".join(values) or "yes")
+        for name, values in finished.changed_settings(settings)
     ]
     if settings.out is None:
         given.append(("--out", str(settings.place)))
@@ -171,11 +196,16 @@ def show_run(run: Run, console: Console) -> None:
         _print_whole(_attack_table(attacks, width), console)
         counts = run["metrics"].row(0, named=True)
         low, high = attacks.select("tpr_1_low", "tpr_1_high").row(0)
-        sure = "" if low is None else f"first TPR@1%: 95 % interval {low:.2f} to {high:.2f}; "
+        sure = (
+            ""
+            if low is None
+            else f"first TPR@1%: 95 % interval {low:.2f} to {high:.2f}; "
+        )
         console.print(
-            f"{counts['n_members']:,} members, {counts['n_nonmembers']:,} non-members. {sure}lead: "
-            "AUC less that of the best classifier that never sees the model; tokens, seconds: a "
-            "text; -: the data cannot support the figure, reasons in metrics.parquet."
+            f"{counts['n_members']:,} members, {counts['n_nonmembers']:,} non-members."
+            f" {sure}lead: AUC less that of the best classifier that never sees the"
+            " model; tokens, seconds: a text; -: the data cannot support the figure,"
+            " reasons in metrics.parquet."
         )
     elif books.height:
         _print_whole(_book_table(books, width), console)
@@ -185,7 +215,11 @@ def show_run(run: Run, console: Console) -> None:
     lines = [*sentences(finished.known_of(run)), *_missing(run)]
     if root := manifest.custody.get("root"):
         lines.append(f"root of inputs and tables: {root}")
-    where = f"{settings.out}, copied to {run.folder}" if is_url(settings.out) else run.folder
+    where = (
+        f"{settings.out}, copied to {run.folder}"
+        if is_url(settings.out)
+        else run.folder
+    )
     for line in (*lines, f"scores, metrics and evidence: {where}"):
         console.print(plain(line))
     if settings.report:
@@ -194,12 +228,17 @@ def show_run(run: Run, console: Console) -> None:
 
 def _missing(run: Run) -> Iterator[str]:
     """Say what has no samples or no score, with the reasons, the most frequent first."""
-    without = {(n, why, ""): ["samples"] for why, n in run.manifest.failed["reasons"].items()}
+    without = {
+        (n, why, ""): ["samples"] for why, n in run.manifest.failed["reasons"].items()
+    }
     for attack in run.manifest.made["scores"]["attacks"]:
         for why, n in count_reasons(run.scan("unscored").filter(attack=attack)).items():
             without.setdefault((n, why, "a score of "), []).append(attack)
     for (n, why, of), lack in sorted(without.items(), key=lambda each: -each[0][0]):
-        yield f"{n:,} {'text' if n == 1 else 'texts'} without {of}{listed(lack, 2)}: {why}"
+        yield (
+            f"{n:,} {'text' if n == 1 else 'texts'} without {of}{listed(lack, 2)}:"
+            f" {why}"
+        )
     if short := run["scores"]["n_short"].sum():
         yield f"{short:,} answer{'s' * (short > 1)} ended before the true text's length"
 
@@ -213,7 +252,11 @@ def _attack_table(attacks: pl.DataFrame, width: int) -> Table:
     costs = costs if width >= _WIDTH_OF_COSTS else {}
     lines = (
         (
-            *(f"{row['attack']}{' (later)' * row['is_later']}", figure(row["auc"]), limits(row)),
+            *(
+                f"{row['attack']}{' (later)' * row['is_later']}",
+                figure(row["auc"]),
+                limits(row),
+            ),
             *(figure(row[name]) for name in ("tpr_1", "tpr_01", "lead")),
             *(_in_form(row[name], form) for name, form in costs.items()),
         )
@@ -227,7 +270,10 @@ def _attack_table(attacks: pl.DataFrame, width: int) -> Table:
 
 def _more(table: str, not_shown: Mapping[str, int]) -> dict[str, Any]:
     more = " and ".join(f"{n:,} more {what}" for what, n in not_shown.items() if n > 0)
-    return {"caption": f"{more} in {table}" if more else None, "caption_justify": "left"}
+    return {
+        "caption": f"{more} in {table}" if more else None,
+        "caption_justify": "left",
+    }
 
 
 _VERDICT_STYLES = {"comes_out": "red", "known_better": "magenta", "above_all": "yellow"}
@@ -240,7 +286,10 @@ def _book_table(books: pl.DataFrame, width: int) -> Table:
     others = books.filter(pl.col("strip").is_not_null(), level="outside")
     compared = others.head(_MOST_COMPARED).with_columns(answer=pl.lit("comparison"))
     shown = pl.concat([own.head(_MOST_ROWS), compared])
-    rest = {"audited": own.height - _MOST_ROWS, "for comparison": others.height - _MOST_COMPARED}
+    rest = {
+        "audited": own.height - _MOST_ROWS,
+        "for comparison": others.height - _MOST_COMPARED,
+    }
     rows = [
         {
             "title": row["title"],
@@ -280,7 +329,10 @@ _LINE_END = re.compile("\r?\n")
 
 def show_checked(checked: Checked, console: Console) -> None:
     faults = [f"{fault}: {name}" for name, fault in checked.faults]
-    for line in (*faults, *(f"not found, not checked: {name}" for name in checked.not_found)):
+    for line in (
+        *faults,
+        *(f"not found, not checked: {name}" for name in checked.not_found),
+    ):
         console.print(plain(line), soft_wrap=True)
     if checked.not_found:
         console.print("say where these inputs lie by now with --input PATH")
@@ -292,7 +344,9 @@ def show_checked(checked: Checked, console: Console) -> None:
 def show_lodged(digest: str, differences: Sequence[str], console: Console) -> bool:
     """Say whether a run is the one that was planned, or each difference."""
     of = f"the plan lodged (SHA-256 {digest})"
-    console.print(plain(f"{'different from' if differences else 'equal to'} {of}"), soft_wrap=True)
+    console.print(
+        plain(f"{'different from' if differences else 'equal to'} {of}"), soft_wrap=True
+    )
     for each in differences:
         console.print(plain(f"  {each}"), soft_wrap=True)
     return not differences
@@ -308,7 +362,9 @@ def show_agreement(drawn: pl.DataFrame, console: Console) -> bool:
     console.print(plain(f"first difference: target {row['target_id']}, {_name(row)}"))
     for name, column in (("stored", "candidate"), ("drawn again", "again")):
         console.print(plain(f"  {name:11}  {_excerpt(row, column)}"), soft_wrap=True)
-    console.print("A CPU in float32 draws the same to the bit, a GPU only the same on average.")
+    console.print(
+        "A CPU in float32 draws the same to the bit, a GPU only the same on average."
+    )
     return False
 
 
@@ -323,7 +379,10 @@ def _excerpt(row: dict[str, Any], column: str) -> str:
     pairs = enumerate(zip(one, other, strict=False))
     first = next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
     start = max(0, first - _ROUND_A_DIFFERENCE)
-    return f"from character {start:,}: {row[column][start : first + _ROUND_A_DIFFERENCE]!r}"
+    return (
+        f"from character {start:,}:"
+        f" {row[column][start : first + _ROUND_A_DIFFERENCE]!r}"
+    )
 
 
 def show_passages(run: Run, console: Console) -> None:
@@ -334,7 +393,9 @@ def show_passages(run: Run, console: Console) -> None:
     for sentence in dress_sentences(run["findings"]):
         console.print(plain(sentence), soft_wrap=True)
     if not run.manifest.custody:
-        console.print("The run was stopped before its end; the audit's command again goes on.")
+        console.print(
+            "The run was stopped before its end; the audit's command again goes on."
+        )
     more = 'so does a document with its window, such as "moby_dick window 12".'
     shows = f"mia-batch show {run.folder} NUMBER shows one next to the true text"
     console.print(plain(f"{shows}; {more}"), soft_wrap=True)
@@ -349,7 +410,9 @@ def show_target(run: Run, target: pl.DataFrame, console: Console) -> None:
         "group": row["group"],
         "chapter": row.get("window_chapter"),
         "window": f"{row['window_index'] + 1:,} of {row['n_windows']:,}",
-        "characters": None if end is None else f"{row['start']:,} to {end:,} of the document",
+        "characters": (
+            None if end is None else f"{row['start']:,} to {end:,} of the document"
+        ),
         "role": row["role"],
         "member": row["member"],
         "not sampled": row["reason"],
@@ -359,7 +422,9 @@ def show_target(run: Run, target: pl.DataFrame, console: Console) -> None:
     scores = run.scan("scores").filter(own).select(attacks).collect(engine="streaming")
     about |= scores.row(0, named=True) if scores.height else {}
     unscored = run.scan("unscored").filter(own).collect(engine="streaming")
-    reasons = unscored.select("attack", pl.lit("no score: ") + pl.col("reason")).iter_rows()
+    reasons = unscored.select(
+        "attack", pl.lit("no score: ") + pl.col("reason")
+    ).iter_rows()
     for name, (label, say) in _TOLD.items():
         if run.path(name).exists():
             found = run.scan(name).filter(own).collect(engine="streaming").to_dicts()
@@ -375,23 +440,36 @@ def _bounds_said(row: Mapping[str, Any]) -> str:
     return f"within {near}: {row['lower']:.3g} to {row['upper']:.3g}, {likely}"
 
 
-_TOLD = {"known": ("known corpus", known_sentence), "bounds": ("comes near", _bounds_said)}
+_TOLD = {
+    "known": ("known corpus", known_sentence),
+    "bounds": ("comes near", _bounds_said),
+}
 
 
 def _print_pairs(pairs: Mapping[str, object], console: Console) -> None:
     there = ((name, value) for name, value in pairs.items() if value is not None)
-    rows = ((name, f"{each:.4g}" if type(each) is float else each) for name, each in there)
+    rows = (
+        (name, f"{each:.4g}" if type(each) is float else each) for name, each in there
+    )
     console.print(table_of(rows=rows))
 
 
-def show_answers(answers: pl.DataFrame, target: pl.DataFrame, run: Run, console: Console) -> None:
+def show_answers(
+    answers: pl.DataFrame, target: pl.DataFrame, run: Run, console: Console
+) -> None:
     words = run.manifest.evidence["word_rule"]
-    pairs = pair_features("candidate", "text", words=words, groups=["blocks", "leading"])
+    pairs = pair_features(
+        "candidate", "text", words=words, groups=["blocks", "leading"]
+    )
     recorded = run.manifest.evidence["engine"] == "replay"
-    seed = pl.format("seed {}", "seed").fill_null("recorded" if recorded else "most likely")
+    seed = pl.format("seed {}", "seed").fill_null(
+        "recorded" if recorded else "most likely"
+    )
     is_token, nudge = pl.col("view") == "token", run.manifest.evidence.get("nudge")
     how = (
-        pl.when(is_token, pl.lit(bool(nudge))).then(pl.lit(f"nudged {nudge} nats")).otherwise(seed)
+        pl.when(is_token, pl.lit(bool(nudge)))
+        .then(pl.lit(f"nudged {nudge} nats"))
+        .otherwise(seed)
     )
     hit = pl.when(is_token).then(pl.col("candidate") == pl.col("text"))
     compared = answers.with_columns(pairs, how=how).unnest("features")
@@ -409,10 +487,16 @@ def show_answers(answers: pl.DataFrame, target: pl.DataFrame, run: Run, console:
 def _show_probes(rows: pl.DataFrame, target: dict[str, Any], console: Console) -> None:
     table = table_of("character", "true word", "model's word", "hit", "sample", "how")
     for row in rows.sort("cut", "sample_index").iter_rows(named=True):
-        at = target["start"] + len(target["target"].encode()[: row["cut"] or 0].decode())
-        said = row["reason"] if row["candidate"] is None else _beginning(row["candidate"])
+        at = target["start"] + len(
+            target["target"].encode()[: row["cut"] or 0].decode()
+        )
+        said = (
+            row["reason"] if row["candidate"] is None else _beginning(row["candidate"])
+        )
         hit, true = "yes" if row["hit"] else "no", _beginning(row["text"] or "")
-        table.add_row(*map(plain, (f"{at:,}", true, said, hit, row["sample_index"], row["how"])))
+        table.add_row(
+            *map(plain, (f"{at:,}", true, said, hit, row["sample_index"], row["how"]))
+        )
     console.print(table)
 
 
@@ -479,12 +563,16 @@ def show_comparisons(table: pl.DataFrame, console: Console) -> None:
     console.print(_table(sets.iter_rows(named=True), "set", "set"))
     for row in sets.filter(pl.col("reason").is_not_null()).iter_rows(named=True):
         run, figure, about, *_ = _cells(row, "set")
-        console.print(plain(f"{figure}, {run}, {about}: {row['reason']}"), soft_wrap=True)
+        console.print(
+            plain(f"{figure}, {run}, {about}: {row['reason']}"), soft_wrap=True
+        )
     for level in ("document", "group"):
         rows = table.filter(level=level)
         if rows.is_empty():
             continue
-        shown = rows.sort("p_value", nulls_last=True, maintain_order=True).head(_MOST_DOCUMENTS)
+        shown = rows.sort("p_value", nulls_last=True, maintain_order=True).head(
+            _MOST_DOCUMENTS
+        )
         n_known = rows.filter(pl.col("adjusted_p") <= 0.05).height
         known = f"{n_known:,} of {rows.height:,} differences"
         console.print(f"{level}s: {known} have a q-value of at most 0.05")
@@ -500,8 +588,18 @@ def _table(rows: Iterable[dict[str, Any]], about: str, column: str) -> Table:
 def _cells(row: dict[str, Any], column: str) -> list[str]:
     about = row[column].replace("_", "-") if column == "set" else row[column]
     return [
-        *(row["run"], _FIGURES[row["statistic"]], about, figure(row["value"]), limits(row)),
-        *(_in_form(row["p_value"]), _in_form(row["adjusted_p"]), f"{row['n_targets']:,}"),
+        *(
+            row["run"],
+            _FIGURES[row["statistic"]],
+            about,
+            figure(row["value"]),
+            limits(row),
+        ),
+        *(
+            _in_form(row["p_value"]),
+            _in_form(row["adjusted_p"]),
+            f"{row['n_targets']:,}",
+        ),
     ]
 
 
@@ -512,7 +610,9 @@ _NAME_SHOWN = 24
 _LONGEST_NUMBER = 6  # digits; more are the beginning of a target_id
 _MOST_NAMES = 10_000  # names among which a near one is looked for
 _NAMED = 5  # of several in a message
-_WINDOW = re.compile(r"(?P<name>.+?)[\s,:]+window\s+(?P<number>[1-9][\d,]*)", re.IGNORECASE)
+_WINDOW = re.compile(
+    r"(?P<name>.+?)[\s,:]+window\s+(?P<number>[1-9][\d,]*)", re.IGNORECASE
+)
 
 
 def attack_of(run: Run) -> str:
@@ -526,7 +626,8 @@ def attack_of(run: Run) -> str:
 def strongest(run: Run, n: int) -> pl.DataFrame:
     """Rank the passages that were asked about: long verbatim runs, then scores, then identifiers.
 
-    The first ``n``, which is the order of their numbers in `passage_table` and `find_target`.
+    The first ``n``, which is the order of their numbers in `passage_table` and
+    `find_target`.
     """
     attack = attack_of(run)
     longest = pl.lit(None, pl.UInt32)
@@ -547,7 +648,10 @@ def strongest(run: Run, n: int) -> pl.DataFrame:
     wanted = pl.col("target_id").is_in(found["target_id"].implode())
     texts = run.scan("targets").filter(wanted).select("target_id", "target")
     return found.join(
-        texts.collect(engine="streaming"), on="target_id", how="left", maintain_order="left"
+        texts.collect(engine="streaming"),
+        on="target_id",
+        how="left",
+        maintain_order="left",
     )
 
 
@@ -555,10 +659,14 @@ def passage_table(run: Run, width: int) -> Table | str:
     found = strongest(run, SHOWN)
     if found.is_empty():
         return "No passage can be listed: no text has a score."
-    name = pl.coalesce("document_id", "group", pl.col("target_id").str.head(_NAME_SHOWN))
+    name = pl.coalesce(
+        "document_id", "group", pl.col("target_id").str.head(_NAME_SHOWN)
+    )
     columns: dict[str, list[object]] = {
         "": [str(number + 1) for number in range(found.height)],
-        "passage of": [cut(each, _NAME_SHOWN) for each in found.select(name).to_series()],
+        "passage of": [
+            cut(each, _NAME_SHOWN) for each in found.select(name).to_series()
+        ],
         "window": [f"{1 + index}" for index in found["window_index"]],
         "words": ["-" if n is None else f"{n:,}" for n in found["longest_words"]],
         "score": [figure(score) for score in found["score"]],
@@ -572,7 +680,9 @@ def passage_table(run: Run, width: int) -> Table | str:
     else:
         del columns["words"]
     right = ("", "window", "words", "score")
-    return fitted_table(columns, "text", width, right=right, title=title, title_justify="left")
+    return fitted_table(
+        columns, "text", width, right=right, title=title, title_justify="left"
+    )
 
 
 def find_target(run: Run, named: str) -> pl.DataFrame:
@@ -583,17 +693,29 @@ def find_target(run: Run, named: str) -> pl.DataFrame:
         if last.height == int(named):
             return _targets(run, pl.col("target_id") == last["target_id"][-1])
     match = _WINDOW.fullmatch(named.strip())
-    if (found := _of_document(run, match["name"] if match else named.strip())) is not None:
+    if (
+        found := _of_document(run, match["name"] if match else named.strip())
+    ) is not None:
         return _one_window(found, match and int(match["number"].replace(",", "")))
     begins = _targets(run, pl.col("target_id").str.starts_with(named.lower()), 2)
     if begins.height == 1:
         return begins
     if begins.height:
         both = " and ".join(begins["target_id"])
-        raise SettingsError(f"several target_ids begin with {named!r}: {both}; give more of it")
+        raise SettingsError(
+            f"several target_ids begin with {named!r}: {both}; give more of it"
+        )
     documents = run.scan("targets").select(pl.col("document_id").drop_nulls().unique())
-    names = documents.head(_MOST_NAMES).collect(engine="streaming").to_series().sort().to_list()
-    example = f"a document and window such as {f'{names[0]} window 1'!r}, " if names else ""
+    names = (
+        documents.head(_MOST_NAMES)
+        .collect(engine="streaming")
+        .to_series()
+        .sort()
+        .to_list()
+    )
+    example = (
+        f"a document and window such as {f'{names[0]} window 1'!r}, " if names else ""
+    )
     listed = f"a number of the list that `mia-batch show {run.folder}` prints"
     hint = f"name {listed}, {example}or the beginning of a target_id"
     if near := get_close_matches(match["name"] if match else named, names, n=3):
@@ -610,15 +732,25 @@ def _of_document(run: Run, name: str) -> pl.DataFrame | None:
     own = pl.col("document_id")
     lower, asked = own.str.to_lowercase(), name.lower()
     file = lower.str.replace(r"^.*/", "")
-    stem, asked_stem = file.str.replace(r"\.[^.]+$", ""), re.sub(r"\.[^./]+$", "", asked)
+    stem, asked_stem = (
+        file.str.replace(r"\.[^.]+$", ""),
+        re.sub(r"\.[^./]+$", "", asked),
+    )
     alike = (lower == asked) | (file == asked) | (stem == asked) | (lower == asked_stem)
     titled = pl.lit(value=False)
-    if "rollup" in run.manifest.made and "title" in (rollup := run.scan("rollup")).collect_schema():
+    if (
+        "rollup" in run.manifest.made
+        and "title" in (rollup := run.scan("rollup")).collect_schema()
+    ):
         title = pl.col("title").cast(pl.String).str.to_lowercase()
         keys = rollup.filter(title == asked, level="document").select("key").collect()
         titled = own.is_in(keys["key"].implode())
-    windows = run.scan("targets").filter(alike | titled).select("target_id", "document_id")
-    documents = windows.collect(engine="streaming")["document_id"].unique().sort().to_list()
+    windows = (
+        run.scan("targets").filter(alike | titled).select("target_id", "document_id")
+    )
+    documents = (
+        windows.collect(engine="streaming")["document_id"].unique().sort().to_list()
+    )
     exact = [each for each in documents if each == name] or documents
     if len(exact) > 1:
         raise SettingsError(f"{name!r} may be {_listed(exact)}; name one of them whole")
@@ -629,20 +761,29 @@ def _of_document(run: Run, name: str) -> pl.DataFrame | None:
 
 def _one_window(windows: pl.DataFrame, number: int | None) -> pl.DataFrame:
     """Take the window of a number, counted from 1 as people see it, or the only one."""
-    name, numbers = windows["document_id"][0], (windows["window_index"] + 1).sort().to_list()
+    name, numbers = (
+        windows["document_id"][0],
+        (windows["window_index"] + 1).sort().to_list(),
+    )
     found = windows if number is None else windows.filter(window_index=number - 1)
     if found.height == 1:
         return found
     if found.height:
         if number is not None:
             ids = _listed(found["target_id"].to_list())
-            raise SettingsError(f"{name!r} has several windows {number:,}; name a target_id: {ids}")
+            raise SettingsError(
+                f"{name!r} has several windows {number:,}; name a target_id: {ids}"
+            )
         such = f"{name} window {numbers[0]}"
-        raise SettingsError(f"{name!r} has {windows.height:,} windows; name one, such as {such!r}")
+        raise SettingsError(
+            f"{name!r} has {windows.height:,} windows; name one, such as {such!r}"
+        )
     near = sorted(numbers, key=lambda each: abs(each - (number or 0)))[:3]
     there = "it has window" if len(near) == 1 else "the nearest are windows"
     some = ", ".join(map(str, sorted(near)))
-    raise SettingsError(f"{name!r} has no window {number:,} in this run; {there} {some}")
+    raise SettingsError(
+        f"{name!r} has no window {number:,} in this run; {there} {some}"
+    )
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -10,7 +10,13 @@ from mia_batch.corpus.documents import (
     read_canaries,
     read_documents,
 )
-from mia_batch.corpus.files import SourceFile, base_of, digest_each, digest_of, find_files
+from mia_batch.corpus.files import (
+    SourceFile,
+    base_of,
+    digest_each,
+    digest_of,
+    find_files,
+)
 
 __all__ = [
     "CanarySet",

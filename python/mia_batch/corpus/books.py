@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from lxml.etree import _Element
 
 
-# What stands around and within a book and is not the book: found by sure marks, else left.
+# What stands around and within a book and is not the book: found by sure marks, else
+# left.
 
 _HEADER_CHARS = 50_000  # with the licence of the 1990s, which stood before the text
 _LICENCE_CHARS = 60_000
@@ -33,25 +34,32 @@ _LAST_CHARS = 300  # behind the line that ends a book, such as the names of auth
 _GAP_CHARS = 4_000  # of a licence without a word that tells it is one
 _FLAGS = re.IGNORECASE | re.MULTILINE
 
-_NAME = r"(?:Pro(?:[jy]e[ck]?to?|getto)[\s-]{1,4}Gutenberg|[古谷][騰腾登]堡[計计][劃划])"
+_NAME = (
+    r"(?:Pro(?:[jy]e[ck]?to?|getto)[\s-]{1,4}Gutenberg|[古谷][騰腾登]堡[計计][劃划])"
+)
 _EBOOK = r"e-?(?:text|book|boek|buch)"
 _LICENCE = re.compile(
     rf"{_NAME}(?:-tm\b|\s?\(tm\)|™|\s+Literary\s+Archive|\s+Licen[cst])"
-    rf"|Updated editions will replace the previous|Terms of Use and Redistributing\s+{_NAME}"
-    rf"|Plain Vanilla Electronic Texts|THE SMALL PRINT|full of FREE ebooks|e-book comes from the"
-    rf"|{_NAME}[^\n]{{0,30}}Etext, Details Above|book is at the top of this file|FIN DU FICHIER",
+    r"|Updated editions will replace the previous|Terms of Use and"
+    rf" Redistributing\s+{_NAME}"
+    rf"|Plain Vanilla Electronic Texts|THE SMALL PRINT|full of FREE ebooks|e-book comes"
+    rf" from the"
+    rf"|{_NAME}[^\n]{{0,30}}Etext, Details Above|book is at the top of this file|FIN DU"
+    r" FICHIER",
     re.IGNORECASE,
 )
 _MENTION = re.compile(rf"{_NAME}|{_LICENCE.pattern}", re.IGNORECASE)
 _TITLE = r"(?:(?:(?!\n[ \t]*\n).){0,400}?\*{3}[ \t]*$|[^\n]{0,400}?\*{3}|[^\n]*$)"
 _START = (
-    r"START OF (?:(?:THE|THIS) )?(?:COPYRIGHTED )?|Beginning of this |INIZIO DI |INICIO DE "
+    r"START OF (?:(?:THE|THIS) )?(?:COPYRIGHTED )?|Beginning of this |INIZIO DI"
+    r" |INICIO DE "
     r"|D[EÉ]BUT D[EU] |ANFANG (?:DES|DIESES) "
 )
 _STARTS = re.compile(
     rf"(?P<sure>^[ \t]*\*{{3}}[ \t]*(?:{_START}){_NAME}{_TITLE}"
     r"|^[^\w\n]{0,9}END[ *]*(?:OF[ *]*)?THE SMALL PRINT\b[^\n]*$"
-    r"|^[^\n]*Strictly for personal use, do not use this file for commercial purposes[^\n]*$)"
+    r"|^[^\n]*Strictly for personal use, do not use this file for commercial"
+    r" purposes[^\n]*$)"
     rf"|\*{{3}}[ \t]*(?:{_START}){_NAME}{_TITLE}"
     rf"|^[ \t]*(?:{_START}){_NAME}{_TITLE}"
     r"|^[^\n]*utilisation\.?commerciale@bnf\.fr[^\n]*$"
@@ -66,16 +74,21 @@ _OPENING = re.compile(
 )
 _FRONT = re.compile(  # the last part is a field, such as "Release Date: "
     rf"{_OPENING.pattern}|{_LICENCE.pattern}|gutenberg\.(?:org|net|ca)\b|pgdp|fadedpage"
-    rf"|for the use of anyone|voor kosteloos gebruik|{_NAME} Australia|{_EBOOK} (?:#|No\.)"
-    r"|copyright laws|made available at no cost|information in this header|on your own disk"
+    rf"|for the use of anyone|voor kosteloos gebruik|{_NAME} Australia|{_EBOOK}"
+    r" (?:#|No\.)"
+    r"|copyright laws|made available at no cost|information in this header|on your own"
+    r" disk"
     r"|public domain|Readable By Both Humans|Hundreds of Volunteers|DO NOT DOWNLOAD"
     r"|\A[\W_]*[^\W\d_][\w ]{2,40}[\W_]{0,3}:",
     re.IGNORECASE,
 )
-_END_WORDS = "End|Ende|Fin|Fine|Fim|Final|Einde|Slut|Slutt|Loppu|Koniec|Konec|Vége|Конец|Τέλος"
+_END_WORDS = (
+    "End|Ende|Fin|Fine|Fim|Final|Einde|Slut|Slutt|Loppu|Koniec|Konec|Vége|Конец|Τέλος"
+)
 _PART_OF_LINES = rf"(?:(?!\b(?:{_END_WORDS})\b|\*{{3}}|\n[ \t]*\n)[\s\S]){{0,120}}?"
 _LAST_LINE = re.compile(
-    rf"^(?P<sure>[ \t]*\*{{3}})?[^\w\n]{{0,20}}(?-i:(?![a-zà-ÿ]))(?:The )?(?:{_END_WORDS})\b"
+    r"^(?P<sure>[ \t]*\*{3})?[^\w\n]{0,20}(?-i:(?![a-zà-ÿ]))(?:The"
+    rf" )?(?:{_END_WORDS})\b"
     rf"{_PART_OF_LINES}{_NAME}[^\n]*",
     _FLAGS,
 )
@@ -84,37 +97,51 @@ _ENDS = re.compile(
     rf"|^[^\w\n]{{0,20}}{_NAME}[^\n]{{0,150}}(?:loppu|結束|结束|終|完)\W{{0,20}}$"
     rf"|(?:\bEnd of (?:th(?:e|is) )?{_NAME}[^\n]{{0,300}}?)?"
     rf"\*{{3}}\s{{0,2}}END OF[^\n]{{1,30}}?{_NAME}"
-    r"|(?P<phrase>^[^\w\n]{0,20}(?:Updated editions will replace the previous|START:? FULL LICENSE"
-    r"|START[ *]*THE SMALL PRINT|More information about this book is at the top of this file"
-    r"|(?:This|Dit) (?:file|bestand) (?:should be named|moet) |This site is full of FREE ebooks"
-    rf"|THE FULL {_NAME}|Section 1\. {{1,3}}General Terms of Use|End(?: of this|e dieses) {_EBOOK}"
+    r"|(?P<phrase>^[^\w\n]{0,20}(?:Updated editions will replace the previous|START:?"
+    r" FULL LICENSE"
+    r"|START[ *]*THE SMALL PRINT|More information about this book is at the top of this"
+    r" file"
+    r"|(?:This|Dit) (?:file|bestand) (?:should be named|moet) |This site is full of"
+    r" FREE ebooks"
+    rf"|THE FULL {_NAME}|Section 1\. {{1,3}}General Terms of Use|End(?: of this|e"
+    rf" dieses) {_EBOOK}"
     rf"|This is a COPYRIGHTED {_NAME}|About this digital edition\s{{1,9}}This e-book"
     r"|FIN DU FICHIER))"
-    r"|^[^\w\n]{0,9}(?:\d{4}[^\n.]{0,40})?(?:https?://)?(?:www\.)?(?:Projekt Gutenberg-DE"
-    r"|gutenberg\.spiegel\.de|projekt-gutenberg\.org|Project Gutenberg (?:of )?Australia"
+    r"|^[^\w\n]{0,9}(?:\d{4}[^\n.]{0,40})?(?:https?://)?(?:www\.)?(?:Projekt"
+    r" Gutenberg-DE"
+    r"|gutenberg\.spiegel\.de|projekt-gutenberg\.org|Project Gutenberg (?:of"
+    r" )?Australia"
     r"|gutenberg\.net\.au|feedbooks\.com\s{1,9}Food for the mind)\W{0,40}\Z"
     r"|^\[(?:The )?End of [^\[\]]{1,300}\bby [^\[\]]{1,100}\]\s{0,99}\Z",
     _FLAGS,
 )
 _BY = r"(?:by|from|par|von|door|por|da)\b"
 _CREDITS = re.compile(
-    r"\A[\[(*\s]{0,9}(?:(?:html version|edition|e-?text|e-?book|th(?:is|e) (?:project gutenberg )?"
+    r"\A[\[(*\s]{0,9}(?:(?:html version|edition|e-?text|e-?book|th(?:is|e) (?:project"
+    r" gutenberg )?"
     rf"(?:{_EBOOK}|file|edition) was (?:first )?)?\s?"
     r"(?:produced|prepared|transcribed|scanned|digiti[sz]ed|typed|proofed|proofread|posted|created"
     r"|updated|produit|créé|erstellt|produziert|geproduceerd|produzido|producido|prodotto)"
     rf"(?: (?:and|&|on|in) [^\n]{{1,40}}?)? {_BY}"
-    r"|credits?:|note: project gutenberg (?:also )?has|images of the original pages are available"
+    r"|credits?:|note: project gutenberg (?:also )?has|images of the original pages are"
+    r" available"
     rf"|this (?:{_EBOOK}|file) was (?:first )?(?:produced|posted|made))",
     re.IGNORECASE,
 )
-_PARAGRAPH = re.compile(r"(?:(?![ \t]*\n)[^\n]{1,600}(?:\n|\Z)){1,60}")  # no book in one line
+_PARAGRAPH = re.compile(
+    r"(?:(?![ \t]*\n)[^\n]{1,600}(?:\n|\Z)){1,60}"
+)  # no book in one line
 _NOTE = r"transcriber(?:['\u2019]s|s['\u2019]?)? notes?"
 _FIRST_NOTE = re.compile(rf"\[\s*{_NOTE}\b[^\[\]]{{0,{_NOTE_CHARS}}}\]", re.IGNORECASE)
-_LAST_NOTE = re.compile(rf"^[ \t]*(?:{_NOTE}[:.]?[ \t]*$|\[\s*{_NOTE}\b[^\[\]]*\]\s*\Z)", _FLAGS)
+_LAST_NOTE = re.compile(
+    rf"^[ \t]*(?:{_NOTE}[:.]?[ \t]*$|\[\s*{_NOTE}\b[^\[\]]*\]\s*\Z)", _FLAGS
+)
 _FIELD = r"^(?:{}):[ \t]*(\S.*(?:\n[ \t]+\S.*)*)"
 _BLANK = re.compile(r"\s*")
 _SURE_FRONT = re.compile(
-    r"for the use of anyone|release date|copyright laws|at no cost|voor kosteloos gebruik", _FLAGS
+    r"for the use of anyone|release date|copyright laws|at no cost|voor kosteloos"
+    r" gebruik",
+    _FLAGS,
 )
 
 _LETTER = "A-Za-z\u00c0-\u052f"  # Latin, Greek and Cyrillic join no letters
@@ -124,16 +151,20 @@ _SOFT_HYPHEN = (
     "|\u200b(?<![\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]\u200b)"  # it parts words of Thai or Khmer
     f"|[\u200c\u200d](?<=[{_LETTER}][\u200c\u200d])(?=[{_LETTER}])"
 )
-_WORLD_LIBRARY = r"<<THIS ELECTRONIC VERSION OF[^<>]{0,2000}>>"  # within Shakespeare's works
+_WORLD_LIBRARY = (  # within Shakespeare's works
+    r"<<THIS ELECTRONIC VERSION OF[^<>]{0,2000}>>"
+)
 _PAGE = r"\[(?:Pg|Page)[ \xa0]?(?:\d{1,4}|[ivxlc]{1,8})\]"
 _BRACED = re.compile(r"\{(\d{1,4})\}")
 _ALONE_OR_WITHIN = (
-    r"^[ \t]{{0,80}}(?:{0})[ \t]{{0,80}}\r?\n(?:[ \t]{{0,80}}\r?\n)?|[ \t]?(?:{0})(?=\s|\Z)|(?:{0})"
+    r"^[ \t]{{0,80}}(?:{0})[ \t]{{0,80}}\r?\n(?:[ \t]{{0,80}}\r?\n)?|["
+    r" \t]?(?:{0})(?=\s|\Z)|(?:{0})"
 )
 _FOOTNOTE = re.compile(r"\[Footnote (\w{1,4}):")
 
-# Files of Aozora Bunko: a title page, a legend of signs between rules, the text with readings of
-# its characters and notes for whoever sets it, and the printed book that it was taken from.
+# Files of Aozora Bunko: a title page, a legend of signs between rules, the text with
+# readings of its characters and notes for whoever sets it, and the printed book that it
+# was taken from.
 _AOZORA_RULE = r"-{20,200}[ \t\r]*\n"
 _AOZORA_HEADER = re.compile(
     rf"\A\ufeff?(?P<title>[^\n]{{1,200}})\n(?P<author>[^\n]{{0,200}})\n(?:[^\n]{{0,200}}\n){{0,8}}?"
@@ -148,7 +179,8 @@ _AOZORA_MARKS = (
 _MOST_MARKS = 5_000
 
 _CONTENTS = re.compile(
-    r"^[ \t_]*(?:(?:the |table of )?contents|table des mati[èe]res|inhalt(?:sverzeichnis)?"
+    r"^[ \t_]*(?:(?:the |table of )?contents|table des"
+    r" mati[èe]res|inhalt(?:sverzeichnis)?"
     r"|[íi]ndice|sommaire)[.:]?[ \t\r_]*$",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -176,11 +208,13 @@ class Cut(NamedTuple):
 
 def find_cut(text: str) -> Cut:
     """Find the book in a text."""
-    # Cut are Project Gutenberg's header, small print and licence, and those of its sisters, the
-    # names of those who produced the file behind a header, a transcriber's note at either end, and
-    # a table of contents whose lines come again as headings. A text without such marks is the book
-    # from its first character to its last.
-    view = text.replace("\r\n", " \n").replace("\r", "\n").replace("\f", "\n")  # as long as before
+    # Cut are Project Gutenberg's header, small print and licence, and those of its
+    # sisters, the names of those who produced the file behind a header, a transcriber's
+    # note at either end, and a table of contents whose lines come again as headings. A
+    # text without such marks is the book from its first character to its last.
+    view = (
+        text.replace("\r\n", " \n").replace("\r", "\n").replace("\f", "\n")
+    )  # as long as before
     if aozora := _AOZORA_HEADER.match(view):
         return _aozora_cut(view, aozora)
     header = _header(view)
@@ -213,8 +247,14 @@ def tidy(text: str) -> tuple[str, Counter[str]]:
     """Leave out what stands within a text and is not of it; return how much of each kind."""
     numbers = [int(found[1]) for found in islice(_BRACED.finditer(text), _MOST_MARKS)]
     n_next = sum(after == before + 1 for before, after in pairwise(numbers))
-    page = rf"{_PAGE}|{_BRACED.pattern}" if n_next > max(3, 0.9 * len(numbers) - 1) else _PAGE
-    labels = "|".join({found[1] for found in islice(_FOOTNOTE.finditer(text), _MOST_MARKS)})
+    page = (
+        rf"{_PAGE}|{_BRACED.pattern}"
+        if n_next > max(3, 0.9 * len(numbers) - 1)
+        else _PAGE
+    )
+    labels = "|".join(
+        {found[1] for found in islice(_FOOTNOTE.finditer(text), _MOST_MARKS)}
+    )
     marks = [("licences", _WORLD_LIBRARY)]
     if _AOZORA_HEADER.match(text.replace("\r\n", " \n")):
         marks += _AOZORA_MARKS
@@ -223,7 +263,9 @@ def tidy(text: str) -> tuple[str, Counter[str]]:
     if re.search(page, text):
         marks.append(("page_numbers", _ALONE_OR_WITHIN.format(page)))
     if labels:
-        marks.append(("note_marks", rf"[ \t]?\[(?:{labels})\](?=\s)|\[(?:{labels})\](?!\w)"))
+        marks.append(
+            ("note_marks", rf"[ \t]?\[(?:{labels})\](?=\s)|\[(?:{labels})\](?!\w)")
+        )
     left_out = Counter[str]()
     for kind, mark in marks:
         tidied, n_marks = re.subn(mark, "", text, flags=re.MULTILINE)
@@ -251,13 +293,17 @@ def _end(view: str, start: int) -> int:
     end = len(view)
     marks = [*_ENDS.finditer(view, max(start, end - _LICENCE_CHARS))]
     begin = marks[0].start() if marks else end
-    mentions, licences = (_starts(pattern, view, begin) for pattern in (_MENTION, _LICENCE))
+    mentions, licences = (
+        _starts(pattern, view, begin) for pattern in (_MENTION, _LICENCE)
+    )
     for mark in reversed(marks):
         is_near = not view[mark.end() + _LAST_CHARS : end].strip()
         words = mentions if mark["sure"] else licences
         n_before = bisect_left(words, mark.start())
         places = [mark.end(), *words[n_before : bisect_left(words, end)], end]
-        is_licence = len(places) > 2 and all(b - a < _GAP_CHARS for a, b in pairwise(places))
+        is_licence = len(places) > 2 and all(
+            b - a < _GAP_CHARS for a, b in pairwise(places)
+        )
         is_last = is_near and not (mark["phrase"] and end == len(view))
         if is_last or is_licence or (mark["sure"] and end == len(view)):
             end = mark.start()
@@ -271,8 +317,9 @@ def _starts(words: re.Pattern[str], view: str, begin: int) -> list[int]:
 
 def _contents_end(text: str, start: int, end: int) -> int | None:
     """Return where the table of contents ends that stands behind a title page; None without."""
-    # It is one if its first entry comes again as a line or two, and of the lines between at least
-    # three, and nine in ten, come again after that. Letters and digits count.
+    # It is one if its first entry comes again as a line or two, and of the lines
+    # between at least three, and nine in ten, come again after that. Letters and digits
+    # count.
     heading = _CONTENTS.search(text, start, min(end, start + _CHARS_BEFORE))
     if heading is None or len(text[start : heading.start()].split()) > _WORDS_BEFORE:
         return None
@@ -286,8 +333,12 @@ def _contents_end(text: str, start: int, end: int) -> int | None:
     if first is None:
         return None
     body = lines[first:]
-    headings = {line for line, _ in body} | {f"{a} {b}" for (a, _), (b, _) in pairwise(body)}
-    entries = [place for place, (line, _) in enumerate(lines[:first]) if line in headings]
+    headings = {line for line, _ in body} | {
+        f"{a} {b}" for (a, _), (b, _) in pairwise(body)
+    }
+    entries = [
+        place for place, (line, _) in enumerate(lines[:first]) if line in headings
+    ]
     n_lines = entries[-1] + 1 if entries else 0
     if len(entries) < max(_LEAST_ENTRIES, _LEAST_SHARE * n_lines):
         return None
@@ -328,7 +379,14 @@ MOST_CHARS = 32 << 20
 """Longer texts are refused, so that memory is bounded; the longest dictionaries have 28 million."""
 
 LEFT_OUT = (
-    *("soft_hyphens", "ruby_readings", "note_marks", "page_numbers", "licences", "missing_pages"),
+    *(
+        "soft_hyphens",
+        "ruby_readings",
+        "note_marks",
+        "page_numbers",
+        "licences",
+        "missing_pages",
+    ),
 )
 """Columns that count what stands within a book and is no text of it."""
 
@@ -343,7 +401,12 @@ _TEXT_CODECS = re.compile(
     r"ascii|big5|cp\d|euc_|gb|hz|iso|johab|koi8|kz1048|mac|ptcp|shift_jis|tis-620|utf-(?:8|16|32)"
 )
 _ZEROS = ("utf-16", "utf-32")  # any text of them has some
-_READ_AS = {"gb2312": "gb18030", "gbk": "gb18030", "euc_kr": "cp949", "shift_jis": "cp932"}
+_READ_AS = {
+    "gb2312": "gb18030",
+    "gbk": "gb18030",
+    "euc_kr": "cp949",
+    "shift_jis": "cp932",
+}
 _READ_AS |= {"iso8859-1": "cp1252", "iso8859-9": "cp1254", "iso8859-11": "cp874"}
 """As browsers do: texts that name these encodings are often in the larger ones."""
 
@@ -355,8 +418,12 @@ class Book(NamedTuple):
     title: str | None = None
     author: str | None = None
     isbn: str | None = None
-    left_out: Mapping[str, int] = MappingProxyType({})  # how many of each kind; "characters" of all
-    chapters: Sequence[tuple[int, str]] = ()  # where each begins, and its heading, as listed
+    left_out: Mapping[str, int] = MappingProxyType(
+        {}
+    )  # how many of each kind; "characters" of all
+    chapters: Sequence[
+        tuple[int, str]
+    ] = ()  # where each begins, and its heading, as listed
 
 
 class BookError(Exception):
@@ -380,12 +447,18 @@ def codec(name: str) -> str | None:
     return found if _TEXT_CODECS.match(found) else None
 
 
-def decode(content: bytes, *, declared: str | None = None, given: str | None = None) -> str:
+def decode(
+    content: bytes, *, declared: str | None = None, given: str | None = None
+) -> str:
     """Decode by the byte-order mark, as UTF-8, as the content declares, or as the user says."""
-    # UTF-8 comes before what is declared: hardly a text of another encoding is valid UTF-8, but
-    # many were saved as UTF-8 and declare what they were before.
+    # UTF-8 comes before what is declared: hardly a text of another encoding is valid
+    # UTF-8, but many were saved as UTF-8 and declare what they were before.
     marked = declared_encoding(content[:4])
-    labels = [marked.removesuffix("-sig").upper()] if marked else [*filter(None, (declared, given))]
+    labels = (
+        [marked.removesuffix("-sig").upper()]
+        if marked
+        else [*filter(None, (declared, given))]
+    )
     content = content.removeprefix(codecs.BOM_UTF8)
     tried = list[tuple[str, str]]()
     for label in labels:
@@ -410,7 +483,9 @@ def decode(content: bytes, *, declared: str | None = None, given: str | None = N
 
 # HTML and XHTML to text, without layout, network, or a tree, so that memory is bounded.
 
-MOST_PAGE_BYTES = 10 << 20  # a page may cost forty times its size in memory: attributes do
+MOST_PAGE_BYTES = (
+    10 << 20
+)  # a page may cost forty times its size in memory: attributes do
 
 _MOST_DEEP = 512  # as in browsers
 _MOST_ELEMENTS = 1_000_000  # of a book; each takes some microseconds
@@ -421,10 +496,14 @@ _TYPES = ("epub:type", "type", "role")
 
 _DECLARED = re.compile(rb"""(?:encoding|charset)\s*=\s*["']?\s*([\w.:-]+)""")
 _DECLARED_WITHIN = 4096
-_DOCTYPE = re.compile(rb"<!DOCTYPE[^>\[]*\[.*?\]\s*>", re.DOTALL | re.IGNORECASE)  # with entities
+_DOCTYPE = re.compile(
+    rb"<!DOCTYPE[^>\[]*\[.*?\]\s*>", re.DOTALL | re.IGNORECASE
+)  # with entities
 _LITERAL = re.compile(rb"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
 _TAG = re.compile(rb"""<[a-z](?:[^"'<>]++|"[^"]*+"|'[^']*+')*+""", re.IGNORECASE)
-_EMPTY = re.compile(rb"<((?!(?:br|hr|img|meta|link|wbr|input|col)\b)[\w:-]++)([^<>]*)/>")
+_EMPTY = re.compile(
+    rb"<((?!(?:br|hr|img|meta|link|wbr|input|col)\b)[\w:-]++)([^<>]*)/>"
+)
 _AUTHORS = ("author", "dc.creator", "dcterms.creator")
 _SPACES = re.compile(r"\s+")
 
@@ -463,7 +542,11 @@ _CALLED = re.compile(  # by type, role, class or id
     r"|((?:doc-)?(?:noteref|backlink)|fn(?:anchor|ref)|(?:foot|end)note-?ref|_idfootnotelink)"
     r"|(pg-boilerplate|pg-?(?:header|footer)|pg-\w+-(?:header|separator)))(?!\S)"
 )
-_MARKUP_MARKS = (("page_numbers", _PAGE_NUMBER), ("note_marks", _NOTE_MARK), ("licences", _ANY))
+_MARKUP_MARKS = (
+    ("page_numbers", _PAGE_NUMBER),
+    ("note_marks", _NOTE_MARK),
+    ("licences", _ANY),
+)
 
 
 class Pages:
@@ -491,22 +574,32 @@ class Pages:
             raise BookError(f"is longer than {MOST_PAGE_BYTES >> 20} MiB; split it")
         found = _DECLARED.search(content[:_DECLARED_WITHIN])
         declared = found[1].decode().lower() if found else None
-        declared = "cp1252" if declared in ("ascii", "us-ascii") else declared  # as browsers do
+        declared = (
+            "cp1252" if declared in ("ascii", "us-ascii") else declared
+        )  # as browsers do
         source = decode(content, declared=declared, given=encoding).lstrip().encode()
         head = source[:_DECLARED_WITHIN]
         if b"<?xml" in head or b"xmlns=" in head:
-            if doctype := _DOCTYPE.match(source, max(0, head.lower().find(b"<!doctype"))):
+            if doctype := _DOCTYPE.match(
+                source, max(0, head.lower().find(b"<!doctype"))
+            ):
                 source = source[: doctype.start()] + source[doctype.end() :]
-            last = source.rfind(b"]]>") + 3  # behind it, a search for an end would not end
+            last = (
+                source.rfind(b"]]>") + 3
+            )  # behind it, a search for an end would not end
             plain = _LITERAL.sub(
-                lambda literal: literal[1].replace(b"&", b"&amp;").replace(b"<", b"&lt;"),
+                lambda literal: (
+                    literal[1].replace(b"&", b"&amp;").replace(b"<", b"&lt;")
+                ),
                 source[:last],
             )
             source = _EMPTY.sub(rb"<\1\2></\1>", plain + source[last:])
         _check_tags(source)
         options = {"encoding": "utf-8", "no_network": True, "huge_tree": True}
         parser = etree.HTMLParser(target=self, **options)
-        for start in range(0, len(source) + 1, _PIECE):  # an error shows at the end of a piece
+        for start in range(
+            0, len(source) + 1, _PIECE
+        ):  # an error shows at the end of a piece
             parser.feed(source[start : start + _PIECE])
         parser.close()
 
@@ -522,14 +615,21 @@ class Pages:
         tag, layout = _tag(name)
         self._n_elements += 1
         if len(self._open) == _MOST_DEEP or self._n_elements > _MOST_ELEMENTS:
-            what = f"more than {_MOST_ELEMENTS:,} elements, with earlier pages; split the book"
+            what = (
+                f"more than {_MOST_ELEMENTS:,} elements, with earlier pages; split the"
+                " book"
+            )
             if len(self._open) == _MOST_DEEP:
                 what = f"elements nested more than {_MOST_DEEP} deep; simplify it"
             raise BookError(f"has {what}")
         if headings := self.named.get(attributes.get("id", "")):
             self.chapters += [(self.length, heading) for heading in headings]
         self._is_title = tag == "title" and not self.title
-        if tag == "meta" and not self.author and attributes.get("name", "").lower() in _AUTHORS:
+        if (
+            tag == "meta"
+            and not self.author
+            and attributes.get("name", "").lower() in _AUTHORS
+        ):
             self.author = " ".join(attributes.get("content", "").split())
         mark = None if self._is_left_out else _mark(tag, layout, attributes)
         place = (self.length, self._apart, self._n_links, self._n_sups)
@@ -610,7 +710,9 @@ class Pages:
         self._apart = 0
         self.length += len(text)
         if self.length > MOST_CHARS:
-            raise BookError(f"holds more than {MOST_CHARS:,} characters; split the book")
+            raise BookError(
+                f"holds more than {MOST_CHARS:,} characters; split the book"
+            )
         self._text.write(text)
 
     def cut(self, length: int) -> None:
@@ -622,7 +724,9 @@ def read_html(content: bytes, encoding: str | None = None) -> Book:
     pages = Pages()
     pages.add(content, encoding)
     title = " ".join(pages.title.split())
-    return Book(pages.text, title or None, pages.author or None, left_out=pages.left_out)
+    return Book(
+        pages.text, title or None, pages.author or None, left_out=pages.left_out
+    )
 
 
 def _check_tags(source: bytes) -> None:
@@ -658,15 +762,21 @@ def _mark(
         types = " ".join(attributes.get(name, "") for name in _TYPES).lower()
         if _LICENCE_TYPE.search(types):
             return "licences", _ANY
-        names = f"{types} {attributes.get('class', '')} {attributes.get('id', '')}".lower()
+        names = (
+            f"{types} {attributes.get('class', '')} {attributes.get('id', '')}".lower()
+        )
         if called := _CALLED.search(names):
-            is_style = called[0] == "pagebreak" and called[0] not in types  # headings have it
+            is_style = (
+                called[0] == "pagebreak" and called[0] not in types
+            )  # headings have it
             if not (is_style and layout):
                 return _MARKUP_MARKS[(called.lastindex or 0) - 1]
     if tag == "sup":
         return "note_marks", _NOTHING  # unless it holds a link
     if tag == "a" and "#" in attributes.get("href", ""):
-        return "note_marks", _NOTE_MARK if _TO_NOTE.search(attributes["href"]) else _SURE_MARK
+        return "note_marks", (
+            _NOTE_MARK if _TO_NOTE.search(attributes["href"]) else _SURE_MARK
+        )
     return None
 
 
@@ -681,11 +791,17 @@ _ENCRYPTION = "META-INF/encryption.xml"
 _HIDDEN_FONTS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
 _UNREADABLE = "cannot be read as EPUB"
 _BROKEN = (BadZipFile, EOFError, RuntimeError, ValueError, struct.error, zlib.error)
-_BARE_AMPERSAND = re.compile(rb"&(?!(?:amp|lt|gt|quot|apos|#\d{1,7}|#x[0-9a-fA-F]{1,6});)")
+_BARE_AMPERSAND = re.compile(
+    rb"&(?!(?:amp|lt|gt|quot|apos|#\d{1,7}|#x[0-9a-fA-F]{1,6});)"
+)
 _EPUB_PAGE = re.compile(r"html|x-oeb1-document|x-dtbook")
 _NO_PAGE = re.compile(r"(?:audio|font|image|video)/|css|font|javascript|ncx|pdf|smil")
-_OTHER_FILE = re.compile(r"\.(?:css|gif|jpe?g|js|mp[34]|ncx|otf|pdf|png|svg|ttf|webp|woff2?)$")
-_ISBN = re.compile(r"(?:urn:)?(?:isbn(?:-1[03])?[:\s]*)?([\d][\d\s-]{8,15}[\dx])", re.IGNORECASE)
+_OTHER_FILE = re.compile(
+    r"\.(?:css|gif|jpe?g|js|mp[34]|ncx|otf|pdf|png|svg|ttf|webp|woff2?)$"
+)
+_ISBN = re.compile(
+    r"(?:urn:)?(?:isbn(?:-1[03])?[:\s]*)?([\d][\d\s-]{8,15}[\dx])", re.IGNORECASE
+)
 
 
 def read_epub(file: IO[bytes], encoding: str | None = None) -> Book:
@@ -699,7 +815,7 @@ def read_epub(file: IO[bytes], encoding: str | None = None) -> Book:
         raise BookError(f"{_UNREADABLE} ({reason}); restore the file") from error
 
 
-def _sparing(file: IO[bytes]) -> Any:  # noqa: ANN401 - what ZipFile needs of a file
+def _sparing(file: IO[bytes]) -> Any:
     """Refuse an archive whose list of contents is too long, before it is parsed."""
 
     def read(size: int = -1) -> bytes:
@@ -707,7 +823,9 @@ def _sparing(file: IO[bytes]) -> Any:  # noqa: ANN401 - what ZipFile needs of a 
             raise BadZipFile("its list of contents is too long")
         return file.read(size)
 
-    return SimpleNamespace(read=read, seek=file.seek, tell=file.tell, seekable=file.seekable)
+    return SimpleNamespace(
+        read=read, seek=file.seek, tell=file.tell, seekable=file.seekable
+    )
 
 
 class _Epub:
@@ -722,28 +840,42 @@ class _Epub:
 
     def read(self, encoding: str | None) -> Book:
         if _ENCRYPTION in self._names:
-            data = self._xml(_ENCRYPTION).iterfind(".//{*}EncryptedData/{*}EncryptionMethod")
+            data = self._xml(_ENCRYPTION).iterfind(
+                ".//{*}EncryptedData/{*}EncryptionMethod"
+            )
             if any(each.get("Algorithm") not in _HIDDEN_FONTS for each in data):
-                raise BookError("is encrypted (its rights are managed); give a copy that is not")
-        roots = (each.get("full-path") for each in self._xml(_CONTAINER).iter("{*}rootfile"))
+                raise BookError(
+                    "is encrypted (its rights are managed); give a copy that is not"
+                )
+        roots = (
+            each.get("full-path") for each in self._xml(_CONTAINER).iter("{*}rootfile")
+        )
         path = next(filter(None, roots), "").lstrip("/")
         if not path:
-            raise BookError(f"{_UNREADABLE}: {_CONTAINER} names no package; restore the file")
+            raise BookError(
+                f"{_UNREADABLE}: {_CONTAINER} names no package; restore the file"
+            )
         package = self._xml(path)
         pages = self._pages(package, path, encoding)
         return Book(
             text=pages.text,
             title=next(_values(package, "title"), None),
             author="; ".join(_values(package, "creator")) or None,
-            isbn=next(filter(None, map(find_isbn, _values(package, "identifier"))), None),
+            isbn=next(
+                filter(None, map(find_isbn, _values(package, "identifier"))), None
+            ),
             left_out=pages.left_out,
             chapters=sorted(pages.chapters),
         )
 
     def _pages(self, package: _Element, path: str, encoding: str | None) -> Pages:
         """Read the pages in the order of the spine, each once; count those that are not there."""
-        items = {item.get("id"): item for item in package.iterfind("./{*}manifest/{*}item")}
-        spine = (each.get("idref") for each in package.iterfind("./{*}spine/{*}itemref"))
+        items = {
+            item.get("id"): item for item in package.iterfind("./{*}manifest/{*}item")
+        }
+        spine = (
+            each.get("idref") for each in package.iterfind("./{*}spine/{*}itemref")
+        )
         pages, done, listed = Pages(), set[str](), self._listed(items.values(), path)
         for identifier in dict.fromkeys(spine):
             item = items.get(identifier, {})
@@ -751,7 +883,8 @@ class _Epub:
             if name is None:
                 pages.left_out["missing_pages"] += 1
                 continue
-            # What is to be read in order is a page, unless its type or name says another thing.
+            # What is to be read in order is a page, unless its type or name says
+            # another thing.
             media = item.get("media-type", "").lower()
             is_other = _NO_PAGE.search(media) or _OTHER_FILE.search(name.lower())
             if name in done or (is_other and not _EPUB_PAGE.search(media)):
@@ -763,25 +896,37 @@ class _Epub:
                 pages.add(self._content(name), encoding)
             except BookError as error:
                 what, _, way_out = str(error).rpartition("; ")
-                said = f"{what} in {name!r}" if error.line else f"has a page {name!r} that {what}"
+                said = (
+                    f"{what} in {name!r}"
+                    if error.line
+                    else f"has a page {name!r} that {what}"
+                )
                 raise BookError(f"{said}; {way_out}", error.line) from error
             is_contents = "nav" in item.get("properties", "").split()
             if is_contents and pages.length < start + _HEADING_CHARS:
                 pages.cut(start)
                 pages.chapters = [each for each in pages.chapters if each[0] < start]
         if not done:
-            raise BookError("has no page that can be read; give a copy with all its files")
+            raise BookError(
+                "has no page that can be read; give a copy with all its files"
+            )
         return pages
 
     def _place(self, base: str, href: str) -> tuple[str | None, str]:
         """Find the file that a link in another leads to, and the name of the place in it."""
         file, _, place = href.partition("#")
-        path = posixpath.normpath(posixpath.join(posixpath.dirname(base), unquote(file)))
+        path = posixpath.normpath(
+            posixpath.join(posixpath.dirname(base), unquote(file))
+        )
         path = path.lstrip("/")
-        path_in_archive = path if path in self._names else self._paths.get(path.casefold())
+        path_in_archive = (
+            path if path in self._names else self._paths.get(path.casefold())
+        )
         return path_in_archive if file else None, place
 
-    def _listed(self, items: Iterable[_Element], base: str) -> dict[str, dict[str, list[str]]]:
+    def _listed(
+        self, items: Iterable[_Element], base: str
+    ) -> dict[str, dict[str, list[str]]]:
         """Read the table of contents, if it can be: of each page, headings by place in it."""
         found: dict[str, dict[str, list[str]]] = {}
         listed = [*items]
@@ -789,7 +934,9 @@ class _Epub:
         tables = [*navs, *(item for item in listed if item.get("media-type") == _NCX)]
         for name, _ in (self._place(base, item.get("href", "")) for item in tables):
             with suppress(BookError):
-                for href, heading in islice(_entries(self._xml(name or "")), _MOST_CHAPTERS):
+                for href, heading in islice(
+                    _entries(self._xml(name or "")), _MOST_CHAPTERS
+                ):
                     file, place = self._place(name or "", href)
                     if file and heading:
                         found.setdefault(file, {}).setdefault(place, []).append(heading)
@@ -802,10 +949,14 @@ class _Epub:
         from lxml import etree
 
         content = self._content(name).lstrip()
-        n_parts = max(content.count(b"<"), content.count(b"&"), content.count(b"=") // 4)
+        n_parts = max(
+            content.count(b"<"), content.count(b"&"), content.count(b"=") // 4
+        )
         if len(content) > MOST_PAGE_BYTES or n_parts > _MOST_LISTED:
             raise BookError(f"lists more than {_MOST_LISTED:,} parts; split the book")
-        parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False)
+        parser = etree.XMLParser(
+            resolve_entities=False, no_network=True, load_dtd=False
+        )
         try:
             if b"<!ENTITY" not in content:
                 content = _BARE_AMPERSAND.sub(b"&amp;", content)  # in titles, mostly
@@ -817,13 +968,19 @@ class _Epub:
     def _content(self, name: str) -> bytes:
         """Unpack a file of the archive; what it holds beyond its stated size is not unpacked."""
         if name not in self._names:
-            raise BookError(f"{_UNREADABLE}: there is no {name!r} in it; restore the file")
+            raise BookError(
+                f"{_UNREADABLE}: there is no {name!r} in it; restore the file"
+            )
         info = self._archive.getinfo(self._names[name])
         self._left -= info.file_size
         if self._left < 0:
-            raise BookError(f"unpacks to more than {_MOST_BYTES >> 20} MiB of text; split the book")
+            raise BookError(
+                f"unpacks to more than {_MOST_BYTES >> 20} MiB of text; split the book"
+            )
         if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
-            raise BookError(f"packs {name!r} in a way that EPUB does not allow; pack it anew")
+            raise BookError(
+                f"packs {name!r} in a way that EPUB does not allow; pack it anew"
+            )
         with self._archive.open(info) as stream:
             return stream.read(min(info.file_size, MOST_PAGE_BYTES) + 1)
 
@@ -833,9 +990,15 @@ def _entries(table: _Element) -> Iterator[tuple[str, str]]:
     for nav in table.iter("{*}nav"):
         if nav.get("{http://www.idpf.org/2007/ops}type", "toc") == "toc":
             for link in nav.iter("{*}a"):
-                yield link.get("href", ""), " ".join("".join(link.itertext()).split())[:_HEADING]
+                yield (
+                    link.get("href", ""),
+                    " ".join("".join(link.itertext()).split())[:_HEADING],
+                )
     for point in table.iter("{*}navPoint"):
-        content, heading = point.find("{*}content"), point.findtext("{*}navLabel/{*}text") or ""
+        content, heading = (
+            point.find("{*}content"),
+            point.findtext("{*}navLabel/{*}text") or "",
+        )
         if content is not None:
             yield content.get("src", ""), " ".join(heading.split())[:_HEADING]
 
@@ -855,7 +1018,10 @@ def find_isbn(identifier: str) -> str | None:
     number = re.sub(r"[\s-]", "", written[1]).upper()
     digits = [10 if digit == "X" else int(digit) for digit in number]
     if len(digits) == 10:
-        total, base = sum(weight * digit for weight, digit in enumerate(reversed(digits), 1)), 11
+        total, base = (
+            sum(weight * digit for weight, digit in enumerate(reversed(digits), 1)),
+            11,
+        )
     elif len(digits) == 13 and number.isdecimal() and number.startswith(("978", "979")):
         total, base = sum(digits[::2]) + 3 * sum(digits[1::2]), 10
     else:

@@ -48,7 +48,10 @@ _ALSO = {
 }
 """Further names by which a column is known to play a part."""
 _PAIR_ID = {"document_id": "pair_id"}
-PAIR = ("member", "nonmember")  # columns of texts in pairs, as benchmarks of membership write them
+PAIR = (
+    "member",
+    "nonmember",
+)  # columns of texts in pairs, as benchmarks of membership write them
 _WORDS = dict.fromkeys(("1", "1.0", "true", "member"), True)
 _WORDS |= dict.fromkeys(("0", "0.0", "false", "nonmember", "non_member"), False)
 _SPOKEN = {"yes": True, "no": False}  # a label of that name may be about anything
@@ -63,8 +66,9 @@ class ColumnNames:
     text
         The text: a string column, which must exist.
     document_id
-        Unique identifier: strings or integers. None, here and below, means the column of the same
-        name as the attribute, where there is one; a name that is given must exist.
+        Unique identifier: strings or integers. None, here and below, means the column
+        of the same name as the attribute, where there is one; a name that is given must
+        exist.
     member
         True or false, also as 1 or 0; null = unknown.
     label
@@ -72,7 +76,8 @@ class ColumnNames:
     group
         Documents whose errors move together, such as one book's: strings or integers.
     prefix
-        The user's own prefix; only together with ``reference``. The text is both, joined.
+        The user's own prefix; only together with ``reference``. The text is both,
+        joined.
     reference
         The user's own reference.
     author
@@ -101,7 +106,9 @@ class Columns:
     def schema(self) -> pl.Schema:
         """The columns of the documents table; nested JSON values pass as text."""
         types = {name: self.raw[column] for name, column in self.further.items()}
-        passing = {name: pl.String() if of == pl.Object else of for name, of in types.items()}
+        passing = {
+            name: pl.String() if of == pl.Object else of for name, of in types.items()
+        }
         return pl.Schema({**Documents.create_empty().schema, **passing})
 
     def notes(self) -> Iterator[str]:
@@ -116,11 +123,19 @@ class Columns:
     def expression(self, name: str) -> pl.Expr:
         """Return a column of the documents table as an expression over the user's columns."""
         if name == "member":
-            answers = [self.membership(part) for part in ("member", "label") if part in self.parts]
+            answers = [
+                self.membership(part)
+                for part in ("member", "label")
+                if part in self.parts
+            ]
             return pl.coalesce(*answers, pl.lit(None, pl.Boolean)).alias(name)
         if name in Documents.column_names():
             source = self.parts.get(name)
-            column = pl.lit(None, pl.String) if source is None else pl.col(source).cast(pl.String)
+            column = (
+                pl.lit(None, pl.String)
+                if source is None
+                else pl.col(source).cast(pl.String)
+            )
             return column.alias(name)
         return pl.col(self.further[name]).alias(name)
 
@@ -130,18 +145,27 @@ class Columns:
 
     def needed(self, names: Collection[str]) -> list[str]:
         """Return the user's columns behind some columns of the documents table, at least one."""
-        roots = {root for name in names for root in self.expression(name).meta.root_names()}
+        roots = {
+            root for name in names for root in self.expression(name).meta.root_names()
+        }
         return [name for name in self.raw if name in roots] or [self.parts["text"]]
 
 
-def membership(name: str, dtype: pl.DataType, said: Mapping[str, bool] = _WORDS) -> pl.Expr:
+def membership(
+    name: str, dtype: pl.DataType, said: Mapping[str, bool] = _WORDS
+) -> pl.Expr:
     """Read a column as booleans: null for null, and for what says neither."""
     column = pl.col(name)
     if dtype in (pl.Boolean, pl.Null):
         return column.cast(pl.Boolean)
     if dtype.is_numeric():
         return pl.when((column == 0) | (column == 1)).then(column == 1)
-    words = column.cast(pl.String).str.strip_chars().str.to_lowercase().str.replace("[ -]", "_")
+    words = (
+        column.cast(pl.String)
+        .str.strip_chars()
+        .str.to_lowercase()
+        .str.replace("[ -]", "_")
+    )
     return words.replace_strict(said, default=None, return_dtype=pl.Boolean)
 
 
@@ -151,12 +175,17 @@ def resolve(
     for name in raw:
         if name == "*" or (name.startswith("^") and name.endswith("$")):
             raise CorpusError(
-                f"{where} has a column {name!r}, a name that Polars takes for a pattern; rename it"
+                f"{where} has a column {name!r}, a name that Polars takes for a"
+                " pattern; rename it"
             )
     parts = _find_parts(names, raw, where)
     author = parts.get("author")
     types_of_names = (pl.String, pl.Categorical, pl.Enum)
-    if names.author is None and author is not None and raw[author] not in types_of_names:
+    if (
+        names.author is None
+        and author is not None
+        and raw[author] not in types_of_names
+    ):
         del parts["author"]  # a column of that name that holds something else
     for part, name in parts.items():
         dtype, wanted = raw[name], _WANTED.get(part, "strings")
@@ -166,7 +195,8 @@ def resolve(
         if not allowed:
             came = "nested JSON values" if dtype == pl.Object else f"type {dtype}"
             raise CorpusError(
-                f"{where}: column {name!r} is the {part} but holds {came}; it must hold {wanted}"
+                f"{where}: column {name!r} is the {part} but holds {came}; it must hold"
+                f" {wanted}"
             )
     author = parts.pop("author", None)
     ours = {*reserved, *_WRITTEN, *([] if author is None else ["author"])}
@@ -203,20 +233,27 @@ def _find_parts(names: ColumnNames, raw: pl.Schema, where: str) -> dict[str, str
     given = {part: name for part, name in wanted.items() if name != default[part]}
     # A column that the user gave another part does not also play its own.
     free = [name for name in raw if name not in given.values()]
-    parts = {part: name for part in wanted if (name := _find(part, free, where))} | given
+    parts = {
+        part: name for part in wanted if (name := _find(part, free, where))
+    } | given
     if "text" not in given and parts.get("text") not in (None, "text"):
         _refuse_instructions(parts["text"], raw, where)
     for part, name in ({"text": "text"} | given).items():
         if name not in raw and parts.get(part, name) == name:
             near = get_close_matches(name, raw.names(), n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
-            there = ", ".join(map(repr, raw.names()[:_SHOWN])) + ", ..." * (len(raw) > _SHOWN)
+            there = ", ".join(map(repr, raw.names()[:_SHOWN])) + ", ..." * (
+                len(raw) > _SHOWN
+            )
             way_out = f"name the {part} with {_option(part)}"
-            raise CorpusError(f"{where} has no column {name!r}{hint}, only {there}; {way_out}")
+            raise CorpusError(
+                f"{where} has no column {name!r}{hint}, only {there}; {way_out}"
+            )
     for one, other in (("prefix", "reference"), ("reference", "prefix")):
         if one in parts and other not in parts:
             raise CorpusError(
-                f"{where} has a column {parts[one]!r} but no {other!r}; give both or neither"
+                f"{where} has a column {parts[one]!r} but no {other!r}; give both or"
+                " neither"
             )
     return {part: parts[part] for part in wanted if part in parts}
 
@@ -230,8 +267,9 @@ def _refuse_instructions(text: str, raw: pl.Schema, where: str) -> None:
     if "input" in _spelling(text) and answers:
         columns = ", ".join(map(repr, raw.names()[:_SHOWN]))
         raise CorpusError(
-            f"{where} has the columns of instructions and answers ({columns}), and no column "
-            f"'text'; name the one to audit with {_option('text')}, such as {answers[0]!r}"
+            f"{where} has the columns of instructions and answers ({columns}), and no"
+            f" column 'text'; name the one to audit with {_option('text')}, such as"
+            f" {answers[0]!r}"
         )
 
 
@@ -244,7 +282,8 @@ def _find(part: str, free: list[str], where: str) -> str | None:
         if len(found) > 1:
             both = " and ".join(map(repr, found))
             raise CorpusError(
-                f"{where}: columns {both} may both be the {part}; name one with {_option(part)}"
+                f"{where}: columns {both} may both be the {part}; name one with"
+                f" {_option(part)}"
             )
         if found:
             return found[0]
@@ -307,21 +346,33 @@ _NO_LABEL = ", which says nothing of membership"
 
 def _faults(columns: Columns) -> Iterator[Fault]:
     parts = columns.parts
-    answers = {part: columns.membership(part) for part in ("member", "label") if part in parts}
+    answers = {
+        part: columns.membership(part) for part in ("member", "label") if part in parts
+    }
     for part, answer in answers.items():
         wrong = pl.col(parts[part]).is_not_null() & answer.is_null()
-        alike = "true or false, member or non-member" + ", yes or no" * (part == "member")
-        yield Fault(wrong, parts[part], f"{_NO_LABEL}; write 1 or 0 ({alike}), null if unknown")
+        alike = "true or false, member or non-member" + ", yes or no" * (
+            part == "member"
+        )
+        yield Fault(
+            wrong, parts[part], f"{_NO_LABEL}; write 1 or 0 ({alike}), null if unknown"
+        )
     if len(answers) == 2:
         differ = answers["member"].ne(answers["label"]).fill_null(value=False)
         rest = f" but {parts['label']!r} says the opposite; make them agree"
         yield Fault(differ, parts["member"], rest)
     if (name := parts.get("document_id")) is not None:
-        yield Fault(pl.col(name).is_null(), name, "; give every document an identifier or none")
+        yield Fault(
+            pl.col(name).is_null(), name, "; give every document an identifier or none"
+        )
     if "prefix" in parts:
         for part, other in (("reference", "prefix"), ("prefix", "reference")):
             alone = pl.col(parts[other]).is_not_null() & pl.col(parts[part]).is_null()
-            yield Fault(alone, parts[part], f" but {parts[other]!r} is not; give both or neither")
+            yield Fault(
+                alone,
+                parts[part],
+                f" but {parts[other]!r} is not; give both or neither",
+            )
 
 
 def faulty_rows(frame: pl.DataFrame, faults: list[Fault]) -> Iterator[tuple[int, str]]:
@@ -344,8 +395,9 @@ class Corpus:
     Attributes
     ----------
     documents
-        The documents table (schema `Documents`, then the pass-through columns), in the order of
-        the files and their rows. It is read anew, in batches, each time it is collected.
+        The documents table (schema `Documents`, then the pass-through columns), in the
+        order of the files and their rows. It is read anew, in batches, each time it is
+        collected.
     files
         The files, in the order in which they are read.
     n_documents
@@ -355,7 +407,8 @@ class Corpus:
     ignored
         Files below the given folder that are of no known kind, with the reason.
     set_aside
-        What could not be read and was left out, a file or a row of one, with the reason.
+        What could not be read and was left out, a file or a row of one, with the
+        reason.
     notes
         Sentences about columns that were found under another name, or got one.
     """
@@ -383,34 +436,37 @@ def read_documents(
 ) -> Corpus:
     """Read a corpus: one file, a folder or a glob of Parquet, Arrow, JSON, CSV or TSV, or of books.
 
-    Books are files of ``.txt``, ``.epub``, ``.html``, ``.htm`` and ``.xhtml``, mixed, each of which
-    is one document. What stands around the text and is surely no part of it is cut: Project
-    Gutenberg's header and licence, a transcriber's note, the table of contents.
+    Books are files of ``.txt``, ``.epub``, ``.html``, ``.htm`` and ``.xhtml``, mixed,
+    each of which is one document. What stands around the text and is surely no part of
+    it is cut: Project Gutenberg's header and licence, a transcriber's note, the table
+    of contents.
 
-    Every row is read once and checked here; memory does not grow with the corpus but for a few
-    bytes a row. Null, empty and short texts are kept.
+    Every row is read once and checked here; memory does not grow with the corpus but
+    for a few bytes a row. Null, empty and short texts are kept.
 
     Parameters
     ----------
     path
         A file, a folder (with its subfolders), or a glob.
     columns
-        The user's names for the columns; by default ``text``, ``document_id``, ``member``,
-        ``label``, ``group``, ``prefix``, ``reference``, in any spelling. Columns ``member`` and
-        ``nonmember`` of texts are two documents a row. Books have ``text``, ``document_id`` (the
-        file's path below the folder), ``title``, ``author``, ``isbn`` (where the file says so),
-        ``sha256`` of the file, ``n_characters`` of the text before it was cut, ``cut_start``,
-        ``cut_inside`` and ``cut_end``, the characters cut at its ends and left out within, and how
-        many marks of each kind that was, and ``chapters`` as an EPUB lists them (``start`` in
-        characters, ``heading``). A book is its own ``group``, unless a column is given.
+        The user's names for the columns; by default ``text``, ``document_id``,
+        ``member``, ``label``, ``group``, ``prefix``, ``reference``, in any spelling.
+        Columns ``member`` and ``nonmember`` of texts are two documents a row. Books
+        have ``text``, ``document_id`` (the file's path below the folder), ``title``,
+        ``author``, ``isbn`` (where the file says so), ``sha256`` of the file,
+        ``n_characters`` of the text before it was cut, ``cut_start``, ``cut_inside``
+        and ``cut_end``, the characters cut at its ends and left out within, and how
+        many marks of each kind that was, and ``chapters`` as an EPUB lists them
+        (``start`` in characters, ``heading``). A book is its own ``group``, unless a
+        column is given.
     reserved
-        Names that pass-through columns may not have, such as those of attacks; such a column gets
-        another.
+        Names that pass-through columns may not have, such as those of attacks; such a
+        column gets another.
     encoding
         Of text files that declare none; None is UTF-8.
     bad_input
-        Whether files and rows that cannot be read are refused or set aside; None refuses them
-        where the user has no such choice.
+        Whether files and rows that cannot be read are refused or set aside; None
+        refuses them where the user has no such choice.
 
     Returns
     -------
@@ -420,7 +476,8 @@ def read_documents(
     Raises
     ------
     CorpusError
-        If the corpus cannot be read or a row is wrong; the message names file, row and column.
+        If the corpus cannot be read or a row is wrong; the message names file, row and
+        column.
     """
     source = find_files(path)
     reading = Reading(encoding, {} if bad_input == "set-aside" else None)
@@ -428,13 +485,17 @@ def read_documents(
         for unreadable in source.unreadable:
             reading.reject(unreadable)
         if reading.rejected is not None:
-            files = tuple(file for file in source.files if _is_readable(file, source, reading))
+            files = tuple(
+                file for file in source.files if _is_readable(file, source, reading)
+            )
             source = replace(source, files=files)
         return _read(source, columns or ColumnNames(), reading, reserved)
     except BadInputError as error:
         if bad_input is None:
             raise
-        named = "name its encoding with encoding=, or " * isinstance(error, EncodingError)
+        named = "name its encoding with encoding=, or " * isinstance(
+            error, EncodingError
+        )
         way_out = "set aside what cannot be read with bad_input= set-aside"
         if error.what.endswith(_NO_LABEL):  # as every row's label may be
             way_out = "rename the column if it says something else"
@@ -470,7 +531,9 @@ def _read(
         names = replace(names, document_id=identity, group=names.group or identity)
     pair, schema = in_pairs(names, raw), raw
     if pair is not None:  # an identifier names both texts, so neither has one
-        others = {_PAIR_ID.get(name, name): raw[name] for name in raw if name not in pair}
+        others = {
+            _PAIR_ID.get(name, name): raw[name] for name in raw if name not in pair
+        }
         raw = pl.Schema({"text": pl.String(), "member": pl.Boolean(), **others})
     found = resolve(names, raw, where=source.given, reserved=reserved)
 
@@ -481,7 +544,9 @@ def _read(
         needed = [name for name in wanted if name in stored] or stored.names()[:1]
         for file in files:
             values = partitions[file]
-            constants = [pl.lit(values.get(name), pl.String).alias(name) for name in in_folders]
+            constants = [
+                pl.lit(values.get(name), pl.String).alias(name) for name in in_folders
+            ]
             for frame in reader.read_rows([file], stored, needed, reading):
                 yield frame.with_columns(constants).select(wanted)
 
@@ -490,7 +555,10 @@ def _read(
             return read_stored(wanted)
         frames = read_stored(schema.names())
         member = pl.lit([True, False], pl.List(pl.Boolean))
-        two = (frame.with_columns(text=pl.concat_list(pair), member=member) for frame in frames)
+        two = (
+            frame.with_columns(text=pl.concat_list(pair), member=member)
+            for frame in frames
+        )
         named = (frame.rename(_PAIR_ID, strict=False) for frame in two)
         return (frame.explode("text", "member").select(wanted) for frame in named)
 
@@ -508,15 +576,21 @@ def _read(
         bad_rows.setdefault(row, error)
 
     n_rows = check_rows(read_rows, found, place_of=place_of, wrong=wrong)
-    rejected = (reading.rejected or {}) | {each.place: each.what for each in bad_rows.values()}
+    rejected = (reading.rejected or {}) | {
+        each.place: each.what for each in bad_rows.values()
+    }
     if n_rows == len(bad_rows):
         raise _empty(source, rejected)
     notes = [*found.notes()]
     notes += [f"the column {name!r} is in the names of folders" for name in in_folders]
     if pair is not None:
-        notes.insert(0, f"each row is two texts: a member in {pair[0]!r}, another in {pair[1]!r}")
+        notes.insert(
+            0, f"each row is two texts: a member in {pair[0]!r}, another in {pair[1]!r}"
+        )
     return Corpus(
-        documents=_documents(read_rows, found, pl.Series(sorted(bad_rows), dtype=pl.Int64)),
+        documents=_documents(
+            read_rows, found, pl.Series(sorted(bad_rows), dtype=pl.Int64)
+        ),
         files=files,
         ignored={str(path): _why_ignored(path) for path in source.ignored},
         n_documents=n_rows - len(bad_rows),
@@ -542,12 +616,17 @@ def _empty(source: Source, rejected: Mapping[str, str]) -> CorpusError:
     why = "has no rows"
     if rejected:
         place, reason = next(iter(rejected.items()))
-        why = f"has no row that can be read ({place}: {reason}; {len(rejected):,} set aside in all)"
+        why = (
+            f"has no row that can be read ({place}: {reason}; {len(rejected):,} set"
+            " aside in all)"
+        )
     return CorpusError(f"{source.given} {why}; give a corpus with at least one text")
 
 
 def _documents(
-    read_rows: Callable[[list[str]], Iterator[pl.DataFrame]], columns: Columns, bad: pl.Series
+    read_rows: Callable[[list[str]], Iterator[pl.DataFrame]],
+    columns: Columns,
+    bad: pl.Series,
 ) -> pl.LazyFrame:
     schema = columns.schema
 
@@ -603,14 +682,18 @@ class CanarySet(BaseModel, extra="forbid", strict=True, frozen=True):
     @model_validator(mode="after")
     def _is_honest(self) -> Self:
         if len(set(self.texts)) < len(self.texts):
-            raise ValueError(f"the set {self.name!r} has a text twice; give each text once")
+            raise ValueError(
+                f"the set {self.name!r} has a text twice; give each text once"
+            )
         if commitment(self.name, self.texts) != self.commitment:
             raise ValueError(
-                f"the texts of the set {self.name!r} are not those committed; give those"
+                f"the texts of the set {self.name!r} are not those committed; give"
+                " those"
             )
         if self.published != draw(self.commitment, len(self.texts), self.seed):
             raise ValueError(
-                f"the seed of the set {self.name!r} draws another text; correct 'published'"
+                f"the seed of the set {self.name!r} draws another text; correct"
+                " 'published'"
             )
         return self
 
@@ -628,13 +711,17 @@ def read_canaries(path: Path) -> list[CanarySet]:
         except ValidationError as error:
             fault = error.errors()[0]
             where = "".join(f"{part!r}: " for part in fault["loc"][:1])
-            what = f"this is not a set of canaries ({where}{fault['msg']}); correct the line"
+            what = (
+                f"this is not a set of canaries ({where}{fault['msg']}); correct the"
+                " line"
+            )
             if fault["type"] == "value_error":
                 what = str(fault["ctx"]["error"])
             raise CorpusError(f"{path}, line {number}: {what}") from error
         if one.name in sets:
             raise CorpusError(
-                f"{path}, line {number}: the set {one.name!r} comes twice; give each set one line"
+                f"{path}, line {number}: the set {one.name!r} comes twice; give each"
+                " set one line"
             )
         sets[one.name] = one
     return list(sets.values())

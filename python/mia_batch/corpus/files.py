@@ -47,18 +47,24 @@ else:
 
 _MOST_WORDS = 3  # of a path that does not exist; more look like a text
 
-# What a file may hold, so that one that was made to fill the memory is refused in a sentence.
+# What a file may hold, so that one that was made to fill the memory is refused in a
+# sentence.
 MOST_COLUMNS = 4_000
 LONGEST_RECORD = 32 << 20  # characters; the longest dictionaries have 28 million
 _LONGEST_CSV_RECORD = 16 << 20  # which costs its reader more
-_MOST_UNPACKED, _MOST_TIMES_PACKED = 256 << 20, 200  # text shrinks to a third, tables to a tenth
+_MOST_UNPACKED, _MOST_TIMES_PACKED = (
+    256 << 20,
+    200,
+)  # text shrinks to a third, tables to a tenth
 
 
 class BadInputError(CorpusError):
     """A file (``place`` is its path) or row that cannot be read, while others can."""
 
     def __init__(self, place: Path | str, what: str, way_out: str) -> None:
-        super().__init__(f"{place}{' ' if isinstance(place, Path) else ': '}{what}; {way_out}")
+        super().__init__(
+            f"{place}{' ' if isinstance(place, Path) else ': '}{what}; {way_out}"
+        )
         self.place, self.what = str(place), what
 
 
@@ -70,8 +76,9 @@ class EncodingError(BadInputError):
 class Reading:
     """How files are read, and which of them and of their rows were set aside."""
 
-    # ``encoding`` is that of text files that declare none; None is UTF-8. ``rejected`` says where
-    # what was set aside is, and why; None refuses the first that cannot be read.
+    # ``encoding`` is that of text files that declare none; None is UTF-8. ``rejected``
+    # says where what was set aside is, and why; None refuses the first that cannot be
+    # read.
 
     encoding: str | None = None
     rejected: dict[str, str] | None = None
@@ -119,12 +126,20 @@ PACKED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": zstd.ope
 def open_bytes(file: SourceFile) -> Iterator[io.BufferedReader]:
     unpack = PACKED.get(file.path.suffix.lower())
     try:
-        raw: Any = io.FileIO(file.path) if unpack is None else _Unpacked(file, unpack(file.path))
+        raw: Any = (
+            io.FileIO(file.path)
+            if unpack is None
+            else _Unpacked(file, unpack(file.path))
+        )
         with io.BufferedReader(raw) as stream:
             yield stream
     except (OSError, EOFError, zlib.error, lzma.LZMAError, zstd.ZstdError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise BadInputError(file.path, f"cannot be read: {reason}", "restore the file") from error
+        reason = (
+            error.strerror if isinstance(error, OSError) and error.strerror else error
+        )
+        raise BadInputError(
+            file.path, f"cannot be read: {reason}", "restore the file"
+        ) from error
 
 
 class _Unpacked(io.RawIOBase):
@@ -137,7 +152,7 @@ class _Unpacked(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any writable buffer
+    def readinto(self, buffer: Any) -> int:
         content = self._stream.read(len(buffer))
         self._volume.add(len(content))
         buffer[: len(content)] = content
@@ -158,15 +173,23 @@ class Volume:
     def add(self, n_bytes: int) -> None:
         self._n_bytes += n_bytes
         if self._n_bytes > self._most:
-            times = f"{_MOST_TIMES_PACKED} times its size and {_MOST_UNPACKED >> 20} MiB"
+            times = (
+                f"{_MOST_TIMES_PACKED} times its size and {_MOST_UNPACKED >> 20} MiB"
+            )
             way_out = "unpack it, and leave out what comes again and again"
-            raise BadInputError(self._file.path, f"unpacks to more than {times}", way_out)
+            raise BadInputError(
+                self._file.path, f"unpacks to more than {times}", way_out
+            )
 
 
 @contextmanager
-def open_text(file: SourceFile, reading: Reading, newline: str = "") -> Iterator[io.TextIOWrapper]:
+def open_text(
+    file: SourceFile, reading: Reading, newline: str = ""
+) -> Iterator[io.TextIOWrapper]:
     with open_bytes(file) as stream:
-        encoding = books.declared_encoding(stream.peek(4)[:4]) or reading.encoding or "utf-8"
+        encoding = (
+            books.declared_encoding(stream.peek(4)[:4]) or reading.encoding or "utf-8"
+        )
         try:
             yield io.TextIOWrapper(stream, encoding=encoding, newline=newline)
         except UnicodeDecodeError as error:
@@ -200,7 +223,9 @@ def _too_long(file: SourceFile, of: str, most: int) -> BadInputError:
 
 def check_width(place: Path | str, n_columns: int) -> None:
     if n_columns > MOST_COLUMNS:
-        what = f"has {n_columns:,} columns, of which at most {MOST_COLUMNS:,} can be read"
+        what = (
+            f"has {n_columns:,} columns, of which at most {MOST_COLUMNS:,} can be read"
+        )
         raise BadInputError(place, what, "leave out those that are not needed")
 
 
@@ -214,7 +239,9 @@ def _not_decodable(file: SourceFile, encoding: str) -> EncodingError:
                 decoder.decode(line)
             except UnicodeDecodeError as error:
                 where, byte = f"{file.path}, line {number}", error.object[error.start]
-                return EncodingError(where, f"byte 0x{byte:02x} is not valid {known}", way_out)
+                return EncodingError(
+                    where, f"byte 0x{byte:02x} is not valid {known}", way_out
+                )
     return EncodingError(file.path, f"ends within a character of {known}", way_out)
 
 
@@ -225,7 +252,12 @@ KINDS: dict[str, Kind] = {
     **dict.fromkeys((".txt", ".epub", ".html", ".htm", ".xhtml"), "books"),
 }
 _PACKABLE = ("jsonl", "csv")
-DESCRIPTIONS = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
+DESCRIPTIONS = (
+    "dataset_info.json",
+    "dataset_infos.json",
+    "dataset_dict.json",
+    "state.json",
+)
 """What the datasets library writes next to tables of Arrow or Parquet; no data."""
 _KNOWN = f"one of {', '.join(KINDS)}; JSON, CSV and TSV also with {', '.join(PACKED)}"
 _KNOWN += "; save PDF and word processors' files as one of these"
@@ -233,9 +265,9 @@ _KNOWN += "; save PDF and word processors' files as one of these"
 
 def find_files(path: Path | str) -> Source:
     """Find the files behind a path."""
-    # A folder is read with its subfolders, less hidden ones (names that begin with ``.`` or ``_``)
-    # and run folders (they hold a ``run.json``). A path that does not exist is tried as a glob, in
-    # which ``**`` stands for any folders.
+    # A folder is read with its subfolders, less hidden ones (names that begin with
+    # ``.`` or ``_``) and run folders (they hold a ``run.json``). A path that does not
+    # exist is tried as a glob, in which ``**`` stands for any folders.
     given = str(path)
     if not given or "\0" in given or not _is_unicode(given):
         raise CorpusError(f"{given!r} is not a path; give a file, a folder or a glob")
@@ -245,15 +277,22 @@ def find_files(path: Path | str) -> Source:
         and not _is_there(given)
     ):
         raise CorpusError(
-            f"{reprlib.repr(given)} is no path but looks like a text; give a file, a folder or a "
-            "glob, or in Python a list of texts or a DataFrame"
+            f"{reprlib.repr(given)} is no path but looks like a text; give a file, a"
+            " folder or a glob, or in Python a list of texts or a DataFrame"
         )
     try:
         base, found = _expand(given)
-        return _source(given, base, sorted(found, key=lambda file: file.relative_to(base).parts))
-    except (OSError, RuntimeError) as error:  # the latter where "~name" is nobody's home
+        return _source(
+            given, base, sorted(found, key=lambda file: file.relative_to(base).parts)
+        )
+    except (
+        OSError,
+        RuntimeError,
+    ) as error:  # the latter where "~name" is nobody's home
         where = getattr(error, "filename", None) or given
-        raise CorpusError(f"{where} cannot be read: {getattr(error, 'strerror', error)}") from error
+        raise CorpusError(
+            f"{where} cannot be read: {getattr(error, 'strerror', error)}"
+        ) from error
 
 
 def digest_each(files: Iterable[SourceFile]) -> dict[str, str]:
@@ -262,7 +301,9 @@ def digest_each(files: Iterable[SourceFile]) -> dict[str, str]:
         digests = side_by_side(digest, (file.path for file in files))
         return dict(zip((file.name for file in files), digests, strict=True))
     except OSError as error:
-        raise CorpusError(f"{error.filename} cannot be read: {error.strerror}") from error
+        raise CorpusError(
+            f"{error.filename} cannot be read: {error.strerror}"
+        ) from error
 
 
 def digest_of(digests: Mapping[str, str]) -> str:
@@ -311,7 +352,9 @@ def _walk(folder: Path) -> Iterator[Path]:
             continue
         folders[:] = [name for name in folders if not name.startswith((".", "_"))]
         paths = (Path(root, name) for name in names if not name.startswith("."))
-        yield from (path for path in paths if not _is_marked(path) or kind_of(path) is not None)
+        yield from (
+            path for path in paths if not _is_marked(path) or kind_of(path) is not None
+        )
 
 
 def _is_marked(path: Path) -> bool:
@@ -326,14 +369,19 @@ def _source(given: str, base: Path, found: list[Path]) -> Source:
         kind = None if in_folder and _is_marked(path) else kind_of(path)
         kinds.setdefault(kind, []).append(path)
     if "columnar" in kinds and in_folder:
-        described = [path for path in kinds.get("jsonl", []) if path.name in DESCRIPTIONS]
+        described = [
+            path for path in kinds.get("jsonl", []) if path.name in DESCRIPTIONS
+        ]
         kinds.setdefault(None, []).extend(described)
-        data = [path for path in kinds.pop("jsonl", []) if path.name not in DESCRIPTIONS]
+        data = [
+            path for path in kinds.pop("jsonl", []) if path.name not in DESCRIPTIONS
+        ]
         kinds |= {"jsonl": data} if data else {}
     ignored = tuple(kinds.pop(None, ()))
     if not kinds:
         raise CorpusError(
-            f"{given} holds no file that can be read as a corpus; the extension must be {_KNOWN}"
+            f"{given} holds no file that can be read as a corpus; the extension must be"
+            f" {_KNOWN}"
         )
     if len(kinds) > 1:
         several = " and ".join(str(paths[-1]) for paths in kinds.values())
@@ -374,13 +422,18 @@ def partition_of(file: SourceFile) -> dict[str, str | None]:
     """Return the columns that the folders of a file name, as in ``member=1/part.parquet``."""
     folders = map(_PARTITION.fullmatch, PurePath(file.name).parts[:-1])
     values = {found[1]: unquote(found[2]) for found in folders if found}
-    return {name: None if value == _NULL_PARTITION else value for name, value in values.items()}
+    return {
+        name: None if value == _NULL_PARTITION else value
+        for name, value in values.items()
+    }
 
 
 def _refuse_link_out(base: Path, path: Path) -> None:
     """Refuse a link to a file elsewhere, which a stranger's folder may hold: it must be named."""
     within = base.resolve()
-    if "snapshots" in within.parts:  # of a cache of the hub, whose files are links to its blobs
+    if (
+        "snapshots" in within.parts
+    ):  # of a cache of the hub, whose files are links to its blobs
         within = Path(*takewhile(lambda part: part != "snapshots", within.parts))
     if not (target := path.resolve()).is_relative_to(within):
         what = f"is a link to {target}, which lies outside of {base}"
@@ -397,12 +450,18 @@ def kind_of(path: PurePath) -> Kind | None:
 
 def _source_file(path: Path, base: Path) -> SourceFile:
     if not _is_unicode(str(path)):
-        raise CorpusError(f"the file name {str(path)!r} is not valid UTF-8; rename the file")
+        raise CorpusError(
+            f"the file name {str(path)!r} is not valid UTF-8; rename the file"
+        )
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise CorpusError(f"{path} is not a regular file; give a file, a folder or a glob")
+        raise CorpusError(
+            f"{path} is not a regular file; give a file, a folder or a glob"
+        )
     path.open("rb").close()  # refuses what this user may not read
-    return SourceFile(path=path, name=path.relative_to(base).as_posix(), size=status.st_size)
+    return SourceFile(
+        path=path, name=path.relative_to(base).as_posix(), size=status.st_size
+    )
 
 
 def _is_unicode(name: str) -> bool:
@@ -410,7 +469,8 @@ def _is_unicode(name: str) -> bool:
     return name.encode(errors="ignore").decode() == name
 
 
-# Parquet and Arrow files, read in slices, so that large row groups need no large memory.
+# Parquet and Arrow files, read in slices, so that large row groups need no large
+# memory.
 
 _SLICE_BYTES = 4 << 20  # compressed; a slice costs one read of its whole row group
 _SLICE_ROWS = 1 << 17  # for texts that compress well
@@ -426,16 +486,16 @@ def agreed_schema(schemas: Mapping[str, pl.Schema]) -> pl.Schema:
         for name in sorted(merged.keys() ^ schema.keys()):
             has, misses = (first, path) if name in merged else (path, first)
             raise CorpusError(
-                f"{has} has a column {name!r} and {misses} has none; give files with the same "
-                "columns"
+                f"{has} has a column {name!r} and {misses} has none; give files with"
+                " the same columns"
             )
         for name, dtype in merged.items():
             if dtype == pl.Null:
                 merged[name] = schema[name]
             elif schema[name] not in (pl.Null, dtype):
                 raise CorpusError(
-                    f"column {name!r} is {dtype} in {first} but {schema[name]} in {path}; "
-                    "give it one type in all files"
+                    f"column {name!r} is {dtype} in {first} but {schema[name]} in"
+                    f" {path}; give it one type in all files"
                 )
     return merged
 
@@ -451,7 +511,10 @@ def columnar_schema(files: Sequence[SourceFile], _reading: Reading) -> pl.Schema
 
 
 def columnar_rows(
-    files: Sequence[SourceFile], schema: pl.Schema, columns: Sequence[str], _reading: Reading
+    files: Sequence[SourceFile],
+    schema: pl.Schema,
+    columns: Sequence[str],
+    _reading: Reading,
 ) -> Iterator[pl.DataFrame]:
     """Yield the rows of all files in order, a slice at a time."""
     wanted = [pl.col(name).cast(schema[name]) for name in columns]
@@ -465,7 +528,9 @@ def columnar_rows(
             table = rows.slice(start, step)
             try:
                 # Streamed, since a row group of some bytes may unpack to a gigabyte.
-                for read in table.collect_batches(chunk_size=_FRAME_ROWS, maintain_order=True):
+                for read in table.collect_batches(
+                    chunk_size=_FRAME_ROWS, maintain_order=True
+                ):
                     volume.add(_unfolded_bytes(read))
                     yield from _small_frames(file, read)
             except _ERRORS as error:
@@ -477,7 +542,9 @@ def columnar_rows(
 def _small_frames(file: SourceFile, rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
     """Cut rows into frames, since engines read some of them ahead, whatever their size."""
     mean = _unfolded_bytes(rows) // max(1, rows.height)
-    for frame in rows.iter_slices(max(1, min(_FRAME_ROWS, _FRAME_BYTES // max(1, mean)))):
+    for frame in rows.iter_slices(
+        max(1, min(_FRAME_ROWS, _FRAME_BYTES // max(1, mean)))
+    ):
         if frame.height == 1 and _unfolded_bytes(frame) > LONGEST_RECORD:
             raise _too_long(file, "row", LONGEST_RECORD)
         yield frame
@@ -543,28 +610,43 @@ def csv_schema(files: Sequence[SourceFile], reading: Reading) -> pl.Schema:
     for file in files:
         _, header = next(_csv_records(file, reading), ("", []))
         if not header:
-            raise BadInputError(file.path, "is empty", "its first line must name the columns")
+            raise BadInputError(
+                file.path, "is empty", "its first line must name the columns"
+            )
         check_width(file.path, len(header))
         for number, name in enumerate(header, 1):
             if not name or name in header[: number - 1]:
-                what = f"is named {name!r} like one before it" if name else "has no name"
+                what = (
+                    f"is named {name!r} like one before it" if name else "has no name"
+                )
                 where = f"{file.path}, line 1"
-                raise BadInputError(where, f"column {number} {what}", "give it a name of its own")
+                raise BadInputError(
+                    where, f"column {number} {what}", "give it a name of its own"
+                )
         schemas[str(file.path)] = pl.Schema(dict.fromkeys(header, pl.String()))
     return agreed_schema(schemas)
 
 
 def csv_rows(
-    files: Sequence[SourceFile], schema: pl.Schema, columns: Sequence[str], reading: Reading
+    files: Sequence[SourceFile],
+    schema: pl.Schema,
+    columns: Sequence[str],
+    reading: Reading,
 ) -> Iterator[pl.DataFrame]:
     """Yield the rows of all files in order, some megabytes at a time."""
     for file in files:
         records = _csv_records(file, reading)
         _, header = next(records, ("", []))
-        for batch in in_batches(records, lambda each: sum(map(len, each[1])), _BATCH_CHARS):
+        for batch in in_batches(
+            records, lambda each: sum(map(len, each[1])), _BATCH_CHARS
+        ):
             fields = zip(*(record for _, record in batch), strict=True)
-            frame = pl.DataFrame(dict(zip(header, fields, strict=True)), schema_overrides=schema)
-            yield frame.select(pl.when(pl.col(name) != "").then(pl.col(name)) for name in columns)
+            frame = pl.DataFrame(
+                dict(zip(header, fields, strict=True)), schema_overrides=schema
+            )
+            yield frame.select(
+                pl.when(pl.col(name) != "").then(pl.col(name)) for name in columns
+            )
 
 
 def _csv_records(file: SourceFile, reading: Reading) -> Iterator[tuple[str, list[str]]]:
@@ -627,8 +709,12 @@ def _next_record(reader: _csv.Reader) -> list[str] | None:
 _BATCH_BYTES = 4 << 20
 _READ_CHARS = 1 << 20
 _START = 64  # bytes in which an array begins
-_BEFORE_START = b"\xef\xbb\xbf\xff\xfe\0 \t\r\n"  # byte-order marks of UTF-8 and UTF-16, blanks
-_ESCAPED_LETTER = re.compile(rb"\\u00[2-7]")  # a key may be written so that it looks like another
+_BEFORE_START = (  # byte-order marks of UTF-8 and UTF-16, blanks
+    b"\xef\xbb\xbf\xff\xfe\0 \t\r\n"
+)
+_ESCAPED_LETTER = re.compile(
+    rb"\\u00[2-7]"
+)  # a key may be written so that it looks like another
 _BETWEEN_ITEMS = re.compile(r"\s*,?\s*")
 _JsonRecord = tuple[str, bytes]  # where it stands, JSON
 
@@ -668,10 +754,16 @@ def jsonl_schema(files: Sequence[SourceFile], reading: Reading) -> pl.Schema:
 
 
 def jsonl_rows(
-    files: Sequence[SourceFile], schema: pl.Schema, columns: Sequence[str], reading: Reading
+    files: Sequence[SourceFile],
+    schema: pl.Schema,
+    columns: Sequence[str],
+    reading: Reading,
 ) -> Iterator[pl.DataFrame]:
     """Yield the rows of all files in order, some megabytes at a time, nested values as JSON."""
-    types = {name: pl.String() if schema[name] == pl.Object else schema[name] for name in columns}
+    types = {
+        name: pl.String() if schema[name] == pl.Object else schema[name]
+        for name in columns
+    }
     for file in files:
         records = _json_records(file, reading)
         for batch in in_batches(records, lambda each: len(each[1]), _BATCH_BYTES):
@@ -683,7 +775,9 @@ def _json_records(file: SourceFile, reading: Reading) -> Iterator[_JsonRecord]:
     with open_bytes(file) as stream:
         is_array = stream.peek(1)[:_START].lstrip(_BEFORE_START).startswith(b"[")
     numbered = enumerate(read_lines(file, reading), 1)
-    lines = ((f"{file.path}, line {n}", line) for n, line in numbered if not line.isspace())
+    lines = (
+        (f"{file.path}, line {n}", line) for n, line in numbered if not line.isspace()
+    )
     for where, record in _items(file, reading) if is_array else lines:
         if where in (reading.rejected or ()):
             continue
@@ -722,11 +816,16 @@ def _items(file: SourceFile, reading: Reading) -> Iterator[_JsonRecord]:
                 item, after = decoder.raw_decode(buffer, at)
             except ValueError as error:
                 problem = error
-            # Twice as much each time, or a long item would be parsed for each of its parts.
-            if after == len(buffer) and (more := text.read(max(_READ_CHARS, len(buffer) - at))):
+            # Twice as much each time, or a long item would be parsed for each of its
+            # parts.
+            if after == len(buffer) and (
+                more := text.read(max(_READ_CHARS, len(buffer) - at))
+            ):
                 buffer, at = buffer[at:] + more, 0
                 if len(buffer) > LONGEST_RECORD:
-                    raise _broken(where, f"more than {LONGEST_RECORD >> 20} MiB", "item")
+                    raise _broken(
+                        where, f"more than {LONGEST_RECORD >> 20} MiB", "item"
+                    )
                 check_values(where, buffer)
                 continue
             if problem is not None:
@@ -748,18 +847,24 @@ def _parse(where: str, line: bytes) -> dict[str, object]:
         except UnicodeDecodeError as problem:
             what = f"byte 0x{line[problem.start]:02x} is not valid UTF-8"
             raise EncodingError(where, what, "save the file as UTF-8") from error
-        what = f"not valid JSON, {str(error).replace(' at line 1 column', ' at column')}"
+        what = (
+            f"not valid JSON, {str(error).replace(' at line 1 column', ' at column')}"
+        )
         raise _broken(where, what) from error
     if not isinstance(record, dict):
         raise _broken(where, "not a JSON object")
     if repeated := _repeated_key(line, record):
-        raise _broken(where, f"two keys {repeated!r} in one object, of which one would be lost")
+        raise _broken(
+            where, f"two keys {repeated!r} in one object, of which one would be lost"
+        )
     return record
 
 
 def _repeated_key(line: bytes, record: Mapping[str, object]) -> str | None:
     """Find a key that an object has twice; most lines show at a glance that they have none."""
-    n_quoted = sum(line.count(b'"%s"' % name.encode(errors="ignore")) for name in record)
+    n_quoted = sum(
+        line.count(b'"%s"' % name.encode(errors="ignore")) for name in record
+    )
     if n_quoted <= len(record) and not _ESCAPED_LETTER.search(line):
         return None
 
@@ -767,17 +872,22 @@ def _repeated_key(line: bytes, record: Mapping[str, object]) -> str | None:
         names = Counter(name for name, _ in pairs)
         return next((name for name, times in names.items() if times > 1), None)
 
-    # The hook is called for inner objects first, so the last answer is that of the record.
+    # The hook is called for inner objects first, so the last answer is that of the
+    # record.
     return cast("str | None", json.loads(line, object_pairs_hook=first_repeated))
 
 
 def _column_type(name: str, kinds: Mapping[type, str]) -> pl.DataType:
-    found = [(*_JSONKINDS[kind], where) for kind, where in kinds.items() if kind is not type(None)]
+    found = [
+        (*_JSONKINDS[kind], where)
+        for kind, where in kinds.items()
+        if kind is not type(None)
+    ]
     for word, _, where in found:
         if word != found[0][0]:
             raise CorpusError(
-                f"column {name!r} is {found[0][0]} in {found[0][2]}, but {word} in {where}; "
-                "give it one type"
+                f"column {name!r} is {found[0][0]} in {found[0][2]}, but {word} in"
+                f" {where}; give it one type"
             )
     types = {dtype for _, dtype, _ in found}
     wide = next((dtype for dtype in (pl.Float64, pl.String) if dtype in types), None)
@@ -814,25 +924,36 @@ _ROW_BYTES = 1 << 10  # what a row costs besides its text
 _NUMBERS = ("n_characters", "cut_start", "cut_inside", "cut_end", *books.LEFT_OUT)
 _SCHEMA = pl.Schema(
     {
-        **dict.fromkeys(("document_id", "text", "title", "author", "isbn", "sha256"), pl.String()),
+        **dict.fromkeys(
+            ("document_id", "text", "title", "author", "isbn", "sha256"), pl.String()
+        ),
         **dict.fromkeys(_NUMBERS, pl.UInt32()),
         "chapters": CHAPTERS,
     }
 )
 _HEADER_BYTES = 20_000
 _DECLARED = re.compile(
-    r"^\W*(?:character set (?:en)?cod\w+|[ck]odierung|encodage|codific\w+|encoding)[ \t]*:(.*)",
+    r"^\W*(?:character set (?:en)?cod\w+|[ck]odierung|encodage|codific\w+|encoding)["
+    r" \t]*:(.*)",
     re.IGNORECASE | re.MULTILINE,
 )
 
 
 def book_rows(
-    files: Sequence[SourceFile], schema: pl.Schema, columns: Sequence[str], reading: Reading
+    files: Sequence[SourceFile],
+    schema: pl.Schema,
+    columns: Sequence[str],
+    reading: Reading,
 ) -> Iterator[pl.DataFrame]:
     """Yield one row per file; line ends of texts are kept, a byte-order mark is not."""
     needs_content = set(columns) != {"document_id"}
-    rows = (_row(file, reading) if needs_content else {"document_id": file.name} for file in files)
-    for batch in in_batches(rows, lambda row: len(row.get("text", "")) + _ROW_BYTES, _BATCH_BYTES):
+    rows = (
+        _row(file, reading) if needs_content else {"document_id": file.name}
+        for file in files
+    )
+    for batch in in_batches(
+        rows, lambda row: len(row.get("text", "")) + _ROW_BYTES, _BATCH_BYTES
+    ):
         yield pl.DataFrame(batch, schema=schema).select(columns)
 
 
@@ -846,7 +967,9 @@ def _row(file: SourceFile, reading: Reading) -> dict[str, Any]:
             what, _, way_out = str(error).rpartition("; ")
             if error.line is None:
                 raise BadInputError(file.path, what, way_out) from error
-            raise EncodingError(f"{file.path}, line {error.line}", what, way_out) from error
+            raise EncodingError(
+                f"{file.path}, line {error.line}", what, way_out
+            ) from error
     text, left_out = books.tidy(book.text)
     left_out.update(book.left_out)
     cut = books.find_cut(text)
@@ -866,7 +989,9 @@ def _row(file: SourceFile, reading: Reading) -> dict[str, Any]:
     }
 
 
-def _chapters(book: books.Book, n_tidied: int, cut: books.Cut) -> Iterator[dict[str, Any]]:
+def _chapters(
+    book: books.Book, n_tidied: int, cut: books.Cut
+) -> Iterator[dict[str, Any]]:
     """Say where chapters begin in the text that is left, as if what was left out were spread."""
     for start, heading in book.chapters:
         place = start * n_tidied // max(1, len(book.text)) - cut.start
@@ -882,13 +1007,18 @@ def _read_book(file: SourceFile, stream: IO[bytes], encoding: str | None) -> boo
     if ending != ".txt":
         return books.read_html(content, encoding)
     if len(content) > books.MOST_CHARS:
-        raise books.BookError(f"is longer than {books.MOST_CHARS >> 20} MiB; split the book")
+        raise books.BookError(
+            f"is longer than {books.MOST_CHARS >> 20} MiB; split the book"
+        )
     other = (
-        rb"(?i)(\xef\xbb\xbf)?\s*(%PDF-|\{\\rtf|<!doctype html|<html|PK\x03\x04|\xd0\xcf\x11\xe0)"
+        rb"(?i)(\xef\xbb\xbf)?\s*(%PDF-|\{\\rtf|<!doctype"
+        rb" html|<html|PK\x03\x04|\xd0\xcf\x11\xe0)"
     )
     if re.match(other, content):
         way_out = "save its text, or name a page of HTML .html"
-        raise books.BookError(f"is PDF, RTF, HTML, an archive or of a word processor; {way_out}")
+        raise books.BookError(
+            f"is PDF, RTF, HTML, an archive or of a word processor; {way_out}"
+        )
     header = content[:_HEADER_BYTES].decode("ascii", "replace")
     found = _DECLARED.search(header) if "gutenberg" in header.lower() else None
     names = re.findall(r"[\w.-]+", found[1]) if found else []
@@ -899,12 +1029,14 @@ def _read_book(file: SourceFile, stream: IO[bytes], encoding: str | None) -> boo
 class Format(NamedTuple):
     """How one kind of file is read."""
 
-    # The type ``Object`` in a schema stands for JSON arrays and objects; rows hold them as JSON
-    # text. ``places_in`` a file says of every row where it is, as a user counts.
+    # The type ``Object`` in a schema stands for JSON arrays and objects; rows hold them
+    # as JSON text. ``places_in`` a file says of every row where it is, as a user
+    # counts.
 
     read_schema: Callable[[Sequence[SourceFile], Reading], pl.Schema]
     read_rows: Callable[
-        [Sequence[SourceFile], pl.Schema, Sequence[str], Reading], Iterator[pl.DataFrame]
+        [Sequence[SourceFile], pl.Schema, Sequence[str], Reading],
+        Iterator[pl.DataFrame],
     ]
     places_in: Callable[[SourceFile, Reading], Iterable[str]]
 
@@ -916,7 +1048,9 @@ FORMATS: dict[Kind, Format] = {
     "columnar": Format(
         columnar_schema,
         columnar_rows,
-        lambda file, _: (f"{file.path}, row {row + 1}" for row in range(_height(_scan(file)))),
+        lambda file, _: (
+            f"{file.path}, row {row + 1}" for row in range(_height(_scan(file)))
+        ),
     ),
     "jsonl": Format(
         jsonl_schema,
@@ -926,7 +1060,9 @@ FORMATS: dict[Kind, Format] = {
     "csv": Format(
         csv_schema,
         csv_rows,
-        lambda file, reading: (where for where, _ in islice(_csv_records(file, reading), 1, None)),
+        lambda file, reading: (
+            where for where, _ in islice(_csv_records(file, reading), 1, None)
+        ),
     ),
     "books": Format(lambda *_: _SCHEMA, book_rows, lambda file, _: [str(file.path)]),
 }

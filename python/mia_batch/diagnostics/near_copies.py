@@ -11,12 +11,15 @@ from mia_batch.diagnostics.preflight import asked_texts, hash_runs
 from mia_batch.stats import Ints
 from mia_batch.targets import cluster_names
 
-NEAR_COPIES = "near copies of "  # how the groups of such texts begin, before the name of the first
+NEAR_COPIES = (  # how the groups of such texts begin, before the name of the first
+    "near copies of "
+)
 
-# A text is known by the lowest hashes of its runs of 3 words, a sketch: Broder (1997), "On the
-# resemblance and containment of documents". The share of a sketch that another text has is about
-# that of the runs. Texts that only have a subject in common share one or two runs in a hundred;
-# two copies in each of which one word in ten was changed share half of them.
+# A text is known by the lowest hashes of its runs of 3 words, a sketch: Broder (1997),
+# "On the resemblance and containment of documents". The share of a sketch that another
+# text has is about that of the runs. Texts that only have a subject in common share one
+# or two runs in a hundred; two copies in each of which one word in ten was changed
+# share half of them.
 _RUN_WORDS, _LEAST_SIZE = 3, 4
 _MOST_HASHES, _SKETCH_SIZES = 12_000_000, (12, 48)  # of all texts, and of one
 _ROWS_AT_ONCE = 4_096
@@ -58,7 +61,9 @@ def with_near_copies(targets: pl.LazyFrame) -> pl.LazyFrame:
     named = targets.with_columns(
         cluster=pl.when(compared_with).then(cluster_names(targets)),
     )
-    joined = named.join(group_of_cluster, on="cluster", how="left", maintain_order="left")
+    joined = named.join(
+        group_of_cluster, on="cluster", how="left", maintain_order="left"
+    )
     group = pl.coalesce("copies", "group").alias("group")
     return joined.with_columns(group).select(targets.collect_schema().names())
 
@@ -89,7 +94,9 @@ def _is_asked(targets: pl.LazyFrame) -> bool:
 
 def _number_clusters(clusters: pl.LazyFrame) -> tuple[pl.Series, Ints]:
     """Return the clusters of the compared texts in their order, and the place of each text's."""
-    compared = clusters.filter("is_compared").select("cluster").collect(engine="streaming")
+    compared = (
+        clusters.filter("is_compared").select("cluster").collect(engine="streaming")
+    )
     names = compared["cluster"].unique(maintain_order=True)
     number = pl.DataFrame({"cluster": names}).with_row_index("number")
     numbered = compared.join(number, on="cluster", how="left", maintain_order="left")
@@ -105,7 +112,9 @@ def _sketch(texts: pl.LazyFrame, of_text: Ints, n_clusters: int) -> _Sketches:
     for batch in texts.collect_batches(chunk_size=_ROWS_AT_ONCE, maintain_order=True):
         for piece in batch.iter_slices(_ROWS_AT_ONCE):
             found, rows = hash_runs(piece.to_series().fill_null(""), _RUN_WORDS)
-            parts.append(_lowest(of_text[start + rows].astype(np.uint32), _mixed(found), most))
+            parts.append(
+                _lowest(of_text[start + rows].astype(np.uint32), _mixed(found), most)
+            )
             start += piece.height
     text, hashes = (np.concatenate(column) for column in zip(*parts, strict=True))
     parts.clear()
@@ -140,24 +149,34 @@ def _groups_of_copies(sketches: _Sketches) -> Ints:
     n_texts = sketches.size.size
     if not sketches.hash.size:
         return np.arange(n_texts)
-    order = np.argsort(sketches.hash, kind="stable")  # texts of one hash stay in their order
+    order = np.argsort(
+        sketches.hash, kind="stable"
+    )  # texts of one hash stay in their order
     hashes = sketches.hash[order]
     is_same = hashes[1:] == hashes[:-1]
     is_repeated = np.append(is_same, False)
     is_repeated[1:] |= is_same
-    hashes, text = hashes[is_repeated], sketches.text[order[is_repeated]].astype(np.int64)
+    hashes, text = (
+        hashes[is_repeated],
+        sketches.text[order[is_repeated]].astype(np.int64),
+    )
     is_first = np.ones(hashes.size, np.bool_)
     is_first[1:] = hashes[1:] != hashes[:-1]
     first = text[np.flatnonzero(is_first)][is_first.cumsum() - 1]
-    # Of all texts with one hash each is compared with the first alone: as many pairs as hashes.
-    pairs, n_shared = np.unique(first[~is_first] * n_texts + text[~is_first], return_counts=True)
+    # Of all texts with one hash each is compared with the first alone: as many pairs as
+    # hashes.
+    pairs, n_shared = np.unique(
+        first[~is_first] * n_texts + text[~is_first], return_counts=True
+    )
     one, other = np.divmod(pairs, n_texts)
     smaller = np.minimum(sketches.size[one], sketches.size[other])
     # A third, and what chance adds to a share as large as that of a passage in common.
     needed = (smaller + 1.5 * np.sqrt(smaller)) / 3
     is_copy = (smaller >= _LEAST_SIZE) & (n_shared >= needed)
     edges = (one[is_copy], other[is_copy])
-    graph = coo_array((np.ones(edges[0].size, np.int8), edges), shape=(n_texts, n_texts))
+    graph = coo_array(
+        (np.ones(edges[0].size, np.int8), edges), shape=(n_texts, n_texts)
+    )
     part = connected_components(graph, directed=False)[1]
     _, first_of_part, number = np.unique(part, return_index=True, return_inverse=True)
     linked: Ints = first_of_part[number]

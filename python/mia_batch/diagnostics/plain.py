@@ -1,7 +1,7 @@
 """Plain differences of two sets of texts, one by one: length, date, script, punctuation, digits.
 
-A classifier that learns from few texts overlooks a difference that a test of one number finds, and
-scores that grow with that number follow it.
+A classifier that learns from few texts overlooks a difference that a test of one number
+finds, and scores that grow with that number follow it.
 """
 
 from typing import Final, NamedTuple
@@ -11,7 +11,9 @@ import polars as pl
 
 from mia_batch.stats import Codes, Flags, Floats
 
-PLAIN_COLUMN = "blind_plain_"  # begins the column of a number's ranks in the table ``blind``
+PLAIN_COLUMN = (  # begins the column of a number's ranks in the table ``blind``
+    "blind_plain_"
+)
 
 _NUMBERS: Final = {
     "length": pl.col("surface").struct.field("words"),
@@ -20,8 +22,8 @@ _NUMBERS: Final = {
     "punctuation": pl.col("surface").struct.field("punctuation"),
     "digits": pl.col("surface").struct.field("digits"),
 }
-# Scores of most attacks follow the length, so that a test of it that errs in one of twenty alike
-# audits is worth its cost. The others share such an error.
+# Scores of most attacks follow the length, so that a test of it that errs in one of
+# twenty alike audits is worth its cost. The others share such an error.
 _LEVELS: Final = dict.fromkeys(_NUMBERS, 0.0125) | {"length": 0.05}
 
 
@@ -37,7 +39,9 @@ class PlainDifference(NamedTuple):
         return self.p_value <= _LEVELS[self.name]
 
 
-def plain_differences(seen: pl.DataFrame, label: Flags, cluster: Codes) -> list[PlainDifference]:
+def plain_differences(
+    seen: pl.DataFrame, label: Flags, cluster: Codes
+) -> list[PlainDifference]:
     """Compare means over clusters by Mann and Whitney's test, two-sided, corrected for ties."""
     from scipy.stats import mannwhitneyu
 
@@ -58,14 +62,20 @@ def plain_differences(seen: pl.DataFrame, label: Flags, cluster: Codes) -> list[
     return found
 
 
-def plain_ranks(seen: pl.DataFrame, differences: list[PlainDifference]) -> dict[str, Floats]:
+def plain_ranks(
+    seen: pl.DataFrame, differences: list[PlainDifference]
+) -> dict[str, Floats]:
     """Rank each text by the numbers that differ: the share of texts below, in (0, 1)."""
     from scipy.stats import rankdata
 
     ranks = {}
     for difference in differences:
         if difference.differs:
-            values = seen.select(_NUMBERS[difference.name].cast(pl.Float64)).to_series().to_numpy()
+            values = (
+                seen.select(_NUMBERS[difference.name].cast(pl.Float64))
+                .to_series()
+                .to_numpy()
+            )
             below: Floats = (rankdata(values) - 0.5) / values.size
             ranks[f"{PLAIN_COLUMN}{difference.name}"] = below
     return ranks

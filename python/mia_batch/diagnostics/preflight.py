@@ -19,8 +19,8 @@ _Row = dict[str, object]
 _Hashes = NDArray[np.uint64]
 
 MAX_TEXTS_PER_SIDE = 10_000  # more are left out; so many of 128 words take about 50 MB
-# Runs of 13 words: Brown et al. (2020), arXiv:2005.14165, appendix C. 70 % of runs of 8 words:
-# Chowdhery et al. (2022), arXiv:2204.02311, section 8.
+# Runs of 13 words: Brown et al. (2020), arXiv:2005.14165, appendix C. 70 % of runs of 8
+# words: Chowdhery et al. (2022), arXiv:2204.02311, section 8.
 _LONG_RUN_WORDS, _SHORT_RUN_WORDS, _HIGH_OVERLAP = 13, 8, 0.7
 _N_EXAMPLES = 5
 
@@ -32,9 +32,13 @@ class SideDuplicates(NamedTuple):
     n_left_out: int  # texts beyond the most that are compared
     n_short: int  # texts of fewer than 8 words, which nothing is said about
     n_long_run: int  # texts with a run of 13 words that is in the other side
-    n_high_overlap: int  # texts with at least 70 % of their runs of 8 words in the other side
+    n_high_overlap: (
+        int  # texts with at least 70 % of their runs of 8 words in the other side
+    )
     n_concerned: int  # texts with either
-    examples: list[tuple[str, str]]  # their names, with that of a text of the other side
+    examples: list[
+        tuple[str, str]
+    ]  # their names, with that of a text of the other side
 
     @property
     def share(self) -> float | None:
@@ -46,8 +50,8 @@ def near_duplicates(
     texts: pl.LazyFrame, *, label: str = "member"
 ) -> tuple[SideDuplicates, SideDuplicates]:
     """Find texts of each class that are in the other, too: label true first, then label false."""
-    # Words are those of UAX #29, in lower case; of too many texts the first by ``target_id``
-    # count.
+    # Words are those of UAX #29, in lower case; of too many texts the first by
+    # ``target_id`` count.
     known = texts.filter(pl.col(label).is_not_null(), pl.col("target").is_not_null())
     counts = dict(known.group_by(label).len().collect(engine="streaming").iter_rows())
     first, second = (_read(known, side) for side in (pl.col(label), ~pl.col(label)))
@@ -81,31 +85,43 @@ def _read(texts: pl.LazyFrame, side: pl.Expr) -> pl.DataFrame:
     wanted = known.filter(pl.col("target_id").is_in(firsts.implode()))
     schema = wanted.collect_schema()
     names = [name for name in ("document_id", "target_id") if name in schema]
-    lower = wanted.select("target_id", pl.col("target").str.to_lowercase(), name=pl.coalesce(names))
+    lower = wanted.select(
+        "target_id", pl.col("target").str.to_lowercase(), name=pl.coalesce(names)
+    )
     return lower.collect(engine="streaming").sort("target_id")
 
 
 def _compare(texts: pl.DataFrame, others: pl.DataFrame, n_known: int) -> SideDuplicates:
     long, short = (
-        shared_runs(texts["target"], others["target"], run_words=n_words, words="unicode")
+        shared_runs(
+            texts["target"], others["target"], run_words=n_words, words="unicode"
+        )
         for n_words in (_LONG_RUN_WORDS, _SHORT_RUN_WORDS)
     )
     long_run = long["shared"] > 0
-    high_overlap = (short["shared"] > 0) & (short["shared"] >= _HIGH_OVERLAP * short["runs"])
+    high_overlap = (short["shared"] > 0) & (
+        short["shared"] >= _HIGH_OVERLAP * short["runs"]
+    )
     concerned = long_run | high_overlap
     # Where no long run is shared, a short one is.
     places = long["other"].fill_null(short["other"])
-    own, places = (each.filter(concerned).head(_N_EXAMPLES) for each in (texts["name"], places))
+    own, places = (
+        each.filter(concerned).head(_N_EXAMPLES) for each in (texts["name"], places)
+    )
     examples = [*zip(own, others["name"].gather(places), strict=True)]
     flags = (short["runs"] == 0, long_run, high_overlap, concerned)
     n_short, n_long, n_high, n_concerned = (int(each.sum()) for each in flags)
     n_left_out = n_known - texts.height
-    return SideDuplicates(texts.height, n_left_out, n_short, n_long, n_high, n_concerned, examples)
+    return SideDuplicates(
+        texts.height, n_left_out, n_short, n_long, n_high, n_concerned, examples
+    )
 
 
 # Texts that look like parts of one book although no group says so.
 
-UNDECLARED = "undeclared book"  # the group of non-members that look like parts of one book
+UNDECLARED = (  # the group of non-members that look like parts of one book
+    "undeclared book"
+)
 
 _MOST_TEXTS, _MOST_CHARACTERS, _LEAST_TEXTS = 1_000, 2_000, 20
 _PERMUTATIONS, _LEVEL, _MORE_ALIKE = 999, 0.01, 1.15
@@ -131,7 +147,10 @@ def likeness(texts: Sequence[str]) -> Likeness | None:
     if len(texts) < _LEAST_TEXTS:
         return None
     words = HashingVectorizer(
-        n_features=1 << 16, token_pattern=r"[^\W\d_]{3,}", norm=None, alternate_sign=False
+        n_features=1 << 16,
+        token_pattern=r"[^\W\d_]{3,}",
+        norm=None,
+        alternate_sign=False,
     )
     weighed = TfidfTransformer(sublinear_tf=True).fit_transform(words.transform(texts))
     alike = (weighed @ weighed.T).toarray()
@@ -146,14 +165,20 @@ def asked_texts(targets: pl.LazyFrame) -> pl.Expr:
     """Label targets that are compared with nulls true, and the nulls false."""
     non_member = pl.col("role") == "non_member"
     null = non_member if _has(targets, non_member) else _TARGET & ~pl.col("member")
-    return pl.when(null).then(pl.lit(value=False)).when(_TARGET).then(pl.lit(value=True))
+    return (
+        pl.when(null).then(pl.lit(value=False)).when(_TARGET).then(pl.lit(value=True))
+    )
 
 
 def with_undeclared(targets: pl.LazyFrame) -> pl.LazyFrame:
     found = _look(targets).get("non-members")
     if found is None or not found.of_one_book:
         return targets
-    group = pl.when(_loose() & ~asked_texts(targets)).then(pl.lit(UNDECLARED)).otherwise("group")
+    group = (
+        pl.when(_loose() & ~asked_texts(targets))
+        .then(pl.lit(UNDECLARED))
+        .otherwise("group")
+    )
     return targets.with_columns(group=group)
 
 
@@ -163,9 +188,17 @@ def undeclared_rows(targets: pl.LazyFrame) -> Iterator[_Row]:
     for subject, found in _look(targets).items():
         if found is not None:
             grouped = any_grouped and subject == "non-members"
-            verdict = ("one_group" if grouped else "one_book") if found.of_one_book else "apart"
+            verdict = (
+                ("one_group" if grouped else "one_book")
+                if found.of_one_book
+                else "apart"
+            )
             row = {"check": "undeclared_books", "statistic": "likeness_of_neighbours"}
-            figures = {"value": found.ratio, "p_value": found.p_value, "verdict": verdict}
+            figures = {
+                "value": found.ratio,
+                "p_value": found.p_value,
+                "verdict": verdict,
+            }
             yield row | {"subject": subject} | figures
 
 
@@ -175,8 +208,13 @@ def _look(targets: pl.LazyFrame) -> dict[str, Likeness | None]:
     if not _has(targets, unknown):
         return {}
     found = {}
-    for subject, which in (("non-members", ~asked_texts(targets)), ("targets", unknown)):
-        texts = targets.filter(which, _loose(), pl.col("target").is_not_null()).head(_MOST_TEXTS)
+    for subject, which in (
+        ("non-members", ~asked_texts(targets)),
+        ("targets", unknown),
+    ):
+        texts = targets.filter(which, _loose(), pl.col("target").is_not_null()).head(
+            _MOST_TEXTS
+        )
         begin = texts.select(pl.col("target").str.head(_MOST_CHARACTERS))
         found[subject] = likeness(begin.collect(engine="streaming")["target"].to_list())
     return found
@@ -192,7 +230,9 @@ def _loose() -> pl.Expr:
 
 _MANY_COPIES = 0.01  # share of texts from which copies are warned of
 _SCHEMA = Findings.create_empty().schema
-_LABELLED = pl.col("role").is_in(["target", "non_member"]) & pl.col("member").is_not_null()
+_LABELLED = (
+    pl.col("role").is_in(["target", "non_member"]) & pl.col("member").is_not_null()
+)
 
 
 class Preflight(NamedTuple):
@@ -211,12 +251,19 @@ def check_targets(targets: pl.LazyFrame, *, seed: int) -> Preflight:
     if _has(targets, member, ~member):
         labelled = targets.filter(_LABELLED)
         blind = blind_baseline(labelled, seed=seed)
-        scores, metrics = blind.scores.select(pl.exclude(f"^{PLAIN_COLUMN}.*$")), blind.metrics
+        scores, metrics = (
+            blind.scores.select(pl.exclude(f"^{PLAIN_COLUMN}.*$")),
+            blind.metrics,
+        )
         rows += _blind_rows("members", blind)
         rows += _duplicate_rows("members", near_duplicates(labelled))
-        hashes = labelled.drop_nulls("target").select("member", hash=pl.col("target").hash())
+        hashes = labelled.drop_nulls("target").select(
+            "member", hash=pl.col("target").hash()
+        )
         known = hashes.collect(engine="streaming")
-        members, others = (known.filter(member=side)["hash"].to_numpy() for side in (True, False))
+        members, others = (
+            known.filter(member=side)["hash"].to_numpy() for side in (True, False)
+        )
         if n_both := np.intersect1d(members, others).size:
             of = {"check": "duplicates", "subject": "labels", "statistic": "n_both"}
             rows.append(of | {"value": n_both})
@@ -224,7 +271,9 @@ def check_targets(targets: pl.LazyFrame, *, seed: int) -> Preflight:
     label = pl.col("asked")
     if _has(asked, label, ~label, _TARGET & pl.col("member").is_null()):
         blind = blind_baseline(asked, label="asked", seed=seed)
-        of_targets = blind.scores.rename(lambda name: name.replace("blind", "targets_blind"))
+        of_targets = blind.scores.rename(
+            lambda name: name.replace("blind", "targets_blind")
+        )
         scores = scores.join(of_targets, on="target_id", how="full", coalesce=True)
         rows += _blind_rows("targets", blind)
         rows += _plain_rows(blind)
@@ -252,7 +301,11 @@ def _blind_rows(subject: str, blind: BlindBaseline) -> Iterator[_Row]:
     said = {"verdict": blind.verdict, "reason": blind.reason}
     yield {**of, "statistic": "roc_auc", **figures, **said}
     if blind.strongest is not None:
-        yield of | {"statistic": "strongest", "value": blind.auc, "verdict": blind.strongest}
+        yield of | {
+            "statistic": "strongest",
+            "value": blind.auc,
+            "verdict": blind.strongest,
+        }
 
 
 def _plain_rows(blind: BlindBaseline) -> Iterator[_Row]:
@@ -267,7 +320,9 @@ def _plain_rows(blind: BlindBaseline) -> Iterator[_Row]:
         }
 
 
-def _duplicate_rows(subject: str, found: tuple[SideDuplicates, SideDuplicates]) -> Iterator[_Row]:
+def _duplicate_rows(
+    subject: str, found: tuple[SideDuplicates, SideDuplicates]
+) -> Iterator[_Row]:
     of: _Row = {"check": "duplicates"}
     for name, side in zip((subject, f"not {subject}"), found, strict=True):
         counts = {
@@ -296,8 +351,8 @@ _INVERSE = pow(_BASE, -1, 1 << 64)
 
 def find_elsewhere(passages: pl.DataFrame, documents: pl.LazyFrame) -> pl.DataFrame:
     """Find the first document of another owner that has 20 words in a row of a passage."""
-    # Documents are read once, a batch at a time; runs are looked up by hashes of 64 bits and then
-    # compared. Memory: some 70 bytes per word of the passages.
+    # Documents are read once, a batch at a time; runs are looked up by hashes of 64
+    # bits and then compared. Memory: some 70 bytes per word of the passages.
     texts, owners = passages["passage"].str.to_lowercase(), passages["owner"].to_numpy()
     hashes, rows = hash_runs(texts)
     is_long = np.isin(np.arange(texts.len()), rows)
@@ -308,17 +363,23 @@ def find_elsewhere(passages: pl.DataFrame, documents: pl.LazyFrame) -> pl.DataFr
         searched |= {*batch["owner"].unique().head(2)}
         lower = batch.select(pl.col("text").str.to_lowercase(), "owner", "name")
         for text, owner, name, near in _sharing(lower, texts, hashes, rows):
-            others = [row for row in near[owners[near] != owner].tolist() if row not in found]
+            others = [
+                row for row in near[owners[near] != owner].tolist() if row not in found
+            ]
             pairs = pl.DataFrame({"passage": texts.gather(others)}).with_columns(
                 document=pl.lit(text)
             )
-            longest = pairs.select(blocks.struct.field("longest_block_words")).to_series()
+            longest = pairs.select(
+                blocks.struct.field("longest_block_words")
+            ).to_series()
             for row, words in zip(others, longest, strict=True):
                 if words >= RUN_WORDS:
                     found[row] = (name, words)
     has_other = np.array([bool(searched - {owner}) for owner in owners.tolist()], bool)
     named = [found.get(row, (None, None)) for row in range(is_long.size)]
-    answers = pl.DataFrame(named, {"name": pl.String, "longest_words": pl.UInt32}, orient="row")
+    answers = pl.DataFrame(
+        named, {"name": pl.String, "longest_words": pl.UInt32}, orient="row"
+    )
     reasons = np.where(is_long, np.where(has_other, _NOWHERE, _NO_OTHER), _TOO_SHORT)
     is_found = pl.col("longest_words").is_not_null()
     return answers.with_columns(
@@ -333,7 +394,12 @@ def count_in(passages: pl.Series, documents: pl.LazyFrame) -> pl.DataFrame:
     hashes, rows = hash_runs(texts)
     is_long, found = {*rows.tolist()}, dict[int, dict[str, Any]]()
     wanted = {row: _apart(texts[row]) for row in is_long}
-    whole = {"n_documents": 0, "n_occurrences": 0, "document": None, "n_near_documents": 0}
+    whole = {
+        "n_documents": 0,
+        "n_occurrences": 0,
+        "document": None,
+        "n_near_documents": 0,
+    }
     for batch in documents.drop_nulls("text").collect_batches(maintain_order=True):
         lower = batch.select(pl.col("text").str.to_lowercase(), "name")
         for text, name, near in _sharing(lower, texts, hashes, rows):
@@ -350,8 +416,12 @@ def count_in(passages: pl.Series, documents: pl.LazyFrame) -> pl.DataFrame:
         {"reason": None, **found.get(row, whole)} if row in is_long else short
         for row in range(texts.len())
     ]
-    counts = dict.fromkeys(("n_documents", "n_occurrences", "n_near_documents"), pl.UInt64)
-    return pl.DataFrame(answers, schema={**counts, "document": pl.String, "reason": pl.String})
+    counts = dict.fromkeys(
+        ("n_documents", "n_occurrences", "n_near_documents"), pl.UInt64
+    )
+    return pl.DataFrame(
+        answers, schema={**counts, "document": pl.String, "reason": pl.String}
+    )
 
 
 def _sharing(
@@ -367,7 +437,9 @@ def _apart(text: str) -> str:
     """Put each word between spaces of its own: what stands within another stands there whole."""
     spans = pl.select(word_spans(pl.lit(text), words="unicode")).to_series().struct
     starts, ends = (spans.field(name)[0] for name in ("starts", "ends"))
-    return "".join(f" {text[start:end]} " for start, end in zip(starts, ends, strict=True))
+    return "".join(
+        f" {text[start:end]} " for start, end in zip(starts, ends, strict=True)
+    )
 
 
 def hash_runs(texts: pl.Series, run_words: int = RUN_WORDS) -> tuple[_Hashes, Ints]:
@@ -418,7 +490,8 @@ def _powers(base: int, n: int) -> _Hashes:
     return np.cumprod(powers, dtype=np.uint64)
 
 
-# Scores that one class misses more often than the other: what is left to measure is selected.
+# Scores that one class misses more often than the other: what is left to measure is
+# selected.
 
 _SIGNIFICANT = 0.01
 _WORTH_SAYING = 0.01  # a smaller difference moves no figure, however sure it is
@@ -431,7 +504,9 @@ def count_reasons(rows: pl.LazyFrame) -> dict[str, int]:
     return dict(
         rows.group_by(shape=shape)
         .agg(
-            reason=pl.when(several).then(shape.first()).otherwise(pl.col("reason").first()),
+            reason=pl.when(several)
+            .then(shape.first())
+            .otherwise(pl.col("reason").first()),
             n=pl.col("target_id").n_unique(),
         )
         .sort("n", "reason", descending=[True, False])
@@ -444,7 +519,9 @@ def count_reasons(rows: pl.LazyFrame) -> dict[str, int]:
 class UnevenScores(NamedTuple):
     """Attacks that score one class less often than the other; pairs are members, non-members."""
 
-    attacks: tuple[str, ...]  # those of the largest difference; they miss scores of the same texts
+    attacks: tuple[
+        str, ...
+    ]  # those of the largest difference; they miss scores of the same texts
     n_texts: tuple[int, int]
     n_unscored: tuple[int, int]
     # Fisher's exact test of these, two-sided, times the number of tests made; at most 1
@@ -454,7 +531,10 @@ class UnevenScores(NamedTuple):
 
     @property
     def shares(self) -> tuple[float, float]:
-        return self.n_unscored[0] / self.n_texts[0], self.n_unscored[1] / self.n_texts[1]
+        return (
+            self.n_unscored[0] / self.n_texts[0],
+            self.n_unscored[1] / self.n_texts[1],
+        )
 
     @property
     def difference(self) -> float:
@@ -465,18 +545,29 @@ def uneven_findings(
     scores: pl.LazyFrame, attacks: Sequence[str], unscored: pl.LazyFrame
 ) -> pl.DataFrame:
     """Rows of check ``uneven_scores`` about attacks (``most`` or ``more`` uneven) and classes."""
-    counts = pl.col("role").is_in(["target", "non_member"]) & pl.col("member").is_not_null()
+    counts = (
+        pl.col("role").is_in(["target", "non_member"]) & pl.col("member").is_not_null()
+    )
     classes = scores.filter(counts).select(pl.col("member").n_unique()).collect().item()
-    found = find_uneven_scores(scores, counts, attacks, unscored=unscored) if classes == 2 else None
+    found = (
+        find_uneven_scores(scores, counts, attacks, unscored=unscored)
+        if classes == 2
+        else None
+    )
     rows: list[dict[str, object]] = []
     if found is not None:
         most = {"verdict": "most", "value": found.difference, "p_value": found.p_value}
-        rows = [{"subject": name, "statistic": "difference"} | most for name in found.attacks]
+        rows = [
+            {"subject": name, "statistic": "difference"} | most
+            for name in found.attacks
+        ]
         for name in found.others:
             rows.append({"subject": name, "statistic": "difference", "verdict": "more"})
         rows += class_rows(found)
     of = {"check": "uneven_scores"}
-    return pl.DataFrame([of | row for row in rows], schema=Findings.create_empty().schema)
+    return pl.DataFrame(
+        [of | row for row in rows], schema=Findings.create_empty().schema
+    )
 
 
 def class_rows(
@@ -489,7 +580,10 @@ def class_rows(
             "n_texts": found.n_texts[which],
             "share": found.shares[which],
         }
-        rows += [{"subject": name, "statistic": each, "value": figures[each]} for each in figures]
+        rows += [
+            {"subject": name, "statistic": each, "value": figures[each]}
+            for each in figures
+        ]
         rows[-3]["reason"] = found.reasons[which]
     return rows
 
@@ -504,24 +598,34 @@ def find_uneven_scores(
     """Find attacks that score one class less often than the other, beyond what chance does."""
     # Attacks that miss scores of the same texts are one test.
     labelled = scores.with_columns(cluster=cluster_names(scores)).filter(counts)
-    lost = {attack: ~pl.col(attack).is_finite().fill_null(value=False) for attack in attacks}
-    counted = labelled.select(pl.len(), *(lost[name].sum().alias(name) for name in lost))
+    lost = {
+        attack: ~pl.col(attack).is_finite().fill_null(value=False) for attack in attacks
+    }
+    counted = labelled.select(
+        pl.len(), *(lost[name].sum().alias(name) for name in lost)
+    )
     n_texts, *n_lost = counted.collect(engine="streaming").row(0)
-    alike: dict[bytes, list[str]] = {}  # attacks by what they miss, one bit for each text
+    alike: dict[
+        bytes, list[str]
+    ] = {}  # attacks by what they miss, one bit for each text
     for attack, n in zip(attacks, n_lost, strict=True):
         if n:
             bits = np.packbits(read_numbers(labelled, lost[attack], n_texts, np.bool_))
             alike.setdefault(bits.tobytes(), []).append(attack)
     if not alike:
         return None
-    hashes = labelled.select("member", pl.col("cluster").hash()).collect(engine="streaming")
+    hashes = labelled.select("member", pl.col("cluster").hash()).collect(
+        engine="streaming"
+    )
     member = hashes["member"].to_numpy()
     cluster = np.unique(hashes["cluster"].to_numpy(), return_inverse=True)[1]
     tests = []
     for packed, names in alike.items():
         missing = np.unpackbits(np.frombuffer(packed, np.uint8), count=member.size)
         tests.append(_unscored_compare(tuple(names), missing, member, cluster))
-    adjusted = [one._replace(p_value=min(1.0, len(tests) * one.p_value)) for one in tests]
+    adjusted = [
+        one._replace(p_value=min(1.0, len(tests) * one.p_value)) for one in tests
+    ]
     uneven = [
         one
         for one in sorted(adjusted, key=lambda one: -one.difference)
@@ -549,7 +653,8 @@ def _unscored_compare(
     n_texts = int(member.sum()), int((~member).sum())
     n_lost = int(lost[member].sum()), int(lost[~member].sum())
     table = np.array([[k, n - k] for k, n in zip(n_lost, n_texts, strict=True)])
-    # Variance of the classes' difference by clusters, over that by texts, as if they missed alike.
+    # Variance of the classes' difference by clusters, over that by texts, as if they
+    # missed alike.
     terms = (member - member.mean()) * (lost - lost.mean())
     of_texts = float(np.square(terms).sum())
     of_clusters = float(np.square(np.bincount(cluster, terms)).sum())
@@ -558,7 +663,9 @@ def _unscored_compare(
     return UnevenScores(attacks, n_texts, n_lost, p_value)
 
 
-def _reasons(labelled: pl.LazyFrame, unscored: pl.LazyFrame, attack: str) -> dict[bool, str]:
+def _reasons(
+    labelled: pl.LazyFrame, unscored: pl.LazyFrame, attack: str
+) -> dict[bool, str]:
     """Most frequent reason of each class, the first in the alphabet of several."""
     of_attack = unscored.filter(attack=attack).select("target_id", "reason")
     found = (
@@ -581,18 +688,20 @@ _KNOWN, _LONG = 1.0, 20  # nats, and tokens, of a text whose loss is no accident
 def test_chance(texts: pl.DataFrame, chance: float) -> tuple[float | None, bool]:
     """Test whether a model's loss is below ``chance`` by more than a margin, in nats a token.
 
-    Each row of ``texts``, with lists ``logprob`` and ``token_ids``, counts once, by Student's test
-    of one side over their mean gains; the p-value is null of a single text, which is held against
-    the margin alone. Tokens that repeat the one before are left out: with tied embeddings a model
-    foresees them before it is trained. One long text that is foreseen well suffices, whatever the
-    others are.
+    Each row of ``texts``, with lists ``logprob`` and ``token_ids``, counts once, by
+    Student's test of one side over their mean gains; the p-value is null of a single
+    text, which is held against the margin alone. Tokens that repeat the one before are
+    left out: with tied embeddings a model foresees them before it is trained. One long
+    text that is foreseen well suffices, whatever the others are.
     """
     from scipy.stats import ttest_1samp
 
     gains, is_known = list[float](), False
     for logprobs, tokens in texts.select("logprob", "token_ids").iter_rows():
         values = np.array(logprobs, np.float64)
-        ids = np.arange(values.size) if tokens is None else np.array(tokens)  # endpoints tell none
+        ids = (
+            np.arange(values.size) if tokens is None else np.array(tokens)
+        )  # endpoints tell none
         repeats = np.append(False, ids[1:] == ids[:-1])
         counted = values[np.isfinite(values) & ~repeats]
         if counted.size:

@@ -84,15 +84,17 @@ class Executor(Protocol):
     ) -> Iterator[tuple[Block, Kept]]:
         """Yield blocks as they are complete, with what ``keep`` returned for block and rows.
 
-        ``keep`` may be called in another process or on another machine; it and ``task`` can be
-        pickled.
+        ``keep`` may be called in another process or on another machine; it and ``task``
+        can be pickled.
         """
 
 
 REFUSED = "the engine ended each time that it was asked about this text"
 
 _AT_ONCE = 256  # requests in one message to an engine
-_SPLIT = 8  # pieces of a block, and of each of them: a start costs more than a few texts
+_SPLIT = (
+    8  # pieces of a block, and of each of them: a start costs more than a few texts
+)
 _MOST_DEATHS = 2  # of engines with one text in hand and nothing else
 _MOST_IN_VAIN = 3  # texts in a row that end the engine: then it is not the texts
 
@@ -102,7 +104,11 @@ def refuse(task: Task, block: Block, reason: str = REFUSED) -> pl.DataFrame:
     for each in task.ask(block):
         if isinstance(each, Asked):
             answer = each.request.failed(reason, passes=0)
-            rows += (row for row in task.read(block, [(each, answer)]) if isinstance(row, tuple))
+            rows += (
+                row
+                for row in task.read(block, [(each, answer)])
+                if isinstance(row, tuple)
+            )
         else:
             rows.append(each)
     return task.table(block, rows)
@@ -127,10 +133,14 @@ class _Piece:
     suspect: bool = False
     deaths: int = 0
     rows: list[Row] = field(default_factory=list)
-    pending: dict[int, int] = field(init=False)  # rows that are to come, of each unit that has any
+    pending: dict[int, int] = field(
+        init=False
+    )  # rows that are to come, of each unit that has any
 
     def __post_init__(self) -> None:
-        self.pending = dict.fromkeys(range(self.n_units), self.block.last - self.block.first)
+        self.pending = dict.fromkeys(
+            range(self.n_units), self.block.last - self.block.first
+        )
 
     @property
     def n_units(self) -> int:
@@ -140,12 +150,16 @@ class _Piece:
 class _Collector:
     """Keeps a source busy with the requests of successive blocks, and outlives its engines."""
 
-    # Pieces in hand when an engine ends are suspect: each is tried alone, then in pieces of its
-    # own. A single text that ends it twice is refused. ``_in_advance`` are tokens that were seen
-    # before the answers that they belong to.
+    # Pieces in hand when an engine ends are suspect: each is tried alone, then in
+    # pieces of its own. A single text that ends it twice is refused. ``_in_advance``
+    # are tokens that were seen before the answers that they belong to.
 
     def __init__(
-        self, source: AnswerSource, task: Task, blocks: Iterable[Block | None], seen: OnAnswer
+        self,
+        source: AnswerSource,
+        task: Task,
+        blocks: Iterable[Block | None],
+        seen: OnAnswer,
     ) -> None:
         self._source = source
         self._task = task
@@ -180,7 +194,9 @@ class _Collector:
             if self._finished:
                 while self._finished:
                     piece = self._finished.popleft()
-                    yield from self._done(piece, self._task.table(piece.block, piece.rows))
+                    yield from self._done(
+                        piece, self._task.table(piece.block, piece.rows)
+                    )
             elif not self._in_flight:
                 return
             else:
@@ -210,7 +226,13 @@ class _Collector:
             self._seen(each.block.label, len(each.pending) - each.n_units, 0, 0)
         alone = len(pieces) == 1
         again = [
-            _Piece(each.whole, each.block, each.first, suspect=True, deaths=each.deaths + alone)
+            _Piece(
+                each.whole,
+                each.block,
+                each.first,
+                suspect=True,
+                deaths=each.deaths + alone,
+            )
             for each in pieces
         ]
         piece = again[0]
@@ -219,7 +241,9 @@ class _Collector:
             starts = range(0, piece.n_units, size)
             piece.whole.pieces += len(starts) - 1
             for start in reversed(starts):
-                block = replace(piece.block, units=piece.block.units[start : start + size])
+                block = replace(
+                    piece.block, units=piece.block.units[start : start + size]
+                )
                 split = _Piece(piece.whole, block, piece.first + start, suspect=True)
                 self._suspects.appendleft(split)
         elif alone and piece.deaths < _MOST_DEATHS:
@@ -235,7 +259,8 @@ class _Collector:
 
     def _next_requests(self) -> Iterator[tuple[_Piece, Asked] | None]:
         """Yield requests; None while no block is there, or a suspect may not be asked about yet."""
-        # A suspect is asked about while nothing else is in hand, so that an end is its own.
+        # A suspect is asked about while nothing else is in hand, so that an end is its
+        # own.
         while True:
             piece = None
             if self._suspects or any(each.suspect for each in self._in_hand):
@@ -256,7 +281,9 @@ class _Collector:
     def _to_submit(self) -> Iterator[Request]:
         """Yield what is asked again, and then as many new requests as the source has room for."""
         source, in_flight = self._source, self._in_flight
-        while self._again or source.has_room(requests=len(in_flight), samples=self._samples):
+        while self._again or source.has_room(
+            requests=len(in_flight), samples=self._samples
+        ):
             found = self._again.popleft() if self._again else next(self._requests)
             if found is None:
                 return
@@ -289,7 +316,10 @@ class _Collector:
         whole.rows[piece.first] = rows
         whole.pieces -= 1
         if whole.pieces == 0:
-            yield whole.block, pl.concat(whole.rows[first] for first in sorted(whole.rows))
+            yield (
+                whole.block,
+                pl.concat(whole.rows[first] for first in sorted(whole.rows)),
+            )
 
 
 def _new_tokens(request: Request, answer: Answer) -> int:
@@ -305,9 +335,9 @@ def _new_tokens(request: Request, answer: Answer) -> int:
 class LocalExecutor:
     """Asks one source about all blocks."""
 
-    # With ``restart`` an engine that ends in the middle is started again, and ``say`` hears of it;
-    # texts that end it are found, and their rows have the reason. ``listen`` takes who is to hear
-    # of tokens as they come.
+    # With ``restart`` an engine that ends in the middle is started again, and ``say``
+    # hears of it; texts that end it are found, and their rows have the reason.
+    # ``listen`` takes who is to hear of tokens as they come.
 
     source: AnswerSource
     restart: Callable[[], None] | None = None
@@ -335,7 +365,9 @@ class LocalExecutor:
                         raise
                     refused = [*collector.recover(error)]
                     self.restart()
-                    self.say(f"the engine has been started again, because it ended: {error}")
+                    self.say(
+                        f"the engine has been started again, because it ended: {error}"
+                    )
                 else:
                     return
         finally:
@@ -366,7 +398,9 @@ class SampleTask:
         for unit, (target_id, index, context, _) in enumerate(prompts.iter_rows()):
             measure, nudge = measures[unit], None
             if view.nudge and (ids := measure.prompt_token_ids):
-                measure = replace(measure, prompt_token_ids=ids[:-1], prompt_tokens=len(ids) - 1)
+                measure = replace(
+                    measure, prompt_token_ids=ids[:-1], prompt_tokens=len(ids) - 1
+                )
                 nudge = ids[-1], view.nudge
             budget = self.budget.first(measure.prompt_tokens, measure.reference_tokens)
             if measure.prompt_tokens == 0 or budget <= 0:
@@ -374,8 +408,8 @@ class SampleTask:
                 if n_tokens := measure.prompt_tokens:
                     limit = n_tokens + self.budget.room(n_tokens)
                     why = (
-                        f"the prefix has {n_tokens} tokens, which leaves no room to continue "
-                        f"within {limit}"
+                        f"the prefix has {n_tokens} tokens, which leaves no room to"
+                        f" continue within {limit}"
                     )
                 for number in range(block.first, block.last):
                     yield unit, (number, *_NOTHING, "not_asked", why, None)
@@ -387,14 +421,19 @@ class SampleTask:
                 context=context,
                 context_ids=measure.prompt_token_ids,
                 n=n,
-                seed=sample_seed(self.run_seed, target_id, view.name, index) + block.first,
+                seed=sample_seed(self.run_seed, target_id, view.name, index)
+                + block.first,
                 max_tokens=budget,
                 greedy=view.greedy,
                 question=view.question,
                 nudge=nudge,
             )
-            n_words = words[unit] if view.decode.most_new is None else 0  # nothing to be reached
-            longest = self.budget.longest(measure.prompt_tokens, measure.reference_tokens)
+            n_words = (
+                words[unit] if view.decode.most_new is None else 0
+            )  # nothing to be reached
+            longest = self.budget.longest(
+                measure.prompt_tokens, measure.reference_tokens
+            )
             yield Asked(
                 unit=unit,
                 request=request,
@@ -407,7 +446,9 @@ class SampleTask:
         """Keep candidates that suffice; ask again for the rest of those that end too early."""
         for asked, answer in answered:
             if asked.request.greedy:
-                answer.continuations = [_without_loop(given) for given in answer.continuations]
+                answer.continuations = [
+                    _without_loop(given) for given in answer.continuations
+                ]
         bare = [
             self._without_dress(given, asked.request.context)
             for asked, answer in answered
@@ -429,7 +470,13 @@ class SampleTask:
                     continue
                 finish = given.finish_reason
                 is_cut = None if given.reason or finish is None else finish != "stop"
-                values = (given.text, prompt, given.n_tokens, finish, is_cut and missing > 0)
+                values = (
+                    given.text,
+                    prompt,
+                    given.n_tokens,
+                    finish,
+                    is_cut and missing > 0,
+                )
                 number = asked.first + index
                 said = raw.text if raw.text != given.text else None
                 yield asked.unit, (number, *values, given.answer, given.reason, said)
@@ -450,11 +497,19 @@ class SampleTask:
             pl.Series(name, values, schema[name])
             for name, values in zip(_SAMPLE_COLUMNS, columns, strict=True)
         ]
-        keys = block.units.select("target_id", pl.col("view_index").cast(schema["view_index"]))
+        keys = block.units.select(
+            "target_id", pl.col("view_index").cast(schema["view_index"])
+        )
         own = {"model": pl.lit(self.view.model), "view": pl.lit(self.view.name)}
-        return keys[[unit for unit, _ in rows]].with_columns(*made, **own).select(schema.names())
+        return (
+            keys[[unit for unit, _ in rows]]
+            .with_columns(*made, **own)
+            .select(schema.names())
+        )
 
-    def _further(self, asked: Asked, index: int, given: Continuation, missing: int) -> Asked | None:
+    def _further(
+        self, asked: Asked, index: int, given: Continuation, missing: int
+    ) -> Asked | None:
         """Decode a candidate again if its budget ended it within the words that count."""
         # The last of those words counts as whole once something follows it.
         ended = given.finish_reason != "length" or given.reason is not None
@@ -470,7 +525,9 @@ class SampleTask:
         first, seed = asked.first + index, request.seed + index
         key = f"{request.key.rsplit(':', 3)[0]}:{first}:1:{budget}"
         partial = replace(given, n_tokens=given.n_tokens or tried)
-        again = replace(request, key=key, n=1, seed=seed, max_tokens=budget, partial=partial)
+        again = replace(
+            request, key=key, n=1, seed=seed, max_tokens=budget, partial=partial
+        )
         return replace(asked, first=first, attempts=asked.attempts + 1, request=again)
 
 
@@ -480,7 +537,11 @@ def _without_loop(given: Continuation) -> Continuation:
         return given
     text = given.text or ""
     end = text_loop_end(text)
-    return given if end is None else replace(given, text=text[:end], finish_reason="repeats")
+    return (
+        given
+        if end is None
+        else replace(given, text=text[:end], finish_reason="repeats")
+    )
 
 
 _NOTHING = (None,) * 5
@@ -512,12 +573,20 @@ NOISE = "noise"
 FREQUENCY = "log_inverse_frequency"
 """The one column of numbers of tokens that no engine computes."""
 
-_FLOATS = ("logprob", "vocabulary_mean", "vocabulary_variance", "top_logprob", "support_mass")
+_FLOATS = (
+    "logprob",
+    "vocabulary_mean",
+    "vocabulary_variance",
+    "top_logprob",
+    "support_mass",
+)
 _COLUMNS = (*_FLOATS, "token_ids", "rank", FREQUENCY, "bos", "bounded", "reason")
 
 
 def abilities(views: Iterable[View]) -> set[str]:
-    return {NOISE for view in views if view.noise} | {QUESTION for view in views if view.question}
+    return {NOISE for view in views if view.noise} | {
+        QUESTION for view in views if view.question
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -525,8 +594,8 @@ class LogprobTask:
     """Ask for the log-probabilities of each prompt's text, and further columns."""
 
     # ``views`` are known by the labels of their blocks, each with its columns.
-    # ``log_inverse_frequency`` is float32 by token id, of the reference corpus. ``trained`` says
-    # by ``target_id`` whether the run tuned the model on it.
+    # ``log_inverse_frequency`` is float32 by token id, of the reference corpus.
+    # ``trained`` says by ``target_id`` whether the run tuned the model on it.
 
     views: Mapping[str, tuple[View, frozenset[str]]]
     run_seed: int = 0
@@ -536,8 +605,12 @@ class LogprobTask:
     def ask(self, block: Block) -> Iterator[Asked | Row]:
         """Ask for a text at a time; both prompts of a pair have the same noise, with two signs."""
         view, columns = self.views[block.label]
-        prompts = block.units.select("target_id", "view_index", "context", "text", "reason")
-        for unit, (target_id, index, context, text, reason) in enumerate(prompts.iter_rows()):
+        prompts = block.units.select(
+            "target_id", "view_index", "context", "text", "reason"
+        )
+        for unit, (target_id, index, context, text, reason) in enumerate(
+            prompts.iter_rows()
+        ):
             if reason is not None:
                 yield unit, {"reason": reason}
                 continue
@@ -552,9 +625,11 @@ class LogprobTask:
                 question=view.question,
                 noise=-view.noise if index % 2 else view.noise,
                 is_absolute=view.is_absolute,
-                seed=sample_seed(self.run_seed, target_id, view.name, index // 2)
-                if view.noise
-                else 0,
+                seed=(
+                    sample_seed(self.run_seed, target_id, view.name, index // 2)
+                    if view.noise
+                    else 0
+                ),
                 columns=columns - {FREQUENCY},
             )
             yield Asked(unit=unit, request=request)
@@ -564,8 +639,15 @@ class LogprobTask:
             if answer.tokens is None:
                 yield asked.unit, {"reason": answer.error, "asked": answer.asked}
                 continue
-            row: dict[str, Any] = {"bos": answer.bos, "bounded": answer.bounded, **answer.tokens}
-            if FREQUENCY in self.views[block.label][1] and self.log_inverse_frequency is not None:
+            row: dict[str, Any] = {
+                "bos": answer.bos,
+                "bounded": answer.bounded,
+                **answer.tokens,
+            }
+            if (
+                FREQUENCY in self.views[block.label][1]
+                and self.log_inverse_frequency is not None
+            ):
                 row[FREQUENCY] = self.log_inverse_frequency[answer.tokens["token_ids"]]
             yield asked.unit, row
 
@@ -577,16 +659,21 @@ class LogprobTask:
         columns: list[pl.Series] = []
         for name in _COLUMNS:
             values = (row.get(name) for row in ordered)
-            cells = [pl.Series(each) if isinstance(each, np.ndarray) else each for each in values]
+            cells = [
+                pl.Series(each) if isinstance(each, np.ndarray) else each
+                for each in values
+            ]
             columns.append(pl.Series(name, cells).cast(schema[name]))
-        is_kept = pl.Series(["logprob" in row or row.get("asked", False) for row in ordered])
+        is_kept = pl.Series(
+            ["logprob" in row or row.get("asked", False) for row in ordered]
+        )
         text = pl.when(is_kept).then("text")
         units = block.units.select("target_id", "view_index", text=text)
         known = pl.DataFrame(schema={"target_id": pl.String, "trained": pl.Boolean})
         trained = known if self.trained is None else self.trained
-        table = units.join(trained, on="target_id", how="left", maintain_order="left").with_columns(
-            *columns, model=pl.lit(view.model), view=pl.lit(view.name)
-        )
+        table = units.join(
+            trained, on="target_id", how="left", maintain_order="left"
+        ).with_columns(*columns, model=pl.lit(view.model), view=pl.lit(view.name))
         return table.with_columns(
             pl.col(_FLOATS).list.eval(pl.element().fill_nan(None)),
             rank=pl.col("rank").list.eval(pl.when(pl.element() > 0).then(pl.element())),
@@ -629,7 +716,9 @@ class FillTask:
     def table(self, _: Block, rows: list[Row], /) -> pl.DataFrame:
         ordered = sorted(rows, key=lambda row: (row[0], row[1]["view_index"]))
         names = {"view_index": pl.UInt32, "text": pl.String, "reason": pl.String}
-        return self.view.rows(pl.DataFrame([row for _, row in ordered], schema_overrides=names))
+        return self.view.rows(
+            pl.DataFrame([row for _, row in ordered], schema_overrides=names)
+        )
 
 
 class _Counts(dy.Schema):
@@ -649,14 +738,18 @@ def stored_frequencies(
             for ids in tokenizer.encode(batch["text"].to_list()):
                 np.add.at(counts, np.asarray(ids, dtype=np.int64), 1)
         if not counts.any():
-            raise SettingsError("frequencies_from: the corpus has no text; give one that has")
-        counted = pl.DataFrame({"count": counts}).with_columns(tokenizer=pl.lit(tokenizer.digest))
+            raise SettingsError(
+                "frequencies_from: the corpus has no text; give one that has"
+            )
+        counted = pl.DataFrame({"count": counts}).with_columns(
+            tokenizer=pl.lit(tokenizer.digest)
+        )
         sink(counted, path, _Counts)
     table = scan(path, _Counts).collect()
     if set(table["tokenizer"]) != {tokenizer.digest}:
         raise SettingsError(
-            f"{path} counts the tokens of another tokenizer than the model's; remove it to have "
-            "the corpus counted again"
+            f"{path} counts the tokens of another tokenizer than the model's; remove it"
+            " to have the corpus counted again"
         )
     return log_inverse(table["count"].to_numpy())
 

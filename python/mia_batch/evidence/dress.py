@@ -1,4 +1,5 @@
 """What stands around the continuations of a model, and the one rule that takes it off."""
+
 # ruff: noqa: RUF001 - marks of all scripts
 
 from __future__ import annotations
@@ -109,7 +110,9 @@ def undress(answer: str, prompt: str, rule: Rule) -> str:
         if layer.kind == "close":
             text = text.removesuffix(layer.text).rstrip()
     left = [layer for layer in rule if layer.kind != "close"]
-    while (worn := next((layer for layer in left if wears(text, prompt, layer)), None)) is not None:
+    while (
+        worn := next((layer for layer in left if wears(text, prompt, layer)), None)
+    ) is not None:
         left.remove(worn)
         text = _without(text, prompt, worn)
     return answer if rule and text == answer.strip() else text
@@ -174,13 +177,18 @@ def known_openings() -> tuple[tuple[str, str], ...]:
     """Give beginnings of classics that every model has read many times, and how they go on."""
     path = Path(str(files("mia_batch") / "corpus" / "yardstick.jsonl"))
     passages = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    first = {each["title"]: each["text"] for each in reversed(passages) if each["level"] == _COPIED}
+    first = {
+        each["title"]: each["text"]
+        for each in reversed(passages)
+        if each["level"] == _COPIED
+    }
     parts = (text.split(" ", _OPENING_WORDS) for text in first.values())
     return tuple((" ".join(words[:-1]), f" {words[-1]}") for words in parts)
 
 
-# A rule is learned of many answers together: what follows a prompt truly is looked at only to tell
-# what the texts themselves have, and never to decide about a single answer.
+# A rule is learned of many answers together: what follows a prompt truly is looked at
+# only to tell what the texts themselves have, and never to decide about a single
+# answer.
 
 
 class Findings(NamedTuple):
@@ -199,20 +207,27 @@ class Findings(NamedTuple):
         n_others = max(self.n_alike, self.n_empty)
         most = max(_FEWEST, _MOST_UNCOVERED * self.n_prompts)
         # A weak model may say some words of the prompt again.
-        return n_others <= most and self.n_repeating <= max(_FEWEST, _FAINT * self.n_prompts)
+        return n_others <= most and self.n_repeating <= max(
+            _FEWEST, _FAINT * self.n_prompts
+        )
 
 
 def learn(asked: Sequence[Asked], rule: Rule = (), *, fewest: int = _FEWEST) -> Rule:
     """Find the layers that many answers wear, one after the other, the most frequent first."""
-    # ``rule`` has layers that are known before; those that the texts themselves have are left out.
+    # ``rule`` has layers that are known before; those that the texts themselves have
+    # are left out.
     n_prompts = len({_tail(each) for each in asked})
     worn = {
         layer: sum(wears(each.answer.strip(), each.prompt, layer) for each in asked)
         for layer in rule
     }
-    rule = tuple(layer for layer, n in worn.items() if not (n and _of_the_texts(layer, n, asked)))
+    rule = tuple(
+        layer for layer, n in worn.items() if not (n and _of_the_texts(layer, n, asked))
+    )
     for _ in range(_ROUNDS - len(rule)):
-        bare = [(each, undress(each.answer, each.prompt, rule).strip()) for each in asked]
+        bare = [
+            (each, undress(each.answer, each.prompt, rule).strip()) for each in asked
+        ]
         frequent = {
             layer: len(rests)
             for layer, rests in (_candidates(bare) | _common_beginnings(bare)).items()
@@ -220,8 +235,12 @@ def learn(asked: Sequence[Asked], rule: Rule = (), *, fewest: int = _FEWEST) -> 
             and layer not in rule
             and _differ(rests.values())
         }
-        ordered = sorted(frequent, key=lambda layer: _precedence(layer, frequent[layer]))
-        dressing = (each for each in ordered if not _of_the_texts(each, frequent[each], asked))
+        ordered = sorted(
+            frequent, key=lambda layer: _precedence(layer, frequent[layer])
+        )
+        dressing = (
+            each for each in ordered if not _of_the_texts(each, frequent[each], asked)
+        )
         best = next(dressing, None)
         if best is None:
             return rule
@@ -239,7 +258,9 @@ def _candidates(bare: Iterable[tuple[Asked, str]]) -> dict[Layer, dict[str, str]
     return found
 
 
-def _common_beginnings(bare: Iterable[tuple[Asked, str]]) -> dict[Layer, dict[str, str]]:
+def _common_beginnings(
+    bare: Iterable[tuple[Asked, str]],
+) -> dict[Layer, dict[str, str]]:
     """Find lead-ins without an end of their own: what answers that begin alike share, in words."""
     groups: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for each, text in bare:
@@ -270,7 +291,9 @@ def _says_something(text: str) -> bool:
 
 def _worn(text: str, prompt: str) -> Iterator[Layer]:
     first = (pattern.match(text) for pattern in _FIRST_UNITS)
-    last = (pattern.search(text, max(0, len(text) - _LONGEST)) for pattern in _LAST_UNITS)
+    last = (
+        pattern.search(text, max(0, len(text) - _LONGEST)) for pattern in _LAST_UNITS
+    )
     for kind, found in (("lead", first), ("close", last)):
         units = {unit[0].strip() for unit in found if unit is not None}
         yield from (Layer(kind, unit) for unit in units if _says_something(unit))
@@ -291,7 +314,8 @@ def _precedence(layer: Layer, n: int) -> tuple[int, int, int, str]:
 
 def _differ(rests: Iterable[str]) -> bool:
     """Whether what follows differs, as continuations of different texts do."""
-    # Texts that a model does not know may all be answered alike, and cut at different words.
+    # Texts that a model does not know may all be answered alike, and cut at different
+    # words.
     texts = [*rests]
     ordered = sorted({text.rstrip() for text in texts})
     n_cut = sum(longer.startswith(text) for text, longer in pairwise(ordered))
@@ -339,7 +363,9 @@ def examine(asked: Sequence[Asked], rule: Rule) -> Findings:
     most = max(beginnings.values(), key=len, default={"": ""})
     same = {tail for rests in beginnings.values() for tail in rests}
     example = next(iter(most.values()))[:_TAIL]
-    return Findings(len(tails), len(dressed), len(same), len(repeating), len(empty), example)
+    return Findings(
+        len(tails), len(dressed), len(same), len(repeating), len(empty), example
+    )
 
 
 def _beginning(text: str, *, is_cut: bool = False) -> str:

@@ -1,6 +1,7 @@
 """Parts of a table, and the table that they make up.
 
-A part that exists is complete; what no part holds is missing. That is the whole resume logic.
+A part that exists is complete; what no part holds is missing. That is the whole resume
+logic.
 """
 
 import re
@@ -20,7 +21,9 @@ from mia_batch.prompts import View
 from mia_batch.schemas import Features, LogProbs, Prompts, Samples, Targets
 from mia_batch.tables import RowIndex, scan, sink_new
 
-TARGET_KEY = pl.col("target_id").str.slice(0, 16).str.to_integer(base=16, dtype=pl.UInt64)
+TARGET_KEY = (
+    pl.col("target_id").str.slice(0, 16).str.to_integer(base=16, dtype=pl.UInt64)
+)
 """Half of a target's hash: 8 bytes a target instead of a string."""
 
 _PROMPT_KEY = TARGET_KEY + pl.col("view_index")
@@ -35,8 +38,12 @@ _UNITS = {"probe": "point", "token": "point", "choice": "question", "cloze": "qu
 """What a prompt is called of views that have a name for it."""
 
 
-BLOCK_TARGETS = 64  # targets in a block: few enough that little is lost with an unfinished one
-RECORDED_BLOCK_TARGETS = 8 * BLOCK_TARGETS  # the same where samples are only read from a recording
+BLOCK_TARGETS = (
+    64  # targets in a block: few enough that little is lost with an unfinished one
+)
+RECORDED_BLOCK_TARGETS = (
+    8 * BLOCK_TARGETS
+)  # the same where samples are only read from a recording
 LOGPROB_BLOCK_TARGETS = 4 * BLOCK_TARGETS
 """The same of log-probabilities: one forward pass a text, not one a token."""
 
@@ -105,16 +112,20 @@ def scan_parts(
     folder: Path, schema: type[dy.Schema], reads: tuple[str, str] | None = None
 ) -> pl.LazyFrame:
     """Open the table of a folder of parts, less what a later attempt replaced."""
-    # Of a row that failed and was tried again those with a ``reason`` are left out where there is
-    # one without; among several with a ``reason`` the last stays.
+    # Of a row that failed and was tried again those with a ``reason`` are left out
+    # where there is one without; among several with a ``reason`` the last stays.
     source: Path | list[Path] = folder
     if reads is not None:
         model, view = reads
-        parts = Parts(folder=folder, schema=schema, model=model, view=view, block_targets=1)
+        parts = Parts(
+            folder=folder, schema=schema, model=model, view=view, block_targets=1
+        )
         source = parts.paths()
     table = scan(source, schema)
     column = "words_candidate" if schema is Features else "reason"
-    failed = pl.col(column).is_null() if schema is Features else pl.col(column).is_not_null()
+    failed = (
+        pl.col(column).is_null() if schema is Features else pl.col(column).is_not_null()
+    )
     names = [name for name in _NAMES if name in schema.column_names()]
     key = pl.col(names)
     # Where no row failed, this reads one column and nothing else.
@@ -139,17 +150,22 @@ def scan_parts(
 class Held:
     """The rows of the parts that exist by now, read for some targets at a time."""
 
-    # Held in memory is where each target's rows lie, 16 bytes a target: in the parts that were
-    # made of one slice of targets. A target that a grown corpus has moved, or that was asked for
-    # again, may lie in several.
+    # Held in memory is where each target's rows lie, 16 bytes a target: in the parts
+    # that were made of one slice of targets. A target that a grown corpus has moved, or
+    # that was asked for again, may lie in several.
 
     def __init__(self, parts: Parts) -> None:
         def slice_of(path: Path) -> int:
             return parts.targets_of(path).start // TARGETS_AT_ONCE
 
         self._parts = parts
-        self._slices = [list(paths) for _, paths in groupby(parts.paths(), key=slice_of)]
-        names = (parts.scan(paths).select(pl.col("target").unique()) for paths in self._slices)
+        self._slices = [
+            list(paths) for _, paths in groupby(parts.paths(), key=slice_of)
+        ]
+        names = (
+            parts.scan(paths).select(pl.col("target").unique())
+            for paths in self._slices
+        )
         there = [targets.collect(engine="streaming") for targets in names]
         heights = [targets.height for targets in there]
         self._slice_of = np.repeat(np.arange(len(there), dtype=np.uint32), heights)
@@ -163,7 +179,9 @@ class Held:
 
     def done(self, targets: pl.Series) -> pl.DataFrame:
         """Count the rows of each unit of these targets: ``key`` (UInt64), ``done`` (UInt32)."""
-        counted = self._rows(targets).group_by("key").agg(done=pl.col("index").max() + 1)
+        counted = (
+            self._rows(targets).group_by("key").agg(done=pl.col("index").max() + 1)
+        )
         return counted.collect(engine="streaming")  # a part holds whole ranges
 
     def failed(self, targets: pl.Series) -> pl.DataFrame:
@@ -171,16 +189,21 @@ class Held:
         rows, has_failed = self._rows(targets), pl.col("reason").is_not_null()
         failed = rows.filter(has_failed).drop("reason").unique()
         good = rows.filter(~has_failed)
-        return failed.join(good, on=["key", "index"], how="anti").collect(engine="streaming")
+        return failed.join(good, on=["key", "index"], how="anti").collect(
+            engine="streaming"
+        )
 
     def _rows(self, targets: pl.Series) -> pl.LazyFrame:
         own = pl.col("target").is_in(targets.unique().implode())
         return self._parts.scan(self.paths(targets)).filter(own).drop("target")
 
 
-# What rows are wanted of (``Units``): targets, or prompts about them, a slice of targets at a time.
+# What rows are wanted of (``Units``): targets, or prompts about them, a slice of
+# targets at a time.
 
-TARGETS_AT_ONCE = 4096  # targets of a slice; whole blocks of every size, and one block of prompts
+TARGETS_AT_ONCE = (
+    4096  # targets of a slice; whole blocks of every size, and one block of prompts
+)
 
 _KEYS_AT_ONCE = 65536
 _KEY = pl.col("target") + pl.col("index")
@@ -195,14 +218,20 @@ class FreshUnits:
     targets: pl.LazyFrame
     view: View | None = None
     columns: tuple[str, ...] = ()
-    among: pl.Series | None = None  # ``target_id`` of those that may be asked; None = all
+    among: pl.Series | None = (
+        None  # ``target_id`` of those that may be asked; None = all
+    )
 
     def keys(self) -> Iterator[pl.DataFrame]:
         """Yield the ``key`` of each, and its ``target``'s key and row, whether asked or not."""
         n = 1 if self.view is None else self.view.n
         index = pl.lit(list(range(n)), dtype=pl.List(pl.UInt32))
-        there = self.targets.with_row_index("target_row").filter(_HAS_TEXT, _is_among(self.among))
-        each = there.select("target_row", target=TARGET_KEY, index=index).explode("index")
+        there = self.targets.with_row_index("target_row").filter(
+            _HAS_TEXT, _is_among(self.among)
+        )
+        each = there.select("target_row", target=TARGET_KEY, index=index).explode(
+            "index"
+        )
         rows = each.select("target_row", "target", key=_KEY)
         yield from rows.collect_batches(chunk_size=_KEYS_AT_ONCE)
 
@@ -210,8 +239,12 @@ class FreshUnits:
         """Yield them in the targets' order: ``unit_key``, ``target_row``, and what is asked."""
         start, view = 0, self.view
         table = self.targets.select(*Targets.column_names(), *self.columns)
-        for batch in table.collect_batches(chunk_size=TARGETS_AT_ONCE, maintain_order=True):
-            numbered = batch.with_columns(target_row=_rows_from(start), unit_key=TARGET_KEY)
+        for batch in table.collect_batches(
+            chunk_size=TARGETS_AT_ONCE, maintain_order=True
+        ):
+            numbered = batch.with_columns(
+                target_row=_rows_from(start), unit_key=TARGET_KEY
+            )
             numbered = numbered.filter(_HAS_TEXT, _is_among(self.among))
             start += batch.height
             if view is None:
@@ -231,16 +264,24 @@ class PromptUnits:
     parts: Parts  # of the prompts table
     view: View
     askable: bool = False
-    among: pl.Series | None = None  # ``target_id`` of those that may be asked; None = all
+    among: pl.Series | None = (
+        None  # ``target_id`` of those that may be asked; None = all
+    )
 
     def keys(self) -> Iterator[pl.DataFrame]:
         """Yield the keys and ``target_row`` of each prompt of a target that the run still has."""
         there = RowIndex(scan(self.targets, Targets).select(TARGET_KEY))
         rows = scan(self.parts.paths(), Prompts).filter(self._wanted)
-        keys = rows.select(target=TARGET_KEY, index="view_index").select("target", key=_KEY)
-        for batch in keys.collect_batches(chunk_size=_KEYS_AT_ONCE, maintain_order=True):
+        keys = rows.select(target=TARGET_KEY, index="view_index").select(
+            "target", key=_KEY
+        )
+        for batch in keys.collect_batches(
+            chunk_size=_KEYS_AT_ONCE, maintain_order=True
+        ):
             which, found = there.find(batch["target"])
-            yield batch[which].with_columns(target_row=pl.Series(found, dtype=pl.UInt32))
+            yield batch[which].with_columns(
+                target_row=pl.Series(found, dtype=pl.UInt32)
+            )
 
     def slices(self) -> Iterator[pl.DataFrame]:
         """Yield prompts with ``target_id``, ``document_id``, ``context`` and ``text``."""
@@ -260,18 +301,26 @@ class PromptUnits:
     ) -> pl.DataFrame:
         """Find the prompts of some targets, which stood in these rows of the targets table."""
         size = self.parts.block_targets
-        blocks = sorted({row // size for place in places for row in (place[0], place[-1])})
+        blocks = sorted(
+            {row // size for place in places for row in (place[0], place[-1])}
+        )
         near = [path for block in blocks for path in self._by_block.get(block, ())]
         prompts = self._read(near, targets["target_id"])
-        complete = prompts.filter(pl.col("view_index") == self.view.n - 1).height == targets.height
+        complete = (
+            prompts.filter(pl.col("view_index") == self.view.n - 1).height
+            == targets.height
+        )
         if not complete and len(near) < sum(map(len, self._by_block.values())):
-            # A corpus that has grown has moved targets: their prompts lie in other parts.
+            # A corpus that has grown has moved targets: their prompts lie in other
+            # parts.
             elsewhere = self._held.paths(targets.select(TARGET_KEY).to_series())
             prompts = self._read(elsewhere, targets["target_id"])
         return self.view.resolve(prompts.filter(self._wanted), targets, whole)
 
     def _read(self, paths: Sequence[Path], names: pl.Series) -> pl.DataFrame:
-        own = pl.col("target_id").is_in(names.implode()) & (pl.col("view_index") < self.view.n)
+        own = pl.col("target_id").is_in(names.implode()) & (
+            pl.col("view_index") < self.view.n
+        )
         return scan(paths, Prompts).filter(own).collect()
 
     @property
@@ -299,7 +348,11 @@ class Units(Protocol):
 
 
 def _is_among(names: pl.Series | None) -> pl.Expr:
-    return pl.lit(value=True) if names is None else pl.col("target_id").is_in(names.implode())
+    return (
+        pl.lit(value=True)
+        if names is None
+        else pl.col("target_id").is_in(names.implode())
+    )
 
 
 def _rows_from(start: int) -> pl.Expr:
@@ -324,7 +377,9 @@ class Work:
 
     def __add__(self, other: Self) -> Self:
         unit = self.unit if self.unit == other.unit else "prompt"
-        return type(self)(left=self.left + other.left, done=self.done + other.done, unit=unit)
+        return type(self)(
+            left=self.left + other.left, done=self.done + other.done, unit=unit
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +394,9 @@ class Shard:
         """Read ``"3/8"``; raises `ValueError` if that is no shard."""
         read = re.fullmatch(r"0*([1-9][0-9]{0,5})/0*([1-9][0-9]{0,5})", text, re.ASCII)
         if read is None or int(read[1]) > int(read[2]):
-            raise ValueError("write I/N with I from 1 to N, such as 3/8 for the third of eight")
+            raise ValueError(
+                "write I/N with I from 1 to N, such as 3/8 for the third of eight"
+            )
         return cls(int(read[1]), int(read[2]))
 
     def __str__(self) -> str:
@@ -352,9 +409,9 @@ class Shard:
 class Missing:
     """What the parts of a run lack: ``n_rows`` of each unit."""
 
-    # With ``retry_failed`` rows that have a reason count as missing. Blocks of more than
-    # `PIECE_TOKENS` are cut into up to 10 pieces of about the same ``work``; where depends only on
-    # the texts, so that a resumed run cuts at the same places.
+    # With ``retry_failed`` rows that have a reason count as missing. Blocks of more
+    # than `PIECE_TOKENS` are cut into up to 10 pieces of about the same ``work``; where
+    # depends only on the texts, so that a resumed run cuts at the same places.
 
     def __init__(
         self,
@@ -375,7 +432,9 @@ class Missing:
         self._retry_failed = retry_failed
         self._work = work
         self._names = {part.name for part in parts.paths()}
-        self._attempts: Counter[str] = Counter()  # of each block and range the next number
+        self._attempts: Counter[str] = (
+            Counter()
+        )  # of each block and range the next number
         for part in parts.paths():  # of which an earlier one may be gone
             stem, _, attempt = part.stem.partition(".attempt-")
             self._attempts[stem] = max(self._attempts[stem], int(attempt) + 1)
@@ -385,11 +444,17 @@ class Missing:
         for units in self._units.keys():  # noqa: SIM118 - no dictionary
             own = units.filter(self._own)
             total += own.height
-            whole = self._held.done(own["target"]).filter(pl.col("done") >= self._n_rows)
+            whole = self._held.done(own["target"]).filter(
+                pl.col("done") >= self._n_rows
+            )
             complete = own.join(whole, on="key", how="semi")
-            done += complete.join(self._failed(own["target"]), on="key", how="anti").height
+            done += complete.join(
+                self._failed(own["target"]), on="key", how="anti"
+            ).height
         usual = "prompt" if self._parts.schema is Samples else "text"
-        return Work(left=total - done, done=done, unit=_UNITS.get(self._parts.view, usual))
+        return Work(
+            left=total - done, done=done, unit=_UNITS.get(self._parts.view, usual)
+        )
 
     def _failed(self, targets: pl.Series) -> pl.DataFrame:
         return self._held.failed(targets) if self._retry_failed else _NO_FAILED
@@ -423,13 +488,22 @@ class Missing:
         )
         for numbers, missing in grouped:
             chosen = units[missing["position"]].drop("unit_key", "target_row")
-            index, piece, last_piece, first, last = (int(str(number)) for number in numbers)
+            index, piece, last_piece, first, last = (
+                int(str(number)) for number in numbers
+            )
             label = self._parts.label
             stem, attempt = part_stem(index, label, first, last), piece
             if not last_piece or f"{stem}.attempt-{piece}.parquet" in self._names:
-                attempt += max(self._attempts[stem], last_piece + 1 if last_piece else 0)
+                attempt += max(
+                    self._attempts[stem], last_piece + 1 if last_piece else 0
+                )
             yield Block(
-                index=index, first=first, last=last, attempt=attempt, label=label, units=chosen
+                index=index,
+                first=first,
+                last=last,
+                attempt=attempt,
+                label=label,
+                units=chosen,
             )
 
     @property

@@ -1,7 +1,7 @@
 """An engine in a process of its own, and the source of answers that it is on this side of its pipe.
 
-It works whatever the caller has imported before, from a script without a main guard and from a
-notebook, and reading, decoding and writing go on at the same time.
+It works whatever the caller has imported before, from a script without a main guard and
+from a notebook, and reading, decoding and writing go on at the same time.
 """
 
 import os
@@ -30,9 +30,16 @@ from mia_batch.errors import EngineError, MiaBatchError, RequestError
 from mia_batch.evidence.engines.registry import can_turn, engine_types, load_engine
 from mia_batch.evidence.request import Answer, Engine, EngineInfo, EngineSpec, Request
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.models.weights import cause_of, check_weights, first_error_in, weights_source
+from mia_batch.models.weights import (
+    cause_of,
+    check_weights,
+    first_error_in,
+    weights_source,
+)
 
-_values = attrgetter(*Request.__slots__)  # which cross the pipe in a quarter of a request's time
+_values = attrgetter(
+    *Request.__slots__
+)  # which cross the pipe in a quarter of a request's time
 _SECONDS_TO_CLOSE = 10.0
 _SECONDS_TO_DIE = 5.0
 
@@ -44,7 +51,9 @@ class EngineProcess:
 
     def __init__(self, spec: EngineSpec, *, log: Path) -> None:
         self.spec = spec
-        self.on_tokens: Callable[[int], None] = lambda _: None  # hears of tokens as they come
+        self.on_tokens: Callable[[int], None] = lambda _: (
+            None
+        )  # hears of tokens as they come
         self._log = log
         self._start()
 
@@ -63,7 +72,9 @@ class EngineProcess:
         try:
             self._introduce(self.spec)
             spec = self.spec
-            if not Path(weights_source(spec.model, None)[0]).is_dir():  # else they were checked
+            if not Path(
+                weights_source(spec.model, None)[0]
+            ).is_dir():  # else they were checked
                 check_weights(spec.model, spec.revision, spec.kind)
         except BaseException:
             self._end()
@@ -173,8 +184,8 @@ def _spawn(connection: Connection, log: Path) -> subprocess.Popen[bytes]:
     """Start a worker in a group of its own, which no Ctrl-C from the terminal reaches."""
     # It has this process's module path, as with multiprocessing.
     code = (
-        f"import sys; sys.path[:] = {sys.path!r}; from mia_batch.evidence.process import main; "
-        f"main({connection.fileno()}, {os.getpid()}, {str(log)!r})"
+        f"import sys; sys.path[:] = {sys.path!r}; from mia_batch.evidence.process"
+        f" import main; main({connection.fileno()}, {os.getpid()}, {str(log)!r})"
     )
     with log.open("ab") as output:
         return subprocess.Popen(
@@ -190,18 +201,24 @@ def _spawn(connection: Connection, log: Path) -> subprocess.Popen[bytes]:
 def _explain_exit(code: int | None, log: Path) -> str:
     if code == -signal.SIGKILL:
         return (
-            "the engine's process was killed, most likely because the machine ran out of memory; "
-            "take a smaller dtype, or a smaller max_model_len or max_num_seqs through --engine-arg"
+            "the engine's process was killed, most likely because the machine ran out"
+            " of memory; take a smaller dtype, or a smaller max_model_len or"
+            " max_num_seqs through --engine-arg"
         )
     ending = f"ended with exit code {code}"
     if code is not None and code < 0:
         ending = f"was ended by {signal.Signals(-code).name}"
     lines = log.read_text(errors="replace").split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
+    last = next(
+        (line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing"
+    )
     return f"the engine's process {ending} ({last}); the whole log is in {log}"
 
 
-_TEXTS_IN_FLIGHT = {"logprobs": 512, "fills": 16}  # of the former enough to sort by length among
+_TEXTS_IN_FLIGHT = {
+    "logprobs": 512,
+    "fills": 16,
+}  # of the former enough to sort by length among
 _STEPS_IN_FLIGHT = 32  # of an engine that decodes all sequences it has room for
 _FEWEST_STEPS, _MOST_STEPS = 4, 16  # that an answer counts as
 
@@ -220,11 +237,15 @@ class _Open:
 class LocalSource:
     """A started engine and its model's tokenizer, which fills do without."""
 
-    # With ``strides``, texts longer than the context are asked about in pieces of the context's
-    # length, none of which sees another; else they are refused.
+    # With ``strides``, texts longer than the context are asked about in pieces of the
+    # context's length, none of which sees another; else they are refused.
 
     def __init__(
-        self, engine: EngineProcess, tokenizer: Tokenizer | None, *, strides: bool = False
+        self,
+        engine: EngineProcess,
+        tokenizer: Tokenizer | None,
+        *,
+        strides: bool = False,
     ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
@@ -233,23 +254,34 @@ class LocalSource:
         self._steps = _MOST_STEPS
         self._ids = count()  # of the strides of texts
         self._open: dict[int, _Open] = {}  # by the number of a stride
-        # Of each request, by its number, the tokens of its prompt and of the answer so far.
+        # Of each request, by its number, the tokens of its prompt and of the answer so
+        # far.
         self._prompts: dict[int, tuple[list[int], list[int]]] = {}
         self._refused: list[Answer] = []
 
     def has_room(self, *, requests: int, samples: int) -> bool:
         """Keep the engine's queue full: of short answers more are on their way, or many texts."""
         if self._kind == "samples":
-            return samples * self._steps < _STEPS_IN_FLIGHT * self._engine.info.max_sequences
-        return requests < max(_TEXTS_IN_FLIGHT[self._kind], 2 * self._engine.info.max_sequences)
+            return (
+                samples * self._steps
+                < _STEPS_IN_FLIGHT * self._engine.info.max_sequences
+            )
+        return requests < max(
+            _TEXTS_IN_FLIGHT[self._kind], 2 * self._engine.info.max_sequences
+        )
 
     def submit(self, *requests: Request) -> None:
         """Queue requests of one kind; prompts get their tokens."""
         if self._kind == "logprobs":
-            requests = tuple(stride for each in requests for stride in self._strides_of(each))
+            requests = tuple(
+                stride for each in requests for stride in self._strides_of(each)
+            )
         elif self._kind == "samples" and self._tokenizer is not None:
             for each in requests:
-                ids = each.context_ids or self._tokenizer.encode_prompts([each.context])[0]
+                ids = (
+                    each.context_ids
+                    or self._tokenizer.encode_prompts([each.context])[0]
+                )
                 each.context_ids = ids
                 partial = each.partial.token_ids if each.partial else None
                 self._prompts[each.request_id] = ids, partial or []
@@ -299,9 +331,13 @@ class LocalSource:
         if self._tokenizer is None:
             self._refuse(request, "there is no tokenizer to cut the text into tokens")
             return
-        special, context, text = self._tokenizer.encode_after(request.context, request.text)
+        special, context, text = self._tokenizer.encode_after(
+            request.context, request.text
+        )
         if request.context_tokens is not None:
-            context = context[len(context) - min(len(context), request.context_tokens) :]
+            context = context[
+                len(context) - min(len(context), request.context_tokens) :
+            ]
         wanted = request.text_tokens
         if len(text) < (wanted or 0):
             why = f"the text has {len(text)} tokens, fewer than the {wanted} wanted"
@@ -318,13 +354,22 @@ class LocalSource:
         elif n_tokens == 1:
             self._refuse(request, "the text has one token, and nothing precedes it")
         elif len(text) > room and not in_strides:
-            more = "" if context or self._strides else "; --long-texts stride reads it in pieces"
-            why = f"the text has {n_tokens} tokens with what precedes it, the context {limit}{more}"
+            more = (
+                ""
+                if context or self._strides
+                else "; --long-texts stride reads it in pieces"
+            )
+            why = (
+                f"the text has {n_tokens} tokens with what precedes it, the context"
+                f" {limit}{more}"
+            )
             self._refuse(request, why)
         else:
             yield from self._strided(_Open(request, text, bool(special)), before, room)
 
-    def _strided(self, opened: _Open, before: list[int], room: int) -> Iterator[Request]:
+    def _strided(
+        self, opened: _Open, before: list[int], room: int
+    ) -> Iterator[Request]:
         request, text = opened.request, opened.token_ids
         for start in range(0, len(text), room):
             piece = text[start : start + room]
@@ -335,7 +380,12 @@ class LocalSource:
                 self._open[number] = opened
                 ids = {"context_ids": before or piece[:1], "text_ids": piece[unscored:]}
                 seed = request.seed + start  # so that no two pieces have the same noise
-                read: dict[str, Any] = {"request_id": number, "context": "", "text": "", **ids}
+                read: dict[str, Any] = {
+                    "request_id": number,
+                    "context": "",
+                    "text": "",
+                    **ids,
+                }
                 yield replace(request, **read, seed=seed)
 
     def _refuse(self, request: Request, why: str, *, asked: bool = True) -> None:
@@ -345,16 +395,24 @@ class LocalSource:
 def _joined(opened: _Open) -> Answer:
     request, answers = opened.request, opened.done.values()
     passes = sum(each.passes for each in answers if each.error is None)
-    if (error := next((each.error for each in answers if each.error), None)) is not None:
+    if (
+        error := next((each.error for each in answers if each.error), None)
+    ) is not None:
         return request.failed(error, passes=passes)
     n_tokens = len(opened.token_ids)
-    tokens: dict[str, NDArray[Any]] = {"token_ids": np.array(opened.token_ids, np.uint32)}
+    tokens: dict[str, NDArray[Any]] = {
+        "token_ids": np.array(opened.token_ids, np.uint32)
+    }
     for number, answer in opened.done.items():
         for name, values in (answer.tokens or {}).items():
-            unscored = 0 if name == "rank" else np.nan  # where nothing precedes the token
+            unscored = (
+                0 if name == "rank" else np.nan
+            )  # where nothing precedes the token
             whole = np.full(n_tokens, unscored, values.dtype)
             tokens.setdefault(name, whole)[slice(*opened.strides[number])] = values
-    return Answer(request_id=request.request_id, tokens=tokens, bos=opened.bos, passes=passes)
+    return Answer(
+        request_id=request.request_id, tokens=tokens, bos=opened.bos, passes=passes
+    )
 
 
 class KeptEngine:
@@ -367,7 +425,9 @@ class KeptEngine:
         return self._engine is not None and can_turn(self._engine.spec, spec)
 
     @contextmanager
-    def borrowed(self, spec: EngineSpec, log: Path, *, keep: bool) -> Iterator[EngineProcess]:
+    def borrowed(
+        self, spec: EngineSpec, log: Path, *, keep: bool
+    ) -> Iterator[EngineProcess]:
         """Turn the engine to a model, or start one; ``keep`` it afterwards unless that failed."""
         engine = None
         if self._engine is not None and self.serves(spec):
@@ -389,13 +449,16 @@ class KeptEngine:
             engine.close()
 
 
-# The engine's own process: requests come in over a pipe, results go out. It ends when the pipe
-# closes or the parent dies, whatever the engine is doing.
+# The engine's own process: requests come in over a pipe, results go out. It ends when
+# the pipe closes or the parent dies, whatever the engine is doing.
 
 _PARENT_CHECK_SECONDS = 1.0
 _SECONDS_BETWEEN_COUNTS = 0.5
 _COMPILERS = ("g++", "clang++")
-_CAUSE_IN_LOG = ("root cause above", "trace (above)")  # vLLM, of an error in its own processes
+_CAUSE_IN_LOG = (
+    "root cause above",
+    "trace (above)",
+)  # vLLM, of an error in its own processes
 
 _Requests: TypeAlias = "SimpleQueue[list[tuple[Any, ...]] | str | None]"
 """The values of requests; a model to turn to; None = no more."""
@@ -428,7 +491,9 @@ def main(descriptor: int, parent: int, log: str) -> None:
     sender.join()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # what the libraries do at exit takes seconds and frees nothing that is not freed
+    os._exit(
+        0
+    )  # what the libraries do at exit takes seconds and frees nothing that is not freed
 
 
 def _set_environment(spec: EngineSpec) -> None:
@@ -440,10 +505,14 @@ def _set_environment(spec: EngineSpec) -> None:
         "VLLM_NO_USAGE_STATS": "1",
     }
     if on_cpu := engine_types()[spec.engine].on_cpu():
-        wanted["OMP_NUM_THREADS"] = "1"  # more threads spin against each other and other processes
+        wanted["OMP_NUM_THREADS"] = (
+            "1"  # more threads spin against each other and other processes
+        )
     slow = on_cpu and spec.engine_args.get("enforce_eager", True)
     if slow or (spec.kind == "logprobs" and not any(map(which, _COMPILERS))):
-        wanted["TORCH_COMPILE_DISABLE"] = "1"  # vLLM would compile what finds ranks, for nothing
+        wanted["TORCH_COMPILE_DISABLE"] = (
+            "1"  # vLLM would compile what finds ranks, for nothing
+        )
     if spec.tensor_parallel_size == 1:
         wanted["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     for name, value in wanted.items():
@@ -505,7 +574,9 @@ def _serve(engine: Engine, requests: _Requests, answers: _Answers) -> None:
                 answers.put(engine.info)
                 continue
             for values in message:
-                engine.submit(Request(**dict(zip(Request.__slots__, values, strict=True))))
+                engine.submit(
+                    Request(**dict(zip(Request.__slots__, values, strict=True)))
+                )
             open_requests += len(message)
         if results := engine.step():
             open_requests -= len(results)
@@ -531,7 +602,9 @@ class _Teller:
         self._n_tokens, self._last_time = 0, time.monotonic()
 
 
-def _waiting(requests: _Requests, *, block: bool) -> list[list[tuple[Any, ...]] | str | None]:
+def _waiting(
+    requests: _Requests, *, block: bool
+) -> list[list[tuple[Any, ...]] | str | None]:
     """Everything that has arrived; with ``block`` at least one."""
     waiting = [requests.get()] if block else []
     try:

@@ -5,7 +5,9 @@ from collections.abc import Iterable
 import numpy as np
 
 _TIMES = 4  # that the same tokens stand one after the other
-_TOKENS = 32  # that all of them have together, so that a refrain or a ruled line is no loop
+_TOKENS = (
+    32  # that all of them have together, so that a refrain or a ruled line is no loop
+)
 _LONGEST_PATTERN = 128
 _CHARACTERS_PER_TOKEN = 4
 
@@ -13,10 +15,12 @@ _CHARACTERS_PER_TOKEN = 4
 class LoopDetector:
     """Says when a sequence has ended with the same few tokens again and again."""
 
-    # For each length of a pattern it counts how many tokens in a row are the same as those so many
-    # places before.
+    # For each length of a pattern it counts how many tokens in a row are the same as
+    # those so many places before.
 
-    def __init__(self, tokens: int = _TOKENS, longest_pattern: int = _LONGEST_PATTERN) -> None:
+    def __init__(
+        self, tokens: int = _TOKENS, longest_pattern: int = _LONGEST_PATTERN
+    ) -> None:
         lengths = np.arange(1, longest_pattern + 1)
         self._needed = np.maximum((_TIMES - 1) * lengths, tokens - lengths)
         self._matches = np.zeros(longest_pattern, np.int64)

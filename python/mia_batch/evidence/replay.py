@@ -71,7 +71,9 @@ class RecordedColumns:
 
     def rows(self, *, whole: bool) -> list[pl.Expr]:
         """Name and convert columns; without ``whole`` only those whose values can be wrong."""
-        numbered = self.point is not None and self.key != "prefix"  # which says where it ends
+        numbered = (
+            self.point is not None and self.key != "prefix"
+        )  # which says where it ends
         index = pl.col(str(self.point)).fill_null(0) if numbered else pl.lit(0)
         view = pl.col("view") if self.has("view") else None
         if view is None:  # a point is a probe's; a prefix says itself what was asked
@@ -100,18 +102,27 @@ class RecordedColumns:
             value = pl.col(name)
             is_whole = value == value.cast(pl.UInt32, strict=False)
             wrong = (~is_whole).fill_null(value.is_not_null() | pl.lit(null))
-            if name == "n_tokens" and self.raw[name].is_float():  # pandas writes NaN for null
+            if (
+                name == "n_tokens" and self.raw[name].is_float()
+            ):  # pandas writes NaN for null
                 wrong &= value.is_not_nan()
             found.append(Fault(wrong=wrong, name=name, rest=rest))
 
         if self.has("sample_index"):
-            rest = ", not the index of a sample; number each target's samples 0, 1, 2, ..."
+            rest = (
+                ", not the index of a sample; number each target's samples 0, 1, 2, ..."
+            )
             add("sample_index", rest, null=True)
         if self.point is not None:
-            rest = ", not the number of a point; number each target's points 0, 1, 2, ..."
+            rest = (
+                ", not the number of a point; number each target's points 0, 1, 2, ..."
+            )
             add(self.point, rest, null=False)
         if self.has("n_tokens"):
-            rest = ", not a number of tokens; use whole numbers, or null where it is unknown"
+            rest = (
+                ", not a number of tokens; use whole numbers, or null where it is"
+                " unknown"
+            )
             add("n_tokens", rest, null=False)
         if self.has("finish_reason"):
             reasons = get_args(FinishReason)
@@ -128,20 +139,25 @@ def resolve(raw: pl.Schema, *, candidate: str, where: str) -> RecordedColumns:
     found = _column(raw, candidate)
     if found is None:
         raise CorpusError(
-            f"{where} has no column {candidate!r} with the continuations, only {present}; "
-            "name it as candidate_column="
+            f"{where} has no column {candidate!r} with the continuations, only"
+            f" {present}; name it as candidate_column="
         )
-    keys = [(key, name) for key in get_args(Key) if (name := _column(raw, key)) is not None]
+    keys = [
+        (key, name) for key in get_args(Key) if (name := _column(raw, key)) is not None
+    ]
     if not keys:
         raise CorpusError(
-            f"{where} names no targets; it must have a column 'target_id', 'document_id' or "
-            f"'prefix', but has {present}"
+            f"{where} names no targets; it must have a column 'target_id',"
+            f" 'document_id' or 'prefix', but has {present}"
         )
     key, column = next((pair for pair in keys if pair[0] == pair[1]), keys[0])
     columns = RecordedColumns(raw=raw, candidate=found, key=key, key_column=column)
     for name in columns.needed:
         dtype = raw[name]
-        is_text, is_whole = dtype in (pl.String, pl.Categorical, pl.Enum), dtype.is_integer()
+        is_text, is_whole = (
+            dtype in (pl.String, pl.Categorical, pl.Enum),
+            dtype.is_integer(),
+        )
         allowed, wanted = is_text, "strings"
         if name in _NUMBERS:
             allowed, wanted = is_whole or dtype.is_float(), "whole numbers"
@@ -149,23 +165,30 @@ def resolve(raw: pl.Schema, *, candidate: str, where: str) -> RecordedColumns:
             allowed, wanted = is_text or is_whole, "strings or integers"
         if not allowed and dtype != pl.Null:
             came = "nested JSON values" if dtype == pl.Object else f"type {dtype}"
-            raise CorpusError(f"{where}: column {name!r} holds {came}; it must hold {wanted}")
+            raise CorpusError(
+                f"{where}: column {name!r} holds {came}; it must hold {wanted}"
+            )
     return columns
 
 
 def _column(raw: pl.Schema, part: str) -> str | None:
     if part in raw and (part == "candidate" or raw[part] != pl.Null):
         return part
-    return next((name for name in _ALSO.get(part, ()) if raw.get(name, pl.Null) != pl.Null), None)
+    return next(
+        (name for name in _ALSO.get(part, ()) if raw.get(name, pl.Null) != pl.Null),
+        None,
+    )
 
 
 class TargetKeys:
     """The rows of the targets table that a key names."""
 
-    # A ``prefix`` names what precedes a prompt of ``view``. Where a target has several prompts,
-    # what precedes them is stored in ``partition`` meanwhile.
+    # A ``prefix`` names what precedes a prompt of ``view``. Where a target has several
+    # prompts, what precedes them is stored in ``partition`` meanwhile.
 
-    def __init__(self, targets: Path, key: Key, view: View, partition: Partition) -> None:
+    def __init__(
+        self, targets: Path, key: Key, view: View, partition: Partition
+    ) -> None:
         self.table = scan(targets, Targets).select(key)
         self._targets: NDArray[np.uint32] | None = None  # of each row of the table
         if key == "prefix" and "prefix" not in view.columns:
@@ -176,7 +199,9 @@ class TargetKeys:
                     of_rows.append(prompts["target_row"].to_numpy())
                     yield prompts.select(prefix="context")
 
-            self.table = partition.sink(generate(pl.Schema({"prefix": pl.String()}), contexts))
+            self.table = partition.sink(
+                generate(pl.Schema({"prefix": pl.String()}), contexts)
+            )
             self._targets = np.concatenate(of_rows)
         self.index = RowIndex(self.table)
 
@@ -186,7 +211,11 @@ class TargetKeys:
 
     @property
     def n_targets(self) -> int:
-        return self.index.n_keys if self._targets is None else np.unique(self._targets).size
+        return (
+            self.index.n_keys
+            if self._targets is None
+            else np.unique(self._targets).size
+        )
 
 
 _HELD_BYTES = 8 << 20  # of text, in memory at a time
@@ -198,10 +227,14 @@ def _frames(
 ) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
     """Yield what is read, and its rows; without ``sample_index``, a prompt's rows are numbered."""
     ordinals, wanted = Ordinals(), columns.needed if whole else columns.small
-    for frame in FORMATS[source.kind].read_rows(source.files, columns.raw, wanted, reading):
+    for frame in FORMATS[source.kind].read_rows(
+        source.files, columns.raw, wanted, reading
+    ):
         rows = frame.select(columns.rows(whole=whole))
         if not columns.has("sample_index"):
-            named = rows.select(pl.struct("key", "view", "view_index").hash()).to_series()
+            named = rows.select(
+                pl.struct("key", "view", "view_index").hash()
+            ).to_series()
             numbers = pl.Series(ordinals.number(named.to_numpy()), dtype=pl.UInt32)
             rows = rows.with_columns(sample_index=numbers)
         yield frame, rows
@@ -235,7 +268,9 @@ def read_rows(source: Source, columns: RecordedColumns) -> Iterator[pl.DataFrame
 
 
 def text_bytes(rows: pl.DataFrame) -> int:
-    return int(sum(rows.select(pl.col(pl.String).str.len_bytes().cast(pl.Int64).sum()).row(0)))
+    return int(
+        sum(rows.select(pl.col(pl.String).str.len_bytes().cast(pl.Int64).sum()).row(0))
+    )
 
 
 MISSING = "the recording has no such sample"
@@ -277,7 +312,9 @@ def answer(
     schema = Samples.create_empty().schema
     return (
         joined.with_columns(
-            prompt=pl.when(has_text & (pl.col("prompt") != pl.col("prefix"))).then("prompt"),
+            prompt=pl.when(has_text & (pl.col("prompt") != pl.col("prefix"))).then(
+                "prompt"
+            ),
             n_tokens=pl.when(has_text).then("n_tokens"),
             finish_reason=pl.when(has_text).then("finish_reason"),
             short=pl.when(has_text).then(was_cut & fewer_words),
@@ -322,7 +359,10 @@ class Partition:
 
     def read(self, number: int) -> list[pl.DataFrame]:
         found, path = [], self._folder / f"{number:08d}"
-        with self._refusing(), path.open("rb") if path.exists() else io.BytesIO() as file:
+        with (
+            self._refusing(),
+            path.open("rb") if path.exists() else io.BytesIO() as file,
+        ):
             while size := file.read(_SIZE_BYTES):
                 packed = io.BytesIO(file.read(int.from_bytes(size, "little")))
                 found.append(pl.read_ipc_stream(packed))
@@ -352,7 +392,9 @@ _PORTION_BYTES = 8 << 20  # of text, in memory at a time
 _PORTION_BLOCKS = 8
 _PACKED_AT_ONCE = 2  # portions of rows, while another is read
 _ROW = ("view_index", "sample_index", "candidate", *_TEXTS, "n_tokens")
-_NOTHING = Samples.create_empty().select(pl.lit(None, pl.UInt64).alias("key"), *_ROW).clear()
+_NOTHING = (
+    Samples.create_empty().select(pl.lit(None, pl.UInt64).alias("key"), *_ROW).clear()
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -375,20 +417,29 @@ class Recording:
     columns: RecordedColumns
     counts: Counts
     has_probes: bool  # whether it has answers at points, with or without continuations
-    most_samples: int  # the largest ``sample_index`` plus 1; without it, the most rows of a key
+    most_samples: (
+        int  # the largest ``sample_index`` plus 1; without it, the most rows of a key
+    )
 
     @classmethod
     def open(cls, source: str, *, candidate_column: str = "candidate") -> Recording:
         """Open and check a recording: Parquet or JSON Lines, one file, a folder or a glob."""
-        # docs/recordings.md names the columns; a run's folder of samples is such a recording.
+        # docs/recordings.md names the columns; a run's folder of samples is such a
+        # recording.
         found = find_files(source)
         found.refuse_unreadable()
         if found.kind not in ("columnar", "jsonl"):
             kind = found.files[0].path.suffix.lstrip(".")
-            raise CorpusError(f"{source} is {kind}, which has no types; give Parquet or JSON Lines")
+            raise CorpusError(
+                f"{source} is {kind}, which has no types; give Parquet or JSON Lines"
+            )
         raw = FORMATS[found.kind].read_schema(found.files, Reading())
-        columns = resolve(raw, candidate=candidate_column, where=source) if raw else None
-        n_rows, most_samples, has_probes = check_rows(found, columns) if columns else (0, 0, False)
+        columns = (
+            resolve(raw, candidate=candidate_column, where=source) if raw else None
+        )
+        n_rows, most_samples, has_probes = (
+            check_rows(found, columns) if columns else (0, 0, False)
+        )
         if columns is None or n_rows == 0:  # JSON Lines without a line have no columns
             raise CorpusError(
                 f"{source} has no rows; give a recording with at least one continuation"
@@ -415,16 +466,25 @@ class Recording:
             yield "finish_reason", "not recorded: candidates count as whole"
 
     def collect(
-        self, targets: Path, view: View, blocks: Iterable[Block], work: Path, words: WordRule
+        self,
+        targets: Path,
+        view: View,
+        blocks: Iterable[Block],
+        work: Path,
+        words: WordRule,
     ) -> Generator[tuple[Block, pl.DataFrame]]:
         """Yield each block of a view and its samples; memory does not grow with the recording."""
-        # Rows are stored in ``work/replay`` until closing, so that memory does not grow. Refused
-        # are documents that are not one target each, and a recording of which no row names a
-        # target.
+        # Rows are stored in ``work/replay`` until closing, so that memory does not
+        # grow. Refused are documents that are not one target each, and a recording of
+        # which no row names a target.
         if self.key == "document_id":
             index = RowIndex(scan(targets, Targets).select("document_id"))
             if not (index.unique and index.n_keys):
-                why = "several targets each" if index.n_keys else "no identifier in the corpus"
+                why = (
+                    "several targets each"
+                    if index.n_keys
+                    else "no identifier in the corpus"
+                )
                 raise SettingsError(
                     f"{self.source.given} names documents, but these have {why}; "
                     "give it a column 'target_id' or 'prefix' instead"
@@ -432,7 +492,12 @@ class Recording:
         return self._collect(targets, iter(blocks), work / "replay", view, words)
 
     def _collect(
-        self, targets: Path, blocks: Iterator[Block], folder: Path, view: View, words: WordRule
+        self,
+        targets: Path,
+        blocks: Iterator[Block],
+        folder: Path,
+        view: View,
+        words: WordRule,
     ) -> Generator[tuple[Block, pl.DataFrame]]:
         self.counts = Counts(rows=self.counts.rows)
         first = next(blocks, None)
@@ -446,9 +511,10 @@ class Recording:
                 recorded = next(read_rows(self.source, self.columns))["key"][0]
                 known = keys.table.drop_nulls().head(1).collect().item()
                 raise SettingsError(
-                    f"none of the {self.counts.rows:,} rows of {self.source.given} names a target: "
-                    f"{self.key!r} is {brief(recorded)} in its first row and {brief(known)} of the "
-                    "first target; give both the same names"
+                    f"none of the {self.counts.rows:,} rows of {self.source.given}"
+                    f" names a target: {self.key!r} is {brief(recorded)} in its first"
+                    f" row and {brief(known)} of the first target; give both the same"
+                    " names"
                 )
             del keys  # not needed while the samples are handed out
             held, rows = -1, pl.DataFrame()
@@ -458,8 +524,12 @@ class Recording:
                     held = number
                     stored = pl.concat([_NOTHING, *partition.read(number)])
                     # Of a sample the first row with a text, else the first.
-                    rows = stored.sort(pl.col("candidate").is_null(), maintain_order=True)
-                    rows = rows.unique(["key", "view_index", "sample_index"], keep="first")
+                    rows = stored.sort(
+                        pl.col("candidate").is_null(), maintain_order=True
+                    )
+                    rows = rows.unique(
+                        ["key", "view_index", "sample_index"], keep="first"
+                    )
                     self.counts.duplicates += stored.height - rows.height
                 samples = answer(block, rows, view=view, key=self.key, words=words)
                 missing = int((samples["reason"] == MISSING).sum())
@@ -469,7 +539,9 @@ class Recording:
         finally:
             partition.remove()
 
-    def _store(self, keys: TargetKeys, partition: Partition, view: View, n_samples: int) -> int:
+    def _store(
+        self, keys: TargetKeys, partition: Partition, view: View, n_samples: int
+    ) -> int:
         """Sort the rows into portions of targets that stand together; return how many targets."""
         portion = 0
         packed: deque[Future[list[tuple[int, Packed]]]] = deque()
@@ -480,13 +552,21 @@ class Recording:
 
         with ThreadPoolExecutor(_PACKED_AT_ONCE) as packers:
             for read in read_rows(self.source, self.columns):
-                rows = read.filter(pl.col("view").fill_null(view.name) == view.name).drop("view")
+                rows = read.filter(
+                    pl.col("view").fill_null(view.name) == view.name
+                ).drop("view")
                 if not portion:  # estimated from the first rows; whole blocks
                     a_row = text_bytes(read) / read.height
                     a_target = a_row * self.counts.rows / max(keys.n_targets, 1)
-                    n_blocks = int(_PORTION_BYTES / (a_target + 1)) // RECORDED_BLOCK_TARGETS
-                    portion = RECORDED_BLOCK_TARGETS * min(max(n_blocks, 1), _PORTION_BLOCKS)
-                known = rows.filter(pl.Series(keys.index.count(rows["key"]) > 0, dtype=pl.Boolean))
+                    n_blocks = (
+                        int(_PORTION_BYTES / (a_target + 1)) // RECORDED_BLOCK_TARGETS
+                    )
+                    portion = RECORDED_BLOCK_TARGETS * min(
+                        max(n_blocks, 1), _PORTION_BLOCKS
+                    )
+                known = rows.filter(
+                    pl.Series(keys.index.count(rows["key"]) > 0, dtype=pl.Boolean)
+                )
                 wanted = known.filter(pl.col("sample_index") < n_samples)
                 self.counts.unmatched += rows.height - known.height
                 self.counts.surplus += known.height - wanted.height
@@ -498,10 +578,14 @@ class Recording:
         return portion
 
 
-def _pack(rows: pl.DataFrame, keys: TargetKeys, portion: int) -> list[tuple[int, Packed]]:
+def _pack(
+    rows: pl.DataFrame, keys: TargetKeys, portion: int
+) -> list[tuple[int, Packed]]:
     """Give each row to the portions that hold a target of its key; the key becomes its hash."""
     which, found = keys.find(rows["key"])
-    numbers = pl.DataFrame({"which": which, "number": found // portion}).unique(maintain_order=True)
+    numbers = pl.DataFrame({"which": which, "number": found // portion}).unique(
+        maintain_order=True
+    )
     known = rows.with_columns(pl.col("key").hash())[numbers["which"]]
     parts = known.with_columns(numbers["number"]).partition_by(
         "number", as_dict=True, include_key=False

@@ -29,7 +29,8 @@ the likeliest answer began to repeat itself, and was not decoded further."""
 class Decoding:
     """How tokens are drawn; constant within a run but for requests that are greedy."""
 
-    # ``temperature`` 0 takes the most likely token; ``top_k`` 0 and ``top_p`` 1.0 mean no limit.
+    # ``temperature`` 0 takes the most likely token; ``top_k`` 0 and ``top_p`` 1.0 mean
+    # no limit.
 
     temperature: float = 1.0
     top_k: int = 50
@@ -40,11 +41,11 @@ class Decoding:
 class EngineSpec:
     """Everything an engine needs to start, picklable.
 
-    ``dtype`` ``auto`` is float32 on a CPU, and on an accelerator what the engine takes for the
-    checkpoint. ``columns`` are those of the logprobs table that are computed with ``logprob``;
-    ``logits_bytes`` is the most memory for the logits of one chunk of tokens and what is computed
-    from them; None = as the device's memory allows. ``engine_args`` go to the engine's own
-    constructor as they are.
+    ``dtype`` ``auto`` is float32 on a CPU, and on an accelerator what the engine takes
+    for the checkpoint. ``columns`` are those of the logprobs table that are computed
+    with ``logprob``; ``logits_bytes`` is the most memory for the logits of one chunk of
+    tokens and what is computed from them; None = as the device's memory allows.
+    ``engine_args`` go to the engine's own constructor as they are.
     """
 
     engine: str
@@ -63,8 +64,8 @@ class EngineSpec:
 class EngineInfo:
     """What a started engine says of itself; recorded with the run."""
 
-    # ``max_model_len`` counts the tokens of context and text, or of prompt and output, together;
-    # ``max_sequences`` is how many the engine works on at once.
+    # ``max_model_len`` counts the tokens of context and text, or of prompt and output,
+    # together; ``max_sequences`` is how many the engine works on at once.
 
     engine: str
     version: str
@@ -96,7 +97,9 @@ class Request:
     context_ids: list[int] | None = None
     text_ids: list[int] | None = None
     context_tokens: int | None = None  # keep only so many last tokens of the context
-    text_tokens: int | None = None  # only so many first tokens of the text; refused where fewer
+    text_tokens: int | None = (
+        None  # only so many first tokens of the text; refused where fewer
+    )
     noise: float = 0.0  # on the embeddings of the text, see `NoisyEmbeddings`
     is_absolute: bool = False  # the noise is no multiple of the embeddings' own spread
     question: bool = False  # the context asks one: a chat model gets nothing before it
@@ -106,18 +109,25 @@ class Request:
     max_tokens: int = 1  # of the whole answer, ``partial`` included
     partial: Continuation | None = None  # the answer so far: who can goes on from there
     greedy: bool = False  # take the most likely token, whatever the run's decoding
-    nudge: tuple[int, float] | None = None  # a token, and nats that are added to its logit
-    columns: frozenset[str] = frozenset()  # of the engine's columns, those that this text needs
+    nudge: tuple[int, float] | None = (
+        None  # a token, and nats that are added to its logit
+    )
+    columns: frozenset[str] = (
+        frozenset()
+    )  # of the engine's columns, those that this text needs
 
     def failed(self, error: str, *, passes: int = 1, asked: bool = True) -> Answer:
-        return Answer(request_id=self.request_id, passes=passes, error=error, asked=asked)
+        return Answer(
+            request_id=self.request_id, passes=passes, error=error, asked=asked
+        )
 
     def rest(self) -> Request:
         """Ask for what follows the answer so far, with a seed of its own."""
         partial = self.partial
         if partial is None:
             return self
-        # Imported here: its tables start Polars' threads, which a forked engine would not have.
+        # Imported here: its tables start Polars' threads, which a forked engine would
+        # not have.
         from mia_batch.prompts import sample_seed
 
         n_tokens = partial.n_tokens or 0
@@ -133,15 +143,19 @@ class Request:
     def why_no_answers(self, text_ids: list[int]) -> str | None:
         answers = self.text.split()
         one_each = not self.question or len(text_ids) == len(answers)
-        return None if one_each else f"the answers {', '.join(answers)} are not one token each"
+        return (
+            None
+            if one_each
+            else f"the answers {', '.join(answers)} are not one token each"
+        )
 
 
 @dataclass(slots=True, kw_only=True)
 class Continuation:
     """One text that a model gave; special tokens are removed from ``text``."""
 
-    # An engine gives ``token_ids`` (the end-of-text token included), a source of texts ``text``,
-    # or the ``reason`` why it is missing.
+    # An engine gives ``token_ids`` (the end-of-text token included), a source of texts
+    # ``text``, or the ``reason`` why it is missing.
 
     text: str | None = None
     token_ids: list[int] | None = None
@@ -155,12 +169,14 @@ class Continuation:
 class Answer:
     """The answer to one request."""
 
-    # ``tokens`` has arrays by column of the logprobs table, one entry a token: ``logprob``
-    # float32, ``token_ids`` uint32, ``rank`` uint32 with 0 = unscored, ...; NaN = nothing precedes
-    # the token, or decoding leaves it out.
+    # ``tokens`` has arrays by column of the logprobs table, one entry a token:
+    # ``logprob`` float32, ``token_ids`` uint32, ``rank`` uint32 with 0 = unscored, ...;
+    # NaN = nothing precedes the token, or decoding leaves it out.
 
     request_id: int
-    continuations: list[Continuation] = field(default_factory=list)  # in the order of their seeds
+    continuations: list[Continuation] = field(
+        default_factory=list
+    )  # in the order of their seeds
     tokens: dict[str, NDArray[np.generic]] | None = None
     bos: bool = False  # whether a special token was put before the text
     bounded: bool = False  # whether the log-probability is only an upper bound
@@ -168,14 +184,16 @@ class Answer:
     passes: int = 1  # forward passes that it took
     resumed: bool = False  # whether it goes on from the answer so far
     error: str | None = None  # why this one request failed
-    asked: bool = True  # False: the text is not of the kind that was asked for; nothing failed
+    asked: bool = (
+        True  # False: the text is not of the kind that was asked for; nothing failed
+    )
 
 
 class Engine(Protocol):
     """A started model in its own process: requests in any order, many at once.
 
-    The same request gets the same answer whatever else is in flight (to the bit on a CPU in
-    float32, in distribution on an accelerator).
+    The same request gets the same answer whatever else is in flight (to the bit on a
+    CPU in float32, in distribution on an accelerator).
     """
 
     @property
@@ -204,7 +222,8 @@ class AnswerSource(Protocol):
     def results(self, timeout: float | None = None) -> list[Answer]:
         """Wait for answers: at least one, except where the time (seconds) passed before.
 
-        Raises `EngineError` if nothing can be answered any more; what was finished comes first.
+        Raises `EngineError` if nothing can be answered any more; what was finished
+        comes first.
         """
 
 
@@ -219,11 +238,12 @@ _Tokens = TypeVar("_Tokens", int, pl.Expr)
 class Budget:
     """Rule for the tokens to decode."""
 
-    # ``matched`` decodes as many tokens as the reference has, with a margin, and more where a
-    # candidate stays short of the reference's words; ``whole`` decodes to ``max_length`` tokens of
-    # prompt and output together (the SaMIA paper: 1024). ``spare`` is the least margin, in tokens;
-    # ``most_new`` the most tokens to decode, however short the prompt is. ``resumes``: who is asked
-    # again goes on from the answer so far, so that no token is decoded twice.
+    # ``matched`` decodes as many tokens as the reference has, with a margin, and more
+    # where a candidate stays short of the reference's words; ``whole`` decodes to
+    # ``max_length`` tokens of prompt and output together (the SaMIA paper: 1024).
+    # ``spare`` is the least margin, in tokens; ``most_new`` the most tokens to decode,
+    # however short the prompt is. ``resumes``: who is asked again goes on from the
+    # answer so far, so that no token is decoded twice.
 
     scope: DecodeScope
     max_length: int
@@ -240,8 +260,8 @@ class Budget:
 
     def _usual(self, reference_tokens: _Tokens) -> _Tokens:
         """Give the tokens that most candidates take to reach the reference's number of words."""
-        # Words of sampled text vary in length, hence the margin of a quarter and ``spare`` tokens;
-        # with a single attempt it is all twice as large.
+        # Words of sampled text vary in length, hence the margin of a quarter and
+        # ``spare`` tokens; with a single attempt it is all twice as large.
         usual = reference_tokens + reference_tokens // 4 + self.spare
         return usual * (2 if self.max_attempts == 1 else 1)
 
@@ -258,7 +278,11 @@ class Budget:
 
     def first(self, prompt_tokens: int, reference_tokens: int) -> int:
         longest = self.longest(prompt_tokens, reference_tokens)
-        return longest if self.scope == "whole" else min(self._usual(reference_tokens), longest)
+        return (
+            longest
+            if self.scope == "whole"
+            else min(self._usual(reference_tokens), longest)
+        )
 
     def expected(self, prompt_tokens: pl.Expr, reference_tokens: pl.Expr) -> pl.Expr:
         """Give `first` of columns, and 0 where there is no room."""
@@ -309,13 +333,19 @@ class Workload:
     prompts: int = 0
     samples: int = 0
     too_long: int = 0  # prompts without room to continue
-    unfit: Counter[str] = field(default_factory=Counter)  # of these by document, as far as measured
+    unfit: Counter[str] = field(
+        default_factory=Counter
+    )  # of these by document, as far as measured
     prompt_bytes: int = 0  # each prompt counted once
     read_tokens: int = 0  # likewise, with the text where it is read only
-    matched_tokens: int = 0  # as ``first_tokens``, were samples cut where the reference ends
+    matched_tokens: int = (
+        0  # as ``first_tokens``, were samples cut where the reference ends
+    )
     first_tokens: int = 0  # most at the first attempt
     most_tokens: int = 0  # most if every candidate stays too short at every attempt
-    resent_tokens: int = 0  # then, of answers that are read again, so that the model goes on
+    resent_tokens: int = (
+        0  # then, of answers that are read again, so that the model goes on
+    )
     estimated: bool = False
 
     def __add__(self, other: Workload) -> Workload:
@@ -324,7 +354,11 @@ class Workload:
         return Workload(**sums, estimated=self.estimated or other.estimated)
 
     def times(self, n: int) -> Workload:
-        names = [each.name for each in fields(self) if each.name not in ("estimated", "unfit")]
+        names = [
+            each.name
+            for each in fields(self)
+            if each.name not in ("estimated", "unfit")
+        ]
         return replace(self, **{name: n * getattr(self, name) for name in names})
 
     def lines(self) -> Iterator[tuple[str, str]]:
@@ -332,14 +366,25 @@ class Workload:
         yield "prompts", f"{self.prompts:,}"
         yield "samples", f"{self.samples:,}"
         if self.too_long:
-            most = ", ".join(f"{n:,} of {name}" for name, n in self.unfit.most_common(_MOST_NAMED))
+            most = ", ".join(
+                f"{n:,} of {name}" for name, n in self.unfit.most_common(_MOST_NAMED)
+            )
             named = f", such as {most}" if most else ""
-            yield "prompts that do not fit the context", f"{about}{self.too_long:,}{named}"
+            yield (
+                "prompts that do not fit the context",
+                f"{about}{self.too_long:,}{named}",
+            )
         yield "tokens to read", f"{about}{self.read_tokens:,}"
-        yield "tokens to decode", f"{about}{self.first_tokens:,}, at most {self.most_tokens:,}"
+        yield (
+            "tokens to decode",
+            f"{about}{self.first_tokens:,}, at most {self.most_tokens:,}",
+        )
         if self.first_tokens > self.matched_tokens:
             less = f"{about}{self.matched_tokens:,} tokens to decode"
-            yield "with --preset matched", f"{less}: it cuts answers where the true text ends"
+            yield (
+                "with --preset matched",
+                f"{less}: it cuts answers where the true text ends",
+            )
 
 
 def forecast(
@@ -380,7 +425,9 @@ def forecast(
         found.prompt_bytes += len(context.encode())
         if isinstance(budget, int):
             found.read_tokens += prompt + reference
-            found.first_tokens += reference  # those that are answered, as speeds count them
+            found.first_tokens += (
+                reference  # those that are answered, as speeds count them
+            )
             continue
         usual = budget if budget.most_new else replace(budget, scope="matched")
         found.read_tokens += prompt
@@ -396,4 +443,6 @@ def forecast(
     sums = {name: round(seen / len(rows) * getattr(found, name)) for name in scaled}
     sums["prompts"] = seen - sums["too_long"]
     sums["samples"] = samples - round(samples * found.too_long / len(rows))
-    return Workload(unfit=found.unfit, prompt_bytes=prompt_bytes, estimated=True, **sums)
+    return Workload(
+        unfit=found.unfit, prompt_bytes=prompt_bytes, estimated=True, **sums
+    )

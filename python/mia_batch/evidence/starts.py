@@ -13,7 +13,11 @@ from mia_batch.models.tokens import Tokenizer
 
 N_TEXTS = 16
 _FEWEST = 4  # texts that a test takes
-_FIRST, _LAST, _STEP = 8, 64, 8  # tokens of a text: where its figures begin and end, and points
+_FIRST, _LAST, _STEP = (
+    8,
+    64,
+    8,
+)  # tokens of a text: where its figures begin and end, and points
 _ERROR_RATE = 0.01
 _MARGINS = {"nats_per_token": 0.1, "next_tokens": 0.05}
 """What the other form must gain at least: nats, or a share of next tokens that are right."""
@@ -35,8 +39,9 @@ def compare_starts(
 ) -> StartFigures | None:
     """Read texts with the start token and without; None where there is nothing to compare.
 
-    The other form is better where a t-test of one side over the texts says so, of gains beyond a
-    margin, at 1 %. Texts of every role are read, so that the choice is the same for all.
+    The other form is better where a t-test of one side over the texts says so, of gains
+    beyond a margin, at 1 %. Texts of every role are read, so that the choice is the
+    same for all.
     """
     from scipy.stats import ttest_1samp
 
@@ -47,7 +52,9 @@ def compare_starts(
         return None
     is_read = engine.spec.kind == "logprobs"
     ask = _reading if is_read else _continuing
-    figures = np.array([[_figure(engine, [*ask(start, ids)]) for start in starts] for ids in long])
+    figures = np.array(
+        [[_figure(engine, [*ask(start, ids)]) for start in starts] for ids in long]
+    )
     figures = figures[np.isfinite(figures).all(axis=1)]
     if len(figures) < _FEWEST:
         return None
@@ -59,7 +66,9 @@ def compare_starts(
         is_better = bool(test.pvalue <= _ERROR_RATE)
     change = "added" if len(starts[1]) > len(starts[0]) else "left_out"
     with_own, with_other = figures.mean(axis=0).tolist()
-    return StartFigures(tokenizer.start_token, change, statistic, with_own, with_other, is_better)
+    return StartFigures(
+        tokenizer.start_token, change, statistic, with_own, with_other, is_better
+    )
 
 
 def _reading(start: list[int], ids: list[int]) -> Iterator[tuple[Request, int]]:
@@ -70,7 +79,9 @@ def _reading(start: list[int], ids: list[int]) -> Iterator[tuple[Request, int]]:
 def _continuing(start: list[int], ids: list[int]) -> Iterator[tuple[Request, int]]:
     for point in range(_FIRST, len(ids), _STEP):
         context = [*start, *ids[:point]]
-        asked = Request(request_id=point, kind="samples", context_ids=context, greedy=True)
+        asked = Request(
+            request_id=point, kind="samples", context_ids=context, greedy=True
+        )
         yield asked, ids[point]
 
 

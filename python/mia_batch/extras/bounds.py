@@ -39,8 +39,9 @@ other sizes, and a sampler's softmax. Sums of float64 are off by far less."""
 NextTokens: TypeAlias = "Callable[[Ints | None, Ints | None], Floats]"
 """Gives the probabilities of the next token after each of some texts, texts by vocabulary.
 
-It is given the texts by the numbers of their parents among those of the call before, and the token
-that is added to each; the first call, with None and None, is about the prompt alone.
+It is given the texts by the numbers of their parents among those of the call before,
+and the token that is added to each; the first call, with None and None, is about the
+prompt alone.
 """
 
 
@@ -48,10 +49,10 @@ that is added to each; the first call, with None and None, is about the prompt a
 class Nearness:
     """Samples of as many tokens as ``truth`` that differ from it by at most ``within`` edits.
 
-    ``edits`` are those of Levenshtein; without them tokens are compared place by place (Hamming).
-    A sample that ends before, at one of the tokens ``ends``, misses the tokens that are left, one
-    edit each. A text is known by its row of the table of Wagner and Fischer (1974): the edits
-    between it and each beginning of ``truth``.
+    ``edits`` are those of Levenshtein; without them tokens are compared place by place
+    (Hamming). A sample that ends before, at one of the tokens ``ends``, misses the
+    tokens that are left, one edit each. A text is known by its row of the table of
+    Wagner and Fischer (1974): the edits between it and each beginning of ``truth``.
     """
 
     truth: Ints
@@ -85,8 +86,8 @@ class Nearness:
     ) -> tuple[Floats, Floats]:
         """Split the probability of texts of ``n`` tokens by their next token.
 
-        Returns that of each text with each token, 0 where it cannot come near, and that of each
-        text that ends here and is near.
+        Returns that of each text with each token, 0 where it cannot come near, and that
+        of each text that ends here and is near.
         """
         unlike, ends = np.full(len(rows), -1), list(self.ends)
         other = self.can_come(self.after(rows, unlike), n + 1)
@@ -103,8 +104,8 @@ class Nearness:
 class Found(NamedTuple):
     """Bounds of a probability, which lies between ``lower`` and ``upper`` in any case.
 
-    It is at most ``likely_upper`` unless an event of 2.5 % happened; ``estimate`` is right on
-    average.
+    It is at most ``likely_upper`` unless an event of 2.5 % happened; ``estimate`` is
+    right on average.
     """
 
     lower: float
@@ -114,20 +115,23 @@ class Found(NamedTuple):
     tokens_asked: int
 
 
-def bound(model: NextTokens, near: Nearness, *, width: int, draws: int, seed: int = 0) -> Found:
+def bound(
+    model: NextTokens, near: Nearness, *, width: int, draws: int, seed: int = 0
+) -> Found:
     """Search the texts that can come near, the likeliest ``width`` of each length.
 
-    The lower bound adds up those that came near, the upper one adds all that was left out though
-    some continuation of it may. ``draws`` of what was left out are continued at random among the
-    texts that can come near; the probability of keeping to these is a draw's weight. So nothing is
-    left to chance that is known (Rao 1945, Blackwell 1947), and the mean weight estimates the share
-    that comes near. A draw that counts with the probability of its weight is a plain sample: how
-    many count bounds the share (Clopper and Pearson 1934).
+    The lower bound adds up those that came near, the upper one adds all that was left
+    out though some continuation of it may. ``draws`` of what was left out are continued
+    at random among the texts that can come near; the probability of keeping to these is
+    a draw's weight. So nothing is left to chance that is known (Rao 1945, Blackwell
+    1947), and the mean weight estimates the share that comes near. A draw that counts
+    with the probability of its weight is a plain sample: how many count bounds the
+    share (Clopper and Pearson 1934).
 
-    Cooper et al. (2026), arXiv:2603.24917, give lower bounds by beams under the constraints of
-    decoding; frontiers that bound from above are those of Suresh et al. (2025), arXiv:2512.05439.
-    Their texts were read in part: the table of edits, texts that end before, the draws and the
-    rounding are ours.
+    Cooper et al. (2026), arXiv:2603.24917, give lower bounds by beams under the
+    constraints of decoding; frontiers that bound from above are those of Suresh et al.
+    (2025), arXiv:2512.05439. Their texts were read in part: the table of edits, texts
+    that end before, the draws and the rounding are ours.
     """
     rng, size = np.random.default_rng(seed), near.truth.size
     rows, mass, lower, left_out, asked = near.first, np.ones(1), 0.0, 0.0, -1
@@ -153,15 +157,23 @@ def bound(model: NextTokens, near: Nearness, *, width: int, draws: int, seed: in
         least = np.partition(np.append(flat, np.zeros(width)), -width)[-width]
         kept = np.flatnonzero((flat > 0) & (flat >= least))[:width]
         mass, flat[kept] = flat[kept], 0.0
-        # A draw is of all that was left out so far: it begins anew with the share of what is new.
+        # A draw is of all that was left out so far: it begins anew with the share of
+        # what is new.
         left_out += (pruned := float(flat.sum()))
         anew = np.flatnonzero(rng.random(draws) * left_out < pruned)
-        parent[anew], token[anew] = np.divmod(_choose(flat, rng, anew.size), found.shape[1])
-        drawn[anew], weight[anew], came[anew] = near.after(rows[parent[anew]], token[anew]), 1, 0
+        parent[anew], token[anew] = np.divmod(
+            _choose(flat, rng, anew.size), found.shape[1]
+        )
+        drawn[anew], weight[anew], came[anew] = (
+            near.after(rows[parent[anew]], token[anew]),
+            1,
+            0,
+        )
         parents, tokens = np.divmod(kept, found.shape[1])
         rows = near.after(rows[parents], tokens)
         parents, tokens = (
-            np.append(own, each[weight > 0]) for own, each in ((parents, parent), (tokens, token))
+            np.append(own, each[weight > 0])
+            for own, each in ((parents, parent), (tokens, token))
         )
         if not parents.size:
             break
@@ -183,7 +195,9 @@ def _choose(mass: Floats, rng: np.random.Generator, n: int) -> Ints:
     if not n or not sums[-1]:
         return np.zeros(n, np.int64)
     chosen = sums.searchsorted(rng.random(n) * sums[-1], side="right")
-    return np.asarray(np.minimum(chosen, sums.searchsorted(sums[-1])))  # rounding may go beyond
+    return np.asarray(
+        np.minimum(chosen, sums.searchsorted(sums[-1]))
+    )  # rounding may go beyond
 
 
 def samples_needed(probability: float, p: float) -> float:
@@ -200,7 +214,10 @@ def samples_needed(probability: float, p: float) -> float:
 
 
 def reader(
-    model: Pretrained, decoding: Decoding, prompt: list[int], check: CheckMemory | None = None
+    model: Pretrained,
+    decoding: Decoding,
+    prompt: list[int],
+    check: CheckMemory | None = None,
 ) -> NextTokens:
     """Ask a model for next tokens under a decoding; it keeps what it has read of each text."""
     import torch
@@ -213,17 +230,25 @@ def reader(
     @torch.inference_mode()
     def read(parents: Ints | None, tokens: Ints | None, /) -> Floats:
         nonlocal cache, n_tokens
-        ids = torch.tensor([prompt]) if tokens is None else torch.from_numpy(tokens)[:, None]
+        ids = (
+            torch.tensor([prompt])
+            if tokens is None
+            else torch.from_numpy(tokens)[:, None]
+        )
         n_tokens += 1
         if check is not None:
             check(len(ids), n_tokens)
         if parents is not None:
             if not hasattr(cache, "reorder_cache"):
-                raise SettingsError("model: it keeps no cache of texts that bounds can branch")
+                raise SettingsError(
+                    "model: it keeps no cache of texts that bounds can branch"
+                )
             cache.reorder_cache(torch.from_numpy(parents).to(model.device))
         said = model.model(ids.to(model.device), past_key_values=cache, use_cache=True)
         cache, logits = said.past_key_values, said.logits[:, -1].float()
-        kept = keep_likeliest(logits / decoding.temperature, decoding.top_k, decoding.top_p)
+        kept = keep_likeliest(
+            logits / decoding.temperature, decoding.top_k, decoding.top_p
+        )
         return np.asarray(kept.double().softmax(-1).cpu().numpy())
 
     return read
@@ -236,23 +261,34 @@ def _load(audit: Audit) -> Pretrained:
     recorded = run.manifest.models["target"]["source"]
     if source != recorded or source["digest"] is None:
         raise SettingsError(
-            f"bounds need the model of {run.folder} as it was, on this machine: the run's is "
-            f"{recorded['name']!r} with digest {recorded['digest']}, here is {source['digest']}"
+            f"bounds need the model of {run.folder} as it was, on this machine: the"
+            f" run's is {recorded['name']!r} with digest {recorded['digest']}, here is"
+            f" {source['digest']}"
         )
     name, revision = str(source["name"]), source["revision"]
     spec = EngineSpec(
-        engine="transformers", kind="logprobs", model=name, revision=revision, dtype="float32"
+        engine="transformers",
+        kind="logprobs",
+        model=name,
+        revision=revision,
+        dtype="float32",
     )
     with quiet():
         model = Pretrained(spec)
     if model.prompted is not None:
-        raise SettingsError(f"model: {name!r} has virtual tokens; bounds need a model without")
+        raise SettingsError(
+            f"model: {name!r} has virtual tokens; bounds need a model without"
+        )
     return model
 
 
-CheckMemory: TypeAlias = "Callable[[int, int], None]"  # of how many texts, of how many tokens
+CheckMemory: TypeAlias = (
+    "Callable[[int, int], None]"  # of how many texts, of how many tokens
+)
 _ENTRY_BYTES = 44  # of a text's probabilities: what is said, split, and sorted
-_KEPT_BY_GLIBC = 32 << 20  # bytes of the smallest tensor that is given back when it is freed
+_KEPT_BY_GLIBC = (
+    32 << 20
+)  # bytes of the smallest tensor that is given back when it is freed
 
 
 class _TooWideError(SettingsError):
@@ -304,13 +340,19 @@ def bound_run(
     audit = resumed(run, observer, **changed)
     settings = audit.settings
     if not settings.temperature:
-        raise SettingsError("temperature= is 0, at which one sample is as all; give one above 0")
+        raise SettingsError(
+            "temperature= is 0, at which one sample is as all; give one above 0"
+        )
     found = strongest(run, passages).select("target_id")
     model, tokenizer = _load(audit), Tokenizer.load(settings.model, settings.revision)
-    of_decoding = {each: getattr(settings, each) for each in ("temperature", "top_k", "top_p")}
+    of_decoding = {
+        each: getattr(settings, each) for each in ("temperature", "top_k", "top_p")
+    }
     n, most = settings.extraction_tokens, settings.extraction_prefix_tokens
     configs = model.model.config.get_text_config(), model.model.generation_config
-    ends = end_token_ids(tokenizer.end, *(each and each.eos_token_id for each in configs))
+    ends = end_token_ids(
+        tokenizer.end, *(each and each.eos_token_id for each in configs)
+    )
     check = memory_check(model, width)
     check(2 * width, most + 2)  # as many draws as texts: few passages need less
     possible = tuple(end for end in sorted(ends) if end < model.vocab_size)
@@ -319,24 +361,35 @@ def bound_run(
     own = pl.col("target_id").is_in(found["target_id"].implode())
     targets = run.scan("targets").filter(own).collect(engine="streaming")
     texts = targets.select(
-        "target_id", "prefix", text=extraction(targets)["text"].fill_null(targets["reference"])
+        "target_id",
+        "prefix",
+        text=extraction(targets)["text"].fill_null(targets["reference"]),
     )
-    texts, rows = found.join(texts, on="target_id", maintain_order="left"), list[dict[str, Any]]()
+    texts, rows = (
+        found.join(texts, on="target_id", maintain_order="left"),
+        list[dict[str, Any]](),
+    )
     for number, (target_id, prefix, text) in enumerate(texts.iter_rows(), start=1):
         observer.step(f"bounding passage {number} of {texts.height}")
         special, before, after = tokenizer.encode_after(prefix or "", text or "")
         prompt, row = special + before[-most:], {"target_id": target_id, **how}
         if len(after) < n or not prompt or len(prompt) + n > model.max_model_len:
             row["reason"] = (
-                f"its prompt has {len(prompt)} tokens and its true text {len(after)}; bounds need "
-                f"at least 1 and {n}, together at most {model.max_model_len}"
+                f"its prompt has {len(prompt)} tokens and its true text {len(after)};"
+                f" bounds need at least 1 and {n}, together at most"
+                f" {model.max_model_len}"
             )
         else:
-            truth, read = np.array(after[:n]), reader(model, Decoding(**of_decoding), prompt, check)
+            truth, read = (
+                np.array(after[:n]),
+                reader(model, Decoding(**of_decoding), prompt, check),
+            )
             is_edits = distance == "levenshtein"
             near = Nearness(truth=truth, within=within, edits=is_edits, ends=possible)
             try:
-                row |= bound(read, near, width=width, draws=width, seed=settings.seed)._asdict()
+                row |= bound(
+                    read, near, width=width, draws=width, seed=settings.seed
+                )._asdict()
             except _TooWideError as error:  # what other passages have is kept
                 row["reason"] = str(error)
         rows.append(row)

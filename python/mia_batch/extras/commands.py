@@ -58,20 +58,34 @@ if TYPE_CHECKING:
 @column_options(text="Column of the text.", member="Column of the membership.")
 @option("insert", PATH, "PATH", "Texts that are learnt besides, at shuffled places.")
 @option("copies", str, "COLUMN", "Their column that says how often, in each epoch.")
-@option("copies-mean", NumberRange(0, 1e6), "X", "Or the mean of Poisson draws of how often.")
+@option(
+    "copies-mean",
+    NumberRange(0, 1e6),
+    "X",
+    "Or the mean of Poisson draws of how often.",
+)
 @path_option("out", "Where the model is saved.", is_place=True)
 @recipe_options(
     "finetune",
-    *("method", "epochs", "learning_rate", "batch_size", "max_tokens", "patience", "rank"),
+    *(
+        "method",
+        "epochs",
+        "learning_rate",
+        "batch_size",
+        "max_tokens",
+        "patience",
+        "rank",
+    ),
     *("epsilon", "delta", "clip"),
     held_out="0.1, with --epsilon or --insert 0",
 )
 @seed_option
-def finetune(**options: Any) -> None:  # noqa: ANN401 - of `make`, and of the recipe
+def finetune(**options: Any) -> None:
     """Fine-tune a model on texts: a target whose truth is known, or a reference.
 
-    With --insert it is contaminated by texts of known copies, and OUT-inserted.parquet says which.
-    The same command again goes on where training stopped, and makes nothing twice.
+    With --insert it is contaminated by texts of known copies, and OUT-inserted.parquet
+    says which. The same command again goes on where training stopped, and makes nothing
+    twice.
     """
     from mia_batch.extras.tune.making import finetune as make
 
@@ -85,7 +99,9 @@ def finetune(**options: Any) -> None:  # noqa: ANN401 - of `make`, and of the re
         except SettingsError as error:
             raise SettingsError(re.sub("^model: ", "--base: ", str(error))) from error
         if (kept := made.privacy) is not None:
-            observer.stage(f"epsilon {kept['epsilon']:.3f} at delta {kept['delta']:g}, of one text")
+            observer.stage(
+                f"epsilon {kept['epsilon']:.3f} at delta {kept['delta']:g}, of one text"
+            )
 
 
 def _count(
@@ -94,13 +110,24 @@ def _count(
     return option(name, click.IntRange(least, most), None, text, default=default)
 
 
-def _epsilons(context: Context, option: Parameter, values: Sequence[Any]) -> Sequence[float | None]:
+def _epsilons(
+    context: Context, option: Parameter, values: Sequence[Any]
+) -> Sequence[float | None]:
     convert = NumberRange(0.01, 1000).convert
-    return tuple(None if each == "none" else convert(each, option, context) for each in values)
+    return tuple(
+        None if each == "none" else convert(each, option, context) for each in values
+    )
 
 
 @click.command("privacy")
-@option("base", str, "MODEL", "Model to tune; repeat it to compare.", required=True, multiple=True)
+@option(
+    "base",
+    str,
+    "MODEL",
+    "Model to tune; repeat it to compare.",
+    required=True,
+    multiple=True,
+)
 @click.option("--revision", metavar="NAME", help="Hub revision of the base.")
 @path_option("data", "Texts: files, or a task of GLUE, such as glue:sst2.")
 @path_option("out", "Where models and results are written.")
@@ -116,7 +143,12 @@ def _epsilons(context: Context, option: Parameter, values: Sequence[Any]) -> Seq
     attribute="Column of an attribute, which --inversion tells from embeddings, too.",
 )
 @option(
-    *("tuning", click.Choice([*TUNINGS]), None, "How it is tuned; repeat it to compare."),
+    *(
+        "tuning",
+        click.Choice([*TUNINGS]),
+        None,
+        "How it is tuned; repeat it to compare.",
+    ),
     dest="tunings",
     multiple=True,
     default=["full"],
@@ -130,14 +162,20 @@ def _epsilons(context: Context, option: Parameter, values: Sequence[Any]) -> Seq
     default=["none", "8"],
 )
 @recipe_options(
-    "privacy", *RECIPE_FIELDS, learning_rate="1e-2 for prefix and prompt tuning, 1e-4 otherwise"
+    "privacy",
+    *RECIPE_FIELDS,
+    learning_rate="1e-2 for prefix and prompt tuning, 1e-4 otherwise",
 )
 @_count("shadows", 0, 16, "Shadow models of each tuning, for LiRA.", 512)
 @_count("canaries", 0, 40, "Canaries of each format that are learnt.")
 @_count("repetitions", 1, 10, "The i-th canary is learnt i times as often.")
 @_count("candidates", 2, 100, "Canaries of each format that are compared.")
 @option(
-    *("canary-formats", click.Path(path_type=Path, exists=True, dir_okay=False), "FILE"),
+    *(
+        "canary-formats",
+        click.Path(path_type=Path, exists=True, dir_okay=False),
+        "FILE",
+    ),
     "JSON list of formats; by default the seven of PrivLM-Bench.",
 )
 @click.option(
@@ -147,8 +185,10 @@ def _epsilons(context: Context, option: Parameter, values: Sequence[Any]) -> Seq
 )
 @click.option("--spv", is_flag=True, help="Also attack decoders by SPV-MIA.")
 @seed_option
-@click.option("--dry-run", is_flag=True, help="Say what would be trained, and train nothing.")
-def privacy(*, canary_formats: Path | None, dry_run: bool, **options: Any) -> None:  # noqa: ANN401 - of the plan and the recipe
+@click.option(
+    "--dry-run", is_flag=True, help="Say what would be trained, and train nothing."
+)
+def privacy(*, canary_formats: Path | None, dry_run: bool, **options: Any) -> None:
     """Tune a model with and without differential privacy, and attack it (PrivLM-Bench).
 
     The same command again goes on where it stopped, and trains nothing twice.
@@ -157,12 +197,22 @@ def privacy(*, canary_formats: Path | None, dry_run: bool, **options: Any) -> No
     from mia_batch.extras.privacy.data import read_formats
 
     recipe = replace(RECIPES["privacy"], **take(options, RECIPE_FIELDS))
-    of_plan = {each.name: options.pop(each.name) for each in fields(Plan) if each.name in options}
+    of_plan = {
+        each.name: options.pop(each.name)
+        for each in fields(Plan)
+        if each.name in options
+    }
     plan = Plan(recipe=recipe, **of_plan)
     formats = None if canary_formats is None else read_formats(canary_formats)
     models = ["a target", f"{plan.shadows:,} shadow models", "one with canaries"]
-    wanted = [name for name, n in zip(models, (1, plan.shadows, plan.canaries), strict=True) if n]
-    what = f"{', '.join(each.name for each in plan.variants())}: {', '.join(wanted)} each"
+    wanted = [
+        name
+        for name, n in zip(models, (1, plan.shadows, plan.canaries), strict=True)
+        if n
+    ]
+    what = (
+        f"{', '.join(each.name for each in plan.variants())}: {', '.join(wanted)} each"
+    )
     with observing() as observer:
         observer.stage(f"to tune {what}; epochs: {plan.recipe.epochs:,}")
         if dry_run:
@@ -191,7 +241,9 @@ _DEFAULTS = {
 )
 @click.option("--revision", metavar="NAME", help="Hub revision of the embedder.")
 @path_option("out", "Where the results are written.")
-@option("decoder", str, "MODEL", "Language model to start from.  [default: a small new one]")
+@option(
+    "decoder", str, "MODEL", "Language model to start from.  [default: a small new one]"
+)
 @recipe_options("inverter", **_DEFAULTS)
 @option(
     *("share", click.FloatRange(0, 1, min_open=True, max_open=True), None),
@@ -200,9 +252,11 @@ _DEFAULTS = {
 )
 @seed_option
 @settings_options(
-    "model", EndpointSettings, without=("chat", "chat_instruction", "tokenizer", "price_out")
+    "model",
+    EndpointSettings,
+    without=("chat", "chat_instruction", "tokenizer", "price_out"),
 )
-def invert(*, embedder: str | None, **options: Any) -> None:  # noqa: ANN401 - of the plan and the recipe
+def invert(*, embedder: str | None, **options: Any) -> None:
     """Say how much of a text its embedding gives back to a decoder that is trained for it.
 
     The same command again goes on where it stopped, and makes nothing twice.
@@ -219,7 +273,9 @@ def invert(*, embedder: str | None, **options: Any) -> None:  # noqa: ANN401 - o
 
 def _embedder(embedder: str | None, asked: dict[str, Any]) -> str | ClientSettings:
     if ("base_url" in asked) == (embedder is not None):
-        raise click.UsageError("give --embedder MODEL, or --base-url URL and --model NAME")
+        raise click.UsageError(
+            "give --embedder MODEL, or --base-url URL and --model NAME"
+        )
     if embedder is not None:
         return embedder
     from mia_batch.settings import endpoint_settings, load_settings
@@ -237,7 +293,9 @@ def _show(figures: pl.DataFrame, console: Console) -> None:
         each = {row["metric"]: row for row in rows.iter_rows(named=True)}
         values = (figure(each[name]["value"]) for name in columns)
         name = method if versus is None else f"{method} less {versus}"
-        lines.append([str(unit).replace("_", " "), str(name), *values, limits(each["f1"])])
+        lines.append(
+            [str(unit).replace("_", " "), str(name), *values, limits(each["f1"])]
+        )
     numbers = (*columns, "95 % interval of F1")
     console.print(table_of("unit", "method", *numbers, right=numbers, rows=lines))
 
@@ -251,18 +309,24 @@ def _show(figures: pl.DataFrame, console: Console) -> None:
 )
 @_count("gap-days", 0, 0, "Days around the cutoff that are left out.")
 @option(
-    *("lengths", str, "N,N", "Words of the texts."), callback=whole_numbers, default="32,64,128,256"
+    *("lengths", str, "N,N", "Words of the texts."),
+    callback=whole_numbers,
+    default="32,64,128,256",
 )
 @option(
     *("settings", str, "NAME,NAME"),
     "Kinds of texts to make: some of original, paraphrased, concatenated.",
-    callback=lambda _context, _option, value: [part.strip() for part in value.split(",")],
+    callback=lambda _context, _option, value: [
+        part.strip() for part in value.split(",")
+    ],
     default="original",
 )
 @click.option(
     "--repair/--no-repair",
     default=True,
-    help="Match members with non-members where they can be distinguished, or only test.",
+    help=(
+        "Match members with non-members where they can be distinguished, or only test."
+    ),
 )
 @column_options(
     *("text", "date"),
@@ -274,11 +338,11 @@ def _show(figures: pl.DataFrame, console: Console) -> None:
     paraphrase="Column with paraphrases of whole documents.",
 )
 @seed_option
-def build_set(*, cutoff: datetime | None, **options: Any) -> None:  # noqa: ANN401 - of `build`
+def build_set(*, cutoff: datetime | None, **options: Any) -> None:
     """Build evaluation sets, members before a date and non-members after, and test them at once.
 
-    Says whether members can be told from non-members without any model, and matches them until they
-    cannot be. The same command again builds nothing.
+    Says whether members can be told from non-members without any model, and matches
+    them until they cannot be. The same command again builds nothing.
     """
     from mia_batch.corpus import ColumnNames
     from mia_batch.extras.sets import build_set as build
@@ -293,18 +357,40 @@ def build_set(*, cutoff: datetime | None, **options: Any) -> None:  # noqa: ANN4
 
 @click.command("mark")
 @click.argument("book", type=PATH)
-@option("key", PATH, "FILE", "The key, which stays secret; it is written first.", required=True)
-@option("language", str, "NAME", "Language of the pairs of forms: en or de.", default="en")
-@_count("seed", 0, None, "Number that nobody could choose, drawn after the hash was lodged.")
-@option("out", PATH, "PATH", "Marked book, or folder of the run.  [default: next to the book]")
+@option(
+    "key",
+    PATH,
+    "FILE",
+    "The key, which stays secret; it is written first.",
+    required=True,
+)
+@option(
+    "language", str, "NAME", "Language of the pairs of forms: en or de.", default="en"
+)
+@_count(
+    "seed", 0, None, "Number that nobody could choose, drawn after the hash was lodged."
+)
+@option(
+    "out",
+    PATH,
+    "PATH",
+    "Marked book, or folder of the run.  [default: next to the book]",
+)
 @settings_options("model", "revision", "engine", "dtype", "engine_arg")
 def mark(
-    *, book: Path, key: Path, language: str, seed: int | None, out: Path | None, **options: object
+    *,
+    book: Path,
+    key: Path,
+    language: str,
+    seed: int | None,
+    out: Path | None,
+    **options: object,
 ) -> None:
     """Mark a book before publication, so that an audit can show that a model learnt it.
 
-    Three steps: alone a key is written, and the hash to lodge is shown; with --seed the marked book
-    is written; with --model that model is tested by the published book and its key.
+    Three steps: alone a key is written, and the hash to lodge is shown; with --seed the
+    marked book is written; with --model that model is tested by the published book and
+    its key.
     """
     from mia_batch.cli.main import audit_and_show
     from mia_batch.extras.sets import marking
@@ -324,26 +410,54 @@ def mark(
     n = marking.prepare(book, key, language)
     say(
         f"{n:,} windows have places; {marking.forecast_sentence(n)}",
-        "lodge this where it cannot be changed, then draw a number and give it as --seed:",
+        "lodge this where it cannot be changed, then draw a number and give it as"
+        " --seed:",
         marking.lodged(key),
     )
 
 
 @click.command("paraphrase")
 @settings_options(
-    *("input", "window_words", "max_windows_per_document", "model", "revision", "engine"),
-    *("engine_arg", "dtype", "tensor_parallel_size", "temperature", "top_k", "top_p", "seed"),
+    *(
+        "input",
+        "window_words",
+        "max_windows_per_document",
+        "model",
+        "revision",
+        "engine",
+    ),
+    *(
+        "engine_arg",
+        "dtype",
+        "tensor_parallel_size",
+        "temperature",
+        "top_k",
+        "top_p",
+        "seed",
+    ),
     *(ColumnSettings, ClusterSettings, EndpointSettings, "retry_failed"),
-    without=("prefix_column", "reference_column", "shard", "chat_instruction", "tokenizer"),
+    without=(
+        "prefix_column",
+        "reference_column",
+        "shard",
+        "chat_instruction",
+        "tokenizer",
+    ),
 )
 @path_option("out", "Where the paraphrases are written.", is_place=True)
-@_count("samples", 3, 3, "Answers of each text; three must differ from it and each other.", 1000)
+@_count(
+    "samples",
+    3,
+    3,
+    "Answers of each text; three must differ from it and each other.",
+    1000,
+)
 @click.option("--dry-run", is_flag=True, help="Show texts, tokens and cost; stop.")
 def paraphrase(*, dry_run: bool, **options: object) -> None:
     """Have a model write each text in other words, for an audit of another model with DE-COP.
 
-    FOLDER/paraphrases.parquet is the corpus of that audit. The same command again goes on where it
-    stopped.
+    FOLDER/paraphrases.parquet is the corpus of that audit. The same command again goes
+    on where it stopped.
     """
     from mia_batch.extras.sets.paraphrasing import paraphrase as make
     from mia_batch.extras.sets.paraphrasing import plan_paraphrasing
@@ -358,7 +472,11 @@ def paraphrase(*, dry_run: bool, **options: object) -> None:
 
 @click.command("demo")
 @option(
-    "folder", PATH, None, "Where corpus, model and run are kept and used again.", default="demo"
+    "folder",
+    PATH,
+    None,
+    "Where corpus, model and run are kept and used again.",
+    default="demo",
 )
 @click.option("--fresh", is_flag=True, help="Start over.")
 @click.pass_obj
@@ -369,7 +487,9 @@ def demo(goes_on: list[str], /, *, folder: Path, fresh: bool) -> None:
     from mia_batch.settings import load_settings
 
     console = console_of(stderr=True)
-    prepared = prepare(folder, fresh=fresh, notify=lambda line: console.print(line, markup=False))
+    prepared = prepare(
+        folder, fresh=fresh, notify=lambda line: console.print(line, markup=False)
+    )
     if fresh:
         goes_on.remove("--fresh")
     console.print(f"mia-batch --config {prepared.config}", style="bold")
@@ -377,13 +497,33 @@ def demo(goes_on: list[str], /, *, folder: Path, fresh: bool) -> None:
 
 
 @click.command("bench")
-@option("model", str, "MODEL", "What is measured.  [default: a tiny model with random weights]")
-@option("input", str, "PATH", "Texts; of labelled ones attacks are compared.  [default: its own]")
+@option(
+    "model",
+    str,
+    "MODEL",
+    "What is measured.  [default: a tiny model with random weights]",
+)
+@option(
+    "input",
+    str,
+    "PATH",
+    "Texts; of labelled ones attacks are compared.  [default: its own]",
+)
 @_count("texts", 1, 1_000_000, "Texts that the forecast is for.")
-@option("gpu-hour-price", NumberRange(0), "X", "Price of this machine's hour, for the forecast.")
+@option(
+    "gpu-hour-price",
+    NumberRange(0),
+    "X",
+    "Price of this machine's hour, for the forecast.",
+)
 @option("minutes", NumberRange(0.5, 600), "X", "Time for all of it.", default=5.0)
-@option("json", click.Path(allow_dash=True), "FILE", "Add a line a figure; - is standard output.")
-def bench(*, json: str | None, **options: Any) -> None:  # noqa: ANN401 - of `bench`
+@option(
+    "json",
+    click.Path(allow_dash=True),
+    "FILE",
+    "Add a line a figure; - is standard output.",
+)
+def bench(*, json: str | None, **options: Any) -> None:
     """Measure this machine: speed next to bare engines, a small audit, a forecast.
 
     What cannot be measured here is shown with the reason.
@@ -394,7 +534,11 @@ def bench(*, json: str | None, **options: Any) -> None:  # noqa: ANN401 - of `be
 
     rows = []
     with observing() as observer, ExitStack() as closing:
-        lines = None if json is None else closing.enter_context(click.open_file(json, "a", "utf-8"))
+        lines = (
+            None
+            if json is None
+            else closing.enter_context(click.open_file(json, "a", "utf-8"))
+        )
         for row in measure(**options, observer=observer):
             rows.append(row)
             if lines is not None:
@@ -421,7 +565,9 @@ def _show_bench(rows: list[dict[str, Any]], console: Console) -> None:
             shown += "" if row["low"] is None else f" ({limits(row)})"
             found.setdefault(row["way"], {})[figure.replace("_", " ")] = shown
         headings = [*dict.fromkeys(chain.from_iterable(found.values()))]
-        lines = ((way, *map(each.get, headings, repeat(""))) for way, each in found.items())
+        lines = (
+            (way, *map(each.get, headings, repeat(""))) for way, each in found.items()
+        )
         if found:
             console.print(table_of(part, *headings, right=headings, rows=lines))
         for reason in reasons:
@@ -438,15 +584,28 @@ def _show_bench(rows: list[dict[str, Any]], console: Console) -> None:
     default="levenshtein",
 )
 @_count("within", 0, 5, "Most edits, or tokens that differ, of a sample that is near.")
-@_count("width", 1, 10, "Texts of each length that are searched, and draws of the others.", 10_000)
-@settings_options(
-    *("extraction_prefix_tokens", "extraction_tokens", "temperature", "top_k", "top_p", "seed")
+@_count(
+    "width",
+    1,
+    10,
+    "Texts of each length that are searched, and draws of the others.",
+    10_000,
 )
-def bounds(place: Path | str, **options: Any) -> None:  # noqa: ANN401 - of `bound_run`, and settings
+@settings_options(
+    *(
+        "extraction_prefix_tokens",
+        "extraction_tokens",
+        "temperature",
+        "top_k",
+        "top_p",
+        "seed",
+    )
+)
+def bounds(place: Path | str, **options: Any) -> None:
     """Bound how probable it is that one sample comes near to a run's strongest passages.
 
-    Lengths and decoding are the run's unless given. The table bounds.parquet of RUN keeps the
-    bounds.
+    Lengths and decoding are the run's unless given. The table bounds.parquet of RUN
+    keeps the bounds.
     """
     from mia_batch.extras.bounds import bound_run, samples_needed
     from mia_batch.pipeline import Run
@@ -455,10 +614,25 @@ def bounds(place: Path | str, **options: Any) -> None:  # noqa: ANN401 - of `bou
     with observing() as observer, mirrored(place):
         table = bound_run(Run(place), observer, given(options), **of_search)
     names, rows = ("lower", "estimate", "likely_upper", "upper"), []
-    numbers = ("passage", *(name.replace("_", " ") for name in names), "samples for 1 in 2")
+    numbers = (
+        "passage",
+        *(name.replace("_", " ") for name in names),
+        "samples for 1 in 2",
+    )
     for number, row in enumerate(table.iter_rows(named=True), start=1):
         shown = ["-" if row[name] is None else f"{row[name]:.3g}" for name in names]
-        ends = (samples_needed(row[name], 0.5) for name in ("upper", "lower") if not row["reason"])
-        rows.append([number, *shown, " to ".join(f"{n:,.3g}" for n in ends), row["reason"] or ""])
+        ends = (
+            samples_needed(row[name], 0.5)
+            for name in ("upper", "lower")
+            if not row["reason"]
+        )
+        rows.append(
+            [
+                number,
+                *shown,
+                " to ".join(f"{n:,.3g}" for n in ends),
+                row["reason"] or "",
+            ]
+        )
     made = table_of(*numbers, "no bounds", right=numbers, rows=rows)
     console_of(stderr=False).print(made, soft_wrap=True)

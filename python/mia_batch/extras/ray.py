@@ -1,6 +1,7 @@
 """The executor of a Ray cluster: engines are actors, and blocks go to whichever is free.
 
-Ray places and watches the engines; what is worked on, and what is tried again, is decided here.
+Ray places and watches the engines; what is worked on, and what is tried again, is
+decided here.
 """
 
 from __future__ import annotations
@@ -74,15 +75,21 @@ def reason_of(error: Exception) -> str:
     cause = origin(error)
     if isinstance(cause, MiaBatchError):
         return str(cause)
-    lines = [line.strip() for line in str(cause).splitlines() if line.strip()] or [repr(cause)]
-    said = next((line for line in lines if line.startswith("The actor is dead")), lines[0])
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()] or [
+        repr(cause)
+    ]
+    said = next(
+        (line for line in lines if line.startswith("The actor is dead")), lines[0]
+    )
     return said.partition(". ")[0]
 
 
 # A connection to a Ray cluster, or a Ray of this machine alone.
 
 _SECONDS_TO_ANSWER = 10.0
-_OWN: dict[str, str] = {}  # what every Ray that this process starts has in its environment
+_OWN: dict[
+    str, str
+] = {}  # what every Ray that this process starts has in its environment
 
 
 def obstacle() -> str | None:
@@ -103,17 +110,26 @@ def connected(address: str | None, n_cpus: int | None = None) -> Iterator[None]:
             if not isinstance(origin(error), full):
                 raise
             raise EngineError(
-                f"Ray's object store is full and cannot spill: {reason_of(error)}; free space on "
-                "its disk, or start Ray with more --object-store-memory: the same command goes on"
+                f"Ray's object store is full and cannot spill: {reason_of(error)}; free"
+                " space on its disk, or start Ray with more --object-store-memory: the"
+                " same command goes on"
             ) from error
 
 
 @contextmanager
 def _joined(address: str | None, n_cpus: int | None) -> Iterator[None]:
-    if not address and "ray" not in sys.modules:  # which reads this as it is imported, and keeps it
-        _OWN.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))  # in no file
-        _OWN.update(RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0")  # loopback only, as on those systems
-    handlers = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
+    if (
+        not address and "ray" not in sys.modules
+    ):  # which reads this as it is imported, and keeps it
+        _OWN.update(
+            RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32)
+        )  # in no file
+        _OWN.update(
+            RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0"
+        )  # loopback only, as on those systems
+    handlers = [
+        (number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)
+    ]
     with _environment({} if address else _OWN):
         import ray
 
@@ -131,11 +147,17 @@ def _joined(address: str | None, n_cpus: int | None) -> Iterator[None]:
                 logging_level=logging.CRITICAL,
             )
         except Exception as error:  # of a dozen kinds
-            where = f"the Ray cluster at {address!r}" if address else "Ray on this machine"
-            raise EngineError(f"ray: {where} cannot be used: {reason_of(error)}") from error
+            where = (
+                f"the Ray cluster at {address!r}" if address else "Ray on this machine"
+            )
+            raise EngineError(
+                f"ray: {where} cannot be used: {reason_of(error)}"
+            ) from error
         from ray._private import worker
 
-        if hasattr(worker, "print_to_stdstream"):  # pages about lost workers; it has no option
+        if hasattr(
+            worker, "print_to_stdstream"
+        ):  # pages about lost workers; it has no option
             worker.print_to_stdstream = lambda *_, **__: None
         try:
             if threading.current_thread() is threading.main_thread():
@@ -155,7 +177,10 @@ def _environment(wanted: dict[str, str]) -> Iterator[None]:
     try:
         yield
     finally:
-        for name in (*new, *(["RAY_AUTH_MODE"] if before is None else [])):  # Ray sets it itself
+        for name in (
+            *new,
+            *(["RAY_AUTH_MODE"] if before is None else []),
+        ):  # Ray sets it itself
             os.environ.pop(name, None)
 
 
@@ -163,10 +188,12 @@ def _reach(address: str | None) -> None:
     """Knock at an address; Ray itself would wait for minutes where nobody answers."""
     host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
     if colon and port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), _SECONDS_TO_ANSWER).close()
+        socket.create_connection(
+            (host.strip("[]"), int(port)), _SECONDS_TO_ANSWER
+        ).close()
 
 
-def _cluster() -> Any:  # noqa: ANN401 - whose functions are partly untyped
+def _cluster() -> Any:
     import ray
 
     return ray
@@ -187,7 +214,8 @@ def room(each: int) -> int:
 @contextmanager
 def marked(folder: Path) -> Iterator[Path]:
     """Lend a file in a folder, which is there for whoever sees the folder."""
-    # Not where the folder is mirrored to a store: files of other machines would not reach that.
+    # Not where the folder is mirrored to a store: files of other machines would not
+    # reach that.
     mark = temporary_path(folder.resolve() / "cluster")
     if not is_followed(mark):
         mark.touch()
@@ -254,15 +282,17 @@ class _Order:
 class EngineWorker:
     """One engine of the cluster: an actor, called from several threads."""
 
-    # One thread asks the engine. It takes in the next block of a job before the last is complete,
-    # so that an engine that batches has no gap between blocks.
+    # One thread asks the engine. It takes in the next block of a job before the last is
+    # complete, so that an engine that batches has no gap between blocks.
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._orders: SimpleQueue[_Order] = SimpleQueue()
         self._next: _Order | None = None  # taken from the queue, not yet begun
         self._in_hand: dict[int, _Order] = {}
-        self._tokens: Counter[str] = Counter()  # by label, since the last answer; so are these
+        self._tokens: Counter[str] = (
+            Counter()
+        )  # by label, since the last answer; so are these
         self._passes: Counter[str] = Counter()
         self._said: list[str] = []
 
@@ -273,16 +303,20 @@ class EngineWorker:
         node, spec = platform.node(), start.spec
         if (own := package_version()) != start.version:
             raise EngineError(
-                f"{node} has mia-batch {own}, the run {start.version}; install the same there"
+                f"{node} has mia-batch {own}, the run {start.version}; install the same"
+                " there"
             )
         if start.digest not in (None, digest_folder(spec.model)):
             # An adapter, or a model at a hub; this loads a large library.
             found = identify_model(spec.model, spec.revision, spec.kind).digest
             if found != start.digest:
                 raise EngineError(
-                    f"{spec.model} on {node} is another model than the run's: its digest differs"
+                    f"{spec.model} on {node} is another model than the run's: its"
+                    " digest differs"
                 )
-        log = Path(tempfile.gettempdir(), f"{self._name.replace(' ', '-')}-{os.getpid()}.log")
+        log = Path(
+            tempfile.gettempdir(), f"{self._name.replace(' ', '-')}-{os.getpid()}.log"
+        )
         engine = EngineProcess(spec, log=log)
         tokenizer, figures = start.tokenizer, None
         if tokenizer is not None and start.texts:
@@ -299,7 +333,9 @@ class EngineWorker:
         return order.answer.result()
 
     def _work(self, source: LocalSource, tokenizer: Tokenizer | None) -> None:
-        executor = LocalExecutor(source, source.restart, self._said.append, source.listen)
+        executor = LocalExecutor(
+            source, source.restart, self._said.append, source.listen
+        )
         while True:
             order = self._next = self._next or self._orders.get()
             task, keep, is_turned = _cluster().get(order.what)
@@ -309,7 +345,10 @@ class EngineWorker:
                 for block, kept in executor.collect(
                     task, self._blocks(order.job), self._count, keep
                 ):
-                    counts = [(each, n, self._passes[each]) for each, n in self._tokens.items()]
+                    counts = [
+                        (each, n, self._passes[each])
+                        for each, n in self._tokens.items()
+                    ]
                     answered = Answered(kept, counts, self._said[:])
                     self._in_hand.pop(id(block)).answer.set_result(answered)
                     self._forget()
@@ -348,7 +387,9 @@ class EngineWorker:
 Call: TypeAlias = "tuple[str, tuple[object, ...]]"
 """What is made, by name, and the arguments of what makes it."""
 
-_MOST_TRIES = 5  # of a call or a block whose machines are lost: then it may be what loses them
+_MOST_TRIES = (
+    5  # of a call or a block whose machines are lost: then it may be what loses them
+)
 
 
 def on_machines(
@@ -362,8 +403,8 @@ def on_machines(
 ) -> Iterator[tuple[str, str | None]]:
     """Call a function wherever ``each`` GPUs, or else cores, of the connected cluster are free.
 
-    It gets its arguments and a function that takes sentences, and leaves what it makes in
-    ``folder``. Yields names as they are done: None, or why that machine could not.
+    It gets its arguments and a function that takes sentences, and leaves what it makes
+    in ``folder``. Yields names as they are done: None, or why that machine could not.
     """
     cluster = _cluster()
     remote = cluster.remote(_called)
@@ -379,7 +420,9 @@ def on_machines(
 
         try:
             while True:
-                while len(running) < (most or room(each)) and (call := next(left, None)):
+                while len(running) < (most or room(each)) and (
+                    call := next(left, None)
+                ):
                     begin(call)
                 if not running:
                     return
@@ -405,7 +448,10 @@ def on_machines(
 
 
 def _called(
-    mark: Path, version: str, function: Callable[..., object], arguments: tuple[object, ...]
+    mark: Path,
+    version: str,
+    function: Callable[..., object],
+    arguments: tuple[object, ...],
 ) -> Iterator[tuple[str, bool, str | None]]:
     node, reason = platform.node(), None
     if not mark.exists():
@@ -426,7 +472,8 @@ def _called(
     yield "", True, reason
 
 
-# Calls on the cores of a cluster, as `in_background` makes them in threads of this machine.
+# Calls on the cores of a cluster, as `in_background` makes them in threads of this
+# machine.
 
 _WAITING = 2  # calls for each core: one that runs, and the next
 _ONE_CORE = {"POLARS_MAX_THREADS": "1", "RAYON_NUM_THREADS": "1"}
@@ -462,7 +509,9 @@ def spread(address: str, folder: Path) -> Iterator[Callable[..., None]]:
 
     with connected(address), marked(folder) as mark:
         cluster = _cluster()
-        remote = cluster.remote(_call).options(num_cpus=1, runtime_env={"env_vars": _ONE_CORE})
+        remote = cluster.remote(_call).options(
+            num_cpus=1, runtime_env={"env_vars": _ONE_CORE}
+        )
         most = max(1, _WAITING * int(cluster.cluster_resources().get("CPU", 1)))
         try:
             yield run
@@ -541,14 +590,22 @@ class Pool:
         while (info := self._info) is None:
             deque(self.events(), maxlen=0)
             if time.monotonic() - waited > _SECONDS_BEFORE_SAYING:
-                free, known = self._ray.available_resources(), self._ray.cluster_resources()
-                each = (f"{free.get(k, 0):g} of {known.get(k, 0):g} {k}s" for k in ("CPU", "GPU"))
+                free, known = (
+                    self._ray.available_resources(),
+                    self._ray.cluster_resources(),
+                )
+                each = (
+                    f"{free.get(k, 0):g} of {known.get(k, 0):g} {k}s"
+                    for k in ("CPU", "GPU")
+                )
                 what = f"{self._name}: {' and '.join(each)} are free"
                 self._say(f"waiting for the cluster to start {what}")
                 waited = time.monotonic()
         return info
 
-    def hand(self, worker: Worker, job: int, what: ObjectRef[Any], block: Block, lost: int) -> None:
+    def hand(
+        self, worker: Worker, job: int, what: ObjectRef[Any], block: Block, lost: int
+    ) -> None:
         ref: ObjectRef[Any] = worker.actor.work.remote(job, [what], block)
         self._asked[ref] = InHand(worker, job, block, lost)
         worker.in_hand += 1
@@ -557,7 +614,9 @@ class Pool:
         """Wait a while; yield what came of blocks. A block of a worker that is lost is an error."""
         self._fill()
         refs = [*self._starting, *self._asked]
-        ready: list[Any] = self._ray.wait(refs, num_returns=1, timeout=_SECONDS_TO_LOOK)[0]
+        ready: list[Any] = self._ray.wait(
+            refs, num_returns=1, timeout=_SECONDS_TO_LOOK
+        )[0]
         if ready:
             ready = self._ray.wait(refs, num_returns=len(refs), timeout=0)[0]
         for ref in ready:
@@ -581,7 +640,9 @@ class Pool:
             for each in self.workers
         ]
         starting = self._starting.values()
-        return states + [WorkerState(each.name, "starting", 0, 0.0) for each in starting]
+        return states + [
+            WorkerState(each.name, "starting", 0, 0.0) for each in starting
+        ]
 
     def close(self) -> None:
         for worker in [*self.workers, *self._starting.values()]:
@@ -594,7 +655,9 @@ class Pool:
             self._numbers += 1
             name = f"{self._name} {self._numbers}"
             how = {"name": name, "max_restarts": 0, "max_concurrency": _THREADS}
-            actor = self._ray.remote(EngineWorker).options(**how, **resources(self._each))
+            actor = self._ray.remote(EngineWorker).options(
+                **how, **resources(self._each)
+            )
             worker = Worker(name, actor.remote(name))
             self._starting[worker.actor.start.remote(self._start)] = worker
 
@@ -634,7 +697,10 @@ class Pool:
             if is_lost(error) and worker in self.workers:
                 self.workers.remove(worker)  # another is asked for in its place
                 self._ray.kill(worker.actor)
-                self._say(f"{worker.name} is lost, its blocks go to others: {reason_of(error)}")
+                self._say(
+                    f"{worker.name} is lost, its blocks go to others:"
+                    f" {reason_of(error)}"
+                )
             return asked, error
         worker.blocks += 1
         worker.tokens += sum(tokens for _, tokens, _ in answered.counts)
@@ -661,7 +727,9 @@ class RayExecutor:
         is_turned: bool = False,
     ) -> None:
         self._pool, self._say, self._show = pool, say, show
-        self._is_turned = is_turned  # the tokenizer of every worker, see `Tokenizer.turn_start`
+        self._is_turned = (
+            is_turned  # the tokenizer of every worker, see `Tokenizer.turn_start`
+        )
         self._shown = 0.0
 
     def collect(
@@ -673,7 +741,9 @@ class RayExecutor:
     ) -> Iterator[tuple[Block, Kept]]:
         pool, job = self._pool, next(_JOBS)
         new, all_open, n_open = iter(blocks), False, 0
-        waiting: deque[tuple[Block, int]] = deque()  # and how many workers each has lost
+        waiting: deque[tuple[Block, int]] = (
+            deque()
+        )  # and how many workers each has lost
         orders: dict[bool, ObjectRef[Any]] = {}  # task and keeper, once for all blocks
         while True:
             for worker in self._with_room():
@@ -704,7 +774,11 @@ class RayExecutor:
                     kept = keep(asked.block, refuse(task, asked.block, _WHY))
                 else:
                     self._tell(asked, came, seen)
-                    kept = came.kept if asked.worker.shared else keep(asked.block, came.kept)
+                    kept = (
+                        came.kept
+                        if asked.worker.shared
+                        else keep(asked.block, came.kept)
+                    )
                 n_open -= 1
                 yield asked.block, kept
 
@@ -727,7 +801,9 @@ def _raise_unless_lost(asked: InHand, error: Exception) -> None:
     cause = origin(error)
     if isinstance(cause, MiaBatchError):
         raise cause
-    raise EngineError(f"{asked.worker.name} cannot go on: {reason_of(error)}") from error
+    raise EngineError(
+        f"{asked.worker.name} cannot go on: {reason_of(error)}"
+    ) from error
 
 
 def _rows(_: Block, rows: pl.DataFrame) -> pl.DataFrame:
@@ -754,7 +830,9 @@ def engines(
             mark=mark,
             texts=tuple(start_texts(audit, model)) if tokenizer else (),
         )
-        pool = Pool(start, wanted=wanted, name=f"mia-batch {spec.kind} of {model}", say=say)
+        pool = Pool(
+            start, wanted=wanted, name=f"mia-batch {spec.kind} of {model}", say=say
+        )
         try:
             joined = pool.first()
             if tokenizer is not None:
@@ -763,7 +841,9 @@ def engines(
             executor = RayExecutor(pool, say, audit.observer.at_work, is_turned=turned)
             yield executor, joined.info
             for worker in pool.workers:
-                say(f"{worker.name}: {worker.blocks:,} blocks, {worker.tokens:,} tokens")
+                say(
+                    f"{worker.name}: {worker.blocks:,} blocks, {worker.tokens:,} tokens"
+                )
         finally:
             pool.close()
 
@@ -774,7 +854,10 @@ def _cores(workers: int | None, each: int) -> int:
 
 
 def trained(
-    settings: Settings, folder: Path, wanted: Iterator[Wanted], say: Callable[[str], None]
+    settings: Settings,
+    folder: Path,
+    wanted: Iterator[Wanted],
+    say: Callable[[str], None],
 ) -> Generator[tuple[str, Made]]:
     """Let machines that see the run's folder make the models there, then resume each here."""
     begun: dict[str, tuple[Making, Path]] = {}
@@ -787,7 +870,9 @@ def trained(
     most = settings.workers if isinstance(settings.workers, int) else None
     each, made_of = settings.tensor_parallel_size, extra("models", "tuned").made_of
     with connected(settings.ray, _cores(most, each)):
-        for name, reason in on_machines(_make, calls(), folder, say, each=each, most=most):
+        for name, reason in on_machines(
+            _make, calls(), folder, say, each=each, most=most
+        ):
             if reason is not None:
                 say(f"{name} is tuned on this machine: {reason}")
             yield name, made_of(*begun.pop(name), partial(named, say, name))
@@ -796,5 +881,7 @@ def trained(
 def _make(digest: str, making: Making, path: Path, say: Callable[[str], None]) -> None:
     """Make a model on another machine, if its base is the same there."""
     if making.digest != digest:
-        raise SettingsError(f"{making.base} is another model than the run's: its digest differs")
+        raise SettingsError(
+            f"{making.base} is another model than the run's: its digest differs"
+        )
     extra("models", "tuned").made_of(making, path, say)

@@ -7,7 +7,8 @@ import polars as pl
 from mia_batch.inference.findings import VerdictPlan, reported_findings
 
 _BOUNDS = (
-    "withheld: it holds for one attempt alone, and there were {} at these texts with this model"
+    "withheld: it holds for one attempt alone, and there were {} at these texts with"
+    " this model"
 )
 
 
@@ -15,12 +16,13 @@ _BOUNDS = (
 class Attempts:
     """So many attempts at one question: runs of the same texts and model, this one among them.
 
-    Who tries until something is found stops at the first success, so Bonferroni's factor n is not
-    enough: errors add up to q (1 + 1/2 + ... + 1/n). A level q g(n) for attempt n, with the sum of
-    g at most 1, keeps q however long one goes on: Foster and Stine 2008, *Journal of the Royal
-    Statistical Society B* 70, 429-444, section 2 ("alpha-spending"). Here g(n) = 1 / (n (n + 1)),
-    but the first attempt, of which nobody knows that others follow, keeps all of q. So all together
-    err with a rate of at most 1.5 q (`benches.trying` measures less).
+    Who tries until something is found stops at the first success, so Bonferroni's
+    factor n is not enough: errors add up to q (1 + 1/2 + ... + 1/n). A level q g(n) for
+    attempt n, with the sum of g at most 1, keeps q however long one goes on: Foster and
+    Stine 2008, *Journal of the Royal Statistical Society B* 70, 429-444, section 2
+    ("alpha-spending"). Here g(n) = 1 / (n (n + 1)), but the first attempt, of which
+    nobody knows that others follow, keeps all of q. So all together err with a rate of
+    at most 1.5 q (`benches.trying` measures less).
     """
 
     n: int
@@ -44,7 +46,9 @@ class Attempts:
             self._multiplied("q_value"),
             *(pl.when(~is_estimate).then(name).alias(name) for name in limits),
             sensitivity_bound=pl.lit(None, pl.Float64),
-            reason=pl.when(is_estimate).then(pl.lit(self.why_withheld)).otherwise("reason"),
+            reason=pl.when(is_estimate)
+            .then(pl.lit(self.why_withheld))
+            .otherwise("reason"),
         )
 
     def rollup(self, rollup: pl.LazyFrame, q: float) -> pl.LazyFrame:
@@ -54,7 +58,9 @@ class Attempts:
         names = ("contamination", "contamination_low", "contamination_high")
         is_gone = pl.any_horizontal(pl.col(names).is_not_null())
         listed = pl.col("verdict").cast(pl.String) == "known_better"
-        off_the_list = listed & ~(self._multiplied("q_value") <= q).fill_null(value=False)
+        off_the_list = listed & ~(self._multiplied("q_value") <= q).fill_null(
+            value=False
+        )
         nothing = pl.lit("nothing_found").cast(rollup.collect_schema()["verdict"])
         return rollup.with_columns(
             self._multiplied("p_value"),
@@ -82,7 +88,9 @@ class Attempts:
         return pl.concat(parts).with_columns(
             p_value=p_value,
             value=pl.when(~is_bound).then("value"),
-            reason=pl.when(is_bound).then(pl.lit(self.why_withheld)).otherwise("reason"),
+            reason=pl.when(is_bound)
+            .then(pl.lit(self.why_withheld))
+            .otherwise("reason"),
         )
 
     def _multiplied(self, name: str) -> pl.Expr:

@@ -16,8 +16,27 @@ _SEPARATOR = re.compile(r"[;&|\n]|\b(?:and|und|et)\b")
 _YEARS_OF_LIFE = re.compile(r"[,(]\s*\d{3,4}\??\s*[-\u2013]\s*(?:\d{3,4}\??)?")
 _WORDS = re.compile(r"[^\W_]+")
 _NOBODY = {  # what stands in the place of an author where none is named; words in their order
-    *("", "anonymous", "anon", "anonym", "anonyme", "various", "unknown", "unbekannt", "none"),
-    *("authors various", "author unknown", "a n", "inconnu", "several", "et al", "al", "others"),
+    *(
+        "",
+        "anonymous",
+        "anon",
+        "anonym",
+        "anonyme",
+        "various",
+        "unknown",
+        "unbekannt",
+        "none",
+    ),
+    *(
+        "authors various",
+        "author unknown",
+        "a n",
+        "inconnu",
+        "several",
+        "et al",
+        "al",
+        "others",
+    ),
 }
 _AUDITED = ("target", "non_member", "calibration")
 
@@ -38,8 +57,8 @@ def author_keys(name: str) -> set[str]:
 def read_authors(table: pl.LazyFrame, cluster: Ints) -> Ints:
     """Give every row the number of its author's first cluster; -1 where unknown.
 
-    Clusters (books) that name one author have one number. So have those that are linked by a book
-    of several authors.
+    Clusters (books) that name one author have one number. So have those that are linked
+    by a book of several authors.
     """
     unknown: Ints = np.full(cluster.size, UNKNOWN)
     columns = table.collect_schema()
@@ -76,7 +95,9 @@ def read_authors(table: pl.LazyFrame, cluster: Ints) -> Ints:
     return numbers
 
 
-def _linked(first: Ints, second: Ints, n_first: int, n_second: int) -> NDArray[np.int64]:
+def _linked(
+    first: Ints, second: Ints, n_first: int, n_second: int
+) -> NDArray[np.int64]:
     """Return the connected part of each node of the first kind; edges join it to the second."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -91,7 +112,8 @@ def _linked(first: Ints, second: Ints, n_first: int, n_second: int) -> NDArray[n
 def with_authors_of_folders(targets: pl.LazyFrame) -> pl.LazyFrame:
     """Give books without an author that of their folder, if another book names such an author.
 
-    A folder may as well be named by a genre or a series, so that its name alone shows nothing.
+    A folder may as well be named by a genre or a series, so that its name alone shows
+    nothing.
     """
     books = targets.select("document_id", "author").unique().collect(engine="streaming")
     known = dict[str, str]()

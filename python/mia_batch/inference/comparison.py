@@ -11,7 +11,12 @@ import polars as pl
 
 from mia_batch.inference.authors import NAME_TYPES, UNKNOWN, read_authors
 from mia_batch.inference.conformal import significant
-from mia_batch.inference.findings import Statistic, VerdictPlan, finding_rows, number_rows
+from mia_batch.inference.findings import (
+    Statistic,
+    VerdictPlan,
+    finding_rows,
+    number_rows,
+)
 from mia_batch.stats import Flags, Floats, Ints
 from mia_batch.tables import read_numbers
 from mia_batch.targets import cluster_names
@@ -24,14 +29,17 @@ class ComparisonSets:
     target_id: pl.Series
     n_words: pl.Series  # null = unknown
     cluster: Ints  # of every row: its index in `clusters`
-    clusters: pl.DataFrame  # `level` and `key`, in the order of names; empty where not wanted
+    clusters: (
+        pl.DataFrame
+    )  # `level` and `key`, in the order of names; empty where not wanted
     targets: Ints
     nulls: Ints  # known to be outside the training data
     calibration_members: Ints
     calibration_nonmembers: Ints
     published: Ints  # canaries
     controls: Ints  # canaries that stayed unpublished
-    # of every row: a number of its author, as of `read_authors`; empty where none is known
+    # of every row: a number of its author, as of `read_authors`; empty where none is
+    # known
     author: Ints = field(default_factory=lambda: np.empty(0, np.int64))
 
     def share_clusters(self, *sets: Ints) -> bool:
@@ -50,7 +58,9 @@ class ComparisonSets:
             return AuthorCounts(clusters.size, 0, clusters.size)
         authors = self.author[rows][first]
         known = authors[authors != UNKNOWN]
-        return AuthorCounts(clusters.size, np.unique(known).size, clusters.size - known.size)
+        return AuthorCounts(
+            clusters.size, np.unique(known).size, clusters.size - known.size
+        )
 
 
 class AuthorCounts(NamedTuple):
@@ -63,12 +73,14 @@ class AuthorCounts(NamedTuple):
 
 def read_comparison_sets(table: pl.LazyFrame, *, named: bool = True) -> ComparisonSets:
     """Sort the rows of targets or scores by role; without ``role`` every row is a target."""
-    # The nulls are the rows of role ``non_member``; without any, the targets with ``member``
-    # false, which are not among the targets then. If not ``named``, clusters have names only where
-    # two rows share one, or where there are canaries.
+    # The nulls are the rows of role ``non_member``; without any, the targets with
+    # ``member`` false, which are not among the targets then. If not ``named``, clusters
+    # have names only where two rows share one, or where there are canaries.
     columns = table.collect_schema().names()
     role = pl.col("role") if "role" in columns else pl.lit("target")
-    keys = table.select("target_id", "n_words", "member", role=role).collect(engine="streaming")
+    keys = table.select("target_id", "n_words", "member", role=role).collect(
+        engine="streaming"
+    )
     names = table.select(cluster_names(table).alias("name"))
     named = named or bool((keys["role"] == "canary").any())
     cluster, clusters = _clusters(names, keys.height, named=named)
@@ -99,12 +111,16 @@ def read_comparison_sets(table: pl.LazyFrame, *, named: bool = True) -> Comparis
     )
 
 
-def _clusters(names: pl.LazyFrame, size: int, *, named: bool) -> tuple[Ints, pl.DataFrame]:
+def _clusters(
+    names: pl.LazyFrame, size: int, *, named: bool
+) -> tuple[Ints, pl.DataFrame]:
     """Find the cluster of each row by hashes: the names of all rows take much more memory."""
     of_rows = read_numbers(names, pl.col("name").hash(), size, np.uint64)
     ordered = np.sort(of_rows)
     if not named and not (ordered[1:] == ordered[:-1]).any():
-        return np.arange(size), pl.DataFrame(schema={"level": pl.String, "key": pl.String})
+        return np.arange(size), pl.DataFrame(
+            schema={"level": pl.String, "key": pl.String}
+        )
     distinct = names.unique().collect(engine="streaming").sort("name")
     hashes = distinct["name"].hash().to_numpy()
     order = hashes.argsort()
@@ -115,7 +131,11 @@ def _clusters(names: pl.LazyFrame, size: int, *, named: bool) -> tuple[Ints, pl.
 
 # Whole groups as units: one statistic each, over as many windows of every group.
 
-_STATISTICS: dict[Statistic, Any] = {"mean": np.mean, "median": np.median, "maximum": np.max}
+_STATISTICS: dict[Statistic, Any] = {
+    "mean": np.mean,
+    "median": np.median,
+    "maximum": np.max,
+}
 
 _MOST_ENUMERATED = 20_000
 _MOST_OF_BOTH = 8  # C(18, 9) is more than are enumerated
@@ -147,15 +167,18 @@ class ComparedUnits(NamedTuple):
 def windows_per_group(sets: ComparisonSets, plan: VerdictPlan) -> int:
     """How many windows of each cluster are compared: the plan's, or as many as nine in ten have."""
     sizes = [
-        np.unique(sets.cluster[rows], return_counts=True)[1] for rows in (sets.targets, sets.nulls)
+        np.unique(sets.cluster[rows], return_counts=True)[1]
+        for rows in (sets.targets, sets.nulls)
     ]
-    return plan.windows_per_group or int(np.quantile(np.concatenate(sizes), 0.1, method="lower"))
+    return plan.windows_per_group or int(
+        np.quantile(np.concatenate(sizes), 0.1, method="lower")
+    )
 
 
 def window_pattern(size: int, n_windows: int, seed: int) -> Ints:
     """Choose one window of each of ``n_windows`` stretches of a group; scores play no part."""
-    # The index within the stretch is drawn once per seed, so it is alike in every group, null or
-    # not.
+    # The index within the stretch is drawn once per seed, so it is alike in every
+    # group, null or not.
     edges = np.arange(n_windows + 1) * size // n_windows
     shares = np.random.default_rng(seed).random(n_windows)
     return edges[:-1] + (shares * np.diff(edges)).astype(np.int64)
@@ -166,10 +189,14 @@ def tests_groups(sets: ComparisonSets, plan: VerdictPlan) -> bool:
     return plan.level != "target" or sets.share_clusters(sets.targets, sets.nulls)
 
 
-def cut_units(sets: ComparisonSets, rows: Ints, n_windows: int, seed: int) -> ComparedUnits:
+def cut_units(
+    sets: ComparisonSets, rows: Ints, n_windows: int, seed: int
+) -> ComparedUnits:
     """Cut the clusters of one set of rows to so many windows, in the table's order."""
     ordered = rows[sets.cluster[rows].argsort(kind="stable")]
-    cluster, starts, sizes = np.unique(sets.cluster[ordered], return_index=True, return_counts=True)
+    cluster, starts, sizes = np.unique(
+        sets.cluster[ordered], return_index=True, return_counts=True
+    )
     enough = sizes >= n_windows
     chosen = _places(starts[enough], sizes[enough], n_windows, seed)
     return ComparedUnits(cluster, sizes, enough, ordered[chosen])
@@ -201,10 +228,10 @@ def independent_units(
 ) -> IndependentUnits:
     """Cut sets of rows, those asked about and nulls first, into units that are independent.
 
-    Where several books of a set are by one author, each author is one unit: means over unequal
-    numbers of books are not exchangeable, so that as many books of each are compared as nine
-    authors in ten have, chosen without looking at scores. Books of unknown authors are left out
-    then, for they may be by one of the others.
+    Where several books of a set are by one author, each author is one unit: means over
+    unequal numbers of books are not exchangeable, so that as many books of each are
+    compared as nine authors in ten have, chosen without looking at scores. Books of
+    unknown authors are left out then, for they may be by one of the others.
     """
     units = [cut_units(sets, rows, n_windows, seed) for rows in row_sets]
     if not sets.share_authors(*row_sets):
@@ -213,8 +240,9 @@ def independent_units(
         counts = sets.count_authors(rows)
         if not counts.n_authors:
             reason = (
-                f"several texts are by one author, and the authors of the {counts.n_unknown:,} "
-                f"{name} texts are unknown: name them with --author-column"
+                "several texts are by one author, and the authors of the"
+                f" {counts.n_unknown:,} {name} texts are unknown: name them with"
+                " --author-column"
             )
             return IndependentUnits(units, by_author=True, reason=reason)
     books = [_books_of_authors(sets, of_set) for of_set in units]
@@ -240,10 +268,14 @@ def _books_of_authors(sets: ComparisonSets, units: ComparedUnits) -> _Books:
     of_line = sets.author[units.chosen[:, 0]]
     known = np.flatnonzero(of_line != UNKNOWN)
     lines = known[of_line[known].argsort(kind="stable")]
-    return _Books(*np.unique(of_line[lines], return_index=True, return_counts=True), lines)
+    return _Books(
+        *np.unique(of_line[lines], return_index=True, return_counts=True), lines
+    )
 
 
-def _cut_authors(units: ComparedUnits, books: _Books, n_books: int, seed: int) -> ComparedUnits:
+def _cut_authors(
+    units: ComparedUnits, books: _Books, n_books: int, seed: int
+) -> ComparedUnits:
     enough = books.sizes >= n_books
     places = _places(books.starts[enough], books.sizes[enough], n_books, seed)
     windows = units.chosen[books.lines[places]].reshape(len(places), -1)
@@ -258,8 +290,9 @@ def summarise(windows: Floats, statistic: Statistic) -> Floats:
 def author_findings(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
     """Rows of check ``authors``; none where no column names authors, or nothing is compared.
 
-    Verdict ``units`` where authors are compared instead of texts or books, ``withheld`` where they
-    should be and cannot, ``unknown`` where texts may be by one author, else ``apart``.
+    Verdict ``units`` where authors are compared instead of texts or books, ``withheld``
+    where they should be and cannot, ``unknown`` where texts may be by one author, else
+    ``apart``.
     """
     sets = read_comparison_sets(targets)
     has_column = targets.collect_schema().get("author") in NAME_TYPES
@@ -295,7 +328,9 @@ def n_orders(n_groups: int, n_null: int) -> int:
 
 
 def _n_ways(n_groups: int, n_null: int) -> int | None:
-    if min(n_groups, n_null) > _MOST_OF_BOTH:  # a number of a million digits takes a minute
+    if (
+        min(n_groups, n_null) > _MOST_OF_BOTH
+    ):  # a number of a million digits takes a minute
         return None
     ways = comb(n_groups + n_null, n_groups)
     return ways if ways <= _MOST_ENUMERATED else None
@@ -306,12 +341,13 @@ def collection_test(
 ) -> CollectionTest:
     """Test whether G groups rank higher together than K exchangeable null groups.
 
-    The p-value is the share of ways to name the audited groups in which their ranks have at least
-    the sum observed: Pitman (1937), "Significance tests which may be applied to samples from any
-    populations"; Phipson and Smyth (2010), "Permutation p-values should never be zero". Only whole
-    groups are exchanged, never windows. With ``odds`` of all groups, audited ones first, ways are
-    drawn with probabilities proportional to the product of the odds of the groups named: Berrett et
-    al. (2020), "The conditional permutation test for independence while controlling for
+    The p-value is the share of ways to name the audited groups in which their ranks
+    have at least the sum observed: Pitman (1937), "Significance tests which may be
+    applied to samples from any populations"; Phipson and Smyth (2010), "Permutation
+    p-values should never be zero". Only whole groups are exchanged, never windows. With
+    ``odds`` of all groups, audited ones first, ways are drawn with probabilities
+    proportional to the product of the odds of the groups named: Berrett et al. (2020),
+    "The conditional permutation test for independence while controlling for
     confounders".
     """
     ranks = pooled_ranks(groups, nulls)
@@ -343,7 +379,9 @@ def permuted_sums(ranks: Floats, n_groups: int, seed: int) -> tuple[Floats, str]
         is_named = np.zeros((len(named), size))
         np.put_along_axis(is_named, named, 1.0, axis=1)
         sums.append(is_named @ ranks.T)  # of halves, so without error
-    return np.concatenate(sums), "permutation_exact" if exact else f"permutation_of_{orders - 1}"
+    return np.concatenate(sums), (
+        "permutation_exact" if exact else f"permutation_of_{orders - 1}"
+    )
 
 
 def _orders(size: int, n_groups: int, n: int, seed: int | None) -> Iterator[Ints]:
@@ -364,8 +402,8 @@ def _orders(size: int, n_groups: int, n: int, seed: int | None) -> Iterator[Ints
 def _named_by_odds(odds: Floats, n_groups: int, rng: np.random.Generator) -> Flags:
     """Draw sets of so many groups with probabilities proportional to the product of their odds.
 
-    Log ``sums[i, k]`` is the sum of these products over all sets of k of the groups from i on:
-    Chen, Dempster and Liu (1994), "Weighted finite population sampling".
+    Log ``sums[i, k]`` is the sum of these products over all sets of k of the groups
+    from i on: Chen, Dempster and Liu (1994), "Weighted finite population sampling".
     """
     log_odds, n = np.log(odds), odds.size
     sums = np.full((n + 1, n_groups + 1), -np.inf)

@@ -41,13 +41,14 @@ def p_values(
 
     .. math:: p = (w + \sum_i w_i [\text{null}_i \ge \text{score}]) / (w + \sum_i w_i)
 
-    ``own`` is w (NaN = unknown). Weights are 1 where nulls are exchangeable; `shared_weights` where
-    groups share the nulls: Lee, Barber and Willett, arXiv:2306.06342; or odds of being audited by
-    what else is known of a text: Tibshirani, Barber, Candes and Ramdas (2019), arXiv:1904.06019,
-    equation 7. An unscored null (NaN) counts as higher than all, and without ``ties`` an equal one
-    as higher; scores that rounding alone parts are equal. P(p <= a) <= a on average over null sets:
-    Vovk, Gammerman and Shafer (2005), "Algorithmic Learning in a Random World", section 2.2; Bates
-    et al. (2023), arXiv:2104.08279.
+    ``own`` is w (NaN = unknown). Weights are 1 where nulls are exchangeable;
+    `shared_weights` where groups share the nulls: Lee, Barber and Willett,
+    arXiv:2306.06342; or odds of being audited by what else is known of a text:
+    Tibshirani, Barber, Candes and Ramdas (2019), arXiv:1904.06019, equation 7. An
+    unscored null (NaN) counts as higher than all, and without ``ties`` an equal one as
+    higher; scores that rounding alone parts are equal. P(p <= a) <= a on average over
+    null sets: Vovk, Gammerman and Shafer (2005), "Algorithmic Learning in a Random
+    World", section 2.2; Bates et al. (2023), arXiv:2104.08279.
     """
     weight = np.ones(nulls.size) if weights is None else weights
     scores, nulls = significant(scores), significant(nulls)
@@ -58,13 +59,20 @@ def p_values(
     wanted = below.astype(np.float64)
     if ties is not None:
         index += ties.nulls[known]
-        tied = distinct[np.minimum(below, distinct.size - 1)] == scores if distinct.size else False
+        tied = (
+            distinct[np.minimum(below, distinct.size - 1)] == scores
+            if distinct.size
+            else False
+        )
         wanted += np.where(tied, ties.scores, 0.0)
     order = index.argsort(kind="stable")
     lower = np.concatenate(([0.0], np.cumsum(weight[known][order])))
     not_lower = weight.sum() - lower[index[order].searchsorted(wanted)]
     # Rounded, so that three times 1/3 is 1.
-    above, total = np.round(not_lower, _DIGITS_OF_SUMS), np.round(weight.sum(), _DIGITS_OF_SUMS)
+    above, total = (
+        np.round(not_lower, _DIGITS_OF_SUMS),
+        np.round(weight.sum(), _DIGITS_OF_SUMS),
+    )
     return np.where(np.isnan(scores), np.nan, (own + above) / (own + total))
 
 
@@ -95,32 +103,44 @@ def tie_draws(keys: Iterable[str], seed: int) -> Floats:
 def q_values(p: Floats, adjustment: Adjustment) -> Floats:
     """Adjust p-values: of all with q <= x at most a share x is false, on average over null sets.
 
-    Of several audits each has a line. A missing p-value (NaN) counts as 1 and as a test. Benjamini
-    and Hochberg (1995); Benjamini and Yekutieli (2001), theorem 1.3; that p-values which share
-    their nulls allow the first: Bates et al. (2023), arXiv:2104.08279.
+    Of several audits each has a line. A missing p-value (NaN) counts as 1 and as a
+    test. Benjamini and Hochberg (1995); Benjamini and Yekutieli (2001), theorem 1.3;
+    that p-values which share their nulls allow the first: Bates et al. (2023),
+    arXiv:2104.08279.
     """
     from scipy.stats import false_discovery_control
 
     missing = np.isnan(p)
-    method: Literal["bh", "by"] = "by" if adjustment == "by" else "bh"  # e-BH: of p = 1 / e
-    adjusted = false_discovery_control(np.where(missing, 1.0, p), axis=-1, method=method)
+    method: Literal["bh", "by"] = (
+        "by" if adjustment == "by" else "bh"
+    )  # e-BH: of p = 1 / e
+    adjusted = false_discovery_control(
+        np.where(missing, 1.0, p), axis=-1, method=method
+    )
     return np.where(missing, np.nan, np.round(adjusted, _DIGITS))
 
 
 def weighted_q_values(
-    scores: Floats, p: Floats, own: Floats, total: float, q: float, names: Iterable[str], seed: int
+    scores: Floats,
+    p: Floats,
+    own: Floats,
+    total: float,
+    q: float,
+    names: Iterable[str],
+    seed: int,
 ) -> Floats:
     """Lowest level in `_LEVELS`, or ``q``, at which each weighted p-value is on the list, else 1.
 
-    Weighted conformalized selection with homogeneous pruning by one number, drawn from the
-    ``names`` of all tests and the seed: Jin and Candes (2023), arXiv:2307.09291, algorithm 1.
-    ``own`` are the scores' weights, ``total`` is that of all nulls.
+    Weighted conformalized selection with homogeneous pruning by one number, drawn from
+    the ``names`` of all tests and the seed: Jin and Candes (2023), arXiv:2307.09291,
+    algorithm 1. ``own`` are the scores' weights, ``total`` is that of all nulls.
     """
     made = np.where(np.isnan(p), np.nan, 1.0)
     known = np.flatnonzero(~np.isnan(p))
     p, own, scores = p[known], own[known], scores[known]
     ranks, draw = np.arange(known.size + 1), tie_draws(["\n".join(names)], seed)[0]
-    # One line for each test: the p-values of all were it one more null, and its own were 0.
+    # One line for each test: the p-values of all were it one more null, and its own
+    # were 0.
     above = p * (own + total) - own + own[:, None] * (scores <= scores[:, None])
     others = above / (own[:, None] + total)
     np.fill_diagonal(others, 0)
@@ -130,7 +150,9 @@ def weighted_q_values(
         size = known.size - reached[:, ::-1].argmax(axis=1)
         first = np.round(p - level * size / made.size, _DIGITS) <= 0
         order = np.where(first, draw * size, np.inf)
-        most = np.flatnonzero(np.sort(order).searchsorted(ranks, side="right") >= ranks)[-1]
+        most = np.flatnonzero(
+            np.sort(order).searchsorted(ranks, side="right") >= ranks
+        )[-1]
         listed = (order <= most) & ((level >= q) | (made[known] <= q))
         made[known[listed]] = level
     return made
@@ -141,10 +163,11 @@ def sensitivity_bound(p: Floats) -> Floats:
 
     .. math:: \Gamma = \frac{1 / p - 1}{1 / a - 1}
 
-    Where the odds of one of n + 1 ranks against another are up to \(\Gamma\) times as large, a
-    target is in the first k = p (n + 1) with probability at most \(\Gamma k / (\Gamma k + n + 1 -
-    k)\). At least 1; NaN where p is missing or above 0.05. After Rosenbaum (1987), "Sensitivity
-    analysis for certain permutation inferences in matched observational studies".
+    Where the odds of one of n + 1 ranks against another are up to \(\Gamma\) times as
+    large, a target is in the first k = p (n + 1) with probability at most \(\Gamma k /
+    (\Gamma k + n + 1 - k)\). At least 1; NaN where p is missing or above 0.05. After
+    Rosenbaum (1987), "Sensitivity analysis for certain permutation inferences in
+    matched observational studies".
     """
     low = np.where(p <= _LEVEL, p, np.nan)
     bounds: Floats = np.round((1 / low - 1) / (1 / _LEVEL - 1), _DIGITS)
@@ -158,16 +181,24 @@ _SAME = 1e-9  # relative difference of a score and the mean of its samples' valu
 
 def score_errors(values: pl.DataFrame, scores: pl.DataFrame) -> pl.DataFrame:
     """``target_id`` and ``standard_error`` of each ``score``, in its unit."""
-    # ``values`` has the attack's ``value`` on each sample alone. The error is null where fewer
-    # than two samples have a value, or the score is not their mean.
-    found = values.join(scores.select("target_id", row=pl.int_range(pl.len())), on="target_id")
+    # ``values`` has the attack's ``value`` on each sample alone. The error is null
+    # where fewer than two samples have a value, or the score is not their mean.
+    found = values.join(
+        scores.select("target_id", row=pl.int_range(pl.len())), on="target_id"
+    )
     samples = found["sample_index"].rank("dense").to_numpy().astype(np.int64) - 1
-    matrix = np.full((scores.height, int(samples.max(initial=0)) + 1), np.nan)  # NaN = no sample
+    matrix = np.full(
+        (scores.height, int(samples.max(initial=0)) + 1), np.nan
+    )  # NaN = no sample
     matrix[found["row"].to_numpy(), samples] = found["value"].fill_null(np.nan)
     score, present = scores["score"].to_numpy(), ~np.isnan(matrix)
     n = present.sum(axis=1)
     errors, many = np.full(n.size, np.nan), n > 1
     errors[many] = np.nanstd(matrix[many], axis=1, ddof=1) / np.sqrt(n[many])
     means = np.where(present, matrix, 0.0).sum(axis=1) / np.maximum(n, 1)
-    errors[~(np.isnan(score) | np.isclose(means, score, rtol=_SAME, atol=1e-12))] = np.nan
-    return scores.select("target_id", standard_error=pl.Series(errors, nan_to_null=True))
+    errors[~(np.isnan(score) | np.isclose(means, score, rtol=_SAME, atol=1e-12))] = (
+        np.nan
+    )
+    return scores.select(
+        "target_id", standard_error=pl.Series(errors, nan_to_null=True)
+    )

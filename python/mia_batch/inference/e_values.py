@@ -1,9 +1,10 @@
 """E-values of groups that are asked in rounds, and may stop at any time.
 
-Before any score is seen, the windows compared of each group are divided into rounds. After each
-round the lowest null groups leave, and so does every audited group that ranks no higher than they
-do. An audited group also stops when it is accepted, or when no further round can bring it into the
-list. Decisions are a function of the scores, so that a run that was killed decides as before.
+Before any score is seen, the windows compared of each group are divided into rounds.
+After each round the lowest null groups leave, and so does every audited group that
+ranks no higher than they do. An audited group also stops when it is accepted, or when
+no further round can bring it into the list. Decisions are a function of the scores, so
+that a run that was killed decides as before.
 """
 
 from collections.abc import Iterator
@@ -14,12 +15,22 @@ import numpy as np
 import polars as pl
 
 from mia_batch.inference import findings
-from mia_batch.inference.comparison import ComparisonSets, cut_units, summarise, windows_per_group
+from mia_batch.inference.comparison import (
+    ComparisonSets,
+    cut_units,
+    summarise,
+    windows_per_group,
+)
 from mia_batch.inference.conformal import q_values
 from mia_batch.stats import Flags, Floats, Ints
 from mia_batch.tables import read_finite
 
-_WINDOWS = (0.125, 0.25, 0.5, 1.0)  # share of a group's windows asked by the end of each round
+_WINDOWS = (
+    0.125,
+    0.25,
+    0.5,
+    1.0,
+)  # share of a group's windows asked by the end of each round
 _MOST_EARLY = 0.5  # of the shares, for rounds before the last
 _LISTED = 0.5  # share of the groups with which early acceptance is planned
 _DIGITS = 9
@@ -36,11 +47,11 @@ class Rounds(NamedTuple):
 
 def plan_rounds(n_windows: int, n_null: int, q: float) -> Rounds:
     """Plan rounds for groups of so many windows, against K null groups at level q."""
-    # Half of the null groups are left after each round. The e-value of rank r is (K + 1) h(r),
-    # h(r) proportional to 1/r up to the square root of q (K + 1), the largest rank that can be
-    # listed. Rounds before the last count as much as accepts a group of rank 1 where half of all
-    # are listed, but together at most a half; where that accepts none before the end, the last
-    # counts alone.
+    # Half of the null groups are left after each round. The e-value of rank r is (K +
+    # 1) h(r), h(r) proportional to 1/r up to the square root of q (K + 1), the largest
+    # rank that can be listed. Rounds before the last count as much as accepts a group
+    # of rank 1 where half of all are listed, but together at most a half; where that
+    # accepts none before the end, the last counts alone.
     ends = sorted({max(1, round(share * n_windows)) for share in _WINDOWS})
     n_ranks = max(1, isqrt(int(round(q * (n_null + 1), _DIGITS))))
     weights = 1 / np.arange(1, n_ranks + 1)
@@ -80,24 +91,27 @@ def decide(
 ) -> Decisions:
     r"""Decide after the first ``n_rounds`` rounds (None: all) from scores of windows.
 
-    ``groups`` and ``nulls`` have a line per group, windows in the order in which they are asked;
-    NaN = no score, or not asked. With R the rank of a group after round t, over all its windows so
-    far, among the null groups still asked (an equal null counts as higher),
+    ``groups`` and ``nulls`` have a line per group, windows in the order in which they
+    are asked; NaN = no score, or not asked. With R the rank of a group after round t,
+    over all its windows so far, among the null groups still asked (an equal null counts
+    as higher),
 
     .. math:: E_g = \sum_t \gamma_t e(R_g(t)), \quad e(r) = (K + 1) h(r), \quad \sum_r h(r) = 1
 
-    summed over the rounds in which g was asked. This holds however g is stopped: were g one of K +
-    1 exchangeable groups of which all but the first c(t) are left out after each round, it would be
-    at each rank with probability at most 1 / (K + 1). The null groups kept here are the first c(t)
-    of K, so the rank of g is never better, and whatever else stops g leaves out terms that are not
-    negative. Conformal e-values: Bashari et al. (2023), arXiv:2302.07294; halving: Karnin, Koren
-    and Somekh (2013).
+    summed over the rounds in which g was asked. This holds however g is stopped: were g
+    one of K + 1 exchangeable groups of which all but the first c(t) are left out after
+    each round, it would be at each rank with probability at most 1 / (K + 1). The null
+    groups kept here are the first c(t) of K, so the rank of g is never better, and
+    whatever else stops g leaves out terms that are not negative. Conformal e-values:
+    Bashari et al. (2023), arXiv:2302.07294; halving: Karnin, Koren and Somekh (2013).
     """
     of_rank = np.array([*rounds.values, 0.0])
     values = np.zeros(len(groups))
     asked, kept = np.ones(len(groups), np.bool_), np.ones(len(nulls), np.bool_)
     accepted = np.zeros(len(groups), np.bool_)
-    n_windows, n_null_windows = (np.zeros(len(units), np.int64) for units in (groups, nulls))
+    n_windows, n_null_windows = (
+        np.zeros(len(units), np.int64) for units in (groups, nulls)
+    )
     for number, end in enumerate(rounds.ends[:n_rounds]):
         if not asked.any():
             break
@@ -117,13 +131,16 @@ def decide(
         to_come = of_rank[0] * sum(rounds.shares[number + 1 :])
         accepted = e_bh(values) <= q
         asked &= ~accepted & (e_bh(values + np.where(asked, to_come, 0.0)) <= q)
-    return Decisions(values, accepted, asked, kept & asked.any(), n_windows, n_null_windows)
+    return Decisions(
+        values, accepted, asked, kept & asked.any(), n_windows, n_null_windows
+    )
 
 
 class RoundsTest:
     """The test of each group in rounds, prepared for tables of targets or scores."""
 
-    # Audited groups with too few windows are never asked, and stay in the number of tests.
+    # Audited groups with too few windows are never asked, and stay in the number of
+    # tests.
 
     def __init__(self, sets: ComparisonSets, plan: findings.VerdictPlan) -> None:
         self._plan, self._sets = plan, sets
@@ -142,7 +159,9 @@ class RoundsTest:
         groups[self._groups.enough] = scores[self._windows]
         nulls = scores[self._null_windows]
         plan, rounds = self._plan, self.rounds
-        return decide(groups, nulls, rounds, plan.q, statistic=plan.statistic, n_rounds=n_rounds)
+        return decide(
+            groups, nulls, rounds, plan.q, statistic=plan.statistic, n_rounds=n_rounds
+        )
 
     def asked(self, decisions: Decisions, number: int) -> pl.Series:
         """Name the rows that may be asked in a round: its windows, and texts of other roles."""
@@ -155,7 +174,9 @@ class RoundsTest:
 
     def may_be_asked(self, number: int) -> pl.Series:
         """Name the rows that may be asked in the first rounds if no group is decided before."""
-        return self.asked(self.decisions(np.full(self._sets.cluster.size, np.nan), 0), number)
+        return self.asked(
+            self.decisions(np.full(self._sets.cluster.size, np.nan), 0), number
+        )
 
     def rows(self, found: findings.AttackScores) -> Iterator[pl.DataFrame]:
         if found.attack != self._plan.primary:

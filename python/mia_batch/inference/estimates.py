@@ -11,28 +11,41 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from mia_batch.inference.comparison import ComparisonSets, independent_units, windows_per_group
+from mia_batch.inference.comparison import (
+    ComparisonSets,
+    independent_units,
+    windows_per_group,
+)
 from mia_batch.inference.findings import AttackScores, VerdictPlan, verdict_rows
 from mia_batch.stats import Floats, Ints
 from mia_batch.stats.intervals import CONFIDENCE, design_effect
 
-_SCORED = ("scored audited", "scored calibration non-member", "scored calibration member")
+_SCORED = (
+    "scored audited",
+    "scored calibration non-member",
+    "scored calibration member",
+)
 _ALIKE = (
-    "assumes that the members among the targets score as high as the calibration members, and the "
-    "others as the calibration non-members"
+    "assumes that the members among the targets score as high as the calibration"
+    " members, and the others as the calibration non-members"
 )
 _ASSUMPTIONS = {
     "fieller": _ALIKE,
-    "duci": f"{_ALIKE}; at the threshold that tells one half of the calibration data best",
-    "beta_binomial": "assumes that the targets outside the training data are exchangeable with "
-    "the non-members",
+    "duci": (
+        f"{_ALIKE}; at the threshold that tells one half of the calibration data best"
+    ),
+    "beta_binomial": (
+        "assumes that the targets outside the training data are exchangeable with "
+        "the non-members"
+    ),
 }
 
 
 class Flagged(NamedTuple):
     """How many of ``total`` (at least 1) texts, or groups of texts, score above a threshold."""
 
-    # Not whole where texts depend on each other: so many independent ones would be as good.
+    # Not whole where texts depend on each other: so many independent ones would be as
+    # good.
 
     above: float
     total: float
@@ -64,16 +77,16 @@ def contamination_rate(
 ) -> Contamination:
     r"""Share of members among the targets, from the rates of labelled calibration data.
 
-    With F, FPR and TPR the flagged shares of targets, calibration non-members and members, the
-    estimate is (F - FPR) / (TPR - FPR): Rogan and Gladen (1978). The interval holds every share
-    \(\pi\) with
+    With F, FPR and TPR the flagged shares of targets, calibration non-members and
+    members, the estimate is (F - FPR) / (TPR - FPR): Rogan and Gladen (1978). The
+    interval holds every share \(\pi\) with
 
     .. math:: (F - (1 - \pi) FPR - \pi TPR)^2 \le z^2 (\pi v_1 / m + (1 - \pi) v_0 / m
         + (1 - \pi)^2 v_0 / n_0 + \pi^2 v_1 / n_1)
 
-    where v is `Flagged.spread` of members (1) and non-members (0), and \(\pi\) is held within [0,
-    1] in the first two terms: Fieller (1954). Withheld where the interval of TPR - FPR holds 0, and
-    where no share agrees.
+    where v is `Flagged.spread` of members (1) and non-members (0), and \(\pi\) is held
+    within [0, 1] in the first two terms: Fieller (1954). Withheld where the interval of
+    TPR - FPR holds 0, and where no share agrees.
     """
     from scipy.optimize import brentq
 
@@ -83,7 +96,9 @@ def contamination_rate(
 
     refuse = partial(Contamination, method="fieller")
     if blind_warns:
-        return refuse(reason="the calibration labels can be distinguished without the model")
+        return refuse(
+            reason="the calibration labels can be distinguished without the model"
+        )
     if gap <= z * gap_variance**0.5:
         return refuse(reason="calibration members do not score above non-members")
     estimate = (targets.rate - nonmembers.rate) / gap
@@ -110,24 +125,33 @@ def contamination_rate(
 
 
 def usage_share(
-    targets: Floats, nonmembers: Floats, members: Floats, *, seed: int, blind_warns: bool
+    targets: Floats,
+    nonmembers: Floats,
+    members: Floats,
+    *,
+    seed: int,
+    blind_warns: bool,
 ) -> Contamination:
     r"""Share of members among the targets at the threshold that tells calibration data best.
 
-    The mean over targets of \((m - FPR) / (TPR - FPR)\), m = 1 above the threshold at which TPR -
-    FPR is largest, else 0: Tong, Ye, Zarifzadeh and Shokri (2025), "How much of my dataset did you
-    use?" (DUCI). It is `contamination_rate` at another threshold. In the authors' code both rates
-    are of reference models, a score at the threshold counts for the rates and not for m, and the
-    threshold is chosen on what the rates are measured on: TPR - FPR is too large then, and of
-    calibration data 95 % intervals cover 89 to 94 %. Here one half, by lot, chooses, and the other
-    is measured.
+    The mean over targets of \((m - FPR) / (TPR - FPR)\), m = 1 above the threshold at
+    which TPR - FPR is largest, else 0: Tong, Ye, Zarifzadeh and Shokri (2025), "How
+    much of my dataset did you use?" (DUCI). It is `contamination_rate` at another
+    threshold. In the authors' code both rates are of reference models, a score at the
+    threshold counts for the rates and not for m, and the threshold is chosen on what
+    the rates are measured on: TPR - FPR is too large then, and of calibration data 95 %
+    intervals cover 89 to 94 %. Here one half, by lot, chooses, and the other is
+    measured.
     """
     rng, halves = np.random.default_rng(seed), []
     for scores in (nonmembers, members):
         mixed = rng.permutation(scores)
         halves.append((np.sort(mixed[: scores.size // 2]), mixed[scores.size // 2 :]))
     if (fewest := min(nonmembers.size, members.size)) < FEWEST_GROUPS:
-        why = f"{fewest} calibration units of a class are too few to halve, {FEWEST_GROUPS} needed"
+        why = (
+            f"{fewest} calibration units of a class are too few to halve,"
+            f" {FEWEST_GROUPS} needed"
+        )
         return Contamination(method="duci", reason=why)
     tried = np.unique(np.concatenate([chosen for chosen, _ in halves]))
     below = [chosen.searchsorted(tried, "right") / chosen.size for chosen, _ in halves]
@@ -142,10 +166,11 @@ def usage_share(
 def contamination_bound(targets: Flagged, *, n_null: int, rank: int) -> Contamination:
     """Lower bound for the share of members among the targets, where only non-members are known.
 
-    The threshold is the k-th largest of n null scores, k chosen before scores are seen. If M of m
-    targets are members, at least f - M of the m - M others are flagged, so the bound is the
-    smallest M with P(BetaBinomial(m - M, k, n + 1 - k) >= f - M) > 1 - confidence, divided by m:
-    Gumbel and von Schelling (1950), "The distribution of the number of exceedances".
+    The threshold is the k-th largest of n null scores, k chosen before scores are seen.
+    If M of m targets are members, at least f - M of the m - M others are flagged, so
+    the bound is the smallest M with P(BetaBinomial(m - M, k, n + 1 - k) >= f - M) > 1 -
+    confidence, divided by m: Gumbel and von Schelling (1950), "The distribution of the
+    number of exceedances".
     """
     fewest = fewest_members(targets, n_null=n_null, rank=rank, confidence=CONFIDENCE)
     return Contamination(
@@ -157,10 +182,13 @@ def contamination_bound(targets: Flagged, *, n_null: int, rank: int) -> Contamin
 
 
 @lru_cache(4096)
-def fewest_members(targets: Flagged, *, n_null: int, rank: int, confidence: float) -> int:
+def fewest_members(
+    targets: Flagged, *, n_null: int, rank: int, confidence: float
+) -> int:
     """M of `contamination_bound`: so many of the flagged targets at least are members."""
-    # It bounds the members A among the flagged, too. M > A needs that f - A others, of at most m -
-    # A, are flagged, which the same law allows with probability 1 - confidence at most.
+    # It bounds the members A among the flagged, too. M > A needs that f - A others, of
+    # at most m - A, are flagged, which the same law allows with probability 1 -
+    # confidence at most.
     from scipy.stats import betabinom
 
     def allowed(members: int) -> bool:
@@ -186,7 +214,9 @@ def null_threshold(nulls: Floats, fpr: float) -> tuple[int, float]:
     return rank, float(highest[-rank]) if nulls.size else np.inf
 
 
-def _too_few(sets: Iterable[tuple[str, int, bool]], groups: str = "groups") -> str | None:
+def _too_few(
+    sets: Iterable[tuple[str, int, bool]], groups: str = "groups"
+) -> str | None:
     for name, n, grouped in sets:
         unit, fewest = (groups, FEWEST_GROUPS) if grouped else ("texts", 1)
         if n < fewest:
@@ -197,8 +227,9 @@ def _too_few(sets: Iterable[tuple[str, int, bool]], groups: str = "groups") -> s
 def contamination_test(
     sets: ComparisonSets, plan: VerdictPlan, *, blind_warns: bool
 ) -> Callable[[AttackScores], Iterator[pl.DataFrame]]:
-    # The units are clusters of texts, by their statistic over as many windows each; where no texts
-    # share a cluster, they are texts. With fewer than 20 groups in a set nothing is estimated.
+    # The units are clusters of texts, by their statistic over as many windows each;
+    # where no texts share a cluster, they are texts. With fewer than 20 groups in a set
+    # nothing is estimated.
     rows, calibration = (
         [sets.targets, sets.nulls],
         (sets.calibration_nonmembers, sets.calibration_members),
@@ -209,7 +240,9 @@ def contamination_test(
     n_windows = windows_per_group(sets, plan) if grouped else 1
     together = independent_units(sets, rows, n_windows, plan.seed)
     units, grouped = together.units, grouped or together.by_author
-    of_authors = "; the share is one of authors, not of texts" if together.by_author else ""
+    of_authors = (
+        "; the share is one of authors, not of texts" if together.by_author else ""
+    )
 
     def missing(*named: tuple[str, Floats]) -> str | None:
         sizes = ((name, of_set.size, grouped) for name, of_set in named)
@@ -217,24 +250,32 @@ def contamination_test(
 
     def estimates(found: AttackScores) -> Iterator[pl.DataFrame]:
         """Yield the lower bound and, where there are calibration data, both point estimates."""
-        # Unscored targets count as not flagged in the lower bound and are left out of the point
-        # estimate, as unscored calibration units are.
+        # Unscored targets count as not flagged in the lower bound and are left out of
+        # the point estimate, as unscored calibration units are.
         values = [of_set.statistics(found.scores, plan) for of_set in units]
         targets, nulls = values[:2]
         rank, threshold = null_threshold(nulls, plan.fpr)
         lack = together.reason or missing(("audited", targets), ("null", nulls))
         made = [Contamination(method="beta_binomial", reason=lack)]
         if not lack:
-            flagged = Flagged(int(np.count_nonzero(targets > threshold)), units[0].sizes.size)
+            flagged = Flagged(
+                int(np.count_nonzero(targets > threshold)), units[0].sizes.size
+            )
             made = [contamination_bound(flagged, n_null=nulls.size, rank=rank)]
         if calibrated:
             scored = [each[~np.isnan(each)] for each in (targets, *values[2:])]
             lack = lack or missing(*zip(_SCORED, scored, strict=True))
             if lack:
-                made += (Contamination(method=name, reason=lack) for name in ("fieller", "duci"))
+                made += (
+                    Contamination(method=name, reason=lack)
+                    for name in ("fieller", "duci")
+                )
             else:
                 made += _whatever_is_missing(
-                    (targets, *values[2:]), threshold, seed=plan.seed, blind_warns=blind_warns
+                    (targets, *values[2:]),
+                    threshold,
+                    seed=plan.seed,
+                    blind_warns=blind_warns,
                 )
         for one in made:
             yield verdict_rows(
@@ -251,8 +292,9 @@ def contamination_test(
     return estimates
 
 
-# Scores that are missing: of three sets, targets, calibration non-members and members, the share
-# of members rises with flagged targets and falls with flagged calibration texts of either kind.
+# Scores that are missing: of three sets, targets, calibration non-members and members,
+# the share of members rises with flagged targets and falls with flagged calibration
+# texts of either kind.
 
 _LOWEST, _HIGHEST = (-np.inf, np.inf, np.inf), (np.inf, -np.inf, -np.inf)
 _FEW_MISSING = 0.01  # share of a set, above which there is no point estimate
@@ -264,13 +306,15 @@ def _whatever_is_missing(
 ) -> list[Contamination]:
     """Estimate by both methods, with limits that hold whichever scores are missing.
 
-    Manski (1989), "Anatomy of the selection problem": a set without some of its scores, such as
-    passages that a service refuses because it knows them, only says what lies between the two
-    extremes of what they may be.
+    Manski (1989), "Anatomy of the selection problem": a set without some of its scores,
+    such as passages that a service refuses because it knows them, only says what lies
+    between the two extremes of what they may be.
     """
 
     def both(sets: Sequence[Floats]) -> list[Contamination]:
-        counts = (Flagged(int((scores > threshold).sum()), scores.size) for scores in sets)
+        counts = (
+            Flagged(int((scores > threshold).sum()), scores.size) for scores in sets
+        )
         rate = contamination_rate(*counts, blind_warns=blind_warns)
         return [rate, usage_share(*sets, seed=seed, blind_warns=blind_warns)]
 
@@ -279,10 +323,17 @@ def _whatever_is_missing(
     if not any(n_missing):
         return estimates
     extremes = [
-        both([np.where(np.isnan(of), filled, of) for of, filled in zip(values, fill, strict=True)])
+        both(
+            [
+                np.where(np.isnan(of), filled, of)
+                for of, filled in zip(values, fill, strict=True)
+            ]
+        )
         for fill in (_LOWEST, _HIGHEST)
     ]
-    few = all(n <= _FEW_MISSING * of.size for n, of in zip(n_missing, values, strict=True))
+    few = all(
+        n <= _FEW_MISSING * of.size for n, of in zip(n_missing, values, strict=True)
+    )
     n_units = sum(scores.size for scores in values)
     reason = MISSING.format(f"{sum(n_missing):,}", f"{n_units:,}")
     return [
@@ -312,8 +363,9 @@ def _between(
 class WindowShare:
     """Estimates of the share of windows, all with one threshold, as `contamination_test` makes."""
 
-    # Windows of a document depend on each other, so that counts are divided by the `design_effect`
-    # on being flagged in the known texts, the larger one for the document.
+    # Windows of a document depend on each other, so that counts are divided by the
+    # `design_effect` on being flagged in the known texts, the larger one for the
+    # document.
 
     def __init__(
         self,
@@ -332,7 +384,9 @@ class WindowShare:
         known, flagged = ~np.isnan(scores), (scores > self.threshold).astype(np.float64)
         effects = [
             design_effect(flagged[scored], sets.cluster[scored])
-            for scored in (rows[known[rows]] for rows in (outside, sets.calibration_members))
+            for scored in (
+                rows[known[rows]] for rows in (outside, sets.calibration_members)
+            )
         ]
         self._most = max(effects)
         self._n_null = max(int(nulls.size / effects[0]), min(nulls.size, 1))
@@ -342,7 +396,8 @@ class WindowShare:
         sizes = [rows.size for rows in calibration]
         n_known = [size - n for size, n in zip(sizes, missing, strict=True)]
         above_at_most = [n + lost for n, lost in zip(above, missing, strict=True)]
-        # By the scores there are; by the most and the fewest that may be flagged of all.
+        # By the scores there are; by the most and the fewest that may be flagged of
+        # all.
         self._known, self._known_low, self._known_high = (
             [
                 Flagged(n / effect, size / effect)
@@ -373,7 +428,9 @@ class WindowShare:
             why = rate.reason
         counts = Flagged(int(above / self._most), max(int(asked / self._most), 1))
         bound = contamination_bound(counts, n_null=self._n_null, rank=self._rank)
-        low = min(bound.low or 0.0, (asked - 1) / asked)  # never all: one window stays open
+        low = min(
+            bound.low or 0.0, (asked - 1) / asked
+        )  # never all: one window stays open
         return bound._replace(low=low, reason=why or bound.reason)
 
     def _rate(self, above: int, scored: int, asked: int) -> Contamination:

@@ -18,7 +18,14 @@ from mia_batch.inference.conformal import Adjustment
 from mia_batch.schemas import Findings, Verdicts
 from mia_batch.stats import Floats, Ints
 
-Column = pl.Series | NDArray[np.generic] | Sequence[str | None] | Sequence[int] | float | None
+Column = (
+    pl.Series
+    | NDArray[np.generic]
+    | Sequence[str | None]
+    | Sequence[int]
+    | float
+    | None
+)
 
 _SCHEMA = Findings.create_empty().schema
 
@@ -27,11 +34,17 @@ def finding_rows(
     check: str, rows: Iterable[Mapping[str, object]] = (), **same: object
 ) -> pl.DataFrame:
     """Make rows of one check, which have some columns alike; what a row does not name is null."""
-    return pl.DataFrame([{"check": check, **same, **row} for row in rows], schema=_SCHEMA)
+    return pl.DataFrame(
+        [{"check": check, **same, **row} for row in rows], schema=_SCHEMA
+    )
 
 
-def number_rows(numbers: Mapping[str, object], **same: object) -> list[dict[str, object]]:
-    return [{"statistic": name, "value": value, **same} for name, value in numbers.items()]
+def number_rows(
+    numbers: Mapping[str, object], **same: object
+) -> list[dict[str, object]]:
+    return [
+        {"statistic": name, "value": value, **same} for name, value in numbers.items()
+    ]
 
 
 def role_findings(targets: pl.LazyFrame) -> pl.DataFrame:
@@ -39,22 +52,31 @@ def role_findings(targets: pl.LazyFrame) -> pl.DataFrame:
     is_target = pl.col("role") == "target"
     counts = targets.select(
         n_unknown=(is_target & pl.col("member").is_null()).sum(),
-        n_nulls=((pl.col("role") == "non_member") | (is_target & ~pl.col("member"))).sum(),
+        n_nulls=(
+            (pl.col("role") == "non_member") | (is_target & ~pl.col("member"))
+        ).sum(),
         n_canaries=(pl.col("role") == "canary").sum(),
     ).collect(engine="streaming")
     return finding_rows("roles", number_rows(counts.row(0, named=True)))
 
 
 def role_counts(findings: pl.DataFrame) -> Counter[str]:
-    return Counter(dict(findings.filter(check="roles").select("statistic", "value").iter_rows()))
+    return Counter(
+        dict(findings.filter(check="roles").select("statistic", "value").iter_rows())
+    )
 
 
 def earlier_findings(
     earlier: Mapping[str, Mapping[str, Any]], root: str | None = None
 ) -> pl.DataFrame:
     """Rows of check ``earlier_runs``: ``n_runs``, and of each run its ``primary`` attack."""
-    # A run that came out the same to the byte, with the same ``root``, was no other attempt.
-    earlier = {name: run for name, run in earlier.items() if not root or run.get("root") != root}
+    # A run that came out the same to the byte, with the same ``root``, was no other
+    # attempt.
+    earlier = {
+        name: run
+        for name, run in earlier.items()
+        if not root or run.get("root") != root
+    }
     rows = number_rows({"n_runs": len(earlier)} if earlier else {})
     for name, run in sorted(earlier.items()):
         plan = f"{run['primary']}, {run['level']}"
@@ -67,11 +89,18 @@ def lodged_findings(lodged: Mapping[str, Any]) -> pl.DataFrame:
     if not lodged:
         return finding_rows("lodged")
     differences = lodged["differences"]
-    late = "the plan was given after scores had been made" if lodged["after_scores"] else None
+    late = (
+        "the plan was given after scores had been made"
+        if lodged["after_scores"]
+        else None
+    )
     verdict = "differs" if differences else "equal"
     main = {"statistic": "n_differences", "value": len(differences)}
     main |= {"verdict": verdict, "reason": late}
-    rows = [main, *({"statistic": "difference", "reason": each} for each in differences)]
+    rows = [
+        main,
+        *({"statistic": "difference", "reason": each} for each in differences),
+    ]
     return finding_rows("lodged", rows, subject=lodged["sha256"])
 
 
@@ -88,7 +117,10 @@ def plan_findings(
     names = sorted(before.keys() | rests_on.keys())
     changed = [name for name in names if before.get(name) != rests_on.get(name)]
     as_planned = not changed and plan.digest() == preregistered["sha256"]
-    main |= {"value": len(changed), "verdict": "as_planned" if as_planned else "changed"}
+    main |= {
+        "value": len(changed),
+        "verdict": "as_planned" if as_planned else "changed",
+    }
     return finding_rows(
         "plan", [main, *({"subject": name, "statistic": "changed"} for name in changed)]
     )
@@ -96,17 +128,22 @@ def plan_findings(
 
 def later_findings(names: Iterable[str]) -> pl.DataFrame:
     """Rows of check ``later``: attacks whose scores were added to those that were planned."""
-    rows = [{"subject": name, "statistic": "attack", "verdict": "exploratory"} for name in names]
+    rows = [
+        {"subject": name, "statistic": "attack", "verdict": "exploratory"}
+        for name in names
+    ]
     return finding_rows("later", rows)
 
 
 def gate_findings(before: pl.DataFrame, *, exploratory: bool) -> pl.DataFrame:
     """Row of check ``gate``: may targets be compared with non-members? None without both."""
-    # ``open`` where classifiers that never see the model cannot tell them apart, ``doubtful``
-    # where that is undecided or unknown; where they can, or where one number such as the length
-    # differs, ``weighted``, ``withheld`` or ``exploratory``.
+    # ``open`` where classifiers that never see the model cannot tell them apart,
+    # ``doubtful`` where that is undecided or unknown; where they can, or where one
+    # number such as the length differs, ``weighted``, ``withheld`` or ``exploratory``.
     blind = before.filter(check="blind_baseline", subject="targets")
-    rows = blind.filter(statistic="roc_auc").select("value", "high", "p_value", "verdict", "reason")
+    rows = blind.filter(statistic="roc_auc").select(
+        "value", "high", "p_value", "verdict", "reason"
+    )
     if rows.is_empty():
         return finding_rows("gate")
     row = rows.row(0, named=True)
@@ -114,23 +151,32 @@ def gate_findings(before: pl.DataFrame, *, exploratory: bool) -> pl.DataFrame:
     by = strongest[0] if len(strongest) else None
     plain = plain_difference(before)
     if row["verdict"] != "separable" and plain is not None:
-        row |= {"value": plain["value"], "p_value": plain["p_value"], "verdict": "separable"}
+        row |= {
+            "value": plain["value"],
+            "p_value": plain["p_value"],
+            "verdict": "separable",
+        }
         by = f"{plain['subject']} alone"
     closed = "exploratory" if exploratory else "withheld"
     if not before.filter(check="weights", verdict="used").is_empty():
         closed = "weighted"
-    verdict = {"not separable": "open", "separable": closed}.get(row["verdict"], "doubtful")
+    verdict = {"not separable": "open", "separable": closed}.get(
+        row["verdict"], "doubtful"
+    )
     if verdict == closed:
         row["reason"] = (
-            "withheld: the audited texts and the comparison texts can be distinguished without the "
-            f"model (AUC {row['value']:.2f} by {by}, p = {row['p_value']:.3f})"
+            "withheld: the audited texts and the comparison texts can be distinguished"
+            f" without the model (AUC {row['value']:.2f} by {by}, p ="
+            f" {row['p_value']:.3f})"
         )
     return finding_rows("gate", [row | {"statistic": "roc_auc", "verdict": verdict}])
 
 
 def plain_difference(findings: pl.DataFrame) -> dict[str, Any] | None:
     """Find the surest plain difference of targets and non-members; None where they are alike."""
-    found = findings.filter(check="plain_differences", verdict="differs").sort("p_value")
+    found = findings.filter(check="plain_differences", verdict="differs").sort(
+        "p_value"
+    )
     return next(found.iter_rows(named=True), None)
 
 
@@ -149,7 +195,9 @@ def gate_verdict(findings: pl.DataFrame) -> str | None:
 
 def change_of_service(findings: pl.DataFrame) -> str | None:
     """Say in one clause how the service changed while it was asked; None where it did not."""
-    return next(iter(findings.filter(check="order", statistic="answer")["reason"]), None)
+    return next(
+        iter(findings.filter(check="order", statistic="answer")["reason"]), None
+    )
 
 
 def is_closed(findings: pl.DataFrame) -> bool:
@@ -168,11 +216,21 @@ def why_withheld(findings: pl.DataFrame) -> str | None:
     return findings.filter(check="gate")["reason"][0] if closed else None
 
 
-# The one door: p-values, q-values, bounds and estimates that compare targets with non-members.
+# The one door: p-values, q-values, bounds and estimates that compare targets with
+# non-members.
 
 _FOUND_BY_WEIGHTS = ("reported", "placebo")
 _COMPARING = (
-    *("top", "max_t", "null_audits", "e_values", "dataset_inference", "codec", "absence", "dose"),
+    *(
+        "top",
+        "max_t",
+        "null_audits",
+        "e_values",
+        "dataset_inference",
+        "codec",
+        "absence",
+        "dose",
+    ),
     *_FOUND_BY_WEIGHTS,
 )
 
@@ -180,8 +238,9 @@ _COMPARING = (
 def behind_gate(findings: pl.DataFrame) -> pl.DataFrame:
     """Take out what compares targets with non-members, where the gate does not allow it.
 
-    Fisher's p-value of what came out word for word, and that of answers held back, lose their
-    number; rows of checks that are nothing else are dropped. What was reported by weights stays.
+    Fisher's p-value of what came out word for word, and that of answers held back, lose
+    their number; rows of checks that are nothing else are dropped. What was reported by
+    weights stays.
     """
     if (reason := why_withheld(findings)) is None:
         return findings
@@ -211,8 +270,8 @@ def why_not_continued(findings: pl.DataFrame) -> str | None:
     }
     what, most = max(counted.items(), key=lambda item: item[1])
     return (
-        f"this model does not continue texts when asked so: the answers to {most:,.0f} of "
-        f"{n:,.0f} prompts {what}"
+        f"this model does not continue texts when asked so: the answers to {most:,.0f}"
+        f" of {n:,.0f} prompts {what}"
     )
 
 
@@ -223,14 +282,18 @@ def withhold_all(rows: pl.DataFrame, reason: str | None) -> pl.DataFrame:
     numbers = ("value", "low", "high", "p_value", "q_value", "sensitivity_bound")
     is_blind = pl.col("attack").str.starts_with("blind_")
     return rows.with_columns(
-        pl.when(is_blind).then(pl.col(name for name in numbers if name in rows.columns)),
+        pl.when(is_blind).then(
+            pl.col(name for name in numbers if name in rows.columns)
+        ),
         reason=pl.when(is_blind).then("reason").otherwise(pl.lit(reason)),
     )
 
 
 def reported_findings(verdicts: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
     levels = {"target": ["target"], "group": ["group", "document"]}.get(plan.level, [])
-    of_level = (pl.col("level").cast(pl.String).is_in(levels)) & pl.col("estimate").is_null()
+    of_level = (pl.col("level").cast(pl.String).is_in(levels)) & pl.col(
+        "estimate"
+    ).is_null()
     counted = (
         verdicts.filter(of_level, attack=plan.primary, versus="non_members")
         .select(
@@ -274,7 +337,9 @@ class VerdictPlan:
     ties: TieRule = "conservative"
     statistic: Statistic = "mean"  # of a group's windows
     windows_per_group: int | None = None  # None: as many as nine groups in ten have
-    length_edges: tuple[int, ...] = ()  # words at which a bucket of lengths begins, ascending
+    length_edges: tuple[
+        int, ...
+    ] = ()  # words at which a bucket of lengths begins, ascending
     fpr: float = 0.05  # share of nulls above the threshold of the contamination rate
     seed: int = 0  # of tie draws, window patterns and permutations
 
@@ -302,7 +367,11 @@ def preregister(
     """Return what is recorded before the first score; answers to anything else are exploratory."""
     # The plan's SHA-256 is not about the ``attacks``, which are tested together.
     made = None if rests_on is None else dict(rests_on)
-    return asdict(plan) | {"sha256": plan.digest(), "rests_on": made, "attacks": [*attacks]}
+    return asdict(plan) | {
+        "sha256": plan.digest(),
+        "rests_on": made,
+        "attacks": [*attacks],
+    }
 
 
 _TYPES = Verdicts.create_empty().schema
@@ -352,7 +421,9 @@ def typed_rows(
 _ROWS_AT_ONCE = 32_768
 
 
-def score_batches(scores: pl.LazyFrame, attacks: Sequence[str]) -> Iterator[tuple[int, Floats]]:
+def score_batches(
+    scores: pl.LazyFrame, attacks: Sequence[str]
+) -> Iterator[tuple[int, Floats]]:
     """Yield the index of a first row, and the finite scores from there on, a column per attack."""
     value, start = pl.col(attacks).cast(pl.Float64), 0
     finite = scores.select(pl.when(value.is_finite()).then(value))

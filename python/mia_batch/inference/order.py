@@ -20,8 +20,10 @@ _LEAST = 8  # texts of a set whose scores are tested
 _NAMED, _LONGEST = 3, 60  # versions that are named, and characters of a name
 
 SETS: Final[Mapping[str, pl.Expr]] = {
-    "comparison texts": (pl.col("role") == "non_member")
-    | ((pl.col("role") == "target") & pl.col("member").eq(other=False)),
+    "comparison texts": (
+        (pl.col("role") == "non_member")
+        | ((pl.col("role") == "target") & pl.col("member").eq(other=False))
+    ),
     "audited texts": (pl.col("role") == "target") & pl.col("member").is_null(),
     "members": (pl.col("role") == "target") & pl.col("member"),
     "calibration texts": pl.col("role") == "calibration",
@@ -33,9 +35,9 @@ SETS: Final[Mapping[str, pl.Expr]] = {
 def change_point(values: Floats) -> tuple[int, float]:
     r"""Find after how many values in a row their level changes most, and how far.
 
-    With ranks \(R_i\) (ties share a mean rank) the distance is
-    \(K = \max_k |U_k|\), \(U_k = 2 \sum_{i \le k} R_i - k (n + 1)\): Pettitt (1979), "A
-    non-parametric approach to the change-point problem", Applied Statistics 28(2), section 2.3.
+    With ranks \(R_i\) (ties share a mean rank) the distance is \(K = \max_k |U_k|\),
+    \(U_k = 2 \sum_{i \le k} R_i - k (n + 1)\): Pettitt (1979), "A non-parametric
+    approach to the change-point problem", Applied Statistics 28(2), section 2.3.
     """
     sums = np.abs(_sums(_centred_ranks(values)))
     k = int(sums.argmax())
@@ -45,10 +47,11 @@ def change_point(values: Floats) -> tuple[int, float]:
 def change_p_value(values: Floats, seed: int) -> float:
     r"""Test whether values come in an order drawn by lot, against a change of their level.
 
-    Where the order was drawn by lot, every other order was as likely, whatever the values depend
-    on: the p-value is the share of 2,000 orders, this one included, whose distance `change_point`
-    is as large. Of more than 2,000 values it is that of the limit, the largest distance of a
-    Brownian bridge (Rosen 1965; Kolmogorov's distribution).
+    Where the order was drawn by lot, every other order was as likely, whatever the
+    values depend on: the p-value is the share of 2,000 orders, this one included, whose
+    distance `change_point` is as large. Of more than 2,000 values it is that of the
+    limit, the largest distance of a Brownian bridge (Rosen 1965; Kolmogorov's
+    distribution).
     """
     from scipy.special import kolmogorov
 
@@ -78,9 +81,9 @@ def _sums(ranks: Floats) -> Floats:
 def score_rows(scores: pl.DataFrame, seed: int) -> list[dict[str, Any]]:
     """Test scores of each set of texts against the order of asking, which was drawn by lot.
 
-    ``scores`` has ``role``, ``member`` and ``score`` in that order. p-values are Holm's over the
-    sets, so that all tests together have the level `LEVEL`, however texts of a group depend on each
-    other: the lot is drawn text by text.
+    ``scores`` has ``role``, ``member`` and ``score`` in that order. p-values are Holm's
+    over the sets, so that all tests together have the level `LEVEL`, however texts of a
+    group depend on each other: the lot is drawn text by text.
     """
     scored = scores.filter(pl.col("score").is_finite())
     sets = {name: scored.filter(own)["score"].to_numpy() for name, own in SETS.items()}
@@ -108,8 +111,8 @@ def score_rows(scores: pl.DataFrame, seed: int) -> list[dict[str, Any]]:
 def by_time(scores: pl.DataFrame, responses: pl.DataFrame) -> pl.DataFrame:
     """Sort scores by when each text was first asked about; of a ``cluster`` the mean of both.
 
-    That is the order of a run that has grown: texts that were added are asked last, so that the lot
-    says nothing of them, and only clusters can be exchanged.
+    That is the order of a run that has grown: texts that were added are asked last, so
+    that the lot says nothing of them, and only clusters can be exchanged.
     """
     first = responses.group_by("target_id").agg(time=pl.col("sent").min())
     timed = scores.filter(pl.col("score").is_finite()).join(first, on="target_id")
@@ -121,7 +124,11 @@ def by_time(scores: pl.DataFrame, responses: pl.DataFrame) -> pl.DataFrame:
 
 def _holm(p_values: list[float]) -> list[float]:
     """Adjust p-values for several tests (Holm 1979)."""
-    order, adjusted, largest = np.argsort(p_values, kind="stable"), [1.0] * len(p_values), 0.0
+    order, adjusted, largest = (
+        np.argsort(p_values, kind="stable"),
+        [1.0] * len(p_values),
+        0.0,
+    )
     for rank, index in enumerate(order):
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = largest
@@ -133,9 +140,9 @@ def version_rows(
 ) -> list[dict[str, Any]]:
     """Say whether answers came from several versions, and whether these depend on time or role.
 
-    ``responses`` are in the order of their times, ``roles`` says of texts whether they are
-    ``compared`` or not. Verdicts: ``changed``, ``uneven`` (one set of texts met another mixture),
-    ``few``, ``in_turn``; no row where there is one version.
+    ``responses`` are in the order of their times, ``roles`` says of texts whether they
+    are ``compared`` or not. Verdicts: ``changed``, ``uneven`` (one set of texts met
+    another mixture), ``few``, ``in_turn``; no row where there is one version.
     """
     names = ("served_model", "system_fingerprint")
     version = pl.concat_str(pl.col(names).fill_null("not given"), separator=", ")
@@ -174,15 +181,22 @@ def version_rows(
             "verdict": verdict,
         }
     ]
-    shown = [name for name in in_time if name == most or name in in_time[:_NAMED]][-_NAMED:]
+    shown = [name for name in in_time if name == most or name in in_time[:_NAMED]][
+        -_NAMED:
+    ]
     of_each = {"statistic": "n_answers"}
-    return rows + [of_each | {"subject": name[:_LONGEST], "value": counts[name]} for name in shown]
+    return rows + [
+        of_each | {"subject": name[:_LONGEST], "value": counts[name]} for name in shown
+    ]
 
 
 def _role_p_value(units: pl.DataFrame, roles: pl.DataFrame, seed: int) -> float:
     """Permutation test of the difference between the shares of two sets of texts."""
-    of_texts = units.group_by("target_id", maintain_order=True).agg(pl.col("share").mean())
-    # Texts that the input no longer has, and answers to older versions, have no role: left out.
+    of_texts = units.group_by("target_id", maintain_order=True).agg(
+        pl.col("share").mean()
+    )
+    # Texts that the input no longer has, and answers to older versions, have no role:
+    # left out.
     known = of_texts.join(roles, on="target_id", how="inner", maintain_order="left")
     shares, compared = known["share"].to_numpy(), known["compared"].to_numpy()
     if compared.all() or not compared.any():
@@ -196,32 +210,50 @@ def _role_p_value(units: pl.DataFrame, roles: pl.DataFrame, seed: int) -> float:
 
 
 def order_findings(
-    scores: pl.DataFrame, responses: pl.DataFrame, seed: int, *, by_lot: bool, exploratory: bool
+    scores: pl.DataFrame,
+    responses: pl.DataFrame,
+    seed: int,
+    *,
+    by_lot: bool,
+    exploratory: bool,
 ) -> pl.DataFrame:
     """Rows of check ``order``; the verdict of its ``answer`` closes or marks all comparisons.
 
-    ``scores`` has ``target_id``, ``role``, ``member`` and ``score`` in the order of asking; empty
-    where that is unknown.
+    ``scores`` has ``target_id``, ``role``, ``member`` and ``score`` in the order of
+    asking; empty where that is unknown.
     """
     compared = SETS["comparison texts"].fill_null(value=False)
     roles = scores.select("target_id", compared=compared)
-    rows = version_rows(responses, roles, seed, by_lot=by_lot) if responses.height else []
+    rows = (
+        version_rows(responses, roles, seed, by_lot=by_lot) if responses.height else []
+    )
     rows += score_rows(scores, seed)
     moved = {row.get("verdict") for row in rows} & {"changed", "uneven", "moves"}
     if moved:
         verdict = "exploratory" if exploratory else "withheld"
-        rows.append({"statistic": "answer", "verdict": verdict, "reason": change_reason(rows)})
+        rows.append(
+            {"statistic": "answer", "verdict": verdict, "reason": change_reason(rows)}
+        )
     return finding_rows("order", rows)
 
 
 def change_reason(rows: list[dict[str, Any]]) -> str:
     """Say in one clause what changed."""
     named = [row for row in rows if row["statistic"] == "n_answers"]
-    verdict = next((row["verdict"] for row in rows if row["statistic"] == "n_versions"), None)
+    verdict = next(
+        (row["verdict"] for row in rows if row["statistic"] == "n_versions"), None
+    )
     if verdict == "uneven":
         counted = " and ".join(_counted(named))
-        return f"audited and comparison texts met different versions of the service ({counted})"
-    found = ", then ".join(_counted(named)) if verdict == "changed" else "; ".join(_moves(rows))
+        return (
+            "audited and comparison texts met different versions of the service"
+            f" ({counted})"
+        )
+    found = (
+        ", then ".join(_counted(named))
+        if verdict == "changed"
+        else "; ".join(_moves(rows))
+    )
     return f"the service changed while it was asked ({found})"
 
 
@@ -236,6 +268,6 @@ def _moves(rows: list[dict[str, Any]]) -> Iterator[str]:
         if row.get("verdict") == "moves":
             way = "fell" if row["high"] < row["low"] else "rose"
             yield (
-                f"scores of {row['subject']} {way} after the first {row['value']:,.0f}, "
-                f"p = {row['p_value']:.2g}"
+                f"scores of {row['subject']} {way} after the first {row['value']:,.0f},"
+                f" p = {row['p_value']:.2g}"
             )

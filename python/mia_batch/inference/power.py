@@ -28,19 +28,25 @@ class Power:
     n_null: float  # that they can be compared with: non-members, or groups; the most of one length
     adjustment: Adjustment
     smallest_p: float | None
-    needed: int | None  # fewest that can be reported, each beating every null; None: none can be
+    needed: (
+        int | None
+    )  # fewest that can be reported, each beating every null; None: none can be
     together: float = 1.0  # smallest p-value of all groups together
     for_bound: int | None = None  # that beat every null for a lower bound of one member
 
 
 def power(n_tests: int, n_null: float, q: float, adjustment: Adjustment) -> Power:
-    return power_of(np.full(n_tests, least_p(n_null, q, adjustment)), n_null, q, adjustment)
+    return power_of(
+        np.full(n_tests, least_p(n_null, q, adjustment)), n_null, q, adjustment
+    )
 
 
-def power_of(smallest: Floats, n_null: float, q: float, adjustment: Adjustment) -> Power:
+def power_of(
+    smallest: Floats, n_null: float, q: float, adjustment: Adjustment
+) -> Power:
     """Say what tests can show whose smallest possible p-values are these (NaN = none)."""
-    # Under Benjamini-Hochberg r of m targets are reported where each p-value is at most r q / m,
-    # and none is below 1 / (n + 1): so r is at least ceil(m / (q (n + 1))).
+    # Under Benjamini-Hochberg r of m targets are reported where each p-value is at most
+    # r q / m, and none is below 1 / (n + 1): so r is at least ceil(m / (q (n + 1))).
     ordered, ranks = np.sort(smallest), np.arange(1, smallest.size + 1)  # NaN is last
     wanted = np.round(ordered * smallest.size / _share(q, adjustment, smallest.size), 9)
     enough = np.flatnonzero(wanted <= ranks)
@@ -68,10 +74,13 @@ def nulls_to_name(n_named: int, n_tests: int, q: float, adjustment: Adjustment) 
     """Return the fewest nulls with which so many of m targets that beat all of them are named."""
     least = _share(q, adjustment, n_tests) * n_named / n_tests
     fewest = ceil(round(1 / least, 9)) - 1
-    return next(n for n in count(fewest) if round(least_p(n, q, adjustment) / least, 9) <= 1)
+    return next(
+        n for n in count(fewest) if round(least_p(n, q, adjustment) / least, 9) <= 1
+    )
 
 
-# What a design finds on average: whole audits of made-up scores, by the tests of a real one.
+# What a design finds on average: whole audits of made-up scores, by the tests of a real
+# one.
 
 _DRAWN = 1_000  # audits
 _MOST_SCORES = 500_000  # of all audits together; large designs vary less
@@ -92,7 +101,8 @@ class AuditOutcome(NamedTuple):
 class Design:
     """So many units (texts, or groups of them) are asked about, and some are members."""
 
-    # Scores of units are normal with standard deviation 1, those of members ``effect`` higher.
+    # Scores of units are normal with standard deviation 1, those of members ``effect``
+    # higher.
 
     asked: int
     members: int
@@ -103,8 +113,8 @@ class Design:
     def __post_init__(self) -> None:
         if not 1 <= self.members <= self.asked:
             raise SettingsError(
-                f"{self.members:,} members cannot be among {self.asked:,} that are asked about; "
-                "give 1 or more, and at most as many as are asked about"
+                f"{self.members:,} members cannot be among {self.asked:,} that are"
+                " asked about; give 1 or more, and at most as many as are asked about"
             )
 
     def sizes(self) -> list[int]:

@@ -29,8 +29,9 @@ Row = dict[str, object]
 def codec_findings(scores: pl.LazyFrame) -> pl.DataFrame:
     """Rows of check ``codec``: the ``share`` of the targets, and of the non-members as control.
 
-    Zawalski et al. (2025), arXiv:2510.27055, the CoDeC score of a data set; with Clopper and
-    Pearson's interval, where texts share groups of their `independent_number`.
+    Zawalski et al. (2025), arXiv:2510.27055, the CoDeC score of a data set; with
+    Clopper and Pearson's interval, where texts share groups of their
+    `independent_number`.
     """
     sets = comparison.read_comparison_sets(scores)
     falls = read_finite(scores, CODEC, sets.target_id.len())
@@ -40,7 +41,9 @@ def codec_findings(scores: pl.LazyFrame) -> pl.DataFrame:
         if not scored.size:
             return {"reason": "no text of the set has a score"}
         share, cluster = float(falls[scored].mean()), sets.cluster[scored]
-        effective = intervals.effective_number(np.unique(cluster, return_counts=True)[1])
+        effective = intervals.effective_number(
+            np.unique(cluster, return_counts=True)[1]
+        )
         if sets.share_clusters(scored) and not intervals.is_enough(effective):
             return {"value": share, "reason": intervals.few(effective)}
         n = intervals.independent_number(falls[scored] == 1, cluster)
@@ -48,14 +51,18 @@ def codec_findings(scores: pl.LazyFrame) -> pl.DataFrame:
         return {"value": share, "low": interval.low, "high": interval.high}
 
     of = (("targets", sets.targets), ("non-members", sets.nulls))
-    return finding_rows("codec", ({"subject": k, **share(v)} for k, v in of), statistic="share")
+    return finding_rows(
+        "codec", ({"subject": k, **share(v)} for k, v in of), statistic="share"
+    )
 
 
 # One score of each text from all its scores, learned from texts of known membership.
 
 _N_FOLDS = 5
 _FEWEST = 10  # clusters of each class
-_DECIMALS = 9  # beyond them, scores of equal texts may differ with their places in a matrix
+_DECIMALS = (
+    9  # beyond them, scores of equal texts may differ with their places in a matrix
+)
 
 
 class _Teachers(NamedTuple):
@@ -69,16 +76,18 @@ class _Teachers(NamedTuple):
 def combine(scores: pl.LazyFrame, attacks: Sequence[str], *, seed: int) -> Floats:
     """Learn to tell members by all attacks' scores, and score every text by what others taught.
 
-    Where the calibration data have both classes, they alone are learned from. Otherwise known
-    members are, against all other targets and non-members. Clusters are dealt to five folds, and a
-    text is scored by the model of the other four, so that no text is scored by what its group has
-    taught. P-values stay valid, because non-members and a target that is no member can change
-    places: neither have taught, or both have as the same class.
+    Where the calibration data have both classes, they alone are learned from. Otherwise
+    known members are, against all other targets and non-members. Clusters are dealt to
+    five folds, and a text is scored by the model of the other four, so that no text is
+    scored by what its group has taught. P-values stay valid, because non-members and a
+    target that is no member can change places: neither have taught, or both have as the
+    same class.
 
     In nats, one per row: half the sum of the log-odds by a logistic regression and by
-    gradient-boosted trees; NaN where all scores are missing, and throughout where a class has texts
-    of fewer than 10 clusters. Marandon, Lei, Mary and Roquain (2024), arXiv:2208.06685;
-    cross-fitting by group: Chernozhukov et al. (2018), arXiv:1608.00060, definition 3.1.
+    gradient-boosted trees; NaN where all scores are missing, and throughout where a
+    class has texts of fewer than 10 clusters. Marandon, Lei, Mary and Roquain (2024),
+    arXiv:2208.06685; cross-fitting by group: Chernozhukov et al. (2018),
+    arXiv:1608.00060, definition 3.1.
     """
     from threadpoolctl import threadpool_limits
 
@@ -87,12 +96,15 @@ def combine(scores: pl.LazyFrame, attacks: Sequence[str], *, seed: int) -> Float
     teachers = _find_teachers(scores, sets)
     if teachers.source == "too_few":
         return combined
-    # Clusters of teachers are dealt to folds evenly, each other one by a draw of its own.
+    # Clusters of teachers are dealt to folds evenly, each other one by a draw of its
+    # own.
     names = (f"{level} {key}" for level, key in sets.clusters.iter_rows())
     fold_of = (tie_draws(names, seed) * _N_FOLDS).astype(np.int64)
     clusters, which = np.unique(sets.cluster[teachers.rows], return_inverse=True)
     generator = np.random.default_rng(seed)
-    dealt = intervals.deal_folds(teachers.label, which, n_folds=_N_FOLDS, generator=generator)
+    dealt = intervals.deal_folds(
+        teachers.label, which, n_folds=_N_FOLDS, generator=generator
+    )
     fold_of[clusters] = dealt.fold
     folds = fold_of[sets.cluster]
     taught = read_rows(scores, attacks, teachers.rows)
@@ -124,13 +136,17 @@ def _find_teachers(scores: pl.LazyFrame, sets: comparison.ComparisonSets) -> _Te
     calibrated = all(rows.size for rows in classes)
     if not calibrated:
         size = sets.target_id.len()
-        is_member = read_numbers(scores, pl.col("member").fill_null(value=False), size, np.bool_)
+        is_member = read_numbers(
+            scores, pl.col("member").fill_null(value=False), size, np.bool_
+        )
         rows = np.concatenate([sets.targets, sets.nulls, *classes])
         classes = [rows[~is_member[rows]], rows[is_member[rows]]]
     rows = np.concatenate(classes)
     order = rows.argsort()
     label = np.repeat([False, True], [of_class.size for of_class in classes])
-    enough = all(np.unique(sets.cluster[of_class]).size >= _FEWEST for of_class in classes)
+    enough = all(
+        np.unique(sets.cluster[of_class]).size >= _FEWEST for of_class in classes
+    )
     source: Literal["calibration", "all"] = "calibration" if calibrated else "all"
     return _Teachers(rows[order], label[order], source if enough else "too_few")
 
@@ -151,14 +167,22 @@ class _Model:
             LogisticRegression(C=0.1, max_iter=1000),
         )
         trees = HistGradientBoostingClassifier(
-            max_iter=60, max_leaf_nodes=7, min_samples_leaf=10, early_stopping=False, random_state=0
+            max_iter=60,
+            max_leaf_nodes=7,
+            min_samples_leaf=10,
+            early_stopping=False,
+            random_state=0,
         )
         self._empty = np.isnan(scores).all(axis=0)
-        self._models = [model.fit(self._without_empty(scores), label) for model in (linear, trees)]
+        self._models = [
+            model.fit(self._without_empty(scores), label) for model in (linear, trees)
+        ]
 
     def log_odds(self, scores: Floats) -> Floats:
         known = self._without_empty(scores)
-        return np.asarray(np.mean([m.decision_function(known) for m in self._models], axis=0))
+        return np.asarray(
+            np.mean([m.decision_function(known) for m in self._models], axis=0)
+        )
 
     def _without_empty(self, scores: Floats) -> Floats:
         """Make attacks that none of the teachers has a score of say the same of every text."""
@@ -173,8 +197,8 @@ _MOST = 5_000  # groups of a set in each half
 _CLIP = 4.0  # standard deviations
 _PENALTY = 10.0
 _SEPARABLE = (
-    "targets and non-members can be distinguished without the model, so a difference of their "
-    "scores is no evidence of memory"
+    "targets and non-members can be distinguished without the model, so a difference of"
+    " their scores is no evidence of memory"
 )
 
 
@@ -207,7 +231,10 @@ class DatasetInference:
         """Rows of check ``dataset_inference``; ``paper`` is the p-value of the paper's own form."""
         n_targets, n_null = self.n_tested
         counts = {"n_learned": self.n_learned, "n_targets": n_targets, "n_null": n_null}
-        p_values = {"permutation": self.test and self.test.p_value, "paper": self.paper_p_value}
+        p_values = {
+            "permutation": self.test and self.test.p_value,
+            "paper": self.paper_p_value,
+        }
         rows = number_rows(counts)
         for name, p_value in p_values.items():
             rows.append({"statistic": name, "p_value": p_value, "reason": self.reason})
@@ -221,25 +248,32 @@ def infer_dataset(
 ) -> DatasetInference:
     """Learn weights of attacks on half of the groups, and test on the other half.
 
-    Each group goes to a half by lot. On the first a linear model learns to tell targets from
-    non-members; on the second `collection_test` asks whether groups of targets rank higher by it.
-    Unlike those of Maini, Jia, Papernot and Dziedzic (2024), arXiv:2406.06443, section 5, weights
-    are not negative: a set on which attacks score *lower* is no less different, and would count as
-    trained on. Nor are windows of one group taken as independent.
+    Each group goes to a half by lot. On the first a linear model learns to tell targets
+    from non-members; on the second `collection_test` asks whether groups of targets
+    rank higher by it. Unlike those of Maini, Jia, Papernot and Dziedzic (2024),
+    arXiv:2406.06443, section 5, weights are not negative: a set on which attacks score
+    *lower* is no less different, and would count as trained on. Nor are windows of one
+    group taken as independent.
     """
     from scipy.stats import ttest_ind
     from sklearn.linear_model import LogisticRegression, Ridge
 
     sets = comparison.read_comparison_sets(scores)
     together = comparison.independent_units(
-        sets, (sets.targets, sets.nulls), comparison.windows_per_group(sets, plan), plan.seed
+        sets,
+        (sets.targets, sets.nulls),
+        comparison.windows_per_group(sets, plan),
+        plan.seed,
     )
     halves = _halves(sets, together.units, plan)
     sizes = [[len(half) for half in of_set] for of_set in halves]
     n_learned, n_tested = sizes[0][0] + sizes[1][0], (sizes[0][1], sizes[1][1])
     fewest = min(min(of_set) for of_set in sizes)
     if separable or together.reason or fewest < _FEWEST:
-        few = f"one half of a set has {fewest} groups of enough windows, {_FEWEST} are needed"
+        few = (
+            f"one half of a set has {fewest} groups of enough windows, {_FEWEST} are"
+            " needed"
+        )
         reason = _SEPARABLE if separable else together.reason or few
         return DatasetInference(n_learned=n_learned, reason=reason)
     learned, tested = ([of_set[half] for of_set in halves] for half in (0, 1))
@@ -251,7 +285,9 @@ def infer_dataset(
     known, asked = _standard(known, known), _standard(asked, known)
     weights: Floats = Ridge(alpha=_PENALTY, positive=True).fit(known, label).coef_
     n_windows = tested[0].shape[1]
-    statistics = comparison.summarise((asked @ weights).reshape(-1, n_windows), plan.statistic)
+    statistics = comparison.summarise(
+        (asked @ weights).reshape(-1, n_windows), plan.statistic
+    )
     targets, nulls = np.split(statistics, [n_tested[0]])
     # The paper's own: Welch's one-sided test over windows, by weights of either sign.
     odds = LogisticRegression(max_iter=1000).fit(known, label).decision_function(asked)
@@ -260,7 +296,9 @@ def infer_dataset(
         n_learned=n_learned,
         n_tested=n_tested,
         test=comparison.collection_test(targets, nulls, plan.seed),
-        paper_p_value=float(ttest_ind(*sides, equal_var=False, alternative="greater").pvalue),
+        paper_p_value=float(
+            ttest_ind(*sides, equal_var=False, alternative="greater").pvalue
+        ),
         weights=dict(zip(attacks, weights.tolist(), strict=True)),
     )
 
@@ -271,7 +309,8 @@ def _halves(
     plan: VerdictPlan,
 ) -> list[tuple[Ints, Ints]]:
     """Return of targets and of non-members the windows of both halves, a line per unit."""
-    # An author has the name of its first group, and goes to a half with all of its books.
+    # An author has the name of its first group, and goes to a half with all of its
+    # books.
     names = (f"half {level} {key}" for level, key in sets.clusters.iter_rows())
     first = tie_draws(names, plan.seed) < 1 / 2
     halves = []
@@ -287,7 +326,9 @@ def _standard(scores: Floats, known: Floats) -> Floats:
     n = there.sum(axis=0).clip(1)
     mean = np.where(there, known, 0.0).sum(axis=0) / n
     deviation = np.sqrt(np.where(there, (known - mean) ** 2, 0.0).sum(axis=0) / n)
-    standard = (np.nan_to_num(scores, nan=0.0) - mean) / np.where(deviation > 0, deviation, 1.0)
+    standard = (np.nan_to_num(scores, nan=0.0) - mean) / np.where(
+        deviation > 0, deviation, 1.0
+    )
     return np.where(np.isnan(scores), 0.0, standard.clip(-_CLIP, _CLIP))
 
 
@@ -296,7 +337,9 @@ def _standard(scores: Floats, known: Floats) -> Floats:
 FEW_BOOKS = ("top", "max_t")  # names of the checks
 
 _RANKS = (1, 2, 3, 5, 10, 20, 50, 100)
-_NULLS_PER_RANK = 8  # fewer find less where few are far above, more where many are little above
+_NULLS_PER_RANK = (
+    8  # fewer find less where few are far above, more where many are little above
+)
 _MOST_PERMUTED = 2_000  # units of each set that are permuted
 _CHANGED = "attacks were added or left out since the plan was recorded"
 
@@ -319,16 +362,19 @@ class MaxT(NamedTuple):
 
 def top_bound(targets: Floats, n_targets: int, nulls: Floats) -> Top:
     """Bound from below how many of the highest units are members, for some numbers of highest."""
-    # For each rank k of `_ranks`, F of the ``n_targets`` lie above the k-th largest null, and M of
-    # these are members at least, by `fewest_members` with the error of 5 % shared equally. All
-    # hold at once; returned is the largest M, of equal ones that with the smallest F.
+    # For each rank k of `_ranks`, F of the ``n_targets`` lie above the k-th largest
+    # null, and M of these are members at least, by `fewest_members` with the error of 5
+    # % shared equally. All hold at once; returned is the largest M, of equal ones that
+    # with the smallest F.
     ranks = _ranks(nulls.size)
     highest = np.sort(np.nan_to_num(nulls, nan=np.inf))[::-1]
     confidence = 1 - (1 - intervals.CONFIDENCE) / len(ranks)
     found = []
     for rank in ranks:
         flagged = Flagged(int(np.count_nonzero(targets > highest[rank - 1])), n_targets)
-        fewest = fewest_members(flagged, n_null=nulls.size, rank=rank, confidence=confidence)
+        fewest = fewest_members(
+            flagged, n_null=nulls.size, rank=rank, confidence=confidence
+        )
         found.append(Top(fewest, int(flagged.above), rank))
     return max(found, key=lambda top: (top.at_least, -top.of_top))
 
@@ -349,13 +395,14 @@ def needed_for_bound(n_targets: int, n_null: int) -> int | None:
 def max_t(groups: Floats, nulls: Floats, seed: int) -> MaxT:
     r"""Test by several attacks whether G groups rank higher together than K null groups.
 
-    Each line of ``groups`` and ``nulls`` is an attack. In each of the `permuted_sums` the sum S of
-    an attack's G ranks \(r\) becomes
+    Each line of ``groups`` and ``nulls`` is an attack. In each of the `permuted_sums`
+    the sum S of an attack's G ranks \(r\) becomes
 
     .. math:: t = \frac{S - G (G + K + 1) / 2}{\sqrt{s_r^2 \, G K / (G + K)}}
 
-    with the ranks' variance \(s_r^2\); 0 where all are equal. P-values are those of the step-down
-    maxT: Westfall and Young (1993), "Resampling-Based Multiple Testing", algorithm 4.1.
+    with the ranks' variance \(s_r^2\); 0 where all are equal. P-values are those of the
+    step-down maxT: Westfall and Young (1993), "Resampling-Based Multiple Testing",
+    algorithm 4.1.
     """
     ranks = np.array(
         [comparison.pooled_ranks(*attack) for attack in zip(groups, nulls, strict=True)]
@@ -372,7 +419,10 @@ def max_t(groups: Floats, nulls: Floats, seed: int) -> MaxT:
 
 
 def few_books_findings(
-    scores: pl.LazyFrame, attacks: Sequence[str], plan: VerdictPlan, planned: Collection[str] | None
+    scores: pl.LazyFrame,
+    attacks: Sequence[str],
+    plan: VerdictPlan,
+    planned: Collection[str] | None,
 ) -> pl.DataFrame:
     """Rows of checks ``top``, by the primary attack, and ``max_t``, by all that have scores."""
     # With other attacks than those ``planned`` ``max_t`` is ``exploratory``.
@@ -381,7 +431,9 @@ def few_books_findings(
         return Findings.create_empty()
     grouped = comparison.tests_groups(sets, plan)
     n_windows = comparison.windows_per_group(sets, plan) if grouped else 1
-    together = comparison.independent_units(sets, (sets.targets, sets.nulls), n_windows, plan.seed)
+    together = comparison.independent_units(
+        sets, (sets.targets, sets.nulls), n_windows, plan.seed
+    )
     units = together.units
     levels = ["text"]
     if grouped and not together.by_author:
@@ -396,7 +448,11 @@ def few_books_findings(
         reason = "texts are compared with those of their own length alone"
     top = None if reason else top_bound(own, units[0].sizes.size, null)
     stands_out = top is not None and top.at_least > 0
-    main: Row = {"statistic": "at_least", "value": top and top.at_least, "reason": reason}
+    main: Row = {
+        "statistic": "at_least",
+        "value": top and top.at_least,
+        "reason": reason,
+    }
     found = [main | {"verdict": top and ("some" if stands_out else "none")}]
     if top is not None and stands_out:
         found += number_rows({"of_top": top.of_top, "rank": top.rank})
@@ -424,7 +480,9 @@ def _max_t_findings(
         of_set.chosen[np.sort(rng.permutation(len(of_set.chosen))[:_MOST_PERMUTED])]
         for of_set in units
     ]
-    read = read_rows(scores, attacks, np.concatenate([lines.ravel() for lines in chosen]))
+    read = read_rows(
+        scores, attacks, np.concatenate([lines.ravel() for lines in chosen])
+    )
     windows = read.T.reshape(len(attacks), -1, chosen[0].shape[1])
     values = comparison.summarise(windows, plan.statistic)
     scored = np.asarray(~np.isnan(values).all(axis=1))
@@ -449,4 +507,6 @@ def _max_t_findings(
         {"subject": name, "statistic": "rank_sum", "value": t, "p_value": p}
         for name, t, p in zip(names, found.statistics, found.p_values, strict=True)
     ]
-    return finding_rows("max_t", [all_together, *number_rows(counts, subject=noun), *of_attacks])
+    return finding_rows(
+        "max_t", [all_together, *number_rows(counts, subject=noun), *of_attacks]
+    )

@@ -21,7 +21,14 @@ from mia_batch.inference.findings import (
     reported_findings,
     verdict_rows,
 )
-from mia_batch.inference.power import LEVEL, Power, least_p, nulls_to_name, power, power_of
+from mia_batch.inference.power import (
+    LEVEL,
+    Power,
+    least_p,
+    nulls_to_name,
+    power,
+    power_of,
+)
 from mia_batch.inference.sets import needed_for_bound
 from mia_batch.stats import Flags, Floats, Ints
 from mia_batch.stats.intervals import Folds, deal_folds, effective_number, is_enough
@@ -48,21 +55,27 @@ def _length_buckets(
     sets: comparison.ComparisonSets, edges: tuple[int, ...], odds: Floats | None
 ) -> Iterator[_Bucket]:
     """Sort targets and nulls by length; yield buckets that have targets."""
-    # A target of unknown length is in none; a null of unknown length, which counts as higher than
-    # everything, is in all.
+    # A target of unknown length is in none; a null of unknown length, which counts as
+    # higher than everything, is in all.
     lengths = sets.n_words.cast(pl.Float64).to_numpy()
     which = np.searchsorted(edges, lengths, side="right")
     unknown = np.isnan(lengths) if edges else np.zeros(lengths.size, np.bool_)
     shared = sets.share_clusters(sets.nulls)
     for bucket in range(len(edges) + 1):
-        targets = np.flatnonzero((which == bucket)[sets.targets] & ~unknown[sets.targets])
+        targets = np.flatnonzero(
+            (which == bucket)[sets.targets] & ~unknown[sets.targets]
+        )
         nulls = np.flatnonzero((which == bucket)[sets.nulls] | unknown[sets.nulls])
         clusters = sets.cluster[sets.nulls][nulls]
         weights = conformal.shared_weights(clusters) if shared else None
         n_null = np.unique(clusters).size if shared else nulls.size
         if odds is not None:
             weights = conformal.shared_weights(clusters) * odds[sets.nulls][nulls]
-            n_null = int(effective_number(np.bincount(clusters, weights))) if nulls.size else 0
+            n_null = (
+                int(effective_number(np.bincount(clusters, weights)))
+                if nulls.size
+                else 0
+            )
         if targets.size:
             yield _Bucket(targets, nulls, weights, n_null)
 
@@ -83,19 +96,24 @@ class Odds(NamedTuple):
 class TargetTest:
     """Tests of each target, prepared once for all attacks."""
 
-    # Where texts share a cluster, their p-values depend on each other in unknown ways, and
-    # q-values are Benjamini-Yekutieli's, whatever the plan says. With ``odds`` q-values are those
-    # of `weighted_q_values` where these are proved to hold.
+    # Where texts share a cluster, their p-values depend on each other in unknown ways,
+    # and q-values are Benjamini-Yekutieli's, whatever the plan says. With ``odds``
+    # q-values are those of `weighted_q_values` where these are proved to hold.
 
     adjustment: conformal.Adjustment
     n_null: int  # independent nulls of the bucket that has the most
 
     def __init__(
-        self, sets: comparison.ComparisonSets, plan: VerdictPlan, odds: Odds | None = None
+        self,
+        sets: comparison.ComparisonSets,
+        plan: VerdictPlan,
+        odds: Odds | None = None,
     ) -> None:
         dependent = sets.share_clusters(sets.targets, sets.nulls)
         self.adjustment = "by" if dependent else plan.adjustment
-        self._method = "conformal_groups" if sets.share_clusters(sets.nulls) else "conformal"
+        self._method = (
+            "conformal_groups" if sets.share_clusters(sets.nulls) else "conformal"
+        )
         self._own, self._lack, of_rows = np.ones(sets.targets.size), None, None
         if odds is not None:
             of_rows, self._lack = odds.of_rows, odds.lack or conformal.NO_WEIGHT
@@ -133,7 +151,10 @@ class TargetTest:
             "reason": self._reasons(scores, p),
         }
         for start in range(0, max(rows.size, 1), _ROWS_AT_ONCE):
-            part = {name: column[start : start + _ROWS_AT_ONCE] for name, column in columns.items()}
+            part = {
+                name: column[start : start + _ROWS_AT_ONCE]
+                for name, column in columns.items()
+            }
             yield verdict_rows(
                 len(part["key"]),
                 attack=found.attack,
@@ -146,24 +167,38 @@ class TargetTest:
 
     def p_values(self, scores: Floats) -> tuple[Floats, Floats]:
         """Return the p-value of each target, and how many independent nulls it rests on."""
-        p, n_null = np.full(self._sets.targets.size, np.nan), np.zeros(self._sets.targets.size)
+        p, n_null = (
+            np.full(self._sets.targets.size, np.nan),
+            np.zeros(self._sets.targets.size),
+        )
         draws = self._draws
         for bucket in self._buckets:
-            targets, nulls = self._sets.targets[bucket.targets], self._sets.nulls[bucket.nulls]
+            targets, nulls = (
+                self._sets.targets[bucket.targets],
+                self._sets.nulls[bucket.nulls],
+            )
             p[bucket.targets] = conformal.p_values(
                 scores[targets],
                 scores[nulls],
                 weights=bucket.weights,
                 own=self._own[bucket.targets],
-                ties=None if draws is None else conformal.TieDraws(draws[targets], draws[nulls]),
+                ties=(
+                    None
+                    if draws is None
+                    else conformal.TieDraws(draws[targets], draws[nulls])
+                ),
             )
             n_null[bucket.targets] = bucket.n_null
         return p, n_null
 
     def _reasons(self, scores: Floats, p: Floats) -> pl.Series:
         columns = {"score": scores, "weight": self._own, "p": p}
-        lost = pl.DataFrame({name: np.isnan(column) for name, column in columns.items()})
-        unknown = "the target's number of words is unknown, so it is in no bucket of lengths"
+        lost = pl.DataFrame(
+            {name: np.isnan(column) for name, column in columns.items()}
+        )
+        unknown = (
+            "the target's number of words is unknown, so it is in no bucket of lengths"
+        )
         return lost.select(
             pl.when("score")
             .then(pl.lit("the target has no score"))
@@ -180,27 +215,42 @@ _NO_ODDS_OF_AUTHORS = "several texts are by one author, and authors cannot be we
 class GroupTest:
     """Tests of each group and of the collection, prepared once for all attacks."""
 
-    # A group is a cluster: a ``group``, else a document. Null groups with too few windows are left
-    # out, for their number is known before scores are seen; audited ones with too few have no
-    # p-value and stay in the number of tests.
+    # A group is a cluster: a ``group``, else a document. Null groups with too few
+    # windows are left out, for their number is known before scores are seen; audited
+    # ones with too few have no p-value and stay in the number of tests.
 
     def __init__(
-        self, sets: comparison.ComparisonSets, plan: VerdictPlan, odds: Odds | None = None
+        self,
+        sets: comparison.ComparisonSets,
+        plan: VerdictPlan,
+        odds: Odds | None = None,
     ) -> None:
         self.n_windows = comparison.windows_per_group(sets, plan)
-        self.groups = comparison.cut_units(sets, sets.targets, self.n_windows, plan.seed)
+        self.groups = comparison.cut_units(
+            sets, sets.targets, self.n_windows, plan.seed
+        )
         self.nulls = comparison.cut_units(sets, sets.nulls, self.n_windows, plan.seed)
         self._plan = plan
         self._names = sets.clusters[self.groups.cluster].with_columns(
             level=pl.col("level").replace({"target": "document"})
         )
-        self._own, self._weights, self._lack = np.ones(self.groups.sizes.size), None, None
-        self._n_null, self._adjustment = int(self.nulls.enough.sum()), str(plan.adjustment)
+        self._own, self._weights, self._lack = (
+            np.ones(self.groups.sizes.size),
+            None,
+            None,
+        )
+        self._n_null, self._adjustment = (
+            int(self.nulls.enough.sum()),
+            str(plan.adjustment),
+        )
         self._method = f"conformal_{plan.statistic}_of_{self.n_windows}"
         if odds is not None:
             self._own[self.groups.enough] = odds.own(self.groups.chosen[:, 0])
             self._weights = np.nan_to_num(odds.of_rows[self.nulls.chosen[:, 0]])
-            self._lack, self._n_null = odds.lack or conformal.NO_WEIGHT, int(odds.n_effective)
+            self._lack, self._n_null = (
+                odds.lack or conformal.NO_WEIGHT,
+                int(odds.n_effective),
+            )
             self._adjustment = "wcs" if plan.adjustment == "bh" else "by"
             self._method = f"weighted_{self._method}"
         self._together = comparison.independent_units(
@@ -213,7 +263,8 @@ class GroupTest:
             self.ties = conformal.TieDraws(
                 *(
                     conformal.tie_draws(
-                        (f"{level} {key}" for level, key in names.iter_rows()), plan.seed
+                        (f"{level} {key}" for level, key in names.iter_rows()),
+                        plan.seed,
                     )
                     for names in (groups, nulls)
                 )
@@ -226,12 +277,16 @@ class GroupTest:
         nulls = self.nulls.statistics(found.scores, plan)
         p = conformal.p_values(scores, nulls, weights=self._weights, own=self._own)
         if self.ties is not None:
-            p[groups.enough] = conformal.p_values(scores[groups.enough], nulls, ties=self.ties)
+            p[groups.enough] = conformal.p_values(
+                scores[groups.enough], nulls, ties=self.ties
+            )
         if self._weights is None or plan.adjustment == "by":
             q = conformal.q_values(p, plan.adjustment)
         else:
             total, names = float(self._weights.sum()), self._names["key"]
-            q = conformal.weighted_q_values(scores, p, self._own, total, plan.q, names, plan.seed)
+            q = conformal.weighted_q_values(
+                scores, p, self._own, total, plan.q, names, plan.seed
+            )
         yield verdict_rows(
             scores.size,
             attack=found.attack,
@@ -249,18 +304,27 @@ class GroupTest:
         )
         yield self._collection(found, scores[groups.enough], nulls)
 
-    def _collection(self, found: AttackScores, scores: Floats, nulls: Floats) -> pl.DataFrame:
+    def _collection(
+        self, found: AttackScores, scores: Floats, nulls: Floats
+    ) -> pl.DataFrame:
         test, reason, odds, n_null, unit = None, None, None, self._n_null, ""
         if self._weights is not None:
             odds = np.concatenate([self._own[self.groups.enough], self._weights])
             reason = None if (odds > 0).all() else self._lack
         if self._together.by_author:
-            reason = self._together.reason or (None if odds is None else _NO_ODDS_OF_AUTHORS)
+            reason = self._together.reason or (
+                None if odds is None else _NO_ODDS_OF_AUTHORS
+            )
             units = self._together.units
-            scores, nulls = (of_set.statistics(found.scores, self._plan) for of_set in units)
+            scores, nulls = (
+                of_set.statistics(found.scores, self._plan) for of_set in units
+            )
             n_null, unit = nulls.size, "authors_"
         if reason is None and not (scores.size and nulls.size):
-            reason = f"no {'audited' if nulls.size else 'null'} group has {self.n_windows} windows"
+            reason = (
+                f"no {'audited' if nulls.size else 'null'} group has {self.n_windows}"
+                " windows"
+            )
         if reason is None:
             test = comparison.collection_test(scores, nulls, self._plan.seed, odds)
         return verdict_rows(
@@ -306,7 +370,9 @@ def planned_power(targets: pl.LazyFrame, plan: VerdictPlan) -> Power | None:
         best = np.ones(sets.target_id.len())
         best[sets.nulls] = 0
         found = power_of(test.p_values(best)[0], test.n_null, plan.q, test.adjustment)
-        independent = not (plan.length_edges or sets.share_clusters(sets.targets, sets.nulls))
+        independent = not (
+            plan.length_edges or sets.share_clusters(sets.targets, sets.nulls)
+        )
     else:
         names = sets.clusters[np.unique(sets.cluster[sets.targets])]
         unit = "book" if names["key"].str.contains(_BOOK).all() else "group"
@@ -315,7 +381,10 @@ def planned_power(targets: pl.LazyFrame, plan: VerdictPlan) -> Power | None:
         found = power_of(smallest, n_null, plan.q, plan.adjustment)
         independent = n_null > 0
     together = comparison.independent_units(
-        sets, (sets.targets, sets.nulls), n_windows if plan.level != "target" else 1, plan.seed
+        sets,
+        (sets.targets, sets.nulls),
+        n_windows if plan.level != "target" else 1,
+        plan.seed,
     )
     if together.by_author:
         independent = False
@@ -328,14 +397,16 @@ def planned_power(targets: pl.LazyFrame, plan: VerdictPlan) -> Power | None:
         found,
         unit=unit,
         together=1 / comparison.n_orders(n_groups, n_null),
-        for_bound=needed_for_bound(found.n_tests, int(found.n_null)) if independent else None,
+        for_bound=(
+            needed_for_bound(found.n_tests, int(found.n_null)) if independent else None
+        ),
     )
 
 
 def power_findings(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
     """Rows of check ``power`` about the planned level; none without targets or nulls."""
-    # With ``nulls_needed`` nulls ``n_named`` that beat all of them are reported, or a collection's
-    # p-value can be 0.05.
+    # With ``nulls_needed`` nulls ``n_named`` that beat all of them are reported, or a
+    # collection's p-value can be 0.05.
     found = planned_power(targets, plan)
     if found is None:
         return finding_rows("power")
@@ -351,7 +422,9 @@ def power_findings(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
     if plan.level == "collection":
         if found.n_usable:
             wanted = next(
-                n for n in count(1) if comparison.n_orders(found.n_usable, n) * LEVEL >= 1
+                n
+                for n in count(1)
+                if comparison.n_orders(found.n_usable, n) * LEVEL >= 1
             )
     else:
         named = min(_NAMED, found.n_usable)
@@ -370,44 +443,59 @@ def power_findings(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
     return finding_rows("power", made, subject=plan.level)
 
 
-# Nulls weighted by their odds of being audited, where texts alone tell them from the targets. The
-# assumption: targets and nulls differ only in what the blind classifiers have learned to see.
+# Nulls weighted by their odds of being audited, where texts alone tell them from the
+# targets. The assumption: targets and nulls differ only in what the blind classifiers
+# have learned to see.
 
 _N_FOLDS = 5
-# AUC up to which weighted sets count as alike; above it the blind baseline can be separable.
+# AUC up to which weighted sets count as alike; above it the blind baseline can be
+# separable.
 _ALIKE_BELOW = 0.55
 
 
 def weigh(
-    sets: comparison.ComparisonSets, blind: pl.DataFrame, plan: VerdictPlan, *, groups: bool
+    sets: comparison.ComparisonSets,
+    blind: pl.DataFrame,
+    plan: VerdictPlan,
+    *,
+    groups: bool,
 ) -> Odds:
     r"""Estimate the odds of texts, or of whole groups, from the blind classifiers' scores.
 
-    Their normal scores, of a group the means over its texts, go into a logistic regression,
-    cross-fitted by group. Nulls of these weights are worth \((\sum w)^2 / \sum w^2\) of equal
-    weight (Kish 1965). There is no answer where so many could not report anything, or where sets
-    are still not alike: where a second classifier, cross-fitted with squares and weights, has an
-    AUC above 0.55.
+    Their normal scores, of a group the means over its texts, go into a logistic
+    regression, cross-fitted by group. Nulls of these weights are worth \((\sum w)^2 /
+    \sum w^2\) of equal weight (Kish 1965). There is no answer where so many could not
+    report anything, or where sets are still not alike: where a second classifier,
+    cross-fitted with squares and weights, has an AUC above 0.55.
     """
     from scipy.special import ndtri
     from sklearn.metrics import roc_auc_score
 
     keys = pl.DataFrame({"target_id": sets.target_id})
-    shares = keys.join(blind, on="target_id", how="left", maintain_order="left").drop("target_id")
+    shares = keys.join(blind, on="target_id", how="left", maintain_order="left").drop(
+        "target_id"
+    )
     rows = np.concatenate([sets.targets, sets.nulls])
-    scores, audited = ndtri(shares.to_numpy()[rows].astype(np.float64)), np.isin(rows, sets.targets)
+    scores, audited = (
+        ndtri(shares.to_numpy()[rows].astype(np.float64)),
+        np.isin(rows, sets.targets),
+    )
     key = 2 * sets.cluster[rows] + audited if groups else np.arange(rows.size)
     known = ~np.isnan(scores).any(axis=1)
     units, first, unit, sizes = np.unique(
         key[known], return_index=True, return_inverse=True, return_counts=True
     )
-    seen = np.column_stack([np.bincount(unit, column) / sizes for column in scores[known].T])
+    seen = np.column_stack(
+        [np.bincount(unit, column) / sizes for column in scores[known].T]
+    )
     seen /= np.maximum(seen.std(axis=0), 1e-9)
     label = audited[known][first]
     _, began, cluster = np.unique(
         sets.cluster[rows][known][first], return_index=True, return_inverse=True
     )
-    cluster = began.argsort().argsort()[cluster]  # folds must not depend on the clusters' names
+    cluster = began.argsort().argsort()[
+        cluster
+    ]  # folds must not depend on the clusters' names
     rng = np.random.default_rng(plan.seed)
     folds = deal_folds(label, cluster, n_folds=_N_FOLDS, generator=rng)
     odds = np.exp(_log_odds(seen, label, folds))
@@ -428,7 +516,9 @@ def weigh(
     return Odds(of_rows, np.unique(cluster[~label]).size, n_effective, auc, lack)
 
 
-def _log_odds(seen: Floats, label: Flags, folds: Folds, weight: Floats | None = None) -> Floats:
+def _log_odds(
+    seen: Floats, label: Flags, folds: Folds, weight: Floats | None = None
+) -> Floats:
     from sklearn import config_context
     from sklearn.linear_model import LogisticRegression
 
@@ -437,9 +527,9 @@ def _log_odds(seen: Floats, label: Flags, folds: Folds, weight: Floats | None = 
         for fold in range(folds.n_folds):
             test = folds.fold_of_text == fold
             of_train = None if weight is None else weight[~test]
-            odds[test] = model.fit(seen[~test], label[~test], of_train).decision_function(
-                seen[test]
-            )
+            odds[test] = model.fit(
+                seen[~test], label[~test], of_train
+            ).decision_function(seen[test])
     return odds
 
 
@@ -455,12 +545,13 @@ def _lack(
         can_report = power(n_tests, n_effective, plan.q, adjustment).needed is not None
     if not can_report:
         return (
-            f"too few non-members are like the targets: weighted, they count as {n_effective:.1f}, "
-            "with which nothing can be reported"
+            "too few non-members are like the targets: weighted, they count as"
+            f" {n_effective:.1f}, with which nothing can be reported"
         )
     if auc > _ALIKE_BELOW:
         return (
-            f"weighted non-members can still be told from targets without the model (AUC {auc:.2f})"
+            "weighted non-members can still be told from targets without the model"
+            f" (AUC {auc:.2f})"
         )
     return None
 
@@ -469,7 +560,9 @@ def weight_findings(
     targets: pl.LazyFrame, blind: pl.DataFrame, found: pl.DataFrame, plan: VerdictPlan
 ) -> pl.DataFrame:
     """Rows of check ``weights`` about the planned level; none unless targets were compared."""
-    baseline = found.filter(check="blind_baseline", subject="targets", statistic="roc_auc")
+    baseline = found.filter(
+        check="blind_baseline", subject="targets", statistic="roc_auc"
+    )
     verdict = baseline["verdict"]
     if verdict.is_empty():
         return finding_rows("weights")
@@ -477,7 +570,10 @@ def weight_findings(
         row = {"statistic": "n_effective", "verdict": "not_needed"}
         return finding_rows("weights", [row], subject=plan.level)
     odds = weigh(
-        comparison.read_comparison_sets(targets), blind, plan, groups=plan.level != "target"
+        comparison.read_comparison_sets(targets),
+        blind,
+        plan,
+        groups=plan.level != "target",
     )
     main = {
         "statistic": "n_effective",
@@ -506,10 +602,10 @@ _MOST_SUMS = 1 << 16
 def aligned_ranks(sets: Sequence[tuple[float, Floats]]) -> list[Floats]:
     """Rank the texts of all sets together, each less the mean of its set; ties share a mean rank.
 
-    The published text of a set comes first. Hodges and Lehmann (1962), "Rank methods for
-    combination of independent experiments": sets that differ more from within weigh more, and of
-    pairs it is Wilcoxon's signed-rank test. An unscored published text has the lowest rank,
-    unscored controls the highest.
+    The published text of a set comes first. Hodges and Lehmann (1962), "Rank methods
+    for combination of independent experiments": sets that differ more from within weigh
+    more, and of pairs it is Wilcoxon's signed-rank test. An unscored published text has
+    the lowest rank, unscored controls the highest.
     """
     from scipy.stats import rankdata
 
@@ -518,7 +614,9 @@ def aligned_ranks(sets: Sequence[tuple[float, Floats]]) -> list[Floats]:
         own = np.append(published, controls)
         known = own[~np.isnan(own)]
         lost = np.where(np.arange(own.size) == 0, -np.inf, np.inf)
-        values.append(np.where(np.isnan(own), lost, own - (known.mean() if known.size else 0)))
+        values.append(
+            np.where(np.isnan(own), lost, own - (known.mean() if known.size else 0))
+        )
     ends = np.cumsum([own.size for own in values])[:-1]
     # Rounded, so that differences that are equal but for the last digits are ties.
     return list(np.split(rankdata(np.round(np.concatenate(values), 9)), ends))
@@ -526,10 +624,11 @@ def aligned_ranks(sets: Sequence[tuple[float, Floats]]) -> list[Floats]:
 
 def rank_sum_p_value(sets: Sequence[Floats]) -> float:
     """p-value of all committed sets together: the sum of the published texts' ranks, exact."""
-    # Given which scores each set has, its published text is equally likely to have any of them,
-    # whatever happens in other sets, so the distribution of the sum is the convolution of theirs.
-    # This is the published texts' rank among all draws that could have been. Where there are too
-    # many sums, ranks are made coarser, by the same steps for all texts.
+    # Given which scores each set has, its published text is equally likely to have any
+    # of them, whatever happens in other sets, so the distribution of the sum is the
+    # convolution of theirs. This is the published texts' rank among all draws that
+    # could have been. Where there are too many sums, ranks are made coarser, by the
+    # same steps for all texts.
     largest = 2 * sum(float(ranks.max()) for ranks in sets)
     step = max(1.0, largest / _MOST_SUMS)
     distribution, observed = np.ones(1), 0
@@ -550,20 +649,23 @@ def canary_test(sets: comparison.ComparisonSets, plan: VerdictPlan) -> _Test:
     places: list[tuple[int, Ints]] = []
     for cluster in np.unique(sets.cluster[rows]):
         published, controls = (
-            rows[sets.cluster[rows] == cluster] for rows in (sets.published, sets.controls)
+            rows[sets.cluster[rows] == cluster]
+            for rows in (sets.published, sets.controls)
         )
         name = sets.clusters["key"][int(cluster)]
         if published.size != 1 or not controls.size:
             raise RequestError(
-                f"the canary set {name!r} has {published.size} published texts and "
-                f"{controls.size} unpublished controls; give one published text and all its "
-                "controls, each as one target"
+                f"the canary set {name!r} has {published.size} published texts and"
+                f" {controls.size} unpublished controls; give one published text and"
+                " all its controls, each as one target"
             )
         names.append(name)
         places.append((int(published[0]), controls))
 
     def test(found: AttackScores) -> Iterator[pl.DataFrame]:
-        scores = [(found.scores[one], found.scores[controls]) for one, controls in places]
+        scores = [
+            (found.scores[one], found.scores[controls]) for one, controls in places
+        ]
         p = np.array([canary_p_value(*of_set) for of_set in scores])
         same: dict[str, Any] = {"attack": found.attack, "versus": "controls"}
         same["planned"] = found.planned(plan)
@@ -577,7 +679,10 @@ def canary_test(sets: comparison.ComparisonSets, plan: VerdictPlan) -> _Test:
             n_null=n_null,
             p_value=p,
             method="canary_rank",
-            reason=["the published text has no score" if np.isnan(one) else None for one in p],
+            reason=[
+                "the published text has no score" if np.isnan(one) else None
+                for one in p
+            ],
         )
         if len(names) > 1:
             yield verdict_rows(
@@ -605,11 +710,12 @@ def verdicts(
     blind: pl.DataFrame | None = None,
 ) -> Iterator[pl.DataFrame]:
     """Test every target, group, collection and set of canaries by every attack."""
-    # By ``blind`` scores the nulls are weighted, and there is no contamination rate. Memory holds
-    # the keys of all rows and the scores of one attack.
+    # By ``blind`` scores the nulls are weighted, and there is no contamination rate.
+    # Memory holds the keys of all rows and the scores of one attack.
     if plan.primary not in attacks:
         raise SettingsError(
-            f"the primary attack {plan.primary!r} is not computed; name one of {list(attacks)}"
+            f"the primary attack {plan.primary!r} is not computed; name one of"
+            f" {list(attacks)}"
         )
     sets = comparison.read_comparison_sets(scores, named=plan.level != "target")
     tests = list(_tests(sets, plan, blind, blind_warns=blind_warns))
@@ -623,12 +729,15 @@ def verdicts(
 
 
 def placebo_findings(
-    scores: pl.LazyFrame, plan: VerdictPlan, reported: pl.DataFrame, blind: pl.DataFrame | None
+    scores: pl.LazyFrame,
+    plan: VerdictPlan,
+    reported: pl.DataFrame,
+    blind: pl.DataFrame | None,
 ) -> pl.DataFrame:
     """Rows of check ``placebo``: what the planned test finds on the reference model's scores."""
-    # Verdict of ``n_reported``, or of ``collection`` where the plan is about it: ``as_many`` if at
-    # least half as many are reported as ``reported`` says of the audited model, and any; or if p
-    # is at most q.
+    # Verdict of ``n_reported``, or of ``collection`` where the plan is about it:
+    # ``as_many`` if at least half as many are reported as ``reported`` says of the
+    # audited model, and any; or if p is at most q.
     name = f"placebo_of_{plan.primary}"
     if name not in scores.collect_schema():
         return finding_rows("placebo")
@@ -637,7 +746,9 @@ def placebo_findings(
         return finding_rows("placebo", [lost])
     own = replace(plan, primary=name)
     made = pl.concat(verdicts(scores, [name], own, blind=blind)).lazy()
-    of = made.filter(pl.col("estimate").is_null(), level="collection", versus="non_members")
+    of = made.filter(
+        pl.col("estimate").is_null(), level="collection", versus="non_members"
+    )
     p = (of.select("p_value").collect()["p_value"].to_list() or [None])[0]
     found = reported_findings(made, own)
     counts = [
@@ -647,11 +758,19 @@ def placebo_findings(
     many = counts[0] > 0 and 2 * counts[0] >= counts[1]
     if plan.level == "collection":
         many = p is not None and p <= plan.q
-    row: dict[str, object] = {"subject": plan.level, "statistic": "collection", "p_value": p}
-    main = pl.col("statistic") == ("collection" if plan.level == "collection" else "n_reported")
+    row: dict[str, object] = {
+        "subject": plan.level,
+        "statistic": "collection",
+        "p_value": p,
+    }
+    main = pl.col("statistic") == (
+        "collection" if plan.level == "collection" else "n_reported"
+    )
     return pl.concat([found, finding_rows("placebo", [row])]).with_columns(
         check=pl.lit("placebo"),
-        verdict=pl.when(main).then(pl.lit("as_many" if many else "fewer")).otherwise("verdict"),
+        verdict=pl.when(main)
+        .then(pl.lit("as_many" if many else "fewer"))
+        .otherwise("verdict"),
     )
 
 
@@ -662,7 +781,9 @@ def _tests(
     *,
     blind_warns: bool,
 ) -> Iterator[_Test]:
-    if plan.adjustment == "e-bh":  # whatever else there is was made for groups asked alike
+    if (
+        plan.adjustment == "e-bh"
+    ):  # whatever else there is was made for groups asked alike
         yield RoundsTest(sets, plan).rows
         return
     if sets.targets.size and sets.nulls.size:
@@ -677,6 +798,8 @@ def _tests(
             yield contamination_test(sets, plan, blind_warns=blind_warns)
     elif sets.targets.size:
         lack: dict[str, Any] = {"level": "collection", "planned": False, "n_null": 0}
-        yield lambda found: [verdict_rows(1, attack=found.attack, reason=NO_NULL, **lack)]
+        yield lambda found: [
+            verdict_rows(1, attack=found.attack, reason=NO_NULL, **lack)
+        ]
     if sets.published.size + sets.controls.size:
         yield canary_test(sets, plan)

@@ -13,7 +13,12 @@ from mia_batch.errors import CorpusError
 from mia_batch.inference import comparison
 from mia_batch.inference.conformal import Adjustment, TieDraws, p_values, q_values
 from mia_batch.inference.estimates import null_threshold
-from mia_batch.inference.findings import Statistic, VerdictPlan, finding_rows, number_rows
+from mia_batch.inference.findings import (
+    Statistic,
+    VerdictPlan,
+    finding_rows,
+    number_rows,
+)
 from mia_batch.inference.power import power
 from mia_batch.inference.verdicts import GroupTest, TargetTest
 from mia_batch.stats import Floats, Ints
@@ -50,21 +55,25 @@ def yardstick_findings(
 ) -> pl.DataFrame:
     """Rows of checks ``yardstick`` and ``absence`` by level, the best known first; the primary's.
 
-    ``runs`` has ``target_id``, ``reference_words`` and ``longest_words`` of each text of the
-    yardstick, the last null where it was not continued. ``given_back``: the share of which 20 words
-    in a row, or the whole reference, came out; ``above``: that above the `null_threshold`;
-    ``roc_auc`` is against the least known level. Limits of Clopper and Pearson take passages for
-    independent.
+    ``runs`` has ``target_id``, ``reference_words`` and ``longest_words`` of each text
+    of the yardstick, the last null where it was not continued. ``given_back``: the
+    share of which 20 words in a row, or the whole reference, came out; ``above``: that
+    above the `null_threshold`; ``roc_auc`` is against the least known level. Limits of
+    Clopper and Pearson take passages for independent.
     """
     is_own = pl.col("role") == "yardstick"
-    table = scores.select("role", "target_id", "group")  # a further column may be called row, too
+    table = scores.select(
+        "role", "target_id", "group"
+    )  # a further column may be called row, too
     keys = table.with_row_index("row").filter(is_own).drop("role")
     own = keys.join(runs.lazy(), on="target_id", how="left").sort("row").collect()
     sets = comparison.read_comparison_sets(scores, named=plan.level != "target")
     values = read_finite(scores, plan.primary, sets.target_id.len())
     names = sort_levels(own["group"].unique())[::-1]
     levels = {name: own.filter(group=name) for name in names}
-    rows = {name: level["row"].to_numpy().astype(np.int64) for name, level in levels.items()}
+    rows = {
+        name: level["row"].to_numpy().astype(np.int64) for name, level in levels.items()
+    }
     nulls, found = values[sets.nulls], list[pl.DataFrame]()
     for name, level in levels.items():
         least = values[rows[names[-1]]] if name != names[-1] else np.empty(0)
@@ -72,15 +81,27 @@ def yardstick_findings(
         found.append(finding_rows("yardstick", made, subject=name))
     if sets.published.size:
         rows["canaries"] = sets.published
-    if tested and rows and sets.targets.size and sets.nulls.size and plan.level != "collection":
+    if (
+        tested
+        and rows
+        and sets.targets.size
+        and sets.nulls.size
+        and plan.level != "collection"
+    ):
         naming = Naming(sets, values, plan)
         named = ({"subject": name, **naming.row(at)} for name, at in rows.items())
-        found.append(finding_rows("absence", named, statistic="named", verdict=plan.level))
+        found.append(
+            finding_rows("absence", named, statistic="named", verdict=plan.level)
+        )
     numbered = len(names) > 1 and not {*names} & {*_LEVELS}
     if numbered and sets.targets.size and (tested or not sets.nulls.size):
         ladder = np.concatenate([rows[name] for name in names])
-        copies = np.repeat([float(name) for name in names], [rows[name].size for name in names])
-        found.append(finding_rows("dose", _dose_rows(sets, values, plan, copies, values[ladder])))
+        copies = np.repeat(
+            [float(name) for name in names], [rows[name].size for name in names]
+        )
+        found.append(
+            finding_rows("dose", _dose_rows(sets, values, plan, copies, values[ladder]))
+        )
     return pl.concat([finding_rows("yardstick"), *found])
 
 
@@ -101,8 +122,16 @@ def _level_rows(
         yield {"statistic": "above", **_share(n, scored.size)}
     if scored.size and least.size:
         member = np.arange(scored.size + least.size) < scored.size
-        value, limits = roc_auc(member, np.append(scored, least)), auc_interval(scored, least)
-        yield {"statistic": "roc_auc", "value": value, "low": limits.low, "high": limits.high}
+        value, limits = (
+            roc_auc(member, np.append(scored, least)),
+            auc_interval(scored, least),
+        )
+        yield {
+            "statistic": "roc_auc",
+            "value": value,
+            "low": limits.low,
+            "high": limits.high,
+        }
 
 
 def _share(hits: int, n: int) -> _Row:
@@ -113,25 +142,34 @@ def _share(hits: int, n: int) -> _Row:
 class Naming:
     """With which probability one book more, learnt like some passages, would have been named.
 
-    The book is one more test with the real ones: of as many windows as the plan compares, each
-    drawn from the passages' scores, independently. The limits are about the passages, which are
-    few: each of 200 draws weights them by Rubin's (1981) Bayesian bootstrap, with one more that
-    nobody saw, of the lowest score that there is for the lower limit, of the highest one for the
-    upper limit. Of a book of one window that is the interval of Clopper and Pearson (1934), which
-    is taken then.
+    The book is one more test with the real ones: of as many windows as the plan
+    compares, each drawn from the passages' scores, independently. The limits are about
+    the passages, which are few: each of 200 draws weights them by Rubin's (1981)
+    Bayesian bootstrap, with one more that nobody saw, of the lowest score that there is
+    for the lower limit, of the highest one for the upper limit. Of a book of one window
+    that is the interval of Clopper and Pearson (1934), which is taken then.
     """
 
-    def __init__(self, sets: comparison.ComparisonSets, values: Floats, plan: VerdictPlan) -> None:
+    def __init__(
+        self, sets: comparison.ComparisonSets, values: Floats, plan: VerdictPlan
+    ) -> None:
         self._sets, self._values, self._plan = sets, values, plan
         if plan.level == "target":
             test = TargetTest(sets, plan)
-            self._nulls, self._n_null, self._n_windows = values[sets.nulls], test.n_null, 1
+            self._nulls, self._n_null, self._n_windows = (
+                values[sets.nulls],
+                test.n_null,
+                1,
+            )
             self._tests, self._adjustment = test.p_values(values)[0], test.adjustment
             return
         groups = GroupTest(sets, plan)
         self._nulls = groups.nulls.statistics(values, plan)
         self._n_null, self._n_windows = self._nulls.size, groups.n_windows
-        self._tests, self._adjustment = np.full(groups.groups.sizes.size, np.nan), plan.adjustment
+        self._tests, self._adjustment = (
+            np.full(groups.groups.sizes.size, np.nan),
+            plan.adjustment,
+        )
         audited = groups.groups.statistics(values, plan)
         self._tests[groups.groups.enough] = p_values(audited, self._nulls)
 
@@ -140,7 +178,9 @@ class Naming:
         values = self._values
         scored = places[~np.isnan(values[places])]
         if scored.size < _FEWEST:
-            return {"reason": f"{scored.size} passages have a score, {_FEWEST} are needed"}
+            return {
+                "reason": f"{scored.size} passages have a score, {_FEWEST} are needed"
+            }
         if self._plan.level == "target":
             texts = TargetTest(replace(self._sets, targets=scored), self._plan)
             return self._of_texts(texts.p_values(values)[0])
@@ -152,7 +192,9 @@ class Naming:
             return {"value": 0.0, "low": 0.0, "high": 0.0}
         highest = np.sort(np.append(np.nan_to_num(self._nulls, nan=np.inf), -np.inf))
         bound, rng = float(highest[-rank]), np.random.default_rng(self._plan.seed)
-        return naming_probability(values[scored], bound, self._n_windows, self._plan.statistic, rng)
+        return naming_probability(
+            values[scored], bound, self._n_windows, self._plan.statistic, rng
+        )
 
     def _of_texts(self, p: Floats) -> _Row:
         limit = self._largest(np.unique(p[~np.isnan(p)]))
@@ -171,25 +213,37 @@ class Naming:
 
 
 def naming_probability(
-    scores: Floats, bound: float, n_windows: int, statistic: Statistic, rng: np.random.Generator
+    scores: Floats,
+    bound: float,
+    n_windows: int,
+    statistic: Statistic,
+    rng: np.random.Generator,
 ) -> _Row:
     """Simulate books of windows with such scores: how often their statistic is above ``bound``."""
 
     def share(weights: Floats, of: Floats, n: int) -> float:
-        chosen = np.minimum(weights.cumsum().searchsorted(rng.random((n, n_windows))), of.size - 1)
+        chosen = np.minimum(
+            weights.cumsum().searchsorted(rng.random((n, n_windows))), of.size - 1
+        )
         return float(np.mean(comparison.summarise(of[chosen], statistic) > bound))
 
-    above, below = np.nextafter(max(scores.max(), bound), np.inf), min(scores.min(), bound)
+    above, below = (
+        np.nextafter(max(scores.max(), bound), np.inf),
+        min(scores.min(), bound),
+    )
     limits = []
     for unseen, level in ((below, 0.025), (above, 0.975)):
         of = np.append(scores, unseen)
         weights = rng.dirichlet(np.ones(of.size), _DRAWS)
-        limits.append(np.quantile([share(each, of, _BOOKS_OF_DRAW) for each in weights], level))
+        limits.append(
+            np.quantile([share(each, of, _BOOKS_OF_DRAW) for each in weights], level)
+        )
     value = share(np.full(scores.size, 1 / scores.size), scores, _BOOKS)
     return {"value": value, "low": min(limits[0], value), "high": max(limits[1], value)}
 
 
-# Dose: how often texts were learnt, where the yardstick is a ladder: its levels are numbers.
+# Dose: how often texts were learnt, where the yardstick is a ladder: its levels are
+# numbers.
 
 _TAIL = 0.025
 _MOST_DOSED = 1_000
@@ -198,14 +252,16 @@ _MOST_DOSED = 1_000
 def dose(scores: Floats, copies: Floats, of: Floats) -> tuple[Floats, Floats, Floats]:
     """Say how often texts with ``scores`` were learnt, from a ladder: texts with known ``copies``.
 
-    Returns about how many copies, a lower limit and an upper one; NaN where there is none.
-    The value is where the isotonic regression of the ladder's scores ``of`` on their copies reaches
-    the score, between levels by log (1 + copies). The limits are the highest level that is refuted
-    from below, all lower ones being refuted, and the lowest refuted from above, each by a conformal
-    p-value of at most 0.025: that of the score among the texts of the level and, where they are
-    too few, of the next levels on the other side of it. If scores rise with copies (stochastically)
-    and a text is exchangeable with the ladder's of its own dose, the limits hold for it with 95 %,
-    whatever the distributions: to err, the first level beyond the truth must be refuted.
+    Returns about how many copies, a lower limit and an upper one; NaN where there is
+    none. The value is where the isotonic regression of the ladder's scores ``of`` on
+    their copies reaches the score, between levels by log (1 + copies). The limits are
+    the highest level that is refuted from below, all lower ones being refuted, and the
+    lowest refuted from above, each by a conformal p-value of at most 0.025: that of the
+    score among the texts of the level and, where they are too few, of the next levels
+    on the other side of it. If scores rise with copies (stochastically) and a text is
+    exchangeable with the ladder's of its own dose, the limits hold for it with 95 %,
+    whatever the distributions: to err, the first level beyond the truth must be
+    refuted.
     """
     from sklearn.isotonic import isotonic_regression
 
@@ -232,11 +288,16 @@ def dose(scores: Floats, copies: Floats, of: Floats) -> tuple[Floats, Floats, Fl
 
 
 def _dose_rows(
-    sets: comparison.ComparisonSets, values: Floats, plan: VerdictPlan, copies: Floats, of: Floats
+    sets: comparison.ComparisonSets,
+    values: Floats,
+    plan: VerdictPlan,
+    copies: Floats,
+    of: Floats,
 ) -> Iterator[_Row]:
     """Give the dose of each audited text, or of each group from its statistic.
 
-    The limits of a group are those of a single text with its mean, which is less certain.
+    The limits of a group are those of a single text with its mean, which is less
+    certain.
     """
     if plan.level == "target":
         scores, keys = values[sets.targets], sets.target_id[sets.targets].to_list()
@@ -248,7 +309,10 @@ def _dose_rows(
         keys = sets.clusters["key"][units.cluster[units.enough]].to_list()
     why = "no text of the ladder has a score" if np.isnan(of).all() else None
     if plan.level != "target" and plan.statistic == "maximum":
-        why = "the highest of many windows is compared with single texts; take --statistic mean"
+        why = (
+            "the highest of many windows is compared with single texts; take"
+            " --statistic mean"
+        )
     elif scores.size > _MOST_DOSED:
         why = f"more than {_MOST_DOSED:,} texts; ask --level group"
     if why is not None:
@@ -256,7 +320,10 @@ def _dose_rows(
         return
     names = "value", "low", "high"
     for key, *found in zip(keys, *dose(scores, copies, of), strict=True):
-        numbers = {name: None if np.isnan(n) else n for name, n in zip(names, found, strict=True)}
+        numbers = {
+            name: None if np.isnan(n) else n
+            for name, n in zip(names, found, strict=True)
+        }
         reason = "no score" if np.isnan(found[0]) else None
         yield {"subject": key, "statistic": "copies", "reason": reason, **numbers}
 
@@ -272,11 +339,11 @@ _SPLITS = "the interval is about the draw of the splits alone, which share their
 def null_audit_findings(scores: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
     """Rows of check ``null_audits``: 200 audits of texts that are all known to be outside.
 
-    Each takes whole clusters of non-members at random for the audited ones: as many as there are
-    audited, at most half, and only so many that something can be reported. ``share_reporting`` is
-    the share of audits that report any, with Clopper and Pearson's interval: verdict
-    ``as_promised``, or ``too_often`` where it lies above q. ``share_below_fpr``: of their tests,
-    those with a p-value of at most the plan's fpr.
+    Each takes whole clusters of non-members at random for the audited ones: as many as
+    there are audited, at most half, and only so many that something can be reported.
+    ``share_reporting`` is the share of audits that report any, with Clopper and
+    Pearson's interval: verdict ``as_promised``, or ``too_often`` where it lies above q.
+    ``share_below_fpr``: of their tests, those with a p-value of at most the plan's fpr.
     """
     sets = comparison.read_comparison_sets(scores, named=plan.level != "target")
     if not (sets.targets.size and sets.nulls.size):
@@ -290,11 +357,13 @@ def null_audit_findings(scores: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame
         while n_tests:
             n, n_null = n_tests * audit.size, n_units - n_tests
             if power(n, n_null, plan.q, audit.adjustment).needed is not None:
-                return audit_rows(plan, n_tests, n_null, _audits(audit, n_tests, n_units, plan))
+                return audit_rows(
+                    plan, n_tests, n_null, _audits(audit, n_tests, n_units, plan)
+                )
             n_tests //= 2
         why = (
-            f"{n_units:,} independent units outside the training data are too few: with some of "
-            f"them audited, none could be reported at q = {plan.q:g}"
+            f"{n_units:,} independent units outside the training data are too few: with"
+            f" some of them audited, none could be reported at q = {plan.q:g}"
         )
     lost = {"statistic": "share_reporting", "reason": why}
     return finding_rows(_CHECK, [lost], subject=plan.level)
@@ -321,7 +390,9 @@ class _Audit(NamedTuple):
     p_values: Callable[[Ints, Ints], Floats]
 
 
-def _of_texts(sets: comparison.ComparisonSets, scores: Floats, plan: VerdictPlan) -> _Audit:
+def _of_texts(
+    sets: comparison.ComparisonSets, scores: Floats, plan: VerdictPlan
+) -> _Audit:
     units, which = np.unique(sets.cluster[sets.nulls], return_inverse=True)
 
     def p(audited: Ints, nulls: Ints) -> Floats:
@@ -340,10 +411,14 @@ def _of_texts(sets: comparison.ComparisonSets, scores: Floats, plan: VerdictPlan
     dependent = sets.share_clusters(sets.targets, sets.nulls)
     adjustment: Adjustment = "by" if dependent else plan.adjustment
     n_audited = np.unique(sets.cluster[sets.targets]).size
-    return _Audit(units.size, max(1, which.size // units.size), n_audited, adjustment, p)
+    return _Audit(
+        units.size, max(1, which.size // units.size), n_audited, adjustment, p
+    )
 
 
-def _of_groups(sets: comparison.ComparisonSets, scores: Floats, plan: VerdictPlan) -> _Audit:
+def _of_groups(
+    sets: comparison.ComparisonSets, scores: Floats, plan: VerdictPlan
+) -> _Audit:
     test = GroupTest(sets, plan)
     found, draws = test.nulls.statistics(scores, plan), test.ties and test.ties.nulls
 
@@ -362,6 +437,9 @@ def audit_rows(
     main |= _share(sum(any_reported for any_reported, _ in made), len(made))
     main["verdict"] = "too_often" if main["low"] > plan.q else "as_promised"
     before = {"n_audits": len(made), "n_tests": n_tests, "n_null": n_null, "q": plan.q}
-    after = {"fpr": plan.fpr, "share_below_fpr": sum(share for _, share in made) / len(made)}
+    after = {
+        "fpr": plan.fpr,
+        "share_below_fpr": sum(share for _, share in made) / len(made),
+    }
     rows = [*number_rows(before), main, *number_rows(after)]
     return finding_rows(_CHECK, rows, subject=plan.level)

@@ -14,7 +14,13 @@ from operator import eq
 from typing import TYPE_CHECKING, Any, Self
 
 from mia_batch.errors import SettingsError
-from mia_batch.models.weights import Measure, cause_of, config_of, tokenizer_source, weights_source
+from mia_batch.models.weights import (
+    Measure,
+    cause_of,
+    config_of,
+    tokenizer_source,
+    weights_source,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,7 +33,8 @@ NO_LIMIT = 2**62
 
 def find_specials(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     """Find the special tokens that a tokenizer puts before and after a text by itself."""
-    # All are taken to stand before where a text is cut in another way between them than without.
+    # All are taken to stand before where a text is cut in another way between them than
+    # without.
     whole: list[int] = tokenizer("a")["input_ids"]
     bare: list[int] = tokenizer("a", add_special_tokens=False)["input_ids"]
     extra = len(whole) - len(bare)
@@ -36,10 +43,11 @@ def find_specials(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[i
     return whole[:before], whole[before + len(bare) :]
 
 
-def why_of_another(tokenizer: PreTrainedTokenizerBase, config: Any) -> str | None:  # noqa: ANN401 - a configuration of any model
+def why_of_another(tokenizer: PreTrainedTokenizerBase, config: Any) -> str | None:
     """Say what shows that a tokenizer is of another model than a configuration, if any."""
-    # Tokens that were added to a tokenizer can be more than the model has, which no text of a
-    # corpus has. An end of texts that is the default of its architecture may never have been set.
+    # Tokens that were added to a tokenizer can be more than the model has, which no
+    # text of a corpus has. An end of texts that is the default of its architecture may
+    # never have been set.
     text_config, added = config.get_text_config(), set(tokenizer.added_tokens_decoder)
     size, own = text_config.vocab_size, tokenizer.eos_token_id
     highest = max(set(tokenizer.get_vocab().values()) - added, default=0)
@@ -48,7 +56,11 @@ def why_of_another(tokenizer: PreTrainedTokenizerBase, config: Any) -> str | Non
     declared = text_config.eos_token_id
     ends = declared if isinstance(declared, list) else [declared]
     strange = {None, getattr(type(text_config), "eos_token_id", None)}
-    if own is None or own in ends or any(end in strange or end in added for end in ends):
+    if (
+        own is None
+        or own in ends
+        or any(end in strange or end in added for end in ends)
+    ):
         return None
     return f"ends texts with token {own}, and the model's config.json with {ends[0]}"
 
@@ -59,12 +71,15 @@ MOST_GROWTH = 16_384  # characters for one; Unicode's own forms have 18
 def growth_of(tokenizer: PreTrainedTokenizerBase) -> int:
     """Return the most characters that a step of a tokenizer writes for one of a text."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    steps = [getattr(backend, name, None) for name in ("normalizer", "pre_tokenizer", "decoder")]
+    steps = [
+        getattr(backend, name, None)
+        for name in ("normalizer", "pre_tokenizer", "decoder")
+    ]
     states = [json.loads(step.__getstate__()) for step in steps if step is not None]
     return max(map(_growth, states), default=1)
 
 
-def _growth(step: Any) -> int:  # noqa: ANN401 - of JSON
+def _growth(step: Any) -> int:
     if not isinstance(step, dict):
         return 1
     written = [step.get(name) for name in ("content", "prepend", "replacement")]
@@ -72,8 +87,12 @@ def _growth(step: Any) -> int:  # noqa: ANN401 - of JSON
     pattern = step.get("pattern")
     replaced = pattern.get("String") if isinstance(pattern, dict) else None
     forms = _forms(base64.b64decode(step.get("precompiled_charsmap") or ""))
-    inner = [each for value in step.values() if isinstance(value, list) for each in value]
-    return max(1, -(-longest // len(replaced or "a")), forms) * prod(map(_growth, inner))
+    inner = [
+        each for value in step.values() if isinstance(value, list) for each in value
+    ]
+    return max(1, -(-longest // len(replaced or "a")), forms) * prod(
+        map(_growth, inner)
+    )
 
 
 def _forms(charsmap: bytes) -> int:
@@ -100,8 +119,12 @@ class Tokenizer:
         if (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:
             content = backend.to_str()
         else:  # a tokenizer written in Python
-            content = repr((type(tokenizer).__name__, sorted(tokenizer.get_vocab().items())))
-        self.digest = sha256(content.encode()).hexdigest()  # of all that decides how text is cut
+            content = repr(
+                (type(tokenizer).__name__, sorted(tokenizer.get_vocab().items()))
+            )
+        self.digest = sha256(
+            content.encode()
+        ).hexdigest()  # of all that decides how text is cut
         self._prepended, appended = find_specials(tokenizer)
         self._n_appended = len(appended)
         self._has_own_start = True
@@ -110,7 +133,9 @@ class Tokenizer:
         self._is_plain = type(tokenizer)._encode_plus is usual
 
     @classmethod
-    def load(cls, model: str, revision: str | None = None, *, setting: str = "model") -> Self:
+    def load(
+        cls, model: str, revision: str | None = None, *, setting: str = "model"
+    ) -> Self:
         """Load the tokenizer of a model; `SettingsError` names the ``setting`` that named it."""
         from transformers import AutoTokenizer
 
@@ -119,21 +144,26 @@ class Tokenizer:
         try:
             options = {"revision": of_source, "trust_remote_code": False}
             loaded = AutoTokenizer.from_pretrained(source, **options)
-        except Exception as error:  # every library behind a tokenizer raises its own kind
+        except (
+            Exception
+        ) as error:  # every library behind a tokenizer raises its own kind
             way_out = "give a folder that a tokenizer was saved to, or a hub name"
             if setting == "model":
                 way_out = "save a tokenizer in the folder of the model's weights"
             msg = f"{named} cannot be loaded ({cause_of(error)}); {way_out}"
             raise SettingsError(msg) from error
         if (longest := growth_of(loaded)) > MOST_GROWTH:
-            what = f"writes up to {longest:,} characters for one, which would fill the memory"
+            what = (
+                f"writes up to {longest:,} characters for one, which would fill the"
+                " memory"
+            )
             raise SettingsError(f"{named} {what}; give the model's own tokenizer")
         if setting != "tokenizer":  # which has no model here
             config = config_of(*weights_source(model, revision))
             if (reason := why_of_another(loaded, config)) is not None:
                 raise SettingsError(
-                    f"{named} is of another model: it {reason}; save the model's own tokenizer "
-                    "in the folder of its weights"
+                    f"{named} is of another model: it {reason}; save the model's own"
+                    " tokenizer in the folder of its weights"
                 )
         return cls(loaded)
 
@@ -166,10 +196,15 @@ class Tokenizer:
 
     def encode_prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of prompts, with the special tokens that the tokenizer puts before a text."""
-        # Tokens that it puts after a text (an end-of-text token) are left out, because the model
-        # shall go on.
-        whole, begins = "", dict[str, str]()  # of a text that another goes on from, the longest
-        for text in sorted({*texts}, reverse=True):  # what begins a text comes behind it
+        # Tokens that it puts after a text (an end-of-text token) are left out, because
+        # the model shall go on.
+        whole, begins = (
+            "",
+            dict[str, str](),
+        )  # of a text that another goes on from, the longest
+        for text in sorted(
+            {*texts}, reverse=True
+        ):  # what begins a text comes behind it
             if _ends_word(text, whole):
                 begins[text] = whole
             else:
@@ -197,15 +232,19 @@ class Tokenizer:
         ends = enumerate(accumulate(map(len, found)), start=1)
         return {end: n for n, end in ends} if b"".join(found) == text.encode() else {}
 
-    def encode_after(self, context: str, text: str) -> tuple[list[int], list[int], list[int]]:
+    def encode_after(
+        self, context: str, text: str
+    ) -> tuple[list[int], list[int], list[int]]:
         """Token ids of a text that follows another: special tokens, the context's, the text's."""
-        # Both texts are cut as one: a token that reaches from one into the other is the context's.
-        # Tokenizers written in Python cannot tell, and cut them one by one.
+        # Both texts are cut as one: a token that reaches from one into the other is the
+        # context's. Tokenizers written in Python cannot tell, and cut them one by one.
         if not context or not self._tokenizer.is_fast:
             before, after = self.encode([context, text])
             return self._prepended, before, after
         ids, spans = self._cut(context + text)
-        cut = next((i for i, (start, _) in enumerate(spans) if start >= len(context)), len(ids))
+        cut = next(
+            (i for i, (start, _) in enumerate(spans) if start >= len(context)), len(ids)
+        )
         return self._prepended, ids[:cut], ids[cut:]
 
     def keep_last(self, text: str, n_tokens: int) -> str:
@@ -223,14 +262,16 @@ class Tokenizer:
 
     def _cut(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Token ids of a text, and where each begins and ends in it."""
-        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        encoded = self._tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=True
+        )
         return encoded["input_ids"], encoded["offset_mapping"]
 
     def token_ends(self, text: str) -> Callable[[int], bool]:
         """Return what says of a place in a text, in characters, whether it is between two tokens.
 
-        It is where the tokens of the text up to there begin the tokens of the whole. Of tokenizers
-        written in Python nobody knows: any place does.
+        It is where the tokens of the text up to there begin the tokens of the whole. Of
+        tokenizers written in Python nobody knows: any place does.
         """
         if not self._tokenizer.is_fast:
             return lambda _: True
@@ -247,8 +288,8 @@ class Tokenizer:
         self, text: str, first: int, order: Callable[[int], NDArray[np.int64]]
     ) -> Iterator[tuple[int, int]]:
         """Yield where tokens of a text begin and end, in characters, from number ``first`` on."""
-        # ``order`` orders so many. Only those up to which, and with which, the text alone is cut
-        # as the whole is. Of tokenizers written in Python nobody knows.
+        # ``order`` orders so many. Only those up to which, and with which, the text
+        # alone is cut as the whole is. Of tokenizers written in Python nobody knows.
         if not self._tokenizer.is_fast:
             return
         ids, spans = self._cut(text)
@@ -259,7 +300,9 @@ class Tokenizer:
             some = places[start : start + at_once]
             numbers = sorted({*some, *(place + 1 for place in some)})
             heads = self.encode([text[: ends[n]] for n in numbers])
-            same = {n for n, head in zip(numbers, heads, strict=True) if head == ids[:n]}
+            same = {
+                n for n, head in zip(numbers, heads, strict=True) if head == ids[:n]
+            }
             for place in some:
                 if {place, place + 1} <= same and ends[place] < ends[place + 1]:
                     yield ends[place], ends[place + 1]
@@ -281,11 +324,15 @@ class Tokenizer:
     @cached_property
     def by_text(self) -> dict[str, int]:
         """Token ids by what they decode to alone; a text that several have is left out."""
-        texts = self._decode([[token] for token in range(self.vocabulary)], skip_special=False)
+        texts = self._decode(
+            [[token] for token in range(self.vocabulary)], skip_special=False
+        )
         counts = Counter(texts)
         return {text: token for token, text in enumerate(texts) if counts[text] == 1}
 
-    def measure(self, prefixes: Sequence[str], references: Sequence[str]) -> list[Measure]:
+    def measure(
+        self, prefixes: Sequence[str], references: Sequence[str]
+    ) -> list[Measure]:
         """Encode prompts, and count the tokens of their references."""
         different = [*{*references}]  # many of single words are the same
         lengths = dict(zip(different, self.count_tokens(different), strict=True))
@@ -296,10 +343,11 @@ class Tokenizer:
         self, prompt_ids: Sequence[int], outputs: Sequence[Sequence[int]]
     ) -> tuple[str, list[str]]:
         """Decode a prompt and sampled continuations of it, special tokens removed from both."""
-        # A continuation alone can decode to another text than it does after its prompt (a first
-        # space is lost, for one), so both are decoded together and the prompt's text is taken off,
-        # unless tokens are bytes. Where the last character is cut within its bytes, the tokens
-        # that begin it are left out, as servers do it.
+        # A continuation alone can decode to another text than it does after its prompt
+        # (a first space is lost, for one), so both are decoded together and the
+        # prompt's text is taken off, unless tokens are bytes. Where the last character
+        # is cut within its bytes, the tokens that begin it are left out, as servers do
+        # it.
         prompt, texts = self._text(prompt_ids), []
         alone = self._bytes and not prompt.endswith(_CUT)
         before = () if alone else prompt_ids
@@ -325,11 +373,17 @@ class Tokenizer:
 
         byte_of = {sign: byte for byte, sign in bytes_to_unicode().items()}
         added, tokens = self._tokenizer.added_tokens_decoder, [*range(self.vocabulary)]
-        found = defaultdict[int, bytes](bytes)  # of a model there may be more than of its tokenizer
-        for token, name in zip(tokens, self._tokenizer.convert_ids_to_tokens(tokens), strict=True):
+        found = defaultdict[int, bytes](
+            bytes
+        )  # of a model there may be more than of its tokenizer
+        for token, name in zip(
+            tokens, self._tokenizer.convert_ids_to_tokens(tokens), strict=True
+        ):
             if name and not (token in added and added[token].special):
                 is_bytes = byte_of.keys() >= {*name}
-                found[token] = bytes(map(byte_of.__getitem__, name)) if is_bytes else name.encode()
+                found[token] = (
+                    bytes(map(byte_of.__getitem__, name)) if is_bytes else name.encode()
+                )
         together = b"".join([found[token] for token in tokens]).decode(errors="replace")
         return found if [together] == self._decode([tokens]) else {}
 
@@ -339,15 +393,23 @@ class Tokenizer:
         )
         return decoded
 
-    def _encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
+    def _encode(
+        self, texts: Sequence[str], *, add_special_tokens: bool
+    ) -> list[list[int]]:
         if not texts:
             return []
-        if self._is_plain:  # without what transformers makes of each text, ten times as long
+        if (
+            self._is_plain
+        ):  # without what transformers makes of each text, ten times as long
             backend = self._tokenizer.backend_tokenizer
-            found = backend.encode_batch_fast([*texts], add_special_tokens=add_special_tokens)
+            found = backend.encode_batch_fast(
+                [*texts], add_special_tokens=add_special_tokens
+            )
             return [each.ids for each in found]
         encoded: list[list[int]] = self._tokenizer(
-            list(texts), add_special_tokens=add_special_tokens, return_attention_mask=False
+            list(texts),
+            add_special_tokens=add_special_tokens,
+            return_attention_mask=False,
         )["input_ids"]
         return encoded
 

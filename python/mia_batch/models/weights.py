@@ -51,11 +51,13 @@ def _refuse(reason: str) -> NoReturn:
     raise SettingsError(f"model: {reason}")
 
 
-def config_of(model: str, revision: str | None) -> Any:  # noqa: ANN401 - a configuration of any model
+def config_of(model: str, revision: str | None) -> Any:
     """Load a model's configuration; no code that it names is run."""
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=False)
+    config = AutoConfig.from_pretrained(
+        model, revision=revision, trust_remote_code=False
+    )
     check_size(model, config.to_dict())
     return config
 
@@ -70,10 +72,15 @@ def check_size(model: str, settings: Mapping[str, Any]) -> None:
     """Refuse a configuration whose modules alone, without a weight, would fill the memory."""
     numbers = [(name, value) for name, value in settings.items() if type(value) is int]
     layers = max((n for name, n in numbers if _LAYER_NAMES.fullmatch(name)), default=1)
-    experts = max((n for name, n in numbers if _EXPERT_NAMES.fullmatch(name)), default=1)
+    experts = max(
+        (n for name, n in numbers if _EXPERT_NAMES.fullmatch(name)), default=1
+    )
     if layers > MOST_LAYERS or layers * experts > MOST_EXPERTS:
         what = f"{layers:,} layers" + f" of {experts:,} experts" * (experts > 1)
-        _refuse(f"the config.json of {model!r} names {what}, as no model has; restore the file")
+        _refuse(
+            f"the config.json of {model!r} names {what}, as no model has; restore the"
+            " file"
+        )
     for part in settings.values():
         if isinstance(part, dict):
             check_size(model, part)
@@ -86,8 +93,8 @@ _SHAPE = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers")
 @contextmanager
 def quiet() -> Iterator[None]:
     """Let transformers tell neither of its progress nor of weights that are not wanted."""
-    # One thread at a time: while transformers loads a model, the whole process ties no weights,
-    # and of two loads that overlap the later end would leave it so.
+    # One thread at a time: while transformers loads a model, the whole process ties no
+    # weights, and of two loads that overlap the later end would leave it so.
     from transformers.utils import logging
 
     with _LOADING:
@@ -102,7 +109,8 @@ def quiet() -> Iterator[None]:
                 logging.enable_progress_bar()
 
 
-# Adapters: folders that peft's ``save_pretrained`` wrote, which are models like any other.
+# Adapters: folders that peft's ``save_pretrained`` wrote, which are models like any
+# other.
 
 TOKENIZERS = ("tokenizer.json", "*.model", "*.tiktoken", "vocab.*", "tekken.json")
 """Files of which a tokenizer has at least one."""
@@ -113,7 +121,13 @@ _LENGTH_BYTES = 8  # of a safetensors file's header, which names its weights
 _INJECTED = ("LORA", "IA3")
 _VIRTUAL = ("PREFIX_TUNING", "P_TUNING", "PROMPT_TUNING")
 _BEYOND_LORA = (
-    *("modules_to_save", "use_dora", "lora_bias", "alora_invocation_tokens", "layer_replication"),
+    *(
+        "modules_to_save",
+        "use_dora",
+        "lora_bias",
+        "alora_invocation_tokens",
+        "layer_replication",
+    ),
     *("use_bdlora", "use_qalora", "target_parameters", "trainable_token_indices"),
 )
 """Settings of peft that make an adapter more than two matrices added to a frozen one."""
@@ -123,8 +137,9 @@ _BEYOND_LORA = (
 class Adapter:
     """What was tuned in addition to a base model that stays as it is."""
 
-    # ``virtual_tokens`` stand before every text, and take their place of the context. ``rank`` is
-    # the highest of any matrix; ``extras`` are what a LoRA adapter has beyond its matrices.
+    # ``virtual_tokens`` stand before every text, and take their place of the context.
+    # ``rank`` is the highest of any matrix; ``extras`` are what a LoRA adapter has
+    # beyond its matrices.
 
     folder: str
     kind: str
@@ -146,8 +161,8 @@ def read_adapter(model: str) -> Adapter | None:
         adapter = _described(model, config)
     except (OSError, ValueError, TypeError, KeyError) as error:
         _refuse(
-            f"{_CONFIG} of {model!r} cannot be read ({cause_of(error)}); save the adapter again "
-            "with save_pretrained"
+            f"{_CONFIG} of {model!r} cannot be read ({cause_of(error)}); save the"
+            " adapter again with save_pretrained"
         )
     task, reason = config.get("task_type"), None
     if adapter.kind not in (known := (*_INJECTED, *_VIRTUAL)):
@@ -155,7 +170,9 @@ def read_adapter(model: str) -> Adapter | None:
     elif task != "CAUSAL_LM" and (task is not None or adapter.virtual_tokens):
         reason = f"has the task type {task}; give one that was tuned for CAUSAL_LM"
     elif "alora_invocation_tokens" in adapter.extras:
-        reason = "is an activated LoRA, which tunes only part of a text; give a plain LoRA"
+        reason = (
+            "is an activated LoRA, which tunes only part of a text; give a plain LoRA"
+        )
     if reason is not None:
         _refuse(f"the adapter {model!r} {reason}")
     return adapter
@@ -170,7 +187,9 @@ def differ_in_weights(model: str, other: str) -> bool:
 def weights_source(model: str, revision: str | None) -> tuple[str, str | None]:
     """Say where a model's weights and configuration lie, and their revision: an adapter's base."""
     adapter = read_adapter(model)
-    return (model, revision) if adapter is None else (adapter.base, adapter.base_revision)
+    return (
+        (model, revision) if adapter is None else (adapter.base, adapter.base_revision)
+    )
 
 
 def of_one_shape(*models: tuple[str, str | None]) -> bool:
@@ -182,7 +201,11 @@ def of_one_shape(*models: tuple[str, str | None]) -> bool:
 
 def tokenizer_source(model: str, revision: str | None) -> tuple[str, str | None]:
     """Say where a model's tokenizer lies, and its revision: an adapter's own, or its base's."""
-    return (model, revision) if _has_any(model, TOKENIZERS) else weights_source(model, revision)
+    return (
+        (model, revision)
+        if _has_any(model, TOKENIZERS)
+        else weights_source(model, revision)
+    )
 
 
 def _has_any(folder: str | Path, patterns: Iterable[str]) -> bool:
@@ -205,7 +228,9 @@ def _described(folder: str, config: dict[str, Any]) -> Adapter:
         kind=kind,
         base=str(config["base_model_name_or_path"]),
         base_revision=config.get("revision"),
-        virtual_tokens=int(config.get("num_virtual_tokens") or 0) if kind in _VIRTUAL else 0,
+        virtual_tokens=(
+            int(config.get("num_virtual_tokens") or 0) if kind in _VIRTUAL else 0
+        ),
         rank=max(map(int, (config.get("r") or 0, *ranks))) if kind == "LORA" else 0,
         modules=_tuned_modules(Path(folder, _SAFETENSORS)),
         extras=tuple(extras),
@@ -224,7 +249,8 @@ def _tuned_modules(weights: Path) -> tuple[str, ...]:
     return tuple(sorted({name.rpartition(".")[2] for name in tuned}))
 
 
-# Whether a model has every tensor of its architecture, by its files' headers, and no noise.
+# Whether a model has every tensor of its architecture, by its files' headers, and no
+# noise.
 
 _FILES = ("model.safetensors", "pytorch_model.bin")
 _FILES_OF_ADAPTER = ("adapter_model.safetensors", "adapter_model.bin")
@@ -233,13 +259,20 @@ _KEYS = ("missing", "mismatched", "unexpected")
 _ROWS, _MANY_ROWS = 64, 1024
 _NOISE, _TRAINED, _LAYERS = 1.06, 1.3, 4
 """What no layer of noise exceeds, see `_find_noise`; what the median of so many layers does."""
-_META = {"device_map": {"": "meta"}, "ignore_mismatched_sizes": True, "output_loading_info": True}
+_META = {
+    "device_map": {"": "meta"},
+    "ignore_mismatched_sizes": True,
+    "output_loading_info": True,
+}
 
 
-def check_weights(model: str, revision: str | None = None, asked: str = "logprobs") -> None:
+def check_weights(
+    model: str, revision: str | None = None, asked: str = "logprobs"
+) -> None:
     """Check that a checkpoint, or the base of an adapter, can answer what is asked and is whole."""
-    # It must have every tensor of its architecture in the right shape, no other of its layers, and
-    # no layer of noise. Files that a hub still has, and formats of vLLM's alone, are left out.
+    # It must have every tensor of its architecture in the right shape, no other of its
+    # layers, and no layer of noise. Files that a hub still has, and formats of vLLM's
+    # alone, are left out.
     model, revision = weights_source(model, revision)
     config, architecture = _load_config(model, revision, asked)
     files = weight_files(model, revision)
@@ -256,26 +289,37 @@ def check_weights(model: str, revision: str | None = None, asked: str = "logprob
             )
     except Exception as error:  # such as parts of a tensor that do not fit together
         fault = _fault(owner, _parts(architecture, config) - tensors.keys())
-        fault = None if quantised else fault or f"do not fit {owner} ({cause_of(error)})"
+        fault = (
+            None if quantised else fault or f"do not fit {owner} ({cause_of(error)})"
+        )
     else:
         missing, shapes, strange = (info[f"{key}_keys"] for key in _KEYS)
         missing = {each for each in missing if asked != "any" or "pooler." not in each}
         if quantised:  # its tensors have other names and shapes, in the same modules
-            there = {name[: at.start()] for name in strange for at in re.finditer(r"\.", name)}
+            there = {
+                name[: at.start()]
+                for name in strange
+                for at in re.finditer(r"\.", name)
+            }
             missing -= empty.all_tied_weights_keys.keys()
             missing = {each for each in missing if each.rpartition(".")[0] not in there}
             shapes = strange = ()
         if any(name not in tensors for name, *_ in shapes):  # it is made of several
             missing |= _parts(architecture, config) - tensors.keys()
         generates = asked not in ("any", "fills")
-        lost = {each for each in strange if generates and _is_of_layer(each, tensors, empty)}
+        lost = {
+            each for each in strange if generates and _is_of_layer(each, tensors, empty)
+        }
         fault = _fault(owner, missing, shapes, lost)
     if fault is not None:
-        _refuse(f"the weights of {model!r} {fault}; copy it again, or correct its config.json")
+        _refuse(
+            f"the weights of {model!r} {fault}; copy it again, or correct its"
+            " config.json"
+        )
     if not quantised and (layer := _find_noise(files)) is not None:
         _refuse(
-            f"the weights of {model!r} are noise in {layer}, as before any training, and in most "
-            "other layers not; give another checkpoint of the model"
+            f"the weights of {model!r} are noise in {layer}, as before any training,"
+            " and in most other layers not; give another checkpoint of the model"
         )
 
 
@@ -293,7 +337,9 @@ def check_adapter(adapter: Adapter) -> None:
     found = dict(tensors_in(weight_files(adapter.folder), "meta"))
     try:
         settings: Any = PeftConfig.from_pretrained(adapter.folder)
-        settings.init_lora_weights = False  # other values are computed from the base's weights
+        settings.init_lora_weights = (
+            False  # other values are computed from the base's weights
+        )
         with quiet(), torch.device("meta"):
             added = get_peft_model(architecture(config), settings)
         wanted = get_peft_model_state_dict(added, save_embedding_layers=False)
@@ -301,13 +347,16 @@ def check_adapter(adapter: Adapter) -> None:
         fault: str | None = f"do not fit {adapter.base!r} ({cause_of(error)})"
     else:
         places = added.state_dict() | wanted
-        shapes = {(name, found[name].shape, places[name].shape) for name in found & places.keys()}
+        shapes = {
+            (name, found[name].shape, places[name].shape)
+            for name in found & places.keys()
+        }
         missing, lost = wanted.keys() - found.keys(), found.keys() - places.keys()
         fault = _fault(f"its base {adapter.base!r}", missing, shapes, lost)
     if fault is not None:
         _refuse(
-            f"the weights of the adapter {adapter.folder!r} {fault}; save it again, or correct its "
-            "base_model_name_or_path"
+            f"the weights of the adapter {adapter.folder!r} {fault}; save it again, or"
+            " correct its base_model_name_or_path"
         )
 
 
@@ -323,17 +372,26 @@ def weight_files(model: str, revision: str | None = None) -> list[Path]:
         index, names = folder / f"{name}.index.json", {name}
         try:
             if index.is_file():
-                names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+                names = set(
+                    json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+                )
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             _refuse(f"{str(index)!r} is damaged ({cause_of(error)}); copy it again")
         if name not in names and (folder / name).is_file():
-            _refuse(f"{model!r} has both {name} and {index.name} of other files; remove one")
+            _refuse(
+                f"{model!r} has both {name} and {index.name} of other files; remove one"
+            )
         lost = sorted(each for each in names if not (folder / each).is_file())
         if not lost:
             return [folder / each for each in sorted(names)]
         if here and index.is_file():
-            _refuse(f"{model!r} has no {lost[0]}, which its {index.name} names; copy it again")
-    return sorted(folder.glob("model-*-of-*.safetensors")) if here else []  # vLLM needs no index
+            _refuse(
+                f"{model!r} has no {lost[0]}, which its {index.name} names; copy it"
+                " again"
+            )
+    return (
+        sorted(folder.glob("model-*-of-*.safetensors")) if here else []
+    )  # vLLM needs no index
 
 
 def tensors_in(files: Iterable[Path], device: str) -> Iterator[tuple[str, Tensor]]:
@@ -344,14 +402,21 @@ def tensors_in(files: Iterable[Path], device: str) -> Iterator[tuple[str, Tensor
     for file in files:
         try:
             if file.suffix != ".safetensors":
-                yield from torch.load(file, map_location=device, weights_only=True).items()
+                yield from torch.load(
+                    file, map_location=device, weights_only=True
+                ).items()
                 continue
             with safe_open(file, framework="pt") as opened:
                 for name in opened.keys():  # noqa: SIM118 - it is no mapping
-                    empty = torch.empty(opened.get_slice(name).get_shape(), device="meta")
+                    empty = torch.empty(
+                        opened.get_slice(name).get_shape(), device="meta"
+                    )
                     yield name, empty if device == "meta" else opened.get_tensor(name)
         except Exception as error:  # every library behind it raises its own kind
-            _refuse(f"{str(file)!r} is damaged or cut short ({cause_of(error)}); copy it again")
+            _refuse(
+                f"{str(file)!r} is damaged or cut short ({cause_of(error)}); copy it"
+                " again"
+            )
 
 
 def _load_config(model: str, revision: str | None, asked: str) -> tuple[Any, Any]:
@@ -376,10 +441,12 @@ def _load_config(model: str, revision: str | None, asked: str) -> tuple[Any, Any
         other = "no language model"
     if other is not None:
         _refuse(f"{model!r} is {other} ({name}); give a causal language model")
-    return config, causal or library.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING.get(type(config), None)
+    return config, causal or library.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING.get(
+        type(config), None
+    )
 
 
-def _parts(architecture: Any, config: Any) -> set[str]:  # noqa: ANN401 - transformers is untyped
+def _parts(architecture: Any, config: Any) -> set[str]:
     """Name the tensors of a checkpoint, several of which may be one of the model."""
     import torch
     from transformers.core_model_loading import revert_weight_conversion
@@ -391,9 +458,10 @@ def _parts(architecture: Any, config: Any) -> set[str]:  # noqa: ANN401 - transf
     return parts
 
 
-def _is_of_layer(name: str, tensors: Mapping[str, Tensor], model: Any) -> bool:  # noqa: ANN401 - a module of torch
+def _is_of_layer(name: str, tensors: Mapping[str, Tensor], model: Any) -> bool:
     """Whether a tensor without a place is a weight of a layer, which old files' masks are not."""
-    # Layers of other names are heads of other tasks; further layers may predict later tokens.
+    # Layers of other names are heads of other tasks; further layers may predict later
+    # tokens.
     found = re.fullmatch(r"(.+?)\.(\d+)\..*(weight|bias)", name)
     if found is None or (name in tensors and tensors[name].dim() not in (1, 2)):
         return False
@@ -407,18 +475,21 @@ def _is_of_layer(name: str, tensors: Mapping[str, Tensor], model: Any) -> bool: 
 
 def _find_noise(files: Iterable[Path]) -> str | None:
     """Find a layer that is as random as before training, where most others are not."""
-    # The largest singular value of n x m independent numbers of standard deviation s is close to
-    # s(sqrt(n) + sqrt(m)); training raises it (Martin and Mahoney, JMLR 22, 2021). A layer is
-    # noise where no matrix of it exceeds this in its first rows. The first layer of a small model
-    # that learnt a little may exceed it in more rows only, so a few are read of all layers, and
-    # many of those that look like noise.
+    # The largest singular value of n x m independent numbers of standard deviation s is
+    # close to s(sqrt(n) + sqrt(m)); training raises it (Martin and Mahoney, JMLR 22,
+    # 2021). A layer is noise where no matrix of it exceeds this in its first rows. The
+    # first layer of a small model that learnt a little may exceed it in more rows only,
+    # so a few are read of all layers, and many of those that look like noise.
     from safetensors import safe_open
 
     parts: dict[str, list[tuple[Path, str]]] = {}
     for file in (each for each in files if each.suffix == ".safetensors"):
         with safe_open(file, framework="pt") as opened:
             for name in opened.keys():  # noqa: SIM118 - it is no mapping
-                layer, shape = re.match(r".+?\.\d+(?=\.)", name), opened.get_slice(name).get_shape()
+                layer, shape = (
+                    re.match(r".+?\.\d+(?=\.)", name),
+                    opened.get_slice(name).get_shape(),
+                )
                 if layer is not None and len(shape) == 2 and min(shape) >= _ROWS:
                     parts.setdefault(layer[0], []).append((file, name))
     found_by = {layer: _above_noise(some, _ROWS) for layer, some in parts.items()}
@@ -426,7 +497,9 @@ def _find_noise(files: Iterable[Path]) -> str | None:
     if len(highest) < _LAYERS or median(highest.values()) < _TRAINED:
         return None
     alike = (layer for layer, found in highest.items() if found < _NOISE)
-    return next((each for each in alike if _above_noise(parts[each], _MANY_ROWS) < _NOISE), None)
+    return next(
+        (each for each in alike if _above_noise(parts[each], _MANY_ROWS) < _NOISE), None
+    )
 
 
 def _above_noise(parts: Iterable[tuple[Path, str]], most_rows: int) -> float:
@@ -469,7 +542,9 @@ _PARTS = {"config.json": ("config.json",), "weights": _WEIGHTS, "tokenizer": TOK
 _PARTS_OF_ADAPTER = {"adapter's weights": _FILES_OF_ADAPTER}
 
 
-def check_model(model: str, revision: str | None = None, asked: str = "logprobs") -> None:
+def check_model(
+    model: str, revision: str | None = None, asked: str = "logprobs"
+) -> None:
     """Check that a model can be found and is a whole checkpoint, or an adapter that fits one."""
     adapter = read_adapter(model)
     if adapter is None:
@@ -477,7 +552,11 @@ def check_model(model: str, revision: str | None = None, asked: str = "logprobs"
         return
     _check_folder(model, _PARTS_OF_ADAPTER)
     own = _has_any(model, TOKENIZERS)  # else its base needs one
-    parts = {name: files for name, files in _PARTS.items() if not (own and name == "tokenizer")}
+    parts = {
+        name: files
+        for name, files in _PARTS.items()
+        if not (own and name == "tokenizer")
+    }
     named = f"{adapter.folder!r} is an adapter of {adapter.base!r}, which"
     if read_adapter(adapter.base) is not None:
         _refuse(f"{named} is an adapter itself; merge one of them into its own base")
@@ -511,7 +590,10 @@ def _check_checkpoint(
         way_out = "give a model that the installed transformers library knows"
         if "gated" in str(error):
             way_out = "ask for access on the hub, then log in with 'hf auth login'"
-        _refuse(f"the configuration of {model!r} cannot be read ({cause_of(error)}); {way_out}")
+        _refuse(
+            f"the configuration of {model!r} cannot be read ({cause_of(error)});"
+            f" {way_out}"
+        )
     check_weights(model, revision, asked)
 
 
@@ -520,8 +602,8 @@ def _check_folder(folder: str, parts: Mapping[str, Sequence[str]]) -> None:
         if not _has_any(folder, patterns):
             files = "" if part in patterns else f" ({', '.join(patterns)})"
             _refuse(
-                f"the folder {folder!r} has no {part}{files}; give a folder that save_pretrained "
-                "has written, model and tokenizer"
+                f"the folder {folder!r} has no {part}{files}; give a folder that"
+                " save_pretrained has written, model and tokenizer"
             )
 
 
@@ -529,10 +611,15 @@ def _check_hub(model: str, revision: str | None) -> None:
     from huggingface_hub import errors, model_info, try_to_load_from_cache
 
     neither = "it is neither a folder here nor {}; check the spelling"
-    no_hub = "it is no folder here, and the hub cannot be reached; check the network, or give the "
+    no_hub = (
+        "it is no folder here, and the hub cannot be reached; check the network, or"
+        " give the "
+    )
     causes: dict[type[Exception], str] = {
         errors.HFValidationError: neither.format("a possible hub name"),
-        errors.RevisionNotFoundError: f"it has no revision {revision!r}; check revision=",
+        errors.RevisionNotFoundError: (
+            f"it has no revision {revision!r}; check revision="
+        ),
         errors.RepositoryNotFoundError: neither.format("on the hub"),
         Exception: f"{no_hub}folder of a downloaded checkpoint",
     }
@@ -549,7 +636,9 @@ def _check_hub(model: str, revision: str | None) -> None:
 # Which model it is: what a run records so that samples of two models are never mixed.
 
 _PIECE = 1 << 20
-_SUFFIXES = frozenset({".bin", ".json", ".jinja", ".model", ".pt", ".safetensors", ".txt"})
+_SUFFIXES = frozenset(
+    {".bin", ".json", ".jinja", ".model", ".pt", ".safetensors", ".txt"}
+)
 
 
 class ModelIdentity(NamedTuple):
@@ -575,9 +664,12 @@ def identify_model(
     return ModelIdentity(digest=digest, max_model_len=context)
 
 
-def digest_folder(model: str, suffixes: frozenset[str] | None = _SUFFIXES) -> str | None:
+def digest_folder(
+    model: str, suffixes: frozenset[str] | None = _SUFFIXES
+) -> str | None:
     """SHA-256 of names, sizes and the first and last mebibyte of each file of a checkpoint."""
-    # Any training changes these. None where there is no such folder; suffixes None: all files.
+    # Any training changes these. None where there is no such folder; suffixes None: all
+    # files.
     folder = Path(model)
     if not folder.is_dir():
         return None
@@ -611,8 +703,12 @@ def estimated_tokens(column: str) -> pl.Expr:
     return (n_bytes + _BYTES_PER_TOKEN - 1) // _BYTES_PER_TOKEN
 
 
-def estimate_tokens(prefixes: Sequence[str], references: Sequence[str]) -> list[Measure]:
+def estimate_tokens(
+    prefixes: Sequence[str], references: Sequence[str]
+) -> list[Measure]:
     """Estimate lengths where no tokenizer is at hand: a token for every four bytes of UTF-8."""
     columns = (pl.Series(texts, dtype=pl.String) for texts in (prefixes, references))
-    lengths = pl.DataFrame([*columns]).select(map(estimated_tokens, ("column_0", "column_1")))
+    lengths = pl.DataFrame([*columns]).select(
+        map(estimated_tokens, ("column_0", "column_1"))
+    )
     return [Measure(None, *row) for row in lengths.iter_rows()]

@@ -44,7 +44,11 @@ from mia_batch.pipeline.stages import (
 from mia_batch.pipeline.stages.comparing import FeaturesStage, RarityStage
 from mia_batch.pipeline.stages.cutting import TargetsStage
 from mia_batch.pipeline.stages.dressing import DressStage
-from mia_batch.pipeline.stages.extraction import ControlsStage, ExtractionStage, RecitalsStage
+from mia_batch.pipeline.stages.extraction import (
+    ControlsStage,
+    ExtractionStage,
+    RecitalsStage,
+)
 from mia_batch.pipeline.stages.looking_up import KnownStage
 from mia_batch.pipeline.stages.questions import models_of
 from mia_batch.pipeline.stages.responses import write_responses
@@ -69,7 +73,9 @@ from mia_batch.tables import read_finite, remove
 
 def take_up(audit: Audit, stages: Sequence[Stage]) -> None:
     """Go on from what lies in a folder that is held: repair it, and take in this request."""
-    audit.manifest = Manifest.of(audit.run.folder) or audit.manifest  # another may have been here
+    audit.manifest = (
+        Manifest.of(audit.run.folder) or audit.manifest
+    )  # another may have been here
     for sentence in [] if audit.has_others else repair(stages):
         audit.observer.stage(sentence)
     audit.request()
@@ -77,13 +83,18 @@ def take_up(audit: Audit, stages: Sequence[Stage]) -> None:
 
 def run_shard(audit: Audit, shard: Shard, stages: Sequence[Stage]) -> None:
     """Collect the evidence of a shard's blocks, and stop before what needs those of all."""
-    # What all shards need is made by one while the others wait for their turn. Nothing that
-    # another may read is removed while it is at work.
-    with audit.run.shared(shard, audit.observer.stage) as turn, damage_set_aside(stages):
+    # What all shards need is made by one while the others wait for their turn. Nothing
+    # that another may read is removed while it is at work.
+    with (
+        audit.run.shared(shard, audit.observer.stage) as turn,
+        damage_set_aside(stages),
+    ):
         audit.turn = turn
         take_up(audit, stages)
         run_timed(audit, [(stage, stage.prepare) for stage in stages])
-        run_timed(audit, [(stage, stage.run) for stage in stages if stage.part == "texts"])
+        run_timed(
+            audit, [(stage, stage.run) for stage in stages if stage.part == "texts"]
+        )
         turn.release()
         asked = [stage for stage in stages if stage.part in ("fills", "evidence")]
         run_timed(audit, [(stage, stage.run) for stage in asked])
@@ -93,18 +104,21 @@ def run_shard(audit: Audit, shard: Shard, stages: Sequence[Stage]) -> None:
             for stage in asked
             if isinstance(stage, asking.LogprobsStage | asking.SamplesStage)
         )
-        own = (stage.missing(view).count() for stage in evidence for view in stage.views)
+        own = (
+            stage.missing(view).count() for stage in evidence for view in stage.views
+        )
         said = "has nothing to ask, because there are fewer blocks of texts than shards"
         if reduce(add, own, Work()) != Work():
             said = "is complete"
         audit.observer.stage(
-            f"shard {shard} {said}; of all shards {work.done:,} of {work.done + work.left:,} "
-            "prompts are answered; the command without --shard merges and scores"
+            f"shard {shard} {said}; of all shards {work.done:,} of"
+            f" {work.done + work.left:,} prompts are answered; the command without"
+            " --shard merges and scores"
         )
 
 
-# Other runs of the same texts and model, next to this one or in the user's journal of runs: each
-# was another try at its answer.
+# Other runs of the same texts and model, next to this one or in the user's journal of
+# runs: each was another try at its answer.
 
 _MOST_FOLDERS, _MOST_LETTERS = 5_000, 100
 _LARGEST_FILE = 8 << 20
@@ -114,7 +128,9 @@ def earlier_runs(audit: Audit, texts: str) -> dict[str, dict[str, Any]]:
     found = dict[str, dict[str, Any]]()
     known = {_attempt(audit.run.folder, asdict(audit.manifest))}
     for name, stored in neighbours(audit):
-        asked = any(_of(stored, part) for part in ("requests", "plan", "custody"))  # else no try
+        asked = any(
+            _of(stored, part) for part in ("requests", "plan", "custody")
+        )  # else no try
         if asked and _of(stored, "made", "targets", "input") == texts:
             known.add(_attempt(audit.run.folder.with_name(name), stored))
             attacks = _of(stored, "settings", "attacks")
@@ -147,11 +163,15 @@ def _attempt(folder: Path, stored: object) -> _Attempt:
     )
 
 
-def _journal_runs(question: str, known: Collection[_Attempt]) -> dict[str, dict[str, Any]]:
+def _journal_runs(
+    question: str, known: Collection[_Attempt]
+) -> dict[str, dict[str, Any]]:
     """Find the attempts at a question in the journal that are not ``known``, by name."""
     found = dict[str, dict[str, Any]]()
     for entry in journal.read_entries():
-        attempt = tuple(_shown(entry.get(key)) for key in ("folder", "begin", "compared"))
+        attempt = tuple(
+            _shown(entry.get(key)) for key in ("folder", "begin", "compared")
+        )
         if entry.get("question") == question and attempt not in known:
             name, facts = _described(entry)
             found[name] = facts
@@ -163,7 +183,10 @@ def _described(entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     name, folder, begin, compared = (
         _shown(entry.get(key)) for key in ("name", "folder", "begin", "compared")
     )
-    facts = {key: _shown(entry.get(key)) for key in ("begin", "plan", "primary", "level", "root")}
+    facts = {
+        key: _shown(entry.get(key))
+        for key in ("begin", "plan", "primary", "level", "root")
+    }
     named = f"{name} ({folder[:6]}) of {begin}, compared with {compared[:6]}"
     return named, facts | {"n_attacks": None, "finished": True}
 
@@ -205,8 +228,8 @@ def _note_attempt(audit: Audit) -> None:
     why_not = journal.add_entry(_entry(audit))
     if why_not is not None:
         audit.observer.stage(
-            f"the journal of your runs cannot be written ({why_not}): runs in other folders will "
-            "not count this one"
+            f"the journal of your runs cannot be written ({why_not}): runs in other"
+            " folders will not count this one"
         )
 
 
@@ -218,8 +241,12 @@ def neighbours(audit: Audit) -> Iterator[tuple[str, object]]:
     own = audit.run.folder.absolute()
     try:
         with os.scandir(own.parent) as entries:
-            folders = (each.name for each in entries if each.is_dir(follow_symlinks=False))
-            names = nsmallest(_MOST_FOLDERS, (name for name in folders if name != own.name))
+            folders = (
+                each.name for each in entries if each.is_dir(follow_symlinks=False)
+            )
+            names = nsmallest(
+                _MOST_FOLDERS, (name for name in folders if name != own.name)
+            )
     except OSError:
         return
     for name in names:
@@ -229,7 +256,14 @@ def neighbours(audit: Audit) -> Iterator[tuple[str, object]]:
 
 
 _PACE = (  # settings that change how fast answers come, next to those of evidence
-    *("samples", "probes", "token_points", "choice_orders", "neighbours", "paraphrases"),
+    *(
+        "samples",
+        "probes",
+        "token_points",
+        "choice_orders",
+        "neighbours",
+        "paraphrases",
+    ),
     *("workers", "base_url", "max_concurrency"),
 )
 _CUTS = ("window_words", "window_characters", "text_length")
@@ -239,7 +273,8 @@ def known_speeds(
     audit: Audit, asked: Iterable[asking.EvidenceStage]
 ) -> dict[str, tuple[float, str]]:
     """Tokens a second of stages, and which run measured them: this one, else one next to it."""
-    # That run asked the same model the same questions, with the same engine and settings.
+    # That run asked the same model the same questions, with the same engine and
+    # settings.
     runs: list[tuple[str, object]] = [(str(audit.run.folder), asdict(audit.manifest))]
     runs += neighbours(audit)
     found = dict[str, tuple[float, str]]()
@@ -247,10 +282,16 @@ def known_speeds(
         key, own = speed_key(stage.name, stage.foreseen_views), _pace(runs[0][1], stage)
         for name, stored in runs:
             speed = _of(stored, "times", "tokens_per_second", key)
-            if isinstance(speed, float) and 0 < speed < inf and _pace(stored, stage) == own:
+            if (
+                isinstance(speed, float)
+                and 0 < speed < inf
+                and _pace(stored, stage) == own
+            ):
                 who = _of(stored, "engines", stage.name)
                 place = _shown(_of(who, "device") or _of(who, "base_url"))
-                where = f"as {name} measured with {_shown(_of(who, 'engine'))} on {place}"
+                where = (
+                    f"as {name} measured with {_shown(_of(who, 'engine'))} on {place}"
+                )
                 found[stage.name] = speed, where
                 break
     return found
@@ -263,14 +304,22 @@ def _pace(stored: object, stage: asking.EvidenceStage) -> list[object]:
     source = _of(stored, *model, "source", "digest") or _of(stored, *model, "source")
     pace = [given, source, _of(stored, *model, f"{stage.kind} engine")]
     if stage.foreseen_views & {"probe", "token"} and not any(map(given.get, _CUTS)):
-        pace.append(_of(stored, "made", "targets", "input"))  # a token is asked, all before it read
+        pace.append(
+            _of(stored, "made", "targets", "input")
+        )  # a token is asked, all before it read
     return pace + [_of(stored, "settings", name) for name in _PACE]
 
 
-def note_earlier(audit: Audit, texts: str, own: dict[str, dict[str, Any]] | None = None) -> None:
+def note_earlier(
+    audit: Audit, texts: str, own: dict[str, dict[str, Any]] | None = None
+) -> None:
     """Record the earlier runs unless this one is finished and its plan the same; say them."""
     manifest = audit.manifest
-    if own or not manifest.custody or manifest.plan.get("sha256") != audit.plan.digest():
+    if (
+        own
+        or not manifest.custody
+        or manifest.plan.get("sha256") != audit.plan.digest()
+    ):
         manifest.earlier |= earlier_runs(audit, texts) | (own or {})
     for sentence in earlier_sentences(earlier_findings(manifest.earlier)):
         audit.observer.stage(sentence)
@@ -400,23 +449,28 @@ def audit(
     model
         Folder of a checkpoint or an adapter, hub name, or the name at the endpoint.
     observer
-        Is shown what the run does; by default a notebook shows it on one line, and else nobody.
+        Is shown what the run does; by default a notebook shows it on one line, and else
+        nobody.
     dataset
-        Data set by its name, such as ``wikimia:64``; then ``input`` is a local copy of it, if any.
+        Data set by its name, such as ``wikimia:64``; then ``input`` is a local copy of
+        it, if any.
     dataset_sha256
         SHA-256 that its rows must have; by default that of its record.
     out
         Run folder, here or in an object store.
     config
-        TOML file of settings; by default ``mia-batch.toml`` in the working directory, if there.
-        What it leaves open may stand in your own, ``~/.config/mia-batch/mia-batch.toml``.
+        TOML file of settings; by default ``mia-batch.toml`` in the working directory,
+        if there. What it leaves open may stand in your own,
+        ``~/.config/mia-batch/mia-batch.toml``.
     evidence
-        ``samples``, ``logprobs``, ``probe-logprobs`` or ``both``; by default what attacks need,
-        and without attacks one pass of log-probabilities where the model runs here.
+        ``samples``, ``logprobs``, ``probe-logprobs`` or ``both``; by default what
+        attacks need, and without attacks one pass of log-probabilities where the model
+        runs here.
     preset
         ``default``, ``matched``, ``samia``, ``min-k`` or ``spv``.
     attacks
-        Attacks or their names, in a list or separated by commas; by default the preset's.
+        Attacks or their names, in a list or separated by commas; by default the
+        preset's.
     attacks_from
         Python file with attacks of your own.
     seed
@@ -424,9 +478,9 @@ def audit(
     max_failed
         Share of targets that may fail.
     texts
-        How texts are read and cut into windows. This and what follows are tables of settings:
-        ``sampling={"samples": 5}`` is ``sampling=SamplingSettings(samples=5)`` of
-        `mia_batch.settings`.
+        How texts are read and cut into windows. This and what follows are tables of
+        settings: ``sampling={"samples": 5}`` is
+        ``sampling=SamplingSettings(samples=5)`` of `mia_batch.settings`.
     columns
         Names of the columns of the corpus.
     sampling
@@ -455,7 +509,8 @@ def audit(
     Returns
     -------
     Run
-        The finished run; its tables are Polars frames. Of a ``shard``, the run as it is by then.
+        The finished run; its tables are Polars frames. Of a ``shard``, the run as it is
+        by then.
 
     Raises
     ------
@@ -474,7 +529,11 @@ def audit(
     ...
     mia_batch.errors.SettingsError: samples= must be at least 1, not 0
     """
-    given = {name: each for name, each in locals().items() if name not in ("observer", "unknown")}
+    given = {
+        name: each
+        for name, each in locals().items()
+        if name not in ("observer", "unknown")
+    }
     settings = flattened(given | unknown)
     return run_audit(load_settings(with_files(settings)), observer or usual_observer())
 
@@ -489,8 +548,8 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
         run = Run(settings.folder)
         end = datetime.fromisoformat(run.manifest.times["end"])
         observer.stage(
-            f"{run.folder} was finished on {end:%Y-%m-%d at %H:%M} UTC and nothing has changed "
-            "since; this is its answer"
+            f"{run.folder} was finished on {end:%Y-%m-%d at %H:%M} UTC and nothing has"
+            " changed since; this is its answer"
         )
         return run
     with mirrored(settings.place):
@@ -521,7 +580,9 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
     return Run(audit.run.folder)
 
 
-def _steps(audit: Audit, stages: Sequence[Stage]) -> Iterator[tuple[Stage, Callable[[], None]]]:
+def _steps(
+    audit: Audit, stages: Sequence[Stage]
+) -> Iterator[tuple[Stage, Callable[[], None]]]:
     yield from ((stage, stage.prepare) for stage in stages)
     in_rounds = [stage for stage in stages if stage.part in ("evidence", "scores")]
     for stage in stages:
@@ -541,15 +602,17 @@ def _rounds(audit: Audit) -> Iterator[None]:
     for number in range(len(test.rounds.ends)):
         scores = np.full(audit.manifest.targets["total"], np.nan)
         if number:
-            scores = read_finite(audit.run.scan("scores"), audit.plan.primary, scores.size)
+            scores = read_finite(
+                audit.run.scan("scores"), audit.plan.primary, scores.size
+            )
         decided = test.decisions(scores, number)
         if not decided.asked.any():
             return
         audit.among = test.asked(decided, number)
         audit.observer.stage(
-            f"round {number + 1} of {len(test.rounds.ends)}: {decided.asked.sum():,} of "
-            f"{test.n_groups:,} groups are asked, and {decided.nulls_asked.sum():,} of "
-            f"{test.n_null:,} outside the training data"
+            f"round {number + 1} of {len(test.rounds.ends)}: {decided.asked.sum():,} of"
+            f" {test.n_groups:,} groups are asked, and {decided.nulls_asked.sum():,} of"
+            f" {test.n_null:,} outside the training data"
         )
         yield
 
@@ -577,12 +640,13 @@ def rescore(
     place: Path | str,
     *,
     observer: Observer | None = None,
-    **changed: Any,  # noqa: ANN401 - settings
+    **changed: Any,
 ) -> Run:
     """Score a finished run with other attacks, from the evidence that it has; no model is loaded.
 
-    Scores are added, marked as later ones, and the planned attack still answers. What changes that
-    answer needs ``verdict={"replace": True}``, and is recorded in ``run.json``.
+    Scores are added, marked as later ones, and the planned attack still answers. What
+    changes that answer needs ``verdict={"replace": True}``, and is recorded in
+    ``run.json``.
 
     Parameters
     ----------
@@ -609,7 +673,9 @@ def rescore(
     changed = flattened(changed)
     stored = dict(RunFolder(place).manifest.settings)
     if changed.get("attacks_from") and not changed.get("attacks"):
-        stored["attacks"] = None  # those of an earlier request would hide those of the file
+        stored["attacks"] = (
+            None  # those of an earlier request would hide those of the file
+        )
     if changed.get("attacks_from") or changed.get("attacks"):
         stored["primary"] = None  # it need not be among these
     _refuse_stored_code(stored, changed)
@@ -627,8 +693,9 @@ def rescore(
             for stage in stages:
                 if audit.rounds() is None and (short := stage.unscorable()):
                     raise SettingsError(
-                        f"attacks: {', '.join(short)} cannot be scored from what the run has; "
-                        "give the run's own command with these attacks, which collects the rest"
+                        f"attacks: {', '.join(short)} cannot be scored from what the"
+                        " run has; give the run's own command with these attacks,"
+                        " which collects the rest"
                     )
             again = [stage for stage in stages if stage.part in ("scores", "answers")]
             prepared = [(stage, stage.prepare) for stage in stages]
@@ -639,7 +706,9 @@ def rescore(
     return Run(audit.run.folder)
 
 
-_ADDED = frozenset({*VerdictSettings.model_fields, *ReportSettings.model_fields} - {"primary"})
+_ADDED = frozenset(
+    {*VerdictSettings.model_fields, *ReportSettings.model_fields} - {"primary"}
+)
 _ADDED |= {"attacks", "attacks_from", "primary", "out"}
 """Settings that add scores or sentences, or of which the plan says what they may be."""
 
@@ -649,13 +718,18 @@ def _refuse_other_scores(
 ) -> None:
     """Refuse what would make the planned scores others, unless it is to replace them."""
     before = stored_settings(stored)
-    others = [name for name in sorted(changed.keys() - _ADDED) if name in Settings.model_fields]
+    others = [
+        name
+        for name in sorted(changed.keys() - _ADDED)
+        if name in Settings.model_fields
+    ]
     for name in others:
         old, new = getattr(before, name), getattr(settings, name)
         if old != new and not settings.replace:
             raise SettingsError(
-                f"{name}= was {old!r} and is {new!r} now, which makes other scores: the planned "
-                "answer stays. Give replace= to score so instead, marked as exploratory"
+                f"{name}= was {old!r} and is {new!r} now, which makes other scores: the"
+                " planned answer stays. Give replace= to score so instead, marked as"
+                " exploratory"
             )
 
 
@@ -663,11 +737,13 @@ def _refuse_stored_code(stored: dict[str, Any], changed: Mapping[str, object]) -
     """Leave out the file of attacks that the run names; refuse where its attacks need it."""
     path = stored.pop("attacks_from", None)
     wanted = split_names(changed.get("attacks") or stored.get("attacks") or ())
-    unknown = [name for name in wanted if isinstance(name, str) and not meant(name, names())]
+    unknown = [
+        name for name in wanted if isinstance(name, str) and not meant(name, names())
+    ]
     if path and unknown and not changed.get("attacks_from"):
         raise SettingsError(
-            f"attacks: {unknown[0]} may be defined in {path}, whose code is run only if "
-            f"you name it; give --attacks-from {path} too, or other --attacks"
+            f"attacks: {unknown[0]} may be defined in {path}, whose code is run only if"
+            f" you name it; give --attacks-from {path} too, or other --attacks"
         )
 
 

@@ -44,7 +44,12 @@ from mia_batch.pipeline.folder import Manifest, RunFolder, agree, others_at_work
 from mia_batch.plugins import extra
 from mia_batch.prompts import RunModel, View
 from mia_batch.schemas import Targets
-from mia_batch.settings import RESOURCES, Settings, endpoint_settings, endpoint_tokenizer
+from mia_batch.settings import (
+    RESOURCES,
+    Settings,
+    endpoint_settings,
+    endpoint_tokenizer,
+)
 from mia_batch.tables import scan
 
 # Which attacks a run computes, what prevents others, and what is decided by them.
@@ -53,11 +58,23 @@ _PRIMARY = (  # the first that is computed is decided by: the order in which the
     *("min_k_plus_plus_20_v1", "token_hits_less_expected_v1", "token_hits_v1"),
     *("probe_leading_rarity_v1", "samia_matched_v1"),
 )
-_PRIMARY_OF_TUNED = ("wbc_v1", "self_prompt_difference_v1", "reference_token_difference_v1")
+_PRIMARY_OF_TUNED = (
+    "wbc_v1",
+    "self_prompt_difference_v1",
+    "reference_token_difference_v1",
+)
 _REMOTE = ("openai", "replay")
 _WORD_SETTINGS = {"samples", "probes", "probe_every", "probe_words", "rarity_from"}
-_LABELLED_FALSE = "texts of the input that are labelled member = false, where there are any"
-_COMPUTED = {"vocabulary_mean", "vocabulary_variance", "top_logprob", "rank", "support_mass"}
+_LABELLED_FALSE = (
+    "texts of the input that are labelled member = false, where there are any"
+)
+_COMPUTED = {
+    "vocabulary_mean",
+    "vocabulary_variance",
+    "top_logprob",
+    "rank",
+    "support_mass",
+}
 """Columns of the logprobs table that not every engine can compute."""
 
 
@@ -75,8 +92,8 @@ def chosen_attacks(settings: Settings) -> list[Attack]:
     learned = [attack for attack in chosen if attack.evidence == "scores"]
     if learned and len(chosen) - len(learned) < 2:
         raise SettingsError(
-            f"attacks: {learned[0].name} is learned from the scores of others, and needs two at "
-            "least; name more, or leave attacks= out"
+            f"attacks: {learned[0].name} is learned from the scores of others, and"
+            " needs two at least; name more, or leave attacks= out"
         )
     return chosen
 
@@ -88,12 +105,17 @@ def _possible(kinds: tuple[str, ...], settings: Settings) -> list[Attack]:
         wanted = f"preset {settings.preset!r} has no attack on {' and '.join(kinds)}"
         raise SettingsError(f"evidence: {wanted}; leave it out, or name attacks")
     pairs = [(attack, next(_obstacles(attack, settings), None)) for attack in attacks]
-    # Next tokens tell more than next words; but of a reference model words alone are asked.
+    # Next tokens tell more than next words; but of a reference model words alone are
+    # asked.
     is_token = (views.TOKEN in attack.reads and why is None for attack, why in pairs)
     if not settings.combine and any(is_token):  # what is combined reads both
         words = settings.reference_model or settings.model_fields_set & _WORD_SETTINGS
         left_out = views.TOKEN if words else views.PROBE
-        pairs = [(each, why) for each, why in pairs if left_out not in each.reads_of("samples")]
+        pairs = [
+            (each, why)
+            for each, why in pairs
+            if left_out not in each.reads_of("samples")
+        ]
     possible = [attack for attack, obstacle in pairs if obstacle is None]
     for attack, obstacle in pairs:
         if attack.kind not in {each.kind for each in possible}:
@@ -107,20 +129,27 @@ _SAMPLE_SETTINGS |= {"temperature", "top_k", "top_p", "paraphrases_column"}
 _STRONGEST = 64
 _POINTS = 128  # at which log-probabilities are asked: each costs one token
 ONE_PASS_TAKEN = (
-    "each text is read once for the log-probabilities of its tokens, because the model runs here; "
-    "--evidence samples asks for next tokens instead"
+    "each text is read once for the log-probabilities of its tokens, because the model"
+    " runs here; --evidence samples asks for next tokens instead"
 )
 
 
 def with_evidence(settings: Settings) -> Settings:
     """Take one pass of log-probabilities where the model runs here, if nothing else is wanted."""
-    # It tells more than samples, for less; the texts of highest scores are continued afterwards.
-    # Of log-probabilities at points more are asked than of words.
-    if settings.evidence == "probe-logprobs" and "probes" not in settings.model_fields_set:
+    # It tells more than samples, for less; the texts of highest scores are continued
+    # afterwards. Of log-probabilities at points more are asked than of words.
+    if (
+        settings.evidence == "probe-logprobs"
+        and "probes" not in settings.model_fields_set
+    ):
         return settings.model_copy(update={"probes": _POINTS})
     asked_for = settings.evidence, settings.attacks
     is_asked = asked_for != (None, None) or settings.preset != "default"
-    if is_asked or settings.engine in _REMOTE or settings.model_fields_set & _SAMPLE_SETTINGS:
+    if (
+        is_asked
+        or settings.engine in _REMOTE
+        or settings.model_fields_set & _SAMPLE_SETTINGS
+    ):
         return settings
     attacks = [get(name) for name in ONE_PASS]
     chosen = tuple(each.name for each in attacks if not any(_obstacles(each, settings)))
@@ -138,21 +167,29 @@ _ABOUT_PASSAGES = ("controls", "known_corpus", "known_index")
 
 
 def check_together(settings: Settings, attacks: Sequence[Attack]) -> None:
-    reads = {attack.name: {RunModel.of(model) for model, _ in attack.reads} for attack in attacks}
-    making = [name for name, models in reads.items() if any(each.is_made for each in models)]
+    reads = {
+        attack.name: {RunModel.of(model) for model, _ in attack.reads}
+        for attack in attacks
+    }
+    making = [
+        name for name, models in reads.items() if any(each.is_made for each in models)
+    ]
     learned = [each.name for each in attacks if each.evidence == "scores"]
     engine = settings.engine
     if settings.shard is not None and making:
         raise SettingsError(
-            f"shard= cannot be used with {making[0]}: reference models are made by "
-            "one process; run without --shard, with --workers where several engines are to answer"
+            f"shard= cannot be used with {making[0]}: reference models are made by one"
+            " process; run without --shard, with --workers where several engines are"
+            " to answer"
         )
-    continued = any(views.CONTINUATION in attack.reads_of("samples") for attack in attacks)
+    continued = any(
+        views.CONTINUATION in attack.reads_of("samples") for attack in attacks
+    )
     about = [name for name in _ABOUT_PASSAGES if getattr(settings, name)]
     if about and not (continued or settings.extract or settings.continue_strongest):
         raise SettingsError(
-            f"{about[0]}= is about passages that come out, and these attacks ask for none; "
-            "add continue_strongest= or extract=, or take preset 'matched'"
+            f"{about[0]}= is about passages that come out, and these attacks ask for"
+            " none; add continue_strongest= or extract=, or take preset 'matched'"
         )
     executor = settings.executor
     if executor and (engine == "openai" or (engine == "replay" and settings.workers)):
@@ -171,8 +208,8 @@ def check_together(settings: Settings, attacks: Sequence[Attack]) -> None:
         )
     if settings.shard is not None:
         raise SettingsError(
-            "stop_when_decided= cannot be used with shard: what is asked depends on the "
-            "answers about all texts; run without --shard"
+            "stop_when_decided= cannot be used with shard: what is asked depends on the"
+            " answers about all texts; run without --shard"
         )
 
 
@@ -195,7 +232,9 @@ def _obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
         yield f"cannot be computed: {reason}"
     if settings.engine == "replay" and attack.reads_of("logprobs"):
         yield "needs log-probabilities, and engine 'replay' has recorded samples only"
-    if settings.engine == "replay" and any(model != "target" for model, _ in attack.reads):
+    if settings.engine == "replay" and any(
+        model != "target" for model, _ in attack.reads
+    ):
         yield "needs answers of another model, and engine 'replay' has those of one"
     if "support_mass" in attack.columns and settings.temperature != 1:
         yield "needs temperature 1: only there is the mass known that decoding keeps"
@@ -207,8 +246,12 @@ def _obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
     if settings.engine == "openai" and at_points and settings.tokenizer is None:
         yield "needs tokenizer= at an endpoint: without it nobody knows the true token"
     if attack.reads_of("logprobs") and settings.engine != "auto":
-        bounded = {"vocabulary_mean"} if settings.engine == "openai" and at_points else set()
-        reason = why_not(settings.engine, "logprobs", engine_abilities([attack]) - bounded)
+        bounded = (
+            {"vocabulary_mean"} if settings.engine == "openai" and at_points else set()
+        )
+        reason = why_not(
+            settings.engine, "logprobs", engine_abilities([attack]) - bounded
+        )
         if reason is not None:
             yield f"cannot be computed: {reason}; take engine transformers"
 
@@ -223,7 +266,9 @@ def _view_obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
     if settings.engine == "replay" or settings.chat:
         yield "needs a model that goes on with a text: no chat, and no recording"
     elif settings.nudge and settings.engine != "auto":
-        yield from filter(None, [why_not(settings.engine, "samples", frozenset({"nudge"}))])
+        yield from filter(
+            None, [why_not(settings.engine, "samples", frozenset({"nudge"}))]
+        )
 
 
 def reads_tokens(audit: Audit) -> bool:
@@ -248,12 +293,16 @@ def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
     # Of tuned models those for them tell most (``benches.finetuned``).
     tuned = settings.preset == "spv" or settings.reference_kind == "base"
     likely = _PRIMARY_OF_TUNED + _PRIMARY if tuned else _PRIMARY
-    primary = settings.primary or next((name for name in likely if name in attacks), attacks[0])
+    primary = settings.primary or next(
+        (name for name in likely if name in attacks), attacks[0]
+    )
     if primary not in attacks:
         raise SettingsError(
             f"primary= is {primary!r}, which is not computed; name it in attacks= too"
         )
-    same = settings.model_dump(include={field.name for field in fields(VerdictPlan)} - {"primary"})
+    same = settings.model_dump(
+        include={field.name for field in fields(VerdictPlan)} - {"primary"}
+    )
     same |= {"adjustment": "e-bh"} if settings.stop_when_decided else {}
     null_set = settings.non_members_known or _LABELLED_FALSE
     return VerdictPlan(primary=primary, null_set=null_set, **same)
@@ -265,7 +314,9 @@ def with_reference(settings: Settings) -> Settings:
         return settings
     reference = (str(settings.reference_model), settings.reference_revision)
     kind = "other"
-    with suppress(OSError, ValueError, SettingsError):  # which checks of the models say better
+    with suppress(
+        OSError, ValueError, SettingsError
+    ):  # which checks of the models say better
         if of_one_shape((str(settings.model), settings.revision), reference):
             kind = "base"
     return settings.model_copy(update={"reference_kind": kind})
@@ -279,7 +330,9 @@ def decision_of(manifest: Manifest) -> dict[str, Any]:
     return manifest.replaced[-1]["now"] if manifest.replaced else manifest.plan
 
 
-def with_planned(settings: Settings, asked: Iterable[str], manifest: Manifest) -> Settings:
+def with_planned(
+    settings: Settings, asked: Iterable[str], manifest: Manifest
+) -> Settings:
     """Add the attacks that are asked for to those that a run has scored, and keep its primary."""
     if not manifest.plan or settings.replace:
         return settings
@@ -287,8 +340,9 @@ def with_planned(settings: Settings, asked: Iterable[str], manifest: Manifest) -
     for name in scored:
         if not meant(name, names()):
             raise SettingsError(
-                f"attacks: the run has scores of {name}, whose formula is not known here; give "
-                "attacks_from= with its file, or replace= to take these scores away"
+                f"attacks: the run has scores of {name}, whose formula is not known"
+                " here; give attacks_from= with its file, or replace= to take these"
+                " scores away"
             )
     filled, together = dict[str, object](), tuple(asked)
     if missing := [name for name in scored if name not in together]:
@@ -299,7 +353,11 @@ def with_planned(settings: Settings, asked: Iterable[str], manifest: Manifest) -
         filled["primary"] = primary
     kinds = {*_kinds(settings.evidence)} if settings.evidence and missing else None
     for attack in map(get, together):
-        if kinds and attack.evidence != "scores" and not kinds & {attack.evidence, attack.kind}:
+        if (
+            kinds
+            and attack.evidence != "scores"
+            and not kinds & {attack.evidence, attack.kind}
+        ):
             filled["evidence"] = None
     return settings.model_copy(update=filled) if filled else settings
 
@@ -308,7 +366,10 @@ def check_decision(audit: Audit) -> None:
     """Refuse a request that would answer otherwise than planned, unless it is to replace that."""
     if not audit.manifest.plan or audit.settings.replace:
         return
-    decided, now = decision_of(audit.manifest), json.loads(json.dumps(asdict(audit.plan)))
+    decided, now = (
+        decision_of(audit.manifest),
+        json.loads(json.dumps(asdict(audit.plan))),
+    )
     changed = [
         f"{name}= is {decided[name]!r} in the plan and {value!r} now"
         for name, value in now.items()
@@ -316,14 +377,16 @@ def check_decision(audit: Audit) -> None:
     ]
     if changed:
         raise SettingsError(
-            f"{'; '.join(changed)}: the planned answer of {audit.run.folder} stays. Give replace= "
-            "to answer so instead, marked as exploratory and recorded in run.json"
+            f"{'; '.join(changed)}: the planned answer of {audit.run.folder} stays."
+            " Give replace= to answer so instead, marked as exploratory and recorded"
+            " in run.json"
         )
 
 
 def recorded_settings(settings: Settings, recording: Recording) -> Settings:
     """Fill in what a recording decides where the request does not."""
-    # Without probes the length-matched family, and all of SaMIA where candidates count as whole.
+    # Without probes the length-matched family, and all of SaMIA where candidates count
+    # as whole.
     filled: dict[str, object] = {}
     if "samples" not in settings.model_fields_set:
         filled["samples"] = recording.most_samples
@@ -347,10 +410,11 @@ _MODEL_SETTINGS = {  # names of models that settings give, and the settings of s
 class Audit:
     """One audit at work."""
 
-    # ``among``: the ``target_id`` of texts that may be asked now; None = all. ``turn`` is held
-    # while what all shards share is made or stored. ``kept`` is the engine of the run's own
-    # models, between two of them. ``most_paid`` is what each part that is foreseen can cost at an
-    # endpoint. An audit that only looks at evidence has no ``plan``.
+    # ``among``: the ``target_id`` of texts that may be asked now; None = all. ``turn``
+    # is held while what all shards share is made or stored. ``kept`` is the engine of
+    # the run's own models, between two of them. ``most_paid`` is what each part that is
+    # foreseen can cost at an endpoint. An audit that only looks at evidence has no
+    # ``plan``.
 
     settings: Settings
     observer: Observer
@@ -363,7 +427,9 @@ class Audit:
     kept: KeptEngine = field(default_factory=KeptEngine)
     most_paid: list[Tokens] = field(default_factory=list)
     plan: VerdictPlan = field(init=False)
-    _identities: dict[Any, ModelIdentity] = field(init=False, default_factory=dict, repr=False)
+    _identities: dict[Any, ModelIdentity] = field(
+        init=False, default_factory=dict, repr=False
+    )
 
     @classmethod
     def begin(cls, settings: Settings, observer: Observer) -> Audit:
@@ -377,12 +443,18 @@ class Audit:
         if settings.evidence != given.evidence:
             observer.stage(ONE_PASS_TAKEN)
         settings, attacks = with_reference(settings), chosen_attacks(settings)
-        if given.preset == "default" and given.attacks is None:  # what is set later changes nothing
-            chosen = tuple(attack.name for attack in attacks if attack.evidence != "scores")
+        if (
+            given.preset == "default" and given.attacks is None
+        ):  # what is set later changes nothing
+            chosen = tuple(
+                attack.name for attack in attacks if attack.evidence != "scores"
+            )
             settings = settings.model_copy(update={"attacks": chosen})
         begun = Manifest.of(settings.folder)
         if begun is not None and begun.plan and not settings.replace:
-            settings = with_planned(settings, [attack.name for attack in attacks], begun)
+            settings = with_planned(
+                settings, [attack.name for attack in attacks], begun
+            )
             attacks = chosen_attacks(settings)
         settings = corpora.with_yardstick(corpora.with_windows(settings), attacks)
         audit = cls(settings, observer, attacks, recording, RunFolder(settings.folder))
@@ -392,12 +464,18 @@ class Audit:
         if begun is not None:
             audit.manifest = begun
             check_decision(audit)
-            # Attacks that are asked for later read what is there: a nudge is kept off, and long
-            # texts are in pieces, where defaults alone would say otherwise.
+            # Attacks that are asked for later read what is there: a nudge is kept off,
+            # and long texts are in pieces, where defaults alone would say otherwise.
             settled = {"nudge": 0.0, "long_texts": "stride"}
-            there = {name for name, value in settled.items() if begun.evidence.get(name) == value}
+            there = {
+                name
+                for name, value in settled.items()
+                if begun.evidence.get(name) == value
+            }
             there -= settings.model_fields_set
-            audit.settings = settings.model_copy(update={name: settled[name] for name in there})
+            audit.settings = settings.model_copy(
+                update={name: settled[name] for name in there}
+            )
             return audit
         engine, why = audit.engine("samples")
         if engine == "openai":
@@ -456,18 +534,22 @@ class Audit:
         sets = read_comparison_sets(self.target_table())
         if not (sets.targets.size and sets.nulls.size):
             raise SettingsError(
-                "stop_when_decided= compares groups with others that are known to be outside the "
-                "training data; give non_members="
+                "stop_when_decided= compares groups with others that are known to be"
+                " outside the training data; give non_members="
             )
         return RoundsTest(sets, self.plan)
 
     @cached_property
     def placebo(self) -> Attack | None:
         """The primary attack on the reference model, which cannot know the audited texts."""
-        given = self.settings.reference_model and self.settings.non_members and self.attacks
+        given = (
+            self.settings.reference_model and self.settings.non_members and self.attacks
+        )
         if not given or self.recording is not None or self.plan.adjustment == "e-bh":
             return None
-        primary = next(attack for attack in self.attacks if attack.name == self.plan.primary)
+        primary = next(
+            attack for attack in self.attacks if attack.name == self.plan.primary
+        )
         alone = {*primary.reads, *primary.logprobs} <= {*views.PLAIN}
         if not alone or primary.evidence == "scores" or FREQUENCY in primary.columns:
             return None
@@ -486,7 +568,9 @@ class Audit:
 
     @property
     def continues(self) -> bool:
-        return any(views.CONTINUATION in attack.reads for attack in self.reading("samples"))
+        return any(
+            views.CONTINUATION in attack.reads for attack in self.reading("samples")
+        )
 
     @cached_property
     def shard(self) -> Shard | None:
@@ -505,7 +589,9 @@ class Audit:
 
     @property
     def has_others(self) -> bool:
-        return self.shard is not None and bool(others_at_work(self.run.folder, self.shard))
+        return self.shard is not None and bool(
+            others_at_work(self.run.folder, self.shard)
+        )
 
     def refuse_others(self, why: str) -> None:
         """Raise `RunFolderError` if other shards are at work, who read what is to be removed."""
@@ -527,10 +613,16 @@ class Audit:
     def agree(self, wanted: Mapping[str, Any], model: str | None = None) -> None:
         """Record what changes evidence, or identifies a model; refuse all that differs."""
         manifest, of = self.manifest, "" if model is None else f" of model {model!r}"
-        known = manifest.evidence if model is None else manifest.models.setdefault(model, {})
+        known = (
+            manifest.evidence
+            if model is None
+            else manifest.models.setdefault(model, {})
+        )
         agree(known, wanted, self.run.folder, of)
 
-    def digest_input(self, setting: str, files: Iterable[SourceFile], agreed: str = "") -> str:
+    def digest_input(
+        self, setting: str, files: Iterable[SourceFile], agreed: str = ""
+    ) -> str:
         """Record the files of a setting; with ``agreed`` evidence is made from them under it."""
         self.manifest.inputs[setting] = digest_each(files)
         digest = digest_of(self.manifest.inputs[setting])
@@ -541,7 +633,10 @@ class Audit:
     def request(self) -> None:
         """Take in this request, if the run's evidence was made with the same settings."""
         wanted = dict(self.settings.evidence_values)
-        if self.settings.engine == "auto" and self.manifest.evidence["engine"] not in _REMOTE:
+        if (
+            self.settings.engine == "auto"
+            and self.manifest.evidence["engine"] not in _REMOTE
+        ):
             del wanted["engine"]
         if self.reading("samples"):
             wanted["decode"] = None if self.recording else self._scope
@@ -562,7 +657,12 @@ class Audit:
         gone = [name for name in scored if name not in names]
         if gone or now != before:
             at = datetime.now(UTC).isoformat(timespec="seconds")
-            record = {"at": at, "attacks_taken_away": gone, "before": before, "now": now}
+            record = {
+                "at": at,
+                "attacks_taken_away": gone,
+                "before": before,
+                "now": now,
+            }
             manifest.replaced.append(record)
 
     @property
@@ -596,7 +696,9 @@ class Audit:
             return made
         setting, revision_setting = _MODEL_SETTINGS[model]
         name = str(getattr(self.settings, setting))
-        revision = getattr(self.settings, revision_setting) if revision_setting else None
+        revision = (
+            getattr(self.settings, revision_setting) if revision_setting else None
+        )
         digest = None
         if model != "target" or self.settings.engine not in _REMOTE:
             try:
@@ -607,7 +709,9 @@ class Audit:
                 raise SettingsError(f"{setting}: {said}") from error
         return {"name": name, "revision": revision, "digest": digest}
 
-    def identity(self, name: str, revision: str | None, asked: str = "logprobs") -> ModelIdentity:
+    def identity(
+        self, name: str, revision: str | None, asked: str = "logprobs"
+    ) -> ModelIdentity:
         """Identify a model once: checking its weights takes seconds."""
         key = name, revision, asked
         if key not in self._identities:
@@ -623,14 +727,22 @@ class Audit:
                 return name, "asked for"
             if name == "auto" and (known := self.manifest.evidence.get("engine")):
                 return known, self.manifest.engine_choice
-        own = engine_types().get(self.manifest.models.get("target", {}).get(f"{kind} engine", ""))
+        own = engine_types().get(
+            self.manifest.models.get("target", {}).get(f"{kind} engine", "")
+        )
         place, elsewhere = self._place(model), self.settings.executor is not None
-        if name == "auto" and own and why_not(own.name, kind, frozenset(columns)) is None:
+        if (
+            name == "auto"
+            and own
+            and why_not(own.name, kind, frozenset(columns)) is None
+        ):
             if model != "target":
                 return own.name, "as the target, so that their answers compare"
             if own.start and own.obstacle(elsewhere) is None:
                 return own.name, "as before"
-        asked = "auto" if name in _REMOTE else name  # an endpoint gives those of its own model only
+        asked = (
+            "auto" if name in _REMOTE else name
+        )  # an endpoint gives those of its own model only
         reads = {view for each in self.attacks for view in each.reads_of(kind)}
         points = kind == "logprobs" and views.PROBE in reads
         return choose_engine(
@@ -659,8 +771,14 @@ class Audit:
         else:
             engine, why = self.engine(kind, columns, model)
         arguments = {} if fills else dict(settings.engine_arg)
-        if engine == "transformers" != settings.engine:  # which the arguments were not meant for
-            arguments = {k: v for k, v in arguments.items() if k not in RESOURCES - {"batch_size"}}
+        if (
+            engine == "transformers" != settings.engine
+        ):  # which the arguments were not meant for
+            arguments = {
+                k: v
+                for k, v in arguments.items()
+                if k not in RESOURCES - {"batch_size"}
+            }
         if model != "target":
             arguments.pop("max_model_len", None)
             placebo = self.placebo if model == "reference" else None

@@ -39,8 +39,21 @@ from mia_batch.targets import MayCut, TargetPlan, at_pauses, build_targets
 _BOOK_WINDOW_WORDS = 128
 _CLASSICS = Path(__file__).parents[1] / "corpus" / "yardstick.jsonl"
 _TEXTS = (  # settings that name texts, which Python may hand over as they are
-    *("input", "non_members", "calibration", "nonmember_shots", "member_shots", "yardstick"),
-    *("frequencies_from", "prompts_from", "candidate_from", "samples_from", "known_corpus"),
+    *(
+        "input",
+        "non_members",
+        "calibration",
+        "nonmember_shots",
+        "member_shots",
+        "yardstick",
+    ),
+    *(
+        "frequencies_from",
+        "prompts_from",
+        "candidate_from",
+        "samples_from",
+        "known_corpus",
+    ),
 )
 _ROLES = {  # settings that name the reference sets, and the role of their texts
     "non_members": "non_member",
@@ -51,7 +64,10 @@ _ROLES = {  # settings that name the reference sets, and the role of their texts
 _FAULTS = {  # what no text of a reference set may have
     "non_member": (pl.col("member"), "are labelled as members; leave them out"),
     "yardstick": (pl.col("group").is_null(), "have no level; give each one"),
-    "calibration": (pl.col("member").is_null(), "have no membership; label or remove them"),
+    "calibration": (
+        pl.col("member").is_null(),
+        "have no membership; label or remove them",
+    ),
 }
 
 
@@ -65,13 +81,18 @@ class Corpora:
     @property
     def _by_setting(self) -> dict[str, Corpus]:
         sets = self.reference_sets
-        named = {setting: sets[role] for setting, role in _ROLES.items() if role in sets}
+        named = {
+            setting: sets[role] for setting, role in _ROLES.items() if role in sets
+        }
         return {"input": self.input} | named
 
     @cached_property
     def digests(self) -> dict[str, dict[str, str]]:
         """SHA-256 of every file by its name, by the setting that names the files."""
-        return {setting: digest_each(each.files) for setting, each in self._by_setting.items()}
+        return {
+            setting: digest_each(each.files)
+            for setting, each in self._by_setting.items()
+        }
 
     @cached_property
     def set_aside(self) -> pl.DataFrame:
@@ -101,19 +122,28 @@ class Corpora:
             **({"dataset": settings.dataset} if settings.dataset else {}),
             "columns": settings.columns,
             "max_windows_per_document": settings.max_windows_per_document,
-            "reference_sets": {_ROLES[setting]: found for setting, found in digests.items()},
+            "reference_sets": {
+                _ROLES[setting]: found for setting, found in digests.items()
+            },
         }
 
     def targets(self, settings: Settings) -> pl.LazyFrame:
         """Cut all texts into targets: those of the input first, then role by role."""
-        # It is built anew, in batches, each time it is collected. Canaries are not cut into
-        # windows; one window of each text of the yardstick is taken.
+        # It is built anew, in batches, each time it is collected. Canaries are not cut
+        # into windows; one window of each text of the yardstick is taken.
         is_continued = settings.evidence != "logprobs"
-        plan = replace(target_plan(settings), may_cut=may_cut(settings) if is_continued else None)
+        plan = replace(
+            target_plan(settings), may_cut=may_cut(settings) if is_continued else None
+        )
         built = [build_targets(self.input.documents, plan)]
         if not self.reference_sets:
             return built[0]
-        names = ("window_words", "window_characters", "stride", "max_windows_per_document")
+        names = (
+            "window_words",
+            "window_characters",
+            "stride",
+            "max_windows_per_document",
+        )
         uncut: dict[str, Any] = dict.fromkeys(names)
         plans = {"canary": replace(plan, **uncut)}
         if plan.window is not None:
@@ -155,34 +185,43 @@ def with_files(settings: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _as_table(name: str, value: Any) -> pl.DataFrame:  # noqa: ANN401 - whatever the user has
+def _as_table(name: str, value: Any) -> pl.DataFrame:
     given = f"{name}= is of type {type(value).__name__}"
     if type(value).__name__ == "Series":  # of Polars or pandas
         value = value.to_list()
     of_python = str | Path | None
-    if isinstance(value, list | tuple) and all(isinstance(each, of_python) for each in value):
+    if isinstance(value, list | tuple) and all(
+        isinstance(each, of_python) for each in value
+    ):
         there = [each for each in value if each is not None]
-        # `os.path.isfile` raises nothing where a text is too long for the name of a file.
+        # `os.path.isfile` raises nothing where a text is too long for the name of a
+        # file.
         files = (isinstance(each, Path) or os.path.isfile(each) for each in there)  # noqa: PTH113
-        named = (kind_of(PurePath(each)) and len(str(each).split()) == 1 for each in there)
+        named = (
+            kind_of(PurePath(each)) and len(str(each).split()) == 1 for each in there
+        )
         if any(files) or (there and all(named)):
-            raise SettingsError(f"{name}= is a list of files; give their folder, or a glob")
+            raise SettingsError(
+                f"{name}= is a list of files; give their folder, or a glob"
+            )
         if value and not there:
             raise CorpusError(f"{name}= has no text, only None; give at least one text")
         value = {"text": value}
     try:
-        table = value.collect() if isinstance(value, pl.LazyFrame) else pl.DataFrame(value)
+        table = (
+            value.collect() if isinstance(value, pl.LazyFrame) else pl.DataFrame(value)
+        )
     except ImportError as error:
         raise SettingsError(
-            f"{given}, which this Python cannot read ({error}); run `pip install pyarrow`, or "
-            "write the table to a file and give its path"
+            f"{given}, which this Python cannot read ({error}); run `pip install"
+            " pyarrow`, or write the table to a file and give its path"
         ) from error
     except (TypeError, ValueError, pl.exceptions.PolarsError):
         table = pl.DataFrame({"column_0": [None]})
     if table.columns == ["column_0"]:  # as Polars names what has no name: [1, 2]
         raise SettingsError(
-            f"{given}, which holds no texts; give a path, a list of strings, or a DataFrame with a "
-            "column of texts"
+            f"{given}, which holds no texts; give a path, a list of strings, or a"
+            " DataFrame with a column of texts"
         )
     if table.is_empty():
         raise CorpusError(f"{name}= has no rows; give at least one text")
@@ -199,10 +238,14 @@ def may_cut(settings: Settings) -> MayCut | None:
     if settings.samples_from is not None or settings.engine == "replay":
         return None
     if settings.tokenizer is not None:
-        return partial(between_tokens, tokenizer=(settings.tokenizer, None, "tokenizer"))
+        return partial(
+            between_tokens, tokenizer=(settings.tokenizer, None, "tokenizer")
+        )
     if settings.base_url is not None:
         return at_pauses
-    return partial(between_tokens, tokenizer=(settings.model, settings.revision, "model"))
+    return partial(
+        between_tokens, tokenizer=(settings.model, settings.revision, "model")
+    )
 
 
 def with_windows(settings: Settings) -> Settings:
@@ -219,8 +262,12 @@ def with_yardstick(settings: Settings, attacks: Iterable[Attack]) -> Settings:
     if settings.yardstick is not None or settings.engine == "replay":
         return settings
     continued = any(CONTINUATION in attack.reads for attack in attacks)
-    books = find_files(settings.input).kind == "books" and (settings.non_members or continued)
-    return settings.model_copy(update={"yardstick": CLASSICS if books else NO_YARDSTICK})
+    books = find_files(settings.input).kind == "books" and (
+        settings.non_members or continued
+    )
+    return settings.model_copy(
+        update={"yardstick": CLASSICS if books else NO_YARDSTICK}
+    )
 
 
 def check_paths(settings: Settings) -> None:
@@ -236,7 +283,9 @@ def how_to_read(settings: Settings) -> dict[str, Any]:
 
 def open_corpora(settings: Settings) -> Corpora:
     """Read and check the input and the reference sets, whose role may say the membership."""
-    parts = {name.removesuffix("_column"): value for name, value in settings.columns.items()}
+    parts = {
+        name.removesuffix("_column"): value for name, value in settings.columns.items()
+    }
     columns = ColumnNames(**parts)
     reserved, how = frozenset(names()), how_to_read(settings)
     sets = {}
@@ -245,8 +294,13 @@ def open_corpora(settings: Settings) -> Corpora:
         if path is None or (role == "yardstick" and not settings.has_yardstick):
             continue
         if role == "canary":
-            rows, files = canary_documents(read_canaries(Path(path))), find_files(path).files
-            sets[role] = Corpus(documents=rows.lazy(), files=files, n_documents=rows.height)
+            rows, files = (
+                canary_documents(read_canaries(Path(path))),
+                find_files(path).files,
+            )
+            sets[role] = Corpus(
+                documents=rows.lazy(), files=files, n_documents=rows.height
+            )
             continue
         if role == "yardstick":
             sets[role] = _open_yardstick(path, columns, how)
@@ -256,22 +310,34 @@ def open_corpora(settings: Settings) -> Corpora:
             sets[role] = read_documents(path, wanted, reserved=reserved, **how)
         no_text = (pl.col("text").is_null(), "have no text; leave them out")
         for noun, (wrong, what) in (("rows", no_text), ("texts", _FAULTS[role])):
-            if n := sets[role].documents.select(wrong.sum()).collect(engine="streaming").item():
+            if (
+                n := sets[role]
+                .documents.select(wrong.sum())
+                .collect(engine="streaming")
+                .item()
+            ):
                 raise CorpusError(f"{setting}: {n:,} {noun} of {path} {what}")
     if "yardstick" in sets:
         levels = sets["yardstick"].documents.select(pl.col("group").unique())
         sort_levels(levels.collect(engine="streaming")["group"])
     if settings.dataset is None:
-        named, asked = None, read_documents(settings.input, columns, reserved=reserved, **how)
+        named, asked = (
+            None,
+            read_documents(settings.input, columns, reserved=reserved, **how),
+        )
     else:
         named = find_set(settings.dataset)
         own = {name for name in settings.columns if name in settings.model_fields_set}
         given = {part: each for part, each in parts.items() if f"{part}_column" in own}
         asked = named.read(settings.input, given, reserved=reserved, **how)
         asked = named.check(asked, settings.dataset_sha256)
-    said = advice(settings.model, named, has_reference=settings.reference_model is not None)
+    said = advice(
+        settings.model, named, has_reference=settings.reference_model is not None
+    )
     asked = replace(asked, notes=(*asked.notes, *said))
-    _check_slices(settings.slice_by, corpora := Corpora(input=asked, reference_sets=sets))
+    _check_slices(
+        settings.slice_by, corpora := Corpora(input=asked, reference_sets=sets)
+    )
     return corpora
 
 
@@ -282,11 +348,13 @@ def _check_slices(columns: tuple[str, ...], corpora: Corpora) -> None:
     for column in columns:
         if column not in schema:
             known = ", ".join(schema)
-            raise SettingsError(f"slice_by: the input has no column {column!r}, only {known}")
+            raise SettingsError(
+                f"slice_by: the input has no column {column!r}, only {known}"
+            )
         if schema[column].is_nested() or schema[column] == pl.Binary:
             raise SettingsError(
-                f"slice_by: column {column!r} holds {schema[column]}, which makes no slices; "
-                "name a column of strings, numbers, dates or booleans"
+                f"slice_by: column {column!r} holds {schema[column]}, which makes no"
+                " slices; name a column of strings, numbers, dates or booleans"
             )
     if columns:
         labelled = [asked.filter(pl.col("member").is_not_null())]
@@ -298,13 +366,19 @@ def _check_slices(columns: tuple[str, ...], corpora: Corpora) -> None:
 def _open_yardstick(path: str, columns: ColumnNames, how: Mapping[str, Any]) -> Corpus:
     """Read a yardstick; its levels are its groups, whatever groups it has."""
     own = path == CLASSICS
-    wanted = ColumnNames() if own else replace(columns, member=None, label=None, group=None)
+    wanted = (
+        ColumnNames() if own else replace(columns, member=None, label=None, group=None)
+    )
     corpus = read_documents(_CLASSICS if own else path, wanted, **({} if own else how))
     names = {"level", "copies"} & {*corpus.documents.collect_schema()}
     if not names:
-        raise CorpusError(f"yardstick: {path} has no column level or copies; give each text one")
+        raise CorpusError(
+            f"yardstick: {path} has no column level or copies; give each text one"
+        )
     level, unknown = pl.col(max(names)).cast(pl.String), pl.lit(None, pl.Boolean)
-    return replace(corpus, documents=corpus.documents.with_columns(group=level, member=unknown))
+    return replace(
+        corpus, documents=corpus.documents.with_columns(group=level, member=unknown)
+    )
 
 
 def _documents(corpus: Corpus, role: str, schema: pl.Schema) -> pl.LazyFrame:
@@ -312,6 +386,10 @@ def _documents(corpus: Corpus, role: str, schema: pl.Schema) -> pl.LazyFrame:
     found, own = corpus.documents.collect_schema(), Documents.column_names()
     known = pl.lit(value=False) if role == "non_member" else pl.col("member")
     return corpus.documents.with_columns(member=known).select(
-        pl.col(name) if name in own or found.get(name) == dtype else pl.lit(None, dtype).alias(name)
+        (
+            pl.col(name)
+            if name in own or found.get(name) == dtype
+            else pl.lit(None, dtype).alias(name)
+        )
         for name, dtype in schema.items()
     )

@@ -54,13 +54,14 @@ def described(folder: Path, root: str) -> str:
     )
 
 
-# Whether a finished run is as it was, by settings, sizes and times of files: none is read for it.
+# Whether a finished run is as it was, by settings, sizes and times of files: none is
+# read for it.
 
 _SCORED_WITH = {"attacks_from": "", "rarity_from": "rarity.parquet"}
 """Settings that name what scores are made from, and the file in the folder that they name."""
 _NO_ROOT = (
-    "{} has no root: the run was stopped, or was made before runs had one; give the audit's "
-    "command again, which goes on to its end"
+    "{} has no root: the run was stopped, or was made before runs had one; give the"
+    " audit's command again, which goes on to its end"
 )
 _PROGRAM = {".py", ".so", ".jinja"}  # suffixes of files
 _SECONDS_OF_A_TICK = 2.0
@@ -76,9 +77,13 @@ def made_from(settings: Settings) -> str | None:
         stamps = [_stamp(path) for path in _sources(settings)]
     except (OSError, RequestError):  # which the run itself explains
         return None
-    if any(changed > time.time_ns() - _SECONDS_OF_A_TICK * 1e9 for _, _, changed in stamps):
+    if any(
+        changed > time.time_ns() - _SECONDS_OF_A_TICK * 1e9 for _, _, changed in stamps
+    ):
         return None
-    formulas = [get(name).expr.meta.serialize().hex() for name in settings.attacks or ()]
+    formulas = [
+        get(name).expr.meta.serialize().hex() for name in settings.attacks or ()
+    ]
     return _hashed([settings.model_dump(mode="json"), formulas, versions(), stamps])
 
 
@@ -89,7 +94,9 @@ def is_unchanged(folder: Path, made: str) -> bool:
             return False
         with reading(folder):
             manifest = RunFolder(folder).manifest
-            return bool(manifest.custody) and manifest.unchanged == _known_by(folder, made)
+            return bool(manifest.custody) and manifest.unchanged == _known_by(
+                folder, made
+            )
     except (MiaBatchError, OSError):
         return False
 
@@ -99,7 +106,9 @@ def record_unchanged(folder: Path, made: str) -> None:
 
 
 def _known_by(folder: Path, made: str) -> str:
-    return _hashed([made, [_stamp(folder / name) for name in sorted(files_of(RunFolder(folder)))]])
+    return _hashed(
+        [made, [_stamp(folder / name) for name in sorted(files_of(RunFolder(folder)))]]
+    )
 
 
 def _hashed(content: object) -> str:
@@ -129,19 +138,23 @@ def _sources(settings: Settings) -> Iterator[Path]:
     for name in Settings.marked(Mark.MODEL):
         if (model := getattr(settings, name)) is not None and Path(model).is_dir():
             for folder in {model, weights_source(model, None)[0]}:
-                yield from sorted(path for path in Path(folder).glob("*") if path.is_file())
+                yield from sorted(
+                    path for path in Path(folder).glob("*") if path.is_file()
+                )
     package = Path(__file__).parents[1]
     yield from sorted(path for path in package.rglob("*") if path.suffix in _PROGRAM)
 
 
-# A run's chain of custody: the SHA-256 of its files, and one root over what it rests on.
+# A run's chain of custody: the SHA-256 of its files, and one root over what it rests
+# on.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
     """What a check of every byte found."""
 
-    # A fault is a file and what is wrong: ``changed``, ``missing``, ``added``, or a sentence.
+    # A fault is a file and what is wrong: ``changed``, ``missing``, ``added``, or a
+    # sentence.
 
     root: str
     n_files: int  # whose bytes were compared
@@ -172,7 +185,9 @@ def record_inputs(audit: Audit) -> None:
             path = Path(given) / name
             manifest.inputs[setting] = {path.name: digest(path)}
     no_input = (None, CLASSICS)  # those come with the package
-    for setting in [name for name in manifest.inputs if getattr(settings, name) in no_input]:
+    for setting in [
+        name for name in manifest.inputs if getattr(settings, name) in no_input
+    ]:
         del manifest.inputs[setting]
 
 
@@ -183,13 +198,16 @@ def seal(audit: Audit) -> None:
         name: run.folder / name
         for name in sorted(files_of(run))
         if _fault_of(run.folder / name) is None
-        and name.encode("utf-8", "replace").decode() == name  # any bytes can name a file
+        and name.encode("utf-8", "replace").decode()
+        == name  # any bytes can name a file
     }
     audit.observer.stage(f"hashing {len(regular):,} files")
     digests = dict(zip(regular, side_by_side(digest, regular.values()), strict=True))
     folders = {".", *PARTS}
     names = [name for name in digests if str(Path(name).parent) in folders]
-    own = [name for name in names if name.endswith(".parquet") and name not in _NO_TABLES]
+    own = [
+        name for name in names if name.endswith(".parquet") and name not in _NO_TABLES
+    ]
     tables = {name: digests[name] for name in own}
     manifest.custody = {
         "root": root_of(tables | _named_inputs(manifest)),
@@ -222,8 +240,8 @@ def refuse_changed(run: RunFolder) -> None:
         is_part = "/" in name  # evidence, which `verify` hashes: it may have gigabytes
         if not is_part and path.is_file() and digest(path) != sealed:
             raise RunFolderError(
-                f"{path} is not as the run left it; `mia-batch verify {run.folder}` lists all that "
-                "has changed: restore it, or run again"
+                f"{path} is not as the run left it; `mia-batch verify {run.folder}`"
+                " lists all that has changed: restore it, or run again"
             )
 
 
@@ -282,7 +300,11 @@ def _manifest_fault(folder: Path) -> str | None:
         return "changed"
     if not stored.keys() & {"custody", "sha256"}:
         raise RunFolderError(_NO_ROOT.format(folder))
-    return None if text == signed_text(stored).encode("utf-8", "surrogatepass") else "changed"
+    return (
+        None
+        if text == signed_text(stored).encode("utf-8", "surrogatepass")
+        else "changed"
+    )
 
 
 def files_of(run: RunFolder) -> Iterator[str]:
@@ -312,7 +334,9 @@ def _fault_of(path: Path) -> str | None:
     return None if stat.S_ISREG(mode) else "not a regular file"
 
 
-def _fault_in(path: Path, is_good: Callable[[Path], bool], fault: str = "changed") -> str | None:
+def _fault_in(
+    path: Path, is_good: Callable[[Path], bool], fault: str = "changed"
+) -> str | None:
     """Say why a path is no file of its own, cannot be read or is not good."""
     try:
         return _fault_of(path) or (None if is_good(path) else fault)
@@ -323,7 +347,9 @@ def _fault_in(path: Path, is_good: Callable[[Path], bool], fault: str = "changed
 def _stamp_faults(folder: Path, root: str) -> Iterator[tuple[str, str]]:
     for path in (folder / name for name in STAMPS):
         if os.path.lexists(path):
-            fault = _fault_in(path, lambda path: holds(path, root), "a stamp of another root")
+            fault = _fault_in(
+                path, lambda path: holds(path, root), "a stamp of another root"
+            )
             yield from [(path.name, fault)] if fault is not None else []
 
 
@@ -338,10 +364,14 @@ def _named_inputs(manifest: Manifest) -> dict[str, str]:
 def _find(places: Sequence[Path | str], name: str) -> Path | None:
     """Find a file by the name that it has behind a path; what may not be looked at is not there."""
     for given in places:
-        with suppress(OSError, RuntimeError):  # the latter where "~name" is nobody's home
+        with suppress(
+            OSError, RuntimeError
+        ):  # the latter where "~name" is nobody's home
             base = base_of(str(given))
             path = (base / name).resolve()
-            is_within = path.is_relative_to(base.resolve()) or base / name == Path(given)
+            is_within = path.is_relative_to(base.resolve()) or base / name == Path(
+                given
+            )
             if is_within and ".." not in Path(name).parts and path.is_file():
                 return path
     return None

@@ -45,7 +45,12 @@ from mia_batch.targets import cluster_names
 def answer_of(run: RunFolder) -> str:
     manifest, known = finished(run), known_of(run)
     primary = known.plan.primary
-    if not run.scan("scores").select(pl.col(primary).count()).collect(engine="streaming").item():
+    if (
+        not run.scan("scores")
+        .select(pl.col(primary).count())
+        .collect(engine="streaming")
+        .item()
+    ):
         return f"No answer: no text has a score of {primary}."
     files = manifest.input.get("files") or [""]
     books = all(KINDS.get(Path(file).suffix.lower()) == "books" for file in files)
@@ -61,7 +66,9 @@ def attempts_of(run: RunFolder) -> Attempts:
 
 def plan_of_answer(run: RunFolder) -> VerdictPlan:
     manifest = run.manifest
-    return verdict_plan(stored_settings(manifest.settings), manifest.made["scores"]["attacks"])
+    return verdict_plan(
+        stored_settings(manifest.settings), manifest.made["scores"]["attacks"]
+    )
 
 
 def known_of(run: RunFolder) -> RunResults:
@@ -78,8 +85,12 @@ def books_of(run: RunFolder) -> pl.DataFrame:
 
 def attacks_of(run: RunFolder) -> pl.DataFrame:
     manifest = finished(run)
-    known = [get(name) for name in manifest.made["scores"]["attacks"] if name in names()]
-    return attack_rows(_tables(run), known, manifest.times.get("seconds"), manifest.passes)
+    known = [
+        get(name) for name in manifest.made["scores"]["attacks"] if name in names()
+    ]
+    return attack_rows(
+        _tables(run), known, manifest.times.get("seconds"), manifest.passes
+    )
 
 
 def table_of(runs: Sequence[RunFolder], kind: str = "md") -> str:
@@ -91,19 +102,33 @@ def _column(run: RunFolder) -> PaperColumn:
     rows = attacks_of(run)
     if rows.is_empty():
         raise SettingsError(
-            f"{run.folder} knows no members and non-members, so there is no figure for a table; "
-            "give a column that says which texts are members (--member-column)"
+            f"{run.folder} knows no members and non-members, so there is no figure for"
+            " a table; give a column that says which texts are members"
+            " (--member-column)"
         )
     settings, manifest = stored_settings(run.manifest.settings), run.manifest
-    name = manifest.models["target"]["source"]["name"] if manifest.models else "recorded"
+    name = (
+        manifest.models["target"]["source"]["name"] if manifest.models else "recorded"
+    )
     file = Path(next(iter(manifest.input.get("files") or ["texts"])))
     model, folder = Path(name).name, run.folder.resolve()
     in_run = file.parent.resolve() == folder  # texts that were no file
-    data = settings.dataset or (folder.name.removesuffix(f"-{model}") if in_run else file.stem)
-    counts = run["metrics"].filter(slice="all").select("n_members", "n_nonmembers").max().row(0)
+    data = settings.dataset or (
+        folder.name.removesuffix(f"-{model}") if in_run else file.stem
+    )
+    counts = (
+        run["metrics"]
+        .filter(slice="all")
+        .select("n_members", "n_nonmembers")
+        .max()
+        .row(0)
+    )
     notes = ["{:,} members, {:,} non-members".format(*counts)]
     said = answer_of(run)
-    if any(each in said for each in ("No answer", "; exploratory: ", "it is unknown whether")):
+    if any(
+        each in said
+        for each in ("No answer", "; exploratory: ", "it is unknown whether")
+    ):
         notes.append(said[:-1])
     notes += [each[:-1] for each in later_sentence(run["findings"])]
     return PaperColumn(data, model, settings.seed, rows, tuple(notes))
@@ -111,7 +136,9 @@ def _column(run: RunFolder) -> PaperColumn:
 
 def finished(run: RunFolder, *, sealed: bool = False) -> Manifest:
     manifest = run.manifest
-    judged = "verdicts" in manifest.made and run.path("rollup").exists()  # the last of its tables
+    judged = (
+        "verdicts" in manifest.made and run.path("rollup").exists()
+    )  # the last of its tables
     if not (manifest.custody if sealed else judged):
         run.refuse("is not finished")
     return manifest
@@ -152,7 +179,9 @@ def report_of(run: RunFolder, kind: Format = "html") -> str:
         primary=known.plan.primary,
         command=shlex.join(["mia-batch", *chain.from_iterable(options)]),
         stamps=described(run.folder, root) if root else "",
-        meanings={name: (each.__doc__ or "").partition("\n")[0] for name, each in schemas},
+        meanings={
+            name: (each.__doc__ or "").partition("\n")[0] for name, each in schemas
+        },
     )
     return FORMATS[kind](contents)
 
@@ -178,11 +207,13 @@ def try_report(run: RunFolder) -> str | None:
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a library's panic is no Exception
-        if isinstance(error, READ_ERRORS) and not all(map(is_sound, run.folder.rglob("*.parquet"))):
+        if isinstance(error, READ_ERRORS) and not all(
+            map(is_sound, run.folder.rglob("*.parquet"))
+        ):
             raise
         return (
-            f"the report could not be made ({cause_of(error)}); the tables of the run are whole, "
-            f"and `mia-batch report {run.folder}` tries again"
+            f"the report could not be made ({cause_of(error)}); the tables of the run"
+            f" are whole, and `mia-batch report {run.folder}` tries again"
         )
     return None
 
@@ -211,7 +242,9 @@ def changed_settings(settings: Settings) -> Iterator[tuple[str, list[str]]]:
     """Yield the options that give the settings other than the defaults, with their values."""
     for name, value in settings.model_dump(mode="json").items():
         default = Settings.model_fields[name].get_default(call_default_factory=True)
-        if name == "config" or getattr(settings, name) == default:  # what a file set follows
+        if (
+            name == "config" or getattr(settings, name) == default
+        ):  # what a file set follows
             continue
         option = f"--{name.replace('_', '-')}"
         if isinstance(value, bool):
@@ -244,13 +277,15 @@ def attack_of(runs: Sequence[RunFolder], attack: str | None) -> str:
     for run, manifest in zip(runs, manifests, strict=True):
         if attack is None and manifest.plan["primary"] != chosen:
             raise SettingsError(
-                f"the primary attack of {runs[0].folder} is {chosen!r}, that of {run.folder} is "
-                f"{manifest.plan['primary']!r}; name one that all have with --attack"
+                f"the primary attack of {runs[0].folder} is {chosen!r}, that of"
+                f" {run.folder} is {manifest.plan['primary']!r}; name one that all have"
+                " with --attack"
             )
         if chosen not in manifest.made["scores"]["attacks"]:
             raise SettingsError(
-                f"{run.folder} has no scores of the attack {chosen!r}; compute them with "
-                f"`mia-batch score {run.folder} --attacks {chosen}`, or name another with --attack"
+                f"{run.folder} has no scores of the attack {chosen!r}; compute them"
+                f" with `mia-batch score {run.folder} --attacks {chosen}`, or name"
+                " another with --attack"
             )
     others = any("from" in manifest.made.get("rarity", {}) for manifest in manifests)
     first, *rest = (_rests_on(run, chosen, borrowed_rarity=others) for run in runs)
@@ -262,8 +297,8 @@ def attack_of(runs: Sequence[RunFolder], attack: str | None) -> str:
         ]
         if differing:
             raise SettingsError(
-                f"scores of {chosen!r} in {runs[0].folder} and {run.folder} are not comparable: "
-                f"{'; '.join(differing)}; audit both alike"
+                f"scores of {chosen!r} in {runs[0].folder} and {run.folder} are not"
+                f" comparable: {'; '.join(differing)}; audit both alike"
             )
     return chosen
 
@@ -274,7 +309,11 @@ def _rests_on(run: RunFolder, attack: str, *, borrowed_rarity: bool) -> dict[str
     known = get(attack) if attack in names() else None
     asked = manifest.evidence.items()
     evidence = {f"{name}=": value for name, value in asked if name not in _MAY_DIFFER}
-    reads = {view for kind in _EVIDENCE for _, view in (known.reads_of(kind) if known else ())}
+    reads = {
+        view
+        for kind in _EVIDENCE
+        for _, view in (known.reads_of(kind) if known else ())
+    }
     for kind, what in _EVIDENCE.items():
         for view, n in manifest.made["scores"][kind].items():
             if reads and view not in reads:
@@ -285,9 +324,15 @@ def _rests_on(run: RunFolder, attack: str, *, borrowed_rarity: bool) -> dict[str
                 evidence[f"the number of samples (view {view!r})"] = n_samples[0]
     for model, made in manifest.models.items():
         if model != "target" and "source" in made:
-            evidence[f"model {model!r}"] = made["source"]["digest"] or made["source"]["name"]
-    evidence["the file of attacks"] = [*manifest.inputs.get("attacks_from", {}).values()] or "none"
-    columns = {field.name for field in RARITY_FIELDS}  # which the user's own attacks may read
+            evidence[f"model {model!r}"] = (
+                made["source"]["digest"] or made["source"]["name"]
+            )
+    evidence["the file of attacks"] = [
+        *manifest.inputs.get("attacks_from", {}).values()
+    ] or "none"
+    columns = {
+        field.name for field in RARITY_FIELDS
+    }  # which the user's own attacks may read
     weighed = known is None or not columns.isdisjoint(known.columns)
     if borrowed_rarity and "rarity" in manifest.made and weighed:
         table = manifest.made["rarity"].get("from") or digest(run.path("rarity"))
@@ -295,9 +340,14 @@ def _rests_on(run: RunFolder, attack: str, *, borrowed_rarity: bool) -> dict[str
     return evidence
 
 
-# Several runs of one corpus in one table: several models, or before and after unlearning.
+# Several runs of one corpus in one table: several models, or before and after
+# unlearning.
 
-_MEMBER = pl.when(pl.col("role") == "non_member").then(statement=False).otherwise(pl.col("member"))
+_MEMBER = (
+    pl.when(pl.col("role") == "non_member")
+    .then(statement=False)
+    .otherwise(pl.col("member"))
+)
 
 
 def compare(
@@ -311,31 +361,33 @@ def compare(
     Parameters
     ----------
     folders
-        Folders, or addresses, of at least two runs. For unlearning: the run before, then those
-        after.
+        Folders, or addresses, of at least two runs. For unlearning: the run before,
+        then those after.
     attack
         Whose scores are compared; by default the runs' primary attack.
     retrained
-        Folder of the run of a model that never saw the texts, trained alike otherwise: says how
-        much of the difference between the first run and this one each run after has removed.
+        Folder of the run of a model that never saw the texts, trained alike otherwise:
+        says how much of the difference between the first run and this one each run
+        after has removed.
     learnt
-        Folder of the run of a reference model that learnt the texts. The first run is then of the
-        audited model, the second of that reference model before it learnt them: says whether the
-        audited model ranks the texts as one that never saw them, see
-        `mia_batch.inference.paired.agreement`.
+        Folder of the run of a reference model that learnt the texts. The first run is
+        then of the audited model, the second of that reference model before it learnt
+        them: says whether the audited model ranks the texts as one that never saw them,
+        see `mia_batch.inference.paired.agreement`.
 
     Returns
     -------
     DataFrame
-        A row for each fact, with the columns of `mia_batch.schemas.Comparisons`. Differences are
-        the run less the first; intervals take groups, else documents, else targets as independent.
-        What the texts cannot support is null and has its reason. Memory: some 150 bytes a target.
+        A row for each fact, with the columns of `mia_batch.schemas.Comparisons`.
+        Differences are the run less the first; intervals take groups, else documents,
+        else targets as independent. What the texts cannot support is null and has its
+        reason. Memory: some 150 bytes a target.
 
     Raises
     ------
     SettingsError
-        If there is one run alone, the runs' scores are not comparable, no target has a score in
-        every run, or the runs disagree on what is a member.
+        If there is one run alone, the runs' scores are not comparable, no target has a
+        score in every run, or the runs disagree on what is a member.
     RunFolderError
         If a folder holds no finished run.
 
@@ -350,15 +402,15 @@ def compare(
     folders = [folders] if isinstance(folders, str | Path) else folders
     if learnt is not None and (retrained is not None or len(folders) != 2):
         raise SettingsError(
-            "learnt= takes two runs, of the audited model and of the reference model, and no "
-            "retrained="
+            "learnt= takes two runs, of the audited model and of the reference model,"
+            " and no retrained="
         )
     given = [*folders, *(each for each in (retrained, learnt) if each is not None)]
     runs = [RunFolder(folder) for folder in given]
     if len(folders) < 2 or len({run.folder.resolve() for run in runs}) < len(runs):
         raise SettingsError(
-            "a comparison needs at least two runs, each of a folder of its own; that of a "
-            "retrained model is not one of them"
+            "a comparison needs at least two runs, each of a folder of its own; that of"
+            " a retrained model is not one of them"
         )
     chosen = attack_of(runs, attack)
     titles = [run.folder.resolve().name for run in runs]
@@ -366,19 +418,25 @@ def compare(
         if (n := titles[: at + 1].count(titles[at])) > 1:
             titles[at] += f" ({n})"
     cut = runs[0].manifest.evidence
-    stride, sizes = cut.get("stride"), (cut.get("window_words"), cut.get("window_characters"))
+    stride, sizes = (
+        cut.get("stride"),
+        (cut.get("window_words"), cut.get("window_characters")),
+    )
     made = compare_scores(
         _scores(runs, chosen),
         titles,
         retrained=retrained is not None,
         learnt=learnt is not None,
-        overlapping=stride is not None and any(size and stride < size for size in sizes),
+        overlapping=stride is not None
+        and any(size and stride < size for size in sizes),
     )
     return _with_keys(made, runs[0]).with_columns(attack=pl.lit(chosen))
 
 
 def _scores(runs: Sequence[RunFolder], attack: str) -> pl.DataFrame:
-    scores = runs[0].scan("scores").filter(pl.col("role").is_in(["target", "non_member"]))
+    scores = (
+        runs[0].scan("scores").filter(pl.col("role").is_in(["target", "non_member"]))
+    )
     keys = pl.col("target_id", "cluster", "document", "group").hash()
     document = cluster_names(scores.drop("group"))
     named = scores.with_columns(cluster=cluster_names(scores), document=document)
@@ -390,11 +448,13 @@ def _scores(runs: Sequence[RunFolder], attack: str) -> pl.DataFrame:
             pl.col(attack).cast(pl.Float64).alias(f"score_{number}"),
             other=_MEMBER,
         )
-        joined = joined.join(own.collect(engine="streaming"), on="target_id", maintain_order="left")
+        joined = joined.join(
+            own.collect(engine="streaming"), on="target_id", maintain_order="left"
+        )
         if joined["member"].ne_missing(joined["other"]).any():
             raise SettingsError(
-                f"{runs[0].folder} and {run.folder} disagree on which targets are members; "
-                "audit both with the same labels"
+                f"{runs[0].folder} and {run.folder} disagree on which targets are"
+                " members; audit both with the same labels"
             )
         joined = joined.drop("other")
     return joined
@@ -402,7 +462,10 @@ def _scores(runs: Sequence[RunFolder], attack: str) -> pl.DataFrame:
 
 def _with_keys(made: pl.DataFrame, run: RunFolder) -> pl.DataFrame:
     scores = run.scan("scores")
-    names = {"document": pl.col("document").str.splitn(" ", 2).struct[1], "group": pl.col("group")}
+    names = {
+        "document": pl.col("document").str.splitn(" ", 2).struct[1],
+        "group": pl.col("group"),
+    }
     numbers = made["unit"].drop_nulls().unique().implode()
     keys = pl.concat(
         scores.with_columns(document=cluster_names(scores.drop("group")))
@@ -415,7 +478,9 @@ def _with_keys(made: pl.DataFrame, run: RunFolder) -> pl.DataFrame:
         .unique()
         for level, name in names.items()
     ).collect(engine="streaming")
-    joined = made.drop("key").join(keys, on=["level", "unit"], how="left", maintain_order="left")
+    joined = made.drop("key").join(
+        keys, on=["level", "unit"], how="left", maintain_order="left"
+    )
     ordered = joined.sort("level", "key", maintain_order=True)
     return ordered.select(Comparisons.column_names())
 
@@ -425,7 +490,9 @@ def _with_keys(made: pl.DataFrame, run: RunFolder) -> pl.DataFrame:
 
 def choose_samples(run: RunFolder, n: int, seed: int) -> pl.DataFrame:
     """Choose ``n`` of a run's samples at random, or all; failed ones are left out."""
-    drawn = run.scan("samples").filter(pl.col("reason").is_null(), pl.col("view") != "generation")
+    drawn = run.scan("samples").filter(
+        pl.col("reason").is_null(), pl.col("view") != "generation"
+    )
     height = drawn.select(pl.len()).collect(engine="streaming").item()
     chosen = random.Random(seed).sample(range(height), min(n, height))
     numbers = pl.LazyFrame({"row": chosen}, schema={"row": pl.get_index_type()})
@@ -437,25 +504,33 @@ def draw_again(
     run: RunFolder,
     samples: pl.DataFrame,
     observer: Observer,
-    **changed: Any,  # noqa: ANN401 - settings
+    **changed: Any,
 ) -> pl.DataFrame:
     """Draw samples of a run anew, each with its own seed; the run is not touched."""
     # A run may be a stranger's, so what it stored sends no key and loads no code.
     stored, engine = run.manifest.settings, run.manifest.evidence["engine"]
     if engine == "replay":
         raise SettingsError(
-            f"the samples of {run.folder} came from a recording: no model can draw them again"
+            f"the samples of {run.folder} came from a recording: no model can draw them"
+            " again"
         )
     if samples.is_empty():
-        raise SettingsError(f"{run.folder} has no such samples: there is nothing to draw again")
-    refuse_code(stored["engine_arg"], str(run.folder), but=changed.get("engine_arg", ()))
+        raise SettingsError(
+            f"{run.folder} has no such samples: there is nothing to draw again"
+        )
+    refuse_code(
+        stored["engine_arg"], str(run.folder), but=changed.get("engine_arg", ())
+    )
     if engine == "openai":
         if not changed.get("base_url"):
             raise SettingsError(
-                f"the samples of {run.folder} came from {stored['base_url']}, and your key is sent "
-                "to no address that only the run names; give it yourself with --base-url"
+                f"the samples of {run.folder} came from {stored['base_url']}, and your"
+                " key is sent to no address that only the run names; give it yourself"
+                " with --base-url"
             )
-        changed = {"api_key_env": Settings.model_fields["api_key_env"].default} | changed
+        changed = {
+            "api_key_env": Settings.model_fields["api_key_env"].default
+        } | changed
     drawn = [samples.clear().select(*SAMPLE, again="candidate")]
     with tempfile.TemporaryDirectory() as folder:
         audit = resumed(run, observer, RunFolder(Path(folder)), **changed)
@@ -467,7 +542,9 @@ def draw_again(
     return samples.join(pl.concat(drawn), on=SAMPLE, how="left").sort(SAMPLE)
 
 
-def _draw(audit: Audit, run: RunFolder, model: str, samples: pl.DataFrame) -> list[pl.DataFrame]:
+def _draw(
+    audit: Audit, run: RunFolder, model: str, samples: pl.DataFrame
+) -> list[pl.DataFrame]:
     own = pl.col("target_id").is_in(samples["target_id"].unique().implode())
     targets = run.scan("targets").filter(own).collect(engine="streaming")
     drawn: list[pl.DataFrame] = []
@@ -476,14 +553,18 @@ def _draw(audit: Audit, run: RunFolder, model: str, samples: pl.DataFrame) -> li
         for (name,), rows in samples.group_by("view", maintain_order=True):
             view = view_of(audit, model, str(name))
             blocks = _blocks(prompts_of(run, view, targets), rows)
-            wanted.append((sample_task(audit, session, view), blocks, lambda _, rows: rows))
+            wanted.append(
+                (sample_task(audit, session, view), blocks, lambda _, rows: rows)
+            )
         ask(
             audit,
             session,
             "drawing again",
             Work(left=samples.height),
             wanted,
-            on_block=lambda *found: drawn.append(found[2].select(*SAMPLE, again="candidate")),
+            on_block=lambda *found: drawn.append(
+                found[2].select(*SAMPLE, again="candidate")
+            ),
         )
     return drawn
 
@@ -492,4 +573,6 @@ def _blocks(prompts: pl.DataFrame, samples: pl.DataFrame) -> Iterator[Block]:
     for index in samples["sample_index"].unique().sort():
         rows = samples.filter(sample_index=index)
         units = prompts.join(rows, on=["target_id", "view_index"], how="semi")
-        yield Block(index=0, first=index, last=index + 1, attempt=0, label="", units=units)
+        yield Block(
+            index=0, first=index, last=index + 1, attempt=0, label="", units=units
+        )

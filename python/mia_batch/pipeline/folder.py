@@ -30,7 +30,15 @@ from mia_batch.places import fetched, is_url
 from mia_batch.tables import has_too_many_values, remove_unfinished, scan, write_text
 
 _FORMAT = 3
-_PACKAGES = ("mia-batch", "polars", "numpy", "torch", "transformers", "tokenizers", "httpx")
+_PACKAGES = (
+    "mia-batch",
+    "polars",
+    "numpy",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "httpx",
+)
 _OTHER = "give another folder"
 _MOST_MANIFEST_BYTES = 64 << 20  # a hash for each of half a million files
 
@@ -51,28 +59,50 @@ class Manifest:
     """The contents of ``run.json``: what made a run's tables; docs/tables.md says it in full."""
 
     format: int = _FORMAT
-    evidence: dict[str, Any] = field(default_factory=dict)  # settings that change a sample
+    evidence: dict[str, Any] = field(
+        default_factory=dict
+    )  # settings that change a sample
     engine_choice: str = ""
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
-    engines: dict[str, Any] = field(default_factory=dict)  # by kind of evidence and model
+    engines: dict[str, Any] = field(
+        default_factory=dict
+    )  # by kind of evidence and model
     settings: dict[str, Any] = field(default_factory=dict)  # of the latest request
     input: dict[str, Any] = field(default_factory=dict)
     targets: dict[str, int] = field(default_factory=dict)
     passes: dict[str, int] = field(default_factory=dict)  # by model and view
-    plan: dict[str, Any] = field(default_factory=dict)  # as it was before the first score
-    made: dict[str, Any] = field(default_factory=dict)  # by stage, what its tables were made from
+    plan: dict[str, Any] = field(
+        default_factory=dict
+    )  # as it was before the first score
+    made: dict[str, Any] = field(
+        default_factory=dict
+    )  # by stage, what its tables were made from
     failed: dict[str, Any] = field(default_factory=dict)
-    inputs: dict[str, dict[str, str]] = field(default_factory=dict)  # SHA-256 by setting and file
-    custody: dict[str, Any] = field(default_factory=dict)  # empty while the run is not finished
+    inputs: dict[str, dict[str, str]] = field(
+        default_factory=dict
+    )  # SHA-256 by setting and file
+    custody: dict[str, Any] = field(
+        default_factory=dict
+    )  # empty while the run is not finished
     times: dict[str, Any] = field(default_factory=dict)
     requests: dict[str, Any] = field(default_factory=dict)
     controls: dict[str, Any] = field(default_factory=dict)
-    lodged: dict[str, Any] = field(default_factory=dict)  # the plan that was given, what differs
-    replaced: list[dict[str, Any]] = field(default_factory=list)  # answers taken away, and by what
-    dress: dict[str, Any] = field(default_factory=dict)  # of answers, and the rule against it
-    earlier: dict[str, dict[str, Any]] = field(default_factory=dict)  # other runs, by folder
+    lodged: dict[str, Any] = field(
+        default_factory=dict
+    )  # the plan that was given, what differs
+    replaced: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # answers taken away, and by what
+    dress: dict[str, Any] = field(
+        default_factory=dict
+    )  # of answers, and the rule against it
+    earlier: dict[str, dict[str, Any]] = field(
+        default_factory=dict
+    )  # other runs, by folder
     unchanged: str = ""  # what a finished run is known by, see `custody.is_unchanged`
-    stored: str = field(default="", init=False, repr=False, compare=False)  # its text on disk
+    stored: str = field(
+        default="", init=False, repr=False, compare=False
+    )  # its text on disk
 
     @classmethod
     def of(cls, folder: Path) -> Manifest | None:
@@ -84,21 +114,29 @@ class Manifest:
             return None
         except (OSError, ValueError, RecursionError) as error:
             cause = getattr(error, "strerror", None) or error
-            raise RunFolderError(f"{path} cannot be read ({cause}); give another folder") from None
+            raise RunFolderError(
+                f"{path} cannot be read ({cause}); give another folder"
+            ) from None
         if not isinstance(stored, dict) or "evidence" not in stored:
             raise RunFolderError(f"{path} is not a run's manifest; give another folder")
         if (made_by := stored.get("format", 1)) != _FORMAT:
             raise RunFolderError(
-                f"{folder} was made by another version of mia-batch (format {made_by} of its "
-                f"tables, this version has {_FORMAT}); use that version for it, or audit into "
-                "another folder, to which its samples can be given as --samples-from"
+                f"{folder} was made by another version of mia-batch (format {made_by}"
+                f" of its tables, this version has {_FORMAT}); use that version for it,"
+                " or audit into another folder, to which its samples can be given as"
+                " --samples-from"
             )
         empty = cls()
         for name in _names():
             wanted = type(getattr(empty, name))
             if not isinstance(value := stored.get(name, wanted()), wanted):
-                what = f"{name!r} is of type {type(value).__name__} instead of {wanted.__name__}"
-                raise RunFolderError(f"{path} is not as mia-batch writes it ({what}); {_OTHER}")
+                what = (
+                    f"{name!r} is of type {type(value).__name__} instead of"
+                    f" {wanted.__name__}"
+                )
+                raise RunFolderError(
+                    f"{path} is not as mia-batch writes it ({what}); {_OTHER}"
+                )
         manifest = cls(**{name: stored[name] for name in _names() if name in stored})
         manifest.stored = text
         return manifest
@@ -130,7 +168,9 @@ def signed_text(content: Mapping[str, Any]) -> str:
     return f'{text[:-2]},\n  "sha256": "{digest}"\n}}\n'
 
 
-def agree(known: dict[str, Any], wanted: Mapping[str, Any], folder: Path, of: str = "") -> None:
+def agree(
+    known: dict[str, Any], wanted: Mapping[str, Any], folder: Path, of: str = ""
+) -> None:
     """Record what evidence or a model is made with; refuse all that differs from before."""
     differing = [
         f"{name + part!r}{of} was {old!r}, is now {new!r}"
@@ -140,13 +180,13 @@ def agree(known: dict[str, Any], wanted: Mapping[str, Any], folder: Path, of: st
     ]
     if differing:
         raise SettingsError(
-            f"{folder} holds evidence made with other settings: {'; '.join(differing)}; "
-            "give the old values, or choose another --out"
+            f"{folder} holds evidence made with other settings: {'; '.join(differing)};"
+            " give the old values, or choose another --out"
         )
     known |= wanted
 
 
-def _apart(old: Any, new: Any) -> tuple[str, Any, Any]:  # noqa: ANN401 - of JSON
+def _apart(old: Any, new: Any) -> tuple[str, Any, Any]:
     """Name and take the first part that differs; a model's name needs none."""
     if isinstance(old, dict) and isinstance(new, dict):
         parts = ((f" {key}", old.get(key), new.get(key)) for key in [*new, *old])
@@ -157,7 +197,12 @@ def _apart(old: Any, new: Any) -> tuple[str, Any, Any]:  # noqa: ANN401 - of JSO
 
 def _same(old: object, new: object) -> bool:
     """Tell whether two values mean the same; of models, the digest counts where both have one."""
-    if isinstance(old, dict) and isinstance(new, dict) and old.get("digest") and new.get("digest"):
+    if (
+        isinstance(old, dict)
+        and isinstance(new, dict)
+        and old.get("digest")
+        and new.get("digest")
+    ):
         return bool(old["digest"] == new["digest"])
     return old == new
 
@@ -182,9 +227,14 @@ def versions() -> dict[str, str | None]:
 
 _LOCK, _SHARD_LOCKS = ".lock", ".shard-*.lock"
 _NAMES = re.compile(r"\.lock|\.shard-(\d+)-of-(\d+)\.lock")
-HELD = "{} is held by another live run; wait for it, or choose another --out for another audit"
+HELD = (
+    "{} is held by another live run; wait for it, or choose another --out for another"
+    " audit"
+)
 UNWRITABLE = "{} cannot be written ({}); choose another --out"
-_SECONDS_OF_A_LOOK = 1.0  # to wait for a lock that is held while a manifest is stored or read
+_SECONDS_OF_A_LOOK = (
+    1.0  # to wait for a lock that is held while a manifest is stored or read
+)
 _MOST_NEAR = 1000  # run folders whose names are compared with a mistyped one
 
 
@@ -194,7 +244,8 @@ def is_lock(name: str) -> bool:
 
 @contextmanager
 def reading(
-    folder: Path, refusal: str = "{} is held by a live run, so it has no root; wait for it"
+    folder: Path,
+    refusal: str = "{} is held by a live run, so it has no root; wait for it",
 ) -> Iterator[None]:
     """Keep a folder as it is; raises `RunFolderError` if a live run or shard holds it."""
     with ExitStack() as closing:
@@ -301,7 +352,8 @@ class RunFolder:
     def scan(self, name: str) -> pl.LazyFrame:
         """Open one of ``TABLES``, or all parts of one of ``PARTS`` in the order of their blocks.
 
-        Raises `RequestError` for any other name, `RunFolderError` if the table cannot be read.
+        Raises `RequestError` for any other name, `RunFolderError` if the table cannot
+        be read.
         """
         if name in PARTS:
             return scan_parts(self.path(name), PARTS[name])
@@ -341,7 +393,8 @@ class RunFolder:
         places = (each.glob("*/run.json") for each in (self.folder, Path("runs")))
         near = {str(path.parent) for path in islice(chain(*places), _MOST_NEAR)}
         such = (
-            f", such as {each}" for each in get_close_matches(str(self.folder), sorted(near), 1, 0)
+            f", such as {each}"
+            for each in get_close_matches(str(self.folder), sorted(near), 1, 0)
         )
         why = "holds no run: there is no run.json in it"
         if not self.folder.is_dir():
@@ -351,14 +404,16 @@ class RunFolder:
     def refuse(self, fault: str) -> NoReturn:
         """Say what is wrong with a run that is not finished, and whether it is alive."""
         again = "give the audit's command again, which goes on"
-        with reading(self.folder, f"{{}} {fault}, for a live run works in it; wait for its end"):
+        with reading(
+            self.folder, f"{{}} {fault}, for a live run works in it; wait for its end"
+        ):
             raise RunFolderError(f"{self.folder} {fault}; {again}")
 
     def __getitem__(self, name: str) -> pl.DataFrame:
         """Read a table whole, such as ``run["scores"]``."""
-        # The findings end with those about earlier runs and the lodged plan, which stand in
-        # ``run.json``: what lies next to a run changes none of its tables. ``set_aside`` is empty
-        # where all files were read.
+        # The findings end with those about earlier runs and the lodged plan, which
+        # stand in ``run.json``: what lies next to a run changes none of its tables.
+        # ``set_aside`` is empty where all files were read.
         if name == "set_aside" and not self.path(name).exists():
             return schemas.SetAside.create_empty()
         table = self.scan(name).collect()
@@ -373,8 +428,8 @@ class RunFolder:
     def held(self) -> Iterator[None]:
         """Make the folder where it is missing, and hold it against other live runs.
 
-        Temporary files of killed runs are removed. Raises `RunFolderError` if the folder cannot be
-        made or written, or another live run or shard holds it.
+        Temporary files of killed runs are removed. Raises `RunFolderError` if the
+        folder cannot be made or written, or another live run or shard holds it.
         """
         with ExitStack() as closing:
             with self._made():
@@ -391,8 +446,9 @@ class RunFolder:
     def shared(self, shard: Shard, say: Callable[[str], None]) -> Iterator[FileLock]:
         """Make the folder where it is missing, and hold it as one of its shards.
 
-        Yields the lock that they hold in turns, held: it waits for its turn, and says so. Raises
-        `RunFolderError` if this shard, shards of another number or an ordinary run hold the folder.
+        Yields the lock that they hold in turns, held: it waits for its turn, and says
+        so. Raises `RunFolderError` if this shard, shards of another number or an
+        ordinary run hold the folder.
         """
         turn = FileLock(self.folder / _LOCK)
         own = self.folder / f".shard-{shard.number}-of-{shard.of}.lock"
@@ -404,8 +460,9 @@ class RunFolder:
                 others = others_at_work(self.folder, shard)
                 if any(other.of != shard.of for other in others):
                     raise RunFolderError(
-                        f"{self.folder} is held by {_named(others)}, and shard {shard} would ask "
-                        "what they ask; wait for them, or go on with shards of their number"
+                        f"{self.folder} is held by {_named(others)}, and shard {shard}"
+                        " would ask what they ask; wait for them, or go on with shards"
+                        " of their number"
                     )
             yield turn
 
@@ -427,4 +484,6 @@ class RunFolder:
                 folder.mkdir(parents=True, exist_ok=True)
             yield
         except OSError as error:
-            raise RunFolderError(UNWRITABLE.format(self.folder, error.strerror)) from None
+            raise RunFolderError(
+                UNWRITABLE.format(self.folder, error.strerror)
+            ) from None

@@ -40,7 +40,8 @@ _BY_RECORDING = "what it said: the recording among the inputs"
 
 
 NAME_ALONE = (
-    "It binds the endpoint's model by its name and address alone: nobody outside sees the weights."
+    "It binds the endpoint's model by its name and address alone: nobody outside sees"
+    " the weights."
 )
 
 
@@ -87,10 +88,17 @@ def _inputs(audit: Audit) -> Iterator[tuple[str, dict[str, str]]]:
     yield from roles.items()
     for name in Settings.marked(Mark.PATH):
         value = getattr(settings, name)
-        if value is None or name in roles or name in PLAN_OPEN or name == "attacks_from":
+        if (
+            value is None
+            or name in roles
+            or name in PLAN_OPEN
+            or name == "attacks_from"
+        ):
             continue
         if name == "rarity_from":
-            table = Path(value) / "rarity.parquet"  # refused before sampling where it is missing
+            table = (
+                Path(value) / "rarity.parquet"
+            )  # refused before sampling where it is missing
             yield name, {table.name: digest(table)} if table.is_file() else {}
         elif value not in (CLASSICS, NO_YARDSTICK):
             yield name, digest_each(find_files(value).files)
@@ -98,7 +106,10 @@ def _inputs(audit: Audit) -> Iterator[tuple[str, dict[str, str]]]:
         place, _, name = index.partition("#")
         content = digest_folder(place, None)  # None of an address
         yield "known_index", {name: content or _without_secrets(place)}
-    if settings.tokenizer is not None and (tokenizer := endpoint_tokenizer(settings)) is not None:
+    if (
+        settings.tokenizer is not None
+        and (tokenizer := endpoint_tokenizer(settings)) is not None
+    ):
         yield "tokenizer", {"tokenizer": tokenizer.digest}
 
 
@@ -134,7 +145,9 @@ def _models(audit: Audit) -> Iterator[tuple[str, dict[str, Any]]]:
 def _without_secrets(address: str) -> str:
     """Take the user's name, password and query out of an address."""
     parts = urlsplit(address)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    return urlunsplit(
+        (parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")
+    )
 
 
 def _formula(name: str) -> str:
@@ -142,14 +155,25 @@ def _formula(name: str) -> str:
     if any(attack.name == name for family in families().values() for attack in family):
         return "of mia-batch, by its name"
     attack = get(name)
-    how = [attack.evidence, attack.reads, attack.logprobs, attack.least, attack.whole_candidates]
+    how = [
+        attack.evidence,
+        attack.reads,
+        attack.logprobs,
+        attack.least,
+        attack.whole_candidates,
+    ]
     content = attack.expr.meta.serialize() + json.dumps(how).encode()
     return f"SHA-256 of its formula {sha256(content).hexdigest()}"
 
 
 # What differs from a plan.
 
-_SECTIONS = {"inputs": "{}", "models": "the {} model", "attacks": "attack {}", "settings": "{}"}
+_SECTIONS = {
+    "inputs": "{}",
+    "models": "the {} model",
+    "attacks": "attack {}",
+    "settings": "{}",
+}
 """How a part of a section is named in a sentence."""
 
 
@@ -158,7 +182,9 @@ def differences(planned: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
     found, same_attacks = [], {*planned["attacks"]} == {*now["attacks"]}
     for section in sorted({*planned, *now}):
         old, new = planned.get(section), now.get(section)
-        if section not in _SECTIONS or not (isinstance(old, dict) and isinstance(new, dict)):
+        if section not in _SECTIONS or not (
+            isinstance(old, dict) and isinstance(new, dict)
+        ):
             if old != new:
                 found.append(_difference(section.replace("_", " "), old, new))
             continue
@@ -178,7 +204,9 @@ def _shown(value: object) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, dict):
-        value = ", ".join(f"{name} {each}" for name, each in value.items() if each is not None)
+        value = ", ".join(
+            f"{name} {each}" for name, each in value.items() if each is not None
+        )
     return _plain(value if isinstance(value, str) else json.dumps(value))
 
 
@@ -199,8 +227,8 @@ def check(audit: Audit) -> dict[str, Any] | None:
     begun = audit.manifest.lodged
     if begun and begun["sha256"] != sha256_of(planned):
         raise SettingsError(
-            f"plan= is another plan than the one that {audit.run.folder} was made by (SHA-256 "
-            f"{begun['sha256']}); give that one, or choose another --out"
+            f"plan= is another plan than the one that {audit.run.folder} was made by"
+            f" (SHA-256 {begun['sha256']}); give that one, or choose another --out"
         )
     found = differences(planned, plan_of(audit))
     if found and not audit.settings.anyway:
@@ -208,9 +236,11 @@ def check(audit: Audit) -> dict[str, Any] | None:
             "\n".join(
                 [
                     *found,
-                    f"plan= is {audit.settings.plan!r}, from which this audit differs as above; "
-                    "nothing was asked. Change the command, or give --anyway: the answer then "
-                    "names each difference",
+                    (
+                        f"plan= is {audit.settings.plan!r}, from which this audit"
+                        " differs as above; nothing was asked. Change the command, or"
+                        " give --anyway: the answer then names each difference"
+                    ),
                 ]
             )
         )
@@ -250,13 +280,19 @@ def record_rescored(audit: Audit) -> None:
         return
     planned = read_plan(audit.run.folder / PLAN)
     scored = {attack.name: _formula(attack.name) for attack in audit.attacks}
-    attacks = {name: each for name, each in scored.items() if name in planned["attacks"]}
+    attacks = {
+        name: each for name, each in scored.items() if name in planned["attacks"]
+    }
     now = planned | {
         "null_set": audit.plan.null_set,
         "attacks": attacks,
         "settings": _settings(audit) | {"attacks": planned["settings"].get("attacks")},
     }
-    kept = [each for each in manifest.lodged["differences"] if not each.startswith("attack ")]
+    kept = [
+        each
+        for each in manifest.lodged["differences"]
+        if not each.startswith("attack ")
+    ]
     found = differences(planned, now)
     manifest.lodged["differences"] = list(dict.fromkeys([*found, *kept]))
 
@@ -267,14 +303,18 @@ def _keep(path: Path, plan: Mapping[str, Any]) -> None:
         write_text(path, text)
 
 
-def lodged_differences(run: RunFolder, given: Path | None) -> tuple[str, list[str]] | None:
+def lodged_differences(
+    run: RunFolder, given: Path | None
+) -> tuple[str, list[str]] | None:
     """Return the SHA-256 of the plan lodged and how a run differs; None where none was lodged."""
     manifest = run.manifest
     if given is None and not manifest.lodged:
         return None
     path = run.folder / PLAN
     if not path.is_file():
-        raise RunFolderError(f"{run.folder} has no {PLAN}, so it cannot be compared with a plan")
+        raise RunFolderError(
+            f"{run.folder} has no {PLAN}, so it cannot be compared with a plan"
+        )
     kept = read_plan(path)
     found = list(manifest.lodged.get("differences", []))
     if manifest.lodged and manifest.lodged["sha256"] != sha256_of(kept):

@@ -65,9 +65,9 @@ def plan(
 ) -> Iterator[tuple[str, str]]:
     """Say what is left to do for these settings, as name and text; the run is not changed."""
     # With ``write`` the plan of a run that has not begun is written into its folder.
-    # What a run makes before it asks is made as it makes it, in a folder of its own, so that all
-    # that it would refuse is raised here, too.
-    # Minutes come from a ``speed`` in tokens a second, by default that of a run of this model.
+    # What a run makes before it asks is made as it makes it, in a folder of its own, so
+    # that all that it would refuse is raised here, too. Minutes come from a ``speed``
+    # in tokens a second, by default that of a run of this model.
     notes = _Notes(observer or Observer())
     notes.step("looking at the texts and the model")
     fetched(settings.place)
@@ -78,17 +78,35 @@ def plan(
     if not (audit.reading("samples") or remote):
         engine, why = audit.engine("logprobs", engine_columns(audit.attacks))
     if audit.shard is not None:
-        yield "shard", f"{audit.shard}: what follows of samples and log-probabilities is its share"
+        yield (
+            "shard",
+            (
+                f"{audit.shard}: what follows of samples and log-probabilities is its"
+                " share"
+            ),
+        )
     yield "engine", f"{engine} ({why})"
-    names, rest = [each.name for each in audit.attacks], len(audit.attacks) - _MOST_NAMED
-    yield "attacks", ", ".join(names[:_MOST_NAMED]) + (f" and {rest:,} more" if rest > 0 else "")
+    names, rest = (
+        [each.name for each in audit.attacks],
+        len(audit.attacks) - _MOST_NAMED,
+    )
+    yield (
+        "attacks",
+        ", ".join(names[:_MOST_NAMED]) + (f" and {rest:,} more" if rest > 0 else ""),
+    )
     yield "primary attack", audit.plan.primary
     planned = lodging.plan_of(audit)
     yield from _compared(audit, planned)
     if audit.reading("logprobs") and not remote:
         most = settings.logits_memory
-        yield "logits memory", _LOGITS_MEMORY if most is None else f"at most {most:,} MiB"
-    yield "documents", f"{audit.corpora.input.n_documents:,}{auditing.windows_of(audit.settings)}"
+        yield (
+            "logits memory",
+            _LOGITS_MEMORY if most is None else f"at most {most:,} MiB",
+        )
+    yield (
+        "documents",
+        f"{audit.corpora.input.n_documents:,}{auditing.windows_of(audit.settings)}",
+    )
     yield from (("note", sentence) for sentence in audit.corpora.notes())
     earlier = earlier_findings(auditing.earlier_runs(audit, auditing.texts_of(audit)))
     yield from (("earlier runs", sentence) for sentence in earlier_sentences(earlier))
@@ -99,14 +117,18 @@ def plan(
         speeds: _Speeds = {}
         if speed == "probe":
             if remote or audit.recording is not None:
-                raise SettingsError("--tokens-per-second probe needs a model that runs here")
+                raise SettingsError(
+                    "--tokens-per-second probe needs a model that runs here"
+                )
             notes.step(f"asking about {_PROBED} texts")
             speeds = _probed(audit, stages[2], asked)
     if speed is None:
         speeds = auditing.known_speeds(audit, asked)
     elif speed != "probe":
         if not isinstance(speed, float | int) or not 0 < speed < inf:  # type: ignore[redundant-expr]
-            raise SettingsError(f"speed= is {speed!r}; give tokens a second, or 'probe'")
+            raise SettingsError(
+                f"speed= is {speed!r}; give tokens a second, or 'probe'"
+            )
         speeds = dict.fromkeys(foreseen, (speed, "as given"))
     yield from _minutes(foreseen, speeds, probes=not remote and audit.recording is None)
     if write:
@@ -126,13 +148,17 @@ def _compared(audit: Audit, planned: dict[str, Any]) -> Iterator[tuple[str, str]
         yield "plan", lodging.NAME_ALONE
 
 
-def _left(audit: Audit, stages: Sequence[Stage], notes: _Notes) -> Iterator[tuple[str, str]]:
+def _left(
+    audit: Audit, stages: Sequence[Stage], notes: _Notes
+) -> Iterator[tuple[str, str]]:
     refusal = None
     auditing.take_up(audit, stages)
     for stage in stages:
         stage.prepare()
     yield from (("note", sentence) for sentence in notes.taken())
-    for stage, named in zip(stages, ("note", "power"), strict=False):  # targets, and preflight
+    for stage, named in zip(
+        stages, ("note", "power"), strict=False
+    ):  # targets, and preflight
         notes.step(stage.doing)
         try:
             stage.run()
@@ -140,8 +166,13 @@ def _left(audit: Audit, stages: Sequence[Stage], notes: _Notes) -> Iterator[tupl
             if named == "note":
                 raise
             refusal = error
-        known = (stage.doing, f"{audit.manifest.targets['total']:,} target")  # follows below
-        said = (sentence for sentence in notes.taken() if not sentence.startswith(known))
+        known = (
+            stage.doing,
+            f"{audit.manifest.targets['total']:,} target",
+        )  # follows below
+        said = (
+            sentence for sentence in notes.taken() if not sentence.startswith(known)
+        )
         yield from ((named, sentence) for sentence in said)
     notes.step("looking at what is to be asked")
     stages[2].foresee()  # of prompts
@@ -196,7 +227,9 @@ def _copied(audit: Audit) -> Iterator[list[Stage]]:
 def _books(audit: Audit, stages: Sequence[Stage]) -> Iterator[tuple[str, str]]:
     """Say of each book, or group, how many windows are asked, and what is left out and why."""
     key = "group" if audit.plan.level == "group" else "document_id"
-    table = audit.target_table().filter(pl.col("role") == "target", pl.col(key).is_not_null())
+    table = audit.target_table().filter(
+        pl.col("role") == "target", pl.col(key).is_not_null()
+    )
     own = pl.coalesce("document_id", "target_id").is_first_distinct()
     counts = table.group_by(key).agg(
         n_windows=pl.col("n_windows").filter(own).sum(),
@@ -209,11 +242,16 @@ def _books(audit: Audit, stages: Sequence[Stage]) -> Iterator[tuple[str, str]]:
     asked = [stage for stage in stages if isinstance(stage, EvidenceStage)]
     unfit = sum((stage.foreseen.unfit for stage in asked), Counter[str]())
     for name, n_windows, n_asked, reasons in books.head(_MOST_BOOKS).iter_rows():
-        left_out = [f"{reasons.count(why):,} left out: {why}" for why in dict.fromkeys(reasons)]
+        left_out = [
+            f"{reasons.count(why):,} left out: {why}" for why in dict.fromkeys(reasons)
+        ]
         if n := unfit[name]:
             left_out.append(f"{n:,} prompts do not fit the model's context")
         windows = "window" if n_windows == 1 else "windows"
-        yield str(name), "; ".join([f"{n_asked:,} of {n_windows:,} {windows} asked", *left_out])
+        yield (
+            str(name),
+            "; ".join([f"{n_asked:,} of {n_windows:,} {windows} asked", *left_out]),
+        )
     if (rest := books[_MOST_BOOKS:]).height:
         n_asked, n_windows = rest["asked"].sum(), rest["n_windows"].sum()
         yield f"{rest.height:,} more", f"{n_asked:,} of {n_windows:,} windows asked"
@@ -221,7 +259,11 @@ def _books(audit: Audit, stages: Sequence[Stage]) -> Iterator[tuple[str, str]]:
 
 def _probed(audit: Audit, prompts: Stage, asked: Sequence[EvidenceStage]) -> _Speeds:
     """Ask about a few texts as the run would, in a folder that goes; nobody sees the answers."""
-    texts = audit.target_table().filter(pl.col("reason").is_null(), role="target").head(_PROBED)
+    texts = (
+        audit.target_table()
+        .filter(pl.col("reason").is_null(), role="target")
+        .head(_PROBED)
+    )
     audit.among = texts.select("target_id").collect(engine="streaming").to_series()
     speeds = {}
     with closing(audit.kept):
@@ -239,7 +281,11 @@ def _minutes(
     foreseen: dict[str, Workload], speeds: _Speeds, *, probes: bool
 ) -> Iterator[tuple[str, str]]:
     """Say how long it takes to ask, at speeds that are known; else what would tell it."""
-    work = {name: n for name, of in foreseen.items() if (n := of.first_tokens or of.read_tokens)}
+    work = {
+        name: n
+        for name, of in foreseen.items()
+        if (n := of.first_tokens or of.read_tokens)
+    }
     if not work:
         return
     if unknown := [name for name in work if name not in speeds]:
@@ -248,7 +294,14 @@ def _minutes(
         yield "time", f"unknown for {', '.join(unknown)}: {how}"
         return
     minutes = ceil(sum(n / speeds[name][0] for name, n in work.items()) / 60)
-    long = f"{minutes:,} minutes" if minutes < _MANY_MINUTES else f"{minutes / 60:,.1f} hours"
-    each = (f"{speed:,.0f} tokens/s ({where})" for speed, where in map(speeds.__getitem__, work))
+    long = (
+        f"{minutes:,} minutes"
+        if minutes < _MANY_MINUTES
+        else f"{minutes / 60:,.1f} hours"
+    )
+    each = (
+        f"{speed:,.0f} tokens/s ({where})"
+        for speed, where in map(speeds.__getitem__, work)
+    )
     about = f"about {'1 minute' if minutes == 1 else long}"
     yield "time", f"{about} at {' and '.join(dict.fromkeys(each))}"

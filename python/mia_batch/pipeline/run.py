@@ -23,7 +23,8 @@ class Run(RunFolder):
     Parameters
     ----------
     folder
-        A folder, or an address such as ``s3://bucket/run``, whose files are fetched then.
+        A folder, or an address such as ``s3://bucket/run``, whose files are fetched
+        then.
 
     Attributes
     ----------

@@ -15,7 +15,13 @@ import polars as pl
 from mia_batch.attacks.attack import TOKEN
 from mia_batch.errors import SettingsError
 from mia_batch.evidence import request
-from mia_batch.evidence.collect import Executor, LocalExecutor, OnAnswer, SampleTask, Task
+from mia_batch.evidence.collect import (
+    Executor,
+    LocalExecutor,
+    OnAnswer,
+    SampleTask,
+    Task,
+)
 from mia_batch.evidence.dress import Rule, rule_of
 from mia_batch.evidence.endpoint import Capabilities, ClientSettings, Endpoint
 from mia_batch.evidence.endpoint.journal import Journal
@@ -59,9 +65,9 @@ def findings(settings: Settings, found: Capabilities, *, drawn: bool) -> Iterato
         yield "it honours 'logprob_token_ids': log-probabilities are exact"
     elif found.named_token is not None:
         yield (
-            f"it {_verb(found.named_token)} 'logprob_token_ids': a true token that is not among "
-            f"the {found.top_logprobs} most likely ones has an upper bound instead of its "
-            "log-probability"
+            f"it {_verb(found.named_token)} 'logprob_token_ids': a true token that is"
+            f" not among the {found.top_logprobs} most likely ones has an upper bound"
+            " instead of its log-probability"
         )
     if not drawn:
         return
@@ -75,19 +81,30 @@ def findings(settings: Settings, found: Capabilities, *, drawn: bool) -> Iterato
         if honour not in ("honoured", None):
             yield f"it {_verb(honour)} {what}"
     if not found.varied:
-        yield "it gives the same text whatever the seed: its samples are copies, not draws"
+        yield (
+            "it gives the same text whatever the seed: its samples are copies, not"
+            " draws"
+        )
     acting = [name for name, honour in found.neutral.items() if honour != "honoured"]
-    if acting := acting + sorted({"temperature", "top_p"}.intersection(dialect.withdrawn)):
-        yield f"its own values of {', '.join(acting)} may act: it ignores or refuses neutral ones"
+    if acting := acting + sorted(
+        {"temperature", "top_p"}.intersection(dialect.withdrawn)
+    ):
+        yield (
+            f"its own values of {', '.join(acting)} may act: it ignores or refuses"
+            " neutral ones"
+        )
     if dialect.limit != "max_tokens":
         yield f"it takes {dialect.limit!r} for the limit of tokens"
     if dialect.added:
         (name, value), *_ = dialect.added.items()
-        yield f"the model would think before it answers: {name} {value} keeps it from that"
+        yield (
+            f"the model would think before it answers: {name} {value} keeps it from"
+            " that"
+        )
     if dialect.thinking:
         yield (
-            "the model thinks before it answers, which cannot be kept off: each answer may take "
-            f"{dialect.thinking:,} tokens more"
+            "the model thinks before it answers, which cannot be kept off: each answer"
+            f" may take {dialect.thinking:,} tokens more"
         )
     yield from _around_answers(found)
 
@@ -95,7 +112,10 @@ def findings(settings: Settings, found: Capabilities, *, drawn: bool) -> Iterato
 def _around_answers(found: Capabilities) -> Iterator[str]:
     if found.dress:
         around = worn((layer["kind"], layer["text"]) for layer in found.dress)
-        yield f"classics that it continues have more around them, which is taken off: {around}"
+        yield (
+            "classics that it continues have more around them, which is taken off:"
+            f" {around}"
+        )
     if found.dialect.repeats_prompt:
         yield "it puts the prompt before each answer: it is taken off"
 
@@ -111,7 +131,11 @@ def spread(audit: Audit) -> AbstractContextManager[Callable[..., None]]:
     """Lend a function that runs calls in threads, or on the cores of a cluster of machines."""
     settings, folder = audit.settings, audit.run.folder
     runner: AbstractContextManager[Callable[..., None]] = in_background()
-    if settings.executor and settings.ray is not None and not is_followed(folder / "run.json"):
+    if (
+        settings.executor
+        and settings.ray is not None
+        and not is_followed(folder / "run.json")
+    ):
         runner = extra("executors", settings.executor).spread(settings.ray, folder)
     return runner
 
@@ -120,12 +144,16 @@ def spread(audit: Audit) -> AbstractContextManager[Callable[..., None]]:
 def _here(
     audit: Audit, model: str, spec: request.EngineSpec, tokenizer: Tokenizer | None
 ) -> Iterator[tuple[Executor, request.EngineInfo]]:
-    with audit.kept.borrowed(spec, audit.run.engine_log, keep=RunModel.of(model).is_made) as engine:
+    with audit.kept.borrowed(
+        spec, audit.run.engine_log, keep=RunModel.of(model).is_made
+    ) as engine:
         if tokenizer is not None:
             texts = start_texts(audit, model)
             figures = compare_starts(engine, tokenizer, texts) if texts else None
             settle_start(audit, model, tokenizer, figures)
-        source = LocalSource(engine, tokenizer, strides=audit.settings.long_texts == "stride")
+        source = LocalSource(
+            engine, tokenizer, strides=audit.settings.long_texts == "stride"
+        )
         say = audit.observer.stage
         yield LocalExecutor(source, source.restart, say, source.listen), engine.info
 
@@ -182,7 +210,9 @@ def start_findings(models: Mapping[str, Mapping[str, Any]]) -> pl.DataFrame:
 
 # Sessions: an opened model or endpoint, ready to work on blocks.
 
-_UNSTATED_CONTEXT = 131_072  # endpoints that do not state theirs refuse what is too long
+_UNSTATED_CONTEXT = (
+    131_072  # endpoints that do not state theirs refuse what is too long
+)
 _PROBED = "some thirty small requests of each probe come on top"
 _TIMED = ("sampling", "log-probabilities")
 _SECONDS_TO_TELL_SPEED = 10.0  # less is mostly the beginning and the end
@@ -209,8 +239,8 @@ def open_session(
     same: str | None = None,
 ) -> Iterator[Session]:
     """Start an engine with one of the run's models, or probe the endpoint of the target model."""
-    # With ``at_points`` an endpoint is asked for log-probabilities of the next token alone.
-    # ``same`` names the engine that is to answer, of which attacks read nothing.
+    # With ``at_points`` an endpoint is asked for log-probabilities of the next token
+    # alone. ``same`` names the engine that is to answer, of which attacks read nothing.
     if is_remote(audit, model):
         opened = _open_endpoint(audit, kind, at_points=at_points)
     else:
@@ -222,14 +252,22 @@ def open_session(
 def sample_task(audit: Audit, session: Session, view: View) -> SampleTask:
     budget = audit.budget(view, session.max_model_len, session.max_attempts)
     measure = session.tokenizer.measure if session.tokenizer else estimate_tokens
-    settings, words, seed = audit.settings, audit.settings.word_rule, audit.settings.seed
-    if not settings.nudge:  # which the endpoint may have decided after the view was made
+    settings, words, seed = (
+        audit.settings,
+        audit.settings.word_rule,
+        audit.settings.seed,
+    )
+    if (
+        not settings.nudge
+    ):  # which the endpoint may have decided after the view was made
         view = replace(view, nudge=0.0)
     view = replace(view, greedy=view.greedy or settings.temperature == 0)
     rule: Rule = ()
     if view.model == "target" and view.continues_texts:
         rule = rule_of(audit.manifest.dress.get("rule", ()))
-    task = SampleTask(view=view, measure=measure, budget=budget, words=words, run_seed=seed)
+    task = SampleTask(
+        view=view, measure=measure, budget=budget, words=words, run_seed=seed
+    )
     return replace(task, rule=rule)
 
 
@@ -238,7 +276,9 @@ def ask(
     session: Session,
     doing: str,
     work: Work,
-    wanted: Iterable[tuple[AnyTask, Iterable[Block], Callable[[Block, pl.DataFrame], Any]]],
+    wanted: Iterable[
+        tuple[AnyTask, Iterable[Block], Callable[[Block, pl.DataFrame], Any]]
+    ],
     *,
     on_answer: OnAnswer | None = None,
     on_block: Callable[[AnyTask, Block, Any], None] | None = None,
@@ -308,36 +348,50 @@ def chosen_endpoint(
 
 
 def foresee(
-    audit: Audit, model: str, kind: request.EvidenceKind, columns: frozenset[str] = frozenset()
+    audit: Audit,
+    model: str,
+    kind: request.EvidenceKind,
+    columns: frozenset[str] = frozenset(),
 ) -> None:
     if not is_remote(audit, model):
         chosen_engine(audit, model, kind, columns)
         return
     address = chosen_endpoint(audit, kind)[0].base_url
     own = {"logprobs base_url": address}
-    audit.agree({"endpoint base_url": address.rstrip("/")} if kind == "samples" else own, "target")
+    audit.agree(
+        {"endpoint base_url": address.rstrip("/")} if kind == "samples" else own,
+        "target",
+    )
 
 
 @contextmanager
 def _open_engine(
-    audit: Audit, model: str, kind: request.EvidenceKind, columns: frozenset[str], same: str | None
+    audit: Audit,
+    model: str,
+    kind: request.EvidenceKind,
+    columns: frozenset[str],
+    same: str | None,
 ) -> Iterator[Session]:
     spec, why, tokenizer = chosen_engine(audit, model, kind, columns, same)
     turns = audit.kept.serves(spec)
     audit.observer.stage(
-        f"the same {spec.engine} goes on as {model}" if turns else f"starting {spec.engine}: {why}"
+        f"the same {spec.engine} goes on as {model}"
+        if turns
+        else f"starting {spec.engine}: {why}"
     )
     name = audit.settings.executor
     start = _here if name is None else extra("executors", name).engines
     with start(audit, model, spec, tokenizer) as (executor, info):
         if same is None:
             with audit.settling():
-                audit.agree({f"{kind} engine": spec.engine, f"{kind} dtype": info.dtype}, model)
+                audit.agree(
+                    {f"{kind} engine": spec.engine, f"{kind} dtype": info.dtype}, model
+                )
                 audit.manifest.engines[f"{kind} of {model}"] = asdict(info)
                 audit.save()
         audit.observer.stage(
-            f"{info.engine} {info.version} runs {spec.model} in {info.dtype} on {info.device}, "
-            f"context {info.max_model_len:,} tokens"
+            f"{info.engine} {info.version} runs {spec.model} in {info.dtype} on"
+            f" {info.device}, context {info.max_model_len:,} tokens"
         )
         yield Session(f"{kind} of {model}", executor, tokenizer, info.max_model_len)
 
@@ -362,16 +416,22 @@ def _open_endpoint(
     ) as opened:
         found = opened.capabilities
         if found.nudge not in ("honoured", None):
-            fault = f"the endpoint {endpoint.base_url} {_verb(found.nudge)} 'logit_bias', by which "
+            fault = (
+                f"the endpoint {endpoint.base_url} {_verb(found.nudge)} 'logit_bias',"
+                " by which "
+            )
             fault += "the true token is nudged"
             asked = any(audit.run.path("samples").glob(f"*.{'-'.join(TOKEN)}-*"))
             if asked or "nudge" in settings.model_fields_set:
                 raise SettingsError(
-                    f"{fault}; give nudge= 0 to ask without, or attacks= probe to ask for words"
+                    f"{fault}; give nudge= 0 to ask without, or attacks= probe to ask"
+                    " for words"
                 )
             audit.settings = settings.model_copy(update={"nudge": 0.0})
             audit.manifest.evidence["nudge"] = audit.manifest.settings["nudge"] = 0.0
-            audit.observer.stage(f"{fault}: next tokens are asked without, which finds less")
+            audit.observer.stage(
+                f"{fault}: next tokens are asked without, which finds less"
+            )
         identity: dict[str, object] = {"logprobs engine": "openai"}
         identity["logprobs base_url"] = endpoint.base_url
         if kind == "samples":
@@ -381,9 +441,15 @@ def _open_endpoint(
             instruction = endpoint.chat_instruction if endpoint.chat else None
             identity["probe-logprobs chat_instruction"] = instruction
             bounds = f"top {found.top_logprobs}, or bounds"
-            identity["probe-logprobs"] = "exact" if found.named_token == "honoured" else bounds
+            identity["probe-logprobs"] = (
+                "exact" if found.named_token == "honoured" else bounds
+            )
         audit.agree(identity, "target")
-        who = {"engine": "openai", "base_url": endpoint.base_url, "capabilities": asdict(found)}
+        who = {
+            "engine": "openai",
+            "base_url": endpoint.base_url,
+            "capabilities": asdict(found),
+        }
         audit.manifest.engines[f"{'probe-' * at_points}{kind} of target"] = who
         audit.save()
         if kind == "samples" or at_points:
@@ -393,10 +459,14 @@ def _open_endpoint(
                 audit.observer.stage(sentence)
         room = found.max_model_len or _UNSTATED_CONTEXT
         attempts = request.MOST_ATTEMPTS if opened.repeats else 1
-        yield Session(f"{kind} of target", LocalExecutor(opened), tokenizer, room, attempts)
+        yield Session(
+            f"{kind} of target", LocalExecutor(opened), tokenizer, room, attempts
+        )
 
 
-def expected(audit: Audit, model: str) -> tuple[Measuring, Callable[[View], request.Budget]]:
+def expected(
+    audit: Audit, model: str
+) -> tuple[Measuring, Callable[[View], request.Budget]]:
     """Say how a model will count tokens, and how far it will decode, before it is open."""
     settings = audit.settings
     if is_remote(audit, model):
@@ -409,7 +479,9 @@ def expected(audit: Audit, model: str) -> tuple[Measuring, Callable[[View], requ
     own = settings.engine_arg if model == "target" else {}
     stated = own.get("max_model_len") or audit.identity(name, revision).max_model_len
     measure = Tokenizer.load(name, revision).measure
-    return measure, partial(audit.budget, max_model_len=int(stated or settings.max_length))
+    return measure, partial(
+        audit.budget, max_model_len=int(stated or settings.max_length)
+    )
 
 
 def expected_work(audit: Audit, view: View) -> pl.Expr:
@@ -421,7 +493,9 @@ def cost_lines(audit: Audit, workload: request.Workload) -> Iterator[tuple[str, 
     if not workload.prompts:
         return
     settings = audit.settings
-    attempts = request.MOST_ATTEMPTS if workload.most_tokens > workload.first_tokens else 1
+    attempts = (
+        request.MOST_ATTEMPTS if workload.most_tokens > workload.first_tokens else 1
+    )
     yield "requests", f"{workload.prompts:,} to {attempts * workload.samples:,}"
     each = -(-workload.samples // workload.prompts)
     expected = Tokens(each * workload.read_tokens, workload.first_tokens)
@@ -430,7 +504,10 @@ def cost_lines(audit: Audit, workload: request.Workload) -> Iterator[tuple[str, 
     worst = _most(settings, workload, workload.most_tokens, attempts)
     cost = money(endpoint_settings(settings), expected)
     if settings.max_cost is not None and cost is not None and cost > settings.max_cost:
-        yield "limit", "expected to stop the run before its end: give a higher --max-cost"
+        yield (
+            "limit",
+            "expected to stop the run before its end: give a higher --max-cost",
+        )
     yield "at most, first attempts", _priced(settings, first)
     yield "at most, all attempts", _priced(settings, worst)
     audit.most_paid.append(worst)
@@ -446,7 +523,10 @@ def whole_cost(audit: Audit) -> Iterator[tuple[str, str]]:
     yield "the whole run, at most", f"{_priced(settings, total)} ({_PROBED})"
     cost, limit = money(endpoint_settings(settings), total), settings.max_cost
     if cost is not None and limit is not None and cost > limit:
-        yield "limit", f"--max-cost may stop the run, which could cost {amount(settings, cost)}"
+        yield (
+            "limit",
+            f"--max-cost may stop the run, which could cost {amount(settings, cost)}",
+        )
 
 
 def text_cost(audit: Audit, view: View, missing: Missing) -> Iterator[tuple[str, str]]:
@@ -454,7 +534,10 @@ def text_cost(audit: Audit, view: View, missing: Missing) -> Iterator[tuple[str,
         return
     n_bytes = pl.col("context").str.len_bytes() + pl.col("text").str.len_bytes()
     asked = pl.col("text").is_not_null()
-    sizes = [each.units.filter(asked).select(n_bytes).to_series() for each in missing.blocks()]
+    sizes = [
+        each.units.filter(asked).select(n_bytes).to_series()
+        for each in missing.blocks()
+    ]
     if n := sum(map(len, sizes)):
         size = sum(int(each.sum()) for each in sizes)
         workload = request.Workload(prompts=n, samples=n, prompt_bytes=size)
@@ -464,9 +547,14 @@ def text_cost(audit: Audit, view: View, missing: Missing) -> Iterator[tuple[str,
         yield f"{view.model} {view.name}, at most", f"{n:,} requests, {cost}"
 
 
-def _most(settings: Settings, workload: request.Workload, tokens: int, times: int = 1) -> Tokens:
+def _most(
+    settings: Settings, workload: request.Workload, tokens: int, times: int = 1
+) -> Tokens:
     """Count a request for each sample, so that the prompt is paid for with each."""
-    endpoint, times = endpoint_settings(settings), times * -(-workload.samples // workload.prompts)
+    endpoint, times = (
+        endpoint_settings(settings),
+        times * -(-workload.samples // workload.prompts),
+    )
     n, n_bytes = times * workload.prompts, times * workload.prompt_bytes
     if tokens > workload.first_tokens:
         n_bytes += MOST_BYTES_PER_TOKEN * workload.resent_tokens
@@ -494,25 +582,40 @@ def spent_sentence(audit: Audit) -> str | None:
         spent = answers.spent()
     cost, more = money(endpoint_settings(settings), spent), _PROBED
     if cost is None:
-        return f"spent {spent.given:,} prompt tokens and {spent.drawn:,} output tokens ({more})"
+        return (
+            f"spent {spent.given:,} prompt tokens and {spent.drawn:,} output tokens"
+            f" ({more})"
+        )
     limit = "" if settings.max_cost is None else f" of at most {settings.max_cost:,.2f}"
     return f"spent {amount(settings, cost)}{limit} (prices as given; {more})"
 
 
-# Where models are tuned: one after another in this process, or on the machines of a cluster.
+# Where models are tuned: one after another in this process, or on the machines of a
+# cluster.
 
 
 def trained(
-    settings: Settings, folder: Path, wanted: Iterator[Wanted], say: Callable[[str], None]
+    settings: Settings,
+    folder: Path,
+    wanted: Iterator[Wanted],
+    say: Callable[[str], None],
 ) -> Generator[tuple[str, Made]]:
     """Make models, several at once on Ray where the settings want it; yield each as it is there."""
     if settings.executor is not None:
         if not is_followed(folder / "run.json"):
-            yield from extra("executors", settings.executor).trained(settings, folder, wanted, say)
+            yield from extra("executors", settings.executor).trained(
+                settings, folder, wanted, say
+            )
             return
-        say("models are tuned one after another: no worker sees the folder of a run in a store")
+        say(
+            "models are tuned one after another: no worker sees the folder of a run in"
+            " a store"
+        )
     for name, making, path in wanted:
-        yield name, extra("models", "tuned").made_of(making, path, partial(named, say, name))
+        yield (
+            name,
+            extra("models", "tuned").made_of(making, path, partial(named, say, name)),
+        )
 
 
 def named(say: Callable[[str], None], name: str, sentence: str) -> None:

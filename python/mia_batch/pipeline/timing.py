@@ -15,7 +15,10 @@ _HERE = {
 }
 _REMOTE = {
     "tools": "none sent",
-    "web_search": "No tool was offered. A search that the provider makes by itself cannot be seen.",
+    "web_search": (
+        "No tool was offered. A search that the provider makes by itself cannot be"
+        " seen."
+    ),
 }
 
 
@@ -48,7 +51,9 @@ def record_requests(audit: Audit) -> None:
 
 def add_seconds(manifest: Manifest, seconds: Mapping[str, float]) -> None:
     known = manifest.times.get("seconds", {})
-    both = {name: round(known.get(name, 0.0) + took, 3) for name, took in seconds.items()}
+    both = {
+        name: round(known.get(name, 0.0) + took, 3) for name, took in seconds.items()
+    }
     manifest.times |= {"end": now(), "seconds": known | both}
 
 

@@ -32,12 +32,18 @@ _SHORT_REASON = 160  # characters
 def answer(known: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
     """Answer the question that the run was made for in one sentence, or begin with ``No answer``.
 
-    What makes an answer doubtful follows it in `mia_batch.report.sentences`. The ``rollup`` is
-    empty where no document has two windows; ``books``: documents are called so.
+    What makes an answer doubtful follows it in `mia_batch.report.sentences`. The
+    ``rollup`` is empty where no document has two windows; ``books``: documents are
+    called so.
     """
-    broken = known.findings.filter(check="chance", subject="target", verdict="no_better")
+    broken = known.findings.filter(
+        check="chance", subject="target", verdict="no_better"
+    )
     if broken.height:
-        why = "the model predicts these texts no better than chance, so its scores mean nothing"
+        why = (
+            "the model predicts these texts no better than chance, so its scores mean"
+            " nothing"
+        )
         return f"No answer: {why}."
     if (no_text := why_not_continued(known.findings)) is not None:
         return f"No answer: {no_text}."
@@ -90,7 +96,8 @@ def _attempts(findings: pl.DataFrame) -> str:
         return ""
     factor = Attempts(n + 1).factor
     return (
-        f"; {others} of these texts with this model counted: p and q are {factor:,} times as large"
+        f"; {others} of these texts with this model counted: p and q are {factor:,}"
+        " times as large"
     )
 
 
@@ -105,7 +112,9 @@ def _doubts(known: RunResults) -> Iterator[str]:
         yield "the reference model, which cannot know these texts, gives as much"
     if gate_verdict(rows) in ("doubtful", "weighted"):
         yield "training may not be the only difference from the comparison texts"
-    share = facts(rows, "duplicates", subject="targets").get("share", {}).get("value") or 0
+    share = (
+        facts(rows, "duplicates", subject="targets").get("share", {}).get("value") or 0
+    )
     if share >= 0.05:
         yield f"{share:.0%} of the texts stand in the comparison texts, too"
 
@@ -124,17 +133,18 @@ def _labelled(known: RunResults) -> str:
     if blind.get("verdict") == "separable":
         more = "" if lead.get("value") is None else f", {_interval(lead)} more"
         return (
-            "No answer about memory: a classifier that never sees the model tells members from "
-            f"non-members, too (AUC {blind['value']:.2f}), and {primary} may see the same: its AUC "
-            f"is {_interval(auc)}{more}."
+            "No answer about memory: a classifier that never sees the model tells"
+            f" members from non-members, too (AUC {blind['value']:.2f}), and {primary}"
+            f" may see the same: its AUC is {_interval(auc)}{more}."
         )
     if lead.get("low") is None:
         if auc.get("low") is not None and auc["low"] <= 0.5:
             return f"No sign of memory: {reached}, which chance explains."
         reason = lead.get("reason") or blind.get("reason") or "there are too few texts"
         return (
-            f"{_capital(reached)}; it is unknown whether that is memory, because it could not be "
-            f"compared with classifiers that never see the model ({reason})."
+            f"{_capital(reached)}; it is unknown whether that is memory, because it"
+            " could not be compared with classifiers that never see the model"
+            f" ({reason})."
         )
     than = "the best classifier that never sees the model"
     more = f"{_interval(lead)} more than {than}"
@@ -156,21 +166,32 @@ def _why_no_area(primary: str, auc: Mapping[str, Any]) -> str | None:
     if auc.get("high") is None or auc["high"] >= 0.5:
         return None
     return (
-        f"No answer: {primary} points the other way, AUC {_interval(auc)}: members score lower "
-        "than non-members. Are the labels swapped? If they are right, this is no sign of memory."
+        f"No answer: {primary} points the other way, AUC {_interval(auc)}: members"
+        " score lower than non-members. Are the labels swapped? If they are right,"
+        " this is no sign of memory."
     )
 
 
 def _best_of_all(known: RunResults, blind_at_most: float | None) -> str | None:
     """Name the attack that beats what texts tell alone even when all that were tried count."""
-    bounds = known.metrics.filter(pl.col("low").is_not_null(), metric="roc_auc_simultaneous")
-    best = bounds.filter(slice="all").sort("low", descending=True, maintain_order=True).head(1)
-    if best.is_empty() or blind_at_most is None or best["low"][0] <= max(blind_at_most, 0.5):
+    bounds = known.metrics.filter(
+        pl.col("low").is_not_null(), metric="roc_auc_simultaneous"
+    )
+    best = (
+        bounds.filter(slice="all")
+        .sort("low", descending=True, maintain_order=True)
+        .head(1)
+    )
+    if (
+        best.is_empty()
+        or blind_at_most is None
+        or best["low"][0] <= max(blind_at_most, 0.5)
+    ):
         return None
     return (
-        f"{best['attack'][0]}: AUC at least {best['low'][0]:.2f} (95 % confidence, corrected for "
-        f"trying {bounds.height:,} attacks and slices), where classifiers that never see the model "
-        f"have at most {blind_at_most:.2f}"
+        f"{best['attack'][0]}: AUC at least {best['low'][0]:.2f} (95 % confidence,"
+        f" corrected for trying {bounds.height:,} attacks and slices), where"
+        f" classifiers that never see the model have at most {blind_at_most:.2f}"
     )
 
 
@@ -185,21 +206,35 @@ def _units(rollup: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([groups, documents])
 
 
-def _of_units(known: RunResults, units: pl.DataFrame, noun: str, *, compared: bool) -> str:
+def _of_units(
+    known: RunResults, units: pl.DataFrame, noun: str, *, compared: bool
+) -> str:
     """Count books by their answer; name those that come out or stand out."""
     n, total = dict(units["verdict"].value_counts().iter_rows()), units.height
     one, parts = f"the {noun}" if total == 1 else None, []
-    longest = units.select(pl.max_horizontal("longest_words", "extracted_words").max()).item()
-    beyond = {"comes_out": f"come{{}} out word for word, at most {longest or 0:,} words in a row"}
+    longest = units.select(
+        pl.max_horizontal("longest_words", "extracted_words").max()
+    ).item()
+    beyond = {
+        "comes_out": (
+            f"come{{}} out word for word, at most {longest or 0:,} words in a row"
+        )
+    }
     if known.plan.level != "collection":
         beyond["known_better"] = _beyond(known, noun)
     for verdict, out in beyond.items():
         if count := n.get(verdict, 0):
             names = listed(_titles(_by_strength(units.filter(verdict=verdict))), _NAMED)
-            parts.append(f"{one or f'{count:,}'} {out.format('s' * (count == 1))} ({names})")
+            parts.append(
+                f"{one or f'{count:,}'} {out.format('s' * (count == 1))} ({names})"
+            )
     sampled = units["longest_words"].count() + units["extracted_words"].count() > 0
     highest = facts(known.findings, "verbatim", subject="targets").get("n_highest")
-    none = f"{one} does not come out word for word" if one else "none comes out word for word"
+    none = (
+        f"{one} does not come out word for word"
+        if one
+        else "none comes out word for word"
+    )
     if highest is not None:
         windows = f"{highest['value']:,.0f} windows of highest scores"
         none = f"none of the {windows} comes out word for word"
@@ -209,7 +244,11 @@ def _of_units(known: RunResults, units: pl.DataFrame, noun: str, *, compared: bo
         apart = f"{noun}s and comparison {noun}s can be distinguished without the model"
         if gate_verdict(known.findings) == "changed":
             apart = "its scores are of no single model"
-        none = f"{none}, and there is no other answer:" if sampled else "there is no answer:"
+        none = (
+            f"{none}, and there is no other answer:"
+            if sampled
+            else "there is no answer:"
+        )
         others = "there is no other answer" if one else "the others have no answer"
         parts.append(f"{f'{others}, because' if parts else none} {apart}")
     elif compared and known.plan.level == "collection":
@@ -221,10 +260,14 @@ def _of_units(known: RunResults, units: pl.DataFrame, noun: str, *, compared: bo
         left = total - n.get("comes_out", 0)
         parts += [] if parts or not sampled else [none]
         without = "cannot be judged without comparison texts (add --non-members FOLDER)"
-        ranked = _titles(_by_strength(units.filter(pl.col("verdict") != "comes_out")))[:3]
+        ranked = _titles(_by_strength(units.filter(pl.col("verdict") != "comes_out")))[
+            :3
+        ]
         order = f"; of these, {ranked[0]} scores highest" if left > 1 else ""
         if left > 3:
-            order = f"; of these, {ranked[0]}, {ranked[1]} and {ranked[2]} score highest"
+            order = (
+                f"; of these, {ranked[0]}, {ranked[1]} and {ranked[2]} score highest"
+            )
         who = f"{left:,}" if not one else "it" if parts else one
         parts += [f"{who} {without}{order}"] if left else []
     return _capital(f"{'' if one else f'Of {total:,} {noun}s, '}{'; '.join(parts)}.")
@@ -234,7 +277,9 @@ def _beyond(known: RunResults, noun: str) -> str:
     """Say beyond what the ones that are named stand out, and how false such lists are."""
     of = facts(known.findings, "reported")
     n, q = of.get("n_null", {}).get("value"), known.plan.q
-    exploratory = gate_verdict(known.findings) == "exploratory" or known.plan.level != "group"
+    exploratory = (
+        gate_verdict(known.findings) == "exploratory" or known.plan.level != "group"
+    )
     against = f" from {n:,.0f} comparison {noun}s" if n and not exploratory else ""
     late = ", exploratory" if exploratory else ""
     false = f"at most {100 * q:g} % are false on average"
@@ -255,14 +300,21 @@ def _top(known: RunResults, noun: str) -> list[str]:
     return [f"{which} {verb} out beyond chance ({100 * sure:g} % confidence)"]
 
 
-def _unnamed(known: RunResults, units: pl.DataFrame, noun: str, *, found: bool) -> list[str]:
-    n, top = dict(units["verdict"].value_counts().iter_rows()), facts(known.findings, "top")
+def _unnamed(
+    known: RunResults, units: pl.DataFrame, noun: str, *, found: bool
+) -> list[str]:
+    n, top = (
+        dict(units["verdict"].value_counts().iter_rows()),
+        facts(known.findings, "top"),
+    )
     one, parts = f"the {noun}" if units.height == 1 else None, []
     if above := n.get("above_all", 0):
         who = f"{one or f'{above:,}'} {_verb('score', above)}"
         parts.append(f"{who} above every comparison {noun}, but these are too few")
     if unknown := n.get("cannot_tell", 0):
-        reasons = units.filter(verdict="cannot_tell")["reason"].drop_nulls().mode().sort()
+        reasons = (
+            units.filter(verdict="cannot_tell")["reason"].drop_nulls().mode().sort()
+        )
         reason = f": {reasons[0][:_SHORT_REASON]}" if len(reasons) else ""
         parts.append(f"{one or f'{unknown:,}'} cannot be judged{reason}")
     is_top = bool(top) and top["at_least"]["value"] and not n.get("known_better")
@@ -271,9 +323,14 @@ def _unnamed(known: RunResults, units: pl.DataFrame, noun: str, *, found: bool) 
     if nothing := min(n.get("nothing_found", 0), others):
         if not (found or parts):
             if one:
-                return [f"{one} does not stand out, which does not show that it was not learnt"]
+                return [
+                    f"{one} does not stand out, which does not show that it was not"
+                    " learnt"
+                ]
             return ["none stands out, which does not show that they were not learnt"]
-        parts.append(f"nothing was found on {'the other ' if is_top else ''}{nothing:,}")
+        parts.append(
+            f"nothing was found on {'the other ' if is_top else ''}{nothing:,}"
+        )
     return parts
 
 
@@ -307,7 +364,9 @@ def _of_texts(known: RunResults, allows: Mapping[str, bool]) -> str:
     if not parts and allows["any comparison"]:
         parts.append("no answer: all texts are known not to be in the training data")
     elif not parts or allows["targets alone"]:
-        parts.append("scores only rank your texts; add --non-members FOLDER to get an answer")
+        parts.append(
+            "scores only rank your texts; add --non-members FOLDER to get an answer"
+        )
     return f"{_capital('; '.join(parts))}."
 
 
@@ -319,7 +378,11 @@ def _of_collection(known: RunResults, versus: str, what: str) -> str:
     if row.get("p_value") is None:
         return f"no answer about {what} ({row.get('reason') or 'nothing was compared'})"
     p = row["p_value"]
-    shown = "score higher than chance explains" if p <= known.plan.q else "show no sign of memory"
+    shown = (
+        "score higher than chance explains"
+        if p <= known.plan.q
+        else "show no sign of memory"
+    )
     return f"{what}, {shown} (p = {p:.3g})"
 
 
@@ -352,16 +415,21 @@ def _interval(row: Mapping[str, Any]) -> str:
 def audited_books(tables: Mapping[str, pl.LazyFrame]) -> pl.DataFrame:
     """Lay out what was audited, the strongest evidence first; comparison documents follow.
 
-    A row for each group, and each document that is in none, else each document: ``level``
-    (``outside`` for comparison documents), ``key``, ``title``, ``n_asked`` and ``n_windows``,
-    ``strip`` (24 numbers in [0, 1] from first to last page: the share of other documents'
-    comparison texts that score lower; null where nothing was asked), ``verdict`` and ``answer``,
-    why there is no p-value (``reason``), ``p_value``, ``q_value``, ``share``, ``share_low`` and
-    ``share_high`` (of windows that the model was trained on, 95 %), ``share_verbatim``,
-    ``longest_words`` and ``longest_target_id`` (the longest run that an answer repeats). Null means
-    not measured. Empty where no document has two windows.
+    A row for each group, and each document that is in none, else each document:
+    ``level`` (``outside`` for comparison documents), ``key``, ``title``, ``n_asked``
+    and ``n_windows``, ``strip`` (24 numbers in [0, 1] from first to last page: the
+    share of other documents' comparison texts that score lower; null where nothing was
+    asked), ``verdict`` and ``answer``, why there is no p-value (``reason``),
+    ``p_value``, ``q_value``, ``share``, ``share_low`` and ``share_high`` (of windows
+    that the model was trained on, 95 %), ``share_verbatim``, ``longest_words`` and
+    ``longest_target_id`` (the longest run that an answer repeats). Null means not
+    measured. Empty where no document has two windows.
     """
-    rollup = tables["rollup"].collect(engine="streaming") if "rollup" in tables else pl.DataFrame()
+    rollup = (
+        tables["rollup"].collect(engine="streaming")
+        if "rollup" in tables
+        else pl.DataFrame()
+    )
     if rollup.is_empty():
         return pl.DataFrame(schema=_BOOKS)
     units = _by_strength(_units(rollup))
@@ -395,11 +463,17 @@ _BOOKS: dict[str, Any] = {
 
 
 def _by_strength(rows: pl.DataFrame) -> pl.DataFrame:
-    order = pl.col("verdict").cast(pl.String).replace_strict({v: i for i, v in enumerate(ANSWERS)})
+    order = (
+        pl.col("verdict")
+        .cast(pl.String)
+        .replace_strict({v: i for i, v in enumerate(ANSWERS)})
+    )
     longest = pl.max_horizontal("longest_words", "extracted_words")
     verbatim = pl.when(longest >= VERBATIM_WORDS).then(longest)
     keys = [order, verbatim, pl.col("p_value"), pl.col("mean"), pl.col("key")]
-    return rows.sort(keys, descending=[False, True, False, True, False], nulls_last=True)
+    return rows.sort(
+        keys, descending=[False, True, False, True, False], nulls_last=True
+    )
 
 
 def _titles(rows: pl.DataFrame) -> list[str]:
@@ -412,7 +486,10 @@ def _strips(curves: pl.LazyFrame) -> dict[str, list[float | None]]:
     found = {}
     for (subject,), rows in points.collect(engine="streaming").group_by("subject"):
         starts = rows.sort("x")
-        at = [int((starts["x"] <= (place + 0.5) / STRIP).sum()) - 1 for place in range(STRIP)]
+        at = [
+            int((starts["x"] <= (place + 0.5) / STRIP).sum()) - 1
+            for place in range(STRIP)
+        ]
         known = starts.select(pl.when(pl.col("n") > 0).then("y")).to_series()
         found[str(subject)] = [known[place] if place >= 0 else None for place in at]
     return found
@@ -421,7 +498,11 @@ def _strips(curves: pl.LazyFrame) -> dict[str, list[float | None]]:
 def shaded(strip: Sequence[float | None] | None) -> str:
     """Draw a strip as 24 characters, the higher the more evidence; a dot where nothing is known."""
     return "".join(
-        "·" if value is None else _SHADES[min(int(value * len(_SHADES)), len(_SHADES) - 1)]
+        (
+            "·"
+            if value is None
+            else _SHADES[min(int(value * len(_SHADES)), len(_SHADES) - 1)]
+        )
         for value in strip or ()
     )
 
@@ -439,18 +520,24 @@ def attack_rows(
 ) -> pl.DataFrame:
     """Lay out the figures of each attack where the truth is known, the best first.
 
-    ``attack``, ``is_blind`` (a classifier that never sees the model; they come last), ``is_later``
-    (added to the planned ones; they come after these), ``auc`` with
-    its 95 % interval ``low`` and ``high``, ``tpr_1`` and ``tpr_01`` (TPR at 1 % and 0.1 % FPR, null
-    where there are too few non-members), ``lead`` (AUC less that of the strongest classifier that
-    never sees the model), the limits of all three (``tpr_1_low``, ...), ``tokens`` (decoded for a
-    text by one of ``attacks``, null where none are), ``seconds`` (of asking, a text, by the
-    ``seconds`` of each stage in ``times`` of ``run.json``, shared out by tokens and by ``passes``;
-    null where unknown). Empty without labels.
+    ``attack``, ``is_blind`` (a classifier that never sees the model; they come last),
+    ``is_later`` (added to the planned ones; they come after these), ``auc`` with its 95
+    % interval ``low`` and ``high``, ``tpr_1`` and ``tpr_01`` (TPR at 1 % and 0.1 % FPR,
+    null where there are too few non-members), ``lead`` (AUC less that of the strongest
+    classifier that never sees the model), the limits of all three (``tpr_1_low``, ...),
+    ``tokens`` (decoded for a text by one of ``attacks``, null where none are),
+    ``seconds`` (of asking, a text, by the ``seconds`` of each stage in ``times`` of
+    ``run.json``, shared out by tokens and by ``passes``; null where unknown). Empty
+    without labels.
     """
     metrics = tables["metrics"].filter(slice="all").collect(engine="streaming")
     own = metrics.filter(pl.col("versus").is_null())
-    blind = tables["blind_metrics"].select("attack").collect(engine="streaming")["attack"].implode()
+    blind = (
+        tables["blind_metrics"]
+        .select("attack")
+        .collect(engine="streaming")["attack"]
+        .implode()
+    )
     leads = metrics.filter(pl.col("versus").is_in(blind), metric="roc_auc_difference")
     more = [leads.select("attack", lead="value", lead_low="low", lead_high="high")]
     for name, fpr in _FPRS.items():
@@ -465,7 +552,11 @@ def attack_rows(
         rows = rows.clear()
     later = pl.Series([], dtype=pl.String)
     if "findings" in tables:
-        later = tables["findings"].filter(check="later").collect(engine="streaming")["subject"]
+        later = (
+            tables["findings"]
+            .filter(check="later")
+            .collect(engine="streaming")["subject"]
+        )
     is_later = pl.col("attack").is_in(later.implode())
     rows = rows.with_columns(is_blind=pl.col("attack").is_in(blind), is_later=is_later)
     best = rows.sort("auc", descending=True, nulls_last=True, maintain_order=True)
@@ -473,9 +564,15 @@ def attack_rows(
     return ordered.select(pl.col(name).cast(dtype) for name, dtype in _ATTACKS.items())
 
 
-_LIMITED = [f"{name}{end}" for name in (*_FPRS, "lead") for end in ("", "_low", "_high")]
+_LIMITED = [
+    f"{name}{end}" for name in (*_FPRS, "lead") for end in ("", "_low", "_high")
+]
 _FIGURES = ("auc", "low", "high", *_LIMITED)
-_ATTACKS: dict[str, Any] = {"attack": pl.String, "is_blind": pl.Boolean, "is_later": pl.Boolean}
+_ATTACKS: dict[str, Any] = {
+    "attack": pl.String,
+    "is_blind": pl.Boolean,
+    "is_later": pl.Boolean,
+}
 _ATTACKS |= dict.fromkeys((*_FIGURES, "tokens", "seconds"), pl.Float64)
 
 
@@ -491,7 +588,9 @@ def _costs(
         key = [pl.col(name).cast(pl.String) for name in ("model", "view")]
         counts = [pl.col("n_tokens").sum(), pl.col("target_id").n_unique()]
         found = tables["samples"].group_by(key).agg(counts).collect(engine="streaming")
-        of_view = {(model, view): (drawn, n) for model, view, drawn, n in found.iter_rows()}
+        of_view = {
+            (model, view): (drawn, n) for model, view, drawn, n in found.iter_rows()
+        }
     decoded: dict[str, int] = {}
     for (model, _), (drawn, _) in of_view.items():
         decoded[model] = decoded.get(model, 0) + drawn
@@ -500,14 +599,24 @@ def _costs(
     for attack in attacks:
         tokens, took, read = 0.0, 0.0, attack.reads_of("logprobs")
         for model in {model for model, _ in read}:
-            all_passes = sum(n for view, n in passes.items() if view.startswith(f"{model} "))
-            own = sum(passes.get(" ".join(view), 0) for view in read if view[0] == model)
-            took += seconds.get(f"logprobs of {model}", 0.0) * (own / all_passes if own else 1.0)
+            all_passes = sum(
+                n for view, n in passes.items() if view.startswith(f"{model} ")
+            )
+            own = sum(
+                passes.get(" ".join(view), 0) for view in read if view[0] == model
+            )
+            took += seconds.get(f"logprobs of {model}", 0.0) * (
+                own / all_passes if own else 1.0
+            )
         for view in attack.reads_of("samples"):
             drawn, n = of_view.get(view, (0, 0))
             tokens += drawn / max(n, 1)
             share = drawn / max(decoded.get(view[0], 0), 1)
             took += share * seconds.get(f"samples of {view[0]}", 0.0)
         each = took / n_texts if n_texts else None
-        rows.append({"attack": attack.name, "tokens": tokens or None, "seconds": each or None})
-    return pl.DataFrame(rows, {name: _ATTACKS[name] for name in ("attack", "tokens", "seconds")})
+        rows.append(
+            {"attack": attack.name, "tokens": tokens or None, "seconds": each or None}
+        )
+    return pl.DataFrame(
+        rows, {name: _ATTACKS[name] for name in ("attack", "tokens", "seconds")}
+    )

@@ -15,9 +15,17 @@ HIDDEN = (  # controls, marks that turn the direction of text, and signs without
     r"\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
 _HIDDEN = re.compile(HIDDEN)
-_MARKDOWN = re.compile(r"[\\`*{}\[\]#!|<>~&$]|(?<!\w)_|_(?!\w)|^[-+]|:(?=//)|(?<=www)\.|@")
-_SIGNS = {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
-_LATEX: dict[int, Any] = str.maketrans(_SIGNS | {sign: f"\\{sign}" for sign in "&%$#_{}"})
+_MARKDOWN = re.compile(
+    r"[\\`*{}\[\]#!|<>~&$]|(?<!\w)_|_(?!\w)|^[-+]|:(?=//)|(?<=www)\.|@"
+)
+_SIGNS = {
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "\\": r"\textbackslash{}",
+}
+_LATEX: dict[int, Any] = str.maketrans(
+    _SIGNS | {sign: f"\\{sign}" for sign in "&%$#_{}"}
+)
 _FORMULA = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]")
 
 

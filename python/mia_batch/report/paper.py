@@ -13,7 +13,9 @@ from mia_batch.report.names import FORMS, as_csv
 NO_FIGURE = "--"
 _RATES = ("tpr_1", "tpr_01")
 _FIGURES = ("AUC (95 % CI)", "TPR@1 % (95 % CI)", "TPR@0.1 % (95 % CI)")
-_LIMITS = {"auc": ("low", "high")} | {name: (f"{name}_low", f"{name}_high") for name in _RATES}
+_LIMITS = {"auc": ("low", "high")} | {
+    name: (f"{name}_low", f"{name}_high") for name in _RATES
+}
 
 
 class PaperColumn(NamedTuple):
@@ -36,21 +38,28 @@ def paper_table(columns: Sequence[PaperColumn], kind: str = "md") -> str:
     from mia_batch.report.html.page import environment
 
     if kind not in (*KINDS, "csv"):
-        raise SettingsError(f"no format {kind!r}; choose one of {', '.join([*KINDS, 'csv'])}")
+        raise SettingsError(
+            f"no format {kind!r}; choose one of {', '.join([*KINDS, 'csv'])}"
+        )
     of: dict[tuple[str, str], list[PaperColumn]] = {}
     for column in columns:
         of.setdefault((column.data, column.model), []).append(column)
-    seeds = {key: sorted({column.seed for column in group}) for key, group in of.items()}
+    seeds = {
+        key: sorted({column.seed for column in group}) for key, group in of.items()
+    }
     for key, group in of.items():
         if len(seeds[key]) < len(group):
             raise SettingsError(
-                f"two runs are about {key[0]} and {key[1]} with the same seed; give one of them"
+                f"two runs are about {key[0]} and {key[1]} with the same seed; give one"
+                " of them"
             )
     averaged = {key: _averaged(group) for key, group in of.items()}
     if kind == "csv":
         return _csv(averaged)
     cells = {key: _cells(rows) for key, rows in averaged.items()}
-    rows: dict[str, list[Cell]] = {name: [] for figures in cells.values() for name in figures}
+    rows: dict[str, list[Cell]] = {
+        name: [] for figures in cells.values() for name in figures
+    }
     for name, figures in product(rows, cells.values()):
         rows[name] += figures.get(name, [(NO_FIGURE, False)] * len(_FIGURES))
     notes = []
@@ -64,7 +73,10 @@ def paper_table(columns: Sequence[PaperColumn], kind: str = "md") -> str:
         .get_template(f"paper.{kind}.jinja")
         .render(
             keys=[(safe(data), safe(model)) for data, model in of],
-            figures=[each.replace("%", r"\%") if kind == "latex" else each for each in _FIGURES],
+            figures=[
+                each.replace("%", r"\%") if kind == "latex" else each
+                for each in _FIGURES
+            ],
             rows={
                 safe(name): [bold.format(text) if best else text for text, best in own]
                 for name, own in rows.items()
@@ -96,8 +108,13 @@ def _cells(rows: pl.DataFrame) -> dict[str, list[Cell]]:
         others = rows.filter(pl.col("attack") != row["attack"])["high"]
         known = row["low"] is not None and others.len() > 0 and others.null_count() == 0
         best = bool(known and row["low"] > others.max() and not row.get("is_later"))
-        figures = [_figure(*(row[of] for of in (name, *ends))) for name, ends in _LIMITS.items()]
-        found[str(row["attack"])] = [(text, best and not at) for at, text in enumerate(figures)]
+        figures = [
+            _figure(*(row[of] for of in (name, *ends)))
+            for name, ends in _LIMITS.items()
+        ]
+        found[str(row["attack"])] = [
+            (text, best and not at) for at, text in enumerate(figures)
+        ]
     return found
 
 
@@ -110,6 +127,10 @@ def _figure(value: float | None, low: float | None, high: float | None) -> str:
 def _csv(averaged: Mapping[tuple[str, str], pl.DataFrame]) -> str:
     parts = []
     for (data, model), rows in averaged.items():
-        names = pl.lit(data).alias("data"), pl.lit(model).alias("model"), pl.col("attack")
+        names = (
+            pl.lit(data).alias("data"),
+            pl.lit(model).alias("model"),
+            pl.col("attack"),
+        )
         parts.append(rows.select(*names, "auc", "low", "high", cs.starts_with("tpr_")))
     return as_csv(pl.concat(parts))

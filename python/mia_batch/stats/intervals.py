@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from mia_batch.stats import Codes, Flags, Floats, Ints
 
-# Texts that depend on each other: what they are worth, dealt to folds and permuted together.
+# Texts that depend on each other: what they are worth, dealt to folds and permuted
+# together.
 
 _FEWEST = 4  # a smaller effective number tells too little of how clusters differ for any interval
 _ROUNDING = 1e-12
@@ -21,15 +22,15 @@ def effective_number(sizes: NDArray[np.integer[Any]]) -> float:
     return float(sizes.sum()) ** 2 / float(np.square(sizes, dtype=np.float64).sum())
 
 
-def is_enough(effective: Any) -> Any:  # noqa: ANN401 - one number or an array of them
+def is_enough(effective: Any) -> Any:
     """Whether clusters are worth enough of one size for an interval."""
     return effective > _FEWEST - _ROUNDING
 
 
 def few(effective: float, where: str = "") -> str:
     return (
-        f"an interval needs {_FEWEST} independent groups of texts of one size{where}, these are "
-        f"worth {effective:.3g}"
+        f"an interval needs {_FEWEST} independent groups of texts of one size{where},"
+        f" these are worth {effective:.3g}"
     )
 
 
@@ -38,9 +39,10 @@ def design_effect(values: Floats, cluster: Ints) -> float:
 
     .. math:: 1 + (m - 1) \rho, \; \rho = (B - W) / (B + (n_0 - 1) W), \; n_0 = (N - m) / (k - 1)
 
-    m: mean size of the cluster that a value is in; B, W: mean squares between the k clusters and
-    within them, of N values. At least 1. Kish (1965), section 5.4; Donner (1986), "A review of
-    inference procedures for the intraclass correlation coefficient".
+    m: mean size of the cluster that a value is in; B, W: mean squares between the k
+    clusters and within them, of N values. At least 1. Kish (1965), section 5.4; Donner
+    (1986), "A review of inference procedures for the intraclass correlation
+    coefficient".
     """
     _, number, sizes = np.unique(cluster, return_inverse=True, return_counts=True)
     n, k = values.size, sizes.size
@@ -70,9 +72,9 @@ def deal_folds(
     label: Flags, cluster: Codes, *, n_folds: int, generator: np.random.Generator
 ) -> Folds:
     """Deal shuffled clusters to the folds in turn: first all false, then mixed, then all true."""
-    # So two clusters of a class come to different folds, and labels may be permuted within folds.
-    # scikit-learn's StratifiedGroupKFold looks at sizes and labels together, so that divisions are
-    # not equally likely and permuted labels no null.
+    # So two clusters of a class come to different folds, and labels may be permuted
+    # within folds. scikit-learn's StratifiedGroupKFold looks at sizes and labels
+    # together, so that divisions are not equally likely and permuted labels no null.
     share = np.bincount(cluster, label) / np.bincount(cluster)
     kind = np.sign(share) + (share == 1)
     fold = np.empty(share.size, dtype=np.intp)
@@ -82,8 +84,8 @@ def deal_folds(
 
 def permute_labels(label: Flags, folds: Folds, generator: np.random.Generator) -> Flags:
     """Give each cluster the share of true labels of another one of its fold and kind."""
-    # Which of its texts are true is drawn anew. A share that gives no whole number of texts is
-    # rounded at random, to at least one text of each class.
+    # Which of its texts are true is drawn anew. A share that gives no whole number of
+    # texts is rounded at random, to at least one text of each class.
     size = np.bincount(folds.cluster)
     share = np.bincount(folds.cluster, label) / size
     mixed = (share > 0) & (share < 1)
@@ -116,7 +118,9 @@ _AT_ONCE = 65_536  # scores whose placements are in memory together
 class OperatingPoint(NamedTuple):
     """One point of a ROC curve."""
 
-    threshold: float  # predicted member if ``score >= threshold``; infinite where nothing is
+    threshold: (
+        float  # predicted member if ``score >= threshold``; infinite where nothing is
+    )
     fpr: float  # share of non-members predicted members, in [0, 1]
     tpr: float  # share of members predicted members, in [0, 1]
 
@@ -146,25 +150,34 @@ class RocCurve(NamedTuple):
     @property
     def area(self) -> float:
         """Probability that a member outscores a non-member, ties one half; in [0, 1]."""
-        parts = (self.members[at : at + _AT_ONCE] for at in range(0, self.members.size, _AT_ONCE))
+        parts = (
+            self.members[at : at + _AT_ONCE]
+            for at in range(0, self.members.size, _AT_ONCE)
+        )
         won = sum(_n_beaten(part, self.nonmembers).sum() for part in parts)
         return float(won / (self.members.size * self.nonmembers.size))
 
     def point(self, threshold: float) -> OperatingPoint:
-        fpr, tpr = (float(_share_from(of, threshold)) for of in (self.nonmembers, self.members))
+        fpr, tpr = (
+            float(_share_from(of, threshold)) for of in (self.nonmembers, self.members)
+        )
         return OperatingPoint(threshold, fpr, tpr)
 
     def at_fpr(self, budget: float) -> OperatingPoint:
         """Point of the largest TPR whose empirical FPR is **at most** the budget."""
-        # Neither interpolated nor nearest. Where no score can be flagged within the budget, the
-        # threshold is infinite.
+        # Neither interpolated nor nearest. Where no score can be flagged within the
+        # budget, the threshold is infinite.
         n = self.nonmembers.size
-        spared = n - bisect_right(range(n + 1), budget, key=lambda flagged: flagged / n) + 1
+        spared = (
+            n - bisect_right(range(n + 1), budget, key=lambda flagged: flagged / n) + 1
+        )
         classes = (self.members, self.nonmembers)
         if spared == 0:
             return self.point(float(min(scores[0] for scores in classes)))
         highest = self.nonmembers[spared - 1]
-        above = [scores[scores.searchsorted(highest, side="right") :] for scores in classes]
+        above = [
+            scores[scores.searchsorted(highest, side="right") :] for scores in classes
+        ]
         lowest = min((scores[0] for scores in above if scores.size), default=np.inf)
         return self.point(float(lowest))
 
@@ -182,7 +195,9 @@ def roc_auc(member: Flags, score: Floats) -> float:
 
 def _n_beaten(scores: Floats, others: Floats) -> Floats:
     """Count for each score the others below it, ties one half."""
-    below, not_above = (others.searchsorted(scores, side=side) for side in ("left", "right"))
+    below, not_above = (
+        others.searchsorted(scores, side=side) for side in ("left", "right")
+    )
     return (below + not_above) / 2
 
 
@@ -196,7 +211,8 @@ class AucEstimate(NamedTuple):
 
     value: float  # in [0, 1]
     variance: float  # 0 where undefined (a single text or cluster of a class)
-    # members and non-members; where texts are clustered, `effective_number` of their clusters
+    # members and non-members; where texts are clustered, `effective_number` of their
+    # clusters
     sizes: tuple[float, float]
     clustered: bool  # whether texts share clusters
 
@@ -225,13 +241,15 @@ def estimate_auc(
 ) -> tuple[AucEstimate, Floats]:
     """Compute a ROC AUC and the influence of each text, or of each cluster in the order of codes.
 
-    The sum of the influences' squares estimates the AUC's variance, the sum of their products with
-    those of another AUC over the same texts their covariance. Independent texts: DeLong, DeLong and
-    Clarke-Pearson (1988), "Comparing the areas under two or more correlated receiver operating
-    characteristic curves", equations 4 to 6. Clusters: Obuchowski (1997), "Nonparametric analysis
-    of clustered ROC curve data", section 2, with 1 / (1 - w) of a cluster with the share w of a
-    class's texts in place of K / (K - 1): Bell and McCaffrey (2002), "Bias reduction in standard
-    errors for linear regression with multi-stage samples". Of clusters of one size they are equal.
+    The sum of the influences' squares estimates the AUC's variance, the sum of their
+    products with those of another AUC over the same texts their covariance. Independent
+    texts: DeLong, DeLong and Clarke-Pearson (1988), "Comparing the areas under two or
+    more correlated receiver operating characteristic curves", equations 4 to 6.
+    Clusters: Obuchowski (1997), "Nonparametric analysis of clustered ROC curve data",
+    section 2, with 1 / (1 - w) of a cluster with the share w of a class's texts in
+    place of K / (K - 1): Bell and McCaffrey (2002), "Bias reduction in standard errors
+    for linear regression with multi-stage samples". Of clusters of one size they are
+    equal.
     """
     curve = roc_curve(member, score)
     value = curve.area
@@ -250,7 +268,9 @@ def estimate_auc(
             part = rows[start : start + _AT_ONCE]
             placement = _n_beaten(score[part], others) / others.size - mean
             np.add.at(own, codes[part], placement / rows.size)
-        influence += sign * own / np.sqrt(np.maximum(1 - counts / rows.size, 1 / rows.size))
+        influence += (
+            sign * own / np.sqrt(np.maximum(1 - counts / rows.size, 1 / rows.size))
+        )
     if min(sizes) == 1:  # a class is one text or cluster
         influence[:] = 0
     estimate = AucEstimate(
@@ -282,14 +302,20 @@ def auc_interval(
     return cast("Interval", estimate_interval(estimate, confidence=confidence))
 
 
-def estimate_interval(estimate: AucEstimate, *, confidence: float = CONFIDENCE) -> Interval | None:
+def estimate_interval(
+    estimate: AucEstimate, *, confidence: float = CONFIDENCE
+) -> Interval | None:
     """Interval of a ROC AUC by `auc_limits`; of clusters by Student's t, and none below 4."""
     if estimate.lack:
         return None
     quantile = estimate.quantile(NormalDist().inv_cdf((1 + confidence) / 2))
-    low, high, method = auc_limits(estimate.value, estimate.variance, estimate.sizes, quantile)
+    low, high, method = auc_limits(
+        estimate.value, estimate.variance, estimate.sizes, quantile
+    )
     if estimate.n_groups is not None:
-        method = {"delong_logit": "group_logit_t", "newcombe_5": "newcombe_5_groups"}[method]
+        method = {"delong_logit": "group_logit_t", "newcombe_5": "newcombe_5_groups"}[
+            method
+        ]
     return Interval(low, high, confidence, method)
 
 
@@ -298,15 +324,19 @@ def auc_limits(
 ) -> tuple[float, float, str]:
     """Limits of a ROC AUC so many standard errors away, and their method; never of zero width.
 
-    DeLong's variance on the logit scale where the AUC lies from 0.05 to 0.95; beyond, and where
-    that variance is 0 or undefined: Newcombe (2006), "Confidence intervals for an effect size
-    measure based on the Mann-Whitney statistic. Part 2", method 5.
+    DeLong's variance on the logit scale where the AUC lies from 0.05 to 0.95; beyond,
+    and where that variance is 0 or undefined: Newcombe (2006), "Confidence intervals
+    for an effect size measure based on the Mann-Whitney statistic. Part 2", method 5.
     """
     from scipy.special import expit, logit
 
     if variance > 0 and is_middling(auc):
         half = quantile * variance**0.5 / (auc * (1 - auc))
-        return float(expit(logit(auc) - half)), float(expit(logit(auc) + half)), "delong_logit"
+        return (
+            float(expit(logit(auc) - half)),
+            float(expit(logit(auc) + half)),
+            "delong_logit",
+        )
     low, below = (_newcombe_low(area, *sizes, quantile) for area in (auc, 1 - auc))
     return low, 1 - below, "newcombe_5"
 
@@ -320,8 +350,8 @@ def _newcombe_low(auc: float, n1: float, n0: float, z: float) -> float:
     """Smallest AUC that is z standard errors, as they were of it, below the one observed."""
     from scipy.optimize import brentq
 
-    # Hanley and McNeil's error, with the numbers of both classes replaced by their mean, so that
-    # the interval mirrors when the classes change places.
+    # Hanley and McNeil's error, with the numbers of both classes replaced by their
+    # mean, so that the interval mirrors when the classes change places.
     extra = (n1 + n0) / 2 - 1
 
     def gap(tried: float) -> float:
@@ -331,18 +361,22 @@ def _newcombe_low(auc: float, n1: float, n0: float, z: float) -> float:
     return float(brentq(gap, 0.0, min(auc, 1 - 1e-12), xtol=1e-12)) if auc else 0.0
 
 
-# Confidence intervals for rates: at a false-positive budget, and at a threshold fixed before.
+# Confidence intervals for rates: at a false-positive budget, and at a threshold fixed
+# before.
 
-_FEWEST_GROUPS = 5  # where fewer have flagged texts, or others, how much groups differ is unknown
+_FEWEST_GROUPS = (
+    5  # where fewer have flagged texts, or others, how much groups differ is unknown
+)
 
 
 def independent_number(flagged: Flags, cluster: NDArray[np.integer[Any]]) -> float:
     """Count the independent texts of which a share would be as well known as of these clusters.
 
-    Texts by the `design_effect`, and by the square of how much wider Student's t is than the
-    normal: Korn and Graubard (1998), "Confidence intervals for proportions with small expected
-    number of positive counts estimated from survey data", section 2. Where fewer than 5 clusters
-    have flagged texts, or others, at most the `effective_number`.
+    Texts by the `design_effect`, and by the square of how much wider Student's t is
+    than the normal: Korn and Graubard (1998), "Confidence intervals for proportions
+    with small expected number of positive counts estimated from survey data", section
+    2. Where fewer than 5 clusters have flagged texts, or others, at most the
+    `effective_number`.
     """
     from scipy.stats import norm, t
 
@@ -352,7 +386,9 @@ def independent_number(flagged: Flags, cluster: NDArray[np.integer[Any]]) -> flo
     effective = effective_number(sizes)
     n = flagged.size / design_effect(flagged.astype(np.float64), codes)
     n_flagged = np.bincount(codes, flagged)
-    if min((n_flagged > 0).sum(), (n_flagged < sizes).sum()) < min(_FEWEST_GROUPS, sizes.size):
+    if min((n_flagged > 0).sum(), (n_flagged < sizes).sum()) < min(
+        _FEWEST_GROUPS, sizes.size
+    ):
         n = min(n, effective)
     wider = float(t.isf(0.025, effective - 1) / norm.isf(0.025))
     return float(max(n / wider**2, 1.0))
@@ -363,11 +399,12 @@ def tpr_interval(
 ) -> Interval:
     """Interval of the TPR at a false-positive budget, for any distribution of scores.
 
-    The TPR errs because the members are few, within Clopper-Pearson limits, and because the
-    threshold is estimated: two order statistics of the non-members enclose the one whose FPR is the
-    budget, David and Nagaraja (2003), "Order statistics", section 7.1. Both are joined as by Zou
-    and Donner (2008), "Construction of confidence limits about effect measures: a general
-    approach", equations 1 and 2. ``sizes``: independent members and non-members.
+    The TPR errs because the members are few, within Clopper-Pearson limits, and because
+    the threshold is estimated: two order statistics of the non-members enclose the one
+    whose FPR is the budget, David and Nagaraja (2003), "Order statistics", section 7.1.
+    Both are joined as by Zou and Donner (2008), "Construction of confidence limits
+    about effect measures: a general approach", equations 1 and 2. ``sizes``:
+    independent members and non-members.
     """
     from scipy.stats import binom
 
@@ -388,14 +425,17 @@ def _share_above(curve: RocCurve, rank: int) -> float:
     if rank < 1:
         return 1.0
     spared = curve.nonmembers[rank - 1]
-    return float(1 - curve.members.searchsorted(spared, side="right") / curve.members.size)
+    return float(
+        1 - curve.members.searchsorted(spared, side="right") / curve.members.size
+    )
 
 
 def threshold_fpr_interval(n: float, budget: float) -> Interval:
     """Range of the true FPR of a threshold that spends a budget on so many non-members.
 
-    With k = floor(n FPR) flagged, Beta(k + 1, n - k) for scores without ties: David and Nagaraja
-    (2003), section 2.3; Vovk (2012), "Conditional validity of inductive conformal predictors".
+    With k = floor(n FPR) flagged, Beta(k + 1, n - k) for scores without ties: David and
+    Nagaraja (2003), section 2.3; Vovk (2012), "Conditional validity of inductive
+    conformal predictors".
     """
     from scipy.stats import beta
 
@@ -408,7 +448,9 @@ def clopper_pearson(hits: float, n: float) -> Interval:
     """Interval of a rate at a threshold fixed on other data: Clopper and Pearson (1934)."""
     from scipy.stats import beta
 
-    error = (1 - CONFIDENCE) / 2  # a parameter of 0 gives NaN, where the limit is 0 or 1
+    error = (
+        1 - CONFIDENCE
+    ) / 2  # a parameter of 0 gives NaN, where the limit is 0 or 1
     low = float(np.nan_to_num(beta.ppf(error, hits, n - hits + 1), nan=0.0))
     high = float(np.nan_to_num(beta.isf(error, hits + 1, n - hits), nan=1.0))
     return Interval(low, high, CONFIDENCE, "clopper_pearson")
@@ -421,7 +463,9 @@ class Means(NamedTuple):
     """Means of some numbers of each text, by unit."""
 
     value: Floats  # a row for each unit and a column for each number
-    covariance: Floats  # estimated from clusters; 0 where all clusters agree, or there is one
+    covariance: (
+        Floats  # estimated from clusters; 0 where all clusters agree, or there is one
+    )
     n: Ints  # texts of each unit
     n_clusters: Ints
     effective: Floats  # `effective_number` of clusters, at most ``n_clusters``
@@ -456,15 +500,19 @@ def cluster_means(values: Floats, unit: Codes, cluster: Codes) -> Means:
 
     .. math:: \sum_k \frac{(s_k - n_k \bar s)^2}{1 - n_k / n} / n^2
 
-    Cochran (1977), "Sampling techniques", section 6.3, for the ratio of sums; Bell and McCaffrey
-    (2002), for the denominator.
+    Cochran (1977), "Sampling techniques", section 6.3, for the ratio of sums; Bell and
+    McCaffrey (2002), for the denominator.
     """
     width = int(cluster.max()) + 1
-    pairs, code, size = np.unique(unit * width + cluster, return_inverse=True, return_counts=True)
+    pairs, code, size = np.unique(
+        unit * width + cluster, return_inverse=True, return_counts=True
+    )
     owner = pairs // width
     n, n_clusters = np.bincount(owner, size), np.bincount(owner)
     sums = np.stack([np.bincount(code, column) for column in values.T], axis=1)
-    mean = np.stack([np.bincount(owner, column) for column in sums.T], axis=1) / n[:, None]
+    mean = (
+        np.stack([np.bincount(owner, column) for column in sums.T], axis=1) / n[:, None]
+    )
     gaps = sums - size[:, None] * mean[owner]
     gaps[np.abs(gaps) <= _ROUNDING * size[:, None] * np.abs(values).max(axis=0)] = 0
     products = gaps[:, :, None] * gaps[:, None, :]
@@ -487,10 +535,10 @@ class Ratio(NamedTuple):
 def removed_share(gaps: Floats, covariance: Floats, effective: float) -> Ratio:
     r"""Share of a difference that unlearning has removed: Fieller (1954).
 
-    ``gaps`` are the means x of before - after and y of before - retrained, over ``effective``
-    independent clusters. The interval holds every share \(\rho\) with
-    \((x - \rho y)^2 \le t^2 (v_x - 2 \rho c + \rho^2 v_y)\). It is not clipped: below 0 unlearning
-    made it worse, above 1 it went further than the retrained model.
+    ``gaps`` are the means x of before - after and y of before - retrained, over
+    ``effective`` independent clusters. The interval holds every share \(\rho\) with
+    \((x - \rho y)^2 \le t^2 (v_x - 2 \rho c + \rho^2 v_y)\). It is not clipped: below 0
+    unlearning made it worse, above 1 it went further than the retrained model.
     """
     from scipy.stats import t
 
@@ -499,9 +547,13 @@ def removed_share(gaps: Floats, covariance: Floats, effective: float) -> Ratio:
     (x, y), ((v_x, c), (_, v_y)) = gaps.tolist(), covariance.tolist()
     squared = float(t.ppf((1 + CONFIDENCE) / 2, effective - 1)) ** 2
     if y * y <= squared * v_y:
-        return Ratio(reason="the runs before and of the retrained model cannot be distinguished")
+        return Ratio(
+            reason="the runs before and of the retrained model cannot be distinguished"
+        )
     if y < 0:
-        return Ratio(reason="the run before does not score above that of the retrained model")
+        return Ratio(
+            reason="the run before does not score above that of the retrained model"
+        )
     a, b, rest = y * y - squared * v_y, x * y - squared * c, x * x - squared * v_x
     spread = max(b * b - a * rest, 0.0) ** 0.5
     if spread <= 1e-9 * abs(a):
@@ -520,10 +572,10 @@ _NOTHING = "there is nothing to take a share of"
 def ratio_of_sums(sums: Floats, cluster: Codes) -> Ratio:
     r"""Divide sums over texts, with an interval in [0, 1] for a ratio that lies there.
 
-    The error of the ratio \(R = \sum a_i / \sum b_i\) is that of the mean of
-    \((a_i - R b_i) / \bar b\) over whole clusters, and the interval is symmetric in its logit, by
-    Student's t. ``sums`` has a row of numerators and one of denominators, which are not smaller.
-    Cochran (1977), "Sampling techniques", sections 2.11 and 6.3.
+    The error of the ratio \(R = \sum a_i / \sum b_i\) is that of the mean of \((a_i - R
+    b_i) / \bar b\) over whole clusters, and the interval is symmetric in its logit, by
+    Student's t. ``sums`` has a row of numerators and one of denominators, which are not
+    smaller. Cochran (1977), "Sampling techniques", sections 2.11 and 6.3.
     """
     if not sums[1].any():
         return Ratio(reason=_NOTHING)
@@ -548,7 +600,9 @@ def ratio_difference(one: Floats, other: Floats, cluster: Codes) -> Ratio:
     half = _half(_influence(one) - _influence(other), cluster)
     if isinstance(half, str):
         return Ratio(value=value, reason=half)
-    return Ratio(value, Interval(value - half, value + half, CONFIDENCE, "ratio_difference_t"))
+    return Ratio(
+        value, Interval(value - half, value + half, CONFIDENCE, "ratio_difference_t")
+    )
 
 
 def _influence(sums: Floats) -> Floats:
@@ -558,7 +612,9 @@ def _influence(sums: Floats) -> Floats:
 
 
 def _half(influence: Floats, cluster: Codes) -> float | str:
-    means = cluster_means(influence[:, None], np.zeros(len(influence), np.intp), cluster)
+    means = cluster_means(
+        influence[:, None], np.zeros(len(influence), np.intp), cluster
+    )
     if not means.enough[0]:
         return few(float(means.effective[0]))
     half = float(means.half_widths()[0, 0])
@@ -567,7 +623,8 @@ def _half(influence: Floats, cluster: Codes) -> float | str:
 
 # Differences of areas, paired by text, and bounds of many areas that hold all at once.
 
-# Normal quantiles between which p-values are looked for: beyond, p is 1, or taken as 1e-15.
+# Normal quantiles between which p-values are looked for: beyond, p is 1, or taken as
+# 1e-15.
 _NEAREST, _FARTHEST = 0.01, 8.0
 
 
@@ -604,10 +661,10 @@ def auc_difference(
 ) -> Difference:
     """Compare two scores of the same texts by their ROC AUC; texts without both are left out.
 
-    Normal limits by the covariance of both areas where these lie from 0.05 to 0.95: DeLong, DeLong
-    and Clarke-Pearson (1988), equation 7; Obuchowski (1997). Beyond, and where both rank alike, the
-    limits of each area, joined as if their errors were independent: wide, but never of zero width,
-    Zou and Donner (2008), equation 7.
+    Normal limits by the covariance of both areas where these lie from 0.05 to 0.95:
+    DeLong, DeLong and Clarke-Pearson (1988), equation 7; Obuchowski (1997). Beyond, and
+    where both rank alike, the limits of each area, joined as if their errors were
+    independent: wide, but never of zero width, Zou and Donner (2008), equation 7.
     """
     both = np.isfinite(first) & np.isfinite(second)
     member, first, second = member[both], first[both], second[both]
@@ -639,7 +696,11 @@ def _p_value(first: AucEstimate, second: AucEstimate, variance: float) -> float:
 
     if left(_NEAREST) <= 0:
         return 1.0
-    z = _FARTHEST if left(_FARTHEST) > 0 else float(brentq(left, _NEAREST, _FARTHEST, xtol=1e-9))
+    z = (
+        _FARTHEST
+        if left(_FARTHEST) > 0
+        else float(brentq(left, _NEAREST, _FARTHEST, xtol=1e-9))
+    )
     return 2 * NormalDist().cdf(-z)
 
 
@@ -654,15 +715,19 @@ def _limits(
         method = "delong_paired" if first.n_groups is None else "cluster_paired_t"
         return value - half, value + half, method
     (low_1, high_1), (low_2, high_2) = (
-        auc_limits(area.value, area.variance, area.sizes, quantile)[:2] for area in (first, second)
+        auc_limits(area.value, area.variance, area.sizes, quantile)[:2]
+        for area in (first, second)
     )
     below = np.hypot(first.value - low_1, high_2 - second.value)
     above = np.hypot(high_1 - first.value, second.value - low_2)
     return value - float(below), value + float(above), "mover"
 
 
-N_BLOCKS = 2_048  # sums that the errors of an area are kept in: correlations are known to 0.02
-# Draws of the largest error; the quantile, of which three digits are kept, is known to 0.03.
+N_BLOCKS = (
+    2_048  # sums that the errors of an area are kept in: correlations are known to 0.02
+)
+# Draws of the largest error; the quantile, of which three digits are kept, is known to
+# 0.03.
 _N_DRAWN, _DRAWN_AT_ONCE = 5_000, 1_000
 
 
@@ -670,7 +735,8 @@ class AucResult(NamedTuple):
     """One area of many, an attack's on a slice."""
 
     estimate: AucEstimate
-    # influences of the texts or clusters, in sums over blocks of them that are the same for all
+    # influences of the texts or clusters, in sums over blocks of them that are the same
+    # for all
     errors: Floats
     counts: dict[str, int]  # numbers of targets, columns of the metrics table
 
@@ -680,18 +746,23 @@ def simultaneous_bounds(
 ) -> dict[tuple[str, str], Interval | None]:
     """Bound areas from below so that all bounds hold together; None below 4 groups of a class.
 
-    The quantile of the largest studentised error over all areas (max-t), by a multiplier bootstrap
-    of their influences, takes the place of the normal one in each area's own limit; at least
-    Bonferroni's where an area has no variance. Chernozhukov, Chetverikov and Kato (2013), "Gaussian
-    approximations and multiplier bootstrap"; Hothorn et al. (2008), section 3.
+    The quantile of the largest studentised error over all areas (max-t), by a
+    multiplier bootstrap of their influences, takes the place of the normal one in each
+    area's own limit; at least Bonferroni's where an area has no variance. Chernozhukov,
+    Chetverikov and Kato (2013), "Gaussian approximations and multiplier bootstrap";
+    Hothorn et al. (2008), section 3.
     """
-    quantile = _quantile([one for one in tried.values() if not one.estimate.lack], len(tried), seed)
+    quantile = _quantile(
+        [one for one in tried.values() if not one.estimate.lack], len(tried), seed
+    )
     method = f"max_t over {len(tried)}"
     bounds: dict[tuple[str, str], Interval | None] = dict.fromkeys(tried)
     for key, one in tried.items():
         area = one.estimate
         if not area.lack:
-            limits = auc_limits(area.value, area.variance, area.sizes, area.quantile(quantile))
+            limits = auc_limits(
+                area.value, area.variance, area.sizes, area.quantile(quantile)
+            )
             bounds[key] = Interval(limits[0], 1.0, CONFIDENCE, method)
     return bounds
 
@@ -699,12 +770,16 @@ def simultaneous_bounds(
 def _quantile(tried: Sequence[AucResult], n_tried: int, seed: int) -> float:
     """Find how many standard errors the largest error of all areas keeps within."""
     bonferroni = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / max(n_tried, 1))
-    varied = [one.errors for one in tried if one.estimate.variance > 0 and one.errors.any()]
+    varied = [
+        one.errors for one in tried if one.estimate.variance > 0 and one.errors.any()
+    ]
     if not varied:
         return bonferroni
     errors = np.stack(varied)
     errors /= np.linalg.norm(errors, axis=1, keepdims=True)
-    errors = np.linalg.qr(errors.T).R.T  # the same products in no more columns than rows
+    errors = np.linalg.qr(
+        errors.T
+    ).R.T  # the same products in no more columns than rows
     rng = np.random.default_rng(seed)
     largest = [
         (errors @ rng.normal(size=(errors.shape[1], _DRAWN_AT_ONCE))).max(axis=0)

@@ -43,7 +43,9 @@ def run(
     """Scores and missing scores, collected and checked against their schemas."""
     samples = frames.samples() if samples is None else samples
     scores = pl.concat(score(features.lazy(), targets.lazy(), attacks))
-    unscored = find_unscored(scores.lazy(), samples.lazy(), targets.lazy(), attacks).collect()
+    unscored = find_unscored(
+        scores.lazy(), samples.lazy(), targets.lazy(), attacks
+    ).collect()
     Scores.validate(scores)
     Unscored.validate(unscored)
     return scores, unscored
@@ -67,7 +69,8 @@ def test_each_target_has_a_row_with_the_mean_and_the_number_of_its_candidates():
 
 
 @pytest.mark.parametrize(
-    ("lost", "least", "value"), [(1, 0.5, 1 / 4), (3, 0.5, 1 / 4), (4, 0.5, None), (4, 0.3, 1 / 4)]
+    ("lost", "least", "value"),
+    [(1, 0.5, 1 / 4), (3, 0.5, 1 / 4), (4, 0.5, None), (4, 0.3, 1 / 4)],
 )
 def test_of_six_answers_an_attack_needs_the_share_that_it_names(lost, least, value):
     nothing = {"words": None, "words_candidate": None, "short": None}
@@ -76,10 +79,15 @@ def test_of_six_answers_an_attack_needs_the_share_that_it_names(lost, least, val
         *[pair(0, index, None, **nothing) for index in range(lost)],
         pair(1, 0, 3),
     )
-    filtered = {"candidate": None, "reason": "the provider filtered the answer (safety)"}
+    filtered = {
+        "candidate": None,
+        "reason": "the provider filtered the answer (safety)",
+    }
     samples = frames.samples([filtered] * lost + ["a"] * (6 - lost), ["a"])
     attacks = [replace(RECALL, least=least)]
-    scores, unscored = run(features, frames.targets({}, {}), samples=samples, attacks=attacks)
+    scores, unscored = run(
+        features, frames.targets({}, {}), samples=samples, attacks=attacks
+    )
     assert scores["samia_v1"].to_list() == [value, 3 / 4]
     assert scores["n_samples"].to_list() == [6 - lost, 1]
     why = "too few answers; the first: the provider filtered the answer (safety)"
@@ -100,17 +108,29 @@ def test_columns_of_the_corpus_pass_through_at_the_end():
 
 def test_a_missing_score_is_null_and_has_its_reason():
     targets = frames.targets(
-        {"reason": "the text is null"}, {"reason": None}, {}, {}, {"reason": "the text is null"}
+        {"reason": "the text is null"},
+        {"reason": None},
+        {},
+        {},
+        {"reason": "the text is null"},
     )
     samples = frames.samples(
         [],
-        [{"reason": "second", "sample_index": 1}, {"reason": "first", "sample_index": 0}],
+        [
+            {"reason": "second", "sample_index": 1},
+            {"reason": "first", "sample_index": 0},
+        ],
         [],
-        [{"reason": "refused", "sample_index": 0}, {"candidate": "a b", "sample_index": 1}],
+        [
+            {"reason": "refused", "sample_index": 0},
+            {"candidate": "a b", "sample_index": 1},
+        ],
         [{"reason": "not asked", "sample_index": 0}],
     )
     features = frames.features(pair(3, 1, 1, words=2))
-    scores, unscored = run(features, targets, samples=samples, attacks=[RECALL, TRIGRAMS])
+    scores, unscored = run(
+        features, targets, samples=samples, attacks=[RECALL, TRIGRAMS]
+    )
     assert scores["samia_v1"].to_list() == [None, None, None, 0.5, None]
     assert scores["samia_matched_n3_v1"].null_count() == 5
     assert unscored.rows() == [
@@ -132,7 +152,10 @@ def test_parts_in_any_order_give_the_same_bits(monkeypatch, at_once):
     monkeypatch.setattr(apply, "_SAMPLES_AT_ONCE", at_once)
     monkeypatch.setattr(apply, "_TARGETS_AT_ONCE", at_once)
     draw = random.Random(0)
-    texts = [[(draw.randrange(60), draw.randrange(60, 99)) for _ in range(17)] for _ in range(9)]
+    texts = [
+        [(draw.randrange(60), draw.randrange(60, 99)) for _ in range(17)]
+        for _ in range(9)
+    ]
     rows = [
         pair(number, index, overlap, words=words)
         for first, last in ((0, 10), (10, 17))
@@ -157,13 +180,21 @@ def test_texts_are_not_read(tmp_path):
 
         return [pl.col(column).map_batches(fail, pl.String) for column in columns]
 
-    targets = frames.targets({}).lazy().with_columns(unreadable("target", "prefix", "reference"))
-    samples = frames.samples(["a"]).lazy().with_columns(unreadable("candidate", "prompt"))
+    targets = (
+        frames.targets({})
+        .lazy()
+        .with_columns(unreadable("target", "prefix", "reference"))
+    )
+    samples = (
+        frames.samples(["a"]).lazy().with_columns(unreadable("candidate", "prompt"))
+    )
     attacks = [RECALL, TRIGRAMS]
     scores = score(frames.features(pair(0, 0, 4)).lazy(), targets, attacks)
     pl.concat(scores).write_parquet(tmp_path / "scores.parquet")
     written = pl.scan_parquet(tmp_path / "scores.parquet")
-    find_unscored(written, samples, targets, attacks).sink_parquet(tmp_path / "unscored.parquet")
+    find_unscored(written, samples, targets, attacks).sink_parquet(
+        tmp_path / "unscored.parquet"
+    )
     assert written.collect()["samia_v1"].to_list() == [1.0]
 
 
@@ -183,7 +214,10 @@ def test_texts_are_not_read(tmp_path):
         (
             frames.features(pair(0, 0, 1)).drop("overlap_1"),
             frames.targets({}),
-            "'samia_v1' reads the column 'overlap_1', which rows of the view continuation ",
+            (
+                "'samia_v1' reads the column 'overlap_1', which rows of the view"
+                " continuation "
+            ),
         ),
     ],
 )
@@ -194,7 +228,9 @@ def test_tables_that_are_refused(features, targets, sentence):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_a_score_is_never_nan_or_infinite(value):
-    wrong = Attack(name="wrong_v1", expr=pl.lit(value), source="none", undefined="it is no number")
+    wrong = Attack(
+        name="wrong_v1", expr=pl.lit(value), source="none", undefined="it is no number"
+    )
     given = frames.features(pair(0, 0, 1)), frames.targets({})
     scores, unscored = run(*given, samples=frames.samples(["a"]), attacks=[wrong])
     assert scores["wrong_v1"].to_list() == [None]
@@ -202,7 +238,9 @@ def test_a_score_is_never_nan_or_infinite(value):
 
 
 def test_empty_tables_give_empty_tables():
-    scores, unscored = run(frames.features(), frames.targets(), attacks=[RECALL, TRIGRAMS])
+    scores, unscored = run(
+        frames.features(), frames.targets(), attacks=[RECALL, TRIGRAMS]
+    )
     assert scores.height == unscored.height == 0
 
 
@@ -222,7 +260,9 @@ def test_an_attack_on_samples_sees_the_rows_that_it_reads():
         pair(0, 0, 1, words=1000, model="reference"),
         pair(1, 0, 1, words=2),
     )
-    samples = frames.samples(["a"], ["a", {"view": "probe", "sample_index": 0, "reason": "no"}], [])
+    samples = frames.samples(
+        ["a"], ["a", {"view": "probe", "sample_index": 0, "reason": "no"}], []
+    )
     attacks = [words("own_v1"), words("probe_v1", reads=(PROBE,))]
     both = words("both_v1", reads=(PROBE, ("target", "continuation")))
     targets = frames.targets({}, {}, {})
@@ -231,7 +271,11 @@ def test_an_attack_on_samples_sees_the_rows_that_it_reads():
     assert scores["own_v1"].dtype == pl.Float64  # of whole numbers
     assert scores["probe_v1"].to_list() == [110.0, None, None]
     assert scores["both_v1"].to_list() == [111.0, 2.0, None]
-    assert scores["n_samples"].to_list() == [3, 1, 0]  # of the target model, of all views
+    assert scores["n_samples"].to_list() == [
+        3,
+        1,
+        0,
+    ]  # of the target model, of all views
     assert unscored.rows() == [
         (target_id(1), "probe_v1", "no"),
         (target_id(2), "own_v1", "no continuation was sampled"),
@@ -261,7 +305,9 @@ def test_an_attack_on_log_probabilities_sees_the_rows_that_it_reads():
     assert scores.rows() == [(1.0, 10.0, 11.0)]
 
 
-def regrouped(keys: list[tuple[int, int]], at_once: int, n_targets: int) -> list[pl.DataFrame]:
+def regrouped(
+    keys: list[tuple[int, int]], at_once: int, n_targets: int
+) -> list[pl.DataFrame]:
     schema = {"row": pl.UInt32, "sample_index": pl.UInt32}
     batches = [
         pl.DataFrame(keys[start : start + at_once], schema=schema, orient="row")
@@ -273,7 +319,10 @@ def regrouped(keys: list[tuple[int, int]], at_once: int, n_targets: int) -> list
     return [batch for batch in found if batch.height]
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), unique=True), st.integers(1, 20))
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), unique=True),
+    st.integers(1, 20),
+)
 def test_every_row_comes_once_and_sorted(keys, at_once):
     given_keys = [batch.rows() for batch in regrouped(keys, at_once, 6)]
     assert given_keys == [sorted(batch) for batch in given_keys]
@@ -307,5 +356,7 @@ def test_evidence_that_does_not_feed_an_attack_is_refused():
     missing = "'mine_v1' reads the column 'b', which rows of the view .* They have a, c"
     with pytest.raises(SchemaMismatchError, match=missing):
         frames.attack("mine_v1", (pl.col("a") + pl.col("b")).max()).check(evidence)
-    with pytest.raises(SchemaMismatchError, match=r"values of type String, not numbers"):
+    with pytest.raises(
+        SchemaMismatchError, match=r"values of type String, not numbers"
+    ):
         frames.attack("mine_v1", pl.col("a").max().cast(pl.String)).check(evidence)

@@ -20,7 +20,8 @@ from tests.reference_scores import CLASSIC_ZLIB
 NAMES = [
     name
     for name in names()
-    if get(name).evidence == "logprobs" and CHOICE not in get(name).reads  # see test_choices.py
+    if get(name).evidence == "logprobs"
+    and CHOICE not in get(name).reads  # see test_choices.py
 ]
 VIEWS = sorted({view for name in NAMES for view in get(name).reads})
 TARGET = ("target", "text")
@@ -85,9 +86,15 @@ BY_HAND = {
     "pdr_min_k_20_v1": -LOG_2,  # the last token, weight 1/3
     "pdr_min_k_plus_plus_20_v1": 2 / 3 * (-2 * LOG_2 + 1.5),
     "pac_v1": (4 + 1) / 2 * LOG_2 - 2 * LOG_2,
-    "aeca_v1": math.sqrt((0.996666667**2 + 0.126666667**2 + 1.123333333**2) / 3)  # 0.005, 1, 1.125
-    - LOG_2 * math.sqrt(2 / 3),
-    "reference_difference_v1": (-8 * LOG_2 + 16 * LOG_2) / 10,  # the first token counts 2
+    "aeca_v1": (
+        math.sqrt(
+            (0.996666667**2 + 0.126666667**2 + 1.123333333**2) / 3
+        )  # 0.005, 1, 1.125
+        - LOG_2 * math.sqrt(2 / 3)
+    ),
+    "reference_difference_v1": (
+        (-8 * LOG_2 + 16 * LOG_2) / 10
+    ),  # the first token counts 2
     "reference_token_difference_v1": 2 * LOG_2,
     "reference_ratio_v1": -0.5,
     "recall_prefix_v1": 2.0,
@@ -97,7 +104,9 @@ BY_HAND = {
     "neighbour_difference_v1": -2 * LOG_2 + 3 * LOG_2,
     "neighbour_ratio_v1": -2 / 3,
     "detect_gpt_v1": (-2 + 4) / ROOT_2,
-    "dc_pdd_v1": (0.005 + 0.01) / 2,  # tokens 6 and 5, scored first as the second and third
+    "dc_pdd_v1": (
+        (0.005 + 0.01) / 2
+    ),  # tokens 6 and 5, scored first as the second and third
     "extraction_v1": -LOG_2,
     "extraction_n_50_v1": 0.0,
     "extraction_n_90_v1": -math.log(math.log(0.1) / math.log(0.5)),
@@ -116,7 +125,9 @@ BY_HAND = {
     "losses_below_previous_v1": 0.0,
     "loss_slope_v1": -LOG_2,
     "low_losses_from_end_40_v1": -2 / 3,  # the first of three is below 1
-    "loss_by_diversity_v1": -2 * LOG_2 / (2 / 3),  # 6, 5, 6 of those with a log-probability
+    "loss_by_diversity_v1": (
+        -2 * LOG_2 / (2 / 3)
+    ),  # 6, 5, 6 of those with a log-probability
     "loss_complexity_3_v1": -1.0,  # levels 99, 50, 0 are symbols 2, 1, 0
 }
 
@@ -172,13 +183,19 @@ def test_series_are_made_of_the_rows_that_attacks_read_alone():
     table = logprob_rows.table([TEXT, *OTHERS]).lazy()
     made = with_series(table, [mine]).collect()
     assert made.columns == [*SCHEMA, "complexity_4"]
-    assert made.filter(pl.col("complexity_4").is_not_null())["view"].to_list() == ["lowercase"]
+    assert made.filter(pl.col("complexity_4").is_not_null())["view"].to_list() == [
+        "lowercase"
+    ]
     assert with_series(table, [get("loss_v1")]) is table
 
 
 @pytest.mark.parametrize("missing", [None, math.inf, math.nan])
 def test_a_token_that_decoding_leaves_out_gives_no_score_under_top_k(missing):
-    row = {"view": "extraction", "logprob": [-1.0, -2.0], "support_mass": [-0.1, missing]}
+    row = {
+        "view": "extraction",
+        "logprob": [-1.0, -2.0],
+        "support_mass": [-0.1, missing],
+    }
     found = scores(row)
     assert found["extraction_v1"] == -3.0
     assert found["extraction_top_k_v1"] is None
@@ -192,8 +209,12 @@ def test_the_best_stretch_and_the_longest_recited_one():
     found = scores({"view": "text", "logprob": logprob, "rank": rank})
     assert found["extraction_best_50_v1"] == -49 * 0.25 - 0.5
     assert found["extraction_run_v1"] == 30
-    broken = scores({"view": "text", "logprob": [*logprob[:30], None, *logprob[31:]], "rank": rank})
-    assert broken["extraction_best_50_v1"] is None  # 29 tokens before the gap, 30 behind it
+    broken = scores(
+        {"view": "text", "logprob": [*logprob[:30], None, *logprob[31:]], "rank": rank}
+    )
+    assert (
+        broken["extraction_best_50_v1"] is None
+    )  # 29 tokens before the gap, 30 behind it
     assert broken["extraction_run_v1"] == 20
     recited = {"view": "text", "logprob": [0.0] * 50, "rank": [1] * 50}
     assert scores(recited)["extraction_run_v1"] == 50
@@ -207,7 +228,9 @@ def test_samples_needed_from_certainty_to_what_never_happens(log_p):
     exact = float(np.float32(log_p))
     for percent in (50, 90, 99):
         reference = second.needed(exact, percent)
-        assert found[f"extraction_n_{percent}_v1"] == pytest.approx(reference, rel=1e-9, abs=1e-9)
+        assert found[f"extraction_n_{percent}_v1"] == pytest.approx(
+            reference, rel=1e-9, abs=1e-9
+        )
 
 
 def test_gaps_are_smoothed_over_windows():
@@ -218,7 +241,9 @@ def test_gaps_are_smoothed_over_windows():
     found = scores(row)
     assert found["gap_k_20_v1"] == pytest.approx(-14 / 3)
     assert found["gap_k_20_window_6_v1"] == -15 / 6
-    assert scores(row | {"top_logprob": None})["gap_k_20_v1"] is None  # as of an old run
+    assert (
+        scores(row | {"top_logprob": None})["gap_k_20_v1"] is None
+    )  # as of an old run
 
 
 def test_models_that_cut_a_text_differently_are_compared_by_bytes_alone():
@@ -234,7 +259,9 @@ def test_models_that_cut_a_text_differently_are_compared_by_bytes_alone():
 
 
 def test_equal_perturbations_have_no_spread():
-    rows = [{"view": "perturbation", "view_index": n, "logprob": [-0.1]} for n in range(7)]
+    rows = [
+        {"view": "perturbation", "view_index": n, "logprob": [-0.1]} for n in range(7)
+    ]
     assert scores(TEXT, *rows)["detect_gpt_v1"] is None
     assert scores(TEXT, *rows[:1])["detect_gpt_v1"] is None
 
@@ -245,20 +272,35 @@ def test_what_members_look_like_scores_higher():
     def learnt(logprob, rank):
         row = TEXT | {"logprob": [None, *logprob], "rank": [None, *rank]}
         return scores(
-            row | {"vocabulary_mean": [None, *logprob], "vocabulary_variance": [None] + [1.0] * 3},
+            row
+            | {
+                "vocabulary_mean": [None, *logprob],
+                "vocabulary_variance": [None] + [1.0] * 3,
+            },
             *OTHERS,
         )
 
-    member, other = learnt([-0.1, -0.2, -0.1], [1, 1, 1]), learnt([-2.0, -3.0, -5.0], [3, 4, 9])
+    member, other = (
+        learnt([-0.1, -0.2, -0.1], [1, 1, 1]),
+        learnt([-2.0, -3.0, -5.0], [3, 4, 9]),
+    )
     of_text = [name for name in {*NAMES} - {*TUNED} if TARGET in get(name).reads]
-    excepted = {"min_k_plus_plus", "surprising", "con_recall", "low_losses", "loss_entropy"}
+    excepted = {
+        "min_k_plus_plus",
+        "surprising",
+        "con_recall",
+        "low_losses",
+        "loss_entropy",
+    }
     excepted.add("extraction_best")  # of 50 tokens
     for name in of_text:
         if not name.startswith(tuple(excepted)):
             assert member[name] >= other[name], name
 
 
-SEVERAL = dict.fromkeys(("neighbour", "swapped", "perturbation", "paraphrase", "noise"), 4)
+SEVERAL = dict.fromkeys(
+    ("neighbour", "swapped", "perturbation", "paraphrase", "noise"), 4
+)
 SEVERAL["probe"] = 12
 GRID = range(-160, 1), 8  # sums of few are exact
 
@@ -267,7 +309,9 @@ GRID = range(-160, 1), 8  # sums of few are exact
 def rows(draw):
     """One text and its rows: some views absent, some refused, columns not computed."""
     found = []
-    computed = {column for column in LISTS if column == "logprob" or draw(st.booleans())}
+    computed = {
+        column for column in LISTS if column == "logprob" or draw(st.booleans())
+    }
     numbers = {
         "token_ids": (range(10), None),
         "vocabulary_variance": (range(41), 8),
@@ -277,7 +321,10 @@ def rows(draw):
     }
     random = Random(draw(st.integers(0, 2**32)))  # drawing each number takes minutes
     text = "".join(random.choices("abcdé ", k=random.randint(1, 99)))
-    sizes = {"n_bytes": len(text.encode()), "zlib_size": len(zlib.compress(text.encode()))}
+    sizes = {
+        "n_bytes": len(text.encode()),
+        "zlib_size": len(zlib.compress(text.encode())),
+    }
     for role, view in VIEWS:
         several = SEVERAL.get(view, 4 if role == "shadow" else 1)
         for index in range(draw(st.integers(0, several))):
@@ -286,7 +333,11 @@ def rows(draw):
             if draw(st.integers(0, 5)) == 0:
                 found.append(row | REFUSED)
                 continue
-            n = draw(st.sampled_from([0, 1] if view == "probe" else [0, 1, 2, 3, 5, 8, 20, 55]))
+            n = draw(
+                st.sampled_from(
+                    [0, 1] if view == "probe" else [0, 1, 2, 3, 5, 8, 20, 55]
+                )
+            )
             unscored = draw(st.booleans())
             for column in computed:
                 of, part = numbers.get(column, GRID)
@@ -303,9 +354,13 @@ def rows(draw):
 @settings(max_examples=12)  # planning the formulas is what takes time, not the texts
 @given(targets=st.lists(rows(), min_size=6, max_size=12))
 def test_every_attack_equals_its_reference(targets):
-    tagged = [row | {"target_id": f"t{n}"} for n, (_, of) in enumerate(targets) for row in of]
+    tagged = [
+        row | {"target_id": f"t{n}"} for n, (_, of) in enumerate(targets) for row in of
+    ]
     frame = logprob_rows.table(tagged)
-    found = logprob_rows.raw_scores(frame, NAMES).rows_by_key("target_id", named=True, unique=True)
+    found = logprob_rows.raw_scores(frame, NAMES).rows_by_key(
+        "target_id", named=True, unique=True
+    )
     known = [name for name in NAMES if CLASSIC_ZLIB or "zlib" not in name]
     for (number,), of in frame.group_by("target_id"):
         wanted = second_scores(of.to_dicts(), known, targets[int(number[1:])][0])
@@ -313,17 +368,23 @@ def test_every_attack_equals_its_reference(targets):
             ours = found[number][name]
             if ours is not None and not math.isfinite(ours):
                 ours = None  # as a run has it: a loss of 0 below the line
-            approximate = None if value is None else pytest.approx(value, rel=1e-9, abs=1e-9)
+            approximate = (
+                None if value is None else pytest.approx(value, rel=1e-9, abs=1e-9)
+            )
             assert ours == approximate, name
 
 
 @pytest.mark.parametrize("engine", ["in-memory", "streaming"])
 def test_rows_of_other_targets_and_their_order_change_nothing(engine):
     own = logprob_rows.table([TEXT, *OTHERS])
-    other = own.with_columns(target_id=pl.lit("u"), logprob=pl.col("logprob").list.reverse())
+    other = own.with_columns(
+        target_id=pl.lit("u"), logprob=pl.col("logprob").list.reverse()
+    )
     alone = logprob_rows.raw_scores(own, NAMES)
     mixed = pl.concat([other, own.reverse(), own.clear()])
-    together = logprob_rows.raw_scores(mixed, NAMES, engine=engine).filter(target_id="t")
+    together = logprob_rows.raw_scores(mixed, NAMES, engine=engine).filter(
+        target_id="t"
+    )
     for name in NAMES:
         if alone[name][0] is None:
             assert together[name][0] is None
@@ -332,19 +393,33 @@ def test_rows_of_other_targets_and_their_order_change_nothing(engine):
 
 
 @pytest.mark.parametrize(
-    "row", [REFUSED, {"logprob": []}, {"logprob": [None]}, {"logprob": [None], "token_ids": [1]}]
+    "row",
+    [
+        REFUSED,
+        {"logprob": []},
+        {"logprob": [None]},
+        {"logprob": [None], "token_ids": [1]},
+    ],
 )
 def test_without_a_scored_token_every_attack_is_null(row):
     """Raw: the expressions themselves give null, not NaN."""
     views = [{**row, "model": role, "view": view} for role, view in VIEWS]
-    found = logprob_rows.raw_scores(logprob_rows.table(views), NAMES).drop("target_id").row(0)
+    found = (
+        logprob_rows.raw_scores(logprob_rows.table(views), NAMES)
+        .drop("target_id")
+        .row(0)
+    )
     assert set(found) == {None}
 
 
 @pytest.mark.parametrize("bad", [math.nan, -math.inf])
 def test_a_broken_number_is_never_a_score(bad):
     rows = [
-        {"model": role, "view": view, **{column: [bad, bad, -1.0] for column in LISTS[1:-1]}}
+        {
+            "model": role,
+            "view": view,
+            **{column: [bad, bad, -1.0] for column in LISTS[1:-1]},
+        }
         for role, view in VIEWS
     ]
     values = scores(*rows).values()

@@ -17,20 +17,31 @@ from tests.logprob_rows import TUNED, second_scores
 L = math.log(2)
 
 
-def text(logprob: list[float | None], model: str = "target", **more: Any) -> dict[str, Any]:
+def text(
+    logprob: list[float | None], model: str = "target", **more: Any
+) -> dict[str, Any]:
     row = {"model": model, "view": "text", "logprob": logprob}
     return row | {"token_ids": [*range(len(logprob))]} | more
 
 
-def around(view: str, *halvings: float | None, model: str = "target") -> list[dict[str, Any]]:
+def around(
+    view: str, *halvings: float | None, model: str = "target"
+) -> list[dict[str, Any]]:
     """Texts of a view with probabilities 1/2, 1/4, .. by number; None where one was refused."""
     return [
-        {"model": model, "view": view, "view_index": n, "logprob": times and [None, -times * L]}
+        {
+            "model": model,
+            "view": view,
+            "view_index": n,
+            "logprob": times and [None, -times * L],
+        }
         for n, times in enumerate(halvings)
     ]
 
 
-def shadow(number: int, logprob: float | None, *, trained: bool | None) -> dict[str, Any]:
+def shadow(
+    number: int, logprob: float | None, *, trained: bool | None
+) -> dict[str, Any]:
     numbers = None if logprob is None else [None, logprob]
     return {"model": "shadow", "view": "text", "view_index": number} | {
         "logprob": numbers,
@@ -79,7 +90,9 @@ def test_halves_of_pairs_are_no_pairs():
     """Of two texts side by side, 2n and 2n + 1 are a pair, not 2n - 1 and 2n."""
     rows = [text([None, -2 * L]), *around("paraphrase", None, 1, 1, None, 1)]
     assert scores(*rows)["spv_semantic_uncalibrated_v1"] is None
-    left_out = [row for row in around("paraphrase", 1, 1, 2, 2, 3) if row["view_index"] != 1]
+    left_out = [
+        row for row in around("paraphrase", 1, 1, 2, 2, 3) if row["view_index"] != 1
+    ]
     found = scores(text([None, -2 * L]), *left_out)
     assert found["spv_semantic_uncalibrated_v1"] == pytest.approx(0.0, abs=1e-7)
 
@@ -121,7 +134,9 @@ def test_informia_by_hand():
     ours, theirs = text([None, -L, 0.0]), text([-L, -2 * L, 0.0], "reference")
     divergence = math.log(1 / 2) / 4 + 3 / 4 * math.log(3 / 2)
     found = scores(ours, theirs, of=("informia_v1",))["informia_v1"]
-    assert found == pytest.approx((L + divergence) / 2, abs=1e-7)  # certain under both: 0
+    assert found == pytest.approx(
+        (L + divergence) / 2, abs=1e-7
+    )  # certain under both: 0
 
 
 def test_rounding_is_no_difference():
@@ -130,7 +145,10 @@ def test_rounding_is_no_difference():
         text([-1.0, -1.000001, -2.0], rank=[2] * 3),
         text([-1.000001, -1.0, -2.0], "reference"),
     ]
-    assert scores(*rounded, of=("ez_mia_v1", "wbc_v1")) == {"ez_mia_v1": None, "wbc_v1": None}
+    assert scores(*rounded, of=("ez_mia_v1", "wbc_v1")) == {
+        "ez_mia_v1": None,
+        "wbc_v1": None,
+    }
     assert scores(*gains(0, 0, 0, rank=[2] * 3))["wbc_v1"] is None
 
 
@@ -146,7 +164,9 @@ def test_tokens_are_compared_only_where_both_models_cut_alike():
     for other in others:
         assert scores(ours, other, of=names) == dict.fromkeys(names)
     others_there = [text([-1.0] * 3, model) for model in ("self_prompt", "candidate")]
-    assert scores(ours, theirs, *others_there, of=names) == scores(ours, theirs, of=names)
+    assert scores(ours, theirs, *others_there, of=names) == scores(
+        ours, theirs, of=names
+    )
     assert scores(ours, theirs, of=names)["ez_mia_v1"] == 5 / 6
 
 
@@ -174,7 +194,10 @@ def test_a_text_known_by_heart_has_finite_odds(certain):
     """Beyond what float32 tells from 1, all are alike; none is NaN, infinite or last."""
     rows = [text([None, certain]), *SHADOWS[1:], shadow(9, certain, trained=True)]
     found, known = scores(*rows), scores(text([None, -1e-6]), *SHADOWS[1:])
-    assert found["lira_offline_v1"] == scores(text([None, 0.0]), *SHADOWS[1:])["lira_offline_v1"]
+    assert (
+        found["lira_offline_v1"]
+        == scores(text([None, 0.0]), *SHADOWS[1:])["lira_offline_v1"]
+    )
     assert found["lira_offline_v1"] > known["lira_offline_v1"]
     assert None not in (found["lira_online_v1"], found["rmia_v1"])
 
@@ -182,9 +205,13 @@ def test_a_text_known_by_heart_has_finite_odds(certain):
 def test_members_score_higher_under_every_attack():
     """The same rows but for the target's log-probability of the text."""
     others_there = [
-        row for row in (*SPV, *SHADOWS) if row["view"] != "text" or row["model"] == "shadow"
+        row
+        for row in (*SPV, *SHADOWS)
+        if row["view"] != "text" or row["model"] == "shadow"
     ]
-    others = zip(("reference", "self_prompt", "candidate"), (-1.0, -2.0, -3.0), strict=True)
+    others = zip(
+        ("reference", "self_prompt", "candidate"), (-1.0, -2.0, -3.0), strict=True
+    )
     others_there += [text([None, logprob, -0.7], model) for model, logprob in others]
     member, other = (
         scores(text([None, logprob, logprob], rank=[None, 2, 3]), *others_there)
@@ -210,7 +237,9 @@ def rows(draw):
         if draw(st.integers(0, 7))
     ]
     if found and draw(st.integers(0, 7)):
-        found[0]["rank"] = draw(st.lists(st.sampled_from([1, 2, 9]), min_size=n, max_size=n))
+        found[0]["rank"] = draw(
+            st.lists(st.sampled_from([1, 2, 9]), min_size=n, max_size=n)
+        )
     for row in found:
         if draw(st.integers(0, 3)) == 0:
             row["logprob"][0] = None
@@ -233,13 +262,19 @@ def rows(draw):
 @settings(max_examples=8)
 @given(targets=st.lists(rows(), min_size=4, max_size=16))
 def test_every_attack_equals_its_reference(targets):
-    tagged = [row | {"target_id": f"t{number}"} for number, of in enumerate(targets) for row in of]
+    tagged = [
+        row | {"target_id": f"t{number}"}
+        for number, of in enumerate(targets)
+        for row in of
+    ]
     frame = logprob_rows.table(tagged)
     raw = logprob_rows.raw_scores(frame, TUNED)
     for (number,), of in frame.group_by("target_id"):
         (found,) = raw.filter(target_id=number).to_dicts()
         for name, wanted in second_scores(of.to_dicts(), TUNED).items():
-            approximate = None if wanted is None else pytest.approx(wanted, rel=1e-8, abs=1e-8)
+            approximate = (
+                None if wanted is None else pytest.approx(wanted, rel=1e-8, abs=1e-8)
+            )
             assert found[name] == approximate, name
 
 
@@ -248,11 +283,16 @@ def run(*rows: dict[str, Any], names=("lira_online_v1", "rmia_offline_v1", "loss
     tagged = [row | {"target_id": target_id(0)} for row in rows]
     attacks, targets = [get(name) for name in names], frames.targets({})
     table = logprob_rows.table(tagged).lazy()
-    found = pl.concat(score(frames.features().lazy(), targets.lazy(), attacks, logprobs=table))
+    found = pl.concat(
+        score(frames.features().lazy(), targets.lazy(), attacks, logprobs=table)
+    )
     why = find_unscored(
         found.lazy(), frames.samples().lazy(), targets.lazy(), attacks, logprobs=table
     )
-    return found.select(names).row(0, named=True), why.collect().select("attack", "reason").rows()
+    return (
+        found.select(names).row(0, named=True),
+        why.collect().select("attack", "reason").rows(),
+    )
 
 
 def as_recorded(row: dict[str, Any]) -> dict[str, Any]:
@@ -274,7 +314,9 @@ def test_shadow_models_of_a_run_are_one_model(turn):
 
 def test_a_shadow_model_that_is_there_twice_is_refused():
     recorded = [as_recorded(row) for row in SHADOWS]
-    with pytest.raises(SchemaMismatchError, match="model shadow, view text, view_index 3 of"):
+    with pytest.raises(
+        SchemaMismatchError, match="model shadow, view text, view_index 3 of"
+    ):
         run(*recorded, as_recorded(SHADOWS[4]))
 
 
@@ -285,5 +327,7 @@ def test_the_reason_is_that_of_the_shadow_model():
     assert dict(why)["rmia_offline_v1"].endswith(
         "no shadow model that was not tuned on the text has numbers of it"
     )
-    refused = as_recorded(shadow(7, None, trained=False)) | {"reason": "the text is too long"}
+    refused = as_recorded(shadow(7, None, trained=False)) | {
+        "reason": "the text is too long"
+    }
     assert dict(run(*recorded, refused)[1])["rmia_offline_v1"] == "the text is too long"

@@ -26,11 +26,16 @@ from tests.reference_kernels import features as reference_features
 
 FAMILY = [*defaults("matched"), *defaults("samia")]
 
-# Reference: 4 words. Candidate 0: 5 words, of which the first 4 count when matched; candidate 1: 2.
+# Reference: 4 words. Candidate 0: 5 words, of which the first 4 count when matched;
+# candidate 1: 2.
 
 
 def compared(targets: pl.DataFrame, candidates: Sequence[str], groups: Sequence[str]):
-    options: dict[str, Any] = {"words": "whitespace", "preset": "default", "text_length": None}
+    options: dict[str, Any] = {
+        "words": "whitespace",
+        "preset": "default",
+        "text_length": None,
+    }
     units = frames.units(targets)
     return build_features(frames.samples(candidates), units, groups=groups, **options)
 
@@ -41,21 +46,29 @@ def scores(
     """Scores of one target, by attack."""
     targets = frames.targets({"reference": reference})
     features = compared(targets, candidates, GROUPS)
-    scored = pl.concat(score(features.lazy(), targets.lazy(), [get(name) for name in names]))
+    scored = pl.concat(
+        score(features.lazy(), targets.lazy(), [get(name) for name in names])
+    )
     return scored.select(names).row(0, named=True)
 
 
 def test_an_empty_reference_gives_0_to_the_authors_and_null_where_matched():
     found = scores("", ["a b"])
-    assert {found[name] for name in ("samia_v1", "samia_precision_v1", "samia_zlib_v1")} == {0.0}
+    assert {
+        found[name] for name in ("samia_v1", "samia_precision_v1", "samia_zlib_v1")
+    } == {0.0}
     assert {found[name] for name in defaults("matched")} == {None}
 
 
-WORDS = st.lists(st.sampled_from(["a", "b", "c", "é", "漢字"]), max_size=12).map(" ".join)
+WORDS = st.lists(st.sampled_from(["a", "b", "c", "é", "漢字"]), max_size=12).map(
+    " ".join
+)
 
 
 @given(reference=WORDS, candidates=st.lists(WORDS, min_size=1, max_size=12))
-def test_scores_lie_in_their_range_and_matched_ones_equal_their_reference(reference, candidates):
+def test_scores_lie_in_their_range_and_matched_ones_equal_their_reference(
+    reference, candidates
+):
     found = scores(reference, candidates)
     for name, value in found.items():
         assert value is None or 0 <= value <= (1 if "zlib" not in name else 1000)
@@ -78,7 +91,9 @@ def test_the_mean_adds_one_by_one_in_the_order_of_the_samples(engine, in_order, 
     if holes:  # every third row again, without evidence
         numbered = pairs.with_row_index("at")
         empty = numbered.gather_every(3).with_columns(words_reference=None)
-        pairs = pl.concat([numbered, empty], how="vertical_relaxed").sort("at").drop("at")
+        pairs = (
+            pl.concat([numbered, empty], how="vertical_relaxed").sort("at").drop("at")
+        )
     if not in_order:  # groups apart, each in its own order
         pairs = pairs.sort(pl.int_range(pl.len()).over("row"), maintain_order=True)
     means = (
@@ -91,7 +106,9 @@ def test_the_mean_adds_one_by_one_in_the_order_of_the_samples(engine, in_order, 
     totals = [0.0] * len(counts)
     for at, count, of in zip(row, shared.tolist(), words.tolist(), strict=True):
         totals[at] += count / of
-    assert means["mean"].to_list() == [total / m for total, m in zip(totals, counts, strict=True)]
+    assert means["mean"].to_list() == [
+        total / m for total, m in zip(totals, counts, strict=True)
+    ]
 
 
 AGGREGATES: dict[str, Callable[[list[float]], float]] = {
@@ -102,12 +119,16 @@ AGGREGATES: dict[str, Callable[[list[float]], float]] = {
 }
 FAMILIES = ("rouge_", "ngram_coverage", "creativity", "longest_block", "near_verbatim")
 CHOSEN = [name for name in names() if name.startswith(FAMILIES)]
-TEXTS = st.lists(st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=25).map(" ".join)
+TEXTS = st.lists(st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=25).map(
+    " ".join
+)
 
 
 def expected(text: str, candidates: Sequence[str]) -> dict[str, float | None]:
     """Scores by the papers' formulas, from counts of the slow reference."""
-    rows: list[Any] = [reference_features(each, text, "whitespace", GROUPS) for each in candidates]
+    rows: list[Any] = [
+        reference_features(each, text, "whitespace", GROUPS) for each in candidates
+    ]
     n_reference = len(text.split())
     found: dict[str, float | None] = {}
     for kind, n in (*((str(n), n) for n in reference_scores.SIZES), ("l", 1)):
@@ -132,7 +153,8 @@ def expected(text: str, candidates: Sequence[str]) -> dict[str, float | None]:
             2 * row["covered_3"] / (row["words_candidate"] + longer(row))
         ),
         "creativity": lambda row: (
-            sum(row[f"covered_{length}"] for length in range(2, 13)) / row["words_candidate"]
+            sum(row[f"covered_{length}"] for length in range(2, 13))
+            / row["words_candidate"]
         ),
         "longest_block": lambda row: row["longest_block_words"],
         "longest_block_chars": lambda row: row["longest_block_chars"],
@@ -150,18 +172,26 @@ COLUMNS_OF_PROMPTS = {"model", "view_index", "logprob", "true_token", "has_text"
 SAMPLED = [
     name
     for name in names()
-    if get(name).evidence == "samples" and not COLUMNS_OF_PROMPTS.intersection(get(name).columns)
+    if get(name).evidence == "samples"
+    and not COLUMNS_OF_PROMPTS.intersection(get(name).columns)
 ]
 
 
 def test_candidates_that_are_missing_count_for_nothing():
-    pairs = pl.DataFrame({"candidate": [None, "a b c d x"], "reference": ["a b c d e f g"] * 2})
+    pairs = pl.DataFrame(
+        {"candidate": [None, "a b c d x"], "reference": ["a b c d e f g"] * 2}
+    )
     features = pairs.select(pair_features("candidate", "reference", groups=GROUPS))
-    features = features.unnest("features").with_columns(n_tokens=pl.Series([0, 5], dtype=pl.UInt32))
-    features = features.with_columns(pl.Series(each.name, [None, 0.5]) for each in RARITY_FIELDS)
+    features = features.unnest("features").with_columns(
+        n_tokens=pl.Series([0, 5], dtype=pl.UInt32)
+    )
+    features = features.with_columns(
+        pl.Series(each.name, [None, 0.5]) for each in RARITY_FIELDS
+    )
     scored = [get(name).expr.alias(name) for name in SAMPLED]
     with_missing, alone, missing = (
-        rows.select(scored).row(0, named=True) for rows in (features, features[1:], features[:1])
+        rows.select(scored).row(0, named=True)
+        for rows in (features, features[1:], features[:1])
     )
     assert with_missing == alone
     assert None not in alone.values()
@@ -170,22 +200,31 @@ def test_candidates_that_are_missing_count_for_nothing():
 
 @given(reference=TEXTS, candidates=st.lists(TEXTS, min_size=1, max_size=4))
 def test_every_attack_equals_its_reference(reference, candidates):
-    found, wanted = scores(reference, candidates, CHOSEN), expected(reference, candidates)
+    found, wanted = (
+        scores(reference, candidates, CHOSEN),
+        expected(reference, candidates),
+    )
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
-        assert found[name] == (None if value is None else pytest.approx(value, rel=1e-12)), name
+        assert found[name] == (
+            None if value is None else pytest.approx(value, rel=1e-12)
+        ), name
 
 
 PROBES = [attack.name for attack in PROBE_ATTACKS]
 ANSWERS = st.lists(
-    st.tuples(st.integers(0, 3), st.sampled_from([0.0, 0.5, 2.0]), st.sampled_from([0.0, 1.0])),
+    st.tuples(
+        st.integers(0, 3), st.sampled_from([0.0, 0.5, 2.0]), st.sampled_from([0.0, 1.0])
+    ),
     min_size=1,
     max_size=6,
 )
 
 
 def scored(
-    rows: list[dict[str, Any]], names: Sequence[str], tokens: Sequence[Mapping[str, Any]] = ()
+    rows: list[dict[str, Any]],
+    names: Sequence[str],
+    tokens: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, float | None]:
     place = {"target_id": frames.target_id(0), "sample_index": 0}
     features = frames.features(*(place | {"words_candidate": 3} | row for row in rows))
@@ -193,7 +232,9 @@ def scored(
         pl.Series(name, [float(row.get(name, 0)) for row in rows])
         for name in ("rarity_leading", "rarity_1", "rarity_2", "similarity")
     )
-    read = logprob_rows.table({"target_id": frames.target_id(0), **row} for row in tokens)
+    read = logprob_rows.table(
+        {"target_id": frames.target_id(0), **row} for row in tokens
+    )
     chosen, targets = [get(name) for name in names], frames.targets({}).lazy()
     table = pl.concat(score(features.lazy(), targets, chosen, logprobs=read.lazy()))
     return table.select(names).row(0, named=True)
@@ -238,7 +279,10 @@ def test_matched_attacks_weigh_continuations_by_hand():
     ]
     found = scored(rows, names)
     assert found == pytest.approx(
-        {"samia_matched_rarity_v1": 3 / 4 / 2, "samia_matched_rarity_n2_v1": 0.9 / 3 / 2}
+        {
+            "samia_matched_rarity_v1": 3 / 4 / 2,
+            "samia_matched_rarity_n2_v1": 0.9 / 3 / 2,
+        }
     )
     assert scored([{"words_reference": 1}], names)["samia_matched_rarity_n2_v1"] is None
 
@@ -257,7 +301,9 @@ def test_a_reference_models_answers_are_subtracted_by_hand():
     assert alone["probe_rarity_difference_v1"] is None
 
 
-@given(st.lists(st.lists(st.booleans(), min_size=1, max_size=5), min_size=1, max_size=5))
+@given(
+    st.lists(st.lists(st.booleans(), min_size=1, max_size=5), min_size=1, max_size=5)
+)
 def test_log_hit_rates_are_those_of_the_definition(points):
     rows = [
         probe(index, sample_index=sample, leading_words=int(hit))
@@ -270,15 +316,20 @@ def test_log_hit_rates_are_those_of_the_definition(points):
 
 
 FLOOR = 1e-16
-# Tenths: points that differ, but by next to nothing, give a line that no two programs agree on.
+# Tenths: points that differ, but by next to nothing, give a line that no two programs
+# agree on.
 SIMILARITIES = st.integers(-10, 10).map(lambda tenths: tenths / 10)
 LOGPROBS = st.floats(-20, 0, width=32)  # as tables hold them
-POINTS = st.lists(st.tuples(SIMILARITIES, SIMILARITIES, LOGPROBS), min_size=2, max_size=6)
+POINTS = st.lists(
+    st.tuples(SIMILARITIES, SIMILARITIES, LOGPROBS), min_size=2, max_size=6
+)
 
 
 def petal(points: list[tuple[float, float, float]]) -> float:
     """As the authors' code computes it: log similarities and a line by least squares."""
-    own, surrogate = ([log(max(point[side], FLOOR)) for point in points] for side in (0, 1))
+    own, surrogate = (
+        [log(max(point[side], FLOOR)) for point in points] for side in (0, 1)
+    )
     truth = [point[2] for point in points]
     if np.ptp(surrogate) == 0:
         return float(np.mean(truth))
@@ -287,7 +338,9 @@ def petal(points: list[tuple[float, float, float]]) -> float:
 
 
 def of_points(
-    points: Sequence[tuple[float, float, float]], name: str = "petal_v1", fitted: int | None = None
+    points: Sequence[tuple[float, float, float]],
+    name: str = "petal_v1",
+    fitted: int | None = None,
 ) -> float | None:
     """The score where only some points have log-probabilities."""
     answers = [
@@ -296,7 +349,12 @@ def of_points(
         for index, point in enumerate(points)
     ]
     tokens = [
-        {"model": "reference", "view": "probe", "view_index": index, "logprob": [point[2], -1.0]}
+        {
+            "model": "reference",
+            "view": "probe",
+            "view_index": index,
+            "logprob": [point[2], -1.0],
+        }
         for index, point in enumerate(points[:fitted])
     ]
     return scored(answers, [name], tokens)[name]
@@ -317,7 +375,11 @@ def test_points_without_a_log_probability_are_not_fitted():
 
 
 def test_hits_and_loss_add_up_by_hand():
-    rows = [probe(0, rarity_leading=6.0), probe(1), probe(0, "reference", rarity_leading=50.0)]
+    rows = [
+        probe(0, rarity_leading=6.0),
+        probe(1),
+        probe(0, "reference", rarity_leading=50.0),
+    ]
     tokens = [{"view": "text", "logprob": [None, -1.0, -3.0]}]
     found = scored(rows, ["probe_rarity_loss_v1"], tokens)
     assert found == {"probe_rarity_loss_v1": 2 / 2 - 4 / 2}
@@ -336,7 +398,11 @@ def test_what_is_missing_in_either_table_is_said():
         pl.lit(None, pl.Float64).alias(name)
     )
     found = find_unscored(
-        scores.lazy(), samples.lazy(), targets.lazy(), [get(name)], logprobs=tokens.lazy()
+        scores.lazy(),
+        samples.lazy(),
+        targets.lazy(),
+        [get(name)],
+        logprobs=tokens.lazy(),
     ).collect()
     assert found["reason"].to_list() == ["no tokens", "no answer", get(name).undefined]
 
@@ -384,22 +450,40 @@ def reference(orders: Mapping[int, Sequence[float] | None]) -> dict[str, float |
         )
 
     def highest(values: Mapping[int, np.ndarray]) -> float:
-        return over_labels({order: each.argmax() == order % 4 for order, each in values.items()})
+        return over_labels(
+            {order: each.argmax() == order % 4 for order, each in values.items()}
+        )
 
-    means = [over_labels({order: p[i] for order, p in probabilities.items()}) for i in range(4)]
-    logs = {order: np.array(each, np.float32) for order, each in orders.items() if each is not None}
+    means = [
+        over_labels({order: p[i] for order, p in probabilities.items()})
+        for i in range(4)
+    ]
+    logs = {
+        order: np.array(each, np.float32)
+        for order, each in orders.items()
+        if each is not None
+    }
     offsets = [
-        over_labels({order: float(each[i]) for order, each in logs.items()}) for i in range(4)
+        over_labels({order: float(each[i]) for order, each in logs.items()})
+        for i in range(4)
     ]
     return {
-        "decop_log_calibrated_v1": highest({order: each - offsets for order, each in logs.items()}),
-        "decop_calibrated_v1": highest({order: p - means for order, p in probabilities.items()}),
+        "decop_log_calibrated_v1": highest(
+            {order: each - offsets for order, each in logs.items()}
+        ),
+        "decop_calibrated_v1": highest(
+            {order: p - means for order, p in probabilities.items()}
+        ),
         "decop_logprob_v1": highest(probabilities),
-        "decop_probability_v1": over_labels({i: p[i % 4] for i, p in probabilities.items()}),
+        "decop_probability_v1": over_labels(
+            {i: p[i % 4] for i, p in probabilities.items()}
+        ),
     }
 
 
-ROWS = st.one_of(st.none(), st.lists(st.floats(-9, 0, width=32), min_size=4, max_size=4))
+ROWS = st.one_of(
+    st.none(), st.lists(st.floats(-9, 0, width=32), min_size=4, max_size=4)
+)
 
 
 @settings(max_examples=8)
@@ -442,9 +526,14 @@ def test_a_preference_for_a_label_hides_what_the_model_knows_until_it_is_taken_o
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 23), st.one_of(st.none(), st.integers(0, 3))), max_size=60)
+    st.lists(
+        st.tuples(st.integers(0, 23), st.one_of(st.none(), st.integers(0, 3))),
+        max_size=60,
+    )
 )
-def test_the_share_of_right_answers_is_a_mean_over_labels(answers: list[tuple[int, int | None]]):
+def test_the_share_of_right_answers_is_a_mean_over_labels(
+    answers: list[tuple[int, int | None]],
+):
     by_label: dict[int, list[int]] = {label: [] for label in range(4)}
     for order, label in answers:
         if label is not None:
@@ -455,14 +544,22 @@ def test_the_share_of_right_answers_is_a_mean_over_labels(answers: list[tuple[in
 
 
 def test_rows_of_other_views_and_models_do_not_count():
-    own = {order: [0.0 if order % 4 == label else -9.0 for label in range(4)] for order in range(4)}
-    rows = [{"view": "choice", "view_index": i, "logprob": each} for i, each in own.items()]
+    own = {
+        order: [0.0 if order % 4 == label else -9.0 for label in range(4)]
+        for order in range(4)
+    }
+    rows = [
+        {"view": "choice", "view_index": i, "logprob": each} for i, each in own.items()
+    ]
     others = [
         {"model": model, "view": view, "view_index": i, "logprob": [-1.0, -2.0]}
-        for (model, view), i in product([("target", "text"), ("reference", "choice")], range(4))
+        for (model, view), i in product(
+            [("target", "text"), ("reference", "choice")], range(4)
+        )
     ]
     mixed, alone = (
-        logprob_rows.scores(logprob_rows.table(some), NAMES) for some in (rows + others, rows)
+        logprob_rows.scores(logprob_rows.table(some), NAMES)
+        for some in (rows + others, rows)
     )
     assert mixed == alone
     assert alone[0]["decop_logprob_v1"] == 1.0
@@ -499,8 +596,12 @@ def test_hits_less_expected_by_hand():
     tokens = np.ones((2, 100), int)
     hits[1, :2], tokens[1, 3:] = True, 2
     rows, of = answers(hits, tokens), dealt(np.array([0, 1]), np.array([True, False]))
-    found = with_expected(rows, of).filter(pl.col("target_id").str.ends_with("1")).collect()
-    share = (60 + 0.6) / (100 + 1)  # token 1 occurs 103 times, token 2 97 times: the same octave
+    found = (
+        with_expected(rows, of).filter(pl.col("target_id").str.ends_with("1")).collect()
+    )
+    share = (60 + 0.6) / (
+        100 + 1
+    )  # token 1 occurs 103 times, token 2 97 times: the same octave
     by_hand = {1: (60 + 30 * share) / 130, 2: share}
     assert dict(found.select("true_token", "expected_hits").unique().iter_rows()) == {
         token: pytest.approx(value) for token, value in by_hand.items()
@@ -525,7 +626,9 @@ def test_what_is_expected_equals_its_reference(seed):
     assert found["expected_hits"].to_list() == pytest.approx(wanted.ravel().tolist())
 
 
-@pytest.mark.parametrize(("known", "least", "most"), [(0.0, 0.03, 0.055), (0.3, 0.3, 1.0)])
+@pytest.mark.parametrize(
+    ("known", "least", "most"), [(0.0, 0.03, 0.055), (0.3, 0.3, 1.0)]
+)
 def test_p_values_hold_where_scores_rest_on_the_other_texts(known, least, most):
     """19 non-members and 10 targets, each a book of its own difficulty and words.
 

@@ -13,10 +13,14 @@ from mia_batch.features import OTHER_GROUPS, feature_fields
 from mia_batch.schemas import LogProbs
 from tests import frames
 
-FAMILIES = {title: {each.name for each in family} for title, family in families().items()}
+FAMILIES = {
+    title: {each.name for each in family} for title, family in families().items()
+}
 
 
-MINE = Attack(name="mine_v1", expr=pl.col("n_tokens").max(), source="none", undefined="never")
+MINE = Attack(
+    name="mine_v1", expr=pl.col("n_tokens").max(), source="none", undefined="never"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +33,10 @@ def _as_installed(monkeypatch):
 
 
 def plug_in(monkeypatch, *values):
-    points = [EntryPoint(f"p{n}", value, "mia_batch.attacks") for n, value in enumerate(values)]
+    points = [
+        EntryPoint(f"p{n}", value, "mia_batch.attacks")
+        for n, value in enumerate(values)
+    ]
     monkeypatch.setattr(plugins, "entry_points", lambda group: points)
 
 
@@ -39,7 +46,9 @@ def test_an_attack_that_is_registered_is_found_and_the_same_again_changes_nothin
     assert names()[-1] == "mine_v1"
     assert "mine_v1" not in defaults("default", ("samples", "logprobs"))
     register(MINE)
-    register(Attack(name="mine_v1", expr=pl.col("n_tokens").max(), source="s", undefined="u"))
+    register(
+        Attack(name="mine_v1", expr=pl.col("n_tokens").max(), source="s", undefined="u")
+    )
     assert get("mine_v1") is MINE
 
 
@@ -47,7 +56,9 @@ def test_an_attack_that_is_registered_is_found_and_the_same_again_changes_nothin
 def test_another_formula_under_a_known_name_is_refused(name):
     register(MINE)
     with pytest.raises(SettingsError, match=f"another attack '{name}'"):
-        register(Attack(name=name, expr=pl.col("n_tokens").min(), source="s", undefined="u"))
+        register(
+            Attack(name=name, expr=pl.col("n_tokens").min(), source="s", undefined="u")
+        )
 
 
 def test_attacks_of_other_packages_are_there(monkeypatch):
@@ -58,10 +69,16 @@ def test_attacks_of_other_packages_are_there(monkeypatch):
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        (["no_such_module:x"], "'p0' of no_such_module:x cannot be loaded: No module named"),
+        (
+            ["no_such_module:x"],
+            "'p0' of no_such_module:x cannot be loaded: No module named",
+        ),
         (["math:pi"], "math:pi is not an Attack with a name of its own"),
         (["mia_batch.attacks.from_logprobs:SHAPE_ATTACKS"], "is not an Attack"),
-        (["tests.unit.attacks.test_registry:MINE"] * 2, "test_registry:MINE is not an Attack with"),
+        (
+            ["tests.unit.attacks.test_registry:MINE"] * 2,
+            "test_registry:MINE is not an Attack with",
+        ),
     ],
 )
 def test_a_broken_plug_in_gets_one_sentence(monkeypatch, values, said):
@@ -75,7 +92,9 @@ def of(*titles: str) -> set[str]:
 
 
 def test_presets_compute_their_family_and_its_main_attack_first():
-    assert {*defaults("default")} == of("Next tokens", "Probes", "Probes of two models", "DE-COP")
+    assert {*defaults("default")} == of(
+        "Next tokens", "Probes", "Probes of two models", "DE-COP"
+    )
     both = {*defaults("default", ("samples", "logprobs"))}
     assert both >= of("Probes", "Probes and loss", "Loss", "Min-K% and Min-K%++")
     assert defaults("default")[0] == "token_hits_less_expected_v1"
@@ -93,7 +112,9 @@ def test_log_probabilities_at_points_are_a_kind_of_their_own(preset):
     found = defaults(preset, ("probe-logprobs",))
     assert found[:3] == at_points
     assert {*found[3:]} == (
-        of("DE-COP from log-probabilities") if preset in ("default", "matched") else set()
+        of("DE-COP from log-probabilities")
+        if preset in ("default", "matched")
+        else set()
     )
     assert not {*at_points}.intersection(defaults(preset, ("samples", "logprobs")))
 
@@ -101,20 +122,30 @@ def test_log_probabilities_at_points_are_a_kind_of_their_own(preset):
 def test_probes_and_the_matched_family_do_without_whole_candidates():
     sampled = [name for name in names() if get(name).evidence == "samples"]
     assert {name for name in sampled if not get(name).whole_candidates} == of(
-        *("SaMIA, length-matched", "SaMIA, weighed by rarity", "Probes", "Probes of two models"),
+        *(
+            "SaMIA, length-matched",
+            "SaMIA, weighed by rarity",
+            "Probes",
+            "Probes of two models",
+        ),
         *("Next tokens", "Probes, drawn answers", "Probes and loss", "PETAL", "DE-COP"),
         "Masked words",
     )
 
 
 def test_each_attack_has_a_formula_a_source_and_one_family():
-    features = {*frames.features().columns, *(field.name for field in feature_fields(OTHER_GROUPS))}
+    features = {
+        *frames.features().columns,
+        *(field.name for field in feature_fields(OTHER_GROUPS)),
+    }
     features.add(EXPECTED)
     for attack in map(get, names()):
         assert attack.formula
         assert "\n" not in attack.formula
         if attack.evidence == "samples":
-            there = features | (set(LogProbs.column_names()) if attack.logprobs else set())
+            there = features | (
+                set(LogProbs.column_names()) if attack.logprobs else set()
+            )
             assert set(attack.columns) <= there
             author = attack.source.split(",")[0].removesuffix(")").split("(")[0]
             assert author.rstrip()[-4:].isdecimal()

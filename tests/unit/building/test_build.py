@@ -41,7 +41,11 @@ def build(folder, documents=None, name="sets", **changed):
     path = folder / "documents.parquet"
     if documents is not None:
         documents.write_parquet(path)
-    given: dict[str, Any] = {"documents": path, "out": folder / name, "lengths": (_N_WORDS,)}
+    given: dict[str, Any] = {
+        "documents": path,
+        "out": folder / name,
+        "lengths": (_N_WORDS,),
+    }
     return build_set(**given | changed)
 
 
@@ -54,7 +58,9 @@ ALL: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def repaired(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sets")
-    documents = frame(300, 200).with_columns(rewritten=pl.col("text").str.to_uppercase())
+    documents = frame(300, 200).with_columns(
+        rewritten=pl.col("text").str.to_uppercase()
+    )
     return folder, build(folder, documents, **ALL)
 
 
@@ -73,7 +79,8 @@ def test_repair_keeps_the_texts_that_are_alike(repaired):
     assert kept.height > 250
     assert built.summary["sets"][0]["verdict"] == "not separable"
     assert max(figures(built, "after", "held out").values()) < 0.58
-    # A pair is a member and a non-member; no document is in two pairs, none was held out.
+    # A pair is a member and a non-member; no document is in two pairs, none was held
+    # out.
     assert kept.group_by("pair").agg(pl.col("member").sum(), n=pl.len()).select(
         (pl.col("member") == 1).all(), (pl.col("n") == 2).all()
     ).row(0) == (True, True)
@@ -84,7 +91,9 @@ def test_repair_keeps_the_texts_that_are_alike(repaired):
     counts = dict(away.group_by("reason").len().iter_rows())
     assert counts["held out to test the set"] == 2 * 167
     assert sum(counts.values()) + kept.height == 1000
-    read = read_documents(built.path / f"original-{_N_WORDS}.parquet").documents.collect()
+    read = read_documents(
+        built.path / f"original-{_N_WORDS}.parquet"
+    ).documents.collect()
     assert read["member"].sum() == read["group"].n_unique() == kept.height // 2
 
 
@@ -97,26 +106,38 @@ def test_concatenated(repaired):
     both = both.unnest("text")
     original = built.texts(_N_WORDS).select("pair", "member", "text")
     tests = [
-        built.tests.filter(stage="after", setting=setting, learnt_from="held out").drop("setting")
+        built.tests.filter(stage="after", setting=setting, learnt_from="held out").drop(
+            "setting"
+        )
         for setting in ("original", "concatenated")
     ]
     assert tests[0].equals(tests[1])
     joined = both.join(original, on=["pair", "member"])
     assert (joined["own"] == joined["text"]).all()
-    assert (both.group_by("pair").agg(pl.col("context").n_unique())["context"] == 1).all()
+    assert (
+        both.group_by("pair").agg(pl.col("context").n_unique())["context"] == 1
+    ).all()
     held_out = built.thrown_away.filter(
         ~pl.col("member"), reason="held out to test the set"
     ).select("document_id")
-    documents = pl.read_parquet(folder / "documents.parquet").join(held_out, on="document_id")
+    documents = pl.read_parquet(folder / "documents.parquet").join(
+        held_out, on="document_id"
+    )
     assert both["context"].is_in(documents["text"].implode()).all()
 
 
 def test_paraphrases_are_tested_by_paraphrases(repaired):
     """They differ from the originals in case only, which no classifier of words sees."""
     _, built = repaired
-    words = ["blind_naive_bayes_v1", "blind_logistic_v1", "blind_ngrams_v1", "blind_forest_v1"]
+    words = [
+        "blind_naive_bayes_v1",
+        "blind_logistic_v1",
+        "blind_ngrams_v1",
+        "blind_forest_v1",
+    ]
     original, rewritten = (
-        figures(built, "after", "held out", setting) for setting in ("original", "paraphrased")
+        figures(built, "after", "held out", setting)
+        for setting in ("original", "paraphrased")
     )
     assert [original[name] for name in words] == [rewritten[name] for name in words]
 
@@ -139,7 +160,9 @@ def test_equal_seeds_give_equal_files(tmp_path):
     documents, found = frame(150, 50), {}
     for name, seed in (("one", 0), ("same", 0), ("other", 1)):
         build(tmp_path, documents, name, seed=seed)
-        found[name] = {file.name: file.read_bytes() for file in (tmp_path / name).iterdir()}
+        found[name] = {
+            file.name: file.read_bytes() for file in (tmp_path / name).iterdir()
+        }
     assert found["one"] == found["same"]
     name = f"original-{_N_WORDS}.parquet"
     assert found["one"][name] != found["other"][name]
@@ -169,7 +192,9 @@ def test_dates(tmp_path):
     away = built.thrown_away
     found = {
         (row["document_id"], row["reason"], row["length"])
-        for row in away.filter(~pl.col("document_id").str.contains(r"^d\d")).iter_rows(named=True)
+        for row in away.filter(~pl.col("document_id").str.contains(r"^d\d")).iter_rows(
+            named=True
+        )
     }
     assert found == {
         ("undated", "undated", None),
@@ -217,17 +242,26 @@ UNLABELLED = {"documents": SPRING}
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        ({"cutoff": _CUTOFF, "date_column": "text"}, "has labels, and a cutoff is given"),
+        (
+            {"cutoff": _CUTOFF, "date_column": "text"},
+            "has labels, and a cutoff is given",
+        ),
         ({"columns": ColumnNames(text="body")}, "no column 'body'"),
         ({"lengths": (4,)}, "at least 8 words"),
         ({"lengths": ()}, "at least 8 words"),
         ({"settings": ("original", "reversed")}, "give some of original, paraphrased"),
         ({"settings": ("paraphrased",)}, "--paraphrase-column"),
         ({"gap_days": -1}, "must not be negative"),
-        ({"source_column": "site"}, "no column 'site'; name the source with --source-column"),
+        (
+            {"source_column": "site"},
+            "no column 'site'; name the source with --source-column",
+        ),
         ({"out": "s3://bucket/sets"}, "on a disk only"),
         (UNLABELLED, "does not say who is a member"),
-        (UNLABELLED | {"cutoff": _CUTOFF}, "document 2: column 'date' is 'spring', no date"),
+        (
+            UNLABELLED | {"cutoff": _CUTOFF},
+            "document 2: column 'date' is 'spring', no date",
+        ),
     ],
 )
 def test_wrong_requests(tmp_path, request_, message):

@@ -37,16 +37,30 @@ def book(tmp_path_factory):
     assert marking.prepare(made.book, made.key, random=random) == 26
     lodged = marking.lodged(made.key)
     assert marking.publish(made.book, made.key, 7, made.marked) == 26
-    assert marking.lodged(made.key) == lodged  # the draw changes nothing of what was committed to
+    assert (
+        marking.lodged(made.key) == lodged
+    )  # the draw changes nothing of what was committed to
     return made
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("They went toward it. Towards it!", [("toward", "towards"), ("Towards", "Toward")]),
-        ("Nobody. He didn\u2019t see.", [("Nobody", "No one"), ("didn\u2019t", "did not")]),
-        ("Hadn't they? He had not a little hope, for so it will be, for all his pains.", []),
+        (
+            "They went toward it. Towards it!",
+            [("toward", "towards"), ("Towards", "Toward")],
+        ),
+        (
+            "Nobody. He didn\u2019t see.",
+            [("Nobody", "No one"), ("didn\u2019t", "did not")],
+        ),
+        (
+            (
+                "Hadn't they? He had not a little hope, for so it will be, for all his"
+                " pains."
+            ),
+            [],
+        ),
         ("It\u2019s late and he did not see.", [("did not", "didn\u2019t")]),
         ("He knew she came, and I know that he did.", [("", "that "), ("that ", "")]),
         ("Not all her life, all of her days.", [("", "of "), ("of ", "")]),
@@ -59,7 +73,10 @@ def book(tmp_path_factory):
             'He said \u201cI cannot.\u201d and "I do not." and `is not`, not among us.',
             [("among", "amongst")],
         ),
-        ("# Toward the end\n\nToward the End\n\n    is not\n\nIt is not.", [("is not", "isn't")]),
+        (
+            "# Toward the end\n\nToward the End\n\n    is not\n\nIt is not.",
+            [("is not", "isn't")],
+        ),
         ("```\nis not\n```\nuntowardly nobodyelse", []),
     ],
 )
@@ -74,7 +91,10 @@ def test_a_draw_publishes_one_edition_of_each_window_and_changes_nothing_else(bo
     editions = []
     for each in sets:
         one, other = each.texts
-        forms = [[text[p.start : p.end] for p in marking.places(text, "en")] for text in each.texts]
+        forms = [
+            [text[p.start : p.end] for p in marking.places(text, "en")]
+            for text in each.texts
+        ]
         assert all(a != b for a, b in zip(*forms, strict=True))
         at = marked.index(each.texts[each.published], at)
         editions.append(each.published)
@@ -102,11 +122,14 @@ def test_what_an_editor_left_is_counted(book, tmp_path):
     assert counts == {"drawn": n, "other": 0, "lost": 0}
     assert n == 395
     observer = Listener()
-    asked = marking.audit_of(book.marked, book.key, observer, model="m", out=str(tmp_path / "run"))
+    asked = marking.audit_of(
+        book.marked, book.key, observer, model="m", out=str(tmp_path / "run")
+    )
     assert (asked.canaries, asked.max_windows_per_document) == (str(book.key), 1)
     assert asked.attacks == ("loss_v1",)
     assert observer.sentences == [
-        f"of {n} places of the mark {n} stand as drawn, 0 in the other form, and 0 are not found"
+        f"of {n} places of the mark {n} stand as drawn, 0 in the other form, and 0 are"
+        " not found"
     ]
     edited = tmp_path / "edited.txt"
     edited.write_bytes(book.marked.read_bytes().replace(b"towards", b"toward"))
@@ -131,13 +154,17 @@ def test_what_cannot_be_marked_is_refused(book, tmp_path):
 
     refuses("is empty; give the text of the book", b" \n")
     refuses("is no plain text in UTF-8", b"\xff\xfe")
-    refuses("has 1 windows of 128 words .* no test of fewer than 10", b"They did not go.")
+    refuses(
+        "has 1 windows of 128 words .* no test of fewer than 10", b"They did not go."
+    )
     refuses("give one of en, de", b"Perhaps", SettingsError, language="xx")
     refuses("ends in .jsonl", b"Perhaps", SettingsError, key=tmp_path / "key.txt")
     with pytest.raises(SettingsError, match="exists; give --seed to publish by it"):
         marking.prepare(book.book, book.key)
     text.write_text("They did not go. " * 99, "utf-8")
-    with pytest.raises(CorpusError, match=r"does not fit .*: it was made of another text"):
+    with pytest.raises(
+        CorpusError, match=r"does not fit .*: it was made of another text"
+    ):
         marking.publish(text, book.key, 7, out)
     with pytest.raises(SettingsError, match="drawn with the seed 7, and a second draw"):
         marking.publish(book.book, book.key, 8, out)
@@ -156,16 +183,25 @@ def test_what_cannot_be_marked_is_refused(book, tmp_path):
     }
     line["published"] = draw(line["commitment"], 2, 1)
     key.write_text(json.dumps(line), "utf-8")  # canaries, but of no book
-    with pytest.raises(CorpusError, match="is no key; give the file that mia-batch mark wrote"):
+    with pytest.raises(
+        CorpusError, match="is no key; give the file that mia-batch mark wrote"
+    ):
         marking.audit_of(text, key, Observer(), model="m")
     assert not out.exists()
 
 
 def test_a_forecast_promises_only_what_the_lower_limit_gives():
-    assert marking.forecast_sentence(20).startswith("nothing can be promised: the book has too few")
-    # Of 600 windows: 0.18 * 24.49 - 3.09 = 1.32 at 16 copies, whose normal probability is 0.906.
+    assert marking.forecast_sentence(20).startswith(
+        "nothing can be promised: the book has too few"
+    )
+    # Of 600 windows: 0.18 * 24.49 - 3.09 = 1.32 at 16 copies, whose normal probability
+    # is 0.906.
     said = marking.forecast_sentence(600)
-    assert said.startswith("a model that learnt the book 16 times or more is found, with power 0.9")
+    assert said.startswith(
+        "a model that learnt the book 16 times or more is found, with power 0.9"
+    )
     assert "16: 91% to 100%" in said
     assert "8: 0% to 100%" in said
-    assert marking.forecast_sentence(500).startswith("a model that learnt the book 32 times")
+    assert marking.forecast_sentence(500).startswith(
+        "a model that learnt the book 32 times"
+    )

@@ -31,10 +31,12 @@ HEAVY = {"numpy", "obstore", "polars", *MODELS}
 LOADED = {
     "import mia_batch": HEAVY,
     "from mia_batch.cli import main": HEAVY,
-    "from mia_batch.cli.help import complete_attacks; complete_attacks(None, None, 'm')": MODELS,
+    "from mia_batch.cli.help import complete_attacks; complete_attacks(None, None, 'm')": (
+        MODELS
+    ),
     "import mia_batch.metrics": MODELS,
-    "from mia_batch.evidence.engines.registry import choose_engine as choose; "
-    "choose('auto', 'samples', frozenset())": ENGINES,
+    "from mia_batch.evidence.engines.registry import choose_engine; "
+    "choose_engine('auto', 'samples', frozenset())": (ENGINES),
 }
 """Statements, one after the other in one process, and what is not loaded after each."""
 
@@ -59,7 +61,11 @@ def test_nothing_heavy_is_loaded_before_it_is_needed():
 KINDS = (
     *("--input PATH", "--model MODEL", "--out FOLDER", "--samples N", "--max-cost X"),
     *("--preset default|matched|samia|min-k|spv", "--text-length 32|64|128|256"),
-    *("--engine-arg KEY=VALUE", "--neighbours-column COLUMN", "--reference-model MODEL"),
+    *(
+        "--engine-arg KEY=VALUE",
+        "--neighbours-column COLUMN",
+        "--reference-model MODEL",
+    ),
     *("--non-members PATH", "--non-members-known TEXT", "--length-edges N,..."),
     *("--slice-by NAME,...", "--primary NAME"),
 )
@@ -67,7 +73,9 @@ KINDS = (
 
 def screen(*arguments, width=80):
     """What the command prints in this process, on a terminal of so many columns."""
-    done = CliRunner().invoke(command, [*arguments], terminal_width=width, prog_name="mia-batch")
+    done = CliRunner().invoke(
+        command, [*arguments], terminal_width=width, prog_name="mia-batch"
+    )
     return done.output
 
 
@@ -77,7 +85,9 @@ def test_the_first_screen_is_short_and_the_help_names_every_setting():
     assert len(out.splitlines()) <= 25
     assert max(map(len, out.splitlines())) <= 100
     with click.Context(command) as context:
-        assert [name for name in command.list_commands(context) if name not in out] == []
+        assert [
+            name for name in command.list_commands(context) if name not in out
+        ] == []
     assert out == screen("-h")
     text = screen("--help")
     assert len(text.splitlines()) <= 100
@@ -99,7 +109,9 @@ def test_topics_describe_every_setting_and_say_of_what_kind_it_is():
     assert not any("()" in line for line in shown)
     with click.Context(command) as context:
         wanted = {*TOPICS, *command.list_commands(context)}
-    assert {*re.findall(r"^  ([a-z-]+) ", screen("help", width=200), re.MULTILINE)} == wanted
+    assert {
+        *re.findall(r"^  ([a-z-]+) ", screen("help", width=200), re.MULTILINE)
+    } == wanted
 
 
 @pytest.mark.parametrize(
@@ -134,12 +146,18 @@ def test_help_is_about_settings_topics_and_commands(about, said):
 )
 def test_a_shell_completes_commands_attacks_and_choices(typed, completed):
     *before, incomplete = typed.split()
-    found = ShellComplete(command, {}, "mia-batch", "_").get_completions(before, incomplete)
+    found = ShellComplete(command, {}, "mia-batch", "_").get_completions(
+        before, incomplete
+    )
     assert [item.value for item in found] == completed
 
 
-def test_an_audit_is_asked_for_by_its_name_or_without(checkpoint, tmp_path, monkeypatch):
-    pl.DataFrame({"text": ["one two three four " * 4]}).write_parquet(tmp_path / "c.parquet")
+def test_an_audit_is_asked_for_by_its_name_or_without(
+    checkpoint, tmp_path, monkeypatch
+):
+    pl.DataFrame({"text": ["one two three four " * 4]}).write_parquet(
+        tmp_path / "c.parquet"
+    )
     (tmp_path / "given.toml").write_text(f'model = "{checkpoint}"\n')
     monkeypatch.chdir(tmp_path)
     asked = "--attacks Min-K%++,recall_prefix,LOSS --nonmember-shots c.parquet"
@@ -147,7 +165,9 @@ def test_an_audit_is_asked_for_by_its_name_or_without(checkpoint, tmp_path, monk
     named = screen("audit", "c.parquet", *more, width=120)
     assert named == screen("--input", "c.parquet", *more, width=120)
     assert "min_k_plus_plus_20_v1, recall_prefix_v1, loss_v1" in named
-    empty = screen("--base-url", "--price-in", "0.5")  # as a shell leaves an empty variable out
+    empty = screen(
+        "--base-url", "--price-in", "0.5"
+    )  # as a shell leaves an empty variable out
     assert "--base-url has no value, for --price-in follows; give it one" in empty
     for twice in (
         ("--input", "c.parquet"),
@@ -167,7 +187,12 @@ def test_attacks_are_listed_by_family_and_shown_with_formula_source_and_needs():
     assert rows["min-k++"] == [
         *("Min-K%++", "1 pass", "1 of 7: min_k_plus_plus_20_v1", "full distribution"),
     ]
-    assert rows["samia"] == ["SaMIA", "10 samples", "1 of 16: samia_v1", "whole samples"]
+    assert rows["samia"] == [
+        "SaMIA",
+        "10 samples",
+        "1 of 16: samia_v1",
+        "whole samples",
+    ]
     needed = "log-probabilities, --masked-model or --neighbours-column"
     assert rows["neighbour"][1::2] == ["26 passes", needed]
     code, out, _ = run("attacks", "min_k_20_v1")
@@ -196,10 +221,23 @@ most = Attack(
 
 def test_a_finished_run_is_scored_with_other_attacks_without_a_model(tmp_path):
     pl.DataFrame({"text": ["a b c d", "e f g h"]}).write_parquet(tmp_path / "c.parquet")
-    recorded = {"prefix": ["a b", "e f"], "candidate": [" c x y", " g h"], "sample_index": [0, 0]}
+    recorded = {
+        "prefix": ["a b", "e f"],
+        "candidate": [" c x y", " g h"],
+        "sample_index": [0, 0],
+    }
     pl.DataFrame(recorded).write_parquet(tmp_path / "r.parquet")
     (tmp_path / "mine.py").write_text(MINE)
-    begun = ("--input", "c.parquet", "--samples-from", "r.parquet", "--samples", 1, "--out", "run")
+    begun = (
+        "--input",
+        "c.parquet",
+        "--samples-from",
+        "r.parquet",
+        "--samples",
+        1,
+        "--out",
+        "run",
+    )
     assert run(*begun, "--attacks", "samia_v1", cwd=tmp_path)[0] == 0
 
     def scored(*options):
@@ -212,9 +250,14 @@ def test_a_finished_run_is_scored_with_other_attacks_without_a_model(tmp_path):
     assert both.columns[-2:] == ["rouge_l_v1", "most_words_v1"]
     assert both.select("rouge_l_v1", "most_words_v1").rows() == [(0.5, 3.0), (1.0, 2.0)]
     code, err = scored(*named)
-    assert (code, "whose code is run only if you name it; give --attacks-from" in err) == (2, True)
+    assert (
+        code,
+        "whose code is run only if you name it; give --attacks-from" in err,
+    ) == (2, True)
     # A formula that gives no finite number scores nothing, which is no success.
-    (tmp_path / "none.py").write_text(MINE.replace(".max()", ".max() / 0").replace("most_", "no_"))
+    (tmp_path / "none.py").write_text(
+        MINE.replace(".max()", ".max() / 0").replace("most_", "no_")
+    )
     code, err = scored("--attacks-from", "none.py", "--replace")
     assert (code, "no text has a score (reasons above)" in err) == (1, True)
     before = (tmp_path / "run" / "scores.parquet").read_bytes()
@@ -223,13 +266,19 @@ def test_a_finished_run_is_scored_with_other_attacks_without_a_model(tmp_path):
     assert (tmp_path / "run" / "scores.parquet").read_bytes() == before
 
 
-def test_a_dry_run_shows_settings_targets_and_budget_and_writes_its_plan(checkpoint, tmp_path):
+def test_a_dry_run_shows_settings_targets_and_budget_and_writes_its_plan(
+    checkpoint, tmp_path
+):
     words = " ".join(f"w{number}" for number in range(20))
-    pl.DataFrame({"text": [words, words, None]}).write_parquet(tmp_path / "corpus.parquet")
+    pl.DataFrame({"text": [words, words, None]}).write_parquet(
+        tmp_path / "corpus.parquet"
+    )
     asked = ("--input", "corpus.parquet", "--model", checkpoint, "--preset", "matched")
     code, out, err = run(*asked, "--samples", 4, "--dry-run", cwd=tmp_path)
     assert (code, err) == (0, "")
-    facts = dict(line.split(None, 1) for line in out.splitlines() if len(line.split()) > 1)
+    facts = dict(
+        line.split(None, 1) for line in out.splitlines() if len(line.split()) > 1
+    )
     assert facts["samples"].strip() == "8"
     assert facts["targets"].strip() == "3"
     assert facts["--preset"].strip() == "matched"
@@ -244,11 +293,19 @@ def models(checkpoint, tmp_path_factory):
     """Folders: a good model, one without a tensor, with another's tokenizer, a masked one."""
     folder = tmp_path_factory.mktemp("models")
     damaged = shutil.copytree(checkpoint, folder / "damaged")
-    change(damaged, lambda own: {name: own[name] for name in own if name != "lm_head.weight"})
+    change(
+        damaged,
+        lambda own: {name: own[name] for name in own if name != "lm_head.weight"},
+    )
     foreign = shutil.copytree(checkpoint, folder / "foreign")
     change(foreign, lambda own: own, eos_token_id=7)
     masked = save_masked_checkpoint(folder / "masked")
-    return {"model": checkpoint, "damaged": damaged, "foreign": foreign, "masked": masked}
+    return {
+        "model": checkpoint,
+        "damaged": damaged,
+        "foreign": foreign,
+        "masked": masked,
+    }
 
 
 GIVEN = "--input {corpus} --model {model}"
@@ -272,7 +329,10 @@ DAMAGED = "--input {corpus} --model {damaged}"
         ("--input {corpus} --model {foreign} --dry-run", "is of another model: it"),
         ("--input {corpus} --model {masked} --engine vllm", "is a masked model"),
         ("attacks samia_v", "no attack 'samia_v'; did you mean samia_v1"),
-        ("attacks min_kk", "did you mean the family min-k (min_k_5_v1 ... min_k_60_v1)?"),
+        (
+            "attacks min_kk",
+            "did you mean the family min-k (min_k_5_v1 ... min_k_60_v1)?",
+        ),
         ("{corpus}", "did you mean `mia-batch audit {corpus}`?"),
         ("--xyzzy", "there is no option --xyzzy; `mia-batch -h` says what it takes"),
         ("audit --modle m", "there is no option --modle; did you mean --model?"),
@@ -280,7 +340,10 @@ DAMAGED = "--input {corpus} --model {damaged}"
         ("show", "Missing argument 'RUN'; `mia-batch show -h` says what it takes"),
         ("show {corpus}", "corpus.parquet is a file, no run; give the folder of a run"),
         ("help ReCaLL", "`mia-batch attacks recall_prefix_v1` describes the attack"),
-        ("bench --model nowhere/at/all", "'nowhere/at/all' does not exist; give a checkpoint"),
+        (
+            "bench --model nowhere/at/all",
+            "'nowhere/at/all' does not exist; give a checkpoint",
+        ),
         ("--samples 3 attacks", "takes its own options"),
     ],
 )
@@ -315,10 +378,16 @@ def shell(script, folder):
 def test_what_the_system_refuses_is_said_in_one_sentence(checkpoint, tmp_path):
     full = "mia-batch: the system refused to read or write: No space left on device\n"
     assert shell("$M attacks >/dev/full", tmp_path) == (1, "", full)
-    gone = "mia-batch: the working directory has been deleted; change to one that exists\n"
-    pl.DataFrame({"text": ["one two three four"]}).write_parquet(tmp_path / "corpus.parquet")
+    gone = (
+        "mia-batch: the working directory has been deleted; change to one that exists\n"
+    )
+    pl.DataFrame({"text": ["one two three four"]}).write_parquet(
+        tmp_path / "corpus.parquet"
+    )
     (tmp_path / "x").mkdir()
-    script = f"cd x; rmdir ../x; $M --input {tmp_path}/corpus.parquet --model {checkpoint}"
+    script = (
+        f"cd x; rmdir ../x; $M --input {tmp_path}/corpus.parquet --model {checkpoint}"
+    )
     assert shell(script, tmp_path) == (1, "", gone)
 
 
@@ -337,10 +406,15 @@ def test_closed_streams_and_poor_terminals_change_nothing(tmp_path, script, code
 
 
 def test_a_name_that_the_terminal_cannot_show_is_shown_all_the_same(tmp_path):
-    pl.DataFrame({"text": ["one two three four"]}).write_parquet(tmp_path / "a [b] é?.parquet")
+    pl.DataFrame({"text": ["one two three four"]}).write_parquet(
+        tmp_path / "a [b] é?.parquet"
+    )
     recorded = {"prefix": ["one two"], "candidate": [" x"], "sample_index": [0]}
     pl.DataFrame(recorded).write_parquet(tmp_path / "r.parquet")
-    script = "PYTHONIOENCODING=ascii $M --input ./a*.parquet --samples-from r.parquet --dry-run"
+    script = (
+        "PYTHONIOENCODING=ascii $M --input ./a*.parquet --samples-from r.parquet"
+        " --dry-run"
+    )
     code, out, err = shell(script, tmp_path)
     assert (code, err) == (0, "")
     assert "./a [b] \\xe9?.parquet" in out
@@ -353,7 +427,8 @@ def small_cli_run(checkpoint, tmp_path_factory):
     texts = ["[red]markup[/red] \x1b[2Jclear " * 10, "plain words " * 10, None]
     pl.DataFrame({"text": texts}).write_parquet(folder / "corpus.parquet")
     (folder / "mia-batch.toml").write_text(
-        f'model = "{checkpoint}"\nengine = "transformers"\nout = "run"\n[sampling]\nsamples = 2\n'
+        f'model = "{checkpoint}"\nengine = "transformers"\nout ='
+        ' "run"\n[sampling]\nsamples = 2\n'
     )
     return *run("--input", "corpus.parquet", cwd=folder), folder
 
@@ -391,14 +466,24 @@ def test_more_failures_than_allowed_make_the_exit_code_1(tmp_path):
     pl.DataFrame({"text": [*texts, "", " "]}).write_parquet(tmp_path / "corpus.parquet")
     refused = Script(failure(400, "this text is not allowed"))
     with HostileServer(refused) as server:
-        options = ["--input", "corpus.parquet", "--base-url", server.url, "--model", MODEL]
+        options = [
+            "--input",
+            "corpus.parquet",
+            "--base-url",
+            server.url,
+            "--model",
+            MODEL,
+        ]
         status, shown, said = run(*options, cwd=tmp_path)
         enough, *_ = run(*options, "--max-failed", "0.2", cwd=tmp_path)
         again, mended, _ = run(*options, "--retry-failed", cwd=tmp_path)
     assert (status, enough, again) == (1, 0, 0)
-    assert "1 text without samples: the endpoint refused the request: status 400" in shown
-    assert said.splitlines()[-1] == (
-        "mia-batch: 1 of 6 texts have failed samples, more than --max-failed (0.05) "
+    assert (
+        "1 text without samples: the endpoint refused the request: status 400" in shown
+    )
+    assert (
+        said.splitlines()[-1]
+        == "mia-batch: 1 of 6 texts have failed samples, more than --max-failed (0.05) "
         "allows; the same command with --retry-failed tries them again"
     )
     assert "without samples" not in mended

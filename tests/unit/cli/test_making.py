@@ -25,21 +25,33 @@ def plan(*arguments):
 def test_numbers_double_until_half_of_the_members_are_named_or_the_best_is_said():
     said = plan("--asked", 50, "--members", 10, "--effect", 9, "--level", "group")
     text = " ".join(" ".join(said).split())
-    assert "50 groups are asked about. Assumed: 10 of them are in the training data" in text
+    assert (
+        "50 groups are asked about. Assumed: 10 of them are in the training data"
+        in text
+    )
     assert "9.00 standard deviations higher (AUC 1.000)" in text
     rows = [line.split() for line in said if line.strip()[:1].isdigit() and "%" in line]
     assert [row[0] for row in rows] == ["10", "20", "40", "80", "160"]
     assert rows[0][1] == "0.0"
-    assert said[-1] == "Give 160 comparison groups: on average 10.0 of the 10 are named."
+    assert (
+        said[-1] == "Give 160 comparison groups: on average 10.0 of the 10 are named."
+    )
     said = plan("--asked", 20, "--members", 10, "--auc", 0.99, "--comparison", "5,20")
     assert said[-2:] == [
-        "None of these numbers names half of the 10: 5 comparison texts name 0.0 on average.",
-        "For one answer about all together (--level collection) give 20: "
-        f"{said[-3].split()[-1]} of audits have p <= 0.05.",
+        (
+            "None of these numbers names half of the 10: 5 comparison texts name 0.0 on"
+            " average."
+        ),
+        (
+            "For one answer about all together (--level collection) give 20: "
+            f"{said[-3].split()[-1]} of audits have p <= 0.05."
+        ),
     ]
     hard = ("--asked", 20, "--members", 1, "--auc", 0.6, "--comparison", "5,20")
     alone = plan(*hard, "--level", "collection")
-    assert alone[-1].startswith("None of these numbers is enough for all together: with ")
+    assert alone[-1].startswith(
+        "None of these numbers is enough for all together: with "
+    )
 
 
 def test_texts_of_files_are_counted_as_an_audit_counts_them(tmp_path):
@@ -47,7 +59,9 @@ def test_texts_of_files_are_counted_as_an_audit_counts_them(tmp_path):
         (tmp_path / folder).mkdir()
         for number in range(n):
             words = " ".join(f"{folder}{number}w{place}" for place in range(300))
-            (tmp_path / folder / f"{folder}{number}.txt").write_text(words, encoding="utf-8")
+            (tmp_path / folder / f"{folder}{number}.txt").write_text(
+                words, encoding="utf-8"
+            )
     files = ("--input", tmp_path / "asked", "--non-members", tmp_path / "new")
     said = plan(*files, "--members", 2, "--effect", 3, "--level", "group")
     assert said[0].startswith("4 books are asked about.")
@@ -60,17 +74,29 @@ def test_a_set_is_built_and_it_is_said_what_it_can_carry(tmp_path):
         for number in range(100)
     ]
     labels = [number % 2 for number in range(100)]
-    pl.DataFrame({"input": texts, "label": labels}).write_ndjson(tmp_path / "texts.jsonl")
-    asked = ["--documents", tmp_path / "texts.jsonl", "--text-column", "input", "--no-repair"]
+    pl.DataFrame({"input": texts, "label": labels}).write_ndjson(
+        tmp_path / "texts.jsonl"
+    )
+    asked = [
+        "--documents",
+        tmp_path / "texts.jsonl",
+        "--text-column",
+        "input",
+        "--no-repair",
+    ]
     out, _ = invoke("build-set", *asked, "--lengths", "16", "--out", tmp_path / "sets")
     assert "16 words, original: " in out
-    assert pl.read_parquet(tmp_path / "sets" / "original-16.parquet")["member"].sum() > 45
+    assert (
+        pl.read_parquet(tmp_path / "sets" / "original-16.parquet")["member"].sum() > 45
+    )
 
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("privacy")
-    notes = [f"the note of person {number} says {number * 37 % 101}" for number in range(60)]
+    notes = [
+        f"the note of person {number} says {number * 37 % 101}" for number in range(60)
+    ]
     pl.DataFrame({"text": notes}).write_parquet(folder / "texts.parquet")
     return folder / "texts.parquet"
 
@@ -79,7 +105,13 @@ def test_one_way_to_tune_from_texts_to_the_page(texts, tmp_path):
     out = tmp_path / "out"
     base = save_bases(tmp_path)["llama"]
     asked = [f"--base={base}", f"--data={texts}", "--task=generation", f"--out={out}"]
-    little = ["--epsilon=none", "--shadows=0", "--canaries=0", "--epochs=1", "--batch-size=8"]
+    little = [
+        "--epsilon=none",
+        "--shadows=0",
+        "--canaries=0",
+        "--epochs=1",
+        "--batch-size=8",
+    ]
     printed, shown = invoke("privacy", *asked, *little)
     assert "to tune full: a target each; epochs: 1" in shown
     said, report = printed.splitlines()
@@ -91,7 +123,9 @@ def test_one_way_to_tune_from_texts_to_the_page(texts, tmp_path):
 
 def test_a_book_is_marked_in_steps_and_a_model_is_asked_about_it(tmp_path, monkeypatch):
     book, key = tmp_path / "book.txt", tmp_path / "key.jsonl"
-    book.write_text(" ".join(f"Perhaps {n} did not go toward it." for n in range(300)), "utf-8")
+    book.write_text(
+        " ".join(f"Perhaps {n} did not go toward it." for n in range(300)), "utf-8"
+    )
     printed, _ = invoke("mark", book, "--key", key)
     windows, lodge, committed = printed.splitlines()
     assert windows.startswith("17 windows have places; nothing can be promised")
@@ -101,7 +135,9 @@ def test_a_book_is_marked_in_steps_and_a_model_is_asked_about_it(tmp_path, monke
     marked = tmp_path / "book-marked.txt"
     assert printed == f"{marked}: the book to publish; 17 windows were drawn\n"
     asked: list[Any] = []
-    monkeypatch.setattr(sys.modules["mia_batch.cli.main"], "audit_and_show", asked.append)
+    monkeypatch.setattr(
+        sys.modules["mia_batch.cli.main"], "audit_and_show", asked.append
+    )
     _, shown = invoke("mark", marked, "--key", key, "--model", "org/model")
     assert "0 in the other form, and 0 are not found" in " ".join(shown.split())
     (settings,) = asked
@@ -116,7 +152,10 @@ BUILD = ["build-set", "--documents", "x.parquet", "--out", "s", "--lengths"]
 def test_a_dry_run_trains_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     _, shown = invoke(*PRIVACY, "--dry-run")
-    wanted = "to tune full, full-epsilon-8: a target, 16 shadow models, one with canaries each"
+    wanted = (
+        "to tune full, full-epsilon-8: a target, 16 shadow models, one with canaries"
+        " each"
+    )
     assert wanted in " ".join(shown.split())
     assert [*tmp_path.iterdir()] == []
 
@@ -144,7 +183,9 @@ PLAN = ["plan", "--asked", "9", "--members"]
         ([*PRIVACY, "--tuning=all"], "'all' is not one of"),
     ],
 )
-def test_what_cannot_be_done_is_a_wrong_request(asked, said, monkeypatch, capsys, tmp_path):
+def test_what_cannot_be_done_is_a_wrong_request(
+    asked, said, monkeypatch, capsys, tmp_path
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["mia-batch", *asked])
     with pytest.raises(SystemExit) as stopped:

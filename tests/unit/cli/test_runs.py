@@ -37,7 +37,9 @@ ATTACKS = "samia_matched_v1,longest_block_v1"
 def invoke(*arguments, width="120"):
     """Exit code and lines of standard output; errors are raised."""
     asked = [*map(str, arguments)]
-    done = CliRunner().invoke(command, asked, standalone_mode=False, env={"COLUMNS": width})
+    done = CliRunner().invoke(
+        command, asked, standalone_mode=False, env={"COLUMNS": width}
+    )
     if done.exception is not None:
         raise done.exception
     return done.return_value, [line.rstrip() for line in done.stdout.splitlines()]
@@ -46,7 +48,11 @@ def invoke(*arguments, width="120"):
 def audit(folder, recorded, **settings):
     made = pl.DataFrame(recorded, schema=["prefix", "candidate"], orient="row")
     made.write_parquet(folder / "made.parquet")
-    documents = {"document_id": ["\x07a", "b"], "text": [TEXT, "short"], "group": ["shelf", None]}
+    documents = {
+        "document_id": ["\x07a", "b"],
+        "text": [TEXT, "short"],
+        "group": ["shelf", None],
+    }
     pl.DataFrame(documents).write_parquet(folder / "corpus.parquet")
     return runs.audit(
         input=str(folder / "corpus.parquet"),
@@ -101,14 +107,18 @@ def test_targets_are_shown_with_their_answers_or_why_there_are_none(run, target_
     )
     true = " ⟦seven eight nine ten⟧ eleven twelve"
     said = "\ufffd[31m <script>[bold] \ufffd evil↵⟦seven eight nine ten⟧"
-    assert lines[at + 1 : at + 3] == [f"{'true continuation':61}model", f"{true:61}{said}"]
+    assert lines[at + 1 : at + 3] == [
+        f"{'true continuation':61}model",
+        f"{true:61}{said}",
+    ]
     assert "continuation 0, sample 1, recorded; no word is shared" in lines
     shown = "\n".join(lines)  # of long texts, what is near the shared run
     assert f"({20_000 - 4000:,} characters before)" in " ".join(shown.split())
     assert not {"\x1b", "\u202e"} & {*shown}
     _, lines = invoke("show", run.folder, target_ids[1])
     assert any(
-        line.startswith("not sampled       the text has too few words to split") for line in lines
+        line.startswith("not sampled       the text has too few words to split")
+        for line in lines
     )
     assert any(line.startswith("longest_block_v1  no score: ") for line in lines)
     assert lines[-1] == "no samples were drawn of it"
@@ -118,14 +128,23 @@ def test_passages_are_numbered_and_found_by_number_and_by_document_and_window(co
     run = Run(compared / "before")
     _, lines = invoke("show", run.folder)
     listed = [re.split(" {2,}", line.strip()) for line in lines[2:12]]
-    scores = run["scores"].sort("samia_matched_v1", "target_id", descending=[True, False])
-    for number, (line, row) in enumerate(zip(listed, scores.iter_rows(named=True), strict=False)):
+    scores = run["scores"].sort(
+        "samia_matched_v1", "target_id", descending=[True, False]
+    )
+    for number, (line, row) in enumerate(
+        zip(listed, scores.iter_rows(named=True), strict=False)
+    ):
         window, score = f"{row['window_index'] + 1}", f"{row['samia_matched_v1']:.3f}"
         assert line[:3] == [f"{number + 1}", row["document_id"], window]
         assert score in line
     third = scores["target_id"][2]
     name, window = listed[2][1:3]
-    asked = ("3", f"{name} window {window}", f"{name.upper()}.txt, Window {window}", third)
+    asked = (
+        "3",
+        f"{name} window {window}",
+        f"{name.upper()}.txt, Window {window}",
+        third,
+    )
     for passage in asked:
         assert find_target(run, passage)["target_id"].to_list() == [third]
 
@@ -141,7 +160,9 @@ def test_probes_are_a_line_each_and_no_report_is_written_where_none_is_wanted(tm
     words = TEXT.split()
     answers = {8: " nine", 9: " ten eleven", 10: " no", 11: "[/] twelve"}
     recorded = [(" ".join(words[:at]), answer) for at, answer in answers.items()]
-    run = audit(tmp_path, recorded, attacks=["probe_first_word_v1"], probes=4, report=False)
+    run = audit(
+        tmp_path, recorded, attacks=["probe_first_word_v1"], probes=4, report=False
+    )
     _, lines = invoke("show", run.folder, run["targets"]["target_id"][0])
     at = lines.index("probe, target model")
     assert [line.split() for line in lines[at + 1 :]] == [
@@ -160,9 +181,15 @@ def test_an_audit_ends_with_a_report_of_its_tables(run):
     assert "a high score alone shows nothing" in page
     assert "&lt;script&gt;" in page
     assert "<script>[bold]" not in page
-    written = page.partition('<pre tabindex="0"><code>')[2].partition("</code>")[0].split()
+    written = (
+        page.partition('<pre tabindex="0"><code>')[2].partition("</code>")[0].split()
+    )
     given = dict(zip(written[1::2], written[2::2], strict=True))
-    assert (written[0], given["--attacks"], given["--engine"]) == ("mia-batch", ATTACKS, "replay")
+    assert (written[0], given["--attacks"], given["--engine"]) == (
+        "mia-batch",
+        ATTACKS,
+        "replay",
+    )
     assert given["--samples-from"] == str(run.folder.with_name("made.parquet"))
 
 
@@ -176,13 +203,20 @@ def test_the_report_is_rendered_again_to_where_it_is_wanted(run, tmp_path):
     assert lines[0].startswith("**Scores only rank your texts")
     pasted = "\n".join(invoke("report", run.folder, "--format", "csv")[1])
     found = pl.read_csv(io.StringIO(pasted), infer_schema_length=None)
-    assert found["samia_matched_v1"].to_list() == run["scores"]["samia_matched_v1"].to_list()
+    assert (
+        found["samia_matched_v1"].to_list()
+        == run["scores"]["samia_matched_v1"].to_list()
+    )
     shutil.copytree(run.folder, tmp_path / "run")
     again = rescore(tmp_path / "run", primary="longest_block_v1", replace=True)
-    assert "with the highest longest_block_v1" in (again.folder / "report.html").read_text("utf-8")
+    assert "with the highest longest_block_v1" in (
+        again.folder / "report.html"
+    ).read_text("utf-8")
 
 
-def test_a_run_that_is_well_shows_its_root_and_every_fault_has_a_line(recorded_books, copied):
+def test_a_run_that_is_well_shows_its_root_and_every_fault_has_a_line(
+    recorded_books, copied
+):
     status, lines = invoke("verify", recorded_books / "run")
     root = Run(recorded_books / "run").manifest.custody["root"]
     assert (status, lines[-1]) == (0, f"root of inputs and tables: {root}")
@@ -191,7 +225,11 @@ def test_a_run_that_is_well_shows_its_root_and_every_fault_has_a_line(recorded_b
     (copied / "scores.parquet").write_bytes(b"")
     (copied / "targets.parquet").unlink()
     (copied / "\x1b[2J.txt").touch()
-    faults = ["changed: scores.parquet", "missing: targets.parquet", "added: \ufffd[2J.txt"]
+    faults = [
+        "changed: scores.parquet",
+        "missing: targets.parquet",
+        "added: \ufffd[2J.txt",
+    ]
     assert invoke("verify", copied) == (1, faults)
 
 
@@ -211,8 +249,13 @@ def test_inputs_that_are_not_found_are_named_and_no_fault(copied, tmp_path):
 
 
 def drawn(*pairs):
-    columns = {"candidate": [one for one, _ in pairs], "again": [other for _, other in pairs]}
-    made = pl.DataFrame(columns).with_columns(target_id=pl.lit("a"), view=pl.lit("probe"))
+    columns = {
+        "candidate": [one for one, _ in pairs],
+        "again": [other for _, other in pairs],
+    }
+    made = pl.DataFrame(columns).with_columns(
+        target_id=pl.lit("a"), view=pl.lit("probe")
+    )
     return made.with_columns(view_index=0).with_row_index("sample_index")
 
 
@@ -242,9 +285,9 @@ def test_figures_of_sets_come_first_then_documents_and_reasons(compared):
     assert f"after share removed members {share['value']:.3f} {limits} - - 36" in lines
     assert any(line.startswith("documents: ") for line in lines)
     assert (
-        "share removed, after, non-members: the runs before and of the retrained model cannot "
-        "be distinguished"
-    ) in lines
+        "share removed, after, non-members: the runs before and of the retrained model"
+        " cannot be distinguished" in lines
+    )
 
 
 def test_a_comparison_is_written_whole_and_drawn(compared, tmp_path):
@@ -258,28 +301,50 @@ def test_a_comparison_is_written_whole_and_drawn(compared, tmp_path):
     assert (tmp_path / "made.csv").read_text() == table.write_csv()
     texts = [each.text for each in ET.parse(plot).iter() if each.text]
     sets = ("members", "non-members")
-    assert {f"{run}: {name}" for run in ("after", "retrained") for name in sets} <= {*texts}
+    assert {f"{run}: {name}" for run in ("after", "retrained") for name in sets} <= {
+        *texts
+    }
     assert "mean difference of samia_matched_v1 to before" in texts
 
 
 REFUSED = [
     (["show", "{run}", ""], RequestError, "several target_ids begin with ''"),
-    (["show", "{run}", "x"], RequestError, "no passage 'x'; name a number of the list that"),
+    (
+        ["show", "{run}", "x"],
+        RequestError,
+        "no passage 'x'; name a number of the list that",
+    ),
     (["show", "{run}", "3"], RequestError, "no passage '3'"),
-    (["show", "{run}", "B window 2"], RequestError, "'b' has no window 2 in this run; it has"),
+    (
+        ["show", "{run}", "B window 2"],
+        RequestError,
+        "'b' has no window 2 in this run; it has",
+    ),
     (
         ["show", "{before}", "text 0"],
         RequestError,
         "'text 0' has 6 windows; name one, such as",
     ),
-    (["show", "{before}", "text 0 window 9"], RequestError, "the nearest are windows 4, 5, 6"),
-    (["show", "{books}", "2.txt window 1"], RequestError, "did you mean '1.txt' or '0.txt'?"),
+    (
+        ["show", "{before}", "text 0 window 9"],
+        RequestError,
+        "the nearest are windows 4, 5, 6",
+    ),
+    (
+        ["show", "{books}", "2.txt window 1"],
+        RequestError,
+        "did you mean '1.txt' or '0.txt'?",
+    ),
     (["show", "{run}", "--again"], click.UsageError, "--again needs a PASSAGE"),
     (["show", "{run}", "{target}", "--again"], RequestError, "came from a recording"),
     (["show", "{empty}", "a"], RunFolderError, "holds no run"),
     (["show", "{books}/.."], RunFolderError, "give the folder of a run, such as "),
     (["report", "{empty}"], RunFolderError, "holds no run"),
-    (["report", "{unfinished}"], RunFolderError, "is not finished; give the audit's command again"),
+    (
+        ["report", "{unfinished}"],
+        RunFolderError,
+        "is not finished; give the audit's command again",
+    ),
     (
         ["table", "{live}"],
         RunFolderError,
@@ -290,11 +355,27 @@ REFUSED = [
         RunFolderError,
         "live has no scores yet, for a live run works in it; wait",
     ),
-    (["show", "{run}/run.json"], RunFolderError, "is a file, no run; give the folder of a run"),
-    (["report", "{empty}/none"], RunFolderError, "does not exist; give the folder of a run"),
-    (["report", "{not_summed}"], RunFolderError, "not finished; give the audit's command again"),
+    (
+        ["show", "{run}/run.json"],
+        RunFolderError,
+        "is a file, no run; give the folder of a run",
+    ),
+    (
+        ["report", "{empty}/none"],
+        RunFolderError,
+        "does not exist; give the folder of a run",
+    ),
+    (
+        ["report", "{not_summed}"],
+        RunFolderError,
+        "not finished; give the audit's command again",
+    ),
     (["verify", "{empty}"], RequestError, "holds no run"),
-    (["verify", "{books}", "--again", "2"], RequestError, "no model can draw them again"),
+    (
+        ["verify", "{books}", "--again", "2"],
+        RequestError,
+        "no model can draw them again",
+    ),
     (["compare", "{before}"], RequestError, "a comparison needs at least two runs"),
     (["compare", "{before}", "{empty}"], RunFolderError, "holds no run"),
     (
@@ -312,12 +393,22 @@ def test_what_cannot_be_done_is_said(
     names = ("empty", "unfinished", "not_summed", "live")
     for name in names:
         (tmp_path / name).mkdir()
-    manifest = (run.folder / "run.json").read_text("utf-8").replace('"verdicts"', '"unfinished"')
+    manifest = (
+        (run.folder / "run.json")
+        .read_text("utf-8")
+        .replace('"verdicts"', '"unfinished"')
+    )
     (tmp_path / "unfinished" / "run.json").write_text(manifest, "utf-8")
     shutil.copy(run.folder / "run.json", tmp_path / "not_summed")
-    (tmp_path / "live" / "run.json").write_text(manifest.replace('"scores"', '"none"'), "utf-8")
+    (tmp_path / "live" / "run.json").write_text(
+        manifest.replace('"scores"', '"none"'), "utf-8"
+    )
     places = {name: tmp_path / name for name in names}
-    places |= {"run": run.folder, "books": recorded_books / "run", "before": compared / "before"}
+    places |= {
+        "run": run.folder,
+        "books": recorded_books / "run",
+        "before": compared / "before",
+    }
     with Run(tmp_path / "live").held(), pytest.raises(kind, match=said):
         invoke(*(each.format(target=target_ids[0], **places) for each in asked))
 
@@ -349,17 +440,25 @@ def test_a_manifest_of_wrong_types_is_refused_in_a_sentence(a_strangers, reader)
     wanted = {field.name: field for field in fields(Manifest) if field.init}
     original = (a_strangers.folder / "run.json").read_text()
     for number, name in enumerate(wanted.keys() - {"format"}):
-        wrong = [each for each in WRONG if not isinstance(each, type(json.loads(original)[name]))]
+        wrong = [
+            each
+            for each in WRONG
+            if not isinstance(each, type(json.loads(original)[name]))
+        ]
         rewrite(a_strangers, **{name: wrong[number % len(wrong)]})
         said = refusal_or_output(reader[0], a_strangers.folder, *reader[1:])
         assert f"run.json is not as mia-batch writes it ('{name}' is of type" in said
         (a_strangers.folder / "run.json").write_text(original)
 
 
-def test_what_lies_deeper_in_a_manifest_leaves_no_command_without_a_sentence(a_strangers):
+def test_what_lies_deeper_in_a_manifest_leaves_no_command_without_a_sentence(
+    a_strangers,
+):
     original = json.loads((a_strangers.folder / "run.json").read_text())
     inside = [
-        (name, key) for name in ("made", "plan", "times", "custody") for key in original[name]
+        (name, key)
+        for name in ("made", "plan", "times", "custody")
+        for key in original[name]
     ]
     for number, (name, key) in enumerate(inside):
         wrong = WRONG[number % len(WRONG)]
@@ -370,17 +469,22 @@ def test_what_lies_deeper_in_a_manifest_leaves_no_command_without_a_sentence(a_s
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize(
-    "content", ["[" * 100_000, '{"evidence": ' + "[" * 100_000, "[]," * 800_000, "\udcff", "{}"]
+    "content",
+    ["[" * 100_000, '{"evidence": ' + "[" * 100_000, "[]," * 800_000, "\udcff", "{}"],
 )
 def test_a_manifest_that_is_none_is_refused_in_a_sentence(a_strangers, reader, content):
     path = a_strangers.folder / "run.json"
     path.write_bytes(content.encode(errors="surrogateescape"))
     said = refusal_or_output(reader[0], a_strangers.folder, *reader[1:])
-    wanted = r"run.json.* (cannot be read|is not a run's manifest)|changed: run.json|no root"
+    wanted = (
+        r"run.json.* (cannot be read|is not a run's manifest)|changed: run.json|no root"
+    )
     assert re.search(wanted, said)
 
 
-@pytest.mark.parametrize("reader", [("show",), ("report", "--format", "md"), ("table",)])
+@pytest.mark.parametrize(
+    "reader", [("show",), ("report", "--format", "md"), ("table",)]
+)
 @pytest.mark.parametrize("name", ["scores", "findings", "targets"])
 def test_a_table_with_doubled_rows_is_not_shown(a_strangers, reader, name):
     path = a_strangers.folder / f"{name}.parquet"
@@ -400,8 +504,12 @@ def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting(a_strangers, reader):
     assert re.search("it is no regular file|not a regular file", said)
 
 
-@pytest.mark.parametrize("name", ["../secret.txt", "/secret.txt", "link.txt", "a/../../secret.txt"])
-def test_verify_reads_no_input_beyond_the_folder_that_the_user_names(a_strangers, tmp_path, name):
+@pytest.mark.parametrize(
+    "name", ["../secret.txt", "/secret.txt", "link.txt", "a/../../secret.txt"]
+)
+def test_verify_reads_no_input_beyond_the_folder_that_the_user_names(
+    a_strangers, tmp_path, name
+):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (tmp_path / "secret.txt").write_text("secret")

@@ -14,7 +14,16 @@ from mia_batch.cli.show import show_plan, show_run
 from mia_batch.observer import WorkerState
 from mia_batch.pipeline.folder import Manifest
 from mia_batch.pipeline.run import Run
-from mia_batch.schemas import Findings, Metrics, Role, Rollup, Scores, Targets, Unscored, Verdicts
+from mia_batch.schemas import (
+    Findings,
+    Metrics,
+    Role,
+    Rollup,
+    Scores,
+    Targets,
+    Unscored,
+    Verdicts,
+)
 from mia_batch.settings import load_settings
 
 ATTACKS = ["samia_v1", *defaults("default")]
@@ -30,16 +39,30 @@ def write(schema, path, rows, **columns):
 def run(tmp_path):
     """Two targets with scores of every attack."""
     run = Run(tmp_path)
-    rows = [{"target_id": f"{number:032x}", "window_index": 0, "n_short": 0} for number in range(2)]
+    rows = [
+        {"target_id": f"{number:032x}", "window_index": 0, "n_short": 0}
+        for number in range(2)
+    ]
     scored = [{**row, "role": "target"} for row in rows]
-    write(Scores, run.path("scores"), scored, **dict.fromkeys(ATTACKS, pl.Series([0.25, 0.125])))
-    write(Targets, run.path("targets"), [{**row, "target": "some  text " * 20} for row in rows])
+    write(
+        Scores,
+        run.path("scores"),
+        scored,
+        **dict.fromkeys(ATTACKS, pl.Series([0.25, 0.125])),
+    )
+    write(
+        Targets,
+        run.path("targets"),
+        [{**row, "target": "some  text " * 20} for row in rows],
+    )
     for schema in (Unscored, Metrics, Verdicts, Rollup):
         write(schema, run.path(schema.__name__.lower()), [])
     write(Metrics, run.path("blind_metrics"), [])
     roles = [{"check": "roles", "statistic": "n_unknown", "value": 2.0}]
     write(Findings, run.path("findings"), roles)
-    settings = load_settings({"input": "corpus.parquet", "model": "m"}, use_config=False)
+    settings = load_settings(
+        {"input": "corpus.parquet", "model": "m"}, use_config=False
+    )
     Manifest(
         evidence={"engine": "vllm"},
         settings=settings.model_dump(mode="json"),
@@ -73,14 +96,17 @@ def test_metrics_are_never_cut_and_fit_eighty_columns(run, width):
     values = {"slice": "all", "value": 0.5, "low": 0.25, "high": 0.75}
     values |= {"n_members": 1, "n_nonmembers": 1}
     rows = [
-        {"attack": attack, "metric": "tpr_at_fpr" if fpr else "roc_auc", "fpr": fpr} | values
+        {"attack": attack, "metric": "tpr_at_fpr" if fpr else "roc_auc", "fpr": fpr}
+        | values
         for attack in ATTACKS
         for fpr in FPR
     ]
     write(Metrics, run.path("metrics"), rows)
     out = shown(run, width)
     assert "…" not in out
-    lines = [line for line in out.splitlines() if line.startswith(("attack ", *ATTACKS))]
+    lines = [
+        line for line in out.splitlines() if line.startswith(("attack ", *ATTACKS))
+    ]
     assert lines[0].split()[:4] == ["attack", "AUC", "95", "%"]
     assert max(map(len, lines)) <= max(width, 80)
     assert all(f"{attack} " in out for attack in ATTACKS)
@@ -101,9 +127,14 @@ def test_long_and_wide_names_leave_the_score_whole_and_fit_eighty_columns(run):
     change(run.path("scores"), document_id=pl.lit("書" * 99), window_index=window)
     heading, *lines = passages(shown(run, 40))
     assert heading.split() == ["passage", "of", "window", "score", "text"]
-    assert [line.split()[3:5] for line in lines] == [["1", "0.250"], ["4000000001", "0.125"]]
+    assert [line.split()[3:5] for line in lines] == [
+        ["1", "0.250"],
+        ["4000000001", "0.125"],
+    ]
     assert all(cell_len(line) <= 80 for line in lines)
-    change(run.path("scores"), document_id=pl.lit(None, pl.String), group=pl.lit("a book"))
+    change(
+        run.path("scores"), document_id=pl.lit(None, pl.String), group=pl.lit("a book")
+    )
     assert "1  a book" in shown(run, 100)
 
 
@@ -133,7 +164,11 @@ BOTH = [
 @pytest.mark.parametrize(
     ("workers", "terminal", "lines"),
     [
-        (BOTH, True, {"worker 1 on a blocks 7, 12 1,234 56,789", "worker 2 starting 0 0"}),
+        (
+            BOTH,
+            True,
+            {"worker 1 on a blocks 7, 12 1,234 56,789", "worker 2 starting 0 0"},
+        ),
         (BOTH[:1], True, set()),  # one worker has no table, and a file none at all
         (BOTH, False, set()),
     ],
@@ -177,7 +212,12 @@ def test_what_is_being_done_is_shown_and_said_once_a_minute(terminal, monkeypatc
     [
         ("prompt", 1, 10, "1 of 1 prompt, 10 tokens/s"),
         ("point", 2, 2345, "1 of 2 points, 2,345 tokens, 2,345 tokens/s"),
-        ("text", 2, 0, "1 of 2 texts, 1.0 texts/s"),  # as gaps are filled: no tokens are counted
+        (
+            "text",
+            2,
+            0,
+            "1 of 2 texts, 1.0 texts/s",
+        ),  # as gaps are filled: no tokens are counted
     ],
 )
 @pytest.mark.parametrize("terminal", [False, True])
@@ -191,10 +231,14 @@ def test_what_is_counted_has_its_name_and_speed(
         now[0] = 1.0
         observer.worked(1, tokens)
     said = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue())
-    assert (counted.replace(" of ", "/") if terminal else f"asking: {counted}, ") in said
+    assert (
+        counted.replace(" of ", "/") if terminal else f"asking: {counted}, "
+    ) in said
 
 
-def test_while_no_prompt_is_complete_its_tokens_are_counted_and_the_time_left_grows(monkeypatch):
+def test_while_no_prompt_is_complete_its_tokens_are_counted_and_the_time_left_grows(
+    monkeypatch,
+):
     now, file = [0.0], io.StringIO()
     monkeypatch.setattr("mia_batch.cli.options.time.monotonic", lambda: now[0])
     observer = ConsoleObserver(Console(file=file, force_terminal=False, width=80))

@@ -141,7 +141,9 @@ shutil.copytree(run, "after a full disk")
 """
 
 
-def test_a_full_disk_and_a_read_only_one_are_said_and_survived(corpus, held, undisturbed):
+def test_a_full_disk_and_a_read_only_one_are_said_and_survived(
+    corpus, held, undisturbed
+):
     """On a disk of its own, which nobody else sees."""
     if shutil.which("unshare") is None:
         pytest.skip("no unshare(1), which gives a process disks of its own")
@@ -150,13 +152,16 @@ def test_a_full_disk_and_a_read_only_one_are_said_and_survived(corpus, held, und
     done = subprocess.run(
         ["unshare", "--mount", "--map-root-user", *script],
         cwd=corpus,
-        env=os.environ | {"PYTHONPATH": f"{REPOSITORY}{os.pathsep}{os.environ['PYTHONPATH']}"},
+        env=os.environ
+        | {"PYTHONPATH": f"{REPOSITORY}{os.pathsep}{os.environ['PYTHONPATH']}"},
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode == 77 or done.stderr.startswith("unshare: "):
-        pytest.skip(f"this machine gives a process no disk of its own: {done.stderr.strip()}")
+        pytest.skip(
+            f"this machine gives a process no disk of its own: {done.stderr.strip()}"
+        )
     assert done.returncode == 0, done.stderr
     full, n_parts, read_only, again = done.stdout.splitlines()
     assert ".parquet cannot be written: No space left on device; make room or" in full
@@ -168,7 +173,14 @@ def test_a_full_disk_and_a_read_only_one_are_said_and_survived(corpus, held, und
 
 @pytest.mark.long
 def test_a_run_whose_engine_is_still_starting_is_stopped(corpus):
-    asked = ["--input", "the corpus.parquet", "--out", "early", "--engine", "transformers"]
+    asked = [
+        "--input",
+        "the corpus.parquet",
+        "--out",
+        "early",
+        "--engine",
+        "transformers",
+    ]
     with running([*COMMAND, *asked], corpus) as process:
         wait_until((corpus / "early" / "engine.log").exists, "the engine starts")
         wait_until(lambda: children(process.pid), "the engine's process")
@@ -179,7 +191,9 @@ def test_a_run_whose_engine_is_still_starting_is_stopped(corpus):
 def test_a_demo_that_is_stopped_in_training_starts_over_as_it_was_asked_to(tmp_path):
     asked, err = ["demo", "--folder", "it's mine", "--fresh"], tmp_path / "err"
     with forked_command(asked, DEVNULL, err, cwd=tmp_path) as process:
-        wait_until(lambda: err.exists() and "training a" in err.read_text(), "the training")
+        wait_until(
+            lambda: err.exists() and "training a" in err.read_text(), "the training"
+        )
         os.kill(process.pid, signal.SIGTERM)
     assert process.poll() == 1
     assert err.read_text().splitlines()[-1].strip() == shlex.join(["mia-batch", *asked])
@@ -209,13 +223,22 @@ def test_who_is_stopped_while_it_is_imported_says_so_in_one_line():
         "sys.meta_path.insert(0, Stop())\n"
         "import mia_batch.cli"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (1, b"mia-batch: stopped before it began\n")
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (
+        1,
+        b"mia-batch: stopped before it began\n",
+    )
 
 
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_terminal_that_closes_stops_all_but_what_nohup_began(tmp_path, ignored):
-    before = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n" if ignored else ""
+    before = (
+        "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        if ignored
+        else ""
+    )
     with running([sys.executable, "-c", before + REPHRASED], tmp_path) as process:
         process.stdout.readline()
         process.send_signal(signal.SIGHUP)
@@ -224,12 +247,18 @@ def test_a_terminal_that_closes_stops_all_but_what_nohup_began(tmp_path, ignored
 
 
 def test_too_little_memory_is_said_before_libraries_fail_for_it():
-    code = "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29))\n"
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29))\n"
+    )
     code += "from mia_batch.cli.main import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=False
+    )
     said = done.stderr.decode()
     assert (done.returncode, said.count("\n")) == (1, 1)
-    assert said.endswith("the limit of this shell is 524,288 KiB: raise it with `ulimit -v`\n")
+    assert said.endswith(
+        "the limit of this shell is 524,288 KiB: raise it with `ulimit -v`\n"
+    )
 
 
 @pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGTERM, signal.SIGINT]])

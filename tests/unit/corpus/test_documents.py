@@ -38,7 +38,10 @@ def corpus(tmp_path):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         frame = pl.DataFrame(columns)
-        writers: dict[str, Any] = {".parquet": frame.write_parquet, ".csv": frame.write_csv}
+        writers: dict[str, Any] = {
+            ".parquet": frame.write_parquet,
+            ".csv": frame.write_csv,
+        }
         writers.get(path.suffix, frame.write_ndjson)(path)
         return path
 
@@ -87,11 +90,19 @@ OTHER_NAMES = {"body": ["a", "b"], "key": [7, 8], "seen": [1, 0], "author": [3, 
             {"document_id": ["x", "y"], "group": ["x", "y"]},
         ),
         *(
-            ({"text": list("abc"), part: [1, 0, None]}, {}, {"member": [True, False, None]})
+            (
+                {"text": list("abc"), part: [1, 0, None]},
+                {},
+                {"member": [True, False, None]},
+            )
             for part in ("label", "member")
         ),
         (
-            {"text": list("abcd"), "member": [1, None, 0, None], "label": [1, 0, None, None]},
+            {
+                "text": list("abcd"),
+                "member": [1, None, 0, None],
+                "label": [1, 0, None, None],
+            },
             {},
             {"member": [True, False, False, None]},
         ),
@@ -109,8 +120,16 @@ OTHER_NAMES = {"body": ["a", "b"], "key": [7, 8], "seen": [1, 0], "author": [3, 
         ({"text": ["a"], " label": [1]}, {}, {"text": ["a"], "member": [True]}),
         ({"Text": ["a"], "LABEL": [0]}, {}, {"text": ["a"], "member": [False]}),
         ({"input": ["a"], "Is Member": [1]}, {}, {"text": ["a"], "member": [True]}),
-        ({"input": ["a"], "text": ["b"], "member ": [0]}, {}, {"text": ["b"], "member": [False]}),
-        ({"text": ["a"], "Membership": ["True "]}, {}, {"text": ["a"], "member": [True]}),
+        (
+            {"input": ["a"], "text": ["b"], "member ": [0]},
+            {},
+            {"text": ["b"], "member": [False]},
+        ),
+        (
+            {"text": ["a"], "Membership": ["True "]},
+            {},
+            {"text": ["a"], "member": [True]},
+        ),
     ],
 )
 def test_every_kind_gives_the_same_documents(corpus, kind, columns, names, expected):
@@ -118,7 +137,9 @@ def test_every_kind_gives_the_same_documents(corpus, kind, columns, names, expec
     tables.check(found.documents, Documents, what="documents")
     assert (found.n_documents, found.ignored) == (len(next(iter(columns.values()))), {})
     documents = found.documents.collect()
-    assert documents.columns[: len(Documents.column_names())] == [*Documents.column_names()]
+    assert documents.columns[: len(Documents.column_names())] == [
+        *Documents.column_names()
+    ]
     assert documents.select(*expected).to_dict(as_series=False) == expected
     parts = {"member" if name == "label" else name for name in columns} - {"year"}
     assert bool(found.notes) == bool(parts - {*Documents.column_names()})
@@ -129,8 +150,14 @@ def test_dictionary_columns_are_strings_and_columns_may_be_null(corpus, dtype):
     words = pl.Series(["a b", "c d", None], dtype=dtype)
     path = corpus(text=words, document_id=["1", "2", "3"], group=words)
     documents = read_documents(path).documents.collect()
-    assert documents["text"].to_list() == documents["group"].to_list() == ["a b", "c d", None]
-    path = corpus(text=["a"], member=[None], group=[None], prefix=[None], reference=[None])
+    assert (
+        documents["text"].to_list()
+        == documents["group"].to_list()
+        == ["a b", "c d", None]
+    )
+    path = corpus(
+        text=["a"], member=[None], group=[None], prefix=[None], reference=[None]
+    )
     assert read_documents(path).documents.collect().row(0) == (None, "a", *[None] * 4)
 
 
@@ -155,7 +182,9 @@ def test_the_digest_is_of_the_content_alone(tmp_path):
     assert found.digest() == one == sha256(content).hexdigest()
     assert read_documents(tmp_path).digest() == sha256(content + content).hexdigest()
     (tmp_path / "a.csv").unlink()
-    with pytest.raises(CorpusError, match=r"a\.csv cannot be read: No such file or directory"):
+    with pytest.raises(
+        CorpusError, match=r"a\.csv cannot be read: No such file or directory"
+    ):
         found.digest()
 
 
@@ -163,7 +192,9 @@ def test_documents_are_read_anew_each_time_and_only_as_asked(corpus):
     documents = read_documents(corpus(**FULL)).documents
     assert documents.select(pl.len()).collect().item() == 2
     assert documents.select("prefix").collect().height == 2
-    assert documents.filter(pl.col("member")).select("text").collect().item() == "one two"
+    assert (
+        documents.filter(pl.col("member")).select("text").collect().item() == "one two"
+    )
     assert documents.select("year").tail(1).collect().item() == "2001"
 
 
@@ -171,13 +202,18 @@ OPPOSITES = (("prefix", "reference"), ("reference", "prefix"))
 REFUSED = [
     (
         {"texts": ["a"], "title": ["b"]},
-        " has no column 'text' (did you mean 'texts'?), only 'texts', 'title'; "
-        "name the text with text_column=",
+        (
+            " has no column 'text' (did you mean 'texts'?), only 'texts', 'title'; "
+            "name the text with text_column="
+        ),
     ),
     *(
         (
             {"text": ["a"], part: values},
-            f": column {part!r} is the {part} but holds type {came}; it must hold {wanted}",
+            (
+                f": column {part!r} is the {part} but holds type {came}; it must hold"
+                f" {wanted}"
+            ),
         )
         for part, values, came, wanted in (
             ("text", [1], "Int64", "strings"),
@@ -191,35 +227,55 @@ REFUSED = [
     ),
     (
         {"text": ["a"], "Label": [1], "label ": [0]},
-        ": columns 'Label' and 'label ' may both be the label; name one with label_column=",
+        (
+            ": columns 'Label' and 'label ' may both be the label; name one with"
+            " label_column="
+        ),
     ),
     *(
-        ({"text": ["a"], there: ["a"]}, f" has a column {there!r} but no {no!r}; give both or ne")
+        (
+            {"text": ["a"], there: ["a"]},
+            f" has a column {there!r} but no {no!r}; give both or ne",
+        )
         for there, no in OPPOSITES
     ),
     *(
         (
             {"text": ["a", "b"], there: ["a", "b"], no: ["c", None]},
-            f", row 2: column {no!r} is null but {there!r} is not; give both or neither",
+            (
+                f", row 2: column {no!r} is null but {there!r} is not; give both or"
+                " neither"
+            ),
         )
         for there, no in OPPOSITES
     ),
     (
         {"text": ["a", "b"], "member": [True, False], "label": [1, 1]},
-        ", row 2: column 'member' is False but 'label' says the opposite; make them agree",
+        (
+            ", row 2: column 'member' is False but 'label' says the opposite; make them"
+            " agree"
+        ),
     ),
     *(
         (
             {"text": ["a", "b", "c"], column: [None, type(value)(0), value]},
-            f", row 3: column {column!r} is {value!r}, which says nothing of membership; write 1 "
-            "or 0 (true or false, member or non-member",
+            (
+                f", row 3: column {column!r} is {value!r}, which says nothing of"
+                " membership; write 1 or 0 (true or false, member or non-member"
+            ),
         )
         for column, values in (("label", (2, -1, "yes")), ("member", (7, "seen")))
         for value in values
     ),
     (
-        {"text": ["some text"] * 50_001, "label": [0] * 50_000 + [3]},  # of a later batch
-        ", row 50001: column 'label' is 3, which says nothing of membership; write 1 or 0 (tr",
+        {
+            "text": ["some text"] * 50_001,
+            "label": [0] * 50_000 + [3],
+        },  # of a later batch
+        (
+            ", row 50001: column 'label' is 3, which says nothing of membership; write"
+            " 1 or 0 (tr"
+        ),
     ),
 ]
 
@@ -235,18 +291,21 @@ def test_every_kind_is_refused_with_its_places(corpus, name):
     first = {"corpus.csv": 2}.get(name, 1)  # of the first text
     unit = "row" if name == "corpus.parquet" else "line"
     path = corpus(name, text=["a", "b", "c"], document_id=["x", "y", "x"])
-    assert refusal(path) == (
-        f"{path}, {unit} {first + 2}: document_id 'x' is also in {path}, {unit} {first}; "
-        "identifiers must be unique"
+    assert (
+        refusal(path)
+        == f"{path}, {unit} {first + 2}: document_id 'x' is also in {path}, {unit}"
+        f" {first}; identifiers must be unique"
     )
     path = corpus(name, text=["a", "b"], document_id=["x", None])
-    assert refusal(path) == (
-        f"{path}, {unit} {first + 1}: column 'document_id' is null; give every document an "
-        "identifier or none"
+    assert (
+        refusal(path)
+        == f"{path}, {unit} {first + 1}: column 'document_id' is null; give every"
+        " document an identifier or none"
     )
-    assert refusal(path, ColumnNames(document_id="key")) == (
-        f"{path} has no column 'key', only 'text', 'document_id'; name the document_id with "
-        "document_id_column="
+    assert (
+        refusal(path, ColumnNames(document_id="key"))
+        == f"{path} has no column 'key', only 'text', 'document_id'; name the"
+        " document_id with document_id_column="
     )
     path = corpus(name, text=pl.Series([], dtype=pl.String))
     assert refusal(path) == f"{path} has no rows; give a corpus with at least one text"
@@ -256,21 +315,37 @@ def test_every_kind_is_refused_with_its_places(corpus, name):
     ("name", "content", "said"),
     [
         *(
-            ("a.jsonl", json.dumps({"text": value}), "column 'text' is the text but holds")
+            (
+                "a.jsonl",
+                json.dumps({"text": value}),
+                "column 'text' is the text but holds",
+            )
             for value in (1, 1.5, True, ["a"], {"a": "b"})
         ),
-        ("a.jsonl", '{"text": "a", "document_id": 1}\n' * 2, "document_id '1' is also in"),
+        (
+            "a.jsonl",
+            '{"text": "a", "document_id": 1}\n' * 2,
+            "document_id '1' is also in",
+        ),
         (
             "a.jsonl",
             '{"text": "a"}\n{"text": "b\\nc", "label": 7}',
             ", line 2: column 'label' is 7, which says",
         ),
         ("a.jsonl", "\n \n", "has no rows; give a corpus with at least one text"),
-        ("a.json", '[{"text": "a"}, {"text": ]', "item 2: not valid JSON, Expecting value"),
+        (
+            "a.json",
+            '[{"text": "a"}, {"text": ]',
+            "item 2: not valid JSON, Expecting value",
+        ),
         ("a.json", '[{"text": "a"}', "item 2: not valid JSON, Expecting value"),
         ("a.json", '[{"text": "a"}] x', "item 2: there is text after the array"),
         ("a.json", '[{"text": "a"}, 3]', "item 2: not a JSON object"),
-        ("a.json", '{"text": "a",\n"b": 1}', "line 1: not valid JSON, EOF while parsing a value"),
+        (
+            "a.json",
+            '{"text": "a",\n"b": 1}',
+            "line 1: not valid JSON, EOF while parsing a value",
+        ),
     ],
 )
 def test_a_corpus_of_json_that_is_refused(tmp_path, name, content, said):
@@ -287,7 +362,9 @@ def test_a_duplicate_across_parts_and_batches_is_found(corpus, tmp_path):
     )
 
 
-@pytest.mark.parametrize("name", ["prompt", "model", "reason", "role", "n_words", "samia_v1"])
+@pytest.mark.parametrize(
+    "name", ["prompt", "model", "reason", "role", "n_words", "samia_v1"]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_column_named_like_one_of_ours_is_kept_under_another_name(corpus, kind, name):
     path = corpus(kind, **{"text": ["a"], name: ["b"], f"input_{name}": ["c"]})
@@ -305,26 +382,43 @@ def test_texts_in_pairs_are_two_documents_a_row(corpus, names):
     found = read_documents(path)
     assert found.n_documents == 4
     documents = found.documents.collect().select("text", "member", "pair_id").rows()
-    assert documents == [("a", True, "x"), ("c", False, "x"), ("b", True, "y"), ("d", False, "y")]
-    assert found.notes == (f"each row is two texts: a member in {member!r}, another in {other!r}",)
-    assert found.documents.select("member").collect()["member"].to_list() == [True, False] * 2
+    assert documents == [
+        ("a", True, "x"),
+        ("c", False, "x"),
+        ("b", True, "y"),
+        ("d", False, "y"),
+    ]
+    assert found.notes == (
+        f"each row is two texts: a member in {member!r}, another in {other!r}",
+    )
+    assert (
+        found.documents.select("member").collect()["member"].to_list()
+        == [True, False] * 2
+    )
 
 
 def test_an_array_of_records_is_read_like_lines_and_what_is_no_number_is_null(
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(files, "_READ_CHARS", 1000)  # which cuts records anywhere
-    records = [{"text": f"text {n} \u2028 ]", "n": [n, {"k": "}"}]} for n in range(1000)]
+    records = [
+        {"text": f"text {n} \u2028 ]", "n": [n, {"k": "}"}]} for n in range(1000)
+    ]
     for name, indent in (("a.json", None), ("b.json", 2)):
         (tmp_path / name).write_text("\n " + json.dumps(records, indent=indent) + "\n")
         found = read_documents(tmp_path / name).documents.collect()
         assert found["text"].to_list() == [record["text"] for record in records]
         assert json.loads(found["n"][7]) == [7, {"k": "}"}]
-    lines = '{"text": "NaN a", "x": NaN, "y": [Infinity, 1]}\n{"text": "b", "x": 0.5, "y": []}\n'
+    lines = (
+        '{"text": "NaN a", "x": NaN, "y": [Infinity, 1]}\n{"text": "b", "x": 0.5, "y":'
+        " []}\n"
+    )
     (tmp_path / "a.jsonl").write_text(lines)
     (tmp_path / "b.json").write_text(f"[{lines.strip().replace(chr(10), ', ')}]")
     for name in ("a.jsonl", "b.json"):
-        found = read_documents(tmp_path / name).documents.select("text", "x", "y").collect()
+        found = (
+            read_documents(tmp_path / name).documents.select("text", "x", "y").collect()
+        )
         first, second = found.with_columns(pl.col("y").str.replace_all(" ", "")).rows()
         assert (first, second) == (("NaN a", None, "[null,1]"), ("b", 0.5, "[]"))
 
@@ -376,31 +470,46 @@ def test_a_byte_order_mark_is_believed(tmp_path, name, content, encoding):
 def test_an_encoding_may_be_named(tmp_path):
     (tmp_path / "a.csv").write_bytes("text\ncafé\n".encode("latin-1"))
     assert refusal(tmp_path / "a.csv", bad_input="refuse").endswith(
-        "line 2: byte 0xe9 is not valid UTF-8; save the file as UTF-8; or name its encoding with "
-        "encoding=, or set aside what cannot be read with bad_input= set-aside"
+        "line 2: byte 0xe9 is not valid UTF-8; save the file as UTF-8; or name its"
+        " encoding with encoding=, or set aside what cannot be read with bad_input="
+        " set-aside"
     )
     found = read_documents(tmp_path / "a.csv", encoding="latin-1").documents.collect()
     assert found["text"].item() == "café"
 
 
 def test_bad_files_rows_and_duplicates_are_set_aside_with_their_reasons(tmp_path):
-    (tmp_path / "1.jsonl").write_text('{"text": "a", "label": 1}\n{"text": "\\ud800"}\nnull\n')
-    (tmp_path / "2.jsonl").write_text('{"text": "b", "label": 7}\n{"text": "c", "label": 0}\n')
+    (tmp_path / "1.jsonl").write_text(
+        '{"text": "a", "label": 1}\n{"text": "\\ud800"}\nnull\n'
+    )
+    (tmp_path / "2.jsonl").write_text(
+        '{"text": "b", "label": 7}\n{"text": "c", "label": 0}\n'
+    )
     (tmp_path / "3.jsonl.gz").write_bytes(b"no gzip")
     found = read_documents(tmp_path, bad_input="set-aside")
     assert found.n_documents == 2
-    assert found.documents.collect().select("text", "member").rows() == [("a", True), ("c", False)]
+    assert found.documents.collect().select("text", "member").rows() == [
+        ("a", True),
+        ("c", False),
+    ]
     assert [file.name for file in found.files] == ["1.jsonl", "2.jsonl"]
     assert found.set_aside == {
-        f"{tmp_path}/1.jsonl, line 2": "not valid JSON, unexpected end of hex escape at column 17",
+        f"{tmp_path}/1.jsonl, line 2": (
+            "not valid JSON, unexpected end of hex escape at column 17"
+        ),
         f"{tmp_path}/1.jsonl, line 3": "not a JSON object",
-        f"{tmp_path}/2.jsonl, line 1": "column 'label' is 7, which says nothing of membership",
+        f"{tmp_path}/2.jsonl, line 1": (
+            "column 'label' is 7, which says nothing of membership"
+        ),
         f"{tmp_path}/3.jsonl.gz": "cannot be read: Not a gzipped file (b'no')",
     }
     (tmp_path / "a.csv").write_text("document_id,text\n1,a\n2,b,c\n1,d\n3,e\n")
     found = read_documents(tmp_path / "a.csv", bad_input="set-aside")
     assert found.documents.collect()["text"].to_list() == ["a", "e"]
-    assert found.documents.filter(pl.col("text") == "e").collect()["document_id"].item() == "3"
+    assert (
+        found.documents.filter(pl.col("text") == "e").collect()["document_id"].item()
+        == "3"
+    )
     assert [place[-6:] for place in found.set_aside] == ["line 3", "line 4"]
 
 
@@ -434,8 +543,12 @@ def check(frame, **names):
 
 
 def test_equal_hashes_of_different_identifiers_are_no_duplicates(monkeypatch):
-    monkeypatch.setattr(pl.Expr, "hash", lambda self: self.str.len_bytes().cast(pl.UInt64))
-    monkeypatch.setattr(pl.Series, "hash", lambda self: self.str.len_bytes().cast(pl.UInt64))
+    monkeypatch.setattr(
+        pl.Expr, "hash", lambda self: self.str.len_bytes().cast(pl.UInt64)
+    )
+    monkeypatch.setattr(
+        pl.Series, "hash", lambda self: self.str.len_bytes().cast(pl.UInt64)
+    )
     assert check(pl.DataFrame({"text": ["a"] * 3, "document_id": [11, 22, 33]})) == 3
     with pytest.raises(CorpusError, match="row 3: document_id '22' is also in row 1"):
         check(pl.DataFrame({"text": ["a"] * 4, "document_id": [11, 22, 33, 22]}))
@@ -443,14 +556,18 @@ def test_equal_hashes_of_different_identifiers_are_no_duplicates(monkeypatch):
 
 def test_a_value_is_shown_on_one_line_and_in_part():
     with pytest.raises(CorpusError) as error:
-        check(pl.DataFrame({"text": ["a"], "{x} {}": ["wrong\n" * 1000]}), label="{x} {}")
+        check(
+            pl.DataFrame({"text": ["a"], "{x} {}": ["wrong\n" * 1000]}), label="{x} {}"
+        )
     message = str(error.value)
     assert message.startswith("row 0: column '{x} {}' is 'wrong\\nwrong")
     assert "', which says nothing of membership; write 1 or 0 (" in message
     assert len(message) < 220
 
 
-RAW = pl.Schema({"x": pl.Object(), "text": pl.String(), "label": pl.Int64(), "y": pl.Int8()})
+RAW = pl.Schema(
+    {"x": pl.Object(), "text": pl.String(), "label": pl.Int64(), "y": pl.Int8()}
+)
 
 
 def test_only_the_columns_behind_a_column_are_needed():
@@ -464,7 +581,10 @@ def test_only_the_columns_behind_a_column_are_needed():
     ("raw", "said"),
     [
         *(
-            (RAW | {name: pl.String()}, r"a name that Polars takes for a pattern; rename it$")
+            (
+                RAW | {name: pl.String()},
+                r"a name that Polars takes for a pattern; rename it$",
+            )
             for name in ("*", "^.*$")
         ),
         (
@@ -484,9 +604,15 @@ def test_names_of_columns_that_are_refused(raw, said):
         ([True, False, None], [True, False, None]),
         ([1, 0, 2, -1, None], [True, False, None, None, None]),
         ([1.0, -0.0, 0.5, float("nan"), float("inf")], [True, False, None, None, None]),
-        (["1", "0", "TRUE", "False", "1.0", "0.0"], [True, False, True, False, True, False]),
+        (
+            ["1", "0", "TRUE", "False", "1.0", "0.0"],
+            [True, False, True, False, True, False],
+        ),
         (["", "yes", "01", None], [None] * 4),
-        (["Member", "non-member", "Non member", "nonmember"], [True, False, False, False]),
+        (
+            ["Member", "non-member", "Non member", "nonmember"],
+            [True, False, False, False],
+        ),
         ([" 1", "0 ", " True"], [True, False, True]),
         ([None, None], [None, None]),
     ],
@@ -516,7 +642,10 @@ def read_lines(tmp_path, *lines):
 
 
 def test_the_commitment_is_the_hash_of_json_and_the_draw_is_numpys_from_seed_and_commitment():
-    content = '{"set":"verse","texts":["ein Vers","ein\u2028anderer \u00e4","ein \\"dritter\\""]}'
+    content = (
+        '{"set":"verse","texts":["ein Vers","ein\u2028anderer \u00e4","ein'
+        ' \\"dritter\\""]}'
+    )
     assert sha256(content.encode()).hexdigest() == VERSE
     assert draw(VERSE, 3, 7) == np.random.default_rng([7, int(VERSE, 16)]).integers(3)
 
@@ -558,7 +687,10 @@ def test_sets_are_read_in_order_and_made_documents(tmp_path):
         (line(note="x"), "'note': "),
         (line(texts=["a", "a"]), "has a text twice"),
         (line(commitment="0" * 64), "are not those committed"),
-        (line(texts=["a", "b"], commitment=commitment("verse", ["b", "a"])), "not those committed"),
+        (
+            line(texts=["a", "b"], commitment=commitment("verse", ["b", "a"])),
+            "not those committed",
+        ),
         (line(published=99), "draws another text"),
         (line(published=1 - draw(VERSE, 3, 7) % 2), "draws another text"),
         (line(name="first"), "'first' comes twice"),

@@ -27,34 +27,52 @@ def read(path):
 
 def test_chapters_come_in_the_order_of_the_spine(tmp_path):
     pages = {
-        "b.xhtml": page("<h1>Two</h1><p>It  was&nbsp;a<br/>dark &amp; stormy night.</p>"),
-        "a%20a.xhtml": page("<h1>One</h1><p>Call me <i>Ishmael</i>.</p><!-- no --><?no no?>"),
+        "b.xhtml": page(
+            "<h1>Two</h1><p>It  was&nbsp;a<br/>dark &amp; stormy night.</p>"
+        ),
+        "a%20a.xhtml": page(
+            "<h1>One</h1><p>Call me <i>Ishmael</i>.</p><!-- no --><?no no?>"
+        ),
     }
     further = {"OEBPS/a a.xhtml": pages["a%20a.xhtml"], "OEBPS/cover.jpg": "x"}
     spine = ["a%20a.xhtml", "b.xhtml", "b.xhtml"]
     row = read(write_epub(tmp_path / "b.epub", pages, spine=spine, further=further))
-    assert row["text"] == "One\n\nCall me Ishmael.\n\nTwo\n\nIt was a\ndark & stormy night."
+    assert (
+        row["text"]
+        == "One\n\nCall me Ishmael.\n\nTwo\n\nIt was a\ndark & stormy night."
+    )
     named = ("The Title", "One Author; Two", "9780306406157")
     assert (row["title"], row["author"], row["isbn"]) == named
     assert (row["document_id"], row["group"]) == ("b.epub", "b.epub")
-    assert (row["n_characters"], row["cut_start"], row["cut_end"]) == (len(row["text"]), 0, 0)
+    assert (row["n_characters"], row["cut_start"], row["cut_end"]) == (
+        len(row["text"]),
+        0,
+        0,
+    )
 
 
 def contents(form, entries):
     """A table of contents, with the item of the package that names it."""
     if form == "nav":
-        links = "".join(f'<li><a href="{href}">{name}</a></li>' for href, name in entries)
+        links = "".join(
+            f'<li><a href="{href}">{name}</a></li>' for href, name in entries
+        )
         body = (
             '<nav xmlns:epub="http://www.idpf.org/2007/ops" epub:type="toc">'
             f"<ol>{links}</ol></nav><nav epub:type='landmarks' "
-            'xmlns:epub="http://www.idpf.org/2007/ops"><a href="b.xhtml">Start</a></nav>'
+            'xmlns:epub="http://www.idpf.org/2007/ops"><a'
+            ' href="b.xhtml">Start</a></nav>'
         )
         return page(body), "application/xhtml+xml", 'properties="nav"'
     points = "".join(
-        f"<navPoint><navLabel><text>{name}</text></navLabel><content src='{href}'/></navPoint>"
+        f"<navPoint><navLabel><text>{name}</text></navLabel><content"
+        f" src='{href}'/></navPoint>"
         for href, name in entries
     )
-    ncx = f"<ncx xmlns='http://www.daisy.org/z3986/2005/ncx/'><navMap>{points}</navMap></ncx>"
+    ncx = (
+        "<ncx"
+        f" xmlns='http://www.daisy.org/z3986/2005/ncx/'><navMap>{points}</navMap></ncx>"
+    )
     return ncx, "application/x-dtbncx+xml", ""
 
 
@@ -63,28 +81,41 @@ def listed_epub(path, table, media, more):
     names = {"a": "a.xhtml", "b": "b.xhtml", "c": "toc"}
     typed = {"a": "application/xhtml+xml", "b": "application/xhtml+xml", "c": media}
     items = "".join(
-        f'<item id="{key}" href="{name}" media-type="{typed[key]}" {more if key == "c" else ""}/>'
+        f'<item id="{key}" href="{name}" media-type="{typed[key]}"'
+        f" {more if key == 'c' else ''}/>"
         for key, name in names.items()
     )
     spine = '<itemref idref="a"/><itemref idref="b"/>'
     pages = {
-        "a.xhtml": page(f"<h1>I</h1><p>{'alpha ' * 60}</p><h2 id='x'>II</h2>{'beta ' * 60}"),
+        "a.xhtml": page(
+            f"<h1>I</h1><p>{'alpha ' * 60}</p><h2 id='x'>II</h2>{'beta ' * 60}"
+        ),
         "b.xhtml": page(f"<p>{'gamma ' * 60}</p>"),
         "toc": table,
     }
     return write_epub(path, pages, further=package_of(items, spine))
 
 
-ENTRIES = [("a.xhtml", " Down  the hole"), ("a.xhtml#x", "Pool"), ("b.xhtml", "Race"), ("n", "?")]
+ENTRIES = [
+    ("a.xhtml", " Down  the hole"),
+    ("a.xhtml#x", "Pool"),
+    ("b.xhtml", "Race"),
+    ("n", "?"),
+]
 
 
 @pytest.mark.parametrize("form", ["nav", "ncx"])
 def test_chapters_are_those_of_the_table_of_contents(tmp_path, form):
     path = listed_epub(tmp_path / "b.epub", *contents(form, ENTRIES))
     row = read(path)
-    found = [(row["text"][each["start"] :].split()[0], each["heading"]) for each in row["chapters"]]
+    found = [
+        (row["text"][each["start"] :].split()[0], each["heading"])
+        for each in row["chapters"]
+    ]
     assert found == [("I", "Down the hole"), ("II", "Pool"), ("gamma", "Race")]
-    windows = build_targets(read_documents(path).documents, TargetPlan(window_words=30)).collect()
+    windows = build_targets(
+        read_documents(path).documents, TargetPlan(window_words=30)
+    ).collect()
     assert "chapters" not in windows.columns
     listed = [name for name in ("Down the hole", "Pool", "Race") for _ in range(2)]
     assert windows["window_chapter"].to_list() == listed
@@ -115,7 +146,9 @@ def test_an_isbn_has_a_check_digit(identifier, number):
 
 def package(items, spine=("a",)):
     """A package of items, each an identifier, a name and further attributes."""
-    listed = "".join(f'<item id="{name}" href="{href}" {more}/>' for name, href, more in items)
+    listed = "".join(
+        f'<item id="{name}" href="{href}" {more}/>' for name, href, more in items
+    )
     order = "".join(f'<itemref idref="{name}"/>' for name in spine)
     return {"OEBPS/book.opf": PACKAGE.format(metadata="", items=listed, spine=order)}
 
@@ -148,9 +181,11 @@ def lying():
 
 def encrypted(algorithm):
     return {
-        "META-INF/encryption.xml": f"""<encryption xmlns="urn:c">
+        "META-INF/encryption.xml": (
+            f"""<encryption xmlns="urn:c">
         <EncryptedData xmlns="http://www.w3.org/2001/04/xmlenc#">
         <EncryptionMethod Algorithm="{algorithm}"/></EncryptedData></encryption>"""
+        )
     }
 
 
@@ -168,7 +203,10 @@ LATIN = "<p>\n\xe9".encode("latin-1")
         (b"text", f"{UNREADABLE} (File is not a zip file); restore the file"),
         (epub({C: "<container"}), f"{UNREADABLE}: {C} is not XML"),
         (epub({C: ""}), f"{UNREADABLE}: {C} is not XML"),
-        (epub({C: CONTAINER.replace("full-path", "p")}), f"{UNREADABLE}: {C} names no package"),
+        (
+            epub({C: CONTAINER.replace("full-path", "p")}),
+            f"{UNREADABLE}: {C} names no package",
+        ),
         (
             archive("book.html", "text", ZIP_DEFLATED),
             f"{UNREADABLE}: there is no {C!r} in it; restore the file",
@@ -177,18 +215,27 @@ LATIN = "<p>\n\xe9".encode("latin-1")
             archive(C, CONTAINER, ZIP_BZIP2),
             f"packs {C!r} in a way that EPUB does not allow; pack it anew",
         ),
-        (epub(encrypted(AES)), "is encrypted (its rights are managed); give a copy that is not"),
+        (
+            epub(encrypted(AES)),
+            "is encrypted (its rights are managed); give a copy that is not",
+        ),
         (
             epub(package([("b", "z.xhtml", "")], ["b"])),
             "has no page that can be read; give a copy with all its files",
         ),
         (
             epub({}, {"a": page("text"), "b": page("<b>" * 600)}),
-            "has a page 'OEBPS/b' that has elements nested more than 512 deep; simplify it",
+            (
+                "has a page 'OEBPS/b' that has elements nested more than 512 deep;"
+                " simplify it"
+            ),
         ),
         (
             epub({"OEBPS/b": LATIN}, {"a": page("text"), "b": ""}),
-            ", line 2: byte 0xe9 is not valid UTF-8 in 'OEBPS/b'; save the file as UTF-8",
+            (
+                ", line 2: byte 0xe9 is not valid UTF-8 in 'OEBPS/b'; save the file as"
+                " UTF-8"
+            ),
         ),
     ],
 )
@@ -200,8 +247,17 @@ def test_a_book_that_cannot_be_read_is_refused(tmp_path, content, sentence):
 
 def test_fonts_may_be_hidden(tmp_path):
     further = encrypted("http://www.idpf.org/2008/embedding")
-    row = read(write_epub(tmp_path / "c.epub", {"a": page("text")}, further=further, metadata=""))
-    assert (row["text"], row["title"], row["author"], row["isbn"]) == ("text", None, None, None)
+    row = read(
+        write_epub(
+            tmp_path / "c.epub", {"a": page("text")}, further=further, metadata=""
+        )
+    )
+    assert (row["text"], row["title"], row["author"], row["isbn"]) == (
+        "text",
+        None,
+        None,
+        None,
+    )
 
 
 def read_book(path, items, pages, spine=None):
@@ -213,7 +269,12 @@ def read_book(path, items, pages, spine=None):
 @pytest.mark.parametrize(
     "href",
     [
-        *("../../secret", "../../../../../../etc/passwd", "/etc/passwd", "file:///etc/passwd"),
+        *(
+            "../../secret",
+            "../../../../../../etc/passwd",
+            "/etc/passwd",
+            "file:///etc/passwd",
+        ),
         *("http://127.0.0.1/a.xhtml", "//127.0.0.1/a.xhtml", "", "z.xhtml"),
     ],
 )
@@ -255,7 +316,11 @@ NAV = ("nav", "nav.xhtml", 'properties="nav"')
     ("items", "pages", "text"),
     [
         (
-            [("a", "Text/A.xhtml#top", ""), ("b", "./B%20b.xhtml", ""), ("c", "b%20b.xhtml", "")],
+            [
+                ("a", "Text/A.xhtml#top", ""),
+                ("b", "./B%20b.xhtml", ""),
+                ("c", "b%20b.xhtml", ""),
+            ],
             {"text/a.XHTML": page("a"), "B b.xhtml": page("b")},
             "a\n\nb",  # found as readers find them, and each once
         ),
@@ -267,17 +332,22 @@ NAV = ("nav", "nav.xhtml", 'properties="nav"')
         ([NAV], {"nav.xhtml": page(f"<nav>One</nav>{LONG}")}, LONG.rstrip()),
     ],
 )
-def test_pages_are_found_and_a_table_of_contents_is_left_out(tmp_path, items, pages, text):
+def test_pages_are_found_and_a_table_of_contents_is_left_out(
+    tmp_path, items, pages, text
+):
     row = read_book(tmp_path / "b.epub", items, pages)
     assert (row["text"], row["missing_pages"]) == (text, 0)
 
 
 def test_what_is_left_out_is_counted_and_a_licence_cut_over_all_pages(tmp_path):
     note = (
-        "<p>hy&#173;phen<a role='doc-noteref' href='#1'>1</a> <ruby>\u6f22<rt>kan</rt></ruby></p>"
+        "<p>hy&#173;phen<a role='doc-noteref' href='#1'>1</a>"
+        " <ruby>\u6f22<rt>kan</rt></ruby></p>"
     )
     colophon = page("<section role='doc-colophon'>Set in type</section>")
-    path = write_epub(tmp_path / "b.epub", {"a": page(note), "b": page(note), "c": colophon})
+    path = write_epub(
+        tmp_path / "b.epub", {"a": page(note), "b": page(note), "c": colophon}
+    )
     row = read(path)
     assert row["text"] == "hyphen \u6f22\n\nhyphen \u6f22"
     assert [row[name] for name in LEFT_OUT] == [2, 2, 2, 0, 1, 0]
@@ -296,15 +366,21 @@ def test_nothing_outside_the_file_is_opened_or_asked_for(tmp_path):
         server.settimeout(0)
         here = f"http://127.0.0.1:{server.getsockname()[1]}"
         doctype = (
-            f'<!DOCTYPE html SYSTEM "{here}/dtd" [<!ENTITY a "many">'
-            f'<!ENTITY b SYSTEM "{tmp_path}/secret"><!ENTITY c SYSTEM "file://{tmp_path}/secret">'
-            f'<!ENTITY d SYSTEM "{here}/d"><!ENTITY % e SYSTEM "{here}/e"> %e; ]>'
+            f'<!DOCTYPE html SYSTEM "{here}/dtd" [<!ENTITY a "many"><!ENTITY b SYSTEM'
+            f' "{tmp_path}/secret"><!ENTITY c SYSTEM'
+            f' "file://{tmp_path}/secret"><!ENTITY d SYSTEM "{here}/d"><!ENTITY % e'
+            f' SYSTEM "{here}/e"> %e; ]>'
         )
-        links = f'<img src="{here}/i"/><link href="{here}/l"/><script src="{here}/s"></script>'
+        links = (
+            f'<img src="{here}/i"/><link href="{here}/l"/><script'
+            f' src="{here}/s"></script>'
+        )
         text = page(f"x&a;y&b;&c;&d;z{links}").replace("<!DOCTYPE html>", doctype)
         further = package([("a", "a", "")])
         opf = further["OEBPS/book.opf"].replace("?>", f"?>{doctype}", 1)
-        further["OEBPS/book.opf"] = opf.replace("<metadata", "<x>&b;&c;&d;</x><metadata")
+        further["OEBPS/book.opf"] = opf.replace(
+            "<metadata", "<x>&b;&c;&d;</x><metadata"
+        )
         path = write_epub(tmp_path / "b.epub", {"a": text}, further=further)
         assert read(path)["text"] == "x&a;y&b;&c;&d;z"
         with pytest.raises(BlockingIOError):
@@ -357,7 +433,11 @@ def entities(kind, of):
 
 
 def with_doctype(doctype, body, attribute=""):
-    return page(body).replace("<!DOCTYPE html>", doctype).replace("<body>", f"<body {attribute}>")
+    return (
+        page(body)
+        .replace("<!DOCTYPE html>", doctype)
+        .replace("<body>", f"<body {attribute}>")
+    )
 
 
 def package_of(items, spine="", doctype=""):
@@ -367,7 +447,9 @@ def package_of(items, spine="", doctype=""):
 
 def overlapping(n_entries):
     """An archive whose list names one piece of the file many times."""
-    items = "".join(f'<item id="{n}" href="{n}" media-type="text/html"/>' for n in range(1000))
+    items = "".join(
+        f'<item id="{n}" href="{n}" media-type="text/html"/>' for n in range(1000)
+    )
     spine = "".join(f'<itemref idref="{n}"/>' for n in range(1000))
     files = {"META-INF/container.xml": CONTAINER, **package_of(items, spine)}
     stream = io.BytesIO()
@@ -382,10 +464,22 @@ def overlapping(n_entries):
         name = f"OEBPS/{n}".encode()
         listed.append(last[:28] + struct.pack("<H", len(name)) + last[30:46] + name)
     content = whole[:start] + b"".join(listed)
-    numbers = (44, 45, 45, 0, 0, n_entries + 2, n_entries + 2, len(content) - start, start)
+    numbers = (
+        44,
+        45,
+        45,
+        0,
+        0,
+        n_entries + 2,
+        n_entries + 2,
+        len(content) - start,
+        start,
+    )
     far = struct.pack("<4sQ2H2L4Q", b"PK\6\6", *numbers)
     locator = struct.pack("<4sLQL", b"PK\6\7", 0, len(content), 1)
-    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 65535, 65535, 2**32 - 1, 2**32 - 1, 0)
+    end = struct.pack(
+        "<4s4H2LH", b"PK\5\6", 0, 0, 65535, 65535, 2**32 - 1, 2**32 - 1, 0
+    )
     return content + far + locator + end
 
 
@@ -407,16 +501,25 @@ FILES = {
     "attribute.html": (lambda: f"<p title='{'x' * (10 * MIB - 100)}'>x", 1),
     "text.html": (lambda: "<pre>" + "word\n" * N_WORDS + "\U0001f600", 5 * N_WORDS + 1),
     "lol.xhtml": (lambda: with_doctype(entities("", "&"), "&l9;"), len("&l9;")),
-    "lol-attribute.xhtml": (lambda: with_doctype(entities("", "&"), "x", "title='&l9;'"), 1),
+    "lol-attribute.xhtml": (
+        lambda: with_doctype(entities("", "&"), "x", "title='&l9;'"),
+        1,
+    ),
     "lol-parameter.xhtml": (lambda: with_doctype(entities("%", "&#37;"), "x"), 1),
     # ends that are searched for from each of many beginnings
     "literals.xhtml": (lambda: page("<![CDATA[" * (MIB // 2)), 0),
     "doctypes.xhtml": (lambda: page("<!DOCTYPE x [" * (MIB // 2)), 0),
     "name.xhtml": (lambda: page(f"<{'a' * (5 * MIB)}"), 0),
-    "dots.txt": (lambda: "Contents\n" + f"a{' .' * 140} 5x\n" * 50_000, 9 + 285 * 50_000),
+    "dots.txt": (
+        lambda: "Contents\n" + f"a{' .' * 140} 5x\n" * 50_000,
+        9 + 285 * 50_000,
+    ),
     "contents.txt": (lambda: "Contents\n" + "ab\n" * MIB, 9 + 3 * MIB),
     "braces.txt": (lambda: "{1} " * MIB, 4 * MIB),
-    "spaces.txt": (lambda: " " * (4 * MIB) + "x" + "\n" * (4 * MIB) + "\U0001f600", 8 * MIB + 2),
+    "spaces.txt": (
+        lambda: " " * (4 * MIB) + "x" + "\n" * (4 * MIB) + "\U0001f600",
+        8 * MIB + 2,
+    ),
     "large.txt": (lambda: "x" * (33 * MIB), "is longer than 32 MiB; split the book"),
     # archives
     "bomb.epub": (
@@ -428,7 +531,9 @@ FILES = {
         "has a page 'OEBPS/a' that is longer than 10 MiB; split it",
     ),
     "spine.epub": (
-        lambda: package_of("<item id='a' href='a'/>" * 10**6, "<itemref idref='a'/>" * 10**6),
+        lambda: package_of(
+            "<item id='a' href='a'/>" * 10**6, "<itemref idref='a'/>" * 10**6
+        ),
         "lists more than 200,000 parts; split the book",
     ),
     "same.epub": (
@@ -443,9 +548,15 @@ FILES = {
     ),
     "lol.epub": (
         lambda: package_of("<item id='a' href='&l9;'/>", "", entities("", "&")),
-        "cannot be read as EPUB: OEBPS/book.opf is not XML (Maximum entity amplification factor",
+        (
+            "cannot be read as EPUB: OEBPS/book.opf is not XML (Maximum entity"
+            " amplification factor"
+        ),
     ),
-    "overlapping.epub": (lambda: overlapping(1000), f"{UNREADABLE} (File name in directory"),
+    "overlapping.epub": (
+        lambda: overlapping(1000),
+        f"{UNREADABLE} (File name in directory",
+    ),
     "listed.epub": (
         lambda: overlapping(250_000),
         "cannot be read as EPUB (its list of contents is too long); restore the file",
@@ -469,7 +580,9 @@ def outcomes(tmp_path_factory):
             further = {key: value for key, value in content.items() if "/" in key}
             write_epub(folder / name, pages, further=further)
         else:
-            (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+            (folder / name).write_bytes(
+                content.encode() if isinstance(content, str) else content
+            )
     command = [sys.executable, "-c", READ, *(str(folder / name) for name in FILES)]
     done = subprocess.run(command, capture_output=True, check=True, text=True)
     return json.loads(done.stdout)

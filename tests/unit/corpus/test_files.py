@@ -35,7 +35,12 @@ def names(source):
     ("name", "kind"),
     [
         *(("a.ndjson", "jsonl"), ("a.jsonl.gz", "jsonl"), ("a.json.GZ", "jsonl")),
-        *(("a.jsonl.zst", "jsonl"), ("a.json", "jsonl"), ("a.tsv.xz", "csv"), ("a.csv", "csv")),
+        *(
+            ("a.jsonl.zst", "jsonl"),
+            ("a.json", "jsonl"),
+            ("a.tsv.xz", "csv"),
+            ("a.csv", "csv"),
+        ),
         *(("a.arrow", "columnar"), ("Corpus.PARQUET", "columnar")),
         *(("a.b.txt", "books"), ("a.EPUB", "books")),
     ],
@@ -54,7 +59,15 @@ RUN = ("runs/x/run.json", "runs/x/samples/part.parquet", "runs/x/targets.parquet
     ("made", "asked", "found", "ignored"),
     [
         (
-            ("b.txt", "a/z.txt", "a/b/c.txt", "a-1.txt", ".hidden.txt", "_old/b.txt", "README.md"),
+            (
+                "b.txt",
+                "a/z.txt",
+                "a/b/c.txt",
+                "a-1.txt",
+                ".hidden.txt",
+                "_old/b.txt",
+                "README.md",
+            ),
             ".",
             ["a/b/c.txt", "a/z.txt", "a-1.txt", "b.txt"],
             ["README.md"],
@@ -65,7 +78,11 @@ RUN = ("runs/x/run.json", "runs/x/samples/part.parquet", "runs/x/targets.parquet
         (
             ("x/2/b.txt", "x/10/a.txt", "y/1/c.txt", "x/1.txt/d.txt"),
             "x/*/*.txt",
-            ["1.txt/d.txt", "10/a.txt", "2/b.txt"],  # names start after the literal part
+            [
+                "1.txt/d.txt",
+                "10/a.txt",
+                "2/b.txt",
+            ],  # names start after the literal part
             [],
         ),
         (("x/10/a.txt", "y/1/c.txt"), "**/a.txt", ["x/10/a.txt"], []),
@@ -82,21 +99,45 @@ def test_folders_and_globs_are_sorted_by_name(tmp_path, made, asked, found, igno
 @pytest.mark.parametrize(
     ("made", "asked", "sentence"),
     [
-        ([], "missing.parquet", "missing.parquet does not exist; give a file, a folder or a glob"),
-        ([], "*.parquet", r"\*.parquet holds no file that can be read as a corpus; the extension "),
+        (
+            [],
+            "missing.parquet",
+            "missing.parquet does not exist; give a file, a folder or a glob",
+        ),
+        (
+            [],
+            "*.parquet",
+            r"\*.parquet holds no file that can be read as a corpus; the extension ",
+        ),
         ([], "", "'' is not a path"),
         ([], "a\0/*.csv", r"'a\\x00/\*\.csv' is not a path"),
-        ([], "~nobody-of-this-name/a.csv", "cannot be read: Could not determine home directory"),
+        (
+            [],
+            "~nobody-of-this-name/a.csv",
+            "cannot be read: Could not determine home directory",
+        ),
         ([], "x" * 300, "cannot be read: File name too long"),
-        (["corpus.xlsx"], "corpus.xlsx", r"corpus\.xlsx has an unknown extension; .* one of \.par"),
+        (
+            ["corpus.xlsx"],
+            "corpus.xlsx",
+            r"corpus\.xlsx has an unknown extension; .* one of \.par",
+        ),
         (
             ["b.pdf"],
             ".",
             r"\. holds no file .* save PDF and word processors' files as one of these",
         ),
         (["corpus.xlsx"], ".", "holds no file that can be read as a corpus"),
-        (["a.txt", "b.csv"], ".", r"mixes kinds of files, such as .*a\.txt and .*b\.csv; "),
-        (["pipe.csv"], "pipe.csv", r"pipe\.csv is not a regular file"),  # without waiting for it
+        (
+            ["a.txt", "b.csv"],
+            ".",
+            r"mixes kinds of files, such as .*a\.txt and .*b\.csv; ",
+        ),
+        (
+            ["pipe.csv"],
+            "pipe.csv",
+            r"pipe\.csv is not a regular file",
+        ),  # without waiting for it
         (["link.csv"], ".", "cannot be read: No such file or directory"),
     ],
 )
@@ -118,9 +159,13 @@ def test_names_that_are_not_utf8_and_folders_without_permission_are_refused(
     tmp_path, without_privileges
 ):
     touch(tmp_path, os.fsdecode(b"caf\xe9.txt"))
-    with pytest.raises(CorpusError, match=r"the file name '.*caf.udce9\.txt' is not valid UTF-8"):
+    with pytest.raises(
+        CorpusError, match=r"the file name '.*caf.udce9\.txt' is not valid UTF-8"
+    ):
         find_files(tmp_path)
-    with pytest.raises(CorpusError, match=r"'caf.udce9\.txt' is not a path; give a file"):
+    with pytest.raises(
+        CorpusError, match=r"'caf.udce9\.txt' is not a path; give a file"
+    ):
         find_files(os.fsdecode(b"caf\xe9.txt"))
     locked = tmp_path / "locked"
     touch(tmp_path, "locked/a.txt")
@@ -162,7 +207,9 @@ def test_lines_are_read_as_they_are(lines, content, texts):
     assert rows(lines(content), "text") == [(text,) for text in texts]
 
 
-def test_keys_may_come_late_or_be_missing_and_further_columns_keep_their_values(lines, tmp_path):
+def test_keys_may_come_late_or_be_missing_and_further_columns_keep_their_values(
+    lines, tmp_path
+):
     late = b'{"text": "b", "label": 1, "place": "x"}\n'
     path = lines(b'{"text": "a"}\n' * 3000 + late + b"{}\n")
     assert rows(path, "text", "member", "place")[-3:] == [
@@ -173,8 +220,9 @@ def test_keys_may_come_late_or_be_missing_and_further_columns_keep_their_values(
     lines(b'{"text": "b", "x": 1, "y": "z"}\n', "2.jsonl")
     assert rows(tmp_path, "text", "x", "y") == [("a", None, None), ("b", 1, "z")]
     path = lines(
-        b'{"text": "a", "n": 9223372036854775807, "f": 1, "d": 123456789012345678901, "b": true}\n'
-        b'{"text": "b", "n": -9223372036854775808, "f": 0.5, "d": 1, "m": {"k": [1, "\\u00e9"]}}\n'
+        b'{"text": "a", "n": 9223372036854775807, "f": 1, "d": 123456789012345678901,'
+        b' "b": true}\n{"text": "b", "n": -9223372036854775808, "f": 0.5, "d": 1, "m":'
+        b' {"k": [1, "\\u00e9"]}}\n'
     )
     assert rows(path, "n", "f", "d", "b", "m") == [
         (2**63 - 1, 1.0, "123456789012345678901", True, None),
@@ -192,18 +240,37 @@ NAMELESS = "give it a name of its own"
     ("name", "content", "said"),
     [
         *(
-            ("a.jsonl", b'{"text": "a"}\n\n' + line + b'\n{"text": "c"}\n', f", line 3: {what}")
+            (
+                "a.jsonl",
+                b'{"text": "a"}\n\n' + line + b'\n{"text": "c"}\n',
+                f", line 3: {what}",
+            )
             for line, what in (
                 (b'{"text": "b\xff"}', f"byte 0xff {UTF_8}"),
                 (b'{"text": "b\xed\xa0\x80"}', f"byte 0xed {UTF_8}"),
-                (b'{"text": "b"', f"{JSON}, EOF while parsing an object at column 12{LINE}"),
-                (b'{"text": "b"} {"text": "c"}', f"{JSON}, trailing characters at column 15{LINE}"),
+                (
+                    b'{"text": "b"',
+                    f"{JSON}, EOF while parsing an object at column 12{LINE}",
+                ),
+                (
+                    b'{"text": "b"} {"text": "c"}',
+                    f"{JSON}, trailing characters at column 15{LINE}",
+                ),
                 (b'{"text": "b\x00"}', "not valid JSON, control character"),
                 *((none, f"not a JSON object{LINE}") for none in (b'["b"]', b"null")),
-                (b'{"text": "\\ud800b"}', "not valid JSON, unexpected end of hex escape"),
-                (b'{"text": "\\udc00b"}', "not valid JSON, lone leading surrogate in hex escape"),
+                (
+                    b'{"text": "\\ud800b"}',
+                    "not valid JSON, unexpected end of hex escape",
+                ),
+                (
+                    b'{"text": "\\udc00b"}',
+                    "not valid JSON, lone leading surrogate in hex escape",
+                ),
                 (b'{"text": "b", "x": 1e400}', "error parsing line: InvalidNumber"),
-                (b'{"text": ' + b"[" * 100_000, "not valid JSON, recursion limit exceeded"),
+                (
+                    b'{"text": ' + b"[" * 100_000,
+                    "not valid JSON, recursion limit exceeded",
+                ),
             )
         ),
         *(
@@ -211,7 +278,10 @@ NAMELESS = "give it a name of its own"
             for rest, what in (
                 (b"a,1\n\nb,2,3\n", f"4: 3 fields where the header has 2{LINE}"),
                 (b'"a\nb",1\nc\n', f"4: 1 fields where the header has 2{LINE}"),
-                (b'a,1\n"b,2\nc,3\n', f"3: not valid CSV, unexpected end of data{LINE}"),
+                (
+                    b'a,1\n"b,2\nc,3\n',
+                    f"3: not valid CSV, unexpected end of data{LINE}",
+                ),
                 (b'a,1\n"b"c,2\n', f"3: not valid CSV, ',' expected after '\"'{LINE}"),
                 (b"a,1\nb\xe9,2\n", f"3: byte 0xe9 {UTF_8}"),
             )
@@ -223,7 +293,11 @@ NAMELESS = "give it a name of its own"
             f", line 1: column 2 is named 'text' like one before it; {NAMELESS}",
         ),
         *(
-            ("a.txt", start + b" and words that would be scored", " is PDF, RTF, HTML, an archive")
+            (
+                "a.txt",
+                start + b" and words that would be scored",
+                " is PDF, RTF, HTML, an archive",
+            )
             for start in (
                 *(b"%PDF-1.4", b"\xef\xbb\xbf{\\rtf1", b"PK\3\4", b"\xd0\xcf\x11\xe0"),
                 b"\n<!DOCTYPE HTML>",
@@ -247,9 +321,10 @@ def test_a_malformed_line_is_refused_with_its_number(lines, name, content, said)
 def test_two_types_in_one_column_are_refused(lines, first, second, words):
     path = lines(b'{"text": "a", "x": %s}\n{"text": "b", "x": null}\n' % first.encode())
     other = lines(b'{"text": "c", "x": %s}\n' % second.encode(), "b.jsonl")
-    assert refusal(path.parent) == (
-        f"column 'x' is {words[0]} in {path}, line 1, but {words[1]} in {other}, line 1; "
-        "give it one type"
+    assert (
+        refusal(path.parent)
+        == f"column 'x' is {words[0]} in {path}, line 1, but {words[1]} in {other},"
+        " line 1; give it one type"
     )
 
 
@@ -274,7 +349,8 @@ LONG, ODD = "word " * 100_000, "a\u2028b\x85c\x0b\x0c\x1c\0d"
         (b'text,x\n5" nail,1\nb,2\n', [('5" nail', "1"), ("b", "2")]),
         (f"text\n{LONG}\n".encode(), [(LONG,)]),
         (
-            b"document_id,text\n" + b"".join(b"%d,some text\n" % n for n in range(1000)),
+            b"document_id,text\n"
+            + b"".join(b"%d,some text\n" % n for n in range(1000)),
             [(str(n), "some text") for n in range(1000)],
         ),
     ],
@@ -283,7 +359,9 @@ def test_a_table_is_read_as_it_is(lines, content, found, monkeypatch):
     monkeypatch.setattr(files, "_BATCH_CHARS", 100)
     before = csv.field_size_limit()
     path = lines(content, "a.tsv" if b"\t" in content else "a.csv")
-    header = next(csv.reader(io.StringIO(content.decode("utf-8-sig")), dialect=dialect(path)))
+    header = next(
+        csv.reader(io.StringIO(content.decode("utf-8-sig")), dialect=dialect(path))
+    )
     assert rows(path, *header) == found
     assert csv.field_size_limit() == before  # which is of the whole process
 
@@ -312,11 +390,16 @@ def plain(tmp_path):
 def test_one_large_row_group_is_read_in_slices(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "_SLICE_BYTES", 1000)
     path = tmp_path / "a.parquet"
-    pl.DataFrame({"text": TEXTS, "n": range(5000)}).write_parquet(path, row_group_size=5000)
+    pl.DataFrame({"text": TEXTS, "n": range(5000)}).write_parquet(
+        path, row_group_size=5000
+    )
     found = read_documents(path)
     assert path.stat().st_size > 5 * 1000
     assert found.documents.collect()["text"].to_list() == TEXTS
-    assert found.documents.filter(pl.col("n") == 4999).select("text").collect().item() == TEXTS[-1]
+    assert (
+        found.documents.filter(pl.col("n") == 4999).select("text").collect().item()
+        == TEXTS[-1]
+    )
 
 
 INVALID = (b"number 03333", b"number\xff03333")
@@ -325,8 +408,14 @@ INVALID = (b"number 03333", b"number\xff03333")
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        *((itemgetter(slice(size)), "cannot be read as Parquet: ") for size in (0, 3, 1000, -1)),
-        (lambda whole: whole.replace(*INVALID), "is broken at row 3334: .*invalid UTF-8; restore"),
+        *(
+            (itemgetter(slice(size)), "cannot be read as Parquet: ")
+            for size in (0, 3, 1000, -1)
+        ),
+        (
+            lambda whole: whole.replace(*INVALID),
+            "is broken at row 3334: .*invalid UTF-8; restore",
+        ),
         (lambda whole: whole[:4] + b"\xff" * 56 + whole[60:], "is broken at row 1: "),
     ],
 )
@@ -346,7 +435,9 @@ def test_files_without_rows_and_columns_of_any_type_are_read_and_names_of_folder
     tmp_path,
 ):
     pl.DataFrame({"text": ["a"]}).write_parquet(tmp_path / "1.parquet")
-    pl.DataFrame({"text": []}, schema={"text": pl.String}).write_parquet(tmp_path / "0.parquet")
+    pl.DataFrame({"text": []}, schema={"text": pl.String}).write_parquet(
+        tmp_path / "0.parquet"
+    )
     assert read_documents(tmp_path).documents.collect()["text"].to_list() == ["a"]
     path = tmp_path / "year=1999" / "[a]*.parquet"
     path.parent.mkdir()
@@ -366,9 +457,21 @@ NULL, INT, STRING = pl.Null(), pl.Int64(), pl.String()
     [
         ({"a": INT, "b": NULL}, None, {"a": INT, "b": NULL}),
         ({"a": NULL, "b": INT}, {"b": NULL, "a": STRING}, {"a": STRING, "b": INT}),
-        ({"a": INT}, {"a": INT, "b": INT}, "^y has a column 'b' and x has none; give files"),
-        ({"a": INT, "b": INT}, {"a": INT}, "^x has a column 'b' and y has none; give files"),
-        ({"a": INT}, {"a": pl.Int32()}, "^column 'a' is Int64 in x but Int32 in y; give it one"),
+        (
+            {"a": INT},
+            {"a": INT, "b": INT},
+            "^y has a column 'b' and x has none; give files",
+        ),
+        (
+            {"a": INT, "b": INT},
+            {"a": INT},
+            "^x has a column 'b' and y has none; give files",
+        ),
+        (
+            {"a": INT},
+            {"a": pl.Int32()},
+            "^column 'a' is Int64 in x but Int32 in y; give it one",
+        ),
     ],
 )
 def test_schemas_of_several_files(one, other, agreed):
@@ -390,7 +493,9 @@ def test_arrow_files_and_streams_are_read(tmp_path):
     assert found.documents.collect()["n"].sum() == 3 * sum(range(5000))
 
 
-@pytest.mark.parametrize("content", [b"", b"ARROW1\0\0", b"\xff\xff\xff\xff\x10\0\0\0rubbish"])
+@pytest.mark.parametrize(
+    "content", [b"", b"ARROW1\0\0", b"\xff\xff\xff\xff\x10\0\0\0rubbish"]
+)
 def test_a_broken_arrow_file_is_refused(tmp_path, content):
     path = tmp_path / "a.arrow"
     path.write_bytes(content)
@@ -402,7 +507,9 @@ def test_batches_do_not_show(tmp_path, monkeypatch):
     for number in range(20):
         (tmp_path / f"{number:02d}.txt").write_text("x" * number)
     documents = read_documents(tmp_path).documents
-    assert documents.collect()["text"].to_list() == ["x" * number for number in range(20)]
+    assert documents.collect()["text"].to_list() == [
+        "x" * number for number in range(20)
+    ]
     assert documents.select("document_id").collect().height == 20
 
 
@@ -419,9 +526,13 @@ def test_an_encoding_is_that_of_files_that_say_none(tmp_path):
     (tmp_path / "b.txt").write_bytes("café ça".encode())
     (tmp_path / "c.txt").write_bytes("café ça".encode("utf-16"))
     (tmp_path / "d.html").write_bytes("<p>café ça".encode("cp1252"))
-    (tmp_path / "e.html").write_bytes('<meta charset="cp850"><p>café ça'.encode("cp850"))
+    (tmp_path / "e.html").write_bytes(
+        '<meta charset="cp850"><p>café ça'.encode("cp850")
+    )
     page_of = {"x": page("").replace(' encoding="utf-8"', "")}
-    further = {"OEBPS/x": page_of["x"].replace("<body>", "<body>café ça").encode("cp1252")}
+    further = {
+        "OEBPS/x": page_of["x"].replace("<body>", "<body>café ça").encode("cp1252")
+    }
     write_epub(tmp_path / "f.epub", page_of, further=further)
     assert texts_of(tmp_path, "cp1252") == ["café ça"] * 6
 
@@ -448,7 +559,9 @@ def test_a_text_that_is_not_in_the_encoding_of_its_header_is_refused(tmp_path):
     text = HEADERS["the"].replace("encoding: UTF-8", "encoding: ASCII") + "café"
     (tmp_path / "a.txt").write_bytes(text.encode("cp1252"))
     line = text.count("\n") + 1
-    with pytest.raises(CorpusError, match=rf"a\.txt, line {line}: byte 0xe9 is not valid ASCII; "):
+    with pytest.raises(
+        CorpusError, match=rf"a\.txt, line {line}: byte 0xe9 is not valid ASCII; "
+    ):
         texts_of(tmp_path)
     assert texts_of(tmp_path, "cp1252") == ["café"]
 
@@ -456,7 +569,9 @@ def test_a_text_that_is_not_in_the_encoding_of_its_header_is_refused(tmp_path):
 def test_line_ends_are_kept_and_other_columns_do_not_exist(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"a\r\nb\rc\n\fd\x0be")
     assert texts_of(tmp_path) == ["a\r\nb\rc\n\fd\x0be"]
-    with pytest.raises(CorpusError, match="has no column 'year', only 'document_id', 'text', 't"):
+    with pytest.raises(
+        CorpusError, match="has no column 'year', only 'document_id', 'text', 't"
+    ):
         read_documents(tmp_path, ColumnNames(group="year"))
 
 
@@ -476,10 +591,14 @@ def test_kinds_of_books_are_mixed(tmp_path):
     ]
     assert documents["group"].to_list() == documents["document_id"].to_list()
     assert found.ignored == {f"{tmp_path}/notes.md": "files of kind .md are not read"}
-    assert documents["sha256"][2] == sha256((tmp_path / "c.txt").read_bytes()).hexdigest()
+    assert (
+        documents["sha256"][2] == sha256((tmp_path / "c.txt").read_bytes()).hexdigest()
+    )
     assert documents.select("n_characters", "cut_start", "cut_end").row(2) == (
         *(len(HEADER + " two\n" + LICENCE), len(HEADER), len("\n" + LICENCE)),
     )
-    documents = read_documents(tmp_path / "c.txt", ColumnNames(group="author")).documents.collect()
+    documents = read_documents(
+        tmp_path / "c.txt", ColumnNames(group="author")
+    ).documents.collect()
     assert documents["group"].to_list() == ["Edgar A. Poe"]
     assert documents["document_id"].to_list() == ["c.txt"]

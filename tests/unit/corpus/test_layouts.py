@@ -20,7 +20,11 @@ def test_labels_in_the_names_of_folders_are_columns(tmp_path):
     corpus = read_documents(tmp_path)
     rows = corpus.documents.select("text", "member", "source").collect().rows()
     assert sorted(rows, key=str) == sorted(
-        [(text, member, "a b") for member in (True, False, None) for text in ("one", "two")],
+        [
+            (text, member, "a b")
+            for member in (True, False, None)
+            for text in ("one", "two")
+        ],
         key=str,
     )
     assert corpus.notes[-2:] == (
@@ -32,7 +36,10 @@ def test_labels_in_the_names_of_folders_are_columns(tmp_path):
 def test_a_column_of_the_file_wins_over_the_name_of_its_folder(tmp_path):
     (tmp_path / "label=1").mkdir()
     ROWS.with_columns(label=0).write_parquet(tmp_path / "label=1" / "part.parquet")
-    assert read_documents(tmp_path).documents.collect()["member"].to_list() == [False, False]
+    assert read_documents(tmp_path).documents.collect()["member"].to_list() == [
+        False,
+        False,
+    ]
 
 
 def test_what_the_datasets_library_writes_next_to_tables_is_no_data(tmp_path):
@@ -89,7 +96,10 @@ TEXT = "First words.\n\nLast words."
 )
 def test_faults_that_readers_of_books_forgive(tmp_path, written, instead):
     write_epub(tmp_path / "book.epub", PAGES, further=written, **instead)
-    assert read_documents(tmp_path / "book.epub").documents.collect()["text"].item() == TEXT
+    assert (
+        read_documents(tmp_path / "book.epub").documents.collect()["text"].item()
+        == TEXT
+    )
 
 
 def test_names_with_backslashes_are_found(tmp_path):

@@ -47,7 +47,10 @@ def no_torch(monkeypatch):
 
 def content(folder):
     parts = DemoFolder.at(folder)
-    return {p.name: p.read_bytes() for p in [parts.corpus, parts.config, *parts.model.iterdir()]}
+    return {
+        p.name: p.read_bytes()
+        for p in [parts.corpus, parts.config, *parts.model.iterdir()]
+    }
 
 
 def _prepare(folder, log, dies_at):
@@ -85,7 +88,10 @@ def test_the_folder_has_what_the_ordinary_command_reads(made):
 def test_each_step_is_said_in_a_line(made):
     lines = made[2]
     begins = [
-        "cut the documentation of 4 standard modules into 16 passages, 8 of them members",
+        (
+            "cut the documentation of 4 standard modules into 16 passages, 8 of them"
+            " members"
+        ),
         "trained a tokenizer of 300 tokens on all passages",
         "training a Llama of 0.0 million parameters on 8 members",
         *["epoch 1 of 2: loss ", "epoch 2 of 2: loss "],
@@ -131,7 +137,9 @@ def test_a_kept_demo_is_not_touched_until_another_is_made(copy):
 def test_a_spoiled_demo_is_made_anew(copy, spoil):
     spoil(copy)
     lines: list[str] = []
-    with pytest.raises(SettingsError, match=r"needs torch; run pip install 'mia-batch\[demo\]'"):
+    with pytest.raises(
+        SettingsError, match=r"needs torch; run pip install 'mia-batch\[demo\]'"
+    ):
         prepare(copy, notify=lines.append, settings=TINY)
     assert "unfinished, changed or of another version" in lines[0]
 
@@ -161,11 +169,18 @@ def test_killed_demo_is_made_by_the_next_and_two_at_once_agree(copy, tmp_path):
         pass
     assert killed.poll() == -signal.SIGKILL
     assert list(copy.glob(".making-*"))
-    with Forked(_prepare, copy, logs[1], None) as one, Forked(_prepare, copy, logs[2], None) as two:
+    with (
+        Forked(_prepare, copy, logs[1], None) as one,
+        Forked(_prepare, copy, logs[2], None) as two,
+    ):
         pass
     assert [one.poll(), two.poll()] == [0, 0]
     assert sum("training a Llama" in log.read_text() for log in logs[1:]) == 1
-    assert (copy / "model" / "notes.txt").read_text() == (copy / "notes.txt").read_text() == "mine"
+    assert (
+        (copy / "model" / "notes.txt").read_text()
+        == (copy / "notes.txt").read_text()
+        == "mine"
+    )
     (copy / "model" / "notes.txt").unlink()
     assert content(copy) == before
     assert not list(copy.glob(".making-*"))
@@ -189,7 +204,9 @@ def test_folders_with_other_things_are_refused_untouched(tmp_path, name, content
 def test_file_in_place_of_the_folder_is_refused(tmp_path):
     (tmp_path / "demo").write_text("mine")
     for folder in (tmp_path / "demo", tmp_path / "demo" / "below"):
-        with pytest.raises(RunFolderError, match="cannot be used: Not a directory; name another"):
+        with pytest.raises(
+            RunFolderError, match="cannot be used: Not a directory; name another"
+        ):
             prepare(folder, settings=TINY)
     assert (tmp_path / "demo").read_text() == "mine"
 
@@ -197,7 +214,12 @@ def test_file_in_place_of_the_folder_is_refused(tmp_path):
 def test_the_checkpoint_is_ordinary_and_its_tokenizer_gives_texts_back(made):
     model = made[0].model
     names = {path.name for path in model.iterdir()}
-    assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= names
+    assert {
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    } <= names
     config = json.loads((model / "config.json").read_text())
     tokenizer = AutoTokenizer.from_pretrained(model)
     assert config["architectures"] == ["LlamaForCausalLM"]
@@ -212,7 +234,9 @@ def test_the_checkpoint_is_ordinary_and_its_tokenizer_gives_texts_back(made):
         assert ids[0] == bos
         assert not {bos, eos} & {*ids[1:]}
         assert tokenizer.decode(ids, skip_special_tokens=True) == text
-    for text in corpus["text"]:  # a cut after a word is a cut between tokens, as in training
+    for text in corpus[
+        "text"
+    ]:  # a cut after a word is a cut between tokens, as in training
         whole = tokenizer(text).input_ids
         end = text.index(text.split()[63]) + len(text.split()[63])
         prefix = tokenizer(text[:end]).input_ids

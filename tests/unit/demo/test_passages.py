@@ -24,7 +24,9 @@ def test_real_passages_have_their_own_whitespace_and_share_no_long_run():
     kept = demo.passages_of(None, 128)
     texts = [text.split() for text in kept["text"]]
     assert {len(words) for words in texts} == {128}
-    assert all(text in modules[module] for text, module in kept["text", "group"].iter_rows())
+    assert all(
+        text in modules[module] for text, module in kept["text", "group"].iter_rows()
+    )
     assert kept["text"].str.contains("\n    ").any()
     assert kept.height > 500
     assert demo.SHARED_RUN == 13
@@ -35,9 +37,9 @@ def test_real_passages_have_their_own_whitespace_and_share_no_long_run():
 def test_docstrings_are_read_in_the_order_of_the_source(tmp_path):
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text(
-        '"""one"""\nclass A:\n    """two"""\n'
-        '    def f(self):\n        """three\n\n          deep\n        four"""\n'
-        'if A:\n    async def g():\n        """five"""\n"not a docstring"\nraise RuntimeError\n'
+        '"""one"""\nclass A:\n    """two"""\n    def f(self):\n        """three\n\n    '
+        '      deep\n        four"""\nif A:\n    async def g():\n       '
+        ' """five"""\n"not a docstring"\nraise RuntimeError\n'
     )
     (tmp_path / "pydoc_data").mkdir()
     (tmp_path / "pydoc_data" / "topics.py").write_text(
@@ -93,7 +95,11 @@ def test_cut_passages_are_the_words_in_order(words, space, n_words):
 
 def test_of_passages_that_share_thirteen_words_the_first_is_kept(tmp_path):
     words = [f"w{i}" for i in range(40)]
-    first, thirteen, twelve = words[:15], ["x", *words[2:15], "y"], ["x", *words[3:15], "y", "z"]
+    first, thirteen, twelve = (
+        words[:15],
+        ["x", *words[2:15], "y"],
+        ["x", *words[3:15], "y", "z"],
+    )
     text = " ".join([*first, *thirteen, *twelve, *first])
     (tmp_path / "m.py").write_text(f'"""{text}"""')
     kept = demo.passages_of(tmp_path, 15)
@@ -102,7 +108,9 @@ def test_of_passages_that_share_thirteen_words_the_first_is_kept(tmp_path):
 
 def test_hash_order_is_the_same_on_every_machine():
     def order(letters, seed):
-        return "".join(demo.hash_order(pl.DataFrame({"text": [*letters]}), "order", seed)["text"])
+        return "".join(
+            demo.hash_order(pl.DataFrame({"text": [*letters]}), "order", seed)["text"]
+        )
 
     assert order("abcdef", 0) == order("fedcba", 0) == "bcdfea"
     assert order("abcdef", 1) != "bcdfea"
@@ -126,10 +134,14 @@ def test_half_of_each_group_are_members(library, tmp_path):
     assert corpus.schema == columns | {"group": pl.String}
     assert corpus.height == corpus["document_id"].n_unique() == 36
     assert corpus.null_count().row(0) == (0, 0, 0, 0)
-    halves = corpus.group_by("group").agg(pl.len(), pl.col("member").sum().alias("members"))
+    halves = corpus.group_by("group").agg(
+        pl.len(), pl.col("member").sum().alias("members")
+    )
     assert halves["len"].to_list() == [4] * 9
     assert halves["members"].to_list() == [2] * 9
-    with pytest.raises(SettingsError, match=r"needs 36 passages .* gives 0; use a Python"):
+    with pytest.raises(
+        SettingsError, match=r"needs 36 passages .* gives 0; use a Python"
+    ):
         demo.build_corpus(SETTINGS, tmp_path)
 
 
@@ -137,16 +149,24 @@ def test_the_largest_modules_come_first_and_counts_are_even(tmp_path):
     for module, n in {"a": 3, "b": 9, "c": 5, "d": 1}.items():
         text = " ".join(f"{module}{i}" for i in range(20 * n))
         (tmp_path / f"{module}.py").write_text(f'"""{text}"""')
-    corpus = demo.build_corpus(demo.DemoSettings(n_passages=10, per_group=4, n_words=20), tmp_path)
+    corpus = demo.build_corpus(
+        demo.DemoSettings(n_passages=10, per_group=4, n_words=20), tmp_path
+    )
     assert Counter(corpus["group"]) == {"b": 4, "c": 4, "a": 2}
 
 
-def test_another_seed_draws_other_members_of_the_same_passages_in_another_order(library):
+def test_another_seed_draws_other_members_of_the_same_passages_in_another_order(
+    library,
+):
     """Over many seeds, members and non-members stand equally early."""
-    made = [demo.build_corpus(replace(SETTINGS, seed=seed), library) for seed in range(40)]
+    made = [
+        demo.build_corpus(replace(SETTINGS, seed=seed), library) for seed in range(40)
+    ]
     corpus, other, *_ = made
     assert other["document_id"].to_list() != corpus["document_id"].to_list()
-    joined = corpus.join(other, on=["document_id", "text", "group"], how="full", coalesce=True)
+    joined = corpus.join(
+        other, on=["document_id", "text", "group"], how="full", coalesce=True
+    )
     assert joined.height == 36
     assert 0 < (joined["member"] == joined["member_right"]).sum() < 36
     assert 8 < sum(each["member"][0] for each in made) < 32

@@ -33,12 +33,20 @@ def frame(*rows):
 
 def test_what_is_left_out_is_counted_and_the_order_of_rows_means_nothing():
     found = blind.read_texts(
-        frame(("a", True, None, None), (None, False, None, None), ("b", None, None, None)), "member"
+        frame(
+            ("a", True, None, None), (None, False, None, None), ("b", None, None, None)
+        ),
+        "member",
     )
     assert found.frame["target_id"].to_list() == ["00"]
     assert found.n_labelled == 2
-    rows = frame(*[(f"text {place}", place % 3 == 0, None, f"d{place}") for place in range(30)])
-    found, turned = blind.read_texts(rows, "member"), blind.read_texts(rows.reverse(), "member")
+    rows = frame(
+        *[(f"text {place}", place % 3 == 0, None, f"d{place}") for place in range(30)]
+    )
+    found, turned = (
+        blind.read_texts(rows, "member"),
+        blind.read_texts(rows.reverse(), "member"),
+    )
     assert_frame_equal(found.frame, turned.frame)
     assert found.cluster.tolist() == turned.cluster.tolist()
 
@@ -46,10 +54,21 @@ def test_what_is_left_out_is_counted_and_the_order_of_rows_means_nothing():
 def test_of_many_texts_clusters_give_as_evenly_as_they_can(monkeypatch):
     monkeypatch.setattr(module, "MAX_TEXTS_PER_CLASS", 5)
     groups = ["a"] * 6 + ["b"] * 2 + ["c"]
-    rows = [("t", True, group, None) for group in groups] + [("t", False, None, None)] * 3
+    rows = [("t", True, group, None) for group in groups] + [
+        ("t", False, None, None)
+    ] * 3
     found = blind.read_texts(frame(*rows), "member")
     # The first of a, b and c, the second of a and b; and all texts of the other class.
-    assert found.frame["target_id"].to_list() == ["00", "01", "06", "07", "08", "09", "10", "11"]
+    assert found.frame["target_id"].to_list() == [
+        "00",
+        "01",
+        "06",
+        "07",
+        "08",
+        "09",
+        "10",
+        "11",
+    ]
     assert found.n_labelled == 12
 
 
@@ -90,16 +109,27 @@ def test_a_long_text_is_seen_to_its_end_but_for_its_words(monkeypatch):
     [(["", "..."], [[0], [0]]), (["A a's Über_x 1"], [[0, 1, 1, 1, 2]])],
 )
 def test_words_are_lower_cased_runs_of_word_characters(texts, counts):
-    found = blind.read_texts(frame(*((text, True, None, None) for text in texts)), "member")
-    words = blind.build_classifiers(found.frame)["blind_naive_bayes_v1"].args[0].toarray()
+    found = blind.read_texts(
+        frame(*((text, True, None, None) for text in texts)), "member"
+    )
+    words = (
+        blind.build_classifiers(found.frame)["blind_naive_bayes_v1"].args[0].toarray()
+    )
     assert np.sort(words).tolist() == counts
 
 
 def test_batches_choose_the_same_texts_as_all_at_once(monkeypatch):
     """120 texts of 20 clusters of very different sizes, 30 wanted of a class."""
-    groups = [number**3 % 101 * number % 20 // (1 + number % 4) for number in range(120)]
-    of_all = [("text", number % 2 > 0, f"g{group}", None) for number, group in enumerate(groups)]
-    rows = frame(*of_all).with_columns(target_id=pl.col("target_id").hash().cast(pl.String))
+    groups = [
+        number**3 % 101 * number % 20 // (1 + number % 4) for number in range(120)
+    ]
+    of_all = [
+        ("text", number % 2 > 0, f"g{group}", None)
+        for number, group in enumerate(groups)
+    ]
+    rows = frame(*of_all).with_columns(
+        target_id=pl.col("target_id").hash().cast(pl.String)
+    )
     monkeypatch.setattr(module, "MAX_TEXTS_PER_CLASS", 30)
     whole = blind.read_texts(rows, "member")
     monkeypatch.setattr(module, "_ROWS_AT_ONCE", 7)
@@ -118,14 +148,20 @@ LABELS = GENERATOR.permuted(np.tile(np.arange(20)[:, None] < 8, 3), axis=0)
 def test_naive_bayes_and_logistic_regression_are_near_the_exact_ones():
     found = blind.naive_bayes(csr_array(COUNTS), TRAIN, TEST, LABELS)
     for column, label in enumerate(LABELS.T):
-        joint = MultinomialNB().fit(COUNTS[TRAIN], label).predict_joint_log_proba(COUNTS[TEST])
+        joint = (
+            MultinomialNB()
+            .fit(COUNTS[TRAIN], label)
+            .predict_joint_log_proba(COUNTS[TEST])
+        )
         prior = np.log(8 / 12)
         assert found[:, column] == pytest.approx(joint[:, 1] - joint[:, 0] - prior)
     found = blind.logistic(csr_array(COUNTS), TRAIN, TEST, LABELS)
     for column, label in enumerate(LABELS.T):
         # liblinear penalises the intercept, as if it were one more number of each text.
         values = np.column_stack([COUNTS, np.ones(40)])
-        exact = LogisticRegression(C=1.0, fit_intercept=False, tol=1e-10, max_iter=10_000)
+        exact = LogisticRegression(
+            C=1.0, fit_intercept=False, tol=1e-10, max_iter=10_000
+        )
         odds = exact.fit(values[TRAIN], label).decision_function(values[TEST])
         assert found[:, column] == pytest.approx(odds, abs=0.02)
 
@@ -147,7 +183,9 @@ def test_ridge_solves_its_equations():
 def test_direction_is_learned_from_the_training_texts():
     value = np.array([1.0, 2.0, 3.0, 2.0, 9.0])
     train, test = np.arange(3), np.array([3, 4])
-    labels = np.array([[True, False, False], [False, False, True], [False, True, False]])
+    labels = np.array(
+        [[True, False, False], [False, False, True], [False, True, False]]
+    )
     found = blind.direction(value, train, test, labels)
     # First, last, and middle text true: AUC 0, 1 and 1/2.
     assert found.tolist() == [[-2.0, 2.0, 2.0], [-9.0, 9.0, 9.0]]
@@ -170,12 +208,16 @@ def outcome(score, label, permuted):
         for member in score[label]
         for nonmember in score[~label]
     ]
-    return blind.Outcome(label=label, score=score, auc=float(np.mean(areas)), permuted=permuted)
+    return blind.Outcome(
+        label=label, score=score, auc=float(np.mean(areas)), permuted=permuted
+    )
 
 
 def test_no_classifier_sees_the_labels_that_it_is_asked_for():
     label = np.tile([True, False], 10)
-    folds = deal_folds(label, np.arange(20) // 4, n_folds=5, generator=np.random.default_rng(0))
+    folds = deal_folds(
+        label, np.arange(20) // 4, n_folds=5, generator=np.random.default_rng(0)
+    )
     spy = Spy()
     blind.cross_validate(
         {"spy": spy}, label, folds, n_permutations=3, generator=np.random.default_rng(1)
@@ -225,8 +267,8 @@ def test_limits_move_away_by_the_ratio_of_deviations():
 def test_limits_of_ties_and_at_either_end():
     """Two values, half of the texts each: deviation as of a difference of two shares, halved."""
     label, score = np.repeat([True, False], 4), np.tile([0.25, 0.75], 4)
-    # Var of the members' share among 8 texts, 4 high, is 1/4 x 1/4 x 4/7; AUC - 1/2 is that share
-    # less 1/2, so the deviation is the root of 1/28.
+    # Var of the members' share among 8 texts, 4 high, is 1/4 x 1/4 x 4/7; AUC - 1/2 is
+    # that share less 1/2, so the deviation is the root of 1/28.
     found = outcome(score, label, np.array([0.5 + 2 * (1 / 28) ** 0.5])).interval()
     plain = auc_interval(score[label], score[~label])
     assert found.high == pytest.approx(min(1.0, 0.5 + 2 * (plain.high - 0.5)))
@@ -277,7 +319,9 @@ def test_labels_that_a_word_gives_away_are_separable(separable):
     assert metrics["attack"].to_list() == list(blind.BLIND_CLASSIFIERS)
     of_all = metrics.select("metric", "slice", "confidence").unique().row(0)
     assert of_all == ("roc_auc", "all", 0.95)
-    assert metrics.select("n_members", "n_nonmembers", "n_unscored").unique().row(0) == (30, 30, 1)
+    assert metrics.select("n_members", "n_nonmembers", "n_unscored").unique().row(
+        0
+    ) == (30, 30, 1)
     assert (metrics["low"] < metrics["high"]).all()
     assert metrics["reason"].null_count() == 5
     scores = separable.scores
@@ -306,7 +350,8 @@ def test_what_only_marks_groups_is_no_difference_between_classes():
     label = np.repeat(coin(30), 4)
     marks = [f"group{number}x" * 2 for number in group]
     alone, grouped = (
-        blind.blind_baseline(texts(label, group=groups, mark=marks)) for groups in (None, group)
+        blind.blind_baseline(texts(label, group=groups, mark=marks))
+        for groups in (None, group)
     )
     assert alone.verdict == "separable"
     assert grouped.p_value is not None
@@ -318,14 +363,19 @@ def test_without_five_clusters_of_a_class_there_is_a_reason(label):
     found = blind.blind_baseline(texts(label))
     assert found.verdict is None
     assert found.reason == "each class needs 5 groups; a text without a group is one"
-    assert Metrics.validate(found.metrics)["reason"].unique().to_list() == [found.reason]
+    assert Metrics.validate(found.metrics)["reason"].unique().to_list() == [
+        found.reason
+    ]
     assert found.metrics["value"].null_count() == 5
     assert found.scores.shape == (0, 6)
 
 
 @pytest.mark.parametrize(
     ("per_cluster", "effect", "n"),
-    [(1, 0.0, 30), *(pytest.param(n, 0.5, 200, marks=pytest.mark.long) for n in (1, 4))],
+    [
+        (1, 0.0, 30),
+        *(pytest.param(n, 0.5, 200, marks=pytest.mark.long) for n in (1, 4)),
+    ],
 )
 def test_limits_hold_as_often_as_they_say(per_cluster, effect, n):
     """Of n data sets 95 % less three standard deviations of a binomial share."""

@@ -6,7 +6,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from mia_batch.diagnostics.near_copies import NEAR_COPIES, near_copy_rows, with_near_copies
+from mia_batch.diagnostics.near_copies import (
+    NEAR_COPIES,
+    near_copy_rows,
+    with_near_copies,
+)
 from mia_batch.inference.findings import finding_rows
 from mia_batch.inference.verdicts import verdicts
 from mia_batch.report.sentences import near_copies_sentence
@@ -39,15 +43,23 @@ def test_copies_are_one_group_whatever_their_order(share):
     assert found.head(30)["group"].null_count() == 30
     groups = found.tail(200)["group"]
     assert groups.str.starts_with(NEAR_COPIES).sum() >= 190
-    alike = {(group, int(number)) for group, number in zip(groups, originals, strict=True)}
+    alike = {
+        (group, int(number)) for group, number in zip(groups, originals, strict=True)
+    }
     named = [(group, number) for group, number in alike if group is not None]
-    assert len({group for group, _ in named}) == len({number for _, number in named}) == 20
+    assert (
+        len({group for group, _ in named}) == len({number for _, number in named}) == 20
+    )
 
 
 def test_groups_are_those_of_a_slow_comparison():
     texts, _ = copies(6, 3, 0.06, seed=3)
-    runs = [{*zip(*(text.split()[at:] for at in range(3)), strict=False)} for text in texts]
-    found = with_near_copies(table(apart(3, 1), texts)).collect().tail(len(texts))["group"]
+    runs = [
+        {*zip(*(text.split()[at:] for at in range(3)), strict=False)} for text in texts
+    ]
+    found = (
+        with_near_copies(table(apart(3, 1), texts)).collect().tail(len(texts))["group"]
+    )
     for one, other in combinations(range(len(texts)), 2):
         share = len(runs[one] & runs[other]) / min(len(runs[one]), len(runs[other]))
         assert not 0.05 < share < 0.5

@@ -15,7 +15,9 @@ from tests.unit.inference.scored import plan
 
 
 def texts(rng, sizes):
-    return [" ".join(VOCABULARY[at] for at in rng.integers(0, 100, size)) for size in sizes]
+    return [
+        " ".join(VOCABULARY[at] for at in rng.integers(0, 100, size)) for size in sizes
+    ]
 
 
 def sets(change, n=40):
@@ -48,7 +50,8 @@ def test_the_test_is_that_of_mann_and_whitney_over_groups():
     seen = pl.DataFrame(
         {
             "surface": [
-                {"words": n, "bytes": 0.0, "punctuation": 0.0, "digits": 0.0} for n in lengths
+                {"words": n, "bytes": 0.0, "punctuation": 0.0, "digits": 0.0}
+                for n in lengths
             ],
             "year": [0] * 6,
         }
@@ -62,7 +65,9 @@ def test_the_test_is_that_of_mann_and_whitney_over_groups():
 
 
 def test_a_difference_of_length_closes_the_gate_where_classifiers_are_undecided():
-    asked = sets(lambda text, at: text if at % 2 else f"{text} {' '.join(text.split()[:14])}")
+    asked = sets(
+        lambda text, at: text if at % 2 else f"{text} {' '.join(text.split()[:14])}"
+    )
     checked = check_targets(asked, seed=0)
     baseline = checked.findings.filter(check="blind_baseline", statistic="roc_auc")
     baseline = baseline.with_columns(verdict=pl.lit("undecided"))

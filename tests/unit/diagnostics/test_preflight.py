@@ -40,7 +40,12 @@ def test_a_run_of_13_words_is_found_on_both_sides_and_one_of_12_is_none():
             ("Once W0, w1\nw2. " + " ".join(WORDS[3:13]), True),
             (" ".join(WORDS[:12]), True),
             (" ".join(WORDS[20:34]), True),
-            ("says: " + " ".join(WORDS[:14]) + " and so on it goes for words and words", False),
+            (
+                "says: "
+                + " ".join(WORDS[:14])
+                + " and so on it goes for words and words",
+                False,
+            ),
             ("nothing of the kind at all in these nine words", False),
         )
     )
@@ -75,29 +80,47 @@ def test_overlap_is_high_from_70_percent_of_runs(n_more, n_high):
 
 def test_what_cannot_be_or_is_not_compared_is_counted(monkeypatch):
     first, second = near_duplicates(
-        frame((None, True), ("a b c d e f g", True), (None, False), (" ".join(WORDS[:20]), None))
+        frame(
+            (None, True),
+            ("a b c d e f g", True),
+            (None, False),
+            (" ".join(WORDS[:20]), None),
+        )
     )
     assert (first.n_texts, first.n_short, second.n_texts) == (1, 1, 0)
     assert second.share is None
     assert first.share is None
     monkeypatch.setattr(preflight, "MAX_TEXTS_PER_SIDE", 2)
     same = " ".join(WORDS[:13])
-    first, _ = near_duplicates(frame((same, True), (same, True), (same, True), (same, False)))
+    first, _ = near_duplicates(
+        frame((same, True), (same, True), (same, True), (same, False))
+    )
     assert (first.n_texts, first.n_left_out, first.n_concerned) == (2, 1, 2)
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["x", "y", "z", None]), st.sampled_from(["a", "b", None])))
+    st.lists(
+        st.tuples(
+            st.sampled_from(["x", "y", "z", None]), st.sampled_from(["a", "b", None])
+        )
+    )
 )
 def test_copies_are_those_of_a_slow_search(rows):
-    named = [(text, group or place) for place, (text, group) in enumerate(rows) if text is not None]
+    named = [
+        (text, group or place)
+        for place, (text, group) in enumerate(rows)
+        if text is not None
+    ]
     slow = sum(
         any(text == other and name != elsewhere for other, elsewhere in named)
         for text, name in named
     )
     schema = {"target_id": pl.String, "target": pl.String, "group": pl.String}
     numbered = [(str(place), *row) for place, row in enumerate(rows)]
-    assert count_copies(pl.LazyFrame(numbered, schema, orient="row")) == (len(named), slow)
+    assert count_copies(pl.LazyFrame(numbered, schema, orient="row")) == (
+        len(named),
+        slow,
+    )
 
 
 LETTERS = "bcdfghklmnprstvz"
@@ -118,7 +141,9 @@ def apart(n, seed=0):
 def book(n, seed=0):
     """Texts of which neighbours have a subject in common."""
     rng = np.random.default_rng(seed)
-    return [f"{words(rng, 30)} {words(rng, 30, 20 * at, 20 * at + 80)}" for at in range(n)]
+    return [
+        f"{words(rng, 30)} {words(rng, 30, 20 * at, 20 * at + 80)}" for at in range(n)
+    ]
 
 
 def table(targets, nulls, **columns):
@@ -126,7 +151,9 @@ def table(targets, nulls, **columns):
     rows = {
         "target_id": [f"{number:03}" for number in range(n)],
         "role": ["target"] * len(targets) + ["non_member"] * len(nulls),
-        "member": pl.Series([None] * len(targets) + [False] * len(nulls), dtype=pl.Boolean),
+        "member": pl.Series(
+            [None] * len(targets) + [False] * len(nulls), dtype=pl.Boolean
+        ),
         "group": pl.Series([None] * n, dtype=pl.String),
         "document_id": pl.Series([None] * n, dtype=pl.String),
         "window_index": [0] * n,
@@ -148,12 +175,16 @@ def slow_ratio(texts):
     counts = [Counter(text.split()) for text in texts]
     n_with = Counter(word for count in counts for word in count)
     idf = {word: log((1 + len(texts)) / (1 + n)) + 1 for word, n in n_with.items()}
-    rows = [{word: (1 + log(n)) * idf[word] for word, n in count.items()} for count in counts]
+    rows = [
+        {word: (1 + log(n)) * idf[word] for word, n in count.items()}
+        for count in counts
+    ]
 
     def cosine(one, other):
         dot = sum(weight * other.get(word, 0) for word, weight in one.items())
         return dot / sqrt(
-            sum(weight**2 for weight in one.values()) * sum(weight**2 for weight in other.values())
+            sum(weight**2 for weight in one.values())
+            * sum(weight**2 for weight in other.values())
         )
 
     near = np.mean([cosine(one, other) for one, other in pairwise(rows)])
@@ -213,11 +244,15 @@ def test_labelled_nulls_of_the_input_count_too_and_the_audited_texts_are_only_sa
         check=pl.lit("undeclared_books")
     )
     first, second = undeclared_sentences(found)
-    assert first.startswith("The non-members look like parts of one book, or of a few: neighb")
+    assert first.startswith(
+        "The non-members look like parts of one book, or of a few: neighb"
+    )
     assert "(p = 0.001). They count as one group: give a column `group`" in first
     assert "The targets look like" in second
     assert "Each counts as an independent text" in second
-    kept = finding_rows("", undeclared_rows(asked)).with_columns(check=pl.lit("undeclared_books"))
+    kept = finding_rows("", undeclared_rows(asked)).with_columns(
+        check=pl.lit("undeclared_books")
+    )
     assert "Each counts as an independent text" in next(undeclared_sentences(kept))
     alone = finding_rows("", undeclared_rows(table(apart(20, 1), apart(40))))
     assert set(alone["verdict"]) == {"apart"}
@@ -238,7 +273,9 @@ CHANCE = log(4096)
 def read_as(*losses, tokens=None):
     """Make a row of logprobs of each text, of 40 tokens that differ, with this loss."""
     numbers = tokens or [*range(40)]
-    rows = [{"logprob": [-loss] * len(numbers), "token_ids": numbers} for loss in losses]
+    rows = [
+        {"logprob": [-loss] * len(numbers), "token_ids": numbers} for loss in losses
+    ]
     schema = {"logprob": pl.List(pl.Float32), "token_ids": pl.List(pl.UInt32)}
     return pl.DataFrame(rows, schema=schema)
 
@@ -256,7 +293,9 @@ def read_as(*losses, tokens=None):
     ],
 )
 def test_a_loss_is_better_than_chance_by_a_margin_and_a_test(gains, is_better):
-    p_value, found = preflight.test_chance(read_as(*(CHANCE - gain for gain in gains)), CHANCE)
+    p_value, found = preflight.test_chance(
+        read_as(*(CHANCE - gain for gain in gains)), CHANCE
+    )
     assert found == is_better
     assert (p_value is None) == (len(gains) < 2)
 
@@ -265,7 +304,9 @@ def test_tokens_that_repeat_the_one_before_show_nothing():
     repeated = read_as(CHANCE - 3, CHANCE - 2.9, tokens=[7] * 40)
     assert preflight.test_chance(
         repeated.with_columns(
-            logprob=pl.concat_list(pl.lit([-CHANCE], pl.List(pl.Float32)), "logprob").list.head(40)
+            logprob=pl.concat_list(
+                pl.lit([-CHANCE], pl.List(pl.Float32)), "logprob"
+            ).list.head(40)
         ),
         CHANCE,
     ) == (None, False)
@@ -279,11 +320,13 @@ def test_where_tokens_have_no_numbers_all_of_them_count():
 
 
 def test_untrained_models_are_rarely_taken_for_trained_ones():
-    # Of the gains of initial weights on a text: a mean of 0, a deviation of 0.05 between texts,
-    # and at worst the margin itself, common to all texts.
+    # Of the gains of initial weights on a text: a mean of 0, a deviation of 0.05
+    # between texts, and at worst the margin itself, common to all texts.
     random = np.random.default_rng(0)
     taken = [
-        preflight.test_chance(read_as(*(CHANCE - 0.1 - random.normal(0, 0.05, 12))), CHANCE)[1]
+        preflight.test_chance(
+            read_as(*(CHANCE - 0.1 - random.normal(0, 0.05, 12))), CHANCE
+        )[1]
         for _ in range(400)
     ]
     assert sum(taken) <= 10  # 4 are expected at 1 %

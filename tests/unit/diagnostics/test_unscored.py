@@ -20,7 +20,10 @@ def frame(n_members, n_nonmembers, *, group=None, **lost):
             "target_id": [f"{row:03d}" for row in range(n)],
             "group": pl.Series(group or [None] * n, dtype=pl.String),
             "member": [row < n_members for row in range(n)],
-            **{name: pl.Series(values, dtype=pl.Float64) for name, values in columns.items()},
+            **{
+                name: pl.Series(values, dtype=pl.Float64)
+                for name, values in columns.items()
+            },
         }
     )
 
@@ -60,7 +63,13 @@ def test_a_small_difference_is_not_said_however_sure():
 
 def test_attacks_that_lack_the_same_are_one_test_and_the_largest_difference_leads():
     scores = frame(
-        10, 10, a_v1=[*range(8)], b_v1=[*range(10)], c_v1=[3], d_v1=[], e_v1=[*range(10)]
+        10,
+        10,
+        a_v1=[*range(8)],
+        b_v1=[*range(10)],
+        c_v1=[3],
+        d_v1=[],
+        e_v1=[*range(10)],
     )
     made = uneven(scores, "a_v1", "b_v1", "c_v1", "d_v1", "e_v1")
     assert made.attacks == ("b_v1", "e_v1")
@@ -106,7 +115,10 @@ def test_only_rows_that_count_are_compared_and_no_score_that_is_not_finite():
 
 
 def test_reasons_are_those_of_attack_and_class_and_count_as_one_where_numbers_alone_differ():
-    rows = [(f"{row:03d}", "a_v1", "too short" if row % 3 else "refused") for row in range(20)]
+    rows = [
+        (f"{row:03d}", "a_v1", "too short" if row % 3 else "refused")
+        for row in range(20)
+    ]
     rows += [(f"{row:03d}", "b_v1", "another") for row in range(40)]
     rows += [("040", "a_v1", "beta"), ("041", "a_v1", "alpha")]
     unscored = pl.LazyFrame(rows, ["target_id", "attack", "reason"], orient="row")

@@ -15,5 +15,7 @@ def transformers_engine(checkpoint, tmp_path_factory):
         model=str(checkpoint),
         engine_args={"batch_size": 16},
     )
-    with EngineProcess(spec, log=tmp_path_factory.mktemp("log") / "engine.log") as engine:
+    with EngineProcess(
+        spec, log=tmp_path_factory.mktemp("log") / "engine.log"
+    ) as engine:
         yield engine

@@ -71,10 +71,14 @@ def block_of(*rows: tuple[str, str], index=0, first=0, last=2) -> Block:
 
 
 def task(measure, budget, words="whitespace", view=VIEW) -> SampleTask:
-    return SampleTask(view=view, measure=measure, budget=budget, words=words, run_seed=0)
+    return SampleTask(
+        view=view, measure=measure, budget=budget, words=words, run_seed=0
+    )
 
 
-def collect(engine, tokenizer, blocks, *, scope="matched", max_model_len=CONTEXT, view=VIEW):
+def collect(
+    engine, tokenizer, blocks, *, scope="matched", max_model_len=CONTEXT, view=VIEW
+):
     """Samples of each block by its index, and what was seen of the progress."""
     seen = []
     budget = Budget(scope=scope, max_length=CONTEXT, max_model_len=max_model_len)
@@ -93,7 +97,9 @@ def test_every_sample_has_its_row_in_order(transformers_engine, tokenizer):
     assert sorted(found) == [0, 1]
     for each in blocks:
         rows = Samples.validate(found[each.index])
-        expected = [(target, index) for target in each.units["target_id"] for index in range(3)]
+        expected = [
+            (target, index) for target in each.units["target_id"] for index in range(3)
+        ]
         assert rows.select("target_id", "sample_index").rows() == expected
         assert rows["candidate"].null_count() == 0
         assert rows["reason"].null_count() == rows.height
@@ -113,12 +119,16 @@ def test_a_matched_candidate_reaches_the_references_length_within_four_times_its
         n_words = len(row["candidate"].split())
         longest = 4 * lengths[number // 3]
         assert row["n_tokens"] <= longest
-        assert row["short"] == (row["finish_reason"] == "length" and n_words < n_reference)
+        assert row["short"] == (
+            row["finish_reason"] == "length" and n_words < n_reference
+        )
         assert row["n_tokens"] == longest or not row["short"]
     assert matched[0]["n_tokens"].sum() < whole[0]["n_tokens"].sum()
 
 
-def test_the_likeliest_candidate_goes_on_as_the_whole_one(transformers_engine, tokenizer):
+def test_the_likeliest_candidate_goes_on_as_the_whole_one(
+    transformers_engine, tokenizer
+):
     """The budget of the first attempt is far too small."""
     greedy = {"view": replace(VIEW, greedy=True)}
     short = block_of(*((row[2], " of") for row in block().units.iter_rows()))
@@ -138,11 +148,16 @@ def test_a_prefix_without_room_is_kept_with_its_reason_and_stops_nothing(
     candidates = found[0]["candidate"].is_not_null().to_list()
     assert candidates == [True, True, False, False]
     n_tokens = len(tokenizer.encode_prompts([long])[0])
-    reason = f"the prefix has {n_tokens} tokens, which leaves no room to continue within {CONTEXT}"
+    reason = (
+        f"the prefix has {n_tokens} tokens, which leaves no room to continue within"
+        f" {CONTEXT}"
+    )
     assert found[0]["reason"].to_list() == [None, None, reason, reason]
     assert sum(targets for targets, _ in seen) == 2
     odd = block_of((long, " end"), index=7)  # nothing in it fits
-    assert collect(transformers_engine, tokenizer, [odd])[0][7]["reason"].null_count() == 0
+    assert (
+        collect(transformers_engine, tokenizer, [odd])[0][7]["reason"].null_count() == 0
+    )
     assert collect(transformers_engine, tokenizer, []) == ({}, [])
 
 
@@ -163,7 +178,9 @@ class Cutter:
         request = self.asked[-1]
         cut = self.text[: request.max_tokens]
         given = Continuation(
-            text=cut, n_tokens=len(cut), finish_reason="length" if cut != self.text else "stop"
+            text=cut,
+            n_tokens=len(cut),
+            finish_reason="length" if cut != self.text else "stop",
         )
         return [Answer(request_id=request.request_id, continuations=[given])]
 
@@ -226,7 +243,9 @@ def test_log_inverse_frequencies_by_hand(tmp_path):
     np.testing.assert_allclose(inverse, wanted, rtol=1e-6)
     counts = np.zeros(1000, np.uint64)
     counts[:5] = 50, 50, 50, 50, 1
-    assert np.exp(-log_inverse(counts).astype(float)).sum() == pytest.approx(1, rel=1e-5)
+    assert np.exp(-log_inverse(counts).astype(float)).sum() == pytest.approx(
+        1, rel=1e-5
+    )
 
 
 @pytest.mark.parametrize("texts", [[], [None], ["", ""]])
@@ -256,7 +275,9 @@ class Echo:
 
     def ask(self, block: Block) -> Iterator[Asked | Row]:
         for unit, text in enumerate(block.units["text"]):
-            yield Asked(unit=unit, request=Request(request_id=0, kind="samples", text=text))
+            yield Asked(
+                unit=unit, request=Request(request_id=0, kind="samples", text=text)
+            )
 
     def read(self, block: Block, answered: Sequence[Pair], /) -> Iterator[Row]:
         for asked, answer in answered:
@@ -265,13 +286,17 @@ class Echo:
 
     def table(self, block: Block, rows: list[tuple[int, Any]]) -> pl.DataFrame:
         schema = {"text": pl.String, "reason": pl.String}
-        return pl.DataFrame([row for _, row in sorted(rows, key=lambda row: row[0])], schema=schema)
+        return pl.DataFrame(
+            [row for _, row in sorted(rows, key=lambda row: row[0])], schema=schema
+        )
 
 
 class Fragile:
     """A source that ends when it comes to one of these texts, or after so many answers."""
 
-    def __init__(self, deadly: Collection[str], room: int, ends_after: Collection[int] = ()):
+    def __init__(
+        self, deadly: Collection[str], room: int, ends_after: Collection[int] = ()
+    ):
         self.deadly = deadly
         self.room = room
         self.ends_after = {*ends_after}
@@ -292,7 +317,9 @@ class Fragile:
             msg = "the engine's process was ended by SIGSEGV"
             raise EngineError(msg)
         self.answered += 1
-        return [Answer(request_id=request.request_id, continuations=[Continuation(text="")])]
+        return [
+            Answer(request_id=request.request_id, continuations=[Continuation(text="")])
+        ]
 
     def restart(self) -> None:
         self.open.clear()
@@ -307,19 +334,26 @@ def blocks_of(n: int) -> list[Block]:
             last=1,
             attempt=0,
             label="target-text",
-            units=pl.DataFrame({"text": [f"{index}:{unit}" for unit in range(N_UNITS)]}),
+            units=pl.DataFrame(
+                {"text": [f"{index}:{unit}" for unit in range(N_UNITS)]}
+            ),
         )
         for index in range(n)
     ]
 
 
-def collected(source: Fragile, asked: list[Block]) -> tuple[dict[int, pl.DataFrame], int]:
+def collected(
+    source: Fragile, asked: list[Block]
+) -> tuple[dict[int, pl.DataFrame], int]:
     """Rows of each block, and how many texts the observer believes to be complete."""
     said: list[str] = []
     seen: list[int] = []
     executor = LocalExecutor(source, source.restart, said.append)
     done = executor.collect(
-        Echo(), iter(asked), lambda _label, units, *_: seen.append(units), lambda _, rows: rows
+        Echo(),
+        iter(asked),
+        lambda _label, units, *_: seen.append(units),
+        lambda _, rows: rows,
     )
     tables = {block.index: rows for block, rows in done}
     assert len(said) == source.starts - 1
@@ -340,7 +374,9 @@ def test_what_a_text_that_ends_the_engine_costs(room):
 
 @settings(deadline=None, max_examples=60)
 @given(
-    deadly=st.sets(st.tuples(st.integers(0, 3), st.integers(0, 20).map(lambda i: 3 * i))),
+    deadly=st.sets(
+        st.tuples(st.integers(0, 3), st.integers(0, 20).map(lambda i: 3 * i))
+    ),
     room=st.integers(1, 300),
     ends_after=st.sets(st.integers(0, 200), max_size=3),
 )
@@ -349,7 +385,9 @@ def test_each_text_has_one_row_whatever_ends_the_engine(deadly, room, ends_after
     tables, seen = collected(Fragile(names, room, ends_after), blocks_of(4))
     rows = pl.concat(tables[index] for index in range(4))
     assert seen == rows.height == 4 * N_UNITS
-    assert rows["text"].to_list() == [f"{i}:{unit}" for i in range(4) for unit in range(N_UNITS)]
+    assert rows["text"].to_list() == [
+        f"{i}:{unit}" for i in range(4) for unit in range(N_UNITS)
+    ]
     refused = set(rows.filter(pl.col("reason").is_not_null())["text"])
     assert names <= refused
     assert len(refused - names) <= len(ends_after)
@@ -362,7 +400,11 @@ def test_an_engine_that_ends_whatever_it_is_asked_stops_the_run():
     assert source.starts < 12
     source = Fragile({"0:3"}, room=10)  # without a restart the error is the run's
     with pytest.raises(EngineError, match="SIGSEGV"):
-        list(LocalExecutor(source).collect(Echo(), blocks_of(1), lambda *_: None, lambda *_: None))
+        list(
+            LocalExecutor(source).collect(
+                Echo(), blocks_of(1), lambda *_: None, lambda *_: None
+            )
+        )
 
 
 # How many tokens to decode, of one prompt and of all.
@@ -391,7 +433,9 @@ def test_room_and_first_budget_of_a_prompt_whose_reference_has_80_tokens(
     assert (budget.room(prompt), budget.first(prompt, 80)) == (room, first)
     rows = [(prompt, 80), (0, 0), (7, 3), (115, 80), (1000, 1), (5000, 9)]
     columns = pl.DataFrame(rows, schema=["prompt", "reference"], orient="row")
-    found = columns.select(budget.expected(pl.col("prompt"), pl.col("reference"))).to_series()
+    found = columns.select(
+        budget.expected(pl.col("prompt"), pl.col("reference"))
+    ).to_series()
     assert found.to_list() == [max(budget.first(*row), 0) for row in rows]
 
 
@@ -421,7 +465,9 @@ def prompts_of(*rows: tuple[str, str]) -> Block:
 def test_the_sums_of_two_targets_and_one_without_room():
     assert forecast([], estimate_tokens, BUDGET) == Workload()
     rows = [("a" * 40, "b" * 80), ("c" * 80, "d" * 40), ("e" * 400, "f")]
-    workload = forecast([prompts_of(*rows[:1]), prompts_of(*rows[1:])], estimate_tokens, BUDGET)
+    workload = forecast(
+        [prompts_of(*rows[:1]), prompts_of(*rows[1:])], estimate_tokens, BUDGET
+    )
     first = [20 + 5 + 8, 10 + 2 + 8]
     assert workload == Workload(
         prompts=2,
@@ -442,7 +488,10 @@ def test_the_sums_of_two_targets_and_one_without_room():
 
 def test_of_many_prompts_some_spread_evenly_stand_for_all():
     """Each of the 5,000 takes 33 tokens at first, but every tenth, which takes 20."""
-    rows = [("c" * 80, "d" * 40) if i % 10 == 0 else ("a" * 40, "b" * 80) for i in range(5000)]
+    rows = [
+        ("c" * 80, "d" * 40) if i % 10 == 0 else ("a" * 40, "b" * 80)
+        for i in range(5000)
+    ]
     counted: list[int] = []
 
     def measure(prefixes, references):
@@ -452,7 +501,11 @@ def test_of_many_prompts_some_spread_evenly_stand_for_all():
     blocks = [prompts_of(*rows[start : start + 64]) for start in range(0, 5000, 64)]
     found = forecast(blocks, measure, BUDGET)
     assert counted == [1250]
-    assert (found.prompts, found.samples, found.prompt_bytes) == (5000, 50_000, 4500 * 40 + 40_000)
+    assert (found.prompts, found.samples, found.prompt_bytes) == (
+        5000,
+        50_000,
+        4500 * 40 + 40_000,
+    )
     assert found.first_tokens == pytest.approx(10 * (4500 * 33 + 500 * 20), rel=0.05)
     assert dict(found.lines())["prompts"] == "5,000"
     assert dict(found.lines())["tokens to decode"].startswith("about ")

@@ -1,4 +1,5 @@
 """What stands around continuations is found without their texts, and taken off all of them."""
+
 # ruff: noqa: RUF001 - marks of all scripts
 
 from collections.abc import Callable
@@ -24,13 +25,18 @@ from mia_batch.evidence.dress import (
 Wearing = Callable[[str, str, int], str]
 """Puts something around a text, given its prompt and a number."""
 _SOUNDS = [
-    f"{first}{second_}{last}" for first in "bdfgklmnprst" for second_ in "aeiou" for last in "lnrst"
+    f"{first}{second_}{last}"
+    for first in "bdfgklmnprst"
+    for second_ in "aeiou"
+    for last in "lnrst"
 ]
 
 
 def words(seed: str, n: int = 30) -> str:
     dice = Random(seed)
-    return " ".join(dice.choice(_SOUNDS) + dice.choice(["", "", "", ",", "."]) for _ in range(n))
+    return " ".join(
+        dice.choice(_SOUNDS) + dice.choice(["", "", "", ",", "."]) for _ in range(n)
+    )
 
 
 def answers(wear: Wearing, n: int = 24) -> list[Asked]:
@@ -52,12 +58,17 @@ def last_words(prompt: str, n: int) -> str:
 
 
 DRESSES: dict[str, Wearing] = {
-    "lead-in and line ends": lambda _, text, __: f"Sure! Here is how it goes on:\n\n{text}",
+    "lead-in and line ends": lambda _, text, __: (
+        f"Sure! Here is how it goes on:\n\n{text}"
+    ),
     "lead-in on the same line": lambda _, text, __: f"Gerne! So geht es weiter. {text}",
     "lead-in without spaces": lambda _, text, __: f"以下是续写：{text}",
-    "lead-in without an end": lambda _, text, __: f"the words that come after these are {text}",
+    "lead-in without an end": lambda _, text, __: (
+        f"the words that come after these are {text}"
+    ),
     "lead-ins of many wordings": lambda _, text, n: (
-        f"{['Sure,', 'Of course,', 'Certainly,'][n % 3]} {['this', 'it'][n % 2]} follows:\n{text}"
+        f"{['Sure,', 'Of course,', 'Certainly,'][n % 3]} {['this', 'it'][n % 2]}"
+        f" follows:\n{text}"
     ),
     "lead-in that quotes the prompt": lambda prompt, text, _: (
         f'After "{last_words(prompt, 3)}" comes:\n\n{text}'
@@ -73,17 +84,27 @@ DRESSES: dict[str, Wearing] = {
     "block quote": lambda _, text, __: "> " + text.replace(" ", " \n> "),
     "heading": lambda _, text, __: f"## What comes next\n\n{text}",
     "heading mark": lambda _, text, __: f"# {text}",
-    "last words of the prompt": lambda prompt, text, _: f"{last_words(prompt, 3)} {text}",
-    "last sentence of the prompt": lambda prompt, text, _: f"{last_words(prompt, 9)}\n{text}",
+    "last words of the prompt": lambda prompt, text, _: (
+        f"{last_words(prompt, 3)} {text}"
+    ),
+    "last sentence of the prompt": lambda prompt, text, _: (
+        f"{last_words(prompt, 9)}\n{text}"
+    ),
     "whole prompt": lambda prompt, text, _: f"{prompt} {text}",
-    "closing remark": lambda _, text, __: f"{text}\n\nLet me know if you want more of it!",
-    "thoughts": lambda _, text, n: f"<think>\nThe text has number {n}.\n</think>\n\n{text}",
+    "closing remark": lambda _, text, __: (
+        f"{text}\n\nLet me know if you want more of it!"
+    ),
+    "thoughts": lambda _, text, n: (
+        f"<think>\nThe text has number {n}.\n</think>\n\n{text}"
+    ),
     "lead-in and fence and remark": lambda _, text, __: (
         f"Here it is:\n```\n{text}\n```\nI hope that this helps."
     ),
     "label and quotes": lambda _, text, __: f'The text continues: "{text}"',
     "dots and last words": lambda prompt, text, _: f"...{last_words(prompt, 4)} {text}",
-    "lead-in for a part": lambda _, text, n: f"Voici la suite :\n{text}" if n % 3 else text,
+    "lead-in for a part": lambda _, text, n: (
+        f"Voici la suite :\n{text}" if n % 3 else text
+    ),
     "quotes for a part": lambda _, text, n: f'"{text}"' if n % 3 else text,
 }
 
@@ -96,7 +117,11 @@ def test_a_dress_is_taken_off_and_the_words_are_left(name):
     assert [text.split() for text in bare] == [each.answer.split() for each in plain]
     found = examine(worn, rule)
     changed = [each.answer != text for each, text in zip(worn, bare, strict=True)]
-    assert (found.n_prompts, found.n_dressed, found.continues) == (24, sum(changed), True)
+    assert (found.n_prompts, found.n_dressed, found.continues) == (
+        24,
+        sum(changed),
+        True,
+    )
     assert rule_of(recorded_rule(rule)) == rule
 
 
@@ -104,13 +129,19 @@ def test_texts_that_are_not_known_may_all_be_answered_alike():
     lead = "Sure! Here is how it goes on:\n\n"
     said = "nothing of that kind here"
     worn = [
-        each._replace(answer=lead + (each.answer[:9] if number % 4 == 0 else said[: 7 + number]))
+        each._replace(
+            answer=lead + (each.answer[:9] if number % 4 == 0 else said[: 7 + number])
+        )
         for number, each in enumerate(answers(plainly))
     ]
     assert learn(worn) == (Layer("lead", lead.strip()),)
     assert examine(worn, ()).n_alike == len(worn)
-    refusing = [each._replace(answer=lead + said[: 7 + len(each.answer) % 9]) for each in worn]
-    assert learn(refusing) == ()  # cut at different words, it is one and the same answer
+    refusing = [
+        each._replace(answer=lead + said[: 7 + len(each.answer) % 9]) for each in worn
+    ]
+    assert (
+        learn(refusing) == ()
+    )  # cut at different words, it is one and the same answer
 
 
 def test_a_plain_answer_stays_as_it_is_to_the_character():
@@ -136,8 +167,14 @@ GENUINE: dict[str, Callable[[int], tuple[str, str]]] = {
         f'"""{words(f"a {n}", 4)}"""\n',
         f"import os\nimport sys\n\n{words(f'b {n}')}",
     ),
-    "speech": lambda n: (words(f"a {n}"), f'"{words(f"b {n}", 8)}" he said. {words(f"c {n}")}'),
-    "lists": lambda n: (words(f"a {n}"), f"- {words(f'b {n}', 8)}\n- {words(f'c {n}', 8)}"),
+    "speech": lambda n: (
+        words(f"a {n}"),
+        f'"{words(f"b {n}", 8)}" he said. {words(f"c {n}")}',
+    ),
+    "lists": lambda n: (
+        words(f"a {n}"),
+        f"- {words(f'b {n}', 8)}\n- {words(f'c {n}', 8)}",
+    ),
 }
 """Texts that begin alike where an answer begins, and are continued by a plain model."""
 
@@ -155,9 +192,13 @@ def test_texts_that_begin_alike_themselves_keep_their_beginnings(name):
 
 
 def test_answers_that_are_no_continuations_are_counted_and_refused():
-    starts = [f"these are the {first} words of it" for first in ("next", "last", "best")]
+    starts = [
+        f"these are the {first} words of it" for first in ("next", "last", "best")
+    ]
     shuffled = answers(lambda _, text, n: f"{starts[n % 3]} {'and' if n % 2 else 'or'}")
-    assert learn(shuffled) == ()  # the same few answers: whether they may be is asked elsewhere
+    assert (
+        learn(shuffled) == ()
+    )  # the same few answers: whether they may be is asked elsewhere
     repeating = answers(lambda prompt, _, __: last_words(prompt, 5))
     found = examine(repeating, learn(repeating))
     assert (found.n_repeating, found.continues) == (24, False)
@@ -168,10 +209,17 @@ def test_answers_that_are_no_continuations_are_counted_and_refused():
 
 
 def test_lead_ins_that_fill_the_limit_of_tokens_are_no_continuations():
-    dressed = [each._replace(answer="Sure! Here is", is_cut=True) for each in answers(plainly)[::3]]
+    dressed = [
+        each._replace(answer="Sure! Here is", is_cut=True)
+        for each in answers(plainly)[::3]
+    ]
     plain = answers(plainly)[1::3] + answers(plainly)[2::3]
     found = examine([*dressed, *plain], learn([*dressed, *plain]))
-    assert (found.n_alike, found.example, found.continues) == (8, "Sure! Here is", False)
+    assert (found.n_alike, found.example, found.continues) == (
+        8,
+        "Sure! Here is",
+        False,
+    )
     short = [each._replace(is_cut=False) for each in dressed]  # a model may stop there
     assert examine([*short, *plain], ()).continues
 
@@ -187,7 +235,9 @@ def test_a_rule_that_the_probe_gave_is_kept_unless_the_texts_begin_so():
     quote, dots = Layer("quote"), Layer("dots")
     plain = answers(plainly)
     assert learn(plain, (dots,)) == (dots,)
-    spoken = [Asked(each.prompt, f'"{each.answer}"', f'"{each.reference}"') for each in plain]
+    spoken = [
+        Asked(each.prompt, f'"{each.answer}"', f'"{each.reference}"') for each in plain
+    ]
     assert learn(spoken, (quote, dots)) == (dots,)
 
 
@@ -250,7 +300,9 @@ PIECES = st.lists(
 KINDS = ("thoughts", "fence", "echo", "line", "dots", "mark", "quote")
 LAYERS = st.one_of(
     st.sampled_from([Layer(kind) for kind in KINDS]),
-    st.sampled_from([Layer("lead", "one"), Layer("close", "two"), Layer("lead", "**two:**")]),
+    st.sampled_from(
+        [Layer("lead", "one"), Layer("close", "two"), Layer("lead", "**two:**")]
+    ),
 )
 
 

@@ -39,12 +39,17 @@ def sampled(
     """One sample of each unit, and how many tokens the observer has seen."""
     view = View(model="target", name="continuation", make=None, greedy=greedy)
     budget = Budget(scope="matched", max_length=1024, max_model_len=LONG)
-    task = SampleTask(view=view, measure=measure, budget=budget, words="whitespace", run_seed=0)
+    task = SampleTask(
+        view=view, measure=measure, budget=budget, words="whitespace", run_seed=0
+    )
     block = Block(index=0, first=0, last=1, attempt=0, label="", units=UNITS)
     seen: list[int] = []
     executor = LocalExecutor(source, listen=getattr(source, "listen", lambda _: None))
     ((_, rows),) = executor.collect(
-        task, [block], lambda _label, _units, tokens, _passes: seen.append(tokens), lambda _, r: r
+        task,
+        [block],
+        lambda _label, _units, tokens, _passes: seen.append(tokens),
+        lambda _, r: r,
     )
     return rows, sum(seen)
 
@@ -74,15 +79,21 @@ def looping(tmp_path_factory):
     return save_looping_checkpoint(tmp_path_factory.mktemp("looping"), LONG)
 
 
-def test_in_process_a_greedy_loop_ends_and_a_drawn_answer_has_four_times_the_tokens(looping):
+def test_in_process_a_greedy_loop_ends_and_a_drawn_answer_has_four_times_the_tokens(
+    looping,
+):
     spec = EngineSpec(engine="transformers", kind="samples", model=str(looping))
     tokenizer = Tokenizer.load(str(looping))
     lengths = tokenizer.count_tokens(UNITS["text"].to_list())
     with closing(TransformersSamples(spec)) as engine:
         direct: Any = Direct(engine, spec)
-        greedy, n_greedy = sampled(LocalSource(direct, tokenizer), tokenizer.measure, greedy=True)
+        greedy, n_greedy = sampled(
+            LocalSource(direct, tokenizer), tokenizer.measure, greedy=True
+        )
         assert len(direct.asked) == N
-        drawn, n_drawn = sampled(LocalSource(direct, tokenizer), tokenizer.measure, greedy=False)
+        drawn, n_drawn = sampled(
+            LocalSource(direct, tokenizer), tokenizer.measure, greedy=False
+        )
     assert direct.info.max_model_len == LONG
     assert greedy["n_tokens"].to_list() == [32] * N
     assert greedy["candidate"].to_list() == ["\n " * 16] * N
@@ -123,7 +134,10 @@ class Looping:
 @pytest.mark.parametrize("chat", [False, True])
 def test_at_an_endpoint_a_greedy_loop_is_not_asked_again(tmp_path, chat):
     model = Looping()
-    with HostileServer(model) as server, opened(server, tmp_path, chat=chat) as endpoint:
+    with (
+        HostileServer(model) as server,
+        opened(server, tmp_path, chat=chat) as endpoint,
+    ):
         rows, n_tokens = sampled(endpoint, estimate_tokens, greedy=True)
     assert len(model.prompts) == N
     assert n_tokens == model.paid == rows["n_tokens"].sum()
@@ -137,7 +151,10 @@ LONG_WORD = " " + "w" * 30 + "\n"
 
 def test_at_an_endpoint_an_answer_goes_on_from_its_last_whole_word(tmp_path):
     model = Looping(LONG_WORD)
-    longest = [4 * each.reference_tokens for each in estimate_tokens([""] * N, [*UNITS["text"]])]
+    longest = [
+        4 * each.reference_tokens
+        for each in estimate_tokens([""] * N, [*UNITS["text"]])
+    ]
     with HostileServer(model) as server, opened(server, tmp_path) as endpoint:
         rows, n_tokens = sampled(endpoint, estimate_tokens, greedy=False)
         n_asked = len(model.prompts)
@@ -158,7 +175,10 @@ def test_at_an_endpoint_an_answer_goes_on_from_its_last_whole_word(tmp_path):
 
 def test_a_chat_is_asked_anew_and_at_most_three_times(tmp_path):
     model = Looping(LONG_WORD)
-    with HostileServer(model) as server, opened(server, tmp_path, chat=True) as endpoint:
+    with (
+        HostileServer(model) as server,
+        opened(server, tmp_path, chat=True) as endpoint,
+    ):
         rows, n_tokens = sampled(endpoint, estimate_tokens, greedy=False)
     assert [*Counter(model.prompts).values()] == [3] * N
     assert n_tokens == model.paid

@@ -37,5 +37,7 @@ def test_texts_of_the_first_half_of_the_input_come_at_every_time():
     first = {*NAMES[:100]}
     places = [place for place, name in enumerate(order_of(NAMES)) if name in first]
     assert 90 < sum(places) / len(places) < 110
-    by_hand = [int(sha256(f"order:7:{name}".encode()).hexdigest()[:16], 16) for name in "ab"]
+    by_hand = [
+        int(sha256(f"order:7:{name}".encode()).hexdigest()[:16], 16) for name in "ab"
+    ]
     assert lot_numbers(pl.Series(["a", "b"]), 7).tolist() == by_hand

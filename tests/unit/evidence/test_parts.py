@@ -37,7 +37,9 @@ def run(tmp_path):
     rows[3] = {"reason": "the text is null"}
     numbered = frames.targets(*rows).with_columns(
         # real identifiers differ in their first half too
-        target_id=pl.Series([f"{number:016x}{number:016x}" for number in range(N_TARGETS)])
+        target_id=pl.Series(
+            [f"{number:016x}{number:016x}" for number in range(N_TARGETS)]
+        )
     )
     tables.sink(numbered, tmp_path / "targets.parquet", Targets)
     (tmp_path / "samples").mkdir()
@@ -45,7 +47,12 @@ def run(tmp_path):
     return tmp_path
 
 
-VIEW = View(model="target", name="continuation", make=continuation, columns=("prefix", "reference"))
+VIEW = View(
+    model="target",
+    name="continuation",
+    make=continuation,
+    columns=("prefix", "reference"),
+)
 
 
 def parts_of(run, schema=Samples, view=VIEW, block_targets=BLOCK_TARGETS) -> Parts:
@@ -70,7 +77,9 @@ def make_prompts(run, view) -> None:
 
 
 def prompt_units(run, view=VIEW) -> PromptUnits:
-    return PromptUnits(run / "targets.parquet", parts_of(run, Prompts, view), view, askable=True)
+    return PromptUnits(
+        run / "targets.parquet", parts_of(run, Prompts, view), view, askable=True
+    )
 
 
 def find(run, n_samples, **options) -> Missing:
@@ -98,11 +107,19 @@ def work(run, n_samples, **options) -> Work:
     return find(run, n_samples, **options).count()
 
 
-def test_at_first_everything_is_missing_and_parts_are_named_by_where_their_targets_stand(run):
+def test_at_first_everything_is_missing_and_parts_are_named_by_where_their_targets_stand(
+    run,
+):
     blocks = missing(run, 10)
     assert [block.index for block in blocks] == [0, 1, 2]
-    assert [block.units.height for block in blocks] == [BLOCK_TARGETS - 1, BLOCK_TARGETS, 10]
-    assert {(block.first, block.last, block.attempt) for block in blocks} == {(0, 10, 0)}
+    assert [block.units.height for block in blocks] == [
+        BLOCK_TARGETS - 1,
+        BLOCK_TARGETS,
+        10,
+    ]
+    assert {(block.first, block.last, block.attempt) for block in blocks} == {
+        (0, 10, 0)
+    }
     names = {"target_id", "document_id", "view_index", "context", "text", "reason"}
     assert names <= set(blocks[0].units.columns)
     assert blocks[0].units.select("context", "text").unique().rows() == [("a", "b")]
@@ -112,9 +129,13 @@ def test_at_first_everything_is_missing_and_parts_are_named_by_where_their_targe
     blocks = missing(run, 10)
     for block in blocks[1:]:
         rows = parts.targets_of(run / "samples" / block.part_name)
-        assert targets[rows.start : rows.stop]["target_id"].equals(block.units["target_id"])
+        assert targets[rows.start : rows.stop]["target_id"].equals(
+            block.units["target_id"]
+        )
     recorded = parts_of(run, block_targets=RECORDED_BLOCK_TARGETS)
-    assert recorded.targets_of(run / "samples" / blocks[2].part_name) == range(1024, 1536)
+    assert recorded.targets_of(run / "samples" / blocks[2].part_name) == range(
+        1024, 1536
+    )
 
 
 def test_what_parts_hold_is_not_missing_and_more_samples_ask_only_for_the_rest(run):
@@ -148,7 +169,10 @@ def test_failed_samples_are_missing_only_when_they_are_to_be_tried_again(run):
     assert missing(run, 4) == []
     again = missing(run, 4, retry_failed=True)
     first = [block for block in again if block.index == 0]
-    found = {(b.first, b.last): b.units["target_id"].str.slice(0, 16).to_list() for b in first}
+    found = {
+        (b.first, b.last): b.units["target_id"].str.slice(0, 16).to_list()
+        for b in first
+    }
     whole = missing(run, 5)[0].units["target_id"].str.slice(0, 16).to_list()
     assert found == {(0, 2): whole[:1], (3, 4): whole[:1], (2, 3): whole[5:7]}
     assert {block.index for block in again} == {0, 1, 2}
@@ -161,7 +185,9 @@ def test_failures_that_were_tried_again_with_success_are_not_missing(run):
     for block in missing(run, 4, retry_failed=True):
         store(run, block, failed={(0, 2)})
     left = missing(run, 4, retry_failed=True)
-    assert [(b.first, b.last, b.attempt, b.units.height) for b in left] == [(2, 3, 1, 1)] * 3
+    assert [(b.first, b.last, b.attempt, b.units.height) for b in left] == [
+        (2, 3, 1, 1)
+    ] * 3
     assert missing(run, 4) == []
     ranges = {(b.first, b.last) for b in missing(run, 6, retry_failed=True)}
     assert ranges == {(2, 3), (4, 6)}  # failed and new ones in one go
@@ -173,7 +199,12 @@ def test_a_part_that_is_there_is_never_written_again_even_where_an_earlier_is_go
     second = missing(run, 2)[0]
     store(run, second, rows=20)
     name = "block-00000000.target-continuation-00000-00002.attempt-1.parquet"
-    assert (second.index, second.first, second.last, second.part_name) == (0, 0, 2, name)
+    assert (second.index, second.first, second.last, second.part_name) == (
+        0,
+        0,
+        2,
+        name,
+    )
     (run / "samples" / first.part_name).unlink()
     assert [second.attempt, missing(run, 2)[0].attempt] == [1, 2]
 
@@ -197,7 +228,10 @@ def test_a_corpus_that_has_grown_misses_only_what_is_new(run):
     asked = [name for block in blocks for name in block.units["target_id"]]
     assert asked == names[: TARGETS_AT_ONCE + 7]
     assert work(run, 3) == Work(left=TARGETS_AT_ONCE + 7, done=N_TARGETS - 1)
-    assert all(block.units["context"].to_list() == ["a"] * block.units.height for block in blocks)
+    assert all(
+        block.units["context"].to_list() == ["a"] * block.units.height
+        for block in blocks
+    )
     more = [name for block in missing(run, 4) for name in block.units["target_id"]]
     assert sorted(more) == sorted(set(names) - {f"{3:016x}{3:016x}"})
 
@@ -207,7 +241,9 @@ def test_prompts_of_a_view_with_several_are_missing_one_by_one(run):
         def make(targets):
             index = pl.lit(list(range(n)), dtype=pl.List(pl.UInt32))
             made = targets.select("target_id", view_index=index).explode("view_index")
-            return made.with_columns(text=pl.format("variant {}", "view_index"), context=pl.lit(""))
+            return made.with_columns(
+                text=pl.format("variant {}", "view_index"), context=pl.lit("")
+            )
 
         return View(model="target", name="neighbour", make=make, n=n)
 
@@ -215,7 +251,9 @@ def test_prompts_of_a_view_with_several_are_missing_one_by_one(run):
         parts = parts_of(run, view=several(n))
         blocks = Missing(prompt_units(run, several(n)), parts).blocks()
         columns = ["target_id", "view_index", "text"]
-        return [row for block in blocks for row in block.units.select(columns).iter_rows()]
+        return [
+            row for block in blocks for row in block.units.select(columns).iter_rows()
+        ]
 
     make_prompts(run, several(2))
     assert len(samples(2)) == 2 * (N_TARGETS - 1)
@@ -255,7 +293,9 @@ def a_byte(tokens: int) -> pl.Expr:
     data=st.data(),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=10)
-def test_pieces_of_long_blocks_are_even_and_the_same_whatever_is_there(run, sizes, tokens, n, data):
+def test_pieces_of_long_blocks_are_even_and_the_same_whatever_is_there(
+    run, sizes, tokens, n, data
+):
     """Killed at any time, what is left has the names that it would have had."""
     for part in (run / "samples").iterdir():
         part.unlink()
@@ -265,7 +305,9 @@ def test_pieces_of_long_blocks_are_even_and_the_same_whatever_is_there(run, size
     assert len({*names}) == len(names)
     assert sorted(names) == names
     asked = [target for piece in pieces for target in piece.units["target_id"]]
-    assert asked == [target for block in missing(run, n) for target in block.units["target_id"]]
+    assert asked == [
+        target for block in missing(run, n) for target in block.units["target_id"]
+    ]
     for index in {piece.index for piece in pieces}:
         own = [piece.units for piece in pieces if piece.index == index]
         work = [units.select(a_byte(tokens)).to_series().to_list() for units in own]
@@ -274,13 +316,17 @@ def test_pieces_of_long_blocks_are_even_and_the_same_whatever_is_there(run, size
         assert len(own) <= wanted
         for each in work:
             assert abs(sum(each) - total / wanted) <= largest + wanted
-    drawn = data.draw(st.lists(st.booleans(), min_size=len(pieces), max_size=len(pieces)))
+    drawn = data.draw(
+        st.lists(st.booleans(), min_size=len(pieces), max_size=len(pieces))
+    )
     there = [piece.part_name for piece, kept in zip(pieces, drawn, strict=True) if kept]
     for piece in pieces:
         if piece.part_name in there:
             store(run, piece)
     left = missing(run, n, work=a_byte(tokens))
-    assert [*map(named, left)] == [named(piece) for piece in pieces if piece.part_name not in there]
+    assert [*map(named, left)] == [
+        named(piece) for piece in pieces if piece.part_name not in there
+    ]
 
 
 def named(piece):
@@ -307,7 +353,9 @@ def test_a_piece_that_is_tried_again_gets_a_name_that_none_of_its_block_has(run)
 # Samples that failed and were tried again.
 
 
-def sample(number: int, index: int, candidate: str | None, reason: str | None) -> dict[str, Any]:
+def sample(
+    number: int, index: int, candidate: str | None, reason: str | None
+) -> dict[str, Any]:
     return {
         "target_id": target_id(number),
         "sample_index": index,
@@ -324,7 +372,11 @@ def write(folder, *parts: list[dict[str, Any]]) -> None:
 
 def test_features_follow_their_samples(tmp_path):
     def row(**numbers):
-        return {"target_id": target_id(0), "sample_index": 0, **frames.CONTINUATION} | numbers
+        return {
+            "target_id": target_id(0),
+            "sample_index": 0,
+            **frames.CONTINUATION,
+        } | numbers
 
     frames.features(row(words_candidate=None)).write_parquet(tmp_path / "a.parquet")
     frames.features(row(words_candidate=3)).write_parquet(tmp_path / "b.parquet")
@@ -347,7 +399,11 @@ def test_a_success_takes_the_place_of_failures_and_the_last_failure_of_others(
     folder = tmp_path_factory.mktemp("parts")
     rows = [
         [
-            sample(number, index, *((None, f"in {part}") if failed else (f"in {part}", None)))
+            sample(
+                number,
+                index,
+                *((None, f"in {part}") if failed else (f"in {part}", None)),
+            )
             for number, index, failed in keys
         ]
         for part, keys in enumerate(parts)
@@ -357,8 +413,14 @@ def test_a_success_takes_the_place_of_failures_and_the_last_failure_of_others(
     flat = [tuple(row[name] for name in names) for part in rows for row in part]
     expected = []
     for index, (*key, candidate, reason) in enumerate(flat):
-        others = [(i, row[3]) for i, row in enumerate(flat) if [*row[:2]] == key and i != index]
-        if reason is None or all(other is not None and i < index for i, other in others):
+        others = [
+            (i, row[3])
+            for i, row in enumerate(flat)
+            if [*row[:2]] == key and i != index
+        ]
+        if reason is None or all(
+            other is not None and i < index for i, other in others
+        ):
             expected.append((*key, candidate, reason))
     assert scan_parts(folder, Samples).select(names).collect().rows() == expected
 
@@ -369,6 +431,8 @@ def test_the_order_is_that_of_the_parts(tmp_path, engine):
     lost = sample(9999, 0, None, "refused")
     write(tmp_path, rows[:2500], [lost], rows[2500:], [lost])
     numbers = scan_parts(tmp_path, Samples).select("candidate").collect(engine=engine)
-    assert numbers["candidate"].drop_nulls().to_list() == [f"{number}" for number in range(5000)]
+    assert numbers["candidate"].drop_nulls().to_list() == [
+        f"{number}" for number in range(5000)
+    ]
     assert numbers.height == 5001
     assert isinstance(scan_parts(tmp_path, Samples), pl.LazyFrame)

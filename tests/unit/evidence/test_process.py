@@ -15,7 +15,12 @@ import pytest
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence import process
 from mia_batch.evidence.engines import registry
-from mia_batch.evidence.process import EngineProcess, LocalSource, _explain, _set_environment
+from mia_batch.evidence.process import (
+    EngineProcess,
+    LocalSource,
+    _explain,
+    _set_environment,
+)
 from mia_batch.evidence.request import EngineSpec, Request
 from mia_batch.models.tokens import Tokenizer
 from tests.checkpoints import BOS_ID, CONTEXT, TEXTS, change, save_tokenizer
@@ -24,7 +29,9 @@ from tests.processes import HANGS, is_alive, wait_until_gone
 
 
 def start(checkpoint: Path, folder: Path, **changes: Any) -> EngineProcess:
-    spec = EngineSpec(engine="transformers", kind="samples", model=str(checkpoint), **changes)
+    spec = EngineSpec(
+        engine="transformers", kind="samples", model=str(checkpoint), **changes
+    )
     return EngineProcess(spec, log=folder / "engine.log")
 
 
@@ -36,7 +43,9 @@ def test_a_killed_worker_is_an_error_at_once(checkpoint, tmp_path):
         engine.submit(request(0, [BOS_ID], **LONG))
         assert engine.results(timeout=0.2) == []
         os.kill(engine._process.pid, signal.SIGKILL)
-        with pytest.raises(EngineError, match=r"was killed, most likely .* out of memory; take a"):
+        with pytest.raises(
+            EngineError, match=r"was killed, most likely .* out of memory; take a"
+        ):
             engine.results()
         for again in (lambda: engine.submit(request(1, [BOS_ID])), engine.results):
             with pytest.raises(EngineError, match="was killed"):
@@ -75,7 +84,9 @@ engine.results()
 """
 
 
-def test_an_engine_works_in_any_script_and_dies_with_it(checkpoint, tmp_path, transformers_engine):
+def test_an_engine_works_in_any_script_and_dies_with_it(
+    checkpoint, tmp_path, transformers_engine
+):
     """A script without a main guard that has used torch, killed while its engine works."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
@@ -110,23 +121,35 @@ def test_closing_a_busy_engine_takes_seconds_and_ends_it(checkpoint, tmp_path):
     assert not is_alive(engine._process.pid)
 
 
-def test_an_idle_engine_goes_on_and_interrupts_are_the_parents_business(transformers_engine):
+def test_an_idle_engine_goes_on_and_interrupts_are_the_parents_business(
+    transformers_engine,
+):
     assert transformers_engine.results(timeout=0.01) == []
     os.killpg(transformers_engine._process.pid, signal.SIGINT)
     assert len(answers(transformers_engine, [request(0, [BOS_ID])])) == 1
 
 
-@pytest.mark.parametrize("prompt", [[BOS_ID] * CONTEXT, [BOS_ID]], ids=["refused", "answered"])
-def test_any_number_of_requests_can_wait_while_nobody_reads(transformers_engine, prompt):
+@pytest.mark.parametrize(
+    "prompt", [[BOS_ID] * CONTEXT, [BOS_ID]], ids=["refused", "answered"]
+)
+def test_any_number_of_requests_can_wait_while_nobody_reads(
+    transformers_engine, prompt
+):
     n = 30_000 if len(prompt) == CONTEXT else 2_000
-    found = answers(transformers_engine, (request(i, prompt, max_tokens=1) for i in range(n)))
+    found = answers(
+        transformers_engine, (request(i, prompt, max_tokens=1) for i in range(n))
+    )
     assert sorted(found) == list(range(n))
 
 
 def test_a_model_that_cannot_start_names_its_cause_and_the_log(checkpoint, tmp_path):
-    with pytest.raises(EngineError, match=rf"cannot load .* \(\w+: .*\); .*log is {tmp_path}"):
+    with pytest.raises(
+        EngineError, match=rf"cannot load .* \(\w+: .*\); .*log is {tmp_path}"
+    ):
         start(tmp_path / "nothing", tmp_path)
-    with pytest.raises(SettingsError, match=r"^tensor_parallel_size: "):  # as it was raised there
+    with pytest.raises(
+        SettingsError, match=r"^tensor_parallel_size: "
+    ):  # as it was raised there
         start(checkpoint, tmp_path, tensor_parallel_size=2)
 
 
@@ -147,7 +170,10 @@ except SettingsError as error:
 def test_files_of_a_hub_are_checked_once_they_are_here(checkpoint, tmp_path):
     cached = tmp_path / "models--some--model"
     snapshot = shutil.copytree(checkpoint, cached / "snapshots" / "0123")
-    change(snapshot, lambda own: {name: own[name] for name in own if name != "lm_head.weight"})
+    change(
+        snapshot,
+        lambda own: {name: own[name] for name in own if name != "lm_head.weight"},
+    )
     (cached / "refs").mkdir()
     (cached / "refs" / "main").write_text("0123")
     done = subprocess.run(
@@ -172,21 +198,39 @@ EAGER, SEVERAL = {"enforce_eager": False}, "VLLM_ENABLE_V1_MULTIPROCESSING"
 @pytest.mark.parametrize(
     ("changes", "on_cpu", "compilers", "wanted"),
     [
-        ({}, True, {"g++"}, {"TORCH_COMPILE_DISABLE": "1", "OMP_NUM_THREADS": "1", SEVERAL: "0"}),
+        (
+            {},
+            True,
+            {"g++"},
+            {"TORCH_COMPILE_DISABLE": "1", "OMP_NUM_THREADS": "1", SEVERAL: "0"},
+        ),
         ({"engine_args": EAGER}, True, {"g++"}, {"TORCH_COMPILE_DISABLE": None}),
         ({"kind": "logprobs"}, False, {"clang++"}, {"TORCH_COMPILE_DISABLE": None}),
         ({"kind": "logprobs"}, False, set(), {"TORCH_COMPILE_DISABLE": "1"}),
         ({}, False, set(), {"TORCH_COMPILE_DISABLE": None, "OMP_NUM_THREADS": None}),
-        ({"tensor_parallel_size": 2}, False, set(), {SEVERAL: None, "VLLM_NO_USAGE_STATS": "1"}),
+        (
+            {"tensor_parallel_size": 2},
+            False,
+            set(),
+            {SEVERAL: None, "VLLM_NO_USAGE_STATS": "1"},
+        ),
     ],
 )
-def test_what_libraries_read_as_they_are_imported(monkeypatch, changes, on_cpu, compilers, wanted):
+def test_what_libraries_read_as_they_are_imported(
+    monkeypatch, changes, on_cpu, compilers, wanted
+):
     environment = {"VLLM_DO_NOT_TRACK": "0"}  # what the user set stays
     monkeypatch.setattr(os, "environ", environment)
-    monkeypatch.setattr(registry, "_ACCELERATORS", ("no such device",) if on_cpu else ("null",))
-    monkeypatch.setattr(process, "which", lambda name: name if name in compilers else None)
+    monkeypatch.setattr(
+        registry, "_ACCELERATORS", ("no such device",) if on_cpu else ("null",)
+    )
+    monkeypatch.setattr(
+        process, "which", lambda name: name if name in compilers else None
+    )
     _set_environment(
-        EngineSpec(**{"engine": "transformers", "kind": "samples", "model": "m"} | changes)
+        EngineSpec(
+            **{"engine": "transformers", "kind": "samples", "model": "m"} | changes
+        )
     )
     assert {name: environment.get(name) for name in wanted} == wanted
     assert environment["VLLM_DO_NOT_TRACK"] == "0"
@@ -202,12 +246,17 @@ OLD = "ValueError: of an older run\n"
         (KNOWN, "out of memory; take less"),
         (None, "the vllm engine stopped (KeyError: 'x')"),
         *(
-            (("vLLM stopped", RuntimeError(words)), "vLLM stopped: ValueError: of this run")
+            (
+                ("vLLM stopped", RuntimeError(words)),
+                "vLLM stopped: ValueError: of this run",
+            )
             for words in ("See root cause above.", "See stack trace (above)")
         ),
     ],
 )
-def test_why_an_engine_ended_and_a_cause_that_only_this_runs_log_names(tmp_path, error, sentence):
+def test_why_an_engine_ended_and_a_cause_that_only_this_runs_log_names(
+    tmp_path, error, sentence
+):
     log = tmp_path / "engine.log"
     log.write_text(f"{OLD}ValueError: of this run\n")
     given = KeyError("x") if error is None else raised(*error)
@@ -225,7 +274,9 @@ def engine(checkpoint, tmp_path_factory):
     spec = EngineSpec(
         engine="transformers", kind="logprobs", model=str(checkpoint), columns=MOMENTS
     )
-    with EngineProcess(spec, log=tmp_path_factory.mktemp("log") / "engine.log") as engine:
+    with EngineProcess(
+        spec, log=tmp_path_factory.mktemp("log") / "engine.log"
+    ) as engine:
         yield engine
 
 
@@ -240,7 +291,9 @@ def bare_tokenizer(tmp_path_factory, checkpoint):
     import tokenizers
 
     folder = tmp_path_factory.mktemp("bare")
-    save_tokenizer(tokenizers.Tokenizer.from_file(str(checkpoint / "tokenizer.json")), folder, "$A")
+    save_tokenizer(
+        tokenizers.Tokenizer.from_file(str(checkpoint / "tokenizer.json")), folder, "$A"
+    )
     return Tokenizer.load(str(folder), setting="tokenizer")
 
 
@@ -252,7 +305,9 @@ def ask(engine, tokenizer, *, strides=False, **request):
     return result
 
 
-def test_each_token_has_its_numbers_after_the_special_token(engine, tokenizer, bare_tokenizer):
+def test_each_token_has_its_numbers_after_the_special_token(
+    engine, tokenizer, bare_tokenizer
+):
     result = ask(engine, tokenizer, text=TEXT)
     n_tokens = len(result.tokens["token_ids"])
     assert (result.bos, result.passes) == (True, 1)
@@ -279,11 +334,17 @@ def test_only_so_many_tokens_of_context_and_text_are_looked_at(engine, tokenizer
     context, text = TEXT[:60], TEXT[60:]
     (ids,) = tokenizer.encode([TEXT])
     n_text = len(tokenizer.encode_after(context, text)[2])
-    cut = ask(engine, tokenizer, context=context, text=text, context_tokens=3, text_tokens=4)
+    cut = ask(
+        engine, tokenizer, context=context, text=text, context_tokens=3, text_tokens=4
+    )
     assert cut.tokens["token_ids"].tolist() == ids[-n_text:][:4]
     whole = ask(engine, tokenizer, context=context, text=text)
-    assert not np.allclose(cut.tokens["logprob"], whole.tokens["logprob"][:4], atol=1e-3)
-    none = ask(engine, tokenizer, context=context, text=text, context_tokens=0, text_tokens=4)
+    assert not np.allclose(
+        cut.tokens["logprob"], whole.tokens["logprob"][:4], atol=1e-3
+    )
+    none = ask(
+        engine, tokenizer, context=context, text=text, context_tokens=0, text_tokens=4
+    )
     assert none.tokens["token_ids"].tolist() == cut.tokens["token_ids"].tolist()
 
 
@@ -306,13 +367,26 @@ def test_a_long_text_is_scored_in_strides_that_do_not_see_each_other(
     [
         ({"text": ""}, "the text has no token"),
         ({"text": "a"}, "the text has one token, and nothing precedes it"),
-        ({"text": LONG_TEXT}, rf"has \d+ tokens .*, the context {CONTEXT}; --long-texts .* pieces"),
-        ({"context": TEXT, "text": LONG_TEXT, "strides": True}, f", the context {CONTEXT}"),
-        ({"context": TEXT, "text": " word", "text_tokens": 50}, "tokens, fewer than the 50 wanted"),
+        (
+            {"text": LONG_TEXT},
+            rf"has \d+ tokens .*, the context {CONTEXT}; --long-texts .* pieces",
+        ),
+        (
+            {"context": TEXT, "text": LONG_TEXT, "strides": True},
+            f", the context {CONTEXT}",
+        ),
+        (
+            {"context": TEXT, "text": " word", "text_tokens": 50},
+            "tokens, fewer than the 50 wanted",
+        ),
     ],
 )
-def test_texts_without_anything_to_ask_or_too_long(engine, bare_tokenizer, asked, reason):
+def test_texts_without_anything_to_ask_or_too_long(
+    engine, bare_tokenizer, asked, reason
+):
     result = ask(engine, bare_tokenizer, **asked)
     assert (result.tokens, result.passes) == (None, 0)
     assert re.search(f"{reason}$", result.error)
-    assert result.asked == ("text_tokens" not in asked)  # a text of another kind is no failure
+    assert result.asked == (
+        "text_tokens" not in asked
+    )  # a text of another kind is no failure

@@ -44,7 +44,9 @@ def test_where_a_sequence_is_in_a_loop(tokens, end):
     times=st.integers(1, 40),
     cut=st.integers(0, 60),
 )
-def test_a_loop_ends_where_the_slow_rule_says_however_it_is_cut_in_two(first, pattern, times, cut):
+def test_a_loop_ends_where_the_slow_rule_says_however_it_is_cut_in_two(
+    first, pattern, times, cut
+):
     tokens = first + pattern * times
     assert LoopDetector().end(tokens) == slow_end(tokens)
     detector = LoopDetector()
@@ -56,4 +58,7 @@ def test_a_loop_ends_where_the_slow_rule_says_however_it_is_cut_in_two(first, pa
 def test_a_text_loops_once_it_has_four_times_as_many_characters():
     assert text_loop_end("\n---\n" * 40) == 128
     assert text_loop_end("Go on. " + "and again " * 40) == 6 + 128
-    assert text_loop_end("A hallelujah, " * 3 + "and so it ends, as all such songs do.") is None
+    assert (
+        text_loop_end("A hallelujah, " * 3 + "and so it ends, as all such songs do.")
+        is None
+    )

@@ -16,7 +16,13 @@ from hypothesis import strategies as st
 from mia_batch.corpus import digest_each, digest_of
 from mia_batch.errors import CorpusError, RunFolderError, SettingsError
 from mia_batch.evidence import replay as module
-from mia_batch.evidence.parts import RECORDED_BLOCK_TARGETS, Block, FreshUnits, Missing, Parts
+from mia_batch.evidence.parts import (
+    RECORDED_BLOCK_TARGETS,
+    Block,
+    FreshUnits,
+    Missing,
+    Parts,
+)
 from mia_batch.evidence.replay import Counts, Partition, Recording, pack
 from mia_batch.prompts import View, continuation
 from mia_batch.schemas import Documents, Samples
@@ -27,7 +33,12 @@ from tests.texts import king_james_books
 
 N_TARGETS = 1200
 N_SAMPLES = 4
-VIEW = View(model="target", name="continuation", make=continuation, columns=("prefix", "reference"))
+VIEW = View(
+    model="target",
+    name="continuation",
+    make=continuation,
+    columns=("prefix", "reference"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +49,16 @@ def words():
 @pytest.fixture(scope="module")
 def targets(words, tmp_path_factory):
     """A targets table over three blocks; target 7 cannot be sampled."""
-    texts = [" ".join(words[start : start + 30]) for start in range(0, 30 * N_TARGETS, 30)]
+    texts = [
+        " ".join(words[start : start + 30]) for start in range(0, 30 * N_TARGETS, 30)
+    ]
     texts[7] = "word"
     documents = table(
         Documents,
-        [{"document_id": f"{number}", "text": text} for number, text in enumerate(texts)],
+        [
+            {"document_id": f"{number}", "text": text}
+            for number, text in enumerate(texts)
+        ],
     )
     path: Path = tmp_path_factory.mktemp("replay") / "targets.parquet"
     build_targets(documents.lazy(), TargetPlan()).sink_parquet(path)
@@ -60,7 +76,9 @@ def collected(
         view="continuation",
         block_targets=RECORDED_BLOCK_TARGETS,
     )
-    blocks = Missing(FreshUnits(pl.scan_parquet(targets), VIEW), parts, n_samples).blocks()
+    blocks = Missing(
+        FreshUnits(pl.scan_parquet(targets), VIEW), parts, n_samples
+    ).blocks()
     return recording.collect(targets, VIEW, blocks, work, "whitespace")
 
 
@@ -74,7 +92,9 @@ def recorded(targets, words):
             "document_id": row["document_id"],
             "prefix": row["prefix"],
             "sample_index": index,
-            "candidate": " ".join(words[place + index : place + 2 * index + 8 + place % 14]),
+            "candidate": " ".join(
+                words[place + index : place + 2 * index + 8 + place % 14]
+            ),
             "n_tokens": 10 + index,
             "finish_reason": "length" if place % 2 else "stop",
         }
@@ -95,7 +115,9 @@ def replay(targets, tmp_path_factory):
             source = path
         recording = Recording.open(str(source), candidate_column=candidate_column)
         work = tmp_path_factory.mktemp("work")
-        parts = [samples for _, samples in collected(targets, recording, work, n_samples)]
+        parts = [
+            samples for _, samples in collected(targets, recording, work, n_samples)
+        ]
         assert not (work / "replay").exists()
         return pl.concat(parts), recording
 
@@ -108,7 +130,9 @@ def test_portions_come_back_in_order_and_a_folder_that_cannot_be_used_is_said(tm
     for number, rows in enumerate(added):
         partition.append(number % 2, pack(rows))
     assert [rows["text"][0] for rows in partition.read(0)] == ["0", "2", "4"]
-    assert all(rows.equals(added[1 + 2 * at]) for at, rows in enumerate(partition.read(1)))
+    assert all(
+        rows.equals(added[1 + 2 * at]) for at, rows in enumerate(partition.read(1))
+    )
     assert partition.read(2) == []
     partition = Partition(tmp_path / "replay")  # what was left there is removed
     assert partition.read(0) == []
@@ -120,7 +144,9 @@ def test_portions_come_back_in_order_and_a_folder_that_cannot_be_used_is_said(tm
     with pytest.raises(RunFolderError, match="cannot be used: No space left on device"):
         partition.append(3, pack(pl.DataFrame({"text": ["a" * 100_000]})))
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunFolderError, match="cannot be used: Not a directory; make room"):
+    with pytest.raises(
+        RunFolderError, match="cannot be used: Not a directory; make room"
+    ):
         Partition(tmp_path / "file" / "replay")
 
 
@@ -138,7 +164,9 @@ def test_every_sample_comes_in_the_order_of_the_targets(expected, recorded):
     """Short is what ended by length with fewer words than its reference, which has 15."""
     assert Samples.validate(expected).height == N_ROWS
     same = ["target_id", "sample_index", "candidate", "n_tokens", "finish_reason"]
-    wanted = recorded.select(same).cast({"sample_index": pl.UInt32, "n_tokens": pl.UInt32})
+    wanted = recorded.select(same).cast(
+        {"sample_index": pl.UInt32, "n_tokens": pl.UInt32}
+    )
     assert expected.select(same).equals(wanted)
     assert expected.select("prompt", "reason").null_count().row(0) == (N_ROWS, N_ROWS)
     n_words = expected["candidate"].str.split(" ").list.len()
@@ -154,7 +182,9 @@ def test_any_order_of_the_file_gives_the_same_table(
 ):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_PORTION_BYTES", portion_bytes)
-        samples, recording = replay(recorded.sample(fraction=1, shuffle=True, seed=seed))
+        samples, recording = replay(
+            recorded.sample(fraction=1, shuffle=True, seed=seed)
+        )
     assert samples.equals(expected)
     assert recording.counts == Counts(rows=N_ROWS, matched=N_ROWS)
 
@@ -162,8 +192,8 @@ def test_any_order_of_the_file_gives_the_same_table(
 FORMS = {
     "by document": lambda rows: rows.drop("target_id", "prefix"),
     "by prefix": lambda rows: rows.drop("target_id", "document_id"),
-    "numbered by their order": lambda rows: rows.sort("sample_index", "target_id").drop(
-        "sample_index"
+    "numbered by their order": (
+        lambda rows: rows.sort("sample_index", "target_id").drop("sample_index")
     ),
     "renamed": lambda rows: rows.rename({"candidate": "output"}),
     "a second answer to each": lambda rows: pl.concat(
@@ -180,7 +210,9 @@ FORMS = {
         (("doc_id", "output", "candidate"), "document_id", "doc_id", "candidate"),
     ],
 )
-def test_columns_of_recordings_that_others_made_are_known(columns, key, named, candidate):
+def test_columns_of_recordings_that_others_made_are_known(
+    columns, key, named, candidate
+):
     raw = pl.Schema(dict.fromkeys(columns, pl.String()))
     found = module.resolve(raw, candidate="candidate", where="made.jsonl")
     assert (found.key, found.key_column, found.candidate) == (key, named, candidate)
@@ -200,11 +232,15 @@ def test_other_forms_of_the_same_rows(form, expected, recorded, replay, monkeypa
     assert recording.key == key
 
 
-def test_the_samples_of_a_run_and_json_lines_are_recordings(expected, recorded, replay, tmp_path):
+def test_the_samples_of_a_run_and_json_lines_are_recordings(
+    expected, recorded, replay, tmp_path
+):
     (tmp_path / "samples").mkdir()
     for number, part in enumerate(expected.iter_slices(100)):
         part.write_parquet(tmp_path / "samples" / f"part-{number}.parquet")
-    rows = recorded.drop("target_id", "prefix").with_columns(pl.col("document_id").cast(pl.Int64))
+    rows = recorded.drop("target_id", "prefix").with_columns(
+        pl.col("document_id").cast(pl.Int64)
+    )
     rows.write_ndjson(tmp_path / "rows.jsonl")
     for name in ("samples", "rows.jsonl"):
         samples, recording = replay(tmp_path / name)
@@ -219,15 +255,24 @@ def test_columns_may_be_missing_or_nan_and_a_prompt_is_kept_where_it_differs(
     assert not recording.has_finish_reason
     assert not samples["short"].any()
     assert samples["candidate"].equals(expected["candidate"])
-    n_tokens = pl.when(pl.col("n_tokens") > 10).then(pl.col("n_tokens").cast(pl.Float64))
+    n_tokens = pl.when(pl.col("n_tokens") > 10).then(
+        pl.col("n_tokens").cast(pl.Float64)
+    )
     floats = recorded.with_columns(
         n_tokens=n_tokens.fill_null(float("nan")),
         sample_index=pl.col("sample_index").cast(float),
     )
     assert set(replay(floats)[0]["n_tokens"]) == {None, 11, 12, 13}
-    prompt = pl.when(sample_index=0).then("prefix").otherwise(pl.lit("<s>") + pl.col("prefix"))
+    prompt = (
+        pl.when(sample_index=0)
+        .then("prefix")
+        .otherwise(pl.lit("<s>") + pl.col("prefix"))
+    )
     samples, _ = replay(recorded.with_columns(prompt=prompt))
-    assert samples["prompt"].is_null().to_list() == (samples["sample_index"] == 0).to_list()
+    assert (
+        samples["prompt"].is_null().to_list()
+        == (samples["sample_index"] == 0).to_list()
+    )
 
 
 def test_a_failed_sample_keeps_its_reason_and_gives_way_to_a_text(expected, replay):
@@ -237,7 +282,9 @@ def test_a_failed_sample_keeps_its_reason_and_gives_way_to_a_text(expected, repl
     )
     again = lost.slice(1, 1).with_columns(candidate=pl.lit("again"))
     samples, recording = replay(pl.concat([lost, again]))
-    assert samples.select("candidate", "reason", "n_tokens", "short").head(3).rows() == [
+    assert samples.select("candidate", "reason", "n_tokens", "short").head(
+        3
+    ).rows() == [
         (None, "refused", None, None),
         ("again", None, 11, expected["short"][1]),
         (None, "the recording has no text", None, None),
@@ -245,7 +292,9 @@ def test_a_failed_sample_keeps_its_reason_and_gives_way_to_a_text(expected, repl
     assert recording.counts == Counts(rows=N_ROWS + 1, matched=N_ROWS, duplicates=1)
 
 
-def test_what_is_missing_surplus_double_or_foreign_is_counted(expected, recorded, replay):
+def test_what_is_missing_surplus_double_or_foreign_is_counted(
+    expected, recorded, replay
+):
     strange = recorded.head(5).with_columns(target_id=pl.lit("0" * 32))
     nameless = recorded.head(2).with_columns(target_id=pl.lit(None, pl.String))
     double = recorded.slice(40, 3).with_columns(candidate=pl.lit("a second answer"))
@@ -255,7 +304,9 @@ def test_what_is_missing_surplus_double_or_foreign_is_counted(expected, recorded
     missing = samples["reason"] == "the recording has no such sample"
     n_missing = 3 + 3 + 2
     assert missing.sum() == n_missing
-    assert samples.filter(missing.fill_null(value=False).not_()).equals(kept.slice(n_missing))
+    assert samples.filter(missing.fill_null(value=False).not_()).equals(
+        kept.slice(n_missing)
+    )
     assert asdict(recording.counts) == {
         "rows": N_ROWS,
         "matched": kept.height - n_missing,
@@ -267,7 +318,9 @@ def test_what_is_missing_surplus_double_or_foreign_is_counted(expected, recorded
 
 
 def test_targets_of_the_same_prefix_get_the_same_continuations(tmp_path):
-    alike = frames.targets(*[{"target": "t", "prefix": "one two", "reference": "three"}] * 100)
+    alike = frames.targets(
+        *[{"target": "t", "prefix": "one two", "reference": "three"}] * 100
+    )
     alike.write_parquet(tmp_path / "targets.parquet")
     rows = pl.DataFrame({"prefix": ["one two"] * 2, "candidate": ["a", "b"]})
     rows.write_parquet(tmp_path / "rows.parquet")
@@ -303,11 +356,16 @@ def test_going_on_takes_only_what_is_missing(targets, recorded, expected, tmp_pa
 def test_documents_of_several_targets_are_refused(recorded, tmp_path):
     recorded.drop("target_id").write_parquet(tmp_path / "rows.parquet")
     recording = Recording.open(str(tmp_path / "rows.parquet"))
-    for ids, complaint in ((["a", "a"], "several targets"), ([None, None], "no identifier")):
+    for ids, complaint in (
+        (["a", "a"], "several targets"),
+        ([None, None], "no identifier"),
+    ):
         table = frames.targets(*[{"document_id": name} for name in ids])
         table.write_parquet(tmp_path / "targets.parquet")
         with pytest.raises(SettingsError, match=complaint):
-            recording.collect(tmp_path / "targets.parquet", VIEW, [], tmp_path, "whitespace")
+            recording.collect(
+                tmp_path / "targets.parquet", VIEW, [], tmp_path, "whitespace"
+            )
 
 
 def test_the_digest_is_of_the_content_in_order(recorded, tmp_path):
@@ -350,11 +408,27 @@ ROW = '{"target_id": "a", "candidate": "b"'
         ("csv.parquet", "target_id,candidate\na,b\n", "cannot be read as Parquet"),
         ("cut.jsonl", '{"target_id": "a", "cand', "not valid JSON"),
         ("lone.jsonl", '{"target_id": "a", "candidate": "\\ud800"}', "not valid JSON"),
-        ("other.jsonl", '{"target_id": "a", "text": "b"}', "no column 'candidate'.*'text'"),
-        ("unnamed.jsonl", '{"of": "a", "candidate": "b"}', "names no targets.*'of', 'candidate'"),
+        (
+            "other.jsonl",
+            '{"target_id": "a", "text": "b"}',
+            "no column 'candidate'.*'text'",
+        ),
+        (
+            "unnamed.jsonl",
+            '{"of": "a", "candidate": "b"}',
+            "names no targets.*'of', 'candidate'",
+        ),
         ("null.jsonl", '{"target_id": null, "candidate": "b"}', "names no targets"),
-        ("number.jsonl", '{"target_id": 1, "candidate": "b"}', "'target_id' holds type Int64"),
-        ("list.jsonl", '{"target_id": "a", "candidate": ["b"]}', "holds nested JSON values"),
+        (
+            "number.jsonl",
+            '{"target_id": 1, "candidate": "b"}',
+            "'target_id' holds type Int64",
+        ),
+        (
+            "list.jsonl",
+            '{"target_id": "a", "candidate": ["b"]}',
+            "holds nested JSON values",
+        ),
         *(
             (
                 "index.jsonl",
@@ -363,8 +437,16 @@ ROW = '{"target_id": "a", "candidate": "b"'
             )
             for value in (0.5, -1, 4294967296)
         ),
-        ("gap.jsonl", f'{ROW}, "sample_index": 0}}\n{ROW}}}', "line 2: .* is null, not the index"),
-        ("tokens.jsonl", f'{ROW}, "n_tokens": -3}}', "'n_tokens' is -3, not a number of tokens"),
+        (
+            "gap.jsonl",
+            f'{ROW}, "sample_index": 0}}\n{ROW}}}',
+            "line 2: .* is null, not the index",
+        ),
+        (
+            "tokens.jsonl",
+            f'{ROW}, "n_tokens": -3}}',
+            "'n_tokens' is -3, not a number of tokens",
+        ),
         (
             "end.jsonl",
             f'{ROW}, "finish_reason": "eos"}}',
@@ -372,7 +454,9 @@ ROW = '{"target_id": "a", "candidate": "b"'
         ),
     ],
 )
-def test_what_is_no_recording_is_refused_in_a_sentence(name, content, complaint, tmp_path):
+def test_what_is_no_recording_is_refused_in_a_sentence(
+    name, content, complaint, tmp_path
+):
     if content is not None:
         (tmp_path / name).write_text(content, "utf-8")
     with pytest.raises(CorpusError, match=complaint) as refusal:

@@ -54,13 +54,17 @@ def opened(bases, base, form, method):
     tokenizer = AutoTokenizer.from_pretrained(bases[base])
     row_of = training.encoder(form, tokenizer, 24, ("a", "b"))
     targets = ["a", "b", "a", "b", "b"]
-    rows = [row_of(text, target) for text, target in zip(LEARNT[:5], targets, strict=True)]
+    rows = [
+        row_of(text, target) for text, target in zip(LEARNT[:5], targets, strict=True)
+    ]
     return model.train(), training.padded(rows)
 
 
 def one_by_one(model, form, batch, clip):
     """Sum the gradients of texts, each differentiated alone and cut."""
-    weights = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    weights = {
+        name: each for name, each in model.named_parameters() if each.requires_grad
+    }
     sums = {name: torch.zeros_like(each) for name, each in weights.items()}
     total = 0.0
     for row in range(batch["labels"].shape[0]):
@@ -70,7 +74,11 @@ def one_by_one(model, form, batch, clip):
             given["labels"] = labels.clamp(min=0)
         loss = training.losses(form, model(**given).logits, labels)[0]
         found: Any = torch.autograd.grad(loss, [*weights.values()], allow_unused=True)
-        there = {name: each for name, each in zip(weights, found, strict=True) if each is not None}
+        there = {
+            name: each
+            for name, each in zip(weights, found, strict=True)
+            if each is not None
+        }
         norm = torch.stack([each.norm() for each in there.values()]).norm()
         for name, each in there.items():
             sums[name] += each * min(1.0, clip / norm)
@@ -79,7 +87,9 @@ def one_by_one(model, form, batch, clip):
 
 
 @pytest.mark.parametrize(("base", "form", "method"), CLIPPED)
-@pytest.mark.filterwarnings("ignore::UserWarning:transformers")  # attention text by text is slow
+@pytest.mark.filterwarnings(
+    "ignore::UserWarning:transformers"
+)  # attention text by text is slow
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_each_text_is_cut_by_itself(bases, base, form, method):
     model, batch = opened(bases, base, form, method)
@@ -96,7 +106,9 @@ def test_each_text_is_cut_by_itself(bases, base, form, method):
 
 def test_no_batch_is_no_gradient_and_one_that_is_no_number_ends_the_training(bases):
     model, _ = opened(bases, "llama", "causal", "lora")
-    found, loss = training.clipped_sums(model, "causal", training.padded([]), 1.0, at_once=2)
+    found, loss = training.clipped_sums(
+        model, "causal", training.padded([]), 1.0, at_once=2
+    )
     assert not any(bool(each.any()) for each in found.values())
     assert float(loss) == 0
     model, batch = opened(bases, "llama", "causal", "full")

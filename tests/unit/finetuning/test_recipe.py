@@ -29,11 +29,22 @@ def test_held_out_texts_and_steps_are_counted(n_texts, held_out, batch_size, epo
 
 def test_settings_of_an_audit_and_defaults_of_commands_are_those_of_a_recipe():
     fields = Settings.model_fields
-    own = {"tuning_rate": "learning_rate", "tuning_batch": "batch_size", "tuning_rank": "rank"}
+    own = {
+        "tuning_rate": "learning_rate",
+        "tuning_batch": "batch_size",
+        "tuning_rank": "rank",
+    }
     for name, of_recipe in own.items():
         assert fields[name].default == getattr(Recipe(), of_recipe)
         assert fields[name].metadata == recipe_field(of_recipe).metadata != []
-    assert [recipe_field("epochs", each).default for each in RECIPES] == [4, 10, 5, 1, 40, 5]
+    assert [recipe_field("epochs", each).default for each in RECIPES] == [
+        4,
+        10,
+        5,
+        1,
+        40,
+        5,
+    ]
 
 
 def test_early_stopping_would_look_at_texts_without_privacy():
@@ -46,7 +57,11 @@ NAMES = [f"text {number}" for number in range(2000)]
 ALMOST_NEVER = 1e-9
 
 
-@given(st.lists(st.text(max_size=20), max_size=30), st.integers(0, 2**40), st.integers(1, 512))
+@given(
+    st.lists(st.text(max_size=20), max_size=30),
+    st.integers(0, 2**40),
+    st.integers(1, 512),
+)
 def test_each_text_is_in_exactly_half_of_an_even_number_of_models(names, seed, pairs):
     learnt = [in_half(names, shadow, seed) for shadow in range(2 * pairs)]
     for of_text in zip(*learnt, strict=True):
@@ -93,12 +108,17 @@ def test_windows_of_a_document_and_equal_texts_go_together():
         window_index=[row % 3 if row < 150 else 0 for row in n],
         n_windows=[3 if row < 150 else 1 for row in n],
         role=["target"] * 290 + ["canary"] * 10,
-        target=[*(f"text {row}" if row < 150 else f"twice {row // 2}" for row in n[:-1]), None],
+        target=[
+            *(f"text {row}" if row < 150 else f"twice {row // 2}" for row in n[:-1]),
+            None,
+        ],
     )
     assert found.height == 299
     assert not found.filter(role="canary")["trained"].any()  # no model learns these
     found = found.filter(role="target")
-    assert found.group_by("target").agg(pl.col("trained").n_unique())["trained"].max() == 1
+    assert (
+        found.group_by("target").agg(pl.col("trained").n_unique())["trained"].max() == 1
+    )
     cut = found.filter(pl.col("n_windows") > 1).group_by("document_id").agg("trained")
     assert cut["trained"].list.n_unique().unique().to_list() == [1]
     assert 90 < found["trained"].sum() < 200

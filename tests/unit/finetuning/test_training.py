@@ -28,7 +28,14 @@ METHODS = get_args(Method)
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 BASES = ["llama", "gpt2"]
-RATES = {"lora": 1e-2, "ia3": 3e-2, "prefix": 0.3, "p-tuning": 1e-2, "prompt": 1.0, "full": 3e-3}
+RATES = {
+    "lora": 1e-2,
+    "ia3": 3e-2,
+    "prefix": 0.3,
+    "p-tuning": 1e-2,
+    "prompt": 1.0,
+    "full": 3e-3,
+}
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +51,9 @@ def made(bases, tmp_path_factory):
     @cache
     def made(base, method):
         out = folder / f"{base}-{method}"
-        return make(bases[base], out, method=method, epochs=6, learning_rate=RATES[method])
+        return make(
+            bases[base], out, method=method, epochs=6, learning_rate=RATES[method]
+        )
 
     return made
 
@@ -62,7 +71,9 @@ def plain(model, token_ids):
 
 
 def engine_says(model, token_ids):
-    engine = load_engine(EngineSpec(engine="transformers", kind="logprobs", model=str(model)))
+    engine = load_engine(
+        EngineSpec(engine="transformers", kind="logprobs", model=str(model))
+    )
     engine.submit(text_request(0, token_ids))
     while not (found := engine.step()):
         pass
@@ -79,8 +90,13 @@ def test_what_was_learnt_is_what_an_engine_is_asked(base, method, bases, made):
     assert len(losses) == 6
     assert min(losses[-2:]) < losses[0] - 0.01
     (token_ids,) = Tokenizer.load(str(bases[base])).encode_prompts([LEARNT[0]])
-    found, of_base = engine_says(model.path, token_ids), engine_says(bases[base], token_ids)
-    np.testing.assert_allclose(found, plain(model.path, token_ids), rtol=1e-4, atol=1e-4)
+    found, of_base = (
+        engine_says(model.path, token_ids),
+        engine_says(bases[base], token_ids),
+    )
+    np.testing.assert_allclose(
+        found, plain(model.path, token_ids), rtol=1e-4, atol=1e-4
+    )
     assert np.abs(found - of_base).max() > 0.01
     assert found.mean() > of_base.mean()  # it was learnt
     assert contents(bases[base]) == before
@@ -102,7 +118,9 @@ def test_sizes_are_those_of_the_built_model(base, method, bases, made, monkeypat
     kept = sum(each.nbytes for each in load_file(path).values())
     assert f"activations, {kept} of disk" in said
     checkpoints, more = (3, 4 * n) if method == "p-tuning" else (2, 0)  # to go on from
-    assert said.endswith(f"and {checkpoints * (8 * n + kept + more)} while it is trained")
+    assert said.endswith(
+        f"and {checkpoints * (8 * n + kept + more)} while it is trained"
+    )
 
 
 @pytest.mark.parametrize("method", ["lora", "p-tuning", "full"])
@@ -116,8 +134,13 @@ def test_the_best_epoch_is_kept_and_training_stops_after_it(method, bases, tmp_p
     best = held_out.index(min(held_out))
     assert len(held_out) == min(9, best + 3)
     *_, kept = said
-    assert (len(said), kept.split(",")[0]) == (len(held_out) + 1, f"epoch {best + 1} is kept")
-    token_ids = Tokenizer.load(str(bases["llama"])).encode_prompts(_held_out(LEARNT, seed=3))
+    assert (len(said), kept.split(",")[0]) == (
+        len(held_out) + 1,
+        f"epoch {best + 1} is kept",
+    )
+    token_ids = Tokenizer.load(str(bases["llama"])).encode_prompts(
+        _held_out(LEARNT, seed=3)
+    )
     losses = [-plain(model.path, [*ids, 1][:32]) for ids in token_ids]
     expected = np.concatenate(losses).mean()
     assert expected == pytest.approx(held_out[best], rel=1e-3)
@@ -145,5 +168,10 @@ def test_training_that_comes_to_nothing_fails(base, rate, reason, bases, tmp_pat
 def test_texts_are_cut_to_what_the_context_holds(bases, tmp_path):
     long = [" ".join(text.split())[:2500] for text in TEXTS if len(text) > 2600][:4]
     for method in ("full", "p-tuning", "prefix"):
-        given: dict[str, Any] = {"texts": long, "method": method, "max_tokens": 9999, "epochs": 1}
+        given: dict[str, Any] = {
+            "texts": long,
+            "method": method,
+            "max_tokens": 9999,
+            "epochs": 1,
+        }
         assert make(bases["gpt2"], tmp_path / method, **given).losses[0]["loss"] > 0

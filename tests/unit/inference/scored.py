@@ -20,7 +20,9 @@ TYPES: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 
 
-def rows(role: str, scores: Iterable[float | None], **columns: Any) -> list[dict[str, Any]]:
+def rows(
+    role: str, scores: Iterable[float | None], **columns: Any
+) -> list[dict[str, Any]]:
     return [
         {"role": role, "a_v1": score, "n_words": 100, "window_index": 0} | columns
         for score in scores
@@ -38,4 +40,6 @@ def table(*parts: list[dict[str, Any]]) -> pl.DataFrame:
 
 
 def plan(**changes: Any) -> VerdictPlan:
-    return VerdictPlan(**{"primary": "a_v1", "level": "target", "null_set": "known"} | changes)
+    return VerdictPlan(
+        **{"primary": "a_v1", "level": "target", "null_set": "known"} | changes
+    )

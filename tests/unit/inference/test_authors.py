@@ -36,7 +36,9 @@ def library(*parts):
 
 def collection(scores):
     made = pl.concat(verdicts(scores, ["a_v1"], PLAN))
-    return made.filter(pl.col("estimate").is_null(), level="collection").row(0, named=True)
+    return made.filter(pl.col("estimate").is_null(), level="collection").row(
+        0, named=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,10 @@ def test_a_name_is_the_same_in_any_spelling(one, other):
 
 
 def test_names_list_authors_and_nobody_is_none():
-    assert author_keys("Marx, Karl; Friedrich Engels") == {"karl marx", "engels friedrich"}
+    assert author_keys("Marx, Karl; Friedrich Engels") == {
+        "karl marx",
+        "engels friedrich",
+    }
     assert author_keys("Brooks & Warren") == author_keys("Warren and Brooks")
     assert author_keys("user 12") != author_keys("user 13")
     for nobody in ("", "Anonymous", "Various Authors", "N/A", "unknown", "et al."):
@@ -79,7 +84,10 @@ def test_authors_are_compared_by_as_many_books_each_and_unknown_ones_are_left_ou
     targets, nulls = together.units
     assert targets.sizes.tolist() == [3] * 8
     assert targets.chosen.tolist() == np.arange(24).reshape(8, 3).tolist()
-    assert (nulls.sizes.tolist(), nulls.enough.tolist()) == ([3, 3, 1], [True, True, False])
+    assert (nulls.sizes.tolist(), nulls.enough.tolist()) == (
+        [3, 3, 1],
+        [True, True, False],
+    )
     assert nulls.chosen.tolist() == [[24, 25, 26], [27, 28, 29]]
 
 
@@ -93,11 +101,12 @@ def test_a_book_of_two_authors_makes_their_books_one_unit():
 
 def test_nothing_is_said_of_all_together_where_the_others_have_no_authors():
     scores = library(
-        books("target", [99.0] * 4, ["Austen"] * 4), books("non_member", range(40), [None] * 40)
+        books("target", [99.0] * 4, ["Austen"] * 4),
+        books("non_member", range(40), [None] * 40),
     )
     reason = (
-        "several texts are by one author, and the authors of the 40 comparison texts are unknown: "
-        "name them with --author-column"
+        "several texts are by one author, and the authors of the 40 comparison texts"
+        " are unknown: name them with --author-column"
     )
     row = collection(scores)
     assert (row["p_value"], row["reason"]) == (None, reason)
@@ -113,7 +122,9 @@ def test_nothing_is_said_of_all_together_where_the_others_have_no_authors():
 
 def test_bounds_and_all_attacks_together_are_about_authors():
     audited = books("target", [9.0] * 24, [f"author {n // 2}" for n in range(24)])
-    others = books("non_member", np.arange(60) / 60, [f"other {n // 2}" for n in range(60)])
+    others = books(
+        "non_member", np.arange(60) / 60, [f"other {n // 2}" for n in range(60)]
+    )
     scores = library(audited, others).with_columns(b_v1="a_v1")
     few = few_books_findings(scores, ["a_v1", "b_v1"], PLAN, ["a_v1", "b_v1"])
     top = dict(few.filter(check="top").select("statistic", "value").iter_rows())
@@ -128,13 +139,22 @@ def test_sentences_say_what_is_compared_and_what_one_author_cannot_tell():
     others = books("non_member", range(31), [*map(str, range(30)), None])
     found = author_findings(library(audited, others), PLAN)
     compared, one_author = author_sentence(found)
-    assert "10 audited texts or books are by 1 author, 30 comparison ones by 30" in compared
+    assert (
+        "10 audited texts or books are by 1 author, 30 comparison ones by 30"
+        in compared
+    )
     assert "1 more by unknown authors are left out there" in compared
     assert "no p-value below 0.032 for all texts together" in one_author
-    unknown = library(books("target", range(5), [None] * 5), books("non_member", [1], ["a"]))
+    unknown = library(
+        books("target", range(5), [None] * 5), books("non_member", [1], ["a"])
+    )
     (said,) = author_sentence(author_findings(unknown, PLAN))
-    assert said.startswith("The authors of 5 of 5 audited and 0 of 1 comparison texts are unknown.")
-    apart = library(books("target", range(2), "ab"), books("non_member", range(2), "cd"))
+    assert said.startswith(
+        "The authors of 5 of 5 audited and 0 of 1 comparison texts are unknown."
+    )
+    apart = library(
+        books("target", range(2), "ab"), books("non_member", range(2), "cd")
+    )
     assert [*author_sentence(author_findings(apart, PLAN))] == []
 
 
@@ -151,7 +171,11 @@ def test_the_power_of_a_collection_counts_authors():
 def test_a_folder_names_an_author_whom_another_book_names():
     targets = pl.LazyFrame(
         {
-            "document_id": ["Jane Austen/emma.txt", "Jane Austen/lady.epub", "essays/x.txt"],
+            "document_id": [
+                "Jane Austen/emma.txt",
+                "Jane Austen/lady.epub",
+                "essays/x.txt",
+            ],
             "author": [None, "Austen, Jane", None],
         }
     )

@@ -38,7 +38,9 @@ def test_roles_become_comparison_sets_and_without_non_members_labelled_targets_t
     assert sets.calibration_nonmembers.tolist() == [5]
     assert (sets.published.tolist(), sets.controls.tolist()) == ([7], [8])
     labelled = table(
-        rows("target", [1]), rows("target", [1, 1], member=False), rows("target", [1], member=True)
+        rows("target", [1]),
+        rows("target", [1, 1], member=False),
+        rows("target", [1], member=True),
     )
     for frame in (labelled, labelled.drop("role")):
         sets = read_comparison_sets(frame.lazy())
@@ -66,9 +68,16 @@ def test_texts_belong_together_by_group_else_by_document_else_as_windows_of_one(
     assert sets.share_clusters(sets.targets)
     assert not sets.share_clusters(sets.targets[[0, 2, 4, 5, 6]], sets.targets[[1, 7]])
     alone, shared = rows("target", [1, 1]), rows("target", [1, 1], group="book")
-    for kinds, n_named in (([alone], 0), ([alone, shared], 3), ([alone, rows("canary", [1])], 3)):
+    for kinds, n_named in (
+        ([alone], 0),
+        ([alone, shared], 3),
+        ([alone, rows("canary", [1])], 3),
+    ):
         rows_of = table(*kinds).lazy()
-        found, named = read_comparison_sets(rows_of, named=False), read_comparison_sets(rows_of)
+        found, named = (
+            read_comparison_sets(rows_of, named=False),
+            read_comparison_sets(rows_of),
+        )
         assert found.clusters.height == n_named
         assert found.clusters.schema == named.clusters.schema
         assert found.cluster.tolist() == named.cluster.tolist()
@@ -122,11 +131,15 @@ def test_a_pattern_takes_one_window_of_each_stretch(size):
         chosen = window_pattern(size, 5, seed)
         assert all(edges[part] <= chosen[part] < edges[part + 1] for part in range(5))
     # The pattern is alike in every group, and differs by seed.
-    assert (window_pattern(500, 5, 1) // 10).tolist() == window_pattern(50, 5, 1).tolist()
+    assert (window_pattern(500, 5, 1) // 10).tolist() == window_pattern(
+        50, 5, 1
+    ).tolist()
     assert window_pattern(500, 5, 1).tolist() != window_pattern(500, 5, 2).tolist()
 
 
-@pytest.mark.parametrize(("statistic", "value"), [("mean", 4), ("median", 2), ("maximum", 9)])
+@pytest.mark.parametrize(
+    ("statistic", "value"), [("mean", 4), ("median", 2), ("maximum", 9)]
+)
 def test_statistics_by_hand(statistic, value):
     scores, chosen = np.array([1, 2, 9, nan]), np.array([[0, 1, 2], [2, 1, 3]])
     made = summarise(scores[chosen], statistic)
@@ -136,7 +149,11 @@ def test_statistics_by_hand(statistic, value):
 
 def test_unscored_groups_rank_lowest_and_unscored_nulls_highest():
     test = collection_test(np.array([nan, 8]), np.array([1.0, nan, 3, 4]), 0)
-    assert test == (3.0, collection_reference([0, 8], [1, 9, 3, 4]), "permutation_exact")
+    assert test == (
+        3.0,
+        collection_reference([0, 8], [1, 9, 3, 4]),
+        "permutation_exact",
+    )
 
 
 def test_rounding_errors_decide_no_rank():
@@ -149,7 +166,9 @@ def test_the_collection_equals_its_reference(seed):
     rng = np.random.default_rng(seed)
     groups, nulls = rng.integers(1, 9, 3), rng.integers(0, 8, 7)
     made = collection_test(groups.astype(float), nulls.astype(float), 0)
-    assert made.p_value == pytest.approx(collection_reference(groups.tolist(), nulls.tolist()))
+    assert made.p_value == pytest.approx(
+        collection_reference(groups.tolist(), nulls.tolist())
+    )
 
 
 def test_many_groups_are_drawn_and_come_near_the_exact_share():
@@ -178,8 +197,11 @@ def test_groups_reject_as_often_as_they_may():
     nulls = np.arange(40, 1600).reshape(39, 40)[:, window_pattern(40, n_windows, 0)]
     rejected = 0
     for _ in range(SIMULATED):
-        # 40 groups of 40 windows that share three tenths of their variance; the first is asked.
-        scores = 0.3**0.5 * rng.normal(size=(40, 1)) + 0.7**0.5 * rng.normal(size=(40, 40))
+        # 40 groups of 40 windows that share three tenths of their variance; the first
+        # is asked.
+        scores = 0.3**0.5 * rng.normal(size=(40, 1)) + 0.7**0.5 * rng.normal(
+            size=(40, 40)
+        )
         scores = scores.ravel()
         statistics = [summarise(scores[chosen], "mean") for chosen in (asked, nulls)]
         rejected += p_values(*statistics)[0] <= 0.05

@@ -45,7 +45,11 @@ def test_p_values_equal_their_reference(scores, nulls):
         assert isnan(p) if isnan(score) else p == reference(score, nulls)
 
 
-@given(st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4), min_size=1, max_size=5))
+@given(
+    st.lists(
+        st.lists(st.integers(0, 5), min_size=1, max_size=4), min_size=1, max_size=5
+    )
+)
 def test_groups_of_nulls_count_as_one_each(groups):
     nulls = [null for group in groups for null in group]
     clusters = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
@@ -82,7 +86,9 @@ def test_random_ties_follow_draws_that_depend_on_seed_and_key_alone():
     many = tie_draws(map(str, range(4000)), 0)
     assert many.dtype == np.float64
     assert (many.min() >= 0, many.max() < 1) == (True, True)
-    assert np.histogram(many, bins=4, range=(0, 1))[0].tolist() == pytest.approx([1000] * 4, abs=90)
+    assert np.histogram(many, bins=4, range=(0, 1))[0].tolist() == pytest.approx(
+        [1000] * 4, abs=90
+    )
 
 
 def test_a_share_of_five_percent_of_nulls_is_at_most_five_percent():
@@ -114,14 +120,18 @@ def test_p_values_of_new_groups_are_valid_on_average():
         assert np.mean(np.array(found) <= level) < level + 3 * (level / 4000) ** 0.5
 
 
-P_VALUES = st.lists(st.sampled_from([0.001, 0.01, 0.02, 0.05, 0.3, 0.7, 1.0]), min_size=1)
+P_VALUES = st.lists(
+    st.sampled_from([0.001, 0.01, 0.02, 0.05, 0.3, 0.7, 1.0]), min_size=1
+)
 
 
 def reported(p, q, adjustment):
     """The step-up procedure of 1995, section 3.1: all up to the last p(i) <= i q / m."""
     m = len(p)
     level = q if adjustment == "bh" else q / sum(1 / i for i in range(1, m + 1))
-    passing = [one for i, one in enumerate(sorted(p), 1) if one <= i * level / m * (1 + 1e-9)]
+    passing = [
+        one for i, one in enumerate(sorted(p), 1) if one <= i * level / m * (1 + 1e-9)
+    ]
     return [bool(passing) and one <= max(passing) for one in p]
 
 
@@ -163,7 +173,9 @@ def test_scores_have_errors_where_they_are_means_of_two_samples_or_more():
     values = pl.DataFrame(
         [
             *(("a", index, value) for index, value in enumerate([1.0, 4.0])),
-            *(("b", index, value) for index, value in enumerate([1.0, 2.0, 3.0])),  # the maximum
+            *(
+                ("b", index, value) for index, value in enumerate([1.0, 2.0, 3.0])
+            ),  # the maximum
             ("c", 4, 5.0),
             *(("d", index, None) for index in range(2)),
         ],

@@ -9,13 +9,24 @@ from mia_batch.inference.findings import AttackScores
 from tests.unit.inference.scored import plan, rows, table
 
 ROUNDS = Rounds(ends=(1, 2), kept=(3, 1), shares=(0.25, 0.75), values=(8 / 3, 4 / 3))
-NULLS = np.array([[0.0, 0.0], [1.0, 3.0], [2.0, 1.0]])  # means of both windows: 0, 2, 1.5
+NULLS = np.array(
+    [[0.0, 0.0], [1.0, 3.0], [2.0, 1.0]]
+)  # means of both windows: 0, 2, 1.5
 
 
 @pytest.mark.parametrize(
     ("n_windows", "n_null", "expected"),
     [
-        (8, 25, Rounds(ends=(1, 2, 4, 8), kept=(25, 12, 6, 3), shares=(0, 0, 0, 1), values=(26,))),
+        (
+            8,
+            25,
+            Rounds(
+                ends=(1, 2, 4, 8),
+                kept=(25, 12, 6, 3),
+                shares=(0, 0, 0, 1),
+                values=(26,),
+            ),
+        ),
         (1, 39, Rounds(ends=(1,), kept=(39,), shares=(1,), values=(40,))),
         (
             40,
@@ -75,7 +86,10 @@ def test_an_accepted_group_and_one_out_of_reach_are_asked_no_more():
         0.2,
     )
     assert not beyond.accepted.any()
-    assert beyond.n_windows.tolist() == [1, 1]  # rank 10 leaves; both could reach 1 at most
+    assert beyond.n_windows.tolist() == [
+        1,
+        1,
+    ]  # rank 10 leaves; both could reach 1 at most
     assert beyond.n_null_windows.tolist() == [1] * 9
 
 
@@ -85,7 +99,9 @@ def test_an_unscored_null_is_the_highest_and_an_unscored_group_has_nothing():
     found = decide(groups, nulls, ROUNDS, 0.9)
     assert found.values == pytest.approx([8 / 3 / 4 + 3 / 4 * 8 / 3, 0])
     unscored = np.where(NULLS == 2.0, np.nan, NULLS)
-    assert decide(groups, unscored, ROUNDS, 0.9, n_rounds=1).values[0] == pytest.approx(1 / 3)
+    assert decide(groups, unscored, ROUNDS, 0.9, n_rounds=1).values[0] == pytest.approx(
+        1 / 3
+    )
 
 
 def test_e_bh_lists_the_k_largest_where_the_kth_is_at_least_m_over_qk():
@@ -116,7 +132,9 @@ def test_no_rule_to_stop_exceeds_a_variable_of_expectation_one(n_null):
         assert [pool.mean() for pool in pools] == pytest.approx([1.0] * 6)
         most = np.array([pool[0] for pool in pools]) + 1e-9
         for n_rounds in range(5):
-            assert (decide(groups, nulls, rounds, 0.2, n_rounds=n_rounds).values <= most).all()
+            assert (
+                decide(groups, nulls, rounds, 0.2, n_rounds=n_rounds).values <= most
+            ).all()
         for _ in range(20):
             ends = rng.choice([0, *rounds.ends], len(groups))
             stopped = np.where(np.arange(8) < ends[:, None], groups, np.nan)
@@ -130,7 +148,10 @@ def test_no_rule_to_stop_exceeds_a_variable_of_expectation_one(n_null):
 def test_rows_of_groups_say_what_was_decided():
     """Two groups of 4 windows above 39 others of 4, one among them, and one of 1 window."""
     parts = [rows("target", [9.0 + i / 10] * 4, group=f"high {i}") for i in range(2)]
-    parts += [rows("target", [-1.0] * 4, group="low"), rows("target", [9.0], group="short")]
+    parts += [
+        rows("target", [-1.0] * 4, group="low"),
+        rows("target", [9.0], group="short"),
+    ]
     parts += [rows("non_member", [i / 39] * 4, group=f"null {i}") for i in range(39)]
     scores = table(*parts)
     own = plan(level="group", adjustment="e-bh", q=0.1, windows_per_group=4)
@@ -160,7 +181,9 @@ def test_rows_of_groups_say_what_was_decided():
     }
     first = test.may_be_asked(0)
     assert first.len() == 42
-    assert len({int(name[1:]) % 4 for name in first if int(name[1:]) < 12}) == 1  # of each alike
+    assert (
+        len({int(name[1:]) % 4 for name in first if int(name[1:]) < 12}) == 1
+    )  # of each alike
     assert test.may_be_asked(-1).len() == 42 * 4
     assert test.asked(test.decisions(values, 2), 2).len() == 4 * (2 + 9)
     assert not [*test.rows(AttackScores(attack="other_v1", scores=values))]

@@ -28,7 +28,11 @@ CASES = [  # targets, calibration non-members and members, FPR, TPR
 
 def estimate(targets, nonmembers, members, **options):
     return contamination_rate(
-        Flagged(*targets), Flagged(*nonmembers), Flagged(*members), blind_warns=False, **options
+        Flagged(*targets),
+        Flagged(*nonmembers),
+        Flagged(*members),
+        blind_warns=False,
+        **options,
     )
 
 
@@ -39,7 +43,9 @@ def variance(one):
 
 def interval_reference(targets, nonmembers, members):
     """Every share on a grid that the three rates do not contradict."""
-    flagged, fpr, tpr = (above / total for above, total in (targets, nonmembers, members))
+    flagged, fpr, tpr = (
+        above / total for above, total in (targets, nonmembers, members)
+    )
     kept = []
     for share in np.linspace(0, 1, 20_001):
         spread = share * variance(members) / targets[1]
@@ -77,9 +83,24 @@ def test_estimates_stay_within_0_and_1():
 @pytest.mark.parametrize(
     ("targets", "nonmembers", "members", "reason"),
     [
-        ((5, 50), (5, 50), (6, 50), "calibration members do not score above non-members"),
-        ((5, 50), (30, 50), (5, 50), "calibration members do not score above non-members"),
-        ((99, 100), (5, 100), (50, 100), "more targets are flagged than calibration members"),
+        (
+            (5, 50),
+            (5, 50),
+            (6, 50),
+            "calibration members do not score above non-members",
+        ),
+        (
+            (5, 50),
+            (30, 50),
+            (5, 50),
+            "calibration members do not score above non-members",
+        ),
+        (
+            (99, 100),
+            (5, 100),
+            (50, 100),
+            "more targets are flagged than calibration members",
+        ),
         ((0, 900), (50, 100), (90, 100), "fewer targets are flagged than"),
     ],
 )
@@ -95,7 +116,9 @@ def test_intervals_cover_what_they_claim():
         rng, n_members, hits = np.random.default_rng(seed), round(0.1 * n), []
         for _ in range(500):
             flagged = rng.binomial(n_members, tpr) + rng.binomial(n - n_members, fpr)
-            made = estimate((flagged, n), (rng.binomial(n0, fpr), n0), (rng.binomial(n1, tpr), n1))
+            made = estimate(
+                (flagged, n), (rng.binomial(n0, fpr), n0), (rng.binomial(n1, tpr), n1)
+            )
             hits.append(made.low is not None and made.low <= n_members / n <= made.high)
         rates.append(np.mean(hits))
     assert 0.93 <= np.mean(rates) <= 0.97
@@ -110,8 +133,8 @@ def bound_reference(above, total, n_null, rank):
     """The smallest M; the distribution of exceedances by counting orders of the pooled scores."""
     for members in range(above + 1):
         others, beyond = total - members, above - members
-        # At least `beyond` of the others lie above the k-th largest null exactly if fewer than k
-        # nulls are among the beyond + k - 1 highest of all.
+        # At least `beyond` of the others lie above the k-th largest null exactly if
+        # fewer than k nulls are among the beyond + k - 1 highest of all.
         drawn = beyond + rank - 1
         ways = sum(
             comb(n_null, nulls) * comb(others, drawn - nulls)
@@ -187,7 +210,11 @@ def test_there_is_a_rate_with_calibration_data_else_a_bound_that_says_why():
     bound = contamination_bound(Flagged(30, 40), n_null=99, rank=5)
     for parts, warns, reason in (
         ([NULLS], False, "without calibration data there is a lower bound alone"),
-        ([NULLS, *calibration()], True, "the calibration labels can be distinguished without the"),
+        (
+            [NULLS, *calibration()],
+            True,
+            "the calibration labels can be distinguished without the",
+        ),
     ):
         made = share(*parts, blind_warns=warns).of(30, 38, 40)
         assert (made.value, made.low, made.high) == (None, bound.low, 1.0)
@@ -208,7 +235,12 @@ def test_there_is_a_rate_with_calibration_data_else_a_bound_that_says_why():
 )
 def test_without_enough_to_compare_with_there_is_a_reason(parts, counts, reason):
     found = share(*parts).of(*counts)
-    assert (found.value, found.low, found.high, found.reason) == (None, None, None, reason)
+    assert (found.value, found.low, found.high, found.reason) == (
+        None,
+        None,
+        None,
+        reason,
+    )
 
 
 def test_calibration_data_of_few_groups_or_without_scores_give_no_rate():
@@ -227,7 +259,8 @@ def test_windows_that_depend_on_each_other_count_less():
     alike = [score for number in range(99) for score in [number / 100] * 4]
     groups = [f"g{number}" for number in range(99) for _ in range(4)]
     nulls = [
-        rows("non_member", [score], group=group) for score, group in zip(alike, groups, strict=True)
+        rows("non_member", [score], group=group)
+        for score, group in zip(alike, groups, strict=True)
     ]
     found = share(*nulls)
     assert found.threshold == 0.94  # the nineteenth largest of 396
@@ -243,7 +276,9 @@ def test_the_share_of_used_texts_by_hand():
     members = np.array([1.0] * 15 + [0.0] * 5)
     targets, others = np.repeat([1.0, 0.0], [60, 40]), np.zeros(20)
     seeds = range(50)
-    found = [usage_share(targets, others, members, seed=s, blind_warns=False) for s in seeds]
+    found = [
+        usage_share(targets, others, members, seed=s, blind_warns=False) for s in seeds
+    ]
     wanted = []
     for rng in map(np.random.default_rng, seeds):
         rng.permutation(others)
@@ -251,7 +286,9 @@ def test_the_share_of_used_texts_by_hand():
     assert [each.value for each in found] == pytest.approx(wanted)
     few = usage_share(targets, others, members[:19], seed=0, blind_warns=False)
     assert few.value is None
-    assert few.reason == "19 calibration units of a class are too few to halve, 20 needed"
+    assert (
+        few.reason == "19 calibration units of a class are too few to halve, 20 needed"
+    )
 
 
 def test_the_interval_of_the_used_share_covers_because_half_of_the_data_choose():
@@ -266,7 +303,9 @@ def test_the_interval_of_the_used_share_covers_because_half_of_the_data_choose()
         tried = np.sort(np.concatenate([others, members]))
         gaps = [(members > t).mean() - (others > t).mean() for t in tried]
         best = tried[np.argmax(gaps)]
-        counts = [(int((each > best).sum()), each.size) for each in (targets, others, members)]
+        counts = [
+            (int((each > best).sum()), each.size) for each in (targets, others, members)
+        ]
         made = estimate(*counts)
         paper.append(made.low <= share <= made.high)
     assert np.mean(here) >= 0.95 - 2 * (0.05 * 0.95 / 400) ** 0.5

@@ -28,9 +28,13 @@ UNITS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 ROMAN = [
     f"{ten}{unit}"
-    for ten, unit in product(["X", "XX", "XXX"], ["I", "II", "III", "IV", "V", "VI", "VII"])
+    for ten, unit in product(
+        ["X", "XX", "XXX"], ["I", "II", "III", "IV", "V", "VI", "VII"]
+    )
 ]
-NAMES = Random(0).sample(["".join(letters) for letters in product("bdfgk", "aeiou", "lmnrst")], 60)
+NAMES = Random(0).sample(
+    ["".join(letters) for letters in product("bdfgk", "aeiou", "lmnrst")], 60
+)
 REFRAIN = "row brothers row, the stream runs fast, and the daylight is nearly past;"
 SELF_CONTINUING = {
     "numbers": " ".join(str(n) for n in range(1, 100)),
@@ -38,14 +42,20 @@ SELF_CONTINUING = {
     "squares": " ".join(str(n * n) for n in range(1, 100)),
     "decimals": " ".join(f"{n / 10:.1f}" for n in range(5, 120)),
     "hexadecimal": " ".join(f"{n:04x}" for n in range(240, 340)),
-    "primes": " ".join(str(n) for n in range(2, 600) if all(n % k for k in range(2, n))),
+    "primes": " ".join(
+        str(n) for n in range(2, 600) if all(n % k for k in range(2, n))
+    ),
     "powers": " ".join(str(2**n) for n in range(59)),
     "number words": " ".join(f"{ten}-{unit}" for ten, unit in product(TENS, UNITS)),
-    "hundreds": " ".join(f"two hundred and {ten}-{unit}," for ten, unit in product(TENS, UNITS)),
+    "hundreds": " ".join(
+        f"two hundred and {ten}-{unit}," for ten, unit in product(TENS, UNITS)
+    ),
     "unknown language": " ".join(
         f"{unit}und{ten}" for ten, unit in product(NAMES[9:16], NAMES[:9])
     ),
-    "calendar": ", ".join(f"{month} {day}" for month, day in product(MONTHS, range(1, 29))),
+    "calendar": ", ".join(
+        f"{month} {day}" for month, day in product(MONTHS, range(1, 29))
+    ),
     "weekdays": " ".join(f"{DAYS[n % 7]}, the {n % 30 + 1}th;" for n in range(90)),
     "clock": " ".join(f"{n // 4:02}:{n % 4 * 15:02}" for n in range(20, 96)),
     "timetable": "\n".join(
@@ -63,10 +73,14 @@ SELF_CONTINUING = {
         f"{n}. The tenant of room {n} shall keep no dogs." for n in range(1, 30)
     ),
     "code": "\n".join(f"    case {n}: return names[{n}];" for n in range(1, 40)),
-    "getters": "\n".join(f"def get_{n}(self):\n    return self._{n}" for n in NAMES[:40]),
+    "getters": "\n".join(
+        f"def get_{n}(self):\n    return self._{n}" for n in NAMES[:40]
+    ),
     "conjugation": " ".join(f"I {n}, you {n}, we {n}, they {n};" for n in NAMES[:20]),
     "refrain": " ".join([REFRAIN] * 8),
-    "litany": " ".join(f"Saint {name}, pray for us and have mercy on us." for name in NAMES[:20]),
+    "litany": " ".join(
+        f"Saint {name}, pray for us and have mercy on us." for name in NAMES[:20]
+    ),
 }
 
 
@@ -113,8 +127,13 @@ def test_tables_that_nobody_can_foresee_count():
 
 
 def test_a_list_within_prose_is_cut_out_of_it():
-    first = "The lamps were lit late because nobody could find a ladder long enough for our street"
-    days = " ".join(f"{month} {day}" for month, day in product(MONTHS[:2], range(1, 15)))
+    first = (
+        "The lamps were lit late because nobody could find a ladder long enough for our"
+        " street"
+    )
+    days = " ".join(
+        f"{month} {day}" for month, day in product(MONTHS[:2], range(1, 15))
+    )
     reference = f"{days} {first}"
     counted = count_words_of(days.replace("January", "March"), reference)
     assert counted["n_left"] == 16  # the 16 words of the sentence

@@ -12,13 +12,17 @@ from tests.unit.inference.scored import rows, table
 PASSAGE = " ".join(f"word{n}" for n in range(25))
 
 
-def found(own, others=(), *, controls=None, walked=0, all_continued=True, cut=None, **columns):
+def found(
+    own, others=(), *, controls=None, walked=0, all_continued=True, cut=None, **columns
+):
     """Findings of targets and non-members with such longest runs, None where nothing came."""
     scored = table(rows("target", own, **columns), rows("non_member", others)).lazy()
     sets = read_comparison_sets(scored, named=False)
     longest = pl.Series("longest_words", [*own, *others], dtype=pl.UInt32)
     whole = {"copied": False, "run_words": longest, "foreseen_words": 0}
-    runs = pl.DataFrame([longest, longest.alias("near_words")]).with_columns(**whole | (cut or {}))
+    runs = pl.DataFrame([longest, longest.alias("near_words")]).with_columns(
+        **whole | (cut or {})
+    )
     out = [n for n, words in enumerate(own) if (words or 0) >= 20]
     passages = pl.DataFrame(
         {
@@ -31,7 +35,9 @@ def found(own, others=(), *, controls=None, walked=0, all_continued=True, cut=No
     )
     n_words = pl.col("passage").str.split(" ").list.len()
     passages = passages.with_columns(n_words=n_words, n_left=n_words)
-    return verbatim_findings(runs, sets, passages, controls, all_continued=all_continued)
+    return verbatim_findings(
+        runs, sets, passages, controls, all_continued=all_continued
+    )
 
 
 def marked(*common):
@@ -73,14 +79,21 @@ def test_texts_and_documents_are_counted_of_both_sets():
         "fisher": None,
     }
     assert counts(made, "non_members")["n_units_verbatim"] == 1
-    # 3 of 35 have a passage, 2 of them among these 4: (C(4,2) C(31,1) + C(4,3)) / C(35,3).
+    # 3 of 35 have a passage, 2 of them among these 4: (C(4,2) C(31,1) + C(4,3)) /
+    # C(35,3).
     p = made.filter(statistic="fisher")["p_value"].item()
     assert p == pytest.approx((6 * 31 + 4) / 6545)
     in_one = found([25, 20, 19, 0], [0], document_id="book.txt")
     assert counts(in_one, "targets")["n_units_verbatim"] == 1
-    assert " in 1 of 1 documents (book.txt). The longest" in next(verbatim_sentences(in_one))
+    assert " in 1 of 1 documents (book.txt). The longest" in next(
+        verbatim_sentences(in_one)
+    )
     longest = made.filter(statistic="longest").row(0, named=True)
-    assert (longest["subject"], longest["value"], longest["reason"]) == ("book.txt", 25, PASSAGE)
+    assert (longest["subject"], longest["value"], longest["reason"]) == (
+        "book.txt",
+        25,
+        PASSAGE,
+    )
 
 
 def test_common_passages_and_no_continuations_are_no_evidence():
@@ -94,41 +107,60 @@ def test_common_passages_and_no_continuations_are_no_evidence():
 
 
 def test_what_came_out_is_said_with_its_passage_and_what_chance_gives():
-    first, second = verbatim_sentences(found([25, 20] + [0] * 8, [0] * 40, controls=marked()))
+    first, second = verbatim_sentences(
+        found([25, 20] + [0] * 8, [0] * 40, controls=marked())
+    )
     assert first == (
-        "Word for word (at least 20 words in a row) the model gives back 2 of 10 texts asked "
+        "Word for word (at least 20 words in a row) the model gives back 2 of 10 texts"
+        " asked "
         f'about. The longest passage, of book.txt, has 25 words: "{PASSAGE}"'
     )
-    assert second == (
-        "For comparison: 0 of 40 comparison texts come out; 0 of 2 passages come after an "
-        "unrelated prefix, too (Fisher's exact test: p = 0.037)."
+    assert (
+        second
+        == "For comparison: 0 of 40 comparison texts come out; 0 of 2 passages come"
+        " after an unrelated prefix, too (Fisher's exact test: p = 0.037)."
     )
-    (_, as_many) = verbatim_sentences(found([25] + [0] * 9, [30] * 4 + [0] * 36))
-    assert as_many.endswith("p = 0.69), so these counts alone do not tell the two apart.")
-    (first, unknown) = verbatim_sentences(found([25], walked=1))
-    assert "1 of 1 texts asked about and 1 more passages when the model is followed" in first
+    _, as_many = verbatim_sentences(found([25] + [0] * 9, [30] * 4 + [0] * 36))
+    assert as_many.endswith(
+        "p = 0.69), so these counts alone do not tell the two apart."
+    )
+    first, unknown = verbatim_sentences(found([25], walked=1))
+    assert (
+        "1 of 1 texts asked about and 1 more passages when the model is followed"
+        in first
+    )
     assert "has 26 words" in first
     assert unknown.startswith("How often chance gives as much was not measured")
-    (chosen, by_chance) = verbatim_sentences(found([25, 0, None], [0, None], all_continued=False))
+    chosen, by_chance = verbatim_sentences(
+        found([25, 0, None], [0, None], all_continued=False)
+    )
     assert "gives back 1 of 2 texts of highest scores." in chosen
     assert "0 of 1 comparison texts of highest scores come out" in by_chance
     (copied,) = foreseen_sentences(found([3, 0], cut={"copied": True}))
-    assert copied.startswith("Answers about 2 texts repeat 20 words or more of the given prefix")
+    assert copied.startswith(
+        "Answers about 2 texts repeat 20 words or more of the given prefix"
+    )
     assert [*foreseen_sentences(found([25, 0]))] == []
-    (foreseen,) = foreseen_sentences(found([3, 25], cut={"run_words": 32, "foreseen_words": 30}))
-    assert foreseen == (
-        "Answers about 1 text go on as anyone could who has read what stands before, by counting, "
-        "by a table's rows or by repeating: 30 of 32 words in a row could be foreseen, so they do "
-        "not count as word for word."
+    (foreseen,) = foreseen_sentences(
+        found([3, 25], cut={"run_words": 32, "foreseen_words": 30})
+    )
+    assert (
+        foreseen
+        == "Answers about 1 text go on as anyone could who has read what stands before,"
+        " by counting, by a table's rows or by repeating: 30 of 32 words in a row"
+        " could be foreseen, so they do not count as word for word."
     )
     first, cut, _ = verbatim_sentences(found([22, 3], cut={"foreseen_words": 5}))
     assert "has 22 words, without 3 of stretches that could be foreseen:" in first
-    assert cut == (
-        "Of 22 words in a row that its answers give back, 5 could be foreseen by who has read what "
-        "stands before."
+    assert (
+        cut
+        == "Of 22 words in a row that its answers give back, 5 could be foreseen by who"
+        " has read what stands before."
     )
     long = found([25]).with_columns(
-        reason=pl.when(statistic="longest").then(pl.lit("so " * 200)).otherwise("reason")
+        reason=pl.when(statistic="longest")
+        .then(pl.lit("so " * 200))
+        .otherwise("reason")
     )
     assert next(verbatim_sentences(long)).endswith('so so..."')
 
@@ -136,8 +168,8 @@ def test_what_came_out_is_said_with_its_passage_and_what_chance_gives():
 REFRAIN = "so we sang of the winter that went by in the old hotel above the snow and"
 
 OWN = (
-    "the lamps were lit late that year because nobody could find a ladder long enough for streets "
-    "where an old tramway had once climbed"
+    "the lamps were lit late that year because nobody could find a ladder long enough"
+    " for streets where an old tramway had once climbed"
 )
 
 
@@ -155,11 +187,15 @@ OWN = (
         (OWN, f"{REFRAIN} {PASSAGE}", (21, False, 21)),
     ],
 )
-def test_what_stands_in_the_prefix_is_copied_and_did_not_come_out(prefix, reference, expected):
+def test_what_stands_in_the_prefix_is_copied_and_did_not_come_out(
+    prefix, reference, expected
+):
     text = [{"target_id": target_id(0), "prefix": prefix, "reference": reference}]
     n = len(reference.split())
     said = {"target_id": target_id(0), "sample_index": 0, "longest_block_start": 0}
     said |= {"longest_block_words": n, "near_verbatim_words": n}
-    runs = verbatim_runs(table_of(Targets, text).lazy(), features(said).lazy(), 1, "whitespace")
+    runs = verbatim_runs(
+        table_of(Targets, text).lazy(), features(said).lazy(), 1, "whitespace"
+    )
     assert runs.select("longest_words", "copied", "foreseen_words").row(0) == expected
     assert runs.select("near_words", "run_words").row(0) == (expected[0], n)

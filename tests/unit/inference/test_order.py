@@ -17,7 +17,9 @@ from mia_batch.inference.order import (
 )
 
 N = 90
-IN_TURN = ["fp_a" if dice else "fp_b" for dice in np.random.default_rng(5).random(180) < 0.4]
+IN_TURN = [
+    "fp_a" if dice else "fp_b" for dice in np.random.default_rng(5).random(180) < 0.4
+]
 
 
 def scores_of(values, *, n_targets: int = 30) -> pl.DataFrame:
@@ -36,12 +38,18 @@ def scores_of(values, *, n_targets: int = 30) -> pl.DataFrame:
 def responses_of(versions: list[str], served: str | list[str] = "m") -> pl.DataFrame:
     """Two answers about each text, one after the other."""
     names = [f"t{number // 2}" for number in range(len(versions))]
-    columns = {"target_id": names, "system_fingerprint": versions, "served_model": served}
+    columns = {
+        "target_id": names,
+        "system_fingerprint": versions,
+        "served_model": served,
+    }
     table = pl.DataFrame(columns, schema_overrides={"served_model": pl.String})
     return table.with_columns(view=pl.lit("probe"), n_samples=1)
 
 
-def findings(versions, values=None, *, by_lot=True, exploratory=False, **served) -> pl.DataFrame:
+def findings(
+    versions, values=None, *, by_lot=True, exploratory=False, **served
+) -> pl.DataFrame:
     values = np.random.default_rng(0).normal(size=N) if values is None else values
     return order_findings(
         scores_of(values),
@@ -64,13 +72,19 @@ def version_verdict(found: pl.DataFrame) -> str | None:
 def distance_by_hand(values):
     """Pettitt's statistic by its first definition: signs of all pairs across the cut."""
     sums = [
-        sum(np.sign(values[j] - values[i]) for i in range(k) for j in range(k, len(values)))
+        sum(
+            np.sign(values[j] - values[i])
+            for i in range(k)
+            for j in range(k, len(values))
+        )
         for k in range(1, len(values))
     ]
     return max(abs(each) for each in sums)
 
 
-@pytest.mark.parametrize("values", [[1, 2, 3, 9, 8, 7], [1, 1, 2, 1, 2, 2, 2], [5, 1, 4, 2, 3]])
+@pytest.mark.parametrize(
+    "values", [[1, 2, 3, 9, 8, 7], [1, 1, 2, 1, 2, 2, 2], [5, 1, 4, 2, 3]]
+)
 def test_the_distance_is_that_of_pettitt(values):
     assert change_point(np.array(values, float))[1] == distance_by_hand(values)
 
@@ -96,7 +110,8 @@ def test_the_limit_for_many_values_is_near_the_shuffles_of_as_many(monkeypatch):
 
 
 def test_scores_that_do_not_move_are_said_to_move_as_seldom_as_promised():
-    # Texts of a group share most of their score; the order by lot is all that the test needs.
+    # Texts of a group share most of their score; the order by lot is all that the test
+    # needs.
     rng, n_moved = np.random.default_rng(2), 0
     for _ in range(200):
         groups = rng.normal(size=9)[rng.permutation(np.repeat(np.arange(9), 10))]
@@ -120,8 +135,14 @@ def test_scores_that_move_with_the_order_of_asking_withhold_the_answer(way):
 def test_a_version_that_changes_in_the_course_of_the_run_withholds_the_answer():
     found = findings(["fp_a"] * 50 + ["fp_b"] * 130)
     reason = "50 answers of version fp_a, then 130 answers of version fp_b"
-    assert answer(found) == ("withheld", f"the service changed while it was asked ({reason})")
-    assert answer(findings(["fp_a"] * 50 + ["fp_b"] * 130, exploratory=True))[0] == "exploratory"
+    assert answer(found) == (
+        "withheld",
+        f"the service changed while it was asked ({reason})",
+    )
+    assert (
+        answer(findings(["fp_a"] * 50 + ["fp_b"] * 130, exploratory=True))[0]
+        == "exploratory"
+    )
 
 
 def test_a_model_of_another_name_is_another_version():
@@ -145,41 +166,60 @@ def test_versions_that_come_in_turn_or_seldom_turn_no_answer(versions, verdict):
 
 def test_versions_that_depend_on_the_role_withhold_the_answer():
     roles = scores_of(np.zeros(N))["role"]
-    versions = ["fp_a" if role == "target" else "fp_b" for role in roles for _ in range(2)]
+    versions = [
+        "fp_a" if role == "target" else "fp_b" for role in roles for _ in range(2)
+    ]
     verdict, reason = answer(findings(versions))
     assert verdict == "withheld"
-    assert reason.startswith("audited and comparison texts met different versions of the service")
+    assert reason.startswith(
+        "audited and comparison texts met different versions of the service"
+    )
 
 
 def test_without_an_order_by_lot_any_other_version_withholds_the_answer():
     older = responses_of(IN_TURN).with_columns(
-        target_id=pl.when(pl.int_range(180) >= 40).then("target_id")  # an older version kept none
+        target_id=pl.when(pl.int_range(180) >= 40).then(
+            "target_id"
+        )  # an older version kept none
     )
     of_older = order_findings(
         scores_of(np.zeros(N))[: N // 2], older, 0, by_lot=False, exploratory=False
     )
     assert answer(of_older)[0] == "withheld"
     verdict, reason = answer(findings(IN_TURN, by_lot=False))
-    assert (verdict, reason[:36]) == ("withheld", "the service changed while it was ask")
+    assert (verdict, reason[:36]) == (
+        "withheld",
+        "the service changed while it was ask",
+    )
 
 
 def test_of_a_run_that_has_grown_clusters_are_compared_by_time():
-    # Comparison texts 60 to 89 were added in six groups, and the service is worse by then.
+    # Comparison texts 60 to 89 were added in six groups, and the service is worse by
+    # then.
     groups = [f"g{number // 5}" for number in range(N)]
     values = np.random.default_rng(6).normal(size=N) - 5 * (np.arange(N) >= 60)
     scores = scores_of(values, n_targets=1).with_columns(cluster=pl.Series(groups))
     responses = responses_of(["fp"] * 180).with_columns(sent=pl.int_range(180))
     means = by_time(scores[::-1], responses)
-    assert means["cluster"].to_list()[:2] == ["g0", "g0"]  # the one audited text, and the others
-    assert means.filter(role="non_member")["cluster"].to_list() == [f"g{n}" for n in range(18)]
+    assert means["cluster"].to_list()[:2] == [
+        "g0",
+        "g0",
+    ]  # the one audited text, and the others
+    assert means.filter(role="non_member")["cluster"].to_list() == [
+        f"g{n}" for n in range(18)
+    ]
     (row,) = score_rows(means, seed=0)
     assert (row["value"], row["verdict"]) == (pytest.approx(12, abs=1), "moves")
 
 
 @pytest.mark.parametrize("fall", [0.05, 0.1, 0.3])
 def test_a_service_that_becomes_worse_gives_no_false_list_in_an_order_by_lot(fall):
-    # Sixty texts against 120, nobody a member; the service is worse after a third of the run.
-    rng, names = np.random.default_rng(8), pl.Series([f"{number:032x}" for number in range(180)])
+    # Sixty texts against 120, nobody a member; the service is worse after a third of
+    # the run.
+    rng, names = (
+        np.random.default_rng(8),
+        pl.Series([f"{number:032x}" for number in range(180)]),
+    )
     lists = {"targets first": 0, "by lot": 0}
     for audit in range(200):
         by_lot = lot_numbers(names, seed=audit).argsort().argsort()

@@ -30,7 +30,10 @@ def table(gaps, **columns):
 
 def compare(scores, **options):
     options = {"retrained": False, "overlapping": False} | options
-    names = [f"run {number}" for number in range(sum("score" in name for name in scores.columns))]
+    names = [
+        f"run {number}"
+        for number in range(sum("score" in name for name in scores.columns))
+    ]
     return compare_scores(scores, names, **options)
 
 
@@ -51,7 +54,9 @@ def test_texts_of_one_cluster_count_once_and_few_clusters_have_a_reason():
     assert row["p_value"] == pytest.approx(alone["p_value"])
     row = compare(table([0.1, 0.2, 0.3])).row(0, named=True)
     assert row["value"] == pytest.approx(0.2)
-    assert [row[name] for name in ("low", "high", "p_value", "method", "confidence")] == [None] * 5
+    assert [
+        row[name] for name in ("low", "high", "p_value", "method", "confidence")
+    ] == [None] * 5
     assert row["reason"].endswith("these are worth 3")
 
 
@@ -68,7 +73,9 @@ def test_a_group_has_its_documents_as_clusters_and_of_one_document_no_row():
     groups = found.filter(level="group")
     assert groups["unit"].to_list() == [0, 1]
     assert groups["n_clusters"].to_list() == [6, 6]
-    assert groups["value"].to_list() == pytest.approx([gaps[:12].mean(), gaps[12:].mean()])
+    assert groups["value"].to_list() == pytest.approx(
+        [gaps[:12].mean(), gaps[12:].mean()]
+    )
     assert found.filter(level="document")["n_clusters"].to_list() == [2] * 12
     assert found.filter(level="set")["p_value"].item() is None
     scores = table([0.1] * 6, document=[0] * 6, grouped=[True] * 6)
@@ -77,7 +84,9 @@ def test_a_group_has_its_documents_as_clusters_and_of_one_document_no_row():
 
 def test_documents_are_adjusted_by_benjamini_and_hochberg():
     gaps = np.random.default_rng(1).normal(0.5, 1, 20)
-    found = compare(table(gaps, document=np.repeat([0, 1], 10))).filter(level="document")
+    found = compare(table(gaps, document=np.repeat([0, 1], 10))).filter(
+        level="document"
+    )
     low, high = sorted(found["p_value"])
     assert sorted(found["adjusted_p"]) == pytest.approx([min(2 * low, high), high])
 
@@ -89,7 +98,10 @@ def test_areas_use_clusters_and_labels_of_one_class_have_none():
     rng = np.random.default_rng(2)
     member = np.repeat([True, False], 20)
     scores = table(
-        rng.normal(size=40), member=member, score_0=rng.normal(size=40), cluster=np.arange(40) // 4
+        rng.normal(size=40),
+        member=member,
+        score_0=rng.normal(size=40),
+        cluster=np.arange(40) // 4,
     )
     areas = compare(scores).filter(statistic="roc_auc_difference")
     assert areas["method"].item() == "cluster_paired_t"
@@ -102,7 +114,9 @@ def test_areas_use_clusters_and_labels_of_one_class_have_none():
 def test_agreement_by_hand_and_with_scipy():
     """T ranks five texts as R does, and D the other way round: 1, -1, and no sample disagrees."""
     ordered = np.arange(5.0)
-    found, limits, p_value = agreement(np.stack([ordered, ordered**3, -ordered], 1), np.arange(5))
+    found, limits, p_value = agreement(
+        np.stack([ordered, ordered**3, -ordered], 1), np.arange(5)
+    )
     assert found.tolist() == [pytest.approx(1), pytest.approx(-1)]
     alike = 5 * (1 / 5) ** 5  # samples of one text alone, which has no rank correlation
     assert p_value == pytest.approx(alike, abs=0.003)
@@ -120,7 +134,12 @@ def test_agreement_by_hand_and_with_scipy():
         (False, True, 0.9, 1.0),  # never seen: nearly always certified
         (True, True, 0.0, 0.05),  # learnt, and remembered as the copy does: hardly ever
         (None, True, 0.0, 0.1),  # as near to one as to the other: one in 20
-        (True, False, 0.5, 1.0),  # learnt, but other texts are remembered: wrongly certified
+        (
+            True,
+            False,
+            0.5,
+            1.0,
+        ),  # learnt, but other texts are remembered: wrongly certified
     ],
 )
 def test_what_agreement_certifies(monkeypatch, seen, alike, least, most):
@@ -133,9 +152,13 @@ def test_what_agreement_certifies(monkeypatch, seen, alike, least, most):
         kept = {True: memory if alike else other, False: 0, None: 0}[seen]
         learnt = hard if seen is None else hard + memory
         found.append(
-            agreement(np.stack([hard + kept, hard, learnt], 0).T + noise.T, np.arange(100))
+            agreement(
+                np.stack([hard + kept, hard, learnt], 0).T + noise.T, np.arange(100)
+            )
         )
-    certified = np.mean([p_value is not None and p_value <= 0.05 for _, _, p_value in found])
+    certified = np.mean(
+        [p_value is not None and p_value <= 0.05 for _, _, p_value in found]
+    )
     assert least <= certified <= most
 
 
@@ -155,6 +178,8 @@ def test_agreement_is_a_row_of_each_set_or_has_a_reason():
     assert (row["run"], row["versus"], row["set"]) == ("run 1", "run 2", "unknown")
     assert row["low"] < row["value"] < row["high"]
     assert row["p_value"] == row["adjusted_p"]
-    few = compare(scores.head(19), learnt=True).filter(statistic="rank_correlation_difference")
+    few = compare(scores.head(19), learnt=True).filter(
+        statistic="rank_correlation_difference"
+    )
     assert few["value"].item() is None
     assert few["reason"].item() == "19 independent units are too few, 20 are needed"

@@ -7,7 +7,12 @@ from scipy.special import ndtr
 
 from mia_batch.errors import SettingsError
 from mia_batch.inference.comparison import collection_test, read_comparison_sets
-from mia_batch.inference.conformal import p_values, q_values, tie_draws, weighted_q_values
+from mia_batch.inference.conformal import (
+    p_values,
+    q_values,
+    tie_draws,
+    weighted_q_values,
+)
 from mia_batch.inference.power import (
     Design,
     area_of,
@@ -28,7 +33,10 @@ from tests.unit.inference.scored import plan, rows, table
 
 BOOKS = table(
     *(rows("target", [0] * 4, group=f"asked {book}") for book in range(3)),
-    *(rows("non_member", [0] * 4, group=f"null {book}", n_words=50 + book) for book in range(5)),
+    *(
+        rows("non_member", [0] * 4, group=f"null {book}", n_words=50 + book)
+        for book in range(5)
+    ),
     rows("non_member", [0] * 2, group="small", n_words=None),
 ).lazy()
 TEXTS = table(rows("target", [0] * 20), rows("non_member", [0] * 199)).lazy()
@@ -37,7 +45,10 @@ TEXTS = table(rows("target", [0] * 20), rows("non_member", [0] * 199)).lazy()
 def test_texts_of_a_length_without_enough_nulls_cannot_make_a_list():
     def power_of(*n_words):
         lengths = [rows("target", [0], n_words=n) for n in n_words]
-        nulls = rows("non_member", [0] * 19, n_words=10), rows("non_member", [0] * 9, n_words=80)
+        nulls = (
+            rows("non_member", [0] * 19, n_words=10),
+            rows("non_member", [0] * 9, n_words=80),
+        )
         made = planned_power(table(*lengths, *nulls).lazy(), plan(length_edges=(50,)))
         assert made is not None
         return made
@@ -70,7 +81,11 @@ GROUPS = {"level": "group", "windows_per_group": 4}
         ),
         (LENGTHS, {"length_edges": (50,)}, {"n_null": 9, "for_bound": None}),
         (WITH_SHORT, GROUPS | {"q": 0.5}, {"n_tests": 6, "n_usable": 3, "needed": 2}),
-        (WITH_SHORT, GROUPS | {"q": 0.3}, {"n_tests": 6, "n_usable": 3, "needed": None}),
+        (
+            WITH_SHORT,
+            GROUPS | {"q": 0.3},
+            {"n_tests": 6, "n_usable": 3, "needed": None},
+        ),
     ],
 )
 def test_power_of_a_plan(targets, changes, expected):
@@ -92,7 +107,13 @@ HARMONIC = sum(1 / i for i in range(1, 1001))
         (20, 199, 0.1, "bh", 1),
         (20, 198, 0.1, "bh", 2),
         (1000, 3000, 0.05, "by", -int(-1000 * HARMONIC // (0.05 * 3001))),
-        (27, 99, 0.05, "e-bh", 9),  # two ranks count: 100 / (1 + 1/2), and 27 * 0.015 / 0.05 = 8.1
+        (
+            27,
+            99,
+            0.05,
+            "e-bh",
+            9,
+        ),  # two ranks count: 100 / (1 + 1/2), and 27 * 0.015 / 0.05 = 8.1
     ],
 )
 def test_so_many_must_stand_out(n_tests, n_null, q, adjustment, needed):
@@ -101,7 +122,9 @@ def test_so_many_must_stand_out(n_tests, n_null, q, adjustment, needed):
 
 @pytest.mark.parametrize("n_null", [5, 18, 19, 40, 199, 1000])
 @pytest.mark.parametrize("adjustment", ["bh", "by"])
-def test_so_many_that_beat_every_null_are_reported_and_one_fewer_are_not(n_null, adjustment):
+def test_so_many_that_beat_every_null_are_reported_and_one_fewer_are_not(
+    n_null, adjustment
+):
     made = power(20, n_null, 0.1, adjustment)
     p = np.ones(20)
     for above in range(1, 21):
@@ -112,7 +135,9 @@ def test_so_many_that_beat_every_null_are_reported_and_one_fewer_are_not(n_null,
 
 def facts(targets, **changes):
     found = power_findings(targets, plan(**changes))
-    return {row["statistic"]: (row["value"], row["verdict"]) for row in found.to_dicts()}
+    return {
+        row["statistic"]: (row["value"], row["verdict"]) for row in found.to_dicts()
+    }
 
 
 @pytest.mark.parametrize("adjustment", ["bh", "by", "e-bh"])
@@ -169,16 +194,22 @@ def test_effects_are_areas_and_numbers_to_try_are_doubled():
     assert effect_of(0.95) == pytest.approx(2.3262, abs=1e-4)
     assert area_of(effect_of(0.8)) == pytest.approx(0.8)
     assert area_of(0) == 0.5
-    assert Design(asked=50, members=10, effect=1).sizes() == [10 * 2**power for power in range(7)]
+    assert Design(asked=50, members=10, effect=1).sizes() == [
+        10 * 2**power for power in range(7)
+    ]
     for members in (0, 4):
-        with pytest.raises(SettingsError, match=f"{members} members cannot be among 3 that are"):
+        with pytest.raises(
+            SettingsError, match=f"{members} members cannot be among 3 that are"
+        ):
             Design(asked=3, members=members, effect=1)
 
 
 def test_members_that_always_stand_out_are_named_as_soon_as_their_number_allows_a_list():
     design = Design(asked=50, members=10, effect=20)
     assert power(50, 100, 0.05, "bh").needed == 10
-    one_fewer = simulate(design, 98)  # a list needs one of 40 others above all 98 and itself
+    one_fewer = simulate(
+        design, 98
+    )  # a list needs one of 40 others above all 98 and itself
     assert one_fewer.any_named == pytest.approx(40 / 138, abs=0.06)
     enough = simulate(design, 100)
     assert (enough.named, enough.any_named) == (10, 1)
@@ -204,7 +235,9 @@ def selected(scores, own, nulls, weights, q, draw):
     m, total = len(scores), sum(weights)
 
     def p(score, own_weight, further):
-        at_least = sum(w for null, w in zip(nulls, weights, strict=True) if null >= score)
+        at_least = sum(
+            w for null, w in zip(nulls, weights, strict=True) if null >= score
+        )
         return (at_least + further) / (total + own_weight)
 
     first = {}
@@ -213,7 +246,9 @@ def selected(scores, own, nulls, weights, q, draw):
             0 if k == j else p(scores[k], own[j], own[j] * (scores[j] >= scores[k]))
             for k in range(m)
         ]
-        size = max(r for r in range(m + 1) if sum(o <= q * r / m + 1e-12 for o in others) >= r)
+        size = max(
+            r for r in range(m + 1) if sum(o <= q * r / m + 1e-12 for o in others) >= r
+        )
         if p(scores[j], own[j], own[j]) <= q * size / m + 1e-12:
             first[j] = draw * size
     most = max(r for r in range(m + 1) if sum(one <= r for one in first.values()) >= r)
@@ -224,7 +259,10 @@ def selected(scores, own, nulls, weights, q, draw):
 def test_the_list_of_weighted_p_values_equals_its_reference(seed):
     rng = np.random.default_rng(seed)
     own, weights = rng.gamma(1, size=12), rng.gamma(1, size=90)
-    scores, nulls = rng.normal(2 * (np.arange(12) < 7), 1), np.round(rng.normal(size=90), 1)
+    scores, nulls = (
+        rng.normal(2 * (np.arange(12) < 7), 1),
+        np.round(rng.normal(size=90), 1),
+    )
     p = p_values(scores, nulls, weights=weights, own=own)
     names = [f"t{number}" for number in range(12)]
     q = weighted_q_values(scores, p, own, weights.sum(), 0.15, names, seed)
@@ -253,7 +291,9 @@ def test_together_by_odds_equals_the_sum_over_all_ways():
     made = collection_test(np.array([4, 2.0]), np.array([1, 3.0]), 0, odds)
     ways = {(0, 1): 6, (0, 2): 5, (0, 3): 7, (1, 2): 3, (1, 3): 5, (2, 3): 4}
     weight = {way: odds[list(way)].prod() for way in ways}
-    exact = sum(weight[way] for way, total in ways.items() if total >= 6) / sum(weight.values())
+    exact = sum(weight[way] for way, total in ways.items() if total >= 6) / sum(
+        weight.values()
+    )
     assert made.method == "permutation_by_odds"
     assert made.p_value == pytest.approx(exact, abs=0.02)
 
@@ -269,14 +309,18 @@ def shifted(rng, shift, n_targets=40, n_nulls=200, **columns):
         rows("non_member", score[n_targets:], **columns),
     )
     share = np.clip(ndtr((seen - shift / 2) / (1 + shift / 2)), 0.001, 0.999)
-    return frame, pl.DataFrame({"target_id": frame["target_id"], "targets_blind_v1": share})
+    return frame, pl.DataFrame(
+        {"target_id": frame["target_id"], "targets_blind_v1": share}
+    )
 
 
 def test_weights_keep_the_level_where_equal_nulls_do_not():
     rng, equal, weighted = np.random.default_rng(4), [], []
     for _ in range(30):
         frame, blind = shifted(rng, 1.0)
-        odds = weigh(read_comparison_sets(frame.lazy()), blind, plan(q=0.1), groups=False)
+        odds = weigh(
+            read_comparison_sets(frame.lazy()), blind, plan(q=0.1), groups=False
+        )
         score = frame["a_v1"].to_numpy()
         weights, own = odds.of_rows[40:], odds.of_rows[:40]
         equal.append((p_values(score[:40], score[40:]) <= 0.05).mean())
@@ -303,13 +347,19 @@ def test_weights_are_used_only_where_sets_are_separable_and_overlap():
     assert found(*near, verdict="undecided")["n_effective"]["verdict"] == "not_needed"
     refused = found(*far)["n_effective"]
     assert refused["verdict"] == "no_overlap"
-    assert refused["reason"].startswith("weighted non-members can still be told from targets")
+    assert refused["reason"].startswith(
+        "weighted non-members can still be told from targets"
+    )
     few = found(near[0][:70], near[1])["n_effective"]["reason"]
-    assert few.startswith("too few non-members are like the targets: weighted, they count as 1")
+    assert few.startswith(
+        "too few non-members are like the targets: weighted, they count as 1"
+    )
     assert weight_findings(
         near[0].lazy(),
         near[1],
-        pl.DataFrame(schema={"check": str, "subject": str, "statistic": str, "verdict": str}),
+        pl.DataFrame(
+            schema={"check": str, "subject": str, "statistic": str, "verdict": str}
+        ),
         plan(),
     ).is_empty()
 
@@ -332,7 +382,10 @@ def test_verdicts_with_weights():
     assert made["adjustment"].unique().to_list() == ["wcs"]
     assert made.filter(pl.col("n_null") >= 150).is_empty()
     assert made["p_value"].null_count() == 1
-    assert made["reason"][0] == "the blind classifiers did not see it, so that it has no weight"
+    assert (
+        made["reason"][0]
+        == "the blind classifiers did not see it, so that it has no weight"
+    )
 
 
 def test_groups_with_weights_or_no_answer_where_sets_do_not_overlap():
@@ -351,5 +404,7 @@ def test_groups_with_weights_or_no_answer_where_sets_do_not_overlap():
     assert of["method"].unique().to_list() == ["weighted_conformal_mean_of_2"]
     assert of["p_value"].null_count() == 0
     assert of["n_null"][0] < 90
-    assert made.filter(level="collection")["method"].to_list() == ["permutation_by_odds"]
+    assert made.filter(level="collection")["method"].to_list() == [
+        "permutation_by_odds"
+    ]
     assert made.filter(level="target")["adjustment"].unique().to_list() == ["by"]

@@ -41,7 +41,12 @@ def nulls(n=25, role="non_member", **columns):
         row
         for number in range(n)
         for row in document(
-            f"n{number}", number / 50, number / 50 + 0.01, role=role, member=False, **columns
+            f"n{number}",
+            number / 50,
+            number / 50 + 0.01,
+            role=role,
+            member=False,
+            **columns,
         )
     ]
 
@@ -60,10 +65,13 @@ def summed(
     reason=None,
 ):
     """The rollup of such windows, numbered in their order."""
-    numbered = [{"target_id": target_id(number), **row} for number, row in enumerate(rows)]
+    numbered = [
+        {"target_id": target_id(number), **row} for number, row in enumerate(rows)
+    ]
     extra = {"a_v1": pl.Float64, "title": pl.String, "extraction_v1": pl.Float64}
     frame = table(Targets, numbered, n_words=100).with_columns(
-        pl.Series(name, [row.get(name) for row in rows], dtype) for name, dtype in extra.items()
+        pl.Series(name, [row.get(name) for row in rows], dtype)
+        for name, dtype in extra.items()
     )
     frame = frame.with_columns(**{k: pl.Series(v) for k, v in (columns or {}).items()})
     made = pl.concat(verdicts(frame.lazy(), ["a_v1"], of_plan, blind_warns=blind_warns))
@@ -99,7 +107,9 @@ OUTSIDE = "known to be outside the training data: others are compared with it"
 
 
 def test_a_document_has_one_row_with_its_windows_and_their_mean():
-    (row,) = summed(*document("a", 0.2, 0.4, None, 0.9, n_windows=7), *nulls()).to_dicts()
+    (row,) = summed(
+        *document("a", 0.2, 0.4, None, 0.9, n_windows=7), *nulls()
+    ).to_dicts()
     assert (row["level"], row["key"], row["attack"]) == ("document", "a", "a_v1")
     assert (row["n_windows"], row["n_asked"], row["n_scored"]) == (7, 4, 3)
     half = t.ppf(0.975, 2) * sqrt((0.3**2 + 0.1**2 + 0.4**2) / 2 / 3)
@@ -118,7 +128,11 @@ def test_a_document_has_one_row_with_its_windows_and_their_mean():
 )
 def test_too_few_or_equal_scores_have_no_interval(scores, mean):
     row = summed(*document("a", *scores), *nulls()).row(0, named=True)
-    assert [row[name] for name in ("mean", "mean_low", "mean_high")] == [mean, None, None]
+    assert [row[name] for name in ("mean", "mean_low", "mean_high")] == [
+        mean,
+        None,
+        None,
+    ]
 
 
 def test_groups_of_several_documents_come_after_the_documents_or_alone():
@@ -167,21 +181,37 @@ def test_the_p_value_is_that_of_the_documents_cluster():
 
 
 def test_the_verdicts():
-    rows = *document("a", 0.9, 0.8), *document("b", 0.1, 0.1), *document("c", 0.9), *nulls()
+    rows = (
+        *document("a", 0.9, 0.8),
+        *document("b", 0.1, 0.1),
+        *document("c", 0.9),
+        *nulls(),
+    )
     found = summed(*rows, of_plan=plan(level="group", windows_per_group=2, q=0.2))
-    assert found["verdict"].to_list() == ["known_better", "nothing_found", "cannot_tell"]
-    # At q = 0.05 one document above 25 others cannot be named; the other is below one of them.
+    assert found["verdict"].to_list() == [
+        "known_better",
+        "nothing_found",
+        "cannot_tell",
+    ]
+    # At q = 0.05 one document above 25 others cannot be named; the other is below one
+    # of them.
     found = summed(*rows)
     assert found["verdict"].to_list() == ["above_all", "nothing_found", "cannot_tell"]
     found = summed(*document("a", 0.485, 0.485), *rows[2:])
-    assert found["verdict"].to_list() == ["nothing_found", "nothing_found", "cannot_tell"]
+    assert found["verdict"].to_list() == [
+        "nothing_found",
+        "nothing_found",
+        "cannot_tell",
+    ]
     known = plan(level="group", windows_per_group=2, q=0.2)
     marked = summed(*rows, of_plan=known, gate="exploratory")
     assert marked["verdict"].to_list() == ["cannot_tell"] * 3
     withheld = summed(*rows, of_plan=known, gate="withheld", reason="the sets differ")
     assert withheld["contamination_low"].count() == 0
     assert withheld["contamination_reason"].to_list() == ["the sets differ"] * 3
-    evidence = features(*(said(number, 0, words) for number, words in enumerate([5, 20, 19])))
+    evidence = features(
+        *(said(number, 0, words) for number, words in enumerate([5, 20, 19]))
+    )
     found = summed(*rows, evidence=evidence)
     assert found["verdict"].to_list() == ["comes_out", "nothing_found", "cannot_tell"]
 
@@ -190,9 +220,18 @@ def test_a_document_of_which_a_stretch_was_extracted_comes_out():
     words = {"d1": 20, "d2": 19}
     found = summed(
         *(row for key in words for row in document(key, 0.1, 0.2, group="g")),
-        extracted=[{"document_id": key, "longest_words": n} for key, n in words.items()],
+        extracted=[
+            {"document_id": key, "longest_words": n} for key, n in words.items()
+        ],
     )
-    named = ("key", "extracted_words", "extracted_share", "bmc_5", "bmc_5_others", "verdict")
+    named = (
+        "key",
+        "extracted_words",
+        "extracted_share",
+        "bmc_5",
+        "bmc_5_others",
+        "verdict",
+    )
     assert found.select(named).rows() == [
         ("d1", 20, 0.25, 0.5, 0.125, "comes_out"),
         ("d2", 19, 0.25, 0.5, 0.125, "cannot_tell"),
@@ -238,7 +277,9 @@ def test_a_column_of_any_name_says_something_of_the_document():
     rows = [*document("a", 0.2, 0.4), *document("b", 0.1, 0.3)]
     found = summed(*rows, columns=columns)
     for name in names:
-        expected = ["document"] * 2 if name == "level" else [f"{name} of a", f"{name} of b"]
+        expected = (
+            ["document"] * 2 if name == "level" else [f"{name} of a", f"{name} of b"]
+        )
         assert found[name].to_list() == expected
 
 
@@ -248,9 +289,13 @@ def test_what_cannot_be_tested_has_a_reason_and_what_has_no_name_its_first_windo
     assert row["contamination_low"] is None
     assert row["contamination_reason"] == "0 null texts are too few, 1 are needed"
     single = document("a", 0.9, n_windows=5)
-    null = [document(f"n{n}", 0.1, role="non_member", member=False)[0] for n in range(9)]
+    null = [
+        document(f"n{n}", 0.1, role="non_member", member=False)[0] for n in range(9)
+    ]
     row = summed(*single, *null, of_plan=plan()).row(0, named=True)
-    assert row["reason"] == "no document has two windows, so that texts are tested alone"
+    assert (
+        row["reason"] == "no document has two windows, so that texts are tested alone"
+    )
     found = summed(*document(None, 0.2, 0.4), *document(None, 0.9, 0.8), *nulls())
     assert found["key"].to_list() == [target_id(0), target_id(2)]
     assert found["p_value"].null_count() == 0
@@ -267,14 +312,27 @@ def test_verbatim_runs_are_of_the_first_samples_of_the_target_model_or_there_is_
         said(2, 0, 50, model="reference"),
         said(2, 0, 19, near=24),
     )
-    row = summed(*document("a", 0.2, 0.4, 0.5, 0.6), *nulls(), evidence=evidence).row(0, named=True)
+    row = summed(*document("a", 0.2, 0.4, 0.5, 0.6), *nulls(), evidence=evidence).row(
+        0, named=True
+    )
     assert row["share_verbatim"] == pytest.approx(2 / 3)  # window 3 has no continuation
     assert row["share_near_verbatim"] == 1
-    longest = row["longest_words"], row["longest_target_id"], row["longest_sample_index"]
+    longest = (
+        row["longest_words"],
+        row["longest_target_id"],
+        row["longest_sample_index"],
+    )
     assert longest == (25, target_id(1), 1)
-    names = ["longest_words", "longest_target_id", "longest_sample_index", "share_verbatim"]
+    names = [
+        "longest_words",
+        "longest_target_id",
+        "longest_sample_index",
+        "share_verbatim",
+    ]
     names += ["n_passages_20", "n_passages_50", "passages_from"]
-    without = features(said(0, 0, 30)).drop("longest_block_words", "near_verbatim_words")
+    without = features(said(0, 0, 30)).drop(
+        "longest_block_words", "near_verbatim_words"
+    )
     for evidence, expected in (
         (features(said(1, 0, 0)), (0, None, None, 0, 0, 0, "samples")),
         (features(), (None,) * 7),
@@ -292,7 +350,9 @@ def test_probabilities_of_extraction_by_hand():
         for row, log_p in zip(document(name, *[0.5] * len(logs)), logs, strict=True)
     ]
     found = summed(*rows, *document("c", 0.5, 0.5), *nulls())
-    assert found.select("key", "extraction_probability", "share_extractable").rows() == [
+    assert found.select(
+        "key", "extraction_probability", "share_extractable"
+    ).rows() == [
         ("a", pytest.approx(exp(-0.5)), pytest.approx(2 / 3)),
         ("b", pytest.approx(exp(-8.0)), 0.0),
         ("c", None, None),
@@ -314,8 +374,16 @@ def test_a_share_is_claimed_of_what_is_on_the_list_of_the_run_alone():
     assert found["contamination_low"].to_list() == [0.3, 0, 0, 0, None]
     assert "contamination_low_alone" not in found.columns
     assert found["contamination"].to_list() == rows["contamination"].to_list()
-    unlisted = "it is not on the list that is reported, so that no share above 0 is claimed"
-    assert found["contamination_reason"].to_list() == ["a", unlisted, unlisted, None, "d"]
+    unlisted = (
+        "it is not on the list that is reported, so that no share above 0 is claimed"
+    )
+    assert found["contamination_reason"].to_list() == [
+        "a",
+        unlisted,
+        unlisted,
+        None,
+        "d",
+    ]
     # p = q = 1 / 26.
     windows = document("a", *[0.9] * 12), nulls()
     for q, listed in ((0.05, True), (0.03, False)):
@@ -338,14 +406,18 @@ def test_passages_that_overlap_in_the_document_are_one():
         return {**cut, "reference": f" {cut['reference']}", "start": 5 * first}
 
     rows = document("a", *[0.2] * 3, group="g"), document("b", 0.1, 0.1, group="g")
-    windows = [row | window(first) for row, first in zip(rows[0], (0, 20, 100), strict=True)]
+    windows = [
+        row | window(first) for row, first in zip(rows[0], (0, 20, 100), strict=True)
+    ]
     said_words = [(40, 62), (61, 90), (140, 162), (165, 180)]
     passages = [" ".join(words[slice(*at)]) for at in said_words]
     found = summed(
         *windows,
         *rows[1],
         *nulls(),
-        evidence=features(said(0, 0, 22), said(1, 0, 29), said(2, 0, 22), said(3, 0, 2)),
+        evidence=features(
+            said(0, 0, 22), said(1, 0, 29), said(2, 0, 22), said(3, 0, 2)
+        ),
         candidates=[
             [passages[0], "x"],
             [passages[1]],
@@ -355,7 +427,10 @@ def test_passages_that_overlap_in_the_document_are_one():
         extracted=[
             {
                 "document_id": "a",
-                "passages_20": [{"start": 5 * 161, "end": 5 * 179}, {"start": 900, "end": 990}],
+                "passages_20": [
+                    {"start": 5 * 161, "end": 5 * 179},
+                    {"start": 900, "end": 990},
+                ],
                 "passages_50": [{"start": 900, "end": 990}],
             }
         ],

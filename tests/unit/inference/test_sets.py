@@ -28,16 +28,28 @@ def found(*parts):
 
 
 def test_shares_of_targets_and_controls_by_hand_and_of_windows_alike():
-    facts = found(rows("target", [1.0, 1.0, 1.0, 0.0, None]), rows("non_member", [0.0, 1.0]))
+    facts = found(
+        rows("target", [1.0, 1.0, 1.0, 0.0, None]), rows("non_member", [0.0, 1.0])
+    )
     limits = binomtest(3, 4).proportion_ci()
     assert facts["targets"]["value"] == 0.75
-    assert (facts["targets"]["low"], facts["targets"]["high"]) == pytest.approx(tuple(limits))
+    assert (facts["targets"]["low"], facts["targets"]["high"]) == pytest.approx(
+        tuple(limits)
+    )
     assert facts["non-members"]["value"] == 0.5
-    alike = [row for n in range(10) for row in rows("target", [float(n % 2)] * 5, group=f"g{n}")]
+    alike = [
+        row
+        for n in range(10)
+        for row in rows("target", [float(n % 2)] * 5, group=f"g{n}")
+    ]
     facts = found(alike, rows("non_member", [0.0]))
-    n = 10 * (norm.ppf(0.975) / t(9).ppf(0.975)) ** 2  # ten groups of five texts each, all alike
+    n = (
+        10 * (norm.ppf(0.975) / t(9).ppf(0.975)) ** 2
+    )  # ten groups of five texts each, all alike
     low, high = beta.ppf(0.025, n / 2, n / 2 + 1), beta.ppf(0.975, n / 2 + 1, n / 2)
-    assert (facts["targets"]["low"], facts["targets"]["high"]) == pytest.approx((low, high))
+    assert (facts["targets"]["low"], facts["targets"]["high"]) == pytest.approx(
+        (low, high)
+    )
 
 
 @pytest.mark.parametrize(
@@ -52,7 +64,8 @@ def test_groups_that_are_worth_fewer_than_four_carry_no_interval(sizes, worth):
     assert facts["targets"]["value"] == pytest.approx(0.5, abs=0.1)
     assert (facts["targets"]["low"], facts["targets"]["high"]) == (None, None)
     assert facts["targets"]["reason"] == (
-        "an interval needs 4 independent groups of texts of one size, these are worth " + worth
+        "an interval needs 4 independent groups of texts of one size, these are worth "
+        + worth
     )
 
 
@@ -72,7 +85,11 @@ def texts(rng, role, n, member, *, windows=1, shift=0.0, together=0.0, name=""):
         common = together * rng.normal(size=3)
         for window in range(windows):
             scores = common + rng.normal(size=3) + shift
-            key = {"role": role, "member": member, "group": f"{name or role}{member}{number}"}
+            key = {
+                "role": role,
+                "member": member,
+                "group": f"{name or role}{member}{number}",
+            }
             columns = dict(zip(ATTACKS, scores.tolist(), strict=True))
             rows.append(key | {"window_index": window} | columns)
     return rows
@@ -123,14 +140,18 @@ def test_a_member_that_is_seen_in_one_attack_or_another_is_found():
 
 def test_null_where_every_attack_is_and_where_there_is_too_little_to_learn_from():
     rng = np.random.default_rng(4)
-    frame = scores(texts(rng, "target", 20, True, shift=1.0), texts(rng, "target", 20, False))
+    frame = scores(
+        texts(rng, "target", 20, True, shift=1.0), texts(rng, "target", 20, False)
+    )
     lost = frame.with_columns(
         pl.when(pl.int_range(pl.len()) != 3).then(name).alias(name) for name in ATTACKS
     )
     made = combined(lost.with_columns(b_v1=pl.lit(None, pl.Float64)))
     assert np.flatnonzero(np.isnan(made)).tolist() == [3]
     assert np.isnan(combined(frame[11:])).all()
-    assert combination_findings(frame[11:].lazy())["verdict"].unique().to_list() == ["too_few"]
+    assert combination_findings(frame[11:].lazy())["verdict"].unique().to_list() == [
+        "too_few"
+    ]
     assert np.isfinite(combined(frame[10:])).all()
     found = combination_findings(frame[10:].lazy())
     assert found.select("statistic", "value", "verdict").rows() == [
@@ -148,7 +169,9 @@ def test_no_text_is_scored_by_what_its_own_group_taught():
     )
     frame = scores(*parts)
     own = (pl.col("group") == "calibrationTrue3") & (pl.col("window_index") == 1)
-    changed = frame.with_columns(pl.when(~own).then(name).otherwise(-9.0) for name in ATTACKS)
+    changed = frame.with_columns(
+        pl.when(~own).then(name).otherwise(-9.0) for name in ATTACKS
+    )
     place = frame.select(own.arg_true()).item() - 1
     assert combined(changed)[place] == combined(frame)[place]
     assert (combined(changed) != combined(frame)).any()
@@ -176,7 +199,9 @@ def test_p_values_of_sets_that_are_alike_are_uniform():
         error = np.sqrt(level * (1 - level) / runs)
         assert np.mean(p <= level) == pytest.approx(level, abs=3 * error)
     papers = np.mean([one.paper_p_value <= 0.1 for one in found])
-    assert papers > 0.1 + 3 * np.sqrt(0.09 / runs)  # it takes windows of a group for independent
+    assert papers > 0.1 + 3 * np.sqrt(
+        0.09 / runs
+    )  # it takes windows of a group for independent
 
 
 def test_a_set_that_was_learnt_is_found_and_one_that_scores_lower_is_not():
@@ -194,12 +219,22 @@ def test_a_set_that_was_learnt_is_found_and_one_that_scores_lower_is_not():
 def test_sets_that_are_separable_get_a_reason_and_no_p_value():
     made = inferred(*sets(np.random.default_rng(7), shift=2.0), separable=True)
     (row,) = made.verdict().iter_rows(named=True)
-    assert (row["attack"], row["level"], row["p_value"]) == (DATASET_INFERENCE, "collection", None)
+    assert (row["attack"], row["level"], row["p_value"]) == (
+        DATASET_INFERENCE,
+        "collection",
+        None,
+    )
     assert row["reason"].startswith(
         "targets and non-members can be distinguished without the model"
     )
-    by_statistic = {row["statistic"]: row for row in made.findings().iter_rows(named=True)}
-    assert by_statistic["permutation"]["p_value"] is by_statistic["paper"]["p_value"] is None
+    by_statistic = {
+        row["statistic"]: row for row in made.findings().iter_rows(named=True)
+    }
+    assert (
+        by_statistic["permutation"]["p_value"]
+        is by_statistic["paper"]["p_value"]
+        is None
+    )
     few = inferred(*sets(np.random.default_rng(8), n=15))
     assert few.test is None
     assert "groups of enough windows, 10 are needed" in few.reason
@@ -308,7 +343,9 @@ def test_max_t_equals_its_reference(seed):
 
 
 def findings(*parts, attacks=("a_v1", "b_v1"), planned=("b_v1", "a_v1"), **changes):
-    scores = table(*parts).with_columns(b_v1=-pl.col("a_v1"), c_v1=pl.lit(None, pl.Float64))
+    scores = table(*parts).with_columns(
+        b_v1=-pl.col("a_v1"), c_v1=pl.lit(None, pl.Float64)
+    )
     made = few_books_findings(scores.lazy(), attacks, plan(**changes), planned)
     rows = made.filter(pl.col("statistic") != "rank_sum").to_dicts()
     return {(row["check"], row["statistic"]): row for row in rows}, made
@@ -320,7 +357,9 @@ TEXTS = rows("target", [9.0, 8, 7, 0]), rows("non_member", np.arange(40) / 40)
 def test_texts_have_rows_of_both_checks():
     found, made = findings(*TEXTS)
     assert made["subject"].unique().sort().to_list() == ["a_v1", "b_v1", "text"]
-    values = {name: row["value"] for (check, name), row in found.items() if check == "top"}
+    values = {
+        name: row["value"] for (check, name), row in found.items() if check == "top"
+    }
     assert values == {
         "at_least": 2,
         "of_top": 3,
@@ -336,7 +375,10 @@ def test_texts_have_rows_of_both_checks():
     own = made.filter(statistic="rank_sum")
     assert own["subject"].to_list() == ["a_v1", "b_v1"]
     assert own["p_value"][0] == largest["p_value"] < own["p_value"][1]
-    counts = {name: found["max_t", name]["value"] for name in ("n_attacks", "n_tests", "n_null")}
+    counts = {
+        name: found["max_t", name]["value"]
+        for name in ("n_attacks", "n_tests", "n_null")
+    }
     assert counts == {"n_attacks": 2, "n_tests": 4, "n_null": 40}
 
 
@@ -348,25 +390,36 @@ def books(role, scores, name="document_id"):
     ]
 
 
-@pytest.mark.parametrize(("name", "noun"), [("document_id", "document"), ("group", "group")])
+@pytest.mark.parametrize(
+    ("name", "noun"), [("document_id", "document"), ("group", "group")]
+)
 def test_texts_that_share_documents_or_groups_are_counted_as_such(name, noun):
     found, _ = findings(
         books("target", [9.0, 0.3], name), books("non_member", np.arange(40) / 40, name)
     )
     row = found["top", "n_tests"]
-    assert (row["subject"], row["value"], found["max_t", "n_null"]["value"]) == (noun, 2, 40)
+    assert (row["subject"], row["value"], found["max_t", "n_null"]["value"]) == (
+        noun,
+        2,
+        40,
+    )
 
 
 def test_what_cannot_be_said_has_a_reason_or_no_row():
     found, made = findings(*TEXTS, length_edges=(50,))
     at_least = found["top", "at_least"]
     assert at_least["value"] is None
-    assert at_least["reason"] == "texts are compared with those of their own length alone"
+    assert (
+        at_least["reason"] == "texts are compared with those of their own length alone"
+    )
     found, made = findings(*TEXTS, level="group", windows_per_group=2)
     assert found["top", "at_least"]["reason"] == "no null document has 2 windows"
     assert made.filter(check="max_t").is_empty()
     found, _ = findings(rows("target", [0.5, 0.2]), TEXTS[1])  # nothing stands out
-    assert (found["top", "at_least"]["value"], found["top", "at_least"]["verdict"]) == (0, "none")
+    assert (found["top", "at_least"]["value"], found["top", "at_least"]["verdict"]) == (
+        0,
+        "none",
+    )
     assert ("top", "of_top") not in found
     for planned, reason in (
         (["a_v1"], "attacks were added or left out since the plan was recorded"),

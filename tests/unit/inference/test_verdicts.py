@@ -28,7 +28,9 @@ ESTIMATES = ["estimate", "value", "low", "high", "confidence", "assumption"]
 
 
 def made(frame, attacks=("a_v1",), blind_warns=False, **changes):
-    parts = list(verdicts(frame.lazy(), attacks, plan(**changes), blind_warns=blind_warns))
+    parts = list(
+        verdicts(frame.lazy(), attacks, plan(**changes), blind_warns=blind_warns)
+    )
     whole = pl.concat(parts)
     Verdicts.validate(whole)
     return whole
@@ -124,7 +126,10 @@ TARGETS = [  # table, changes of the plan, columns of the targets' verdicts
                     "reason": [
                         None,
                         None,
-                        "the target's number of words is unknown, so it is in no bucket of lengths",
+                        (
+                            "the target's number of words is unknown, so it is in no"
+                            " bucket of lengths"
+                        ),
                     ],
                 },
             ),
@@ -147,11 +152,17 @@ def test_the_plan_is_marked():
         *(rows("non_member", [book, 1], group=f"n{book}") for book in range(3)),
     ).with_columns(b_v1=-pl.col("a_v1"))
     for level in ("target", "group", "collection"):
-        found = made(frame, ["a_v1", "b_v1"], level=level).filter(pl.col("estimate").is_null())
+        found = made(frame, ["a_v1", "b_v1"], level=level).filter(
+            pl.col("estimate").is_null()
+        )
         planned = found.filter("planned").select("attack", "level").unique().rows()
         assert planned == [("a_v1", level)]
         assert found["attack"].unique().sort().to_list() == ["a_v1", "b_v1"]
-        assert found["level"].unique().sort().to_list() == ["target", "group", "collection"]
+        assert found["level"].unique().sort().to_list() == [
+            "target",
+            "group",
+            "collection",
+        ]
 
 
 def test_groups_are_compared_over_as_many_windows():
@@ -165,7 +176,9 @@ def test_groups_are_compared_over_as_many_windows():
         rows("non_member", [50], group="small"),
         rows("non_member", [1, None], group="unscored"),
     )
-    found = made(frame, level="group", windows_per_group=2).filter(pl.col("estimate").is_null())
+    found = made(frame, level="group", windows_per_group=2).filter(
+        pl.col("estimate").is_null()
+    )
     each = found.filter(pl.col("level").is_in(["group", "document"]))
     assert each.select("level", "key").rows() == [
         ("document", "a"),
@@ -211,7 +224,9 @@ def test_ties_at_random_depend_on_names_and_seed_alone():
 
 
 def test_the_bound_counts_every_target():
-    frame = table(rows("target", [*[99] * 30, *[0] * 9, None]), rows("non_member", range(99)))
+    frame = table(
+        rows("target", [*[99] * 30, *[0] * 9, None]), rows("non_member", range(99))
+    )
     row = estimates(frame)["beta_binomial"]
     bound = contamination_bound(Flagged(30, 40), n_null=99, rank=5)
     assert (row["low"], row["high"], row["value"]) == (bound.low, 1, None)
@@ -228,7 +243,9 @@ def calibrated(n_groups=None):
         parts = []
         for index, score in enumerate(scores):
             named = {} if n_groups is None else {"group": f"{role}{columns}{index}"}
-            parts += rows(role, [score] * (1 + (n_groups is not None)), **columns, **named)
+            parts += rows(
+                role, [score] * (1 + (n_groups is not None)), **columns, **named
+            )
         return parts
 
     n = n_groups or 40
@@ -253,11 +270,16 @@ def test_the_rate_of_calibration_data_or_why_it_is_withheld():
     assert "assumes" in found["fieller"]["assumption"]
     assert of_groups["beta_binomial"]["n_null"] == 20
     one_class = table(
-        rows("target", [1, 2]), rows("non_member", [1]), rows("calibration", [1], member=True)
+        rows("target", [1, 2]),
+        rows("non_member", [1]),
+        rows("calibration", [1], member=True),
     )
     few = estimates(calibrated(16))
     refused = [
-        (estimates(calibrated(), blind_warns=True), "can be distinguished without the model"),
+        (
+            estimates(calibrated(), blind_warns=True),
+            "can be distinguished without the model",
+        ),
         (estimates(one_class), "0 scored calibration non-member texts are too"),
         (few, "16 audited groups are too few, 20 are needed"),
     ]
@@ -291,21 +313,31 @@ def test_canaries():
     ]
     assert found["p_value"][:3].to_list() == [1, 1 / 4, None]
     assert found["reason"][2] == "the published text has no score"
-    # Less the means 4, 2.75 and 5: -1 of -1, 0, 1; 2.25 of -1.75, -0.75, 0.25, 2.25; unscored, 0.
+    # Less the means 4, 2.75 and 5: -1 of -1, 0, 1; 2.25 of -1.75, -0.75, 0.25, 2.25;
+    # unscored, 0.
     draws = product((3, 5.5, 8), (2, 4, 7, 9), (1, 5.5))
-    assert found["p_value"][3] == pytest.approx(sum(sum(draw) >= 13 for draw in draws) / 24)
+    assert found["p_value"][3] == pytest.approx(
+        sum(sum(draw) >= 13 for draw in draws) / 24
+    )
     assert found["method"][3] == "canary_rank_sum_of_3"
     assert found["planned"].all()
 
 
 def test_which_sets_of_texts_there_need_be():
     alone = made(table(canaries("a", [3, 1, 2])))
-    assert alone.select("key", "p_value", "method").rows() == [("a", 1 / 3, "canary_rank")]
+    assert alone.select("key", "p_value", "method").rows() == [
+        ("a", 1 / 3, "canary_rank")
+    ]
     no_nulls = made(table(rows("target", [1, 2])))
-    assert no_nulls.select("attack", "level", "p_value").rows() == [("a_v1", "collection", None)]
+    assert no_nulls.select("attack", "level", "p_value").rows() == [
+        ("a_v1", "collection", None)
+    ]
     assert "give non-members" in no_nulls["reason"][0]
     assert made(table(rows("non_member", [1, 2]))).is_empty()
-    for members, message in (([True, True, False], "2 published texts and 1 unp"), ([True], "1 p")):
+    for members, message in (
+        ([True, True, False], "2 published texts and 1 unp"),
+        ([True], "1 p"),
+    ):
         parts = [rows("canary", [1], group="a", member=member) for member in members]
         with pytest.raises(RequestError, match=f"the canary set 'a' has {message}"):
             made(table(*parts))
@@ -323,23 +355,41 @@ def test_many_targets_come_in_parts(monkeypatch):
 
 
 def test_nothing_claims_membership():
-    frame = pl.concat([calibrated(), table(canaries("a", [3, 1]), canaries("b", [3, 1]))])
-    for words in made(frame).select(pl.col(pl.String)).unpivot()["value"].drop_nulls().unique():
+    frame = pl.concat(
+        [calibrated(), table(canaries("a", [3, 1]), canaries("b", [3, 1]))]
+    )
+    for words in (
+        made(frame).select(pl.col(pl.String)).unpivot()["value"].drop_nulls().unique()
+    ):
         assert "was trained on" not in words
         assert "1 - p" not in words
         assert "probability" not in words
 
 
-PLAN = VerdictPlan(primary="a_v1", level="group", null_set="file 1f: written after the model")
+PLAN = VerdictPlan(
+    primary="a_v1", level="group", null_set="file 1f: written after the model"
+)
 
 
 def test_the_digest_is_that_of_canonical_json_whatever_attacks_are_recorded():
-    content = {"primary": "a_v1", "level": "group", "null_set": PLAN.null_set, "q": 0.05}
-    content |= {"adjustment": "bh", "ties": "conservative", "statistic": "mean", "seed": 0}
+    content = {
+        "primary": "a_v1",
+        "level": "group",
+        "null_set": PLAN.null_set,
+        "q": 0.05,
+    }
+    content |= {
+        "adjustment": "bh",
+        "ties": "conservative",
+        "statistic": "mean",
+        "seed": 0,
+    }
     content |= {"windows_per_group": None, "length_edges": [], "fpr": 0.05}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     assert PLAN.digest() == sha256(text.encode()).hexdigest()
-    recorded = [preregister(PLAN, {}, attacks) for attacks in (["a_v1"], ["b_v1", "a_v1"])]
+    recorded = [
+        preregister(PLAN, {}, attacks) for attacks in (["a_v1"], ["b_v1", "a_v1"])
+    ]
     assert [one["attacks"] for one in recorded] == [["a_v1"], ["b_v1", "a_v1"]]
     assert {one["sha256"] for one in recorded} == {PLAN.digest()}
 
@@ -376,10 +426,16 @@ def ranks_reference(sets):
         known = [score for score in one if not isnan(score)]
         middle = sum(known) / len(known) if known else 0
         keyed.append([round(score - middle, 9) for score in one])
-        keyed[-1] = [(99 if at else -99) if isnan(key) else key for at, key in enumerate(keyed[-1])]
+        keyed[-1] = [
+            (99 if at else -99) if isnan(key) else key
+            for at, key in enumerate(keyed[-1])
+        ]
     every = [key for one in keyed for key in one]
     return [
-        [sum(other < key for other in every) + (every.count(key) + 1) / 2 for key in one]
+        [
+            sum(other < key for other in every) + (every.count(key) + 1) / 2
+            for key in one
+        ]
         for one in keyed
     ]
 
@@ -426,5 +482,8 @@ def test_where_ranks_are_made_coarser_draws_stay_exact(monkeypatch):
     ]
     levels = np.unique(p)
     assert len(levels) > 20
-    # Of all draws, each as likely as the others, a share of exactly p has at most that p.
-    assert [np.mean(np.array(p) <= level + 1e-12) for level in levels] == pytest.approx(levels)
+    # Of all draws, each as likely as the others, a share of exactly p has at most that
+    # p.
+    assert [np.mean(np.array(p) <= level + 1e-12) for level in levels] == pytest.approx(
+        levels
+    )

@@ -19,13 +19,21 @@ from tests.unit.inference.scored import plan, rows, table
 
 def found(scores, made_plan, runs=None, **further):
     known = {"target_id": [], "longest_words": [], "reference_words": []} | (runs or {})
-    types = {"target_id": pl.String, "longest_words": pl.UInt32, "reference_words": pl.UInt32}
-    return yardstick_findings(scores.lazy(), made_plan, pl.DataFrame(known, types), **further)
+    types = {
+        "target_id": pl.String,
+        "longest_words": pl.UInt32,
+        "reference_words": pl.UInt32,
+    }
+    return yardstick_findings(
+        scores.lazy(), made_plan, pl.DataFrame(known, types), **further
+    )
 
 
 def facts(findings, subject, check="yardstick"):
     of = findings.filter(check=check, subject=subject)
-    return dict(of.select("statistic", pl.concat_list("value", "low", "high")).iter_rows())
+    return dict(
+        of.select("statistic", pl.concat_list("value", "low", "high")).iter_rows()
+    )
 
 
 def test_levels_are_numbers_or_those_of_the_classics_and_each_is_counted():
@@ -48,10 +56,20 @@ def test_levels_are_numbers_or_those_of_the_classics_and_each_is_counted():
     made = found(scores, plan(), runs, tested=False)
     assert made["subject"].unique(maintain_order=True).to_list() == ["64", "0"]
     high, low = facts(made, "64"), facts(made, "0")
-    counted = ("n", "n_scored", "n_continued", "n_given_back", "given_back", "n_above", "above")
+    counted = (
+        "n",
+        "n_scored",
+        "n_continued",
+        "n_given_back",
+        "given_back",
+        "n_above",
+        "above",
+    )
     assert [high[name][0] for name in counted] == [4, 3, 3, 2, 2 / 3, 2, 2 / 3]
     assert high["roc_auc"][0] == 5.5 / 6
-    assert high["given_back"][1:] == pytest.approx([0.0943, 0.9916], abs=1e-4)  # Clopper-Pearson
+    assert high["given_back"][1:] == pytest.approx(
+        [0.0943, 0.9916], abs=1e-4
+    )  # Clopper-Pearson
     assert [low[name][0] for name in low] == [2, 2, 2, 0, 0, 0, 0]
 
 
@@ -59,7 +77,9 @@ def test_a_text_is_named_as_often_as_passages_are_with_the_real_targets():
     nulls, targets = np.arange(99.0), [500.0, 500.0, *range(20)]
     own = [*np.linspace(90.5, 109.5, 20)]
     scores = table(
-        rows("target", targets), rows("non_member", nulls), rows("yardstick", own, group="9")
+        rows("target", targets),
+        rows("non_member", nulls),
+        rows("yardstick", own, group="9"),
     )
     real = p_values(np.array(targets, float), np.arange(99, dtype=np.float64))
     each = p_values(np.array(own), np.arange(99, dtype=np.float64))
@@ -77,17 +97,24 @@ def test_where_no_single_one_can_be_reported_nothing_known_would_have_been(level
     books = [rows("target", [0.0, 1.0], group=f"b{n}") for n in range(30)]
     others = [rows("non_member", [0.5, 0.6], group=f"o{n}") for n in range(9)]
     scores = table(*books, *others, rows("yardstick", [99.0] * 8, group="9"))
-    assert facts(found(scores, plan(level=level)), "9", "absence") == {"named": [0, 0, 0]}
+    assert facts(found(scores, plan(level=level)), "9", "absence") == {
+        "named": [0, 0, 0]
+    }
 
 
 def test_books_of_many_windows_are_named_by_their_mean():
     rng = np.random.default_rng(0)
     books = [rows("target", rng.normal(size=20), group=f"b{n}") for n in range(3)]
     others = [rows("non_member", rng.normal(size=20), group=f"o{n}") for n in range(60)]
-    levels = [rows("yardstick", rng.normal(mean, 1, 40), group=str(mean)) for mean in (0, 0.6, 3)]
+    levels = [
+        rows("yardstick", rng.normal(mean, 1, 40), group=str(mean))
+        for mean in (0, 0.6, 3)
+    ]
     few = rows("yardstick", [1.0, None, None, None, None, 2.0], group="5")
     made = found(table(*books, *others, *levels, few), plan(level="group", q=0.1))
-    absence = {name: facts(made, name, "absence")["named"] for name in ("0", "0.6", "3", "5")}
+    absence = {
+        name: facts(made, name, "absence")["named"] for name in ("0", "0.6", "3", "5")
+    }
     assert absence["0"][0] < 0.2
     assert absence["0.6"][1] < 0.4 < absence["0.6"][0] < 0.95 < absence["0.6"][2]
     assert absence["3"] == [1, 1, 1]
@@ -126,7 +153,12 @@ RNG = np.random.default_rng(1)
 def nulls(n, windows=1, **columns):
     """Non-members in groups whose windows move together."""
     parts = [
-        rows("non_member", RNG.normal(RNG.normal(), 0.1, windows), group=f"n{number}", **columns)
+        rows(
+            "non_member",
+            RNG.normal(RNG.normal(), 0.1, windows),
+            group=f"n{number}",
+            **columns,
+        )
         for number in range(n)
     ]
     return [row for part in parts for row in part]
@@ -145,10 +177,18 @@ TARGETS = rows("target", [9.0] * 30)
     ("level", "ties", "windows"),
     [("target", "conservative", 1), ("target", "random", 3), ("group", "random", 3)],
 )
-def test_exchangeable_texts_are_reported_as_rarely_as_promised(monkeypatch, level, ties, windows):
+def test_exchangeable_texts_are_reported_as_rarely_as_promised(
+    monkeypatch, level, ties, windows
+):
     monkeypatch.setattr(yardstick, "_AUDITS", 200)
-    asked = [row | {"group": f"a{n}"} for n in range(30) for row in rows("target", [9.0] * windows)]
-    facts = found_of_null_audits(asked, nulls(120, windows), level=level, ties=ties, q=0.1, fpr=0.2)
+    asked = [
+        row | {"group": f"a{n}"}
+        for n in range(30)
+        for row in rows("target", [9.0] * windows)
+    ]
+    facts = found_of_null_audits(
+        asked, nulls(120, windows), level=level, ties=ties, q=0.1, fpr=0.2
+    )
     named = {name: row["value"] for name, row in facts.items()}
     assert (named["n_audits"], named["n_tests"], named["n_null"]) == (200, 30, 90)
     assert named["share_reporting"] <= 0.15
@@ -160,32 +200,49 @@ def test_the_share_is_that_of_the_audits_and_its_interval_theirs(monkeypatch):
     reports = iter([True] * 30 + [False] * 170)
     monkeypatch.setattr(yardstick, "_AUDITS", 200)
     monkeypatch.setattr(
-        yardstick, "q_values", lambda p, _: np.full(p.shape, 0.0 if next(reports) else 1.0)
+        yardstick,
+        "q_values",
+        lambda p, _: np.full(p.shape, 0.0 if next(reports) else 1.0),
     )
     facts = found_of_null_audits(TARGETS, nulls(80))
     share = facts["share_reporting"]
     assert (share["value"], share["verdict"]) == (0.15, "too_often")
-    assert (share["low"], share["high"]) == pytest.approx(tuple(binomtest(30, 200).proportion_ci()))
-    (sentence,) = null_audit_sentence(yardstick.audit_rows(plan(), 3, 9, [(True, 0.5)] * 200))
+    assert (share["low"], share["high"]) == pytest.approx(
+        tuple(binomtest(30, 200).proportion_ci())
+    )
+    (sentence,) = null_audit_sentence(
+        yardstick.audit_rows(plan(), 3, 9, [(True, 0.5)] * 200)
+    )
     assert sentence.startswith(
-        "Non-members were audited 200 times, 3 drawn at random against 9 others. 100.0% of these "
-        "audits report any target (98.2% to 100.0%; at most 5.0% are promised): more than was "
-        "promised; 50.0% of"
+        "Non-members were audited 200 times, 3 drawn at random against 9 others. 100.0%"
+        " of these audits report any target (98.2% to 100.0%; at most 5.0% are"
+        " promised): more than was promised; 50.0% of"
     )
 
 
 def test_at_most_half_of_the_non_members_are_audited_and_without_a_set_there_are_no_rows():
     assert found_of_null_audits(TARGETS, nulls(40))["n_tests"]["value"] == 20
     assert found_of_null_audits(TARGETS, nulls(38), q=0.04)["n_tests"]["value"] == 9
-    assert found_of_null_audits(rows("target", [1.0]), nulls(40))["n_tests"]["value"] == 1
+    assert (
+        found_of_null_audits(rows("target", [1.0]), nulls(40))["n_tests"]["value"] == 1
+    )
     assert found_of_null_audits(TARGETS) == found_of_null_audits(nulls(40)) == {}
-    assert [*null_audit_sentence(null_audit_findings(table(TARGETS).lazy(), plan()))] == []
+    assert [
+        *null_audit_sentence(null_audit_findings(table(TARGETS).lazy(), plan()))
+    ] == []
 
 
 @pytest.mark.parametrize(
     ("n", "changes", "reason"),
     [
-        (19, {}, "19 independent units outside the training data are too few: with some of them"),
+        (
+            19,
+            {},
+            (
+                "19 independent units outside the training data are too few: with some"
+                " of them"
+            ),
+        ),
         (1, {"level": "group"}, "1 independent units"),
         (60, {"level": "collection"}, "the plan is about all groups together"),
     ],
@@ -197,10 +254,14 @@ def test_too_few_or_none_have_a_reason(n, changes, reason):
     assert facts["share_reporting"]["reason"].startswith(reason)
     row = pl.DataFrame([facts["share_reporting"]])
     (sentence,) = null_audit_sentence(row)
-    assert sentence.startswith(f"The rates were not validated on these non-members: {reason}")
+    assert sentence.startswith(
+        f"The rates were not validated on these non-members: {reason}"
+    )
 
 
-def test_the_same_scores_give_the_same_numbers_and_of_many_units_some_are_drawn(monkeypatch):
+def test_the_same_scores_give_the_same_numbers_and_of_many_units_some_are_drawn(
+    monkeypatch,
+):
     parts = TARGETS, nulls(100)
     assert found_of_null_audits(*parts) == found_of_null_audits(*parts)
     monkeypatch.setattr(yardstick, "_MOST", 50)
@@ -214,53 +275,87 @@ def test_the_same_scores_give_the_same_numbers_and_of_many_units_some_are_drawn(
 
 def test_a_dose_by_hand():
     copies = np.repeat([0.0, 3.0, 15.0], 39)
-    of = np.concatenate([np.linspace(-1, 1, 39), np.linspace(2, 4, 39), np.linspace(5, 7, 39)])
+    of = np.concatenate(
+        [np.linspace(-1, 1, 39), np.linspace(2, 4, 39), np.linspace(5, 7, 39)]
+    )
     value, low, high = dose(np.array([0.0, 3.0, 4.5, 6.0, 9.0, np.nan]), copies, of)
-    # Means of the levels are 0, 3 and 6; half-way between the last, log 4 and log 16 have log 8.
+    # Means of the levels are 0, 3 and 6; half-way between the last, log 4 and log 16
+    # have log 8.
     assert value == pytest.approx([0, 3, 7, 15, 15, np.nan], nan_ok=True)
     assert low == pytest.approx([np.nan, 0, 3, 3, 15, np.nan], nan_ok=True)
     assert high == pytest.approx([3, 15, 15, np.nan, np.nan, np.nan], nan_ok=True)
-    # One text fewer at each level, and a p-value needs texts of the next: none at the upper end.
+    # One text fewer at each level, and a p-value needs texts of the next: none at the
+    # upper end.
     fewer = np.tile(np.arange(39) < 38, 3)
     _, low, _ = dose(np.array([3.0, 9.0]), copies[fewer], of[fewer])
     assert low == pytest.approx([np.nan, 3], nan_ok=True)
     # Where scores fall with copies, the fit is level: all copies are as good.
-    value, _, _ = dose(np.array([0.0]), np.repeat([1.0, 3.0], 40), np.repeat([1.0, 0.0], 40))
+    value, _, _ = dose(
+        np.array([0.0]), np.repeat([1.0, 3.0], 40), np.repeat([1.0, 0.0], 40)
+    )
     assert value == pytest.approx([np.expm1((np.log(2) + np.log(4)) / 2)])
 
 
 def test_limits_of_doses_hold_also_between_levels_and_beyond():
-    levels, sizes = np.array([0.0, 1, 2, 4, 8, 16, 32]), np.array([300, 80, 20, 45, 10, 60, 40])
+    levels, sizes = (
+        np.array([0.0, 1, 2, 4, 8, 16, 32]),
+        np.array([300, 80, 20, 45, 10, 60, 40]),
+    )
     rng, true = np.random.default_rng(0), np.array([0.0, 1, 3, 8, 10, 30, 100])
     copies = np.repeat(levels, sizes)
 
     def scores(copies):
-        return 2 * np.log1p(copies) + rng.standard_t(4, copies.size) * (1 + 0.2 * copies**0.5)
+        return 2 * np.log1p(copies) + rng.standard_t(4, copies.size) * (
+            1 + 0.2 * copies**0.5
+        )
 
     missed, each = np.zeros((2, true.size)), 20
     for _ in range(120):
         _, *limits = dose(scores(np.repeat(true, each)), copies, scores(copies))
         low, high = (limit.reshape(-1, each).T for limit in limits)
-        missed += np.mean([low >= true, high <= true], axis=1) / 120  # refuted with all beyond it
+        missed += (
+            np.mean([low >= true, high <= true], axis=1) / 120
+        )  # refuted with all beyond it
     assert (missed <= 0.04).all()  # with twice the 0.025 that is promised it is 0.05
     assert missed.max() > 0.01
 
 
 def test_groups_have_their_dose_and_texts_are_counted():
-    ladder = [rows("yardstick", np.linspace(n, n + 0.9, 40), group=str(n)) for n in (0, 2, 8)]
+    ladder = [
+        rows("yardstick", np.linspace(n, n + 0.9, 40), group=str(n)) for n in (0, 2, 8)
+    ]
     books = [rows("target", [n + 0.5] * 3, group=f"book {n}") for n in (0, 8)]
     scores = table(*books, *ladder)
     made = found(scores, by_group := plan(level="group"), tested=False)
-    assert facts(made, "book 8", "dose")["copies"] == [pytest.approx(8, abs=0.2), 2, None]
-    assert facts(made, "book 0", "dose")["copies"] == [pytest.approx(0, abs=0.1), None, 2]
+    assert facts(made, "book 8", "dose")["copies"] == [
+        pytest.approx(8, abs=0.2),
+        2,
+        None,
+    ]
+    assert facts(made, "book 0", "dose")["copies"] == [
+        pytest.approx(0, abs=0.1),
+        None,
+        2,
+    ]
     (said,) = dose_sentences(made, by_group)
-    assert "book 8 about 8 times (more than 2); book 0 about 0 times (less than 2)" in said
+    assert (
+        "book 8 about 8 times (more than 2); book 0 about 0 times (less than 2)" in said
+    )
     (said,) = dose_sentences(found(scores, plan(), tested=False), plan())
     assert " 3 of 6 texts more than 0 times." in said
     nulls = table(*books, *ladder, rows("non_member", [1.0] * 9))
-    assert found(nulls, plan(), tested=False).filter(check="dose").is_empty()  # a gate is closed
+    assert (
+        found(nulls, plan(), tested=False).filter(check="dose").is_empty()
+    )  # a gate is closed
     highest = plan(level="group", statistic="maximum")
     (said,) = dose_sentences(found(scores, highest, tested=False), highest)
     assert said.endswith("is compared with single texts; take --statistic mean.")
-    named = [rows("yardstick", [1.0] * 40, group=name) for name in ("well known", "most copied")]
-    assert found(table(*books, *named), plan(), tested=False).filter(check="dose").is_empty()
+    named = [
+        rows("yardstick", [1.0] * 40, group=name)
+        for name in ("well known", "most copied")
+    ]
+    assert (
+        found(table(*books, *named), plan(), tested=False)
+        .filter(check="dose")
+        .is_empty()
+    )

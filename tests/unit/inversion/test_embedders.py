@@ -9,7 +9,11 @@ from mia_batch.errors import SettingsError
 from mia_batch.extras.privacy.inversion.models import Embedder, embed_all, open_embedder
 from mia_batch.observer import Observer
 from tests.adapters import save_gpt2
-from tests.checkpoints import byte_level_tokenizer, save_masked_checkpoint, save_tokenizer
+from tests.checkpoints import (
+    byte_level_tokenizer,
+    save_masked_checkpoint,
+    save_tokenizer,
+)
 from tests.tuning import make
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -23,7 +27,13 @@ def models(checkpoint, tmp_path_factory):
     t5 = folder / "t5"
     save_tokenizer(byte_level_tokenizer(), t5, "$A </s>")
     config = T5Config(
-        vocab_size=600, d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=2, pad_token_id=0
+        vocab_size=600,
+        d_model=32,
+        d_kv=8,
+        d_ff=64,
+        num_layers=1,
+        num_heads=2,
+        pad_token_id=0,
     )
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -54,7 +64,9 @@ def test_an_embedding_is_the_mean_over_the_tokens_of_the_text_alone(kind, models
     found = open_embedder(str(models[kind])).embed(TEXTS)
     for text, embedding in zip(TEXTS, found, strict=True):
         assert isinstance(embedding, np.ndarray)
-        np.testing.assert_allclose(embedding, reference(models[kind], text), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            embedding, reference(models[kind], text), rtol=1e-4, atol=1e-5
+        )
 
 
 def test_a_text_longer_than_the_context_has_a_reason(models):
@@ -104,7 +116,9 @@ def test_what_is_no_model_is_refused(tmp_path):
     with pytest.raises(SettingsError, match="does not exist; give a checkpoint folder"):
         open_embedder(str(tmp_path / "nothing"))
     (tmp_path / "modules.json").write_text("[")
-    with pytest.raises(SettingsError, match="cannot be loaded by sentence-transformers"):
+    with pytest.raises(
+        SettingsError, match="cannot be loaded by sentence-transformers"
+    ):
         open_embedder(str(tmp_path))
 
 
@@ -115,7 +129,9 @@ def counting(asked):
         asked.extend(texts)
         return [np.array([len(row), 0.1], np.float32) for row in rows]
 
-    return Embedder("counting", lambda texts, **_: {"input_ids": [*map(list, texts)]}, 99, means)
+    return Embedder(
+        "counting", lambda texts, **_: {"input_ids": [*map(list, texts)]}, 99, means
+    )
 
 
 def test_what_was_embedded_is_not_asked_for_again(tmp_path):

@@ -31,7 +31,9 @@ ROWS = st.lists(
 
 
 def dealt(rows, seed=0):
-    texts = pl.DataFrame(rows, schema={"text": pl.String, "group": pl.String}, orient="row")
+    texts = pl.DataFrame(
+        rows, schema={"text": pl.String, "group": pl.String}, orient="row"
+    )
     return part(texts, 0.4, seed)
 
 
@@ -47,7 +49,9 @@ def reference_clusters(rows):
     code, before = list(range(len(rows))), None
     while code != before:
         before = list(code)
-        for (i, (text, group)), (j, (other, of_other)) in product(enumerate(rows), repeat=2):
+        for (i, (text, group)), (j, (other, of_other)) in product(
+            enumerate(rows), repeat=2
+        ):
             if text == other or (group is not None and group == of_other):
                 code[i] = code[j] = min(code[i], code[j])
     return code
@@ -77,7 +81,9 @@ def test_the_share_is_that_of_the_texts_and_one_group_cannot_be_dealt_out():
     found = dealt(rows)["auxiliary"]
     assert found.sum() == 400
     assert (dealt(rows, seed=1)["auxiliary"] != found).any()
-    with pytest.raises(CorpusError, match=r"the texts are 1 groups, .* give texts of more groups"):
+    with pytest.raises(
+        CorpusError, match=r"the texts are 1 groups, .* give texts of more groups"
+    ):
         dealt([("a", "x"), ("b", "x")])
 
 
@@ -110,9 +116,11 @@ def test_shared_units_by_hand():
         "names": (1, 2, 1, False),
         "numbers": (1, 2, 1, False),
     }
-    # An end of text that the released code appends to both sides is nothing that was recovered,
-    # and the same tokens in another order are no exact match.
-    counts = found_of([("abc", "de"), ("ab", "ba"), ("ab", "ab")])["tokens"].struct.unnest()
+    # An end of text that the released code appends to both sides is nothing that was
+    # recovered, and the same tokens in another order are no exact match.
+    counts = found_of([("abc", "de"), ("ab", "ba"), ("ab", "ab")])[
+        "tokens"
+    ].struct.unnest()
     assert counts.rows() == [(3, 2, 0, False), (2, 2, 2, False), (2, 2, 2, True)]
 
 
@@ -125,7 +133,9 @@ def test_sets_are_counted_as_scikit_learn_does_it_for_geia(pairs):
         for side, text in enumerate(pair):
             rows[side, i, [VOCABULARY.index(letter) for letter in text]] = 1
     table = figures(_four(found_of(pairs)), pl.Series(range(len(pairs))), 0)
-    mine = table.filter(pl.col("versus").is_null(), method="inverter", unit="token_sets")
+    mine = table.filter(
+        pl.col("versus").is_null(), method="inverter", unit="token_sets"
+    )
     for metric in (precision_score, recall_score, f1_score):
         (value,) = mine.filter(metric=metric.__name__.removesuffix("_score"))["value"]
         assert value == pytest.approx(metric(rows[0], rows[1], average="micro"))
@@ -138,7 +148,11 @@ def _four(counts):
 @pytest.mark.parametrize(
     ("text", "names", "numbers"),
     [
-        ("Then Mr. Darcy met Elizabeth Bennet.", ["Mr", "Darcy", "Elizabeth", "Bennet"], []),
+        (
+            "Then Mr. Darcy met Elizabeth Bennet.",
+            ["Mr", "Darcy", "Elizabeth", "Bennet"],
+            [],
+        ),
         ("She left. Tom stayed; Ann, too.", ["Ann"], []),
         ('"Oh, Tom!" said Ann. "Where is Bob?"', ["Tom", "Ann", "Bob"], []),
         ("I did not know O'Neil, I'm sure", ["O'Neil"], []),
@@ -159,10 +173,17 @@ def test_figures_by_hand():
     """Two texts of 3 and 1 tokens, 2 and 4 recovered, 2 and 1 of them shared."""
     found = found_of([("abc", "ab"), ("a", "aefg")])
     none = found_of([("abc", "h"), ("a", "h")])
-    given = {"inverter": found, "nearest": none, "shuffled": none, "unconditional": none}
+    given = {
+        "inverter": found,
+        "nearest": none,
+        "shuffled": none,
+        "unconditional": none,
+    }
     table = figures(given, pl.Series([7, 9]), 5)
     tokens = table.filter(unit="tokens", method="inverter")
-    values = dict(tokens.filter(pl.col("versus").is_null()).select("metric", "value").rows())
+    values = dict(
+        tokens.filter(pl.col("versus").is_null()).select("metric", "value").rows()
+    )
     assert values == {"precision": 3 / 6, "recall": 3 / 4, "f1": 6 / 10, "exact": 0.0}
     gaps = tokens.filter(metric="f1", versus="nearest")
     assert gaps["value"].to_list() == [0.6]
@@ -178,8 +199,18 @@ def test_figures_by_hand():
 @pytest.mark.parametrize(
     ("inverter", "nearest", "shuffled", "words"),
     [
-        (3, 1, 0, "give away words of texts that the attacker never saw. It is a lower bound"),
-        (2, 3, 0, "nothing shows that it gives back more than a search among known texts"),
+        (
+            3,
+            1,
+            0,
+            "give away words of texts that the attacker never saw. It is a lower bound",
+        ),
+        (
+            2,
+            3,
+            0,
+            "nothing shows that it gives back more than a search among known texts",
+        ),
         (1, 0, 2, "nothing shows that it reads the embeddings at all"),
     ],
 )
@@ -214,7 +245,10 @@ def test_attributes_by_hand():
     )
     assert right["n_texts"].to_list() == [3] * 4
     said = sentence(table, 9)
-    assert "infers the attribute of 0.667 of them; the most frequent one is that of 0.333." in said
+    assert (
+        "infers the attribute of 0.667 of them; the most frequent one is that of 0.333."
+        in said
+    )
 
 
 @pytest.mark.parametrize(("shift", "least"), [(5.0, 0.95), (0.0, 0.0)])
@@ -223,9 +257,13 @@ def test_an_attribute_that_embeddings_hold_is_inferred_and_no_other(shift, least
     labels = pl.Series(["a", "b", "c"] * 60 + [None] * 20)
     vectors = drawn.normal(size=(200, 8)).astype(np.float32)
     vectors[np.arange(180), np.arange(180) % 3] += shift
-    making: Any = SimpleNamespace(embeddings=vectors[60:], recipe=SimpleNamespace(seed=0))
+    making: Any = SimpleNamespace(
+        embeddings=vectors[60:], recipe=SimpleNamespace(seed=0)
+    )
     said = infer(labels[60:], making, vectors[:60], np.arange(60))
-    right = {method: (each == labels[:60]).to_numpy().mean() for method, each in said.items()}
+    right = {
+        method: (each == labels[:60]).to_numpy().mean() for method, each in said.items()
+    }
     assert right["inverter"] >= least
     assert right["nearest"] >= 0.9 * least
     assert right["unconditional"] == pytest.approx(1 / 3)

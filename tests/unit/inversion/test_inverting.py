@@ -25,7 +25,12 @@ from tests.texts import king_james_books
 from tests.unit.evidence.endpoint.asking import KEY
 
 RECIPE = Recipe(
-    method="full", epochs=9, learning_rate=4e-3, batch_size=16, max_tokens=24, patience=3
+    method="full",
+    epochs=9,
+    learning_rate=4e-3,
+    batch_size=16,
+    max_tokens=24,
+    patience=3,
 )
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -38,11 +43,15 @@ STRANGE = [None, " ", "word after word " * 20]
 def fragments():
     """Runs of the commonest words of an English text, 20 a group.
 
-    Its words are shuffled, because it repeats itself so often that neighbours give much away.
+    Its words are shuffled, because it repeats itself so often that neighbours give much
+    away.
     """
     shuffle = Random(0)
     books = {name: text.split() for name, text in king_james_books().items()}
-    shuffled = {name: " ".join(shuffle.sample(words, len(words))) for name, words in books.items()}
+    shuffled = {
+        name: " ".join(shuffle.sample(words, len(words)))
+        for name, words in books.items()
+    }
     return texts_of_books("fragments", 2500, shuffled)
 
 
@@ -65,7 +74,9 @@ def data(fragments, tmp_path_factory):
 @pytest.fixture(scope="module")
 def inverted(data, embedder, tmp_path_factory):
     out = tmp_path_factory.mktemp("inverted") / "run"
-    return invert(data=data, embedder=str(embedder), out=out, recipe=RECIPE, share=SHARE)
+    return invert(
+        data=data, embedder=str(embedder), out=out, recipe=RECIPE, share=SHARE
+    )
 
 
 def f1(inverted, method, versus=None, metric="f1"):
@@ -91,13 +102,23 @@ def test_the_tables_are_of_the_texts_alone(inverted, data):
     assert texts.group_by("method").len()["len"].n_unique() == 1
     missing = texts.filter(pl.col("reason").is_not_null(), method="nearest")
     assert missing.filter(pl.col("text").is_null()).height == 1
-    reasons = {re.sub(r"\d+ tokens", "N tokens", reason) for reason in missing["reason"]}
-    empty, long = "there is no text", "the text has N tokens, more than max_tokens, which is 24"
+    reasons = {
+        re.sub(r"\d+ tokens", "N tokens", reason) for reason in missing["reason"]
+    }
+    empty, long = (
+        "there is no text",
+        "the text has N tokens, more than max_tokens, which is 24",
+    )
     assert {empty} <= reasons <= {empty, long}
     measured = ("recovered", "precision", "recall", "f1", "exact", "shared_tokens")
-    assert missing.select(pl.col(measured).is_null().all()).row(0) == (True,) * len(measured)
+    assert missing.select(pl.col(measured).is_null().all()).row(0) == (True,) * len(
+        measured
+    )
     found = texts.filter(pl.col("reason").is_null())
-    assert found.select("recovered", "recall", "f1", "exact").null_count().row(0) == (0,) * 4
+    assert (
+        found.select("recovered", "recall", "f1", "exact").null_count().row(0)
+        == (0,) * 4
+    )
     nearest = found.filter(method="nearest")
     attacked = set(found["text"])
     assert not attacked & set(nearest["recovered"])
@@ -107,10 +128,16 @@ def test_the_tables_are_of_the_texts_alone(inverted, data):
 
 def test_figures_are_those_of_the_table(inverted):
     found = inverted.texts.filter(method="inverter").drop_nulls("recovered")
-    shared, true, said = (found[f"{name}_tokens"].sum() for name in ("shared", "true", "recovered"))
-    assert f1(inverted, "inverter")["value"] == pytest.approx(2 * shared / (true + said))
+    shared, true, said = (
+        found[f"{name}_tokens"].sum() for name in ("shared", "true", "recovered")
+    )
+    assert f1(inverted, "inverter")["value"] == pytest.approx(
+        2 * shared / (true + said)
+    )
     assert f1(inverted, "inverter")["n_texts"] == found.height
-    assert f1(inverted, "inverter", metric="exact")["value"] == pytest.approx(found["exact"].mean())
+    assert f1(inverted, "inverter", metric="exact")["value"] == pytest.approx(
+        found["exact"].mean()
+    )
     # Shuffled is what the decoder says to the embedding of another text.
     other, constant = (
         inverted.texts.filter(method=method)["recovered"].drop_nulls()
@@ -154,14 +181,26 @@ def test_greedy_decoding_is_the_most_likely_token_each_time(inverted):
     assert recover(folder, asked, 24) == expected
 
 
-def test_the_same_request_again_makes_nothing_and_says_the_same(inverted, data, embedder):
-    before = {path: path.stat().st_mtime_ns for path in (inverted.folder / "inverter").iterdir()}
+def test_the_same_request_again_makes_nothing_and_says_the_same(
+    inverted, data, embedder
+):
+    before = {
+        path: path.stat().st_mtime_ns
+        for path in (inverted.folder / "inverter").iterdir()
+    }
     again = invert(
-        data=data, embedder=str(embedder), out=inverted.folder, recipe=RECIPE, share=SHARE
+        data=data,
+        embedder=str(embedder),
+        out=inverted.folder,
+        recipe=RECIPE,
+        share=SHARE,
     )
     assert_frame_equal(again.texts, inverted.texts)
     assert_frame_equal(again.figures, inverted.figures)
-    after = {path: path.stat().st_mtime_ns for path in (inverted.folder / "inverter").iterdir()}
+    after = {
+        path: path.stat().st_mtime_ns
+        for path in (inverted.folder / "inverter").iterdir()
+    }
     assert after == before
     stored = pl.read_parquet(inverted.folder / "figures.parquet")
     assert_frame_equal(stored, inverted.figures)
@@ -169,11 +208,22 @@ def test_the_same_request_again_makes_nothing_and_says_the_same(inverted, data, 
     assert summary["sentence"] == inverted.sentence
     fewer = replace(RECIPE, epochs=1)
     with pytest.raises(RunFolderError, match="holds a model made of another"):
-        invert(data=data, embedder=str(embedder), out=inverted.folder, recipe=fewer, share=SHARE)
+        invert(
+            data=data,
+            embedder=str(embedder),
+            out=inverted.folder,
+            recipe=fewer,
+            share=SHARE,
+        )
 
 
 def test_the_command_prints_the_figures(inverted, data, embedder):
-    given = {"data": data, "embedder": embedder, "out": inverted.folder, "epochs": RECIPE.epochs}
+    given = {
+        "data": data,
+        "embedder": embedder,
+        "out": inverted.folder,
+        "epochs": RECIPE.epochs,
+    }
     given |= {"learning-rate": RECIPE.learning_rate, "batch-size": 16, "max-tokens": 24}
     given |= {"held-out": 0, "share": SHARE}
     asked = ["invert", *(f"--{name}={value}" for name, value in given.items())]
@@ -181,10 +231,14 @@ def test_the_command_prints_the_figures(inverted, data, embedder):
     assert shown.exit_code == 0
     row = f1(inverted, "inverter")
     limits = f"{row['value']:.3f} [0-9.]+ {row['low']:.3f} to {row['high']:.3f}"
-    assert re.search(rf"tokens inverter [0-9.]+ [0-9.]+ {limits}", " ".join(shown.output.split()))
+    assert re.search(
+        rf"tokens inverter [0-9.]+ [0-9.]+ {limits}", " ".join(shown.output.split())
+    )
     assert inverted.sentence in " ".join(shown.stderr.split())
     assert "inverter less nearest" in shown.output
-    both = CliRunner().invoke(command, [*asked, "--base-url=http://127.0.0.1:9/v1", "--model=m"])
+    both = CliRunner().invoke(
+        command, [*asked, "--base-url=http://127.0.0.1:9/v1", "--model=m"]
+    )
     assert both.exit_code == 2
     assert "give --embedder MODEL, or --base-url URL and --model NAME" in both.output
 
@@ -195,15 +249,28 @@ ENDPOINT = ClientSettings(base_url="http://127.0.0.1:9/v1", model="m")
 @pytest.mark.parametrize(
     ("texts", "changed", "error", "reason"),
     [
-        (["a"], {"share": 1.0}, SettingsError, "give a share of auxiliary texts between 0 and 1"),
+        (
+            ["a"],
+            {"share": 1.0},
+            SettingsError,
+            "give a share of auxiliary texts between 0 and 1",
+        ),
         (["a"], {"embedder": ENDPOINT}, SettingsError, "name a 'decoder'"),
         ([" ", None], {}, CorpusError, "there is no text in the data"),
         (
             ["a b c d e f g " * 9, "b c d e f g h " * 9],
-            *({"recipe": RECIPE}, CorpusError, "has no text that could be attacked or learnt"),
+            *(
+                {"recipe": RECIPE},
+                CorpusError,
+                "has no text that could be attacked or learnt",
+            ),
         ),
         (
-            *(["a"], {"decoder": True, "recipe": replace(RECIPE, max_tokens=63)}, SettingsError),
+            *(
+                ["a"],
+                {"decoder": True, "recipe": replace(RECIPE, max_tokens=63)},
+                SettingsError,
+            ),
             "has a context of 64 tokens, .* at most 62 as max",
         ),
     ],
@@ -222,7 +289,11 @@ def test_what_is_refused(texts, changed, error, reason, embedder, tmp_path):
 def test_an_endpoint_is_inverted_with_a_named_decoder(fragments, embedder, tmp_path):
     texts = fragments.head(40).with_columns(group=pl.lit(None, pl.String))
     texts.write_parquet(tmp_path / "texts.parquet")
-    given = {"data": tmp_path / "texts.parquet", "model": "embedder", "decoder": embedder}
+    given = {
+        "data": tmp_path / "texts.parquet",
+        "model": "embedder",
+        "decoder": embedder,
+    }
     given |= {"out": tmp_path / "out", "epochs": 1, "max-tokens": 24}
     with HostileServer(EmbeddingServer(refuses=texts["text"][7])) as server:
         asked = ["invert", *(f"--{name}={value}" for name, value in given.items())]
@@ -231,10 +302,14 @@ def test_an_endpoint_is_inverted_with_a_named_decoder(fragments, embedder, tmp_p
                 command, [*asked, f"--base-url={server.url}"], catch_exceptions=False
             )
             assert shown.exit_code == 0
-    assert len(server.asked + server.probes) == 41  # all at once, then one by one, then never again
+    assert (
+        len(server.asked + server.probes) == 41
+    )  # all at once, then one by one, then never again
     found = pl.read_parquet(tmp_path / "out" / "texts.parquet")
     reasons = found.drop_nulls("reason").select("text", "reason").unique()
-    refused = "the endpoint gives no embedding (status 400: maximum context length exceeded)"
+    refused = (
+        "the endpoint gives no embedding (status 400: maximum context length exceeded)"
+    )
     assert set(reasons.rows()) <= {(texts["text"][7], refused)}
     assert KEY.encode() not in b"".join(
         path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()

@@ -35,7 +35,9 @@ def scores(members, nonmembers, unknown=()):
 def metrics(frame, *, preset="default"):
     table = evaluate(frame.lazy(), ["a_v1"], preset=preset)
     Metrics.validate(table)
-    rows = table.filter(pl.col("metric") != "roc_auc_simultaneous").iter_rows(named=True)
+    rows = table.filter(pl.col("metric") != "roc_auc_simultaneous").iter_rows(
+        named=True
+    )
     return {(row["metric"], row["fpr"]): row for row in rows}
 
 
@@ -108,7 +110,10 @@ def test_a_corpus_without_labels_has_no_metrics():
 def labelled(n, **columns):
     rng = np.random.default_rng(0)
     member = np.arange(n) % 2 == 0
-    score = {"a_v1": rng.normal(size=n) + member, "b_v1": rng.normal(size=n) / 2 + member}
+    score = {
+        "a_v1": rng.normal(size=n) + member,
+        "b_v1": rng.normal(size=n) / 2 + member,
+    }
     return pl.DataFrame({"member": member, **score, **columns})
 
 
@@ -120,7 +125,8 @@ def rows_of(frame, **asked):
 
 def only(table, **where):
     return table.row(
-        by_predicate=pl.all_horizontal(pl.col(k) == v for k, v in where.items()), named=True
+        by_predicate=pl.all_horizontal(pl.col(k) == v for k, v in where.items()),
+        named=True,
     )
 
 
@@ -155,7 +161,12 @@ def test_a_slice_has_the_figures_that_its_targets_have_alone():
 def test_macro_is_the_mean_of_the_length_buckets():
     table = rows_of(labelled(400, n_words=[30, 30, 60, 60] * 100)).filter(attack="a_v1")
     areas = table.filter(metric="roc_auc")
-    assert areas["slice"].to_list() == ["all", "about 32 words", "about 64 words", "macro"]
+    assert areas["slice"].to_list() == [
+        "all",
+        "about 32 words",
+        "about 64 words",
+        "macro",
+    ]
     assert areas["value"][3] == pytest.approx(areas["value"][1:3].mean())
     assert areas["method"][3] == "mover over 2"
 
@@ -163,13 +174,17 @@ def test_macro_is_the_mean_of_the_length_buckets():
 def test_the_primary_attack_is_compared_with_each_other_one_and_must_be_scored():
     frame = labelled(200)
     row = only(rows_of(frame, primary="a_v1"), metric="roc_auc_difference")
-    made = auc_difference(*(frame[name].to_numpy() for name in ("member", "a_v1", "b_v1")))
+    made = auc_difference(
+        *(frame[name].to_numpy() for name in ("member", "a_v1", "b_v1"))
+    )
     assert made.interval is not None
     assert (row["attack"], row["versus"], row["slice"]) == ("a_v1", "b_v1", "all")
     found = (row["value"], row["low"], row["high"], row["method"])
     assert found == (made.value, made.interval.low, made.interval.high, "delong_paired")
     assert row["high"] < 0
-    with pytest.raises(RequestError, match="'c_v1' is not among those scored: a_v1, b_v1"):
+    with pytest.raises(
+        RequestError, match="'c_v1' is not among those scored: a_v1, b_v1"
+    ):
         rows_of(labelled(10), primary="c_v1")
 
 
@@ -179,7 +194,9 @@ def test_bounds_hold_over_every_attack_and_slice():
     assert set(bounds["method"]) == {"max_t over 6"}
     both = table.filter(metric="roc_auc").join(bounds, on=["attack", "slice"])
     assert both.height == 6
-    assert (both["low_right"] < both["low"]).all()  # 6 one-sided are stricter than 1 two-sided
+    assert (
+        both["low_right"] < both["low"]
+    ).all()  # 6 one-sided are stricter than 1 two-sided
     assert (bounds["high"] == 1).all()
 
 
@@ -188,7 +205,11 @@ def test_a_threshold_comes_from_the_calibration_set_alone():
     frame = pl.DataFrame(
         [("target", True, score) for score in (9.0, 8, 1, 2)]
         + [("non_member", False, score) for score in (7.0, 3, 3)]
-        + [("calibration", True, 5.0), ("calibration", False, 4.0), ("calibration", None, 1.0)]
+        + [
+            ("calibration", True, 5.0),
+            ("calibration", False, 4.0),
+            ("calibration", None, 1.0),
+        ]
         + [("shot", True, -9.0), ("canary", True, -9.0)],
         schema=["role", "member", "a_v1"],
         orient="row",
@@ -197,7 +218,9 @@ def test_a_threshold_comes_from_the_calibration_set_alone():
     assert found["value"] == pytest.approx((2 / 4 + 2 / 3) / 2)
     assert found["method"] == "delong_logit"
     assert (found["n_members"], found["n_nonmembers"]) == (4, 3)
-    short = metrics(frame.filter(~(pl.col("role") == "calibration") | (pl.col("a_v1") > 4)))
+    short = metrics(
+        frame.filter(~(pl.col("role") == "calibration") | (pl.col("a_v1") > 4))
+    )
     assert short["balanced_accuracy", None]["value"] is None
     assert "needs a calibration set" in short["balanced_accuracy", None]["reason"]
 
@@ -206,8 +229,9 @@ def test_few_non_members_make_a_budget_unstable():
     """At 5 %, 199 flag 9, and the threshold's FPR follows Beta(10, 190); 200 are enough."""
     frame = scores(range(400), range(199))
     found = metrics(frame)
-    assert found["tpr_at_fpr", 0.05]["reason"] == (
-        "unstable: only about 199 independent non-members"
+    assert (
+        found["tpr_at_fpr", 0.05]["reason"]
+        == "unstable: only about 199 independent non-members"
     )
     row = found["fpr_at_threshold", 0.05]
     assert row["value"] == 9 / 199
@@ -234,12 +258,18 @@ def test_groups_of_several_targets_make_every_figure_clustered(n_groups, method)
     row = only(table, attack="a_v1", metric="roc_auc")
     assert row["method"] == method
     assert (row["low"] is None) == (method is None)
-    assert only(table, metric="roc_auc_difference")["method"] == (method and "cluster_paired_t")
+    assert only(table, metric="roc_auc_difference")["method"] == (
+        method and "cluster_paired_t"
+    )
     if method is None:
         assert row["value"] is not None
-        assert row["reason"].startswith("an interval needs 4 independent groups of texts of one")
+        assert row["reason"].startswith(
+            "an interval needs 4 independent groups of texts of one"
+        )
         assert table["low"].count() == table.filter(metric="fpr_at_threshold").height
-    rates = table.filter(pl.col("metric") == "tpr_at_fpr", pl.col("low").is_not_null())["method"]
+    rates = table.filter(pl.col("metric") == "tpr_at_fpr", pl.col("low").is_not_null())[
+        "method"
+    ]
     assert set(rates) <= {"order_statistics"}
 
 
@@ -249,7 +279,9 @@ def test_one_document_of_two_targets_clusters_the_whole_run():
         only(rows_of(frame), attack="a_v1", metric="roc_auc")["method"]
         for frame in (
             alone,
-            alone.with_columns(document_id=pl.Series(["0", "0", *map(str, range(2, 100))])),
+            alone.with_columns(
+                document_id=pl.Series(["0", "0", *map(str, range(2, 100))])
+            ),
         )
     ]
     assert methods == ["delong_logit", "group_logit_t"]
@@ -257,7 +289,9 @@ def test_one_document_of_two_targets_clusters_the_whole_run():
 
 def test_the_order_of_attacks_and_what_is_with_them_change_no_figure():
     frame = grouped(60)
-    both = rows_of(frame).filter(pl.col("metric") != "roc_auc_simultaneous", attack="b_v1")
+    both = rows_of(frame).filter(
+        pl.col("metric") != "roc_auc_simultaneous", attack="b_v1"
+    )
     alone = evaluate(frame.lazy(), ["b_v1"], preset="default")
     assert both.equals(alone.filter(pl.col("metric") != "roc_auc_simultaneous"))
 
@@ -270,9 +304,11 @@ def test_attacks_that_err_alike_are_bounded_as_one_attack_is(grouping):
         c_v1=pl.when(pl.int_range(pl.len()) > 20).then("a_v1")
     )
     lows = {
-        attacks: evaluate(frame.lazy(), attacks, preset="default")
-        .filter(metric="roc_auc_simultaneous", attack="a_v1", slice="all")["low"]
-        .item()
+        attacks: (
+            evaluate(frame.lazy(), attacks, preset="default")
+            .filter(metric="roc_auc_simultaneous", attack="a_v1", slice="all")["low"]
+            .item()
+        )
         for attacks in (("a_v1",), ("a_v1", "b_v1", "c_v1"))
     }
     alone, together = lows.values()
@@ -287,9 +323,11 @@ def labelled_of_authors(members, nonmembers):
 @pytest.mark.parametrize(
     ("members", "nonmembers", "nearest", "within"),
     [
-        # one of seven non-members ties with the second member: of the rates 0 and 1/7 1/7 is nearer
+        # one of seven non-members ties with the second member: of the rates 0 and 1/7
+        # 1/7 is nearer
         ([9, 8], [8, 1, 2, 3, 4, 5, 6], 1, 1 / 2),
-        # the curve climbs at 0.1 from 0 to 1; its corners are kept, and the lower one comes first
+        # the curve climbs at 0.1 from 0 to 1; its corners are kept, and the lower one
+        # comes first
         ([5, 4], [9, *range(-9, 0)], 0, 1),
         # three tied pairs make a line from 5 to 15 %; its middle, at 10 %, is gone
         ([9, 8, 7, -9], [9, 8, 7, *range(-8, 0), *range(-8, 1)], 3 / 4, 2 / 4),
@@ -312,10 +350,14 @@ def test_accuracy_equals_a_loop_written_from_the_paper():
     member = np.repeat([True, False], [23, 31])
     score = rng.integers(0, 9, 54) + 2.0 * member
     right = []
-    for train, test in StratifiedKFold(5, shuffle=True, random_state=0).split(score, member):
+    for train, test in StratifiedKFold(5, shuffle=True, random_state=0).split(
+        score, member
+    ):
         gaps = {
-            threshold: np.mean(score[train][member[train]] >= threshold)
-            - np.mean(score[train][~member[train]] >= threshold)
+            threshold: (
+                np.mean(score[train][member[train]] >= threshold)
+                - np.mean(score[train][~member[train]] >= threshold)
+            )
             for threshold in sorted(set(score[train]), reverse=True)
         }
         threshold = max(gaps, key=gaps.__getitem__)
@@ -358,7 +400,9 @@ def clusters(columns, *, counts=None, window=None):
         ),
     ],
 )
-def test_the_cluster_is_the_group_else_the_document_else_the_target(columns, options, expected):
+def test_the_cluster_is_the_group_else_the_document_else_the_target(
+    columns, options, expected
+):
     assert clusters(columns, **options) == expected
 
 
@@ -409,7 +453,10 @@ def counts(n):
     ],
 )
 def test_two_buckets_by_hand(clustered, low, high, method):
-    buckets = [(counts(10), [row(0.6, 0.57, 0.65)]), (counts(20), [row(0.8, 0.76, 0.92)])]
+    buckets = [
+        (counts(10), [row(0.6, 0.57, 0.65)]),
+        (counts(20), [row(0.8, 0.76, 0.92)]),
+    ]
     ((sizes, average),) = macro_averages(buckets, clustered=clustered)
     limits = [average[name] for name in ("value", "low", "high")]
     assert limits == pytest.approx([0.7, low, high])
@@ -422,7 +469,10 @@ def test_only_buckets_that_have_the_figure_count_and_one_without_limits_leaves_n
     buckets = [
         (counts(1), [row(None, None, None, reason="too few", **rate)]),
         (counts(2), [row(0.4, 0.3, 0.5, **rate)]),
-        (counts(4), [row(0.6, 0.5, 0.7, **rate), row(0.1, 0, 1, metric="fpr_at_threshold")]),
+        (
+            counts(4),
+            [row(0.6, 0.5, 0.7, **rate), row(0.1, 0, 1, metric="fpr_at_threshold")],
+        ),
     ]
     ((sizes, average),) = macro_averages(buckets, clustered=False)
     named = ("metric", "fpr", "value", "reason")
@@ -430,7 +480,11 @@ def test_only_buckets_that_have_the_figure_count_and_one_without_limits_leaves_n
     assert sizes["n_members"] == 6
     buckets[2] = (counts(4), [row(0.6, None, None, reason="few groups", **rate)])
     ((_, average),) = macro_averages(buckets, clustered=True)
-    assert (average["value"], average.get("low"), average.get("method")) == (0.5, None, None)
+    assert (average["value"], average.get("low"), average.get("method")) == (
+        0.5,
+        None,
+        None,
+    )
     assert average["reason"] == "few groups"
 
 
@@ -456,7 +510,9 @@ def test_length_buckets_reach_half_a_doubling_to_either_side():
     words = [22, 23, 45, 46, 90, 91, 181, 182, 362, 363, None]
     frame = pl.LazyFrame({"member": [True] * 11 + [False] * 11, "n_words": words * 2})
     found = rows(find_slices(frame, []))
-    assert {name: [words[at] for at in found[name] if at < 11] for name in list(found)[1:]} == {
+    assert {
+        name: [words[at] for at in found[name] if at < 11] for name in list(found)[1:]
+    } == {
         "about 32 words": [23, 45],
         "about 64 words": [46, 90],
         "about 128 words": [91, 181],

@@ -23,7 +23,9 @@ N_DOCUMENTS, N_WINDOWS = 40, 3
 def run():
     """Scores and texts of windows of documents without names; every other document is a member."""
     rng = np.random.default_rng(4)
-    names = rng.permutation(N_DOCUMENTS * N_WINDOWS)  # the first window is seldom the first name
+    names = rng.permutation(
+        N_DOCUMENTS * N_WINDOWS
+    )  # the first window is seldom the first name
     rows = pl.DataFrame(
         [
             {
@@ -38,7 +40,9 @@ def run():
                 "a_v1": rng.normal() + 0.4 * (document % 2 == 0) + document / 20,
             }
             for number, (document, window) in enumerate(
-                (document, window) for document in range(N_DOCUMENTS) for window in range(N_WINDOWS)
+                (document, window)
+                for document in range(N_DOCUMENTS)
+                for window in range(N_WINDOWS)
             )
         ]
     )
@@ -68,13 +72,17 @@ def measured(scores, targets, attacks, primary="a_v1", unscored=None):
     return metrics, pl.concat([checked.findings, uneven]), checked.blind_scores
 
 
-def test_documents_without_names_stay_whole_where_few_texts_are_looked_at(run, monkeypatch):
+def test_documents_without_names_stay_whole_where_few_texts_are_looked_at(
+    run, monkeypatch
+):
     monkeypatch.setattr(blind, "MAX_TEXTS_PER_CLASS", 25)
     monkeypatch.setattr(blind, "_N_PERMUTATIONS", 9)
     scores, targets = run
     metrics, findings, blind_scores = measured(scores, targets, ["a_v1"])
     Metrics.validate(metrics)
-    strongest = findings.filter(subject="members", statistic="strongest")["verdict"].item()
+    strongest = findings.filter(subject="members", statistic="strongest")[
+        "verdict"
+    ].item()
     both = scores.join(blind_scores, on="target_id", maintain_order="left")
     assert both.height == 50
     places = {name: row // N_WINDOWS for row, name in enumerate(scores["target_id"])}
@@ -119,7 +127,9 @@ def test_scores_that_members_lack_are_warned_of_before_any_figure(run, monkeypat
     known = RunResults(metrics, Verdicts.create_empty().lazy(), findings, planned)
     lines = list(sentences(known))
     warning = next(
-        n for n, line in enumerate(lines) if "are missing more often in one class" in line
+        n
+        for n, line in enumerate(lines)
+        if "are missing more often in one class" in line
     )
     assert lines[warning + 1].startswith("None of 2 attacks and slices")
 
@@ -140,10 +150,15 @@ def drawn(*rows, curve=None):
         }
         for number, row in enumerate(rows)
     ]
-    frame = table(Targets, numbered, role="target", window_index=0, n_words=100).with_columns(
-        pl.Series(name, [row.get(name) for row in rows], pl.Float64) for name in ("a_v1", "b_v1")
+    frame = table(
+        Targets, numbered, role="target", window_index=0, n_words=100
+    ).with_columns(
+        pl.Series(name, [row.get(name) for row in rows], pl.Float64)
+        for name in ("a_v1", "b_v1")
     )
-    found = pl.concat(curves(frame.drop("a_v1", "b_v1").lazy(), frame.lazy(), ATTACKS, "a_v1", {}))
+    found = pl.concat(
+        curves(frame.drop("a_v1", "b_v1").lazy(), frame.lazy(), ATTACKS, "a_v1", {})
+    )
     check(found, Curves, what="curves")
     return found if curve is None else found.filter(curve=curve)
 
@@ -158,7 +173,9 @@ def book(name, scores, windows=None, n_windows=None, **columns):
         row | {"window_index": window}
         for window, row in zip(
             windows,
-            texts(scores, document_id=name, n_windows=n_windows or len(scores), **columns),
+            texts(
+                scores, document_id=name, n_windows=n_windows or len(scores), **columns
+            ),
             strict=True,
         )
     ]
@@ -175,7 +192,10 @@ def test_a_roc_curve_of_few_scores_has_all_its_points():
     assert found["attack"].unique().to_list() == ["a_v1"]  # b_v1 has no scores
     assert points(found) == [(0, 0, 4), (0, 0.5, 4), (0.5, 1, 4), (1, 1, 4)]
     assert found["subject"].null_count() == 4
-    for alone in (texts([0.9, 0.5], member=True), texts([None], member=True) + labelled[2:]):
+    for alone in (
+        texts([0.9, 0.5], member=True),
+        texts([None], member=True) + labelled[2:],
+    ):
         assert drawn(*alone, curve="roc").is_empty()
 
 
@@ -192,19 +212,25 @@ def test_distributions_over_the_range_of_all_texts():
     sets = dict(found.select("subject", "n").unique().iter_rows())
     assert sets == {"members": 3, "non-members": 3, "targets": 2}
     members, others, targets = found.partition_by("subject", maintain_order=True)
-    assert [*members["x"]] == pytest.approx([0.05 + 0.1 * number for number in range(40)])
+    assert [*members["x"]] == pytest.approx(
+        [0.05 + 0.1 * number for number in range(40)]
+    )
     assert {n: y for n, y in enumerate(members["y"]) if y} == {20: 1 / 3, 39: 2 / 3}
     assert {n: y for n, y in enumerate(others["y"]) if y} == {0: 2 / 3, 20: 1 / 3}
     assert {n: y for n, y in enumerate(targets["y"]) if y} == {10: 0.5, 30: 0.5}
     equal = drawn(*texts([2.0, 2.0]), curve="distribution")
     assert equal.filter(pl.col("y") > 0).select("y", "n").rows() == [(1.0, 2)]
-    close = drawn(*texts([-9.6e15, -9.6e15 + 4]), curve="distribution")  # two steps of a float
+    close = drawn(
+        *texts([-9.6e15, -9.6e15 + 4]), curve="distribution"
+    )  # two steps of a float
     assert close["y"].sum() == pytest.approx(1)
 
 
 def test_a_strip_has_the_share_of_others_that_score_lower():
     nulls = texts([0.1, 0.2, 0.3, 0.4], role="non_member", member=False)
-    found = drawn(*book("a", [0.25, None, 0.4, 0.9]), *book("b", [0.5]), *nulls, curve="strip")
+    found = drawn(
+        *book("a", [0.25, None, 0.4, 0.9]), *book("b", [0.5]), *nulls, curve="strip"
+    )
     assert found["subject"].unique().to_list() == ["a"]
     end = 3 * 11 + LETTERS
     expected = [(0, 0.5, 1), (11 / end, None, 0), (22 / end, 0.75, 1), (33 / end, 1, 1)]
@@ -213,7 +239,9 @@ def test_a_strip_has_the_share_of_others_that_score_lower():
     alone = drawn(*book("a", [0.1, 0.2]), *texts([0.3, 0.4]), curve="strip")
     assert alone["y"].to_list() == [0, 0.25]
     known = {"role": "non_member", "member": False}
-    first, second = (book(*each, **known) for each in (("b", [0.2, 0.4, 0.4]), ("c", [0.1, 0.3])))
+    first, second = (
+        book(*each, **known) for each in (("b", [0.2, 0.4, 0.4]), ("c", [0.1, 0.3]))
+    )
     found = drawn(*book("a", [0.15, 0.9]), *first, *second, curve="strip")
     shares = dict(found.group_by("subject", maintain_order=True).agg("y").iter_rows())
     assert shares == {"a": [0.2, 1.0], "b": [0.5, 1.0, 1.0], "c": [0.0, 1 / 3]}
@@ -250,16 +278,22 @@ def test_a_curve_of_many_scores_is_moved_by_at_most_a_400th(seed):
     rng = np.random.default_rng(seed)
     scores = rng.normal(0, 1, 600).round(seed + 2)
     member = rng.random(600) < 0.4
-    rows = [{"a_v1": s + m, "member": bool(m)} for s, m in zip(scores, member, strict=True)]
+    rows = [
+        {"a_v1": s + m, "member": bool(m)} for s, m in zip(scores, member, strict=True)
+    ]
     found = drawn(*rows, curve="roc")
     assert 100 < found.height <= 201
     score = scores + member
     x, y = found["x"].to_numpy(), found["y"].to_numpy()
     for threshold in np.unique(score):
-        fpr, tpr = (score[~member] >= threshold).mean(), (score[member] >= threshold).mean()
+        fpr, tpr = (
+            (score[~member] >= threshold).mean(),
+            (score[member] >= threshold).mean(),
+        )
         walked = np.linspace(0, 2, 20_001)
         near = np.maximum(
-            abs(np.interp(walked, x + y, x) - fpr), abs(np.interp(walked, x + y, y) - tpr)
+            abs(np.interp(walked, x + y, x) - fpr),
+            abs(np.interp(walked, x + y, y) - tpr),
         )
         assert near.min() <= 1 / 400 + 1e-4
 
@@ -273,7 +307,9 @@ AT_POINTS = attack("probe_v1", pl.col("words_candidate").mean(), reads=(PROBE,))
 
 
 def scores(member=MEMBER, **columns):
-    frame = pl.DataFrame({"target_id": [target_id(n) for n in range(N)], "member": member})
+    frame = pl.DataFrame(
+        {"target_id": [target_id(n) for n in range(N)], "member": member}
+    )
     return frame.with_columns(role=pl.lit("target"), **columns).lazy()
 
 
@@ -281,13 +317,20 @@ def rows(index, **columns):
     places = [(n, k) for n in range(N) for k in range(MOST)]
     RNG.shuffle(places)
     return [
-        {"target_id": target_id(n), index: int(k), "words_candidate": int(SAID[n, k]), **columns}
+        {
+            "target_id": target_id(n),
+            index: int(k),
+            "words_candidate": int(SAID[n, k]),
+            **columns,
+        }
         for n, k in places
     ]
 
 
 EVIDENCE = {
-    "samples": features(*rows("sample_index"), *rows("view_index", view=PROBE[1])).lazy(),
+    "samples": (
+        features(*rows("sample_index"), *rows("view_index", view=PROBE[1])).lazy()
+    ),
 }
 
 
@@ -302,7 +345,9 @@ def test_each_kind_grows_by_doubling_for_the_first_attack_that_reads_it_alone():
     assert named == [("mean_v1", "samples"), ("probe_v1", "points")]
     for frame in found:
         steps = [1, 2, 4, 8, MOST]
-        assert frame.select("x", "y", "n").rows() == [(k, expected(k), N) for k in steps]
+        assert frame.select("x", "y", "n").rows() == [
+            (k, expected(k), N) for k in steps
+        ]
 
 
 def test_which_texts_samples_and_attacks_count(monkeypatch):
@@ -310,7 +355,9 @@ def test_which_texts_samples_and_attacks_count(monkeypatch):
     evidence = EVIDENCE["samples"].with_columns(pl.when(~gone).then("words_candidate"))
     (found,) = growth(scores(), {"samples": evidence}, [MEAN])
     assert found["n"].to_list() == [N - 1] + [N] * 4
-    single = EVIDENCE["samples"].filter(pl.col("sample_index") == 0, view="continuation")
+    single = EVIDENCE["samples"].filter(
+        pl.col("sample_index") == 0, view="continuation"
+    )
     (found,) = growth(scores(), {"samples": single}, [MEAN])
     assert found.is_empty()
     for member in ([True] * N, [False] * N, [None] * N):
@@ -332,7 +379,9 @@ def test_numbers_of_series_are_made_where_an_attack_reads_them():
         | {"logprob": [-1.0, 0.0] if MEMBER[n] else [0.0, 0.0]}
         for n, k in places
     )
-    words = attack("words_v1", pl.col("complexity_3").mean(), evidence="logprobs", reads=(PROBE,))
+    words = attack(
+        "words_v1", pl.col("complexity_3").mean(), evidence="logprobs", reads=(PROBE,)
+    )
     (found,) = growth(scores(), {"logprobs": table.lazy()}, [words])
     assert found.select("x", "y").rows() == [(1, 1.0), (2, 1.0)]
 
@@ -344,7 +393,9 @@ def test_quintiles_by_hand_and_without_a_class_or_a_score():
     """3 beats 1 and 2, 2 beats 1 and ties with 2."""
     score = np.tile([3.0, 1.0, 2.0, 2.0], 5)
     quintiles = [*quintile_rows(CLASSES, score, BLIND, None)]
-    assert [each["slice"] for each in quintiles] == [f"blind quintile {n}" for n in range(1, 6)]
+    assert [each["slice"] for each in quintiles] == [
+        f"blind quintile {n}" for n in range(1, 6)
+    ]
     expected = auc_interval(np.array([3.0, 2.0]), np.array([1.0, 2.0]))
     for each in quintiles:
         assert each["value"] == pytest.approx(3.5 / 4)
@@ -352,7 +403,9 @@ def test_quintiles_by_hand_and_without_a_class_or_a_score():
         assert (each["low"], each["high"]) == (expected.low, expected.high)
     blind, member = np.repeat([0.1, 0.9], [8, 2]), np.repeat([False, True], [8, 2])
     quintiles = [*quintile_rows(member, blind, blind, None)]
-    assert "there is no scored member in this quintile" in {each["reason"] for each in quintiles}
+    assert "there is no scored member in this quintile" in {
+        each["reason"] for each in quintiles
+    }
     assert sum(each["n_members"] + each["n_nonmembers"] for each in quintiles) == 10
     assert all(each["value"] is None and each.get("low") is None for each in quintiles)
     score = np.where(np.arange(20) < 18, np.nan, np.arange(20.0))
@@ -364,6 +417,9 @@ def test_quintiles_by_hand_and_without_a_class_or_a_score():
 
 def test_clustered_texts_have_the_intervals_of_clusters():
     generator, member = np.random.default_rng(1), np.arange(400) % 2 == 0
-    score, cluster = generator.normal(size=400) + member, (np.arange(400) // 4).astype(np.int32)
+    score, cluster = (
+        generator.normal(size=400) + member,
+        (np.arange(400) // 4).astype(np.int32),
+    )
     rows = quintile_rows(member, score, generator.random(400), cluster)
     assert {each["method"] for each in rows} == {"group_logit_t"}

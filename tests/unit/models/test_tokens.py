@@ -44,7 +44,9 @@ def bare(pair, text):
     [
         *(("<s> $A", text, [BOS_ID]) for text in ("import os", "", "naïve")),
         *(("$A", text, []) for text in ("import os", "")),
-        *(("<s> $A </s>", text, [BOS_ID]) for text in ("import os", "")),  # no end of the text
+        *(
+            ("<s> $A </s>", text, [BOS_ID]) for text in ("import os", "")
+        ),  # no end of the text
         ("$A </s>", "import</s>", []),  # but one that the text itself has
     ],
 )
@@ -57,8 +59,15 @@ def test_prompts_start_as_the_tokenizer_starts_them(tmp_path, template, text, be
 
 def test_counts_and_measures_leave_special_tokens_out(byte_level):
     tokenizer, _ = byte_level
-    texts = ["import os", "", "for x in range(10): pass", "word " * 2000]  # beyond its own limit
-    assert tokenizer.count_tokens(texts) == [len(bare(byte_level, text)) for text in texts]
+    texts = [
+        "import os",
+        "",
+        "for x in range(10): pass",
+        "word " * 2000,
+    ]  # beyond its own limit
+    assert tokenizer.count_tokens(texts) == [
+        len(bare(byte_level, text)) for text in texts
+    ]
     (measure,) = tokenizer.measure(["import os"], [" and sys"])
     assert measure.prompt_token_ids == [BOS_ID, *bare(byte_level, "import os")]
     assert measure.prompt_tokens == len(measure.prompt_token_ids)
@@ -68,8 +77,12 @@ def test_counts_and_measures_leave_special_tokens_out(byte_level):
 
 
 @given(
-    words=st.lists(st.sampled_from(["import", "os.", "...", "naïve", "12", SNOWMAN, "</s>"])),
-    gaps=st.lists(st.sampled_from([" ", "\n\n", "  ", " \n", "\u00a0", "-", ""]), min_size=1),
+    words=st.lists(
+        st.sampled_from(["import", "os.", "...", "naïve", "12", SNOWMAN, "</s>"])
+    ),
+    gaps=st.lists(
+        st.sampled_from([" ", "\n\n", "  ", " \n", "\u00a0", "-", ""]), min_size=1
+    ),
 )
 def test_a_prompt_has_the_same_tokens_whatever_goes_on_from_it(byte_level, words, gaps):
     texts = [""]
@@ -95,7 +108,10 @@ def test_a_candidate_is_what_follows_the_prompt(byte_level, prompt, continuation
     tokenizer, _ = byte_level
     (ids,) = tokenizer.encode_prompts([prompt])
     output = bare(byte_level, continuation)
-    assert tokenizer.decode_candidates(ids, [output]) == (prompt, [continuation.rstrip(CUT)])
+    assert tokenizer.decode_candidates(ids, [output]) == (
+        prompt,
+        [continuation.rstrip(CUT)],
+    )
 
 
 def test_candidates_are_what_a_reader_sees(byte_level):
@@ -105,7 +121,12 @@ def test_candidates_are_what_a_reader_sees(byte_level):
         return tokenizer.decode_candidates([BOS_ID, *prompt], outputs)
 
     prompt, output = bare(byte_level, "import"), bare(byte_level, " os")
-    special: tuple[list[int], ...] = ([*output, EOS_ID], [EOS_ID], [BOS_ID, *output], [])
+    special: tuple[list[int], ...] = (
+        [*output, EOS_ID],
+        [EOS_ID],
+        [BOS_ID, *output],
+        [],
+    )
     assert decoded(prompt, *special) == ("import", [" os", "", " os", ""])
     output, prompt = bare(byte_level, f" day{SNOWMAN}"), bare(byte_level, "a cold")
     cut = decoded(prompt, output[:-1], output)  # within the bytes of a character
@@ -115,7 +136,10 @@ def test_candidates_are_what_a_reader_sees(byte_level):
     assert begun == (f"so cold {CUT}", [SNOWMAN])
     odd = " do n't , really ?"  # not tidied
     assert decoded([], bare(byte_level, odd)) == ("", [odd])
-    assert decoded([], [10**6, *bare(byte_level, " os")]) == ("", [" os"])  # only the model's
+    assert decoded([], [10**6, *bare(byte_level, " os")]) == (
+        "",
+        [" os"],
+    )  # only the model's
 
 
 def test_the_space_before_the_first_word_of_a_candidate_is_kept(metaspace):
@@ -125,7 +149,10 @@ def test_the_space_before_the_first_word_of_a_candidate_is_kept(metaspace):
     assert whole[: len(prompt)] == prompt
     output = whole[len(prompt) :]
     assert backend.decode(output) == "statement"  # alone
-    assert tokenizer.decode_candidates(prompt, [output]) == ("the import", [" statement"])
+    assert tokenizer.decode_candidates(prompt, [output]) == (
+        "the import",
+        [" statement"],
+    )
     (prompt,) = tokenizer.encode_prompts(["the im"])
     goes_on = [backend.token_to_id("t")]
     assert tokenizer.decode_candidates(prompt, [goes_on]) == ("the im", ["t"])
@@ -147,7 +174,9 @@ def test_first_tokens_end_with_whole_characters_and_have_no_space_before_them(
     byte_level, metaspace
 ):
     n_tokens = len(bare(byte_level, "cold ")) + 1
-    assert byte_level[0].keep_first(f"cold {SNOWMAN} day", n_tokens) == f"cold {SNOWMAN}"
+    assert (
+        byte_level[0].keep_first(f"cold {SNOWMAN} day", n_tokens) == f"cold {SNOWMAN}"
+    )
     n_tokens = len(bare(metaspace, "the import"))
     assert metaspace[0].keep_first("the import statement", n_tokens) == "the import"
     assert metaspace[0].keep_first("the import statement", 0) == ""
@@ -172,7 +201,9 @@ def test_a_tokenizer_that_is_not_there_or_broken_is_named(tmp_path, content):
     if content is not None:
         save_tokenizer(byte_level_tokenizer(), tmp_path)
         (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(SettingsError, match=r"^model: the tokenizer of '.*' cannot be l"):
+    with pytest.raises(
+        SettingsError, match=r"^model: the tokenizer of '.*' cannot be l"
+    ):
         Tokenizer.load(str(tmp_path))
 
 
@@ -180,20 +211,35 @@ def test_a_tokenizer_that_is_not_there_or_broken_is_named(tmp_path, content):
     ("described", "words"),
     [
         ({"vocab_size": 599}, "has the token 599, and the model has 599 tokens"),
-        ({"eos_token_id": 7}, r"ends texts with token 1, and the model's config\.json with 7"),
-        ({"eos_token_id": [7, 9]}, r"ends texts with token 1, and the model's config\.json with 7"),
+        (
+            {"eos_token_id": 7},
+            r"ends texts with token 1, and the model's config\.json with 7",
+        ),
+        (
+            {"eos_token_id": [7, 9]},
+            r"ends texts with token 1, and the model's config\.json with 7",
+        ),
         ({"vocab_size": 700}, None),  # more than the tokenizer's
         ({"eos_token_id": 2}, None),  # the default of the architecture, never set
         ({"eos_token_id": None}, None),
         ({"eos_token_id": [7, 1]}, None),
-        ({"eos_token_id": 0}, None),  # a special token, as that of a model which chats can be
+        (
+            {"eos_token_id": 0},
+            None,
+        ),  # a special token, as that of a model which chats can be
     ],
 )
-def test_a_tokenizer_of_another_model_is_refused(checkpoint, tmp_path, described, words):
-    folder = change(shutil.copytree(checkpoint, tmp_path / "model"), lambda own: own, **described)
+def test_a_tokenizer_of_another_model_is_refused(
+    checkpoint, tmp_path, described, words
+):
+    folder = change(
+        shutil.copytree(checkpoint, tmp_path / "model"), lambda own: own, **described
+    )
     if words is not None:
         named = f"model: the tokenizer of '{folder}' is of another model"
-        with pytest.raises(SettingsError, match=f"{named}: it {words}; save the model's own"):
+        with pytest.raises(
+            SettingsError, match=f"{named}: it {words}; save the model's own"
+        ):
             Tokenizer.load(str(folder))
         return
     own = AutoTokenizer.from_pretrained(folder)

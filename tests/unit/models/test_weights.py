@@ -30,7 +30,9 @@ ONES = torch.ones(64)
 
 def without(*parts):
     return lambda own: {
-        name: each for name, each in own.items() if not any(part in name for part in parts)
+        name: each
+        for name, each in own.items()
+        if not any(part in name for part in parts)
     }
 
 
@@ -65,13 +67,24 @@ BIAS, LATER = "model.layers.0.self_attn.q_proj.bias", "model.layers.2.eh_proj.we
     ("changed", "described", "fault"),
     [
         (without(UP), {}, f"lack {UP}, {NEEDS}"),
-        (without("layers.1"), {}, "lack model.layers.1.input_layernorm.weight and 8 more, which"),
+        (
+            without("layers.1"),
+            {},
+            "lack model.layers.1.input_layernorm.weight and 8 more, which",
+        ),
         (without("lm_head"), {}, "lack lm_head.weight, which"),
-        (renamed("model.", "module.model."), {}, "lack model.embed_tokens.weight and 19 more"),
+        (
+            renamed("model.", "module.model."),
+            {},
+            "lack model.embed_tokens.weight and 19 more",
+        ),
         (
             lambda own: own | {UP: torch.ones(64, 64)},
             {},
-            f"have {UP} of shape [64, 64], and a LlamaForCausalLM of its config.json needs [128, ",
+            (
+                f"have {UP} of shape [64, 64], and a LlamaForCausalLM of its"
+                " config.json needs [128, "
+            ),
         ),
         (same, {"vocab_size": 601}, "have lm_head.weight of shape [600, 64], and"),
         (added(BIAS), {}, f"have {BIAS}, {NO_PLACE}"),
@@ -84,7 +97,9 @@ BIAS, LATER = "model.layers.0.self_attn.q_proj.bias", "model.layers.2.eh_proj.we
     ],
 )
 @pytest.mark.parametrize("kind", ["model.safetensors", "pytorch_model.bin"])
-def test_a_tensor_that_is_missing_or_has_no_place_is_named(folder, changed, described, fault, kind):
+def test_a_tensor_that_is_missing_or_has_no_place_is_named(
+    folder, changed, described, fault, kind
+):
     change(folder, changed, **described)
     if kind == "pytorch_model.bin":
         torch.save(load_file(folder / "model.safetensors"), folder / kind)
@@ -98,7 +113,9 @@ def test_an_expert_that_is_missing_is_named(tmp_path, lost):
     change(saved(tmp_path, "Mixtral"), without(*lost))
     name = "model.layers.0.block_sparse_moe.experts.2.w1.weight"
     refuses(
-        tmp_path, f"lack {name} and {2 * len(lost) - 1} more, which a Mix", weights.check_weights
+        tmp_path,
+        f"lack {name} and {2 * len(lost) - 1} more, which a Mix",
+        weights.check_weights,
     )
 
 
@@ -109,15 +126,31 @@ MASK = torch.ones(1, 1, 8, 8)
     ("architecture", "changed", "described"),
     [
         ("GPT2", renamed("transformer.", ""), {}),
-        ("GPT2", lambda own: own | {f"transformer.h.{i}.attn.bias": MASK for i in (0, 1)}, {}),
-        ("GPT2", lambda own: own | {"transformer.h.1.attn.masked_bias": torch.tensor(-1e4)}, {}),
+        (
+            "GPT2",
+            lambda own: own | {f"transformer.h.{i}.attn.bias": MASK for i in (0, 1)},
+            {},
+        ),
+        (
+            "GPT2",
+            lambda own: own | {"transformer.h.1.attn.masked_bias": torch.tensor(-1e4)},
+            {},
+        ),
         ("GPTJ", lambda own: own | {"transformer.h.0.attn.bias": MASK.bool()}, {}),
         ("GPTNeoX", added("gpt_neox.layers.0.attention.rotary_emb.inv_freq"), {}),
         ("Llama", added("model.layers.0.self_attn.rotary_emb.inv_freq"), {}),
-        ("Llama", lambda own: own | {"lm_head.weight": own["model.embed_tokens.weight"]}, {}),
+        (
+            "Llama",
+            lambda own: own | {"lm_head.weight": own["model.embed_tokens.weight"]},
+            {},
+        ),
         ("Llama", renamed("model.embed_tokens", "lm_head"), {}),  # tied
         ("Llama", added("v_head.summary.weight", "mtp.fc.weight"), {}),
-        ("Llama", added(LATER), {"num_nextn_predict_layers": 1}),  # predicts later tokens
+        (
+            "Llama",
+            added(LATER),
+            {"num_nextn_predict_layers": 1},
+        ),  # predicts later tokens
         ("Bloom", renamed("transformer.", ""), {}),
         ("OPT", renamed("model.decoder", "decoder"), {}),
     ],
@@ -125,22 +158,34 @@ MASK = torch.ones(1, 1, 8, 8)
 def test_masks_ties_and_names_of_old_files_and_heads_of_other_tasks_pass(
     architecture, changed, described, tmp_path
 ):
-    weights.check_weights(str(change(saved(tmp_path, architecture), changed, **described)))
+    weights.check_weights(
+        str(change(saved(tmp_path, architecture), changed, **described))
+    )
 
 
 def test_quantised_tensors_stand_for_those_of_their_module(folder):
     modules = [f"model.layers.{layer}.self_attn.q_proj" for layer in (0, 1)]
-    names = [f"{module}.{name}" for module in modules for name in ("qweight", "qzeros", "scales")]
+    names = [
+        f"{module}.{name}"
+        for module in modules
+        for name in ("qweight", "qzeros", "scales")
+    ]
     quantise = lambda own: added(*names)(without("q_proj")(own))  # noqa: E731
     change(folder, quantise, quantization_config={"quant_method": "awq", "bits": 4})
     weights.check_weights(str(folder))
     change(folder, without("layers.1.self_attn.q_proj"))
-    refuses(folder, r"lack model\.layers\.1\.self_attn\.q_proj\.weight, w", weights.check_weights)
+    refuses(
+        folder,
+        r"lack model\.layers\.1\.self_attn\.q_proj\.weight, w",
+        weights.check_weights,
+    )
 
 
 def test_a_file_that_an_index_names_must_be_there(folder):
     index = folder / "model.safetensors.index.json"
-    first, second = (folder / f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
+    first, second = (
+        folder / f"model-0000{number}-of-00002.safetensors" for number in (1, 2)
+    )
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     parts = {first: [*tensors][::2], second: [*tensors][1::2]}
@@ -151,7 +196,9 @@ def test_a_file_that_an_index_names_must_be_there(folder):
     weights.check_model(str(folder))
     whole = second.read_bytes()
     second.unlink()
-    refuses(folder, f"'{folder}' has no {second.name}, which its {index.name} names; copy")
+    refuses(
+        folder, f"'{folder}' has no {second.name}, which its {index.name} names; copy"
+    )
     missing = parts[second]
     described = index.read_text()
     index.unlink()  # which vLLM does without
@@ -185,7 +232,11 @@ def bases(tmp_path_factory):
     ("base", "described", "words"),
     [
         ("bert", {}, r"is a masked model \(BertForMaskedLM\)"),
-        ("bert", {"architectures": ["BertLMHeadModel"]}, r"is a masked model \(BertLMHeadModel\)"),
+        (
+            "bert",
+            {"architectures": ["BertLMHeadModel"]},
+            r"is a masked model \(BertLMHeadModel\)",
+        ),
         ("bert", {"architectures": None}, r"is a masked model \(bert\)"),
         ("t5", {}, r"is an encoder-decoder \(T5ForConditionalGeneration\)"),
         (
@@ -203,7 +254,12 @@ def test_what_is_no_causal_model_is_refused(bases, tmp_path, base, described, wo
 def test_a_decoder_alone_is_causal(tmp_path):
     made("Bert", is_decoder=True).save_pretrained(tmp_path / "bert")
     weights.check_weights(str(tmp_path / "bert"))
-    changes = {"d_model": 64, "vocab_size": 600, "decoder_layers": 1, "encoder_layers": 1}
+    changes = {
+        "d_model": 64,
+        "vocab_size": 600,
+        "decoder_layers": 1,
+        "encoder_layers": 1,
+    }
     made("Bart", **changes).save_pretrained(tmp_path)
     weights.check_weights(str(tmp_path))
     change(tmp_path, same, is_encoder_decoder=True)
@@ -211,7 +267,8 @@ def test_a_decoder_alone_is_causal(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("base", "asked"), [("bert", "fills"), ("bert", "any"), ("t5", "any"), ("gpt2", "any")]
+    ("base", "asked"),
+    [("bert", "fills"), ("bert", "any"), ("t5", "any"), ("gpt2", "any")],
 )
 def test_other_kinds_are_whole_too(bases, tmp_path, base, asked):
     folder = shutil.copytree(bases[base], tmp_path / "model")
@@ -249,7 +306,13 @@ def test_an_adapter_that_does_not_fit_its_base_is_named(checkpoint, tmp_path):
         (without(part)(own), f"lack .*{re.escape(part)}"),
         (moved, r"lack .*layers\.1\..* and 5 more, which its base '.*' n"),
         (both, r"have .*layers\.7\..* no place"),
-        (short, r"have .*lora_A\.weight of shape \[2, 128\], and its base '.*' needs \[4, 128\]"),
+        (
+            short,
+            (
+                r"have .*lora_A\.weight of shape \[2, 128\], and its base '.*' needs"
+                r" \[4, 128\]"
+            ),
+        ),
     ):
         save_file(tensors, adapter / "adapter_model.safetensors")
         refuses(adapter, f"{said} {words}.*; save it again, or correct its base")
@@ -259,7 +322,9 @@ def test_an_adapter_that_does_not_fit_its_base_is_named(checkpoint, tmp_path):
     refuses(adapter, rf"{said} do not fit '{gpt2}' \(NoMatchingPeftModuleError: Target")
 
 
-def test_without_peft_an_adapter_is_refused_with_the_way_out(checkpoint, tmp_path, monkeypatch):
+def test_without_peft_an_adapter_is_refused_with_the_way_out(
+    checkpoint, tmp_path, monkeypatch
+):
     adapter = save_adapter(tmp_path, checkpoint)
     monkeypatch.setattr(weights, "find_spec", lambda _: None)
     refuses(adapter, r"adapters need the package peft \(pip install")
@@ -312,12 +377,18 @@ def deep(tmp_path_factory):
         (trained_but(2, after=64), None),  # as of small models that learnt a little
     ],
 )
-def test_a_layer_of_noise_is_named_where_others_are_trained(deep, tmp_path, damage, noise):
+def test_a_layer_of_noise_is_named_where_others_are_trained(
+    deep, tmp_path, damage, noise
+):
     folder = change(shutil.copytree(deep, tmp_path / "model"), damage)
     if noise is None:
         weights.check_weights(str(folder))
     else:
-        refuses(folder, f"are noise in {noise}, as before any training", weights.check_weights)
+        refuses(
+            folder,
+            f"are noise in {noise}, as before any training",
+            weights.check_weights,
+        )
 
 
 LOST = {
@@ -336,7 +407,10 @@ def test_a_missing_part_is_named(folder, missing):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        *((path, "does not exist") for path in ("/no/folder", "./nothing", "~/model", "a/b/c")),
+        *(
+            (path, "does not exist")
+            for path in ("/no/folder", "./nothing", "~/model", "a/b/c")
+        ),
         (__file__, "is a file; give a checkpoint folder"),
         ("a b", "cannot be found: .* check the spelling"),
     ],
@@ -345,7 +419,9 @@ def test_a_name_that_leads_nowhere_is_not_looked_for_on_the_hub(name, words):
     refuses(name, f"'{name}' {words}")
 
 
-@pytest.mark.parametrize("content", ["{", "{}", '{"model_type": "no-such-architecture"}'])
+@pytest.mark.parametrize(
+    "content", ["{", "{}", '{"model_type": "no-such-architecture"}']
+)
 def test_a_configuration_that_cannot_be_read_is_named(folder, content):
     (folder / "config.json").write_text(content)
     refuses(folder, r"the configuration of .* cannot be read")
@@ -361,7 +437,9 @@ def hub_answers(monkeypatch, error):
 def test_a_model_from_the_hubs_cache_needs_no_hub(folder, monkeypatch):
     snapshot, config = str(folder / "config.json"), AutoConfig.from_pretrained(folder)
     hub_answers(monkeypatch, ConnectionError())
-    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_, **__: snapshot)
+    monkeypatch.setattr(
+        huggingface_hub, "try_to_load_from_cache", lambda *_, **__: snapshot
+    )
     monkeypatch.setattr(AutoConfig, "from_pretrained", lambda *_, **__: config)
     weights.check_model("some/model")
     change(folder, without("lm_head.weight"))
@@ -376,8 +454,14 @@ HTTP: Any = {"response": SimpleNamespace(headers={}, request=None)}
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (errors.RepositoryNotFoundError("no", **HTTP), "neither a folder here nor on the hub"),
-        (errors.RevisionNotFoundError("no", **HTTP), "no revision 'main2'; check revision="),
+        (
+            errors.RepositoryNotFoundError("no", **HTTP),
+            "neither a folder here nor on the hub",
+        ),
+        (
+            errors.RevisionNotFoundError("no", **HTTP),
+            "no revision 'main2'; check revision=",
+        ),
         (errors.OfflineModeIsEnabled("no"), "the hub cannot be reached"),
         (ConnectionError("no"), "the hub cannot be reached"),
     ],
@@ -407,7 +491,12 @@ def test_an_adapter_names_its_base_and_what_it_tunes(base, lora):
     assert weights.read_adapter(str(base)) is weights.read_adapter("some/model") is None
     found = described(lora)
     assert found.base == str(base)
-    assert (found.kind, found.rank, found.virtual_tokens, found.extras) == ("LORA", 4, 0, ())
+    assert (found.kind, found.rank, found.virtual_tokens, found.extras) == (
+        "LORA",
+        4,
+        0,
+        (),
+    )
     assert found.modules == ("down_proj", "q_proj", "v_proj")
     describe(lora, rank_pattern={"q_proj": 32}, use_dora=True, revision="v1")
     found = described(lora)
@@ -431,11 +520,23 @@ def test_the_tokenizer_of_an_adapter_is_its_own_else_the_base_s(base, lora):
     ("changes", "words"),
     [
         ({"peft_type": "LOHA"}, "is of kind LOHA; known are LORA, IA3, PREFIX_TUNING"),
-        ({"task_type": "SEQ_CLS"}, "has the task type SEQ_CLS; give one that was tuned for CAUS"),
+        (
+            {"task_type": "SEQ_CLS"},
+            "has the task type SEQ_CLS; give one that was tuned for CAUS",
+        ),
         ({"alora_invocation_tokens": [1]}, "is an activated LoRA.*; give a plain LoRA"),
-        ({"base_model_name_or_path": None}, "names no base_model_name_or_path.*; save the adapter"),
-        ({"base_model_name_or_path": "./no"}, r"'./no', which .*does not exist; set base_model"),
-        ({"r": "four"}, "adapter_config.json of .* cannot be read .*; save the adapter again"),
+        (
+            {"base_model_name_or_path": None},
+            "names no base_model_name_or_path.*; save the adapter",
+        ),
+        (
+            {"base_model_name_or_path": "./no"},
+            r"'./no', which .*does not exist; set base_model",
+        ),
+        (
+            {"r": "four"},
+            "adapter_config.json of .* cannot be read .*; save the adapter again",
+        ),
         *(
             (content, "adapter_config.json of .* cannot be read")
             for content in (b"", b"[1]", b"{}", b"\xff")
@@ -465,7 +566,10 @@ def test_an_adapter_is_another_model_when_it_or_its_base_changes(base, lora):
     first = weights.identify_model(str(lora))
     assert first == weights.identify_model(str(lora))
     found = {first.digest, weights.identify_model(str(base)).digest}
-    for folder, name in ((lora, "adapter_model.safetensors"), (base, "model.safetensors")):
+    for folder, name in (
+        (lora, "adapter_model.safetensors"),
+        (base, "model.safetensors"),
+    ):
         whole = bytearray((folder / name).read_bytes())
         whole[-1] ^= 1
         (folder / name).write_bytes(whole)

@@ -43,7 +43,9 @@ def probes(checkpoint, shared_folder) -> Finished:
 
 @pytest.fixture(scope="session")
 def views(checkpoint, shared_folder) -> Finished:
-    return finished(shared_folder, "views", lambda at: runs.of_every_view(at, checkpoint))
+    return finished(
+        shared_folder, "views", lambda at: runs.of_every_view(at, checkpoint)
+    )
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +55,9 @@ def walks(shared_folder) -> Finished:
 
 @pytest.fixture(scope="session")
 def controls(shared_folder) -> Finished:
-    return finished(shared_folder, "controls", runs.of_controls, runs.RecitingPassages())
+    return finished(
+        shared_folder, "controls", runs.of_controls, runs.RecitingPassages()
+    )
 
 
 @pytest.fixture(scope="session")
@@ -65,7 +69,9 @@ def tuned(shared_folder) -> Finished:
 def books(recorded_books) -> Finished:
     """A recording of continuations of two unlabelled books."""
     paths = {"input": "books", "samples_from": "made.parquet", "out": "run"}
-    return Finished({name: str(recorded_books / of) for name, of in paths.items()}, None, 0)
+    return Finished(
+        {name: str(recorded_books / of) for name, of in paths.items()}, None, 0
+    )
 
 
 @pytest.fixture(scope="session")
@@ -91,7 +97,9 @@ def request_for(tmp_path):
     """Settings of an audit of a server."""
     documents().write_parquet(tmp_path / "corpus.parquet")
 
-    def settings(server: HostileServer, out: str = "run", **changed: Any) -> dict[str, Any]:
+    def settings(
+        server: HostileServer, out: str = "run", **changed: Any
+    ) -> dict[str, Any]:
         return {
             "input": str(tmp_path / "corpus.parquet"),
             "model": MODEL,

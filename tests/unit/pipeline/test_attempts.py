@@ -22,7 +22,9 @@ def path(tmp_path, monkeypatch):
     return path
 
 
-def test_the_journal_lies_in_the_folder_of_states_unless_it_is_off(monkeypatch, tmp_path):
+def test_the_journal_lies_in_the_folder_of_states_unless_it_is_off(
+    monkeypatch, tmp_path
+):
     monkeypatch.delenv(JOURNAL)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert journal_path() == tmp_path / "mia-batch" / "runs.jsonl"
@@ -38,7 +40,9 @@ def test_the_journal_lies_in_the_folder_of_states_unless_it_is_off(monkeypatch, 
 def test_entries_of_many_writers_are_whole_and_what_is_broken_is_passed_over(path):
     entries = [{"question": "q", "name": f"run {number}" * 50} for number in range(40)]
     path.parent.mkdir()
-    path.write_bytes(b'{"cut": \n\xff\xfe\n[1]\n' + b"[" * 3_000 + b'\n{"question": "cut of')
+    path.write_bytes(
+        b'{"cut": \n\xff\xfe\n[1]\n' + b"[" * 3_000 + b'\n{"question": "cut of'
+    )
     with ThreadPoolExecutor(8) as pool:
         assert {*pool.map(journal.add_entry, entries + entries[:5])} == {None}
     found = [entry["name"] for entry in journal.read_entries()]
@@ -47,7 +51,9 @@ def test_entries_of_many_writers_are_whole_and_what_is_broken_is_passed_over(pat
     assert len([*journal.read_entries()]) == len(found)
 
 
-def test_a_journal_that_cannot_be_written_says_why_and_a_link_is_not_followed(path, tmp_path):
+def test_a_journal_that_cannot_be_written_says_why_and_a_link_is_not_followed(
+    path, tmp_path
+):
     (tmp_path / "state").write_text("a file")
     assert journal.add_entry({"question": "a"}) is not None
     (tmp_path / "state").unlink()
@@ -66,7 +72,9 @@ def library(tmp_path):
     return Library(tmp_path)
 
 
-def test_swapped_comparison_texts_count_in_other_folders_and_in_the_same_one(library, path):
+def test_swapped_comparison_texts_count_in_other_folders_and_in_the_same_one(
+    library, path
+):
     asked = library.write("asked", np.arange(60) < 20)
     sets = [library.write(f"new-{number}", [False] * 99) for number in range(3)]
     at = [library.folder / parent / "run" for parent in ("one", "two")]
@@ -81,10 +89,15 @@ def test_swapped_comparison_texts_count_in_other_folders_and_in_the_same_one(lib
     assert "stand out from 99 comparison texts" in answer_of(first)
     second = audit(sets[1], at[1])
     assert len(second.manifest.earlier) == 1
-    assert answer_of(second).count("1 other run of these texts with this model counted") == 1
+    assert (
+        answer_of(second).count("1 other run of these texts with this model counted")
+        == 1
+    )
     known = known_of(second).verdicts.filter(attack=ATTACK, level="target").collect()
     raw = second["verdicts"].filter(attack=ATTACK, level="target")
-    np.testing.assert_allclose(known["p_value"], (raw["p_value"] * 6).clip(upper_bound=1))
+    np.testing.assert_allclose(
+        known["p_value"], (raw["p_value"] * 6).clip(upper_bound=1)
+    )
     assert not any("Share of members" in line for line in said_of(second))
     third = audit(sets[2], at[1])
     assert len(third.manifest.earlier) == 2
@@ -104,17 +117,25 @@ def test_the_same_run_again_and_other_texts_are_no_attempts(tmp_path, path):
         write_books(tmp_path / name)
         audit_books(tmp_path / name / "run", tmp_path / name, report=False)
         audit_books(tmp_path / name / "run", tmp_path / name, report=False)
-    (tmp_path / "two" / "books" / "0.txt").write_text("another text of six words", "utf-8")
+    (tmp_path / "two" / "books" / "0.txt").write_text(
+        "another text of six words", "utf-8"
+    )
     run = audit_books(tmp_path / "two" / "other", tmp_path / "two", report=False)
     assert len(path.read_text("utf-8").splitlines()) == 3
     assert run.manifest.earlier == {}
-    assert Run(tmp_path / "two" / "run")["findings"].filter(check="earlier_runs").is_empty()
+    assert (
+        Run(tmp_path / "two" / "run")["findings"]
+        .filter(check="earlier_runs")
+        .is_empty()
+    )
 
 
 def test_the_factor_spends_the_error_of_one_attempt():
     """Levels of all attempts after the first sum to half of the first's: 1/6 + 1/12 + ... = 1/2."""
     assert [Attempts(n).factor for n in (1, 2, 3, 10)] == [1, 6, 12, 110]
-    assert sum(1 / Attempts(n).factor for n in range(2, 5_000)) == pytest.approx(0.5, abs=1e-3)
+    assert sum(1 / Attempts(n).factor for n in range(2, 5_000)) == pytest.approx(
+        0.5, abs=1e-3
+    )
 
 
 def test_lists_and_bounds_of_further_attempts_are_corrected_by_hand(library):
@@ -127,18 +148,32 @@ def test_lists_and_bounds_of_further_attempts_are_corrected_by_hand(library):
     verdicts = Attempts(2).verdicts(known.verdicts)
     findings = Attempts(2).findings(known.findings, verdicts, plan)
     listed = findings.filter(check="reported", statistic="n_reported")["value"].item()
-    own = known.verdicts.filter(attack=ATTACK, level="target", versus="non_members").collect()
+    own = known.verdicts.filter(
+        attack=ATTACK, level="target", versus="non_members"
+    ).collect()
     assert listed == (own["q_value"] * 6 <= 0.05).sum()
-    assert listed < known.findings.filter(check="reported", statistic="n_reported")["value"].item()
+    assert (
+        listed
+        < known.findings.filter(check="reported", statistic="n_reported")[
+            "value"
+        ].item()
+    )
     bound = findings.filter(check="top", statistic="at_least").row(0, named=True)
     assert bound["value"] is None
-    assert bound["reason"].startswith("withheld: it holds for one attempt alone, and there were 2")
+    assert bound["reason"].startswith(
+        "withheld: it holds for one attempt alone, and there were 2"
+    )
     estimates = verdicts.filter(pl.col("estimate").is_not_null()).collect()
     assert estimates.select(pl.col("value", "low", "high").count()).row(0) == (0, 0, 0)
     assert Attempts(1).verdicts(known.verdicts) is known.verdicts
     rollup = pl.LazyFrame(
-        {"verdict": ["known_better", "known_better", "comes_out"], "q_value": [0.001, 0.02, None]},
-        schema_overrides={"verdict": pl.Enum(["known_better", "nothing_found", "comes_out"])},
+        {
+            "verdict": ["known_better", "known_better", "comes_out"],
+            "q_value": [0.001, 0.02, None],
+        },
+        schema_overrides={
+            "verdict": pl.Enum(["known_better", "nothing_found", "comes_out"])
+        },
     ).with_columns(
         p_value=pl.lit(0.5),
         contamination=pl.lit(0.1),

@@ -24,8 +24,12 @@ NAMES = ["target_id", "view", "view_index", "sample_index"]
 def test_every_table_is_there_and_no_target_is_lost_without_a_reason(small_audit):
     settings, run = small_audit
     n_targets = documents().height
-    assert run["targets"]["document_id"].to_list() == documents()["document_id"].to_list()
-    assert run["scores"]["document_id"].to_list() == documents()["document_id"].to_list()
+    assert (
+        run["targets"]["document_id"].to_list() == documents()["document_id"].to_list()
+    )
+    assert (
+        run["scores"]["document_id"].to_list() == documents()["document_id"].to_list()
+    )
     assert run["scores"]["shelf"].to_list() == list(range(n_targets))
     assert run["scores"]["n_samples"].to_list() == [3] * (n_targets - 2) + [0, 0]
     assert run["samples"].height == run["features"].height == 3 * (n_targets - 2)
@@ -34,7 +38,9 @@ def test_every_table_is_there_and_no_target_is_lost_without_a_reason(small_audit
     for schema in (Targets, Samples, Scores, Unscored, Metrics):
         table = run[schema.__name__.lower()]
         assert schema.validate(table).height == table.height
-    auc = run["metrics"].filter(metric="roc_auc", slice="all", attack="samia_matched_v1")
+    auc = run["metrics"].filter(
+        metric="roc_auc", slice="all", attack="samia_matched_v1"
+    )
     assert auc.select("n_members", "n_nonmembers", "n_unscored").row(0) == (3, 3, 2)
     manifest = run.manifest
     assert manifest.models["target"]["source"]["name"] == settings["model"]
@@ -42,13 +48,21 @@ def test_every_table_is_there_and_no_target_is_lost_without_a_reason(small_audit
     assert len(manifest.models["target"]["tokenizer"]) == 64
     assert manifest.evidence["decode"] == "matched"
     assert manifest.engines["samples of target"]["dtype"] == "float32"
-    assert json.loads((run.folder / "run.json").read_text())["versions"]["polars"] == pl.__version__
+    assert (
+        json.loads((run.folder / "run.json").read_text())["versions"]["polars"]
+        == pl.__version__
+    )
     found = manifest.requests
     assert manifest.times["begin"] <= found["times"]["first"] <= found["times"]["last"]
     assert found["endpoint"] is None
     assert found["tools"].startswith("none: the model ran on this machine")
     _, run = small_audit
-    counted = run["unscored"].group_by("reason").agg(pl.col("target_id").n_unique()).sort("reason")
+    counted = (
+        run["unscored"]
+        .group_by("reason")
+        .agg(pl.col("target_id").n_unique())
+        .sort("reason")
+    )
     reasons = run["targets"]["reason"].drop_nulls().to_list()
     assert counted.rows() == [(reason, 1) for reason in sorted(reasons)]
     assert len(reasons) == 2
@@ -57,14 +71,20 @@ def test_every_table_is_there_and_no_target_is_lost_without_a_reason(small_audit
 
 def test_a_table_that_no_run_has_or_that_is_missing_is_said(tmp_path):
     run = mia_batch.Run(tmp_path)
-    with pytest.raises(RequestError, match=r"^a run has no table 'score'; its tables are targets,"):
+    with pytest.raises(
+        RequestError, match=r"^a run has no table 'score'; its tables are targets,"
+    ):
         run["score"]
-    with pytest.raises(RunFolderError, match=r"scores.parquet cannot be read as a table: No such"):
+    with pytest.raises(
+        RunFolderError, match=r"scores.parquet cannot be read as a table: No such"
+    ):
         run["scores"]
     assert run["set_aside"].is_empty()  # all files were read
 
 
-def test_the_same_request_elsewhere_gives_the_same_tables_and_root(small_audit, tmp_path):
+def test_the_same_request_elsewhere_gives_the_same_tables_and_root(
+    small_audit, tmp_path
+):
     settings, run = small_audit
     out = str(tmp_path / "run")
     other = audit(**settings | {"out": out, "engine_arg": {"batch_size": 5}})
@@ -77,7 +97,9 @@ def test_the_same_request_elsewhere_gives_the_same_tables_and_root(small_audit, 
     assert str(tmp_path) not in json.dumps(custody)
 
 
-def test_what_is_left_is_planned_and_a_run_that_has_not_begun_gets_no_folder(copied, tmp_path):
+def test_what_is_left_is_planned_and_a_run_that_has_not_begun_gets_no_folder(
+    copied, tmp_path
+):
     found = planned(copied | {"out": str(tmp_path / "none")})
     assert not (tmp_path / "none").exists()
     assert (found["prompts"], found["samples"]) == ("6", "18")
@@ -98,7 +120,9 @@ def test_what_is_left_is_planned_and_a_run_that_has_not_begun_gets_no_folder(cop
 
 
 def test_other_columns_of_the_same_corpus_make_other_tables(copied):
-    pl.read_parquet(copied["input"]).rename({"member": "truth"}).write_parquet(copied["input"])
+    pl.read_parquet(copied["input"]).rename({"member": "truth"}).write_parquet(
+        copied["input"]
+    )
     run = audit(**copied)
     assert run["metrics"].is_empty()
     assert run["scores"]["samia_matched_v1"].null_count() == 2
@@ -117,7 +141,9 @@ def test_other_columns_of_the_same_corpus_make_other_tables(copied):
         (None, r"another version .* use that version for it, or audit into another f"),
     ],
 )
-def test_a_manifest_that_cannot_be_resumed_is_refused_and_left(copied, content, message):
+def test_a_manifest_that_cannot_be_resumed_is_refused_and_left(
+    copied, content, message
+):
     path = Path(copied["out"]) / "run.json"
     if content is None:
         stored = json.loads(path.read_text())
@@ -143,7 +169,9 @@ def test_samples_are_chosen_by_the_seed_and_drawn_again_the_same(small_audit):
     answers = answers_of(run, targets)
     target_id = targets["target_id"].item()
     assert answers["sample_index"].to_list() == [0, 1, 2]
-    assert answers["seed"].to_list() == [sample_seed(0, target_id) + number for number in range(3)]
+    assert answers["seed"].to_list() == [
+        sample_seed(0, target_id) + number for number in range(3)
+    ]
     assert answers["context"].unique().to_list() == targets["prefix"].to_list()
     assert answers["text"].unique().to_list() == targets["reference"].to_list()
     _, run = small_audit
@@ -160,7 +188,9 @@ def test_an_endpoint_is_asked_anew(request_for):
     with HostileServer(TinyModel()) as server:
         run = audit(**request_for(server, probes=3, attacks=["probe_first_word_v1"]))
         n = len(server.asked)
-        drawn = draw_again(run, choose_samples(run, 4, 0), Observer(), base_url=server.url)
+        drawn = draw_again(
+            run, choose_samples(run, 4, 0), Observer(), base_url=server.url
+        )
         assert drawn["again"].to_list() == drawn["candidate"].to_list()
         assert len(server.asked) >= n + 4
     assert answers_of(run, run["targets"].head(1))["seed"].null_count() == 3
@@ -177,7 +207,9 @@ def test_other_models_recordings_and_nothing_are_not_drawn_again(
         other.path(name).symlink_to(run.path(name))
     other.path("targets").symlink_to(run.path("targets"))
     manifest.write(tmp_path)
-    with pytest.raises(mia_batch.SettingsError, match=f"{tmp_path} holds evidence made with"):
+    with pytest.raises(
+        mia_batch.SettingsError, match=f"{tmp_path} holds evidence made with"
+    ):
         draw_again(other, choose_samples(other, 1, 0), Observer())
     for run, chosen, said in (
         (texts.run, texts.run["samples"].clear(), "nothing to draw again"),

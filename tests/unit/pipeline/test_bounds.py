@@ -58,11 +58,16 @@ class Table:
 def edits_between(one, other, *, moved):
     """Levenshtein by its recursion; without ``moved``, Hamming where what is missing differs."""
     if not moved:
-        return sum(a != b for a, b in zip(one, other, strict=False)) + abs(len(one) - len(other))
+        return sum(a != b for a, b in zip(one, other, strict=False)) + abs(
+            len(one) - len(other)
+        )
     if not one or not other:
         return len(one) + len(other)
     rest = edits_between(one[1:], other[1:], moved=True) + (one[0] != other[0])
-    fewer = edits_between(one[1:], other, moved=True), edits_between(one, other[1:], moved=True)
+    fewer = (
+        edits_between(one[1:], other, moved=True),
+        edits_between(one, other[1:], moved=True),
+    )
     return min(rest, *(1 + n for n in fewer))
 
 
@@ -88,12 +93,16 @@ def exact_in(table: Table, near: Nearness) -> float:
     """Add up the probabilities of all samples that are near."""
     truth, total = tuple(near.truth.tolist()), 0.0
     for every in product(range(VOCABULARY), repeat=LENGTH):
-        stop = next((at for at, token in enumerate(every) if token in near.ends), LENGTH)
+        stop = next(
+            (at for at, token in enumerate(every) if token in near.ends), LENGTH
+        )
         if any(every[stop + 1 :]):
             continue  # one of those that stop here stands for all
         if is_near(every[:stop], truth, near.within, near.edits):
             said = every[: stop + 1]
-            total += np.prod([table.after(said[:at])[token] for at, token in enumerate(said)])
+            total += np.prod(
+                [table.after(said[:at])[token] for at, token in enumerate(said)]
+            )
     return total
 
 
@@ -107,7 +116,9 @@ def test_bounds_hold_in_hundreds_of_passages():
         exceeded += exact > found.likely_upper
         errors.append(found.estimate - exact)
         gaps.append(found.upper - found.lower)
-    assert exceeded <= 25  # of 2.5 % of them more come by chance once in a thousand such tests
+    assert (
+        exceeded <= 25
+    )  # of 2.5 % of them more come by chance once in a thousand such tests
     assert abs(np.mean(errors)) <= 4 * np.std(errors) / np.sqrt(len(errors))
     assert np.mean(gaps) > 0.05  # so that there was something to be wrong about
 
@@ -115,7 +126,9 @@ def test_bounds_hold_in_hundreds_of_passages():
 def test_edits_and_the_sum_of_a_case_by_hand():
     near = Nearness(truth=np.array([0, 1]), within=1, edits=True, ends=(2,))
     rows = near.after(near.first, np.array([1]))
-    assert rows.tolist() == [[1, 1, 1]]  # "1" is one edit from "", from "0" and from "0 1"
+    assert rows.tolist() == [
+        [1, 1, 1]
+    ]  # "1" is one edit from "", from "0" and from "0 1"
     same = np.array([[0.5, 0.25, 0.25]])
 
     def model(parents, _tokens):
@@ -135,7 +148,12 @@ def test_samples_needed():
     assert samples_needed(0.0, 0.5) == inf
 
 
-SHORT = {"extraction_tokens": 3, "extraction_prefix_tokens": 6, "top_k": 0, "temperature": 0.5}
+SHORT = {
+    "extraction_tokens": 3,
+    "extraction_prefix_tokens": 6,
+    "top_k": 0,
+    "temperature": 0.5,
+}
 
 
 def kept(logits, top_k):
@@ -154,11 +172,17 @@ def test_passages_of_a_run_are_bounded_with_its_model_unless_that_is_elsewhere(
     exact = pl.DataFrame()
     for top_k in (model.config.vocab_size * 3 // 4, 0):
         how = SHORT | {"top_k": top_k}
-        exact = bound_run(run, Observer(), how, passages=9, distance="hamming", within=0)
+        exact = bound_run(
+            run, Observer(), how, passages=9, distance="hamming", within=0
+        )
         assert exact["target_id"].to_list() == strongest(run, 9)["target_id"].to_list()
         for row in exact.iter_rows(named=True):
-            target = targets.row(by_predicate=pl.col("target_id") == row["target_id"], named=True)
-            special, prompt, truth = tokenizer.encode_after(target["prefix"], target["reference"])
+            target = targets.row(
+                by_predicate=pl.col("target_id") == row["target_id"], named=True
+            )
+            special, prompt, truth = tokenizer.encode_after(
+                target["prefix"], target["reference"]
+            )
             ids, p = special + prompt[-6:], 1.0
             for token in truth[:3]:
                 with torch.inference_mode():
@@ -178,24 +202,32 @@ def test_passages_of_a_run_are_bounded_with_its_model_unless_that_is_elsewhere(
     assert "bounds need at least 1 and 500" in again["reason"][0]
     free = 1 << 20
     monkeypatch.setattr("mia_batch.extras.bounds.available_memory", lambda: free)
-    with pytest.raises(SettingsError, match=r"--width 99 takes 0\.\d GiB of .*; give at most \d+$"):
+    with pytest.raises(
+        SettingsError, match=r"--width 99 takes 0\.\d GiB of .*; give at most \d+$"
+    ):
         bound_run(run, Observer(), SHORT, width=99)
     spec = EngineSpec(engine="transformers", kind="logprobs", model=settings["model"])
     loaded = Pretrained(replace(spec, dtype="float32"))
-    free = memory_needed(loaded, 2 * 9, 8)  # enough for the second token, and not for the third
+    free = memory_needed(
+        loaded, 2 * 9, 8
+    )  # enough for the second token, and not for the third
     table = bound_run(run, Observer(), SHORT, passages=9, within=2, width=9)
     assert any("--width 9 takes 0.0 GiB" in (each or "") for each in table["reason"])
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (free * 2, free * 4))
     on_gpu: Any = SimpleNamespace(
         **vars(loaded) | {"on_cpu": False, "device": torch.device("cuda")}
     )
-    with pytest.raises(SettingsError, match=r"of the GPU's memory, and .*; give at most \d+$"):
+    with pytest.raises(
+        SettingsError, match=r"of the GPU's memory, and .*; give at most \d+$"
+    ):
         memory_check(on_gpu, 9)(10**6, 8)
     memory_check(on_gpu, 9)(2, 8)
     monkeypatch.undo()
     (row,) = bound_run(run, Observer(), SHORT, passages=1, within=1).to_dicts()
     done = CliRunner().invoke(command, ["show", str(run.folder), "1"])
-    said = f"within 1 of 3 tokens (levenshtein): {row['lower']:.3g} to {row['upper']:.3g}"
+    said = (
+        f"within 1 of 3 tokens (levenshtein): {row['lower']:.3g} to {row['upper']:.3g}"
+    )
     assert said in " ".join(done.output.split())
     with pytest.raises(SettingsError, match="on this machine"):
         bound_run(controls.run, Observer(), {})

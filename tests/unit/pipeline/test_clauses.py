@@ -22,7 +22,9 @@ RARE = {  # of audits that no fast test makes: by log-probabilities of books, of
 
 def answered(run):
     found = json.loads(report_of(run, "json"))["clauses"]
-    assert [(each["text"], each["at"]) for each in found] == [(c.text, c.at) for c in clauses()]
+    assert [(each["text"], each["at"]) for each in found] == [
+        (c.text, c.at) for c in clauses()
+    ]
     return [each["rows"] for each in found]
 
 

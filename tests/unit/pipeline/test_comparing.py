@@ -28,7 +28,9 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def compared(runs):
-    return mia_batch.compare([runs / "before", runs / "after"], retrained=runs / "retrained")
+    return mia_batch.compare(
+        [runs / "before", runs / "after"], retrained=runs / "retrained"
+    )
 
 
 def row(table, statistic, run="after", **wanted):
@@ -36,21 +38,32 @@ def row(table, statistic, run="after", **wanted):
 
 
 def scores(folder):
-    return pl.read_parquet(folder / "scores.parquet").select("target_id", "member", score=ATTACK)
+    return pl.read_parquet(folder / "scores.parquet").select(
+        "target_id", "member", score=ATTACK
+    )
 
 
-def test_the_table_is_as_its_schema_says_with_differences_paired_by_target(runs, compared):
+def test_the_table_is_as_its_schema_says_with_differences_paired_by_target(
+    runs, compared
+):
     Comparisons.validate(compared)
-    again = mia_batch.compare([runs / "before", runs / "after"], retrained=runs / "retrained")
+    again = mia_batch.compare(
+        [runs / "before", runs / "after"], retrained=runs / "retrained"
+    )
     assert again.equals(compared)
     assert compared["attack"].unique().to_list() == [ATTACK]
     assert compared.height == 3 + 2 + 2 * (2 + 1)
-    one, other = scores(runs / "before"), scores(runs / "after").rename({"score": "after"})
+    one, other = (
+        scores(runs / "before"),
+        scores(runs / "after").rename({"score": "after"}),
+    )
     gaps = one.join(other, on="target_id").filter("member")
     reference = ttest_1samp(gaps["after"] - gaps["score"], 0)
     found = row(compared, "mean_difference", set="members")
     assert found["p_value"] == pytest.approx(reference.pvalue)
-    assert (found["low"], found["high"]) == pytest.approx([*reference.confidence_interval()])
+    assert (found["low"], found["high"]) == pytest.approx(
+        [*reference.confidence_interval()]
+    )
     assert (found["n_targets"], found["n_unscored"]) == (20, 0)
     assert row(compared, "mean_difference", set="non_members")["p_value"] > 0.05
 
@@ -59,17 +72,27 @@ def test_the_table_of_a_paper_counts_texts_and_repeats_what_makes_its_figures_do
     runs, tmp_path
 ):
     table = mia_batch.Run(runs / "before").table()
-    assert table.splitlines()[-1] == "corpus, recorded: seed 0; 20 members, 20 non-members."
+    assert (
+        table.splitlines()[-1]
+        == "corpus, recorded: seed 0; 20 members, 20 non-members."
+    )
     shutil.copytree(runs / "before", tmp_path / "before")
     late = rescore(
-        tmp_path / "before", attacks="rouge_1_v1", report=False, verdict={"replace": True}
+        tmp_path / "before",
+        attacks="rouge_1_v1",
+        report=False,
+        verdict={"replace": True},
     )
     noted = late.table().splitlines()[-1]
-    assert noted.endswith("exploratory: this was asked for or changed after scores had been made.")
+    assert noted.endswith(
+        "exploratory: this was asked for or changed after scores had been made."
+    )
 
 
 def test_sets_and_areas_are_compared_and_adjusted_apart_by_holm(compared):
-    areas = {name: row(compared, "roc_auc", name)["value"] for name in ("before", "after")}
+    areas = {
+        name: row(compared, "roc_auc", name)["value"] for name in ("before", "after")
+    }
     found = row(compared, "roc_auc_difference")
     assert found["value"] == pytest.approx(areas["after"] - areas["before"])
     assert found["high"] < 0
@@ -123,7 +146,9 @@ def test_documents_of_windows_have_rows_of_their_own(tmp_path, stride):
         assert (documents["adjusted_p"] < 0.05).all()
     else:
         assert documents["p_value"].null_count() == 6
-        assert documents["reason"][0].startswith("an interval needs 4 independent groups")
+        assert documents["reason"][0].startswith(
+            "an interval needs 4 independent groups"
+        )
 
 
 def refused(*folders, **options):
@@ -135,18 +160,25 @@ def refused(*folders, **options):
 
 def test_runs_that_cannot_be_compared_are_refused(runs, tmp_path):
     assert refused(runs / "before").startswith("a comparison needs at least two runs")
-    assert refused(runs / "before", runs / "before").startswith("a comparison needs at least two")
+    assert refused(runs / "before", runs / "before").startswith(
+        "a comparison needs at least two"
+    )
     audit_recorded(runs, "after", 0.3, out=tmp_path / "few", attacks=["samia_v1"])
     message = refused(runs / "before", tmp_path / "few")
     assert "'samia_matched_v1', that of" in message
     assert message.endswith("is 'samia_v1'; name one that all have with --attack")
     message = refused(runs / "before", tmp_path / "few", attack=ATTACK)
-    assert "few has no scores of the attack 'samia_matched_v1'; compute them with" in message
+    assert (
+        "few has no scores of the attack 'samia_matched_v1'; compute them with"
+        in message
+    )
     found = mia_batch.compare([runs / "before", tmp_path / "few"], attack="samia_v1")
     assert found["attack"].unique().to_list() == ["samia_v1"]
     run = json.loads((runs / "after" / "run.json").read_text())
     (tmp_path / "run.json").write_text(json.dumps(run | {"custody": {}}))
-    assert "is not finished; give the audit's command again" in refused(runs / "before", tmp_path)
+    assert "is not finished; give the audit's command again" in refused(
+        runs / "before", tmp_path
+    )
 
 
 def test_texts_too_long_for_one_pass_may_be_read_or_refused(runs, tmp_path):
@@ -193,7 +225,12 @@ def test_rarity_of_another_run_is_refused_unless_both_use_it(runs, tmp_path):
         audit_recorded(runs, name, repeated, out=tmp_path / name, attacks=[weighed])
     before, after = tmp_path / "before", tmp_path / "after"
     audit_recorded(
-        runs, "after", 0.3, out=tmp_path / "borrowed", attacks=[weighed], rarity_from=before
+        runs,
+        "after",
+        0.3,
+        out=tmp_path / "borrowed",
+        attacks=[weighed],
+        rarity_from=before,
     )
     assert mia_batch.compare([before, tmp_path / "borrowed"]).height == 2 + 1 + 2
     assert mia_batch.compare([before, after]).height == 2 + 1 + 2

@@ -29,7 +29,9 @@ def write(path, names, **columns):
 
 @pytest.fixture
 def asked(tmp_path):
-    return write(tmp_path / "asked.parquet", "abc", shelf=[1, 2, 3], group=["x", "x", "y"])
+    return write(
+        tmp_path / "asked.parquet", "abc", shelf=[1, 2, 3], group=["x", "x", "y"]
+    )
 
 
 def write_canaries(path, *sets):
@@ -44,12 +46,19 @@ def write_canaries(path, *sets):
 
 
 def opened(asked, **others):
-    known = {"non_members_known": "written last week"} if "non_members" in others else {}
+    known = (
+        {"non_members_known": "written last week"} if "non_members" in others else {}
+    )
     return open_corpora(load_settings({"input": asked, "model": "m"} | known | others))
 
 
 def roles(corpora, **cut):
-    given = {"input": "i", "model": "m", "evidence": "logprobs", **cut}  # no prompt is cut
+    given = {
+        "input": "i",
+        "model": "m",
+        "evidence": "logprobs",
+        **cut,
+    }  # no prompt is cut
     targets = corpora.targets(load_settings(given)).collect()
     Targets.validate(targets)
     return targets
@@ -59,8 +68,12 @@ def test_every_text_has_its_role_and_what_it_says_of_membership(asked, tmp_path)
     found = roles(
         opened(
             asked,
-            non_members=write(tmp_path / "n.parquet", "de", shelf=[7, 8], group=["z", "z"]),
-            calibration=write(tmp_path / "c.parquet", "fg", label=[1, 0], group=["p", "q"]),
+            non_members=write(
+                tmp_path / "n.parquet", "de", shelf=[7, 8], group=["z", "z"]
+            ),
+            calibration=write(
+                tmp_path / "c.parquet", "fg", label=[1, 0], group=["p", "q"]
+            ),
             canaries=write_canaries(tmp_path / "k.jsonl", CANARIES),
         )
     )
@@ -86,20 +99,28 @@ def test_canaries_stay_whole_where_others_are_cut_into_windows(asked, tmp_path):
 
 
 def test_columns_of_another_type_are_null_in_reference_sets(asked, tmp_path):
-    corpora = opened(asked, non_members=write(tmp_path / "n.parquet", "d", shelf=["high"]))
+    corpora = opened(
+        asked, non_members=write(tmp_path / "n.parquet", "d", shelf=["high"])
+    )
     assert roles(corpora).filter(role="non_member")["shelf"].to_list() == [None]
 
 
 @pytest.mark.parametrize(
     ("setting", "columns", "message"),
     [
-        ("non_members", {"member": [True, None]}, "1 texts of .* are labelled as members"),
+        (
+            "non_members",
+            {"member": [True, None]},
+            "1 texts of .* are labelled as members",
+        ),
         ("non_members", {"text": ["a b", None]}, "1 rows of .* have no text"),
         ("calibration", {"member": [True, None]}, "1 texts of .* have no membership"),
         ("calibration", {}, "2 texts of .* have no membership"),
     ],
 )
-def test_reference_sets_that_do_not_fit_are_refused(asked, tmp_path, setting, columns, message):
+def test_reference_sets_that_do_not_fit_are_refused(
+    asked, tmp_path, setting, columns, message
+):
     path = written(tmp_path, pl.DataFrame({"text": ["d e", "f g"]} | columns), "others")
     with pytest.raises(CorpusError, match=f"{setting}: {message}"):
         opened(asked, **{setting: path})
@@ -108,8 +129,14 @@ def test_reference_sets_that_do_not_fit_are_refused(asked, tmp_path, setting, co
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
-        ({"non_members": "cd"}, "is there as target and non_member; a text has one role"),
-        ({"non_members": "de", "calibration": "ef"}, "is there as non_member and calibration"),
+        (
+            {"non_members": "cd"},
+            "is there as target and non_member; a text has one role",
+        ),
+        (
+            {"non_members": "de", "calibration": "ef"},
+            "is there as non_member and calibration",
+        ),
     ],
 )
 def test_a_text_with_two_roles_is_refused(asked, recorded, tmp_path, sets, message):
@@ -132,7 +159,9 @@ def test_a_text_with_two_roles_is_refused(asked, recorded, tmp_path, sets, messa
     ],
 )
 def test_columns_that_make_no_slices_are_refused(tmp_path, column, values, message):
-    labelled = write(tmp_path / "labelled.parquet", range(51), member=[True] * 51, of=values)
+    labelled = write(
+        tmp_path / "labelled.parquet", range(51), member=[True] * 51, of=values
+    )
     with pytest.raises(RequestError, match=message):
         opened(labelled, slice_by=column)
 
@@ -142,7 +171,10 @@ def recorded(tmp_path):
     """Settings without an input: what was said after each sentence."""
     rows = [(f"{name} one two three four", " five") for name in "abcdexy"]
     made = pl.DataFrame(rows, schema=["prefix", "candidate"], orient="row")
-    return {"samples_from": written(tmp_path, made, "made"), "out": str(tmp_path / "run")}
+    return {
+        "samples_from": written(tmp_path, made, "made"),
+        "out": str(tmp_path / "run"),
+    }
 
 
 def test_what_cannot_be_read_is_listed_said_and_under_the_root(recorded, tmp_path):
@@ -154,15 +186,23 @@ def test_what_cannot_be_read_is_listed_said_and_under_the_root(recorded, tmp_pat
     for name in ("paper.pdf", "letter.docx", "second.pdf"):
         (books / name).write_bytes(b"x")
     listener, settings = Listener(), recorded | {"input": str(books)}
-    with pytest.raises(CorpusError, match="; or set aside what cannot be read with bad_input="):
+    with pytest.raises(
+        CorpusError, match="; or set aside what cannot be read with bad_input="
+    ):
         audit(**settings)
     settings["bad_input"] = "set-aside"
     run = audit(observer=listener, **settings)
-    left = {place.rpartition("/")[2]: reason for _, place, reason in run["set_aside"].iter_rows()}
+    left = {
+        place.rpartition("/")[2]: reason
+        for _, place, reason in run["set_aside"].iter_rows()
+    }
     assert len(left) == 5
     assert left["latin.txt, line 1"] == "byte 0xe9 is not valid UTF-8"
     assert left["paper.pdf"] == "files of kind .pdf are not read"
-    said = f"left out of input: {books}/paper.pdf and 1 more: files of kind .pdf are not read"
+    said = (
+        f"left out of input: {books}/paper.pdf and 1 more: files of kind .pdf are not"
+        " read"
+    )
     assert said in listener.sentences
     assert run.manifest.input["n_set_aside"] == 2
     assert "set_aside.parquet" in run.manifest.custody["tables"]
@@ -182,7 +222,9 @@ def test_an_input_that_has_changed_is_said_and_another_is_refused(recorded, tmp_
     said = "2 targets are new, 1 are gone, 2 are kept; all are scored anew"
     assert f"the input is not the run's earlier one: {said}" in listener.sentences
     write(source, "xy")
-    with pytest.raises(SettingsError, match="holds a run about other texts: none of its 4 targets"):
+    with pytest.raises(
+        SettingsError, match="holds a run about other texts: none of its 4 targets"
+    ):
         audit(**settings)
 
 
@@ -222,7 +264,9 @@ def test_texts_of_python_name_the_run_by_what_they_are_and_a_path_object_is_a_pa
 ):
     monkeypatch.chdir(tmp_path)
     given = (["a b"], ["a b"], ["a c"])
-    first, same, other = (with_files({"input": x, "model": "owner/m"})["out"] for x in given)
+    first, same, other = (
+        with_files({"input": x, "model": "owner/m"})["out"] for x in given
+    )
     assert first == same != other
     assert first.name.startswith("table-")
     assert first.name.endswith("-m")
@@ -236,13 +280,34 @@ def test_texts_of_python_name_the_run_by_what_they_are_and_a_path_object_is_a_pa
     [
         ([], "input= has no rows; give at least one text"),
         (pl.DataFrame({"text": []}), "input= has no rows; give at least one text"),
-        (["a.txt", "none.txt"], "input= is a list of files; give their folder, or a glob"),
+        (
+            ["a.txt", "none.txt"],
+            "input= is a list of files; give their folder, or a glob",
+        ),
         ([Path("a.txt")], "input= is a list of files; give their folder, or a glob"),
-        (["no/b.txt", "none.csv"], "input= is a list of files; give their folder, or a glob"),
+        (
+            ["no/b.txt", "none.csv"],
+            "input= is a list of files; give their folder, or a glob",
+        ),
         ([None, None], "input= has no text, only None; give at least one text"),
-        (7, "input= is of type int, which holds no texts; give a path, a list of strings, or a Da"),
-        ([1, 2], "input= is of type list, which holds no texts; give a path, a list of strings"),
-        ("Is it a [long] text? " * 200, r"'Is it a .* is no path but looks like a text; give a fi"),
+        (
+            7,
+            (
+                "input= is of type int, which holds no texts; give a path, a list of"
+                " strings, or a Da"
+            ),
+        ),
+        (
+            [1, 2],
+            (
+                "input= is of type list, which holds no texts; give a path, a list of"
+                " strings"
+            ),
+        ),
+        (
+            "Is it a [long] text? " * 200,
+            r"'Is it a .* is no path but looks like a text; give a fi",
+        ),
     ],
 )
 def test_what_is_no_table_of_texts_is_refused(tmp_path, monkeypatch, texts, said):
@@ -272,9 +337,15 @@ def books(tmp_path):
     folder.mkdir()
     (folder / "a.txt").write_text(HEADER + text("a"))
     marks = "<sup><a href='#1'>1</a></sup><a href='#2'>[2]</a><i class='pagenum'>12</i>"
-    write_epub(folder / "b.epub", {"x": page(f"<p>{text('b')}{marks}</p>")}, spine=["x", "y"])
+    write_epub(
+        folder / "b.epub", {"x": page(f"<p>{text('b')}{marks}</p>")}, spine=["x", "y"]
+    )
     (folder / "c.html").write_text(f"<p>{text('a')}<p>{text('c', 256)}")
-    given = {"input": str(folder), "out": str(tmp_path / "run"), "attacks": "samia_matched_v1"}
+    given = {
+        "input": str(folder),
+        "out": str(tmp_path / "run"),
+        "attacks": "samia_matched_v1",
+    }
     recorded = targets_of(given | {"samples_from": "recorded"}).select(
         "target_id", candidate="reference", sample_index=pl.lit(0)
     )
@@ -288,17 +359,23 @@ def test_books_are_cut_into_windows_and_counted_once_and_the_report_says_so(book
     assert targets["n_words"].drop_nulls().to_list() == [128] * 12
     by_book = targets.group_by("group", "title", maintain_order=True).len().rows()
     titles = ["The Raven Book and Other Poems", "The Title", None]
-    assert by_book == [*zip(["a.txt", "b.epub", "c.html"], titles, [5, 5, 7], strict=True)]
+    assert by_book == [
+        *zip(["a.txt", "b.epub", "c.html"], titles, [5, 5, 7], strict=True)
+    ]
     copies = run["scores"].filter(pl.col("samia_matched_v1").is_null())["target_id"]
-    assert targets.filter(reason=reasons.COPY)["target_id"].to_list() == copies.to_list()
+    assert (
+        targets.filter(reason=reasons.COPY)["target_id"].to_list() == copies.to_list()
+    )
     assert len(copies) == 5
     assert run.manifest.settings["window_words"] == 128
     assert listener.sentences[:3] == [
         f"{books['input']}: 3 documents, cut into windows of 128 words",
         "17 targets; 5 cannot be sampled: the same passage as in earlier windows",
-        f"headers, licences, notes and tables of contents cut from 1 of 3 books: {len(HEADER)} "
-        "characters before the text, 0 after it; left out within the text: note marks (2), "
-        "page numbers (1), missing pages (1)",
+        (
+            "headers, licences, notes and tables of contents cut from 1 of 3 books:"
+            f" {len(HEADER)} characters before the text, 0 after it; left out within"
+            " the text: note marks (2), page numbers (1), missing pages (1)"
+        ),
     ]
     words = {f"words_given_{name}": 64.0 for name in ("mean", "least", "most")}
     assert found(run, "prompts", subject="continuation") == {"n_prompts": 12.0} | words
@@ -322,7 +399,9 @@ def test_more_windows_are_added_to_those_that_there_are(books):
     before, names = few["samples"], set(few["targets"]["target_id"])
     assert len(names) == 3
     left = planned(books | {"max_windows_per_document": 3})
-    assert left["documents"] == "3, cut into windows of 128 words, at most 3 of a document"
+    assert (
+        left["documents"] == "3, cut into windows of 128 words, at most 3 of a document"
+    )
     assert left["targets"] == "9 of 17 windows"
     more = audit(**books, max_windows_per_document=3)
     assert more["targets"].height == 9
@@ -334,12 +413,23 @@ def test_books_have_p_values_of_their_own(books, tmp_path):
     (tmp_path / "new").mkdir()
     for number in range(19):
         (tmp_path / "new" / f"{number}.txt").write_text(text(f"n{number}x", 256))
-    new = {"non_members": str(tmp_path / "new"), "non_members_known": "written last week"}
+    new = {
+        "non_members": str(tmp_path / "new"),
+        "non_members_known": "written last week",
+    }
     given = books | new | {"level": "group"}
-    candidate = pl.when(role="target").then("reference").otherwise(pl.lit("other words"))
-    recorded = targets_of(given).select("target_id", sample_index=pl.lit(0), candidate=candidate)
+    candidate = (
+        pl.when(role="target").then("reference").otherwise(pl.lit("other words"))
+    )
+    recorded = targets_of(given).select(
+        "target_id", sample_index=pl.lit(0), candidate=candidate
+    )
     run = audit(**given | {"samples_from": written(tmp_path, recorded, "all")})
-    own = run["verdicts"].filter(level="group", attack="samia_matched_v1").drop_nulls("p_value")
+    own = (
+        run["verdicts"]
+        .filter(level="group", attack="samia_matched_v1")
+        .drop_nulls("p_value")
+    )
     p = pytest.approx(1 / 20)
     assert sorted(own.select("key", "p_value").rows()) == [
         (name, p) for name in ("a.txt", "b.epub", "c.html")
@@ -348,14 +438,21 @@ def test_books_have_p_values_of_their_own(books, tmp_path):
 
 @pytest.mark.parametrize(
     ("changed", "length"),
-    [({"window_words": 64}, 64), ({"preset": "samia", "text_length": 32, "attacks": None}, 32)],
+    [
+        ({"window_words": 64}, 64),
+        ({"preset": "samia", "text_length": 32, "attacks": None}, 32),
+    ],
 )
 def test_windows_may_be_of_another_length(books, changed, length):
     assert with_windows(load_settings(books | changed)).window_words == length
 
 
 def test_most_windows_need_windows(asked):
-    settings = load_settings({"input": asked, "model": "m", "max_windows_per_document": 2})
-    message = r"^max_windows_per_document is 2 without window_words; set window_words too$"
+    settings = load_settings(
+        {"input": asked, "model": "m", "max_windows_per_document": 2}
+    )
+    message = (
+        r"^max_windows_per_document is 2 without window_words; set window_words too$"
+    )
     with pytest.raises(SettingsError, match=message):
         with_windows(settings)

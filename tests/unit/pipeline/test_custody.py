@@ -39,12 +39,16 @@ def flip(path, bit=3):
     path.write_bytes(data)
 
 
-def test_an_untouched_run_is_well_and_a_changed_bit_of_any_file_is_found(recorded_books, copied):
+def test_an_untouched_run_is_well_and_a_changed_bit_of_any_file_is_found(
+    recorded_books, copied
+):
     run = Run(copied)
     checked = verify(copied)
     assert (checked.faults, checked.not_found) == ([], [])
     assert checked.root == run.manifest.custody["root"]
-    files = [path for path in copied.rglob("*") if path.is_file() and path.name != ".lock"]
+    files = [
+        path for path in copied.rglob("*") if path.is_file() and path.name != ".lock"
+    ]
     assert checked.n_files == len(files) + 3
     assert run.manifest.inputs["input"] == {
         name: sha256((recorded_books / "books" / name).read_bytes()).hexdigest()
@@ -59,13 +63,17 @@ def test_an_untouched_run_is_well_and_a_changed_bit_of_any_file_is_found(recorde
     text = path.read_bytes()
     for at in range(0, len(text), 211):
         for bit in (0, 5, 7):
-            path.write_bytes(text[:at] + bytes([text[at] ^ (1 << bit)]) + text[at + 1 :])
+            path.write_bytes(
+                text[:at] + bytes([text[at] ^ (1 << bit)]) + text[at + 1 :]
+            )
             assert verify(copied).faults == [("run.json", "changed")]
     path.write_bytes(text.replace(b'"inputs"', b'"inputs" '))
     assert verify(copied).faults == [("run.json", "changed")]
 
 
-def test_inputs_are_looked_for_where_they_were_and_where_they_are_said_to_be(copied, tmp_path):
+def test_inputs_are_looked_for_where_they_were_and_where_they_are_said_to_be(
+    copied, tmp_path
+):
     flip(tmp_path / "books" / "1.txt")
     (tmp_path / "made.parquet").unlink()
     assert verify(copied).faults == []
@@ -80,7 +88,11 @@ def test_inputs_that_are_gone_are_not_found_and_no_fault(tmp_path):
     flip(tmp_path / "books elsewhere" / "1.txt")
     checked = verify(tmp_path / "run", [tmp_path])
     assert checked.faults == []
-    assert sorted(checked.not_found) == ["input/0.txt", "input/1.txt", "samples_from/made.parquet"]
+    assert sorted(checked.not_found) == [
+        "input/0.txt",
+        "input/1.txt",
+        "samples_from/made.parquet",
+    ]
 
 
 def test_files_that_are_missing_added_or_replaced_by_links_are_named(copied):
@@ -118,17 +130,27 @@ def test_a_file_that_may_not_be_read_is_named(copied, without_privileges):
         (run / "scores.parquet").chmod(0)
         with without_privileges():
             checked = verify(run)
-        assert checked.faults == [("scores.parquet", "cannot be read: Permission denied")]
+        assert checked.faults == [
+            ("scores.parquet", "cannot be read: Permission denied")
+        ]
         assert len(checked.not_found) == 3
         (run / "samples").chmod(0)
-        with without_privileges(), pytest.raises(RunFolderError, match="samples cannot be read"):
+        with (
+            without_privileges(),
+            pytest.raises(RunFolderError, match="samples cannot be read"),
+        ):
             verify(run)
 
 
 def test_what_is_no_finished_run_is_refused(copied, tmp_path):
     (tmp_path / "empty").mkdir()
-    said = {tmp_path / "empty": "holds no run", tmp_path / "nowhere": "does not exist; give the"}
-    for folder, why in (said | {copied / "run.json": "is a file, no run; give the"}).items():
+    said = {
+        tmp_path / "empty": "holds no run",
+        tmp_path / "nowhere": "does not exist; give the",
+    }
+    for folder, why in (
+        said | {copied / "run.json": "is a file, no run; give the"}
+    ).items():
         with pytest.raises(RequestError, match=why):
             verify(folder)
     assert not any((tmp_path / "empty").iterdir())
@@ -156,13 +178,17 @@ def test_a_run_that_stops_on_its_way_has_no_root(recorded_books, copied, monkeyp
     assert again.manifest.inputs == manifest.inputs
 
 
-def test_scoring_anew_gives_another_root_and_keeps_the_inputs(copied, tmp_path, monkeypatch):
-    monkeypatch.setattr(attacks, "_REGISTERED", {})  # what the file registers is forgotten
+def test_scoring_anew_gives_another_root_and_keeps_the_inputs(
+    copied, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(
+        attacks, "_REGISTERED", {}
+    )  # what the file registers is forgotten
     (tmp_path / "mine.py").write_text(
-        "import polars as pl\n"
-        "from mia_batch.attacks import Attack\n"
-        "mine = Attack(name='custody_v1', expr=pl.col('words_candidate').max().cast(pl.Float64),"
-        " source='mine', undefined='there is no candidate')\n"
+        "import polars as pl\nfrom mia_batch.attacks import Attack\nmine ="
+        " Attack(name='custody_v1',"
+        " expr=pl.col('words_candidate').max().cast(pl.Float64), source='mine',"
+        " undefined='there is no candidate')\n"
     )
     before = Run(copied).manifest
     after = rescore(copied, attacks_from=str(tmp_path / "mine.py")).manifest
@@ -189,7 +215,10 @@ def test_time_stamps_of_the_root_are_no_added_files_and_are_named_in_the_report(
     (copied / "root.ots").write_bytes(sha256(root.encode()).digest())
     assert verify(copied).faults == []
     page = report_of(Run(copied))
-    named = f"root.tsr (RFC 3161), SHA-256 {sha256((copied / 'root.tsr').read_bytes()).hexdigest()}"
+    named = (
+        "root.tsr (RFC 3161), SHA-256"
+        f" {sha256((copied / 'root.tsr').read_bytes()).hexdigest()}"
+    )
     assert f"{named}, of this root; root.ots (OpenTimestamps), SHA-256 " in page
     (copied / "root.ots").write_bytes(sha256(f"{root}\n".encode()).digest())
     (copied / "root.tsr").write_bytes(b"")
@@ -207,7 +236,10 @@ def test_stamps_stay_out_of_what_is_sealed_and_where_the_plan_was_lodged_too(
     first = Run(copied).manifest
     (copied / "root.tsr").write_bytes(b"")
     where = "with a notary, 1 May 2026"
-    tables = [copied / f"{name}.parquet" for name in ("scores", "verdicts", "findings", "rollup")]
+    tables = [
+        copied / f"{name}.parquet"
+        for name in ("scores", "verdicts", "findings", "rollup")
+    ]
     made = [path.stat().st_mtime_ns for path in tables]
     run = audit_books(copied, recorded_books, plan_lodged=where)
     assert run.manifest.custody["root"] == first.custody["root"]
@@ -223,7 +255,9 @@ def test_the_root_can_be_made_with_sha256sum(tmp_path):
     for name in names:
         (tmp_path / name).write_text(name)
     digests = {name: sha256(name.encode()).hexdigest() for name in names}
-    lines = subprocess.run(["sha256sum", *names], capture_output=True, cwd=tmp_path, check=True)
+    lines = subprocess.run(
+        ["sha256sum", *names], capture_output=True, cwd=tmp_path, check=True
+    )
     assert root_of(dict(reversed(digests.items()))) == sha256(lines.stdout).hexdigest()
 
 
@@ -244,7 +278,10 @@ def first(tmp_path_factory):
 def nearby(first, tmp_path):
     """An audit that begins, and a function that lays a changed ``run.json`` nearby it."""
     inputs = first.folder.parents[1]
-    given = {"input": str(inputs / "books"), "samples_from": str(inputs / "made.parquet")}
+    given = {
+        "input": str(inputs / "books"),
+        "samples_from": str(inputs / "made.parquet"),
+    }
     settings = load_settings(given | {"out": str(tmp_path / "this")})
     stored = json.loads((first.folder / "run.json").read_text("utf-8"))
 
@@ -278,7 +315,11 @@ def test_an_earlier_run_is_named_with_its_plan(first, nearby):
         (("made", "targets", "input"), "0" * 64, None),
         (("models", "target", "source", "name"), "another", None),
         (("evidence", "recording"), "0" * 64, None),
-        (("requests", "plan", "custody"), {}, None),  # it ended before anything was asked
+        (
+            ("requests", "plan", "custody"),
+            {},
+            None,
+        ),  # it ended before anything was asked
         (("made",), [], None),
         (("models",), 3, None),
         (("plan",), {}, {"primary": "unknown", "finished": True}),
@@ -329,9 +370,10 @@ def test_tries_are_said_first_and_recorded_and_change_no_table(first, tmp_path):
     folder = first.folder.parent / "second"
     run = audit_books(folder, inputs, observer=said, report=False, **again)
     sentence = (
-        "1 other run of these texts and this model is known: first (primary samia_v1, target). The "
-        "best of several runs looks better than it is: p-values and q-values of this attempt are "
-        "multiplied by 6, and bounds and rates of members are withheld."
+        "1 other run of these texts and this model is known: first (primary samia_v1,"
+        " target). The best of several runs looks better than it is: p-values and"
+        " q-values of this attempt are multiplied by 6, and bounds and rates of members"
+        " are withheld."
     )
     assert said.sentences[1] == sentence
     assert list(run.manifest.earlier) == ["first"]
@@ -340,12 +382,18 @@ def test_tries_are_said_first_and_recorded_and_change_no_table(first, tmp_path):
     alone = audit_books(tmp_path / "alone", inputs, report=False, **again)
     assert run.manifest.custody["root"] == alone.manifest.custody["root"]
     root = first.manifest.custody["root"]
-    audit_books(first.folder, inputs, attacks=ATTACKS, report=False)  # finished: nothing to do
+    audit_books(
+        first.folder, inputs, attacks=ATTACKS, report=False
+    )  # finished: nothing to do
     assert first.manifest.earlier == {}
     assert first.manifest.custody["root"] == root
-    wanted = load_settings(settings.model_dump() | {"out": str(tmp_path / "other" / "third")})
+    wanted = load_settings(
+        settings.model_dump() | {"out": str(tmp_path / "other" / "third")}
+    )
     assert "earlier runs" not in dict(plan(wanted))
-    wanted = load_settings(settings.model_dump() | {"out": str(folder.with_name("third"))})
+    wanted = load_settings(
+        settings.model_dump() | {"out": str(folder.with_name("third"))}
+    )
     assert dict(plan(wanted))["earlier runs"].startswith("2 other runs of these texts")
 
 

@@ -12,7 +12,15 @@ import pytest
 from mia_batch import Run
 from mia_batch.errors import EngineError, SettingsError
 from tests import runs
-from tests.hostile_server import EVERYTHING, MODEL, Asked, HostileServer, Reply, TinyModel, failure
+from tests.hostile_server import (
+    EVERYTHING,
+    MODEL,
+    Asked,
+    HostileServer,
+    Reply,
+    TinyModel,
+    failure,
+)
 from tests.runs import found, said_of
 from tests.unit.pipeline.conftest import Listener
 
@@ -61,7 +69,9 @@ class Dialect:
 
 
 def unknown(*names: str) -> Callable[[dict[str, Any]], str | None]:
-    return lambda fields: next((f"unknown field {name}" for name in names if name in fields), None)
+    return lambda fields: next(
+        (f"unknown field {name}" for name in names if name in fields), None
+    )
 
 
 def only(*names: str, **values: Any) -> Callable[[dict[str, Any]], str | None]:
@@ -69,7 +79,9 @@ def only(*names: str, **values: Any) -> Callable[[dict[str, Any]], str | None]:
 
     def refuse(fields: dict[str, Any]) -> str | None:
         extra = fields.keys() - {*names, *values, "model", "prompt", "messages"}
-        other = [name for name in values if fields.get(name, values[name]) != values[name]]
+        other = [
+            name for name in values if fields.get(name, values[name]) != values[name]
+        ]
         return "extra fields not permitted" if extra or other else None
 
     return refuse
@@ -106,7 +118,10 @@ def aloud(choice: dict[str, Any], _: Asked) -> None:
 
 def is_quiet(fields: dict[str, Any]) -> bool:
     template = fields.get("chat_template_kwargs", {})
-    return fields.get("reasoning_effort") == "minimal" or template.get("enable_thinking") is False
+    return (
+        fields.get("reasoning_effort") == "minimal"
+        or template.get("enable_thinking") is False
+    )
 
 
 def thinking_first(choice: dict[str, Any], asked: Asked) -> None:
@@ -124,7 +139,10 @@ def thought(fields: dict[str, Any]) -> dict[str, Any]:
 def reasoning_model(fields: dict[str, Any]) -> str | None:
     taken = ("max_completion_tokens", "reasoning_effort", "seed", "n", "stream")
     if fields.get("reasoning_effort") == "none":
-        return "Unsupported value: 'reasoning_effort' does not support 'none' with this model."
+        return (
+            "Unsupported value: 'reasoning_effort' does not support 'none' with this"
+            " model."
+        )
     return only(*taken, temperature=1.0, top_p=1.0)(fields)
 
 
@@ -136,23 +154,33 @@ def exclusive(fields: dict[str, Any]) -> str | None:
 
 COMPLETIONS = {
     "max_completion_tokens": Dialect(refuse=unknown("max_tokens")),
-    "refuses fields by name": Dialect(refuse=unknown("min_p", "repetition_penalty", "stream")),
+    "refuses fields by name": Dialect(
+        refuse=unknown("min_p", "repetition_penalty", "stream")
+    ),
     "refuses whatever it does not know": Dialect(
         refuse=only("max_tokens", "temperature", "top_p", "n", "seed")
     ),
     "temperature 1 alone": Dialect(refuse=lambda f: only(*f, temperature=1.0)(f)),
-    "a penalty by default": Dialect(defaults={"repetition_penalty": 1.3}, say=penalised),
+    "a penalty by default": Dialect(
+        defaults={"repetition_penalty": 1.3}, say=penalised
+    ),
     "prompt before the answer": Dialect(say=repeated),
     "no finish reason": Dialect(say=finishing(finish_reason=None)),
     "empty finish reason": Dialect(say=finishing(finish_reason="")),
     "MAX_TOKENS": Dialect(say=finishing(finish_reason="MAX_TOKENS")),
     "STOP": Dialect(say=finishing(finish_reason="STOP")),
     "eos": Dialect(say=finishing(finish_reason="eos")),
-    "index from 1": Dialect(say=lambda choice, _: choice.update(index=choice["index"] + 1)),
+    "index from 1": Dialect(
+        say=lambda choice, _: choice.update(index=choice["index"] + 1)
+    ),
 }
 CHATS = {
-    "a reasoning model": Dialect(refuse=reasoning_model, say=thinking_first, used=thought),
-    "a gateway to a model that takes one of two": Dialect(refuse=exclusive, say=in_parts),
+    "a reasoning model": Dialect(
+        refuse=reasoning_model, say=thinking_first, used=thought
+    ),
+    "a gateway to a model that takes one of two": Dialect(
+        refuse=exclusive, say=in_parts
+    ),
     "a template that thinks": Dialect(
         refuse=unknown("reasoning_effort"), say=thinking_first, used=thought
     ),
@@ -176,7 +204,9 @@ def audit(tmp_path_factory):
     ) -> Run:
         folder = tmp_path_factory.mktemp("dialect")
         member = [text in MEMBERS if labelled else None for text in texts]
-        corpus = pl.DataFrame({"text": texts, "member": pl.Series(member, dtype=pl.Boolean)})
+        corpus = pl.DataFrame(
+            {"text": texts, "member": pl.Series(member, dtype=pl.Boolean)}
+        )
         with HostileServer(answer) as server:
             usual: dict[str, Any] = {
                 "input": runs.written(folder, corpus),
@@ -195,7 +225,8 @@ def audit(tmp_path_factory):
 @pytest.fixture(scope="module")
 def plain(audit):
     return {
-        chat: audit(Memoriser(), FEW, labelled=True, chat=chat)["scores"] for chat in (False, True)
+        chat: audit(Memoriser(), FEW, labelled=True, chat=chat)["scores"]
+        for chat in (False, True)
     }
 
 
@@ -213,10 +244,14 @@ def test_the_scores_are_those_behind_a_plain_server(audit, plain, name):
 
 
 def about(*texts: str) -> Callable[[Asked], bool]:
-    return lambda asked: any(asked.prompt.rpartition("\n\n")[2] in text for text in texts)
+    return lambda asked: any(
+        asked.prompt.rpartition("\n\n")[2] in text for text in texts
+    )
 
 
-def refusing(which: Callable[[Asked], bool], text: str = "I'm sorry, but I can't help with that."):
+def refusing(
+    which: Callable[[Asked], bool], text: str = "I'm sorry, but I can't help with that."
+):
     """A chat that refuses some prompts."""
 
     def say(choice: dict[str, Any], asked: Asked) -> None:
@@ -242,14 +277,22 @@ def never_ending(choice: dict[str, Any], _: Asked) -> None:
     choice["message"] |= {"content": None, "reasoning_content": "It might be that"}
 
 
-NO_USE = r"(?s)48 of 48 answers of the target model are of no use.*48 times: {}.*have no meaning"
+NO_USE = (
+    r"(?s)48 of 48 answers of the target model are of no use.*48 times: {}.*have no"
+    r" meaning"
+)
 
 
 @pytest.mark.parametrize(
     ("server", "changed", "error", "message"),
     [
         (refusing(lambda _: True), {}, EngineError, NO_USE.format("the model ref")),
-        (refusing(lambda _: True, ""), {}, EngineError, NO_USE.format("the answer is empty")),
+        (
+            refusing(lambda _: True, ""),
+            {},
+            EngineError,
+            NO_USE.format("the answer is empty"),
+        ),
         (
             refusing(lambda _: True, "<think> What can this be? It might"),
             {},
@@ -262,7 +305,12 @@ NO_USE = r"(?s)48 of 48 answers of the target model are of no use.*48 times: {}.
             EngineError,
             "24 of 24 prompts .* are answered by 'Please tell me more .*' alike",
         ),
-        (Dialect(say=never_ending), {}, EngineError, "spends 4,096 tokens and more on thoughts"),
+        (
+            Dialect(say=never_ending),
+            {},
+            EngineError,
+            "spends 4,096 tokens and more on thoughts",
+        ),
         (
             COMPLETIONS["temperature 1 alone"],
             {"temperature": 0.7, "chat": False},
@@ -270,7 +318,14 @@ NO_USE = r"(?s)48 of 48 answers of the target model are of no use.*48 times: {}.
             r"refuses temperature 0\.7 .*leave temperature= at 1",
         ),
     ],
-    ids=["refusal", "empty", "thinking", "the same answer", "never ends", "temperature"],
+    ids=[
+        "refusal",
+        "empty",
+        "thinking",
+        "the same answer",
+        "never ends",
+        "temperature",
+    ],
 )
 def test_answers_that_are_mostly_of_no_use_and_settings_that_are_refused_end_the_run(
     audit, server, changed, error, message
@@ -286,19 +341,28 @@ def test_classes_of_answers_are_counted_and_said(audit):
     assert run["scores"][SCORE].null_count() == 6
     assert auc(run) == 1.0
     assert (run.manifest.failed["targets"], run.manifest.failed["again"]) == (6, 0)
-    said = "Of 48 samples (continuation): 36 texts, 12 refusals; 18 were cut before the reference's"
+    said = (
+        "Of 48 samples (continuation): 36 texts, 12 refusals; 18 were cut before the"
+        " reference's"
+    )
     assert f"{said} length." in said_of(run)
 
 
 def test_a_filter_that_hits_members_more_often_is_a_finding(audit):
     run = audit(filtering(about(*MEMBERS[:10])), labelled=True)
-    held = run["findings"].filter(check="held_back", statistic="filtered").row(0, named=True)
+    held = (
+        run["findings"]
+        .filter(check="held_back", statistic="filtered")
+        .row(0, named=True)
+    )
     assert (held["subject"], held["value"]) == ("members", pytest.approx(10 / 12))
     assert held["p_value"] < 0.001
     said = "The provider filtered answers about members and non-members unequally"
     assert any(line.startswith(said) for line in said_of(run))
     reasons = run["samples"]["reason"].drop_nulls().unique().to_list()
-    assert reasons == ["the provider filtered the answer (content_filter, protected_material_text)"]
+    assert reasons == [
+        "the provider filtered the answer (content_filter, protected_material_text)"
+    ]
     alike = audit(filtering(about(*TEXTS[::4])), labelled=True, max_failed=0.5)
     assert alike["findings"].filter(check="held_back").is_empty()
     assert found(alike, "answers")["filtered"] == 12
@@ -317,7 +381,9 @@ def test_what_cannot_be_neutralised_and_another_model_that_answers_are_said(audi
 
     def other(asked: Asked) -> Reply:
         reply = ignoring(asked)
-        return replace(reply, content={**reply.content, "model": "a-model-loaded-before"})
+        return replace(
+            reply, content={**reply.content, "model": "a-model-loaded-before"}
+        )
 
     run = audit(Dialect(model=other, refuse=unknown("min_p")), observer=listener)
     rows = run["findings"].filter(check="endpoint").select("subject", "verdict")
@@ -325,11 +391,17 @@ def test_what_cannot_be_neutralised_and_another_model_that_answers_are_said(audi
     names = ("repetition_penalty", "min_p", "presence_penalty")
     assert [honours[name] for name in names] == ["ignored", "refused", "honoured"]
     for line in (
-        "its own values of repetition_penalty, min_p may act: it ignores or refuses neutral ones",
+        (
+            "its own values of repetition_penalty, min_p may act: it ignores or refuses"
+            " neutral ones"
+        ),
         "its answers say that a-model-loaded-before wrote them: check model=",
     ):
         assert line in listener.sentences
-    unsure = "The endpoint accepts no neutral value of repetition_penalty, min_p. Its own value"
+    unsure = (
+        "The endpoint accepts no neutral value of repetition_penalty, min_p. Its own"
+        " value"
+    )
     assert any(line.startswith(unsure) for line in said_of(run))
 
 

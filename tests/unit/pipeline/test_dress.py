@@ -28,7 +28,9 @@ Wearing = Callable[[str, str], str]
 class Memoriser(TinyModel):
     """Knows members and classics by heart, and puts something around whatever it says."""
 
-    def __init__(self, wear: Wearing = lambda _, text: text, *, chat: bool = True) -> None:
+    def __init__(
+        self, wear: Wearing = lambda _, text: text, *, chat: bool = True
+    ) -> None:
         super().__init__()
         self._wear = wear
         self._chat = chat
@@ -55,7 +57,11 @@ def lead(_: str, text: str) -> str:
 
 
 def for_some(prompt: str, text: str) -> str:
-    return f"Voilà la suite :\n« {text.strip()} »" if Random(prompt).random() < 0.6 else text
+    return (
+        f"Voilà la suite :\n« {text.strip()} »"
+        if Random(prompt).random() < 0.6
+        else text
+    )
 
 
 def echoing(prompt: str, text: str) -> str:
@@ -63,14 +69,26 @@ def echoing(prompt: str, text: str) -> str:
 
 
 def fenced(_: str, text: str) -> str:
-    return f"**Continuation:**\n\n```\n{text.strip()}\n```\nLet me know if you want more."
+    return (
+        f"**Continuation:**\n\n```\n{text.strip()}\n```\nLet me know if you want more."
+    )
 
 
 def settings_in(folder: Path, server: HostileServer, **changed: Any) -> dict[str, Any]:
     members = [text in MEMBERS for text in TEXTS]
     corpus = written(folder, pl.DataFrame({"text": TEXTS, "member": members}))
-    own = {"model": MODEL, "base_url": server.url, "report": False, "samples": 2, "chat": True}
-    return own | {"preset": "matched", "input": corpus, "out": str(folder / "run")} | changed
+    own = {
+        "model": MODEL,
+        "base_url": server.url,
+        "report": False,
+        "samples": 2,
+        "chat": True,
+    }
+    return (
+        own
+        | {"preset": "matched", "input": corpus, "out": str(folder / "run")}
+        | changed
+    )
 
 
 def audited(folder: Path, answer: Memoriser, **changed: Any) -> Run:
@@ -84,7 +102,9 @@ def plain(tmp_path_factory) -> Run:
 
 
 @pytest.mark.parametrize("wear", [lead, for_some, echoing, fenced])
-def test_scores_are_those_of_a_plain_server_and_both_forms_are_kept(wear, plain, tmp_path):
+def test_scores_are_those_of_a_plain_server_and_both_forms_are_kept(
+    wear, plain, tmp_path
+):
     run = audited(tmp_path, Memoriser(wear))
     assert run["scores"].drop("n_short").equals(plain["scores"].drop("n_short"))
     of = {"metric": "roc_auc", "attack": SCORE, "slice": "all"}
@@ -115,16 +135,19 @@ def test_the_rule_is_said_shown_and_kept_for_later_samples(tmp_path):
         rule = run.manifest.dress["rule"]
         more = runs.audit(**settings_in(tmp_path, server, samples=3))
     assert rule == more.manifest.dress["rule"]
-    assert rule == [{"kind": "lead", "text": "Sure! Here's the continuation of the text:"}]
+    assert rule == [
+        {"kind": "lead", "text": "Sure! Here's the continuation of the text:"}
+    ]
     capabilities = run.manifest.engines["samples of target"]["capabilities"]
     assert capabilities["dress"] == rule
     assert capabilities["dialect"]["lead"] == 44 // 2 + 8
     assert more["samples"]["raw"].str.starts_with("Sure!").all()
     assert not more["samples"]["candidate"].str.contains("Sure!").any()
     said = (
-        "The answers to 12 of 12 prompts that were looked at have more than a continuation: a "
-        'lead-in ("Sure! Here\'s the continuation of the text:"). One rule takes it off all '
-        "answers before they are compared; the table of samples keeps both forms."
+        "The answers to 12 of 12 prompts that were looked at have more than a"
+        ' continuation: a lead-in ("Sure! Here\'s the continuation of the text:"). One'
+        " rule takes it off all answers before they are compared; the table of samples"
+        " keeps both forms."
     )
     assert said in said_of(run)
     shown = CliRunner().invoke(command, ["show", str(run.folder)]).output
@@ -132,7 +155,12 @@ def test_the_rule_is_said_shown_and_kept_for_later_samples(tmp_path):
 
 
 def test_there_is_room_for_the_lead_in_where_few_words_are_asked_for(tmp_path):
-    few = {"preset": "default", "samples": None, "attacks": "probe_first_word_v1", "probes": 4}
+    few = {
+        "preset": "default",
+        "samples": None,
+        "attacks": "probe_first_word_v1",
+        "probes": 4,
+    }
     run = audited(tmp_path, Limited(lead), **few)
     hits = run["scores"].group_by("member").agg(pl.col("probe_first_word_v1").mean())
     assert dict(hits.iter_rows()) == {True: 1.0, False: 0.0}
@@ -153,13 +181,18 @@ def test_a_model_that_does_not_continue_texts_has_no_area(tmp_path):
         done = CliRunner().invoke(command, [*flags, "--chat", "--no-report"])
     run = Run(Path(settings["out"]))
     why = "this model does not continue texts when asked so"
-    assert answer_of(run) == (
-        f"No answer: {why}: the answers to 12 of 12 prompts repeat the end of the prompt."
+    assert (
+        answer_of(run)
+        == f"No answer: {why}: the answers to 12 of 12 prompts repeat the end of the"
+        " prompt."
     )
     assert done.exit_code == 1, done.output
     metrics = run["metrics"].filter(~pl.col("attack").str.starts_with("blind_"))
     assert metrics.height > 0
-    assert metrics.select("value", "low", "high").null_count().row(0) == (metrics.height,) * 3
+    assert (
+        metrics.select("value", "low", "high").null_count().row(0)
+        == (metrics.height,) * 3
+    )
     assert metrics["reason"].str.starts_with(why).all()
     assert "No sign of memory" not in done.output
     assert run["curves"].is_empty()
@@ -170,7 +203,10 @@ def test_completions_and_recordings_are_looked_at_too(plain, tmp_path):
     said = pl.coalesce("raw", "candidate").alias("candidate")
     recorded = run["samples"].select("target_id", "sample_index", said)
     made = written(tmp_path, recorded, "recorded")
-    settings = {"input": str(tmp_path / "corpus.parquet"), "out": str(tmp_path / "again")}
+    settings = {
+        "input": str(tmp_path / "corpus.parquet"),
+        "out": str(tmp_path / "again"),
+    }
     again = runs.audit(samples_from=made, report=False, **settings)
     for other in (run, again):
         assert other["scores"][SCORE].equals(plain["scores"][SCORE])

@@ -21,7 +21,11 @@ from tests.unit.pipeline.conftest import Listener
 
 KEY = "sk-never-to-be-seen"  # that of all tests in this folder
 MATCHED = {"preset": "matched", "samples": 3}
-FREE_IN = {"price_in": 0.0, "price_out": 1e6, "max_concurrency": 1}  # 1 a token of output
+FREE_IN = {
+    "price_in": 0.0,
+    "price_out": 1e6,
+    "max_concurrency": 1,
+}  # 1 a token of output
 PRICES = {"price_in": 1000.0, "price_out": 10_000.0}
 
 
@@ -44,10 +48,20 @@ def test_every_target_has_its_samples_every_request_the_key_and_its_time(request
     assert run["scores"]["n_samples"].to_list() == [3] * 6 + [0, 0]
     first = run["samples"].row(0, named=True)
     prefix = run["targets"].filter(target_id=first["target_id"])["prefix"][0]
-    seed = next(asked.fields["seed"] for asked in server.asked if asked.prompt == prefix)
-    assert first["candidate"].startswith(TinyModel().text(prefix, seed).rpartition(" ")[0])
-    assert (first["n_tokens"], first["finish_reason"], first["prompt"]) == (18, "length", None)
-    assert {asked.headers["authorization"] for asked in server.asked} == {f"Bearer {KEY}"}
+    seed = next(
+        asked.fields["seed"] for asked in server.asked if asked.prompt == prefix
+    )
+    assert first["candidate"].startswith(
+        TinyModel().text(prefix, seed).rpartition(" ")[0]
+    )
+    assert (first["n_tokens"], first["finish_reason"], first["prompt"]) == (
+        18,
+        "length",
+        None,
+    )
+    assert {asked.headers["authorization"] for asked in server.asked} == {
+        f"Bearer {KEY}"
+    }
     assert run.manifest.engines["samples of target"]["capabilities"]["n"] == "honoured"
     found = run.manifest.requests
     assert found["endpoint"] == address
@@ -55,18 +69,26 @@ def test_every_target_has_its_samples_every_request_the_key_and_its_time(request
     assert found["tools"] == "none sent"
     assert found["web_search"].startswith("No tool was offered.")
     assert (found["times"]["answered"], found["times"]["undated"]) == (n_asked, 0)
-    assert run.manifest.times["begin"] <= found["times"]["first"] <= found["times"]["last"]
+    assert (
+        run.manifest.times["begin"] <= found["times"]["first"] <= found["times"]["last"]
+    )
     assert "requests" not in run.manifest.custody
     files = [path for path in run.folder.rglob("*") if path.is_file()]
     assert len(files) > 6
     assert not [path for path in files if KEY.encode() in path.read_bytes()]
 
 
-def test_a_short_candidate_is_asked_for_again_only_where_the_endpoint_repeats_itself(request_for):
+def test_a_short_candidate_is_asked_for_again_only_where_the_endpoint_repeats_itself(
+    request_for,
+):
     with HostileServer(TinyModel()) as server:
         audit(**request_for(server, **MATCHED))
         repeated = [asked.fields["max_tokens"] for asked in server.asked]
-        first = [asked.fields["max_tokens"] for asked in server.asked if asked.fields["n"] == 3]
+        first = [
+            asked.fields["max_tokens"]
+            for asked in server.asked
+            if asked.fields["n"] == 3
+        ]
     with HostileServer(TinyModel(honours={"n", "top_k"})) as server:
         run = audit(**request_for(server, "unseeded", **MATCHED))
         once = [asked.fields["max_tokens"] for asked in server.asked]
@@ -91,26 +113,39 @@ def test_the_cost_is_said_before_the_first_request(request_for):
     sampled = run["targets"].filter(pl.col("reason").is_null())
     prompt_tokens = 3 * (sum(len(text.encode()) for text in sampled["prefix"]) + 6 * 16)
     price = ""
-    for name, attempts in {"at most, first attempts": 1, "at most, all attempts": 3}.items():
+    for name, attempts in {
+        "at most, first attempts": 1,
+        "at most, all attempts": 3,
+    }.items():
         assert said[name] == foreseen[name]
         foreseen_tokens, _, price = said[name].partition(" prompt tokens, ")
         # What an answer has so far is paid for again, as a part of the prompt.
         more = int(foreseen_tokens.replace(",", "")) - attempts * prompt_tokens
         assert (more > 0) == (attempts > 1)
     drawn = 6 * sum(each.fields.get("n", 1) for each in asked)
-    # The server counts words; of long ones a token for every eight bytes counts, at least.
-    given = [max(len(each.prompt.split()), (len(each.prompt) + 16) // 8) for each in asked]
+    # The server counts words; of long ones a token for every eight bytes counts, at
+    # least.
+    given = [
+        max(len(each.prompt.split()), (len(each.prompt) + 16) // 8) for each in asked
+    ]
     paid = 1000 * sum(given) + 10_000 * drawn
     assert paid / 1e6 < float(price.rpartition(" ")[2])
-    assert listener.sentences[-1] == (
-        f"spent EUR {paid / 1e6:.2f} of at most 100.00 (prices as given; "
+    assert (
+        listener.sentences[-1]
+        == f"spent EUR {paid / 1e6:.2f} of at most 100.00 (prices as given; "
         "some thirty small requests of each probe come on top)"
     )
-    assert foreseen["time"] == "unknown for samples of target: give --tokens-per-second X"
+    assert (
+        foreseen["time"] == "unknown for samples of target: give --tokens-per-second X"
+    )
     with pytest.raises(SettingsError, match="probe needs a model that runs here"):
         dict(plan(load_settings(settings | {"out": None}), speed="probe"))
-    assert dict(plan(load_settings(settings | {"out": None}), speed=1))["time"].startswith("about ")
-    with pytest.raises(SettingsError, match="speed= is 0; give tokens a second, or 'probe'"):
+    assert dict(plan(load_settings(settings | {"out": None}), speed=1))[
+        "time"
+    ].startswith("about ")
+    with pytest.raises(
+        SettingsError, match="speed= is 0; give tokens a second, or 'probe'"
+    ):
         dict(plan(load_settings(settings | {"out": None}), speed=0))
     assert said["prompts"] == "6"
     assert foreseen["requests"] == "6 to 54"
@@ -119,7 +154,9 @@ def test_the_cost_is_said_before_the_first_request(request_for):
     assert decoded.startswith(f"decoded {18 * 6 * 3} tokens, {3 * 6 * 3} a text")
 
 
-def test_the_limit_of_cost_stops_before_it_is_passed_and_no_answer_is_paid_for_twice(request_for):
+def test_the_limit_of_cost_stops_before_it_is_passed_and_no_answer_is_paid_for_twice(
+    request_for,
+):
     with HostileServer(TinyModel()) as server:
         settings = request_for(server, **FREE_IN, probes=4)
         with pytest.raises(EngineError, match=r"max_cost= is 250.* higher"):
@@ -129,12 +166,16 @@ def test_the_limit_of_cost_stops_before_it_is_passed_and_no_answer_is_paid_for_t
         n_probes = sum(asked.method == "POST" for asked in server.probes)
         assert 6 * (first + n_probes) <= 250  # 6 tokens an answer of one sample
         run = audit(**settings, max_cost=1e6)
-        asked = [(a.prompt, a.fields["seed"], a.fields["max_tokens"]) for a in server.asked]
+        asked = [
+            (a.prompt, a.fields["seed"], a.fields["max_tokens"]) for a in server.asked
+        ]
     assert first < len(asked) == len(set(asked)) == 24
     assert run["scores"]["n_samples"].max() == 4
 
 
-def test_a_refused_prompt_is_a_row_with_its_reason_and_is_tried_again_when_asked(request_for):
+def test_a_refused_prompt_is_a_row_with_its_reason_and_is_tried_again_when_asked(
+    request_for,
+):
     refused = failure(400, "this text is not allowed")
     honest = TinyModel()
     with HostileServer(Script(refused, refused, then=honest)) as server:
@@ -173,7 +214,10 @@ def test_a_server_that_is_not_there_is_said_and_nothing_is_lost(request_for):
         settings = request_for(server, **MATCHED, max_retries=0)
     with pytest.raises(EngineError, match="cannot be reached"):
         audit(**settings)
-    assert json.loads((Path(settings["out"]) / "run.json").read_text())["targets"]["total"] == 8
+    assert (
+        json.loads((Path(settings["out"]) / "run.json").read_text())["targets"]["total"]
+        == 8
+    )
 
 
 # DE-COP: chats that answer, and log-probabilities of the four labels.
@@ -193,25 +237,46 @@ class Chat:
         if asked.is_probe or asked.method == "GET":
             return TinyModel(honours=())(asked)
         assert asked.prompt.startswith("Answer the question")
-        shown = dict(line.split(". ", 1) for line in asked.prompt.splitlines() if ". " in line[:3])
-        label = next((label for label, text in shown.items() if text == TEXTS["known"]), "A")
+        shown = dict(
+            line.split(". ", 1)
+            for line in asked.prompt.splitlines()
+            if ". " in line[:3]
+        )
+        label = next(
+            (label for label, text in shown.items() if text == TEXTS["known"]), "A"
+        )
         self.n += 1
-        said = self.said[self.n % 4].format(label) if label != "A" or self.n % 8 else "Hard to say."
+        said = (
+            self.said[self.n % 4].format(label)
+            if label != "A" or self.n % 8
+            else "Hard to say."
+        )
         choice: dict[str, Any] = {"index": 0, "finish_reason": "stop"}
         choice["message"] = {"role": "assistant", "content": said}
         return Reply(
-            content={"choices": [choice], "usage": {"prompt_tokens": 9, "completion_tokens": 2}}
+            content={
+                "choices": [choice],
+                "usage": {"prompt_tokens": 9, "completion_tokens": 2},
+            }
         )
 
 
 @pytest.fixture
 def choices_for(tmp_path, request_for):
     rows = [
-        {"document_id": name, "text": text, "paraphrases": [f"{text} {i}" for i in range(3)]}
+        {
+            "document_id": name,
+            "text": text,
+            "paraphrases": [f"{text} {i}" for i in range(3)],
+        }
         for name, text in TEXTS.items()
     ]
     corpus = written(tmp_path, pl.DataFrame(rows), "choices")
-    usual = {"input": corpus, "attacks": "decop_v1", "paraphrases_column": "paraphrases"}
+    usual = {
+        "input": corpus,
+        "attacks": "decop_v1",
+        "paraphrases_column": "paraphrases",
+    }
     return lambda server, **changed: request_for(server, **usual | changed)
 
 
@@ -240,21 +305,31 @@ def test_answers_that_cannot_be_read_leave_a_text_unscored(choices_for):
         run = audit(**choices_for(server, chat=True, choice_orders=4))
     assert run["samples"].height == 8
     assert run["scores"]["decop_v1"].to_list() == [None, None]
-    assert all("no answer names one label" in reason for reason in run["unscored"]["reason"])
+    assert all(
+        "no answer names one label" in reason for reason in run["unscored"]["reason"]
+    )
 
 
 @pytest.mark.parametrize("honours", [(NAMED, BY_ID), ()])
-def test_one_request_gives_the_log_probabilities_of_all_labels(checkpoint, choices_for, honours):
+def test_one_request_gives_the_log_probabilities_of_all_labels(
+    checkpoint, choices_for, honours
+):
     """Exactly where tokens can be named; else as far as the 20 most likely ones tell."""
     model = NextTokenModel(checkpoint, honours=honours)
-    asked = {"attacks": "decop_probability_v1", "tokenizer": str(checkpoint), "choice_orders": 4}
+    asked = {
+        "attacks": "decop_probability_v1",
+        "tokenizer": str(checkpoint),
+        "choice_orders": 4,
+    }
     with HostileServer(model) as server:
         run = audit(**choices_for(server, chat=True, **asked))
     ids = [token for (token,) in model.tokenizer.encode(LABELS)]
     key = ["target_id", "view_index"]
     rows = run["logprobs"].join(run["prompts"].select(*key, "context"), on=key)
     assert rows.height == 8
-    assert sum(len(each.fields.get(NAMED, ())) == 4 for each in server.asked) == 8 * bool(honours)
+    assert sum(
+        len(each.fields.get(NAMED, ())) == 4 for each in server.asked
+    ) == 8 * bool(honours)
     for row in rows.iter_rows(named=True):
         values = model.logprobs(row["context"])
         listed = {*ids} if honours else {*sorted(values, key=values.__getitem__)[-20:]}
@@ -269,11 +344,17 @@ def test_one_request_gives_the_log_probabilities_of_all_labels(checkpoint, choic
                 assert values[token] <= logprob + 1e-5
 
 
-def test_labels_of_several_tokens_are_refused_before_anything_is_paid(checkpoint, choices_for):
+def test_labels_of_several_tokens_are_refused_before_anything_is_paid(
+    checkpoint, choices_for
+):
     with HostileServer(NextTokenModel(checkpoint)) as server:
-        run = audit(**choices_for(server, attacks="decop_logprob_v1", tokenizer=str(checkpoint)))
+        run = audit(
+            **choices_for(server, attacks="decop_logprob_v1", tokenizer=str(checkpoint))
+        )
     assert not [each for each in server.asked if "Question" in str(each.prompt)]
-    assert {*run["unscored"]["reason"]} == {"the answers A, B, C, D are not one token each"}
+    assert {*run["unscored"]["reason"]} == {
+        "the answers A, B, C, D are not one token each"
+    }
 
 
 # Probes: what is asked, said, paid and added later.
@@ -289,8 +370,12 @@ class Knowing:
         if asked.is_probe or asked.method == "GET":
             return TinyModel(honours=())(asked)
         prompt = asked.prompt.removeprefix(f"{CHAT_INSTRUCTION}\n\n")
-        after = next(text[len(prompt) :] for text in self.texts if text.startswith(prompt))
-        words = "".join(re.findall(r"\s*\S+", after)[:2])  # as they stand: it may go on from them
+        after = next(
+            text[len(prompt) :] for text in self.texts if text.startswith(prompt)
+        )
+        words = "".join(
+            re.findall(r"\s*\S+", after)[:2]
+        )  # as they stand: it may go on from them
         choice: dict[str, Any] = {"index": 0, "finish_reason": "length", "text": words}
         if asked.path.endswith("/chat/completions"):
             choice["message"] = {"role": "assistant", "content": words.strip()}
@@ -302,7 +387,9 @@ class Knowing:
     ("word_rule", "chat"),
     [("whitespace", False), ("space", True), ("rouge", False), ("unicode", True)],
 )
-def test_the_true_next_word_is_right_with_and_without_its_space(request_for, chat, word_rule):
+def test_the_true_next_word_is_right_with_and_without_its_space(
+    request_for, chat, word_rule
+):
     texts = documents()["text"].drop_nulls().to_list()
     listener = Listener()
     with HostileServer(Knowing(texts)) as server:
@@ -324,7 +411,9 @@ def test_the_cost_counts_every_point(request_for):
     prompt_tokens = int(cuts.sum()) + 16 * cuts.len()
     assert cuts.len() == 24
     assert foreseen["requests"] == "24 to 72"
-    assert foreseen["at most, first attempts"].startswith(f"{prompt_tokens:,} prompt tokens, ")
+    assert foreseen["at most, first attempts"].startswith(
+        f"{prompt_tokens:,} prompt tokens, "
+    )
     most = foreseen["at most, all attempts"].partition(" ")[0].replace(",", "")
     assert 3 * prompt_tokens < int(most) < 4 * prompt_tokens
     assert (left["prompts"], left["samples"]) == ("0", "0")
@@ -335,7 +424,9 @@ def cost_of(line: str) -> float:
     return float(re.findall(r"USD ([\d,.]+\d)", line)[0].replace(",", ""))
 
 
-def test_the_dry_run_adds_up_all_parts_and_names_a_limit_that_could_stop_it(request_for):
+def test_the_dry_run_adds_up_all_parts_and_names_a_limit_that_could_stop_it(
+    request_for,
+):
     with HostileServer(TinyModel()) as server:
         settings = request_for(server, **PRICES, probes=4)
         asked = settings | {"continue_strongest": 3, "controls": True}
@@ -346,6 +437,11 @@ def test_the_dry_run_adds_up_all_parts_and_names_a_limit_that_could_stop_it(requ
     assert server.asked == []
     parts = ["at most, all attempts", "continuations, at most", "controls, at most"]
     assert cost_of(alone["the whole run, at most"]) == cost_of(alone[parts[0]])
-    assert whole == pytest.approx(sum(cost_of(all_parts[name]) for name in parts), abs=0.02)
+    assert whole == pytest.approx(
+        sum(cost_of(all_parts[name]) for name in parts), abs=0.02
+    )
     assert "limit" not in enough
-    assert limited["limit"] == f"--max-cost may stop the run, which could cost USD {whole:,.2f}"
+    assert (
+        limited["limit"]
+        == f"--max-cost may stop the run, which could cost USD {whole:,.2f}"
+    )

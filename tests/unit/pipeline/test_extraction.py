@@ -56,7 +56,9 @@ def test_what_a_model_recites_comes_out_and_nothing_of_what_it_never_saw(walks):
     of_first = stretches.filter(document_id="first").rows(named=True)
     places = {at for row in of_first for at in range(row["start"], row["end"])}
     asked = text.index("\n".join(words("first", 1000)[ASKED : KNOWN.stop]))
-    known = range(asked, asked + len("\n".join(words("first", 1000)[ASKED : KNOWN.stop])))
+    known = range(
+        asked, asked + len("\n".join(words("first", 1000)[ASKED : KNOWN.stop]))
+    )
     assert len(places & set(known)) >= 0.99 * len(known)
     assert not places - set(known)
     for row in of_first:
@@ -68,33 +70,58 @@ def test_what_a_model_recites_comes_out_and_nothing_of_what_it_never_saw(walks):
     n_words, n_right = KNOWN.stop - ASKED, len([n for n in range(32, 384) if n % 40])
     first, second = documents.rows(named=True)
     assert first["coverage"] == n_words / 1000
-    assert first["near_verbatim_recall"] == n_right / 1000 == stretches["n_verbatim"].sum() / 1000
+    assert (
+        first["near_verbatim_recall"]
+        == n_right / 1000
+        == stretches["n_verbatim"].sum() / 1000
+    )
     assert 0.33 < first["bmc_5"] <= n_right / 1000
     assert (first["bmc_5_others"], first["n_others"]) == (0, 1)
-    runs = [range(40 * n, 40 * n + 40) for n in range(10)]  # between words that it says wrong
+    runs = [
+        range(40 * n, 40 * n + 40) for n in range(10)
+    ]  # between words that it says wrong
     shared = [len({*run} & {*range(33, 384)}) - 1 for run in runs]
     assert len(first["passages_20"]) == sum(n >= 20 for n in shared)
-    assert first["longest_words"] == max(shared)  # a stretch that has wrong words is no run
+    assert first["longest_words"] == max(
+        shared
+    )  # a stretch that has wrong words is no run
     assert (first["passages_50"], second["passages_20"]) == ([], [])
     for place in first["passages_20"]:
         assert len(text[place["start"] : place["end"]].split()) >= 20
     row = walks.run["rollup"].filter(key="first").row(0, named=True)
     assert (row["n_passages_50"], row["passages_from"]) == (0, "samples and walks")
     assert row["n_passages_20"] == len(first["passages_20"])
-    assert [second[name] for name in ("coverage", "bmc_5", "longest_words")] == [0, 0, 0]
+    assert [second[name] for name in ("coverage", "bmc_5", "longest_words")] == [
+        0,
+        0,
+        0,
+    ]
 
 
 def test_walks_with_fewer_or_more_starts_tokens_and_without_them(walks, copied_of):
     """Of one start, in the one window where no word is wrong, the whole stretch comes out."""
     settings, run, asked = copied_of(walks)
-    other = settings | {"out": f"{run.folder}-2", "extract_tokens": 6, "extract_starts": 1}
+    other = settings | {
+        "out": f"{run.folder}-2",
+        "extract_tokens": 6,
+        "extract_starts": 1,
+    }
     little = runs.audit(**other)
-    assert tables(little)[0].select("walk", "n_rounds", "n_tokens").rows() == [(0, 1, 6)] * 2
+    assert (
+        tables(little)[0].select("walk", "n_rounds", "n_tokens").rows()
+        == [(0, 1, 6)] * 2
+    )
     stretches, documents = tables(runs.audit(**other | {"extract_tokens": 2000}))
-    starts = stretches.filter(pl.col("n_words") > 0, document_id="first")["start"].to_list()
+    starts = stretches.filter(pl.col("n_words") > 0, document_id="first")[
+        "start"
+    ].to_list()
     assert len(starts) > 1
     assert starts == sorted(starts, reverse=True)
-    assert documents["coverage"].to_list() == tables(run)[1]["coverage"].to_list() == [0.352, 0.0]
+    assert (
+        documents["coverage"].to_list()
+        == tables(run)[1]["coverage"].to_list()
+        == [0.352, 0.0]
+    )
     assert stretches.filter(document_id="second").height == 1
     more = runs.audit(**other | {"extract_tokens": 2000, "extract_starts": 3})
     assert all(map(pl.DataFrame.equals, tables(more), tables(run)))
@@ -110,23 +137,40 @@ class Wavering(RecitingOneBook):
 
 def test_where_the_most_likely_words_lead_nowhere_walks_are_drawn(walk_settings):
     with HostileServer(Wavering()) as server:
-        settings = walk_settings | {"base_url": server.url, "extract_starts": 6, "max_failed": 1.0}
+        settings = walk_settings | {
+            "base_url": server.url,
+            "extract_starts": 6,
+            "max_failed": 1.0,
+        }
         greedy = tables(runs.audit(**settings))[0]
         n_drawn = tables(runs.audit(**settings | {"extract_draws": 1}))[0].height
         more = runs.audit(**settings | {"extract_draws": 3})
         n_asked = len(server.asked)
-        for part in walked(more) + sorted(more.path("samples").glob("*.target-drawn_walk-*")):
+        for part in walked(more) + sorted(
+            more.path("samples").glob("*.target-drawn_walk-*")
+        ):
             part.unlink()
         again = runs.audit(**settings | {"extract_draws": 3})
         assert len(server.asked) == n_asked  # all of it is in the journal
         still = {"extract_draws": 1, "temperature": 0, "out": f"{more.folder}-3"}
-        with pytest.raises(SettingsError, match="extract_draws= draws words; at temperature 0"):
+        with pytest.raises(
+            SettingsError, match="extract_draws= draws words; at temperature 0"
+        ):
             runs.audit(**settings | still)
-        at_once = runs.audit(**settings | {"extract_draws": 3, "out": f"{more.folder}-2"})
+        at_once = runs.audit(
+            **settings | {"extract_draws": 3, "out": f"{more.folder}-2"}
+        )
     assert all(map(pl.DataFrame.equals, tables(again), tables(at_once)))
-    found = tables(at_once)[0].sort("draw").group_by("document_id", "target_id").agg("n_words")
+    found = (
+        tables(at_once)[0]
+        .sort("draw")
+        .group_by("document_id", "target_id")
+        .agg("n_words")
+    )
     tried = dict(zip(found["target_id"], found["n_words"].to_list(), strict=True))
-    assert all(not any(words[:-1]) for words in tried.values())  # nothing follows what came out
+    assert all(
+        not any(words[:-1]) for words in tried.values()
+    )  # nothing follows what came out
     assert any(words[-1] and len(words) > 1 for words in tried.values())
     of_second = found.filter(document_id="second")["n_words"].list.len()
     assert of_second.to_list() == [4] * 6
@@ -134,7 +178,9 @@ def test_where_the_most_likely_words_lead_nowhere_walks_are_drawn(walk_settings)
     assert greedy.height < n_drawn
 
 
-def test_without_walks_scores_are_the_same_and_the_cost_limit_holds_for_them(walk_settings, walks):
+def test_without_walks_scores_are_the_same_and_the_cost_limit_holds_for_them(
+    walk_settings, walks
+):
     with HostileServer(RecitingOneBook()) as server:
         settings = walk_settings | {"base_url": server.url}
         without = runs.audit(**settings | {"extract": False})
@@ -164,7 +210,11 @@ def test_what_is_refused_or_foreseen(walk_settings, settings, tmp_path):
         address = {"base_url": server.url}
         for asked, changed, message in (
             (walk_settings, unnamed, "extract= needs documents with names; add a col"),
-            (settings, {"preset": "default"}, "controls= is about passages that come out, and"),
+            (
+                settings,
+                {"preset": "default"},
+                "controls= is about passages that come out, and",
+            ),
         ):
             with pytest.raises(SettingsError, match=message):
                 runs.audit(**asked | address | changed)
@@ -176,11 +226,15 @@ def test_walks_are_shown_and_drawn_again(walks, copied_of):
     drawn = draw_again(run, samples, Observer(), base_url=settings["base_url"])
     assert drawn["again"].equals(drawn["candidate"], null_equal=True)
     target_id = samples["target_id"][0]
-    answers = answers_of(run, run["targets"].filter(target_id=target_id)).filter(view="walk")
+    answers = answers_of(run, run["targets"].filter(target_id=target_id)).filter(
+        view="walk"
+    )
     asked = run["prompts"].filter(view="walk", target_id=target_id).sort("view_index")
     assert answers.select("context", "text").equals(asked.select("context", "text"))
     assert answers["seed"].null_count() == answers.height
-    shown = CliRunner().invoke(command, ["show", str(run.folder), target_id], env={"COLUMNS": "99"})
+    shown = CliRunner().invoke(
+        command, ["show", str(run.folder), target_id], env={"COLUMNS": "99"}
+    )
     assert "walk, target model" in shown.stdout
     prefixes = [line for line in shown.stdout.splitlines() if line.startswith("prefix")]
     assert len(prefixes) == 1 + asked.height
@@ -192,7 +246,9 @@ def test_walks_are_shown_and_drawn_again(walks, copied_of):
 def rows_of(run):
     named = run["targets"].select("target_id", "document_id")
     rows = run.scan("controls").collect().join(named, on="target_id", how="left")
-    return {(row["document_id"], row["control"]): row for row in rows.iter_rows(named=True)}
+    return {
+        (row["document_id"], row["control"]): row for row in rows.iter_rows(named=True)
+    }
 
 
 @pytest.fixture
@@ -227,9 +283,12 @@ def test_what_comes_out_after_anything_or_stands_elsewhere_is_common_by_prompts_
     assert found["quoted", "other_document"]["other_document"] == "quoting"
     assert found["known", "unrelated_prefix"]["n_samples"] == 2
     assert found["known", "unrelated_prefix"]["other_document"] in {*HALVES} - {"known"}
-    assert found["known", "other_document"]["reason"].startswith("no other document has 20 words")
+    assert found["known", "other_document"]["reason"].startswith(
+        "no other document has 20 words"
+    )
     assert all(
-        (row["longest_words"] is None) == (row["reason"] is not None) for row in found.values()
+        (row["longest_words"] is None) == (row["reason"] is not None)
+        for row in found.values()
     )
     run = controls.run
     prefixes = {" ".join(HALVES[name][0].split()): name for name in HALVES}
@@ -251,7 +310,14 @@ def test_what_comes_out_after_anything_or_stands_elsewhere_is_common_by_prompts_
 def test_common_passages_are_no_evidence(settings, tmp_path):
     tails = pl.Series([passage(f"tail of {name}", 64) for name in HALVES])
     longer = halves().with_columns(text=pl.col("text") + " " + tails)
-    names = ("key", "verdict", "longest_words", "share_verbatim", "share_near_verbatim", "n_common")
+    names = (
+        "key",
+        "verdict",
+        "longest_words",
+        "share_verbatim",
+        "share_near_verbatim",
+        "n_common",
+    )
     with controlled(settings, RecitingPassages(), longer) as (given, run, _):
         other = given | {"controls": False, "out": str(tmp_path / "other")}
         without = runs.audit(**other)["rollup"]
@@ -262,7 +328,8 @@ def test_common_passages_are_no_evidence(settings, tmp_path):
         ("quoted", "cannot_tell", 0, 0, 0, 1),
     ]
     assert without.select(names).rows()[:3] == [
-        (name, "comes_out", 32, 0.5, 0.5, None) for name in ("known", "formula", "quoted")
+        (name, "comes_out", 32, 0.5, 0.5, None)
+        for name in ("known", "formula", "quoted")
     ]
     assert rolled.equals(run["rollup"])
 
@@ -279,14 +346,20 @@ def test_more_samples_and_texts_ask_for_what_is_missing(audited):
     grown = runs.audit(**settings | {"samples": 3})
     assert len(asked) == 5 + 6 + 1 + 2
     key = ["target_id", "view_index"]
-    kept = grown["prompts"].filter(view="control").join(prompts, on="target_id", how="semi")
+    kept = (
+        grown["prompts"]
+        .filter(view="control")
+        .join(prompts, on="target_id", how="semi")
+    )
     assert kept.sort(key).equals(prompts.sort(key))
     found = rows_of(grown)
     assert found["new", "other_document"]["other_document"] == "formula"
     assert found["formula", "other_document"]["other_document"] == "new"
 
 
-def test_without_the_setting_nothing_is_asked_and_what_is_known_stays(audited, tmp_path):
+def test_without_the_setting_nothing_is_asked_and_what_is_known_stays(
+    audited, tmp_path
+):
     settings, run, asked = audited
     before = run.manifest.controls
     again = runs.audit(**settings | {"controls": False})
@@ -319,14 +392,22 @@ def test_documents_of_one_group_are_not_each_others_controls(settings):
 
 
 def test_a_single_document_has_nothing_unrelated(settings):
-    with controlled(settings, RecitingPassages(), halves(("known",))) as (given, run, asked):
+    with controlled(settings, RecitingPassages(), halves(("known",))) as (
+        given,
+        run,
+        asked,
+    ):
         runs.audit(**given)
         assert len(asked) == 1
     found = rows_of(run)
     reason = "no document of another group has a prefix to put in its place"
     for control in CONTROLS[:2]:
         row = found["known", control]
-        assert (row["n_samples"], row["longest_words"], row["reason"]) == (0, None, reason)
+        assert (row["n_samples"], row["longest_words"], row["reason"]) == (
+            0,
+            None,
+            reason,
+        )
         assert row["common"] is None
     alone = found["known", "other_document"]
     assert alone["reason"] == "there is no document of another group"
@@ -354,8 +435,13 @@ def test_non_members_are_searched_too(settings, tmp_path):
 
 
 def test_a_recording_is_searched_and_asks_nobody(settings, controls, tmp_path):
-    kept = {name: settings[name] for name in ("input", "preset", "window_words", "controls")}
-    kept |= {"samples_from": str(controls.run.path("samples")), "out": str(tmp_path / "recorded")}
+    kept = {
+        name: settings[name] for name in ("input", "preset", "window_words", "controls")
+    }
+    kept |= {
+        "samples_from": str(controls.run.path("samples")),
+        "out": str(tmp_path / "recorded"),
+    }
     found = rows_of(runs.audit(**kept))
     row = found["known", "unrelated_prefix"]
     assert row["reason"] == "the samples are a recording: there is no model to ask"
@@ -376,11 +462,19 @@ class Walked(TinyModel):
 
 def test_what_only_a_walk_gave_has_controls(settings, tmp_path):
     """Attacks at points see no passage; the walk's own first words are asked for, greedily."""
-    texts = {"long": passage("long", 300), "far": f"{passage('far', 96)} {passage('end', 96)}"}
+    texts = {
+        "long": passage("long", 300),
+        "far": f"{passage('far', 96)} {passage('end', 96)}",
+    }
     texts["unknown"] = passage("unknown", 64)
     columns = pl.DataFrame({"document_id": [*texts], "text": [*texts.values()]})
     del settings["samples"], settings["preset"]
-    more = {"attacks": "probe_first_word_v1", "probes": 2, "extract": True, "extract_starts": 1}
+    more = {
+        "attacks": "probe_first_word_v1",
+        "probes": 2,
+        "extract": True,
+        "extract_starts": 1,
+    }
     with controlled(settings, Walked(), columns, **more) as (given, run, _):
         other = given | {"controls": False, "out": str(tmp_path / "other")}
         without = runs.audit(**other)["rollup"]
@@ -429,9 +523,16 @@ def test_what_fails_has_its_reason_and_marks_nothing(settings):
     endpoint = Refusing()
     with controlled(settings, endpoint, halves(("known", "other"))) as (given, run, _):
         row = rows_of(run)["known", "unrelated_prefix"]
-        assert (row["n_samples"], row["longest_words"], row["common"]) == (0, None, None)
+        assert (row["n_samples"], row["longest_words"], row["common"]) == (
+            0,
+            None,
+            None,
+        )
         assert "not for you" in row["reason"]
-        assert run.manifest.controls["unrelated_prefix"] == {"passages": 0, "repeated": 0}
+        assert run.manifest.controls["unrelated_prefix"] == {
+            "passages": 0,
+            "repeated": 0,
+        }
         assert run.manifest.failed["targets"] == 1  # the other text, not the controls
         endpoint.refuses_all = False
         again = rows_of(runs.audit(**given | {"retry_failed": True}))
@@ -452,7 +553,9 @@ def test_a_passage_is_the_whole_run_of_words_across_line_breaks(tmp_path):
         samples_from=str(tmp_path / "made.parquet"),
         out=tmp_path / "run",
     )
-    (longest,) = run["findings"].filter(check="verbatim", statistic="longest").to_dicts()
+    (longest,) = (
+        run["findings"].filter(check="verbatim", statistic="longest").to_dicts()
+    )
     assert (longest["value"], longest["reason"]) == (24, true)
 
 

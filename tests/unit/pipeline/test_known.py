@@ -43,7 +43,9 @@ def counted(passages, documents):
             n = sum(text[at : at + len(passage)] == passage for at in range(len(text)))
             places.append(n)
             runs = {tuple(text[at : at + 20]) for at in range(len(text) - 19)}
-            near += any(tuple(passage[at : at + 20]) in runs for at in range(len(passage) - 19))
+            near += any(
+                tuple(passage[at : at + 20]) in runs for at in range(len(passage) - 19)
+            )
         first = next((f"document {at}" for at, n in enumerate(places) if n), None)
         rows.append((sum(map(bool, places)), sum(places), near, first))
     return rows
@@ -51,7 +53,9 @@ def counted(passages, documents):
 
 def test_counts_are_those_of_plain_python():
     dice = Random(5)
-    passages = [" ".join(dice.choices(WORDS, k=dice.randint(20, 40))) for _ in range(12)]
+    passages = [
+        " ".join(dice.choices(WORDS, k=dice.randint(20, 40))) for _ in range(12)
+    ]
     documents = []
     for _ in range(40):
         parts = [" ".join(dice.choices(WORDS, k=dice.randint(0, 15)))]
@@ -70,7 +74,9 @@ def test_counts_are_those_of_plain_python():
     assert asked.head(-1).rows() == counted(passages, documents)
     assert max(asked["n_occurrences"].drop_nulls()) > 1
     assert asked.row(-1) == (None, None, None, None)
-    assert found["reason"].to_list() == [None] * 12 + ["the passage has fewer than 20 words"]
+    assert found["reason"].to_list() == [None] * 12 + [
+        "the passage has fewer than 20 words"
+    ]
 
 
 def test_a_hit_is_verified_in_a_folder_of_texts(tmp_path):
@@ -80,9 +86,14 @@ def test_a_hit_is_verified_in_a_folder_of_texts(tmp_path):
     (known / "b.txt").write_text(f"{first.upper()} and {first}")
     (known / "c.txt").write_text(first.replace(" ", "\n  "))
     run = audit_books(tmp_path / "run", tmp_path, known_corpus=str(known))
-    rows = run["known"].join(run["targets"], on="target_id").sort("document_id").to_dicts()
+    rows = (
+        run["known"].join(run["targets"], on="target_id").sort("document_id").to_dicts()
+    )
     asked = ("n_occurrences", "n_documents", "n_near_documents", "document")
-    assert [[row[name] for name in asked] for row in rows] == [[3, 2, 2, "b.txt"], [0, 0, 0, None]]
+    assert [[row[name] for name in asked] for row in rows] == [
+        [3, 2, 2, "b.txt"],
+        [0, 0, 0, None],
+    ]
     said = "stands 3 times in the known corpus, in 2 documents, first in b.txt."
     assert known_sentence(rows[0]).endswith(said)
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
@@ -100,8 +111,16 @@ def index_of(asked):
     if asked.fields["query_type"] == "find":
         text = asked.fields["query"]
         if not text.startswith(" "):
-            return Reply(content={"cnt": 3, "segment_by_shard": [[7, 9], [4, 5]], "token_ids": [1]})
-        return Reply(content={"cnt": 0, "segment_by_shard": [[0, 0], [0, 0]], "token_ids": [2]})
+            return Reply(
+                content={
+                    "cnt": 3,
+                    "segment_by_shard": [[7, 9], [4, 5]],
+                    "token_ids": [1],
+                }
+            )
+        return Reply(
+            content={"cnt": 0, "segment_by_shard": [[0, 0], [0, 0]], "token_ids": [2]}
+        )
     place = asked.fields["s"], asked.fields["rank"]
     return Reply(content={"doc_ix": {(0, 7): 12, (0, 8): 12, (1, 4): 5}[place]})
 
@@ -109,27 +128,36 @@ def index_of(asked):
 def test_an_index_is_asked_by_its_api(tmp_path):
     write_books(tmp_path)
     with HostileServer(index_of) as server:
-        run = audit_books(tmp_path / "run", tmp_path, known_index=f"{server.url}#some_index")
+        run = audit_books(
+            tmp_path / "run", tmp_path, known_index=f"{server.url}#some_index"
+        )
         sent = [asked.fields for asked in server.probes]
     rows = run["known"].drop("target_id").unique().to_dicts()
     counts = {"n_occurrences": 3, "n_documents": 2, "document": "document 5"}
     assert rows == [counts | {"n_near_documents": None, "reason": None}]
-    assert len(sent) == 2 * (2 + 3)  # two passages, each spelled in two ways and found three times
+    assert len(sent) == 2 * (
+        2 + 3
+    )  # two passages, each spelled in two ways and found three times
     assert all(
-        {*each} <= {"index", "query_type", "query", "s", "rank", "max_disp_len"} for each in sent
+        {*each} <= {"index", "query_type", "query", "s", "rank", "max_disp_len"}
+        for each in sent
     )
 
 
 def write_index(folder, documents):
     """An index of infini-gram, over bytes: all of its files, as its documentation has them."""
     text = b"".join(b"\xff" + document.encode() for document in documents)
-    starts = np.cumsum([0, *(1 + len(document.encode()) for document in documents[:-1])])
+    starts = np.cumsum(
+        [0, *(1 + len(document.encode()) for document in documents[:-1])]
+    )
     places = np.array(sorted(range(len(text)), key=lambda at: text[at:]), "<u8")
     folder.mkdir()
     (folder / "tokenized.0").write_bytes(text)
     (folder / "offset.0").write_bytes(starts.astype("<u8").tobytes())
     width = ceil(log2(len(text)) / 8)
-    (folder / "table.0").write_bytes(places.view("u1").reshape(-1, 8)[:, :width].tobytes())
+    (folder / "table.0").write_bytes(
+        places.view("u1").reshape(-1, 8)[:, :width].tobytes()
+    )
     return f"{folder}#bytes"
 
 
@@ -138,7 +166,9 @@ class Engine:
 
     def __init__(self, folder, _eos, *, vocab_size, token_dtype):
         assert (vocab_size, token_dtype) == (255, "u8")
-        files = (Path(folder, f"{name}.0").read_bytes() for name in ("tokenized", "offset"))
+        files = (
+            Path(folder, f"{name}.0").read_bytes() for name in ("tokenized", "offset")
+        )
         self.text, self.starts = next(files), np.frombuffer(next(files), "<u8")
         self.places = sorted(range(len(self.text)), key=lambda at: self.text[at:])
 
@@ -149,7 +179,9 @@ class Engine:
 
     def get_doc_by_rank(self, s, rank, max_disp_len):
         assert (s, max_disp_len) == (0, 1)
-        return {"doc_ix": int(np.searchsorted(self.starts, self.places[rank], "right")) - 1}
+        return {
+            "doc_ix": int(np.searchsorted(self.starts, self.places[rank], "right")) - 1
+        }
 
 
 def test_an_index_on_this_machine_is_asked_by_its_package(tmp_path, monkeypatch):
@@ -158,9 +190,13 @@ def test_an_index_on_this_machine_is_asked_by_its_package(tmp_path, monkeypatch)
         package = SimpleNamespace(InfiniGramEngine=Engine)
         monkeypatch.setitem(sys.modules, "infini_gram.engine", package)
     first, _ = write_books(tmp_path)
-    known = write_index(tmp_path / "index", ["other words", f"{first} and {first}", f"so {first}"])
+    known = write_index(
+        tmp_path / "index", ["other words", f"{first} and {first}", f"so {first}"]
+    )
     run = audit_books(tmp_path / "run", tmp_path, known_index=known)
-    rows = run["known"].join(run["targets"], on="target_id").sort("document_id").to_dicts()
+    rows = (
+        run["known"].join(run["targets"], on="target_id").sort("document_id").to_dicts()
+    )
     asked = ("n_occurrences", "n_documents", "document", "reason")
     assert [[row[name] for name in asked] for row in rows] == [
         [3, 2, "document 1", None],  # a space before it is no further occurrence
@@ -193,10 +229,18 @@ def test_an_index_without_an_answer_gives_no_count(tmp_path):
     write_books(tmp_path, len(replies) + 2)
     left = iter(replies)
     with HostileServer(lambda _: next(left)) as server:
-        run = audit_books(tmp_path / "run", tmp_path, known_index=f"{server.url}#some_index")
-    assert run["known"]["n_occurrences"].null_count() == run["known"].height == len(replies) + 2
+        run = audit_books(
+            tmp_path / "run", tmp_path, known_index=f"{server.url}#some_index"
+        )
+    assert (
+        run["known"]["n_occurrences"].null_count()
+        == run["known"].height
+        == len(replies) + 2
+    )
     reasons = run["known"]["reason"].to_list()
-    assert all(reason.startswith("the index gives no count: ") for reason in reasons[:-2])
+    assert all(
+        reason.startswith("the index gives no count: ") for reason in reasons[:-2]
+    )
     assert "it answers with status 302" in reasons[1]
     assert reasons[-2:] == ["not asked: 3 passages before had no answer"] * 2
 
@@ -206,7 +250,10 @@ def test_a_known_corpus_is_one_place(tmp_path):
     for known, said in (
         ({"known_index": "http://127.0.0.1:1"}, "give ADDRESS#INDEX"),
         ({"known_index": "ftp://127.0.0.1#index"}, "known_index= is 'ftp://127.0.0.1'"),
-        ({"known_index": "a#b", "known_corpus": str(tmp_path)}, "are two; leave out one"),
+        (
+            {"known_index": "a#b", "known_corpus": str(tmp_path)},
+            "are two; leave out one",
+        ),
     ):
         with pytest.raises(SettingsError, match=said):
             audit_books(tmp_path / "run", tmp_path, **known)

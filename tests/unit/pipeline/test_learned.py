@@ -56,7 +56,9 @@ def test_every_text_with_a_score_has_a_combination_and_all_attacks_together_a_te
     means = dict(by_class.iter_rows())
     assert means[True] > means[False]
     verdicts = Verdicts.validate(run["verdicts"]).filter(attack="combination_v1")
-    assert set(verdicts["level"]) == set(run["verdicts"].filter(attack=NAMES[0])["level"])
+    assert set(verdicts["level"]) == set(
+        run["verdicts"].filter(attack=NAMES[0])["level"]
+    )
     (p,) = verdicts.filter(pl.col("estimate").is_null(), level="collection")["p_value"]
     assert p <= 0.05
     (row,) = run["verdicts"].filter(attack="dataset_inference_v1").iter_rows(named=True)
@@ -64,8 +66,8 @@ def test_every_text_with_a_score_has_a_combination_and_all_attacks_together_a_te
     assert not row["planned"]
     said = said_of(run)
     assert (
-        "combination_v1 was learned from 40 calibration members and 40 calibration non-members, "
-        "for each text from those of other groups alone." in said
+        "combination_v1 was learned from 40 calibration members and 40 calibration"
+        " non-members, for each text from those of other groups alone." in said
     )
     (line,) = (line for line in said if line.startswith("All attacks together"))
     assert f"p = {row['p_value']:.3g}, exploratory" in line
@@ -76,7 +78,9 @@ def test_no_answer_where_the_texts_differ_without_the_model(run):
     attacks = [get(name) for name in run.manifest.made["scores"]["attacks"]]
     roles = run["findings"].filter(check="roles")
     of_all = verdict_plan(primary=NAMES[0], level="collection")
-    verdicts, _ = set_answers(run.scan("scores"), attacks, of_all, roles, separable=True)
+    verdicts, _ = set_answers(
+        run.scan("scores"), attacks, of_all, roles, separable=True
+    )
     (row,) = verdicts.iter_rows(named=True)
     assert row["p_value"] is None
     assert "can be distinguished without the model" in row["reason"]
@@ -97,7 +101,9 @@ def test_another_target_changes_no_score(run, tmp_path):
     fewer = scores.filter(pl.int_range(pl.len()) % 3 > 0, role="target")
     rest = pl.concat([fewer, scores.filter(pl.col("role") != "target")])
     made = combine(rest.lazy(), NAMES, seed=0)
-    both = rest.select("target_id", made=pl.Series(made)).join(run["scores"], on="target_id")
+    both = rest.select("target_id", made=pl.Series(made)).join(
+        run["scores"], on="target_id"
+    )
     known = both.drop_nulls("combination_v1")
     np.testing.assert_array_equal(known["made"], known["combination_v1"])
 
@@ -116,7 +122,9 @@ def test_the_combination_is_computed_when_it_is_asked_for():
     assert chosen(combine=True, **asked)[-2:] == ["min_k_20_v1", "combination_v1"]
 
 
-@pytest.mark.parametrize("attacks", ["loss_v1", "combination_v1", "loss_v1,combination_v1"])
+@pytest.mark.parametrize(
+    "attacks", ["loss_v1", "combination_v1", "loss_v1,combination_v1"]
+)
 def test_one_attack_cannot_be_combined(attacks):
     with pytest.raises(SettingsError, match="learned from the scores of others"):
         chosen(attacks=attacks, combine=True)
@@ -124,7 +132,12 @@ def test_one_attack_cannot_be_combined(attacks):
 
 # Attacks on tuned models are computed as soon as what they need is there.
 
-ALONE = ["spv_embedding_uncalibrated_v1", "loss_v1", "min_k_20_v1", "min_k_plus_plus_20_v1"]
+ALONE = [
+    "spv_embedding_uncalibrated_v1",
+    "loss_v1",
+    "min_k_20_v1",
+    "min_k_plus_plus_20_v1",
+]
 EVERYTHING = {
     "prompts_from": "prompts.jsonl",
     "candidate_from": "others.jsonl",
@@ -152,23 +165,36 @@ def test_the_preset_asks_for_log_probabilities_and_leaves_out_what_misses_a_sett
         ({"reference_model": "b"}, "reference_token_difference ez_mia wbc informia"),
         (
             {"masked_model": "m"},
-            "spv_semantic_uncalibrated spv_neighbour_uncalibrated neighbour_difference detect_gpt",
+            (
+                "spv_semantic_uncalibrated spv_neighbour_uncalibrated"
+                " neighbour_difference detect_gpt"
+            ),
         ),
         (
             {"shadows": 2},
-            "lira_online lira_online_fixed lira_offline lira_offline_fixed rmia rmia_offline",
+            (
+                "lira_online lira_online_fixed lira_offline lira_offline_fixed rmia"
+                " rmia_offline"
+            ),
         ),
     ],
 )
 def test_each_setting_brings_its_attacks(given, more):
-    assert {*chosen_of_tuned(**given)} == {*ALONE, *(f"{name}_v1" for name in more.split())}
+    assert {*chosen_of_tuned(**given)} == {
+        *ALONE,
+        *(f"{name}_v1" for name in more.split()),
+    }
 
 
 def test_by_default_variation_is_not_computed_without_its_reference_model():
-    found = chosen_of_tuned(preset="default", evidence="logprobs", masked_model="masked")
+    found = chosen_of_tuned(
+        preset="default", evidence="logprobs", masked_model="masked"
+    )
     assert not [name for name in found if name.startswith("spv")]
     found = chosen_of_tuned(preset="default", evidence="logprobs", **EVERYTHING)
-    assert {*SPV_PAPER} - {*found} == {name for name in SPV_PAPER if "uncalibrated" in name}
+    assert {*SPV_PAPER} - {*found} == {
+        name for name in SPV_PAPER if "uncalibrated" in name
+    }
 
 
 @pytest.mark.parametrize(
@@ -187,7 +213,11 @@ def test_the_planned_attack_reads_a_reference_model_that_may_be_the_base(
     config.write_text(
         "" if changed is None else json.dumps(json.loads(config.read_text()) | changed)
     )
-    given = {"input": "-", "model": str(checkpoint), "reference_model": str(config.parent)}
+    given = {
+        "input": "-",
+        "model": str(checkpoint),
+        "reference_model": str(config.parent),
+    }
     settings = context.with_reference(load_settings(given | {"evidence": "logprobs"}))
     assert settings.reference_kind == kind
     attacks = [attack.name for attack in chosen_attacks(settings)]
@@ -199,7 +229,9 @@ def test_the_planned_attack_reads_a_reference_model_that_may_be_the_base(
 def test_noise_is_asked_only_of_engines_that_can_add_it():
     attack = "spv_embedding_uncalibrated_v1"
     assert attack not in chosen_of_tuned(engine="vllm")
-    with pytest.raises(SettingsError, match=f"attacks: {attack} cannot be computed: engine vllm"):
+    with pytest.raises(
+        SettingsError, match=f"attacks: {attack} cannot be computed: engine vllm"
+    ):
         chosen_of_tuned(engine="vllm", attacks=attack)
     assert engine_abilities([get(attack)]) == {"noise"}
     assert engine_abilities(map(get, ("loss_v1", "spv_semantic_v1"))) == frozenset()
@@ -209,16 +241,27 @@ def test_noise_is_asked_only_of_engines_that_can_add_it():
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"shadows": 2}, "cannot be used with lira_online_v1, which learns from the answers"),
+        (
+            {"shadows": 2},
+            "cannot be used with lira_online_v1, which learns from the answers",
+        ),
         (
             {"preset": "default", "combine": True},
             "cannot be used with combination_v1, which learns",
         ),
-        ({"shard": "1/2"}, "cannot be used with shard: what is asked depends on the answers"),
+        (
+            {"shard": "1/2"},
+            "cannot be used with shard: what is asked depends on the answers",
+        ),
     ],
 )
 def test_groups_stop_only_where_nothing_needs_the_answers_about_all(given, why):
-    texts = {"input": "texts.jsonl", "model": "tuned", "preset": "spv", "level": "group"}
+    texts = {
+        "input": "texts.jsonl",
+        "model": "tuned",
+        "preset": "spv",
+        "level": "group",
+    }
     settings = load_settings(texts | {"stop_when_decided": True} | given)
     with pytest.raises(SettingsError, match=f"stop_when_decided= {why}"):
         check_together(settings, chosen_attacks(settings))
@@ -236,7 +279,9 @@ def words(seed, n=48):
 
 def texts(name, n):
     names = [f"{name}{at}" for at in range(n)]
-    return pl.DataFrame({"document_id": names, "text": [" ".join(words(each)) for each in names]})
+    return pl.DataFrame(
+        {"document_id": names, "text": [" ".join(words(each)) for each in names]}
+    )
 
 
 class Reciting(TinyModel):
@@ -253,7 +298,10 @@ class Reciting(TinyModel):
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory):
     folder = tmp_path_factory.mktemp("yardstick")
-    levels = [texts(name, 6).with_columns(level=pl.lit(n)) for name, n in (("often", 64), ("x", 0))]
+    levels = [
+        texts(name, 6).with_columns(level=pl.lit(n))
+        for name, n in (("often", 64), ("x", 0))
+    ]
     return {
         "input": written(folder, texts("asked", 3), "asked"),
         "non_members": written(folder, texts("new", 40), "new"),
@@ -272,13 +320,19 @@ def runs(settings, tmp_path_factory):
         asked = settings | {"base_url": server.url}
         return [
             audit(
-                **asked | {"yardstick": known, "out": str(tmp_path_factory.mktemp("runs") / "run")}
+                **asked
+                | {
+                    "yardstick": known,
+                    "out": str(tmp_path_factory.mktemp("runs") / "run"),
+                }
             )
             for known in (settings["yardstick"], "none")
         ]
 
 
-def test_levels_are_said_and_the_audited_texts_have_the_answers_that_they_have_without(runs):
+def test_levels_are_said_and_the_audited_texts_have_the_answers_that_they_have_without(
+    runs,
+):
     said = " ".join(said_of(runs[0]))
     assert "None of 3 targets is reported at q = 0.1" in said
     assert "(20 words in a row, or all that follow): 64: 6 of 6; 0: 0 of 6." in said
@@ -308,21 +362,36 @@ def test_levels_are_said_and_the_audited_texts_have_the_answers_that_they_have_w
     ],
 )
 def test_a_yardstick_without_levels_is_refused(settings, tmp_path, levels, message):
-    known = texts("known", 2).with_columns(*(pl.Series(*each) for each in levels.items()))
+    known = texts("known", 2).with_columns(
+        *(pl.Series(*each) for each in levels.items())
+    )
     with pytest.raises(CorpusError, match=message):
         open_corpora(load_settings(settings | {"yardstick": written(tmp_path, known)}))
 
 
-def test_books_have_the_classics_unless_they_are_not_wanted(tmp_path, checkpoint, monkeypatch):
+def test_books_have_the_classics_unless_they_are_not_wanted(
+    tmp_path, checkpoint, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "books").mkdir()
     (tmp_path / "books" / "a.txt").write_text(" ".join(words("a", 300)))
-    given = {"input": "books", "model": str(checkpoint), "window_words": 64, "out": "run"}
+    given = {
+        "input": "books",
+        "model": str(checkpoint),
+        "window_words": 64,
+        "out": "run",
+    }
     left = planned(given)
-    assert (left["targets"], "yardstick" in left) == ("4", False)  # nothing would be said of it
+    assert (left["targets"], "yardstick" in left) == (
+        "4",
+        False,
+    )  # nothing would be said of it
     said = "115 of these targets, 7,360 words; --no-yardstick leaves them out"
     assert planned(given | {"preset": "matched"})["yardstick"] == said
-    given |= {"non_members": written(tmp_path, texts("new", 99)), "non_members_known": "later"}
+    given |= {
+        "non_members": written(tmp_path, texts("new", 99)),
+        "non_members_known": "later",
+    }
     left = planned(given)
     assert (left["targets"], left["yardstick"]) == ("218", said)
     settings = with_yardstick(load_settings(given), [])
@@ -338,4 +407,7 @@ def test_books_have_the_classics_unless_they_are_not_wanted(tmp_path, checkpoint
     done = CliRunner().invoke(command, [*options, "--no-yardstick", "--dry-run"])
     assert "of these targets" not in done.output
     assert done.exit_code == 0
-    assert with_yardstick(load_settings(given | {"samples_from": "x"}), []).yardstick is None
+    assert (
+        with_yardstick(load_settings(given | {"samples_from": "x"}), []).yardstick
+        is None
+    )

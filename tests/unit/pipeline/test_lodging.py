@@ -17,14 +17,26 @@ from mia_batch.observer import Observer
 from mia_batch.pipeline import Run, plan
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.finished import answer_of, attacks_of
-from mia_batch.pipeline.lodging import differences, lodged_differences, plan_of, sha256_of, text_of
-from mia_batch.settings import PLAN_OPEN, PLAN_PLACES, Mark, Settings, load_settings, read_plan
+from mia_batch.pipeline.lodging import (
+    differences,
+    lodged_differences,
+    plan_of,
+    sha256_of,
+    text_of,
+)
+from mia_batch.settings import (
+    PLAN_OPEN,
+    PLAN_PLACES,
+    Mark,
+    Settings,
+    load_settings,
+    read_plan,
+)
 from tests.runs import audit_books, recorded_books, rescore, said_of, write_books
 
 MINE = (
-    "import polars as pl\n"
-    "from mia_batch.attacks import Attack\n"
-    "mine = Attack(name='lodging_v1', expr=pl.col('words_candidate').{}().cast(pl.Float64),"
+    "import polars as pl\nfrom mia_batch.attacks import Attack\nmine ="
+    " Attack(name='lodging_v1', expr=pl.col('words_candidate').{}().cast(pl.Float64),"
     " source='mine', undefined='there is no candidate')\n"
 )
 
@@ -45,12 +57,17 @@ def inputs(tmp_path):
     return tmp_path / "here"
 
 
-def test_other_audits_have_other_hashes_and_the_same_one_elsewhere_has_the_same(inputs, tmp_path):
+def test_other_audits_have_other_hashes_and_the_same_one_elsewhere_has_the_same(
+    inputs, tmp_path
+):
     elsewhere = shutil.copytree(inputs, tmp_path / "far" / "away")
     other = shutil.copytree(inputs, tmp_path / "other")
     (other / "books" / "1.txt").write_text("one word less", "utf-8")
     pl.DataFrame({"text": ["never seen"]}).write_parquet(tmp_path / "new.parquet")
-    sets = {"non_members": str(tmp_path / "new.parquet"), "non_members_known": "made today"}
+    sets = {
+        "non_members": str(tmp_path / "new.parquet"),
+        "non_members_known": "made today",
+    }
     plans = [
         planned_in(inputs),
         planned_in(other),
@@ -64,7 +81,9 @@ def test_other_audits_have_other_hashes_and_the_same_one_elsewhere_has_the_same(
     ]
     hashes = [sha256_of(each) for each in plans]
     assert len({*hashes}) == len(plans)
-    assert sha256_of(planned_in(elsewhere, out="another name", report=False)) == hashes[0]
+    assert (
+        sha256_of(planned_in(elsewhere, out="another name", report=False)) == hashes[0]
+    )
     assert str(tmp_path) not in text_of(plans[2])
     assert hashes[0] == sha256(text_of(plans[0]).encode()).hexdigest()
 
@@ -89,7 +108,10 @@ def test_a_formula_of_ones_own_is_bound_by_its_content(inputs, tmp_path, monkeyp
 
 
 def test_an_endpoints_model_is_known_by_name_and_address_alone(inputs):
-    given: dict[str, Any] = {"base_url": "https://host.example/v1", "samples_from": None}
+    given: dict[str, Any] = {
+        "base_url": "https://host.example/v1",
+        "samples_from": None,
+    }
     made = planned_in(inputs, model="m", **given)
     known = made["models"]["target"]
     assert (known["name"], known["address"]) == ("m", "https://host.example/v1")
@@ -100,9 +122,21 @@ def test_an_endpoints_model_is_known_by_name_and_address_alone(inputs):
 
 
 def test_each_difference_is_a_sentence_with_what_was_planned_and_what_is_now():
-    one = {"inputs": {"input": {"files": 1, "sha256": "aa"}}, "attacks": {"a_v1": "x", "b_v1": "x"}}
-    one |= {"models": {}, "settings": {"q": 0.05, "attacks": ["a_v1", "b_v1"]}, "null_set": "n"}
-    other = {"inputs": {}, "attacks": {"a_v1": "y"}, "models": {}, "null_set": "\x1b[2J"}
+    one = {
+        "inputs": {"input": {"files": 1, "sha256": "aa"}},
+        "attacks": {"a_v1": "x", "b_v1": "x"},
+    }
+    one |= {
+        "models": {},
+        "settings": {"q": 0.05, "attacks": ["a_v1", "b_v1"]},
+        "null_set": "n",
+    }
+    other = {
+        "inputs": {},
+        "attacks": {"a_v1": "y"},
+        "models": {},
+        "null_set": "\x1b[2J",
+    }
     other |= {"settings": {"q": 0.1, "attacks": ["a_v1"], "new": None}}
     assert differences(one, other) == [
         "attack a_v1: planned x, now y",
@@ -119,25 +153,48 @@ def test_each_difference_is_a_sentence_with_what_was_planned_and_what_is_now():
 
 
 def test_a_dry_run_writes_the_plan_by_which_a_run_elsewhere_is_made(inputs, tmp_path):
-    given = ["--input", str(inputs / "books"), "--samples-from", str(inputs / "made.parquet")]
-    out, how = tmp_path / "dry", ["--attacks", "samia_v1", "--level", "group", "--seed", "7"]
+    given = [
+        "--input",
+        str(inputs / "books"),
+        "--samples-from",
+        str(inputs / "made.parquet"),
+    ]
+    out, how = (
+        tmp_path / "dry",
+        ["--attacks", "samia_v1", "--level", "group", "--seed", "7"],
+    )
     done = CliRunner().invoke(command, [*given, *how, "--out", str(out), "--dry-run"])
     assert done.exit_code == 0, done.output
     lodged = sha256((out / "plan.json").read_bytes()).hexdigest()
     assert f"SHA-256 {lodged}" in done.output
-    run = audit_books(tmp_path / "run", inputs, plan=str(out / "plan.json"), report=False)
-    assert run.manifest.lodged == {"sha256": lodged, "after_scores": False, "differences": []}
+    run = audit_books(
+        tmp_path / "run", inputs, plan=str(out / "plan.json"), report=False
+    )
+    assert run.manifest.lodged == {
+        "sha256": lodged,
+        "after_scores": False,
+        "differences": [],
+    }
     assert (run.manifest.plan["level"], run.manifest.plan["seed"]) == ("group", 7)
     assert run.manifest.plan["attacks"] == ["samia_v1"]
     assert f"The audit is equal to the plan lodged (SHA-256 {lodged})." in said_of(run)
-    verified = CliRunner().invoke(command, ["verify", str(run.folder)], standalone_mode=False)
-    assert verified.output.splitlines()[-1] == f"equal to the plan lodged (SHA-256 {lodged})"
-    again = CliRunner().invoke(command, [*given, *how, "--out", str(run.folder), "--dry-run"])
+    verified = CliRunner().invoke(
+        command, ["verify", str(run.folder)], standalone_mode=False
+    )
+    assert (
+        verified.output.splitlines()[-1]
+        == f"equal to the plan lodged (SHA-256 {lodged})"
+    )
+    again = CliRunner().invoke(
+        command, [*given, *how, "--out", str(run.folder), "--dry-run"]
+    )
     assert "not written, because" in again.output
     assert verified.return_value == again.exit_code == 0
 
 
-def test_an_audit_that_differs_is_refused_or_says_so_everywhere(recorded, inputs, tmp_path):
+def test_an_audit_that_differs_is_refused_or_says_so_everywhere(
+    recorded, inputs, tmp_path
+):
     lodged = recorded / "run" / "plan.json"
     given = {"plan": str(lodged), "q": 0.1, "seed": 3, "report": False}
     with pytest.raises(SettingsError) as refusal:
@@ -150,7 +207,9 @@ def test_an_audit_that_differs_is_refused_or_says_so_everywhere(recorded, inputs
     assert run.manifest.lodged["differences"] == [first, second]
     assert "the audit differs from the plan lodged" in answer_of(run)
     assert any(line.endswith(f"{first}; {second}.") for line in said_of(run))
-    found = CliRunner().invoke(command, ["verify", str(run.folder)], standalone_mode=False)
+    found = CliRunner().invoke(
+        command, ["verify", str(run.folder)], standalone_mode=False
+    )
     assert found.return_value == 1
     assert found.output.splitlines()[-2:] == [f"  {first}", f"  {second}"]
 
@@ -161,7 +220,9 @@ def test_a_run_is_compared_with_any_plan_by_what_it_really_read(recorded, tmp_pa
     assert lodged_differences(run, None) is None
     assert lodged_differences(run, folder / "plan.json") == (sha256_of(planned), [])
     planned["inputs"]["input"]["sha256"] = "0" * 64
-    (folder / "plan.json").write_text(text_of(planned), "utf-8")  # and the run's own is forged
+    (folder / "plan.json").write_text(
+        text_of(planned), "utf-8"
+    )  # and the run's own is forged
     compared = lodged_differences(run, folder / "plan.json")
     assert compared is not None
     (said,) = compared[1]
@@ -175,7 +236,10 @@ def test_a_run_is_compared_with_any_plan_by_what_it_really_read(recorded, tmp_pa
         (b'{"a": "' + b"x" * (2 << 20), "it is no JSON, or longer"),
         (b"\xff\xfe", "it is no JSON"),
         (b"[]", "is no plan of an audit"),
-        (b'{"attacks": {}, "inputs": {"a": 1}, "models": {}, "settings": {}}', "is no plan"),
+        (
+            b'{"attacks": {}, "inputs": {"a": 1}, "models": {}, "settings": {}}',
+            "is no plan",
+        ),
     ],
 )
 def test_what_is_no_plan_is_refused_in_a_sentence(inputs, tmp_path, content, message):
@@ -188,18 +252,27 @@ def test_what_is_no_plan_is_refused_in_a_sentence(inputs, tmp_path, content, mes
 
 def test_a_strangers_plan_names_no_place_and_loads_no_code(recorded, inputs, tmp_path):
     planned = read_plan(recorded / "run" / "plan.json")
-    places = {"base_url": "http://stranger", "known_index": "http://stranger#x", "out": "/stranger"}
+    places = {
+        "base_url": "http://stranger",
+        "known_index": "http://stranger#x",
+        "out": "/stranger",
+    }
     (tmp_path / "plan.json").write_text(
         json.dumps(planned | {"settings": planned["settings"] | places}), "utf-8"
     )
-    given = {"input": str(inputs / "books"), "samples_from": str(inputs / "made.parquet")}
+    given = {
+        "input": str(inputs / "books"),
+        "samples_from": str(inputs / "made.parquet"),
+    }
     settings = load_settings(given | {"plan": str(tmp_path / "plan.json")})
     assert (settings.base_url, settings.known_index, settings.out) == (None, None, None)
     code = {"engine_arg": {"trust_remote_code": True}}
     (tmp_path / "plan.json").write_text(
         json.dumps(planned | {"settings": planned["settings"] | code}), "utf-8"
     )
-    with pytest.raises(SettingsError, match="sets trust_remote_code, which may load code"):
+    with pytest.raises(
+        SettingsError, match="sets trust_remote_code, which may load code"
+    ):
         load_settings(given | {"plan": str(tmp_path / "plan.json")})
 
 
@@ -210,7 +283,9 @@ def recorded(tmp_path_factory):
     return folder
 
 
-def test_scores_are_added_and_the_planned_attack_still_answers(recorded, tmp_path, monkeypatch):
+def test_scores_are_added_and_the_planned_attack_still_answers(
+    recorded, tmp_path, monkeypatch
+):
     monkeypatch.setattr(attacks, "_REGISTERED", {})
     copied = shutil.copytree(recorded, tmp_path / "copied")
     run = Run(copied / "run")
@@ -227,9 +302,13 @@ def test_scores_are_added_and_the_planned_attack_still_answers(recorded, tmp_pat
     (more,) = [line for line in said_of(run) if line not in said]
     assert more == f"{later} The answer does not rest on them."
     assert attacks_of(run).is_empty()
-    with pytest.raises(SettingsError, match="primary= is 'samia_matched_v1' in the plan and"):
+    with pytest.raises(
+        SettingsError, match="primary= is 'samia_matched_v1' in the plan and"
+    ):
         rescore(run.folder, attacks="lodging_v1", primary="lodging_v1")
-    with pytest.raises(SettingsError, match="samples= was 2 and is 1 now, which makes other"):
+    with pytest.raises(
+        SettingsError, match="samples= was 2 and is 1 now, which makes other"
+    ):
         rescore(run.folder, samples=1)
     gone = rescore(run.folder, attacks="lodging_v1", replace=True)
     (record,) = gone.manifest.replaced
@@ -239,15 +318,21 @@ def test_scores_are_added_and_the_planned_attack_still_answers(recorded, tmp_pat
     assert "samia_v1" not in gone["scores"].columns
 
 
-def test_what_was_added_by_another_file_is_not_lost_without_a_word(recorded, tmp_path, monkeypatch):
+def test_what_was_added_by_another_file_is_not_lost_without_a_word(
+    recorded, tmp_path, monkeypatch
+):
     monkeypatch.setattr(attacks, "_REGISTERED", {})
     copied = shutil.copytree(recorded, tmp_path / "copied")
     (tmp_path / "mine.py").write_text(MINE.format("max"), "utf-8")
     rescore(copied / "run", attacks_from=str(tmp_path / "mine.py"))
     monkeypatch.setattr(attacks, "_REGISTERED", {})
-    with pytest.raises(SettingsError, match="the run has scores of lodging_v1, whose formula"):
+    with pytest.raises(
+        SettingsError, match="the run has scores of lodging_v1, whose formula"
+    ):
         rescore(copied / "run", attacks="rouge_1_v1")
-    with pytest.raises(SettingsError, match="the run has scores of lodging_v1, whose formula"):
+    with pytest.raises(
+        SettingsError, match="the run has scores of lodging_v1, whose formula"
+    ):
         audit_books(copied / "run", copied, attacks="samia_v1")
 
 

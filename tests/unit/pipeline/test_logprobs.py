@@ -43,16 +43,22 @@ def test_perplexity_entropy_and_control_stand_side_by_side(views):
     scores = run["scores"].select("target_id", "perplexity_v1", "entropy_v1")
     both = found.join(scores, on="target_id")
     for name in numbers[:2]:
-        assert both[name].to_list() == pytest.approx((-both[f"{name}_v1"]).to_list(), rel=1e-6)
+        assert both[name].to_list() == pytest.approx(
+            (-both[f"{name}_v1"]).to_list(), rel=1e-6
+        )
     other = run["logprobs"].filter(model="reference", view="text").row(1, named=True)
     losses = [-each for each in other["logprob"] if each is not None]
     own = found.filter(target_id=other["target_id"])["reference_perplexity"].item()
     assert own == pytest.approx(math.exp(sum(losses) / len(losses)), rel=1e-6)
-    for name, reason in zip(numbers, ("reason", "entropy_reason", "reference_reason"), strict=True):
+    for name, reason in zip(
+        numbers, ("reason", "entropy_reason", "reference_reason"), strict=True
+    ):
         assert (found[name].is_null() == found[reason].is_not_null()).all()
 
 
-def test_every_view_of_every_text_has_a_row_and_numbers_only_where_they_are_needed(views):
+def test_every_view_of_every_text_has_a_row_and_numbers_only_where_they_are_needed(
+    views,
+):
     run = views.run
     table = LogProbs.validate(run["logprobs"])
     n_texts = documents(12)["text"].count()
@@ -60,7 +66,9 @@ def test_every_view_of_every_text_has_a_row_and_numbers_only_where_they_are_need
     wanted = dict.fromkeys(once, n_texts) | dict.fromkeys(
         ("neighbour", "perturbation"), 3 * n_texts
     )
-    rows = [("target", view, n) for view, n in wanted.items()] + [("reference", "text", n_texts)]
+    rows = [("target", view, n) for view, n in wanted.items()] + [
+        ("reference", "text", n_texts)
+    ]
     assert set(table.group_by("model", "view").len().rows()) == {*rows}
     there = table.filter(pl.col("reason").is_null())
     for name in ("logprob", "token_ids"):
@@ -109,12 +117,21 @@ def test_what_cannot_be_scored_has_its_reason(views):
     unscored = Unscored.validate(run["unscored"])
     missing = (
         run["scores"]
-        .unpivot(run.manifest.made["scores"]["attacks"], index="target_id", variable_name="attack")
+        .unpivot(
+            run.manifest.made["scores"]["attacks"],
+            index="target_id",
+            variable_name="attack",
+        )
         .filter(pl.col("value").is_null())
     )
     assert unscored.height == missing.height
-    reasons = dict(unscored.group_by("attack").agg(pl.col("reason").unique()).iter_rows())
-    assert any("one of those that are put before" in of for of in reasons["con_recall_prefix_v1"])
+    reasons = dict(
+        unscored.group_by("attack").agg(pl.col("reason").unique()).iter_rows()
+    )
+    assert any(
+        "one of those that are put before" in of
+        for of in reasons["con_recall_prefix_v1"]
+    )
     assert "the text has 1 tokens, fewer than the 10 wanted" not in reasons["loss_v1"]
     of_shot = run["scores"].filter(document_id="d0")
     assert of_shot["con_recall_prefix_v1"].to_list() == [None]
@@ -143,7 +160,8 @@ def test_a_tensor_that_any_model_misses_is_named_before_any_engine_starts(
 
 
 @pytest.mark.parametrize(
-    "setting", ["model", pytest.param("reference_model", marks=pytest.mark.long), "masked_model"]
+    "setting",
+    ["model", pytest.param("reference_model", marks=pytest.mark.long), "masked_model"],
 )
 def test_weights_of_any_model_that_are_no_numbers_are_named_before_it_is_asked(
     refused, tmp_path, setting
@@ -151,9 +169,15 @@ def test_weights_of_any_model_that_are_no_numbers_are_named_before_it_is_asked(
     broken = shutil.copytree(refused[setting], tmp_path / "broken")
     change(broken, times(float("nan"), "layers.1.mlp.up_proj", "layer.0.output.dense"))
     asked = {"out": str(tmp_path / "other"), "evidence": "logprobs"}
-    with pytest.raises(SettingsError, match=f"the weights of '{broken}' have values that are not"):
+    with pytest.raises(
+        SettingsError, match=f"the weights of '{broken}' have values that are not"
+    ):
         audit(**refused | asked | {setting: str(broken)})
-    role = {"model": "target", "reference_model": "reference", "masked_model": "masked"}[setting]
+    role = {
+        "model": "target",
+        "reference_model": "reference",
+        "masked_model": "masked",
+    }[setting]
     assert not list(tmp_path.glob(f"other/logprobs/*.{role}-*.parquet"))
 
 
@@ -165,7 +189,9 @@ def save_unigrams(folder, texts):
 
     def changed(own):
         own["lm_head.weight"].zero_()
-        return own | {"lm_head.bias": torch.tensor(np.log(counts + 0.5), dtype=torch.float32)}
+        return own | {
+            "lm_head.bias": torch.tensor(np.log(counts + 0.5), dtype=torch.float32)
+        }
 
     return str(change(folder, changed))
 
@@ -177,30 +203,46 @@ def test_a_model_that_predicts_no_better_than_chance_is_named(views, tmp_path, k
     model = settings["model"]
     if knows:
         model = save_unigrams(tmp_path / "model", texts)
-        texts += ["\x07\x08" * (99 + n) for n in range(9 * len(texts))]  # what it knows is a tenth
+        texts += [
+            "\x07\x08" * (99 + n) for n in range(9 * len(texts))
+        ]  # what it knows is a tenth
     given = {"input": [*texts, "far too long " * 999], "engine": settings["engine"]}
     run = audit(**given, attacks="loss_v1", model=model, out=str(tmp_path / "run"))
     failed = run.manifest.failed
-    assert (failed["targets"] > 0, failed["again"]) == (True, 0)  # no other answer would come
+    assert (failed["targets"] > 0, failed["again"]) == (
+        True,
+        0,
+    )  # no other answer would come
     logprobs = run["logprobs"]["logprob"].drop_nulls()
     loss = -float(np.mean([each.cast(pl.Float64).mean() for each in logprobs]))
     assert loss > math.log(600)
-    found = run["findings"].filter(check="chance").select("subject", "value", "high", "verdict")
+    found = (
+        run["findings"]
+        .filter(check="chance")
+        .select("subject", "value", "high", "verdict")
+    )
     ((subject, value, chance, verdict),) = found.rows()
     assert (subject, verdict) == ("target", "better" if knows else "no_better")
     assert (value, chance) == pytest.approx((loss, math.log(600)))
     first = said_of(run)[0]
-    named = f"The target model predicts these texts no better than chance ({loss:.1f} nats a token"
+    named = (
+        f"The target model predicts these texts no better than chance ({loss:.1f} nats"
+        " a token"
+    )
     assert first.startswith(named) != knows
     done = CliRunner().invoke(command, ["score", str(run.folder)])
-    assert done.exit_code == (0 if knows else 1), done.output  # whose scores mean nothing
+    assert done.exit_code == (0 if knows else 1), (
+        done.output
+    )  # whose scores mean nothing
 
 
 def test_neighbours_of_ones_own(checkpoint, tmp_path):
     first_words = pl.col("text").str.split(" ").list.head(12).list.join(" ")
     corpus = documents(6).with_columns(text=first_words)
     corpus = corpus.with_columns(
-        near=pl.concat_list(pl.col("text").str.to_uppercase(), pl.col("text").str.reverse())
+        near=pl.concat_list(
+            pl.col("text").str.to_uppercase(), pl.col("text").str.reverse()
+        )
     )
     run = audit(
         input=written(tmp_path, corpus),
@@ -212,7 +254,9 @@ def test_neighbours_of_ones_own(checkpoint, tmp_path):
         out=str(tmp_path / "run"),
     )
     assert get("neighbour_difference_v1").reads[1] == ("target", "neighbour")
-    found = run["logprobs"].filter(pl.col("view") == "neighbour", pl.col("reason").is_null())
+    found = run["logprobs"].filter(
+        pl.col("view") == "neighbour", pl.col("reason").is_null()
+    )
     assert found.height == 2 * 5
     assert run["scores"]["neighbour_difference_v1"].count() == 5
 
@@ -237,7 +281,9 @@ def test_an_adapter_is_a_target_and_a_reference_model(checkpoint, tmp_path):
     assert run["samples"].height > 0
     rows = run["logprobs"].filter(view="text").drop_nulls("logprob")
     assert set(rows["model"]) == {"target", "reference"}
-    for model, token_ids, given in rows.select("model", "token_ids", "logprob").iter_rows():
+    for model, token_ids, given in rows.select(
+        "model", "token_ids", "logprob"
+    ).iter_rows():
         ids = [BOS_ID, *token_ids]
         if model == "target":
             expected = exact_logprobs(merged, ids)[range(len(ids) - 1), ids[1:]]
@@ -246,13 +292,23 @@ def test_an_adapter_is_a_target_and_a_reference_model(checkpoint, tmp_path):
         np.testing.assert_allclose(given, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_reference_adapter_without_its_base_is_named_before_anything_starts(checkpoint, tmp_path):
+def test_a_reference_adapter_without_its_base_is_named_before_anything_starts(
+    checkpoint, tmp_path
+):
     lora = save_adapter(tmp_path / "lora", checkpoint)
     config = lora / "adapter_config.json"
-    config.write_text(config.read_text().replace(str(checkpoint), str(tmp_path / "gone")))
+    config.write_text(
+        config.read_text().replace(str(checkpoint), str(tmp_path / "gone"))
+    )
     given = {"input": written(tmp_path, documents(8)), "out": str(tmp_path / "run")}
-    given |= {"model": str(checkpoint), "engine": "transformers", "evidence": "logprobs"}
-    with pytest.raises(SettingsError, match=r"reference_model: .*lora' is an adapter of .*gone'"):
+    given |= {
+        "model": str(checkpoint),
+        "engine": "transformers",
+        "evidence": "logprobs",
+    }
+    with pytest.raises(
+        SettingsError, match=r"reference_model: .*lora' is an adapter of .*gone'"
+    ):
         audit(**given, reference_model=str(lora))
 
 
@@ -274,8 +330,14 @@ def given(checkpoint, tmp_path_factory) -> dict[str, Any]:
     }
 
 
-def test_what_is_meant_for_vllm_does_not_reach_an_engine_that_was_not_asked_for(given, tmp_path):
-    asked = given | {"attacks": ("min_k_plus_plus_20_v1",), "engine": "auto", "logits_memory": 7}
+def test_what_is_meant_for_vllm_does_not_reach_an_engine_that_was_not_asked_for(
+    given, tmp_path
+):
+    asked = given | {
+        "attacks": ("min_k_plus_plus_20_v1",),
+        "engine": "auto",
+        "logits_memory": 7,
+    }
     asked |= {"engine_arg": {"gpu_memory_utilization": 0.5, "batch_size": 4}}
     asked |= {"out": str(tmp_path / "run")}
     assert planned(asked)["logits memory"] == "at most 7 MiB"
@@ -297,7 +359,9 @@ def other(tmp_path_factory) -> str:
         ("min_k_plus_plus_20_v1,loss_zlib_v1", "logprobs"),
     ],
 )
-def test_the_placebo_is_an_audit_of_the_reference_model(given, other, attacks, evidence, tmp_path):
+def test_the_placebo_is_an_audit_of_the_reference_model(
+    given, other, attacks, evidence, tmp_path
+):
     asked = given | {"attacks": attacks, "evidence": evidence}
     out = {name: str(tmp_path / name) for name in ("both", "alone")}
     both = asked | {"reference_model": other, "out": out["both"]}
@@ -307,20 +371,27 @@ def test_the_placebo_is_an_audit_of_the_reference_model(given, other, attacks, e
     primary = attacks.split(",")[0]
     scores = run["scores"][f"placebo_of_{primary}"]
     assert scores.null_count() == 0
-    assert scores.to_list() == pytest.approx(alone["scores"][primary].to_list(), rel=1e-4)
+    assert scores.to_list() == pytest.approx(
+        alone["scores"][primary].to_list(), rel=1e-4
+    )
     reported = found(alone, "reported")
     assert found(run, "placebo") == reported | {"collection": None}
     assert (
-        "The same test on the reference model (which cannot know these texts) reports 0 of 4 "
-        f"targets (smallest q {reported['smallest_q']:.2g})."
-    ) in " ".join(said_of(run))
+        "The same test on the reference model (which cannot know these texts) reports"
+        f" 0 of 4 targets (smallest q {reported['smallest_q']:.2g})."
+        in " ".join(said_of(run))
+    )
     assert not run["verdicts"]["attack"].str.starts_with("placebo").any()
 
 
-def test_no_placebo_without_non_members_or_of_an_attack_that_reads_the_reference(given, other):
+def test_no_placebo_without_non_members_or_of_an_attack_that_reads_the_reference(
+    given, other
+):
     for changed in (
         {"non_members": None, "non_members_known": None, "attacks": "loss_zlib_v1"},
         {"attacks": "reference_difference_v1"},
     ):
-        names = planned(given | {"evidence": "logprobs", "reference_model": other} | changed)
+        names = planned(
+            given | {"evidence": "logprobs", "reference_model": other} | changed
+        )
         assert ("reference text" in names) == (changed["attacks"] != "loss_zlib_v1")

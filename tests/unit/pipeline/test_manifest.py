@@ -25,17 +25,24 @@ from tests.runs import audit_books, planned, rescore, write_books
 @pytest.fixture
 def called(tmp_path, monkeypatch):
     """Take steps of stages, each in two seconds; the manifest is stored before as it is."""
-    clock, days = iter(range(0, 1000, 2)), iter(f"day {number}" for number in range(1, 9))
+    clock, days = (
+        iter(range(0, 1000, 2)),
+        iter(f"day {number}" for number in range(1, 9)),
+    )
     monkeypatch.setattr("mia_batch.pipeline.stages.time.monotonic", lambda: next(clock))
     monkeypatch.setattr(timing, "now", lambda: next(days))
 
     def call(*steps, **content):
         manifest = Manifest(evidence={"x": 1}, **content)
-        audit: Any = SimpleNamespace(manifest=manifest, turn=nullcontext(), observer=Observer())
+        audit: Any = SimpleNamespace(
+            manifest=manifest, turn=nullcontext(), observer=Observer()
+        )
         audit.settling = nullcontext
         audit.run = Run(tmp_path)
         audit.manifest.write(tmp_path)
-        named: Any = [(SimpleNamespace(name=name, doing=name), step) for name, step in steps]
+        named: Any = [
+            (SimpleNamespace(name=name, doing=name), step) for name, step in steps
+        ]
         run_timed(audit, named)
         return audit.manifest.times
 
@@ -48,7 +55,11 @@ def stop():
 
 def test_steps_of_a_stage_are_added_up_to_those_of_earlier_calls(called):
     steps = [(name, lambda: None) for name in ("a", "b", "a")]
-    assert called(*steps) == {"begin": "day 1", "end": "day 2", "seconds": {"a": 4.0, "b": 2.0}}
+    assert called(*steps) == {
+        "begin": "day 1",
+        "end": "day 2",
+        "seconds": {"a": 4.0, "b": 2.0},
+    }
     before = {"begin": "day 0", "end": "day 0", "seconds": {"a": 1.5, "c": 1.0}}
     found = called(*steps, times=before, made={"a": 1})
     seconds = {"a": 5.5, "b": 2.0, "c": 1.0}
@@ -86,34 +97,44 @@ def test_times_are_kept_while_nothing_changes_and_added_up_when_something_does(
     assert (first.times["begin"], first.times["end"]) == ("2026-01-01", "2026-01-02")
     assert first.requests == {}
     assert audit_books(tmp_path / "run", tmp_path).manifest.times == first.times
-    later = rescore(tmp_path / "run", attacks=["samia_matched_v1"], replace=True).manifest.times
+    later = rescore(
+        tmp_path / "run", attacks=["samia_matched_v1"], replace=True
+    ).manifest.times
     assert later["seconds"]["scores"] == 5.0  # prepared and ran again
     assert later["seconds"]["targets"] == 4.0
     assert (later["begin"], later["end"]) == ("2026-01-01", "2026-01-03")
     manifest = Run(tmp_path / "run").manifest
     manifest.times = {}  # as of an older version
     manifest.write(tmp_path / "run")
-    older = rescore(tmp_path / "run", attacks=["samia_matched_n2_v1"], replace=True).manifest.times
+    older = rescore(
+        tmp_path / "run", attacks=["samia_matched_n2_v1"], replace=True
+    ).manifest.times
     assert older["end"] == "2026-01-04"
     assert "begin" not in older
 
 
 def load(**settings):
-    return load_settings({"input": "x.parquet", "model": "m"} | settings, use_config=False)
+    return load_settings(
+        {"input": "x.parquet", "model": "m"} | settings, use_config=False
+    )
 
 
 @pytest.mark.parametrize(
     "text", ["0/8", "9/8", "3", "3/", "/8", "-1/8", "1/0", "a/b", "1/2/3", "٣/٨"]
 )
 def test_what_is_no_shard_is_refused(text):
-    with pytest.raises(SettingsError, match=rf"^shard= is '{text}': write I/N with I from"):
+    with pytest.raises(
+        SettingsError, match=rf"^shard= is '{text}': write I/N with I from"
+    ):
         load(shard=text)
 
 
 def test_each_block_belongs_to_one_shard_and_no_run_remembers_it():
     blocks = pl.Series("block", range(10), dtype=pl.UInt32).to_frame()
     shards = [Shard.parse(f"{number}/3") for number in (1, 2, 3)]
-    own = [blocks.filter(shard.has(pl.col("block")))["block"].to_list() for shard in shards]
+    own = [
+        blocks.filter(shard.has(pl.col("block")))["block"].to_list() for shard in shards
+    ]
     assert own == [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]]
     settings = load(shard="03/8")
     assert settings.shard == "3/8"
@@ -127,16 +148,25 @@ def test_each_block_belongs_to_one_shard_and_no_run_remembers_it():
             {"base_url": "http://127.0.0.1:1/v1"},
             "'openai': an endpoint is asked by one process; ra",
         ),
-        ({"samples_from": "made.parquet"}, "'replay': a recording is read by one process"),
+        (
+            {"samples_from": "made.parquet"},
+            "'replay': a recording is read by one process",
+        ),
     ],
 )
 def test_endpoints_and_recordings_are_not_sharded(given, why):
-    with pytest.raises(SettingsError, match=rf"shard= cannot be used with engine {why}"):
+    with pytest.raises(
+        SettingsError, match=rf"shard= cannot be used with engine {why}"
+    ):
         Audit.begin(load(shard="1/2", **given), Observer())
 
 
-def test_a_dry_run_speaks_of_the_share_and_measures_its_speed(checkpoint, tmp_path, monkeypatch):
-    texts = [f"{number} one two three four five six seven" for number in range(3 * 64 + 10)]
+def test_a_dry_run_speaks_of_the_share_and_measures_its_speed(
+    checkpoint, tmp_path, monkeypatch
+):
+    texts = [
+        f"{number} one two three four five six seven" for number in range(3 * 64 + 10)
+    ]
     pl.DataFrame({"text": texts}).write_parquet(tmp_path / "corpus.parquet")
     settings = {
         "input": str(tmp_path / "corpus.parquet"),
@@ -145,7 +175,9 @@ def test_a_dry_run_speaks_of_the_share_and_measures_its_speed(checkpoint, tmp_pa
         "preset": "matched",
         "out": str(tmp_path / "run"),
     }
-    prompts = [dict(plan(load(**settings, shard=f"{n}/4")))["prompts"] for n in (1, 2, 3, 4)]
+    prompts = [
+        dict(plan(load(**settings, shard=f"{n}/4")))["prompts"] for n in (1, 2, 3, 4)
+    ]
     assert prompts == ["64", "64", "64", "10"]
     assert dict(plan(load(**settings)))["prompts"] == "202"
 
@@ -155,7 +187,9 @@ def test_a_dry_run_speaks_of_the_share_and_measures_its_speed(checkpoint, tmp_pa
 
     monkeypatch.setattr(planning, "Clock", Slow)
     time = dict(plan(load(**settings), speed="probe"))["time"]
-    minutes = re.fullmatch(r"about (\d+) minutes at \d+ tokens/s \(measured on 32 texts\)", time)
+    minutes = re.fullmatch(
+        r"about (\d+) minutes at \d+ tokens/s \(measured on 32 texts\)", time
+    )
     assert minutes is not None, time
     assert int(minutes[1]) > 202 / 32 * 1000 / 60
     assert not (tmp_path / "run").exists()
@@ -172,7 +206,9 @@ def test_minutes_come_from_a_run_that_asked_the_same_in_the_same_way(texts, tmp_
         models = {"target": record["models"]["target"] | changed.pop("target", {})}
         evidence = record["evidence"] | changed.pop("evidence", {})
         near.write_text(json.dumps(stored | {"models": models, "evidence": evidence}))
-        return planned(texts.settings | {"out": str(tmp_path / "new")} | changed)["time"]
+        return planned(texts.settings | {"out": str(tmp_path / "new")} | changed)[
+            "time"
+        ]
 
     where = "at 100 tokens/s (as near measured with transformers on cpu)"
     assert time().removeprefix("about 1 minute ") == where
@@ -206,7 +242,10 @@ def test_shards_wait_for_who_makes_what_all_need_and_are_kept_apart(tmp_path):
         assert joined == []
         turn.release()
         waiting.join()
-        with pytest.raises(RunFolderError, match="is held by another live run"), run.held():
+        with (
+            pytest.raises(RunFolderError, match="is held by another live run"),
+            run.held(),
+        ):
             pass
     assert said == ["waiting for what all shards need, which shard 1/2 makes"]
     assert joined == [Shard(1, 2)]
@@ -219,7 +258,8 @@ def test_shards_wait_for_who_makes_what_all_need_and_are_kept_apart(tmp_path):
 
 def test_shards_change_a_manifest_in_turns_each_from_what_all_have_stored(tmp_path):
     one, two = (
-        Audit(load(shard=f"{n}/2"), Observer(), [], None, Run(tmp_path), Manifest()) for n in (1, 2)
+        Audit(load(shard=f"{n}/2"), Observer(), [], None, Run(tmp_path), Manifest())
+        for n in (1, 2)
     )
 
     def ask(audit: Audit, n_passes: int, seconds: float, **of_model: str) -> None:
@@ -237,16 +277,23 @@ def test_shards_change_a_manifest_in_turns_each_from_what_all_have_stored(tmp_pa
         patch.setattr("mia_batch.pipeline.stages.time.monotonic", lambda: next(clock))
         patch.setattr(timing, "now", lambda: next(days))
         ask(one, 3, 1.5)
-        one.manifest.passes["target other"] = 5  # which others do not see: it is not settled
+        one.manifest.passes["target other"] = (
+            5  # which others do not see: it is not settled
+        )
         ask(two, 8, 1.0, tokenizer="t")
         stored = Manifest.of(tmp_path)
         assert stored is not None
         assert stored.passes == {"target text": 11}
-        assert (stored.times["begin"], stored.times["seconds"]) == ("10", {"logprobs": 2.5})
+        assert (stored.times["begin"], stored.times["seconds"]) == (
+            "10",
+            {"logprobs": 2.5},
+        )
         assert stored.requests["times"]["first"] == "11"
         assert stored.requests["times"]["last"] < stored.times["end"]
         assert stored.models == {"target": {"source": "a", "tokenizer": "t"}}
-        with pytest.raises(SettingsError, match="'tokenizer' of model 'target' was 't', is now"):
+        with pytest.raises(
+            SettingsError, match="'tokenizer' of model 'target' was 't', is now"
+        ):
             ask(one, 1, 1.0, tokenizer="u")
     after = Manifest.of(tmp_path)
     assert after is not None

@@ -85,9 +85,9 @@ def test_texts_of_both_roles_are_asked_in_one_order_drawn_by_lot(settings, tmp_p
     responses = run["responses"]
     assert responses["place"].unique(maintain_order=True).to_list() == [*range(50)]
     assert responses["sent"].is_sorted()
-    assert responses.select("system_fingerprint", "served_model", "block").unique().rows() == [
-        ("fp", "tiny", 0)
-    ]
+    assert responses.select(
+        "system_fingerprint", "served_model", "block"
+    ).unique().rows() == [("fp", "tiny", 0)]
     assert "responses.parquet" in run.manifest.custody["files"]
     again, _ = audited(settings, tmp_path / "again", Versioned(lambda _: "fp"))
     assert again.manifest.custody["root"] == run.manifest.custody["root"]
@@ -112,23 +112,33 @@ def test_a_run_that_was_stopped_goes_on_in_its_order(settings, tmp_path):
         run = audit(**same)
         prompts = [asked.prompt for asked in server.asked if not asked.is_probe]
     assert asked_first(run, prompts) == in_order(run)
-    assert run["responses"]["place"].unique(maintain_order=True).to_list() == [*range(50)]
+    assert run["responses"]["place"].unique(maintain_order=True).to_list() == [
+        *range(50)
+    ]
 
 
-def test_a_service_that_changes_is_said_first_and_no_text_is_reported(settings, tmp_path):
+def test_a_service_that_changes_is_said_first_and_no_text_is_reported(
+    settings, tmp_path
+):
     model = Versioned(lambda number: "fp_a" if number < 20 else "fp_b")
     run, prompts = audited(settings, tmp_path / "run", model)
-    change = f"20 answers of version fp_a, then {len(prompts) - 20} answers of version fp_b"
+    change = (
+        f"20 answers of version fp_a, then {len(prompts) - 20} answers of version fp_b"
+    )
     clause = f"the service changed while it was asked ({change})"
     assert run.answer == f"No answer: {clause}."
-    assert said_of(run)[0].startswith(f"T{clause[1:]}, so the scores are of no single model.")
-    verdicts = run["verdicts"]
-    assert verdicts.select("p_value", "q_value", "value", "low", "high").null_count().row(0) == (
-        (verdicts.height,) * 5
+    assert said_of(run)[0].startswith(
+        f"T{clause[1:]}, so the scores are of no single model."
     )
+    verdicts = run["verdicts"]
+    assert verdicts.select(
+        "p_value", "q_value", "value", "low", "high"
+    ).null_count().row(0) == ((verdicts.height,) * 5)
     assert set(verdicts["reason"]) == {f"withheld: {clause}"}
     rescored = rescore(run.folder, anyway=True)
-    assert rescored.answer.startswith(f"T{clause[1:]}; exploratory: none of 10 texts stands out")
+    assert rescored.answer.startswith(
+        f"T{clause[1:]}; exploratory: none of 10 texts stands out"
+    )
     assert rescored["verdicts"]["p_value"].count() > 10
     assert not rescored["verdicts"]["planned"].any()
     assert next(iter(sentences(known_of(rescored)))).endswith(
@@ -151,7 +161,9 @@ def test_versions_in_turn_turn_no_answer(settings, tmp_path, version, name, said
     run, _prompts = audited(settings, tmp_path / "run", Versioned(version, name))
     assert "No answer" not in run.answer
     assert run["verdicts"]["p_value"].count() > 10
-    of_versions = run["findings"].filter(check="order", statistic="n_versions")["verdict"][0]
+    of_versions = run["findings"].filter(check="order", statistic="n_versions")[
+        "verdict"
+    ][0]
     if said is not None:
         assert of_versions == "in_turn"
         assert sum(said in sentence for sentence in said_of(run)) == 1
@@ -169,7 +181,9 @@ def test_texts_that_are_added_later_meet_another_version(settings, tmp_path):
         written(tmp_path, pl.DataFrame({"text": texts_of(N_OTHERS + 12, 1)}), "others")
         again = audit(**same)
     assert again["targets"].height == N_TARGETS + N_OTHERS + 12
-    assert again.answer.startswith("No answer: the service changed while it was asked (")
+    assert again.answer.startswith(
+        "No answer: the service changed while it was asked ("
+    )
 
 
 @pytest.fixture
@@ -193,12 +207,21 @@ def drifting_service(tmp_path):
     server.wait()
 
 
-def test_a_service_that_becomes_worse_reports_no_text(drifting_service, settings, tmp_path):
+def test_a_service_that_becomes_worse_reports_no_text(
+    drifting_service, settings, tmp_path
+):
     texts = {
         "input": str(tmp_path / "drift-t.parquet"),
         "non_members": str(tmp_path / "drift-n.parquet"),
     }
-    run = audit(**settings | texts | {"base_url": drifting_service, "out": str(tmp_path / "run")})
+    run = audit(
+        **settings
+        | texts
+        | {
+            "base_url": drifting_service,
+            "out": str(tmp_path / "run"),
+        }
+    )
     assert run.answer.startswith("No answer: the service changed while it was asked (1")
     assert run["verdicts"]["p_value"].null_count() == run["verdicts"].height
     moved = run["findings"].filter(check="order", verdict="moves")

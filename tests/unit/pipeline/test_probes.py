@@ -39,7 +39,10 @@ def probed(probes, tmp_path):
 @pytest.fixture
 def replayed(probes, tmp_path):
     """Audit the answers of the finished run."""
-    given = {"input": probes.settings["input"], "samples_from": str(probes.run.path("samples"))}
+    given = {
+        "input": probes.settings["input"],
+        "samples_from": str(probes.run.path("samples")),
+    }
     return lambda out="run", **settings: runs.audit(
         **given | ASKED | settings, out=str(tmp_path / out)
     )
@@ -48,20 +51,34 @@ def replayed(probes, tmp_path):
 def test_answers_are_the_most_likely_ones_and_words_given_those_before_them(probes):
     run = probes.run
     asked = run["prompts"].filter(pl.col("reason").is_null())
-    assert run["samples"].height == asked.height == 6 * 4  # of eight texts, one null and one short
+    assert (
+        run["samples"].height == asked.height == 6 * 4
+    )  # of eight texts, one null and one short
     assert run["samples"]["sample_index"].unique().to_list() == [0]
     assert run["samples"]["candidate"].str.contains(r"[^ ]").all()
     hit = pl.col("leading_words") >= 1
     wanted = run["features"].group_by("target_id").agg(wanted=hit.mean())
-    scores = run["scores"].join(wanted, on="target_id").select("probe_first_word_v1", "wanted")
+    scores = (
+        run["scores"]
+        .join(wanted, on="target_id")
+        .select("probe_first_word_v1", "wanted")
+    )
     assert scores.height == 6
-    assert scores["probe_first_word_v1"].to_list() == pytest.approx(scores["wanted"].to_list())
+    assert scores["probe_first_word_v1"].to_list() == pytest.approx(
+        scores["wanted"].to_list()
+    )
     reasons = [
-        run[name].drop_nulls("reason").select("target_id", "reason").unique().sort("reason")
+        run[name]
+        .drop_nulls("reason")
+        .select("target_id", "reason")
+        .unique()
+        .sort("reason")
         for name in ("targets", "unscored")
     ]
     assert reasons[0].equals(reasons[1])
-    prompts = run["prompts"].filter(pl.col("reason").is_null(), view="probe", model="target")
+    prompts = run["prompts"].filter(
+        pl.col("reason").is_null(), view="probe", model="target"
+    )
     texts = prompts.join(run["targets"].select("target_id", "target"), on="target_id")
     given = texts.select("target", "cut").iter_rows()
     before = [len(text.encode()[:cut].decode().split()) for text, cut in given]
@@ -73,7 +90,9 @@ def test_answers_are_the_most_likely_ones_and_words_given_those_before_them(prob
     }
 
 
-def test_each_text_is_weighed_as_a_group_where_groups_are_not_compared(probes, replayed, tmp_path):
+def test_each_text_is_weighed_as_a_group_where_groups_are_not_compared(
+    probes, replayed, tmp_path
+):
     """One book alone has no elsewhere but its other texts; unlabelled books have no p-values."""
     whole = pl.read_parquet(probes.settings["input"], glob=False)
     shelves = (pl.col("shelf") // 4).cast(pl.String)
@@ -99,7 +118,9 @@ def test_a_runs_own_answers_are_replayed(probes, replayed):
         each["samples"].drop("answer").sort("target_id", "view_index", "sample_index")
         for each in (again, run)
     )
-    assert replayed_samples.equals(samples)  # a recording is read in the order of the corpus
+    assert replayed_samples.equals(
+        samples
+    )  # a recording is read in the order of the corpus
 
 
 def test_another_runs_table_of_rarity_is_looked_at_before_sampling(
@@ -128,18 +149,26 @@ def test_what_a_recording_or_a_run_misses_is_refused(checkpoint, replayed, small
         replayed(attacks="probe_rarity_difference_v1", reference_model=str(checkpoint))
     folder = small_audit[1].folder
     before = runs.tables_of(folder)
-    with pytest.raises(SettingsError, match=r"probe_first_word_v1 cannot be scored.*collects"):
+    with pytest.raises(
+        SettingsError, match=r"probe_first_word_v1 cannot be scored.*collects"
+    ):
         rescore(folder, attacks="probe_first_word_v1")
     assert runs.tables_of(folder) == before
 
 
 @pytest.mark.parametrize("attack", ["probe_leading_rarity_v1", "probe_first_word_v1"])
 def test_texts_that_are_all_too_short_have_no_score(replayed, tmp_path, attack):
-    answers = pl.DataFrame({"prefix": ["never asked"], "view": ["probe"], "candidate": ["x"]})
+    answers = pl.DataFrame(
+        {"prefix": ["never asked"], "view": ["probe"], "candidate": ["x"]}
+    )
     recorded = written(tmp_path, answers, "answers")
     run = replayed(attacks=attack, probe_words=64, samples_from=recorded)
     assert run["scores"][attack].null_count() == 8
-    assert run["unscored"]["reason"].value_counts(sort=True)["count"].to_list() == [6, 1, 1]
+    assert run["unscored"]["reason"].value_counts(sort=True)["count"].to_list() == [
+        6,
+        1,
+        1,
+    ]
 
 
 def test_a_reference_model_answers_the_same_points(probes, probed, tmp_path):
@@ -182,13 +211,19 @@ def here(usual, tmp_path):
 
 @pytest.fixture
 def there(usual, tmp_path):
-    def settings(server: HostileServer, out: str = "there", **changed: Any) -> dict[str, Any]:
+    def settings(
+        server: HostileServer, out: str = "there", **changed: Any
+    ) -> dict[str, Any]:
         given: dict[str, Any] = usual | {
             "engine": "auto",
             "model": MODEL,
             "tokenizer": usual["model"],
         }
-        given |= {"base_url": server.url, "max_concurrency": 1, "out": str(tmp_path / out)}
+        given |= {
+            "base_url": server.url,
+            "max_concurrency": 1,
+            "out": str(tmp_path / out),
+        }
         return given | changed
 
     return settings
@@ -209,7 +244,9 @@ def test_the_engine_here_gives_what_is_worked_out_slowly(ours, checkpoint):
     tokenizer = Tokenizer.load(str(checkpoint))
     network = AutoModelForCausalLM.from_pretrained(checkpoint)
     wanted: dict[str, list[float]] = {}
-    for prompt in run["prompts"].filter(pl.col("reason").is_null()).iter_rows(named=True):
+    for prompt in (
+        run["prompts"].filter(pl.col("reason").is_null()).iter_rows(named=True)
+    ):
         context = targets[prompt["target_id"]].encode()[: prompt["cut"]].decode()
         before = tokenizer.encode_prompts([context])[0]
         token = tokenizer.encode_prompts([context + prompt["text"]])[0][len(before)]
@@ -252,7 +289,10 @@ def test_more_points_ask_only_for_what_is_missing_and_fewer_for_nothing(here, ou
     pl.read_parquet(part).drop("bounded").write_parquet(part)
     before, heard = part.read_bytes(), Progress()
     run = here(probes=4, observer=heard)
-    assert heard.said == [("point", 12, 24), 24]  # those that are asked, of texts that have some
+    assert heard.said == [
+        ("point", 12, 24),
+        24,
+    ]  # those that are asked, of texts that have some
     parts = {path: path.read_bytes() for path in run.path("logprobs").iterdir()}
     assert (len(parts), parts[part]) == (2, before)
     assert run["logprobs"].filter(pl.col("reason").is_null()).height == 6 * 4
@@ -265,12 +305,20 @@ def test_more_points_ask_only_for_what_is_missing_and_fewer_for_nothing(here, ou
 def test_samples_and_log_probabilities_are_of_the_same_prompts(here, ours):
     run = here(evidence=None, attacks="probe_first_word_v1,probe_loss_v1")
     assert run["prompts"].equals(ours["prompts"])
-    assert run["samples"].height == run["logprobs"].filter(pl.col("reason").is_null()).height == 24
+    assert (
+        run["samples"].height
+        == run["logprobs"].filter(pl.col("reason").is_null()).height
+        == 24
+    )
     names = ["target_id", "probe_loss_v1"]
-    assert_frame_equal(run["scores"].select(names), ours["scores"].select(names), abs_tol=1e-5)
+    assert_frame_equal(
+        run["scores"].select(names), ours["scores"].select(names), abs_tol=1e-5
+    )
 
 
-def test_an_endpoint_that_honours_names_has_the_tables_of_the_engine_here(ours, there, model):
+def test_an_endpoint_that_honours_names_has_the_tables_of_the_engine_here(
+    ours, there, model
+):
     """Its cost is said before the first request."""
     listener = Listener()
     with HostileServer(model) as server:
@@ -279,15 +327,24 @@ def test_an_endpoint_that_honours_names_has_the_tables_of_the_engine_here(ours, 
         assert (server.asked, server.probes) == ([], [])
         run = runs.audit(**settings, observer=listener)
         left = planned(settings)
-    means = "vocabulary_mean", "vocabulary_variance", "probe_centred_v1"  # it bounds the first only
+    means = (
+        "vocabulary_mean",
+        "vocabulary_variance",
+        "probe_centred_v1",
+    )  # it bounds the first only
     for table in ("logprobs", "scores"):
         both = [each[table].drop(means, strict=False) for each in (run, ours)]
         assert_frame_equal(*both, abs_tol=1e-4)
-    bounds, exact = (each["logprobs"][means[0]].list.first().drop_nulls() for each in (run, ours))
+    bounds, exact = (
+        each["logprobs"][means[0]].list.first().drop_nulls() for each in (run, ours)
+    )
     assert exact.len() == 24
     assert (bounds > exact - 1e-4).all()
     assert (bounds < 0).all()
-    assert "it honours 'logprob_token_ids': log-probabilities are exact" in listener.sentences
+    assert (
+        "it honours 'logprob_token_ids': log-probabilities are exact"
+        in listener.sentences
+    )
     capabilities = run.manifest.engines["probe-logprobs of target"]["capabilities"]
     assert capabilities["named_token"] == "honoured"
     assert run.manifest.models["target"]["probe-logprobs"] == "exact"
@@ -305,8 +362,12 @@ def test_an_endpoint_that_honours_names_has_the_tables_of_the_engine_here(ours, 
     assert "target probe, at most" not in left
 
 
-@pytest.mark.parametrize(("how", "verb"), [("ignored", "ignores"), ("refused", "refuses")])
-def test_bounds_are_above_the_true_values_and_said_to_be_bounds(ours, there, checkpoint, how, verb):
+@pytest.mark.parametrize(
+    ("how", "verb"), [("ignored", "ignores"), ("refused", "refuses")]
+)
+def test_bounds_are_above_the_true_values_and_said_to_be_bounds(
+    ours, there, checkpoint, how, verb
+):
     listener = Listener()
     refuses = [NAMED] if how == "refused" else []
     bounding = NextTokenModel(checkpoint, honours=[BY_ID], refuses=refuses)
@@ -314,11 +375,15 @@ def test_bounds_are_above_the_true_values_and_said_to_be_bounds(ours, there, che
         run = runs.audit(**there(server), observer=listener)
     rows = run["logprobs"].join(ours["logprobs"], on=KEY, suffix="_true")
     names = ("logprob", "logprob_true", "vocabulary_mean", "vocabulary_mean_true")
-    both = rows.select("bounded", *(pl.col(name).list[0] for name in names)).drop_nulls()
+    both = rows.select(
+        "bounded", *(pl.col(name).list[0] for name in names)
+    ).drop_nulls()
     assert both["bounded"].sum() > 0
     for bounded, value, true, mean, true_mean in both.iter_rows():
         assert true_mean - 1e-4 <= mean < 0
-        assert value >= true - 1e-4 if bounded else value == pytest.approx(true, abs=1e-4)
+        assert (
+            value >= true - 1e-4 if bounded else value == pytest.approx(true, abs=1e-4)
+        )
     (said,) = (sentence for sentence in listener.sentences if NAMED in sentence)
     assert said.startswith(f"it {verb} ")
     assert "not among the 20 most likely" in said
@@ -332,7 +397,9 @@ def test_a_chat_is_asked_for_the_first_token_of_its_reply(there, model):
         settings = there(server, chat=True, chat_instruction="Go on:")
         run = runs.audit(**settings)
         prompts = run["prompts"].filter(pl.col("reason").is_null())
-        with pytest.raises(SettingsError, match="'probe-logprobs chat_instruction' of model"):
+        with pytest.raises(
+            SettingsError, match="'probe-logprobs chat_instruction' of model"
+        ):
             runs.audit(**settings | {"chat_instruction": "Else", "probes": 5})
     assert {asked.path for asked in server.asked} == {"/v1/chat/completions"}
     texts = dict(run["targets"].select("target_id", "target").iter_rows())
@@ -349,7 +416,9 @@ def test_exact_values_and_bounds_are_never_in_one_run(there, model, checkpoint):
     with HostileServer(model) as server:
         run = runs.audit(**there(server))
         server._answer = NextTokenModel(checkpoint, honours=[BY_ID])
-        message = "'probe-logprobs' of model 'target' was 'exact', is now 'top 20, or bounds'"
+        message = (
+            "'probe-logprobs' of model 'target' was 'exact', is now 'top 20, or bounds'"
+        )
         with pytest.raises(SettingsError, match=message):
             runs.audit(**there(server, probes=6))
         assert len(server.asked) == 24
@@ -379,14 +448,19 @@ def test_whole_texts_next_to_points_are_asked_for_in_their_own_way(there, model)
         ),
         ({"evidence": None, "attacks": "probe_min_k_20_v1"}, ["probe_min_k_20_v1"]),
         ({"evidence": "both"}, ["probe_leading_rarity_v1", "probe_rarity_loss_v1"]),
-        ({"evidence": "samples", "preset": "min-k"}, "'min-k' has no attack on samples; leave it"),
+        (
+            {"evidence": "samples", "preset": "min-k"},
+            "'min-k' has no attack on samples; leave it",
+        ),
         (
             {"evidence": "samples", "attacks": "probe_rarity_loss_v1"},
             "needs evidence 'logprobs'",
         ),
     ],
 )
-def test_attacks_at_points_are_computed_where_they_are_asked_for(usual, changed, computed):
+def test_attacks_at_points_are_computed_where_they_are_asked_for(
+    usual, changed, computed
+):
     """Of both kinds of evidence, the first and the last."""
     settings = load_settings(usual | changed)
     if isinstance(computed, str):
@@ -394,7 +468,9 @@ def test_attacks_at_points_are_computed_where_they_are_asked_for(usual, changed,
             chosen_attacks(settings)
     else:
         found = [attack.name for attack in chosen_attacks(settings)]
-        assert (found[:: len(found) - 1] if changed == {"evidence": "both"} else found) == computed
+        assert (
+            found[:: len(found) - 1] if changed == {"evidence": "both"} else found
+        ) == computed
 
 
 # The next token alone, with a nudge towards the true one.
@@ -403,13 +479,20 @@ TOKENS = {"evidence": "samples", "attacks": "token_hits_v1", "token_points": 6}
 
 
 @pytest.mark.parametrize("nudge", [0.0, 6.0])
-def test_next_tokens_are_the_likeliest_with_the_nudge(here, there, checkpoint, model, nudge):
+def test_next_tokens_are_the_likeliest_with_the_nudge(
+    here, there, checkpoint, model, nudge
+):
     """Here, worked out slowly, and at an endpoint."""
     run = here(**TOKENS, nudge=nudge)
     targets = dict(run["targets"].select("target_id", "target").iter_rows())
-    network, hits = AutoModelForCausalLM.from_pretrained(checkpoint), dict[str, list[bool]]()
+    network, hits = (
+        AutoModelForCausalLM.from_pretrained(checkpoint),
+        dict[str, list[bool]](),
+    )
     answers = run["samples"].rows_by_key(KEY, named=True, unique=True)
-    for prompt in run["prompts"].filter(pl.col("reason").is_null()).iter_rows(named=True):
+    for prompt in (
+        run["prompts"].filter(pl.col("reason").is_null()).iter_rows(named=True)
+    ):
         context = targets[prompt["target_id"]].encode()[: prompt["cut"]].decode()
         *before, token = model.tokenizer.encode_prompts([context + prompt["text"]])[0]
         with torch.no_grad():
@@ -445,18 +528,35 @@ def test_what_is_expected_of_next_tokens_is_recomputed(here):
         }
 
 
-def test_an_endpoint_that_does_not_raise_logits_is_refused_or_asked_without(there, checkpoint):
+def test_an_endpoint_that_does_not_raise_logits_is_refused_or_asked_without(
+    there, checkpoint
+):
     for how, said in ({"honours": []}, "ignores"), ({"refuses": [BIAS]}, "refuses"):
         with HostileServer(NextTokenModel(checkpoint, **how)) as server:
-            with pytest.raises(SettingsError, match=f"{said} 'logit_bias'.*give nudge= 0"):
+            with pytest.raises(
+                SettingsError, match=f"{said} 'logit_bias'.*give nudge= 0"
+            ):
                 runs.audit(**there(server, **TOKENS, out=said, nudge=5.0))
             assert not list(server.asked)
             usual = there(server, **TOKENS, out=f"{said} by default")
-            for run in (runs.audit(**usual), runs.audit(**usual)):  # it goes on without, twice
-                assert run.manifest.evidence["nudge"] == run.manifest.settings["nudge"] == 0
+            for run in (
+                runs.audit(**usual),
+                runs.audit(**usual),
+            ):  # it goes on without, twice
+                assert (
+                    run.manifest.evidence["nudge"]
+                    == run.manifest.settings["nudge"]
+                    == 0
+                )
             assert run["samples"]["candidate"].drop_nulls().len() > 0
-            assert [BIAS in asked.fields for asked in server.asked] == [False] * len(server.asked)
-    plain = {"engine": "openai", "base_url": "http://127.0.0.1:1", "evidence": "samples"}
+            assert [BIAS in asked.fields for asked in server.asked] == [False] * len(
+                server.asked
+            )
+    plain = {
+        "engine": "openai",
+        "base_url": "http://127.0.0.1:1",
+        "evidence": "samples",
+    }
     for changed, first in (
         ({}, "token_hits_less_expected_v1"),
         ({"tokenizer": None}, "probe_leading_rarity_v1"),

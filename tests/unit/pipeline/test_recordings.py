@@ -30,7 +30,10 @@ def replayed(small_audit, tmp_path):
 
     def replay(source, **changed):
         return runs.audit(
-            input=settings["input"], samples_from=str(source), out=tmp_path / "run", **changed
+            input=settings["input"],
+            samples_from=str(source),
+            out=tmp_path / "run",
+            **changed,
         )
 
     return replay
@@ -40,7 +43,9 @@ def replayed(small_audit, tmp_path):
 def recorded(small_audit):
     """What a script of the user's would have written: prefix and text, in an order of its own."""
     _, run = small_audit
-    texts = run["samples"].join(run["targets"].select("target_id", "prefix"), on="target_id")
+    texts = run["samples"].join(
+        run["targets"].select("target_id", "prefix"), on="target_id"
+    )
     return texts.select("sample_index", "prefix", written="candidate").reverse()
 
 
@@ -50,7 +55,10 @@ def test_a_runs_own_samples_give_its_scores_to_the_bit(small_audit, replayed):
     for name in ("scores", "metrics", "unscored"):
         assert again[name].equals(run[name])
     kinds = "answer"  # which are not recorded
-    key = ("target_id", "sample_index")  # a recording is read in the order of the corpus
+    key = (
+        "target_id",
+        "sample_index",
+    )  # a recording is read in the order of the corpus
     said, before = (each["samples"].drop(kinds).sort(key) for each in (again, run))
     assert said.equals(before)
     none = dict.fromkeys(("missing", "surplus", "duplicates", "unmatched"), 0)
@@ -77,7 +85,10 @@ def test_a_recording_of_another_corpus_is_refused_and_another_can_be_given(
     _, run = small_audit
     foreign = recorded.with_columns(prefix="x " + pl.col("prefix"))
     foreign.write_parquet(tmp_path / "foreign.parquet")
-    names = r"none of the 18 rows of .*foreign.parquet names a target: 'prefix' is 'x .* in its"
+    names = (
+        r"none of the 18 rows of .*foreign.parquet names a target: 'prefix' is 'x .*"
+        r" in its"
+    )
     with pytest.raises(mia_batch.SettingsError, match=names):
         replayed(tmp_path / "foreign.parquet", candidate_column="written")
     again = replayed(run.path("samples"))
@@ -87,15 +98,24 @@ def test_a_recording_of_another_corpus_is_refused_and_another_can_be_given(
         replayed(tmp_path / "own.parquet", candidate_column="written")
 
 
-def test_more_samples_than_were_recorded_are_missing_with_their_reason(small_audit, replayed):
+def test_more_samples_than_were_recorded_are_missing_with_their_reason(
+    small_audit, replayed
+):
     _, run = small_audit
     more = replayed(run.path("samples"), samples=4)
     reasons = {"the recording has no such sample": 6}
-    assert more.manifest.failed == {"targets": 6, "of": 6, "again": 6, "reasons": reasons}
+    assert more.manifest.failed == {
+        "targets": 6,
+        "of": 6,
+        "again": 6,
+        "reasons": reasons,
+    }
     assert more["scores"].equals(run["scores"])
 
 
-def test_an_attack_of_ones_own_stands_with_those_of_the_package(small_audit, replayed, monkeypatch):
+def test_an_attack_of_ones_own_stands_with_those_of_the_package(
+    small_audit, replayed, monkeypatch
+):
     monkeypatch.setattr("mia_batch.attacks._REGISTERED", {})
     _, run = small_audit
     longest = Attack(
@@ -106,7 +126,9 @@ def test_an_attack_of_ones_own_stands_with_those_of_the_package(small_audit, rep
     )
     made = replayed(run.path("samples"), attacks=[longest, "samia_matched_v1"])
     assert made["scores"]["samia_matched_v1"].equals(run["scores"]["samia_matched_v1"])
-    most = run["features"].group_by("target_id").agg(most=pl.col("words_candidate").max())
+    most = (
+        run["features"].group_by("target_id").agg(most=pl.col("words_candidate").max())
+    )
     names = run["targets"].select("target_id")
     wanted = names.join(most, on="target_id", how="left", maintain_order="left")
     assert made["scores"]["most_words_of_mine_v1"].to_list() == wanted["most"].to_list()
@@ -127,14 +149,21 @@ def answered(small_audit, tmp_path):
     return made.sample(fraction=1.0, shuffle=True, seed=0)
 
 
-def test_a_prefix_that_ends_at_a_point_is_matched_to_that_point(answered, replayed, tmp_path):
+def test_a_prefix_that_ends_at_a_point_is_matched_to_that_point(
+    answered, replayed, tmp_path
+):
     answered.filter(pl.col("point") < 4).write_ndjson(tmp_path / "answers.jsonl")
     run = replayed(
-        tmp_path / "answers.jsonl", attacks="probe_first_word_v1", probes=4, probe_every=10
+        tmp_path / "answers.jsonl",
+        attacks="probe_first_word_v1",
+        probes=4,
+        probe_every=10,
     )
     counts = run.manifest.engines["samples of target"]["counts"]
     asked = run["prompts"].filter(pl.col("reason").is_null()).height
-    assert asked == 6 * 4  # of points behind words 8, 18, 28 and 38 the first is recorded
+    assert (
+        asked == 6 * 4
+    )  # of points behind words 8, 18, 28 and 38 the first is recorded
     assert (counts["matched"], counts["missing"], counts["unmatched"]) == (6, 18, 18)
     found = run["samples"].filter(pl.col("candidate").is_not_null())
     assert found["view_index"].to_list() == [0] * 6
@@ -167,7 +196,9 @@ def test_other_attacks_have_their_features_made_and_nothing_else_changes(
 
     with monkeypatch.context() as patch:  # the texts are the same
         patch.setattr("mia_batch.diagnostics.preflight.check_targets", check_targets)
-        more = replayed(run.path("samples"), attacks="longest_block_v1,samia_matched_v1")
+        more = replayed(
+            run.path("samples"), attacks="longest_block_v1,samia_matched_v1"
+        )
     assert more.manifest.made["features"]["groups"] == groups
     assert runs.tables_of(more.path("samples")) == parts
     assert more["findings"].equals(first["findings"])
@@ -177,19 +208,30 @@ def test_other_attacks_have_their_features_made_and_nothing_else_changes(
     again = replayed(run.path("samples"))
     assert again.manifest.made["features"]["groups"] == groups
     assert again["scores"].select(run["scores"].columns).equals(run["scores"])
-    with pytest.raises(mia_batch.SettingsError, match="'engine' was 'replay', is now 'transf"):
+    with pytest.raises(
+        mia_batch.SettingsError, match="'engine' was 'replay', is now 'transf"
+    ):
         runs.audit(**settings | {"out": str(again.folder)})
 
 
 def test_a_prefix_that_moved_is_refused(tmp_path):
     def corpus(prefix, reference):
-        halves = {"text": [prefix + reference], "prefix": [prefix], "reference": [reference]}
+        halves = {
+            "text": [prefix + reference],
+            "prefix": [prefix],
+            "reference": [reference],
+        }
         return written(tmp_path, pl.DataFrame(halves))
 
     recorded = pl.DataFrame({"prefix": ["one two"], "candidate": [" three"]})
-    settings = {"samples_from": written(tmp_path, recorded, "recorded"), "out": tmp_path / "own"}
+    settings = {
+        "samples_from": written(tmp_path, recorded, "recorded"),
+        "out": tmp_path / "own",
+    }
     run = runs.audit(input=corpus("one two", " three four"), **settings)
-    with pytest.raises(mia_batch.SettingsError, match="prefix or reference of 1 targets differs"):
+    with pytest.raises(
+        mia_batch.SettingsError, match="prefix or reference of 1 targets differs"
+    ):
         runs.audit(input=corpus("one", " two three four"), **settings)
     assert run["targets"]["prefix"].to_list() == ["one two"]
 
@@ -208,7 +250,9 @@ PAIRS = {
 @pytest.fixture
 def audited(tmp_path):
     texts = [{"document_id": name, "text": text} for name, (text, _) in PAIRS.items()]
-    said = [(name, each, "length") for name, (_, both) in PAIRS.items() for each in both]
+    said = [
+        (name, each, "length") for name, (_, both) in PAIRS.items() for each in both
+    ]
     columns = ["document_id", "candidate", "finish_reason"]
     recorded = pl.DataFrame(said, schema=columns, orient="row")
     return lambda **settings: runs.audit(
@@ -220,21 +264,34 @@ def audited(tmp_path):
 
 
 def test_text_without_spaces_is_cut_and_scored_by_unicode_words(audited):
-    run = audited(word_rule="unicode", attacks="samia_matched_v1,samia_matched_n2_v1,rouge_l_v1")
+    run = audited(
+        word_rule="unicode", attacks="samia_matched_v1,samia_matched_n2_v1,rouge_l_v1"
+    )
     assert run["targets"].select("n_words", "prefix", "reference").rows() == [
         (9, "我们去了", "。然后他回家"),
         (7, "東京タワー", "へ行く人"),
         (8, "ภาษา", "ไทย ดี"),
         (3, "e\u0301te\u0301", "\0 🙂 b c"),
     ]
-    assert run["samples"]["short"].to_list() == [False, True, False, True, True, False, False, True]
+    assert run["samples"]["short"].to_list() == [
+        False,
+        True,
+        False,
+        True,
+        True,
+        False,
+        False,
+        True,
+    ]
     expected = {  # by hand, a term for each of the two samples
         "samia_matched_v1": [(4 + 2) / 5, 3 / 4 + 0, (3 + 4) / 4, 2 / 2 + 0],
         "samia_matched_n2_v1": [3 / 4 + 1 / 4, 2 / 3 + 0, (2 + 2) / 3, 0],
         "rouge_l_v1": [(4 + 2) / 5, 4 / 4 + 0, (3 + 3) / 4, 1 / 2 + 0],
     }
     for attack, sums in expected.items():
-        assert run["scores"][attack].to_list() == pytest.approx([total / 2 for total in sums])
+        assert run["scores"][attack].to_list() == pytest.approx(
+            [total / 2 for total in sums]
+        )
 
 
 @pytest.mark.parametrize(
@@ -270,7 +327,9 @@ def run(tmp_path):
     for name in ("prompts", "samples", "features", "logprobs"):
         run.path(name).mkdir()
     tables.sink(TARGETS, run.path("targets"), Targets)
-    prompts = frames.table(Prompts, TARGETS.select("target_id").to_dicts(), **frames.CONTINUATION)
+    prompts = frames.table(
+        Prompts, TARGETS.select("target_id").to_dicts(), **frames.CONTINUATION
+    )
     tables.sink(prompts, run.path("prompts") / PROMPTS, Prompts)
     for name, rows in PARTS.items():
         tables.sink(rows, run.path("samples") / name, Samples)
@@ -279,14 +338,17 @@ def run(tmp_path):
 
 def features_stage(run, attacks: str, groups: list[str]) -> FeaturesStage:
     given = {"input": "corpus.txt", "samples_from": "made.parquet", "attacks": attacks}
-    Manifest(evidence={"engine": "replay"}, made={"features": {"groups": groups}}).write(run.folder)
+    Manifest(
+        evidence={"engine": "replay"}, made={"features": {"groups": groups}}
+    ).write(run.folder)
     audit = Audit.finished(run, load_settings(given), Observer())
     (stage,) = (stage for stage in stages_of(audit) if isinstance(stage, FeaturesStage))
     return stage
 
 
 @pytest.mark.parametrize(
-    ("limit", "value"), [("_PARTS_AT_ONCE", 3), ("_PARTS_AT_ONCE", 8), ("_BYTES_AT_ONCE", 1)]
+    ("limit", "value"),
+    [("_PARTS_AT_ONCE", 3), ("_PARTS_AT_ONCE", 8), ("_BYTES_AT_ONCE", 1)],
 )
 def test_parts_together_are_as_each_alone(run, monkeypatch, limit, value):
     monkeypatch.setattr(comparing, limit, value)
@@ -302,11 +364,16 @@ def test_parts_together_are_as_each_alone(run, monkeypatch, limit, value):
 
 def test_features_of_a_group_that_is_no_more_are_made_anew(run):
     """The group "overlap" is of an earlier version."""
-    old = run.path("features") / "block-00000000.target-continuation-00000-00003.attempt-0.parquet"
+    old = (
+        run.path("features")
+        / "block-00000000.target-continuation-00000-00003.attempt-0.parquet"
+    )
     old.write_bytes(b"of an earlier version")
     stage = features_stage(run, "samia_matched_v1", ["lcs", "overlap"])
     stage.prepare()
-    assert run.manifest.made["features"] == {"groups": ["blocks", "lcs", "matched", "unigrams"]}
+    assert run.manifest.made["features"] == {
+        "groups": ["blocks", "lcs", "matched", "unigrams"]
+    }
     assert not old.exists()
     old.write_bytes(b"of this version")
     stage.prepare()

@@ -48,7 +48,12 @@ def of_groups(folder):
     asked = library.write("asked", [book < "b2" for book in books[:n]], group=books[:n])
     outside = library.write("outside", [False] * (len(books) - n), group=books[n:])
     return library.audit(
-        input=asked, non_members=outside, level="group", windows_per_group=3, seed=4, **KNOWN
+        input=asked,
+        non_members=outside,
+        level="group",
+        windows_per_group=3,
+        seed=4,
+        **KNOWN,
     )
 
 
@@ -59,16 +64,27 @@ def of_authors(folder):
     writers = [f"Writer {number // 9}" for number in range(48)]
     writers[20] = "1, Writer; Writer 2"
     outside = [f"n{number // 3:02}" for number in range(180)]
-    others = [["Anonymous", f"OTHER {number // 9}"][number % 20 > 2] for number in range(180)]
+    others = [
+        ["Anonymous", f"OTHER {number // 9}"][number % 20 > 2] for number in range(180)
+    ]
     run = library.audit(
-        input=library.write("asked", [n < 12 for n in range(48)], group=asked, writer=writers),
-        non_members=library.write("outside", [False] * 180, group=outside, writer=others),
+        input=library.write(
+            "asked", [n < 12 for n in range(48)], group=asked, writer=writers
+        ),
+        non_members=library.write(
+            "outside", [False] * 180, group=outside, writer=others
+        ),
         author_column="writer",
         level="collection",
         **KNOWN,
     )
-    together = run["verdicts"].filter(level="collection", attack=ATTACK).drop_nulls("p_value")
-    assert together.select("method", "n_null").row(0) == ("authors_permutation_exact", 20)
+    together = (
+        run["verdicts"].filter(level="collection", attack=ATTACK).drop_nulls("p_value")
+    )
+    assert together.select("method", "n_null").row(0) == (
+        "authors_permutation_exact",
+        20,
+    )
     return run
 
 
@@ -77,7 +93,9 @@ def of_labels(folder):
     library = Library(folder)
     labels = [number % 2 == 0 for number in range(40)]
     names = [f"d{number // 2}" for number in range(40)]
-    return library.audit(input=library.write("asked", labels, label=labels, group=names))
+    return library.audit(
+        input=library.write("asked", labels, label=labels, group=names)
+    )
 
 
 def of_non_members(folder):
@@ -103,12 +121,16 @@ def of_weights(folder, **level):
                 words.insert(1, "also")
                 library.record(words, 0.2)
             texts.append(" ".join(words))
-        books = {"group": [f"{name}{number // 2}" for number in range(n)]} if level else {}
+        books = (
+            {"group": [f"{name}{number // 2}" for number in range(n)]} if level else {}
+        )
         return library.put(name, texts, **books)
 
     share = 0.65 if level else 0.8  # groups differ more than their texts
     asked, outside = put("asked", 80, share), put("outside", 160, 0.4)
-    return library.audit(input=asked, non_members=outside, attacks=ATTACK, **KNOWN, **level)
+    return library.audit(
+        input=asked, non_members=outside, attacks=ATTACK, **KNOWN, **level
+    )
 
 
 def of_weighted_groups(folder):
@@ -142,7 +164,9 @@ def of_lengths(folder):
 def of_canaries(folder):
     library, sets = Library(folder), []
     for number in range(3):
-        texts = [[f"{number}.{at}.{word}" for word in range(N_WORDS)] for at in range(5)]
+        texts = [
+            [f"{number}.{at}.{word}" for word in range(N_WORDS)] for at in range(5)
+        ]
         sets.append((f"set {number}", [" ".join(each) for each in texts]))
         published = draw(commitment(*sets[-1]), 5, 7)
         for at, each in enumerate(texts):
@@ -171,9 +195,26 @@ MADE = [
     *(of_lots, of_lengths, of_canaries, of_rounds),
 ]
 FAMILIES = (
-    *("Next tokens", "Probes, drawn answers", "SaMIA, weighed by rarity", "PETAL", "DE-COP"),
-    *("Masked words", "N-gram coverage", "Verbatim blocks", "ROUGE", "Log-probabilities at points"),
-    *("DE-COP from log-probabilities", "Extraction", "Swapped words", "Token frequencies"),
+    *(
+        "Next tokens",
+        "Probes, drawn answers",
+        "SaMIA, weighed by rarity",
+        "PETAL",
+        "DE-COP",
+    ),
+    *(
+        "Masked words",
+        "N-gram coverage",
+        "Verbatim blocks",
+        "ROUGE",
+        "Log-probabilities at points",
+    ),
+    *(
+        "DE-COP from log-probabilities",
+        "Extraction",
+        "Swapped words",
+        "Token frequencies",
+    ),
     *("Shots before the text", "Shapes of series of losses"),
 )
 NAMED = [attack.name for name in FAMILIES for attack in attacks.families()[name]]
@@ -181,9 +222,14 @@ NAMED = [attack.name for name in FAMILIES for attack in attacks.families()[name]
 
 def of_named(folder, checkpoint):
     """Attacks that are no defaults: swapped words, paraphrases to choose from, hidden words."""
-    three = [[" ".join(TEXTS[30 + at].split()[:40]) for at in (n, n + 1, n + 2)] for n in range(6)]
+    three = [
+        [" ".join(TEXTS[30 + at].split()[:40]) for at in (n, n + 1, n + 2)]
+        for n in range(6)
+    ]
     corpus = documents(6).with_columns(paraphrases=pl.Series(three))
-    shots = pl.DataFrame({"text": [" ".join(text.split()[:9]) for text in TEXTS[20:24]]})
+    shots = pl.DataFrame(
+        {"text": [" ".join(text.split()[:9]) for text in TEXTS[20:24]]}
+    )
     return {
         "input": written(folder, corpus),
         "model": str(checkpoint),
@@ -253,33 +299,48 @@ def test_p_and_q_values_of_recordings_are_recomputed(made):
         ("verdicts", "p_value", "collection"),
     ],
 )
-def test_a_changed_number_is_named_with_both_values(groups, tmp_path, table, column, level):
+def test_a_changed_number_is_named_with_both_values(
+    groups, tmp_path, table, column, level
+):
     folder = shutil.copytree(groups.folder, tmp_path / "run")
     path = folder / f"{table}.parquet"
     rows = pl.read_parquet(path).with_row_index("row")
     level_of = pl.lit(value=True) if level is None else pl.col("level") == level
-    row, before = rows.filter(pl.col(column).is_between(0.02, 0.9), level_of)["row", column].row(0)
+    row, before = rows.filter(pl.col(column).is_between(0.02, 0.9), level_of)[
+        "row", column
+    ].row(0)
     other = pl.when(pl.col("row") == row).then(before + 1e-6).otherwise(column)
     rows.with_columns(other.alias(column)).drop("row").write_parquet(path)
     lines, is_equal = compare(folder, 10_000)
     assert not is_equal
     assert "the root is ANOTHER" in lines
     said = "score" if level is None else column
-    assert any(f"{said} is {before + 1e-6} in the run, {before}"[:-6] in line for line in lines)
+    assert any(
+        f"{said} is {before + 1e-6} in the run, {before}"[:-6] in line for line in lines
+    )
 
 
-def test_changed_figures_and_what_only_weights_change_are_named(texts, tmp_path, monkeypatch):
+def test_changed_figures_and_what_only_weights_change_are_named(
+    texts, tmp_path, monkeypatch
+):
     folder = shutil.copytree(texts.run.folder, tmp_path / "run")
     path, column = folder / "metrics.parquet", pl.col("value")
     rows = pl.read_parquet(path)
     is_area = (pl.col("metric") == "roc_auc") & (pl.col("slice") == "all")
-    rows.with_columns(pl.when(is_area).then(column + 1e-6).otherwise(column)).write_parquet(path)
+    rows.with_columns(
+        pl.when(is_area).then(column + 1e-6).otherwise(column)
+    ).write_parquet(path)
     lines, is_equal = compare(folder, 10_000)
     assert not is_equal
-    assert len([line for line in lines if "of roc_auc labelled texts: value is" in line]) >= 15
+    assert (
+        len([line for line in lines if "of roc_auc labelled texts: value is" in line])
+        >= 15
+    )
     (tmp_path / "weights").mkdir()
     run = of_weights(tmp_path / "weights")
-    monkeypatch.setattr(second, "fitted_odds", lambda x, label, asked: np.ones(len(asked)))
+    monkeypatch.setattr(
+        second, "fitted_odds", lambda x, label, asked: np.ones(len(asked))
+    )
     second.odds.cache_clear()
     lines, is_equal = compare(run.folder, 400)
     assert not is_equal
@@ -308,10 +369,15 @@ def test_changed_figures_and_what_only_weights_change_are_named(texts, tmp_path,
 )
 def test_a_wrong_formula_is_found(kind, attack, name, wrong, request, monkeypatch):
     run, attack = RunFiles(request.getfixturevalue(kind).run.folder), f"{attack}_v1"
-    known = [(key, value) for key, value in run.scores(attack).items() if value is not None]
+    known = [
+        (key, value) for key, value in run.scores(attack).items() if value is not None
+    ]
 
     def far():
-        found = [(second.score(run, attack, {"key": key})["score"], value) for key, value in known]
+        found = [
+            (second.score(run, attack, {"key": key})["score"], value)
+            for key, value in known
+        ]
         return [distance(*each) for each in found[:6]]
 
     assert max(far()) < 1e-9
@@ -326,13 +392,21 @@ class Made(AuditedText):
         self.said, self.made, self.means = said, rows, dict(shadows)
 
     def answers(self, view="continuation", model="target"):
-        return [AnsweredPrompt(at, text, "", [], []) for at, text in enumerate(self.said)]
+        return [
+            AnsweredPrompt(at, text, "", [], []) for at, text in enumerate(self.said)
+        ]
 
     def rows(self, table, model, view):
         if model == "shadow":
-            kinds = [(kind == "in", mean) for kind, means in self.means.items() for mean in means]
+            kinds = [
+                (kind == "in", mean)
+                for kind, means in self.means.items()
+                for mean in means
+            ]
             return [{"logprob": [mean], "trained": trained} for trained, mean in kinds]
-        return [{"view_index": at, "logprob": each} for at, each in enumerate(self.made)]
+        return [
+            {"view_index": at, "logprob": each} for at, each in enumerate(self.made)
+        ]
 
 
 def scored(name, **made):
@@ -343,12 +417,19 @@ def test_choices_by_hand():
     said = ("A.", "B", "A dog is C", "D'Artagnan: D", "B")
     assert scored("decop", said=said) == (1 / 2 + 1 + 1 + 1) / 4
     assert scored("decop", said=("A", "B or C", "C", "D")) is None
-    # The model likes A. Means of labels are 0.55, 0.175, 0.125 and 0.15; in the second row 0.6 is
-    # still more above its mean than 0.2, but as a ratio it is less.
-    p = [[0.7, 0.1, 0.1, 0.1], [0.6, 0.2, 0.1, 0.1], [0.5, 0.2, 0.2, 0.1], [0.4, 0.2, 0.1, 0.3]]
+    # The model likes A. Means of labels are 0.55, 0.175, 0.125 and 0.15; in the second
+    # row 0.6 is still more above its mean than 0.2, but as a ratio it is less.
+    p = [
+        [0.7, 0.1, 0.1, 0.1],
+        [0.6, 0.2, 0.1, 0.1],
+        [0.5, 0.2, 0.2, 0.1],
+        [0.4, 0.2, 0.1, 0.3],
+    ]
     rows = np.log(p).tolist()
     assert scored("decop_logprob", rows=rows) == 1 / 4
-    assert scored("decop_probability", rows=rows) == pytest.approx((0.7 + 0.2 + 0.2 + 0.3) / 4)
+    assert scored("decop_probability", rows=rows) == pytest.approx(
+        (0.7 + 0.2 + 0.2 + 0.3) / 4
+    )
     assert scored("decop_calibrated", rows=rows) == 3 / 4
     assert scored("decop_log_calibrated", rows=rows) == 1
 
@@ -365,7 +446,9 @@ def test_shadow_models_and_weights_by_hand(monkeypatch):
 
 def test_series_by_hand():
     rows = [[-0.5, -2.0, -0.1, -3.0]]
-    assert scored("low_losses_from_end_50", rows=rows) == -3 / 4  # 1 of 2 low ones in the last 3
+    assert (
+        scored("low_losses_from_end_50", rows=rows) == -3 / 4
+    )  # 1 of 2 low ones in the last 3
     assert scored("low_losses_from_end_40", rows=rows) == -1 / 4
     assert scored("losses_below_previous", rows=rows) == 1 / 3
     levels = [[-99.0, -66.0, -65.5, -33.0, -32.5, 0.0]]  # 0, 33, 34, 66, 67 and 99
@@ -373,7 +456,9 @@ def test_series_by_hand():
     assert scored("loss_entropy", rows=rows) is None
     assert scored("loss_entropy", rows=[[-1.0, -2.0] * 20]) < 0.01
     assert scored("extraction_n_50", rows=[[np.log(0.5)]]) == 0  # one sample suffices
-    assert scored("extraction_n_99", rows=[[np.log(0.5)]]) == pytest.approx(-np.log(np.log2(100)))
+    assert scored("extraction_n_99", rows=[[np.log(0.5)]]) == pytest.approx(
+        -np.log(np.log2(100))
+    )
 
 
 def test_every_attack_is_known_but_for_those_that_say_why():
@@ -400,9 +485,13 @@ def test_what_is_not_known_is_said_and_no_agreement(books, tmp_path):
     assert not is_equal
 
 
-def test_the_command_says_so_and_fails_where_a_number_is_another(books, tmp_path, monkeypatch):
+def test_the_command_says_so_and_fails_where_a_number_is_another(
+    books, tmp_path, monkeypatch
+):
     folder = str(books.run.folder)
-    done = CliRunner().invoke(command, ["verify", folder, "--second", "20"], standalone_mode=False)
+    done = CliRunner().invoke(
+        command, ["verify", folder, "--second", "20"], standalone_mode=False
+    )
     assert done.return_value == 0
     assert "20 of 20 drawn rows are equal (largest relative difference" in done.output
     monkeypatch.setattr("mia_batch.second.zlib_size", lambda words: len([*words]) + 1)
@@ -430,5 +519,7 @@ def test_ngrams_are_counted_in_the_places_of_the_run(rule):
     rows = pl.DataFrame({"candidate": [text], "row": [0]})
     table = RarityTable.count([rows], n_groups=1, words=rule)
     said = second.words_of(text, rule)
-    places = {second.place_of(ngram) for n in (1, 2, 3) for ngram in second.ngrams(said, n)}
+    places = {
+        second.place_of(ngram) for n in (1, 2, 3) for ngram in second.ngrams(said, n)
+    }
     assert {*table.rows("target", "probe")["entry"]} == places

@@ -61,7 +61,9 @@ def contents(run) -> dict[str, bytes]:
 
 def evidence(run) -> dict[str, bytes]:
     names = ("samples/", "logprobs/")
-    return {name: held for name, held in contents(run).items() if name.startswith(names)}
+    return {
+        name: held for name, held in contents(run).items() if name.startswith(names)
+    }
 
 
 def stamps(run) -> dict[Path, int]:
@@ -74,7 +76,9 @@ def cut(path: Path) -> None:
 
 
 def stages(run):
-    return stages_of(Audit.finished(run, stored_settings(run.manifest.settings), Observer()))
+    return stages_of(
+        Audit.finished(run, stored_settings(run.manifest.settings), Observer())
+    )
 
 
 def repaired(run) -> list[str]:
@@ -91,8 +95,20 @@ def test_the_same_command_again_makes_nothing(kind, nothing_starts, capfd):
     again = audit(**settings)
     assert contents(again) == tables
     changed = {path.stem for path, at in stamps(run).items() if before[path] != at}
-    assert changed <= {"extraction", "extracted_documents"}  # which are made of the walks each time
-    for name in ("models", "engines", "passes", "times", "made", "inputs", "failed", "controls"):
+    assert changed <= {
+        "extraction",
+        "extracted_documents",
+    }  # which are made of the walks each time
+    for name in (
+        "models",
+        "engines",
+        "passes",
+        "times",
+        "made",
+        "inputs",
+        "failed",
+        "controls",
+    ):
         assert getattr(again.manifest, name) == getattr(manifest, name), name
     assert again.manifest.custody["root"] == manifest.custody["root"]
     assert verify(run.folder).faults == []
@@ -107,14 +123,24 @@ def test_the_same_command_again_makes_nothing(kind, nothing_starts, capfd):
         (lambda settings, _: settings.update(max_failed=0.5), False),
         (lambda _, run: (run.folder / "report.html").unlink(), False),
         (lambda _, run: os.utime(run.path("scores")), False),
-        (lambda settings, _: os.utime(settings["samples_from"], ns=(10**18, 10**18 + 1)), False),
+        (
+            lambda settings, _: os.utime(
+                settings["samples_from"], ns=(10**18, 10**18 + 1)
+            ),
+            False,
+        ),
         (lambda settings, _: settings.update(retry_failed=True), False),
     ],
 )
-def test_a_finished_run_says_so_unless_a_file_or_a_setting_changed(change, finished, recorded):
+def test_a_finished_run_says_so_unless_a_file_or_a_setting_changed(
+    change, finished, recorded
+):
     settings, run, tables = recorded
     settings |= {"report": True}
-    for path in [*Path(settings["input"]).rglob("*.txt"), Path(settings["samples_from"])]:
+    for path in [
+        *Path(settings["input"]).rglob("*.txt"),
+        Path(settings["samples_from"]),
+    ]:
         os.utime(path, ns=(10**18, 10**18))  # the last change must not be just now
     audit(**settings)
     assert run.manifest.unchanged != ""
@@ -132,14 +158,16 @@ def test_a_finished_run_says_so_unless_a_file_or_a_setting_changed(change, finis
 def test_a_run_does_not_fail_for_its_report(recorded, monkeypatch):
     settings, run, tables = recorded
     monkeypatch.setattr(
-        "mia_batch.pipeline.finished.report_of", lambda _: (_ for _ in ()).throw(MemoryError("no"))
+        "mia_batch.pipeline.finished.report_of",
+        lambda _: (_ for _ in ()).throw(MemoryError("no")),
     )
     heard = Listener()
     (run.folder / "report.html").unlink(missing_ok=True)
     audit(observer=heard, **settings | {"report": True})
-    assert heard.sentences[-1] == (
-        "the report could not be made (MemoryError: no); the tables of the run are whole, and "
-        f"`mia-batch report {run.folder}` tries again"
+    assert (
+        heard.sentences[-1]
+        == "the report could not be made (MemoryError: no); the tables of the run are"
+        f" whole, and `mia-batch report {run.folder}` tries again"
     )
     assert contents(run) == tables
     assert verify(run.folder).faults == []
@@ -184,14 +212,18 @@ def test_what_is_lost_is_made_again_from_what_is_left(kind, lost, n_asked):
         assert contents(run).keys() == before.keys()
         for name in ("scores", "unscored"):
             made = pl.read_parquet(run.path(name))
-            assert_frame_equal(made, frames[f"{name}.parquet"], rel_tol=1e-4, abs_tol=1e-5)
+            assert_frame_equal(
+                made, frames[f"{name}.parquet"], rel_tol=1e-4, abs_tol=1e-5
+            )
     else:
         assert contents(run) == before
         assert verify(run.folder).root == root
 
 
 @pytest.mark.parametrize("size", [0, 7, 11])
-def test_features_that_were_cut_short_are_made_again_and_with_them_the_scores(recorded, size):
+def test_features_that_were_cut_short_are_made_again_and_with_them_the_scores(
+    recorded, size
+):
     settings, run, before = recorded
     (part,) = run.path("features").iterdir()
     part.write_bytes(b"PAR1\xff\xff\xffPAR1"[-size:] if size else b"")
@@ -223,7 +255,9 @@ ROWS, END = slice(4, 60), slice(-120, -8)
     [("samples", ROWS), ("samples", END), ("features", ROWS)],
     ids=["rows", "end", "features"],
 )
-def test_what_a_disk_has_changed_is_made_again_by_the_second_command(recorded, table, changed):
+def test_what_a_disk_has_changed_is_made_again_by_the_second_command(
+    recorded, table, changed
+):
     settings, run, before = recorded
     (part,) = run.path(table).iterdir()
     gone = run.path("scores")
@@ -246,7 +280,11 @@ def test_what_a_disk_has_changed_is_made_again_by_the_second_command(recorded, t
 @pytest.mark.parametrize(
     ("refused", "kind_of", "words"),
     [
-        ("Input/output error (os error 5)", mia_batch.RunFolderError, "cannot be repaired: Input/"),
+        (
+            "Input/output error (os error 5)",
+            mia_batch.RunFolderError,
+            "cannot be repaired: Input/",
+        ),
         ("another", pl.exceptions.ComputeError, "^another$"),
     ],
 )
@@ -280,7 +318,9 @@ def test_what_was_made_from_lost_samples_goes_with_them_and_a_part_that_is_no_fi
     left = {name for name in contents(run) if not name.startswith("prompts/")}
     assert left == {f"{name}.parquet" for name in MADE_AGAIN.keys() - lost}
     (run.path("samples") / "x.parquet").mkdir()
-    with pytest.raises(mia_batch.RunFolderError, match=r"run cannot be repaired: Is a dir"):
+    with pytest.raises(
+        mia_batch.RunFolderError, match=r"run cannot be repaired: Is a dir"
+    ):
         repaired(run)
 
 
@@ -290,7 +330,11 @@ def test_what_killed_writers_left_is_removed_and_nothing_else(recorded):
         folder / f".x.parquet.{'0f' * 16}.tmp"
         for folder in (run.folder, run.path("samples"), run.path("features"))
     ]
-    mine = [run.folder / "mine.tmp", run.folder / ".mine.tmp", run.path("samples") / ".a.b.tmp"]
+    mine = [
+        run.folder / "mine.tmp",
+        run.folder / ".mine.tmp",
+        run.path("samples") / ".a.b.tmp",
+    ]
     for path in (*left, *mine):
         path.write_text("PAR1")
     audit(**settings)
@@ -321,12 +365,25 @@ class Killing:
 
 
 @pytest.mark.parametrize("of", ["books", "probes"])
-def test_a_run_killed_before_any_change_leaves_no_mixture(of, recorded, probes, tmp_path):
+def test_a_run_killed_before_any_change_leaves_no_mixture(
+    of, recorded, probes, tmp_path
+):
     settings, run, before = recorded
-    other = settings | {"samples": 1, "attacks": "samia_v1,longest_block_v1", "replace": True}
-    if of == "probes":  # their recorded answers: a table of rarity waits for all of them
-        answers = {"samples_from": str(probes.run.path("samples")), "out": str(tmp_path / "own")}
-        settings = {name: probes.settings[name] for name in ("input", "attacks", "probes")}
+    other = settings | {
+        "samples": 1,
+        "attacks": "samia_v1,longest_block_v1",
+        "replace": True,
+    }
+    if (
+        of == "probes"
+    ):  # their recorded answers: a table of rarity waits for all of them
+        answers = {
+            "samples_from": str(probes.run.path("samples")),
+            "out": str(tmp_path / "own"),
+        }
+        settings = {
+            name: probes.settings[name] for name in ("input", "attacks", "probes")
+        }
         settings |= answers | {"report": False}
         run = audit(**settings)
         before, other = contents(run), settings | {"probes": 2}
@@ -371,7 +428,9 @@ def test_a_live_run_holds_its_folder_and_a_killed_one_does_not(recorded):
         assert holder.stdout is not None
         holder.stdout.readline()
         for call in (lambda: audit(**settings), lambda: rescore(run.folder)):
-            with pytest.raises(mia_batch.RunFolderError, match="is held by another live run"):
+            with pytest.raises(
+                mia_batch.RunFolderError, match="is held by another live run"
+            ):
                 call()
         with pytest.raises(mia_batch.RunFolderError, match="held by a live run"):
             verify(run.folder)
@@ -387,13 +446,20 @@ def test_a_live_run_holds_its_folder_and_a_killed_one_does_not(recorded):
         ("texts", {"samples": 5}),
         ("probes", {"probes": 7}),
         pytest.param("probes", {"samples": 3}, marks=pytest.mark.long),
-        ("views", {"neighbours": 5, "attacks": "neighbour_difference_v1,samia_matched_v1"}),
+        (
+            "views",
+            {"neighbours": 5, "attacks": "neighbour_difference_v1,samia_matched_v1"},
+        ),
     ],
     indirect=["kind"],
 )
-def test_more_keeps_what_there_is_equals_a_run_at_once_and_fewer_asks_nothing(kind, more):
+def test_more_keeps_what_there_is_equals_a_run_at_once_and_fewer_asks_nothing(
+    kind, more
+):
     settings, run, _ = kind
-    if more == {"samples": 3}:  # greedy answers are one a point: others are no more of them
+    if more == {
+        "samples": 3
+    }:  # greedy answers are one a point: others are no more of them
         settings |= {"samples": 1, "out": f"{settings['out']}-drawn"}
         run = audit(**settings)
     if "attacks" in more:
@@ -414,7 +480,9 @@ def test_more_keeps_what_there_is_equals_a_run_at_once_and_fewer_asks_nothing(ki
 def test_a_longer_corpus_keeps_the_answers_about_the_shorter_one(copied):
     run = mia_batch.Run(copied["out"])
     before, known = evidence(run), run["scores"]
-    longer = pl.concat([documents(), documents(12).slice(6, 4).with_columns(member=None)])
+    longer = pl.concat(
+        [documents(), documents(12).slice(6, 4).with_columns(member=None)]
+    )
     longer = longer.with_columns(document_id=pl.format("d{}", pl.int_range(pl.len())))
     longer.write_parquet(copied["input"])
     stamped = stamps(run)

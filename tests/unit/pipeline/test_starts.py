@@ -25,8 +25,9 @@ def texts_of_few_words():
 def save_reader(folder, texts, *, adds, wants):
     """Save a model that knows how frequent tokens are, if a text has a start token, or only then.
 
-    All tokens but the start token are nothing to it. What attention finds of that one, anywhere in
-    the text, is the one direction that its head reads. ``adds``: what its tokenizer does.
+    All tokens but the start token are nothing to it. What attention finds of that one,
+    anywhere in the text, is the one direction that its head reads. ``adds``: what its
+    tokenizer does.
     """
     saved(folder, "Phi")
     save_tokenizer(byte_level_tokenizer(), folder, f"{BOS} $A" if adds else "$A")
@@ -37,7 +38,11 @@ def save_reader(folder, texts, *, adds, wants):
     def changed(weights):
         width = weights["lm_head.weight"].shape[1]
         found = {
-            name: torch.ones_like(each) if "norm.weight" in name else torch.zeros_like(each)
+            name: (
+                torch.ones_like(each)
+                if "norm.weight" in name
+                else torch.zeros_like(each)
+            )
             for name, each in weights.items()
         }
         for name in found:
@@ -72,15 +77,26 @@ def test_texts_are_read_as_the_model_reads_them_best(tmp_path, attacks, adds, wa
     given |= {"preset": "matched", "samples": 1} if attacks.startswith("samia") else {}
     run = audit(**given, attacks=attacks, anyway=True, out=str(tmp_path / "run"))
     is_turned = adds != wants
-    found = run["findings"].filter(check="start_token").select("subject", "verdict", "reason")
+    found = (
+        run["findings"]
+        .filter(check="start_token")
+        .select("subject", "verdict", "reason")
+    )
     change_of_start = "added" if wants else "left_out"
     assert found.rows() == ([("target", change_of_start, BOS)] if is_turned else [])
     start = run.manifest.models["target"]["start"]
     assert start["is_better_otherwise"] == is_turned
     best = max(start["by_tokenizer"], start["otherwise"])
     first = said_of(run)[0]
-    how = f"after its start token '{BOS}'" if wants else f"without the start token '{BOS}'"
-    assert first.startswith(f"The target model reads these texts better {how}") == is_turned
+    how = (
+        f"after its start token '{BOS}'"
+        if wants
+        else f"without the start token '{BOS}'"
+    )
+    assert (
+        first.startswith(f"The target model reads these texts better {how}")
+        == is_turned
+    )
     if attacks == "loss_v1":
         assert run["logprobs"]["bos"].to_list() == [wants] * len(texts)
         assert -best < log(N_TOKENS) - 2
@@ -97,6 +113,11 @@ def test_evidence_that_is_there_keeps_its_start(tmp_path):
     given |= {"attacks": "loss_v1", "anyway": True, "out": str(tmp_path / "run")}
     first = audit(**given)
     again = audit(**given | {"attacks": "loss_v1,min_k_20_v1"})
-    assert again.manifest.models["target"]["start"] == first.manifest.models["target"]["start"]
-    logprobs = pl.concat([first["logprobs"].select("bos"), again["logprobs"].select("bos")])
+    assert (
+        again.manifest.models["target"]["start"]
+        == first.manifest.models["target"]["start"]
+    )
+    logprobs = pl.concat(
+        [first["logprobs"].select("bos"), again["logprobs"].select("bos")]
+    )
     assert logprobs["bos"].all()

@@ -90,10 +90,15 @@ def test_the_tables_are_those_of_a_folder_and_asked_again_or_dry_nothing_is_stor
     audit_books(url, inputs)
     assert names == []  # a finished run is left as it is
     assert server.contents(run).keys() == before.keys()
-    settings = {"input": str(inputs / "books"), "samples_from": str(inputs / "made.parquet")}
+    settings = {
+        "input": str(inputs / "books"),
+        "samples_from": str(inputs / "made.parquet"),
+    }
     held = server.contents(run)
     on_machine("two")
-    assert dict(plan(load_settings(settings | {"out": url})))["documents"].startswith("2")
+    assert dict(plan(load_settings(settings | {"out": url})))["documents"].startswith(
+        "2"
+    )
     assert server.contents(run) == held
 
 
@@ -114,7 +119,9 @@ def test_a_store_that_fails_stops_the_run_and_any_machine_goes_on(
         again = audit_books(address, inputs)
         held = server.contents(f"{run}-{n}")
         assert tables(held) == tables(files(inputs / "run"))
-        assert {name: held[name] for name in held if name != ".lock"} == files(again.folder)
+        assert {name: held[name] for name in held if name != ".lock"} == files(
+            again.folder
+        )
         assert verify(address).faults == []
     assert n > 15
 
@@ -141,7 +148,10 @@ def test_answers_that_the_store_has_not_are_kept_here_until_another_machine_wrot
 ):
     """A killed run wrote its journal in place, and misses files that the store has already."""
     stored = audit_books(url, inputs, samples=1)
-    journal, wal = stored.folder / "journal.sqlite", stored.folder / "journal.sqlite-wal"
+    journal, wal = (
+        stored.folder / "journal.sqlite",
+        stored.folder / "journal.sqlite-wal",
+    )
     journal.write_bytes(b"older, as the store has it")
     audit_books(url, inputs, samples=1)
     assert server.contents(run)[journal.name] == journal.read_bytes()
@@ -151,7 +161,9 @@ def test_answers_that_the_store_has_not_are_kept_here_until_another_machine_wrot
         (stored.folder / name).unlink()
     assert files(mia_batch.Run(url).folder) == whole
     journal.write_bytes(b"newer, only here")
-    assert files(mia_batch.Run(url).folder) == whole | {journal.name: b"newer, only here"}
+    assert files(mia_batch.Run(url).folder) == whole | {
+        journal.name: b"newer, only here"
+    }
     on_machine("two")
     audit_books(url, inputs, samples=1)
     held = server.contents(run)
@@ -163,7 +175,8 @@ def test_answers_that_the_store_has_not_are_kept_here_until_another_machine_wrot
 
 def test_one_run_at_a_time(inputs, on_machine, server, url):
     said = (
-        f"{url} is held by another live run; wait for it, or choose another --out for another audit"
+        f"{url} is held by another live run; wait for it, or choose another --out for"
+        " another audit"
     )
     second: list[str] = []
 
@@ -187,7 +200,9 @@ def test_one_run_at_a_time(inputs, on_machine, server, url):
     assert verify(url).faults == []
 
 
-def test_a_run_that_was_taken_over_stops(inputs, on_machine, server, url, run, monkeypatch):
+def test_a_run_that_was_taken_over_stops(
+    inputs, on_machine, server, url, run, monkeypatch
+):
     monkeypatch.setattr(leases, "_SECONDS", 0.0)
     taken: list[Lease] = []
 
@@ -211,7 +226,12 @@ def test_credentials_are_nowhere(inputs, on_machine, server, url, run, tmp_path)
         audit_books(url, inputs, observer=heard)
     written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     said = "\n".join(
-        [*heard.sentences, shown.output, repr(refused.value), str(refused.value.__cause__)]
+        [
+            *heard.sentences,
+            shown.output,
+            repr(refused.value),
+            str(refused.value.__cause__),
+        ]
     )
     assert shown.exit_code == 0
     for each in (*written, *server.contents(run).values(), said.encode()):
@@ -219,8 +239,15 @@ def test_credentials_are_nowhere(inputs, on_machine, server, url, run, tmp_path)
         assert SECRET.encode() not in each
 
 
-def test_commands_take_an_address_where_they_take_a_folder(inputs, on_machine, server, url, run):
-    arguments = ["--input", str(inputs / "books"), "--samples-from", str(inputs / "made.parquet")]
+def test_commands_take_an_address_where_they_take_a_folder(
+    inputs, on_machine, server, url, run
+):
+    arguments = [
+        "--input",
+        str(inputs / "books"),
+        "--samples-from",
+        str(inputs / "made.parquet"),
+    ]
     done = CliRunner().invoke(command, [*arguments, "--out", url])
     assert done.exit_code == 0, done.output
     assert url in done.stdout.replace("\n", "")
@@ -232,7 +259,13 @@ def test_commands_take_an_address_where_they_take_a_folder(inputs, on_machine, s
         ("verify", url): root,
         ("show", url, target): target,
         ("report", url, "--format", "csv"): "0.txt",
-        ("score", url, "--attacks", "samia_matched_v1", "--replace"): "samia_matched_v1",
+        (
+            "score",
+            url,
+            "--attacks",
+            "samia_matched_v1",
+            "--replace",
+        ): "samia_matched_v1",
     }.items():
         done = CliRunner().invoke(command, list(asked))
         assert done.exit_code == 0, done.output
@@ -256,7 +289,9 @@ def test_an_address_without_a_run_is_said_and_left_alone(
         with pytest.raises(SystemExit) as stopped:
             main()
         assert stopped.value.code == status
-        said = f"{url} holds no run: there is no run.json in it; give the folder of a run"
+        said = (
+            f"{url} holds no run: there is no run.json in it; give the folder of a run"
+        )
         assert capsys.readouterr().err == f"mia-batch: {said}\n"
     assert server.contents(run) == {}
 
@@ -279,7 +314,9 @@ def test_answers_that_were_paid_for_come_back_on_another_machine(
         first = len(endpoint.asked)
         on_machine("two")
         done = audit(**asked, max_cost=1e6)
-        paid = [(a.prompt, a.fields["seed"], a.fields["max_tokens"]) for a in endpoint.asked]
+        paid = [
+            (a.prompt, a.fields["seed"], a.fields["max_tokens"]) for a in endpoint.asked
+        ]
     assert 0 < first < len(paid)
     assert len(set(paid)) == len(paid)
     held = server.contents(run)
@@ -287,10 +324,15 @@ def test_answers_that_were_paid_for_come_back_on_another_machine(
     assert verify(url).faults == []
 
 
-def test_all_pages_of_parts_are_listed_and_fetched(on_machine, server, url, run, monkeypatch):
+def test_all_pages_of_parts_are_listed_and_fetched(
+    on_machine, server, url, run, monkeypatch
+):
     monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "20")  # of a page
     store = server.store(run)
-    parts = {f"samples/block-{n:05d}.target-continuation-0.parquet": b"%d" % n for n in range(50)}
+    parts = {
+        f"samples/block-{n:05d}.target-continuation-0.parquet": b"%d" % n
+        for n in range(50)
+    }
     for name, content in parts.items():
         obstore.put(store, name, content)
     assert files(mia_batch.Run(url).folder) == parts
@@ -301,8 +343,12 @@ def test_all_pages_of_parts_are_listed_and_fetched(on_machine, server, url, run,
     assert fetched == ["samples/block-00001.target-continuation-0.parquet"]
 
 
-def test_a_cache_that_cannot_be_written_is_said(on_machine, server, url, tmp_path, monkeypatch):
+def test_a_cache_that_cannot_be_written_is_said(
+    on_machine, server, url, tmp_path, monkeypatch
+):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(RunFolderError, match=r"set XDG_CACHE_HOME to a folder that can be written"):
+    with pytest.raises(
+        RunFolderError, match=r"set XDG_CACHE_HOME to a folder that can be written"
+    ):
         mia_batch.Run(url)

@@ -135,7 +135,9 @@ def test_all_tables_models_and_scores_are_there_or_have_a_reason(finished, setti
     assert nowhere == {"lira_online_v1", "lira_offline_v1"}  # which need two of a kind
 
 
-def test_each_text_is_in_half_of_the_shadows_and_all_are_asked_what_the_target_is_asked(finished):
+def test_each_text_is_in_half_of_the_shadows_and_all_are_asked_what_the_target_is_asked(
+    finished,
+):
     run = finished
     rows = run["logprobs"].filter(view="text")
     shadows = rows.filter(pl.col("model").str.starts_with("shadow-"))
@@ -153,7 +155,9 @@ def test_each_text_is_in_half_of_the_shadows_and_all_are_asked_what_the_target_i
     rows = finished["logprobs"].filter(pl.col("view") != "text")
     key = ["view", "target_id", "view_index"]
     of = ("target", "self_prompt")
-    own, theirs = (rows.filter(model=name).sort(key).select(*key, "token_ids") for name in of)
+    own, theirs = (
+        rows.filter(model=name).sort(key).select(*key, "token_ids") for name in of
+    )
     assert own.equals(theirs)
     assert own["token_ids"].null_count() == 0
     asked = finished["prompts"].filter(pl.col("view") != "generation")
@@ -161,8 +165,12 @@ def test_each_text_is_in_half_of_the_shadows_and_all_are_asked_what_the_target_i
     assert set(own["view"]) == {"paraphrase", "noise", "neighbour", "perturbation"}
 
 
-@pytest.mark.parametrize("one_each", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_models_of_the_run_are_asked_by_one_engine(one_each, copied, finished, monkeypatch):
+@pytest.mark.parametrize(
+    "one_each", [False, pytest.param(True, marks=pytest.mark.long)]
+)
+def test_models_of_the_run_are_asked_by_one_engine(
+    one_each, copied, finished, monkeypatch
+):
     """Its answers are those of an engine each, to the byte."""
     turned = "the same transformers goes on as "
     for name in MADE:
@@ -185,7 +193,9 @@ def test_noise_of_the_papers_own_scale_is_other_evidence(copied):
     asked = load_settings(copied | absolute, use_config=False)
     view = VIEWS["noise"](asked)
     assert (asked.noise, view["noise"], view["is_absolute"]) == (0.05, 0.05, True)
-    with pytest.raises(SettingsError, match="'noise_scale' was 'relative', is now 'absolute'"):
+    with pytest.raises(
+        SettingsError, match="'noise_scale' was 'relative', is now 'absolute'"
+    ):
         runs.audit(**copied | absolute | {"noise": 0.1})
 
 
@@ -205,7 +215,9 @@ def test_a_damaged_model_is_named_and_made_again(copied, finished):
     name = run.manifest.models["shadow-0"]["source"]["name"]
     (run.folder / name / "adapter_config.json").write_text("{}")
     trainings()
-    with pytest.raises(RunFolderError, match=rf"{name} was changed|was changed .* delete .*{name}"):
+    with pytest.raises(
+        RunFolderError, match=rf"{name} was changed|was changed .* delete .*{name}"
+    ):
         runs.audit(**copied)
     shutil.rmtree(run.folder / name)
     run = runs.audit(**copied)
@@ -247,7 +259,9 @@ def test_a_finished_run_is_verified_scored_and_shown(copied, nothing_starts):
 
 
 @pytest.mark.long
-def test_a_run_that_is_stopped_everywhere_ends_as_one_that_was_not(settings, finished, tmp_path):
+def test_a_run_that_is_stopped_everywhere_ends_as_one_that_was_not(
+    settings, finished, tmp_path
+):
     settings = settings | {"out": str(tmp_path / "run")}
     trainings()
     stopped(settings, "log-probabilities: answered")
@@ -286,7 +300,10 @@ def test_further_shadows_change_nothing_of_the_first(copied):
 def test_a_corpus_that_grows_has_shadows_tuned_anew(copied, tmp_path):
     more = pl.DataFrame({"text": twenty_words(40, 4), "member": [True, False] * 2})
     more = pl.concat([pl.read_parquet(copied["input"]), more])
-    settings = copied | {"attacks": ("rmia_v1",), "input": runs.written(tmp_path, more, "grown")}
+    settings = copied | {
+        "attacks": ("rmia_v1",),
+        "input": runs.written(tmp_path, more, "grown"),
+    }
     left = planned(settings)
     assert "tuned on 10 texts each: 6 steps" in left["2 shadow models"]
     assert left["shadow-0 text"] == "4 forward passes"
@@ -296,14 +313,24 @@ def test_a_corpus_that_grows_has_shadows_tuned_anew(copied, tmp_path):
     assert len(trainings()) == 2
     rows = run["logprobs"].filter(pl.col("model").str.starts_with("shadow-"))
     each = rows.group_by("target_id").agg(pl.col("trained").sum(), n=pl.len())
-    assert (each.height, set(each.select("trained", "n").rows())) == (N_TUNED + 4, {(1, 2)})
+    assert (each.height, set(each.select("trained", "n").rows())) == (
+        N_TUNED + 4,
+        {(1, 2)},
+    )
     assert run.manifest.passes["shadow-0 text"] == N_TUNED + 4
     for name in ("shadow-0", "shadow-1"):
-        assert run.manifest.models[name]["source"]["digest"] != before[name]["source"]["digest"]
+        assert (
+            run.manifest.models[name]["source"]["digest"]
+            != before[name]["source"]["digest"]
+        )
     alone = runs.audit(**settings | {"out": str(tmp_path / "alone")})
     columns = ["target_id", "model", "trained", "logprob"]
     only = alone["logprobs"].filter(pl.col("model").str.starts_with("shadow-"))
-    assert rows.select(columns).sort(columns[:2]).equals(only.select(columns).sort(columns[:2]))
+    assert (
+        rows.select(columns)
+        .sort(columns[:2])
+        .equals(only.select(columns).sort(columns[:2]))
+    )
 
 
 @pytest.mark.long
@@ -327,11 +354,17 @@ def fresh(settings, folder, **changed):
     return settings | given | changed
 
 
-def test_an_endpoint_speaks_once_all_else_of_it_is_known(settings, tmp_path, monkeypatch):
+def test_an_endpoint_speaks_once_all_else_of_it_is_known(
+    settings, tmp_path, monkeypatch
+):
     """One without log-probabilities is refused before it is paid for what it says."""
-    monkeypatch.setattr(context, "choose_engine", lambda *_, **__: ("transformers", "it starts"))
+    monkeypatch.setattr(
+        context, "choose_engine", lambda *_, **__: ("transformers", "it starts")
+    )
     corpus = pl.read_parquet(settings["input"]).head(6)
-    listed = corpus.with_columns(near=pl.concat_list("text", pl.col("text").str.to_uppercase()))
+    listed = corpus.with_columns(
+        near=pl.concat_list("text", pl.col("text").str.to_uppercase())
+    )
     listed.write_parquet(tmp_path / "listed.parquet")
     given = fresh(
         settings,
@@ -346,11 +379,15 @@ def test_an_endpoint_speaks_once_all_else_of_it_is_known(settings, tmp_path, mon
         price_out=1000.0,
     )
     with HostileServer(TinyModel(honours={"n", "seed", "top_k"})) as server:
-        with pytest.raises(SettingsError, match="does not echo log-probabilities of prompts"):
+        with pytest.raises(
+            SettingsError, match="does not echo log-probabilities of prompts"
+        ):
             runs.audit(**given | {"base_url": server.url})
         assert server.asked == []
     tiny = TinyModel()
-    with HostileServer(lambda a: echo(a) if a.fields.get("echo") else tiny(a)) as server:
+    with HostileServer(
+        lambda a: echo(a) if a.fields.get("echo") else tiny(a)
+    ) as server:
         given |= {"base_url": server.url, "out": str(tmp_path / "second")}
         left = planned(given)
         assert left["generations: requests"] == "4 to 8"
@@ -370,7 +407,9 @@ def test_generations_of_another_distribution_are_warned_of(settings, tmp_path):
     assert "drawn with another top_k than the target's own distribution" in said[-1]
 
 
-def test_a_training_that_failed_can_be_given_another_way(settings, tmp_path, monkeypatch):
+def test_a_training_that_failed_can_be_given_another_way(
+    settings, tmp_path, monkeypatch
+):
     """Generations are kept; the model that failed binds nobody."""
     given = fresh(settings, tmp_path)
 
@@ -379,14 +418,18 @@ def test_a_training_that_failed_can_be_given_another_way(settings, tmp_path, mon
 
     with monkeypatch.context() as patch:
         patch.setattr(Making, "train", full)
-        with pytest.raises(EngineError, match="cannot be tuned: OutOfMemoryError: CUDA out of"):
+        with pytest.raises(
+            EngineError, match="cannot be tuned: OutOfMemoryError: CUDA out of"
+        ):
             runs.audit(**given)
     listener = Listener()
     run = runs.audit(**given | {"tuning_batch": 2}, observer=listener)
     assert sum(said.startswith("starting") for said in listener.sentences) == 1
     assert run.manifest.models["self_prompt"]["recipe"]["batch_size"] == 2
     assert run["scores"]["self_prompt_difference_v1"].null_count() == 0
-    assert not list((run.folder / "models").glob(".*"))  # nor what was begun in the first way
+    assert not list(
+        (run.folder / "models").glob(".*")
+    )  # nor what was begun in the first way
 
 
 def save_large(folder: Path) -> str:
@@ -404,7 +447,9 @@ def save_large(folder: Path) -> str:
     }
     (folder / "config.json").write_text(json.dumps(config))
     with torch.device("meta"):
-        weights = LlamaForCausalLM(AutoConfig.from_pretrained(folder)).half().state_dict()
+        weights = (
+            LlamaForCausalLM(AutoConfig.from_pretrained(folder)).half().state_dict()
+        )
     header, end = {}, 0
     for name, each in weights.items():
         begin, end = end, end + each.nbytes

@@ -40,12 +40,20 @@ class Library:
         prefix, half = " ".join(words[: N_WORDS // 2]), words[N_WORDS // 2 :]
         for sample in range(N_SAMPLES):
             kept = self.rng.random(len(half)) < known
-            said = [word if keep else "other" for word, keep in zip(half, kept, strict=True)]
-            row = {"prefix": prefix, "sample_index": sample, "candidate": f" {' '.join(said)}"}
+            said = [
+                word if keep else "other" for word, keep in zip(half, kept, strict=True)
+            ]
+            row = {
+                "prefix": prefix,
+                "sample_index": sample,
+                "candidate": f" {' '.join(said)}",
+            }
             self.recorded.append(row)
 
     def write(self, name, remembered, **columns):
-        return self.put(name, [self.text(remembered=one) for one in remembered], **columns)
+        return self.put(
+            name, [self.text(remembered=one) for one in remembered], **columns
+        )
 
     def put(self, name, texts, **columns):
         path = self.folder / f"{name}.parquet"
@@ -86,7 +94,9 @@ def unlabelled(tmp_path_factory):
     return settings, runs.audit(**settings)
 
 
-def test_targets_have_p_values_sampling_errors_and_a_share_that_holds_the_truth(unlabelled):
+def test_targets_have_p_values_sampling_errors_and_a_share_that_holds_the_truth(
+    unlabelled,
+):
     settings, run = unlabelled
     verdicts = Verdicts.validate(run["verdicts"])
     own = verdicts.filter(attack=ATTACK, level="target").sort("key")
@@ -107,25 +117,39 @@ def test_targets_have_p_values_sampling_errors_and_a_share_that_holds_the_truth(
     assert row["standard_error"] == pytest.approx(np.std(shares, ddof=1) / 2)
     rates = verdicts.filter(estimate="contamination_rate", attack=ATTACK)
     rate = rates.filter(method="fieller").row(0, named=True)
-    assert rate["low"] < min(rate["value"], 1 / 3) < max(rate["value"], 1 / 3) < rate["high"]
+    assert (
+        rate["low"]
+        < min(rate["value"], 1 / 3)
+        < max(rate["value"], 1 / 3)
+        < rate["high"]
+    )
     assert 0 < rates.filter(method="beta_binomial")["low"].item() < 1 / 3
     said = [text for name, text in plan(load_settings(settings)) if name == "power"]
-    assert said[-3] == (
-        "With 99 comparison texts single texts can be named only if 12 of your 60 stand out; "
-        "to name five of them, give at least 239, or ask --level collection."
+    assert (
+        said[-3]
+        == "With 99 comparison texts single texts can be named only if 12 of your 60"
+        " stand out; to name five of them, give at least 239, or ask --level"
+        " collection."
     )
 
 
 def test_the_conclusions_say_what_was_found_and_what_it_rests_on(unlabelled):
     _, run = unlabelled
     said = said_of(run)
-    assert said[0].startswith("Whether the audited texts and the comparison texts can be")
-    assert re.match(r"\d+ of 60 targets are reported at q = 0.05 \(samia_matched_v1", said[1])
+    assert said[0].startswith(
+        "Whether the audited texts and the comparison texts can be"
+    )
+    assert re.match(
+        r"\d+ of 60 targets are reported at q = 0.05 \(samia_matched_v1", said[1]
+    )
     assert "The null: written after the model was published." in said
     assert any(line.startswith("Share of members among the targets: ") for line in said)
     assert not any(FORBIDDEN.search(line) for line in said)
     recorded = run.manifest.plan
-    assert (recorded["primary"], recorded["null_set"]) == (ATTACK, KNOWN["non_members_known"])
+    assert (recorded["primary"], recorded["null_set"]) == (
+        ATTACK,
+        KNOWN["non_members_known"],
+    )
     assert re.fullmatch("[0-9a-f]{64}", recorded["sha256"])
 
 
@@ -155,9 +179,13 @@ def test_non_members_are_weighted_where_texts_alone_tell_them_from_targets(libra
     assert any(weighted in sentence for sentence in said_of(run))
 
 
-def test_texts_that_differ_without_the_model_get_no_answer_unless_it_is_asked_for(library):
+def test_texts_that_differ_without_the_model_get_no_answer_unless_it_is_asked_for(
+    library,
+):
     """Old texts and new ones; scores follow the years, and nothing was trained on."""
-    old, new = ([library.text(remembered=one) for _ in range(40)] for one in (True, False))
+    old, new = (
+        [library.text(remembered=one) for _ in range(40)] for one in (True, False)
+    )
     files = {}
     for name, texts, years in (
         ("input", old, (1990, 2005)),
@@ -171,7 +199,9 @@ def test_texts_that_differ_without_the_model_get_no_answer_unless_it_is_asked_fo
     numbers = ("p_value", "q_value", "sensitivity_bound", "value", "low", "high")
     assert run["verdicts"].height > 80
     assert run["verdicts"].select(pl.col(numbers).count()).row(0) == (0,) * 6
-    assert run["verdicts"]["reason"].str.starts_with("withheld: the audited texts").all()
+    assert (
+        run["verdicts"]["reason"].str.starts_with("withheld: the audited texts").all()
+    )
     assert run["verdicts"]["score"].count() == 80
     assert said_of(run)[0].startswith(f"No answer: {claim}")
     run = runs.audit(**settings | {"exploratory": True})
@@ -180,14 +210,20 @@ def test_texts_that_differ_without_the_model_get_no_answer_unless_it_is_asked_fo
     assert said_of(run)[0].startswith(f"Exploratory: {claim}")
 
 
-def test_what_was_not_planned_is_exploratory_until_it_is_as_planned_again(unlabelled, tmp_path):
+def test_what_was_not_planned_is_exploratory_until_it_is_as_planned_again(
+    unlabelled, tmp_path
+):
     settings, run = unlabelled
     before, planned = run["verdicts"], run.manifest.plan
-    found = run["findings"].filter(check="max_t", statistic="largest").row(0, named=True)
+    found = (
+        run["findings"].filter(check="max_t", statistic="largest").row(0, named=True)
+    )
     assert planned["attacks"] == run.manifest.made["scores"]["attacks"]
     assert (found["verdict"], found["p_value"]) == ("as_planned", 1 / 10_000)
     changed = settings | {"primary": "samia_matched_n2_v1"}
-    with pytest.raises(SettingsError, match=r"the planned answer of .* stays\. Give replace="):
+    with pytest.raises(
+        SettingsError, match=r"the planned answer of .* stays\. Give replace="
+    ):
         runs.audit(**changed)
     other = runs.audit(**changed, replace=True)
     assert other.manifest.replaced[-1]["now"]["primary"] == "samia_matched_n2_v1"
@@ -202,13 +238,17 @@ def test_what_was_not_planned_is_exploratory_until_it_is_as_planned_again(unlabe
     more = settings | {"attacks": f"{settings['attacks']},longest_block_v1"}
     more = runs.audit(**more, replace=True)
     together = (
-        "All 3 attacks together (largest rank sum, texts permuted; exploratory, as attacks were "
-        "added or left out since the plan was recorded): p = "
+        "All 3 attacks together (largest rank sum, texts permuted; exploratory, as"
+        " attacks were added or left out since the plan was recorded): p = "
     )
     assert any(line.startswith(together) for line in said_of(more))
     assert more["verdicts"].filter(attack=ATTACK)["planned"].all()
     assert runs.audit(**settings, replace=True)["verdicts"].equals(before)
-    wrong = settings | {"attacks": None, "primary": "loss_v1", "out": str(tmp_path / "run")}
+    wrong = settings | {
+        "attacks": None,
+        "primary": "loss_v1",
+        "out": str(tmp_path / "run"),
+    }
     with pytest.raises(SettingsError, match="'loss_v1', which is not computed"):
         runs.audit(**wrong)
     assert not (tmp_path / "run").exists()
@@ -230,7 +270,9 @@ def test_a_plan_made_after_scores_is_exploratory(library):
 def test_canaries_are_ranked_among_their_controls(library):
     sets = []
     for number in range(3):
-        words = [[f"{number}.{at}.{word}" for word in range(N_WORDS)] for at in range(5)]
+        words = [
+            [f"{number}.{at}.{word}" for word in range(N_WORDS)] for at in range(5)
+        ]
         sets.append((f"set {number}", [" ".join(each) for each in words]))
         published = draw(commitment(*sets[-1]), 5, 7)
         for at, each in enumerate(words):
@@ -267,22 +309,39 @@ def test_a_labelled_run_has_the_blind_baseline_next_to_its_attacks(library):
     blind = {f"blind_{name}_v1" for name in ("naive_bayes", "year", "surface")}
     assert blind <= set(metrics["attack"])
     own = metrics.filter(attack=ATTACK)
-    difference = own.filter(pl.col("versus").str.starts_with("blind")).row(0, named=True)
+    difference = own.filter(pl.col("versus").str.starts_with("blind")).row(
+        0, named=True
+    )
     assert difference["metric"] == "roc_auc_difference"
     assert difference["low"] < difference["value"] < difference["high"]
     assert own.filter(pl.col("slice").str.starts_with("blind quintile")).height == 5
-    assert {"all", "shelf=a", "shelf=b"} <= set(metrics.filter(metric="roc_auc")["slice"])
+    assert {"all", "shelf=a", "shelf=b"} <= set(
+        metrics.filter(metric="roc_auc")["slice"]
+    )
 
 
 def test_columns_of_any_name_change_nothing(library):
     member = [number % 2 == 0 for number in range(24)]
     settings = library.settings(input=library.write("texts", member, member=member))
     plain = runs.audit(**settings | {"attacks": ATTACK})
-    names = ["blind", "asked", "first", "last", "place", "cluster", "score", "value", "key", "row"]
+    names = [
+        "blind",
+        "asked",
+        "first",
+        "last",
+        "place",
+        "cluster",
+        "score",
+        "value",
+        "key",
+        "row",
+    ]
     odd = dict.fromkeys(names, float("nan"))
     texts = pl.read_parquet(settings["input"])
     given = library.put("odd", texts["text"], member=member, **odd)
-    run = runs.audit(**settings | {"attacks": ATTACK, "input": given, "out": f"{plain.folder}-2"})
+    run = runs.audit(
+        **settings | {"attacks": ATTACK, "input": given, "out": f"{plain.folder}-2"}
+    )
     assert run["metrics"].equals(plain["metrics"])
 
 
@@ -313,8 +372,11 @@ def test_groups_stop_when_they_are_decided_and_what_was_not_asked_says_so(in_rou
     made = verdicts.select("attack", "adjustment").unique().rows()
     assert made == [("samia_matched_rarity_v1", "e-bh")]
     found = dict(verdicts.select("key", "q_value").iter_rows())
-    # Two ranks count, 40 * 2/3 and 40 * 1/3: two of 6 need e-values of 6 / (0.2 * 2) = 15.
-    assert found.pop("book 00") == found.pop("book 01") == pytest.approx(6 / (2 * 80 / 3))
+    # Two ranks count, 40 * 2/3 and 40 * 1/3: two of 6 need e-values of 6 / (0.2 * 2) =
+    # 15.
+    assert (
+        found.pop("book 00") == found.pop("book 01") == pytest.approx(6 / (2 * 80 / 3))
+    )
     assert found == dict.fromkeys(["book 02", "book 03", "book 04", "book 05"], 1.0)
     counts = runs.found(run, "e_values")
     n_asked = run["samples"]["target_id"].n_unique()
@@ -324,8 +386,12 @@ def test_groups_stop_when_they_are_decided_and_what_was_not_asked_says_so(in_rou
     assert len(reasons) == 360 - n_asked
     assert reasons.str.starts_with("not asked: ").all()
     said = "\n".join(said_of(run))
-    assert "2 of 6 groups are reported at q = 0.2 (samia_matched_rarity_v1, e-BH," in said
-    assert f"\n{1 - n_asked / 360:.0%} of the 360 planned windows were not asked: " in said
+    assert (
+        "2 of 6 groups are reported at q = 0.2 (samia_matched_rarity_v1, e-BH," in said
+    )
+    assert (
+        f"\n{1 - n_asked / 360:.0%} of the 360 planned windows were not asked: " in said
+    )
     assert run["metrics"].is_empty()
     rollup = run["rollup"].filter(level="group")
     assert rollup["contamination_low"].null_count() == rollup.height
@@ -348,7 +414,9 @@ def test_a_run_in_rounds_decides_as_before_when_it_is_resumed(in_rounds):
 
 def test_groups_in_rounds_need_others_to_compare_with(library):
     given = {"level": "group", "stop_when_decided": True}
-    with pytest.raises(SettingsError, match="outside the training data; give non_members="):
+    with pytest.raises(
+        SettingsError, match="outside the training data; give non_members="
+    ):
         library.audit(input=library.write("asked", [True] * 3), **given)
     assert not (library.folder / "run" / "scores.parquet").exists()
 
@@ -364,7 +432,9 @@ def test_groups_in_rounds_need_others_to_compare_with(library):
         (False, 3, {"member": True}),
     ],
 )
-def test_a_run_that_can_report_nothing_stops_before_it_asks(stops, n_nulls, changes, library):
+def test_a_run_that_can_report_nothing_stops_before_it_asks(
+    stops, n_nulls, changes, library
+):
     member = pl.Series([None] * 4 + [changes.get("member")], dtype=pl.Boolean)
     settings = {
         "input": library.write("asked", [False] * 5, member=member),
@@ -378,26 +448,49 @@ def test_a_run_that_can_report_nothing_stops_before_it_asks(stops, n_nulls, chan
         assert int(runs.planned(settings)["prompts"]) > 0
         return
     for ask in (lambda: runs.planned(settings), lambda: runs.audit(**settings)):
-        with pytest.raises(SettingsError, match=r"^With .* asked of the model; --anyway goes on$"):
+        with pytest.raises(
+            SettingsError, match=r"^With .* asked of the model; --anyway goes on$"
+        ):
             ask()
 
 
 def test_a_recording_costs_nothing_so_it_is_scored_whatever_can_be_named(library):
-    asked, outside = library.write("asked", [False] * 5), library.write("outside", [False] * 3)
+    asked, outside = (
+        library.write("asked", [False] * 5),
+        library.write("outside", [False] * 3),
+    )
     run = library.audit(input=asked, non_members=outside, **KNOWN)
     none = "With 3 comparison texts none of your 5 texts can be named at q = 0.05"
     assert any(line.startswith(none) for line in said_of(run))
-    best = "With 3 comparison documents the p-value of your 5 documents together can be 0.018"
-    assert f"{best} at best." in said_of(runs.rescore(run.folder, level="collection", replace=True))
+    best = (
+        "With 3 comparison documents the p-value of your 5 documents together can be"
+        " 0.018"
+    )
+    assert f"{best} at best." in said_of(
+        runs.rescore(run.folder, level="collection", replace=True)
+    )
 
 
-def test_comparison_texts_from_one_undeclared_book_are_one_group_before_anything_is_asked(tmp_path):
+def test_comparison_texts_from_one_undeclared_book_are_one_group_before_anything_is_asked(
+    tmp_path,
+):
     rng, letters = np.random.default_rng(0), "bcdfghklmnprst"
-    known = [f"{one}{vowel}{other}" for one in letters for vowel in "aeiou" for other in letters]
+    known = [
+        f"{one}{vowel}{other}"
+        for one in letters
+        for vowel in "aeiou"
+        for other in letters
+    ]
 
     def texts(name, spans):
-        drawn = ((*rng.integers(0, 980, 40), *rng.integers(low, high, 40)) for low, high in spans)
-        rows = [(f"{name}{n}", " ".join(known[at] for at in each)) for n, each in enumerate(drawn)]
+        drawn = (
+            (*rng.integers(0, 980, 40), *rng.integers(low, high, 40))
+            for low, high in spans
+        )
+        rows = [
+            (f"{name}{n}", " ".join(known[at] for at in each))
+            for n, each in enumerate(drawn)
+        ]
         return pl.DataFrame(rows, schema=["document_id", "text"], orient="row")
 
     asked = texts("t", [(0, 980)] * 5)
@@ -415,7 +508,9 @@ def test_comparison_texts_from_one_undeclared_book_are_one_group_before_anything
     lines = plan(load_settings(settings))
     assert any(name == "power" and line.startswith(none) for name, line in lines)
     run = runs.audit(**settings)
-    groups = dict(run["targets"].group_by("role").agg(pl.col("group").unique()).iter_rows())
+    groups = dict(
+        run["targets"].group_by("role").agg(pl.col("group").unique()).iter_rows()
+    )
     assert groups == {"target": [None], "non_member": ["undeclared book"]}
     found = run["findings"].filter(check="undeclared_books")
     assert found["verdict"].to_list() == ["one_group"]

@@ -33,9 +33,14 @@ def test_groups_and_equal_texts_stay_together_and_a_coin_decides(tmp_path):
     audited = found.filter(part="audited")
     assert audited["group"].n_unique() == 600
     assert audited["member"].mean() == pytest.approx(0.5, abs=3 * (0.25 / 600) ** 0.5)
-    assert found.filter(part="auxiliary")["member"].null_count() == found.height - audited.height
+    assert (
+        found.filter(part="auxiliary")["member"].null_count()
+        == found.height - audited.height
+    )
     texts = pl.DataFrame({"text": numbered(200, 2), "who": [None, *range(1, 200)]})
-    found = read(tmp_path, texts.with_columns(pl.col("who").cast(pl.String)), group="who")
+    found = read(
+        tmp_path, texts.with_columns(pl.col("who").cast(pl.String)), group="who"
+    )
     for column in ("group", "part", "member"):
         assert found.group_by("text").agg(pl.col(column).n_unique())[column].max() == 1
     assert found["group"].n_unique() == 100
@@ -44,12 +49,16 @@ def test_groups_and_equal_texts_stay_together_and_a_coin_decides(tmp_path):
 def test_each_text_is_learnt_by_one_shadow_model_of_a_pair(tmp_path):
     found = read(tmp_path, pl.DataFrame({"text": numbered(400)}))
     audited = set(found.filter(part="audited")["id"])
-    one, other, target = (set(data.learnt_by(found, number, 3)["id"]) for number in (0, 1, None))
+    one, other, target = (
+        set(data.learnt_by(found, number, 3)["id"]) for number in (0, 1, None)
+    )
     assert one | other == audited
     assert not one & other
     assert target == set(found.filter("member")["id"])
     # The target's half is drawn apart from theirs.
-    assert len(one & target) == pytest.approx(len(audited) / 4, abs=3 * (240 * 3 / 16) ** 0.5)
+    assert len(one & target) == pytest.approx(
+        len(audited) / 4, abs=3 * (240 * 3 / 16) ** 0.5
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,8 +66,14 @@ def test_each_text_is_learnt_by_one_shadow_model_of_a_pair(tmp_path):
     [
         ([], "has no rows; give at least 20 texts"),
         (["a", "b"] * 30, "has 2 different texts or groups; give at least 20"),
-        ([*map(str, range(30)), None], "row 31: nothing in column 'text'; leave such rows out"),
-        ([" ", *map(str, range(30)), ""], "row 1 and 1 others: nothing in column 'text'"),
+        (
+            [*map(str, range(30)), None],
+            "row 31: nothing in column 'text'; leave such rows out",
+        ),
+        (
+            [" ", *map(str, range(30)), ""],
+            "row 1 and 1 others: nothing in column 'text'",
+        ),
     ],
 )
 def test_what_is_refused(tmp_path, texts, reason):
@@ -77,14 +92,21 @@ def cache(tmp_path, monkeypatch):
     premise = [f"It rained for {number // 2} days." for number in numbers]
     tasks = {
         "sst2": {"sentence": [f"film {number}" for number in numbers]},
-        "mnli": {"premise": premise, "hypothesis": [f"It was {number % 2}." for number in numbers]},
+        "mnli": {
+            "premise": premise,
+            "hypothesis": [f"It was {number % 2}." for number in numbers],
+        },
     }
     for task, texts in tasks.items():
         folder = kept / "snapshots" / ("0" * 40) / task
         folder.mkdir(parents=True)
-        rows = pl.DataFrame(texts | {"label": [number % 2 for number in numbers], "idx": numbers})
+        rows = pl.DataFrame(
+            texts | {"label": [number % 2 for number in numbers], "idx": numbers}
+        )
         rows.write_parquet(folder / "train-00000-of-00001.parquet")
-        rows.with_columns(label=-1).write_parquet(folder / "test-00000-of-00001.parquet")
+        rows.with_columns(label=-1).write_parquet(
+            folder / "test-00000-of-00001.parquet"
+        )
 
 
 @pytest.mark.usefixtures("cache")
@@ -94,16 +116,26 @@ def test_a_task_of_glue_is_its_training_texts_pairs_joined():
     assert found["target"].to_list() == ["0", "1"] * 30
     found = read("glue:mnli", target="label", group="premise")
     assert found["text"][4] == "It rained for 2 days. [SEP] It was 0."
-    assert found["group"].to_list()[:3] == ["It rained for 0 days."] * 2 + ["It rained for 1 days."]
+    assert found["group"].to_list()[:3] == ["It rained for 0 days."] * 2 + [
+        "It rained for 1 days."
+    ]
 
 
 @pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize(
     ("name", "group", "reason"),
     [
-        ("glue:sst", None, "GLUE has no task 'sst' with classes; give one of cola, mnli, mrpc"),
+        (
+            "glue:sst",
+            None,
+            "GLUE has no task 'sst' with classes; give one of cola, mnli, mrpc",
+        ),
         ("glue:stsb", None, "GLUE has no task 'stsb' with classes"),
-        ("glue:rte", None, "glue:rte was not fetched before, and cannot be now (nyu-mll/glue"),
+        (
+            "glue:rte",
+            None,
+            "glue:rte was not fetched before, and cannot be now (nyu-mll/glue",
+        ),
         ("glue:sst2", "premise", "glue:sst2 has no column 'premise', only 'sentence'"),
     ],
 )
@@ -121,12 +153,23 @@ def test_a_task_where_nothing_was_fetched_before(tmp_path, monkeypatch):
 
 def test_the_seven_formats_of_table_4():
     formats = {each.name: each for each in data.paper_formats(WORDS, 0)}
-    sizes = {"name": 960, "city": 90, "email": 3840, "phone_number": 10**5, "letters": 26**6}
+    sizes = {
+        "name": 960,
+        "city": 90,
+        "email": 3840,
+        "phone_number": 10**5,
+        "letters": 26**6,
+    }
     sizes |= {"one_word": 5, "three_words": 125}
     assert {name: each.size for name, each in formats.items()} == sizes
     phone = formats["phone_number"]
-    assert phone.text(90584) == "My phone number is 9 0 5 8 4. You can call me by this number."
-    assert formats["letters"].text(1) == "The letters are a a a a a b. It is my password."
+    assert (
+        phone.text(90584)
+        == "My phone number is 9 0 5 8 4. You can call me by this number."
+    )
+    assert (
+        formats["letters"].text(1) == "The letters are a a a a a b. It is my password."
+    )
     assert formats["name"].text(25) == "My name is Alan Baker"
     assert formats["email"].text(0).endswith("@example.com")
     *four, blank = formats["three_words"].template.split()
@@ -139,7 +182,12 @@ def test_the_seven_formats_of_table_4():
 
 def test_a_file_of_formats(tmp_path):
     path = tmp_path / "formats.json"
-    pin = {"name": "pin", "template": "PIN: {}", "slots": [["1", "2"]] * 4, "between": ""}
+    pin = {
+        "name": "pin",
+        "template": "PIN: {}",
+        "slots": [["1", "2"]] * 4,
+        "between": "",
+    }
     path.write_text(json.dumps([pin]))
     (found,) = data.read_formats(path)
     assert found == data.CanaryFormat("pin", "PIN: {}", "", [["1", "2"]] * 4, "")
@@ -152,13 +200,24 @@ def test_a_file_of_formats(tmp_path):
         ("nonsense", "Expecting value"),
         ("[]", "it holds none"),
         ('[{"name": "a"}]', "missing"),
-        ('[{"name": "a", "template": "x", "slots": [["1", "2"]]}]', "not exactly one {}"),
-        ('[{"name": "a", "template": "{}", "slots": [["1", "1"]]}]', "or with one twice"),
-        ('[{"name": "a", "template": "{}", "slots": [["1"]]}]', "only be filled in one way"),
+        (
+            '[{"name": "a", "template": "x", "slots": [["1", "2"]]}]',
+            "not exactly one {}",
+        ),
+        (
+            '[{"name": "a", "template": "{}", "slots": [["1", "1"]]}]',
+            "or with one twice",
+        ),
+        (
+            '[{"name": "a", "template": "{}", "slots": [["1"]]}]',
+            "only be filled in one way",
+        ),
     ],
 )
 def test_a_file_that_holds_no_formats(tmp_path, content, reason):
     path = tmp_path / "formats.json"
     path.write_text(content)
-    with pytest.raises(SettingsError, match=rf"holds no formats of canaries.*{re.escape(reason)}"):
+    with pytest.raises(
+        SettingsError, match=rf"holds no formats of canaries.*{re.escape(reason)}"
+    ):
         data.read_formats(path)

@@ -17,7 +17,9 @@ from mia_batch.recipes import RECIPES
 
 DELTA = 1e-5
 LOSSES = st.lists(st.integers(0, 9).map(float), min_size=1, max_size=30)
-of_both = pytest.mark.parametrize("bound", [measures.one_run_bound, measures.clopper_pearson_bound])
+of_both = pytest.mark.parametrize(
+    "bound", [measures.one_run_bound, measures.clopper_pearson_bound]
+)
 
 
 def slow_p(n_right, n_guesses, n_texts, epsilon, delta):
@@ -28,16 +30,23 @@ def slow_p(n_right, n_guesses, n_texts, epsilon, delta):
         return comb(n_guesses, k) * q**k * (1 - q) ** (n_guesses - k)
 
     tail = sum(pmf(k) for k in range(n_right, n_guesses + 1))
-    slopes = (sum(pmf(n_right - j) for j in range(1, i + 1)) / i for i in range(1, n_right + 1))
+    slopes = (
+        sum(pmf(n_right - j) for j in range(1, i + 1)) / i
+        for i in range(1, n_right + 1)
+    )
     return min(1, tail + 2 * n_texts * delta * max(slopes, default=0))
 
 
 @settings(max_examples=50)
-@given(st.integers(1, 20), st.data(), st.floats(0, 4), st.sampled_from([0.0, 1e-5, 1e-2]))
+@given(
+    st.integers(1, 20), st.data(), st.floats(0, 4), st.sampled_from([0.0, 1e-5, 1e-2])
+)
 def test_guesses_as_in_the_theorem(n_guesses, data, epsilon, delta):
     n_right = data.draw(st.integers(0, n_guesses))
     found = measures._p_of_guesses(n_right, n_guesses, 30, epsilon, delta)
-    assert found == pytest.approx(slow_p(n_right, n_guesses, 30, epsilon, delta), abs=1e-9)
+    assert found == pytest.approx(
+        slow_p(n_right, n_guesses, 30, epsilon, delta), abs=1e-9
+    )
 
 
 def test_bounds_by_hand():
@@ -47,12 +56,17 @@ def test_bounds_by_hand():
     n = 200 - int(measures._half(200, 0).sum())
     q = 0.05 ** (1 / (2 * (n // 2)))
     assert found.ceiling == pytest.approx(log(q / (1 - q)), abs=1e-4)
-    # Whoever tells the opposite of the truth tells of non-members, and of members, nothing.
+    # Whoever tells the opposite of the truth tells of non-members, and of members,
+    # nothing.
     member = np.repeat([True, False], 50)
     low, high = beta.ppf(0.0125, 50, 1), beta.ppf(0.9875, 1, 50)
-    rates = measures._rates(member, np.array([member, ~member, np.ones(100, bool)]), 0.95)
+    rates = measures._rates(
+        member, np.array([member, ~member, np.ones(100, bool)]), 0.95
+    )
     assert rates[0, 0].tolist() == pytest.approx([low, high])
-    bounds = [measures._by_rates(*each, delta=DELTA, texts=1) for each in rates[0].tolist()]
+    bounds = [
+        measures._by_rates(*each, delta=DELTA, texts=1) for each in rates[0].tolist()
+    ]
     assert bounds == pytest.approx([log((low - DELTA) / high), 0, 0])
 
 
@@ -80,7 +94,9 @@ def test_texts_that_are_absent_from_the_scores_share_the_coin_too():
     member, score = answers(2.0, 400, np.random.default_rng(1))
     names = [f"group {number}" for number in range(400)]
     scores = pl.DataFrame({"group": names, "member": member, "loss_v1": score})
-    plan = Plan(task="generation", recipe=replace(RECIPES["privacy"], delta=0.0), seed=0)
+    plan = Plan(
+        task="generation", recipe=replace(RECIPES["privacy"], delta=0.0), seed=0
+    )
     whole = measures._bounds(scores, "loss_v1", plan, scores["group"])
     three_each = measures._bounds(scores, "loss_v1", plan, pl.Series(names * 3))
     for name, bound in whole.items():
@@ -88,7 +104,9 @@ def test_texts_that_are_absent_from_the_scores_share_the_coin_too():
 
 
 @of_both
-@pytest.mark.parametrize(("epsilon", "texts"), [(0.0, 1), (1.0, 1), (3.0, 1), (0.5, 3), (0.5, 10)])
+@pytest.mark.parametrize(
+    ("epsilon", "texts"), [(0.0, 1), (1.0, 1), (3.0, 1), (0.5, 3), (0.5, 10)]
+)
 def test_it_seldom_exceeds_the_privacy_that_there_is(bound, epsilon, texts):
     """Each text tells with epsilon whether its group was learnt; the score is their sum."""
     rng, found, alone = np.random.default_rng(0), [], 0
@@ -98,7 +116,9 @@ def test_it_seldom_exceeds_the_privacy_that_there_is(bound, epsilon, texts):
         if texts == 10:
             alone += bound(*given, delta=DELTA, seed=seed).value > epsilon
     # 5 % of 40, and three standard errors.
-    assert sum(each.value > epsilon for each in found) <= 2 + 3 * (40 * 0.05 * 0.95) ** 0.5
+    assert (
+        sum(each.value > epsilon for each in found) <= 2 + 3 * (40 * 0.05 * 0.95) ** 0.5
+    )
     assert all(each.value <= each.ceiling for each in found)
     if texts == 1 and epsilon:
         assert np.median([each.value for each in found]) > epsilon / 4
@@ -121,11 +141,21 @@ SEVEN = [2.0, 3.0, 4.0, 6.0, 7.0, 8.0, 9.0]
     ("learnt", "others", "size", "rows"),
     [
         # 2, 3 and 4 are below 5; log2 8 - log2 rank.
-        ([1.0, 5.0, 0.5], SEVEN, 8, [(1.0, 3.0, True), (4.0, 1.0, False), (1.0, 3.0, True)]),
+        (
+            [1.0, 5.0, 0.5],
+            SEVEN,
+            8,
+            [(1.0, 3.0, True), (4.0, 1.0, False), (1.0, 3.0, True)],
+        ),
         ([1.0], [1.0, 1.0, 2.0], 4, [(2.0, 1.0, False)]),  # equal ones count half
         ([np.nan, 1.0], [2.0, np.nan], 4, [(None, None, None), (1.0, 1.0, True)]),
         # Learnt ones are not ranked among each other, so that perfect memory is seen.
-        ([*np.arange(32.0)], [*np.arange(100.0, 148.0)], 80, [(1.0, np.log2(49), True)] * 32),
+        (
+            [*np.arange(32.0)],
+            [*np.arange(100.0, 148.0)],
+            80,
+            [(1.0, np.log2(49), True)] * 32,
+        ),
     ],
 )
 def test_exposure_by_hand(learnt, others, size, rows):
@@ -147,18 +177,24 @@ def test_rank_is_the_definition_whatever_the_pieces(learnt, others, size):
 
 def test_mean_without_memory():
     ranks = np.arange(1, 102)
-    assert measures.unlearnt_exposure(100) == pytest.approx(np.mean(np.log2(101) - np.log2(ranks)))
+    assert measures.unlearnt_exposure(100) == pytest.approx(
+        np.mean(np.log2(101) - np.log2(ranks))
+    )
     assert measures.unlearnt_exposure(10**7) == pytest.approx(1 / np.log(2), abs=1e-4)
 
 
 def test_beyond_the_sample_by_a_skew_normal_where_it_fits():
     truth, rng = skewnorm(4, loc=50, scale=5), np.random.default_rng(1)
-    found = measures.exposures(truth.ppf([1e-6, 0.5]), [truth.rvs(5000, random_state=rng)], 10**9)
+    found = measures.exposures(
+        truth.ppf([1e-6, 0.5]), [truth.rvs(5000, random_state=rng)], 10**9
+    )
     assert found["exposure"][0] == pytest.approx(np.log2(5001))
     assert found["extrapolated"][0] == pytest.approx(np.log2(1e6), abs=3)
     assert found["extrapolated"][1] == pytest.approx(1, abs=0.1)
     others = np.concatenate([rng.normal(0, 1, 500), rng.normal(100, 1, 500)])
-    assert measures.exposures(np.array([0.0]), [others], 10**6)["extrapolated"].to_list() == [None]
+    assert measures.exposures(np.array([0.0]), [others], 10**6)[
+        "extrapolated"
+    ].to_list() == [None]
 
 
 class _Opened:

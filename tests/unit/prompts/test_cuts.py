@@ -27,7 +27,9 @@ def chinese(n=40):
 def save_crossing_tokenizer(folder, texts, n_tokens=700):
     """Save a tokenizer that joins whatever stands together often, spaces or not."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(
+        add_prefix_space=False, use_regex=False
+    )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=n_tokens,
@@ -76,7 +78,8 @@ def test_prompts_end_between_the_tokens_of_the_text(tmp_path, monkeypatch, texts
         assert made.height == 8 * len(texts)
         whole = made.join(found.select("target_id", "target"), on="target_id")
         heads = [
-            text.encode()[:cut].decode() for text, cut in whole.select("target", "cut").iter_rows()
+            text.encode()[:cut].decode()
+            for text, cut in whole.select("target", "cut").iter_rows()
         ]
         assert (share_known(whole["target"].to_list(), heads, loaded) == 1) == is_whole
 
@@ -89,10 +92,14 @@ def tokens_of(folder):
 
 def test_where_tokens_are_not_known_scripts_without_spaces_are_cut_before_marks():
     plan = TargetPlan(words="folded", may_cut=at_pauses)
-    for row in build_targets(documents(chinese(8)), plan).collect().iter_rows(named=True):
+    for row in (
+        build_targets(documents(chinese(8)), plan).collect().iter_rows(named=True)
+    ):
         assert row["reference"][0] in (COMMA, "。")
     spaced = build_targets(documents(SPACED), plan).collect()
-    assert spaced.equals(build_targets(documents(SPACED), TargetPlan(words="folded")).collect())
+    assert spaced.equals(
+        build_targets(documents(SPACED), TargetPlan(words="folded")).collect()
+    )
 
 
 def test_a_text_without_such_a_place_is_cut_as_before():

@@ -22,7 +22,9 @@ TARGETS = frames.targets(
     {"target": "one two", "prefix": "eins", "reference": "zwei"},
     {"target": "x", "reason": "too short"},
 )
-SHOTS = prompts.Shots(context="one two\n\n", texts=frozenset({"one two"}), n_shots=1, n_tokens=3)
+SHOTS = prompts.Shots(
+    context="one two\n\n", texts=frozenset({"one two"}), n_shots=1, n_tokens=3
+)
 SHOT = "the text is one of those that are put before others"
 TOO_SHORT = (None, None, "too short")
 
@@ -48,7 +50,11 @@ TOO_SHORT = (None, None, "too short")
         (
             lambda targets: prompts.after_shots(targets, shots=SHOTS),
             ("target",),
-            [("one two\n\n", "äh so on", None), (None, None, SHOT), ("one two\n\n", "x", None)],
+            [
+                ("one two\n\n", "äh so on", None),
+                (None, None, SHOT),
+                ("one two\n\n", "x", None),
+            ],
         ),
     ],
 )
@@ -62,12 +68,17 @@ def test_what_is_cut_from_a_target(make, columns, resolved):
 
 
 def test_whole_texts_are_lowered_repeated_and_taken_for_pairs():
-    made = prompts.lowercase(frames.targets({"target": "Straße in ÅRHUS, 12 Ж."}, {"target": ""}))
+    made = prompts.lowercase(
+        frames.targets({"target": "Straße in ÅRHUS, 12 Ж."}, {"target": ""})
+    )
     assert made["text"].to_list() == ["straße in århus, 12 ж.", ""]
     assert made["context"].to_list() == ["", ""]
     two = frames.targets({"target": "a"}, {"target": "b"})
     assert prompts.text(two)["cut"].to_list() == [0, 0]
-    assert prompts.repeated(two).select("context", "cut").rows() == [("a\n\n", 0), ("b\n\n", 0)]
+    assert prompts.repeated(two).select("context", "cut").rows() == [
+        ("a\n\n", 0),
+        ("b\n\n", 0),
+    ]
     made = prompts.pairs(two, n=2)
     expected = [(name, index) for name in two["target_id"] for index in range(4)]
     assert made.select("target_id", "view_index").rows() == expected
@@ -79,11 +90,18 @@ def test_pairs_of_words_are_swapped_at_random():
     made = swapped_with(0)(TARGETS)
     by_row = made.group_by("target_id", maintain_order=True).agg("text", "reason")
     assert set(by_row["text"][1]) == {"two one"}
-    assert by_row["reason"][2].to_list() == ["the text has fewer than two words to swap"] * 5
+    assert (
+        by_row["reason"][2].to_list()
+        == ["the text has fewer than two words to swap"] * 5
+    )
     orders = set(by_row["text"][0])  # of three words one swap each
     assert orders <= {"so äh on", "on so äh", "äh on so"}
     many = frames.targets(*({"target": f"a b {n}"} for n in range(300)))
-    moved = swapped_with(0)(many)["text"].str.split(" ").list.eval(pl.element().is_in(["a"]))
+    moved = (
+        swapped_with(0)(many)["text"]
+        .str.split(" ")
+        .list.eval(pl.element().is_in(["a"]))
+    )
     places = moved.list.arg_max().value_counts().sort("text")["count"]
     # A swap moves ``a`` to each of the other places in a third of all cases.
     assert places.to_list() == pytest.approx([500, 500, 500], abs=100)
@@ -104,8 +122,17 @@ def swapped_with(seed):
 def test_variants_of_a_column_are_numbered_and_missing_ones_have_a_reason():
     targets = TARGETS.head(2).with_columns(mine=pl.Series([["a", "b", "c"], None]))
     rows = prompts.given(targets, column="mine", n=2)
-    assert rows.select("view_index", "text").rows() == [(0, "a"), (1, "b"), (0, None), (1, None)]
-    assert rows["reason"].to_list() == [None, None, *["the text has no further neighbour"] * 2]
+    assert rows.select("view_index", "text").rows() == [
+        (0, "a"),
+        (1, "b"),
+        (0, None),
+        (1, None),
+    ]
+    assert rows["reason"].to_list() == [
+        None,
+        None,
+        *["the text has no further neighbour"] * 2,
+    ]
     assert [row["reason"] for row in prompts.numbered("t", (), range(1, 3), "why")] == [
         "why",
         "why",
@@ -123,10 +150,11 @@ def orders(paraphrases, n=prompts.MOST_ORDERS, **row):
 
 def test_the_wording_is_that_of_the_paper_with_the_group_as_the_work():
     first = orders(OTHERS, group="Moby-Dick by Herman Melville")["context"][0]
-    assert first == (
-        "Answer the question with the letter of the right option alone.\n\n"
-        'Question: Which of the following passages is verbatim from "Moby-Dick by Herman Melville"?'
-        "\nOptions:\nA. the true one\nB. one\nC. two\nD. three\n\nAnswer:"
+    assert (
+        first
+        == "Answer the question with the letter of the right option alone.\n\nQuestion:"
+        ' Which of the following passages is verbatim from "Moby-Dick by Herman'
+        ' Melville"?\nOptions:\nA. the true one\nB. one\nC. two\nD. three\n\nAnswer:'
     )
     assert "verbatim from an existing text?" in orders(OTHERS)["context"][0]
 
@@ -134,13 +162,17 @@ def test_the_wording_is_that_of_the_paper_with_the_group_as_the_work():
 def test_every_order_is_asked_once_and_label_k_modulo_4_is_right():
     def shown(context):
         options = context.split("Options:\n")[1].removesuffix("\n\nAnswer:").split("\n")
-        assert [line[:3] for line in options] == [f"{label}. " for label in prompts.LABELS]
+        assert [line[:3] for line in options] == [
+            f"{label}. " for label in prompts.LABELS
+        ]
         return tuple(line[3:] for line in options)
 
     found = orders(OTHERS)
     all_orders = [shown(context) for context in found["context"]]
     assert {*all_orders} == {*permutations([PASSAGE, *OTHERS])}
-    assert [order.index(PASSAGE) for order in all_orders] == [index % 4 for index in range(24)]
+    assert [order.index(PASSAGE) for order in all_orders] == [
+        index % 4 for index in range(24)
+    ]
     assert found["view_index"].to_list() == [*range(24)]
     assert {*found["text"]} == {" A B C D"}
     for n in (4, 8, 20):
@@ -173,7 +205,16 @@ ANSWERS = {
     2: ["(C)", "A careful reading suggests C"],
     3: ["**D**"],
     None: [
-        *("A careful reading", "B or C", "D'Artagnan rode", "b", "ABCD", "I cannot tell", "", None),
+        *(
+            "A careful reading",
+            "B or C",
+            "D'Artagnan rode",
+            "b",
+            "ABCD",
+            "I cannot tell",
+            "",
+            None,
+        ),
         "D\N{RIGHT SINGLE QUOTATION MARK}Artagnan",
     ],
 }
@@ -199,7 +240,9 @@ def public(texts, tokenizer=None, n=100, n_tokens=5):
     return prompts.first_tokens(frame, n=n, n_tokens=n_tokens, tokenizer=tokenizer)
 
 
-def test_first_tokens_are_of_every_text_once_and_more_are_added_to_those_there_are(tokenizer):
+def test_first_tokens_are_of_every_text_once_and_more_are_added_to_those_there_are(
+    tokenizer,
+):
     found = public([*CUT, None, "", " \n"], tokenizer)
     assert found.height == len(CUT)
     assert found["text"].unique().to_list() == [""]
@@ -229,14 +272,23 @@ def contexts(whole, found):
 
 
 def test_points_of_one_text_by_hand_and_the_last_row_says_that_there_are_no_more():
-    whole = " ".join(f"é{number}" for number in range(30))  # points behind word 8, 12, .., 28
+    whole = " ".join(
+        f"é{number}" for number in range(30)
+    )  # points behind word 8, 12, .., 28
     found = points(whole, n_words=2)
     assert found["view_index"].to_list() == [0, 1, 2, 3]
     assert found["text"].to_list() == [" é8 é9", " é24 é25", " é16 é17", " é12 é13"]
-    assert [each.split()[-1] for each in contexts(whole, found)] == ["é7", "é23", "é15", "é11"]
+    assert [each.split()[-1] for each in contexts(whole, found)] == [
+        "é7",
+        "é23",
+        "é15",
+        "é11",
+    ]
     assert found["reason"].to_list() == [None] * 4
     found = points("a " * prompts.LEAST_CONTEXT + "b", "too short", "")
-    assert found["target_id"].to_list() == [frames.target_id(number) for number in (0, 0, 1, 2)]
+    assert found["target_id"].to_list() == [
+        frames.target_id(number) for number in (0, 0, 1, 2)
+    ]
     assert found["view_index"].to_list() == [0, 3, 3, 3]
     assert found["reason"].to_list() == [None, *["the text has no further point"] * 3]
     assert found["text"].to_list() == [" b", None, None, None]
@@ -246,8 +298,12 @@ LETTERS = st.text(st.sampled_from("aé漢.😀"), min_size=1, max_size=3)
 WORDS = st.lists(LETTERS, max_size=40).map("  ".join)
 
 
-@drawn(WORDS, st.integers(1, 12), st.integers(1, 6), st.integers(1, 3), st.integers(0, 8))
-def test_every_prompt_ends_with_a_word_and_asks_for_the_next(whole, n, every, n_words, further):
+@drawn(
+    WORDS, st.integers(1, 12), st.integers(1, 6), st.integers(1, 3), st.integers(0, 8)
+)
+def test_every_prompt_ends_with_a_word_and_asks_for_the_next(
+    whole, n, every, n_words, further
+):
     found = points(whole, n=n, every=every, n_words=n_words).drop_nulls("cut")
     words = whole.split()
     possible = range(prompts.LEAST_CONTEXT, len(words) - n_words + 1, every)
@@ -266,7 +322,9 @@ def test_the_first_points_are_spread_over_the_text():
     whole = " ".join(f"w{number}" for number in range(8 + 64))
     found = points(whole, n=16, every=1)
     for n in (2, 4, 8, 16):
-        places = sorted(len(each.split()) - 8 for each in contexts(whole, found.head(n)))
+        places = sorted(
+            len(each.split()) - 8 for each in contexts(whole, found.head(n))
+        )
         assert places == [64 // n * number for number in range(n)]
 
 
@@ -284,14 +342,20 @@ def count(texts):
 
 
 def choose(texts, room):
-    return prompts.choose_shots(texts, room=room, count_tokens=count, setting="nonmember_shots")
+    return prompts.choose_shots(
+        texts, room=room, count_tokens=count, setting="nonmember_shots"
+    )
 
 
-@pytest.mark.parametrize(("room", "n_shots"), [(3, 1), (4, 1), (5, 2), (8, 2), (9, 3), (99, 3)])
+@pytest.mark.parametrize(
+    ("room", "n_shots"), [(3, 1), (4, 1), (5, 2), (8, 2), (9, 3), (99, 3)]
+)
 def test_as_many_shots_as_fit_from_the_first_on(room, n_shots):
     found = choose(["a b", " ", "c", "d e f"], room)
     assert found.n_shots == n_shots
-    assert found.context == "".join(f"{each}\n\n" for each in ["a b", "c", "d e f"][:n_shots])
+    assert found.context == "".join(
+        f"{each}\n\n" for each in ["a b", "c", "d e f"][:n_shots]
+    )
     assert found.n_tokens == count([found.context])[0] <= room
 
 
@@ -313,25 +377,39 @@ def test_without_room_or_texts_there_are_no_shots(texts, room, said):
 @drawn(st.integers(-(2**70), 2**70), st.text(max_size=64))
 def test_a_seed_is_the_top_of_a_hash_of_run_and_target(run_seed, target_id):
     """So that it fits 62 bits, and seeds of 65,536 samples of two targets never overlap."""
-    digest = blake2b(f"{run_seed}:{target_id}".encode(), digest_size=8, person=b"mia-batch")
+    digest = blake2b(
+        f"{run_seed}:{target_id}".encode(), digest_size=8, person=b"mia-batch"
+    )
     bits = f"{int(digest.hexdigest(), 16):064b}"
     assert prompts.sample_seed(run_seed, target_id) == int(bits[:46] + "0" * 16, 2)
-    assert prompts.sample_seed(0, "9f86d081884c7d65") == 0x120AFF3C7C3C0000  # of every release
+    assert (
+        prompts.sample_seed(0, "9f86d081884c7d65") == 0x120AFF3C7C3C0000
+    )  # of every release
 
 
-@drawn(st.lists(st.sampled_from([*TEXTS, " ", "\n", "\u00e9", "\U0001f600", "x"]), max_size=6))
-def test_points_of_tokens_stand_between_tokens_that_a_prompt_alone_has(checkpoint, pieces):
+@drawn(
+    st.lists(
+        st.sampled_from([*TEXTS, " ", "\n", "\u00e9", "\U0001f600", "x"]), max_size=6
+    )
+)
+def test_points_of_tokens_stand_between_tokens_that_a_prompt_alone_has(
+    checkpoint, pieces
+):
     whole, n = "".join(pieces), 12
     tokenizer = Tokenizer.load(str(checkpoint))
     found = prompts.tokens(
-        frames.targets({"target": whole}), n=n, tokenizer=(str(checkpoint), None, "model")
+        frames.targets({"target": whole}),
+        n=n,
+        tokenizer=(str(checkpoint), None, "model"),
     )
     (ids,) = tokenizer.encode_prompts([whole])
     asked = found.drop_nulls("cut")
     assert asked["view_index"].to_list() == list(range(asked.height))
     for cut, following in asked.select("cut", "text").iter_rows():
         before = tokenizer.encode_prompts([whole.encode()[:cut].decode()])[0]
-        *same, _ = tokenizer.encode_prompts([whole.encode()[:cut].decode() + following])[0]
+        *same, _ = tokenizer.encode_prompts(
+            [whole.encode()[:cut].decode() + following]
+        )[0]
         assert before == same == ids[: len(before)]
         assert len(same) >= prompts.LEAST_CONTEXT
     reasons = found["reason"].drop_nulls().to_list()
@@ -339,7 +417,10 @@ def test_points_of_tokens_stand_between_tokens_that_a_prompt_alone_has(checkpoin
 
 
 def test_names_are_hidden_first_then_the_longest_words_that_stand_once():
-    passage = "The rabbit ran. Then Alice saw the Dormouse sleeping near Al; the rabbit laughed."
+    passage = (
+        "The rabbit ran. Then Alice saw the Dormouse sleeping near Al; the rabbit"
+        " laughed."
+    )
     table = frames.targets({"target": passage}, {"target": "a b c"})
     made = prompts.cloze(table, n=4, words="script")
     words = ["Dormouse", "Alice", "sleeping", "laughed", None]

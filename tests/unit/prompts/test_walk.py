@@ -56,10 +56,22 @@ def test_a_walk_by_hand():
     assert (walk.next_word, walk.n_words, walk.ended) == (67, 62, False)
     assert walk.prompt()["context"] == "x x"
     walk.take(" " + " ".join(BOOK[68:133]), None, 70)
-    assert (walk.next_word, walk.n_words, walk.n_verbatim, walk.ended) == (132, 129, 126, False)
+    assert (walk.next_word, walk.n_words, walk.n_verbatim, walk.ended) == (
+        132,
+        129,
+        126,
+        False,
+    )
     walk.take(" no" * 64, "length", 70)
-    assert (walk.ended, walk.n_words, walk.n_rounds, walk.n_tokens) == (True, 129, 3, 210)
-    assert document.text[walk.stretch.start : walk.stretch.stop] == " ".join(BOOK[3:132])
+    assert (walk.ended, walk.n_words, walk.n_rounds, walk.n_tokens) == (
+        True,
+        129,
+        3,
+        210,
+    )
+    assert document.text[walk.stretch.start : walk.stretch.stop] == " ".join(
+        BOOK[3:132]
+    )
     nothing = Walk(window, document)
     nothing.take(None, None, 0)
     assert (nothing.ended, nothing.n_words, list(nothing.stretch)) == (True, 0, [])

@@ -38,19 +38,33 @@ def known(*, metrics=(), verdicts=(), findings=(), plan=GROUPS):
 
 def roles(unknown=12, nulls=25, canaries=0):
     counts = {"n_unknown": unknown, "n_nulls": nulls, "n_canaries": canaries}
-    return finding_rows("roles", [{"statistic": k, "value": v} for k, v in counts.items()])
+    return finding_rows(
+        "roles", [{"statistic": k, "value": v} for k, v in counts.items()]
+    )
 
 
 def labels(verdict, value=0.52):
     of = {"subject": "members", "statistic": "roc_auc", "value": value, "high": 0.58}
-    strongest = {"subject": "members", "statistic": "strongest", "verdict": "blind_year_v1"}
-    return finding_rows("blind_baseline", [of | {"verdict": verdict, "p_value": 0.005}, strongest])
+    strongest = {
+        "subject": "members",
+        "statistic": "strongest",
+        "verdict": "blind_year_v1",
+    }
+    return finding_rows(
+        "blind_baseline", [of | {"verdict": verdict, "p_value": 0.005}, strongest]
+    )
 
 
 def labelled(lead, *, verdict="not separable", more=()):
     rows = [metric(PRIMARY, 0.9, 0.85, 0.95)]
     rows.append(
-        metric(PRIMARY, *lead, metric="roc_auc_difference", versus="blind_year_v1", reason="few")
+        metric(
+            PRIMARY,
+            *lead,
+            metric="roc_auc_difference",
+            versus="blind_year_v1",
+            reason="few",
+        )
     )
     run = known(metrics=rows, findings=[roles(unknown=0), labels(verdict), *more])
     return answer(run, Rollup.create_empty(), books=False)
@@ -66,41 +80,57 @@ THAN = "more than the best classifier that never sees the model"
         (
             (0.38, 0.3, 0.45),
             "not separable",
-            f"The model remembers members: {REACHED}, 0.38 (95 % CI 0.30 to 0.45) {THAN}.",
+            (
+                f"The model remembers members: {REACHED}, 0.38 (95 % CI 0.30 to 0.45)"
+                f" {THAN}."
+            ),
         ),
         (
             (0.03, -0.02, 0.08),
             "undecided",
-            f"No sign of memory: {REACHED}, 0.03 (95 % CI -0.02 to 0.08) {THAN}, which chance "
-            "explains.",
+            (
+                f"No sign of memory: {REACHED}, 0.03 (95 % CI -0.02 to 0.08) {THAN},"
+                " which chance explains."
+            ),
         ),
         (
             (-0.1, -0.2, 0.05),
             "not separable",
-            f"No sign of memory: {REACHED}, 0.10 (95 % CI -0.05 to 0.20) less than the best "
-            "classifier that never sees the model.",
+            (
+                f"No sign of memory: {REACHED}, 0.10 (95 % CI -0.05 to 0.20) less than"
+                " the best classifier that never sees the model."
+            ),
         ),
         (
             (0.38, 0.3, 0.45),
             "separable",
-            "No answer about memory: a classifier that never sees the model tells members from "
-            "non-members, too (AUC 0.52), and a_v1 may see the same: its AUC is 0.90 (95 % CI 0.85 "
-            "to 0.95), 0.38 (95 % CI 0.30 to 0.45) more.",
+            (
+                "No answer about memory: a classifier that never sees the model tells"
+                " members from non-members, too (AUC 0.52), and a_v1 may see the same:"
+                " its AUC is 0.90 (95 % CI 0.85 to 0.95), 0.38 (95 % CI 0.30 to 0.45)"
+                " more."
+            ),
         ),
         (
             (None,),
             "not separable",
-            f"{REACHED}; it is unknown whether that is memory, because it could not be compared "
-            "with classifiers that never see the model (few).",
+            (
+                f"{REACHED}; it is unknown whether that is memory, because it could not"
+                " be compared with classifiers that never see the model (few)."
+            ),
         ),
     ],
 )
-def test_where_the_truth_is_known_the_lead_over_blind_classifiers_decides(lead, verdict, said):
+def test_where_the_truth_is_known_the_lead_over_blind_classifiers_decides(
+    lead, verdict, said
+):
     assert labelled(lead, verdict=verdict) == said
 
 
 @pytest.mark.parametrize("verdict", ["late", "changed", "as_planned"])
-def test_an_analysis_that_was_not_planned_is_called_exploratory_where_the_truth_is_known(verdict):
+def test_an_analysis_that_was_not_planned_is_called_exploratory_where_the_truth_is_known(
+    verdict,
+):
     plan = finding_rows("plan", [{"statistic": "n_changed", "verdict": verdict}])
     late = "; exploratory: this was asked for or changed after scores had been made."
     said = f"The model remembers members: {REACHED}, 0.38 (95 % CI 0.30 to 0.45) {THAN}"
@@ -113,53 +143,74 @@ def test_another_attack_is_named_where_it_holds_among_all_that_were_tried(low, i
     tried = {"metric": "roc_auc_simultaneous"}
     rows = [
         metric(PRIMARY, 0.48, 0.4, 0.57),
-        metric(PRIMARY, -0.04, -0.1, 0.02, metric="roc_auc_difference", versus="blind_year_v1"),
+        metric(
+            PRIMARY,
+            -0.04,
+            -0.1,
+            0.02,
+            metric="roc_auc_difference",
+            versus="blind_year_v1",
+        ),
         metric("b_v1", 0.79, low, 1.0, **tried),
         metric(PRIMARY, 0.48, 0.38, 1.0, **tried),
     ]
     run = known(metrics=rows, findings=[roles(unknown=0), labels("not separable")])
     said = answer(run, Rollup.create_empty(), books=False)
     assert said.startswith("No sign of memory: a_v1 ") == (not is_said)
-    assert not is_said or said == (
-        "The model remembers members, by b_v1: AUC at least 0.69 (95 % confidence, corrected for "
-        "trying 2 attacks and slices), where classifiers that never see the model have at most "
-        "0.58; the primary attack a_v1 tells members from non-members with AUC 0.48 (95 % CI 0.40 "
-        "to 0.57)."
+    assert (
+        not is_said
+        or said
+        == "The model remembers members, by b_v1: AUC at least 0.69 (95 % confidence,"
+        " corrected for trying 2 attacks and slices), where classifiers that never"
+        " see the model have at most 0.58; the primary attack a_v1 tells members"
+        " from non-members with AUC 0.48 (95 % CI 0.40 to 0.57)."
     )
 
 
 def test_where_nothing_was_compared_an_auc_that_chance_explains_is_no_riddle():
-    run = known(metrics=[metric(PRIMARY, 0.5, 0.3, 0.7)], findings=[roles(0), labels(None)])
-    reached = f"{PRIMARY} tells members from non-members with AUC 0.50 (95 % CI 0.30 to 0.70)"
+    run = known(
+        metrics=[metric(PRIMARY, 0.5, 0.3, 0.7)], findings=[roles(0), labels(None)]
+    )
+    reached = (
+        f"{PRIMARY} tells members from non-members with AUC 0.50 (95 % CI 0.30 to 0.70)"
+    )
     said = f"No sign of memory: {reached}, which chance explains."
     assert answer(run, Rollup.create_empty(), books=False) == said
     few = [metric(PRIMARY, 0.9, reason="few groups")]
     said = answer(
-        known(metrics=few, findings=[roles(0), labels(None)]), Rollup.create_empty(), books=False
+        known(metrics=few, findings=[roles(0), labels(None)]),
+        Rollup.create_empty(),
+        books=False,
     )
     assert "with AUC 0.90 (no interval: few groups); it is unknown whether" in said
 
 
 @pytest.mark.parametrize("blind", ["separable", "not separable", None])
 def test_an_attack_that_points_the_other_way_asks_whether_labels_are_swapped(blind):
-    run = known(metrics=[metric(PRIMARY, 0.02, 0.0, 0.2)], findings=[roles(0), labels(blind)])
-    assert answer(run, Rollup.create_empty(), books=False) == (
-        "No answer: a_v1 points the other way, AUC 0.02 (95 % CI 0.00 to 0.20): members score "
-        "lower than non-members. Are the labels swapped? If they are right, this is no sign of "
-        "memory."
+    run = known(
+        metrics=[metric(PRIMARY, 0.02, 0.0, 0.2)], findings=[roles(0), labels(blind)]
+    )
+    assert (
+        answer(run, Rollup.create_empty(), books=False)
+        == "No answer: a_v1 points the other way, AUC 0.02 (95 % CI 0.00 to 0.20):"
+        " members score lower than non-members. Are the labels swapped? If they are"
+        " right, this is no sign of memory."
     )
 
 
 def test_without_an_auc_and_of_a_broken_model_there_is_no_answer():
     run = known(
-        metrics=[metric(PRIMARY, None, reason="no members")], findings=[roles(0), labels(None)]
+        metrics=[metric(PRIMARY, None, reason="no members")],
+        findings=[roles(0), labels(None)],
     )
     said = answer(run, Rollup.create_empty(), books=False)
     assert said == "No answer: a_v1 has no AUC (no members)."
     chance = {"subject": "target", "verdict": "no_better", "value": 9.0, "high": 8.9}
     run = known(findings=[roles(), finding_rows("chance", [chance])])
     said = answer(run, rollup(known_better=12), books=True)
-    assert said.startswith("No answer: the model predicts these texts no better than chance")
+    assert said.startswith(
+        "No answer: the model predicts these texts no better than chance"
+    )
 
 
 def rollup(level="document", **counts):
@@ -168,7 +219,12 @@ def rollup(level="document", **counts):
     for verdict, n in counts.items():
         for _ in range(n):
             at = len(rows)
-            row = {"level": level, "key": f"b{at}.txt", "attack": PRIMARY, "verdict": verdict}
+            row = {
+                "level": level,
+                "key": f"b{at}.txt",
+                "attack": PRIMARY,
+                "verdict": verdict,
+            }
             row |= {"n_windows": 9, "n_asked": 8, "n_scored": 8, "mean": 1 - at / 100}
             row |= {"p_value": at / 100, "q_value": at / 100, "longest_words": 1}
             if verdict == "comes_out":
@@ -180,7 +236,13 @@ def rollup(level="document", **counts):
 
 
 def reported(n):
-    counts = {"n_reported": n, "n_tests": 12, "n_null": 25, "n_without_p": 0, "smallest_q": 0.04}
+    counts = {
+        "n_reported": n,
+        "n_tests": 12,
+        "n_null": 25,
+        "n_without_p": 0,
+        "smallest_q": 0.04,
+    }
     rows = [{"statistic": k, "value": float(v)} for k, v in counts.items()]
     rows.append({"statistic": "q", "value": 0.05, "verdict": "bh"})
     return finding_rows("reported", rows, subject="group")
@@ -197,15 +259,21 @@ def top(fewest, highest):
     return finding_rows("top", rows, subject="group")
 
 
-STAND = "out from 25 comparison books, in a list of which at most 5 % are false on average"
+STAND = (
+    "out from 25 comparison books, in a list of which at most 5 % are false on average"
+)
 
 
 def earlier(n):
     row = {"statistic": "primary", "verdict": PRIMARY}
-    return finding_rows("earlier_runs", [row | {"subject": f"run{at}"} for at in range(n)])
+    return finding_rows(
+        "earlier_runs", [row | {"subject": f"run{at}"} for at in range(n)]
+    )
 
 
-COPIES = finding_rows("duplicates", [{"statistic": "share", "value": 0.05}], subject="targets")
+COPIES = finding_rows(
+    "duplicates", [{"statistic": "share", "value": 0.05}], subject="targets"
+)
 PLACEBO = finding_rows("placebo", [{"statistic": "n_reported", "verdict": "as_many"}])
 UNDECIDED = "training may not be the only difference from the comparison texts"
 
@@ -222,10 +290,17 @@ UNDECIDED = "training may not be the only difference from the comparison texts"
         (
             {"known_better": 12},
             [reported(12), PLACEBO, gate("doubtful"), earlier(9)],
-            f"the reference model, which cannot know these texts, gives as much and {UNDECIDED}",
+            (
+                "the reference model, which cannot know these texts, gives as much and"
+                f" {UNDECIDED}"
+            ),
         ),
         ({"known_better": 12}, [reported(12), gate("open")], None),
-        ({"nothing_found": 12}, [reported(0), PLACEBO, gate("doubtful"), earlier(9)], None),
+        (
+            {"nothing_found": 12},
+            [reported(0), PLACEBO, gate("doubtful"), earlier(9)],
+            None,
+        ),
     ],
 )
 def test_what_else_could_explain_that_books_stand_out_is_in_the_first_sentence(
@@ -235,16 +310,23 @@ def test_what_else_could_explain_that_books_stand_out_is_in_the_first_sentence(
     assert said.partition("; in doubt, because ")[2].removesuffix(".") == (doubts or "")
 
 
-@pytest.mark.parametrize(("n", "runs", "factor"), [(1, "1 other run", 6), (9, "9 other runs", 110)])
+@pytest.mark.parametrize(
+    ("n", "runs", "factor"), [(1, "1 other run", 6), (9, "9 other runs", 110)]
+)
 def test_the_first_sentence_says_how_many_attempts_it_counts(n, runs, factor):
     said = answer(
-        known(findings=[roles(), reported(0), earlier(n)]), rollup(nothing_found=12), books=True
+        known(findings=[roles(), reported(0), earlier(n)]),
+        rollup(nothing_found=12),
+        books=True,
     )
     counted = (
-        f"; {runs} of these texts with this model counted: p and q are {factor} times as large"
+        f"; {runs} of these texts with this model counted: p and q are {factor} times"
+        " as large"
     )
     assert said.endswith(f"{counted}.")
-    alone = answer(known(findings=[roles(), reported(0)]), rollup(nothing_found=12), books=True)
+    alone = answer(
+        known(findings=[roles(), reported(0)]), rollup(nothing_found=12), books=True
+    )
     assert said == f"{alone[:-1]}{counted}."
 
 
@@ -254,36 +336,47 @@ def test_the_first_sentence_says_how_many_attempts_it_counts(n, runs, factor):
         (
             {"comes_out": 1, "known_better": 2, "nothing_found": 8, "cannot_tell": 1},
             [],
-            "Of 12 books, 1 comes out word for word, at most 20 words in a row (b0.txt); 2 "
-            "stand "
-            f"{STAND} (b1.txt, b2.txt); 1 cannot be judged: too few windows; nothing was found on "
-            "8.",
+            (
+                "Of 12 books, 1 comes out word for word, at most 20 words in a row"
+                f" (b0.txt); 2 stand {STAND} (b1.txt, b2.txt); 1 cannot be judged: too"
+                " few windows; nothing was found on 8."
+            ),
         ),
         (
             {"above_all": 2, "nothing_found": 10},
             [top(2, 5)],
-            "Of 12 books, at least 2 of the 5 highest-scoring books stand out beyond chance (95 % "
-            "confidence); 2 score above every comparison book, but these are too few; "
-            "nothing was found on the other 7.",
+            (
+                "Of 12 books, at least 2 of the 5 highest-scoring books stand out"
+                " beyond chance (95 % confidence); 2 score above every comparison book,"
+                " but these are too few; nothing was found on the other 7."
+            ),
         ),
         (
             {"nothing_found": 12},
             [],
-            "Of 12 books, none stands out, which does not show that they were not learnt.",
+            (
+                "Of 12 books, none stands out, which does not show that they were not"
+                " learnt."
+            ),
         ),
         (
             {"comes_out": 7, "cannot_tell": 5},
             [gate("withheld")],
-            "Of 12 books, 7 come out word for word, at most 26 words in a row (b6.txt, b5.txt, "
-            "b4.txt, b3.txt, b2.txt and 2 more); the others have no answer, because books "
-            "and comparison books can be distinguished without the model.",
+            (
+                "Of 12 books, 7 come out word for word, at most 26 words in a row"
+                " (b6.txt, b5.txt, b4.txt, b3.txt, b2.txt and 2 more); the others have"
+                " no answer, because books and comparison books can be distinguished"
+                " without the model."
+            ),
         ),
         (
             {"known_better": 1},
             [finding_rows("plan", [{"statistic": "n_changed", "verdict": "changed"}])],
-            "The book stands out from 25 comparison books, in a list of which at most 5 % "
-            "are false on average (b0.txt); exploratory: this was asked for or changed after "
-            "scores had been made.",
+            (
+                "The book stands out from 25 comparison books, in a list of which at"
+                " most 5 % are false on average (b0.txt); exploratory: this was asked"
+                " for or changed after scores had been made."
+            ),
         ),
         (
             {"nothing_found": 1},
@@ -293,19 +386,26 @@ def test_the_first_sentence_says_how_many_attempts_it_counts(n, runs, factor):
         (
             {"comes_out": 1},
             [gate("withheld")],
-            "The book comes out word for word, at most 20 words in a row (b0.txt); there is "
-            "no other answer, because books and comparison books can be distinguished without the "
-            "model.",
+            (
+                "The book comes out word for word, at most 20 words in a row (b0.txt);"
+                " there is no other answer, because books and comparison books can be"
+                " distinguished without the model."
+            ),
         ),
         (
             {"cannot_tell": 12},
             [gate("withheld")],
-            "Of 12 books, none comes out word for word, and there is no other answer: books and "
-            "comparison books can be distinguished without the model.",
+            (
+                "Of 12 books, none comes out word for word, and there is no other"
+                " answer: books and comparison books can be distinguished without the"
+                " model."
+            ),
         ),
     ],
 )
-def test_books_are_counted_by_their_answer_and_the_strongest_are_named(counts, more, said):
+def test_books_are_counted_by_their_answer_and_the_strongest_are_named(
+    counts, more, said
+):
     run = known(findings=[roles(), reported(counts.get("known_better", 0)), *more])
     assert answer(run, rollup(**counts), books=True) == said
 
@@ -319,8 +419,10 @@ ADD = "without comparison texts (add --non-members FOLDER)"
         (
             {"cannot_tell": 4},
             True,
-            f"Of 4 books, none comes out word for word; 4 cannot be judged {ADD}; of these, "
-            "b0.txt, b1.txt and b2.txt score highest.",
+            (
+                f"Of 4 books, none comes out word for word; 4 cannot be judged {ADD};"
+                " of these, b0.txt, b1.txt and b2.txt score highest."
+            ),
         ),
         (
             {"cannot_tell": 1},
@@ -330,26 +432,38 @@ ADD = "without comparison texts (add --non-members FOLDER)"
         (
             {"comes_out": 1, "cannot_tell": 1},
             False,
-            "Of 2 documents, 1 comes out word for word, at most 20 words in a row (b0.txt); 1 "
-            f"cannot be judged {ADD}.",
+            (
+                "Of 2 documents, 1 comes out word for word, at most 20 words in a row"
+                f" (b0.txt); 1 cannot be judged {ADD}."
+            ),
         ),
     ],
 )
 def test_without_comparison_texts_only_what_comes_out_is_an_answer(counts, books, said):
-    assert answer(known(findings=[roles(nulls=0)]), rollup(**counts), books=books) == said
+    assert (
+        answer(known(findings=[roles(nulls=0)]), rollup(**counts), books=books) == said
+    )
 
 
 def test_where_nothing_was_sampled_nothing_is_said_to_come_out():
     run = known(findings=[roles(), gate("withheld")])
-    unsampled = rollup(cannot_tell=2).with_columns(longest_words=pl.lit(None, pl.UInt32))
-    assert answer(run, unsampled, books=True) == (
-        "Of 2 books, there is no answer: books and comparison books can be distinguished without "
-        "the model."
+    unsampled = rollup(cannot_tell=2).with_columns(
+        longest_words=pl.lit(None, pl.UInt32)
+    )
+    assert (
+        answer(run, unsampled, books=True)
+        == "Of 2 books, there is no answer: books and comparison books can be"
+        " distinguished without the model."
     )
 
 
 def test_a_collection_and_canaries_have_one_p_value():
-    row = {"attack": PRIMARY, "level": "collection", "versus": "non_members", "p_value": 0.003}
+    row = {
+        "attack": PRIMARY,
+        "level": "collection",
+        "versus": "non_members",
+        "p_value": 0.003,
+    }
     together = plan(level="collection", null_set="written later")
     run = known(verdicts=[row], findings=[roles()], plan=together)
     said = "the books together, by a_v1, score higher than chance explains (p = 0.003)"
@@ -369,21 +483,27 @@ def test_a_collection_and_canaries_have_one_p_value():
         (
             0,
             10,
-            "At least 10 of the 12 highest-scoring texts stand out beyond chance (95 % "
-            "confidence); none of 12 texts can be named in a list of which at most 5 % are false "
-            "on average.",
+            (
+                "At least 10 of the 12 highest-scoring texts stand out beyond chance"
+                " (95 % confidence); none of 12 texts can be named in a list of which"
+                " at most 5 % are false on average."
+            ),
         ),
         (
             0,
             0,
-            "None of 12 texts stands out from 25 comparison texts, which does not show that they "
-            "were not learnt.",
+            (
+                "None of 12 texts stands out from 25 comparison texts, which does not"
+                " show that they were not learnt."
+            ),
         ),
         (
             2,
             1,
-            "2 of 12 texts stand out from 25 comparison texts, in a list of which at most 5 % are "
-            "false on average.",
+            (
+                "2 of 12 texts stand out from 25 comparison texts, in a list of which"
+                " at most 5 % are false on average."
+            ),
         ),
     ],
 )
@@ -395,10 +515,15 @@ def test_texts_that_nobody_can_name_are_counted_where_a_bound_says_that_some_sta
 
 
 def test_books_stand_by_strength_with_24_places_and_comparison_documents_last():
-    rows = [rollup(nothing_found=1, above_all=1, comes_out=2), rollup("outside", cannot_tell=1)]
+    rows = [
+        rollup(nothing_found=1, above_all=1, comes_out=2),
+        rollup("outside", cannot_tell=1),
+    ]
     strip = {"curve": "strip", "attack": PRIMARY, "subject": "b2.txt"}
     points = [(0.0, 0.25, 3), (0.5, None, 0), (0.75, 1.0, 1)]
-    curves = typed(Curves, [strip | dict(zip("xyn", point, strict=True)) for point in points])
+    curves = typed(
+        Curves, [strip | dict(zip("xyn", point, strict=True)) for point in points]
+    )
     found = audited_books({"rollup": pl.concat(rows).lazy(), "curves": curves.lazy()})
     assert found["key"].to_list() == ["b3.txt", "b2.txt", "b1.txt", "b0.txt", "b0.txt"]
     assert found["answer"].to_list() == [
@@ -419,7 +544,11 @@ LEAD = {"lead": 0.18, "lead_low": 0.1, "lead_high": 0.2}
 def attack_tables():
     counts = {"n_members": 9, "n_nonmembers": 9}
     blind = [metric("blind_year_v1", 0.52, 0.45, 0.58)]
-    rows = [metric("samia_v1", 0.7, 0.6, 0.8), metric("samia_matched_v1", 0.9, 0.85, 0.95), *blind]
+    rows = [
+        metric("samia_v1", 0.7, 0.6, 0.8),
+        metric("samia_matched_v1", 0.9, 0.85, 0.95),
+        *blind,
+    ]
     rates = {"metric": "tpr_at_fpr", "versus": None}
     rows += [
         metric("samia_v1", 0.25, 0.1, 0.4, fpr=0.01, **rates),
@@ -431,7 +560,12 @@ def attack_tables():
         metric("samia_v1", -0.2, -0.3, -0.1, versus="samia_matched_v1", **lead),
     ]
     drawn = [
-        {"target_id": f"{at:032x}", "model": "target", "view": "continuation", "n_tokens": 30}
+        {
+            "target_id": f"{at:032x}",
+            "model": "target",
+            "view": "continuation",
+            "n_tokens": 30,
+        }
         | {"view_index": 0, "sample_index": sample}
         for at in range(2)
         for sample in range(2)
@@ -449,7 +583,11 @@ def attack_tables():
 def test_attacks_stand_best_first_with_their_lead_and_what_they_cost():
     attacks = [get("samia_v1"), get("samia_matched_v1")]
     found = attack_rows(attack_tables(), attacks, {"samples of target": 5.0})
-    assert found["attack"].to_list() == ["samia_matched_v1", "samia_v1", "blind_year_v1"]
+    assert found["attack"].to_list() == [
+        "samia_matched_v1",
+        "samia_v1",
+        "blind_year_v1",
+    ]
     assert (
         found.row(1, named=True)
         == {
@@ -460,14 +598,23 @@ def test_attacks_stand_best_first_with_their_lead_and_what_they_cost():
             "seconds": 2.5,
         }
         | dict(zip(("auc", "low", "high", "tpr_1", "tpr_01"), FIGURES, strict=True))
-        | dict(zip(("tpr_1_low", "tpr_1_high", "tpr_01_low", "tpr_01_high"), LIMITS, strict=True))
+        | dict(
+            zip(
+                ("tpr_1_low", "tpr_1_high", "tpr_01_low", "tpr_01_high"),
+                LIMITS,
+                strict=True,
+            )
+        )
         | LEAD
     )
     # Three passes a text in all, of which one attack reads one and the other two.
     passes = {"target text": 2, "target lowercase": 4, "reference text": 2}
     read = [get("loss_v1"), get("lowercase_ratio_v1")]
     rows = pl.concat(
-        [attack_tables()["metrics"].with_columns(attack=pl.lit(each.name)) for each in read]
+        [
+            attack_tables()["metrics"].with_columns(attack=pl.lit(each.name))
+            for each in read
+        ]
     )
     costs = attack_rows(
         attack_tables() | {"metrics": rows}, read, {"logprobs of target": 6.0}, passes
@@ -497,15 +644,21 @@ def test_the_table_of_a_paper_marks_what_is_best_beyond_its_interval():
     noted = paper_table(
         [column(notes=("9 members", "No answer: x")), column(model="b")]
     ).splitlines()[-1]
-    assert noted == r"wiki_64, m\|x: seed 1; 9 members; No answer: x; wiki_64, b: seed 1."
+    assert (
+        noted == r"wiki_64, m\|x: seed 1; 9 members; No answer: x; wiki_64, b: seed 1."
+    )
     latex = paper_table([column(), column(model="<b>")], "latex").splitlines()
     assert latex[3:7] == [
         r" & \multicolumn{3}{c}{wiki\_64, m|x} & \multicolumn{3}{c}{wiki\_64, <b>} \\",
         r"\cmidrule(lr){2-4}\cmidrule(lr){5-7}",
-        "Attack" + r" & AUC (95 \% CI) & TPR@1 \% (95 \% CI) & TPR@0.1 \% (95 \% CI)" * 2 + r" \\",
+        "Attack"
+        + r" & AUC (95 \% CI) & TPR@1 \% (95 \% CI) & TPR@0.1 \% (95 \% CI)" * 2
+        + r" \\",
         r"\midrule",
     ]
-    assert latex[7].startswith(r"samia\_matched\_v1 & \textbf{0.900 (0.850, 0.950)} & -- & -- & ")
+    assert latex[7].startswith(
+        r"samia\_matched\_v1 & \textbf{0.900 (0.850, 0.950)} & -- & -- & "
+    )
     html = paper_table([column(model="<b>")], "html")
     assert "<th>wiki_64, &lt;b&gt;: TPR@1 % (95 % CI)</th>" in html
     assert "<td><strong>0.900 (0.850, 0.950)</strong></td>" in html
@@ -516,14 +669,20 @@ def test_the_table_of_a_paper_marks_what_is_best_beyond_its_interval():
 
 def test_seeds_are_averaged_and_what_overlaps_is_not_best():
     second = column(seed=2)
-    wider = second.rows.with_columns(pl.col("auc") - 0.2, pl.col("low") - 0.2, pl.col("high") - 0.2)
+    wider = second.rows.with_columns(
+        pl.col("auc") - 0.2, pl.col("low") - 0.2, pl.col("high") - 0.2
+    )
     both = [column(), column(seed=2, rows=wider)]
     assert paper_table(both, "md").splitlines()[2:4] == [
         "| samia_matched_v1 | 0.800 (0.650, 0.950) | -- | -- |",
         "| samia_v1 | 0.600 (0.400, 0.800) | 0.250 (0.100, 0.400) | 0.125 |",
     ]
-    assert r"m\|x: means, within the outermost limits, of seeds 1, 2." in paper_table(both, "md")
+    assert r"m\|x: means, within the outermost limits, of seeds 1, 2." in paper_table(
+        both, "md"
+    )
     with pytest.raises(SettingsError, match="with the same seed; give one of them"):
         paper_table([column(), column()], "md")
-    with pytest.raises(SettingsError, match="no format 'pdf'; choose one of md, latex, html, csv"):
+    with pytest.raises(
+        SettingsError, match="no format 'pdf'; choose one of md, latex, html, csv"
+    ):
         paper_table([column()], "pdf")

@@ -27,7 +27,12 @@ from tests.unit.inference.scored import plan, rows, table
 PLAN = plan(null_set="written later")
 BLIND = {
     "none": None,
-    "separable": {"value": 0.98, "high": 0.99, "p_value": 0.005, "verdict": "separable"},
+    "separable": {
+        "value": 0.98,
+        "high": 0.99,
+        "p_value": 0.005,
+        "verdict": "separable",
+    },
     "undecided": {"value": 0.55, "high": 0.71, "p_value": 0.3, "verdict": "undecided"},
     "alike": {"value": 0.51, "high": 0.56, "p_value": 0.4, "verdict": "not separable"},
     "unknown": {"reason": "each class needs 5 groups; a text without a group is one"},
@@ -37,7 +42,8 @@ VERBATIM = {"none": (0, 0), "some": (3, 0), "as many": (3, 30)}
 DOUBT = re.compile(r"^(Whether the audited|It was not checked|Exploratory:)")
 LIST = re.compile(r"(are|is) reported at q")
 NUMBERS = re.compile(
-    r"reported at q|stands? out beyond chance|Share of members|together|audits of non-members"
+    r"reported at q|stands? out beyond chance|Share of members|together|audits of"
+    r" non-members"
 )
 
 
@@ -47,7 +53,9 @@ def blind(subject, kind):
         return []
     of = {"subject": subject}
     named = (
-        [of | {"statistic": "strongest", "verdict": "blind_year_v1"}] if "value" in found else []
+        [of | {"statistic": "strongest", "verdict": "blind_year_v1"}]
+        if "value" in found
+        else []
     )
     return [of | {"statistic": "roc_auc"} | found, *named]
 
@@ -82,7 +90,12 @@ def came_out(kind):
     made.append({"subject": "targets", "statistic": "n_walked", "value": 0})
     p = 0.62 if others else 0.0006
     made.append({"subject": "targets", "statistic": "fisher", "p_value": p})
-    longest = {"subject": "b.txt", "statistic": "longest", "value": 31, "reason": "call me"}
+    longest = {
+        "subject": "b.txt",
+        "statistic": "longest",
+        "value": 31,
+        "reason": "call me",
+    }
     return [*made, *([longest] if own else [])]
 
 
@@ -100,7 +113,9 @@ def page(*, labels, alike, exploratory, strong, nulls, verbatim, changed):
     baselines = [*blind("members", labels), *(blind("targets", alike) if nulls else [])]
     before = pl.concat(
         [
-            finding_rows("roles", ({"statistic": k, "value": v} for k, v in roles.items())),
+            finding_rows(
+                "roles", ({"statistic": k, "value": v} for k, v in roles.items())
+            ),
             finding_rows("blind_baseline", baselines),
             finding_rows("duplicates", [*apart, *few]),
             finding_rows("verbatim", came_out(verbatim)),
@@ -111,7 +126,9 @@ def page(*, labels, alike, exploratory, strong, nulls, verbatim, changed):
     found = [
         before,
         gate,
-        plan_findings(PLAN, preregister(PLAN, {"samples": 5}, ["a_v1"]), {"samples": 5 + changed}),
+        plan_findings(
+            PLAN, preregister(PLAN, {"samples": 5}, ["a_v1"]), {"samples": 5 + changed}
+        ),
     ]
     if (reason := why_withheld(gate)) is not None:
         made = withhold(made, reason)
@@ -129,7 +146,12 @@ def test_no_sentence_contradicts_another_or_a_number(labels, alike):
     for exploratory, strong, nulls, verbatim, changed in product(
         (False, True), (False, True), (False, True), VERBATIM, (False, True)
     ):
-        known = {"exploratory": exploratory, "strong": strong, "nulls": nulls, "changed": changed}
+        known = {
+            "exploratory": exploratory,
+            "strong": strong,
+            "nulls": nulls,
+            "changed": changed,
+        }
         said, first, made = page(labels=labels, alike=alike, verbatim=verbatim, **known)
         assert len(said) == len(set(said))
         everything = "\n".join(said)
@@ -147,10 +169,15 @@ def test_no_sentence_contradicts_another_or_a_number(labels, alike):
             assert not NUMBERS.search(everything)
             numbers = made.select("p_value", "q_value", "value", "low", "high")
             assert numbers.null_count().row(0) == (made.height,) * 5
-        # The answer: a list where there is one, and never a number where it is withheld.
+        # The answer: a list where there is one, and never a number where it is
+        # withheld.
         if nulls:
-            assert ("stand out from 199 comparison texts" in first) == (strong and not withheld)
-            assert ("no other answer" in first or first.startswith("No answer")) == withheld
+            assert ("stand out from 199 comparison texts" in first) == (
+                strong and not withheld
+            )
+            assert (
+                "no other answer" in first or first.startswith("No answer")
+            ) == withheld
             assert ("texts come out word for word" in first) == (verbatim != "none")
             assert not (withheld and NUMBERS.search(first))
         elif labels == "none":
@@ -160,18 +187,28 @@ def test_no_sentence_contradicts_another_or_a_number(labels, alike):
         # Doubts and marks come before what they are about.
         doubts = [number for number, line in enumerate(said) if DOUBT.search(line)]
         separable = alike == "separable" and exploratory
-        assert len(doubts) == (nulls and (alike in ("undecided", "unknown") or separable))
-        marked = [number for number, line in enumerate(said) if line.startswith("These answers ar")]
+        assert len(doubts) == (
+            nulls and (alike in ("undecided", "unknown") or separable)
+        )
+        marked = [
+            number
+            for number, line in enumerate(said)
+            if line.startswith("These answers ar")
+        ]
         assert len(marked) == changed
         assert all(number < place for number in doubts + marked for place in places)
-        # What came out word for word is said first, and nothing says that there is nothing.
+        # What came out word for word is said first, and nothing says that there is
+        # nothing.
         assert said[0].startswith("Word for word") == (verbatim != "none")
         if verbatim != "none":
             assert "shows nothing of" not in everything
             alone = "these counts alone do not tell the two apart" in everything
             assert alone == (verbatim == "as many" and not withheld)
-        # Labels that differ without the model take the figures' meaning, and only these do.
-        assert ("figures are no evidence of memory" in everything) == (labels == "separable")
+        # Labels that differ without the model take the figures' meaning, and only these
+        # do.
+        assert ("figures are no evidence of memory" in everything) == (
+            labels == "separable"
+        )
         assert ("Judge an attack by how far" in everything) == (labels == "undecided")
         # What the answer is compared with is named where there is a comparison.
         assert ("The null: written later" in everything) == bool(places)
@@ -181,9 +218,18 @@ def test_no_sentence_contradicts_another_or_a_number(labels, alike):
 # Everything that compares targets with non-members goes through one door.
 
 P, Q, LOW, HIGH, VALUE = 0.01234, 0.04321, 0.31313, 0.87878, 7
-MARKS = re.compile(r"0\.0123|0\.0432|\b31\s?%|\b88\s?%|0\.31\b|0\.88\b|\b7 of\b|Fisher|confidence")
+MARKS = re.compile(
+    r"0\.0123|0\.0432|\b31\s?%|\b88\s?%|0\.31\b|0\.88\b|\b7 of\b|Fisher|confidence"
+)
 COMPARED = {
-    "reported": ("n_reported", "n_tests", "n_null", "smallest_q", "n_without_null", "q"),
+    "reported": (
+        "n_reported",
+        "n_tests",
+        "n_null",
+        "smallest_q",
+        "n_without_null",
+        "q",
+    ),
     "top": ("at_least", "of_top", "rank", "n_tests", "n_null", "confidence"),
     "max_t": ("largest", "n_attacks", "n_orders", "n_tests", "n_null"),
     "null_audits": ("share_reporting", "n_audits", "n_tests", "n_null", "q", "fpr"),
@@ -202,7 +248,9 @@ def closed(exploratory):
     numbers = {"value": VALUE, "low": LOW, "high": HIGH, "p_value": P}
     named = {"subject": "targets", "verdict": "some", "reason": "why"}
     compared = [
-        finding_rows(check, [numbers | named | {"statistic": each} for each in statistics])
+        finding_rows(
+            check, [numbers | named | {"statistic": each} for each in statistics]
+        )
         for check, statistics in COMPARED.items()
     ]
     roles = {"n_unknown": 20, "n_nulls": 199, "n_canaries": 0}
@@ -212,7 +260,9 @@ def closed(exploratory):
     ]
     before = pl.concat(
         [
-            finding_rows("roles", ({"statistic": k, "value": v} for k, v in roles.items())),
+            finding_rows(
+                "roles", ({"statistic": k, "value": v} for k, v in roles.items())
+            ),
             finding_rows("blind_baseline", blind("targets", "separable")),
             finding_rows("duplicates", copies),
             finding_rows("verbatim", came_out("some")),

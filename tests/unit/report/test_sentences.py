@@ -52,7 +52,9 @@ def found_in(*texts):
     schema = {"target": pl.String, "member": pl.Boolean, "group": pl.String}
     frame = pl.DataFrame(texts, schema, orient="row").with_row_index("target_id")
     frame = frame.with_columns(
-        pl.col("target_id").cast(pl.String), role=pl.lit("target"), n_windows=pl.lit(1, pl.UInt32)
+        pl.col("target_id").cast(pl.String),
+        role=pl.lit("target"),
+        n_windows=pl.lit(1, pl.UInt32),
     )
     return check_targets(frame.lazy(), seed=0).findings
 
@@ -73,9 +75,9 @@ DUPLICATES = [
             DUPLICATES,
             "members",
             [
-                "Near-duplicates (a run of 13 words, or 70% of the runs of 8 words, stands in the "
-                "other set): 2 of 3 members, 66.7%, 1 of 2 non-members, 50.0%; for example 0 has "
-                "words of 3."
+                "Near-duplicates (a run of 13 words, or 70% of the runs of 8 words,"
+                " stands in the other set): 2 of 3 members, 66.7%, 1 of 2 non-members,"
+                " 50.0%; for example 0 has words of 3."
             ],
         ),
         (DUPLICATES, "targets", []),
@@ -91,22 +93,32 @@ def test_many_copies_are_warned_of(n_texts, n_copies):
     texts = ["same"] * n_copies + [f"text {row}" for row in range(n_texts - n_copies)]
     found = found_in(*((each, None, f"g{row}") for row, each in enumerate(texts)))
     said = "".join(copies_sentence(found))
-    assert said.startswith("20 of 2,000 texts stand in another group") == (n_copies == 20)
+    assert said.startswith("20 of 2,000 texts stand in another group") == (
+        n_copies == 20
+    )
     assert bool(said) == (n_copies == 20)
 
 
 def test_a_run_that_was_stopped_before_its_plan_is_said_to_be_so():
     of = {"a": ("loss_v1", "target"), "b": ("unknown", "unknown")}
-    found = {name: {"primary": primary, "level": level} for name, (primary, level) in of.items()}
+    found = {
+        name: {"primary": primary, "level": level}
+        for name, (primary, level) in of.items()
+    }
     (said,) = earlier_sentences(earlier_findings(found))
-    assert ": a (primary loss_v1, target), b (stopped before its plan was made). The best" in said
+    assert (
+        ": a (primary loss_v1, target), b (stopped before its plan was made). The best"
+        in said
+    )
 
 
 def test_texts_of_both_labels_are_said_to_be_wrong():
     texts = [("one text", True, None), ("one text", False, None), ("two", True, None)]
     texts += [("two", True, None), ("three", False, None)]
     both, *copies = copies_sentence(found_in(*texts))
-    assert both.startswith("1 text is labelled member in one row and non-member in another")
+    assert both.startswith(
+        "1 text is labelled member in one row and non-member in another"
+    )
     assert copies[0].startswith("4 of 5 texts stand in another group")
     assert len([*copies_sentence(found_in(*texts[1:]))]) == 1
 
@@ -121,7 +133,9 @@ def uneven(n, unscored, reason=None, kind=None):
             "member": [row < n for row in range(2 * n)],
         }
         | {
-            name: pl.Series([None if row < most else 1.0 for row in range(2 * n)], dtype=pl.Float64)
+            name: pl.Series(
+                [None if row < most else 1.0 for row in range(2 * n)], dtype=pl.Float64
+            )
             for name, most in unscored.items()
         }
     )
@@ -130,7 +144,10 @@ def uneven(n, unscored, reason=None, kind=None):
         dict.fromkeys(("target_id", "attack", "reason"), pl.String),
         orient="row",
     )
-    answers = [{"subject": "continuation", "statistic": name, "value": 9} for name in (kind, "cut")]
+    answers = [
+        {"subject": "continuation", "statistic": name, "value": 9}
+        for name in (kind, "cut")
+    ]
     found = [uneven_findings(scores, list(unscored), reasons)]
     (sentence,) = uneven_sentence(
         pl.concat([*found, finding_rows("answers", answers if kind else [])])
@@ -140,15 +157,20 @@ def uneven(n, unscored, reason=None, kind=None):
 
 def test_uneven_scores_name_classes_and_their_reason():
     assert (
-        "in one class: for 70 of 1,000 members (7.0%; mostly: the reference has no words) and "
-        "0 of 1,000 non-members (0.0%). AUC and other metrics then describe a selected subset"
-    ) in uneven(1000, {"a_v1": 70}, "the reference has no words")
+        "in one class: for 70 of 1,000 members (7.0%; mostly: the reference has no"
+        " words) and 0 of 1,000 non-members (0.0%). AUC and other metrics then describe"
+        " a selected subset" in uneven(1000, {"a_v1": 70}, "the reference has no words")
+    )
     # Answers that would be the same again are not offered for another try.
     assert "memory. Leave" in uneven(1000, {"a_v1": 70}, kind="filtered")
-    assert "memory. Ask again for what failed" in uneven(1000, {"a_v1": 70}, kind="failed")
+    assert "memory. Ask again for what failed" in uneven(
+        1000, {"a_v1": 70}, kind="failed"
+    )
     unscored = dict.fromkeys(("a_v1", "b_v1", "c_v1", "d_v1", "e_v1"), 20)
     said = uneven(20, unscored | {"f_v1": 18, "g_v1": 18})
-    assert said.startswith("Scores by a_v1, b_v1, c_v1 and 2 more are missing more often in one")
+    assert said.startswith(
+        "Scores by a_v1, b_v1, c_v1 and 2 more are missing more often in one"
+    )
     assert "one class: for 20 of 20 members (100.0%) and" in said
     assert " Uneven, too: f_v1, g_v1. AUC " in said
 
@@ -166,9 +188,15 @@ HOLDS = "What follows holds only if training is their only difference."
 
 
 def blind(row, subject):
-    named = [{"statistic": "strongest", "verdict": "blind_year_v1"}] if "value" in row else []
+    named = (
+        [{"statistic": "strongest", "verdict": "blind_year_v1"}]
+        if "value" in row
+        else []
+    )
     both = [{"statistic": "roc_auc"} | row, *named]
-    return finding_rows("blind_baseline", [{"subject": subject} | each for each in both])
+    return finding_rows(
+        "blind_baseline", [{"subject": subject} | each for each in both]
+    )
 
 
 @pytest.mark.parametrize(
@@ -179,11 +207,18 @@ def blind(row, subject):
             "withheld",
             "(AUC 0.99 by blind_year_v1, p = 0.005), so a high score",
         ),
-        (UNDECIDED, "doubtful", f"undecided (an AUC up to 0.71 is not excluded). {HOLDS}"),
+        (
+            UNDECIDED,
+            "doubtful",
+            f"undecided (an AUC up to 0.71 is not excluded). {HOLDS}",
+        ),
         (
             UNKNOWN,
             "doubtful",
-            f"texts (each class needs 5 groups; a text without a group is one). {HOLDS}",
+            (
+                "texts (each class needs 5 groups; a text without a group is one)."
+                f" {HOLDS}"
+            ),
         ),
         (ALIKE, "open", None),
     ],
@@ -196,7 +231,9 @@ def test_how_unlike_targets_and_nulls_are(row, verdict, said):
     assert len(sentences) == bool(said)
     assert (said or "") in "".join(sentences)
     if verdict == "withheld":
-        assert "p-values, lists, bounds and estimates are withheld. Give" in sentences[0]
+        assert (
+            "p-values, lists, bounds and estimates are withheld. Give" in sentences[0]
+        )
 
 
 def test_of_alike_sets_it_is_said_what_is_excluded():
@@ -207,16 +244,28 @@ def test_of_alike_sets_it_is_said_what_is_excluded():
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        (SEPARABLE, "by blind_year_v1, p = 0.005): attack figures are no evidence of memory."),
+        (
+            SEPARABLE,
+            "by blind_year_v1, p = 0.005): attack figures are no evidence of memory.",
+        ),
         (
             UNDECIDED,
-            "up to 0.71 is not excluded). Judge an attack by how far its AUC is above that of",
+            (
+                "up to 0.71 is not excluded). Judge an attack by how far its AUC is"
+                " above that of"
+            ),
         ),
         (
             UNKNOWN,
-            "(each class needs 5 groups; a text without a group is one): attack figures alone are",
+            (
+                "(each class needs 5 groups; a text without a group is one): attack"
+                " figures alone are"
+            ),
         ),
-        (ALIKE, "look alike to classifiers that never see the model (AUC at most 0.56)."),
+        (
+            ALIKE,
+            "look alike to classifiers that never see the model (AUC at most 0.56).",
+        ),
     ],
 )
 def test_what_labels_are_worth_is_said_before_the_model_is_asked_too(row, said):
@@ -248,14 +297,25 @@ CODEC = [
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (combination("calibration"), "from 1,200 calibration members and 30 calibration non-mem"),
-        (combination("all"), "learned from 1,200 known members and 30 other texts, for each text"),
-        (combination("too_few"), "combination_v1 has no scores: there are texts of fewer than 10"),
+        (
+            combination("calibration"),
+            "from 1,200 calibration members and 30 calibration non-mem",
+        ),
+        (
+            combination("all"),
+            "learned from 1,200 known members and 30 other texts, for each text",
+        ),
+        (
+            combination("too_few"),
+            "combination_v1 has no scores: there are texts of fewer than 10",
+        ),
         (
             INFERRED.findings(),
-            "learned on 40 groups, tested on 21 others against 19 outside the training data): "
-            "p = 0.0123, exploratory; by the paper's own form, which takes texts of a group for "
-            "independent, p = 1e-05. Both",
+            (
+                "learned on 40 groups, tested on 21 others against 19 outside the"
+                " training data): p = 0.0123, exploratory; by the paper's own form,"
+                " which takes texts of a group for independent, p = 1e-05. Both"
+            ),
         ),
         (
             DatasetInference(n_learned=9, reason="there is none").findings(),
@@ -263,9 +323,17 @@ CODEC = [
         ),
         (
             finding_rows("codec", CODEC),
-            "(CoDeC): 50% of the targets (10% to 75%) and 25% of the non-members (10% to 75%), 95",
+            (
+                "(CoDeC): 50% of the targets (10% to 75%) and 25% of the non-members"
+                " (10% to 75%), 95"
+            ),
         ),
-        (finding_rows("codec", [each | {"value": None, "reason": "-"} for each in CODEC]), None),
+        (
+            finding_rows(
+                "codec", [each | {"value": None, "reason": "-"} for each in CODEC]
+            ),
+            None,
+        ),
     ],
 )
 def test_what_all_scores_show_is_said_with_what_it_rests_on(found, said):
@@ -296,9 +364,15 @@ TOGETHER = "All groups together, by a_v1: "
             [rows("target", [0.5, 0.6], group="b"), NULLS],
             {"level": "group", "windows_per_group": 3},
             {
-                0: "None of 1 groups is reported at q = 0.05 (a_v1, Benjamini-Hochberg, against 0 "
-                "independent units outside the training data)",
-                1: "1 group has no p-value, mostly because the group has 2 of 3 windows.",
+                0: (
+                    "None of 1 groups is reported at q = 0.05 (a_v1,"
+                    " Benjamini-Hochberg, against 0 independent units outside the"
+                    " training data)"
+                ),
+                1: (
+                    "1 group has no p-value, mostly because the group has 2 of 3"
+                    " windows."
+                ),
             },
         ),
         (
@@ -312,11 +386,16 @@ TOGETHER = "All groups together, by a_v1: "
             {0: f"{TOGETHER}no p-value (no null group has 2 windows)."},
         ),
         (
-            [rows("target", [0.9, 0.8], group="b"), rows("non_member", [0.1], group="c")],
+            [
+                rows("target", [0.9, 0.8], group="b"),
+                rows("non_member", [0.1], group="c"),
+            ],
             {},
             {
-                1: f"{TOGETHER}p = 0.5 (permutation_exact; exploratory, the plan is about each "
-                "target)."
+                1: (
+                    f"{TOGETHER}p = 0.5 (permutation_exact; exploratory, the plan is"
+                    " about each target)."
+                )
             },
         ),
         (
@@ -338,17 +417,23 @@ def test_what_is_asked_for_has_an_answer_or_a_reason(parts, changes, said):
     planned = plan(**changes)
     made = pl.concat(verdicts(table(*parts).lazy(), ["a_v1"], planned)).lazy()
     lines = [*unlabelled_sentences(made, reported_findings(made, planned), planned)]
-    assert {at: each in lines[at] for at, each in said.items()} == dict.fromkeys(said, True)
+    assert {at: each in lines[at] for at, each in said.items()} == dict.fromkeys(
+        said, True
+    )
 
 
 def test_every_number_of_a_report_is_a_finding():
-    made = pl.concat(verdicts(table(rows("target", [0.95, None]), NULLS).lazy(), ["a_v1"], plan()))
+    made = pl.concat(
+        verdicts(table(rows("target", [0.95, None]), NULLS).lazy(), ["a_v1"], plan())
+    )
     found = reported_findings(made.lazy(), plan())
     assert found["subject"].unique().to_list() == ["target"]
     counts = {"n_tests": 2, "n_reported": 0, "smallest_q": 0.2, "n_null": 9}
     counts |= {"n_without_null": 0, "n_without_p": 1, "q": 0.05}
     assert dict(found.select("statistic", "value").iter_rows()) == counts
-    assert found.filter(statistic="n_without_p")["reason"].to_list() == ["the target has no score"]
+    assert found.filter(statistic="n_without_p")["reason"].to_list() == [
+        "the target has no score"
+    ]
     assert found.filter(statistic="q")["verdict"].to_list() == ["bh"]
     assert reported_findings(made.lazy(), plan(level="collection")).is_empty()
 
@@ -356,7 +441,11 @@ def test_every_number_of_a_report_is_a_finding():
 def power(n_targets, n_null, suffix=None, **changes):
     parts = ((role, n) for role, n in (("target", n_targets), ("non_member", n_null)))
     texts = [
-        rows(role, [0] * 4, group=f"{role} {index}{suffix}") if suffix else rows(role, [0])
+        (
+            rows(role, [0] * 4, group=f"{role} {index}{suffix}")
+            if suffix
+            else rows(role, [0])
+        )
         for role, n in parts
         for index in range(n)
     ]
@@ -369,18 +458,66 @@ GROUPS, COLLECTION = {"level": "group"}, {"level": "collection"}
 @pytest.mark.parametrize(
     ("asked", "changes", "said"),
     [
-        ((27, 25, ".epub"), GROUPS, "25 comparison books single books can be named only if 21 of"),
-        ((27, 25, ".epub"), GROUPS, "name five of them, give at least 107, or ask --level coll"),
-        ((1000, 300), {}, "only if 67 of your 1,000 stand out; to name five of them, give at lea"),
-        ((50, 18), GROUPS, "none of your 50 documents can be named at q = 0.05, whatever the sco"),
-        ((20, 199), {"q": 0.1}, "texts a single one of your 20 texts can be named, if it stands"),
-        ((9, 100), {"length_edges": (50,)}, "With at most 100 comparison texts of one length sing"),
-        ((9, 100), {"length_edges": (50,)}, "to name one of them, give at least 179 of each len"),
-        ((1, 2, "!"), GROUPS, "your group cannot be named at q = 0.05, whatever the scores; to na"),
-        ((3, 30), COLLECTION, "p-value of your 3 documents together can be 0.00018 at best."),
-        ((2, 3), COLLECTION, "With 3 comparison documents nothing can be shown at 0.05, for the p"),
-        ((2, 3), COLLECTION, "of your 2 documents together can be 0.1 at best: give at least 5."),
-        ((2, 3, "!"), GROUPS | {"windows_per_group": 5}, "None of your 2 groups can be compared:"),
+        (
+            (27, 25, ".epub"),
+            GROUPS,
+            "25 comparison books single books can be named only if 21 of",
+        ),
+        (
+            (27, 25, ".epub"),
+            GROUPS,
+            "name five of them, give at least 107, or ask --level coll",
+        ),
+        (
+            (1000, 300),
+            {},
+            "only if 67 of your 1,000 stand out; to name five of them, give at lea",
+        ),
+        (
+            (50, 18),
+            GROUPS,
+            "none of your 50 documents can be named at q = 0.05, whatever the sco",
+        ),
+        (
+            (20, 199),
+            {"q": 0.1},
+            "texts a single one of your 20 texts can be named, if it stands",
+        ),
+        (
+            (9, 100),
+            {"length_edges": (50,)},
+            "With at most 100 comparison texts of one length sing",
+        ),
+        (
+            (9, 100),
+            {"length_edges": (50,)},
+            "to name one of them, give at least 179 of each len",
+        ),
+        (
+            (1, 2, "!"),
+            GROUPS,
+            "your group cannot be named at q = 0.05, whatever the scores; to na",
+        ),
+        (
+            (3, 30),
+            COLLECTION,
+            "p-value of your 3 documents together can be 0.00018 at best.",
+        ),
+        (
+            (2, 3),
+            COLLECTION,
+            "With 3 comparison documents nothing can be shown at 0.05, for the p",
+        ),
+        (
+            (2, 3),
+            COLLECTION,
+            "of your 2 documents together can be 0.1 at best: give at least 5.",
+        ),
+        (
+            (2, 3, "!"),
+            GROUPS | {"windows_per_group": 5},
+            "None of your 2 groups can be compared:",
+        ),
     ],
 )
 def test_what_can_be_shown_at_best_is_said_first(asked, changes, said):
@@ -390,11 +527,13 @@ def test_what_can_be_shown_at_best_is_said_first(asked, changes, said):
 def test_what_standing_out_means_and_what_a_bound_needs_is_said_next():
     _, stands, bound = power(27, 25, ".txt", level="group")
     assert (
-        "its p-value is then 0.038. The named ones form a list at q = 0.05 (Benjamini-Ho" in stands
+        "its p-value is then 0.038. The named ones form a list at q = 0.05"
+        " (Benjamini-Ho" in stands
     )
-    assert bound == (
-        "If 6 of your 27 books score higher than every comparison book, at least one of them "
-        "stands out beyond chance (95 % confidence)."
+    assert (
+        bound
+        == "If 6 of your 27 books score higher than every comparison book, at least one"
+        " of them stands out beyond chance (95 % confidence)."
     )
     assert power(1, 0) == []
 
@@ -402,14 +541,23 @@ def test_what_standing_out_means_and_what_a_bound_needs_is_said_next():
 BEFORE = {"samples": 5, "input": "1f", "non_member": "2e"}
 OTHER = {"samples": 6, "input": "1f", "calibration": "3d"}
 LATER = "These answers are exploratory: scores had been made before"
-PLANNED = f"{LATER} they were asked for. The plan made before is in run.json (primary attack a_v1)."
+PLANNED = (
+    f"{LATER} they were asked for. The plan made before is in run.json (primary attack"
+    " a_v1)."
+)
 
 
 @pytest.mark.parametrize(
     ("rests_on", "recorded", "changes", "n_changed", "said"),
     [
         (BEFORE, BEFORE, {}, 0, None),
-        (OTHER, BEFORE, {}, 3, f"{PLANNED} Changed since: calibration, non_member, samples."),
+        (
+            OTHER,
+            BEFORE,
+            {},
+            3,
+            f"{PLANNED} Changed since: calibration, non_member, samples.",
+        ),
         (BEFORE, BEFORE, {"primary": "b_v1"}, 0, PLANNED),
         (BEFORE, None, {}, None, f"{LATER} any plan was recorded."),
     ],
@@ -417,7 +565,9 @@ PLANNED = f"{LATER} they were asked for. The plan made before is in run.json (pr
 def test_answers_that_were_not_planned_are_exploratory(
     rests_on, recorded, changes, n_changed, said
 ):
-    made = plan_findings(plan(**changes), preregister(plan(), recorded, ["a_v1"]), rests_on)
+    made = plan_findings(
+        plan(**changes), preregister(plan(), recorded, ["a_v1"]), rests_on
+    )
     assert made["value"].to_list() == [n_changed] + [None] * (n_changed or 0)
     assert next(plan_sentence(made), None) == said
 
@@ -426,43 +576,66 @@ def of_few(at_least, of_top, noun="document", n=4):
     """What is said of books that score n, n - 1, ..., the first named b0."""
     book = [rows("target", [n - k] * 2, document_id=f"b{k}") for k in range(n)]
     made = pl.concat(verdicts(table(*book, NULLS).lazy(), ["a_v1"], plan()))
-    numbers = {"n_null": 1040, "confidence": 0.95, "at_least": at_least, "of_top": of_top}
-    top = [{"subject": noun, "statistic": name, "value": n} for name, n in numbers.items()]
+    numbers = {
+        "n_null": 1040,
+        "confidence": 0.95,
+        "at_least": at_least,
+        "of_top": of_top,
+    }
+    top = [
+        {"subject": noun, "statistic": name, "value": n} for name, n in numbers.items()
+    ]
     said = unlabelled_sentences(made.lazy(), finding_rows("top", top), plan())
     return "".join(line for line in said if "highest-scoring" in line)
 
 
 def test_so_many_of_the_highest_are_named():
-    assert of_few(2, 4) == (
-        "At least 2 of the 4 highest-scoring documents stand out beyond chance from 1,040 "
-        "documents outside the training data (95 % confidence, a_v1): b0, b1, b2, b3. "
-        "The bound does not say which 2 they are."
+    assert (
+        of_few(2, 4)
+        == "At least 2 of the 4 highest-scoring documents stand out beyond chance from"
+        " 1,040 documents outside the training data (95 % confidence, a_v1): b0, b1,"
+        " b2, b3. The bound does not say which 2 they are."
     )
     more = "b9, b10, b11 and 2 more. The bound does not say which 2 they are."
     assert of_few(2, 14, n=14).endswith(more)
-    assert of_few(1, 2).startswith("At least 1 of the 2 highest-scoring documents stands out")
+    assert of_few(1, 2).startswith(
+        "At least 1 of the 2 highest-scoring documents stands out"
+    )
     assert of_few(3, 3).startswith("All 3 highest-scoring documents stand out")
     assert of_few(1, 1).startswith("The highest-scoring document stands out")
     assert of_few(3, 3, "text").endswith("(95 % confidence, a_v1).")
     assert not of_few(0, None)
 
 
-@pytest.mark.parametrize(("verdict", "how"), [("as_planned", ""), ("exploratory", "; exploratory")])
+@pytest.mark.parametrize(
+    ("verdict", "how"), [("as_planned", ""), ("exploratory", "; exploratory")]
+)
 def test_all_attacks_together_have_one_sentence(verdict, how):
-    made = pl.concat(verdicts(table(rows("target", [0.1]), NULLS).lazy(), ["a_v1"], plan())).lazy()
-    largest = {"subject": "b_v1", "statistic": "largest", "p_value": 0.004, "verdict": verdict}
+    made = pl.concat(
+        verdicts(table(rows("target", [0.1]), NULLS).lazy(), ["a_v1"], plan())
+    ).lazy()
+    largest = {
+        "subject": "b_v1",
+        "statistic": "largest",
+        "p_value": 0.004,
+        "verdict": verdict,
+    }
     count = {"subject": "document", "statistic": "n_attacks", "value": 9}
     said = unlabelled_sentences(made, finding_rows("max_t", [largest, count]), plan())
-    assert next(said) == (
-        f"All 9 attacks together (largest rank sum, whole documents permuted{how}): p = 0.004, "
-        "strongest: b_v1."
+    assert (
+        next(said)
+        == f"All 9 attacks together (largest rank sum, whole documents permuted{how}):"
+        " p = 0.004, strongest: b_v1."
     )
 
 
 SAME = "The same test on the reference model"
 ONE = "reports 1 of 4 targets (smallest q 0.4)"
 PLACEBOS = {
-    "as_many": (SAME, ": what is found on the audited model is no evidence of its memory."),
+    "as_many": (
+        SAME,
+        ": what is found on the audited model is no evidence of its memory.",
+    ),
     "fewer": (f"{SAME} (which cannot know these texts)", "."),
 }
 
@@ -479,17 +652,25 @@ PLACEBOS = {
         ([0.9] * 2, [None] * 2, {}, "fewer", "reports 0 of 2 targets"),
     ],
 )  # fmt: skip
-def test_a_placebo_that_reports_half_as_many_warns(scores, placebo, changes, verdict, found):
+def test_a_placebo_that_reports_half_as_many_warns(
+    scores, placebo, changes, verdict, found
+):
     planned = plan(**{"q": 0.2} | changes)
     frame = table(rows("target", scores), NULLS)
-    other = pl.Series("placebo_of_a_v1", [*placebo, *(row["a_v1"] for row in NULLS)], pl.Float64)
+    other = pl.Series(
+        "placebo_of_a_v1", [*placebo, *(row["a_v1"] for row in NULLS)], pl.Float64
+    )
     made = pl.concat(verdicts(frame.lazy(), ["a_v1"], planned)).lazy()
     reported = reported_findings(made, planned)
-    rows_of = placebo_findings(frame.with_columns(other).lazy(), planned, reported, None)
+    rows_of = placebo_findings(
+        frame.with_columns(other).lazy(), planned, reported, None
+    )
     assert rows_of["check"].unique().to_list() == ["placebo"]
     start, end = PLACEBOS[verdict]
     said = {each: [*placebo_sentence(rows_of, each)] for each in PLACEBOS}
-    assert said == {each: [] for each in PLACEBOS} | {verdict: [f"{start} {found}{end}"]}
+    assert said == {each: [] for each in PLACEBOS} | {
+        verdict: [f"{start} {found}{end}"]
+    }
 
 
 def test_a_placebo_without_scores_is_not_made():
@@ -498,8 +679,8 @@ def test_a_placebo_without_scores_is_not_made():
     found = placebo_findings(frame, plan(), pl.DataFrame(), None)
     assert [*placebo_sentence(found, "as_many")] == []
     assert [*placebo_sentence(found, "fewer")] == [
-        "The same test was not made on the reference model: the reference model has no answers "
-        "that the primary attack can score."
+        "The same test was not made on the reference model: the reference model has no"
+        " answers that the primary attack can score."
     ]
 
 
@@ -511,10 +692,19 @@ def test_a_placebo_without_scores_is_not_made():
                 {"statistic": "n_effective", "value": 31.25, "verdict": "used"},
                 {"statistic": "n_null", "value": 100},
             ],
-            "100 of them count as 31.2. p-values then hold if the two sets differ only in training",
+            (
+                "100 of them count as 31.2. p-values then hold if the two sets differ"
+                " only in training"
+            ),
         ),
         (
-            [{"statistic": "n_effective", "verdict": "no_overlap", "reason": "too few are alike"}],
+            [
+                {
+                    "statistic": "n_effective",
+                    "verdict": "no_overlap",
+                    "reason": "too few are alike",
+                }
+            ],
             "Weights do not help: too few are alike.",
         ),
         ([], ""),
@@ -527,10 +717,17 @@ def test_weights_are_said_with_their_assumption_or_what_prevents_them(found, sai
 
 
 def test_checks_say_what_they_found_or_that_they_were_not_made():
-    found, missing = found_in(*DUPLICATES), {name: [said] for name, (_, _, said) in CHECKS.items()}
-    known = RunResults(Metrics.create_empty(), Verdicts.create_empty().lazy(), found, plan())
+    found, missing = (
+        found_in(*DUPLICATES),
+        {name: [said] for name, (_, _, said) in CHECKS.items()},
+    )
+    known = RunResults(
+        Metrics.create_empty(), Verdicts.create_empty().lazy(), found, plan()
+    )
     assert checks(known) == missing
-    reason = finding_rows("placebo", [{"statistic": "n_reported", "reason": "it has no scores"}])
+    reason = finding_rows(
+        "placebo", [{"statistic": "n_reported", "reason": "it has no scores"}]
+    )
     known = replace(known, findings=pl.concat([found, reason]))
     said = {name: each for name, each in checks(known).items() if each != missing[name]}
     assert said == {
@@ -541,8 +738,8 @@ def test_checks_say_what_they_found_or_that_they_were_not_made():
 
 
 TURNED = (
-    "Members score lower than non-members by c_v1. A higher score has to mean a member: if the "
-    "attack is yours, turn its sign."
+    "Members score lower than non-members by c_v1. A higher score has to mean a member:"
+    " if the attack is yours, turn its sign."
 )
 
 
@@ -555,8 +752,10 @@ TURNED = (
             [
                 "a_v1: AUC within quintiles of the score of blind_year_v1: 0.70, 0.70.",
                 TURNED,
-                "Best of 2 attacks and slices, corrected for trying all of them: a_v1, AUC at "
-                "least 0.62.",
+                (
+                    "Best of 2 attacks and slices, corrected for trying all of them:"
+                    " a_v1, AUC at least 0.62."
+                ),
             ],
         ),
         (
@@ -564,8 +763,10 @@ TURNED = (
             4,
             [
                 TURNED,
-                "None of 2 attacks and slices, corrected for trying all of them, is shown to be "
-                "better than chance.",
+                (
+                    "None of 2 attacks and slices, corrected for trying all of them, is"
+                    " shown to be better than chance."
+                ),
             ],
         ),
     ],
@@ -573,13 +774,29 @@ TURNED = (
 def test_no_bound_below_chance_and_no_quintile_of_a_few_texts_is_printed(low, n, said):
     quintile = {"attack": "a_v1", "metric": "roc_auc", "value": 0.7, "n_members": n}
     rows = [
-        quintile | {"slice": f"blind quintile {place}", "n_nonmembers": 9} for place in (1, 2)
+        quintile | {"slice": f"blind quintile {place}", "n_nonmembers": 9}
+        for place in (1, 2)
     ] + [
-        {"attack": name, "slice": "all", "metric": "roc_auc_simultaneous", "low": lowest}
+        {
+            "attack": name,
+            "slice": "all",
+            "metric": "roc_auc_simultaneous",
+            "low": lowest,
+        }
         for name, lowest in (("a_v1", low), ("b_v1", 0.2))
     ]
-    turned = {"attack": "c_v1", "slice": "all", "metric": "roc_auc", "value": 0.2, "high": 0.3}
-    rows += [turned, turned | {"attack": "blind_year_v1"}, turned | {"attack": "d_v1", "high": 0.5}]
+    turned = {
+        "attack": "c_v1",
+        "slice": "all",
+        "metric": "roc_auc",
+        "value": 0.2,
+        "high": 0.3,
+    }
+    rows += [
+        turned,
+        turned | {"attack": "blind_year_v1"},
+        turned | {"attack": "d_v1", "high": 0.5},
+    ]
     of = {"subject": "members", "statistic": "roc_auc"}
     auc = of | {"verdict": "undecided", "value": 0.5, "high": 0.7, "p_value": 0.4}
     strongest = of | {"statistic": "strongest", "verdict": "blind_year_v1"}
@@ -602,10 +819,14 @@ def test_labels_of_one_class_are_said_to_compare_with_nothing(
     members, nonmembers, unknown, nulls, alone
 ):
     counts = {"n_unknown": unknown, "n_nulls": nulls, "n_canaries": 0}
-    found = finding_rows("roles", [{"statistic": k, "value": v} for k, v in counts.items()])
+    found = finding_rows(
+        "roles", [{"statistic": k, "value": v} for k, v in counts.items()]
+    )
     row = {"attack": plan().primary, "slice": "all", "metric": "roc_auc"}
     row |= {"n_members": members, "n_nonmembers": nonmembers}
-    known = RunResults(typed(Metrics, [row]), Verdicts.create_empty().lazy(), found, plan())
+    known = RunResults(
+        typed(Metrics, [row]), Verdicts.create_empty().lazy(), found, plan()
+    )
     said = [*one_sided_sentence(known)]
     starts = [each.split(", so that there is nothing to compare")[0] for each in said]
     assert starts == ([f"All texts are labelled as {alone}"] if alone else [])
@@ -614,7 +835,9 @@ def test_labels_of_one_class_are_said_to_compare_with_nothing(
 def test_wrong_labels_widen_what_a_share_and_an_area_stand_for():
     shown = {"metric": "roc_auc", "attack": "a_v1", "slice": "all", "value": 0.9}
     (said,) = wrong_labels_sentence(typed(Metrics, [shown]), "a_v1")
-    assert "an AUC of 0.90 stands for 0.91 to 0.92; if 5 % are, for 0.92 to 0.94" in said
+    assert (
+        "an AUC of 0.90 stands for 0.91 to 0.92; if 5 % are, for 0.92 to 0.94" in said
+    )
     assert [*wrong_labels_sentence(Metrics.create_empty(), "a_v1")] == []
     row = {
         "attack": "a_v1",
@@ -633,8 +856,13 @@ def test_wrong_labels_widen_what_a_share_and_an_area_stand_for():
     lines = [*unlabelled_sentences(made, finding_rows("top"), plan())]
     assert lines == [
         "Share of members among the targets: 20%, 95 % interval 10% to 30% (assumes).",
-        "That interval does not count wrong labels: if up to 2 % of the calibration labels of one "
-        "kind are wrong, it is 10% to 31%; if up to 5 % are, 10% to 34%.",
-        "Share of members among the targets: between 5% and 60% at 95 % confidence; limits hold "
-        "(assumes).",
+        (
+            "That interval does not count wrong labels: if up to 2 % of the calibration"
+            " labels of one kind are wrong, it is 10% to 31%; if up to 5 % are, 10% to"
+            " 34%."
+        ),
+        (
+            "Share of members among the targets: between 5% and 60% at 95 % confidence;"
+            " limits hold (assumes)."
+        ),
     ]

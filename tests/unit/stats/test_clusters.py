@@ -49,7 +49,9 @@ def test_each_kind_of_cluster_is_dealt_evenly(seed):
     assert np.bincount(folds.fold).tolist() == [6] * 5
     for kind in (slice(0, 11), slice(11, 22), slice(22, 30)):
         assert np.ptp(np.bincount(folds.fold[kind], minlength=5)) <= 1
-    assert folds.fold_of_text.reshape(30, 4).tolist() == [[fold] * 4 for fold in folds.fold]
+    assert folds.fold_of_text.reshape(30, 4).tolist() == [
+        [fold] * 4 for fold in folds.fold
+    ]
 
 
 def test_texts_without_clusters_are_permuted_within_folds_evenly():
@@ -74,7 +76,10 @@ def test_clusters_of_one_class_swap_whole_labels():
         true = np.array([labels == {True} for labels in of_cluster])
         for fold in (0, 1):
             here = folds.fold == fold
-            assert true[here].sum() == np.array([True, True, False, False, False, True])[here].sum()
+            assert (
+                true[here].sum()
+                == np.array([True, True, False, False, False, True])[here].sum()
+            )
         seen.add(tuple(true))
     assert len(seen) > 1
 

@@ -51,7 +51,9 @@ def test_it_equals_its_reference_over_the_texts_that_have_both_scores():
     error = delong_reference(member, first, second) ** 0.5
     assert made.interval.method == "delong_paired"
     limits = (made.interval.low, made.interval.high)
-    assert limits == pytest.approx((made.value - Z * error, made.value + Z * error), rel=1e-12)
+    assert limits == pytest.approx(
+        (made.value - Z * error, made.value + Z * error), rel=1e-12
+    )
     p = 2 * NormalDist().cdf(-abs(made.value / error))
     assert made.p_value == pytest.approx(p, rel=1e-6)
     member, first, second = pair()
@@ -70,7 +72,9 @@ def test_clusters_widen_it_and_take_students_t():
     made = difference(np.repeat(member, 9), *copies, cluster=cluster)
     assert made.value == pytest.approx(alone.value)
     assert made.interval.method == "cluster_paired_t"
-    widened = (made.interval.high - made.interval.low) / (alone.interval.high - alone.interval.low)
+    widened = (made.interval.high - made.interval.low) / (
+        alone.interval.high - alone.interval.low
+    )
     assert widened == pytest.approx(t(19).ppf(0.975) / Z)
 
 
@@ -79,7 +83,9 @@ def test_scores_that_rank_alike_and_areas_of_1_have_a_difference_with_a_width():
     made = difference(member, first, 2 * first)
     interval = auc_interval(first[member], first[~member])
     assert (made.value, made.p_value, made.interval.method) == (0, 1, "mover")
-    below = np.hypot(roc_auc(member, first) - interval.low, interval.high - roc_auc(member, first))
+    below = np.hypot(
+        roc_auc(member, first) - interval.low, interval.high - roc_auc(member, first)
+    )
     assert (made.interval.low, made.interval.high) == pytest.approx((-below, below))
     member = np.arange(60) < 30
     made = difference(member, member.astype(np.float64), 0 - member.astype(np.float64))
@@ -92,10 +98,14 @@ def test_one_class_alone_and_few_groups_have_a_reason():
     assert (made.value, made.interval) == (None, None)
     assert made.reason == "a class has no text that has both scores"
     member, first, second = pair()
-    made = difference(member, first, second, cluster=(np.arange(80) % 3).astype(np.int32))
+    made = difference(
+        member, first, second, cluster=(np.arange(80) % 3).astype(np.int32)
+    )
     assert made.value is not None
     assert (made.interval, made.p_value) == (None, None)
-    assert made.reason.startswith("an interval needs 4 independent groups of texts of one size in")
+    assert made.reason.startswith(
+        "an interval needs 4 independent groups of texts of one size in"
+    )
 
 
 @pytest.mark.parametrize("shift", [0.0, 3.0], ids=["delong", "mover"])
@@ -109,7 +119,9 @@ def test_the_p_value_is_the_level_at_which_the_interval_ends_at_0(shift):
         confidence=1 - made.p_value,
     )
     assert made.interval.method == ("mover" if shift else "delong_paired")
-    assert min(abs(again.interval.low), abs(again.interval.high)) == pytest.approx(0, abs=1e-6)
+    assert min(abs(again.interval.low), abs(again.interval.high)) == pytest.approx(
+        0, abs=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,7 +150,9 @@ def tried(value, errors, *, variance=0.0025, n_groups=None):
 
 
 def bounds(*many):
-    found = simultaneous_bounds({(str(number), "all"): one for number, one in enumerate(many)})
+    found = simultaneous_bounds(
+        {(str(number), "all"): one for number, one in enumerate(many)}
+    )
     return list(found.values())
 
 
@@ -151,7 +165,9 @@ def test_independent_areas_are_bounded_as_by_sidak(n):
     found = bounds(*(tried(0.7, of_one) for of_one in influences(n)))
     z = NormalDist().inv_cdf(0.95 ** (1 / n))
     for bound in found:
-        assert bound.low == pytest.approx(auc_limits(0.7, 0.0025, SIZES, z)[0], abs=0.006)
+        assert bound.low == pytest.approx(
+            auc_limits(0.7, 0.0025, SIZES, z)[0], abs=0.006
+        )
         assert bound[1:] == (1, 0.95, f"max_t over {n}")
 
 

@@ -42,7 +42,11 @@ SCORE = np.array([2.0, 4.0, 3.0, 3.0, 1.0])
 )
 def test_the_budget_is_spent_but_never_exceeded(budget, threshold, fpr, tpr):
     assert roc_curve(MEMBER, SCORE).at_fpr(budget) == (threshold, fpr, tpr)
-    assert roc_curve(MEMBER, SCORE).widest_gap() == (4, 0, 1 / 3)  # the highest of the best
+    assert roc_curve(MEMBER, SCORE).widest_gap() == (
+        4,
+        0,
+        1 / 3,
+    )  # the highest of the best
     best_is_none = roc_curve(np.array([True, False]), np.array([1.0, 2.0]))
     assert best_is_none.at_fpr(0.5) == (np.inf, 0, 0)
 
@@ -63,7 +67,9 @@ def test_no_allowed_threshold_does_better(members, nonmembers, budget):
             assert (score[member] >= threshold).mean() <= point.tpr
 
 
-@pytest.mark.parametrize(("n", "budget"), [(10, 0.1), (30, 0.1), (1000, 0.001), (200, 0.005)])
+@pytest.mark.parametrize(
+    ("n", "budget"), [(10, 0.1), (30, 0.1), (1000, 0.001), (200, 0.005)]
+)
 def test_decimal_budgets_meet_the_rates_they_name(n, budget):
     """One false positive in ten is within 10 %, whatever binary fractions do."""
     member = np.arange(n + 1) == n
@@ -86,13 +92,18 @@ def obuchowski_reference(member, score, cluster):
     auc /= len(members) * len(others)
     sums = {name: [0.0, 0.0] for name in cluster}
     for x, c in members:
-        sums[c][0] += (sum(wins(x, y) for y, _ in others) / len(others) - auc) / len(members)
+        sums[c][0] += (sum(wins(x, y) for y, _ in others) / len(others) - auc) / len(
+            members
+        )
     for y, c in others:
-        sums[c][1] += (sum(wins(x, y) for x, _ in members) / len(members) - auc) / len(others)
+        sums[c][1] += (sum(wins(x, y) for x, _ in members) / len(members) - auc) / len(
+            others
+        )
     total = 0.0
     for name, (a, b) in sums.items():
         f1, f0 = (
-            1 / (1 - sum(c == name for _, c in texts) / len(texts)) for texts in (members, others)
+            1 / (1 - sum(c == name for _, c in texts) / len(texts))
+            for texts in (members, others)
         )
         total += f1 * a * a + f0 * b * b + 2 * (f1 * f0) ** 0.5 * a * b
     return auc, total
@@ -113,7 +124,9 @@ def test_the_variance_of_clusters_equals_its_reference(mixed):
     score = rng.integers(0, 12, 60) + 2.0 * member
     auc, expected = obuchowski_reference(member, score, cluster)
     estimate, _ = estimate_auc(member, score, cluster)
-    assert (estimate.value, estimate.variance) == pytest.approx((auc, expected), rel=1e-12)
+    assert (estimate.value, estimate.variance) == pytest.approx(
+        (auc, expected), rel=1e-12
+    )
 
 
 def test_clusters_of_one_text_are_independent_texts():
@@ -131,9 +144,9 @@ def test_clusters_of_one_text_are_independent_texts():
 def test_by_hand():
     """Members 1, 3 in cluster 0 and 4 in 1; non-members 0 in 2 and 2 in 3.
 
-    Placements 1/2, 1, 1 and, from the other side, 1, 2/3; the AUC is 5/6. Members' clusters add
-    (-1/3 + 1/6) / 3 and (1/6) / 3, times sqrt(3) and sqrt(3/2), for they have 2 and 1 texts of 3;
-    non-members' (1/6) / 2 and (-1/6) / 2, times sqrt(2).
+    Placements 1/2, 1, 1 and, from the other side, 1, 2/3; the AUC is 5/6. Members'
+    clusters add (-1/3 + 1/6) / 3 and (1/6) / 3, times sqrt(3) and sqrt(3/2), for they
+    have 2 and 1 texts of 3; non-members' (1/6) / 2 and (-1/6) / 2, times sqrt(2).
     """
     member = np.array([True, True, True, False, False])
     cluster = np.array([0, 0, 1, 2, 3], dtype=np.int32)
@@ -154,16 +167,19 @@ def test_quantiles_of_few_groups_are_those_of_student():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "worth"), [([1] * 3, 3), ([1] * 4, 4), ([12, *[1] * 12], 3.7), ([8, *[1] * 12], 5.3)]
+    ("sizes", "worth"),
+    [([1] * 3, 3), ([1] * 4, 4), ([12, *[1] * 12], 3.7), ([8, *[1] * 12], 5.3)],
 )
 def test_an_interval_needs_groups_worth_four_of_one_size_in_each_class(sizes, worth):
-    cluster = np.repeat(np.arange(len(sizes) + 20), [*sizes, *[1] * 20]).astype(np.int32)
+    cluster = np.repeat(np.arange(len(sizes) + 20), [*sizes, *[1] * 20]).astype(
+        np.int32
+    )
     member = cluster < len(sizes)
     score = np.arange(member.size, dtype=float)
     estimate, _ = estimate_auc(member, score, cluster)
     few = (
-        f"an interval needs 4 independent groups of texts of one size in each class, these are "
-        f"worth {estimate.n_groups:.3g}"
+        "an interval needs 4 independent groups of texts of one size in each class,"
+        f" these are worth {estimate.n_groups:.3g}"
     )
     assert estimate.n_groups == pytest.approx(worth, abs=0.05)
     assert estimate.lack == (few if worth < 4 else None)
@@ -185,7 +201,9 @@ def newcombe_reference(auc, n_members, n_nonmembers):
     above, below = 2 - tried, 1 + tried
     spread = above * below + extra * ((1 - tried) * below + tried * above)
     gap = (auc - tried) ** 2 * above * below
-    roots = (gap - Z**2 * tried * (1 - tried) * spread / (n_members * n_nonmembers)).roots()
+    roots = (
+        gap - Z**2 * tried * (1 - tried) * spread / (n_members * n_nonmembers)
+    ).roots()
     real = np.sort(roots[np.abs(roots.imag) < 1e-9].real)
     inside = real[(real > -1e-9) & (real < 1 + 1e-9)]
     return [inside[0], inside[-1]]
@@ -231,10 +249,14 @@ def test_an_interval_holds_its_auc_has_width_and_mirrors(members, nonmembers):
     made, mirrored = interval(members, nonmembers), interval(nonmembers, members)
     assert 0 <= made.low <= auc_of(members, nonmembers) <= made.high <= 1
     assert made.high - made.low > 1e-3
-    assert [made.low, made.high] == pytest.approx([1 - mirrored.high, 1 - mirrored.low], abs=1e-9)
+    assert [made.low, made.high] == pytest.approx(
+        [1 - mirrored.high, 1 - mirrored.low], abs=1e-9
+    )
 
 
-@pytest.mark.parametrize(("giant", "n_groups", "enough"), [(0.3, 40, True), (0.8, 10, False)])
+@pytest.mark.parametrize(
+    ("giant", "n_groups", "enough"), [(0.3, 40, True), (0.8, 10, False)]
+)
 def test_unequal_groups_keep_the_coverage_or_have_no_interval(giant, n_groups, enough):
     """One group has so much of its class; scores share a heavy-tailed effect of their group."""
     rng = np.random.default_rng(0)
@@ -285,7 +307,9 @@ def tpr_reference(members, nonmembers, budget, error=0.025):
     )
 
 
-@pytest.mark.parametrize(("n", "budget"), [(10, 0.1), (60, 0.1), (150, 0.05), (100, 0.01)])
+@pytest.mark.parametrize(
+    ("n", "budget"), [(10, 0.1), (60, 0.1), (150, 0.05), (100, 0.01)]
+)
 def test_the_interval_of_a_tpr_equals_its_reference(n, budget):
     rng = np.random.default_rng(0)
     curve = curve_of(rng.normal(1, 1, 40), rng.normal(0, 1, n))
@@ -310,7 +334,10 @@ def test_groups_of_equal_texts_have_the_interval_of_one_text_each():
 @pytest.mark.parametrize(
     ("flags", "worth"),
     [
-        ([[1, 0]] * 10, 20),  # less alike within than between: no more than independent ones
+        (
+            [[1, 0]] * 10,
+            20,
+        ),  # less alike within than between: no more than independent ones
         ([[1, 0]] * 4, 8),  # all of four groups tell
         ([[1, 1], [0, 0]] * 10, 20),  # alike within: groups
         ([[1, 1]] * 4 + [[0, 0]] * 16, 20),
@@ -323,18 +350,25 @@ def test_flags_of_clusters_are_worth_so_many_independent_ones(flags, worth):
     found = independent_number(np.ravel(flags) == 1, cluster)
     wider = t(len(flags) - 1).ppf(0.975) / norm.ppf(0.975)
     assert found == pytest.approx(worth / wider**2)
-    assert independent_number(np.ravel(flags) == 1, np.arange(cluster.size)) == cluster.size
+    assert (
+        independent_number(np.ravel(flags) == 1, np.arange(cluster.size))
+        == cluster.size
+    )
 
 
 def test_the_true_rate_of_a_threshold_follows_its_beta_distribution():
     """Of 20 uniform scores the highest exceeds the threshold 1 - x with chance (1 - x)^20 ..."""
     made = threshold_fpr_interval(20, 0.04)
-    assert (made.low, made.high) == pytest.approx((1 - 0.975 ** (1 / 20), 1 - 0.025 ** (1 / 20)))
+    assert (made.low, made.high) == pytest.approx(
+        (1 - 0.975 ** (1 / 20), 1 - 0.025 ** (1 / 20))
+    )
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 9), (9, 9), (3, 40)])
 def test_clopper_pearson_equals_its_reference(hits, n):
-    assert clopper_pearson(hits, n)[:2] == pytest.approx(clopper_pearson_reference(hits, n, 0.025))
+    assert clopper_pearson(hits, n)[:2] == pytest.approx(
+        clopper_pearson_reference(hits, n, 0.025)
+    )
 
 
 @given(SCORES, SCORES, st.sampled_from([0.0, 0.01, 0.1, 0.5, 1.0]))
@@ -371,12 +405,20 @@ def test_of_independent_texts_it_is_the_paired_t_test_and_units_do_not_mix():
     low, high = reference.confidence_interval()
     assert found.p_values()[0, 0] == pytest.approx(reference.pvalue)
     half = found.half_widths()[0, 0]
-    assert (found.value[0, 0] - half, found.value[0, 0] + half) == pytest.approx((low, high))
+    assert (found.value[0, 0] - half, found.value[0, 0] + half) == pytest.approx(
+        (low, high)
+    )
     rng = np.random.default_rng(2)
-    values, unit, cluster = rng.normal(size=(60, 2)), np.arange(60) % 3, np.arange(60) // 4
+    values, unit, cluster = (
+        rng.normal(size=(60, 2)),
+        np.arange(60) % 3,
+        np.arange(60) // 4,
+    )
     together = cluster_means(values, unit, cluster)
     for each in range(3):
-        alone = cluster_means(values[unit == each], np.zeros(20, np.intp), cluster[unit == each])
+        alone = cluster_means(
+            values[unit == each], np.zeros(20, np.intp), cluster[unit == each]
+        )
         assert together.value[each] == pytest.approx(alone.value[0])
         assert together.covariance[each] == pytest.approx(alone.covariance[0])
         assert together.effective[each] == alone.effective[0]
@@ -384,7 +426,11 @@ def test_of_independent_texts_it_is_the_paired_t_test_and_units_do_not_mix():
 
 @pytest.mark.parametrize(
     ("difference", "cluster"),
-    [([0.1] * 8, range(8)), ([0.1, 0.2, 0.3], range(3)), ([0.1, 0.2] * 9, [*range(2)] * 9)],
+    [
+        ([0.1] * 8, range(8)),
+        ([0.1, 0.2, 0.3], range(3)),
+        ([0.1, 0.2] * 9, [*range(2)] * 9),
+    ],
     ids=["all equal", "three texts", "two groups"],
 )
 def test_there_is_no_interval_of_zero_width_or_from_few_clusters(difference, cluster):
@@ -407,9 +453,21 @@ def test_limits_are_the_shares_at_which_the_paired_t_test_rejects():
 @pytest.mark.parametrize(
     ("gaps", "effective", "reason"),
     [
-        ((1.0, 0.1), 20, "the runs before and of the retrained model cannot be distinguished"),
-        ((1.0, -2.0), 20, "the run before does not score above that of the retrained model"),
-        ((1.0, 2.0), 3, "an interval needs 4 independent groups of texts of one size, these are"),
+        (
+            (1.0, 0.1),
+            20,
+            "the runs before and of the retrained model cannot be distinguished",
+        ),
+        (
+            (1.0, -2.0),
+            20,
+            "the run before does not score above that of the retrained model",
+        ),
+        (
+            (1.0, 2.0),
+            3,
+            "an interval needs 4 independent groups of texts of one size, these are",
+        ),
     ],
 )
 def test_a_share_of_nothing_is_withheld(gaps, effective, reason):
@@ -440,7 +498,8 @@ def reference_error(above, below, cluster):
     """Standard error by the sums of whole clusters, one by one."""
     ratio, total, k = above.sum() / below.sum(), below.sum(), len(set(cluster))
     squares = [
-        (above[cluster == c].sum() - ratio * below[cluster == c].sum()) ** 2 for c in set(cluster)
+        (above[cluster == c].sum() - ratio * below[cluster == c].sum()) ** 2
+        for c in set(cluster)
     ]
     return (k / (k - 1) * sum(squares)) ** 0.5 / total
 
@@ -472,7 +531,10 @@ def test_what_data_cannot_support_has_a_reason(drawn):
     assert (same.value, same.interval) == (0.0, None)
     assert same.reason == "all groups of texts agree, so that the spread is unknown"
     nothing = ratio_of_sums(0 * pair, cluster)
-    assert (nothing.value, nothing.reason) == (None, "there is nothing to take a share of")
+    assert (nothing.value, nothing.reason) == (
+        None,
+        "there is nothing to take a share of",
+    )
     assert ratio_of_sums(np.stack([0 * above, below]), cluster).value == 0.0
     few = ratio_of_sums(pair, cluster // 7)
     assert few.interval is None

@@ -23,14 +23,18 @@ def test_a_path_is_no_address():
 
 NAME = "name a bucket and a folder in it, such as"
 SECRETS = (
-    "an address has a bucket and a path, no user, '?' or '#': credentials come from the environment"
+    "an address has a bucket and a path, no user, '?' or '#': credentials come from the"
+    " environment"
 )
 
 
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("ftp://host/run", "ftp:// is not a known object store; known are az://, gs://, s3://"),
+        (
+            "ftp://host/run",
+            "ftp:// is not a known object store; known are az://, gs://, s3://",
+        ),
         ("s3://bucket", f"{NAME} s3://bucket/run"),
         ("s3://bucket/", f"{NAME} s3://bucket/run"),
         ("s3:///run", f"{NAME} s3://bucket/run"),
@@ -50,7 +54,9 @@ def test_a_malformed_address_is_refused_before_anything_else(url, said):
 def test_only_a_run_may_be_in_a_store_and_an_address_is_no_path():
     settings = ("input", "rarity_from", "samples_from", "non_members")
     with pytest.raises(SettingsError) as refused:
-        load_settings(GIVEN | dict.fromkeys(settings, "s3://bucket/run"), use_config=False)
+        load_settings(
+            GIVEN | dict.fromkeys(settings, "s3://bucket/run"), use_config=False
+        )
     said = "only a run may be in an object store; copy this to a disk first"
     lines = str(refused.value).splitlines()
     assert {*lines} >= {f"{setting}: {said}" for setting in settings}
@@ -58,7 +64,9 @@ def test_only_a_run_may_be_in_a_store_and_an_address_is_no_path():
     assert stored.out == "s3://bucket/run"
 
 
-NO_ADDRESS = "the environment variable AWS_ENDPOINT_URL must begin with https:// or http://"
+NO_ADDRESS = (
+    "the environment variable AWS_ENDPOINT_URL must begin with https:// or http://"
+)
 SILENT = "it does not answer; check the network and the endpoint"
 PLAIN = "its endpoint is http://; set AWS_ALLOW_HTTP=true if that is meant"
 RUN = f"s3://{BUCKET}/run"
@@ -68,10 +76,18 @@ RUN = f"s3://{BUCKET}/run"
     ("url", "environment", "said"),
     [
         ("s3://none-such/run", {}, "there is no such bucket; make it, or name another"),
-        (RUN, "refusing", "access is denied; check the credentials and what they allow"),
+        (
+            RUN,
+            "refusing",
+            "access is denied; check the credentials and what they allow",
+        ),
         (RUN, {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, SILENT),
         (RUN, {"AWS_ALLOW_HTTP": None}, PLAIN),
-        ("az://container/run", {}, "there are no credentials for it in the environment"),
+        (
+            "az://container/run",
+            {},
+            "there are no credentials for it in the environment",
+        ),
         (RUN, {"AWS_ENDPOINT_URL": ""}, NO_ADDRESS),
         (RUN, {"AWS_ENDPOINT_URL": "localhost:9000"}, NO_ADDRESS),
         (RUN, {"AWS_ENDPOINT_URL": "http://"}, NO_ADDRESS),
@@ -86,9 +102,14 @@ def test_what_a_store_refuses_is_said_without_credentials(
             monkeypatch.delenv(name)
         else:
             monkeypatch.setenv(name, value)
-    with server.refusing_all() if refusing else nullcontext(), pytest.raises(MiaBatchError) as no:
+    with (
+        server.refusing_all() if refusing else nullcontext(),
+        pytest.raises(MiaBatchError) as no,
+    ):
         Store.open(url)
-    assert str(no.value) == (said if said == NO_ADDRESS else f"{url} cannot be used: {said}")
+    assert str(no.value) == (
+        said if said == NO_ADDRESS else f"{url} cannot be used: {said}"
+    )
     assert isinstance(no.value, SettingsError if said == NO_ADDRESS else RunFolderError)
 
 
@@ -105,7 +126,9 @@ def test_credentials_of_a_profile(server, monkeypatch, tmp_path, url):
     assert found is not None
     assert found.content == b"1"
     monkeypatch.setenv("AWS_PROFILE", "nobody")
-    with pytest.raises(SettingsError, match="The config profile \\(nobody\\) could not be"):
+    with pytest.raises(
+        SettingsError, match="The config profile \\(nobody\\) could not be"
+    ):
         Store.open(url)
 
 
@@ -113,12 +136,15 @@ def test_without_the_library_the_extra_is_named(monkeypatch, url):
     monkeypatch.setattr(copies, "find_spec", lambda _: None)
     with pytest.raises(SettingsError) as refused:
         Store.open(url)
-    assert str(refused.value) == (
-        f"{url} needs the library obstore; install it: pip install 'mia-batch[s3]'"
+    assert (
+        str(refused.value)
+        == f"{url} needs the library obstore; install it: pip install 'mia-batch[s3]'"
     )
 
 
-def test_a_hundred_writers_of_different_objects_lose_nothing(server, url, run, tmp_path):
+def test_a_hundred_writers_of_different_objects_lose_nothing(
+    server, url, run, tmp_path
+):
     store = Store.open(url)
 
     def write(number):
@@ -131,7 +157,9 @@ def test_a_hundred_writers_of_different_objects_lose_nothing(server, url, run, t
     assert server.contents(run) == {
         f"samples/{number}.part": b"%d" % number * 1000 for number in range(100)
     }
-    assert store.names() == {f"samples/{number}.part": tag for number, tag in enumerate(tags)}
+    assert store.names() == {
+        f"samples/{number}.part": tag for number, tag in enumerate(tags)
+    }
 
 
 # One writer at a time.
@@ -242,7 +270,9 @@ def test_an_answer_to_an_earlier_beat_that_was_lost_is_no_other_run(store, monke
 
 def test_another_object_of_that_name_is_left_alone(store):
     store.put_if(".lock", b"of somebody else", None)
-    assert take(store) == (
-        f"{store.url} holds an object .lock that is not of a run; choose another --out"
+    assert (
+        take(store)
+        == f"{store.url} holds an object .lock that is not of a run; choose another"
+        " --out"
     )
     assert store.read(".lock").content == b"of somebody else"

@@ -20,8 +20,16 @@ def measured(after, retrained, cluster=None, **columns):
     n = len(after)
     cluster = [str(number) for number in range(n)] if cluster is None else cluster
     return pl.DataFrame(
-        {"cluster": cluster, "as_before_after": after, "as_before_retrained": retrained, **columns},
-        schema_overrides={"as_before_after": pl.Float64, "as_before_retrained": pl.Float64},
+        {
+            "cluster": cluster,
+            "as_before_after": after,
+            "as_before_retrained": retrained,
+            **columns,
+        },
+        schema_overrides={
+            "as_before_after": pl.Float64,
+            "as_before_retrained": pl.Float64,
+        },
     ).with_columns(member=pl.lit(None, pl.Boolean))
 
 
@@ -53,20 +61,29 @@ def test_a_case_by_hand():
     share = fact(table, set="all", statistic="removed_share")
     assert share["value"] == pytest.approx(0.5)
     assert 0.45 < share["low"] < 0.5 < share["high"] < 0.55
-    sets = {row["set"]: row["n"] for row in table.filter(measure="min_k").iter_rows(named=True)}
+    sets = {
+        row["set"]: row["n"]
+        for row in table.filter(measure="min_k").iter_rows(named=True)
+    }
     assert sets == {"all": 10, "as before": 8, "others": 2}
     first, second = conclusions(table)
-    assert first == (
-        "6 of 10 texts are still remembered as before (95 %: 1 to 8): 8 of 10 texts are scored as "
-        "before unlearning, and 2 by the retrained model, so that no more than 8 can be shown."
+    assert (
+        first
+        == "6 of 10 texts are still remembered as before (95 %: 1 to 8): 8 of 10 texts"
+        " are scored as before unlearning, and 2 by the retrained model, so that no"
+        " more than 8 can be shown."
     )
-    assert second.startswith("texts, Min-20% Prob: 50% of what retraining would remove is gone")
+    assert second.startswith(
+        "texts, Min-20% Prob: 50% of what retraining would remove is gone"
+    )
 
 
 def test_without_a_retrained_model_a_score_as_before_is_no_memory():
     table = figures(measured([1] * 9 + [0], [0] * 10), NAMES[:2])
     (said,) = conclusions(table)
-    assert said.startswith("9 of 10 texts are scored as before unlearning. Whether they are still ")
+    assert said.startswith(
+        "9 of 10 texts are scored as before unlearning. Whether they are still "
+    )
     assert "cannot be said without --retrained" in said
 
 
@@ -77,7 +94,9 @@ def test_what_cannot_be_measured_has_a_reason():
     ]
     one_book = figures(measured([1] * 9, [0] * 9, ["one book"] * 9))
     (said,) = conclusions(one_book)
-    assert said.startswith("Whether texts are still remembered cannot be said (an interval needs 4")
+    assert said.startswith(
+        "Whether texts are still remembered cannot be said (an interval needs 4"
+    )
     gap = fact(one_book, versus="retrained")
     assert (gap["value"], gap["low"]) == (1, None)
 
@@ -90,10 +109,14 @@ def test_a_model_that_never_learnt_them_is_rarely_said_to_remember(share, size):
     false, n_books = 0, 40
     for _ in range(300):
         flags = drawn.random((2, n_books, 1)) < share
-        noisy = np.repeat(flags, size, axis=2) ^ (drawn.random((2, n_books, size)) < 0.02)
+        noisy = np.repeat(flags, size, axis=2) ^ (
+            drawn.random((2, n_books, size)) < 0.02
+        )
         after, retrained = noisy.reshape(2, -1).astype(float)
         cluster = [str(number // size) for number in range(n_books * size)]
-        gap = fact(figures(measured(after, retrained, cluster)), set="all", versus="retrained")
+        gap = fact(
+            figures(measured(after, retrained, cluster)), set="all", versus="retrained"
+        )
         false += gap["low"] > 0
     assert false / 300 < 0.025 + 3 * (0.025 * 0.975 / 300) ** 0.5
 
@@ -106,34 +129,55 @@ def folder(tmp_path_factory):
     texts = [" ".join(text.split()[:24]) for text in TEXTS[:6]]
     asked = {"question": [f"What is {text.split()[0]}?" for text in texts[:5]] + [None]}
     answers = {"answer": [" ".join(text.split()[:2]) for text in texts]}
-    pl.DataFrame({"text": texts, **asked, **answers}).write_parquet(made / "texts.parquet")
+    pl.DataFrame({"text": texts, **asked, **answers}).write_parquet(
+        made / "texts.parquet"
+    )
     return made
 
 
 def test_a_whole_study(folder, tmp_path):
     out = tmp_path / "study"
-    given = ["--input", folder / "texts.parquet", "--before", folder / "before", "--samples", "2"]
-    given += ["--model", folder / "after", "--question-column", "question", "--out", out]
+    given = [
+        "--input",
+        folder / "texts.parquet",
+        "--before",
+        folder / "before",
+        "--samples",
+        "2",
+    ]
+    given += [
+        "--model",
+        folder / "after",
+        "--question-column",
+        "question",
+        "--out",
+        out,
+    ]
     given += ["--engine", "transformers", "--no-report"]
     run = CliRunner()
     half = run.invoke(study, ["unlearning", *map(str, given)])
     assert "--question-column and --answer-column belong together" in half.output
     given += ["--answer-column", "answer"]
     foreseen = run.invoke(study, ["unlearning", *map(str, given), "--dry-run"])
-    assert [line.split()[1] for line in foreseen.output.splitlines() if line[:4] == "run "] == [
-        *("texts-before", "texts-after", "questions-before", "questions-after")
-    ]
+    assert [
+        line.split()[1] for line in foreseen.output.splitlines() if line[:4] == "run "
+    ] == [*("texts-before", "texts-after", "questions-before", "questions-after")]
     assert not out.exists()
     done = run.invoke(study, ["unlearning", *map(str, given)], catch_exceptions=False)
     assert done.exit_code == 0
     assert "cannot be said without --retrained" in done.output
-    texts, questions = (pl.read_parquet(out / f"{part}.parquet") for part in ("texts", "questions"))
+    texts, questions = (
+        pl.read_parquet(out / f"{part}.parquet") for part in ("texts", "questions")
+    )
     assert (texts.height, questions.height) == (6, 5)
-    # What the runs have: the scores whose ratio screens, and ROUGE-L as the attack of that name.
+    # What the runs have: the scores whose ratio screens, and ROUGE-L as the attack of
+    # that name.
     scores = pl.read_parquet(out / "questions-after" / "scores.parquet")
     both = questions.join(scores, on="target_id", validate="1:1")
     assert both.height == 5
-    assert both["rouge_l_after"].to_list() == pytest.approx(both["rouge_l_v1"].to_list())
+    assert both["rouge_l_after"].to_list() == pytest.approx(
+        both["rouge_l_v1"].to_list()
+    )
     assert both["min_k_after"].to_list() == both["min_k_20_v1"].to_list()
     ratio = (texts["min_k_after"] / texts["min_k_before"]).to_list()
     assert texts["ratio_after"].to_list() == ratio
@@ -146,7 +190,9 @@ def test_a_whole_study(folder, tmp_path):
     own = table.filter(part="texts", set="all", measure="as_before", run="after")
     assert own["value"].to_list() == [sum(near) / 6]
     drawn = (out / "study.svg").read_text("utf-8")
-    assert [name in drawn for name in ("texts, before: 6", "questions, after: 5")] == [True] * 2
+    assert [name in drawn for name in ("texts, before: 6", "questions, after: 5")] == [
+        True
+    ] * 2
 
 
 @pytest.mark.parametrize(
@@ -154,12 +200,18 @@ def test_a_whole_study(folder, tmp_path):
     [
         (0.5, "Texts are still remembered: 0 of 8", "0%"),
         (1.1, "Texts are still remembered, if less than before", "6%"),
-        (12.0, "Unlearning went further than never having learnt the texts, and so marks", "121%"),
+        (
+            12.0,
+            "Unlearning went further than never having learnt the texts, and so marks",
+            "121%",
+        ),
         (9.9, "Nothing shows that texts are still remembered as before", "99%"),
         (10.4, "Nothing shows that texts are still remembered as before", "104%"),
     ],
 )
-def test_what_left_the_range_of_the_screen_is_judged_by_what_is_gone(after, said, share):
+def test_what_left_the_range_of_the_screen_is_judged_by_what_is_gone(
+    after, said, share
+):
     """A score that was near 0 leaves that range long before the memory is gone."""
     spread = np.linspace(0, 0.1, 8)
     columns = {
@@ -169,7 +221,10 @@ def test_what_left_the_range_of_the_screen_is_judged_by_what_is_gone(after, said
     }
     first, second = conclusions(figures(measured([0] * 8, [0] * 8, **columns)))
     assert first.startswith(said)
-    assert ": 0 of 8 texts are scored as before unlearning, and 0 by the retrained" in first
+    assert (
+        ": 0 of 8 texts are scored as before unlearning, and 0 by the retrained"
+        in first
+    )
     assert second.startswith(
         f"texts, Min-20% Prob: {share} of what retraining would remove is gone"
     )

@@ -53,16 +53,19 @@ class _Job:
 class Endpoint:
     """A source that has probed its endpoint; made by :meth:`open`, used as a context manager."""
 
-    # One thread may submit while another reads results. All else happens in the event loop of a
-    # thread of its own, which puts answers into the queue of results and, at most once and last,
-    # the exception that ends the run.
+    # One thread may submit while another reads results. All else happens in the event
+    # loop of a thread of its own, which puts answers into the queue of results and, at
+    # most once and last, the exception that ends the run.
 
     capabilities: wire.Capabilities  # what the endpoint was found to honour
     _runner: RequestRunner
     _identity: dict[str, object]
 
     def __init__(
-        self, request_format: wire.RequestFormat, kind: EvidenceKind, tokenizer: Tokenizer | None
+        self,
+        request_format: wire.RequestFormat,
+        kind: EvidenceKind,
+        tokenizer: Tokenizer | None,
     ) -> None:
         self._format = request_format
         self._settings = request_format.settings
@@ -90,8 +93,8 @@ class Endpoint:
         rng: Random | None = None,
     ) -> Self:
         """Connect to an endpoint and learn what it honours."""
-        # With ``at_points`` the prompt need not be echoed; with ``nudges`` it is found out whether
-        # the logit of a token can be raised.
+        # With ``at_points`` the prompt need not be echoed; with ``nudges`` it is found
+        # out whether the logit of a token can be raised.
         if find_spec("httpx") is None:
             raise SettingsError("engine: openai needs httpx; install mia-batch[openai]")
         request_format = _request_format(settings, kind, tokenizer, at_points=at_points)
@@ -125,7 +128,9 @@ class Endpoint:
                 else:
                     self._loop.call_soon_threadsafe(self._accept, sendable)
         except RuntimeError:
-            raise EngineError("the client of the endpoint has been closed; open another") from None
+            raise EngineError(
+                "the client of the endpoint has been closed; open another"
+            ) from None
 
     def results(self, timeout: float | None = None) -> list[Answer]:
         """Wait for answers, which are journalled then; see `AnswerSource.results`."""
@@ -226,7 +231,9 @@ class Endpoint:
             return
         error = task.exception()
         if error is not None and not isinstance(error, MiaBatchError):
-            error = EngineError(f"the client of the endpoint has failed ({cause_of(error)})")
+            error = EngineError(
+                f"the client of the endpoint has failed ({cause_of(error)})"
+            )
         if error is not None or self._ends is not None:
             self._end(error or self._ends)
         else:
@@ -243,7 +250,11 @@ class Endpoint:
         try:
             await self._runner.complete(self._request(job), partial(self._take, job))
         except RefusedError as error:
-            verb = "gave no usable answer" if error.status is None else "refused the request"
+            verb = (
+                "gave no usable answer"
+                if error.status is None
+                else "refused the request"
+            )
             self._results.put(job.request.failed(f"the endpoint {verb}: {error}"))
         else:
             self._put_answer(job)
@@ -260,7 +271,9 @@ class Endpoint:
             fields["temperature"] = 0.0
         fields |= self._format.fields(request, self.capabilities)
         prompt = self._format.prompt(request)
-        return self._format.write(prompt, fields, n=n, max_tokens=request.max_tokens, first=first)
+        return self._format.write(
+            prompt, fields, n=n, max_tokens=request.max_tokens, first=first
+        )
 
     def _take(
         self, job: _Job, sent: wire.WireRequest, choices: wire.Choices
@@ -305,12 +318,16 @@ def _request_format(
 ) -> wire.RequestFormat:
     if at_points and tokenizer is None:
         raise SettingsError(
-            "tokenizer= is missing: log-probabilities at points need the true token's id"
+            "tokenizer= is missing: log-probabilities at points need the true"
+            " token's id"
         )
     if at_points and tokenizer is not None:
-        # The most likely token is drawn: any other would be listed in addition to those.
+        # The most likely token is drawn: any other would be listed in addition to
+        # those.
         drawn = replace(settings, temperature=0.0, top_k=0, top_p=1.0)
-        return (wire.NextChatToken if settings.chat else wire.NextToken)(drawn, tokenizer)
+        return (wire.NextChatToken if settings.chat else wire.NextToken)(
+            drawn, tokenizer
+        )
     if kind == "samples":
         return wire.Chat(settings) if settings.chat else wire.RequestFormat(settings)
     if kind != "logprobs":
@@ -324,7 +341,8 @@ def _request_format(
     return wire.Echo(replace(settings, temperature=1.0, top_k=0, top_p=1.0))
 
 
-# Embeddings of texts from an endpoint's ``/embeddings``, within every limit of its client.
+# Embeddings of texts from an endpoint's ``/embeddings``, within every limit of its
+# client.
 
 
 class _Embeddings(wire.RequestFormat):
@@ -339,7 +357,9 @@ class _Embeddings(wire.RequestFormat):
             "encoding_format": "float",
         }
         n_bytes = sum(len(text.encode()) for text in texts)
-        most = wire.most_prompt_tokens(self.settings, prompt_bytes=n_bytes, prompts=len(texts))
+        most = wire.most_prompt_tokens(
+            self.settings, prompt_bytes=n_bytes, prompts=len(texts)
+        )
         return wire.WireRequest(payload, len(texts), 0, wire.Tokens(most, 0))
 
     def read(self, body: bytes, request: wire.WireRequest) -> wire.Choices:
@@ -358,7 +378,11 @@ def vectors_of(document: dict[str, Any], n: int) -> NDArray[np.float32] | str:
         vectors = np.array([data[i] for i in range(n)], np.float32)
     except (KeyError, TypeError, ValueError, OverflowError):
         return f"it has no embedding of one length for each of {n} texts"
-    if vectors.ndim != 2 or not np.isfinite(vectors).all() or len(document["data"]) != n:
+    if (
+        vectors.ndim != 2
+        or not np.isfinite(vectors).all()
+        or len(document["data"]) != n
+    ):
         return f"it has no embedding of finite numbers for each of {n} texts"
     return vectors
 
@@ -384,7 +408,9 @@ def embed_at(
         with Journal(journal) as opened:
             runner = RequestRunner(_Embeddings(settings), opened, rng or Random())
             async with aclosing(runner.transport):
-                await work(islice(numbers, 1))  # alone: what is wrong with all is found once
+                await work(
+                    islice(numbers, 1)
+                )  # alone: what is wrong with all is found once
                 async with asyncio.TaskGroup() as group:
                     for _ in range(settings.max_concurrency):
                         group.create_task(work(numbers))
@@ -395,7 +421,9 @@ def embed_at(
         raise errors.exceptions[0] from None
 
 
-async def _embed(runner: RequestRunner, texts: Sequence[str]) -> list[NDArray[np.float32] | str]:
+async def _embed(
+    runner: RequestRunner, texts: Sequence[str]
+) -> list[NDArray[np.float32] | str]:
     """Ask for some texts at once, and for each alone where the endpoint refuses them so."""
 
     def take(request: wire.WireRequest, choices: wire.Choices) -> None:

@@ -46,7 +46,9 @@ SELECT prompt, min(sample), count(*), sent, system_fingerprint, served_model FRO
 WHERE sent IS NOT NULL GROUP BY request, sent ORDER BY sent, prompt
 """
 _SECONDS_BETWEEN_COPIES = 30.0
-_MOST_TIME_COPYING = 0.05  # of the time that a run takes, because the event loop waits meanwhile
+_MOST_TIME_COPYING = (
+    0.05  # of the time that a run takes, because the event loop waits meanwhile
+)
 
 
 class Journal:
@@ -56,12 +58,19 @@ class Journal:
         self._path = path
         self._next_copy = time.monotonic() + _SECONDS_BETWEEN_COPIES
         with self._explained():
-            self._database = sqlite3.connect(path, timeout=1.0, isolation_level="IMMEDIATE")
+            self._database = sqlite3.connect(
+                path, timeout=1.0, isolation_level="IMMEDIATE"
+            )
             try:
                 self._database.executescript(_SCHEMA)
-                there = {row[1] for row in self._database.execute("PRAGMA table_info(answers)")}
+                there = {
+                    row[1]
+                    for row in self._database.execute("PRAGMA table_info(answers)")
+                }
                 for name in (name for name in _ADDED if name not in there):
-                    self._database.execute(f"ALTER TABLE answers ADD COLUMN {name} TEXT")
+                    self._database.execute(
+                        f"ALTER TABLE answers ADD COLUMN {name} TEXT"
+                    )
             except BaseException:
                 self._database.close()
                 raise
@@ -69,8 +78,9 @@ class Journal:
     def find(self, request: bytes) -> dict[int, Continuation]:
         with self._explained():
             rows = self._database.execute(
-                "SELECT sample, CASE WHEN reason IS NULL THEN text END, n_tokens, finish_reason, "
-                "coalesce(answer, 'text'), reason FROM answers WHERE request = ?",
+                "SELECT sample, CASE WHEN reason IS NULL THEN text END, n_tokens,"
+                " finish_reason, coalesce(answer, 'text'), reason FROM answers WHERE"
+                " request = ?",
                 (request,),
             ).fetchall()
         names = ("text", "n_tokens", "finish_reason", "answer", "reason")
@@ -93,20 +103,32 @@ class Journal:
         """Store what one HTTP answer brought and cost; on disk when this returns."""
         rows = []
         for sample, each in found.items():
-            said = (each.text or "", each.n_tokens, each.finish_reason, each.answer, each.reason)
+            said = (
+                each.text or "",
+                each.n_tokens,
+                each.finish_reason,
+                each.answer,
+                each.reason,
+            )
             source = (prompt, sent, system_fingerprint, served_model)
             rows.append((request, sample, *said, *source))
         with self._explained(), self._database:
-            self._database.executemany(f"INSERT OR IGNORE INTO answers {_COLUMNS}", rows)
+            self._database.executemany(
+                f"INSERT OR IGNORE INTO answers {_COLUMNS}", rows
+            )
             self._database.execute(
-                "UPDATE spent SET tokens_in = tokens_in + ?, tokens_out = tokens_out + ?", used
+                "UPDATE spent SET tokens_in = tokens_in + ?, tokens_out ="
+                " tokens_out + ?",
+                used,
             )
         if time.monotonic() >= self._next_copy and is_followed(self._path):
             self._hand_on()
 
     def spent(self) -> Tokens:
         with self._explained():
-            row = self._database.execute("SELECT tokens_in, tokens_out FROM spent").fetchone()
+            row = self._database.execute(
+                "SELECT tokens_in, tokens_out FROM spent"
+            ).fetchone()
         return Tokens(*cast("tuple[int, int]", row))
 
     def answered(self) -> dict[str, Any]:
@@ -118,10 +140,15 @@ class Journal:
                 f"SELECT count(*), count(sent), min(sent), max(sent) FROM ({each})"
             ).fetchone()
             versions = self._database.execute(
-                f"SELECT coalesce(system_fingerprint, 'not given'), count(*) FROM ({each})"
-                " WHERE sent IS NOT NULL GROUP BY 1 ORDER BY 1"
+                "SELECT coalesce(system_fingerprint, 'not given'), count(*) FROM"
+                f" ({each}) WHERE sent IS NOT NULL GROUP BY 1 ORDER BY 1"
             ).fetchall()
-        times = {"answered": number, "undated": number - dated, "first": first, "last": last}
+        times = {
+            "answered": number,
+            "undated": number - dated,
+            "first": first,
+            "last": last,
+        }
         return {"times": times, "system_fingerprint": dict(versions)}
 
     def responses(self) -> list[tuple[Any, ...]]:
@@ -135,7 +162,9 @@ class Journal:
         copy = temporary_path(self._path)
         try:
             with self._explained(), closing(sqlite3.connect(copy)) as database:
-                database.execute("PRAGMA journal_mode = OFF")  # else it has a file of its own
+                database.execute(
+                    "PRAGMA journal_mode = OFF"
+                )  # else it has a file of its own
                 self._database.backup(database)
             put_copy(self._path, copy)
         finally:
@@ -159,6 +188,7 @@ class Journal:
             yield
         except sqlite3.Error as error:
             raise EngineError(
-                f"the journal of answers {self._path} cannot be used ({error}); free disk space, "
-                "or end the other run that holds it, and give the same command again"
+                f"the journal of answers {self._path} cannot be used ({error}); free"
+                " disk space, or end the other run that holds it, and give the same"
+                " command again"
             ) from error

@@ -43,7 +43,12 @@ class RefusedError(Exception):
     # ``status`` is None where no answer came or, ``unusable``, none that can be used.
 
     def __init__(
-        self, status: int | None, sentence: str, *, is_json: bool = False, unusable: bool = False
+        self,
+        status: int | None,
+        sentence: str,
+        *,
+        is_json: bool = False,
+        unusable: bool = False,
     ) -> None:
         super().__init__(sentence)
         self.status = status
@@ -63,23 +68,27 @@ class Transport:
         self._client = httpx.AsyncClient(
             base_url=urlunsplit(address._replace(query="")),
             params=dict(parse_qsl(address.query)),
-            headers={"Accept-Encoding": "identity"} | _key_header(settings.api_key, address),
+            headers={"Accept-Encoding": "identity"}
+            | _key_header(settings.api_key, address),
             timeout=httpx.Timeout(timeout, connect=min(timeout, _SECONDS_TO_CONNECT)),
             limits=httpx.Limits(max_connections=most, max_keepalive_connections=most),
             follow_redirects=False,
-            # httpx prepares every proxy of the environment, even those that this host has no use
-            # for, and fails where one needs a package that is not installed.
+            # httpx prepares every proxy of the environment, even those that this host
+            # has no use for, and fails where one needs a package that is not installed.
             trust_env=not proxy_bypass(address.hostname or ""),
         )
         self.aclose = self._client.aclose
 
-    async def send(self, path: str, payload: Mapping[str, object] | None = None) -> Reply:
+    async def send(
+        self, path: str, payload: Mapping[str, object] | None = None
+    ) -> Reply:
         """Post JSON to a path below the base address, or get it; a `Reply` whatever its status."""
         import httpx
 
         method = "GET" if payload is None else "POST"
         try:
-            # httpx limits each read, which an endpoint that trickles bytes never exceeds
+            # httpx limits each read, which an endpoint that trickles bytes never
+            # exceeds
             async with asyncio.timeout(self._settings.timeout):
                 async with self._client.stream(method, path, json=payload) as response:
                     body = await _read(response)
@@ -87,7 +96,9 @@ class Transport:
             is_late = isinstance(error, (TimeoutError, httpx.TimeoutException))
             unsent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
             cause = self._settings.redact(str(error) or type(error).__name__)
-            sentence = f"{'no connection' if unsent else 'the connection was cut'} ({cause})"
+            sentence = (
+                f"{'no connection' if unsent else 'the connection was cut'} ({cause})"
+            )
             if is_late and not unsent:
                 sentence = f"no answer came within {self._settings.timeout:g} s"
             raise UnansweredError(sentence, sent=not unsent) from None
@@ -104,7 +115,8 @@ def _key_header(key: str | None, address: SplitResult) -> dict[str, str]:
 
 async def _read(response: httpx.Response) -> bytes:
     """Read a body, and unpack no more of it than an honest answer has."""
-    # httpx would unpack whatever the header says, as often as it says, before any limit.
+    # httpx would unpack whatever the header says, as often as it says, before any
+    # limit.
     from httpx import DecodingError
 
     coding = response.headers.get("content-encoding", "identity").strip().lower()
@@ -114,9 +126,15 @@ async def _read(response: httpx.Response) -> bytes:
     body = bytearray()
     async for chunk in response.aiter_raw():
         try:
-            body += chunk if unpacker is None else unpacker.decompress(chunk, _MOST_BYTES + 1)
+            body += (
+                chunk
+                if unpacker is None
+                else unpacker.decompress(chunk, _MOST_BYTES + 1)
+            )
         except zlib.error as error:
-            raise DecodingError(f"an answer that cannot be unpacked: {error}") from error
+            raise DecodingError(
+                f"an answer that cannot be unpacked: {error}"
+            ) from error
         if len(body) > _MOST_BYTES:
             raise DecodingError(f"an answer of more than {_MOST_BYTES >> 20} MiB")
     return bytes(body)
@@ -128,8 +146,8 @@ _START = 8
 class Concurrency:
     """A limit, from 1 to ``most``, that finds what the endpoint can take."""
 
-    # It grows by one with each answer until the endpoint first refuses, then by one with each
-    # round of answers; each round of refusals halves it.
+    # It grows by one with each answer until the endpoint first refuses, then by one
+    # with each round of answers; each round of refusals halves it.
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -154,9 +172,10 @@ class Concurrency:
 class TokenBucket:
     """A bucket that refills evenly over the minute and never saves up for a burst."""
 
-    # Whoever takes from it waits until everything taken before has been refilled. So the amounts
-    # taken within any 60 seconds, but for the last, stay below the limit; with an amount of 1 the
-    # last is within it as well. ``clock`` gives seconds that only grow.
+    # Whoever takes from it waits until everything taken before has been refilled. So
+    # the amounts taken within any 60 seconds, but for the last, stay below the limit;
+    # with an amount of 1 the last is within it as well. ``clock`` gives seconds that
+    # only grow.
 
     def __init__(self, per_minute: float | None, clock: Callable[[], float]) -> None:
         self._rate = inf if per_minute is None else per_minute / 60.0
@@ -174,8 +193,8 @@ class TokenBucket:
         self._free_at -= amount / self._rate
 
 
-# Which failures of a request are worth another try, and after what time: the rules of OpenAI's own
-# Python client, with longer waits and full jitter, as suits batches.
+# Which failures of a request are worth another try, and after what time: the rules of
+# OpenAI's own Python client, with longer waits and full jitter, as suits batches.
 
 _LONGEST_STATED_WAIT = 120.0  # seconds; for longer ones nobody should stand by
 _FIRST_WAIT = 0.5
@@ -190,15 +209,20 @@ _EXHAUSTED = {
 class Next(NamedTuple):
     """What to do after a failure."""
 
-    # ``give_up``: this request has failed; ``exhausted``: the account is empty; ``later``: the
-    # endpoint asks for a longer wait than anyone should stand by for.
+    # ``give_up``: this request has failed; ``exhausted``: the account is empty;
+    # ``later``: the endpoint asks for a longer wait than anyone should stand by for.
 
     step: Literal["again", "give_up", "exhausted", "later"]
     wait: float | None = None  # seconds, as the endpoint asks of every request
 
 
 def after_refusal(
-    status: int, headers: Mapping[str, str], codes: frozenset[str], now: datetime, *, last: bool
+    status: int,
+    headers: Mapping[str, str],
+    codes: frozenset[str],
+    now: datetime,
+    *,
+    last: bool,
 ) -> Next:
     if status == 402 or codes & _EXHAUSTED:
         return Next("exhausted")
@@ -207,7 +231,9 @@ def after_refusal(
     if last or not (status in _RETRIED or status >= 500 if wished is None else wished):
         return Next("give_up")
     wait = stated_wait(headers, now)
-    return Next("again" if wait is None or wait <= _LONGEST_STATED_WAIT else "later", wait)
+    return Next(
+        "again" if wait is None or wait <= _LONGEST_STATED_WAIT else "later", wait
+    )
 
 
 def backoff(attempt: int, rng: Random) -> float:
@@ -230,13 +256,17 @@ def stated_wait(headers: Mapping[str, str], now: datetime) -> float | None:
     return max(0.0, (date - now).total_seconds())
 
 
-_MOST_UNUSABLE = 2  # times that an unusable answer is repeated; each may have been paid for
+_MOST_UNUSABLE = (
+    2  # times that an unusable answer is repeated; each may have been paid for
+)
 
 
 class RequestRunner:
     """Sends requests of one format to an endpoint within every limit."""
 
-    def __init__(self, request_format: wire.RequestFormat, journal: Journal, rng: Random) -> None:
+    def __init__(
+        self, request_format: wire.RequestFormat, journal: Journal, rng: Random
+    ) -> None:
         self.request_format = request_format
         self.journal = journal
         self.probing = False
@@ -246,7 +276,9 @@ class RequestRunner:
         self._ledger = wire.Ledger(settings, journal.spent())
         self.concurrency = Concurrency(settings.max_concurrency)
         limits = (settings.requests_per_minute, settings.tokens_per_minute)
-        self._requests, self._tokens = (TokenBucket(limit, time.monotonic) for limit in limits)
+        self._requests, self._tokens = (
+            TokenBucket(limit, time.monotonic) for limit in limits
+        )
         self._in_flight = 0
         self._not_before = 0.0  # the endpoint asks to wait until then
         self._reached = False
@@ -269,7 +301,9 @@ class RequestRunner:
             if choices.problem is not None:
                 if unusable == _MOST_UNUSABLE:
                     said = _with_tries(choices.problem, unusable)
-                    raise RefusedError(None, said, is_json=bool(choices.document), unusable=True)
+                    raise RefusedError(
+                        None, said, is_json=bool(choices.document), unusable=True
+                    )
                 await asyncio.sleep(backoff(unusable, self._rng))
                 unusable += 1
             elif following is None:
@@ -280,7 +314,9 @@ class RequestRunner:
         attempt, most = 0, sum(request.most)
         while True:
             async with self._slot():
-                await asyncio.sleep(max(self._requests.take(1), self._tokens.take(most)))
+                await asyncio.sleep(
+                    max(self._requests.take(1), self._tokens.take(most))
+                )
                 if time.monotonic() < self._not_before:
                     self._requests.give_back(1)
                     self._tokens.give_back(most)
@@ -316,12 +352,15 @@ class RequestRunner:
     async def _reserve(self, request: wire.WireRequest) -> None:
         ledger = self._ledger
         async with self._settled:
-            await self._settled.wait_for(lambda: ledger.fits(request.most) or ledger.idle)
+            await self._settled.wait_for(
+                lambda: ledger.fits(request.most) or ledger.idle
+            )
             if not ledger.fits(request.most):
                 raise EngineError(
-                    f"max_cost= is {self._settings.max_cost:g}, of which "
-                    f"{ledger.spent:.6g} is spent, and the next request could pass it; give the "
-                    "same command with a higher max_cost= to go on; no answer is lost"
+                    f"max_cost= is {self._settings.max_cost:g}, of which"
+                    f" {ledger.spent:.6g} is spent, and the next request could pass it;"
+                    " give the same command with a higher max_cost= to go on; no"
+                    " answer is lost"
                 )
             ledger.reserve(request.most)
 
@@ -329,7 +368,9 @@ class RequestRunner:
         self, request: wire.WireRequest, attempt: int, *, last: bool
     ) -> wire.Choices | Next:
         sent_in_round = self.concurrency.round
-        used = request.most  # of an answer that is lost on its way nobody knows the price
+        used = (
+            request.most
+        )  # of an answer that is lost on its way nobody knows the price
         sent = datetime.now(UTC).isoformat(timespec="milliseconds")
         try:
             reply = await self.transport.send(self.request_format.path, request.payload)
@@ -353,7 +394,8 @@ class RequestRunner:
             said = _with_tries(str(error), attempt)
             if not error.sent and (last or not self._reached):
                 raise EngineError(
-                    f"the endpoint {self._settings.base_url} cannot be reached: {said}; check "
+                    f"the endpoint {self._settings.base_url} cannot be reached: {said};"
+                    " check "
                     + ("" if self._reached else "base_url= and ")
                     + "that its server runs, and give the same command again"
                 ) from None
@@ -373,7 +415,8 @@ class RequestRunner:
         )
         if step.step == "again":
             return step
-        # The next request would get these as well. Not 403: the key was good, so it is the prompt.
+        # The next request would get these as well. Not 403: the key was good, so it is
+        # the prompt.
         concerns_all = reply.status in {401, 404, 405} or 300 <= reply.status < 400
         if step.step == "give_up" and (self.probing or not concerns_all):
             said = _with_tries(refusal.sentence, attempt)
@@ -383,8 +426,9 @@ class RequestRunner:
             "exhausted": "the account is exhausted: pay in, then",
         }.get(step.step, f"it asks to wait {step.wait or 0:.0f} s: wait, then")
         raise EngineError(
-            f"the endpoint {self._settings.base_url} takes no more requests ({refusal.sentence}); "
-            f"{way_out} give the same command again; no answer is lost"
+            f"the endpoint {self._settings.base_url} takes no more requests"
+            f" ({refusal.sentence}); {way_out} give the same command again; no answer"
+            " is lost"
         )
 
 

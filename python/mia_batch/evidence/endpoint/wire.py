@@ -20,7 +20,9 @@ from mia_batch.evidence.request import Answer, Continuation, FinishReason, Reque
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import cause_of
 
-_SHORTEST_SECRET = 8  # a shorter key, such as "x" for a server that wants none, is in many words
+_SHORTEST_SECRET = (
+    8  # a shorter key, such as "x" for a server that wants none, is in many words
+)
 CHAT_INSTRUCTION = (
     "Continue the following text verbatim, from exactly where it ends. "
     "Write only the continuation: no comment, no repetition, no quotation marks."
@@ -34,13 +36,17 @@ class ClientSettings:
 
     base_url: str  # up to and including the version, such as https://api.openai.com/v1
     model: str  # its name at the endpoint
-    api_key: str | None = field(default=None, repr=False)  # a bearer token, never shown or stored
+    api_key: str | None = field(
+        default=None, repr=False
+    )  # a bearer token, never shown or stored
     chat: bool = False  # ask /chat/completions instead of /completions
     chat_instruction: str = CHAT_INSTRUCTION
     temperature: float = 1.0  # this and the next two as in `Decoding`
     top_k: int = 50
     top_p: float = 1.0
-    requests_per_minute: float | None = None  # this and the next are kept by the client itself
+    requests_per_minute: float | None = (
+        None  # this and the next are kept by the client itself
+    )
     tokens_per_minute: float | None = None
     max_concurrency: int = 32  # requests in flight
     timeout: float = 600.0  # seconds that one answer may take
@@ -52,13 +58,19 @@ class ClientSettings:
     def __post_init__(self) -> None:
         _check_address(self.base_url)
         key = self.api_key
-        if key is not None and not (key and all("!" <= letter <= "~" for letter in key)):
+        if key is not None and not (
+            key and all("!" <= letter <= "~" for letter in key)
+        ):
             raise SettingsError(  # before a library of HTTP quotes it in an error
-                "the API key is empty or has spaces, line ends or other characters that no key "
-                "has; set its environment variable again"
+                "the API key is empty or has spaces, line ends or other characters that"
+                " no key has; set its environment variable again"
             )
-        if self.max_cost is not None and (self.price_in is None or self.price_out is None):
-            raise SettingsError("max_cost= needs prices; give price_in= and price_out= as well")
+        if self.max_cost is not None and (
+            self.price_in is None or self.price_out is None
+        ):
+            raise SettingsError(
+                "max_cost= needs prices; give price_in= and price_out= as well"
+            )
 
     def redact(self, text: str) -> str:
         """Take the key out of a text that came from elsewhere, unless it is too short to be one."""
@@ -94,15 +106,20 @@ def _check_address(base_url: str) -> None:
         )
     try:
         parts = urlsplit(base_url)
-        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        usable = (
+            parts.scheme in {"http", "https"}
+            and bool(parts.hostname)
+            and parts.port != 0
+        )
         usable = usable and not parts.fragment
         secrets = [name for name, _ in parse_qsl(parts.query) if _SECRET.search(name)]
     except ValueError:
         usable, secrets = False, []
     if secrets:
         raise SettingsError(
-            f"base_url= carries {secrets[0]!r} behind its question mark, and a run keeps its "
-            "address; leave it out, and set the environment variable of the key"
+            f"base_url= carries {secrets[0]!r} behind its question mark, and a run"
+            " keeps its address; leave it out, and set the environment variable of"
+            " the key"
         )
     if not usable or not base_url.isascii() or any(map(str.isspace, base_url)):
         raise SettingsError(
@@ -131,8 +148,12 @@ class Dialect:
 
     limit: str = "max_tokens"  # name of the field with the most tokens to decode
     withdrawn: tuple[str, ...] = ()  # fields that it refuses: they are not sent
-    added: dict[str, Any] = field(default_factory=dict)  # what keeps the model from thinking
-    thinking: int = 0  # tokens for thoughts that cannot be kept off, on top of the answer's
+    added: dict[str, Any] = field(
+        default_factory=dict
+    )  # what keeps the model from thinking
+    thinking: int = (
+        0  # tokens for thoughts that cannot be kept off, on top of the answer's
+    )
     repeats_prompt: bool = False  # whether the prompt stands before each answer
     lead: int = 0  # tokens for what stands before a continuation, on top of it
     says_prompt: bool = False  # whether that can be the whole prompt
@@ -144,20 +165,38 @@ class Capabilities:
 
     dialect: Dialect = field(default_factory=Dialect)
     greedy: Honour | None = None  # whether temperature 0 gives the same text twice
-    neutral: dict[str, Honour] = field(default_factory=dict)  # of `NEUTRAL`, whether values act
+    neutral: dict[str, Honour] = field(
+        default_factory=dict
+    )  # of `NEUTRAL`, whether values act
 
-    n: Honour = "refused"  # several continuations in one request; copies count as ``ignored``
+    n: Honour = (
+        "refused"  # several continuations in one request; copies count as ``ignored``
+    )
     seed: Honour = "refused"  # whether the same seed gives the same text twice
-    varied: bool = False  # False: it does not sample, or the temperature is 0 or close to it
+    varied: bool = (
+        False  # False: it does not sample, or the temperature is 0 or close to it
+    )
     top_k: Honour | None = None  # None where the run does not limit it
-    output_token_ids: bool = False  # whether answers hold token ids (``return_token_ids``, vLLM's)
-    named_token: Honour | None = None  # ``logprob_token_ids``; None where it is not asked for
-    top_logprobs: int = 0  # most likely next tokens that it lists on request, as far as tried
+    output_token_ids: bool = (
+        False  # whether answers hold token ids (``return_token_ids``, vLLM's)
+    )
+    named_token: Honour | None = (
+        None  # ``logprob_token_ids``; None where it is not asked for
+    )
+    top_logprobs: int = (
+        0  # most likely next tokens that it lists on request, as far as tried
+    )
     nudge: Honour | None = None  # ``logit_bias``; None where it is not needed
     token_id_names: bool = False  # whether it then names tokens by their ids
-    dress: list[dict[str, str]] = field(default_factory=list)  # see `mia_batch.evidence.dress`
-    serves: str | None = None  # what answers call the model, if that is no form of its name
-    max_model_len: int | None = None  # tokens of prompt and output together; None = not stated
+    dress: list[dict[str, str]] = field(
+        default_factory=list
+    )  # see `mia_batch.evidence.dress`
+    serves: str | None = (
+        None  # what answers call the model, if that is no form of its name
+    )
+    max_model_len: int | None = (
+        None  # tokens of prompt and output together; None = not stated
+    )
 
     def sampling_fields(self, *, n: int, seed: int, top_k: int) -> dict[str, object]:
         fields: dict[str, object] = {"n": n} if self.n != "refused" else {}
@@ -180,13 +219,17 @@ class Tokens(NamedTuple):
     drawn: int  # decoded
 
     def plus(self, other: Tokens, times: int = 1) -> Tokens:
-        return Tokens(self.given + times * other.given, self.drawn + times * other.drawn)
+        return Tokens(
+            self.given + times * other.given, self.drawn + times * other.drawn
+        )
 
 
-def most_prompt_tokens(settings: ClientSettings, *, prompt_bytes: int, prompts: int = 1) -> int:
+def most_prompt_tokens(
+    settings: ClientSettings, *, prompt_bytes: int, prompts: int = 1
+) -> int:
     """Bound the tokens of prompts with so many bytes in UTF-8, whatever the tokenizer."""
-    # No usual tokenizer makes more tokens than a text has bytes; special tokens come on top.
-    # English prose has about a quarter as many.
+    # No usual tokenizer makes more tokens than a text has bytes; special tokens come on
+    # top. English prose has about a quarter as many.
     instruction = len(settings.chat_instruction.encode()) if settings.chat else 0
     return prompt_bytes + prompts * (instruction + _SPECIAL_TOKENS)
 
@@ -199,7 +242,9 @@ def least_tokens(text: str) -> int:
     return max(len(text.split()), len(text.encode()) // MOST_BYTES_PER_TOKEN)
 
 
-def paid_for(stated: Tokens, request: WireRequest, texts: Iterable[str | None]) -> Tokens:
+def paid_for(
+    stated: Tokens, request: WireRequest, texts: Iterable[str | None]
+) -> Tokens:
     """Take what a server says was used, but no less than what was sent and what came."""
     sent = max(least_tokens(request.prompt), request.most.given // MOST_BYTES_PER_TOKEN)
     came = sum(least_tokens(text) for text in texts if text is not None)
@@ -210,7 +255,9 @@ def paid_for(stated: Tokens, request: WireRequest, texts: Iterable[str | None]) 
 def money(settings: ClientSettings, tokens: Tokens) -> float | None:
     if settings.price_in is None or settings.price_out is None:
         return None
-    return (tokens.given * settings.price_in + tokens.drawn * settings.price_out) / _PRICED
+    return (
+        tokens.given * settings.price_in + tokens.drawn * settings.price_out
+    ) / _PRICED
 
 
 class Ledger:
@@ -264,7 +311,9 @@ _LONGEST_START = 4096  # of a server that counts tokens in its own way
 _FINISHES: dict[str, FinishReason] = {
     **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "stop_sequence"), "stop"),
     **dict.fromkeys(("complete", "done"), "stop"),
-    **dict.fromkeys(("length", "max_tokens", "max_output_tokens", "model_length"), "length"),
+    **dict.fromkeys(
+        ("length", "max_tokens", "max_output_tokens", "model_length"), "length"
+    ),
 }
 _FAILURES = frozenset({"error", "abort", "aborted", "cancelled", "canceled"})
 _FILTERS = {
@@ -279,7 +328,9 @@ _THOUGHTS = re.compile(
 _THOUGHT_BEGINS = re.compile(
     r"\s*(?:<(?:think|thinking|thought|reasoning)>|\[THINK\]|◁think▷)", re.I
 )
-_THOUGHT_ENDS = re.compile(r"</(?:think|thinking|thought|reasoning)>|\[/THINK\]|◁/think▷", re.I)
+_THOUGHT_ENDS = re.compile(
+    r"</(?:think|thinking|thought|reasoning)>|\[/THINK\]|◁/think▷", re.I
+)
 _REFUSES = re.compile(
     r"\s*(?:(?:I['\u2019]?m|I am) (?:really |very )?sorry,? but I\b"
     r"|Sorry,? (?:but )?I (?:can['\u2019]?t|cannot)\b"
@@ -291,11 +342,14 @@ _REFUSES = re.compile(
 """How chat models begin a refusal in English; others show by being the same about every text."""
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 _LAST_WORD = re.compile(r"\s+\S*\Z|\ufffd+\Z")
-_LONG_PROMPT = 32  # characters; a continuation may begin with the words of a shorter one
+_LONG_PROMPT = (
+    32  # characters; a continuation may begin with the words of a shorter one
+)
 _Count = Annotated[int, Field(ge=0, lt=2**40)]
 
 _ONLY_THOUGHTS = Continuation(
-    answer="thinking", reason="the model spent its tokens on thoughts and gave no answer"
+    answer="thinking",
+    reason="the model spent its tokens on thoughts and gave no answer",
 )
 
 
@@ -382,12 +436,14 @@ def decode_object(body: bytes) -> dict[str, object] | None:
 
 def shorten(text: str) -> str:
     """Make one line of a foreign text: no mark-up, at most about 300 printable characters."""
-    bare = re.sub(r"<(script|style).*?</\1>|<[^>]*>", " ", text[:20_000], flags=re.S | re.I)
+    bare = re.sub(
+        r"<(script|style).*?</\1>|<[^>]*>", " ", text[:20_000], flags=re.S | re.I
+    )
     line = " ".join("".join(c if c.isprintable() else " " for c in bare).split())
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
 
 
-def _redacted(value: Any, redact: Callable[[str], str]) -> Any:  # noqa: ANN401 - JSON
+def _redacted(value: Any, redact: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, list):
@@ -418,7 +474,9 @@ def _held_back(choice: dict[str, Any]) -> Continuation | None:
         return Continuation(answer="filtered", reason=reason)
     refusal = _object(choice.get("message")).get("refusal")
     if isinstance(refusal, str) and refusal:
-        return Continuation(answer="refusal", reason=f"the model refused: {shorten(refusal)}")
+        return Continuation(
+            answer="refusal", reason=f"the model refused: {shorten(refusal)}"
+        )
     return None
 
 
@@ -433,7 +491,9 @@ def _spoken(text: str) -> Continuation:
         nothing = Continuation(answer="empty", reason="the answer is empty")
         return _ONLY_THOUGHTS if thought else nothing
     if _REFUSES.match(bare):
-        return Continuation(answer="refusal", reason=f"the model refused: {shorten(bare)}")
+        return Continuation(
+            answer="refusal", reason=f"the model refused: {shorten(bare)}"
+        )
     return Continuation(text=bare, answer="thought_removed" if thought else "text")
 
 
@@ -456,8 +516,12 @@ class RequestFormat:
     """The format of ``/completions``, which others vary."""
 
     path: ClassVar[str] = "/completions"
-    converses: ClassVar[bool] = False  # whether a chat model answers, which thinks and refuses
-    lists: ClassVar[bool] = False  # whether what is kept of a choice are tokens, not its text
+    converses: ClassVar[bool] = (
+        False  # whether a chat model answers, which thinks and refuses
+    )
+    lists: ClassVar[bool] = (
+        False  # whether what is kept of a choice are tokens, not its text
+    )
     settings: ClientSettings
     dialect: Dialect = field(default_factory=Dialect, kw_only=True)
 
@@ -469,8 +533,9 @@ class RequestFormat:
 
     def rest(self, request: Request) -> Request:
         """Ask for what follows the answer so far; if that has no words, ask the prompt again."""
-        # The last word may be a part of one, which would be cut into other tokens as a prompt. Text
-        # that is unusually long for its tokens is not paid for as a prompt.
+        # The last word may be a part of one, which would be cut into other tokens as a
+        # prompt. Text that is unusually long for its tokens is not paid for as a
+        # prompt.
         partial = request.partial or Continuation()
         words = _LAST_WORD.sub("", partial.text or "")
         is_long = len(words.encode()) > MOST_BYTES_PER_TOKEN * (partial.n_tokens or 0)
@@ -479,7 +544,9 @@ class RequestFormat:
         kept = replace(partial, text=words)
         return replace(request, partial=kept).rest()
 
-    def fields(self, request: Request, _capabilities: Capabilities) -> dict[str, object]:
+    def fields(
+        self, request: Request, _capabilities: Capabilities
+    ) -> dict[str, object]:
         """Say what is asked for besides a continuation, as the endpoint takes it."""
         if request.nudge is None:
             return {}
@@ -487,17 +554,31 @@ class RequestFormat:
         return {"logit_bias": {str(token): nats}}
 
     def write(
-        self, prompt: str, fields: dict[str, object], *, n: int, max_tokens: int, first: int = 0
+        self,
+        prompt: str,
+        fields: dict[str, object],
+        *,
+        n: int,
+        max_tokens: int,
+        first: int = 0,
     ) -> WireRequest:
         """Write all fields, so that no default of the endpoint acts; ``fields`` come last."""
         settings, dialect = self.settings, self.dialect
-        acting = {"temperature": settings.temperature, "top_p": settings.top_p, **NEUTRAL}
+        acting = {
+            "temperature": settings.temperature,
+            "top_p": settings.top_p,
+            **NEUTRAL,
+        }
         most = max_tokens + dialect.thinking + dialect.lead
         if dialect.says_prompt:
             most += len(prompt.encode()) // _BYTES_A_TOKEN
         payload = {
             "model": settings.model,
-            **{name: value for name, value in acting.items() if name not in dialect.withdrawn},
+            **{
+                name: value
+                for name, value in acting.items()
+                if name not in dialect.withdrawn
+            },
             **dialect.added,
             dialect.limit: most,
             **self.prompt_fields(prompt),
@@ -511,7 +592,10 @@ class RequestFormat:
         return choice.get("text")
 
     def answer(
-        self, request: Request, continuations: list[Continuation], _capabilities: Capabilities
+        self,
+        request: Request,
+        continuations: list[Continuation],
+        _capabilities: Capabilities,
     ) -> Answer:
         """Make the answer to a request of its choices, in the order of their seeds."""
         return Answer(request_id=request.request_id, continuations=continuations)
@@ -521,13 +605,18 @@ class RequestFormat:
         # What the reply says of the key is taken out before anything is kept.
         decoded = decode_object(body)
         if decoded is None:
-            quoted = shorten(self.settings.redact(body.decode(errors="replace"))) or "nothing"
+            quoted = (
+                shorten(self.settings.redact(body.decode(errors="replace")))
+                or "nothing"
+            )
             is_stream = body.lstrip().startswith(_EVENTS)
             fault = STREAMED if is_stream else f"it is not JSON: {quoted}"
             return Choices(found={}, problem=fault, document={})
         document: dict[str, Any] = _redacted(decoded, self.settings.redact)
         found, problem = self._choices(document, request)
-        return Choices(found=found, used=read_usage(document), problem=problem, document=document)
+        return Choices(
+            found=found, used=read_usage(document), problem=problem, document=document
+        )
 
     def _choices(
         self, document: dict[str, Any], request: WireRequest
@@ -535,22 +624,34 @@ class RequestFormat:
         n, raw = request.n, document.get("choices")
         if not isinstance(raw, list) or not raw:
             said = document.get("error")
-            return {}, "it holds no choices" + (f": {shorten(str(said))}" if said else "")
+            return {}, "it holds no choices" + (
+                f": {shorten(str(said))}" if said else ""
+            )
         if len(raw) > n:
             return {}, f"it holds {len(raw)} choices where {n} were asked for"
-        used = read_usage(document) if len(raw) == 1 else None  # else it is that of all together
-        details = _object(_object(document.get("usage")).get("completion_tokens_details"))
+        used = (
+            read_usage(document) if len(raw) == 1 else None
+        )  # else it is that of all together
+        details = _object(
+            _object(document.get("usage")).get("completion_tokens_details")
+        )
         thinking = details.get("reasoning_tokens") if len(raw) == 1 else 0
         thinking = thinking if type(thinking) is int and thinking > 0 else 0
         drawn = None if used is None else max(0, used.drawn - thinking)
         # Some servers count choices from 1.
         indices = [_object(item).get("index") for item in raw]
-        first = 1 if n == 1 or sorted(map(str, indices)) == sorted(map(str, range(1, n + 1))) else 0
+        first = (
+            1
+            if n == 1 or sorted(map(str, indices)) == sorted(map(str, range(1, n + 1)))
+            else 0
+        )
         found: dict[int, Continuation] = {}
         problem = None
         for position, item in enumerate(raw):
             try:
-                index, continuation = self._choice(item, request.prompt, drawn, thinking)
+                index, continuation = self._choice(
+                    item, request.prompt, drawn, thinking
+                )
                 index = position if index is None else index
                 self._check_length(continuation.text or "", request)
                 index -= first if index == 1 or n > 1 else 0
@@ -565,7 +666,9 @@ class RequestFormat:
     def _check_length(self, text: str, request: WireRequest) -> None:
         tokens = request.most.drawn // max(1, request.n)
         if not self.lists and len(text) > _LONGEST_START + _LONGEST_TOKEN * tokens:
-            raise ValueError(f"its text has {len(text):,} characters, far beyond {tokens} tokens")
+            raise ValueError(
+                f"its text has {len(text):,} characters, far beyond {tokens} tokens"
+            )
 
     def _choice(
         self, item: object, prompt: str, drawn: int | None, thinking: int
@@ -587,7 +690,9 @@ class RequestFormat:
             return _ONLY_THOUGHTS
         if not isinstance(text, str):
             raise ValueError("it holds no text")  # noqa: TRY004 - one kind for all that is wrong
-        if any("\ud800" <= letter <= "\udfff" for letter in text):  # which no file can hold
+        if any(
+            "\ud800" <= letter <= "\udfff" for letter in text
+        ):  # which no file can hold
             raise ValueError("its text is not valid Unicode")
         found = _spoken(text) if self.converses else Continuation(text=text)
         if found.text is None:
@@ -638,8 +743,12 @@ class Chat(RequestFormat):
 
 
 _LEAST = -9999.0  # what servers write for minus infinity
-_NO_LOGPROB = "the endpoint gives a token a log-probability that is not a number up to 0"
-_BYTES = re.compile(r"bytes:((?:\\x[0-9a-f]{2})+)")  # how OpenAI writes a part of a character
+_NO_LOGPROB = (
+    "the endpoint gives a token a log-probability that is not a number up to 0"
+)
+_BYTES = re.compile(
+    r"bytes:((?:\\x[0-9a-f]{2})+)"
+)  # how OpenAI writes a part of a character
 
 
 class Echo(RequestFormat):
@@ -647,8 +756,9 @@ class Echo(RequestFormat):
 
     lists = True
 
-    # One token is drawn and thrown away, because not every endpoint takes a request for none. The
-    # journal keeps tokens and log-probabilities as JSON, in its column of texts.
+    # One token is drawn and thrown away, because not every endpoint takes a request for
+    # none. The journal keeps tokens and log-probabilities as JSON, in its column of
+    # texts.
 
     def prompt_fields(self, prompt: str) -> dict[str, object]:
         return {"prompt": prompt, "echo": True, "logprobs": 1}
@@ -665,12 +775,17 @@ class Echo(RequestFormat):
         return tokens, logprobs
 
     def answer(
-        self, request: Request, continuations: list[Continuation], _capabilities: Capabilities
+        self,
+        request: Request,
+        continuations: list[Continuation],
+        _capabilities: Capabilities,
     ) -> Answer:
         """Read the echo, of which no more tokens are kept than were asked for."""
         (echoed,) = continuations
         listed = self.listed(echoed.text)
-        found = read_echo(*listed, request.context, request.text, n_drawn=echoed.n_tokens)
+        found = read_echo(
+            *listed, request.context, request.text, n_drawn=echoed.n_tokens
+        )
         if isinstance(found, str):
             return request.failed(found)
         bos, logprob = found
@@ -678,7 +793,9 @@ class Echo(RequestFormat):
             n, wanted = len(logprob), request.text_tokens
             error = f"the text has {n} tokens, fewer than the {wanted} wanted"
             return request.failed(error, asked=False)
-        tokens: dict[str, NDArray[np.generic]] = {"logprob": logprob[: request.text_tokens]}
+        tokens: dict[str, NDArray[np.generic]] = {
+            "logprob": logprob[: request.text_tokens]
+        }
         return Answer(request_id=request.request_id, tokens=tokens, bos=bos)
 
 
@@ -688,15 +805,22 @@ def read_echo(
     """Read whether a special token came first, and the log-probabilities of the text's tokens."""
     # Nothing that does not fit the prompt is believed: then the reason is returned.
     if not (isinstance(tokens, list) and isinstance(logprobs, list)) or (
-        len(tokens) != len(logprobs) or not all(isinstance(each, str) for each in tokens)
+        len(tokens) != len(logprobs)
+        or not all(isinstance(each, str) for each in tokens)
     ):
         return "the endpoint's log-probabilities are not one for each token"
     pieces = [
-        bytes.fromhex(part[1].replace("\\x", "")) if part else token.encode(errors="replace")
+        (
+            bytes.fromhex(part[1].replace("\\x", ""))
+            if part
+            else token.encode(errors="replace")
+        )
         for token, part in zip(tokens, map(_BYTES.fullmatch, tokens), strict=True)
     ]
     prompt, n = (context + text).encode(), len(pieces)
-    ends = (n,) if n_drawn == 0 else (n - 1, n)  # a token that was drawn may be without text
+    ends = (
+        (n,) if n_drawn == 0 else (n - 1, n)
+    )  # a token that was drawn may be without text
     places = ((bos, end) for end in ends for bos in (0, 1))
     where = [place for place in places if b"".join(pieces[slice(*place)]) == prompt]
     if not where:
@@ -719,7 +843,9 @@ def is_logprob(value: object) -> bool:
 
 
 _BY_ID = re.compile(r"token_id:([0-9]+)")  # how vLLM names a token by its id
-_LEAST_LEFT = 1e-4  # probability of what is not listed, as far as rounding lets it be known
+_LEAST_LEFT = (
+    1e-4  # probability of what is not listed, as far as rounding lets it be known
+)
 Listed = list[tuple[str, float]]
 """Tokens that an endpoint lists at a position, by the names that it has for them."""
 
@@ -728,8 +854,8 @@ Listed = list[tuple[str, float]]
 class NextToken(RequestFormat):
     """The format of a request about the first token of a text after its context."""
 
-    # The token that is drawn is the most likely one, and always thrown away. The journal keeps the
-    # tokens that are listed as JSON, in its column of texts.
+    # The token that is drawn is the most likely one, and always thrown away. The
+    # journal keeps the tokens that are listed as JSON, in its column of texts.
 
     tokenizer: Tokenizer
     converses: ClassVar[bool] = False
@@ -737,21 +863,34 @@ class NextToken(RequestFormat):
 
     def prepare(self, request: Request) -> Request | Answer:
         """Find the ids of the true token, or of all answers, and the prompt before them."""
-        # The endpoint must cut that as it is cut here. A chat reply starts anew, without a space.
+        # The endpoint must cut that as it is cut here. A chat reply starts anew,
+        # without a space.
         if self.settings.chat:
             prompt: str | None = request.context
-            texts = request.text.split() if request.question else [request.text.lstrip()]
+            texts = (
+                request.text.split() if request.question else [request.text.lstrip()]
+            )
             ids = [token for each in self.tokenizer.encode(texts) for token in each]
         else:
-            special, before, ids = self.tokenizer.encode_after(request.context, request.text)
+            special, before, ids = self.tokenizer.encode_after(
+                request.context, request.text
+            )
             # The last token before the text may reach into it.
-            prompts = (request.context + request.text[:end] for end in range(len(request.text)))
-            encoded = ((each, self.tokenizer.encode_prompts([each])[0]) for each in prompts)
-            prompt = next((each for each, found in encoded if found == special + before), None)
+            prompts = (
+                request.context + request.text[:end] for end in range(len(request.text))
+            )
+            encoded = (
+                (each, self.tokenizer.encode_prompts([each])[0]) for each in prompts
+            )
+            prompt = next(
+                (each for each, found in encoded if found == special + before), None
+            )
         if no_answers := request.why_no_answers(ids):
             return request.failed(no_answers, passes=0)
         if ids and prompt is not None:
-            return replace(request, context=prompt, text_ids=ids if request.question else ids[:1])
+            return replace(
+                request, context=prompt, text_ids=ids if request.question else ids[:1]
+            )
         error = "the endpoint would cut the words before the text in another way alone"
         if not ids:
             error = "the text has 0 tokens, fewer than the 1 wanted"
@@ -777,7 +916,9 @@ class NextToken(RequestFormat):
         """Name the tokens that are wanted where that is honoured, else ask for the most likely."""
         by_id, tokens = capabilities.token_id_names, request.text_ids or []
         named = tokens if capabilities.named_token == "honoured" else []
-        listing = self.listing(len(named) or capabilities.top_logprobs, named, by_id=by_id)
+        listing = self.listing(
+            len(named) or capabilities.top_logprobs, named, by_id=by_id
+        )
         return super().fields(request, capabilities) | listing
 
     def text(self, choice: dict[str, Any]) -> object:
@@ -789,7 +930,9 @@ class NextToken(RequestFormat):
                 listed = [*entries.items()]
             case _:
                 return None
-        usable = all(isinstance(n, str) and isinstance(v, (int, float)) for n, v in listed)
+        usable = all(
+            isinstance(n, str) and isinstance(v, (int, float)) for n, v in listed
+        )
         return json.dumps(listed) if listed and usable else None
 
     @staticmethod
@@ -800,7 +943,10 @@ class NextToken(RequestFormat):
         return super().text(choice)
 
     def answer(
-        self, request: Request, continuations: list[Continuation], capabilities: Capabilities
+        self,
+        request: Request,
+        continuations: list[Continuation],
+        capabilities: Capabilities,
     ) -> Answer:
         """Read what the listing says of the tokens; bounds alone do not tell answers apart."""
         (continuation,) = continuations
@@ -814,10 +960,15 @@ class NextToken(RequestFormat):
             found.append(read)
         logprobs, bounded = zip(*found, strict=True)
         if request.question and all(bounded):
-            error = f"none of the answers is among the {capabilities.top_logprobs} tokens listed"
+            error = (
+                f"none of the answers is among the {capabilities.top_logprobs} tokens"
+                " listed"
+            )
             return request.failed(error)
         special, _, _ = self.tokenizer.encode_after("", "")
-        numbers: dict[str, NDArray[np.generic]] = {"token_ids": np.array(tokens, np.uint32)}
+        numbers: dict[str, NDArray[np.generic]] = {
+            "token_ids": np.array(tokens, np.uint32)
+        }
         numbers["logprob"] = np.array(logprobs, np.float32)
         if "vocabulary_mean" in request.columns:
             most = most_mean([value for _, value in listed], exact=exact)
@@ -836,8 +987,8 @@ class NextChatToken(NextToken, Chat):
 
 def most_mean(values: list[float], *, exact: bool) -> float:
     """Bound the mean log-probability over the vocabulary from above, by those that are listed."""
-    # A token that is not listed is less likely than the likeliest; where none is asked for by
-    # name, than all that are listed. Together they have what those leave.
+    # A token that is not listed is less likely than the likeliest; where none is asked
+    # for by name, than all that are listed. Together they have what those leave.
     left = max(1 - math.fsum(map(math.exp, values)), 0.0)
     most = min((max if exact else min)(values), math.log(max(left, _LEAST_LEFT)))
     return math.fsum(math.exp(value) * value for value in values) + left * most
@@ -859,8 +1010,8 @@ def read_next_token(
     listed: Listed, token: int, tokenizer: Tokenizer, *, exact: bool
 ) -> tuple[float, bool] | str:
     """Read a token's log-probability, and whether it is an upper bound; or why it is missing."""
-    # A token that is not listed is less likely than all that are, and has no more than they leave.
-    # Where it was asked for by name, ``exact``, it must be there.
+    # A token that is not listed is less likely than all that are, and has no more than
+    # they leave. Where it was asked for by name, ``exact``, it must be there.
     values, ids = [value for _, value in listed], named_ids(listed, tokenizer)
     own = {value for value, known in zip(values, ids, strict=True) if known == token}
     if not all(map(is_logprob, own if exact else values)):
@@ -874,7 +1025,10 @@ def read_next_token(
         return own.pop(), False
     by_text = not all(is_id(name) for name, _ in listed)
     if by_text and tokenizer.by_text.get(tokenizer.token_text(token)) != token:
-        return "the endpoint names tokens by their text, and others have that of the true token"
+        return (
+            "the endpoint names tokens by their text, and others have that of the true"
+            " token"
+        )
     if exact:
         return "the endpoint's answer does not name the true token"
     return min(*values, math.log(max(left, _LEAST_LEFT))), True

@@ -21,7 +21,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.engines.registry import why_not_finite
 from mia_batch.evidence.engines.transformers import padded
-from mia_batch.evidence.request import Answer, Continuation, EngineInfo, EngineSpec, Request
+from mia_batch.evidence.request import (
+    Answer,
+    Continuation,
+    EngineInfo,
+    EngineSpec,
+    Request,
+)
 from mia_batch.models.tokens import NO_LIMIT, find_specials
 from mia_batch.models.weights import cause_of
 
@@ -29,8 +35,12 @@ from mia_batch.models.weights import cause_of
 def word_spans(text: str) -> list[tuple[int, int]]:
     """Find the words of a text, first and end index: between whitespace, less signs at its ends."""
     spans = []
-    for match in re.finditer(r"\S+", text):  # at its ends letters, marks and numbers stay
-        inner = [place for place in range(*match.span()) if category(text[place])[0] in "LMN"]
+    for match in re.finditer(
+        r"\S+", text
+    ):  # at its ends letters, marks and numbers stay
+        inner = [
+            place for place in range(*match.span()) if category(text[place])[0] in "LMN"
+        ]
         spans += [(inner[0], inner[-1] + 1)] if inner else []
     return spans
 
@@ -45,13 +55,17 @@ class Gaps(NamedTuple):
         """Fill the gaps; return the text, and the index of each word's first character."""
         ends = [0, *(end for _, end in self.spans)]
         starts = [*(start for start, _ in self.spans), len(self.text)]
-        between = [self.text[end:start] for end, start in zip(ends, starts, strict=True)]
-        parts = [part for pair in zip(between, [*words, ""], strict=True) for part in pair]
+        between = [
+            self.text[end:start] for end, start in zip(ends, starts, strict=True)
+        ]
+        parts = [
+            part for pair in zip(between, [*words, ""], strict=True) for part in pair
+        ]
         return "".join(parts), list(accumulate(map(len, parts)))[:-2:2]
 
 
-# Texts that differ from a target in some words, made with a masked language model. The first number
-# of a seed keeps the kinds of variants apart.
+# Texts that differ from a target in some words, made with a masked language model. The
+# first number of a seed keeps the kinds of variants apart.
 
 _NEIGHBOUR, _PERTURBATION, _PARAPHRASE = 1, 2, 3
 _HIDDEN = 0.15
@@ -69,13 +83,15 @@ class Variants(NamedTuple):
 def neighbours(model: MaskedModel, text: str, *, n: int, seed: int) -> Variants:
     """Replace one word of a text, each time another one: at most n texts, all different.
 
-    The masked model sees the text without the word and gives the most likely other one. Words are
-    taken in random order; where a text has fewer than n, their next replacements follow. One
-    forward pass for each word that is replaced; the first texts are the same whatever n.
+    The masked model sees the text without the word and gives the most likely other one.
+    Words are taken in random order; where a text has fewer than n, their next
+    replacements follow. One forward pass for each word that is replaced; the first
+    texts are the same whatever n.
 
-    Mattern et al. (2023), arXiv:2305.18462, with one word replaced. There, the word's embedding is
-    dropped out in part and the best replacements of all words are taken; here it is masked, and the
-    words are random, so that a neighbour costs one forward pass, not one a word.
+    Mattern et al. (2023), arXiv:2305.18462, with one word replaced. There, the word's
+    embedding is dropped out in part and the best replacements of all words are taken;
+    here it is masked, and the words are random, so that a neighbour costs one forward
+    pass, not one a word.
     """
     words = word_spans(text)
     if len(words) < 2:
@@ -86,7 +102,9 @@ def neighbours(model: MaskedModel, text: str, *, n: int, seed: int) -> Variants:
     texts: list[list[str]] = [[] for _ in range(rounds)]
     for of, (row,) in zip(gaps, model.predict(gaps), strict=True):
         hidden = text[slice(*of.spans[0])].casefold()
-        found: dict[str, str] = {}  # likeliest words other than the hidden one, letter case aside
+        found: dict[
+            str, str
+        ] = {}  # likeliest words other than the hidden one, letter case aside
         for index in np.argsort(-row, kind="stable"):
             word = model.words[index]
             if word.casefold() != hidden:
@@ -103,14 +121,17 @@ def perturbations(model: MaskedModel, text: str, *, n: int, seed: int) -> Varian
 
     One forward pass each; the first texts are the same whatever n.
 
-    Mitchell et al. (2023), arXiv:2301.11305. There, T5 fills a span with as many words as it likes;
-    here each word of a span is drawn from a masked model alone, so that the number of words stays
-    and the two words of a span fit the text but not always each other.
+    Mitchell et al. (2023), arXiv:2301.11305. There, T5 fills a span with as many words
+    as it likes; here each word of a span is drawn from a masked model alone, so that
+    the number of words stays and the two words of a span fit the text but not always
+    each other.
     """
     words = word_spans(text)
     if len(words) < 2:
         return Variants((), _TOO_SHORT)
-    generators = [np.random.default_rng([_PERTURBATION, seed, index]) for index in range(n)]
+    generators = [
+        np.random.default_rng([_PERTURBATION, seed, index]) for index in range(n)
+    ]
     gaps = [Gaps(text, [words[i] for i in _spans(len(words), of)]) for of in generators]
     predicted = model.predict(gaps)
     texts = [
@@ -145,17 +166,19 @@ def paraphrases(
 ) -> Variants:
     """Replace a share of a text's tokens, and mirror what was put in: n texts, pair by pair.
 
-    The order is plus, minus, plus, minus; the first pairs are the same whatever n. Each token is
-    hidden with probability ``share``, and one where none would be. The masked model fills all that
-    is hidden at once, each token drawn from its distribution over the tokens that are text. The
-    other text of the pair has, for every token t that t+ was put for, the token nearest to
-    2 E(t) - E(t+) in the model's input embedding matrix E, t itself not left out: in many
-    dimensions it is nearly always the nearest, and the other text then the target again. What is
-    not replaced stays character by character. One forward pass a pair.
+    The order is plus, minus, plus, minus; the first pairs are the same whatever n. Each
+    token is hidden with probability ``share``, and one where none would be. The masked
+    model fills all that is hidden at once, each token drawn from its distribution over
+    the tokens that are text. The other text of the pair has, for every token t that t+
+    was put for, the token nearest to 2 E(t) - E(t+) in the model's input embedding
+    matrix E, t itself not left out: in many dimensions it is nearly always the nearest,
+    and the other text then the target again. What is not replaced stays character by
+    character. One forward pass a pair.
 
-    Fu et al. (2023), arXiv:2311.06062, Algorithm 2. There, the fill is only said to be the masked
-    model's, and it is T5-base; drawing, as the authors' code fills spans, lets pairs differ in more
-    than what is hidden. There, the texts are decoded from tokens throughout.
+    Fu et al. (2023), arXiv:2311.06062, Algorithm 2. There, the fill is only said to be
+    the masked model's, and it is T5-base; drawing, as the authors' code fills spans,
+    lets pairs differ in more than what is hidden. There, the texts are decoded from
+    tokens throughout.
     """
     vocabulary = model.vocabulary
     cut = vocabulary.cut(text)
@@ -165,7 +188,9 @@ def paraphrases(
     texts: list[str] = []
     for first in range(0, n_pairs, _AT_ONCE):
         pairs = range(first, min(first + _AT_ONCE, n_pairs))
-        generators = [np.random.default_rng([_PARAPHRASE, seed, pair]) for pair in pairs]
+        generators = [
+            np.random.default_rng([_PARAPHRASE, seed, pair]) for pair in pairs
+        ]
         hidden = [_hide(cut.places, share, own) for own in generators]
         predicted = model.predict_tokens(cut, hidden)
         for places, rows, own in zip(hidden, predicted, generators, strict=True):
@@ -194,30 +219,44 @@ class TokenText(NamedTuple):
     text: str
     token_ids: list[int]
     spans: list[tuple[int, int]]  # of each token, less whitespace
-    places: list[int]  # tokens that can be replaced: of whole characters, not of whitespace
+    places: list[
+        int
+    ]  # tokens that can be replaced: of whole characters, not of whitespace
 
 
 class Vocabulary:
     """Tokens that a masked model can put for others: text, none of them special; ``ids`` ascend."""
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+    ) -> None:
         self._model = model
         self._tokenizer = tokenizer
-        # Each token is decoded as within a text: with its space, without marks of its place.
+        # Each token is decoded as within a text: with its space, without marks of its
+        # place.
         anchor = tokenizer.encode("a", add_special_tokens=False)[-1:]
-        pairs = [[*anchor, token] for token in range(min(len(tokenizer), model.config.vocab_size))]
+        pairs = [
+            [*anchor, token]
+            for token in range(min(len(tokenizer), model.config.vocab_size))
+        ]
         options = {"clean_up_tokenization_spaces": False}
         first, *both = tokenizer.batch_decode([anchor, *pairs], **options)
         self._decoded = [text.removeprefix(first) for text in both]
         special, texts = set(tokenizer.all_special_ids), enumerate(self._decoded)
-        usable = ((token, text) for token, text in texts if text.strip() and _CUT not in text)
+        usable = (
+            (token, text) for token, text in texts if text.strip() and _CUT not in text
+        )
         self.ids = np.array([token for token, _ in usable if token not in special])
 
     def cut(self, text: str) -> TokenText:
-        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        encoded = self._tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=True
+        )
         ids: list[int] = encoded["input_ids"]
         spans = []
-        for start, end in encoded["offset_mapping"]:  # whitespace is left out at both ends
+        for start, end in encoded[
+            "offset_mapping"
+        ]:  # whitespace is left out at both ends
             piece = text[start:end]
             spans.append((end - len(piece.lstrip()), start + len(piece.rstrip())))
         usable = set(self.ids.tolist())
@@ -230,9 +269,12 @@ class Vocabulary:
         ]
         return TokenText(text, ids, spans, places)
 
-    def replace(self, cut: TokenText, places: Sequence[int], tokens: Sequence[int]) -> str:
+    def replace(
+        self, cut: TokenText, places: Sequence[int], tokens: Sequence[int]
+    ) -> str:
         """Put other tokens in some places, ascending; all else stays, character by character."""
-        # A space before one changes only where one of both begins a word and the other goes on.
+        # A space before one changes only where one of both begins a word and the other
+        # goes on.
         made, done = "", 0
         for place, token in zip(places, tokens, strict=True):
             if token == cut.token_ids[place]:
@@ -247,8 +289,8 @@ class Vocabulary:
 
     def mirror(self, token_ids: Sequence[int], others: Sequence[int]) -> list[int]:
         """Find the token nearest to where each other one lies, on the opposite side of a token."""
-        # Euclidean distance to 2 E(t) - E(t+), in the matrix of the model's input embeddings; of
-        # two that are as near, the one with the smaller id.
+        # Euclidean distance to 2 E(t) - E(t+), in the matrix of the model's input
+        # embeddings; of two that are as near, the one with the smaller id.
         matrix: Tensor = self._model.get_input_embeddings().weight.detach()
         points = 2 * matrix[list(token_ids)] - matrix[list(others)]
         usable, half_squares = self._usable
@@ -273,11 +315,13 @@ _UNUSED_POSITIONS = 2  # models of RoBERTa's kind number positions from 2
 class MaskedModel:
     """A model of BERT's kind."""
 
-    # ``words`` are what it can put into a gap: those of one token. A text longer than the model's
-    # context is read in consecutive pieces of that length. The tokenizer must be of the fast kind,
-    # with a mask token.
+    # ``words`` are what it can put into a gap: those of one token. A text longer than
+    # the model's context is read in consecutive pieces of that length. The tokenizer
+    # must be of the fast kind, with a mask token.
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+    ) -> None:
         if tokenizer.mask_token is None or not tokenizer.is_fast:
             raise SettingsError(
                 "masked_model: its tokenizer has no mask token or is not of the fast "
@@ -291,12 +335,16 @@ class MaskedModel:
         is_word = [word_spans(text) == [(0, len(text))] for text in texts]
         self._word_ids = [i for i in known if is_word[i] and i not in special]
         if not self._word_ids:
-            raise SettingsError("masked_model: no token of it is a word; give another masked model")
+            raise SettingsError(
+                "masked_model: no token of it is a word; give another masked model"
+            )
         self.words: list[str] = [texts[i] for i in self._word_ids]
         self._before, self._after = find_specials(tokenizer)
         positions = getattr(model.config, "max_position_embeddings", None)
         length: int = tokenizer.model_max_length
-        self.context = length if positions is None else min(length, positions - _UNUSED_POSITIONS)
+        self.context = (
+            length if positions is None else min(length, positions - _UNUSED_POSITIONS)
+        )
         self._room = self.context - len(self._before) - len(self._after)
         tokenizer.model_max_length = NO_LIMIT  # longer texts are cut here
 
@@ -305,14 +353,18 @@ class MaskedModel:
         return Vocabulary(self._model, self._tokenizer)
 
     @classmethod
-    def load(cls, model: str, revision: str | None = None, *, device: str = "cpu") -> Self:
+    def load(
+        cls, model: str, revision: str | None = None, *, device: str = "cpu"
+    ) -> Self:
         """Load a model in float32; `SettingsError` if it cannot be or is no masked model."""
         from transformers import AutoModelForMaskedLM, AutoTokenizer
 
         options = {"revision": revision, "trust_remote_code": False}
         try:
             tokenizer = AutoTokenizer.from_pretrained(model, **options)
-            loaded = AutoModelForMaskedLM.from_pretrained(model, dtype=torch.float32, **options)
+            loaded = AutoModelForMaskedLM.from_pretrained(
+                model, dtype=torch.float32, **options
+            )
         except Exception as error:  # every library behind it raises its own kind
             raise SettingsError(
                 f"masked_model: {model!r} cannot be loaded ({cause_of(error)}); give a "
@@ -344,13 +396,22 @@ class MaskedModel:
         self, texts: Sequence[tuple[list[int], Sequence[int]]], wanted: list[int]
     ) -> list[npt.NDArray[np.float32]]:
         """Predict masks of tokenized texts, each with the places of its masks."""
-        # Pieces of the context's length: number of the text, its masks in there, and their places.
+        # Pieces of the context's length: number of the text, its masks in there, and
+        # their places.
         pieces: list[tuple[int, list[int], list[int], list[int]]] = []
         for number, (ids, places) in enumerate(texts):
             for begin in range(0, len(ids), self._room):
-                inside = [i for i, place in enumerate(places) if 0 <= place - begin < self._room]
+                inside = [
+                    i
+                    for i, place in enumerate(places)
+                    if 0 <= place - begin < self._room
+                ]
                 if inside:
-                    tokens = [*self._before, *ids[begin : begin + self._room], *self._after]
+                    tokens = [
+                        *self._before,
+                        *ids[begin : begin + self._room],
+                        *self._after,
+                    ]
                     at = [places[i] - begin + len(self._before) for i in inside]
                     pieces.append((number, inside, at, tokens))
         found: dict[tuple[int, int], npt.NDArray[np.float32]] = {}
@@ -376,9 +437,13 @@ class MaskedModel:
         encoded = self._tokenizer(masked, add_special_tokens=False)
         ids = encoded["input_ids"]
         places = [encoded.char_to_token(start) for start in starts]
-        if any(place is None or ids[place] != self._tokenizer.mask_token_id for place in places):
+        if any(
+            place is None or ids[place] != self._tokenizer.mask_token_id
+            for place in places
+        ):
             raise EngineError(
-                "the masked model's tokenizer does not keep its mask token; give another model"
+                "the masked model's tokenizer does not keep its mask token; give"
+                " another model"
             )
         return ids, places
 
@@ -414,9 +479,13 @@ class MaskedEngine:
             return []
         asked = self._waiting.popleft()
         own = {"share": asked.share} if asked.share else {}
-        made = _MAKERS[asked.view](self._model, asked.text, n=asked.n, seed=asked.seed, **own)
+        made = _MAKERS[asked.view](
+            self._model, asked.text, n=asked.n, seed=asked.seed, **own
+        )
         texts = [Continuation(text=text) for text in made.texts]
-        return [Answer(request_id=asked.request_id, continuations=texts, error=made.reason)]
+        return [
+            Answer(request_id=asked.request_id, continuations=texts, error=made.reason)
+        ]
 
     def close(self) -> None:
         del self._model

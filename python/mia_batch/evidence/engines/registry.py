@@ -28,14 +28,21 @@ from mia_batch.evidence.request import (
 from mia_batch.models import weights
 from mia_batch.plugins import every
 
-_ACCELERATORS = ("nvidia[0-9]*", "kfd", "dxg")  # device files: NVIDIA, AMD, either under WSL
+_ACCELERATORS = (
+    "nvidia[0-9]*",
+    "kfd",
+    "dxg",
+)  # device files: NVIDIA, AMD, either under WSL
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 def missing(extra: str, *packages: str) -> str | None:
     for package in packages or (extra,):
         if find_spec(package) is None:
-            return f"the package {package} is not installed (pip install 'mia-batch[{extra}]')"
+            return (
+                f"the package {package} is not installed (pip install"
+                f" 'mia-batch[{extra}]')"
+            )
     return None
 
 
@@ -64,10 +71,14 @@ def has_vllm_for_cpus() -> bool:
 
 
 def available_memory() -> int:
-    meminfo = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    meminfo = dict(
+        line.split(":") for line in Path("/proc/meminfo").read_text().splitlines()
+    )
     machine = int(meminfo["MemAvailable"].split()[0]) * 1024
     try:
-        limit, used = (int((_CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
+        limit, used = (
+            int((_CGROUP / f"memory.{name}").read_text()) for name in ("max", "current")
+        )
     except (OSError, ValueError):  # there is no such file, or no limit: ``max``
         return machine
     return min(machine, limit - used)
@@ -84,7 +95,8 @@ def logits_bytes(spec: EngineSpec, room: int | None) -> int:
     return _LOGITS_ON_CPU if room is None else min(room, _MOST_LOGITS)
 
 
-# Engines by name: what each can do, as data; a library is imported where its engine runs.
+# Engines by name: what each can do, as data; a library is imported where its engine
+# runs.
 
 _HIGHEST_RANK = 512  # that vLLM has room for
 _HEADS = frozenset({"embed_tokens", "lm_head", "wte"})  # left out of log-probabilities
@@ -108,33 +120,52 @@ several answers to a question, and answers to a `Request` with a nudge."""
 class EngineType:
     """What an engine is and can do; to say so, nothing imports the engine's library.
 
-    ``start`` is ``module:function``, which takes an `EngineSpec` and returns a started `Engine`; it
-    is imported in the engine's own process only. ``columns`` are those of the logprobs table that
-    it can compute with ``logprob``; ``noise`` stands for log-probabilities of texts whose
-    embeddings have noise, ``question`` for those of several answers to a question, ``nudge`` for
-    answers where a token's logit is raised.
+    ``start`` is ``module:function``, which takes an `EngineSpec` and returns a started
+    `Engine`; it is imported in the engine's own process only. ``columns`` are those of
+    the logprobs table that it can compute with ``logprob``; ``noise`` stands for
+    log-probabilities of texts whose embeddings have noise, ``question`` for those of
+    several answers to a question, ``nudge`` for answers where a token's logit is
+    raised.
     """
 
     name: str  # as setting ``engine`` has it
     start: str
     kinds: frozenset[EvidenceKind] = _SAMPLES
     columns: frozenset[str] = frozenset()
-    adapter_obstacle: Callable[[weights.Adapter], str | None] = lambda _: None  # why it runs none
-    # Why it cannot run on this machine, or, given True, on others as far as this one can tell
+    adapter_obstacle: Callable[[weights.Adapter], str | None] = lambda _: (
+        None
+    )  # why it runs none
+    # Why it cannot run on this machine, or, given True, on others as far as this one
+    # can tell
     obstacle: Callable[[bool], str | None] = lambda _: None
-    # Kinds for which it has ``turn_to(model)``, so that the base of several adapters is loaded once
+    # Kinds for which it has ``turn_to(model)``, so that the base of several adapters is
+    # loaded once
     turns: frozenset[EvidenceKind] = frozenset()
-    on_cpu: Callable[[], bool] = has_no_accelerator  # whether it would run on this machine's CPU
+    on_cpu: Callable[[], bool] = (
+        has_no_accelerator  # whether it would run on this machine's CPU
+    )
 
 
 def _why_not_in_vllm(adapter: weights.Adapter) -> str | None:
     name, heads = repr(adapter.folder), sorted(_HEADS.intersection(adapter.modules))
     reasons = (
-        (adapter.kind != "LORA", f"runs adapters of kind LORA, and {name} is {adapter.kind}"),
-        (not adapter.modules, f"reads LoRA weights in safetensors only, and {name} has none"),
-        (adapter.rank > _HIGHEST_RANK, f"runs ranks up to {_HIGHEST_RANK}, and {name} has more"),
+        (
+            adapter.kind != "LORA",
+            f"runs adapters of kind LORA, and {name} is {adapter.kind}",
+        ),
+        (
+            not adapter.modules,
+            f"reads LoRA weights in safetensors only, and {name} has none",
+        ),
+        (
+            adapter.rank > _HIGHEST_RANK,
+            f"runs ranks up to {_HIGHEST_RANK}, and {name} has more",
+        ),
         (heads, f"leaves out what {name} adds to {' and '.join(heads)}"),
-        (adapter.extras, f"runs plain LoRA adapters, and {name} has {', '.join(adapter.extras)}"),
+        (
+            adapter.extras,
+            f"runs plain LoRA adapters, and {name} has {', '.join(adapter.extras)}",
+        ),
     )
     return next((f"engine vllm {why}" for applies, why in reasons if applies), None)
 
@@ -171,18 +202,20 @@ _BUILT_IN = (
 """``auto`` takes the first that can do what is asked."""
 
 _REMOTE = (
-    EngineType(name="openai", start="", kinds=_BOTH, columns=frozenset({"question", "nudge"})),
+    EngineType(
+        name="openai", start="", kinds=_BOTH, columns=frozenset({"question", "nudge"})
+    ),
     EngineType(name="replay", start="", kinds=_SAMPLES),
 )
 """Not started here: an endpoint and a recording."""
 
 _FASTER = (
-    "it reads texts faster than vLLM on a GPU: with 8 B weights on an H100 23,920 tokens a second, "
-    "not 9,881"
+    "it reads texts faster than vLLM on a GPU: with 8 B weights on an H100 23,920"
+    " tokens a second, not 9,881"
 )
 _FASTER_AT_POINTS = (
-    "it reads all points of a text at once, ten times as fast as vLLM on a CPU: with 47 M weights "
-    "768 points in 4.6 s, not 46"
+    "it reads all points of a text at once, ten times as fast as vLLM on a CPU: with 47"
+    " M weights 768 points in 4.6 s, not 46"
 )
 
 
@@ -192,7 +225,8 @@ def engine_types() -> dict[str, EngineType]:
     for place, engine in every("engines", EngineError):
         if not isinstance(engine, EngineType) or engine.name in found:
             raise EngineError(
-                f"{place} is not an EngineType with a name of its own; remove its package"
+                f"{place} is not an EngineType with a name of its own; remove its"
+                " package"
             )
         found[engine.name] = engine
     return found
@@ -209,18 +243,22 @@ def choose_engine(
     at_points: bool = False,
 ) -> tuple[str, str]:
     """Choose an engine that can run here, or ``elsewhere``, and do what is asked; say why."""
-    # ``auto`` takes vLLM where it can run, else transformers; for log-probabilities of a model
-    # that takes one GPU, transformers first. Where the engine asked for cannot compute a column,
-    # or run the ``model``, transformers does.
+    # ``auto`` takes vLLM where it can run, else transformers; for log-probabilities of
+    # a model that takes one GPU, transformers first. Where the engine asked for cannot
+    # compute a column, or run the ``model``, transformers does.
     known = engine_types()
     if name not in (*known, "auto"):
         raise SettingsError(f"engine= is {name!r}; known are auto, {', '.join(known)}")
-    able = [engine for engine in known.values() if kind in engine.kinds and engine.start]
+    able = [
+        engine for engine in known.values() if kind in engine.kinds and engine.start
+    ]
     wanted = able if name == "auto" else [known[name]]
     obstacles = {engine.name: engine.obstacle(elsewhere) for engine in wanted}
     usable = [engine.name for engine in wanted if obstacles[engine.name] is None]
     if not usable and name != "auto":
-        raise SettingsError(f"engine: {name!r} cannot run here, because {obstacles[name]}")
+        raise SettingsError(
+            f"engine: {name!r} cannot run here, because {obstacles[name]}"
+        )
     if not usable:
         listed = "; ".join(f"for {each}, {why}" for each, why in obstacles.items())
         raise SettingsError(f"engine: no engine can run here: {listed}")
@@ -235,9 +273,20 @@ def choose_engine(
         return first, "vLLM's CPU build is installed"
     if first == "vllm":
         faster = (kind, gpus) == ("logprobs", 1) and "transformers" in usable
-        return ("transformers", _FASTER) if faster else (first, "vLLM's GPU build is installed")
-    others = [f"{each} cannot run here, because {why}" for each, why in obstacles.items() if why]
-    return first, "; ".join(others).replace("vllm cannot", "vLLM cannot") or "it is installed"
+        return (
+            ("transformers", _FASTER)
+            if faster
+            else (first, "vLLM's GPU build is installed")
+        )
+    others = [
+        f"{each} cannot run here, because {why}"
+        for each, why in obstacles.items()
+        if why
+    ]
+    return (
+        first,
+        "; ".join(others).replace("vllm cannot", "vLLM cannot") or "it is installed",
+    )
 
 
 def why_not(
@@ -248,10 +297,18 @@ def why_not(
     if kind not in engine.kinds:
         return f"engine {name} gives no {kind}"
     adapter = None if model is None else weights.read_adapter(model)
-    if adapter is not None and (obstacle := engine.adapter_obstacle(adapter)) is not None:
+    if (
+        adapter is not None
+        and (obstacle := engine.adapter_obstacle(adapter)) is not None
+    ):
         return obstacle
-    asked = [*(name for name in _NAMED if name in columns), *sorted(columns.difference(_NAMED))]
-    missing = dict.fromkeys(_NAMED.get(each, each) for each in asked if each not in engine.columns)
+    asked = [
+        *(name for name in _NAMED if name in columns),
+        *sorted(columns.difference(_NAMED)),
+    ]
+    missing = dict.fromkeys(
+        _NAMED.get(each, each) for each in asked if each not in engine.columns
+    )
     if not missing:
         return None
     *others, last = missing
@@ -268,12 +325,15 @@ def can_turn(spec: EngineSpec, other: EngineSpec) -> bool:
 
 
 def load_engine(spec: EngineSpec) -> Engine:
-    if (reason := why_not(spec.engine, spec.kind, spec.columns, spec.model)) is not None:
+    if (
+        reason := why_not(spec.engine, spec.kind, spec.columns, spec.model)
+    ) is not None:
         raise SettingsError(f"{reason}; take engine transformers")
     module, _, function = engine_types()[spec.engine].start.partition(":")
-    # What large libraries define is never garbage: Python's collector, which would look through it
-    # again and again, leaves it out. That is an eighth of the time of a start. Scikit-learn, which
-    # transformers wants for assisted generation alone, takes up to 2 s of it: it is not found.
+    # What large libraries define is never garbage: Python's collector, which would look
+    # through it again and again, leaves it out. That is an eighth of the time of a
+    # start. Scikit-learn, which transformers wants for assisted generation alone, takes
+    # up to 2 s of it: it is not found.
     gc.disable()
     hidden = "sklearn" not in sys.modules
     if hidden:
@@ -288,10 +348,13 @@ def load_engine(spec: EngineSpec) -> Engine:
     return start(spec)
 
 
-# Two short texts, whose log-probabilities show whether a started model can be asked at all.
+# Two short texts, whose log-probabilities show whether a started model can be asked at
+# all.
 
 _TOKENS = 32  # in fewer than 16, some processors' attention hides what is not finite
-_DRIFT = {"float32": 1e-3}  # that rounding explains, of log-probabilities on average, nats
+_DRIFT = {
+    "float32": 1e-3
+}  # that rounding explains, of log-probabilities on average, nats
 _DRIFT_OF_HALVES = 0.25  # one rounding can choose another expert
 
 
@@ -309,25 +372,27 @@ def check_probes(
         raise SettingsError(why_not_finite(model, revision, dtype))
     if np.abs(one - other)[:-1].mean() > _DRIFT.get(dtype, _DRIFT_OF_HALVES):
         raise SettingsError(
-            f"{model!r} looks at later tokens, so it has no log-probabilities of a text; give "
-            "a causal language model"
+            f"{model!r} looks at later tokens, so it has no log-probabilities of a"
+            " text; give a causal language model"
         )
 
 
 def why_not_finite(model: str, revision: str | None, dtype: str) -> str:
     """Name the first tensor of a model's files that is not finite, or the dtype to take."""
-    sources = dict.fromkeys([(model, revision), weights.weights_source(model, revision)])
+    sources = dict.fromkeys(
+        [(model, revision), weights.weights_source(model, revision)]
+    )
     files = [file for source in sources for file in weights.weight_files(*source)]
     for name, tensor in weights.tensors_in(files, "cpu"):
         if tensor.itemsize > 1 and not tensor.isfinite().all():  # others are codes
             return (
-                f"the weights of {model!r} have values that are not finite numbers (NaN, infinity) "
-                f"in {name}; give another checkpoint of the model"
+                f"the weights of {model!r} have values that are not finite numbers"
+                f" (NaN, infinity) in {name}; give another checkpoint of the model"
             )
     if dtype == "float32":
         return (
-            f"{model!r} gives log-probabilities that are not finite numbers, though its weights "
-            "are; give another checkpoint of the model"
+            f"{model!r} gives log-probabilities that are not finite numbers, though its"
+            " weights are; give another checkpoint of the model"
         )
     return (
         f"dtype: {model!r} has or computes values too large for {dtype}; take "
@@ -349,7 +414,10 @@ def why_impossible(request: Request, max_model_len: int, vocab_size: int) -> str
     if samples and (request.n < 1 or request.max_tokens < 1):
         return "a request must ask for at least one sample and one token"
     if not samples and not (context and text):
-        return f"a text of {len(ids)} tokens has none to score from token {len(context)} on"
+        return (
+            f"a text of {len(ids)} tokens has none to score from token"
+            f" {len(context)} on"
+        )
     if not samples and len(ids) > max_model_len:
         return f"the text has {len(ids)} tokens, more than {limit}"
     what = "prompt" if samples else "text"
@@ -362,7 +430,9 @@ def text_answer(
 ) -> Answer:
     if np.isfinite(tokens["logprob"]).all():
         return Answer(request_id=request.request_id, tokens=tokens, passes=passes)
-    return request.failed("the model gives a token a log-probability that is not a finite number")
+    return request.failed(
+        "the model gives a token a log-probability that is not a finite number"
+    )
 
 
 def end_token_ids(*declared: int | list[int] | None) -> frozenset[int]:
@@ -395,4 +465,6 @@ def cut_at_end(
     end = loop.end(kept) if loop else None
     if end is not None:
         return Continuation(token_ids=kept[:end], finish_reason="repeats")
-    return Continuation(token_ids=kept, finish_reason="length" if stop is None else "stop")
+    return Continuation(
+        token_ids=kept, finish_reason="length" if stop is None else "stop"
+    )

@@ -44,7 +44,8 @@ from mia_batch.models.weights import (
 if TYPE_CHECKING:
     from peft import PeftModel
 
-# Models and adapters; these stay apart from the weights of their base and are never merged.
+# Models and adapters; these stay apart from the weights of their base and are never
+# merged.
 
 _DEFAULT_CONTEXT = 2048  # of models whose configuration names none
 
@@ -52,16 +53,16 @@ _DEFAULT_CONTEXT = 2048  # of models whose configuration names none
 class Pretrained:
     """A model as a specification says, loaded and checked."""
 
-    # Of ``engine_args``, ``batch_size`` and ``max_model_len`` stay here, all others go to
-    # ``AutoModelForCausalLM.from_pretrained``. The modules of an adapter are in ``model``,
-    # ``added`` is what peft makes of both. ``prompted`` puts its virtual tokens before every text,
-    # if it has any; ``max_model_len`` does not count them.
+    # Of ``engine_args``, ``batch_size`` and ``max_model_len`` stay here, all others go
+    # to ``AutoModelForCausalLM.from_pretrained``. The modules of an adapter are in
+    # ``model``, ``added`` is what peft makes of both. ``prompted`` puts its virtual
+    # tokens before every text, if it has any; ``max_model_len`` does not count them.
 
     def __init__(self, spec: EngineSpec) -> None:
         if spec.tensor_parallel_size != 1:
             raise SettingsError(
-                "tensor_parallel_size: the transformers engine runs on one accelerator; "
-                "take engine vllm, or leave the setting at 1"
+                "tensor_parallel_size: the transformers engine runs on one accelerator;"
+                " take engine vllm, or leave the setting at 1"
             )
         arguments = dict(spec.engine_args)
         self.batch_size = _take_positive(arguments, "batch_size")
@@ -90,21 +91,34 @@ class Pretrained:
         said = []
         for text in registry.probes(self.vocab_size, self.max_model_len):
             ids = torch.tensor([text], device=self.device)
-            logits = (self.prompted or self.model)(ids, use_cache=False).logits[0, -len(text) : -1]
+            logits = (self.prompted or self.model)(ids, use_cache=False).logits[
+                0, -len(text) : -1
+            ]
             found = logits.float().log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
             said.append(found.cpu().numpy())
         registry.check_probes(model, revision, self.dtype, said)
 
     def exchange(self, model: str) -> None:
         """Put the weights of an adapter in the place of those of another with the same settings."""
-        from peft import get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
+        from peft import (
+            get_peft_model_state_dict,
+            load_peft_weights,
+            set_peft_model_state_dict,
+        )
 
         adapter, added = read_adapter(model), self.added
         if adapter is None or added is None:
-            raise EngineError(f"{model!r} is no adapter, which alone can take the place of another")
+            raise EngineError(
+                f"{model!r} is no adapter, which alone can take the place of another"
+            )
         given = load_peft_weights(adapter.folder, device=str(self.device))
-        if given.keys() != get_peft_model_state_dict(added, save_embedding_layers=False).keys():
-            raise EngineError(f"the adapter {model!r} has other weights than its settings say")
+        if (
+            given.keys()
+            != get_peft_model_state_dict(added, save_embedding_layers=False).keys()
+        ):
+            raise EngineError(
+                f"the adapter {model!r} has other weights than its settings say"
+            )
         set_peft_model_state_dict(added, given)
         self.check(model)
 
@@ -120,8 +134,8 @@ def _load(spec: EngineSpec, arguments: dict[str, Any]) -> PreTrainedModel:
             model = model.to("cpu" if on_cpu else "cuda")
     except torch.OutOfMemoryError as error:
         raise EngineError(
-            f"the weights of {spec.model!r} do not fit the accelerator's memory; take a smaller "
-            "dtype, or engine vllm with a larger tensor_parallel_size"
+            f"the weights of {spec.model!r} do not fit the accelerator's memory; take a"
+            " smaller dtype, or engine vllm with a larger tensor_parallel_size"
         ) from error
     except Exception as error:
         unknown = [key for key in arguments if repr(key) in str(error)]
@@ -137,11 +151,14 @@ def _add_adapter(model: PreTrainedModel, adapter: Adapter) -> PeftModel:
     from peft import PeftModel
 
     try:
-        added = PeftModel.from_pretrained(model, adapter.folder, torch_device=str(model.device))
+        added = PeftModel.from_pretrained(
+            model, adapter.folder, torch_device=str(model.device)
+        )
     except Exception as error:  # every library behind it raises its own kind
         raise EngineError(
-            f"the adapter {adapter.folder!r} cannot be put on {adapter.base!r} "
-            f"({cause_of(error)}); save it again, or correct its base_model_name_or_path"
+            f"the adapter {adapter.folder!r} cannot be put on {adapter.base!r}"
+            f" ({cause_of(error)}); save it again, or correct its"
+            " base_model_name_or_path"
         ) from error
     return added.eval()
 
@@ -149,7 +166,9 @@ def _add_adapter(model: PreTrainedModel, adapter: Adapter) -> PeftModel:
 def _take_positive(arguments: dict[str, Any], name: str) -> int | None:
     value = arguments.pop(name, None)
     if value is not None and (not isinstance(value, int) or value < 1):
-        raise SettingsError(f"engine_arg: {name} is {value!r}; give a whole number above 0")
+        raise SettingsError(
+            f"engine_arg: {name} is {value!r}; give a whole number above 0"
+        )
     return value
 
 
@@ -159,8 +178,8 @@ def _context(config: PreTrainedConfig) -> int:
     return next((int(each) for each in stated if each is not None), _DEFAULT_CONTEXT)
 
 
-# What both engines of transformers share: a queue, batches of like lengths, and memory that may
-# run out.
+# What both engines of transformers share: a queue, batches of like lengths, and memory
+# that may run out.
 
 Item = TypeVar("Item")
 
@@ -172,7 +191,8 @@ def take_batch(
     padding: float = 1.0,
 ) -> list[Item]:
     """Take the oldest and those most like it in length out of a queue, as many as fit together."""
-    # ``padding`` is the largest share of a batch that may be padding; one item always fits.
+    # ``padding`` is the largest share of a batch that may be padding; one item always
+    # fits.
     if not queue:
         return []
     oldest = largest = lengths(queue[0])
@@ -180,12 +200,19 @@ def take_batch(
     n_tokens = 0
 
     def difference(item: Item) -> int:
-        return sum(abs(one - other) for one, other in zip(lengths(item), oldest, strict=True))
+        return sum(
+            abs(one - other) for one, other in zip(lengths(item), oldest, strict=True)
+        )
 
     for item in sorted(queue, key=difference):
-        larger, n_tokens = tuple(map(max, largest, lengths(item))), n_tokens + sum(lengths(item))
+        larger, n_tokens = (
+            tuple(map(max, largest, lengths(item))),
+            n_tokens + sum(lengths(item)),
+        )
         room = (len(batch) + 1) * sum(larger)
-        if batch and not (fits(len(batch) + 1, *larger) and room - n_tokens <= padding * room):
+        if batch and not (
+            fits(len(batch) + 1, *larger) and room - n_tokens <= padding * room
+        ):
             break
         largest = larger
         batch.append(item)
@@ -242,14 +269,17 @@ class _BatchEngine(Pretrained):
         except RuntimeError as error:
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()  # what torch hoards
-            on_cpu = "can't allocate memory" in str(error)  # there is no type of its own for it
+            on_cpu = "can't allocate memory" in str(
+                error
+            )  # there is no type of its own for it
             if not (isinstance(error, torch.OutOfMemoryError) or on_cpu):
                 raise
             if len(batch) == 1:
                 lengths = " + ".join(map(str, self._lengths(batch[0])))
                 raise EngineError(
-                    f"memory does not suffice for one {self.one} of {lengths} tokens; set a "
-                    f"smaller max_model_len through --engine-arg, {self.way_out} a smaller dtype"
+                    f"memory does not suffice for one {self.one} of {lengths} tokens;"
+                    f" set a smaller max_model_len through --engine-arg, {self.way_out}"
+                    " a smaller dtype"
                 ) from error
             queue[:0] = batch
             self._most = len(batch) // 2
@@ -271,12 +301,21 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def padded(
-    rows: Sequence[Sequence[int]], device: torch.device, *, left: bool = False, padding: int = 0
+    rows: Sequence[Sequence[int]],
+    device: torch.device,
+    *,
+    left: bool = False,
+    padding: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Put token ids into one tensor; the other has 1 where they are, 0 elsewhere."""
-    pad = partial(pad_sequence, batch_first=True, padding_side="left" if left else "right")
+    pad = partial(
+        pad_sequence, batch_first=True, padding_side="left" if left else "right"
+    )
     given = [torch.tensor(row, dtype=torch.long) for row in rows]
-    ids, mask = pad(given, padding_value=padding), pad([torch.ones_like(row) for row in given])
+    ids, mask = (
+        pad(given, padding_value=padding),
+        pad([torch.ones_like(row) for row in given]),
+    )
     return sent(ids, device), sent(mask, device)
 
 
@@ -286,11 +325,12 @@ def padded(
 class SeededSampler:
     """Draws each row of a batch with a random stream of its own.
 
-    A logits processor for greedy generation: it leaves the drawn token alone in the running. The
-    order of operations (temperature, top-k, top-p, softmax in float32, noise in float64) is that of
-    vLLM's float64 sampler, so that both draw the same tokens from the same logits.
-    ``argmax(p / e)`` with ``e`` exponential draws from ``p``: the exponential race, or Gumbel-max
-    trick, Maddison et al. (2014), section 2. A seed of None takes the most likely token.
+    A logits processor for greedy generation: it leaves the drawn token alone in the
+    running. The order of operations (temperature, top-k, top-p, softmax in float32,
+    noise in float64) is that of vLLM's float64 sampler, so that both draw the same
+    tokens from the same logits. ``argmax(p / e)`` with ``e`` exponential draws from
+    ``p``: the exponential race, or Gumbel-max trick, Maddison et al. (2014), section 2.
+    A seed of None takes the most likely token.
     """
 
     def __init__(
@@ -301,12 +341,16 @@ class SeededSampler:
         nudges: Sequence[tuple[int, float] | None] = (),
     ) -> None:
         self._nudges = {row: nudge for row, nudge in enumerate(nudges) if nudge}
-        self._temperature = torch.tensor(decoding.temperature, dtype=torch.float32, device=device)
+        self._temperature = torch.tensor(
+            decoding.temperature, dtype=torch.float32, device=device
+        )
         self._decoding = decoding
         self._generators = [
-            None
-            if seed is None or decoding.temperature == 0
-            else torch.Generator(device).manual_seed(seed)
+            (
+                None
+                if seed is None or decoding.temperature == 0
+                else torch.Generator(device).manual_seed(seed)
+            )
             for seed in seeds
         ]
 
@@ -322,7 +366,9 @@ class SeededSampler:
 
     def _draw(self, scores: Tensor) -> Tensor:
         decoding = self._decoding
-        logits = keep_likeliest(scores / self._temperature, decoding.top_k, decoding.top_p)
+        logits = keep_likeliest(
+            scores / self._temperature, decoding.top_k, decoding.top_p
+        )
         noise = torch.empty(logits.shape, dtype=torch.float64, device=logits.device)
         for row, generator in zip(noise, filter(None, self._generators), strict=True):
             row.exponential_(generator=generator)
@@ -352,7 +398,11 @@ _DRAWING_BYTES = 32  # per row and token of the vocabulary: logits, probabilitie
 
 
 def start(spec: EngineSpec) -> Engine:
-    return TransformersSamples(spec) if spec.kind == "samples" else TransformersLogprobs(spec)
+    return (
+        TransformersSamples(spec)
+        if spec.kind == "samples"
+        else TransformersLogprobs(spec)
+    )
 
 
 class _Row(NamedTuple):
@@ -376,10 +426,14 @@ class TransformersSamples(_BatchEngine):
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
         config = self.model.config.get_text_config()
         self._ends = registry.end_token_ids(
-            tokenizer.eos_token_id, config.eos_token_id, self.model.generation_config.eos_token_id
+            tokenizer.eos_token_id,
+            config.eos_token_id,
+            self.model.generation_config.eos_token_id,
         )
         for model in filter(None, (self.model, self.prompted)):
-            model.generation_config = GenerationConfig()  # nothing of the checkpoint's own acts
+            model.generation_config = (
+                GenerationConfig()
+            )  # nothing of the checkpoint's own acts
         self._token_bytes = numbers_per_token(config) * self.model.dtype.itemsize
         self._memory = int(registry.available_memory() * _SHARE_OF_MEMORY)
         most = _SEQUENCES_ON_CPU if self.on_cpu else _SEQUENCES_ON_ACCELERATOR
@@ -417,7 +471,10 @@ class TransformersSamples(_BatchEngine):
     def _decode(self, batch: list[_Row]) -> list[Continuation]:
         generate, given, width = self._opening([row.prompt for row in batch])
         budgets = [row.max_tokens for row in batch]
-        seeds = [None if row.request.greedy else row.request.seed + row.number for row in batch]
+        seeds = [
+            None if row.request.greedy else row.request.seed + row.number
+            for row in batch
+        ]
         nudges = [row.request.nudge for row in batch]
         most = torch.tensor(budgets, device=self.device)
         ends = torch.tensor(sorted(self._ends), dtype=torch.long, device=self.device)
@@ -433,18 +490,26 @@ class TransformersSamples(_BatchEngine):
                 for loop, token in zip(loops, latest, strict=True)
             ]
             done.logical_or_(torch.tensor(looping, device=self.device))
-            done.logical_or_(torch.isin(read[:, -1], ends) | (most <= read.shape[1] - width))
+            done.logical_or_(
+                torch.isin(read[:, -1], ends) | (most <= read.shape[1] - width)
+            )
             return done
 
-        config = GenerationConfig(max_new_tokens=max(budgets), do_sample=False, pad_token_id=0)
+        config = GenerationConfig(
+            max_new_tokens=max(budgets), do_sample=False, pad_token_id=0
+        )
         sequences = generate(
             **given,
             generation_config=config,
-            logits_processor=[SeededSampler(self._decoding, seeds, self.device, nudges)],
+            logits_processor=[
+                SeededSampler(self._decoding, seeds, self.device, nudges)
+            ],
             stopping_criteria=[finished],
         )
         return [
-            registry.cut_at_end(ids, self._ends, row.max_tokens, registry.loop_of(row.request))
+            registry.cut_at_end(
+                ids, self._ends, row.max_tokens, registry.loop_of(row.request)
+            )
             for ids, row in zip(sequences[:, width:].tolist(), batch, strict=True)
         ]
 
@@ -452,8 +517,8 @@ class TransformersSamples(_BatchEngine):
         self, prompts: list[list[int]]
     ) -> tuple[Callable[..., Tensor], dict[str, Tensor], int]:
         """Give what generates, what it reads, and how many of the tokens it returns it has read."""
-        # Virtual tokens stand between padding and prompt, as embeddings; but those of prefix
-        # tuning have none: peft puts them into the cache.
+        # Virtual tokens stand between padding and prompt, as embeddings; but those of
+        # prefix tuning have none: peft puts them into the cache.
         prompted = self.prompted
         ids, mask = padded(prompts, self.device, left=True)
         if prompted is None or prompted.active_peft_config.peft_type == "PREFIX_TUNING":
@@ -471,7 +536,8 @@ class TransformersSamples(_BatchEngine):
 
 def numbers_per_token(config: PreTrainedConfig) -> int:
     """Count the numbers that one token of a batch needs in memory, roughly."""
-    # What is kept, twice, as it is copied while it grows, and what one layer computes from it.
+    # What is kept, twice, as it is copied while it grows, and what one layer computes
+    # from it.
     return int(2 * numbers_kept(config) + 16 * config.hidden_size)
 
 
@@ -495,18 +561,24 @@ def score_tokens(
     logits: Tensor, token_ids: Tensor, columns: frozenset[str], decoding: Decoding
 ) -> dict[str, Tensor]:
     """Log-probabilities of tokens and further ``columns``, one entry a token."""
-    # Log-probabilities are differences to the largest logit, and the variance is that of
-    # differences to the mean, so that float32 loses nothing.
+    # Log-probabilities are differences to the largest logit, and the variance is that
+    # of differences to the mean, so that float32 loses nothing.
     own, on_cpu = logits.gather(1, token_ids[:, None]), logits.device.type == "cpu"
     top = logits.amax(1, keepdim=True)
     probabilities = logits.softmax(1)
-    log_top = probabilities.amax(1, keepdim=True).log_()  # of the likeliest token: never underflows
+    log_top = probabilities.amax(
+        1, keepdim=True
+    ).log_()  # of the likeliest token: never underflows
     found = {"logprob": own - top + log_top}
     if "top_logprob" in columns:
         found["top_logprob"] = log_top
     if "rank" in columns:
         # A CPU adds up floats four times as fast as booleans, and exactly below 2**24.
-        above = torch.gt(logits, own, out=torch.empty_like(logits)) if on_cpu else logits > own
+        above = (
+            torch.gt(logits, own, out=torch.empty_like(logits))
+            if on_cpu
+            else logits > own
+        )
         found["rank"] = above.sum(1, keepdim=True) + 1
     if "support_mass" in columns:
         kept = keep_likeliest(logits, decoding.top_k, decoding.top_p)
@@ -514,7 +586,9 @@ def score_tokens(
         left_out = kept.gather(1, token_ids[:, None]).isneginf()
         found["support_mass"] = mass.masked_fill_(left_out, torch.nan)
     if columns & VOCABULARY:
-        below_top = logits.sub_(top).clamp_(min=_LEAST)  # 0 times minus infinity is no number
+        below_top = logits.sub_(top).clamp_(
+            min=_LEAST
+        )  # 0 times minus infinity is no number
         mean = (probabilities * below_top).sum(1, keepdim=True)
         distance = below_top.sub_(mean)
         found["vocabulary_mean"] = mean + log_top
@@ -530,19 +604,27 @@ def entry_bytes(columns: frozenset[str], decoding: Decoding) -> int:
 
 _TEST_TOKENS = 12
 _TEST_CHUNK = 5
-_LENGTH_DEPENDENT = {"dynamic", "longrope"}  # kinds of rotary embedding that see the longest text
-_DIFFERENCE = {torch.float32: 1e-3}  # that rounding explains, of logits relative to the largest
+_LENGTH_DEPENDENT = {
+    "dynamic",
+    "longrope",
+}  # kinds of rotary embedding that see the longest text
+_DIFFERENCE = {
+    torch.float32: 1e-3
+}  # that rounding explains, of logits relative to the largest
 _DIFFERENCE_OF_HALVES = 2e-2
 
 
 class ChunkedLogits:
     """A causal language model whose logits come in chunks."""
 
-    # The body of the model runs once over a batch, its head over one chunk after the other, so
-    # that the logits of a whole batch never exist. Whether a model can be taken apart so is tested
-    # on a short text. No attention mask is given: a token looks only at those before it.
+    # The body of the model runs once over a batch, its head over one chunk after the
+    # other, so that the logits of a whole batch never exist. Whether a model can be
+    # taken apart so is tested on a short text. No attention mask is given: a token
+    # looks only at those before it.
 
-    def __init__(self, model: PreTrainedModel, prompted: PeftModel | None = None) -> None:
+    def __init__(
+        self, model: PreTrainedModel, prompted: PeftModel | None = None
+    ) -> None:
         self._model = model
         self._prompted = prompted
         self._whole = model if prompted is None else prompted
@@ -557,16 +639,26 @@ class ChunkedLogits:
 
     @property
     def may_pad(self) -> bool:
-        rope = getattr(self._model.config.get_text_config(), "rope_parameters", None) or {}
+        rope = (
+            getattr(self._model.config.get_text_config(), "rope_parameters", None) or {}
+        )
         kinds = [rope, *(each for each in rope.values() if isinstance(each, dict))]
         return not {str(each.get("rope_type")) for each in kinds} & _LENGTH_DEPENDENT
 
     def chunks(
-        self, token_ids: Tensor, places: Tensor, most: int, embeddings: Tensor | None = None
+        self,
+        token_ids: Tensor,
+        places: Tensor,
+        most: int,
+        embeddings: Tensor | None = None,
     ) -> Iterator[Tensor]:
         """Yield the logits (float32) of ``most`` positions of the flattened batch at a time."""
         # The caller may overwrite what it gets.
-        read = {"input_ids": token_ids} if embeddings is None else {"inputs_embeds": embeddings}
+        read = (
+            {"input_ids": token_ids}
+            if embeddings is None
+            else {"inputs_embeds": embeddings}
+        )
         if not self.may_batch:  # the body runs again for every chunk
             for chunk in torch.split(places, most):
                 kept = chunk + self._virtual
@@ -579,14 +671,18 @@ class ChunkedLogits:
             self._prompted(**read, use_cache=False, logits_to_keep=1)
             output, self._output = self._output, None
         self._kind = type(output)
-        hidden = output.last_hidden_state[:, -token_ids.shape[1] :].flatten(0, 1)[places]
+        hidden = output.last_hidden_state[:, -token_ids.shape[1] :].flatten(0, 1)[
+            places
+        ]
         del output
         for rows in torch.split(hidden, most):
             yield self._head(rows).float()
 
     def _head(self, hidden: Tensor) -> Tensor:
         self._given = self._kind(last_hidden_state=hidden[None])
-        placeholders = torch.zeros((1, len(hidden)), dtype=torch.long, device=self._model.device)
+        placeholders = torch.zeros(
+            (1, len(hidden)), dtype=torch.long, device=self._model.device
+        )
         try:
             logits: Tensor = self._model(placeholders, use_cache=False).logits
         finally:
@@ -605,7 +701,10 @@ class ChunkedLogits:
     def test(self) -> None:
         """Compare with the model's own logits; take the next best way where they differ."""
         vocab_size = self._model.config.get_text_config().vocab_size
-        text = torch.arange(5, 5 + 37 * _TEST_TOKENS, 37, device=self._model.device) % vocab_size
+        text = (
+            torch.arange(5, 5 + 37 * _TEST_TOKENS, 37, device=self._model.device)
+            % vocab_size
+        )
         own = self._whole(text[None], use_cache=False).logits[0].float()
         self._virtual = len(own) - _TEST_TOKENS
         own = own[self._virtual :]
@@ -615,7 +714,7 @@ class ChunkedLogits:
             if (reason := self._why_wrong(text[None], own)) is None:
                 return
         raise EngineError(
-            f"the transformers engine cannot compute the logits of a "
+            "the transformers engine cannot compute the logits of a "
             f"{type(self._model).__name__} in parts ({reason}); take engine vllm"
         )
 
@@ -632,7 +731,9 @@ class ChunkedLogits:
             return "their shape is another"
         share = _DIFFERENCE.get(self._model.dtype, _DIFFERENCE_OF_HALVES)
         scale = own[own.isfinite()].abs().max().item() if own.isfinite().any() else 0.0
-        same = torch.allclose(found, own, rtol=share, atol=share * scale, equal_nan=True)
+        same = torch.allclose(
+            found, own, rtol=share, atol=share * scale, equal_nan=True
+        )
         return None if same else "they differ from its own"
 
 
@@ -642,16 +743,17 @@ _ROWS = 4096  # of the matrix at once, in float64
 class NoisyEmbeddings:
     """Embeddings of texts, of which the tokens that are scored have noise.
 
-    The embedding of each token of a request's text is moved by ``noise * s * z``: ``s`` is the
-    standard deviation of the entries of the model's input embedding matrix, ``z`` is drawn from
-    N(0, I) by NumPy's ``default_rng(seed)``, text tokens by features. Tokens of the context stay as
-    they are: special tokens, and the first of a text that nothing precedes, which has no
-    probability. The noise depends on the request alone, and minus ``noise`` with the same seed is
-    its exact opposite.
+    The embedding of each token of a request's text is moved by ``noise * s * z``: ``s``
+    is the standard deviation of the entries of the model's input embedding matrix,
+    ``z`` is drawn from N(0, I) by NumPy's ``default_rng(seed)``, text tokens by
+    features. Tokens of the context stay as they are: special tokens, and the first of a
+    text that nothing precedes, which has no probability. The noise depends on the
+    request alone, and minus ``noise`` with the same seed is its exact opposite.
 
-    Fu et al. (2023), arXiv:2311.06062, Algorithm 1. There, the scale of the noise is a number, 0.05
-    in appendix A.6.4; so it is here where a request ``is_absolute``, as if ``s`` were 1. Otherwise
-    it is in units of ``s``, so that it means the same for every model.
+    Fu et al. (2023), arXiv:2311.06062, Algorithm 1. There, the scale of the noise is a
+    number, 0.05 in appendix A.6.4; so it is here where a request ``is_absolute``, as if
+    ``s`` were 1. Otherwise it is in units of ``s``, so that it means the same for every
+    model.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -662,15 +764,22 @@ class NoisyEmbeddings:
         weights: Tensor = self._embed.weight.detach()
         parts, n = torch.split(weights, _ROWS), weights.numel()
         mean = sum(rows.double().sum().item() for rows in parts) / n
-        variance = sum((rows.double() - mean).square().sum().item() for rows in parts) / n
+        variance = (
+            sum((rows.double() - mean).square().sum().item() for rows in parts) / n
+        )
         return sqrt(variance) * float(getattr(self._embed, "embed_scale", 1.0))
 
     def __call__(self, token_ids: Tensor, batch: Sequence[Request]) -> Tensor:
         """Embed a batch of right-padded texts; requests are in the order of its rows."""
         embedded: Tensor = self._embed(token_ids)
         for row, request in zip(embedded, batch, strict=True):
-            first, n_tokens = len(request.context_ids or ()), len(request.text_ids or ())
-            z = np.random.default_rng(request.seed).standard_normal((n_tokens, row.shape[1]))
+            first, n_tokens = (
+                len(request.context_ids or ()),
+                len(request.text_ids or ()),
+            )
+            z = np.random.default_rng(request.seed).standard_normal(
+                (n_tokens, row.shape[1])
+            )
             sigma = request.noise * (1.0 if request.is_absolute else self._scale)
             noise = torch.from_numpy(sigma * z).to(row.device, torch.float32)
             text = row[first : first + n_tokens]
@@ -684,20 +793,25 @@ _MOST_TOKENS = 32768  # at once, on an accelerator: more are no faster
 _FEWEST_TOKENS = 1024
 _TOKENS_OF_SHORT_TEXTS = 32
 _NUMBERS_OF_A_LAYER = 24  # that it computes from a token, in units of the hidden size
-_SHARE_FOR_LOGITS, _SHARE_FOR_TOKENS = 8, 4  # of what weights leave free: one part in so many
+_SHARE_FOR_LOGITS, _SHARE_FOR_TOKENS = (
+    8,
+    4,
+)  # of what weights leave free: one part in so many
 _PADDING = 0.02  # what packing without any could save at most, for masks that cost more
 _NUMBERS_OF_A_ROW = 256  # that it may always give
 _CHUNK_ON_CPU = 256  # positions whose logits are computed together
-_ROWS_ON_CPU = 32  # of these, whose logits a processor's caches hold with all that is made of them
+_ROWS_ON_CPU = (
+    32  # of these, whose logits a processor's caches hold with all that is made of them
+)
 _LARGEST_BLOCK = 31 << 20  # that glibc learns from; its limit is 32 MiB
 
 
 class TransformersLogprobs(_BatchEngine):
     """Batches of right-padded texts of like length; the head works on chunks of their tokens."""
 
-    # It works on a batch while the answers of the one before are made. Texts with noise are in
-    # batches of their own, see `NoisyEmbeddings`.
-    # An item of a batch is what one row answers: a text, after others that are its beginnings.
+    # It works on a batch while the answers of the one before are made. Texts with noise
+    # are in batches of their own, see `NoisyEmbeddings`. An item of a batch is what one
+    # row answers: a text, after others that are its beginnings.
 
     one, way_out = "text", "a smaller logits_memory or"
 
@@ -706,15 +820,17 @@ class TransformersLogprobs(_BatchEngine):
         self._late: Callable[[], list[Answer]] = list
         if "support_mass" in self._columns and spec.decoding.temperature != 1.0:
             raise SettingsError(
-                "temperature: the mass that decoding keeps is defined at temperature 1; "
-                "leave the setting at 1"
+                "temperature: the mass that decoding keeps is defined at temperature 1;"
+                " leave the setting at 1"
             )
         super().__init__(spec)
         self._noisy = NoisyEmbeddings(self.model)
         self._logits = ChunkedLogits(self.model, self.prompted)
         self._padding = _PADDING if self._logits.may_pad else 0.0
         free = None if self.on_cpu else torch.cuda.mem_get_info(self.device)[0]
-        self._logits_bytes = registry.logits_bytes(spec, free and free // _SHARE_FOR_LOGITS)
+        self._logits_bytes = registry.logits_bytes(
+            spec, free and free // _SHARE_FOR_LOGITS
+        )
         self._tokens, texts = _TOKENS_ON_CPU, _TEXTS
         if free is not None:
             hidden: int = self.model.config.get_text_config().hidden_size
@@ -723,8 +839,9 @@ class TransformersLogprobs(_BatchEngine):
             self._tokens = min(fitting, _MOST_TOKENS)
             texts = max(texts, self._tokens // _TOKENS_OF_SHORT_TEXTS)
         if self.on_cpu:
-            # So that the memory of one chunk serves the next, since fresh pages cost time: glibc
-            # gives freed blocks back at once, up to the size of the largest that it ever freed.
+            # So that the memory of one chunk serves the next, since fresh pages cost
+            # time: glibc gives freed blocks back at once, up to the size of the largest
+            # that it ever freed.
             torch.empty(_LARGEST_BLOCK, dtype=torch.uint8)
         self._start(self.batch_size or texts if self._logits.may_batch else 1)
 
@@ -735,15 +852,18 @@ class TransformersLogprobs(_BatchEngine):
     def _accept(self, request: Request) -> None:
         columns = self._columns & _whole(request.columns)
         queue = self._queues[columns, request.noise != 0]
-        # Points of a text come one after the other: a text that another begins with is read in its
-        # row, because a token looks only at those before it.
+        # Points of a text come one after the other: a text that another begins with is
+        # read in its row, because a token looks only at those before it.
         if queue and self._logits.may_pad and not request.noise:
             last, ids = _token_ids(queue[-1]), _token_ids([request])
             short, long = (last, ids) if len(last) < len(ids) else (ids, last)
-            # A row gives few numbers more than it has tokens, so that memory for a batch stays what
-            # it is; copies of a long text therefore have rows of their own.
+            # A row gives few numbers more than it has tokens, so that memory for a
+            # batch stays what it is; copies of a long text therefore have rows of their
+            # own.
             wanted = sum(len(each.text_ids or ()) for each in (*queue[-1], request))
-            if long[: len(short)] == short and wanted <= max(len(long), _NUMBERS_OF_A_ROW):
+            if long[: len(short)] == short and wanted <= max(
+                len(long), _NUMBERS_OF_A_ROW
+            ):
                 queue[-1].insert(len(queue[-1]) if long is ids else 0, request)
                 return
         queue.append([request])
@@ -775,10 +895,19 @@ class TransformersLogprobs(_BatchEngine):
         wanted = np.concatenate([request.text_ids or [] for request in asked])
         starts = []  # the token whose logits give the probability of one that is wanted
         for row, request in rows:
-            n_tokens, first = len(request.text_ids or ()), len(request.context_ids or ())
-            places = np.zeros(n_tokens, np.int64) if request.question else np.arange(n_tokens)
+            n_tokens, first = (
+                len(request.text_ids or ()),
+                len(request.context_ids or ()),
+            )
+            places = (
+                np.zeros(n_tokens, np.int64)
+                if request.question
+                else np.arange(n_tokens)
+            )
             starts.append(row * width + first - 1 + places)
-        most = self._logits_bytes // (self.vocab_size * entry_bytes(columns, self._decoding))
+        most = self._logits_bytes // (
+            self.vocab_size * entry_bytes(columns, self._decoding)
+        )
         most = max(1, min(most, _CHUNK_ON_CPU) if self.on_cpu else most)
         at_once = min(most, _ROWS_ON_CPU) if self.on_cpu else most
         before = sent(torch.from_numpy(np.concatenate(starts)), self.device)
@@ -789,13 +918,19 @@ class TransformersLogprobs(_BatchEngine):
             for chunk in zip(
                 self._logits.chunks(token_ids, before, most, noisy), split, strict=True
             )
-            for logits, ids in zip(*(torch.split(each, at_once) for each in chunk), strict=True)
+            for logits, ids in zip(
+                *(torch.split(each, at_once) for each in chunk), strict=True
+            )
         ]
         found = {
             name: torch.cat([part[name] for part in parts]).to("cpu", non_blocking=True)
             for name in parts[0]
         }
-        done = None if self.device.type == "cpu" else torch.cuda.current_stream().record_event()
+        done = (
+            None
+            if self.device.type == "cpu"
+            else torch.cuda.current_stream().record_event()
+        )
         return partial(_answered, rows, found, done)
 
 
@@ -805,7 +940,9 @@ def _token_ids(item: list[Request]) -> list[int]:
 
 
 def _answered(
-    rows: list[tuple[int, Request]], found: dict[str, Tensor], done: torch.cuda.Event | None
+    rows: list[tuple[int, Request]],
+    found: dict[str, Tensor],
+    done: torch.cuda.Event | None,
 ) -> list[Answer]:
     """Wait until the device is done and its numbers are here; give each text its own."""
     # The first text of a row counts its pass.
@@ -815,12 +952,16 @@ def _answered(
     if "rank" in tokens:
         tokens["rank"] = tokens["rank"].astype(np.uint32)
     ends = accumulate((len(request.text_ids or ()) for _, request in rows), initial=0)
-    passes = [int(row != before) for before, row in pairwise([-1, *(row for row, _ in rows)])]
+    passes = [
+        int(row != before) for before, row in pairwise([-1, *(row for row, _ in rows)])
+    ]
     return [
         registry.text_answer(
             request, {name: values[start:end] for name, values in tokens.items()}, n
         )
-        for (_, request), (start, end), n in zip(rows, pairwise(ends), passes, strict=True)
+        for (_, request), (start, end), n in zip(
+            rows, pairwise(ends), passes, strict=True
+        )
     ]
 
 

@@ -33,16 +33,25 @@ from mia_batch.evidence.request import (
     EngineSpec,
     Request,
 )
-from mia_batch.models.weights import cause_of, read_adapter, tokenizer_source, weights_source
+from mia_batch.models.weights import (
+    cause_of,
+    read_adapter,
+    tokenizer_source,
+    weights_source,
+)
 
 # Older versions (0.26) raise a ValueError of their own.
-_REFUSALS = (ValueError, TypeError, getattr(vllm.exceptions, "VLLMClientError", ValueError))
+_REFUSALS = (
+    ValueError,
+    TypeError,
+    getattr(vllm.exceptions, "VLLMClientError", ValueError),
+)
 _SHARE_OF_MEMORY = 0.4  # for the key-value cache on a CPU
 _USUAL_TOKENS = 1024  # of a sequence; longer ones wait for room in the cache
 _SECONDS_BETWEEN_LOOKS = 1.0
 _WAY_OUT = (
-    "set a smaller max_model_len, max_num_seqs or gpu_memory_utilization through --engine-arg, a "
-    "smaller dtype, or a larger tensor_parallel_size"
+    "set a smaller max_model_len, max_num_seqs or gpu_memory_utilization through"
+    " --engine-arg, a smaller dtype, or a larger tensor_parallel_size"
 )
 
 
@@ -52,7 +61,11 @@ def _started(spec: EngineSpec, arguments: Mapping[str, Any]) -> vllm.LLMEngine:
     for key in spec.engine_args:
         if key not in known:
             near = get_close_matches(key, known, n=1)
-            way_out = f"did you mean {near[0]!r}?" if near else "see vllm.EngineArgs for its names"
+            way_out = (
+                f"did you mean {near[0]!r}?"
+                if near
+                else "see vllm.EngineArgs for its names"
+            )
             raise SettingsError(f"engine_arg: vLLM has no argument {key!r}; {way_out}")
     lora = _lora(spec.model)
     try:
@@ -65,8 +78,13 @@ def _started(spec: EngineSpec, arguments: Mapping[str, Any]) -> vllm.LLMEngine:
         why = f"vLLM cannot start with {model} ({cause})"
         if _is_out_of_memory(error):
             why = f"{model} does not fit this machine's memory ({cause}); {_WAY_OUT}"
-        elif "root cause above" in str(error):  # said by vLLM's own processes, in the log
-            why = f"vLLM's processes cannot start with {model}; if memory is short, {_WAY_OUT}"
+        elif "root cause above" in str(
+            error
+        ):  # said by vLLM's own processes, in the log
+            why = (
+                f"vLLM's processes cannot start with {model}; if memory is short,"
+                f" {_WAY_OUT}"
+            )
         elif lora is not None:
             why += "; take engine transformers"
         raise EngineError(why) from error
@@ -86,7 +104,11 @@ def _started(spec: EngineSpec, arguments: Mapping[str, Any]) -> vllm.LLMEngine:
 def _lora(model: str, number: int = 1) -> LoRARequest | None:
     """Name the adapter that every request of a model wants; None where a model is no adapter."""
     adapter = read_adapter(model)
-    return None if adapter is None else LoRARequest(f"adapter {number}", number, adapter.folder)
+    return (
+        None
+        if adapter is None
+        else LoRARequest(f"adapter {number}", number, adapter.folder)
+    )
 
 
 def _configure(spec: EngineSpec, given: Mapping[str, Any]) -> VllmConfig:
@@ -103,18 +125,28 @@ def _configure(spec: EngineSpec, given: Mapping[str, Any]) -> VllmConfig:
         "generation_config": "vllm",  # not the model's own
         "disable_log_stats": True,
     }
-    if (adapter := read_adapter(spec.model)) is not None:  # room for the weights of its own
+    if (
+        adapter := read_adapter(spec.model)
+    ) is not None:  # room for the weights of its own
         arguments |= {
             "enable_lora": True,
             "max_loras": 1,
-            "max_lora_rank": min(each for each in get_args(MaxLoRARanks) if each >= adapter.rank),
-            # Else the head would be wrapped too, whose log-probabilities of a batch of texts fail.
+            "max_lora_rank": min(
+                each for each in get_args(MaxLoRARanks) if each >= adapter.rank
+            ),
+            # Else the head would be wrapped too, whose log-probabilities of a batch of
+            # texts fail.
             "lora_target_modules": list(adapter.modules) or None,
         }
     if on_cpu:
-        # CPU generators have no offset, so a seeded request prefilled in pieces ends the engine.
-        # Cached prefixes are shared by whole blocks, of 128 tokens if left to vLLM.
-        arguments |= {"enforce_eager": True, "enable_chunked_prefill": False, "block_size": 32}
+        # CPU generators have no offset, so a seeded request prefilled in pieces ends
+        # the engine. Cached prefixes are shared by whole blocks, of 128 tokens if left
+        # to vLLM.
+        arguments |= {
+            "enforce_eager": True,
+            "enable_chunked_prefill": False,
+            "block_size": 32,
+        }
     engine_args = vllm.EngineArgs(**(arguments | dict(given) | spec.engine_args))
     config = engine_args.create_engine_config(UsageContext.LLM_CLASS)
     if on_cpu and config.cache_config.kv_cache_memory_bytes is None:
@@ -140,7 +172,9 @@ def _is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError):
         return True
     text = str(error).lower()
-    return any(sign in text for sign in ("out of memory", "available memory", "kv cache"))
+    return any(
+        sign in text for sign in ("out of memory", "available memory", "kv cache")
+    )
 
 
 _GREEDY = {
@@ -149,16 +183,33 @@ _GREEDY = {
     "top_p": 1.0,
     "output_kind": RequestOutputKind.DELTA,  # so that a loop can be seen, and ended
 }
-_PLAIN: dict[str, Any] = {"detokenize": False, "output_kind": RequestOutputKind.FINAL_ONLY}
+_PLAIN: dict[str, Any] = {
+    "detokenize": False,
+    "output_kind": RequestOutputKind.FINAL_ONLY,
+}
 if hasattr(vllm.SamplingParams, "skip_clone"):  # older vLLM always copies
-    _PLAIN["skip_clone"] = True  # a deep copy takes as long as all else that takes a request in
-_TEXT_ARGUMENTS = {"temperature": 0.0, "prompt_logprobs": 0, "flat_logprobs": True, **_PLAIN}
+    _PLAIN["skip_clone"] = (
+        True  # a deep copy takes as long as all else that takes a request in
+    )
+_TEXT_ARGUMENTS = {
+    "temperature": 0.0,
+    "prompt_logprobs": 0,
+    "flat_logprobs": True,
+    **_PLAIN,
+}
 _TOKENS_PER_PART = 16  # tokens of a continuation
 _IN_PARTS: dict[str, Any] = {}
-if hasattr(vllm.SamplingParams, "stream_interval"):  # older vLLM tells every token, or the last
-    _IN_PARTS = {"output_kind": RequestOutputKind.DELTA, "stream_interval": _TOKENS_PER_PART}
+if hasattr(
+    vllm.SamplingParams, "stream_interval"
+):  # older vLLM tells every token, or the last
+    _IN_PARTS = {
+        "output_kind": RequestOutputKind.DELTA,
+        "stream_interval": _TOKENS_PER_PART,
+    }
 _TEXTS = 64
-_USED_SHARE = vllm.EngineArgs.gpu_memory_utilization  # of a GPU; logits take half of the rest
+_USED_SHARE = (
+    vllm.EngineArgs.gpu_memory_utilization
+)  # of a GPU; logits take half of the rest
 _ENTRY_BYTES = 12  # of the logits: they, their log-probabilities, and what finds ranks
 
 
@@ -174,11 +225,11 @@ class _Stream:
 class VllmEngine:
     """vLLM's own loop, fed request by request."""
 
-    # All of ``engine_args`` goes to ``vllm.EngineArgs`` and wins over what is set here. Of texts
-    # whose log-probabilities are asked for, no prefix is ever cached, because those of cached
-    # tokens are not computed; they are prompts that ask for one token, which is thrown away, and
-    # are taken in pieces, so that vLLM makes logits for no more tokens at once than
-    # ``logits_bytes`` has room for.
+    # All of ``engine_args`` goes to ``vllm.EngineArgs`` and wins over what is set here.
+    # Of texts whose log-probabilities are asked for, no prefix is ever cached, because
+    # those of cached tokens are not computed; they are prompts that ask for one token,
+    # which is thrown away, and are taken in pieces, so that vLLM makes logits for no
+    # more tokens at once than ``logits_bytes`` has room for.
 
     def __init__(self, spec: EngineSpec) -> None:
         self._samples = spec.kind == "samples"
@@ -197,7 +248,9 @@ class VllmEngine:
             self._parameters = dict(_TEXT_ARGUMENTS)
             forced = {"enable_prefix_caching": False, "logprobs_mode": "raw_logprobs"}
             arguments = spec.engine_args | forced
-            self._engine = _started(replace(spec, engine_args=arguments), _in_pieces(spec))
+            self._engine = _started(
+                replace(spec, engine_args=arguments), _in_pieces(spec)
+            )
         self._parameters |= _PLAIN | (_IN_PARTS if self._samples else {})
         config: VllmConfig = self._engine.vllm_config
         drawn = 0 if self._samples else 1  # the token that vLLM must draw takes a place
@@ -210,7 +263,9 @@ class VllmEngine:
             max_sequences=config.scheduler_config.max_num_seqs,
         )
         # Of many requests the same, which take long to make.
-        self._same = cache(lambda **own: vllm.SamplingParams(**(self._parameters | own)))
+        self._same = cache(
+            lambda **own: vllm.SamplingParams(**(self._parameters | own))
+        )
         self._lora = _lora(spec.model)
         self._vocab_size = self._engine.model_config.get_vocab_size()
         self._waiting: dict[int, Request] = {}
@@ -224,17 +279,23 @@ class VllmEngine:
         before = self._lora
         after = _lora(model, 1 if before is None else before.lora_int_id + 1)
         if before is None or after is None:
-            raise EngineError(f"{model!r} is no adapter, which alone can take the place of another")
+            raise EngineError(
+                f"{model!r} is no adapter, which alone can take the place of another"
+            )
         try:
             self._engine.remove_lora(before.lora_int_id)
             self._engine.add_lora(after)
         except Exception as error:
-            raise EngineError(f"vLLM cannot load {model!r} ({cause_of(error)})") from error
+            raise EngineError(
+                f"vLLM cannot load {model!r} ({cause_of(error)})"
+            ) from error
         self._lora = after
         self._check(model)
 
     def submit(self, request: Request) -> None:
-        reason = registry.why_impossible(request, self.info.max_model_len, self._vocab_size)
+        reason = registry.why_impossible(
+            request, self.info.max_model_len, self._vocab_size
+        )
         if request.noise:
             reason = "engine vllm cannot compute noise on embeddings"
         try:
@@ -294,7 +355,9 @@ class VllmEngine:
         continuations = []
         for stream in streams:
             if stream.finish_reason not in ("stop", "length", None):
-                return request.failed(f"vLLM ended the request with {stream.finish_reason!r}")
+                return request.failed(
+                    f"vLLM ended the request with {stream.finish_reason!r}"
+                )
             loop, most = registry.loop_of(request), request.max_tokens
             given = registry.cut_at_end(stream.token_ids, self._ends, most, loop)
             continuations.append(given)
@@ -309,27 +372,37 @@ class VllmEngine:
         else:
             found: Any = output.prompt_logprobs
             if found is None or found.token_ids != [*before, *text][1:]:
-                error = "vLLM gave log-probabilities of other tokens than those of the text"
+                error = (
+                    "vLLM gave log-probabilities of other tokens than those of the text"
+                )
                 return request.failed(error)
             logprob = found.logprobs[len(before) - 1 :]
-        return registry.text_answer(request, {"logprob": np.array(logprob, dtype=np.float32)})
+        return registry.text_answer(
+            request, {"logprob": np.array(logprob, dtype=np.float32)}
+        )
 
     def _check(self, model: str, revision: str | None = None) -> None:
         parameters = vllm.SamplingParams(**_TEXT_ARGUMENTS, max_tokens=1)
         texts = registry.probes(self._vocab_size, self.info.max_model_len - 1)
         for number, text in enumerate(map(tokens_input, texts)):
-            self._engine.add_request(str(number), text, parameters, lora_request=self._lora)
+            self._engine.add_request(
+                str(number), text, parameters, lora_request=self._lora
+            )
         said: dict[str, Any] = {}
         while len(said) < len(texts):
             said |= {each.request_id: each.prompt_logprobs for each in self._outputs()}
-        found = [np.array(said[number].logprobs, dtype=np.float32) for number in sorted(said)]
+        found = [
+            np.array(said[number].logprobs, dtype=np.float32) for number in sorted(said)
+        ]
         registry.check_probes(model, revision, self.info.dtype, found)
 
     def _add(self, request: Request) -> None:
         token_ids = [*(request.context_ids or ()), *(request.text_ids or ())]
         if self._samples or not request.question:
             own: dict[str, Any] = _GREEDY if request.greedy else {}
-            parameters = copy(self._same(n=request.n, max_tokens=request.max_tokens, **own))
+            parameters = copy(
+                self._same(n=request.n, max_tokens=request.max_tokens, **own)
+            )
             parameters.seed = request.seed
             parameters.logit_bias = dict([request.nudge]) if request.nudge else None
         else:
@@ -371,6 +444,8 @@ def _in_pieces(spec: EngineSpec) -> dict[str, Any]:
     texts = spec.engine_args.get("max_num_seqs", _TEXTS)
     return {
         "enable_chunked_prefill": True,
-        "max_num_batched_tokens": max(most, texts),  # vLLM wants at least one token of each
+        "max_num_batched_tokens": max(
+            most, texts
+        ),  # vLLM wants at least one token of each
         "max_num_seqs": texts,
     }

@@ -21,7 +21,14 @@ from mia_batch.extras.privacy.inversion.inverting import invert
 from mia_batch.extras.privacy.measures import summary_of, utility
 from mia_batch.extras.privacy.opened import Opened
 from mia_batch.extras.privacy.plan import GENERATING, VIRTUAL, Plan, Variant, form_of
-from mia_batch.extras.tune.making import Made, Making, Wanted, locked, made_of, why_no_finetuning
+from mia_batch.extras.tune.making import (
+    Made,
+    Making,
+    Wanted,
+    locked,
+    made_of,
+    why_no_finetuning,
+)
 from mia_batch.metrics import evaluate
 from mia_batch.models.weights import identify_model
 from mia_batch.observer import Observer
@@ -39,7 +46,12 @@ __all__ = ["Privacy", "audit_privacy"]
 
 SPV = ("spv_embedding_v1", "self_prompt_difference_v1")
 """Attacks of SPV-MIA that need no masked model, on decoders."""
-_WITH_SHADOWS = ("lira_online_fixed_v1", "lira_online_v1", "lira_offline_fixed_v1", "rmia_v1")
+_WITH_SHADOWS = (
+    "lira_online_fixed_v1",
+    "lira_online_v1",
+    "lira_offline_fixed_v1",
+    "rmia_v1",
+)
 
 # Models of a variant are distinguished by what they add to the seed.
 _TARGET_SEED, _CANARY_SEED = 0, 1
@@ -76,17 +88,24 @@ class VariantAudit:
 
     def tables(self, models: Mapping[str, Made]) -> dict[str, pl.DataFrame]:
         target = models[self._name("target")]
-        # The first is the primary one: LiRA, or the ratio to the pre-trained model (appendix B.1),
-        # which an encoder has none of: untrained, it has no head that could be asked.
+        # The first is the primary one: LiRA, or the ratio to the pre-trained model
+        # (appendix B.1), which an encoder has none of: untrained, it has no head that
+        # could be asked.
         attacks = [] if self.form == "classifier" else ["reference_token_difference_v1"]
         attacks += [*(_WITH_SHADOWS if self.plan.shadows else ()), "loss_v1"]
         attacks += SPV if self.plan.spv and self.form == "causal" else ()
         scores = self._kept("scores", lambda: self._scores(attacks))
         metrics = evaluate(
-            scores.lazy(), attacks, preset="default", primary=attacks[0], seed=self.plan.seed
+            scores.lazy(),
+            attacks,
+            preset="default",
+            primary=attacks[0],
+            seed=self.plan.seed,
         )
         rest, how = self.texts.filter(part="auxiliary"), (self.plan.task, self.labels)
-        used = self._kept("utility", lambda: utility(self._opened("target"), rest, *how))
+        used = self._kept(
+            "utility", lambda: utility(self._opened("target"), rest, *how)
+        )
         found = {}
         if self.inserted:
             found["exposures"] = self._kept("exposures", self._exposures)
@@ -95,10 +114,13 @@ class VariantAudit:
         found["metrics"] = self._named(metrics)
         audited = self.texts.filter(part="audited")
         summary = summary_of(
-            *(self.variant, self.plan, target, scores, metrics, used, found, attacks), audited
+            *(self.variant, self.plan, target, scores, metrics, used, found, attacks),
+            audited,
         )
         base = pl.lit(self.base).alias("base")
-        found["summary"] = self._named(summary.select(base, pl.all().exclude("variant")))
+        found["summary"] = self._named(
+            summary.select(base, pl.all().exclude("variant"))
+        )
         return found
 
     def _name(self, model: str) -> str:
@@ -124,7 +146,11 @@ class VariantAudit:
         return self.plan.recipe_of(self.variant, self.form, self.labels, seed)
 
     def _wanted(
-        self, model: str, learnt: pl.DataFrame, seed: int, extra: Sequence[tuple[str, str]] = ()
+        self,
+        model: str,
+        learnt: pl.DataFrame,
+        seed: int,
+        extra: Sequence[tuple[str, str]] = (),
     ) -> Wanted:
         is_seq2seq = self.form == "seq2seq"
         given = [question if is_seq2seq else sentence for question, sentence in extra]
@@ -145,9 +171,13 @@ class VariantAudit:
 
     def _scores(self, attacks: Sequence[str]) -> pl.DataFrame:
         """Score texts by the log-probabilities that models give to what is learnt of them."""
-        # Of an encoder that is the label alone, whose log-odds LiRA then takes, as in the paper.
+        # Of an encoder that is the label alone, whose log-odds LiRA then takes, as in
+        # the paper.
         audited = self.texts.filter(part="audited")
-        ids = [blake2b(str(each).encode(), digest_size=16).hexdigest() for each in audited["id"]]
+        ids = [
+            blake2b(str(each).encode(), digest_size=16).hexdigest()
+            for each in audited["id"]
+        ]
         trained: dict[str, Any] = {"target": None}
         if self.form != "classifier":
             trained["reference"] = None
@@ -157,7 +187,9 @@ class VariantAudit:
         asked = audited["text"].to_list(), audited["target"].to_list()
         values, frames = pl.col("logprob"), []
         for model, each in trained.items():
-            found = self._opened(None if model == "reference" else model).logprobs(*asked)
+            found = self._opened(None if model == "reference" else model).logprobs(
+                *asked
+            )
             known = pl.DataFrame({"target_id": ids, "logprob": found, "trained": each})
             frames.append(known.with_columns(model=pl.lit(model)))
         known = pl.concat(frames, how="vertical_relaxed").with_columns(
@@ -167,7 +199,9 @@ class VariantAudit:
             token_ids=values.list.eval(pl.int_range(0, pl.len())),
         )
         rows = known.select(
-            (pl.col(name) if name in known.columns else pl.lit(None)).cast(dtype).alias(name)
+            (pl.col(name) if name in known.columns else pl.lit(None))
+            .cast(dtype)
+            .alias(name)
             for name, dtype in LogProbs.create_empty().schema.items()
         )
         targets = audited.select(
@@ -180,7 +214,9 @@ class VariantAudit:
         )
         features = Features.create_empty().lazy()
         wanted = [get(attack) for attack in attacks if attack not in SPV]
-        scores = pl.concat(score(features, targets.lazy(), wanted, logprobs=rows.lazy()))
+        scores = pl.concat(
+            score(features, targets.lazy(), wanted, logprobs=rows.lazy())
+        )
         if len(wanted) == len(attacks):
             return scores
         return scores.join(self._spv_scores(audited, ids), on="target_id", how="left")
@@ -199,12 +235,21 @@ class VariantAudit:
         own, public = (self._path(f"{name}.parquet") for name in ("asked", "public"))
         write_table(known, own)
         write_table(self.texts.filter(part="auxiliary").select("text"), public)
-        settings = {"input": str(own), "out": self._path("spv"), "attacks": SPV, "report": False}
+        settings = {
+            "input": str(own),
+            "out": self._path("spv"),
+            "attacks": SPV,
+            "report": False,
+        }
         settings |= {"model": str(self._path("target")), "seed": self.plan.seed}
         settings |= {"reference_model": self.base, "reference_revision": self.revision}
-        # vLLM adds no noise to embeddings; the target's own distribution is that of equation 7
+        # vLLM adds no noise to embeddings; the target's own distribution is that of
+        # equation 7
         settings |= {"engine": "transformers", "top_k": 0}
-        settings |= {"prompts_from": str(public), "generations": max(2, known["member"].sum())}
+        settings |= {
+            "prompts_from": str(public),
+            "generations": max(2, known["member"].sum()),
+        }
         lengths = ("generation_tokens", "tuning_tokens")
         settings |= dict.fromkeys(lengths, self.plan.recipe.max_tokens)
         run = run_audit(load_settings(settings, use_config=False), Observer())
@@ -217,18 +262,24 @@ class VariantAudit:
         write_table(known, texts)
         embedder = self._path("target")
         if self.variant.tuning == "lora" and self.form != "causal":
-            embedder = self._path("merged")  # embedders know adapters of causal models alone
+            embedder = self._path(
+                "merged"
+            )  # embedders know adapters of causal models alone
             opened = self._opened("target")
             for each in (opened.model.merge_and_unload(), opened.tokenizer):
                 each.save_pretrained(embedder)
         how: dict[str, Any] = {"share": 1 - self.plan.audited, "seed": self.plan.seed}
         how["attribute_column"] = "attribute" if "attribute" in known.columns else None
-        found = invert(data=texts, embedder=str(embedder), out=self._path("inverted"), **how)
+        found = invert(
+            data=texts, embedder=str(embedder), out=self._path("inverted"), **how
+        )
         return self._named(found.figures)
 
     def _exposures(self) -> pl.DataFrame:
         opened, is_seq2seq = self._opened("canaries"), self.form == "seq2seq"
-        return self._named(texts_of.exposed(opened, self.inserted, is_seq2seq=is_seq2seq))
+        return self._named(
+            texts_of.exposed(opened, self.inserted, is_seq2seq=is_seq2seq)
+        )
 
 
 # The tables of all variants, and their page.
@@ -237,7 +288,9 @@ _GUESSING = 0.5  # its area under the curve
 _TABLES = ("summary", "metrics", "exposures", "inversion")
 
 
-def page_of(base: str, data: str, plan: Plan, tables: Mapping[str, pl.DataFrame]) -> str:
+def page_of(
+    base: str, data: str, plan: Plan, tables: Mapping[str, pl.DataFrame]
+) -> str:
     summary, exposures = tables["summary"], tables.get("exposures")
     known = {"base": base, "data": data, "plan": plan.described(), "interval": interval}
     known |= {"rows": summary.to_dicts(), "conclusions": [*conclusions(summary)]}
@@ -252,9 +305,9 @@ def conclusions(summary: pl.DataFrame) -> Iterator[str]:
         if row["is_contradicted"]:
             shown = max(row["epsilon_bound"] or 0, row["epsilon_bound_by_rates"] or 0)
             yield (
-                f"{row['variant']}: the accountant of the training gives epsilon "
-                f"{row['epsilon']:.2f}, but an attack shows at least {shown:.2f}: the training "
-                "does not keep what it promises."
+                f"{row['variant']}: the accountant of the training gives epsilon"
+                f" {row['epsilon']:.2f}, but an attack shows at least {shown:.2f}: the"
+                " training does not keep what it promises."
             )
     for row in rows:
         yield f"{row['variant']}: {'; '.join(_parts(row))}."
@@ -277,8 +330,9 @@ def _parts(row: dict[str, Any]) -> Iterator[str]:
         yield f"no epsilon is given: {row['epsilon_reason']}"
     elif row["epsilon"] is not None and row["epsilon_bound"] is not None:
         yield (
-            f"its accountant gives epsilon {row['epsilon']:.2f}; attacks show at least "
-            f"{row['epsilon_bound']:.2f}, and could have shown at most {row['epsilon_ceiling']:.2f}"
+            f"its accountant gives epsilon {row['epsilon']:.2f}; attacks show at least"
+            f" {row['epsilon_bound']:.2f}, and could have shown at most"
+            f" {row['epsilon_ceiling']:.2f}"
         )
 
 
@@ -311,14 +365,17 @@ class Privacy:
     Attributes
     ----------
     summary
-        A row for each way in which the model was tuned; docs/privacy.md names the columns.
+        A row for each way in which the model was tuned; docs/privacy.md names the
+        columns.
     metrics
-        How well members are told from others: rows of the metrics table, with ``variant``.
+        How well members are told from others: rows of the metrics table, with
+        ``variant``.
     exposures
-        A row for each canary that a model learnt; None where no canaries are asked for, or the
-        model generates nothing.
+        A row for each canary that a model learnt; None where no canaries are asked for,
+        or the model generates nothing.
     inversion
-        Figures of the inversion of embeddings, with ``variant``; None where it is not asked for.
+        Figures of the inversion of embeddings, with ``variant``; None where it is not
+        asked for.
     page
         The report.
     """
@@ -346,18 +403,19 @@ def audit_privacy(
 ) -> Privacy:
     """Tune a model with and without differential privacy, and attack each (PrivLM-Bench, table 3).
 
-    Of each variant a target learns a random half of the audited texts, shadow models learn other
-    halves, and one more model learns canaries with the target's texts. Everything made is kept in
-    ``out``; the same request again goes on where it stopped.
+    Of each variant a target learns a random half of the audited texts, shadow models
+    learn other halves, and one more model learns canaries with the target's texts.
+    Everything made is kept in ``out``; the same request again goes on where it stopped.
 
     Parameters
     ----------
     base
-        Model to tune, a folder or a hub name: an encoder, a decoder or an encoder-decoder; or
-        several, whose models are in folders of their own in ``out``, and in one table.
+        Model to tune, a folder or a hub name: an encoder, a decoder or an
+        encoder-decoder; or several, whose models are in folders of their own in
+        ``out``, and in one table.
     data
-        Texts, in any format of an audit's input, or a task of GLUE, such as ``glue:sst2``; one
-        text is one record whose privacy is asked about.
+        Texts, in any format of an audit's input, or a task of GLUE, such as
+        ``glue:sst2``; one text is one record whose privacy is asked about.
     out
         Folder of models and tables.
     plan
@@ -367,10 +425,11 @@ def audit_privacy(
     text_column
         Column of the texts.
     target_column
-        Column of what is said of a text: its label, which classification needs, or what an
-        encoder-decoder answers.
+        Column of what is said of a text: its label, which classification needs, or what
+        an encoder-decoder answers.
     group_column
-        Column of texts that belong together, such as one person's: all are learnt, or none.
+        Column of texts that belong together, such as one person's: all are learnt, or
+        none.
     attribute_column
         Column of an attribute that is told from embeddings where the plan inverts them.
     formats
@@ -392,17 +451,26 @@ def audit_privacy(
     EngineError
         If a training fails; given again, the same request goes on.
     """
-    if reason := why_no_finetuning(with_privacy=any(each is not None for each in plan.epsilons)):
+    if reason := why_no_finetuning(
+        with_privacy=any(each is not None for each in plan.epsilons)
+    ):
         raise SettingsError(reason)
     say = (observer or Observer()).stage
     columns = {"text": text_column, "target": target_column, "group": group_column}
     if attribute_column is not None:
         if not plan.inverts:
-            raise SettingsError("--attribute-column is told from embeddings; give --inversion, too")
+            raise SettingsError(
+                "--attribute-column is told from embeddings; give --inversion, too"
+            )
         columns["attribute"] = attribute_column
     texts = texts_of.read_texts(data, columns, share=plan.audited, seed=plan.seed)
     folder, bases = Path(out).absolute(), [base] if isinstance(base, str) else [*base]
-    shared: dict[str, Any] = {"texts": texts, "plan": plan, "say": say, "revision": revision}
+    shared: dict[str, Any] = {
+        "texts": texts,
+        "plan": plan,
+        "say": say,
+        "revision": revision,
+    }
     shared["labels"] = _labels(texts, plan, target_column)
     audits = [
         audit
@@ -410,12 +478,16 @@ def audit_privacy(
         for audit in _variants(each, name, folder / name, formats, shared)
     ]
     digests = [identify_model(each, revision, "any").digest for each in bases]
-    canaries = chain.from_iterable({each.base: each.inserted for each in audits}.values())
+    canaries = chain.from_iterable(
+        {each.base: each.inserted for each in audits}.values()
+    )
     request: dict[str, object] = {
         "base": digests if len(bases) > 1 else digests[0],
         "texts": _digest(value for row in texts.iter_rows() for value in row),
         "plan": plan.described(),
-        "canaries": _digest(each.format.text(n) for each in canaries for n in each.numbers),
+        "canaries": _digest(
+            each.format.text(n) for each in canaries for n in each.numbers
+        ),
     }
     with _of_request(folder, request):
         tables = _tables(audits, say)
@@ -423,17 +495,25 @@ def audit_privacy(
             write_table(table, folder / f"{name}.parquet")
         page = folder / "privacy.html"
         write_text(page, page_of(", ".join(bases), str(data), plan, tables))
-    further: dict[str, Any] = {name: tables.get(name) for name in ("exposures", "inversion")}
-    return Privacy(summary=tables["summary"], metrics=tables["metrics"], page=page, **further)
+    further: dict[str, Any] = {
+        name: tables.get(name) for name in ("exposures", "inversion")
+    }
+    return Privacy(
+        summary=tables["summary"], metrics=tables["metrics"], page=page, **further
+    )
 
 
 def _names(bases: Sequence[str], revision: str | None) -> list[str]:
     """Name the folders of several bases by their last parts; of one it is the whole folder."""
     names = [Path(each).name for each in bases]
     if len(bases) > 1 and revision is not None:
-        raise SettingsError("--revision is of one --base; leave it out, or audit one by one")
+        raise SettingsError(
+            "--revision is of one --base; leave it out, or audit one by one"
+        )
     if twice := [name for name in names if names.count(name) > 1]:
-        raise SettingsError(f"two bases are called {twice[0]!r}; audit each in its own folder")
+        raise SettingsError(
+            f"two bases are called {twice[0]!r}; audit each in its own folder"
+        )
     return names if len(bases) > 1 else [""]
 
 
@@ -445,14 +525,20 @@ def _variants(
     shared: Mapping[str, Any],
 ) -> list[VariantAudit]:
     plan, revision = shared["plan"], shared["revision"]
-    forms = {each: form_of(base, revision, plan.task, each.tuning) for each in plan.variants()}
+    forms = {
+        each: form_of(base, revision, plan.task, each.tuning)
+        for each in plan.variants()
+    }
     if "seq2seq" in forms.values() and shared["texts"]["target"].has_nulls():
         raise SettingsError(
-            f"{base!r} is an encoder-decoder; name the column of its answers with --target-column"
+            f"{base!r} is an encoder-decoder; name the column of its answers with"
+            " --target-column"
         )
     inserted: list[Inserted] = []
     if plan.canaries and any(form in GENERATING for form in forms.values()):
-        own = formats or texts_of.paper_formats(texts_of.words_of(base, revision), plan.seed)
+        own = formats or texts_of.paper_formats(
+            texts_of.words_of(base, revision), plan.seed
+        )
         inserted = texts_of.draw(own, plan)
     return [
         VariantAudit(
@@ -468,7 +554,9 @@ def _variants(
     ]
 
 
-def _tables(audits: Sequence[VariantAudit], say: Callable[[str], None]) -> dict[str, pl.DataFrame]:
+def _tables(
+    audits: Sequence[VariantAudit], say: Callable[[str], None]
+) -> dict[str, pl.DataFrame]:
     def made(name: str, making: Making, path: Path) -> Made:
         return made_of(making, path, lambda said: say(f"{name}: {said}"))
 
@@ -508,17 +596,23 @@ def _of_request(folder: Path, request: dict[str, object]) -> Iterator[None]:
     path = folder / "request.json"
     wanted = json.dumps(request, indent=2, sort_keys=True)
     with system_errors(folder):
-        if folder.is_dir() and any(folder.iterdir()) and not (folder / ".lock").exists():
+        if (
+            folder.is_dir()
+            and any(folder.iterdir())
+            and not (folder / ".lock").exists()
+        ):
             raise RunFolderError(f"{folder} holds something else; name another folder")
         folder.mkdir(parents=True, exist_ok=True)
     busy = f"{folder} is in use by another process; wait for it, or name another folder"
     with locked(folder / ".lock", 0, busy):
         there = json.loads(path.read_text("utf-8") if path.exists() else wanted)
         asked = json.loads(wanted)
-        if differing := [name for name, value in asked.items() if there.get(name) != value]:
+        if differing := [
+            name for name, value in asked.items() if there.get(name) != value
+        ]:
             raise RunFolderError(
-                f"{folder} is of another request: {' and '.join(differing)} differ; name another "
-                "folder, or delete it"
+                f"{folder} is of another request: {' and '.join(differing)} differ;"
+                " name another folder, or delete it"
             )
         if not path.exists():
             write_text(path, wanted)

@@ -21,9 +21,12 @@ from mia_batch.extras.privacy.opened import Opened
 from mia_batch.extras.privacy.plan import Plan
 from mia_batch.recipes import in_half
 
-_DATA = json.loads(files("mia_batch.extras.privacy").joinpath("privlm.json").read_text("utf-8"))
+_DATA = json.loads(
+    files("mia_batch.extras.privacy").joinpath("privlm.json").read_text("utf-8")
+)
 
-# Tasks of GLUE by name (Wang et al. 2018, arXiv:1804.07461), as PrivLM-Bench takes them.
+# Tasks of GLUE by name (Wang et al. 2018, arXiv:1804.07461), as PrivLM-Bench takes
+# them.
 
 _GLUE = "glue:"  # what the name of a task begins with where a path may stand
 _REPOSITORY = "nyu-mll/glue"
@@ -42,12 +45,14 @@ def _glue_rows(name: str) -> pl.DataFrame:
         )
     wanted, files = f"{task}/train-*.parquet", list[Path]()
     with suppress(OSError, ValueError):  # offline, or nothing there
-        folder = snapshot_download(_REPOSITORY, repo_type="dataset", allow_patterns=wanted)
+        folder = snapshot_download(
+            _REPOSITORY, repo_type="dataset", allow_patterns=wanted
+        )
         files = sorted(Path(folder).glob(wanted))  # none where another task was fetched
     if not files:
         raise CorpusError(
-            f"{name} was not fetched before, and cannot be now ({_REPOSITORY} on the hub); fetch "
-            "it where there is a network, or give its texts as a file"
+            f"{name} was not fetched before, and cannot be now ({_REPOSITORY} on the"
+            " hub); fetch it where there is a network, or give its texts as a file"
         )
     text = pl.concat_str(_TEXTS[task], separator=" [SEP] ")
     return pl.read_parquet(files).with_columns(text=text)
@@ -61,31 +66,42 @@ def read_texts(
 ) -> pl.DataFrame:
     """Read texts: ``id``, ``text``, ``target``, ``group``, ``part`` and ``member``.
 
-    ``part`` is ``audited``, or ``auxiliary``: no model learns anything of these. ``member`` says
-    whether the target learns an audited text. Equal texts are in one group, with all their groups.
+    ``part`` is ``audited``, or ``auxiliary``: no model learns anything of these.
+    ``member`` says whether the target learns an audited text. Equal texts are in one
+    group, with all their groups.
     """
     named = {field: name for field, name in columns.items() if name is not None}
     rows = rows_of(data, [*named.values()])
     texts = rows.select(
-        (pl.col(named[field]) if field in named else pl.lit(None)).cast(pl.String).alias(field)
+        (pl.col(named[field]) if field in named else pl.lit(None))
+        .cast(pl.String)
+        .alias(field)
         for field in columns
     )
     texts = texts.with_columns(pl.coalesce("group", "text")).with_row_index("id")
-    for field, column in [(each, named[each]) for each in ("text", "target") if each in named]:
+    for field, column in [
+        (each, named[each]) for each in ("text", "target") if each in named
+    ]:
         empty = texts.filter(pl.col(field).fill_null("").str.strip_chars() == "")
         if empty.height:
             others = f" and {empty.height - 1:,} others" if empty.height > 1 else ""
             raise CorpusError(
-                f"{data}: row {empty['id'][0] + 1:,}{others}: nothing in column {column!r}; leave "
-                "such rows out"
+                f"{data}: row {empty['id'][0] + 1:,}{others}: nothing in column"
+                f" {column!r}; leave such rows out"
             )
     if (n := texts["group"].n_unique()) < _FEWEST:
-        raise CorpusError(f"{data} has {n} different texts or groups; give at least {_FEWEST}")
-    dealt = part(texts, 1 - share, seed).with_columns(pl.col("group").min().over("cluster"))
+        raise CorpusError(
+            f"{data} has {n} different texts or groups; give at least {_FEWEST}"
+        )
+    dealt = part(texts, 1 - share, seed).with_columns(
+        pl.col("group").min().over("cluster")
+    )
     names = dealt["group"].to_list()
     return dealt.select(
         pl.all().exclude("cluster", "auxiliary"),
-        part=pl.when("auxiliary").then(pl.lit("auxiliary")).otherwise(pl.lit("audited")),
+        part=pl.when("auxiliary")
+        .then(pl.lit("auxiliary"))
+        .otherwise(pl.lit("audited")),
         member=pl.when(~pl.col("auxiliary")).then(pl.Series(in_half(names, 0, seed))),
     )
 
@@ -96,7 +112,8 @@ def rows_of(data: Path | str, wanted: Sequence[str]) -> pl.DataFrame:
             if name not in columns:
                 there = ", ".join(map(repr, columns))
                 raise CorpusError(
-                    f"{data} has no column {name!r}, only {there}; name the one that is meant"
+                    f"{data} has no column {name!r}, only {there}; name the one that is"
+                    " meant"
                 )
 
     if str(data).startswith(_GLUE):
@@ -108,18 +125,23 @@ def rows_of(data: Path | str, wanted: Sequence[str]) -> pl.DataFrame:
     reader = FORMATS[source.kind]
     columns = reader.read_schema(source.files, reading)
     check(columns)
-    found = [*reader.read_rows(source.files, columns, [*dict.fromkeys(wanted)], reading)]
+    found = [
+        *reader.read_rows(source.files, columns, [*dict.fromkeys(wanted)], reading)
+    ]
     if not any(rows.height for rows in found):
         raise CorpusError(f"{data} has no rows; give at least {_FEWEST} texts")
     return pl.concat(found)
 
 
 def learnt_by(texts: pl.DataFrame, shadow: int | None, seed: int) -> pl.DataFrame:
-    # Shadow models come in pairs, as halves do; the target's half is the first of another pair.
+    # Shadow models come in pairs, as halves do; the target's half is the first of
+    # another pair.
     audited = texts.filter(part="audited")
     if shadow is None:
         return audited.filter("member")
-    return audited.filter(pl.Series(in_half(audited["group"].to_list(), shadow + 2, seed)))
+    return audited.filter(
+        pl.Series(in_half(audited["group"].to_list(), shadow + 2, seed))
+    )
 
 
 # Canaries: sentences with a blank, and what can stand there.
@@ -152,7 +174,9 @@ class CanaryFormat:
 
 def paper_formats(words: Sequence[str], seed: int) -> tuple[CanaryFormat, ...]:
     """Return the seven formats; ``words`` are whole words of the tokenizer's vocabulary."""
-    fixed = " ".join(np.random.default_rng(seed).choice(sorted(words), 4, replace=False))
+    fixed = " ".join(
+        np.random.default_rng(seed).choice(sorted(words), 4, replace=False)
+    )
     lists = _DATA["lists"] | {"words": words}
     found = []
     for each in _DATA["formats"]:
@@ -179,9 +203,13 @@ def read_formats(path: Path | str) -> tuple[CanaryFormat, ...]:
 def _check_format(wanted: CanaryFormat) -> None:
     slots = wanted.slots
     if wanted.template.count("{}") != 1:
-        raise ValueError(f"format {wanted.name!r} has not exactly one {{}} in its template")
+        raise ValueError(
+            f"format {wanted.name!r} has not exactly one {{}} in its template"
+        )
     if not slots or any(len(set(slot)) != len(slot) or not slot for slot in slots):
-        raise ValueError(f"format {wanted.name!r} has a slot without fills, or with one twice")
+        raise ValueError(
+            f"format {wanted.name!r} has a slot without fills, or with one twice"
+        )
     if wanted.size < 2:
         raise ValueError(f"format {wanted.name!r} can only be filled in one way")
 
@@ -210,7 +238,9 @@ def draw(formats: Sequence[CanaryFormat], plan: Plan) -> list[Inserted]:
     return [
         Inserted(
             format=each,
-            numbers=tuple(_numbers(each, min(plan.candidates, each.size), [plan.seed, place])),
+            numbers=tuple(
+                _numbers(each, min(plan.candidates, each.size), [plan.seed, place])
+            ),
             n_learnt=min(plan.canaries, plan.candidates - 1, each.size // 2),
             repetitions=plan.repetitions,
         )
@@ -229,10 +259,16 @@ def _numbers(wanted: CanaryFormat, n: int, seed: list[int]) -> list[int]:
     return list(found)[:n]
 
 
-def exposed(opened: Opened, inserted: Sequence[Inserted], *, is_seq2seq: bool) -> pl.DataFrame:
+def exposed(
+    opened: Opened, inserted: Sequence[Inserted], *, is_seq2seq: bool
+) -> pl.DataFrame:
     def losses(of: CanaryFormat, numbers: Sequence[int]) -> np.ndarray:
         texts = [of.text(number) for number in numbers]
-        asked = ([of.question] * len(texts), texts) if is_seq2seq else (texts, [None] * len(texts))
+        asked = (
+            ([of.question] * len(texts), texts)
+            if is_seq2seq
+            else (texts, [None] * len(texts))
+        )
         return opened.sums(*asked).fill_null(float("nan")).to_numpy()
 
     frames = []
@@ -257,16 +293,21 @@ def exposed(opened: Opened, inserted: Sequence[Inserted], *, is_seq2seq: bool) -
 def words_of(base: str, revision: str | None) -> list[str]:
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(base, revision=revision, trust_remote_code=False)
+    tokenizer = AutoTokenizer.from_pretrained(
+        base, revision=revision, trust_remote_code=False
+    )
     found = {word.lstrip("\u0120\u2581") for word in tokenizer.get_vocab()}
     words = sorted(
         word
         for word in found
-        if len(word) >= _SHORTEST_WORD and word.isascii() and word.isalpha() and word.islower()
+        if len(word) >= _SHORTEST_WORD
+        and word.isascii()
+        and word.isalpha()
+        and word.islower()
     )
     if len(words) < 10:
         raise SettingsError(
-            f"the tokenizer of {base!r} has {len(words)} words, too few for canaries of words; "
-            "give formats of your own with --canary-formats"
+            f"the tokenizer of {base!r} has {len(words)} words, too few for canaries of"
+            " words; give formats of your own with --canary-formats"
         )
     return words

@@ -1,11 +1,12 @@
 """Measures of what a tuned model gives away, and of what it is good for.
 
-First lower bounds of a training's privacy loss, from what an attack tells of its texts. A training
-that keeps to (epsilon, delta) makes it hard to tell who was learnt; an attack that can tells that
-epsilon is larger. Members must have been drawn by coins. Where up to k texts share one, (epsilon,
-delta) of a text is (k epsilon, delta (e^(k epsilon) - 1) / (e^epsilon - 1)) of a coin (Dwork and
-Roth 2014, "The algorithmic foundations of differential privacy", theorem 2.2 and lemma 2.2 of
-Vadhan 2017, "The complexity of differential privacy"); bounds are those of a text.
+First lower bounds of a training's privacy loss, from what an attack tells of its texts.
+A training that keeps to (epsilon, delta) makes it hard to tell who was learnt; an
+attack that can tells that epsilon is larger. Members must have been drawn by coins.
+Where up to k texts share one, (epsilon, delta) of a text is (k epsilon, delta (e^(k
+epsilon) - 1) / (e^epsilon - 1)) of a coin (Dwork and Roth 2014, "The algorithmic
+foundations of differential privacy", theorem 2.2 and lemma 2.2 of Vadhan 2017, "The
+complexity of differential privacy"); bounds are those of a text.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ def clopper_pearson_bound(
 ) -> Bound:
     """Bound from a threshold: epsilon >= log((TPR - delta) / FPR), and the same of non-members.
 
-    Nasr et al. 2021 (arXiv:2101.04535), section 4. At most so many ``texts`` share a coin, and so a
-    value of ``member``. Texts of one training are taken for independent, which `one_run_bound` does
-    without.
+    Nasr et al. 2021 (arXiv:2101.04535), section 4. At most so many ``texts`` share a
+    coin, and so a value of ``member``. Texts of one training are taken for independent,
+    which `one_run_bound` does without.
     """
-    # Chosen on one half of the texts and counted on the other: the best of many thresholds on the
-    # same texts would show too much.
+    # Chosen on one half of the texts and counted on the other: the best of many
+    # thresholds on the same texts would show too much.
     first = _half(member.size, seed)
     thresholds = np.unique(score[first])
     rules = score[first] >= thresholds[:, None]
@@ -78,7 +79,8 @@ def _rates(member: Flags, said: Flags, confidence: float) -> Floats:
     for is_in, is_said in ((member, said), (~member, ~said)):
         n_in, n_out = is_in.sum(), (~is_in).sum()
         right, wrong = is_said[:, is_in].sum(1), is_said[:, ~is_in].sum(1)
-        # Clopper and Pearson (1934); a parameter of 0 gives NaN, where the limit is 0 or 1.
+        # Clopper and Pearson (1934); a parameter of 0 gives NaN, where the limit is 0
+        # or 1.
         low = np.nan_to_num(beta.ppf(share, right, n_in - right + 1), nan=0.0)
         high = np.nan_to_num(beta.ppf(1 - share, wrong + 1, n_out - wrong), nan=1.0)
         found.append(np.stack([low, high], axis=-1))
@@ -106,9 +108,10 @@ def one_run_bound(
 ) -> Bound:
     """Bound from one training: how many of the guesses that an attack makes are right.
 
-    Steinke et al. 2023 (arXiv:2305.08846), theorem 5.2: of r guesses under (epsilon, delta), the
-    right ones are no more, in distribution, than r coins of e^epsilon / (1 + e^epsilon), but for
-    a term in delta. It holds although all texts were learnt by one model.
+    Steinke et al. 2023 (arXiv:2305.08846), theorem 5.2: of r guesses under (epsilon,
+    delta), the right ones are no more, in distribution, than r coins of e^epsilon / (1
+    + e^epsilon), but for a term in delta. It holds although all texts were learnt by
+    one model.
     """
     first = _half(member.size, seed)
 
@@ -163,7 +166,9 @@ def _half(n: int, seed: int) -> Flags:
     return np.random.default_rng(seed).random(n) < 0.5
 
 
-_KEPT = 10_000  # losses of canaries that were not learnt, to which a distribution is fitted
+_KEPT = (
+    10_000  # losses of canaries that were not learnt, to which a distribution is fitted
+)
 _FEWEST = 30  # of them
 _REFUSED = 0.01  # p of a fit that is not believed
 
@@ -171,18 +176,22 @@ _REFUSED = 0.01  # p of a fit that is not believed
 def exposures(learnt: Floats, others: Iterable[Floats], size: int) -> pl.DataFrame:
     """Rank each canary that was learnt among those that were not: a row for each.
 
-    ``rank``: 1 + those of lower loss, equal ones half (Li et al. 2024, definitions 2 and 3).
-    ``exposure``: log2(n + 1) - log2(rank) in bits, n the number of others (definition 4).
-    ``extrapolated``: the exposure among all ``size`` by a skew normal distribution fitted to the
-    losses of some (Carlini et al. 2019, arXiv:1802.08232, section 4.3), where that fits.
+    ``rank``: 1 + those of lower loss, equal ones half (Li et al. 2024, definitions 2
+    and 3). ``exposure``: log2(n + 1) - log2(rank) in bits, n the number of others
+    (definition 4). ``extrapolated``: the exposure among all ``size`` by a skew normal
+    distribution fitted to the losses of some (Carlini et al. 2019, arXiv:1802.08232,
+    section 4.3), where that fits.
     """
-    # Other learnt ones do not take part: a model that remembers all would rank them among each
-    # other. Losses come in pieces, in random order if they are not all that the format has.
+    # Other learnt ones do not take part: a model that remembers all would rank them
+    # among each other. Losses come in pieces, in random order if they are not all that
+    # the format has.
     below, equal = np.zeros(learnt.size), np.zeros(learnt.size)
     n_others, kept = 0, np.empty(0)
     for some in others:
         counted = np.sort(some[np.isfinite(some)])
-        low, high = (counted.searchsorted(learnt, side=side) for side in ("left", "right"))
+        low, high = (
+            counted.searchsorted(learnt, side=side) for side in ("left", "right")
+        )
         below += low
         equal += high - low
         n_others += counted.size
@@ -190,11 +199,20 @@ def exposures(learnt: Floats, others: Iterable[Floats], size: int) -> pl.DataFra
     rank = 1 + below + equal / 2
     exposure = np.log2(n_others + 1) - np.log2(rank)
     is_part = n_others + learnt.size < size
-    beyond = _extrapolated(learnt, kept, size) if is_part else np.full(learnt.size, np.nan)
-    columns = {"loss": learnt, "rank": rank, "exposure": exposure, "exposed": below + equal == 0}
+    beyond = (
+        _extrapolated(learnt, kept, size) if is_part else np.full(learnt.size, np.nan)
+    )
+    columns = {
+        "loss": learnt,
+        "rank": rank,
+        "exposure": exposure,
+        "exposed": below + equal == 0,
+    }
     found = pl.DataFrame(columns | {"extrapolated": beyond})
     return found.with_columns(pl.all().exclude("exposed").fill_nan(None)).with_columns(
-        pl.when(pl.col("loss").is_not_null()).then(pl.col("rank", "exposure", "exposed"))
+        pl.when(pl.col("loss").is_not_null()).then(
+            pl.col("rank", "exposure", "exposed")
+        )
     )
 
 
@@ -211,17 +229,23 @@ def _extrapolated(learnt: Floats, others: Floats, size: int) -> Floats:
 
 def unlearnt_exposure(n_others: int) -> float:
     """Mean exposure, in bits, of ranks 1 to n + 1 with equal probability: about 1 / ln 2."""
-    return float(np.log2(n_others + 1) - gammaln(n_others + 2) / np.log(2) / (n_others + 1))
+    return float(
+        np.log2(n_others + 1) - gammaln(n_others + 2) / np.log(2) / (n_others + 1)
+    )
 
 
-def utility(opened: Opened, texts: pl.DataFrame, task: Task, labels: Sequence[str]) -> pl.DataFrame:
+def utility(
+    opened: Opened, texts: pl.DataFrame, task: Task, labels: Sequence[str]
+) -> pl.DataFrame:
     """Measure a model on the auxiliary texts: ``accuracy``, or ``loss`` in nats a token.
 
     Intervals of 95 % take groups as the units; null where they are too few.
     """
     asked, targets = texts["text"].to_list(), texts["target"].to_list()
     if task == "classification":
-        losses = [opened.sums(asked, [label] * len(asked)).to_numpy() for label in labels]
+        losses = [
+            opened.sums(asked, [label] * len(asked)).to_numpy() for label in labels
+        ]
         chosen = np.array(labels)[np.stack(losses, axis=1).argmin(axis=1)]
         each = (chosen == np.array(targets)).astype(np.float64)
     else:
@@ -269,22 +293,32 @@ def summary_of(
 ) -> pl.DataFrame:
     """Sum a variant up, in the columns of ``summary.parquet`` (docs/privacy.md).
 
-    ``audited`` are all texts that were audited, whether they are among the scores or not.
+    ``audited`` are all texts that were audited, whether they are among the scores or
+    not.
     """
     exposures, said = found.get("exposures"), target.privacy
     row: dict[str, Any] = {"variant": variant.name, "tuning": variant.tuning}
-    row |= {name: said and said[name] for name in ("epsilon", "delta", "noise_multiplier")}
+    row |= {
+        name: said and said[name] for name in ("epsilon", "delta", "noise_multiplier")
+    }
     row["epsilon_reason"] = None
     if said is not None and exposures is not None and exposures["loss"].has_nulls():
         row["epsilon"] = None
-        row["epsilon_reason"] = "a canary has no loss, so that nobody knows whether it was learnt"
+        row["epsilon_reason"] = (
+            "a canary has no loss, so that nobody knows whether it was learnt"
+        )
     row |= _bounds(scores, attacks[0], plan, audited["group"])
     bounds = [row["epsilon_bound"], row["epsilon_bound_by_rates"]]
     claim = row["epsilon"]
-    row["is_contradicted"] = None if claim is None else any(each > claim for each in bounds if each)
+    row["is_contradicted"] = (
+        None if claim is None else any(each > claim for each in bounds if each)
+    )
     used = utility.row(0, named=True)
     row |= {"utility_measure": used["measure"], **_with_limits("utility", used)}
-    own, row["attack"] = metrics.filter(pl.col("versus").is_null(), slice="all"), attacks[0]
+    own, row["attack"] = (
+        metrics.filter(pl.col("versus").is_null(), slice="all"),
+        attacks[0],
+    )
     for name, attack in {"auc": attacks[0], **_SHOWN_TOO}.items():
         areas = own.filter(attack=attack, metric="roc_auc").iter_rows(named=True)
         row |= _with_limits(name, next(areas, {}))
@@ -300,17 +334,35 @@ def _bounds(
 ) -> dict[str, Any]:
     """Bound the epsilon of a text by one of each group, since those of a group share a coin.
 
-    Texts that are absent from the scores were learnt with the others of their group, and count.
+    Texts that are absent from the scores were learnt with the others of their group,
+    and count.
     """
-    one_each = scores.drop_nulls(attack).unique("group", keep="first", maintain_order=True)
+    one_each = scores.drop_nulls(attack).unique(
+        "group", keep="first", maintain_order=True
+    )
     member, score = one_each["member"].to_numpy(), one_each[attack].to_numpy()
-    sizes = (group_of_texts.value_counts()["count"], scores["group"].value_counts()["count"])
+    sizes = (
+        group_of_texts.value_counts()["count"],
+        scores["group"].value_counts()["count"],
+    )
     texts = max(int(counts.to_numpy().max(initial=1)) for counts in sizes)
-    names = ("epsilon_bound", "epsilon_ceiling", "epsilon_bound_by_rates", "epsilon_rates_ceiling")
+    names = (
+        "epsilon_bound",
+        "epsilon_ceiling",
+        "epsilon_bound_by_rates",
+        "epsilon_rates_ceiling",
+    )
     if not 0 < member.sum() < member.size:
         return dict.fromkeys(names)
-    how: dict[str, Any] = {"delta": plan.recipe.delta, "seed": plan.seed, "texts": texts}
-    bounds = one_run_bound(member, score, **how), clopper_pearson_bound(member, score, **how)
+    how: dict[str, Any] = {
+        "delta": plan.recipe.delta,
+        "seed": plan.seed,
+        "texts": texts,
+    }
+    bounds = (
+        one_run_bound(member, score, **how),
+        clopper_pearson_bound(member, score, **how),
+    )
     return dict(zip(names, (number for each in bounds for number in each), strict=True))
 
 
@@ -320,13 +372,19 @@ def _extraction(exposures: pl.DataFrame | None) -> dict[str, Any]:
     if exposures is None or (there := exposures.drop_nulls("exposure")).is_empty():
         return dict.fromkeys(names)
     trend = spearmanr(there["repetitions"], there["exposure"])
-    means: list[Any] = [there[name].mean() for name in ("exposed", "exposure", "unlearnt_exposure")]
+    means: list[Any] = [
+        there[name].mean() for name in ("exposed", "exposure", "unlearnt_exposure")
+    ]
     values = zip(names, [*means, trend.statistic, trend.pvalue], strict=True)
     return {name: None if np.isnan(value) else float(value) for name, value in values}
 
 
 def _inversion(figures: pl.DataFrame | None) -> dict[str, Any]:
-    rows = () if figures is None else figures.filter(pl.col("versus").is_null()).rows(named=True)
+    rows = (
+        ()
+        if figures is None
+        else figures.filter(pl.col("versus").is_null()).rows(named=True)
+    )
     of = {(row["unit"], row["metric"], row["method"]): row for row in rows}
     named = (_with_limits(name, of.get(key, {})) for name, key in _INVERSION.items())
     return dict(chain.from_iterable(each.items() for each in named))

@@ -24,7 +24,9 @@ class Opened:
         adapter = made if recipe.method != "full" else None
         where = (base, revision) if made is None or adapter else (str(made), None)
         with quiet():
-            model, self.tokenizer, self._row_of = opened(*where, recipe, dtype=torch.float32)
+            model, self.tokenizer, self._row_of = opened(
+                *where, recipe, dtype=torch.float32
+            )
             if adapter is not None:
                 from peft import PeftModel
 
@@ -32,7 +34,9 @@ class Opened:
         self.model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
         self._form = recipe.form
 
-    def logprobs(self, texts: Sequence[str], targets: Sequence[str | None]) -> pl.Series:
+    def logprobs(
+        self, texts: Sequence[str], targets: Sequence[str | None]
+    ) -> pl.Series:
         """List the log-probabilities, in nats, of what is learnt of each text; empty: nothing."""
         import torch
 
@@ -42,9 +46,14 @@ class Opened:
         for start in range(0, len(texts), _AT_ONCE):
             some = slice(start, start + _AT_ONCE)
             rows = [*map(self._row_of, texts[some], targets[some])]
-            batch = {name: value.to(self.model.device) for name, value in padded(rows).items()}
+            batch = {
+                name: value.to(self.model.device)
+                for name, value in padded(rows).items()
+            }
             labels = batch.pop("labels")
-            given = batch | ({"labels": labels.clamp(min=0)} if self._form == "seq2seq" else {})
+            given = batch | (
+                {"labels": labels.clamp(min=0)} if self._form == "seq2seq" else {}
+            )
             with torch.inference_mode():
                 found = logprobs(self._form, self.model(**given).logits, labels)
             lists += (row[~row.isnan()].tolist() for row in found.cpu())
@@ -57,4 +66,6 @@ class Opened:
     def sums(self, texts: Sequence[str], targets: Sequence[str | None]) -> pl.Series:
         """Log-perplexity of each text: the sum over its tokens, in nats; null where it has none."""
         found = self.logprobs(texts, targets)
-        return pl.select(pl.when(found.list.len() > 0).then(-found.list.sum())).to_series()
+        return pl.select(
+            pl.when(found.list.len() > 0).then(-found.list.sum())
+        ).to_series()

@@ -9,7 +9,16 @@ from typing import Any, Literal, TypeAlias
 from mia_batch.errors import SettingsError
 from mia_batch.recipes import RECIPES, Form, Method, Recipe
 
-__all__ = ["RECIPE_FIELDS", "TUNINGS", "VIRTUAL", "Plan", "Task", "Tuning", "Variant", "form_of"]
+__all__ = [
+    "RECIPE_FIELDS",
+    "TUNINGS",
+    "VIRTUAL",
+    "Plan",
+    "Task",
+    "Tuning",
+    "Variant",
+    "form_of",
+]
 
 Task: TypeAlias = Literal["classification", "generation"]
 Tuning: TypeAlias = Literal["full", "lora", "prefix", "prompt", "infilling"]
@@ -48,7 +57,8 @@ class Plan:
     shadows
         Shadow models for LiRA of each variant; 0: none.
     audited
-        Share of the texts, by groups, of which members are drawn; models are tested on the rest.
+        Share of the texts, by groups, of which members are drawn; models are tested on
+        the rest.
     canaries
         Canaries of each format that are learnt; 0: none.
     repetitions
@@ -56,10 +66,12 @@ class Plan:
     candidates
         Canaries of each format that are compared, those learnt included.
     inverts
-        Whether texts are to be given back from the target's embeddings, too, by a decoder that is
-        trained for it (`mia_batch.extras.privacy.inversion.inverting.invert`).
+        Whether texts are to be given back from the target's embeddings, too, by a
+        decoder that is trained for it
+        (`mia_batch.extras.privacy.inversion.inverting.invert`).
     spv
-        Whether decoders are attacked by SPV-MIA, too, with a reference of their own words.
+        Whether decoders are attacked by SPV-MIA, too, with a reference of their own
+        words.
     seed
         Of all that is drawn.
     """
@@ -88,13 +100,23 @@ class Plan:
 
     def variants(self) -> list[Variant]:
         """List what is tuned, in order."""
-        return [Variant(tuning=each, epsilon=eps) for each in self.tunings for eps in self.epsilons]
+        return [
+            Variant(tuning=each, epsilon=eps)
+            for each in self.tunings
+            for eps in self.epsilons
+        ]
 
-    def recipe_of(self, variant: Variant, form: Form, labels: Sequence[str], seed: int) -> Recipe:
+    def recipe_of(
+        self, variant: Variant, form: Form, labels: Sequence[str], seed: int
+    ) -> Recipe:
         """Say how a model of a variant is tuned; ``seed`` tells models of it apart."""
         rate = self.learning_rate
         if rate is None:
-            rate = _VIRTUAL_RATE if variant.tuning in VIRTUAL else self.recipe.learning_rate
+            rate = (
+                _VIRTUAL_RATE
+                if variant.tuning in VIRTUAL
+                else self.recipe.learning_rate
+            )
         return replace(
             self.recipe,
             method=TUNINGS[variant.tuning],
@@ -116,14 +138,20 @@ class Variant:
     @property
     def name(self) -> str:
         """Name its models and files."""
-        return self.tuning if self.epsilon is None else f"{self.tuning}-epsilon-{self.epsilon:g}"
+        return (
+            self.tuning
+            if self.epsilon is None
+            else f"{self.tuning}-epsilon-{self.epsilon:g}"
+        )
 
 
 def form_of(base: str, revision: str | None, task: Task, tuning: Tuning) -> Form:
     """Say what a base is tuned to do for a task; raise `SettingsError` if it cannot."""
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(base, revision=revision, trust_remote_code=False)
+    config = AutoConfig.from_pretrained(
+        base, revision=revision, trust_remote_code=False
+    )
     architectures = config.architectures or [""]
     if config.is_encoder_decoder:
         kind: Form = "seq2seq"
@@ -132,7 +160,9 @@ def form_of(base: str, revision: str | None, task: Task, tuning: Tuning) -> Form
     else:
         kind = "causal"
     if tuning == "infilling" and kind != "infilling":
-        raise SettingsError(f"tuning infilling needs a masked model, which {base!r} is not")
+        raise SettingsError(
+            f"tuning infilling needs a masked model, which {base!r} is not"
+        )
     if task == "generation" and kind not in GENERATING:
         what = "is an encoder, which generates nothing"
         raise SettingsError(f"{base!r} {what}; take task classification")

@@ -16,12 +16,23 @@ import polars as pl
 
 from mia_batch.corpus import ColumnNames
 from mia_batch.errors import CorpusError, RunFolderError, SettingsError
-from mia_batch.extras.sets.matching import EXCLUDED_ABOVE, MadeSets, build_length, read_labelled
+from mia_batch.extras.sets.matching import (
+    EXCLUDED_ABOVE,
+    MadeSets,
+    build_length,
+    read_labelled,
+)
 from mia_batch.observer import Observer
 from mia_batch.places import is_url
 from mia_batch.report.html.page import environment
 from mia_batch.schemas import BuiltTests, BuiltTexts, ThrownAway
-from mia_batch.tables import sink, sync_folder, system_errors, temporary_path, write_text
+from mia_batch.tables import (
+    sink,
+    sync_folder,
+    system_errors,
+    temporary_path,
+    write_text,
+)
 
 __all__ = ["SETTINGS", "BuiltSet", "build_set"]
 
@@ -49,13 +60,17 @@ def _sentence(row: dict[str, Any]) -> str:
     if row["after"] is not None:
         figures += f" and {_figure(row['after'])} after"
     if row["outside"] is not None:
-        figures += f", {_figure(row['outside'])} to classifiers trained on held-out documents"
+        figures += (
+            f", {_figure(row['outside'])} to classifiers trained on held-out documents"
+        )
     how = "can be" if row["verdict"] == "separable" else "may be"
-    end = f"It can carry no conclusion: its classes {how} distinguished without a model."
+    end = (
+        f"It can carry no conclusion: its classes {how} distinguished without a model."
+    )
     if row["verdict"] == "not separable":
         end = (
-            f"An attack's AUC above {EXCLUDED_ABOVE:.2f} on it is not explained by what these "
-            "classifiers see; smaller ones may be."
+            f"An attack's AUC above {EXCLUDED_ABOVE:.2f} on it is not explained by what"
+            " these classifiers see; smaller ones may be."
         )
     return f"{kept} {figures}. {end}"
 
@@ -79,17 +94,21 @@ def _look(
         known = summary["request"]
     except (OSError, ValueError, KeyError, TypeError):
         raise RunFolderError(
-            f"{place} is there already and holds no set that was built here; choose another name"
+            f"{place} is there already and holds no set that was built here; choose"
+            " another name"
         ) from None
     if known != key:
         raise RunFolderError(
-            f"{place} holds sets of other documents or settings; delete it or choose another name"
+            f"{place} holds sets of other documents or settings; delete it or choose"
+            " another name"
         )
     return key, summary
 
 
 def _write(
-    place: Path, tables: Mapping[str, tuple[pl.DataFrame, type[dy.Schema]]], summary: dict[str, Any]
+    place: Path,
+    tables: Mapping[str, tuple[pl.DataFrame, type[dy.Schema]]],
+    summary: dict[str, Any],
 ) -> None:
     work = temporary_path(place)
     with system_errors(place):
@@ -103,7 +122,9 @@ def _write(
             for name, (table, schema) in tables.items():
                 sink(table, work / f"{name}.parquet", schema)
             template = environment().get_template("sets.md.jinja")
-            write_text(work / "summary.md", template.render(summary=summary, figure=_figure))
+            write_text(
+                work / "summary.md", template.render(summary=summary, figure=_figure)
+            )
             write_text(work / _SUMMARY, json.dumps(summary, indent=2) + "\n")
             work.replace(place)  # a folder that holds something is not replaced
             sync_folder(place.parent)
@@ -119,9 +140,10 @@ class BuiltSet:
     Attributes
     ----------
     path
-        The folder. ``SETTING-LENGTH.parquet`` is one set, an audit's input; ``thrown-away.parquet``
-        has a row for each document that is in no set, or not in one, with the reason;
-        ``tests.parquet`` has every test; ``summary.json`` and ``summary.md`` the summary.
+        The folder. ``SETTING-LENGTH.parquet`` is one set, an audit's input;
+        ``thrown-away.parquet`` has a row for each document that is in no set, or not in
+        one, with the reason; ``tests.parquet`` has every test; ``summary.json`` and
+        ``summary.md`` the summary.
     summary
         What ``summary.json`` holds.
     is_new
@@ -165,13 +187,15 @@ def build_set(
 ) -> BuiltSet:
     """Build evaluation sets in the way of WikiMIA, and test whether they can carry a conclusion.
 
-    Documents before a cutoff are members, later ones non-members; or labels say who is what. Copies
-    go. At each length the classes are first distinguished by the classifiers of the blind baseline,
-    which never see a model. Where they can be, members and non-members are paired so that they
-    cannot, within a source, and one text a document; what has no partner is thrown away. The pairs
-    are tested anew: within the set, in other folds that keep pairs together, and from outside, by
-    classifiers trained on a third of the documents, drawn at random beforehand, that has no part in
-    the matching. The verdict is the worse of both: the test within the set alone is too favourable.
+    Documents before a cutoff are members, later ones non-members; or labels say who is
+    what. Copies go. At each length the classes are first distinguished by the
+    classifiers of the blind baseline, which never see a model. Where they can be,
+    members and non-members are paired so that they cannot, within a source, and one
+    text a document; what has no partner is thrown away. The pairs are tested anew:
+    within the set, in other folds that keep pairs together, and from outside, by
+    classifiers trained on a third of the documents, drawn at random beforehand, that
+    has no part in the matching. The verdict is the worse of both: the test within the
+    set alone is too favourable.
 
     The same request again builds nothing. Equal input and seed give equal sets.
 
@@ -188,10 +212,12 @@ def build_set(
     lengths
         Words of the texts; each length makes sets of its own.
     settings
-        Some of ``original``; ``paraphrased``: the same words of the document's paraphrase;
-        ``concatenated``: after a text of a held-out non-member, the same for both of a pair.
+        Some of ``original``; ``paraphrased``: the same words of the document's
+        paraphrase; ``concatenated``: after a text of a held-out non-member, the same
+        for both of a pair.
     repair
-        Whether classes that can be distinguished are matched. Without it, sets are only tested.
+        Whether classes that can be distinguished are matched. Without it, sets are only
+        tested.
     columns
         The user's names for text, identifier, member or label, and group.
     date_column
@@ -232,8 +258,13 @@ def build_set(
     further = {"date": date_column if cutoff is not None else None}
     further |= {"source": source_column, "paraphrase": paraphrase_column}
     columns = columns or ColumnNames()
-    found, away = read_labelled(documents, columns, further, cutoff=cutoff, gap_days=gap_days)
-    request: dict[str, Any] = {"cutoff": cutoff and cutoff.isoformat(), "gap_days": gap_days}
+    found, away = read_labelled(
+        documents, columns, further, cutoff=cutoff, gap_days=gap_days
+    )
+    request: dict[str, Any] = {
+        "cutoff": cutoff and cutoff.isoformat(),
+        "gap_days": gap_days,
+    }
     request |= {"lengths": list(lengths), "settings": list(settings)}
     request |= {"repair": repair, "seed": seed}
     key, there = _look(place, request, found)
@@ -242,8 +273,8 @@ def build_set(
         return BuiltSet(path=place, summary=there, is_new=False)
     members = int(found["member"].sum())
     observer.stage(
-        f"{members:,} members and {found.height - members:,} non-members; {away.height:,} "
-        "documents left out"
+        f"{members:,} members and {found.height - members:,} non-members;"
+        f" {away.height:,} documents left out"
     )
     made = MadeSets(away=[away])
     for length in lengths:
@@ -257,9 +288,15 @@ def build_set(
         )
     away = pl.concat(made.away)
     tests = pl.DataFrame(made.tests, schema=BuiltTests.create_empty().schema)
-    counts = away.group_by("length", "reason").len().sort("length", "reason", nulls_last=False)
+    counts = (
+        away.group_by("length", "reason")
+        .len()
+        .sort("length", "reason", nulls_last=False)
+    )
     summary = {"request": key, **request, "sets": made.sets}
-    summary["refused"] = {str(length): reason for length, reason in made.refused.items()}
+    summary["refused"] = {
+        str(length): reason for length, reason in made.refused.items()
+    }
     summary |= {"sentences": sentences, "thrown_away": counts.to_dicts()}
     tables: dict[str, tuple[pl.DataFrame, type[dy.Schema]]] = {
         name: (table, BuiltTexts) for name, table in made.texts.items()
@@ -278,17 +315,22 @@ def _check(
 ) -> None:
     if is_url(out):
         raise SettingsError(
-            f"out= is {str(out)!r}: a set can be built on a disk only; copy it from there"
+            f"out= is {str(out)!r}: a set can be built on a disk only; copy it from"
+            " there"
         )
     if min(lengths, default=0) < _LEAST_WORDS:
         raise SettingsError(
-            f"lengths are {[*lengths]}; give one or more, of at least {_LEAST_WORDS} words each"
+            f"lengths are {[*lengths]}; give one or more, of at least {_LEAST_WORDS}"
+            " words each"
         )
     if not settings or not {*settings} <= {*SETTINGS}:
-        raise SettingsError(f"settings are {[*settings]}; give some of {', '.join(SETTINGS)}")
+        raise SettingsError(
+            f"settings are {[*settings]}; give some of {', '.join(SETTINGS)}"
+        )
     if "paraphrased" in settings and paraphrase_column is None:
         raise SettingsError(
-            "paraphrased texts need a column of paraphrases; name it with --paraphrase-column"
+            "paraphrased texts need a column of paraphrases; name it with"
+            " --paraphrase-column"
         )
     if gap_days < 0:
         raise SettingsError(f"gap_days is {gap_days}; it must not be negative")

@@ -1,8 +1,9 @@
 """An audit whose truth is known: real texts, half of which a small model is trained on here.
 
-Membership is random within each group, so nothing but the model's memory separates the classes.
-The passages are real text that every Python carries: the documentation of the standard library.
-Sources are parsed, never imported. The same Python gives the same passages on every machine.
+Membership is random within each group, so nothing but the model's memory separates the
+classes. The passages are real text that every Python carries: the documentation of the
+standard library. Sources are parsed, never imported. The same Python gives the same
+passages on every machine.
 """
 
 from __future__ import annotations
@@ -45,7 +46,15 @@ SHARED_RUN = 13  # no two passages share so many words in a row: members would l
 
 _CHARACTERS_PER_WORD = 9  # at most; tables and drawings have more, prose about 6
 _NOT_DOCUMENTATION = frozenset(
-    {"__pycache__", "dist-packages", "idlelib", "lib2to3", "site-packages", "test", "tests"}
+    {
+        "__pycache__",
+        "dist-packages",
+        "idlelib",
+        "lib2to3",
+        "site-packages",
+        "test",
+        "tests",
+    }
 )
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _PACKAGES = ("tokenizers", "torch", "transformers")
@@ -59,10 +68,10 @@ _RECIPE = 4  # increase it when the same settings come to mean another demo
 class DemoSettings:
     """Sizes of the demo; with the same settings a machine makes the same demo."""
 
-    # They train in under two minutes on two cores, to a memory that is good but not perfect. With
-    # 256 texts, one seed in twenty separates the classes without the model by chance; this one,
-    # found by trying 0 to 8, excludes differences above AUC 0.60 (rerandomisation: Morgan and Rubin
-    # 2012).
+    # They train in under two minutes on two cores, to a memory that is good but not
+    # perfect. With 256 texts, one seed in twenty separates the classes without the
+    # model by chance; this one, found by trying 0 to 8, excludes differences above AUC
+    # 0.60 (rerandomisation: Morgan and Rubin 2012).
 
     seed: int = 8  # of membership, order and training
     n_passages: int = 256  # in the corpus, even; half of them are members
@@ -75,8 +84,12 @@ class DemoSettings:
     context: int = 1024  # most tokens that the model can read and write
     epochs: int = 12  # times that the model sees each member
     learning_rate: float = 2e-3  # highest step size of AdamW
-    n_shots: int = 8  # texts to put before each text: members of the corpus, and so many others
-    helper_hidden: int = 64  # width of the reference and the masked model, of one layer each
+    n_shots: int = (
+        8  # texts to put before each text: members of the corpus, and so many others
+    )
+    helper_hidden: int = (
+        64  # width of the reference and the masked model, of one layer each
+    )
     helper_epochs: int = 3  # times that these two see each passage of the corpus
 
 
@@ -87,13 +100,17 @@ class DemoFolder(NamedTuple):
     nonmember_shots: Path  # texts to put before others: not in the corpus
     member_shots: Path  # the same, from among its members
     model: Path  # checkpoint that was trained on the members
-    reference: Path  # checkpoint of a smaller model, trained on members and others alike
+    reference: (
+        Path  # checkpoint of a smaller model, trained on members and others alike
+    )
     masked: Path  # the same of a model that fills gaps
     config: Path  # settings of the audit
 
     @classmethod
     def at(cls, folder: Path) -> DemoFolder:
-        tables = (f"{name}.parquet" for name in ("corpus", "nonmember-shots", "member-shots"))
+        tables = (
+            f"{name}.parquet" for name in ("corpus", "nonmember-shots", "member-shots")
+        )
         names = *tables, "model", "reference", "masked", "mia-batch.toml"
         return cls(*map(folder.joinpath, names))
 
@@ -106,7 +123,9 @@ def read_modules(library: Path | None = None) -> Iterator[tuple[str, str]]:
     root = Path(sysconfig.get_path("stdlib")) if library is None else library
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(set(folders) - _NOT_DOCUMENTATION)
-        for path in (Path(folder, name) for name in sorted(names) if name.endswith(".py")):
+        for path in (
+            Path(folder, name) for name in sorted(names) if name.endswith(".py")
+        ):
             parts = path.relative_to(root).with_suffix("").parts
             module = ".".join(parts).removesuffix(".__init__")
             if text := _documentation(path, topics=module == "pydoc_data.topics"):
@@ -125,7 +144,9 @@ def _documentation(path: Path, *, topics: bool) -> str:
         nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Dict))
         values = (getattr(each, "value", None) for of in nodes for each in of.values)
         found = (value for value in values if isinstance(value, str))
-    return "\n\n".join(found).encode(errors="ignore").decode()  # without lone surrogates
+    return (
+        "\n\n".join(found).encode(errors="ignore").decode()
+    )  # without lone surrogates
 
 
 def _docstrings(node: ast.AST) -> Iterator[str]:
@@ -152,7 +173,10 @@ def passages_of(library: Path | None, n_words: int) -> pl.DataFrame:
     for module, text in read_modules(library):
         for index, passage in cut_passages(text, n_words):
             words = passage.split()
-            runs = {tuple(words[i : i + SHARED_RUN]) for i in range(n_words - SHARED_RUN + 1)}
+            runs = {
+                tuple(words[i : i + SHARED_RUN])
+                for i in range(n_words - SHARED_RUN + 1)
+            }
             if seen.isdisjoint(runs):
                 seen |= runs
                 rows.append((f"{module}-{index:03}", passage, module))
@@ -163,18 +187,26 @@ def passages_of(library: Path | None, n_words: int) -> pl.DataFrame:
 
 def hash_order(passages: pl.DataFrame, *salt: object) -> pl.DataFrame:
     """Sort by a hash of salt and text: the same on all machines, random to all else."""
-    hashes = [blake2b(f"{salt} {text}".encode()).hexdigest() for text in passages["text"]]
-    return passages.with_columns(hash=pl.Series(hashes, dtype=pl.String)).sort("hash").drop("hash")
+    hashes = [
+        blake2b(f"{salt} {text}".encode()).hexdigest() for text in passages["text"]
+    ]
+    return (
+        passages.with_columns(hash=pl.Series(hashes, dtype=pl.String))
+        .sort("hash")
+        .drop("hash")
+    )
 
 
 def build_corpus(settings: DemoSettings, library: Path | None = None) -> pl.DataFrame:
     """Choose passages of the documentation in ``library``, None: this Python's own.
 
-    An even number of each module, from the largest modules first; half of them are members. The
-    order of the rows tells nothing of that.
+    An even number of each module, from the largest modules first; half of them are
+    members. The order of the rows tells nothing of that.
     """
     chosen, members, left = [], [], settings.n_passages
-    modules = passages_of(library, settings.n_words).partition_by("group", maintain_order=True)
+    modules = passages_of(library, settings.n_words).partition_by(
+        "group", maintain_order=True
+    )
     for module in sorted(modules, key=len, reverse=True):
         n = min(settings.per_group, left, module.height) // 2 * 2
         chosen.append(hash_order(module, "choice").head(n))
@@ -182,9 +214,10 @@ def build_corpus(settings: DemoSettings, library: Path | None = None) -> pl.Data
         left -= n
     if left:
         raise SettingsError(
-            f"the demo needs {settings.n_passages} passages of documentation, but the standard "
-            f"library in {sysconfig.get_path('stdlib')} gives {settings.n_passages - left}; use a "
-            "Python that is installed with its sources"
+            f"the demo needs {settings.n_passages} passages of documentation, but the"
+            f" standard library in {sysconfig.get_path('stdlib')} gives"
+            f" {settings.n_passages - left}; use a Python that is installed with its"
+            " sources"
         )
     drawn = pl.col("document_id").is_in(pl.concat(members)["document_id"].implode())
     ordered = hash_order(pl.concat(chosen), "order", settings.seed)
@@ -192,7 +225,9 @@ def build_corpus(settings: DemoSettings, library: Path | None = None) -> pl.Data
 
 
 def build_shots(settings: DemoSettings, corpus: pl.DataFrame) -> pl.DataFrame:
-    rest = passages_of(None, settings.n_words).join(corpus, on="document_id", how="anti")
+    rest = passages_of(None, settings.n_words).join(
+        corpus, on="document_id", how="anti"
+    )
     shots = hash_order(rest, "shots", settings.seed).head(settings.n_shots)
     return shots.with_columns(member=pl.lit(False)).select(_COLUMNS)
 
@@ -234,7 +269,8 @@ def prepare(
         names = {path.name for path in folder.iterdir()} if folder.exists() else set()
         if names and _LOCK not in names and read_record(folder) is None:
             raise SettingsError(
-                f"the folder {folder} holds other things than a demo; name a new or an empty folder"
+                f"the folder {folder} holds other things than a demo; name a new or an"
+                " empty folder"
             )
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / _LOCK)
@@ -256,13 +292,17 @@ def prepare(
     return DemoFolder.at(folder)
 
 
-def _is_kept(folder: Path, settings: DemoSettings, notify: Callable[[str], None]) -> bool:
+def _is_kept(
+    folder: Path, settings: DemoSettings, notify: Callable[[str], None]
+) -> bool:
     record = read_record(folder)
     if record is None:
         return False
     files = {folder / name: wanted for name, wanted in record["files"].items()}
     kept = record["recipe"] == _recipe_of(settings) and bool(files)
-    kept = kept and all(path.is_file() and digest(path) == files[path] for path in files)
+    kept = kept and all(
+        path.is_file() and digest(path) == files[path] for path in files
+    )
     what = "kept from before; --fresh makes them anew"
     what = what if kept else "unfinished, changed or of another version"
     notify(f"corpus and model in {folder} are {what}")
@@ -291,9 +331,9 @@ def _make(folder: Path, settings: DemoSettings, notify: Callable[[str], None]) -
         corpus.filter("member").head(settings.n_shots).write_parquet(new.member_shots)
         build_shots(settings, corpus).write_parquet(new.nonmember_shots)
         notify(
-            f"cut the documentation of {corpus['group'].n_unique()} standard modules into "
-            f"{corpus.height} passages, {corpus['member'].sum()} of them members "
-            f"({time.monotonic() - began:.0f} s)"
+            f"cut the documentation of {corpus['group'].n_unique()} standard modules"
+            f" into {corpus.height} passages, {corpus['member'].sum()} of them members"
+            f" ({time.monotonic() - began:.0f} s)"
         )
         began = time.monotonic()
         make_models(corpus, staging, settings, notify)
@@ -330,32 +370,49 @@ _REPORTS = 6  # lines about the training, roughly
 
 
 def make_models(
-    corpus: pl.DataFrame, folder: Path, settings: DemoSettings, notify: Callable[[str], None]
+    corpus: pl.DataFrame,
+    folder: Path,
+    settings: DemoSettings,
+    notify: Callable[[str], None],
 ) -> None:
     import torch
     from transformers import BertConfig, BertForMaskedLM
 
-    def teach(model: PreTrainedModel, texts: pl.DataFrame, epochs: int, what: str, to: str) -> None:
+    def teach(
+        model: PreTrainedModel, texts: pl.DataFrame, epochs: int, what: str, to: str
+    ) -> None:
         rows = [tokenizer.encode(f"{text}{_EOS}").ids for text in texts["text"]]
         kind, _, head = type(model).__name__.partition("For")
         notify(
-            f"training a {kind} of {model.num_parameters() / 1e6:.1f} million parameters on "
-            f"{len(rows)} {what} ({sum(map(len, rows)):,} tokens), {epochs} times each"
+            f"training a {kind} of {model.num_parameters() / 1e6:.1f} million"
+            f" parameters on {len(rows)} {what} ({sum(map(len, rows)):,} tokens),"
+            f" {epochs} times each"
         )
         mask = tokenizer.token_to_id(_MASK) if head == "MaskedLM" else None
         train(model, rows, settings, epochs, mask, notify)
         save(model, tokenizer, folder / to)
 
     with ExitStack() as usual:
-        for each in (quiet(), warnings.catch_warnings(), torch.random.fork_rng(devices=[])):
+        for each in (
+            quiet(),
+            warnings.catch_warnings(),
+            torch.random.fork_rng(devices=[]),
+        ):
             usual.enter_context(each)
         usual.callback(torch.set_num_threads, torch.get_num_threads())
         warnings.simplefilter("ignore")
         tokenizer = train_tokenizer(corpus["text"].sort(), settings.vocabulary)
-        notify(f"trained a tokenizer of {tokenizer.get_vocab_size():,} tokens on all passages")
-        model = new_model(tokenizer, settings, hidden=settings.hidden, layers=settings.layers)
+        notify(
+            f"trained a tokenizer of {tokenizer.get_vocab_size():,} tokens on all"
+            " passages"
+        )
+        model = new_model(
+            tokenizer, settings, hidden=settings.hidden, layers=settings.layers
+        )
         teach(model, corpus.filter("member"), settings.epochs, "members", "model")
-        reference = new_model(tokenizer, settings, hidden=settings.helper_hidden, layers=1)
+        reference = new_model(
+            tokenizer, settings, hidden=settings.helper_hidden, layers=1
+        )
         teach(reference, corpus, settings.helper_epochs, "passages", "reference")
         tokenizer.add_special_tokens([_MASK])
         torch.manual_seed(settings.seed)
@@ -366,7 +423,14 @@ def make_models(
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     """Train a byte-level BPE on members and non-members alike, so that it separates nothing."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from tokenizers import (
+        Tokenizer,
+        decoders,
+        models,
+        pre_tokenizers,
+        processors,
+        trainers,
+    )
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -405,8 +469,15 @@ def new_model(
 def _sizes(
     tokenizer: Tokenizer, settings: DemoSettings, hidden: int, layers: int
 ) -> dict[str, Any]:
-    sizes = {"vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": settings.context}
-    sizes |= {"hidden_size": hidden, "intermediate_size": 3 * hidden, "num_hidden_layers": layers}
+    sizes = {
+        "vocab_size": tokenizer.get_vocab_size(),
+        "max_position_embeddings": settings.context,
+    }
+    sizes |= {
+        "hidden_size": hidden,
+        "intermediate_size": 3 * hidden,
+        "num_hidden_layers": layers,
+    }
     return sizes | {"num_attention_heads": hidden // settings.head}
 
 
@@ -419,8 +490,9 @@ def train(
     notify: Callable[[str], None] = lambda _line: None,
 ) -> None:
     """Take one step per text and epoch, so that the model is the same however long it takes."""
-    # Single texts need no padding, and many small steps memorise in fewer epochs. One thread adds
-    # up in one order, and other processes cannot slow it down by more than their share.
+    # Single texts need no padding, and many small steps memorise in fewer epochs. One
+    # thread adds up in one order, and other processes cannot slow it down by more than
+    # their share.
     import torch
     from torch.nn.utils import clip_grad_norm_
 
@@ -457,7 +529,9 @@ def _gaps(row: list[int], mask: int, random: Random) -> tuple[list[int], list[in
     if not any(hidden):
         hidden[random.randrange(len(row))] = True
     tokens = [mask if gap else token for token, gap in zip(row, hidden, strict=True)]
-    return tokens, [token if gap else -100 for token, gap in zip(row, hidden, strict=True)]
+    return tokens, [
+        token if gap else -100 for token, gap in zip(row, hidden, strict=True)
+    ]
 
 
 def save(model: PreTrainedModel, tokenizer: Tokenizer, folder: Path) -> None:

@@ -1,9 +1,10 @@
 """Books marked before publication: windows in two editions each, of which a draw publishes one.
 
-The editions of a window differ at all of its places: the forms of the one are drawn, the other has
-the other forms. Both are committed to, and a seed that is drawn later publishes one of each, as of
-a set of canaries: so the key is a file of canaries, and an audit with it the test. docs/mark.md
-says why its p-value is exact, what breaks it, and what others do.
+The editions of a window differ at all of its places: the forms of the one are drawn,
+the other has the other forms. Both are committed to, and a seed that is drawn later
+publishes one of each, as of a set of canaries: so the key is a file of canaries, and an
+audit with it the test. docs/mark.md says why its p-value is exact, what breaks it, and
+what others do.
 """
 
 import json
@@ -30,7 +31,9 @@ _WINDOW = 128  # words of a window
 _FEWEST = 10  # windows: of fewer no p-value is below 0.001
 _LARGEST = 64 << 20  # bytes of a book, which is held in memory several times
 _AROUND = 20  # letters on each side, by which a place is found again
-_NAME = re.compile(r"[0-9a-f]{16} [a-z]+ \d+-\d+")  # of a window: its book, language and place
+_NAME = re.compile(
+    r"[0-9a-f]{16} [a-z]+ \d+-\d+"
+)  # of a window: its book, language and place
 _LEVEL, _POWER = 0.001, 0.9
 _MOSTLY = 0.9
 _CURLY = "\N{RIGHT SINGLE QUOTATION MARK}"
@@ -49,7 +52,9 @@ class Place(NamedTuple):
 @cache
 def _rules(language: str) -> list[tuple[re.Pattern[str], dict[str, str]]]:
     if language not in _TABLES:
-        raise SettingsError(f"--language is {language!r}; give one of {', '.join(_TABLES)}")
+        raise SettingsError(
+            f"--language is {language!r}; give one of {', '.join(_TABLES)}"
+        )
     table, rules = _TABLES[language], []
     words = [
         ["", *pair.strip().split("/"), of["after"]]
@@ -59,10 +64,16 @@ def _rules(language: str) -> list[tuple[re.Pattern[str], dict[str, str]]]:
     for before, *forms, after in [*words, *table["rules"]]:
         others = dict(zip(forms, forms[::-1], strict=True))
         if all(forms):
-            others |= {k[0].upper() + k[1:]: v[0].upper() + v[1:] for k, v in others.items()}
-        found = "|".join(re.escape(form).replace("'", f"['{_CURLY}]") for form in others)
+            others |= {
+                k[0].upper() + k[1:]: v[0].upper() + v[1:] for k, v in others.items()
+            }
+        found = "|".join(
+            re.escape(form).replace("'", f"['{_CURLY}]") for form in others
+        )
         edge = r"\b" if forms[0][0].isalpha() else ""
-        rules.append((re.compile(rf"{before}{edge}(?P<form>{found})(?={after})"), others))
+        rules.append(
+            (re.compile(rf"{before}{edge}(?P<form>{found})(?={after})"), others)
+        )
     return rules
 
 
@@ -107,36 +118,46 @@ def edition(
 def _read(book: Path) -> tuple[str, str]:
     try:
         if (size := book.stat().st_size) > _LARGEST:
-            raise CorpusError(f"{book} has {size:,} bytes; mark its volumes or chapters one by one")
+            raise CorpusError(
+                f"{book} has {size:,} bytes; mark its volumes or chapters one by one"
+            )
         text = book.read_bytes().decode()
     except OSError as error:
         raise CorpusError(f"{book} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise CorpusError(f"{book} is no plain text in UTF-8: {error}; convert it") from error
+        raise CorpusError(
+            f"{book} is no plain text in UTF-8: {error}; convert it"
+        ) from error
     if not text.strip():
         raise CorpusError(f"{book} is empty; give the text of the book")
     return text, sha256(text.encode()).hexdigest()[:16]
 
 
-def prepare(book: Path, key: Path, language: str = "en", random: Random | None = None) -> int:
+def prepare(
+    book: Path, key: Path, language: str = "en", random: Random | None = None
+) -> int:
     """Write the key of a book, before the draw, and count its windows."""
     (text, digest), random = _read(book), random or SystemRandom()
     if key.suffix != ".jsonl":  # as an audit takes it
         raise SettingsError(f"--key is {key}; name a file that ends in .jsonl")
     if key.exists():
-        raise SettingsError(f"{key} exists; give --seed to publish by it, or name another file")
+        raise SettingsError(
+            f"{key} exists; give --seed to publish by it, or name another file"
+        )
     sets = []
     for start, end, of in _windows(text, language):
         first = [random.random() < 0.5 for _ in of]
         patterns = first, [not other for other in first]
         texts = [edition(text, start, end, of, each) for each in patterns]
         name = f"{digest} {language} {start}-{end}"
-        sets.append({"set": name, "texts": texts, "commitment": commitment(name, texts)})
+        sets.append(
+            {"set": name, "texts": texts, "commitment": commitment(name, texts)}
+        )
     if len(sets) < _FEWEST:
         raise CorpusError(
-            f"{book} has {len(sets)} windows of {_WINDOW} words with a place where a form can be "
-            f"chosen, and no test of fewer than {_FEWEST} can have p < {_LEVEL:g}: it is too "
-            "short, or --language is another"
+            f"{book} has {len(sets)} windows of {_WINDOW} words with a place where a"
+            f" form can be chosen, and no test of fewer than {_FEWEST} can have p <"
+            f" {_LEVEL:g}: it is too short, or --language is another"
         )
     write_text(key, "".join(f"{json.dumps(each)}\n" for each in sets))
     return len(sets)
@@ -144,36 +165,57 @@ def prepare(book: Path, key: Path, language: str = "en", random: Random | None =
 
 def read_sets(key: Path) -> list[dict[str, Any]]:
     try:
-        sets = [json.loads(line) for line in key.read_text("utf-8").removesuffix("\n").split("\n")]
-        if all(_NAME.fullmatch(each["set"]) and len(each["texts"]) == 2 for each in sets):
+        sets = [
+            json.loads(line)
+            for line in key.read_text("utf-8").removesuffix("\n").split("\n")
+        ]
+        if all(
+            _NAME.fullmatch(each["set"]) and len(each["texts"]) == 2 for each in sets
+        ):
             [each["commitment"].encode() for each in sets]
             return sets
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise CorpusError(f"{key} cannot be read as a key: {error!r}") from error
     raise CorpusError(f"{key} is no key; give the file that mia-batch mark wrote")
 
 
 def lodged(key: Path) -> str:
     """Return the SHA-256 of all commitments, one a line: what is lodged before the draw."""
-    return sha256("\n".join(each["commitment"] for each in read_sets(key)).encode()).hexdigest()
+    return sha256(
+        "\n".join(each["commitment"] for each in read_sets(key)).encode()
+    ).hexdigest()
 
 
 def publish(book: Path, key: Path, seed: int, out: Path) -> int:
     """Draw the edition of each window, write the marked book, and note the draw in the key."""
     (text, digest), sets = _read(book), read_sets(key)
     if out.resolve() in {book.resolve(), key.resolve()}:
-        raise SettingsError(f"--out is {out}, which is not to be overwritten; name another file")
+        raise SettingsError(
+            f"--out is {out}, which is not to be overwritten; name another file"
+        )
     if {each["set"].split()[0] for each in sets} != {digest}:
-        raise CorpusError(f"{key} does not fit {book}: it was made of another text; give that one")
+        raise CorpusError(
+            f"{key} does not fit {book}: it was made of another text; give that one"
+        )
     if (drawn := sets[0].get("seed", seed)) != seed:
         raise SettingsError(
-            f"{key} was drawn with the seed {drawn}, and a second draw would make the test "
-            "worthless; publish that one"
+            f"{key} was drawn with the seed {drawn}, and a second draw would make the"
+            " test worthless; publish that one"
         )
     parts, at = list[str](), 0
     for each in sets:
         start, end = map(int, each["set"].split()[2].split("-"))
-        each |= {"seed": seed, "published": draw(each["commitment"], len(each["texts"]), seed)}
+        each |= {
+            "seed": seed,
+            "published": draw(each["commitment"], len(each["texts"]), seed),
+        }
         parts += [text[at:start], each["texts"][each["published"]]]
         at = end
     write_text(key, "".join(f"{json.dumps(each)}\n" for each in sets))
@@ -191,7 +233,10 @@ def survival(book: Path, key: Path) -> dict[str, int]:
     for each in read_canaries(key):
         text = each.texts[each.published]
         for start, end, other in places(text, each.name.split()[1]):
-            before, after = text[max(0, start - _AROUND) : start], text[end : end + _AROUND]
+            before, after = (
+                text[max(0, start - _AROUND) : start],
+                text[end : end + _AROUND],
+            )
             forms = text[start:end], other
             pairs.append([" ".join(f"{before}{form}{after}".split()) for form in forms])
     content = pl.Series([" ".join(_read(book)[0].split())])
@@ -199,12 +244,14 @@ def survival(book: Path, key: Path) -> dict[str, int]:
     stand = {*content.str.extract_many(every, overlapping=True)[0]}
     counts = dict.fromkeys(("drawn", "other", "lost"), 0)
     for drawn, changed in pairs:
-        counts["drawn" if drawn in stand else "other" if changed in stand else "lost"] += 1
+        counts[
+            "drawn" if drawn in stand else "other" if changed in stand else "lost"
+        ] += 1
     return counts
 
 
-# Mean standardised signed rank of a window by how often it was learnt, and its lower 95 % limit, as
-# measured on manuals-47m by loss_v1 (benches/mark.py).
+# Mean standardised signed rank of a window by how often it was learnt, and its lower 95
+# % limit, as measured on manuals-47m by loss_v1 (benches/mark.py).
 _EFFECTS = {8: (0.24, 0.0), 16: (0.43, 0.18), 32: (0.67, 0.40), 64: (0.82, 0.74)}
 
 
@@ -214,16 +261,19 @@ def forecast_sentence(n_windows: int) -> str:
 
     powers, enough = list[str](), list[int]()
     for copies, effects in _EFFECTS.items():
-        power, least = (float(ndtr(each * n_windows**0.5 + ndtri(_LEVEL))) for each in effects)
+        power, least = (
+            float(ndtr(each * n_windows**0.5 + ndtri(_LEVEL))) for each in effects
+        )
         powers.append(f"{copies}: {least:.0%} to {power:.0%}")
         enough += [copies] if least >= _POWER else []
     said = "nothing can be promised: the book has too few places"
     if enough:
         said = f"a model that learnt the book {enough[0]} times or more is found"
     return (
-        f"{said}, with power {_POWER:g} at p < {_LEVEL:g} (times learnt, power by the effect's "
-        f"lower limit and by the effect: {'; '.join(powers)}; measured on one model of 47 million "
-        "weights, on which 4 times or fewer left nothing to see; others may remember more or less)"
+        f"{said}, with power {_POWER:g} at p < {_LEVEL:g} (times learnt, power by the"
+        f" effect's lower limit and by the effect: {'; '.join(powers)}; measured on one"
+        " model of 47 million weights, on which 4 times or fewer left nothing to see;"
+        " others may remember more or less)"
     )
 
 
@@ -233,16 +283,17 @@ def audit_of(book: Path, key: Path, observer: Observer, **settings: object) -> S
     n = sum(counts.values())
     if counts["lost"] > n / 2:
         raise CorpusError(
-            f"{key} does not fit {book}: {counts['lost']:,} of its {n:,} places are not there in "
-            "either form; give the book as it was published, or its own key"
+            f"{key} does not fit {book}: {counts['lost']:,} of its {n:,} places are not"
+            " there in either form; give the book as it was published, or its own key"
         )
     observer.stage(
-        f"of {n:,} places of the mark {counts['drawn']:,} stand as drawn, {counts['other']:,} in "
-        f"the other form, and {counts['lost']:,} are not found"
+        f"of {n:,} places of the mark {counts['drawn']:,} stand as drawn,"
+        f" {counts['other']:,} in the other form, and {counts['lost']:,} are not found"
     )
     if counts["drawn"] < _MOSTLY * n:
         observer.stage(
-            "much of the mark is gone: a large p-value says little, a small one is valid"
+            "much of the mark is gone: a large p-value says little, a small one is"
+            " valid"
         )
     usual = {"input": str(book), "canaries": str(key), "max_windows_per_document": 1}
     usual |= {"evidence": "logprobs", "attacks": "loss_v1"}

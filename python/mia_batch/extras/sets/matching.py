@@ -25,14 +25,19 @@ from mia_batch.targets import (
     windows,
 )
 
-# Documents with a membership, by a cutoff of dates or by labels, and their texts of one length.
+# Documents with a membership, by a cutoff of dates or by labels, and their texts of one
+# length.
 
 _RUN_WORDS = 8
 _THROWN = ThrownAway.create_empty()
 
 
-def thrown(documents: pl.DataFrame, reason: str, **more: pl.Series | pl.Expr) -> pl.DataFrame:
-    rows = documents.select("document_id", "member", reason=pl.lit(reason)).with_columns(**more)
+def thrown(
+    documents: pl.DataFrame, reason: str, **more: pl.Series | pl.Expr
+) -> pl.DataFrame:
+    rows = documents.select(
+        "document_id", "member", reason=pl.lit(reason)
+    ).with_columns(**more)
     typed = rows.cast({name: _THROWN.schema[name] for name in rows.columns})
     return pl.concat([_THROWN, typed], how="diagonal")
 
@@ -50,10 +55,13 @@ def read_labelled(
     has_labels = rows["member"].is_not_null().any()
     if cutoff is None and not has_labels:
         raise SettingsError(
-            f"{path} does not say who is a member; give --cutoff and dates, or a column of labels"
+            f"{path} does not say who is a member; give --cutoff and dates, or a column"
+            " of labels"
         )
     if cutoff is not None and has_labels:
-        raise SettingsError(f"{path} has labels, and a cutoff is given; give one or the other")
+        raise SettingsError(
+            f"{path} has labels, and a cutoff is given; give one or the other"
+        )
     rows = rows.with_columns(
         pl.coalesce("document_id", pl.format("row {}", "row")),
         date=_dates(rows, further["date"], path),
@@ -78,7 +86,9 @@ def read_labelled(
     return rows, pl.concat([*away, copies])
 
 
-def _read(path: Path | str, names: ColumnNames, further: dict[str, str | None]) -> pl.DataFrame:
+def _read(
+    path: Path | str, names: ColumnNames, further: dict[str, str | None]
+) -> pl.DataFrame:
     documents = read_documents(path, names).documents
     present, columns = documents.collect_schema().names(), {}
     for part, name in further.items():
@@ -101,19 +111,22 @@ def _dates(rows: pl.DataFrame, name: str | None, path: Path | str) -> pl.Series:
     wrong = text.is_not_null() & (text != "") & dates.is_null()
     if (row := wrong.arg_max()) is not None and wrong[row]:
         raise CorpusError(
-            f"{path}, document {row + 1}: column {name!r} is {text[row]!r}, no date; write dates "
-            "as 2023-01-31, or leave them empty"
+            f"{path}, document {row + 1}: column {name!r} is {text[row]!r}, no date;"
+            " write dates as 2023-01-31, or leave them empty"
         )
     return dates
 
 
 def _without_copies(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Take away copies: of members before non-members, of longer documents before shorter ones."""
-    # So a non-member that stands in a member goes: its words were there before the cutoff.
+    # So a non-member that stands in a member goes: its words were there before the
+    # cutoff.
     ordered = rows.with_row_index("place").sort(
         ~pl.col("member"), -pl.col("n_words").cast(pl.Int64), maintain_order=True
     )
-    is_copy = pl.Series(Passages().are_copies(ordered["text"].to_list()), dtype=pl.Boolean)
+    is_copy = pl.Series(
+        Passages().are_copies(ordered["text"].to_list()), dtype=pl.Boolean
+    )
     is_copy |= ~ordered["text"].is_first_distinct()
     kept, copies = ordered.filter(~is_copy), ordered.filter(is_copy)
     shared = shared_runs(
@@ -133,12 +146,16 @@ MOST_DOCUMENTS = 1000
 _MOST_WINDOWS = 4  # of a document, that are compared
 
 
-def cut(documents: pl.DataFrame, length: int, seed: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+def cut(
+    documents: pl.DataFrame, length: int, seed: int
+) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Cut documents into texts, ``target``, of ``length`` words; also give what goes."""
     is_short = pl.col("n_words") < length
     enough = documents.filter(~is_short)
     chosen = enough.filter(
-        (pl.col("document_id").hash(seed).rank("ordinal") <= MOST_DOCUMENTS).over("member")
+        (pl.col("document_id").hash(seed).rank("ordinal") <= MOST_DOCUMENTS).over(
+            "member"
+        )
     )
     too_many = enough.join(chosen, on="document_id", how="anti")
     away = [
@@ -152,7 +169,9 @@ def cut(documents: pl.DataFrame, length: int, seed: int) -> tuple[pl.DataFrame, 
     ]
     types = {"document_id": pl.String, "from_word": pl.UInt32, "target": pl.String}
     found = pl.DataFrame(rows, schema=types, orient="row")
-    texts = found.join(chosen.drop("text"), on="document_id", how="left", maintain_order="left")
+    texts = found.join(
+        chosen.drop("text"), on="document_id", how="left", maintain_order="left"
+    )
     named = pl.format("{}/{}", "document_id", "from_word")
     return texts.with_columns(target_id=named), pl.concat(away)
 
@@ -160,8 +179,12 @@ def cut(documents: pl.DataFrame, length: int, seed: int) -> tuple[pl.DataFrame, 
 def _starts(document: str, text: str, length: int, seed: int) -> list[int]:
     (words,) = find_words([text], "whitespace")
     found = list(windows(len(words.starts), length, None)) or [range(length)]
-    later = choose_windows(len(found) - 1, _MOST_WINDOWS - 1, seed, from_document_id(document))
-    return [found[place].start for place in (0, *(1 + index for index in sorted(later)))]
+    later = choose_windows(
+        len(found) - 1, _MOST_WINDOWS - 1, seed, from_document_id(document)
+    )
+    return [
+        found[place].start for place in (0, *(1 + index for index in sorted(later)))
+    ]
 
 
 def words_of(text: str | None, start: int, length: int) -> str | None:
@@ -199,12 +222,13 @@ class Candidates(NamedTuple):
 def match(texts: Candidates, generator: np.random.Generator) -> Codes:
     """Pair members with non-members; rows of the result are pairs of row numbers, members first.
 
-    The first round compares cross-fitted scores: of each text by classifiers that were trained on
-    other clusters. These alone fool themselves. A member stays because its classifier was misled by
-    a non-member like it, and the other way round, so that within what stays classifiers are wrong
-    more often than right, while new ones are not. Each further round therefore trains on all that
-    was thrown away so far, which holds no document that stays, and gives up pairs that those scores
-    tell apart, until they do no better than chance. A document is in one pair at most.
+    The first round compares cross-fitted scores: of each text by classifiers that were
+    trained on other clusters. These alone fool themselves. A member stays because its
+    classifier was misled by a non-member like it, and the other way round, so that
+    within what stays classifiers are wrong more often than right, while new ones are
+    not. Each further round therefore trains on all that was thrown away so far, which
+    holds no document that stays, and gives up pairs that those scores tell apart, until
+    they do no better than chance. A document is in one pair at most.
 
     References
     ----------
@@ -225,27 +249,38 @@ def match(texts: Candidates, generator: np.random.Generator) -> Codes:
         scores = _scores(classifiers, texts.label, away, rows)
         learnt[rows] = _shares(_mean_of_words(scores, classifiers))
         paired = pairs.ravel()
-        # Half a standard deviation above the AUC of a score that means nothing is chance.
-        if roc_auc(texts.label[paired], learnt[paired]) <= 0.5 + 0.5 / np.sqrt(6 * len(pairs)):
+        # Half a standard deviation above the AUC of a score that means nothing is
+        # chance.
+        if roc_auc(texts.label[paired], learnt[paired]) <= 0.5 + 0.5 / np.sqrt(
+            6 * len(pairs)
+        ):
             break
         pairs = _pair(np.column_stack([position, learnt / _CALIPERS[3]]), rows, texts)
     return pairs
 
 
 def _cross_fitted(
-    classifiers: Mapping[str, blind.Classifier], texts: Candidates, generator: np.random.Generator
+    classifiers: Mapping[str, blind.Classifier],
+    texts: Candidates,
+    generator: np.random.Generator,
 ) -> Floats:
     """Place each text by words, year and surface, as a share of all texts."""
     total = np.zeros((texts.label.size, len(classifiers)))
     for _ in range(_N_DEALS):
-        folds = deal_folds(texts.label, texts.cluster, n_folds=_N_FOLDS, generator=generator)
+        folds = deal_folds(
+            texts.label, texts.cluster, n_folds=_N_FOLDS, generator=generator
+        )
         fold = folds.fold_of_text
         for each in range(_N_FOLDS):
             train, test = np.flatnonzero(fold != each), np.flatnonzero(fold == each)
             total[test] += _scores(classifiers, texts.label, train, test)
     names = list(classifiers)
-    alone = [total[:, names.index(name)] for name in ("blind_year_v1", "blind_surface_v1")]
-    return np.column_stack([*map(_shares, (_mean_of_words(total, classifiers), *alone))])
+    alone = [
+        total[:, names.index(name)] for name in ("blind_year_v1", "blind_surface_v1")
+    ]
+    return np.column_stack(
+        [*map(_shares, (_mean_of_words(total, classifiers), *alone))]
+    )
 
 
 def _scores(
@@ -258,10 +293,14 @@ def _scores(
     learnt = label[train][:, None]
     scores = np.hstack([each(train, test, learnt) for each in classifiers.values()])
     deviation = scores.std(axis=0)
-    return np.asarray((scores - scores.mean(axis=0)) / np.where(deviation > 0, deviation, 1))
+    return np.asarray(
+        (scores - scores.mean(axis=0)) / np.where(deviation > 0, deviation, 1)
+    )
 
 
-def _mean_of_words(scores: Floats, classifiers: Mapping[str, blind.Classifier]) -> Floats:
+def _mean_of_words(
+    scores: Floats, classifiers: Mapping[str, blind.Classifier]
+) -> Floats:
     return np.asarray(scores[:, [name in _WORDS for name in classifiers]].mean(axis=1))
 
 
@@ -302,8 +341,8 @@ EXCLUDED_ABOVE: Final = 0.60
 LEAST_PAIRS: Final = 46
 """With fewer, an AUC above 0.60 is not excluded even where the AUC found is 1/2.
 
-The deviation of an AUC of 1/2 of n members and n non-members is 1 / sqrt(6 n), and 1.645 of it,
-which a one-sided limit of confidence 0.95 adds, are 0.10 at n = 45.1.
+The deviation of an AUC of 1/2 of n members and n non-members is 1 / sqrt(6 n), and
+1.645 of it, which a one-sided limit of confidence 0.95 adds, are 0.10 at n = 45.1.
 """
 
 _SEPARABLE_ABOVE = 0.55  # as in the blind baseline
@@ -316,27 +355,36 @@ class Tested(NamedTuple):
 
     rows: list[dict[str, Any]]  # of the tests table, without length, setting and stage
     verdict: blind.BlindVerdict | None = None  # as of `BlindBaseline`
-    upper: float | None = None  # one-sided limit, confidence 0.95, of every classifier's AUC
+    upper: float | None = (
+        None  # one-sided limit, confidence 0.95, of every classifier's AUC
+    )
 
     @property
     def strongest(self) -> dict[str, Any] | None:
         found = [row for row in self.rows if row.get("roc_auc") is not None]
         best = max(found, key=lambda row: row["high"], default=None)
-        return best and {name: best[name] for name in ("classifier", "roc_auc", "low", "high")}
+        return best and {
+            name: best[name] for name in ("classifier", "roc_auc", "low", "high")
+        }
 
 
 def ask_within(texts: pl.DataFrame, seed: int) -> Tested:
     found = blind.blind_baseline(texts.lazy(), seed=seed)
     names = {"attack": "classifier", "value": "roc_auc"}
     kept = ["attack", "value", "low", "high", "n_members", "n_nonmembers", "reason"]
-    rows = found.metrics.select(kept).rename(names).with_columns(learnt_from=pl.lit("the set"))
+    rows = (
+        found.metrics.select(kept)
+        .rename(names)
+        .with_columns(learnt_from=pl.lit("the set"))
+    )
     return Tested(rows.to_dicts(), found.verdict, found.upper)
 
 
 def ask_outside(texts: pl.DataFrame, held_out: pl.DataFrame, seed: int) -> Tested:
     """Train classifiers on documents that had no part in the matching; try each on the set."""
-    # What matching leaves is a selection, and held-out documents have none of its traces: so these
-    # figures are of new readers. A forest over words is one that the matching does not use.
+    # What matching leaves is a selection, and held-out documents have none of its
+    # traces: so these figures are of new readers. A forest over words is one that the
+    # matching does not use.
     member = texts["member"].to_numpy()
     same: dict[str, Any] = {"learnt_from": "held out", "n_members": int(member.sum())}
     same["n_nonmembers"] = member.size - same["n_members"]
@@ -373,18 +421,26 @@ def _outside_scores(
     train, test = np.arange(n_learnt), np.arange(n_learnt, both.height)
     scores = {
         name: classifier(train, test, label[train][:, None])[:, 0].round(9)
-        for name, classifier in blind.build_classifiers(both.select(blind.seen_of_texts())).items()
+        for name, classifier in blind.build_classifiers(
+            both.select(blind.seen_of_texts())
+        ).items()
     }
     words = CountVectorizer(binary=True, token_pattern=r"(?u)\w+", min_df=2)
     forest = RandomForestClassifier(
-        _N_TREES, min_samples_leaf=2, class_weight="balanced", random_state=seed, n_jobs=1
+        _N_TREES,
+        min_samples_leaf=2,
+        class_weight="balanced",
+        random_state=seed,
+        n_jobs=1,
     )
     forest.fit(words.fit_transform(held_out["target"].to_list()), label[train])
     trees = forest.predict_proba(words.transform(texts["target"].to_list()))[:, 1]
     return scores | {"blind_forest_v1": trees}
 
 
-_HELD_OUT = 1 / 3  # share of the documents that tests a set that was matched, and is never in it
+_HELD_OUT = (
+    1 / 3
+)  # share of the documents that tests a set that was matched, and is never in it
 
 _COLUMNS = BuiltTexts.create_empty().schema
 
@@ -393,11 +449,17 @@ _COLUMNS = BuiltTexts.create_empty().schema
 class MadeSets:
     """What was made, length by length."""
 
-    sets: list[dict[str, Any]] = field(default_factory=list)  # of each, what the tests say
-    texts: dict[str, pl.DataFrame] = field(default_factory=dict)  # by name; none is empty
+    sets: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # of each, what the tests say
+    texts: dict[str, pl.DataFrame] = field(
+        default_factory=dict
+    )  # by name; none is empty
     tests: list[dict[str, Any]] = field(default_factory=list)
     away: list[pl.DataFrame] = field(default_factory=list)
-    before: dict[int, dict[str, Any] | None] = field(default_factory=dict)  # matching, by length
+    before: dict[int, dict[str, Any] | None] = field(
+        default_factory=dict
+    )  # matching, by length
     refused: dict[int, str] = field(default_factory=dict)
 
     def add(self, tested: Tested, length: int, setting: str, stage: str) -> Tested:
@@ -417,7 +479,9 @@ def build_length(
 ) -> None:
     texts, too_short = cut(documents, length, seed)
     made.away.append(too_short)
-    texts = texts.with_columns(group_given=pl.col("group"), cluster=cluster_name(texts.columns))
+    texts = texts.with_columns(
+        group_given=pl.col("group"), cluster=cluster_name(texts.columns)
+    )
     first = texts.filter(from_word=0)
     members = int(first["member"].sum())
     nonmembers = first.height - members
@@ -437,15 +501,23 @@ def build_length(
         candidates = Candidates(member, document, cluster, source, seen)
         pairs = match(candidates, np.random.default_rng(seed))
         if len(pairs) < LEAST_PAIRS:
-            what += f"; a third is held out to test the set, and matching leaves {len(pairs)} pairs"
+            what += (
+                "; a third is held out to test the set, and matching leaves"
+                f" {len(pairs)} pairs"
+            )
             what += " of the others"
             return _refuse(made, length, texts.filter(from_word=0), what)
         chosen = texts[pairs.ravel()].with_columns(
             pair=pl.Series(np.repeat(np.arange(1, len(pairs) + 1), 2), dtype=pl.UInt32)
         )
-        chosen = chosen.with_columns(group=pl.coalesce("group", pl.format("pair {}", "pair")))
+        chosen = chosen.with_columns(
+            group=pl.coalesce("group", pl.format("pair {}", "pair"))
+        )
     else:
-        chosen, held_out = first.with_columns(pair=pl.lit(None, pl.UInt32)), texts.clear()
+        chosen, held_out = (
+            first.with_columns(pair=pl.lit(None, pl.UInt32)),
+            texts.clear(),
+        )
     rest = texts.join(chosen, on="document_id", how="anti")
     made.away.append(_away(rest, "nothing alike in the other class", length))
     for setting in settings:
@@ -454,8 +526,12 @@ def build_length(
 
 
 def _is_held_out(documents: pl.DataFrame, seed: int) -> pl.Expr:
-    of = documents.select("document_id", "member", cluster=cluster_name(documents.columns))
-    clusters = of.unique("cluster", maintain_order=True).sample(fraction=1, shuffle=True, seed=seed)
+    of = documents.select(
+        "document_id", "member", cluster=cluster_name(documents.columns)
+    )
+    clusters = of.unique("cluster", maintain_order=True).sample(
+        fraction=1, shuffle=True, seed=seed
+    )
     place = pl.int_range(pl.len()).over("member")
     drawn = clusters.filter(place < _HELD_OUT * pl.len().over("member"))
     return pl.col("document_id").is_in(
@@ -464,13 +540,15 @@ def _is_held_out(documents: pl.DataFrame, seed: int) -> pl.Expr:
 
 
 def _away(texts: pl.DataFrame, reason: str, length: int) -> pl.DataFrame:
-    return thrown(texts.unique("document_id", maintain_order=True), reason, length=pl.lit(length))
+    return thrown(
+        texts.unique("document_id", maintain_order=True), reason, length=pl.lit(length)
+    )
 
 
 def _refuse(made: MadeSets, length: int, first: pl.DataFrame, what: str) -> None:
     made.refused[length] = (
-        f"{length} words: the input {what}; with fewer than {LEAST_PAIRS} of each no test "
-        "can exclude that they differ without a model"
+        f"{length} words: the input {what}; with fewer than {LEAST_PAIRS} of each no"
+        " test can exclude that they differ without a model"
     )
     made.away.append(_away(first, "set refused", length))
 
@@ -491,27 +569,42 @@ def _build(
         if chosen["pair"].is_not_null().all():  # its partner goes with it
             whole = whole.all().over("pair")
         of = {"length": pl.lit(length), "setting": pl.lit(setting)}
-        made.away.append(thrown(chosen.filter(~whole), "no paraphrase of this length", **of))
+        made.away.append(
+            thrown(chosen.filter(~whole), "no paraphrase of this length", **of)
+        )
         chosen = chosen.filter(whole)
     members = int(chosen["member"].sum())
-    found: dict[str, Any] = {"length": length, "setting": setting, "members": 0, "nonmembers": 0}
+    found: dict[str, Any] = {
+        "length": length,
+        "setting": setting,
+        "members": 0,
+        "nonmembers": 0,
+    }
     found["before"] = made.before[length]
     found |= dict.fromkeys(("after", "outside", "upper", "verdict"))
     made.sets.append(found)
     if min(members, chosen.height - members) < LEAST_PAIRS:
         return
     # Whole pairs where there are more than the blind baseline looks at.
-    few = chosen.filter(pl.col("pair").is_null() | (pl.col("pair") <= blind.MAX_TEXTS_PER_CLASS))
+    few = chosen.filter(
+        pl.col("pair").is_null() | (pl.col("pair") <= blind.MAX_TEXTS_PER_CLASS)
+    )
     tests = {"after": made.add(ask_within(few, seed + 1), length, setting, "after")}
     if was_matched:
         outside = ask_outside(chosen, held_out, seed)
         tests["outside"] = made.add(outside, length, setting, "after")
-    if setting == "concatenated":  # what stands before is equal in a pair and tells nothing
+    if (
+        setting == "concatenated"
+    ):  # what stands before is equal in a pair and tells nothing
         chosen = _after_contexts(chosen, held_out, seed)
     verdicts = {tested.verdict for tested in tests.values()}
-    worse: blind.BlindVerdict = "not separable" if verdicts == {"not separable"} else "undecided"
+    worse: blind.BlindVerdict = (
+        "not separable" if verdicts == {"not separable"} else "undecided"
+    )
     found["verdict"] = "separable" if "separable" in verdicts else worse
-    found["upper"] = max((t.upper for t in tests.values() if t.upper is not None), default=None)
+    found["upper"] = max(
+        (t.upper for t in tests.values() if t.upper is not None), default=None
+    )
     found |= {name: tested.strongest for name, tested in tests.items()}
     if chosen.height:
         found |= {"members": members, "nonmembers": chosen.height - members}
@@ -525,7 +618,9 @@ def _paraphrased(texts: pl.DataFrame, length: int) -> pl.DataFrame:
     return texts.with_columns(target=pl.Series(targets, dtype=pl.String))
 
 
-def _after_contexts(chosen: pl.DataFrame, held_out: pl.DataFrame, seed: int) -> pl.DataFrame:
+def _after_contexts(
+    chosen: pl.DataFrame, held_out: pl.DataFrame, seed: int
+) -> pl.DataFrame:
     """Put a text of a held-out non-member before each text, the same for both of a pair."""
     contexts = held_out.filter(~pl.col("member"), from_word=0)["target"]
     if contexts.is_empty():

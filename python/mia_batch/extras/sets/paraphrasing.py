@@ -35,9 +35,10 @@ def paraphrase(*, observer: Observer | None = None, **settings: object) -> pl.Da
     observer
         Sees what is done; by default nobody does.
     **settings
-        Settings by table as in `mia_batch.audit`: ``input``, the texts; ``model``, which
-        paraphrases and should not be the one that is audited; ``out``; where it answers
-        (``engine``, ``endpoint``); how texts are cut. By default 3 samples are drawn of each text.
+        Settings by table as in `mia_batch.audit`: ``input``, the texts; ``model``,
+        which paraphrases and should not be the one that is audited; ``out``; where it
+        answers (``engine``, ``endpoint``); how texts are cut. By default 3 samples are
+        drawn of each text.
 
     Returns
     -------
@@ -70,15 +71,22 @@ def paraphrase(*, observer: Observer | None = None, **settings: object) -> pl.Da
 def plan_paraphrasing(**settings: object) -> Iterator[tuple[str, str]]:
     """Say what is left to ask for and what it may cost, as name and text; nothing is written."""
     audit, stages = _begin(_settings(settings), Observer())
-    yield "engine", f"{audit.manifest.evidence['engine']} ({audit.manifest.engine_choice})"
+    yield (
+        "engine",
+        f"{audit.manifest.evidence['engine']} ({audit.manifest.engine_choice})",
+    )
     for stage in stages:
         yield from stage.left()
 
 
 def _settings(given: dict[str, object]) -> Settings:
-    settings = load_settings({"samples": N_PARAPHRASES} | flattened(given), use_config=False)
+    settings = load_settings(
+        {"samples": N_PARAPHRASES} | flattened(given), use_config=False
+    )
     if settings.out is None:
-        raise SettingsError("out= is missing; name the folder that the paraphrases go to")
+        raise SettingsError(
+            "out= is missing; name the folder that the paraphrases go to"
+        )
     if settings.continuations < N_PARAPHRASES:
         least = f"of each text at least {N_PARAPHRASES} are needed"
         raise SettingsError(f"samples= is {settings.samples}; {least}")
@@ -93,7 +101,10 @@ def _begin(settings: Settings, observer: Observer) -> tuple[Audit, list[Stage]]:
 # The stage that has a model rewrite texts.
 
 
-_TOO_FEW = "{} of {} answers end and differ from the text and from each other; three are needed"
+_TOO_FEW = (
+    "{} of {} answers end and differ from the text and from each other; three are"
+    " needed"
+)
 _PARAPHRASE = pl.col("candidate").str.strip_chars()
 _IS_PARAPHRASE = (
     ~pl.col("finish_reason").is_in(["length", "repeats"]).fill_null(value=False)
@@ -118,7 +129,9 @@ class RewritingStage(SamplesStage):
         (view,) = self.views
         write_prompts(audit, view)
         super().run()
-        table = _table(run.scan("targets"), scan_parts(run.path("samples"), Samples, view.key))
+        table = _table(
+            run.scan("targets"), scan_parts(run.path("samples"), Samples, view.key)
+        )
         rows = table.collect(engine="streaming")
         audit.begin_change()
         sink(rows, self.path, Paraphrases)
@@ -143,12 +156,16 @@ def _table(targets: pl.LazyFrame, samples: pl.LazyFrame) -> pl.LazyFrame:
     )
     is_window, n = pl.col("n_windows") > 1, pl.col("paraphrases").list.len()
     number = pl.format("{}#{}", "document_id", "window_index")
-    own = targets.select(Targets.column_names())  # further columns may be called as ours
+    own = targets.select(
+        Targets.column_names()
+    )  # further columns may be called as ours
     return own.join(said, on="target_id", how="left", maintain_order="left").select(
         document_id=pl.when(is_window).then(number).otherwise("document_id"),
         text="target",
         member="member",
-        group=pl.when(is_window).then(pl.coalesce("group", "document_id")).otherwise("group"),
+        group=pl.when(is_window)
+        .then(pl.coalesce("group", "document_id"))
+        .otherwise("group"),
         paraphrases=pl.when(n > 0).then("paraphrases"),
         paraphrases_reason=pl.when(pl.col("target").is_null())
         .then("reason")

@@ -64,7 +64,9 @@ def mirrored(place: str) -> Iterator[Path]:
             with suppress(RunFolderError):  # then answers wait here for the next run
                 mirror.finish()
             if isinstance(error, MiaBatchError) and str(copy.folder) in str(error):
-                raise type(error)(str(error).replace(str(copy.folder), place)) from error
+                raise type(error)(
+                    str(error).replace(str(copy.folder), place)
+                ) from error
             raise
         mirror.finish()
 
@@ -80,7 +82,9 @@ def fetched(place: str) -> Path:
 def settled(place: str) -> Iterator[None]:
     copy = _Copy.of(place)
     before = copy.store.read(_NAME)
-    held = RunFolderError(f"{place} is held by a live run, so it has no root; wait for it")
+    held = RunFolderError(
+        f"{place} is held by a live run, so it has no root; wait for it"
+    )
     if holder(copy.store, before) != copy.name and is_live(copy.store, before):
         raise held
     yield
@@ -106,8 +110,9 @@ class _Copy:
             copy.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunFolderError(
-                f"{error.filename or copy.folder}, the working copy of {url}, cannot be used "
-                f"({error.strerror}); set XDG_CACHE_HOME to a folder that can be written"
+                f"{error.filename or copy.folder}, the working copy of {url}, cannot be"
+                f" used ({error.strerror}); set XDG_CACHE_HOME to a folder that can be"
+                " written"
             ) from None
         return copy
 
@@ -135,7 +140,9 @@ class _Copy:
             if path.is_file() and path.name != ".lock"
         }
         kept = {name for name, time in here.items() if ahead and time >= _MARKS}
-        there = {name: tag for name, tag in self.store.names().items() if name not in kept}
+        there = {
+            name: tag for name, tag in self.store.names().items() if name not in kept
+        }
         for name in here.keys() - there.keys() - kept:
             (self.folder / name).unlink()
         missing = [name for name, tag in there.items() if here.get(name) != _mark(tag)]
@@ -212,7 +219,10 @@ def _set_mark(path: Path, tag: str) -> None:
 # The object also says which working copy wrote last: only that one may be ahead of the store.
 
 
-_HELD = "{} is held by another live run; wait for it, or choose another --out for another audit"
+_HELD = (
+    "{} is held by another live run; wait for it, or choose another --out for another"
+    " audit"
+)
 _NAME = ".lock"
 _SECONDS = 90.0  # after which a lease that was not written again is over
 _SECONDS_OF_TRUST = 60.0
@@ -235,7 +245,9 @@ class Lease:
         """Hold the folder for the working copy ``own``; under a new name unless it wrote last."""
         found = store.read(_NAME)
         last = holder(store, found)
-        lease = cls(store, last if last is not None and last == own else uuid.uuid4().hex)
+        lease = cls(
+            store, last if last is not None and last == own else uuid.uuid4().hex
+        )
         lease._version = found.version if found else None
         if (last != own and is_live(store, found)) or not lease._write(lease._session):
             raise RunFolderError(_HELD.format(store.url))
@@ -246,8 +258,8 @@ class Lease:
         """Raise `RunFolderError` if another run may have taken the folder over."""
         if self._lost or _now() - self._written > _SECONDS_OF_TRUST:
             raise RunFolderError(
-                f"{self._store.url} may have been taken over by another run, as this one did not "
-                "reach the store for too long"
+                f"{self._store.url} may have been taken over by another run, as this"
+                " one did not reach the store for too long"
             )
 
     def release(self) -> None:
@@ -271,7 +283,9 @@ class Lease:
         content = json.dumps(about).encode()
         while (version := self._store.put_if(_NAME, content, self._version)) is None:
             found = self._store.read(_NAME)
-            if found and found.content == content:  # the answer to a first attempt was lost
+            if (
+                found and found.content == content
+            ):  # the answer to a first attempt was lost
                 version = found.version
                 break
             ours = found and _content(self._store, found)["session"] == self._session
@@ -307,14 +321,18 @@ def _content(store: Store, found: StoredObject) -> dict[str, str]:
         return {"copy": content["copy"], "session": content["session"]}
     except (ValueError, TypeError, KeyError):
         raise RunFolderError(
-            f"{store.url} holds an object {_NAME} that is not of a run; choose another --out"
+            f"{store.url} holds an object {_NAME} that is not of a run; choose another"
+            " --out"
         ) from None
 
 
-# One folder of an object store: what the run needs of it, and a sentence where it refuses.
+# One folder of an object store: what the run needs of it, and a sentence where it
+# refuses.
 
 
-_SOON: Any = {"max_retries": 2}  # of small objects: a wrong endpoint is reported at once
+_SOON: Any = {
+    "max_retries": 2
+}  # of small objects: a wrong endpoint is reported at once
 _NO_BUCKET = "NoSuchBucket|bucket does not exist|ContainerNotFound"
 _REASONS = {
     "^(?:PermissionDenied|Unauthenticated)Error ": (
@@ -346,7 +364,8 @@ class StoredObject(NamedTuple):
 class Store:
     """The objects below one address; ``impatient`` is for small ones."""
 
-    # What a library says of a refusal is never passed on: it may hold parts of credentials.
+    # What a library says of a refusal is never passed on: it may hold parts of
+    # credentials.
 
     url: str
     store: ObjectStore
@@ -357,7 +376,8 @@ class Store:
         """Open a folder, with credentials of the environment, the machine's role, or a profile."""
         if find_spec("obstore") is None:
             raise SettingsError(
-                f"{url} needs the library obstore; install it: pip install 'mia-batch[s3]'"
+                f"{url} needs the library obstore; install it: pip install"
+                " 'mia-batch[s3]'"
             )
         from obstore.store import from_url
 
@@ -365,7 +385,8 @@ class Store:
             # The library would panic.
             if not re.match("https?://.", os.environ.get(name, "https://any")):
                 raise SettingsError(
-                    f"the environment variable {name} must begin with https:// or http://"
+                    f"the environment variable {name} must begin with https:// or"
+                    " http://"
                 )
         with _explained(url):
             opened = partial(from_url, url, **_credentials(url))
@@ -377,7 +398,9 @@ class Store:
         """List all objects but hidden ones, each with what tells its contents from others."""
         with _explained(self.url):
             listed = (each for chunk in self.store.list() for each in chunk)
-            return {each["path"]: _tag(each) for each in listed if each["path"][0] != "."}
+            return {
+                each["path"]: _tag(each) for each in listed if each["path"][0] != "."
+            }
 
     def fetch(self, name: str, path: Path) -> str:
         """Write an object to a file and return its tag; `FileNotFoundError` where it is gone."""
@@ -399,7 +422,11 @@ class Store:
         with suppress(FileNotFoundError), _explained(self.url):
             got = self.impatient.get(name)
             meta = got.meta
-            version = {key: str(meta[key]) for key in ("e_tag", "version") if meta[key] is not None}
+            version = {
+                key: str(meta[key])
+                for key in ("e_tag", "version")
+                if meta[key] is not None
+            }
             return StoredObject(bytes(got.bytes()), version, meta["last_modified"])
         return None
 
@@ -424,7 +451,11 @@ def _tag(meta: ObjectMeta) -> str:
 
 def _credentials(url: str) -> dict[str, Any]:
     """Have boto3 look in profiles, where keys are not in the environment."""
-    if not url.startswith("s3") or "AWS_ACCESS_KEY_ID" in os.environ or find_spec("boto3") is None:
+    if (
+        not url.startswith("s3")
+        or "AWS_ACCESS_KEY_ID" in os.environ
+        or find_spec("boto3") is None
+    ):
         return {}
     from botocore.exceptions import BotoCoreError
     from obstore.auth.boto3 import Boto3CredentialProvider
@@ -448,7 +479,9 @@ def _explained(url: str) -> Iterator[None]:
         said, kind = str(error), type(error).__name__
         if isinstance(error, FileNotFoundError) and not re.search(_NO_BUCKET, said):
             raise
-        signs = ((re.search(each, f"{kind} {said}"), why) for each, why in _REASONS.items())
+        signs = (
+            (re.search(each, f"{kind} {said}"), why) for each, why in _REASONS.items()
+        )
         found, why = next((found, why) for found, why in signs if found)
         reason = why.format(*filter(None, found.groups()))
     else:

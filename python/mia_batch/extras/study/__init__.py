@@ -1,8 +1,9 @@
 """Studies of papers as commands: runs set side by side, with one table and one picture.
 
-A study makes ordinary runs below ``--out``, so that one that was killed goes on where its runs do,
-and lays their figures out as one long table: columns of its own that say what differs, then those
-of a run. What all studies share is in `frame`; `sweeps` has the plainest.
+A study makes ordinary runs below ``--out``, so that one that was killed goes on where
+its runs do, and lays their figures out as one long table: columns of its own that say
+what differs, then those of a run. What all studies share is in `frame`; `sweeps` has
+the plainest.
 """
 
 from __future__ import annotations
@@ -12,7 +13,12 @@ from typing import cast
 
 import click
 
-_MODULES = {"books": "min_k", "contamination": "sweeps", "sweep": "sweeps", "unlearning": "min_k"}
+_MODULES = {
+    "books": "min_k",
+    "contamination": "sweeps",
+    "sweep": "sweeps",
+    "unlearning": "min_k",
+}
 
 
 class _Studies(click.Group):

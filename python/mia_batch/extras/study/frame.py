@@ -1,7 +1,8 @@
 """What the studies of ``mia-batch study`` share: their folder, their runs, their table and picture.
 
-A study opens its folder (`opened`) and makes ordinary runs there (`Study.audited`); `figures_of`
-has their figures, and `publish` writes ``study.parquet``, ``study.csv`` and ``study.svg``.
+A study opens its folder (`opened`) and makes ordinary runs there (`Study.audited`);
+`figures_of` has their figures, and `publish` writes ``study.parquet``, ``study.csv``
+and ``study.svg``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,14 @@ from mia_batch.observer import Observer
 from mia_batch.pipeline import Run, plan, run_audit
 from mia_batch.pipeline.planning import Speed
 from mia_batch.places import is_url
-from mia_batch.report.html.plots import MOST_CURVES, Axis, Curve, draw, round_axis, saved
+from mia_batch.report.html.plots import (
+    MOST_CURVES,
+    Axis,
+    Curve,
+    draw,
+    round_axis,
+    saved,
+)
 from mia_batch.report.names import as_csv
 from mia_batch.settings import load_settings
 from mia_batch.tables import system_errors, write_table, write_text
@@ -41,7 +49,9 @@ _KIND, _LOCK = ".study", ".lock"
 _DRY_RUN = "Say which runs would be made and what each would ask; ask nothing."
 study_options = cli.all_of(
     (
-        cli.path_option("out", "Folder of the study: its runs, its table, its picture."),
+        cli.path_option(
+            "out", "Folder of the study: its runs, its table, its picture."
+        ),
         click.option("--dry-run", is_flag=True, help=_DRY_RUN),
         cli.speed_option,
     )
@@ -58,11 +68,14 @@ class Study:
     speed: Speed
     _said: set[tuple[str, str]] = field(default_factory=set)
 
-    def audited(self, name: str, settings: Mapping[str, Any], shares: str = "") -> Run | None:
+    def audited(
+        self, name: str, settings: Mapping[str, Any], shares: str = ""
+    ) -> Run | None:
         """Audit in a folder of the study, or go on there; ``settings`` are flat, by name.
 
-        A dry run returns None: it says what the audit would ask, as far as that was not said of a
-        run before, or what it ``shares``, and raises what the audit would refuse.
+        A dry run returns None: it says what the audit would ask, as far as that was not
+        said of a run before, or what it ``shares``, and raises what the audit would
+        refuse.
         """
         own = load_settings({**cli.given(dict(settings)), "out": self.folder / name})
         if not self.dry_run:
@@ -89,12 +102,18 @@ def opened(out: Path, kind: str, options: dict[str, Any]) -> Iterator[Study]:
     if speed is not None and not dry_run:
         raise click.UsageError("--tokens-per-second is about --dry-run; give that, too")
     if is_url(str(out).replace(":/", "://", 1)):
-        raise SettingsError(f"--out {out}: a study is made on a disk only; copy it from there")
+        raise SettingsError(
+            f"--out {out}: a study is made on a disk only; copy it from there"
+        )
     place = next(each for each in (out, *out.absolute().parents) if each.exists())
     if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
-        raise RunFolderError(f"{out} cannot be made or written; give the study another --out")
+        raise RunFolderError(
+            f"{out} cannot be made or written; give the study another --out"
+        )
     own = (_KIND, _LOCK)
-    there = [each for each in out.iterdir() if each.name not in own] if out.is_dir() else []
+    there = (
+        [each for each in out.iterdir() if each.name not in own] if out.is_dir() else []
+    )
     known = (out / _KIND).read_text("utf-8") if (out / _KIND).is_file() else None
     if there and known != kind:
         what = "other files" if known is None else f"another study, {known}"
@@ -112,7 +131,9 @@ def opened(out: Path, kind: str, options: dict[str, Any]) -> Iterator[Study]:
                 write_text(out / _KIND, kind)
             try:
                 folder = Path(links) if dry_run else out
-                yield Study(folder=folder, observer=observer, dry_run=dry_run, speed=speed)
+                yield Study(
+                    folder=folder, observer=observer, dry_run=dry_run, speed=speed
+                )
             except MiaBatchError as error:
                 if links not in str(error):
                     raise
@@ -130,9 +151,9 @@ def folder_name(values: Mapping[str, object]) -> str:
 def figures_of(run: Run, metrics: pl.DataFrame | None = None) -> pl.DataFrame:
     """Take AUC and TPR from the metrics of a labelled run, or of some of its texts, a fact a row.
 
-    ``run`` is its folder, ``is_primary`` marks the planned attack. ``blind`` says whether a
-    classifier that never sees the model tells members from non-members: where it is ``separable``,
-    figures are no evidence of memory.
+    ``run`` is its folder, ``is_primary`` marks the planned attack. ``blind`` says
+    whether a classifier that never sees the model tells members from non-members: where
+    it is ``separable``, figures are no evidence of memory.
     """
     rows = (run["metrics"] if metrics is None else metrics).filter(
         pl.col("attack").is_in(run.manifest.made["scores"]["attacks"]),
@@ -142,8 +163,8 @@ def figures_of(run: Run, metrics: pl.DataFrame | None = None) -> pl.DataFrame:
     )
     if rows.is_empty():
         raise SettingsError(
-            f"{run.folder} knows no members and non-members, so that it has no AUC; give a column "
-            "that says which texts are members (--member-column)"
+            f"{run.folder} knows no members and non-members, so that it has no AUC;"
+            " give a column that says which texts are members (--member-column)"
         )
     which = {"check": "blind_baseline", "subject": "members", "statistic": "roc_auc"}
     blind = run["findings"].filter(**which)["verdict"]
@@ -167,9 +188,10 @@ def publish(
 ) -> None:
     """Write the table of a study, print a line for each value and attack, and draw the AUC.
 
-    ``values`` are the columns that say what differs, ``x`` and ``by`` those of the picture. Shown
-    is the planned attack of each run, or with ``every`` each attack; drawn is the same, but with
-    ``by`` always the planned one. A row without an AUC has its reason.
+    ``values`` are the columns that say what differs, ``x`` and ``by`` those of the
+    picture. Shown is the planned attack of each run, or with ``every`` each attack;
+    drawn is the same, but with ``by`` always the planned one. A row without an AUC has
+    its reason.
     """
     named = table.with_columns(_without_folder(table[name]) for name in values)
     planned = named.filter(pl.col("is_primary").fill_null(value=True))
@@ -177,9 +199,9 @@ def publish(
     _print_figures(shown, values)
     if n := table.filter(blind="separable")["run"].n_unique():
         cli.say(
-            f"In {n:,} of {table['run'].drop_nulls().n_unique():,} runs a classifier that never "
-            "sees the model tells members from non-members: their figures are no evidence of "
-            "memory."
+            f"In {n:,} of {table['run'].drop_nulls().n_unique():,} runs a classifier"
+            " that never sees the model tells members from non-members: their figures"
+            " are no evidence of memory."
         )
     write_study(out, table, _curves(planned if by else shown, x, by))
 
@@ -193,7 +215,7 @@ def _without_folder(names: pl.Series) -> pl.Series:
     return names.str.strip_prefix("".join(f"{each}/" for each in shared))
 
 
-def show(*headings: str, **options: Any) -> None:  # noqa: ANN401 - of `table_of`
+def show(*headings: str, **options: Any) -> None:
     cli.console_of(stderr=False).print(cli.table_of(*headings, **options))
 
 
@@ -212,9 +234,15 @@ def _print_figures(table: pl.DataFrame, values: Sequence[str]) -> None:
     lines, reasons, empty = list[list[str]](), list[str](), "-"
     for key, rows in table.group_by([*values, "attack"], maintain_order=True):
         area = rows.row(by_predicate=pl.col("metric") == "roc_auc", named=True)
-        rate = rows.filter((pl.col("fpr") - 0.01).abs() < 1e-6, metric="tpr_at_fpr")["value"]
+        rate = rows.filter((pl.col("fpr") - 0.01).abs() < 1e-6, metric="tpr_at_fpr")[
+            "value"
+        ]
         named = [*map(written, key[:-1])]
-        found = (cli.figure(area["value"]), cli.limits(area), cli.figure(next(iter(rate), None)))
+        found = (
+            cli.figure(area["value"]),
+            cli.limits(area),
+            cli.figure(next(iter(rate), None)),
+        )
         counts = f"{area['n_members'] or 0:,} + {area['n_nonmembers'] or 0:,}"
         lines.append([*named, str(key[-1] or empty), *found, counts])
         if area["value"] is None:
@@ -238,8 +266,8 @@ def written(value: object) -> str:
 def _curves(table: pl.DataFrame, x: str, by: Sequence[str] = ()) -> Markup | None:
     """Draw the AUC with its interval over a column, a curve for each attack and value of ``by``.
 
-    None where fewer than two values of ``x`` have an AUC. Values that are no numbers stand side by
-    side in their order.
+    None where fewer than two values of ``x`` have an AUC. Values that are no numbers
+    stand side by side in their order.
     """
     known = table.filter(pl.col("value", x).is_not_null(), metric="roc_auc")
     names = [*by, *(["attack"] if known["attack"].n_unique() > 1 or not by else [])]
@@ -247,7 +275,9 @@ def _curves(table: pl.DataFrame, x: str, by: Sequence[str] = ()) -> Markup | Non
     if len(values) < 2:
         return None
     at, last = dict(zip(values, range(len(values)), strict=True)), len(values) - 1
-    axis = Axis(title, -0.5, last + 0.5, range(last + 1), lambda place: str(values[int(place)]))
+    axis = Axis(
+        title, -0.5, last + 0.5, range(last + 1), lambda place: str(values[int(place)])
+    )
     if values.dtype.is_numeric():
         axis, at = round_axis(title, values), {each: each for each in values}
     shown = []
@@ -255,13 +285,19 @@ def _curves(table: pl.DataFrame, x: str, by: Sequence[str] = ()) -> Markup | Non
         places = rows[x].replace_strict(at, return_dtype=pl.Float64).alias("at")
         points = rows.select(places, "value", "low", "high").sort("at")
         said = (
-            written(value) if name == "attack" else f"{name.replace('_', ' ')} {written(value)}"
+            (
+                written(value)
+                if name == "attack"
+                else f"{name.replace('_', ' ')} {written(value)}"
+            )
             for name, value in zip(names, key, strict=True)
         )
         band = [*points.drop("value").drop_nulls().iter_rows()]
         shown.append(Curve(", ".join(said), [*points["at", "value"].iter_rows()], band))
     if len(shown) > MOST_CURVES:
         cli.say(f"drawn: {MOST_CURVES} of {len(shown):,} curves")
-    ends = known.select(pl.concat_list("value", "low").explode().drop_nulls()).to_series()
+    ends = known.select(
+        pl.concat_list("value", "low").explode().drop_nulls()
+    ).to_series()
     y = round_axis("AUC", [floor(10 * min(0.4, *ends)) / 10, 1])
     return draw(axis, y, shown[:MOST_CURVES], [(axis.low, 0.5), (axis.high, 0.5)])

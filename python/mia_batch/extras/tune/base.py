@@ -11,9 +11,19 @@ from mia_batch.recipes import Form, Method, Recipe
 
 FORMS: dict[Form, tuple[str, str, str | None, str]] = {
     "causal": ("CausalLM", "CAUSAL_LM", "CAUSAL_LM", "a causal language model"),
-    "classifier": ("SequenceClassification", "SEQUENCE_CLASSIFICATION", "SEQ_CLS", "a classifier"),
+    "classifier": (
+        "SequenceClassification",
+        "SEQUENCE_CLASSIFICATION",
+        "SEQ_CLS",
+        "a classifier",
+    ),
     "infilling": ("MaskedLM", "MASKED_LM", None, "a masked model"),
-    "seq2seq": ("Seq2SeqLM", "SEQ_TO_SEQ_CAUSAL_LM", "SEQ_2_SEQ_LM", "an encoder-decoder"),
+    "seq2seq": (
+        "Seq2SeqLM",
+        "SEQ_TO_SEQ_CAUSAL_LM",
+        "SEQ_2_SEQ_LM",
+        "an encoder-decoder",
+    ),
 }
 """Of each form the class after ``AutoModelFor``, transformers' mapping, peft's name, and ours."""
 _VIRTUAL = ("prefix", "p-tuning", "prompt")
@@ -32,29 +42,36 @@ def check_base(base: str, revision: str | None, recipe: Recipe) -> None:
     check_weights(base, revision, "logprobs" if recipe.form == "causal" else "any")
     if longest_text(config, recipe) < _SHORTEST:
         raise SettingsError(
-            f"the context of {base!r} is too short for {recipe.rank:,} virtual tokens and a text; "
-            "take a lower rank"
+            f"the context of {base!r} is too short for {recipe.rank:,} virtual tokens"
+            " and a text; take a lower rank"
         )
 
 
-def longest_text(config: Any, recipe: Recipe) -> int:  # noqa: ANN401 - configurations are of many types
+def longest_text(config: Any, recipe: Recipe) -> int:
     """Count the tokens of a text that fit next to virtual tokens, and are to be learnt."""
     context = getattr(config.get_text_config(), "max_position_embeddings", None)
     if context is None:
         return recipe.max_tokens
-    return min(recipe.max_tokens, int(context) - (recipe.rank if recipe.method in _VIRTUAL else 0))
+    return min(
+        recipe.max_tokens,
+        int(context) - (recipe.rank if recipe.method in _VIRTUAL else 0),
+    )
 
 
 _ALPHA, _DROPOUT = 16, 0.1  # of LoRA, as in the code of SPV-MIA
 
 
-def adapted(model: Any, recipe: Recipe) -> Any:  # noqa: ANN401 - models are of many types
+def adapted(model: Any, recipe: Recipe) -> Any:
     if recipe.method == "full":
         return model
     import peft
 
     virtual: dict[str, Any] = {"num_virtual_tokens": recipe.rank}
-    encoder = {"encoder_hidden_size": getattr(model.config.get_text_config(), "hidden_size", None)}
+    encoder = {
+        "encoder_hidden_size": getattr(
+            model.config.get_text_config(), "hidden_size", None
+        )
+    }
     lora = {"r": recipe.rank, "lora_alpha": _ALPHA, "lora_dropout": _DROPOUT}
     kinds: dict[Method, tuple[Any, dict[str, Any]]] = {
         "lora": (peft.LoraConfig, lora | {"target_modules": "all-linear"}),
@@ -66,7 +83,9 @@ def adapted(model: Any, recipe: Recipe) -> Any:  # noqa: ANN401 - models are of 
     kind, settings = kinds[recipe.method]
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="fan_in_fan_out is set to")  # rightly
+            warnings.filterwarnings(
+                "ignore", message="fan_in_fan_out is set to"
+            )  # rightly
             config = kind(task_type=FORMS[recipe.form][2], **settings)
             return peft.get_peft_model(model, config)
     except ValueError as error:  # architectures that peft does not know

@@ -20,7 +20,13 @@ from torch.utils.data import DataLoader, Sampler
 from transformers.trainer_utils import get_last_checkpoint
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.extras.tune.base import FORMS, TrainingTexts, adapted, longest_text, n_checkpoints
+from mia_batch.extras.tune.base import (
+    FORMS,
+    TrainingTexts,
+    adapted,
+    longest_text,
+    n_checkpoints,
+)
 from mia_batch.recipes import Form, Recipe
 
 if TYPE_CHECKING:
@@ -33,7 +39,7 @@ _IGNORED = -100  # label of what is not learnt
 BETWEEN = " The label is"  # between a text and its target
 
 
-def model_class(form: Form) -> Any:  # noqa: ANN401 - transformers is untyped
+def model_class(form: Form) -> Any:
     return getattr(transformers, f"AutoModelFor{FORMS[form][0]}")
 
 
@@ -49,7 +55,11 @@ def encoder(
             ids.pop()
         tail = [] if target is None else _plain(tokenizer, f"{BETWEEN} {target}")
         tail += [] if end is None else [end]
-        ids = (ids + tail)[:most] if target is None else ids[: max(1, most - len(tail))] + tail
+        ids = (
+            (ids + tail)[:most]
+            if target is None
+            else ids[: max(1, most - len(tail))] + tail
+        )
         # Not the first: with virtual tokens before it, peft would predict it from them.
         return {"input_ids": ids, "labels": [_IGNORED, *ids[1:]]}
 
@@ -63,7 +73,8 @@ def encoder(
         token = next((ids for ids in written if len(ids) == 1), None)
         if mask is None or token is None:
             raise SettingsError(
-                f"the label {target!r} is several tokens; infilling needs labels of one token"
+                f"the label {target!r} is several tokens; infilling needs labels of one"
+                " token"
                 if mask
                 else "infilling needs a tokenizer that has a mask token"
             )
@@ -75,10 +86,17 @@ def encoder(
         return {"input_ids": ids, "labels": labels}
 
     def seq2seq(text: str, target: str | None) -> Row:
-        given, said = (tokenizer(each, truncation=True, max_length=most) for each in (text, target))
+        given, said = (
+            tokenizer(each, truncation=True, max_length=most) for each in (text, target)
+        )
         return {"input_ids": given["input_ids"], "labels": said["input_ids"]}
 
-    made = {"causal": causal, "classifier": classifier, "infilling": infilling, "seq2seq": seq2seq}
+    made = {
+        "causal": causal,
+        "classifier": classifier,
+        "infilling": infilling,
+        "seq2seq": seq2seq,
+    }
     return made[form]
 
 
@@ -128,18 +146,25 @@ Batch: TypeAlias = dict[str, torch.Tensor]
 
 
 def clipped_sums(
-    model: Any,  # noqa: ANN401 - models are of many types
+    model: Any,
     form: Form,
     batch: Batch,
     clip: float,
     at_once: int,
 ) -> tuple[Gradients, torch.Tensor]:
     """Sum the gradients of texts, each cut to a norm; also return the mean loss."""
-    # The whole model is differentiated for each text (torch.func), so it does not matter how
-    # weights are used: tied, as virtual tokens, or within layers that nobody knows. Libraries that
-    # attach to single layers fail or differ there.
-    weights = {name: each.detach() for name, each in model.named_parameters() if each.requires_grad}
-    sums = {name: torch.zeros_like(each, dtype=torch.float32) for name, each in weights.items()}
+    # The whole model is differentiated for each text (torch.func), so it does not
+    # matter how weights are used: tied, as virtual tokens, or within layers that nobody
+    # knows. Libraries that attach to single layers fail or differ there.
+    weights = {
+        name: each.detach()
+        for name, each in model.named_parameters()
+        if each.requires_grad
+    }
+    sums = {
+        name: torch.zeros_like(each, dtype=torch.float32)
+        for name, each in weights.items()
+    }
     total = torch.zeros((), device=next(iter(sums.values())).device)
     n_rows = batch["labels"].shape[0]
 
@@ -156,9 +181,13 @@ def clipped_sums(
         some = {name: value[start : start + at_once] for name, value in batch.items()}
         with _no_look_at_values():
             found, loss = gradients(weights, some)
-        norms = sum(each.float().flatten(1).square().sum(1) for each in found.values()).sqrt()
+        norms = sum(
+            each.float().flatten(1).square().sum(1) for each in found.values()
+        ).sqrt()
         if not norms.isfinite().all():
-            raise EngineError("the gradient of a text is no number; take a lower learning rate")
+            raise EngineError(
+                "the gradient of a text is no number; take a lower learning rate"
+            )
         share = (clip / norms).clamp(max=1)
         for name, each in found.items():
             sums[name] += torch.einsum("i,i...->...", share, each.float())
@@ -191,8 +220,9 @@ _TOLERANCE = 1e-3
 def noise_of(epsilon: float, delta: float, rate: float, steps: int) -> float:
     """Least noise multiplier with which so many steps keep to (epsilon, delta).
 
-    By privacy loss distributions (Koskela et al. 2020, arXiv:1906.03049; library dp-accounting), of
-    Gaussian noise on Poisson-sampled batches, where data sets differ by one record more or less.
+    By privacy loss distributions (Koskela et al. 2020, arXiv:1906.03049; library
+    dp-accounting), of Gaussian noise on Poisson-sampled batches, where data sets differ
+    by one record more or less.
     """
     from dp_accounting import ExplicitBracketInterval, calibrate_dp_mechanism
     from dp_accounting.pld import PLDAccountant
@@ -202,7 +232,11 @@ def noise_of(epsilon: float, delta: float, rate: float, steps: int) -> float:
     # Renyi divergences are fast, and say too much noise, never too little.
     most = calibrate_dp_mechanism(RdpAccountant, event, epsilon, delta, tol=_TOLERANCE)
     near = ExplicitBracketInterval(most / 2, most)
-    return float(calibrate_dp_mechanism(PLDAccountant, event, epsilon, delta, near, tol=_TOLERANCE))
+    return float(
+        calibrate_dp_mechanism(
+            PLDAccountant, event, epsilon, delta, near, tol=_TOLERANCE
+        )
+    )
 
 
 def epsilon_of(noise: float, delta: float, rate: float, steps: int) -> float:
@@ -214,16 +248,27 @@ def epsilon_of(noise: float, delta: float, rate: float, steps: int) -> float:
 
 
 def _event(noise: float, rate: float, steps: int) -> DpEvent:
-    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+    from dp_accounting import (
+        GaussianDpEvent,
+        PoissonSampledDpEvent,
+        SelfComposedDpEvent,
+    )
 
-    return SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), steps)
+    return SelfComposedDpEvent(
+        PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), steps
+    )
 
 
 class PoissonBatches(Sampler[list[int]]):
     """Batches of an epoch, each of which takes each row by a coin; one may be empty."""
 
     def __init__(self, n_rows: int, rate: float, n_batches: int, seed: int) -> None:
-        self._n_rows, self._rate, self._n_batches, self._seed = n_rows, rate, n_batches, seed
+        self._n_rows, self._rate, self._n_batches, self._seed = (
+            n_rows,
+            rate,
+            n_batches,
+            seed,
+        )
         self.epoch = 0
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -245,7 +290,7 @@ class _Loader(DataLoader[Any]):
 class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
     """A trainer whose steps are those of DP-SGD; those of an epoch would take each row once."""
 
-    def __init__(self, *, recipe: Recipe, at_once: int, **how: Any) -> None:  # noqa: ANN401 - of torch and transformers
+    def __init__(self, *, recipe: Recipe, at_once: int, **how: Any) -> None:
         super().__init__(**how)
         self._recipe, self._at_once = recipe, at_once
         n_rows = len(self.train_dataset)
@@ -257,32 +302,42 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
     def get_train_dataloader(self) -> DataLoader[Any]:
         n_rows = len(self.train_dataset)
         batches = PoissonBatches(n_rows, self._rate, self._steps, self._recipe.seed)
-        return _Loader(self.train_dataset, batch_sampler=batches, collate_fn=self.data_collator)
+        return _Loader(
+            self.train_dataset, batch_sampler=batches, collate_fn=self.data_collator
+        )
 
-    def training_step(self, model: Any, inputs: Batch, *_: Any, **__: Any) -> Any:  # noqa: ANN401 - of torch and transformers
+    def training_step(self, model: Any, inputs: Batch, *_: Any, **__: Any) -> Any:
         model.train()
         sums, loss = self._sums(model, inputs)
-        spread, expected = self._noise * self._recipe.clip, self._rate * len(self.train_dataset)
+        spread, expected = (
+            self._noise * self._recipe.clip,
+            self._rate * len(self.train_dataset),
+        )
         for name, weight in model.named_parameters():
             if weight.requires_grad:
                 noisy = sums[name] + noise_like(sums[name], spread)
                 weight.grad = (noisy / expected).to(weight.dtype)
         return loss.detach()
 
-    def _sums(self, model: Any, inputs: Batch) -> tuple[Gradients, torch.Tensor]:  # noqa: ANN401 - of torch and transformers
+    def _sums(self, model: Any, inputs: Batch) -> tuple[Gradients, torch.Tensor]:
         recipe, batch = self._recipe, self._prepare_inputs(inputs)
         with self.compute_loss_context_manager():
             return clipped_sums(model, recipe.form, batch, recipe.clip, self._at_once)
 
     def privacy(self) -> dict[str, Any]:
-        # Noise alone moves weights, too: a model that learns nothing says nothing of privacy.
+        # Noise alone moves weights, too: a model that learns nothing says nothing of
+        # privacy.
         first = self.data_collator(self.train_dataset[: self._at_once])
         sums, _ = self._sums(self.model, first)
         if not any(bool(each.any()) for each in sums.values()):
             raise EngineError("the texts move no weight; take another method")
         recipe, taken = self._recipe, self.state.global_step
         epsilon = epsilon_of(self._noise, recipe.delta, self._rate, taken)
-        made = {"epsilon": epsilon, "delta": recipe.delta, "noise_multiplier": self._noise}
+        made = {
+            "epsilon": epsilon,
+            "delta": recipe.delta,
+            "noise_multiplier": self._noise,
+        }
         return made | {"clip": recipe.clip, "sampling_rate": self._rate, "steps": taken}
 
 
@@ -304,11 +359,11 @@ class TrainedWeights(transformers.TrainerCallback):  # type: ignore[misc]
     def __init__(self, last: Path | None) -> None:
         self._last = last
 
-    def on_train_begin(self, *_: object, model: Any, **__: object) -> None:  # noqa: ANN401 - of torch and transformers
+    def on_train_begin(self, *_: object, model: Any, **__: object) -> None:
         if self._last is not None:
             model.load_state_dict(torch.load(self._last / _TRAINED), strict=False)
 
-    def on_save(self, args: Any, state: Any, *_: Any, model: Any, **__: Any) -> None:  # noqa: ANN401 - of torch and transformers
+    def on_save(self, args: Any, state: Any, *_: Any, model: Any, **__: Any) -> None:
         path = checkpoint_of(Path(args.output_dir), state.global_step) / _TRAINED
         weights = {name: each.data for name, each in _trained(model)}
         torch.save(weights, path.with_suffix(".part"))
@@ -330,7 +385,9 @@ def last_whole(folder: Path, *, adds_weights: bool) -> tuple[Path | None, int | 
             state = None
         if state is not None and (not adds_weights or (last / _TRAINED).exists()):
             control = state["stateful_callbacks"]["TrainerControl"]["args"]
-            return last, round(state["epoch"]) if control["should_training_stop"] else None
+            return last, (
+                round(state["epoch"]) if control["should_training_stop"] else None
+            )
         shutil.rmtree(last)
     return None, None
 
@@ -344,31 +401,43 @@ def copy_model(checkpoint: Path, made: Path) -> None:
         said = json.loads(config.read_text("utf-8"))
         for name, value in said.items():
             if isinstance(value, list) and name.endswith("_modules"):
-                said[name] = sorted(value)  # peft writes them in another order each time
+                said[name] = sorted(
+                    value
+                )  # peft writes them in another order each time
         config.write_text(json.dumps(said, indent=2))
 
 
-def trained_sums(model: Any) -> list[float]:  # noqa: ANN401 - models are of many types
+def trained_sums(model: Any) -> list[float]:
     """Sum up each tensor that is trained: another sum, other weights."""
     sums = [each.detach().sum(dtype=torch.float64) for _, each in _trained(model)]
     if not all(map(torch.isfinite, sums)):
-        raise EngineError("the weights are no numbers any more; take a lower learning rate")
+        raise EngineError(
+            "the weights are no numbers any more; take a lower learning rate"
+        )
     return [float(each) for each in sums]
 
 
-def _trained(model: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:  # noqa: ANN401 - of torch and transformers
-    return ((name, each) for name, each in model.named_parameters() if each.requires_grad)
+def _trained(
+    model: Any,
+) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    return (
+        (name, each) for name, each in model.named_parameters() if each.requires_grad
+    )
 
 
-# A checkpoint is written after each epoch, and a killed training goes on from the last that is
-# whole. On a CPU it ends with the same weights as one that was not killed.
+# A checkpoint is written after each epoch, and a killed training goes on from the last
+# that is whole. On a CPU it ends with the same weights as one that was not killed.
 
 _TOKENS_AT_ONCE = 8192  # of one forward and backward pass
-_GRADIENTS_AT_ONCE = 1 << 29  # numbers, 2 GiB in float32, of the gradients of single texts
+_GRADIENTS_AT_ONCE = (
+    1 << 29
+)  # numbers, 2 GiB in float32, of the gradients of single texts
 _LARGE = 1_000_000_000  # weights, from which activations are computed again, not kept
 
 
-def train(making: TrainingTexts, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
+def train(
+    making: TrainingTexts, work: Path, say: Callable[[str], None]
+) -> dict[str, Any]:
     recipe = making.recipe
     transformers.set_seed(recipe.seed)
     on_gpu = torch.cuda.is_available()
@@ -380,16 +449,22 @@ def train(making: TrainingTexts, work: Path, say: Callable[[str], None]) -> dict
         names = dict(enumerate(recipe.labels))
         how |= {"id2label": names, "label2id": {name: i for i, name in names.items()}}
     if recipe.epsilon is not None:
-        how["attn_implementation"] = "eager"  # others cannot be differentiated for each text
+        how["attn_implementation"] = (
+            "eager"  # others cannot be differentiated for each text
+        )
     model, tokenizer, row_of = opened(making.base, making.revision, recipe, **how)
     targets = making.targets or [None] * len(making.texts)
-    rows = [row_of(text, target) for text, target in zip(making.texts, targets, strict=True)]
+    rows = [
+        row_of(text, target) for text, target in zip(making.texts, targets, strict=True)
+    ]
     done = fit(adapted(model, recipe), rows, padded, recipe, work, say)
     tokenizer.save_pretrained(work / "made")
     return done
 
 
-def opened(base: str, revision: str | None, recipe: Recipe, **how: Any) -> tuple[Any, Any, Any]:  # noqa: ANN401 - of torch and transformers
+def opened(
+    base: str, revision: str | None, recipe: Recipe, **how: Any
+) -> tuple[Any, Any, Any]:
     where = {"revision": revision, "trust_remote_code": False}
     tokenizer = transformers.AutoTokenizer.from_pretrained(base, **where)
     if recipe.form == "classifier":
@@ -400,7 +475,7 @@ def opened(base: str, revision: str | None, recipe: Recipe, **how: Any) -> tuple
 
 
 def fit(
-    model: Any,  # noqa: ANN401 - models are of many types
+    model: Any,
     rows: list[Row],
     collate: Callable[[list[Row]], dict[str, torch.Tensor]],
     recipe: Recipe,
@@ -422,7 +497,10 @@ def fit(
     at_once = _at_once(model, learnt + held_out, recipe)
     adds_weights = recipe.method == "p-tuning"
     last, stopped = last_whole(work / "checkpoints", adds_weights=adds_weights)
-    more = {"output_dir": str(work / "checkpoints"), "num_train_epochs": stopped or recipe.epochs}
+    more = {
+        "output_dir": str(work / "checkpoints"),
+        "num_train_epochs": stopped or recipe.epochs,
+    }
     arguments = _arguments(model, recipe, at_once, evaluates=bool(held_out), **more)
     callbacks: list[transformers.TrainerCallback] = [
         _Teller(recipe.epochs, "eval_loss" if held_out else "loss", say)
@@ -432,19 +510,30 @@ def fit(
     if held_out:
         callbacks.append(transformers.EarlyStoppingCallback(recipe.patience))
     how: dict[str, Any] = {"model": model, "args": arguments, "data_collator": collate}
-    how |= {"train_dataset": learnt, "eval_dataset": held_out or None, "callbacks": callbacks}
+    how |= {
+        "train_dataset": learnt,
+        "eval_dataset": held_out or None,
+        "callbacks": callbacks,
+    }
     is_private = recipe.epsilon is not None
-    trainer = PrivateTrainer(recipe=recipe, at_once=at_once, **how) if is_private else kind(**how)
+    trainer = (
+        PrivateTrainer(recipe=recipe, at_once=at_once, **how)
+        if is_private
+        else kind(**how)
+    )
     trainer.remove_callback(transformers.PrinterCallback)
     before = trained_sums(trainer.model)
     trainer.train(resume_from_checkpoint=str(last) if last else None)
     if trained_sums(trainer.model) == before:
         raise EngineError(
-            "training has moved no weight; take a higher learning rate, or another method"
+            "training has moved no weight; take a higher learning rate, or another"
+            " method"
         )
     state = trainer.state
     best = state.best_global_step if held_out else None
-    copy_model(checkpoint_of(work / "checkpoints", best or state.global_step), work / "made")
+    copy_model(
+        checkpoint_of(work / "checkpoints", best or state.global_step), work / "made"
+    )
     losses = _losses(state.log_history)
     if held_out:
         kept = min(losses, key=lambda each: each.get("held_out_loss", inf))["epoch"]
@@ -452,22 +541,26 @@ def fit(
     return {"losses": losses, "privacy": trainer.privacy() if is_private else None}
 
 
-def _at_once(model: Any, rows: list[Row], recipe: Recipe) -> int:  # noqa: ANN401 - of many types
+def _at_once(model: Any, rows: list[Row], recipe: Recipe) -> int:
     """Count the rows of one pass that memory holds; they divide a batch."""
-    most = min(recipe.batch_size, _TOKENS_AT_ONCE // max(len(row["input_ids"]) for row in rows))
+    most = min(
+        recipe.batch_size, _TOKENS_AT_ONCE // max(len(row["input_ids"]) for row in rows)
+    )
     if recipe.epsilon is not None:
-        n_trained = sum(each.numel() for each in model.parameters() if each.requires_grad)
+        n_trained = sum(
+            each.numel() for each in model.parameters() if each.requires_grad
+        )
         most = min(most, _GRADIENTS_AT_ONCE // n_trained)
     return next(n for n in range(max(1, most), 0, -1) if recipe.batch_size % n == 0)
 
 
 def _arguments(
-    model: Any,  # noqa: ANN401 - models are of many types
+    model: Any,
     recipe: Recipe,
     at_once: int,
     *,
     evaluates: bool,
-    **more: Any,  # noqa: ANN401 - as transformers has them
+    **more: Any,
 ) -> transformers.TrainingArguments:
     is_private, on_gpu = recipe.epsilon is not None, torch.cuda.is_available()
     each_epoch = dict.fromkeys(("save_strategy", "logging_strategy"), "epoch")
@@ -505,12 +598,18 @@ class _Teller(transformers.TrainerCallback):  # type: ignore[misc]
         self._epochs, self._last, self._say = epochs, last, say
         self._losses: dict[str, float] = {}
 
-    def on_log(self, _: Any, state: Any, *__: Any, logs: Any = None, **___: Any) -> None:  # noqa: ANN401 - of torch and transformers
+    def on_log(
+        self, _: Any, state: Any, *__: Any, logs: Any = None, **___: Any
+    ) -> None:
         self._losses |= _numbers(logs or {})
         if self._last in (logs or {}):
             texts = {"loss": "loss", "held_out_loss": "on held-out texts"}
-            found = (f"{texts[name]} {value:.3f}" for name, value in self._losses.items())
-            self._say(f"epoch {round(state.epoch)} of {self._epochs}: {', '.join(found)}")
+            found = (
+                f"{texts[name]} {value:.3f}" for name, value in self._losses.items()
+            )
+            self._say(
+                f"epoch {round(state.epoch)} of {self._epochs}: {', '.join(found)}"
+            )
 
 
 def _numbers(logs: dict[str, Any]) -> dict[str, float]:

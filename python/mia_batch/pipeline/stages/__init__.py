@@ -24,11 +24,12 @@ scores, models are checked before any is asked, scoring anew makes scores and an
 class Stage:
     """One step from tables to tables.
 
-    ``makes`` names its tables, each a file or a folder of parts, and ``reads`` those whose loss
-    takes them with it, as does that of parts with one of ``reads_parts`` in their name. ``undoes``
-    names stages that added to its tables. ``keeps`` names what it makes where that costs an
-    engine's time: damaged files are set aside then, not removed. ``turns`` is whether it can go on
-    with the engine of the stage before. ``doing`` says what it does while nothing else is shown.
+    ``makes`` names its tables, each a file or a folder of parts, and ``reads`` those
+    whose loss takes them with it, as does that of parts with one of ``reads_parts`` in
+    their name. ``undoes`` names stages that added to its tables. ``keeps`` names what
+    it makes where that costs an engine's time: damaged files are set aside then, not
+    removed. ``turns`` is whether it can go on with the engine of the stage before.
+    ``doing`` says what it does while nothing else is shown.
     """
 
     name: str
@@ -46,14 +47,18 @@ class Stage:
 
     def files(self) -> list[Path]:
         paths = [self.audit.run.path(name) for name in self.makes]
-        parts = [sorted(path.glob("*.parquet")) if path.is_dir() else [path] for path in paths]
+        parts = [
+            sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+            for path in paths
+        ]
         return [path for each in parts for path in each if path.exists()]
 
     def follows(self, lost: Collection[Path]) -> list[Path]:
         """List its files that must go where files of earlier stages are lost."""
         read = {self.audit.run.path(name) for name in self.reads}
         outdated = any(
-            read & {path, path.parent} or any(part in path.name for part in self.reads_parts)
+            read & {path, path.parent}
+            or any(part in path.name for part in self.reads_parts)
             for path in lost
         )
         return self.files() if outdated else []
@@ -164,7 +169,9 @@ def damage_set_aside(stages: Sequence[Stage]) -> Iterator[None]:
             said = repair(stages, is_sound, "is damaged")
         if not said:
             raise
-        raise RunFolderError(f"{'; '.join(said)}: give the same command again") from error
+        raise RunFolderError(
+            f"{'; '.join(said)}: give the same command again"
+        ) from error
 
 
 def repair(
@@ -174,9 +181,9 @@ def repair(
 ) -> list[str]:
     """Remove tables that are not good and what was made from them, and say so, a sentence each.
 
-    What an engine made gets ``.broken`` after its name. What was made from it goes too, because a
-    GPU draws other samples the second time. The latest stage's tables go first: killed in between,
-    it begins again.
+    What an engine made gets ``.broken`` after its name. What was made from it goes too,
+    because a GPU draws other samples the second time. The latest stage's tables go
+    first: killed in between, it begins again.
     """
     lost: set[Path] = set()
     going: list[tuple[Stage, Path]] = []
@@ -193,10 +200,13 @@ def repair(
                 again.append(f"{path} is made again")
             else:
                 move(path, path.with_name(f"{path.name}.broken"))
-                set_aside.append(f"{path} {fault}; set aside, its {stage.keeps} are missing again")
+                set_aside.append(
+                    f"{path} {fault}; set aside, its {stage.keeps} are missing again"
+                )
     except OSError as error:
         folder = stages[0].audit.run.folder
         raise RunFolderError(
-            f"{error.filename or folder} cannot be repaired: {error.strerror}; choose another --out"
+            f"{error.filename or folder} cannot be repaired: {error.strerror}; choose"
+            " another --out"
         ) from error
     return set_aside[::-1] + again[::-1]

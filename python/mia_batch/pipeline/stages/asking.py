@@ -20,7 +20,15 @@ from mia_batch.corpus import ColumnNames, Corpus, read_documents
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence import collect, parts
 from mia_batch.evidence.collect import FREQUENCY, FillTask, LogprobTask, SampleTask
-from mia_batch.evidence.parts import TARGET_KEY, Block, FreshUnits, Missing, Parts, Units, Work
+from mia_batch.evidence.parts import (
+    TARGET_KEY,
+    Block,
+    FreshUnits,
+    Missing,
+    Parts,
+    Units,
+    Work,
+)
 from mia_batch.evidence.replay import Recording
 from mia_batch.evidence.request import EvidenceKind, Workload, forecast
 from mia_batch.models.tokens import Tokenizer
@@ -30,7 +38,12 @@ from mia_batch.pipeline.context import Audit, engine_columns
 from mia_batch.pipeline.corpora import how_to_read
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.comparing import FeatureWriter, weighed_views
-from mia_batch.pipeline.stages.questions import logprob_parts, prompt_parts, sample_parts, views_of
+from mia_batch.pipeline.stages.questions import (
+    logprob_parts,
+    prompt_parts,
+    sample_parts,
+    views_of,
+)
 from mia_batch.prompts import SHADOW, RunModel, View, after_shots, choose_shots
 from mia_batch.recipes import in_half
 from mia_batch.schemas import Prompts, Samples, Targets
@@ -39,7 +52,10 @@ from mia_batch.targets import cluster_name
 
 # Prompts: those that need no model, those with shots, those that a masked model fills.
 
-_SHOTS = ("nonmember_shots", "member_shots")  # views, and the settings that give their texts
+_SHOTS = (
+    "nonmember_shots",
+    "member_shots",
+)  # views, and the settings that give their texts
 _NO_TOKENIZER = "{}= needs tokenizer=, to see how many texts fit"
 _PROMPT_KEY = TARGET_KEY + pl.col("view_index")
 _LONGEST_LOOKED_AT = 1000  # texts, by their bytes, for the one of most tokens
@@ -105,14 +121,26 @@ class FillsStage(Stage):
 
     def run(self) -> None:
         audit = self.audit
-        missing = {view: prompts_missing(audit, view) for view in _prompted(audit) if view.filled}
-        work = {view: found for view, each in missing.items() if (found := each.count()).left}
+        missing = {
+            view: prompts_missing(audit, view)
+            for view in _prompted(audit)
+            if view.filled
+        }
+        work = {
+            view: found
+            for view, each in missing.items()
+            if (found := each.count()).left
+        }
         if not work:
             return
         with sessions.open_session(audit, "masked", "fills") as session:
             task = partial(FillTask, run_seed=audit.settings.seed)
             wanted = (
-                (task(view=view), missing[view].blocks(), prompt_parts(audit, view).store)
+                (
+                    task(view=view),
+                    missing[view].blocks(),
+                    prompt_parts(audit, view).store,
+                )
                 for view in work
             )
             sessions.ask(audit, session, "filling", reduce(add, work.values()), wanted)
@@ -122,7 +150,10 @@ class FillsStage(Stage):
         for view in (view for view in _prompted(audit) if view.filled):
             units, made = FreshUnits(audit.order_table()), prompt_parts(audit, view)
             left = Missing(units, made, view.n, shard=audit.shard).count().left
-            yield f"{view.name} prompts", f"of {left:,} texts, {view.n} each, by masked model"
+            yield (
+                f"{view.name} prompts",
+                f"of {left:,} texts, {view.n} each, by masked model",
+            )
 
 
 def _prompted(audit: Audit) -> list[View]:
@@ -146,9 +177,15 @@ def make_shots(audit: Audit, tokenizer: Tokenizer | None, context: int) -> None:
         same = recorded.get("digest") == digest and recorded.get("most") == most
         texts = texts_of(corpus, recorded["n_shots"] if same else most)
         room = context if same else context - _longest(audit, tokenizer, context)
-        shots = choose_shots(texts, room=room, count_tokens=tokenizer.count_tokens, setting=setting)
-        audit.agree({setting: {"digest": digest, "most": most, "n_shots": shots.n_shots}})
-        audit.observer.stage(f"{setting}: {shots.n_shots} texts, {shots.n_tokens:,} tokens")
+        shots = choose_shots(
+            texts, room=room, count_tokens=tokenizer.count_tokens, setting=setting
+        )
+        audit.agree(
+            {setting: {"digest": digest, "most": most, "n_shots": shots.n_shots}}
+        )
+        audit.observer.stage(
+            f"{setting}: {shots.n_shots} texts, {shots.n_tokens:,} tokens"
+        )
         write_prompts(audit, replace(view, make=partial(after_shots, shots=shots)))
 
 
@@ -169,7 +206,8 @@ def columns_for(audit: Audit, view: View, targets: pl.LazyFrame) -> tuple[str, .
     if found != pl.List(pl.String):
         what = "missing" if found is None else f"of type {found}"
         raise SettingsError(
-            f"{setting}: column {column!r} of the input is {what}; it must hold lists of texts"
+            f"{setting}: column {column!r} of the input is {what}; it must hold lists"
+            " of texts"
         )
     return (column,)
 
@@ -183,13 +221,17 @@ def write_prompts(audit: Audit, view: View, missing: Missing | None = None) -> N
     audit.begin_change()
     for block in missing.blocks():
         rows = view.rows(view.make(block.units))
-        wanted = rows.filter(pl.col("view_index").is_between(block.first, block.last - 1))
+        wanted = rows.filter(
+            pl.col("view_index").is_between(block.first, block.last - 1)
+        )
         sink(wanted, audit.run.path("prompts") / block.part_name, Prompts)
 
 
 def texts_for(audit: Audit, setting: str) -> Corpus:
     columns = ColumnNames(text=audit.settings.text_column)
-    return read_documents(getattr(audit.settings, setting), columns, **how_to_read(audit.settings))
+    return read_documents(
+        getattr(audit.settings, setting), columns, **how_to_read(audit.settings)
+    )
 
 
 def texts_of(corpus: Corpus, n: int | None = None) -> list[str]:
@@ -225,12 +267,18 @@ class EvidenceStage(Stage):
 
     @property
     def views(self) -> list[View]:
-        return [view for view in views_of(self.audit, self.kind) if view.model == self.model]
+        return [
+            view for view in views_of(self.audit, self.kind) if view.model == self.model
+        ]
 
     def parts(self, view: View) -> Parts:
-        return (sample_parts if self.kind == "samples" else logprob_parts)(self.audit, view)
+        return (sample_parts if self.kind == "samples" else logprob_parts)(
+            self.audit, view
+        )
 
-    def missing(self, view: View, *, fresh: bool = False, askable: bool = False) -> Missing:
+    def missing(
+        self, view: View, *, fresh: bool = False, askable: bool = False
+    ) -> Missing:
         """Find what the run has not asked; with ``fresh`` of the corpus as it is now."""
         audit, units = self.audit, self._asked(view, askable=askable)
         work: pl.Expr | None = estimated_tokens("context") + estimated_tokens("text")
@@ -239,8 +287,14 @@ class EvidenceStage(Stage):
             work = None if recorded else sessions.expected_work(audit, view)
         if fresh:
             targets = audit.order_table()
-            units = FreshUnits(targets, view, columns_for(audit, view, targets), audit.among)
-        again, shard, n_rows = audit.settings.retry_failed, audit.shard, self._n_rows(view)
+            units = FreshUnits(
+                targets, view, columns_for(audit, view, targets), audit.among
+            )
+        again, shard, n_rows = (
+            audit.settings.retry_failed,
+            audit.shard,
+            self._n_rows(view),
+        )
         own = self.parts(view)
         return Missing(units, own, n_rows, retry_failed=again, shard=shard, work=work)
 
@@ -252,14 +306,20 @@ class EvidenceStage(Stage):
         return no_prompts or bool(self.missing(view).count().left)
 
     def foresee(self) -> None:
-        if self.views and self.audit.recording is None and not RunModel.of(self.model).is_made:
+        if (
+            self.views
+            and self.audit.recording is None
+            and not RunModel.of(self.model).is_made
+        ):
             sessions.foresee(self.audit, self.model, self.kind, self._needed())
 
     def _needed(self) -> frozenset[str]:
         return frozenset()
 
     def answered(self) -> Work:
-        asked = (Missing(self._asked(v), self.parts(v), self._n_rows(v)) for v in self.views)
+        asked = (
+            Missing(self._asked(v), self.parts(v), self._n_rows(v)) for v in self.views
+        )
         return reduce(add, map(Missing.count, asked), Work())
 
     def unscorable(self) -> list[str]:
@@ -268,22 +328,29 @@ class EvidenceStage(Stage):
             is_short, made = self.is_short(view), {*computed.get(view.name, [])}
             for attack in self.audit.attacks:
                 has_columns = self.kind == "samples" or engine_columns([attack]) <= made
-                if view.read_as in attack.reads_of(self.kind) and (is_short or not has_columns):
+                if view.read_as in attack.reads_of(self.kind) and (
+                    is_short or not has_columns
+                ):
                     short.add(attack.name)
         return sorted(short)
 
     def _asked(self, view: View, *, askable: bool = False) -> Units:
         audit, asks = self.audit, askable or self.kind == "samples"
         prompts, targets = prompt_parts(audit, view), audit.run.order
-        return parts.PromptUnits(targets, prompts, view, askable=asks, among=audit.among)
+        return parts.PromptUnits(
+            targets, prompts, view, askable=asks, among=audit.among
+        )
 
     def _n_rows(self, view: View) -> int:
         return view.samples if self.kind == "samples" else 1
 
 
-# The stage that has a model continue prompts, from an engine, an endpoint or a recording.
+# The stage that has a model continue prompts, from an engine, an endpoint or a
+# recording.
 
-_MOST_USELESS = 0.5  # of the answers: scores of fewer would be about the model's refusals
+_MOST_USELESS = (
+    0.5  # of the answers: scores of fewer would be about the model's refusals
+)
 _PROMPTS_THAT_DIFFER = 8  # more than so many different prompts have different answers
 _PROMPTS_COMPARED = 1024
 _SHOWN = 80
@@ -299,16 +366,22 @@ class _Tally:
     n: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     prompts: int = 0
-    texts: Counter[int] = field(default_factory=Counter)  # prompts with this text, by its hash
+    texts: Counter[int] = field(
+        default_factory=Counter
+    )  # prompts with this text, by its hash
 
     def add(self, rows: pl.DataFrame, *, question: bool) -> None:
         """Count rows of whole prompts; answers to a ``question`` may be the same."""
-        asked = rows.filter(pl.col("answer").is_not_null(), pl.col("answer") != "not_asked")
+        asked = rows.filter(
+            pl.col("answer").is_not_null(), pl.col("answer") != "not_asked"
+        )
         self.n += asked.height
         self.reasons.update(asked["reason"].drop_nulls())
         if (lost := self.reasons.total()) > self.most * self.n:
             (why, count), *_ = self.reasons.most_common(1)
-            self._stop(f"{lost:,} of {self.n:,} answers", f"of no use ({count:,} times: {why})")
+            self._stop(
+                f"{lost:,} of {self.n:,} answers", f"of no use ({count:,} times: {why})"
+            )
         if question or self.prompts >= _PROMPTS_COMPARED:
             return
         texts = asked.filter(pl.col("reason").is_null())
@@ -319,13 +392,15 @@ class _Tally:
         if self.prompts >= _PROMPTS_THAT_DIFFER and count > self.most * self.prompts:
             said = each.filter(pl.col("candidate").hash() == text)["candidate"]
             shown = repr(said[0][:_SHOWN]) if said.len() else "one text"
-            self._stop(f"{count:,} of {self.prompts:,} prompts", f"answered by {shown} alike")
+            self._stop(
+                f"{count:,} of {self.prompts:,} prompts", f"answered by {shown} alike"
+            )
 
     def _stop(self, which: str, what: str) -> None:
         raise EngineError(
-            f"{which} of {self.model} are {what}: scores of them would have no meaning. Take "
-            "another model or another chat_instruction=, or go on all the same with "
-            "--max-failed 1; no answer is lost"
+            f"{which} of {self.model} are {what}: scores of them would have no meaning."
+            " Take another model or another chat_instruction=, or go on all the same"
+            " with --max-failed 1; no answer is lost"
         )
 
 
@@ -347,7 +422,11 @@ class SamplesStage(EvidenceStage):
         """List its parts; what bears no model's name is the target's."""
         paths = sorted(self.audit.run.path("samples").glob("*.parquet"))
         owners = {path: re.search(r"\.(\w+)-", path.name) for path in paths}
-        return [path for path, own in owners.items() if self.model == (own[1] if own else "target")]
+        return [
+            path
+            for path, own in owners.items()
+            if self.model == (own[1] if own else "target")
+        ]
 
     def run(self) -> None:
         missing = {view: self.missing(view) for view in self.views}
@@ -362,7 +441,9 @@ class SamplesStage(EvidenceStage):
             yield "samples", f"{self.audit.settings.continuations:,} a text"
             yield from recording.describe()
         elif views:
-            yield from self._forecast({view: self.missing(view, fresh=True) for view in views})
+            yield from self._forecast(
+                {view: self.missing(view, fresh=True) for view in views}
+            )
 
     def foresee(self) -> None:
         super().foresee()
@@ -371,25 +452,34 @@ class SamplesStage(EvidenceStage):
             return
         audit.digest_input("samples_from", recording.source.files, "recording")
         for view in self.views:  # whether it is of these texts shows in the first block
-            with closing(self._recorded(recording, view, self.missing(view, fresh=True))) as blocks:
+            with closing(
+                self._recorded(recording, view, self.missing(view, fresh=True))
+            ) as blocks:
                 next(blocks, None)
 
     def _recorded(
         self, recording: Recording, view: View, missing: Missing
     ) -> Generator[tuple[Block, pl.DataFrame]]:
         run, rule = self.audit.run, self.audit.settings.word_rule
-        return recording.collect(run.path("targets"), view, missing.blocks(), run.folder, rule)
+        return recording.collect(
+            run.path("targets"), view, missing.blocks(), run.folder, rule
+        )
 
     def _forecast(self, missing: dict[View, Missing]) -> list[tuple[str, str]]:
         measure, budget = sessions.expected(self.audit, self.model)
-        each = [forecast(m.blocks(), measure, budget(view)) for view, m in missing.items()]
-        asked = (view.name for view, own in zip(missing, each, strict=True) if own.prompts)
+        each = [
+            forecast(m.blocks(), measure, budget(view)) for view, m in missing.items()
+        ]
+        asked = (
+            view.name for view, own in zip(missing, each, strict=True) if own.prompts
+        )
         workload, self.foreseen_views = reduce(add, each), {*asked}
         if workload.too_long and not workload.prompts:
             room = next(budget(view).max_model_len for view in missing)
             raise SettingsError(
-                f"none of the {workload.too_long:,} prompts fits the model's context of {room:,} "
-                "tokens; set fewer --window-words, or take a model with a longer context"
+                f"none of the {workload.too_long:,} prompts fits the model's context of"
+                f" {room:,} tokens; set fewer --window-words, or take a model with a"
+                " longer context"
             )
         self.foreseen, lines = workload, [*workload.lines()]
         if sessions.is_remote(self.audit, self.model):
@@ -400,12 +490,18 @@ class SamplesStage(EvidenceStage):
     def _sample(self, missing: dict[View, Missing]) -> None:
         audit = self.audit
         for name, text in self._forecast(missing):
-            named = "samples to draw" if name == "samples" else name  # "samples:" names a setting
+            named = (
+                "samples to draw" if name == "samples" else name
+            )  # "samples:" names a setting
             audit.observer.stage(f"{named}: {text}")
         decoded = n_texts = 0
-        tally = _Tally(f"the {self.model} model", max(_MOST_USELESS, audit.settings.max_failed))
+        tally = _Tally(
+            f"the {self.model} model", max(_MOST_USELESS, audit.settings.max_failed)
+        )
         for view in missing:
-            there = parts.scan_parts(audit.run.path("samples"), Samples, view.key).select(_TALLIED)
+            there = parts.scan_parts(
+                audit.run.path("samples"), Samples, view.key
+            ).select(_TALLIED)
             for rows in there.collect_batches(maintain_order=True):
                 tally.add(rows, question=view.question)
 
@@ -420,7 +516,13 @@ class SamplesStage(EvidenceStage):
             tally.add(rows, question=task.view.question)
 
         ask_samples(
-            audit, self.model, "sampling", missing, self._store, on_answer=on_answer, on_block=count
+            audit,
+            self.model,
+            "sampling",
+            missing,
+            self._store,
+            on_answer=on_answer,
+            on_block=count,
         )
         each = decoded / max(n_texts, 1)
         audit.observer.stage(f"decoded {decoded:,} tokens, {each:,.0f} a text")
@@ -445,12 +547,19 @@ class SamplesStage(EvidenceStage):
             store = self._store(view)
             with progress, closing(blocks), in_background() as later:
                 for number, (block, rows) in enumerate(blocks):
-                    if number == 0:  # from here on the recording is known to be of this corpus
+                    if (
+                        number == 0
+                    ):  # from here on the recording is known to be of this corpus
                         audit.save()
                     later(store, block, rows)
-                    audit.observer.worked(block.units.height, int(rows["n_tokens"].sum()))
+                    audit.observer.worked(
+                        block.units.height, int(rows["n_tokens"].sum())
+                    )
             counts = asdict(recording.counts)
-            audit.manifest.engines["samples of target"] = {"engine": "replay", "counts": counts}
+            audit.manifest.engines["samples of target"] = {
+                "engine": "replay",
+                "counts": counts,
+            }
             counted = ", ".join(f"{count:,} {name}" for name, count in counts.items())
             audit.observer.stage(f"recording: {counted}")
 
@@ -470,29 +579,44 @@ def ask_samples(
     stores = store or (lambda view: sample_parts(audit, view).store)
     with sessions.open_session(audit, model, "samples", same=same) as session:
         task = partial(sessions.sample_task, audit, session)
-        wanted = ((task(view), each.blocks(), stores(view)) for view, each in missing.items())
+        wanted = (
+            (task(view), each.blocks(), stores(view)) for view, each in missing.items()
+        )
         sessions.ask(audit, session, doing, work, wanted, **listening)
 
 
-# The stage that asks a model for log-probabilities, and the texts that shadow models learn.
+# The stage that asks a model for log-probabilities, and the texts that shadow models
+# learn.
 
-LEARNT = ("target", "non_member", "calibration")  # roles of the texts that shadow models may learn
+LEARNT = (
+    "target",
+    "non_member",
+    "calibration",
+)  # roles of the texts that shadow models may learn
 
 
 def halves(audit: Audit, model: str) -> pl.DataFrame:
     """Deal out the texts: windows of a document go together, and so do texts that are the same."""
-    # Others, such as canaries, are ``learnt`` by no model, so that each is new to all of them
-    # unless it is the same as a text that is. A window that several documents have is learnt where
-    # one of them is: it may be in more than half of the models.
-    document = pl.format("document {}", cluster_name(["target_id", "window_index", "document_id"]))
-    name = pl.when(pl.col("n_windows") > 1).then(document).otherwise(pl.format("{}", "target"))
+    # Others, such as canaries, are ``learnt`` by no model, so that each is new to all
+    # of them unless it is the same as a text that is. A window that several documents
+    # have is learnt where one of them is: it may be in more than half of the models.
+    document = pl.format(
+        "document {}", cluster_name(["target_id", "window_index", "document_id"])
+    )
+    name = (
+        pl.when(pl.col("n_windows") > 1)
+        .then(document)
+        .otherwise(pl.format("{}", "target"))
+    )
     rows = (
         audit.run.scan("targets")
         .filter(pl.col("target").is_not_null())
         .select("target_id", "target", name=name, learnt=pl.col("role").is_in(LEARNT))
         .collect(engine="streaming")
     )
-    own = in_half(rows["name"].to_list(), RunModel.of(model).number, audit.settings.seed)
+    own = in_half(
+        rows["name"].to_list(), RunModel.of(model).number, audit.settings.seed
+    )
     return rows.with_columns(
         trained=pl.Series(own, dtype=pl.Boolean) & pl.col("learnt").any().over("name")
     ).with_columns(pl.col("trained").any().over("target"))
@@ -515,7 +639,9 @@ class LogprobsStage(EvidenceStage):
             columns = {view.name: self._columns(view) for view in views}
             self._agree_frequencies(columns.values())
         groups = [views]
-        if sessions.is_remote(audit, self.model):  # which is asked in another way at points
+        if sessions.is_remote(
+            audit, self.model
+        ):  # which is asked in another way at points
             points = [view for view in views if view.key in NEXT_TOKEN]
             groups = [[view for view in views if view not in points], points]
         for group in groups:
@@ -523,7 +649,10 @@ class LogprobsStage(EvidenceStage):
                 self._ask(group, {view.name: columns[view.name] for view in group})
 
     def check(self) -> None:
-        uncounted = sessions.is_remote(self.audit, self.model) and not self.audit.settings.tokenizer
+        uncounted = (
+            sessions.is_remote(self.audit, self.model)
+            and not self.audit.settings.tokenizer
+        )
         for view in self.views if uncounted else ():
             if view.name in _SHOTS:
                 raise SettingsError(_NO_TOKENIZER.format(view.name))
@@ -560,16 +689,23 @@ class LogprobsStage(EvidenceStage):
                     if FREQUENCY in wanted and session.tokenizer is not None:
                         texts = texts_for(audit, "frequencies_from").documents
                         path = audit.run.folder / "frequencies.parquet"
-                        frequencies = collect.stored_frequencies(path, texts, session.tokenizer)
+                        frequencies = collect.stored_frequencies(
+                            path, texts, session.tokenizer
+                        )
                 if session.tokenizer is not None and not at_points:
                     engine = audit.manifest.engines[f"logprobs of {self.model}"]
                     engine["chance"] = log(session.tokenizer.vocabulary)  # nats
             if RunModel.of(self.model).role == SHADOW:
                 trained = halves(audit, self.model).select("target_id", "trained")
-            by_label = {self.parts(view).label: (view, columns[view.name]) for view in views}
+            by_label = {
+                self.parts(view).label: (view, columns[view.name]) for view in views
+            }
             seed = audit.settings.seed
             task = LogprobTask(
-                views=by_label, run_seed=seed, log_inverse_frequency=frequencies, trained=trained
+                views=by_label,
+                run_seed=seed,
+                log_inverse_frequency=frequencies,
+                trained=trained,
             )
 
             def on_answer(label: str, texts: int, tokens: int, n: int) -> None:
@@ -577,7 +713,9 @@ class LogprobsStage(EvidenceStage):
                 audit.observer.worked(texts, tokens)
 
             missing = [self.missing(view) for view in views]
-            work = reduce(add, (self.missing(view, askable=True).count() for view in views))
+            work = reduce(
+                add, (self.missing(view, askable=True).count() for view in views)
+            )
 
             def blocks() -> Iterator[Block]:
                 for block in chain.from_iterable(each.blocks() for each in missing):
@@ -587,28 +725,47 @@ class LogprobsStage(EvidenceStage):
 
             try:
                 asked = [(task, blocks(), self.parts(views[0]).store)]
-                sessions.ask(audit, session, "log-probabilities", work, asked, on_answer=on_answer)
+                sessions.ask(
+                    audit,
+                    session,
+                    "log-probabilities",
+                    work,
+                    asked,
+                    on_answer=on_answer,
+                )
             finally:
                 with audit.settling():
                     counts = audit.manifest.passes
-                    for key, n in ((f"{self.model} {name}", n) for name, n in passes.items()):
+                    for key, n in (
+                        (f"{self.model} {name}", n) for name, n in passes.items()
+                    ):
                         counts[key] = counts.get(key, 0) + n
                     audit.save()
         each = ", ".join(f"{name} {n:,}" for name, n in passes.items() if n)
         total = sum(passes.values())
-        audit.observer.stage(f"forward passes of the {self.model} model: {total:,} ({each})")
+        audit.observer.stage(
+            f"forward passes of the {self.model} model: {total:,} ({each})"
+        )
 
     def left(self) -> Iterator[tuple[str, str]]:
         """Count forward passes: what one takes is known only once the model is open."""
         for view in self.views:
             missing = self.missing(view, fresh=True)
             left = missing.count().left
-            if view.make is not None:  # fewer than units: some texts have no further point
+            if (
+                view.make is not None
+            ):  # fewer than units: some texts have no further point
                 left = sum(block.units.height for block in missing.blocks())
             if left:
                 self.foreseen_views.add(view.name)
-            named = f"{left:,} forward pass" if left == 1 else f"{left:,} forward passes"
-            if view.key == PROBE and left and not sessions.is_remote(self.audit, self.model):
+            named = (
+                f"{left:,} forward pass" if left == 1 else f"{left:,} forward passes"
+            )
+            if (
+                view.key == PROBE
+                and left
+                and not sessions.is_remote(self.audit, self.model)
+            ):
                 named = f"at most {named}, for points of a text may share one"
             yield f"{self.model} {view.name}", named + self._sizes(view, missing)
             yield from sessions.text_cost(self.audit, view, missing)
@@ -625,7 +782,9 @@ class LogprobsStage(EvidenceStage):
         self.foreseen += found
         about = "about " if found.estimated else ""
         long = f"; {about}{found.too_long:,} do not fit the context of {room:,} tokens"
-        tokens = f", {about}{found.read_tokens:,} tokens to read" if found.prompts else ""
+        tokens = (
+            f", {about}{found.read_tokens:,} tokens to read" if found.prompts else ""
+        )
         return tokens + (long if found.too_long else "")
 
     def is_incomplete(self) -> bool:
@@ -652,6 +811,8 @@ class LogprobsStage(EvidenceStage):
 
     def _read(self, view: View) -> frozenset[str]:
         asking = self.audit.asking
-        reading = [attack for attack in asking if view.read_as in attack.reads_of("logprobs")]
+        reading = [
+            attack for attack in asking if view.read_as in attack.reads_of("logprobs")
+        ]
         counted = any(FREQUENCY in attack.columns for attack in reading)
         return engine_columns(reading) | ({FREQUENCY} if counted else set())

@@ -75,7 +75,9 @@ class RarityStage(Stage):
         if audit.settings.rarity_from is not None:
             return {"from": digest(_path(audit))}
         return {
-            "views": {view.name: [view.n, view.samples] for view in weighed_views(audit)},
+            "views": {
+                view.name: [view.n, view.samples] for view in weighed_views(audit)
+            },
             "parts": parts_digest(sorted(audit.run.path("samples").glob("*.parquet"))),
             "targets": audit.manifest.made["targets"],
             **rule_against_dress(audit),
@@ -91,16 +93,24 @@ class RarityStage(Stage):
 
     def run(self) -> None:
         if (other := self.audit.settings.rarity_from) is not None:
-            self.doing = f"taking from {other} how often the model says each word elsewhere"
+            self.doing = (
+                f"taking from {other} how often the model says each word elsewhere"
+            )
         if weighed_views(self.audit):
             super().run()
 
     def make(self) -> None:
         audit = self.audit
         if audit.settings.rarity_from is None:
-            groups = counted_groups(audit).select(pl.when("counted").then("group")).to_series()
+            groups = (
+                counted_groups(audit)
+                .select(pl.when("counted").then("group"))
+                .to_series()
+            )
             index = RowIndex(audit.run.scan("targets").select("target_id"))
-            counted = [_count(audit, view, index, groups) for view in weighed_views(audit)]
+            counted = [
+                _count(audit, view, index, groups) for view in weighed_views(audit)
+            ]
             sink(pl.concat(counted), audit.run.path("rarity"), Rarity)
 
 
@@ -108,7 +118,9 @@ def parts_digest(parts: Iterable[Path]) -> str:
     return sha256("\n".join(part.name for part in parts).encode()).hexdigest()
 
 
-def _count(audit: Audit, view: View, index: RowIndex, groups: pl.Series) -> pl.DataFrame:
+def _count(
+    audit: Audit, view: View, index: RowIndex, groups: pl.Series
+) -> pl.DataFrame:
     samples = scan_parts(audit.run.path("samples"), Samples, view.key).filter(
         pl.col("view_index") < view.n,
         pl.col("sample_index") < view.samples,
@@ -117,7 +129,9 @@ def _count(audit: Audit, view: View, index: RowIndex, groups: pl.Series) -> pl.D
 
     def rows(*columns: str) -> Iterator[pl.DataFrame]:
         wanted = samples.select("target_id", *columns)
-        for batch in wanted.collect_batches(chunk_size=_SAMPLES_AT_ONCE, maintain_order=True):
+        for batch in wanted.collect_batches(
+            chunk_size=_SAMPLES_AT_ONCE, maintain_order=True
+        ):
             which, found = index.find(batch["target_id"])
             group = pl.Series("row", groups[found])
             yield batch.drop("target_id")[which].with_columns(group).drop_nulls("row")
@@ -130,23 +144,31 @@ def _count(audit: Audit, view: View, index: RowIndex, groups: pl.Series) -> pl.D
 
 def _check_other(audit: Audit) -> None:
     """Refuse a table of another run that does not count what this run's attacks read."""
-    other, path, own = audit.settings.rarity_from, _path(audit), audit.settings.word_rule
+    other, path, own = (
+        audit.settings.rarity_from,
+        _path(audit),
+        audit.settings.word_rule,
+    )
     if path.resolve() == audit.run.path("rarity").resolve():
-        raise SettingsError(f"rarity_from= is the run itself, {str(other)!r}; name another run")
+        raise SettingsError(
+            f"rarity_from= is the run itself, {str(other)!r}; name another run"
+        )
     if (made := Manifest.of(path.parent)) is None or not path.exists():
-        raise SettingsError(f"rarity_from: {other} is no run with a table of rarity; name one")
+        raise SettingsError(
+            f"rarity_from: {other} is no run with a table of rarity; name one"
+        )
     if (rule := made.evidence["word_rule"]) != own:
         raise SettingsError(
-            f"rarity_from: {other} counted words by {rule!r}, not by {own!r}; give the same word "
-            "rule"
+            f"rarity_from: {other} counted words by {rule!r}, not by {own!r}; give the"
+            " same word rule"
         )
     try:
         for view in weighed_views(audit):
             _rows(audit, view)
     except DamagedTableError as error:
         raise SettingsError(
-            f"rarity_from: the table of rarity of {other} is damaged; give that run's own command "
-            "again, which rebuilds it"
+            f"rarity_from: the table of rarity of {other} is damaged; give that run's"
+            " own command again, which rebuilds it"
         ) from error
 
 
@@ -157,11 +179,14 @@ def _path(audit: Audit) -> Path:
 
 def _counted(audit: Audit) -> pl.Expr | None:
     """Tell which targets are counted: those that others are compared with; None = all."""
-    # Were the others counted, too, a large group of them would lower the scores of all texts but
-    # its own, and so its p-values. In rounds all are, by the windows of the first one.
+    # Were the others counted, too, a large group of them would lower the scores of all
+    # texts but its own, and so its p-values. In rounds all are, by the windows of the
+    # first one.
     if audit.settings.rarity_from is not None:
         return pl.lit(value=False)
-    if (test := audit.rounds()) is not None:  # later rounds would change the scores of earlier ones
+    if (
+        test := audit.rounds()
+    ) is not None:  # later rounds would change the scores of earlier ones
         return pl.col("target_id").is_in(test.may_be_asked(0).implode())
     role, member = pl.col("role"), pl.col("member")
     non_member, target = role == "non_member", role == "target"
@@ -175,8 +200,9 @@ def _counted(audit: Audit) -> pl.Expr | None:
 
 def counted_groups(audit: Audit) -> pl.DataFrame:
     """Give the ``target_id``, number of the ``group`` and whether ``counted`` of each text."""
-    # Each text is its own group where none is known to be outside, so that groups are not
-    # compared, and where all are of one: a book alone has no elsewhere but its own other texts.
+    # Each text is its own group where none is known to be outside, so that groups are
+    # not compared, and where all are of one: a book alone has no elsewhere but its own
+    # other texts.
     targets = audit.run.scan("targets")
     counted = _counted(audit)
     names = targets.select(
@@ -186,16 +212,24 @@ def counted_groups(audit: Audit) -> pl.DataFrame:
         outside=pl.col("member").eq(other=False),
     )
     first = pl.col("row").first().over("group")
-    alone = (pl.col("group").filter("counted").n_unique() == 1) | ~pl.col("outside").any()
+    alone = (pl.col("group").filter("counted").n_unique() == 1) | ~pl.col(
+        "outside"
+    ).any()
     apart = pl.lit(counted is None) & alone
     group = pl.when(apart).then("row").otherwise(first)
-    return names.with_row_index("row").select("target_id", "counted", group=group).collect()
+    return (
+        names.with_row_index("row")
+        .select("target_id", "counted", group=group)
+        .collect()
+    )
 
 
 # The stage that makes features of samples, and where the parts of both lie.
 
 _LOOKED_UP = ("target_id", "n_words", "role", "member")
-_PARTS_AT_ONCE = 8  # texts that repeat themselves are many times as large as their files
+_PARTS_AT_ONCE = (
+    8  # texts that repeat themselves are many times as large as their files
+)
 _ROWS_AT_ONCE = 1 << 14  # short texts are many in a small file
 _BYTES_AT_ONCE = 4 << 20
 
@@ -238,25 +272,32 @@ class FeatureWriter:
 
     def __call__(self, group: list[Path]) -> None:
         sample_columns, prompt_columns = inputs_of(self.how["preset"])
-        rows = pl.collect_all([scan(part, Samples).select(sample_columns) for part in group])
+        rows = pl.collect_all(
+            [scan(part, Samples).select(sample_columns) for part in group]
+        )
         names = pl.concat(part["target_id"] for part in rows)
         places = dict.fromkeys(map(self.samples.targets_of, group))
         targets = self._targets.of(names, places)
         # Samples of texts that the input no longer has stay, and have no features.
         own = pl.col("target_id").is_in(targets["target_id"].implode())
-        samples = {part.name: each.filter(own) for part, each in zip(group, rows, strict=True)}
+        samples = {
+            part.name: each.filter(own) for part, each in zip(group, rows, strict=True)
+        }
         names = pl.concat(part["target_id"] for part in samples.values())
         asked = self.prompts.of(targets, places, prompt_columns)
         if not names.is_in(asked["target_id"].implode()).all():
             folder = self.prompts.parts.folder
             raise DamagedTableError(
-                f"{folder} has not the prompts of all samples; give the audit's command again"
+                f"{folder} has not the prompts of all samples; give the audit's command"
+                " again"
             )
         self.write(samples, asked)
 
     @cached_property
     def _targets(self) -> TargetLookup:
-        return TargetLookup(self.prompts.targets, [*_LOOKED_UP, *self.prompts.view.columns])
+        return TargetLookup(
+            self.prompts.targets, [*_LOOKED_UP, *self.prompts.view.columns]
+        )
 
 
 class FeaturesStage(Stage):
@@ -274,7 +315,8 @@ class FeaturesStage(Stage):
 
     def prepare(self) -> None:
         """Decide which groups of features the run has: those of its attacks, and earlier ones."""
-        # Continuations are always searched for verbatim runs. Parts of other groups are removed.
+        # Continuations are always searched for verbatim runs. Parts of other groups are
+        # removed.
         audit = self.audit
         reading = audit.reading("samples")
         columns = {column for attack in reading for column in attack.columns}
@@ -313,7 +355,9 @@ def make_features(audit: Audit, view: View, *, weighed: bool = False) -> None:
     make = FeatureWriter.of(audit, view, rarity)
     rows = parts.block_targets * view.n * view.samples  # most of a part
     with spread(audit) as later:
-        for group in _grouped(missing, min(_PARTS_AT_ONCE, max(_ROWS_AT_ONCE // rows, 1))):
+        for group in _grouped(
+            missing, min(_PARTS_AT_ONCE, max(_ROWS_AT_ONCE // rows, 1))
+        ):
             later(make, group)
 
 

@@ -24,7 +24,9 @@ from mia_batch.tables import move, remove, scan, sink
 from mia_batch.targets import COPY, MOST_MOVED
 
 _NAMES_SHOWN = 3
-_UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]"
+_UNSPACED = (
+    r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]"
+)
 _CUT = ("cut_start", "cut_end")
 
 
@@ -47,14 +49,18 @@ class TargetsStage(Stage):
     @property
     def is_fresh(self) -> bool:
         left_out = self.audit.corpora.set_aside.height > 0
-        return super().is_fresh and self.audit.run.path("set_aside").exists() == left_out
+        return (
+            super().is_fresh and self.audit.run.path("set_aside").exists() == left_out
+        )
 
     def left(self) -> Iterator[tuple[str, str]]:
         table = self.audit.target_table()
         counts = _count(table)
         yield "targets", f"{counts.pop('total'):,}{self._share(table)}"
         if self.audit.settings.has_yardstick:
-            own = table.filter(role="yardstick").select(pl.len(), words=pl.col("n_words").sum())
+            own = table.filter(role="yardstick").select(
+                pl.len(), words=pl.col("n_words").sum()
+            )
             n, n_words = own.collect(engine="streaming").row(0)
             more = "--no-yardstick leaves them out"
             yield "yardstick", f"{n:,} of these targets, {n_words:,} words; {more}"
@@ -68,7 +74,11 @@ class TargetsStage(Stage):
             self.make()
         self._draw_order()
         table, counts = scan(audit.run.path("targets"), Targets), audit.manifest.targets
-        refused = (f"{n:,} cannot be sampled: {why}" for why, n in counts.items() if why != "total")
+        refused = (
+            f"{n:,} cannot be sampled: {why}"
+            for why, n in counts.items()
+            if why != "total"
+        )
         left_out = "".join(f"; {each}" for each in refused)
         targets = "target" if counts["total"] == 1 else "targets"
         say(f"{counts['total']:,} {targets}{self._share(table)}{left_out}")
@@ -78,13 +88,15 @@ class TargetsStage(Stage):
             shown = ", ".join(unspaced[:_NAMES_SHOWN]) + more
             are = "document is" if len(unspaced) == 1 else "documents are"
             say(
-                f"{len(unspaced):,} {are} in a script without spaces between words, of which a "
-                f"word is a character or a few ({shown}); --word-rule sets another rule"
+                f"{len(unspaced):,} {are} in a script without spaces between words, of"
+                f" which a word is a character or a few ({shown}); --word-rule sets"
+                " another rule"
             )
         if n_moved := audit.manifest.input.get("n_moved_cuts"):
             say(
-                f"{n_moved:,} prompts end up to {MOST_MOVED} words earlier or later than "
-                f"--prefix-ratio says, because there they would end {_inside(audit.settings)}"
+                f"{n_moved:,} prompts end up to {MOST_MOVED} words earlier or later"
+                " than --prefix-ratio says, because there they would end"
+                f" {_inside(audit.settings)}"
             )
         if audit.corpora.input.are_books and (sentence := _cut_sentence(table)):
             say(sentence)
@@ -131,7 +143,8 @@ class TargetsStage(Stage):
         if audit.recording is not None or is_older:
             return
         audit.agree({"order": LOT})
-        # No root covers the file, so it is drawn again; the same texts make the same bytes.
+        # No root covers the file, so it is drawn again; the same texts make the same
+        # bytes.
         targets = scan(run.path("targets"), Targets)
         sink(in_order_of_asking(targets, audit.settings.seed), run.path(ORDER), Targets)
 
@@ -147,7 +160,9 @@ class TargetsStage(Stage):
             return ""
         # Of each document, as many rows are there as were chosen of its windows.
         windows = pl.col("n_windows") / pl.col("n_windows").clip(upper_bound=most)
-        n_windows = targets.select(windows.sum().round()).collect(engine="streaming").item()
+        n_windows = (
+            targets.select(windows.sum().round()).collect(engine="streaming").item()
+        )
         return f" of {int(n_windows):,} windows"
 
 
@@ -158,16 +173,20 @@ def _n_moved_cuts(audit: Audit, targets: pl.LazyFrame) -> int:
         return 0
     n_prefix = count_words("prefix", words=settings.word_rule).cast(pl.Int64)
     planned = (pl.col("n_words") * settings.prefix_ratio).floor().cast(pl.Int64)
-    n_moved = targets.select((n_prefix != planned).sum()).collect(engine="streaming").item()
-    given = audit.corpora.input.documents.filter(pl.col("prefix").is_not_null()).limit(1)
+    n_moved = (
+        targets.select((n_prefix != planned).sum()).collect(engine="streaming").item()
+    )
+    given = audit.corpora.input.documents.filter(pl.col("prefix").is_not_null()).limit(
+        1
+    )
     return n_moved if n_moved and given.collect().is_empty() else 0
 
 
 def _inside(settings: Settings) -> str:
     if settings.tokenizer is None and settings.base_url is not None:
         return (
-            "within a word of a script without spaces, and perhaps within a token, which hides "
-            "memory; --tokenizer says where the endpoint's tokens end"
+            "within a word of a script without spaces, and perhaps within a token,"
+            " which hides memory; --tokenizer says where the endpoint's tokens end"
         )
     return "within a token of the text, which hides memory"
 
@@ -180,16 +199,20 @@ def _cut_sentence(targets: pl.LazyFrame) -> str:
     n_cut = pl.any_horizontal(pl.col(*_CUT) > 0).sum()
     sums = pl.col(*_CUT, *kinds).cast(pl.Int64).sum()
     found = (
-        books.select(sums, n_cut=n_cut, n=pl.len()).collect(engine="streaming").row(0, named=True)
+        books.select(sums, n_cut=n_cut, n=pl.len())
+        .collect(engine="streaming")
+        .row(0, named=True)
     )
     said = list[str]()
     if found["n_cut"]:
         said.append(
-            "headers, licences, notes and tables of contents cut from "
-            f"{found['n_cut']:,} of {found['n']:,} books: {found['cut_start']:,} characters before "
-            f"the text, {found['cut_end']:,} after it"
+            "headers, licences, notes and tables of contents cut from"
+            f" {found['n_cut']:,} of {found['n']:,} books: {found['cut_start']:,}"
+            f" characters before the text, {found['cut_end']:,} after it"
         )
-    if inside := [f"{name.replace('_', ' ')} ({found[name]:,})" for name in kinds if found[name]]:
+    if inside := [
+        f"{name.replace('_', ' ')} ({found[name]:,})" for name in kinds if found[name]
+    ]:
         said.append(f"left out within the text: {', '.join(inside)}")
     return "; ".join(said)
 
@@ -202,7 +225,9 @@ def _without_spaces(targets: pl.LazyFrame) -> list[str]:
         unspaced=pl.col("target").str.count_matches(_UNSPACED).cast(pl.Int64),
     )
     sums = asked.group_by("name").agg(pl.col("n", "unspaced").sum())
-    found = sums.filter(2 * pl.col("unspaced") > pl.col("n")).select("name").sort("name")
+    found = (
+        sums.filter(2 * pl.col("unspaced") > pl.col("n")).select("name").sort("name")
+    )
     return found.collect(engine="streaming")["name"].to_list()
 
 
@@ -212,9 +237,14 @@ def _refuse_two_roles(path: Path) -> None:
     others = named.filter(pl.col("role") != "target").collect(engine="streaming")
     twice = others.filter(pl.col("target_id").is_duplicated())
     asked = named.filter(role="target").join(
-        others.lazy().select("target_id", other="role"), on="target_id", maintain_order="left"
+        others.lazy().select("target_id", other="role"),
+        on="target_id",
+        maintain_order="left",
     )
-    if twice.is_empty() and (both := asked.head(1).collect(engine="streaming")).is_empty():
+    if (
+        twice.is_empty()
+        and (both := asked.head(1).collect(engine="streaming")).is_empty()
+    ):
         return
     remove(path)
     first = (both if twice.is_empty() else twice).row(0, named=True)
@@ -222,13 +252,15 @@ def _refuse_two_roles(path: Path) -> None:
     roles = " and ".join(dict.fromkeys([first["role"], *found]))
     name = first["document_id"] or first["target_id"]
     raise SettingsError(
-        f"the text {name!r} is there as {roles}; a text has one role: remove it from one file"
+        f"the text {name!r} is there as {roles}; a text has one role: remove it from"
+        " one file"
     )
 
 
 def _changes(old: Path, new: Path) -> str:
     """Say how many targets are new, and how many are gone; refuse what would mix samples."""
-    # Windows that repeat another's text have no prefix; which ones do depends on the whole corpus.
+    # Windows that repeat another's text have no prefix; which ones do depends on the
+    # whole corpus.
     cut = pl.struct("prefix", "reference").hash()
     before, now = (  # by hashes, which take much less memory than names
         scan(path, Targets)
@@ -245,13 +277,13 @@ def _changes(old: Path, new: Path) -> str:
     fault = None
     if moved:
         fault = (
-            f"the prefix or reference of {moved:,} targets differs from the run's own although "
-            "their text is the same"
+            f"the prefix or reference of {moved:,} targets differs from the run's own"
+            " although their text is the same"
         )
     elif not kept and n_old:
         fault = (
-            f"{old.parent} holds a run about other texts: none of its {n_old:,} targets is among "
-            f"the {n_new:,} of this input"
+            f"{old.parent} holds a run about other texts: none of its {n_old:,} targets"
+            f" is among the {n_new:,} of this input"
         )
     if fault is not None:
         remove(new)
@@ -270,4 +302,6 @@ def _adds_texts(old: Path, new: Path) -> bool:
 def _count(targets: pl.LazyFrame) -> dict[str, int]:
     counts = targets.group_by("reason").len().sort("reason").collect(engine="streaming")
     refused = counts.drop_nulls("reason")
-    return {"total": int(counts["len"].sum())} | dict(zip(*refused.get_columns(), strict=True))
+    return {"total": int(counts["len"].sum())} | dict(
+        zip(*refused.get_columns(), strict=True)
+    )

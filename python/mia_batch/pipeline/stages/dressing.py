@@ -14,7 +14,12 @@ from mia_batch.kernels import WordRule, count_words
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.comparing import parts_digest
-from mia_batch.pipeline.stages.questions import prompt_parts, prompts_of, sample_parts, views_of
+from mia_batch.pipeline.stages.questions import (
+    prompt_parts,
+    prompts_of,
+    sample_parts,
+    views_of,
+)
 from mia_batch.prompts import View
 from mia_batch.report.sentences import worn
 from mia_batch.schemas import Samples
@@ -25,7 +30,10 @@ _MOST_PROMPTS, _MOST_SAMPLES = 2_000, 2  # of a view, of which a rule is learned
 _KEY = ["target_id", "view_index"]
 
 
-_MAY_DRESS = ("openai", "replay")  # a model that runs here goes on with the tokens it is given
+_MAY_DRESS = (
+    "openai",
+    "replay",
+)  # a model that runs here goes on with the tokens it is given
 
 
 def dressed_views(audit: Audit) -> list[View]:
@@ -47,7 +55,9 @@ class DressStage(Stage):
     def fingerprint(self) -> dict[str, Any]:
         audit = self.audit
         paths = [
-            path for view in dressed_views(audit) for path in sample_parts(audit, view).paths()
+            path
+            for view in dressed_views(audit)
+            for path in sample_parts(audit, view).paths()
         ]
         return {"parts": parts_digest(sorted(paths)), "form": 1}
 
@@ -58,7 +68,11 @@ class DressStage(Stage):
         if not asked:
             return
         known = audit.manifest.dress.get("rule")
-        rule = dress.learn(asked, _probed(audit)) if known is None else dress.rule_of(known)
+        rule = (
+            dress.learn(asked, _probed(audit))
+            if known is None
+            else dress.rule_of(known)
+        )
         found = dress.examine(asked, rule)
         recorded = {"rule": dress.recorded_rule(rule), **found._asdict()}
         audit.manifest.dress = recorded | {"continues": found.continues}
@@ -74,7 +88,9 @@ class DressStage(Stage):
         writer = _Undressing.of(audit, view, rule)
         features = audit.run.path("features")
         changed = [path for path in sample_parts(audit, view).paths() if writer(path)]
-        self.remove([path for part in changed if (path := features / part.name).exists()])
+        self.remove(
+            [path for part in changed if (path := features / part.name).exists()]
+        )
 
 
 def _probed(audit: Audit) -> dress.Rule:
@@ -97,9 +113,14 @@ def _asked(audit: Audit, view: View) -> list[dress.Asked]:
         answer=pl.coalesce("raw", "candidate"),
         is_cut=(pl.col("finish_reason") == "length").fill_null(value=False),
     )
-    # In one order wherever they were asked and kept: of equal beginnings the first is the example.
-    rows = prompts.lazy().join(answers, on=_KEY).drop_nulls().sort(*_KEY, "sample_index")
-    columns = rows.select("context", "answer", "text", "is_cut").collect(engine="streaming")
+    # In one order wherever they were asked and kept: of equal beginnings the first is
+    # the example.
+    rows = (
+        prompts.lazy().join(answers, on=_KEY).drop_nulls().sort(*_KEY, "sample_index")
+    )
+    columns = rows.select("context", "answer", "text", "is_cut").collect(
+        engine="streaming"
+    )
     return [dress.Asked(*row) for row in columns.iter_rows()]
 
 
@@ -114,7 +135,9 @@ class _Undressing:
 
     @classmethod
     def of(cls, audit: Audit, view: View, rule: dress.Rule) -> "_Undressing":
-        prompts = PromptUnits(audit.run.path("targets"), prompt_parts(audit, view), view)
+        prompts = PromptUnits(
+            audit.run.path("targets"), prompt_parts(audit, view), view
+        )
         samples, words = sample_parts(audit, view), audit.settings.word_rule
         return cls(rule=rule, samples=samples, prompts=prompts, words=words)
 
@@ -142,9 +165,11 @@ def undressed(rows: pl.DataFrame, rule: dress.Rule, words: WordRule) -> pl.DataF
     answers: Sequence[str | None] = rows["candidate"].to_list()
     contexts, raw = rows["context"].to_list(), rows["raw"].to_list()
     bare = [
-        answer
-        if None in (answer, context) or before is not None
-        else dress.undress(answer or "", context, rule)
+        (
+            answer
+            if None in (answer, context) or before is not None
+            else dress.undress(answer or "", context, rule)
+        )
         for answer, context, before in zip(answers, contexts, raw, strict=True)
     ]
     said, left = pl.col("candidate"), pl.col("bare")

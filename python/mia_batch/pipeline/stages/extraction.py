@@ -17,7 +17,14 @@ from mia_batch.attacks.attack import RECITAL, among
 from mia_batch.diagnostics.preflight import find_elsewhere
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.engines.registry import engine_types, why_not
-from mia_batch.evidence.parts import Block, FreshUnits, Missing, PromptUnits, Work, scan_parts
+from mia_batch.evidence.parts import (
+    Block,
+    FreshUnits,
+    Missing,
+    PromptUnits,
+    Work,
+    scan_parts,
+)
 from mia_batch.evidence.request import Workload, forecast
 from mia_batch.inference import memory
 from mia_batch.kernels import (
@@ -55,7 +62,8 @@ from mia_batch.settings import Settings
 from mia_batch.tables import read_numbers, scan, sink
 from mia_batch.targets import owner_of_documents, owner_of_targets
 
-# The stage that follows the target model through documents, from their strongest windows on.
+# The stage that follows the target model through documents, from their strongest
+# windows on.
 
 _OTHERS = 8  # documents that tell the level of chance
 _DOCUMENTS_AT_ONCE = 64
@@ -75,7 +83,9 @@ def _longest_work(audit: Audit, view: views.View, n: int, *roles: str) -> Worklo
         .collect(engine="streaming")
     )
     measure, budget = expected(audit, view.model)
-    block = Block(index=0, first=0, last=view.samples, attempt=0, label=view.name, units=longest)
+    block = Block(
+        index=0, first=0, last=view.samples, attempt=0, label=view.name, units=longest
+    )
     return forecast([block], measure, budget(view))
 
 
@@ -141,7 +151,10 @@ def _summary(walks: views.Walks, every: Sequence[views.Walks]) -> dict[str, Any]
         "bmc_5": coverage(document.text, k=5)["coverage"].item(),
         "bmc_5_others": pl.Series(chance, dtype=pl.Float64).mean(),
         "n_others": len(others),
-        **{f"passages_{k}": passages(k).select("start", "end").to_dicts() for k in (20, 50)},
+        **{
+            f"passages_{k}": passages(k).select("start", "end").to_dicts()
+            for k in (20, 50)
+        },
     }
 
 
@@ -161,7 +174,9 @@ def _foreseen(document: views.Text, blocks: pl.DataFrame) -> NDArray[np.bool_]:
         firsts.append(first)
         before = text[starts[max(first - _WORDS_BEFORE, 0)] : start]
         texts.append((before, text[start : ends[last - 1]]))
-    passages = pl.DataFrame(texts, schema={"before": pl.String, "text": pl.String}, orient="row")
+    passages = pl.DataFrame(
+        texts, schema={"before": pl.String, "text": pl.String}, orient="row"
+    )
     found = foreseen_words("before", "text", words=document.rule).struct.field("cut")
     is_cut = np.zeros(len(ends), bool)
     for first, cut in zip(firsts, passages.select(found).to_series(), strict=True):
@@ -172,7 +187,8 @@ def _foreseen(document: views.Text, blocks: pl.DataFrame) -> NDArray[np.bool_]:
 class ExtractionStage(Stage):
     """Follow the model through each document; what it says is kept as samples of views of walks."""
 
-    # What is asked next depends on these samples alone, so that a run that was killed goes on.
+    # What is asked next depends on these samples alone, so that a run that was killed
+    # goes on.
 
     name = "extraction"
     doing = "following the model through the documents"
@@ -181,7 +197,9 @@ class ExtractionStage(Stage):
 
     @property
     def _views(self) -> tuple[views.View, views.View]:
-        return view_of(self.audit, "target", "walk"), view_of(self.audit, "target", "drawn_walk")
+        return view_of(self.audit, "target", "walk"), view_of(
+            self.audit, "target", "drawn_walk"
+        )
 
     def left(self) -> Iterator[tuple[str, str]]:
         """Say how many tokens it may take in all, those of earlier calls included."""
@@ -198,7 +216,9 @@ class ExtractionStage(Stage):
         a_round = _longest_work(self.audit, self._views[0], 1, "target")
         if not a_round.prompts:
             return a_round
-        n_windows = self.audit.target_table().filter(_IS_ASKED, role="target").select(pl.len())
+        n_windows = (
+            self.audit.target_table().filter(_IS_ASKED, role="target").select(pl.len())
+        )
         full = n_documents * (settings.extract_tokens // a_round.first_tokens + 1)
         drawn = n_documents * settings.extract_starts * settings.extract_draws
         n_rounds = full + drawn + n_windows.collect(engine="streaming").item()
@@ -213,7 +233,9 @@ class ExtractionStage(Stage):
             session = cache(lambda: stack.enter_context(opened))
             for walks in self._batches():
                 self._take(walks)
-                while asked := [prompt for each in walks if (prompt := each.prompt()) is not None]:
+                while asked := [
+                    prompt for each in walks if (prompt := each.prompt()) is not None
+                ]:
                     self._ask(session(), pl.DataFrame(asked))
                     self._take(walks)
                 for each in walks:
@@ -224,7 +246,9 @@ class ExtractionStage(Stage):
             sink(table, self.audit.run.path(name), schema)
         n_words = sum(row["n_words"] for row in rows["extraction"])
         n_documents = len(rows["extracted_documents"])
-        self.audit.observer.stage(f"extracted {n_words:,} words of {n_documents:,} documents")
+        self.audit.observer.stage(
+            f"extracted {n_words:,} words of {n_documents:,} documents"
+        )
 
     def check(self) -> None:
         audit, fault = self.audit, None
@@ -234,8 +258,14 @@ class ExtractionStage(Stage):
         if audit.recording is not None:
             fault = "extract= needs a model to ask; a recording answers nothing further"
         elif audit.settings.extract_draws and not audit.settings.temperature:
-            fault = "extract_draws= draws words; at temperature 0 there is nothing to draw"
-        elif audit.corpora.input.documents.select(unnamed).collect(engine="streaming").item():
+            fault = (
+                "extract_draws= draws words; at temperature 0 there is nothing to draw"
+            )
+        elif (
+            audit.corpora.input.documents.select(unnamed)
+            .collect(engine="streaming")
+            .item()
+        ):
             fault = "extract= needs documents with names; add a column document_id"
         if fault is not None:
             raise SettingsError(fault)
@@ -257,9 +287,13 @@ class ExtractionStage(Stage):
                 names[start : start + _DOCUMENTS_AT_ONCE].implode()
             )
             documents = audit.corpora.input.documents.select("document_id", "text")
-            texts = dict(documents.filter(of_batch).collect(engine="streaming").iter_rows())
+            texts = dict(
+                documents.filter(of_batch).collect(engine="streaming").iter_rows()
+            )
             of_documents = every.filter(of_batch).collect(engine="streaming")
-            windows = _by_document(of_documents.sort("start", maintain_order=True), texts)
+            windows = _by_document(
+                of_documents.sort("start", maintain_order=True), texts
+            )
             yield [
                 views.Walks(
                     document_id=name,
@@ -269,7 +303,9 @@ class ExtractionStage(Stage):
                     budget=settings.extract_tokens,
                     draws=settings.extract_draws,
                 )
-                for name, chosen in _by_document(strongest.filter(of_batch), texts).items()
+                for name, chosen in _by_document(
+                    strongest.filter(of_batch), texts
+                ).items()
             ]
 
     def _strongest(self, every: pl.LazyFrame) -> pl.DataFrame:
@@ -293,7 +329,9 @@ class ExtractionStage(Stage):
 
     def _take(self, walks: Sequence[views.Walks]) -> None:
         folder = self.audit.run.path("samples")
-        stored = pl.concat(scan_parts(folder, Samples, view.key) for view in self._views)
+        stored = pl.concat(
+            scan_parts(folder, Samples, view.key) for view in self._views
+        )
         columns = ("target_id", "view_index", "candidate", "finish_reason", "n_tokens")
         starts = [window.target_id for each in walks for window in each.every]
         own = stored.filter(pl.col("target_id").is_in(starts)).select(columns).collect()
@@ -308,7 +346,9 @@ class ExtractionStage(Stage):
 
     def _ask(self, session: Session, asked: pl.DataFrame) -> None:
         audit, wanted = self.audit, []
-        ordered = asked.sort("target_row").cast({"view_index": pl.UInt32, "target_row": pl.UInt32})
+        ordered = asked.sort("target_row").cast(
+            {"view_index": pl.UInt32, "target_row": pl.UInt32}
+        )
         drawn = pl.col("view_index") >= views.MOST_ROUNDS
         for view, own in zip(self._views, (~drawn, drawn), strict=True):
             parts = sample_parts(audit, view)
@@ -324,9 +364,14 @@ class ExtractionStage(Stage):
         stored = scan_parts(folder, Prompts, view.key).select(keys).collect()
         for block in blocks:
             new = view.rows(block.units).join(stored, on=keys, how="anti")
-            names = (replace(block, attempt=attempt).part_name for attempt in count(block.attempt))
+            names = (
+                replace(block, attempt=attempt).part_name
+                for attempt in count(block.attempt)
+            )
             if not new.is_empty():
-                path = next(folder / name for name in names if not (folder / name).exists())
+                path = next(
+                    folder / name for name in names if not (folder / name).exists()
+                )
                 sink(new, path, Prompts)
 
 
@@ -344,14 +389,15 @@ def _by_document(
     return found
 
 
-# The stage that continues the texts of highest scores, where no attack asks for continuations.
+# The stage that continues the texts of highest scores, where no attack asks for
+# continuations.
 
 
 class RecitalsStage(Stage):
     """Ask for the likeliest continuation of the strongest texts: evidence that people can read."""
 
-    # They are chosen by their scores alone, whether or not they are to compare with, so that what
-    # comes out of both sides compares.
+    # They are chosen by their scores alone, whether or not they are to compare with, so
+    # that what comes out of both sides compares.
 
     name = "recitals"
     doing = "continuing the texts of highest scores"
@@ -359,14 +405,21 @@ class RecitalsStage(Stage):
 
     @property
     def _n(self) -> int:
-        return 0 if self.audit.continues else self.audit.settings.continue_strongest or 0
+        return (
+            0 if self.audit.continues else self.audit.settings.continue_strongest or 0
+        )
 
     def left(self) -> Iterator[tuple[str, str]]:
         """Say what it costs to continue texts: at most as much as the longest would."""
         if not self._n:
             return
-        yield "then", f"at most {self._n:,} texts, those of highest scores, are continued"
-        self.foreseen = _longest_work(self.audit, self._view, self._n, "target", "non_member")
+        yield (
+            "then",
+            f"at most {self._n:,} texts, those of highest scores, are continued",
+        )
+        self.foreseen = _longest_work(
+            self.audit, self._view, self._n, "target", "non_member"
+        )
         lines = dict(self.foreseen.lines())
         yield "tokens to continue them", lines["tokens to decode"]
         yield from _costs(self.audit, "continuations", self.foreseen)
@@ -377,7 +430,8 @@ class RecitalsStage(Stage):
     def check(self) -> None:
         if self._n and self.audit.recording is not None:
             raise SettingsError(
-                "continue_strongest= needs a model to ask; a recording answers nothing further"
+                "continue_strongest= needs a model to ask; a recording answers nothing"
+                " further"
             )
 
     @property
@@ -387,13 +441,19 @@ class RecitalsStage(Stage):
     def run(self) -> None:
         if not self._n:
             return
-        audit, view, parts = self.audit, self._view, prompt_parts(self.audit, self._view)
+        audit, view, parts = (
+            self.audit,
+            self._view,
+            prompt_parts(self.audit, self._view),
+        )
         targets = scan(audit.run.order, Targets)
         chosen = FreshUnits(targets, among=self._strongest())
         write_prompts(audit, view, Missing(chosen, parts, view.n))
         prompts = PromptUnits(audit.run.order, parts, view, askable=True)
         retry = audit.settings.retry_failed
-        missing = Missing(prompts, sample_parts(audit, view), view.samples, retry_failed=retry)
+        missing = Missing(
+            prompts, sample_parts(audit, view), view.samples, retry_failed=retry
+        )
         ask_samples(audit, "target", self.doing, {view: missing}, same=self._engine)
         make_features(audit, view)
         for sentence in self._cut():
@@ -403,19 +463,28 @@ class RecitalsStage(Stage):
     def _cut(self) -> Iterator[str]:
         """Say how many continuations were cut before they had the words of the true text."""
         stored = scan_parts(self.audit.run.path("samples"), Samples, self._view.key)
-        short = stored.filter("short").select("finish_reason").collect(engine="streaming")
+        short = (
+            stored.filter("short").select("finish_reason").collect(engine="streaming")
+        )
         reasons = short["finish_reason"].to_list()
         if n := reasons.count("repeats"):
             yield f"{n:,} continuations repeat themselves, and end there"
         if n := reasons.count("length"):
-            yield f"{n:,} continuations were cut before they had as many words as the true text"
+            yield (
+                f"{n:,} continuations were cut before they had as many words as the"
+                " true text"
+            )
 
     @property
     def _engine(self) -> str | None:
         """The engine of the log-probabilities: it has answered few prompts before vLLM starts."""
         used = self.audit.manifest.models["target"].get("logprobs engine")
         known = self.audit.settings.engine == "auto" and used in engine_types()
-        return used if known and why_not(str(used), "samples", frozenset()) is None else None
+        return (
+            used
+            if known and why_not(str(used), "samples", frozenset()) is None
+            else None
+        )
 
     def _strongest(self) -> pl.Series:
         """Choose the best text of each document by its score, then the second, and so on."""
@@ -424,7 +493,9 @@ class RecitalsStage(Stage):
             audit.run.scan("scores")
             .with_row_index("row")
             .filter(pl.col("role").is_in(["target", "non_member"]), score.is_not_null())
-            .select("row", score=score, owner=pl.coalesce("document_id", "target_id").hash())
+            .select(
+                "row", score=score, owner=pl.coalesce("document_id", "target_id").hash()
+            )
             .collect(engine="streaming")
         )
         place = pl.col("score").rank("ordinal", descending=True).over("owner")
@@ -432,7 +503,12 @@ class RecitalsStage(Stage):
             "place", "score", descending=[False, True], maintain_order=True
         )
         chosen = pl.col("row").is_in(ordered["row"].head(self._n).implode())
-        named = audit.run.scan("scores").with_row_index("row").filter(chosen).select("target_id")
+        named = (
+            audit.run.scan("scores")
+            .with_row_index("row")
+            .filter(chosen)
+            .select("target_id")
+        )
         return named.collect(engine="streaming").to_series()
 
 
@@ -442,13 +518,16 @@ class RecitalsStage(Stage):
 def runs_of(run: RunFolder, settings: Settings) -> pl.DataFrame:
     """Find the longest run of each target that its continuations give back."""
     targets, features = run.scan("targets"), run.scan("features")
-    return memory.verbatim_runs(targets, features, settings.continuations, settings.word_rule)
+    return memory.verbatim_runs(
+        targets, features, settings.continuations, settings.word_rule
+    )
 
 
 def passages_of(audit: Audit, runs: pl.DataFrame) -> pl.DataFrame:
     """Find what came out: one row per target, in the targets' order, as `runs_of` has them."""
-    # ``view`` asks for it as a control; ``text`` is what is asked for, null where it is the
-    # target's own reference. Where only a walk came out, its first words are the passage.
+    # ``view`` asks for it as a control; ``text`` is what is asked for, null where it is
+    # the target's own reference. Where only a walk came out, its first words are the
+    # passage.
     continued, walked = _continued(audit, runs), _walked(audit)
     own = (
         audit.run.scan("targets")
@@ -465,7 +544,9 @@ def passages_of(audit: Audit, runs: pl.DataFrame) -> pl.DataFrame:
 def _continued(audit: Audit, runs: pl.DataFrame) -> pl.DataFrame:
     """Find the longest run of the best continuation of each target, where it is long enough."""
     targets, features = audit.run.scan("targets"), audit.run.scan("features")
-    best = runs.with_row_index("row").filter(pl.col("longest_words") >= memory.VERBATIM_WORDS)
+    best = runs.with_row_index("row").filter(
+        pl.col("longest_words") >= memory.VERBATIM_WORDS
+    )
     if best.is_empty():
         return _PASSAGES.clear()
     named = (
@@ -476,7 +557,11 @@ def _continued(audit: Audit, runs: pl.DataFrame) -> pl.DataFrame:
     key = ["target_id", "sample_index"]
     read = ("longest_block_start", "longest_block_words")
     recited = pl.when(pl.col("view") == RECITAL[1])  # greedy, as walks are
-    asked_as = recited.then(pl.lit("walk_control")).otherwise(pl.lit("control")).alias("asked_as")
+    asked_as = (
+        recited.then(pl.lit("walk_control"))
+        .otherwise(pl.lit("control"))
+        .alias("asked_as")
+    )
     places = features.filter(among(memory.CONTINUED)).select(*key, *read, asked_as)
     places = places.unique(key, keep="first", maintain_order=True)
     passage = memory.passage_of(audit.settings.word_rule)
@@ -499,18 +584,25 @@ def _walked(audit: Audit) -> pl.DataFrame:
     counts = (starts < pl.col("end")) & (ends > pl.col("start"))
     long = long.join(own, on="document_id").filter(counts)
     long = long.sort("n_words", descending=True).unique("target_id", keep="first")
-    asked = scan_parts(run.path("prompts"), Prompts, ("target", "walk")).filter(view_index=0)
+    asked = scan_parts(run.path("prompts"), Prompts, ("target", "walk")).filter(
+        view_index=0
+    )
     starts = word_spans("text", words=audit.settings.word_rule).struct.field("starts")
     passage = pl.col("text").str.slice(starts.list.first(), pl.col("length"))
     stretches = long.select("target_id", length=length).join(asked, on="target_id")
-    found = stretches.select("target_id", "text", passage=passage, view=pl.lit("walk_control"))
+    found = stretches.select(
+        "target_id", "text", passage=passage, view=pl.lit("walk_control")
+    )
     return found.select(_PASSAGES.columns).collect(engine="streaming")
 
 
-_PASSAGES = pl.DataFrame(schema=dict.fromkeys(("target_id", "passage", "text", "view"), pl.String))
+_PASSAGES = pl.DataFrame(
+    schema=dict.fromkeys(("target_id", "passage", "text", "view"), pl.String)
+)
 
 
-# The stage that looks whether passages that came out are common: by other prompts, elsewhere.
+# The stage that looks whether passages that came out are common: by other prompts,
+# elsewhere.
 
 _ANSWER = {
     **dict.fromkeys(("model", "target_id", "other_document", "reason"), pl.String),
@@ -523,7 +615,8 @@ _RECORDED = "the samples are a recording: there is no model to ask"
 class ControlsStage(Stage):
     """Ask for what came out after an unrelated prefix and by a reference model; search for it."""
 
-    # Prompts that were made stay as they are, so that a run that was killed, or grows, goes on.
+    # Prompts that were made stay as they are, so that a run that was killed, or grows,
+    # goes on.
 
     name = "controls"
     doing = "looking for passages in other documents"
@@ -535,13 +628,24 @@ class ControlsStage(Stage):
         if not settings.controls:
             return
         may_come = (pl.col("role") == "target") & pl.col("reason").is_null()
-        n = audit.target_table().select(may_come.sum()).collect(engine="streaming").item()
+        n = (
+            audit.target_table()
+            .select(may_come.sum())
+            .collect(engine="streaming")
+            .item()
+        )
         samples = settings.continuations
         if not audit.continues:
-            walks = settings.extract * settings.extract_starts * audit.corpora.input.n_documents
+            walks = (
+                settings.extract
+                * settings.extract_starts
+                * audit.corpora.input.n_documents
+            )
             n, samples = min(n, walks + (settings.continue_strongest or 0)), 1
         prompts = n * sum(view_of(audit, model, "control").n for model in self._models)
-        asked = f", {prompts:,} prompts, {prompts * samples:,} samples" if prompts else ""
+        asked = (
+            f", {prompts:,} prompts, {prompts * samples:,} samples" if prompts else ""
+        )
         yield "controls", f"of what comes out, at most {n:,} passages{asked}"
         if prompts:
             view = replace(view_of(audit, "target", "control"), samples=samples)
@@ -553,7 +657,11 @@ class ControlsStage(Stage):
         settings = self.audit.settings
         if settings.engine == "replay":
             return []
-        return ["target", "reference"] if settings.reference_model is not None else ["target"]
+        return (
+            ["target", "reference"]
+            if settings.reference_model is not None
+            else ["target"]
+        )
 
     @cached_property
     def _passages(self) -> pl.DataFrame:
@@ -561,7 +669,11 @@ class ControlsStage(Stage):
 
     def fingerprint(self) -> dict[str, Any]:
         asked = self._passages.select("target_id", "view", "passage").write_ndjson()
-        parts = [path for each in self._views for path in sample_parts(self.audit, each).paths()]
+        parts = [
+            path
+            for each in self._views
+            for path in sample_parts(self.audit, each).paths()
+        ]
         return {
             "passages": sha256(asked.encode()).hexdigest(),
             "targets": self.audit.manifest.made["targets"],
@@ -572,7 +684,11 @@ class ControlsStage(Stage):
 
     @property
     def _views(self) -> list[views.View]:
-        return [view_of(self.audit, model, name) for model in self._models for name in _VIEWS]
+        return [
+            view_of(self.audit, model, name)
+            for model in self._models
+            for name in _VIEWS
+        ]
 
     def run(self) -> None:
         audit = self.audit
@@ -580,7 +696,9 @@ class ControlsStage(Stage):
             return
         audit.agree({"control_words": views.LAST_WORDS})
         for model in self._models:
-            missing = {view: self._missing(view) for view in self._views if view.model == model}
+            missing = {
+                view: self._missing(view) for view in self._views if view.model == model
+            }
             ask_samples(audit, model, "asking for controls", missing)
         super().run()
 
@@ -595,13 +713,19 @@ class ControlsStage(Stage):
         )
         sink(rows, audit.run.path("controls"), Controls)
         audit.manifest.controls = memory.counts_of(rows)
-        n, common = (audit.manifest.controls["any"][name] for name in ("passages", "common"))
+        n, common = (
+            audit.manifest.controls["any"][name] for name in ("passages", "common")
+        )
         audit.observer.stage(f"{common:,} of {n:,} passages that came out are common")
 
     def _missing(self, view: views.View) -> Missing:
         audit, parts = self.audit, prompt_parts(self.audit, view)
         index = pl.lit(0, pl.UInt32)
-        places = scan(audit.run.order, Targets).select("target_id").with_row_index("target_row")
+        places = (
+            scan(audit.run.order, Targets)
+            .select("target_id")
+            .with_row_index("target_row")
+        )
         passages = (
             self._passages.filter(view=view.name)
             .rename({"target_row": "own_row"})
@@ -613,20 +737,24 @@ class ControlsStage(Stage):
         write_prompts(audit, view, Missing(RowUnits(passages, complete), parts, view.n))
         prompts = PromptUnits(audit.run.order, parts, view, askable=True)
         retry = audit.settings.retry_failed
-        return Missing(prompts, sample_parts(audit, view), view.samples, retry_failed=retry)
+        return Missing(
+            prompts, sample_parts(audit, view), view.samples, retry_failed=retry
+        )
 
     @cached_property
     def _lenders(self) -> tuple[views.OtherRows, views.OtherRows]:
         """Targets whose prefix may stand before a passage; owners of passages are in the second."""
-        # A model goes on with what it recites after any prefix of it, so these give theirs only
-        # where there are no others.
+        # A model goes on with what it recites after any prefix of it, so these give
+        # theirs only where there are no others.
         targets = self.audit.run.scan("targets")
         size = targets.select(pl.len()).collect(engine="streaming").item()
         owners = read_numbers(targets, owner_of_targets().hash(), size, np.uint64)
         has_prefix = pl.col("prefix").str.contains(r"\S").fill_null(value=False)
         may_stand = read_numbers(targets, has_prefix, size, np.bool_)
         recited = np.isin(owners, self._passages["owner"].to_numpy())
-        return views.OtherRows(owners, may_stand & ~recited), views.OtherRows(owners, may_stand)
+        return views.OtherRows(owners, may_stand & ~recited), views.OtherRows(
+            owners, may_stand
+        )
 
     def _with_prefixes(self, rows: pl.DataFrame, *, alone: bool) -> pl.DataFrame:
         """Join the own ``prefix``, which may stand ``alone``, and an ``unrelated`` one."""
@@ -635,7 +763,9 @@ class ControlsStage(Stage):
         for owner, name in rows.select("owner", "target_id").iter_rows():
             others = (lender.choose(owner, name, seed) for lender in self._lenders)
             chosen.append(next((row for row in others if row is not None), None))
-        units = rows.with_columns(pl.Series("other_row", chosen, dtype=pl.get_index_type()))
+        units = rows.with_columns(
+            pl.Series("other_row", chosen, dtype=pl.get_index_type())
+        )
         for row, name in (("own_row", "prefix"), ("other_row", "unrelated")):
             numbered = targets.select(pl.col("prefix").alias(name)).with_row_index(row)
             prefixes = numbered.filter(pl.col(row).is_in(units[row].implode()))
@@ -655,7 +785,9 @@ class ControlsStage(Stage):
             .join(given, on="prefix", how="semi", maintain_order="left")
             .unique("prefix", keep="first", maintain_order=True)
         )
-        own = self._passages.lazy().filter(view=view.name).select("target_id", "passage")
+        own = (
+            self._passages.lazy().filter(view=view.name).select("target_id", "passage")
+        )
         blocks = pair_features("candidate", "passage", words=words, groups=["blocks"])
         said = (
             scan_parts(run.path("samples"), Samples, view.key)
@@ -688,4 +820,6 @@ def _other_documents(audit: Audit, passages: pl.DataFrame) -> pl.DataFrame:
         for role, corpus in sets.items()
         if role != "yardstick"
     ]
-    return find_elsewhere(passages, pl.concat(documents)).rename({"name": "other_document"})
+    return find_elsewhere(passages, pl.concat(documents)).rename(
+        {"name": "other_document"}
+    )

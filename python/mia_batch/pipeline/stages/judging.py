@@ -26,16 +26,34 @@ from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.findings import VerdictPlan, finding_rows, role_counts
 from mia_batch.inference.order import by_time, order_findings
 from mia_batch.inference.rollup import perplexities, rollup
-from mia_batch.inference.verdicts import placebo_findings, power_findings, verdicts, weight_findings
-from mia_batch.inference.yardstick import YARDSTICK_CHECKS, null_audit_findings, yardstick_findings
+from mia_batch.inference.verdicts import (
+    placebo_findings,
+    power_findings,
+    verdicts,
+    weight_findings,
+)
+from mia_batch.inference.yardstick import (
+    YARDSTICK_CHECKS,
+    null_audit_findings,
+    yardstick_findings,
+)
 from mia_batch.kernels import count_words
 from mia_batch.metrics import curves, measure
 from mia_batch.pipeline.context import Audit, reads_tokens
 from mia_batch.pipeline.sessions import start_findings
 from mia_batch.pipeline.stages import Stage
-from mia_batch.pipeline.stages.comparing import counted_groups, parts_digest, rule_against_dress
+from mia_batch.pipeline.stages.comparing import (
+    counted_groups,
+    parts_digest,
+    rule_against_dress,
+)
 from mia_batch.pipeline.stages.extraction import passages_of, runs_of
-from mia_batch.pipeline.stages.questions import STAGE_VIEWS, models_of, prompts_of, views_of
+from mia_batch.pipeline.stages.questions import (
+    STAGE_VIEWS,
+    models_of,
+    prompts_of,
+    views_of,
+)
 from mia_batch.pipeline.stages.responses import write_responses
 from mia_batch.prompts import RunModel, View
 from mia_batch.report import preflight_sentences
@@ -67,13 +85,21 @@ def _answers(audit: Audit) -> Rows:
     recorded = pl.col("answer").is_null() & pl.col("reason").is_null()
     counted = (
         samples.filter(~recorded)
-        .group_by("view", statistic=pl.col("answer").cast(pl.String).fill_null("failed"))
-        .agg(value=pl.len(), cut=pl.col("short").sum(), reason=pl.col("reason").mode().min())
+        .group_by(
+            "view", statistic=pl.col("answer").cast(pl.String).fill_null("failed")
+        )
+        .agg(
+            value=pl.len(),
+            cut=pl.col("short").sum(),
+            reason=pl.col("reason").mode().min(),
+        )
         .sort("view", "value", "statistic", descending=[False, True, False])
         .rename({"view": "subject"})
         .collect(engine="streaming")
     )
-    cut = counted.group_by("subject", maintain_order=True).agg(value=pl.col("cut").sum())
+    cut = counted.group_by("subject", maintain_order=True).agg(
+        value=pl.col("cut").sum()
+    )
     yield from counted.drop("cut").to_dicts()
     yield from cut.with_columns(statistic=pl.lit("cut"), reason=None).to_dicts()
 
@@ -81,7 +107,10 @@ def _answers(audit: Audit) -> Rows:
 def _chance(audit: Audit) -> Rows:
     """Rows of the loss of each model here, and that of guessing (``high``)."""
     engines = audit.manifest.engines.items()
-    named = {name.removeprefix("logprobs of "): engine.get("chance") for name, engine in engines}
+    named = {
+        name.removeprefix("logprobs of "): engine.get("chance")
+        for name, engine in engines
+    }
     chances = {model: chance for model, chance in named.items() if chance is not None}
     read = audit.run.scan("logprobs").filter(view="text")
     loss = -pl.col("logprob").cast(pl.List(pl.Float64)).list.mean()
@@ -91,33 +120,61 @@ def _chance(audit: Audit) -> Rows:
         if mean is None:
             continue
         some = texts.bottom_k(_MOST, by="target_id").select("logprob", "token_ids")
-        p_value, is_better = preflight.test_chance(some.collect(engine="streaming"), chance)
-        row = {"statistic": "nats_per_token", "value": mean, "high": chance, "p_value": p_value}
-        yield {"subject": model, "verdict": "better" if is_better else "no_better", **row}
+        p_value, is_better = preflight.test_chance(
+            some.collect(engine="streaming"), chance
+        )
+        row = {
+            "statistic": "nats_per_token",
+            "value": mean,
+            "high": chance,
+            "p_value": p_value,
+        }
+        yield {
+            "subject": model,
+            "verdict": "better" if is_better else "no_better",
+            **row,
+        }
 
 
 def _held_back(audit: Audit) -> Rows:
     """Rows of answers ``filtered`` or refused more often about one class."""
     samples = audit.run.scan("samples").filter(pl.col("model") == "target")
-    targets = audit.run.scan("targets").filter(pl.col("role").is_in(["target", "non_member"]))
+    targets = audit.run.scan("targets").filter(
+        pl.col("role").is_in(["target", "non_member"])
+    )
     own, member = pl.col("role") == "target", pl.col("member")
     unknown, classes = (
-        targets.select((own & member.is_null()).any(), classes=member.fill_null(own).n_unique())
+        targets.select(
+            (own & member.is_null()).any(), classes=member.fill_null(own).n_unique()
+        )
         .collect(engine="streaming")
         .row(0)
     )
     name = "targets" if unknown else "members"
     labelled = targets.with_columns(member=member.fill_null(own))
     for kind in _HELD_BACK if classes == 2 else ():
-        held = samples.filter(pl.col("answer") == kind).select("target_id", held=True).unique()
+        held = (
+            samples.filter(pl.col("answer") == kind)
+            .select("target_id", held=True)
+            .unique()
+        )
         if held.limit(1).collect().is_empty():
             continue
         rows = labelled.join(held, on="target_id", how="left", maintain_order="left")
-        rows = rows.with_columns(pl.when(pl.col("held").is_null()).then(0.0).alias(kind))
+        rows = rows.with_columns(
+            pl.when(pl.col("held").is_null()).then(0.0).alias(kind)
+        )
         found = preflight.find_uneven_scores(rows, pl.lit(value=True), [kind])
         if found is not None:
-            of = {"statistic": kind, "value": found.difference, "p_value": found.p_value}
-            yield from (of | {"subject": name}, *preflight.class_rows(found, (name, "non-members")))
+            of = {
+                "statistic": kind,
+                "value": found.difference,
+                "p_value": found.p_value,
+            }
+            yield from (
+                of | {"subject": name},
+                *preflight.class_rows(found, (name, "non-members")),
+            )
 
 
 def _prompts(audit: Audit) -> Rows:
@@ -129,7 +186,9 @@ def _prompts(audit: Audit) -> Rows:
         prompts = prompts_of(run, view, some)
         if prompts.is_empty():
             continue
-        words = prompts.select(count_words("context", words=settings.word_rule)).to_series()
+        words = prompts.select(
+            count_words("context", words=settings.word_rule)
+        ).to_series()
         kind = "instruction_and_prefix" if settings.chat else "prefix_of_work"
         figures: dict[str, object] = {
             "n_prompts": words.len(),
@@ -141,7 +200,12 @@ def _prompts(audit: Audit) -> Rows:
             kind = "question_and_text"
             figures |= _answered(audit, view) if view.key == views.CHOICE else {}
         for name, value in figures.items():
-            yield {"subject": view.name, "statistic": name, "value": value, "verdict": kind}
+            yield {
+                "subject": view.name,
+                "statistic": name,
+                "value": value,
+                "verdict": kind,
+            }
 
 
 def _answered(audit: Audit, view: View) -> dict[str, object]:
@@ -152,8 +216,8 @@ def _answered(audit: Audit, view: View) -> dict[str, object]:
     found = counts.collect(engine="streaming").row(0, named=True)
     if found["n_unread"]:
         audit.observer.stage(
-            f"{found['n_unread']:,} of {found['n_answers']:,} answers name no label, or several; "
-            "they are left out"
+            f"{found['n_unread']:,} of {found['n_answers']:,} answers name no label, or"
+            " several; they are left out"
         )
     return found
 
@@ -167,12 +231,21 @@ def _dress(audit: Audit) -> Rows:
     if not (found := audit.manifest.dress):
         return
     for layer in found["rule"]:
-        yield {"subject": layer["kind"], "statistic": "taken_off", "reason": layer["text"] or None}
+        yield {
+            "subject": layer["kind"],
+            "statistic": "taken_off",
+            "reason": layer["text"] or None,
+        }
     for name in ("n_prompts", "n_dressed", "n_alike", "n_repeating", "n_empty"):
         yield {"subject": "target", "statistic": name, "value": found[name]}
     verdict = "continues" if found["continues"] else "does_not_continue"
     example = found["example"] or None
-    yield {"subject": "target", "statistic": "verdict", "verdict": verdict, "reason": example}
+    yield {
+        "subject": "target",
+        "statistic": "verdict",
+        "verdict": verdict,
+        "reason": example,
+    }
 
 
 _CHECKS: Final[dict[str, Callable[[Audit], Rows]]] = {
@@ -222,7 +295,17 @@ def set_answers(
 
 _MOST_ERRORS = 20_000  # targets and non-members whose sampling error is measured
 _FROM_SCORES = (
-    *("power", "gate", "order", "verbatim", "plan", "later", "reported", "placebo", "e_values"),
+    *(
+        "power",
+        "gate",
+        "order",
+        "verbatim",
+        "plan",
+        "later",
+        "reported",
+        "placebo",
+        "e_values",
+    ),
     *("uneven_scores", "null_audits"),
     *sets.FEW_BOOKS,
     *_CHECKS,
@@ -270,9 +353,15 @@ def _verdicts(
     if roles["n_nulls"] and alone and sampled:
         errors = _sampling_errors(audit, primary)
     names, warns = [attack.name for attack in attacks], _separable(found, "calibration")
-    for rows in verdicts(run.scan("scores"), names, plan, blind_warns=warns, blind=blind):
+    for rows in verdicts(
+        run.scan("scores"), names, plan, blind_warns=warns, blind=blind
+    ):
         # Frames are of one attack each.
-        if errors is not None and not rows.is_empty() and rows["attack"][0] == plan.primary:
+        if (
+            errors is not None
+            and not rows.is_empty()
+            and rows["attack"][0] == plan.primary
+        ):
             own = rows.select(target_id="key").join(
                 errors, on="target_id", how="left", maintain_order="left"
             )
@@ -287,7 +376,9 @@ def _blind_of_targets(blind: pl.DataFrame) -> pl.DataFrame:
 
 
 def _separable(findings: pl.DataFrame, subject: str) -> bool:
-    found = findings.filter(check="blind_baseline", subject=subject, verdict="separable")
+    found = findings.filter(
+        check="blind_baseline", subject=subject, verdict="separable"
+    )
     return not found.is_empty()
 
 
@@ -303,7 +394,9 @@ def _sampling_errors(audit: Audit, attack: Attack) -> pl.DataFrame:
     )
     of_these = pl.col("target_id").is_in(scores["target_id"].implode())
     features = evidence_of(audit)["samples"]
-    features = features.filter(of_these, pl.col("sample_index") < audit.settings.continuations)
+    features = features.filter(
+        of_these, pl.col("sample_index") < audit.settings.continuations
+    )
     key = ("target_id", "sample_index")
     alone = score_by(features, attack, *key).sort(key).collect(engine="streaming")
     return score_errors(alone, scores)
@@ -324,19 +417,27 @@ class PreflightStage(Stage):
         plan = asdict(self.audit.plan)
         del plan["primary"]
         plan["length_edges"] = list(plan["length_edges"])  # as JSON gives them back
-        return {"targets": self.audit.manifest.made.get("targets"), "plan": plan, "form": 3}
+        return {
+            "targets": self.audit.manifest.made.get("targets"),
+            "plan": plan,
+            "form": 3,
+        }
 
     def run(self) -> None:
         super().run()
         audit = self.audit
         before = audit.run["findings"].filter(pl.col("check") != "gate")
         gate = checks.gate_findings(before, exploratory=audit.settings.exploratory)
-        why = self._why_to_stop(found := pl.concat([before, gate]), audit.run.scan("targets"))
+        why = self._why_to_stop(
+            found := pl.concat([before, gate]), audit.run.scan("targets")
+        )
         for sentence in preflight_sentences(found):
             if sentence != why:
                 audit.observer.stage(sentence)
         if why is not None:
-            raise SettingsError(f"{why} Nothing was asked of the model; --anyway goes on")
+            raise SettingsError(
+                f"{why} Nothing was asked of the model; --anyway goes on"
+            )
 
     def make(self) -> None:
         run, plan = self.audit.run, self.audit.plan
@@ -386,29 +487,48 @@ class VerdictsStage(Stage):
             "scores": manifest.made.get("scores"),
             "preflight": manifest.made.get("preflight"),
             "form": 10,  # of what is found
-            "plan": [manifest.plan.get(name) for name in ("sha256", "rests_on", "attacks")],
+            "plan": [
+                manifest.plan.get(name) for name in ("sha256", "rests_on", "attacks")
+            ],
             "settings": self.audit.settings.model_dump(mode="json", include=names),
         }
 
     def make(self) -> None:
         audit, plan, run = self.audit, self.audit.plan, self.audit.run
-        settings, scores, preregistered = audit.settings, run.scan("scores"), audit.manifest.plan
+        settings, scores, preregistered = (
+            audit.settings,
+            run.scan("scores"),
+            audit.manifest.plan,
+        )
         planned_names = [attack.name for attack in audit.planned_attacks]
         given = [finding_rows(name, check(audit)) for name, check in _CHECKS.items()]
-        before = run.scan("findings").filter(~pl.col("check").is_in(_FROM_SCORES)).collect()
+        before = (
+            run.scan("findings").filter(~pl.col("check").is_in(_FROM_SCORES)).collect()
+        )
         planned = checks.plan_findings(plan, preregistered, _rests_on(audit))
         gate = pl.concat(
-            [checks.gate_findings(before, exploratory=settings.exploratory), _order(audit)]
+            [
+                checks.gate_findings(before, exploratory=settings.exploratory),
+                _order(audit),
+            ]
         )
         why_no_answer = checks.why_not_continued(pl.concat(given))
         withheld, blind = why_no_answer or checks.why_withheld(gate), None
         if why_no_answer is None and checks.gate_verdict(gate) == "weighted":
-            blind = _blind_of_targets(run.scan("blind").collect())  # by which nulls are weighted
+            blind = _blind_of_targets(
+                run.scan("blind").collect()
+            )  # by which nulls are weighted
         is_shown = withheld is None or blind is not None
         has_changed = checks.gate_verdict(gate) == "changed"
-        in_rounds = plan.adjustment == "e-bh"  # what is scored depends on scores: no other answer
+        in_rounds = (
+            plan.adjustment == "e-bh"
+        )  # what is scored depends on scores: no other answer
         metrics = schemas.Metrics.create_empty() if in_rounds else self._metrics()
-        sink(checks.withhold_all(metrics, why_no_answer), run.path("metrics"), schemas.Metrics)
+        sink(
+            checks.withhold_all(metrics, why_no_answer),
+            run.path("metrics"),
+            schemas.Metrics,
+        )
         is_exploratory = checks.gate_verdict(gate) == "exploratory"
         as_planned = planned["verdict"].item(0) == "as_planned" and not is_exploratory
         made = _verdicts(audit, before, blind)
@@ -420,14 +540,25 @@ class VerdictsStage(Stage):
             )
             made = chain(made, [of_sets])
             primary_first = sorted(planned_names, key=lambda name: name != plan.primary)
-            uneven = preflight.uneven_findings(scores, primary_first, run.scan("unscored"))
-            found += [uneven, found_of_sets if why_no_answer is None else found_of_sets.clear()]
+            uneven = preflight.uneven_findings(
+                scores, primary_first, run.scan("unscored")
+            )
+            found += [
+                uneven,
+                found_of_sets if why_no_answer is None else found_of_sets.clear(),
+            ]
             roles = role_counts(before)
             tested = bool(roles["n_unknown"] and roles["n_nulls"]) and withheld is None
-            ladder = yardstick_findings(scores, plan, _yardstick_runs(audit), tested=tested)
-            found.append(ladder.filter(pl.col("check") != "dose") if has_changed else ladder)
+            ladder = yardstick_findings(
+                scores, plan, _yardstick_runs(audit), tested=tested
+            )
+            found.append(
+                ladder.filter(pl.col("check") != "dose") if has_changed else ladder
+            )
         if not is_shown and withheld is not None:
-            made = (checks.withhold(rows, withheld, all_sets=has_changed) for rows in made)
+            made = (
+                checks.withhold(rows, withheld, all_sets=has_changed) for rows in made
+            )
             made = (checks.withhold_all(rows, why_no_answer) for rows in made)
         if not as_planned:
             made = (rows.with_columns(planned=False) for rows in made)
@@ -436,7 +567,9 @@ class VerdictsStage(Stage):
             reported = checks.reported_findings(run.scan("verdicts"), plan)
             test = RoundsTest(read_comparison_sets(scores), plan) if in_rounds else None
             by_test = (
-                test.findings(scores) if test else placebo_findings(scores, plan, reported, blind)
+                test.findings(scores)
+                if test
+                else placebo_findings(scores, plan, reported, blind)
             )
             found += [reported, by_test]
         if withheld is None and not in_rounds:
@@ -444,7 +577,9 @@ class VerdictsStage(Stage):
             found.append(sets.few_books_findings(scores, planned_names, plan, recorded))
             found.append(null_audit_findings(scores, plan))
         later = checks.later_findings(audit.later_attacks)
-        rows = checks.behind_gate(pl.concat([before, *given, planned, later, gate, *found]))
+        rows = checks.behind_gate(
+            pl.concat([before, *given, planned, later, gate, *found])
+        )
         sink(rows, run.path("findings"), schemas.Findings)
 
     def _metrics(self) -> pl.DataFrame:
@@ -467,18 +602,27 @@ def _order(audit: Audit) -> pl.DataFrame:
     settings, manifest = audit.settings, audit.manifest
     if manifest.evidence["engine"] != "openai":
         return finding_rows("order")
-    by_lot, has_grown = "order" in manifest.evidence, manifest.input.get("has_grown", False)
+    by_lot, has_grown = (
+        "order" in manifest.evidence,
+        manifest.input.get("has_grown", False),
+    )
     in_rounds = audit.plan.adjustment == "e-bh"
     write_responses(audit)
     cluster = pl.coalesce("group", "document_id", "target_id").alias("cluster")
     score = pl.col(audit.plan.primary).alias("score")
-    texts = audit.run.scan("scores").select("target_id", "role", "member", cluster, score).collect()
+    texts = (
+        audit.run.scan("scores")
+        .select("target_id", "role", "member", cluster, score)
+        .collect()
+    )
     if texts["score"].count() == 0 and not audit.run.path("responses").exists():
         return finding_rows("order")  # nothing could be asked
     views = [view.name for view in views_of(audit) if view.model == "target"]
     of_scores = pl.col("target_id").is_null() | pl.col("view").is_in(views)
     responses = audit.run["responses"].filter(of_scores)
-    in_order = texts[lot_numbers(texts["target_id"], settings.seed).argsort(kind="stable")]
+    in_order = texts[
+        lot_numbers(texts["target_id"], settings.seed).argsort(kind="stable")
+    ]
     if has_grown or not by_lot:
         in_order = texts.clear() if in_rounds else by_time(texts, responses)
     return order_findings(
@@ -491,21 +635,32 @@ def _order(audit: Audit) -> pl.DataFrame:
 
 
 def _rests_on(audit: Audit) -> dict[str, int | str]:
-    texts, rarity = audit.manifest.made["targets"], audit.manifest.made.get("rarity", {})
+    texts, rarity = (
+        audit.manifest.made["targets"],
+        audit.manifest.made.get("rarity", {}),
+    )
     return {
         "samples": audit.settings.continuations,
         "probes": audit.settings.probes,
-        **({"token_points": audit.settings.token_points} if reads_tokens(audit) else {}),
+        **(
+            {"token_points": audit.settings.token_points} if reads_tokens(audit) else {}
+        ),
         **({"rarity_from": rarity["from"]} if "from" in rarity else {}),
         "input": texts["input"],
-        **{role: each for role, each in texts["reference_sets"].items() if role != "yardstick"},
+        **{
+            role: each
+            for role, each in texts["reference_sets"].items()
+            if role != "yardstick"
+        },
     }
 
 
 # From evidence to scores, and from verdicts to the tables that a report shows.
 
 _MOST_LOST = 0.5  # of the answers about a target
-_NOT_ASKED = "not asked: its group was decided before, or has more windows than are compared"
+_NOT_ASKED = (
+    "not asked: its group was decided before, or has more windows than are compared"
+)
 
 
 class ScoresStage(Stage):
@@ -522,13 +677,23 @@ class ScoresStage(Stage):
         formulas = b"".join(attack.expr.meta.serialize() for attack in audit.attacks)
         own = [name for name in models_of(audit) if RunModel.of(name).is_made]
         made = {name: audit.source(name)["digest"] for name in own}
-        parts = [p for name in ("features", "logprobs") for p in run.path(name).glob("*.parquet")]
-        parts = [part for part in parts if f".{'-'.join(views.RECITAL)}-" not in part.name]
+        parts = [
+            p
+            for name in ("features", "logprobs")
+            for p in run.path(name).glob("*.parquet")
+        ]
+        parts = [
+            part for part in parts if f".{'-'.join(views.RECITAL)}-" not in part.name
+        ]
         return {
             "attacks": [attack.name for attack in audit.attacks],
             "formulas": sha256(formulas).hexdigest(),
-            "samples": {view.name: [view.n, view.samples] for view in views_of(audit, "samples")},
-            "logprobs": {"-".join(view.key): view.n for view in views_of(audit, "logprobs")},
+            "samples": {
+                view.name: [view.n, view.samples] for view in views_of(audit, "samples")
+            },
+            "logprobs": {
+                "-".join(view.key): view.n for view in views_of(audit, "logprobs")
+            },
             "targets": audit.manifest.made["targets"],
             **({"seed": audit.settings.seed} if _is_learned(audit) else {}),
             **({"made": made} if made else {}),
@@ -559,7 +724,10 @@ class ScoresStage(Stage):
             learned = sets.combine(run.scan("scores"), names, seed=audit.settings.seed)
             self._add(pl.Series(views.COMBINATION, learned, nan_to_null=True))
         self._score_placebo(evidence)
-        samples, asked = run.scan("samples").filter(_within(audit)), asked_targets(audit)
+        samples, asked = (
+            run.scan("samples").filter(_within(audit)),
+            asked_targets(audit),
+        )
         unscored = find_unscored(
             run.scan("scores"), samples, asked, audit.attacks, logprobs=logprobs
         )
@@ -567,20 +735,28 @@ class ScoresStage(Stage):
 
     def _add(self, column: pl.Series) -> None:
         run = self.audit.run
-        sink(run.scan("scores").with_columns(column), run.path("scores"), schemas.Scores)
+        sink(
+            run.scan("scores").with_columns(column), run.path("scores"), schemas.Scores
+        )
 
     def _score_placebo(self, evidence: Mapping[str, pl.LazyFrame]) -> None:
         audit, placebo = self.audit, self.audit.placebo
         if placebo is None:
             return
-        primary = next(attack for attack in audit.attacks if attack.name == audit.plan.primary)
+        primary = next(
+            attack for attack in audit.attacks if attack.name == audit.plan.primary
+        )
         other = {
             kind: rows.filter(model="reference").with_columns(model=pl.lit("target"))
             for kind, rows in evidence.items()
         }
         targets = audit.run.scan("targets")
-        frames = score(other["samples"], targets, [primary], logprobs=other.get("logprobs"))
-        self._add(pl.concat(frame[primary.name] for frame in frames).alias(placebo.name))
+        frames = score(
+            other["samples"], targets, [primary], logprobs=other.get("logprobs")
+        )
+        self._add(
+            pl.concat(frame[primary.name] for frame in frames).alias(placebo.name)
+        )
 
 
 def evidence_of(audit: Audit) -> dict[str, pl.LazyFrame]:
@@ -610,9 +786,13 @@ def asked_targets(audit: Audit) -> pl.LazyFrame:
     targets = audit.run.scan("targets")
     if audit.plan.adjustment != "e-bh":
         return targets
-    rows = [audit.run.scan(kind).select("target_id") for kind in ("samples", "logprobs")]
+    rows = [
+        audit.run.scan(kind).select("target_id") for kind in ("samples", "logprobs")
+    ]
     asked = pl.concat(rows).unique().collect(engine="streaming").to_series()
-    reason = pl.when(~pl.col("target_id").is_in(asked.implode())).then(pl.lit(_NOT_ASKED))
+    reason = pl.when(~pl.col("target_id").is_in(asked.implode())).then(
+        pl.lit(_NOT_ASKED)
+    )
     return targets.with_columns(reason=pl.coalesce("reason", reason))
 
 
@@ -637,14 +817,24 @@ def _count_failures(audit: Audit) -> dict[str, Any]:
     drawn = audit.run.scan("samples").filter(~pl.col("view").is_in(list(STAGE_VIEWS)))
     read = audit.run.scan("logprobs").filter(asked, failed)
     kinds = [
-        drawn.filter(failed).select("target_id", "reason", mends=pl.col("answer").is_null()),
-        read.select("target_id", "reason", mends=~pl.col("reason").str.contains(", the context ")),
+        drawn.filter(failed).select(
+            "target_id", "reason", mends=pl.col("answer").is_null()
+        ),
+        read.select(
+            "target_id",
+            "reason",
+            mends=~pl.col("reason").str.contains(", the context "),
+        ),
     ]
     reasons = pl.concat(kinds).unique().collect(engine="streaming")
     again = reasons.filter("mends")["target_id"].unique()
     useless = pl.col("target_id").is_in(reasons["target_id"].unique().implode())
-    shares = drawn.filter(useless).group_by("target_id", "model", "view").agg(failed.mean())
-    few = shares.filter(pl.col("reason") > _MOST_LOST).collect(engine="streaming")["target_id"]
+    shares = (
+        drawn.filter(useless).group_by("target_id", "model", "view").agg(failed.mean())
+    )
+    few = shares.filter(pl.col("reason") > _MOST_LOST).collect(engine="streaming")[
+        "target_id"
+    ]
     unread = read.select("target_id").unique().collect(engine="streaming").to_series()
     targets = audit.manifest.targets
     askable = audit.run.scan("targets").filter(pl.col("reason").is_null())
@@ -668,16 +858,24 @@ class SummaryStage(Stage):
 
     def fingerprint(self) -> dict[str, Any]:
         made, path = self.audit.manifest.made, self.audit.run.path
-        tables = {"extracted": path("extracted_documents"), "controls": path("controls")}
+        tables = {
+            "extracted": path("extracted_documents"),
+            "controls": path("controls"),
+        }
         return {
             "form": 6,  # of both tables
             **{name: made.get(name) for name in ("verdicts", "features", "recitals")},
-            **{name: digest(each) if each.exists() else None for name, each in tables.items()},
+            **{
+                name: digest(each) if each.exists() else None
+                for name, each in tables.items()
+            },
         }
 
     @property
     def needed(self) -> set[str]:
-        without = views.TEXT not in {view.key for view in views_of(self.audit, "logprobs")}
+        without = views.TEXT not in {
+            view.key for view in views_of(self.audit, "logprobs")
+        }
         return {*self.makes} - ({"perplexities"} if without else set())
 
     def make(self) -> None:
@@ -708,11 +906,14 @@ class SummaryStage(Stage):
         rows = pl.concat([findings.filter(pl.col("check") != "verbatim"), verbatim])
         rows = checks.behind_gate(rows)
         sink(rows, run.path("findings"), schemas.Findings)
-        # Curves mean nothing where what is scored depends on scores, or no text is continued.
+        # Curves mean nothing where what is scored depends on scores, or no text is
+        # continued.
         if plan.adjustment == "e-bh" or checks.why_not_continued(rows) is not None:
             sink(schemas.Curves.create_empty(), run.path("curves"), schemas.Curves)
         else:
-            frames = curves(targets, scores, audit.attacks, plan.primary, evidence_of(audit))
+            frames = curves(
+                targets, scores, audit.attacks, plan.primary, evidence_of(audit)
+            )
             sink_frames(frames, run.path("curves"), schemas.Curves)
         if "perplexities" in self.needed:
             reads = {view.key for view in views_of(audit, "logprobs")}
@@ -720,10 +921,14 @@ class SummaryStage(Stage):
             reference: pl.LazyFrame = schemas.LogProbs.create_empty(lazy=True)
             if views.REFERENCE_TEXT in reads:
                 reference = scan_parts(folder, schemas.LogProbs, views.REFERENCE_TEXT)
-            table = perplexities(scan_parts(folder, schemas.LogProbs, views.TEXT), reference)
+            table = perplexities(
+                scan_parts(folder, schemas.LogProbs, views.TEXT), reference
+            )
             sink(table, run.path("perplexities"), schemas.Perplexities)
 
-    def _roll_up(self, controls: pl.LazyFrame | None, runs: pl.DataFrame) -> pl.DataFrame:
+    def _roll_up(
+        self, controls: pl.LazyFrame | None, runs: pl.DataFrame
+    ) -> pl.DataFrame:
         audit, run = self.audit, self.audit.run
         extracted: pl.LazyFrame = schemas.ExtractedDocuments.create_empty(lazy=True)
         if run.path("extracted_documents").exists():

@@ -37,8 +37,13 @@ class KnownStage(Stage):
     def left(self) -> Iterator[tuple[str, str]]:
         settings = self.audit.settings
         if (place := settings.known_corpus or settings.known_index) is not None:
-            sent = ", to which they are sent" if "://" in str(settings.known_index) else ""
-            yield "known corpus", f"passages that come out are looked for in {place}{sent}"
+            sent = (
+                ", to which they are sent" if "://" in str(settings.known_index) else ""
+            )
+            yield (
+                "known corpus",
+                f"passages that come out are looked for in {place}{sent}",
+            )
 
     def check(self) -> None:
         if self.audit.settings.known_index is not None:
@@ -48,7 +53,9 @@ class KnownStage(Stage):
 
     def fingerprint(self) -> dict[str, Any]:
         index = self.audit.settings.known_index
-        content = index and digest_folder(index.partition("#")[0], None)  # None of an address
+        content = index and digest_folder(
+            index.partition("#")[0], None
+        )  # None of an address
         return ({"content": content} if content else {}) | {
             "passages": sha256(self._passages.write_ndjson().encode()).hexdigest(),
             "index": index,
@@ -57,7 +64,9 @@ class KnownStage(Stage):
 
     def run(self) -> None:
         if self.audit.settings.known_corpus is not None:
-            self.audit.digest_input("known_corpus", texts_for(self.audit, "known_corpus").files)
+            self.audit.digest_input(
+                "known_corpus", texts_for(self.audit, "known_corpus").files
+            )
         if self.audit.settings.known_corpus or self.audit.settings.known_index:
             super().run()
 
@@ -75,13 +84,17 @@ class KnownStage(Stage):
             schema = Known.create_empty().drop("target_id").schema
             counts = pl.DataFrame([*_counted(ask, passages["passage"])], schema=schema)
         else:
-            documents = texts_for(audit, "known_corpus").documents.with_row_index("place", 1)
+            documents = texts_for(audit, "known_corpus").documents.with_row_index(
+                "place", 1
+            )
             name = pl.coalesce("document_id", pl.format("document {}", "place"))
             counts = count_in(passages["passage"], documents.select("text", name=name))
         rows = passages.select("target_id").hstack(counts).select(Known.column_names())
         sink(rows, audit.run.path("known"), Known)
         n = rows.filter(pl.col("n_occurrences") > 0).height
-        audit.observer.stage(f"{n:,} of {rows.height:,} passages stand in the known corpus")
+        audit.observer.stage(
+            f"{n:,} of {rows.height:,} passages stand in the known corpus"
+        )
 
 
 _MOST_LOOKED_AT = 20  # occurrences whose documents are asked for
@@ -92,15 +105,20 @@ _DTYPES = {1: "u8", 2: "u16", 4: "u32"}  # by the bytes of a token
 def _opened(named: str) -> Callable[..., dict[str, Any]]:
     """Open an index of infini-gram (Liu et al. 2024, arXiv:2401.17377), by its API or package.
 
-    Queries and answers are those of infini-gram.readthedocs.io: ``find``, ``get_doc_by_rank``.
+    Queries and answers are those of infini-gram.readthedocs.io: ``find``,
+    ``get_doc_by_rank``.
     """
     place, _, name = named.partition("#")
     if not name:
-        raise SettingsError(f"known_index= is {named!r}; give ADDRESS#INDEX, FOLDER#TOKENIZER")
+        raise SettingsError(
+            f"known_index= is {named!r}; give ADDRESS#INDEX, FOLDER#TOKENIZER"
+        )
     return (_by_api if "://" in place else _by_package)(place, name)
 
 
-def _counted(ask: Callable[..., dict[str, Any]], passages: pl.Series) -> Iterator[dict[str, Any]]:
+def _counted(
+    ask: Callable[..., dict[str, Any]], passages: pl.Series
+) -> Iterator[dict[str, Any]]:
     """Count passages with and without a space before them, where none is part of the other."""
     unanswered = 0
     for passage in passages:
@@ -115,13 +133,23 @@ def _counted(ask: Callable[..., dict[str, Any]], passages: pl.Series) -> Iterato
                     first = [*found["token_ids"]]
                     n += _whole(found["cnt"])
                     shards = enumerate(found["segment_by_shard"])
-                    ranks = ((s, rank) for s, ends in shards for rank in range(*map(_whole, ends)))
+                    ranks = (
+                        (s, rank)
+                        for s, ends in shards
+                        for rank in range(*map(_whole, ends))
+                    )
                     looked_at += islice(ranks, _MOST_LOOKED_AT - len(looked_at))
             documents = {
                 _whole(ask("get_doc_by_rank", s=s, rank=rank, max_disp_len=1)["doc_ix"])
                 for s, rank in looked_at
             }
-        except (LookupError, TypeError, ValueError, RecursionError, UnansweredError) as error:
+        except (
+            LookupError,
+            TypeError,
+            ValueError,
+            RecursionError,
+            UnansweredError,
+        ) as error:
             unanswered += isinstance(error, UnansweredError)
             yield {"reason": f"the index gives no count: {cause_of(error)}"}
             continue
@@ -133,7 +161,9 @@ def _counted(ask: Callable[..., dict[str, Any]], passages: pl.Series) -> Iterato
 
 def _by_api(address: str, index: str) -> Callable[..., dict[str, Any]]:
     if find_spec("httpx") is None:
-        raise SettingsError("known_index= is asked over the net; install mia-batch[openai]")
+        raise SettingsError(
+            "known_index= is asked over the net; install mia-batch[openai]"
+        )
     try:
         client = ClientSettings(base_url=address, model=index, timeout=60.0)
     except SettingsError as error:
@@ -149,7 +179,9 @@ def _by_api(address: str, index: str) -> Callable[..., dict[str, Any]]:
             reply = thread.submit(lambda: asyncio.run(send(asked))).result()
         found = json.loads(reply.body) if reply.status == 200 else reply.body
         if not isinstance(found, dict) or "error" in found:
-            raise ValueError(f"it answers with status {reply.status}: {str(found)[:200]}")
+            raise ValueError(
+                f"it answers with status {reply.status}: {str(found)[:200]}"
+            )
         return found
 
     return ask
@@ -162,12 +194,17 @@ def _by_package(folder: str, tokenizer: str) -> Callable[..., dict[str, Any]]:
 
         (width,) = {_width(path) for path in Path(folder).glob("tokenized.*")}
     except ImportError as error:
-        raise SettingsError("known_index= is a folder: install mia-batch[index]") from error
+        raise SettingsError(
+            "known_index= is a folder: install mia-batch[index]"
+        ) from error
     except (OSError, ValueError, ArithmeticError) as error:
-        raise SettingsError(f"known_index= is {folder}, no whole index of infini-gram") from error
+        raise SettingsError(
+            f"known_index= is {folder}, no whole index of infini-gram"
+        ) from error
     if (tokenizer == "bytes") != (width == 1):
         raise SettingsError(
-            f"known_index= names {tokenizer}, but tokens of {folder} have {width} bytes; give "
+            f"known_index= names {tokenizer}, but tokens of {folder} have {width}"
+            " bytes; give "
             f"{'FOLDER#bytes' if width == 1 else 'the tokenizer that the index was made with'}"
         )
     words = None if width == 1 else Tokenizer.load(tokenizer, setting="tokenizer")
@@ -175,7 +212,11 @@ def _by_package(folder: str, tokenizer: str) -> Callable[..., dict[str, Any]]:
 
     def ask(query_type: str, query: str = "", **place: int) -> dict[str, Any]:
         ids = [*query.encode()] if words is None else words.encode([query])[0]
-        asked = engine.find(ids) if query_type == "find" else engine.get_doc_by_rank(**place)
+        asked = (
+            engine.find(ids)
+            if query_type == "find"
+            else engine.get_doc_by_rank(**place)
+        )
         if "error" in asked:
             raise ValueError(asked["error"])
         return {"token_ids": ids, **asked}

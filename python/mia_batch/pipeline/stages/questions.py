@@ -18,7 +18,8 @@ from mia_batch.pipeline.folder import PARTS, RunFolder
 from mia_batch.prompts import SHADOW, Decode, RunModel, View, sample_seed
 from mia_batch.settings import Settings, stored_settings
 
-# What a run asks of its models: the views that its attacks read, and those that stages ask for.
+# What a run asks of its models: the views that its attacks read, and those that stages
+# ask for.
 
 Made: TypeAlias = Callable[[Settings], dict[str, Any]]
 """Makes the fields of a `View` of settings; ``evidence`` as the names of the settings."""
@@ -28,7 +29,9 @@ _WORDS = Decode(scope="matched", spare=1)
 """A few words and one token more, so that the last is followed by something."""
 _ONCE = Decode(scope="matched", max_attempts=1, spare=1)
 _TOKEN = Decode(scope="whole", most_new=1)
-_HIDDEN = Decode(scope="whole", most_new=12)  # a name of many tokens, or a sentence with the word
+_HIDDEN = Decode(
+    scope="whole", most_new=12
+)  # a name of many tokens, or a sentence with the word
 _CHOICE = Decode(scope="whole", most_new=8)  # "The answer is B." and some more
 
 
@@ -50,7 +53,13 @@ def _neighbour(settings: Settings) -> dict[str, Any]:
     make = partial(makers.given, column=column, n=n) if column else None
     evidence, own = ("neighbours_column",), "neighbours_column"
     filled = column is None
-    return {"make": make, "n": n, "filled": filled, "column_setting": own, "evidence": evidence}
+    return {
+        "make": make,
+        "n": n,
+        "filled": filled,
+        "column_setting": own,
+        "evidence": evidence,
+    }
 
 
 VIEWS: Final[dict[str, Made]] = {
@@ -85,7 +94,9 @@ VIEWS: Final[dict[str, Made]] = {
         "evidence": ("nudge",),
     },
     "choice": lambda s: {
-        "make": partial(makers.choices, column=s.paraphrases_column or "", n=s.choice_orders),
+        "make": partial(
+            makers.choices, column=s.paraphrases_column or "", n=s.choice_orders
+        ),
         "n": s.choice_orders,
         "question": True,
         "decode": _CHOICE,
@@ -110,7 +121,10 @@ VIEWS: Final[dict[str, Made]] = {
     "text": lambda _: {"make": makers.text, "columns": _TARGET},
     "lowercase": lambda _: {"make": makers.lowercase},
     "repeated": lambda _: {"make": makers.repeated, "columns": _TARGET},
-    "swapped": lambda s: {"make": partial(makers.swapped, seed=s.seed), "n": makers.SWAPPED},
+    "swapped": lambda s: {
+        "make": partial(makers.swapped, seed=s.seed),
+        "n": makers.SWAPPED,
+    },
     "neighbour": _neighbour,
     "perturbation": lambda s: {"n": s.neighbours, "filled": True},
     "paraphrase": lambda s: {
@@ -150,7 +164,11 @@ STAGE_VIEWS: Final[dict[str, Made]] = {
         "samples": s.generations,
         "decode": Decode(scope="whole", most_new=s.generation_tokens),
     },
-    "recital": lambda _: {"make": makers.continuation, "columns": _HALVES, "greedy": True},
+    "recital": lambda _: {
+        "make": makers.continuation,
+        "columns": _HALVES,
+        "greedy": True,
+    },
     "walk": lambda _: {"greedy": True, "decode": _WORDS},
     "drawn_walk": lambda _: {"decode": _WORDS},
     "control": lambda s: _control(s) | {"samples": s.continuations},
@@ -162,7 +180,9 @@ STAGE_VIEWS: Final[dict[str, Made]] = {
 def views_of(audit: Audit, kind: EvidenceKind | None = None) -> list[View]:
     """Return the views that attacks read, of one kind of evidence or all; model by model."""
     shadows = [f"{SHADOW}-{number}" for number in range(audit.settings.shadows or 0)]
-    kinds: tuple[EvidenceKind, ...] = ("samples", "logprobs") if kind is None else (kind,)
+    kinds: tuple[EvidenceKind, ...] = (
+        ("samples", "logprobs") if kind is None else (kind,)
+    )
     reads = dict.fromkeys(
         (each, view)
         for attack in audit.asking
@@ -171,7 +191,10 @@ def views_of(audit: Audit, kind: EvidenceKind | None = None) -> list[View]:
         # A name for all shadow models stands for each of them.
         for each in (shadows if model == SHADOW else [model])
     )
-    return [view_of(audit, *key) for key in sorted(reads, key=lambda key: key[0] != "target")]
+    return [
+        view_of(audit, *key)
+        for key in sorted(reads, key=lambda key: key[0] != "target")
+    ]
 
 
 def models_of(audit: Audit) -> list[str]:
@@ -188,7 +211,9 @@ def view_of(audit: Audit, model: str, name: str) -> View:
             f"{', '.join(VIEWS)}"
         )
     made = {"make": None, **found(audit.settings)}
-    made["evidence"] = {name: getattr(audit.settings, name) for name in made.get("evidence", ())}
+    made["evidence"] = {
+        name: getattr(audit.settings, name) for name in made.get("evidence", ())
+    }
     if model == "reference" and name in ("control", "walk_control"):
         made |= {"make": makers.own_prefix, "n": 1}  # it is asked as the target was
     return View(name=name, model=model, **made)
@@ -224,7 +249,13 @@ def logprob_parts(audit: Audit, view: View) -> parts.Parts:
 
 # What a run's models answered about some targets, and what they were asked.
 
-SAMPLE = ["target_id", "model", "view", "view_index", "sample_index"]  # what names a sample
+SAMPLE = [
+    "target_id",
+    "model",
+    "view",
+    "view_index",
+    "sample_index",
+]  # what names a sample
 _ASKED = {"cut": pl.UInt32, "context": pl.String, "text": pl.String, "seed": pl.UInt64}
 
 
@@ -232,7 +263,7 @@ def resumed(
     run: RunFolder,
     observer: Observer | None = None,
     work: RunFolder | None = None,
-    **changed: Any,  # noqa: ANN401 - settings
+    **changed: Any,
 ) -> Audit:
     manifest = run.manifest
     settings = stored_settings(manifest.settings, **changed)
@@ -254,13 +285,17 @@ def answers_of(run: RunFolder, targets: pl.DataFrame) -> pl.DataFrame:
     own = pl.col("target_id").is_in(targets["target_id"].implode())
     samples = run.scan("samples").filter(own).collect(engine="streaming")
     asked = [pl.DataFrame(schema={**samples.select(SAMPLE[:-1]).schema, **_ASKED})]
-    for model, name in samples.select("model", "view").unique(maintain_order=True).iter_rows():
+    for model, name in (
+        samples.select("model", "view").unique(maintain_order=True).iter_rows()
+    ):
         view = view_of(audit, model, name)
         prompts = prompts_of(run, view, targets).with_columns(
             model=pl.lit(model), view=pl.lit(name)
         )
         keys = prompts.select("target_id", "view_index").iter_rows()
-        seeds = [sample_seed(audit.settings.seed, key, name, index) for key, index in keys]
+        seeds = [
+            sample_seed(audit.settings.seed, key, name, index) for key, index in keys
+        ]
         drawn = not view.greedy and audit.manifest.evidence["engine"] != "replay"
         seed = pl.Series(seeds if drawn else [None] * len(seeds), dtype=pl.UInt64)
         asked.append(prompts.with_columns(seed=seed).select(asked[0].columns))

@@ -30,7 +30,9 @@ def write_responses(audit: Audit) -> None:
     with Journal(journal) as answers:
         rows = answers.responses()
     prompt = pl.col("prompt").str.split_exact(":", len(_PROMPT) - 1).struct
-    parts = {name: prompt.field(f"field_{number}") for number, name in enumerate(_PROMPT)}
+    parts = {
+        name: prompt.field(f"field_{number}") for number, name in enumerate(_PROMPT)
+    }
     sent = pl.col("sent").str.to_datetime(time_zone="UTC", time_unit="ms")
     read = [view.name for view in views_of(audit, "logprobs")]
     size = pl.when(pl.col("view").is_in(read)).then(LOGPROB_BLOCK_TARGETS)

@@ -21,7 +21,12 @@ from mia_batch.models.weights import identify_model, weights_source
 from mia_batch.pipeline import sessions
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.stages import Stage, asking
-from mia_batch.pipeline.stages.questions import models_of, prompt_parts, sample_parts, view_of
+from mia_batch.pipeline.stages.questions import (
+    models_of,
+    prompt_parts,
+    sample_parts,
+    view_of,
+)
 from mia_batch.plugins import extra
 from mia_batch.prompts import SHADOW, RunModel, View, first_tokens
 from mia_batch.recipes import RECIPES, Recipe
@@ -65,19 +70,30 @@ class GenerationsStage(Stage):
         if not self._is_wanted:
             return
         view = self._view
-        for block in Missing(asking.RowUnits(self._prompts), prompt_parts(audit, view)).blocks():
-            sink(view.rows(block.units), audit.run.path("prompts") / block.part_name, Prompts)
+        for block in Missing(
+            asking.RowUnits(self._prompts), prompt_parts(audit, view)
+        ).blocks():
+            sink(
+                view.rows(block.units),
+                audit.run.path("prompts") / block.part_name,
+                Prompts,
+            )
         missing = self._missing()
         if not missing.count().left:
             return
         audit.begin_change()
         drawn = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}  # equation 7
-        cut = [name for name, value in drawn.items() if getattr(audit.settings, name) != value]
+        cut = [
+            name
+            for name, value in drawn.items()
+            if getattr(audit.settings, name) != value
+        ]
         if cut:
             audit.observer.stage(
-                f"generations are drawn with another {' and '.join(cut)} than the target's own "
-                "distribution: a reference tuned on them may hide what the target remembers; "
-                "temperature 1, top_k 0 and top_p 1 are that distribution"
+                f"generations are drawn with another {' and '.join(cut)} than the"
+                " target's own distribution: a reference tuned on them may hide what"
+                " the target remembers; temperature 1, top_k 0 and top_p 1 are that"
+                " distribution"
             )
         for name, text in self._cost(missing):
             audit.observer.stage(f"{name}: {text}")
@@ -121,7 +137,9 @@ class GenerationsStage(Stage):
 
     def _check_prompts(self) -> None:
         if self._prompts.is_empty():
-            raise SettingsError("prompts_from: there is no text in it; give at least one")
+            raise SettingsError(
+                "prompts_from: there is no text in it; give at least one"
+            )
 
     @cached_property
     def _prompts(self) -> pl.DataFrame:
@@ -133,10 +151,15 @@ class GenerationsStage(Stage):
             tokenizer = Tokenizer.load(settings.model, settings.revision)
         texts = asking.texts_for(audit, "prompts_from").documents.select("text")
         found = first_tokens(
-            texts, n=settings.generations, n_tokens=settings.prompt_tokens, tokenizer=tokenizer
+            texts,
+            n=settings.generations,
+            n_tokens=settings.prompt_tokens,
+            tokenizer=tokenizer,
         )
         each = ceil(settings.generations / max(1, found.height))
-        chosen = found.head(ceil(settings.generations / each)).with_row_index("target_row")
+        chosen = found.head(ceil(settings.generations / each)).with_row_index(
+            "target_row"
+        )
         return chosen.cast({"target_row": pl.UInt32})
 
 
@@ -144,8 +167,12 @@ def generations_of(audit: Audit) -> list[str]:
     """Return what the target said, each after its prompt; empty answers are left out."""
     key = ("target", "generation")
     samples = scan_parts(audit.run.path("samples"), Samples, key)
-    asked = scan_parts(audit.run.path("prompts"), Prompts, key).select("target_id", "context")
-    said = samples.filter(pl.col("candidate").str.contains(r"\S")).join(asked, on="target_id")
+    asked = scan_parts(audit.run.path("prompts"), Prompts, key).select(
+        "target_id", "context"
+    )
+    said = samples.filter(pl.col("candidate").str.contains(r"\S")).join(
+        asked, on="target_id"
+    )
     rows = said.sort("target_id", "sample_index").head(audit.settings.generations)
     text = pl.coalesce("prompt", "context") + pl.col("candidate")
     return rows.select(text=text).collect(engine="streaming")["text"].to_list()
@@ -235,7 +262,12 @@ class TunedModel:
         if self._is_shadow and self._named.number:
             return
         said = self.model != SELF_PROMPT or not GenerationsStage(self.audit).n_missing()
-        if self._known and said and not self._asked.is_incomplete() and self._is_of_these_texts:
+        if (
+            self._known
+            and said
+            and not self._asked.is_incomplete()
+            and self._is_of_these_texts
+        ):
             return
         (base, revision), n_models = self._base, self.audit.settings.shadows or 1
         n_models = n_models if self._is_shadow else 1
@@ -259,7 +291,9 @@ class TunedModel:
         """Whether it was tuned on what the target has said, if on that."""
         if self.model != SELF_PROMPT:
             return True
-        return bool(self.making().made_from["texts"] == self._known["made_from"]["texts"])
+        return bool(
+            self.making().made_from["texts"] == self._known["made_from"]["texts"]
+        )
 
     @property
     def recipe(self) -> Recipe:
@@ -284,8 +318,8 @@ class TunedModel:
             return weights_source(settings.reference_model, settings.reference_revision)
         if sessions.is_remote(audit, "target"):
             raise SettingsError(
-                f"the model {self.model!r} is tuned from the target's base, which an endpoint does "
-                "not give; give it as reference_model="
+                f"the model {self.model!r} is tuned from the target's base, which an"
+                " endpoint does not give; give it as reference_model="
             )
         return weights_source(settings.model, settings.revision)
 
@@ -295,7 +329,11 @@ class TunedModel:
             return generations_of(self.audit)
         if self.model == _CANDIDATE:
             return asking.texts_of(asking.texts_for(self.audit, "candidate_from"))
-        return asking.halves(self.audit, self.model).filter("learnt", "trained")["target"].to_list()
+        return (
+            asking.halves(self.audit, self.model)
+            .filter("learnt", "trained")["target"]
+            .to_list()
+        )
 
     @property
     def n_texts(self) -> int:
@@ -317,9 +355,9 @@ class TunedModel:
         texts = there.head(_COMPARED).collect()["target"].to_list()
         if own.encode_prompts(texts) != base.encode_prompts(texts):
             raise SettingsError(
-                f"reference_model: {self._base[0]!r} cuts texts into other tokens than "
-                "the target, so that their probabilities do not compare; give the model that the "
-                "target was tuned from"
+                f"reference_model: {self._base[0]!r} cuts texts into other tokens than"
+                " the target, so that their probabilities do not compare; give the"
+                " model that the target was tuned from"
             )
 
 
@@ -348,7 +386,9 @@ class TuningStage(Stage):
 
     def run(self) -> None:
         audit, folder = self.audit, self.audit.run.folder / "models"
-        models = {name: model for name, model in self._models.items() if model.is_wanted}
+        models = {
+            name: model for name, model in self._models.items() if model.is_wanted
+        }
         if models:
             audit.begin_change()
             folder.mkdir(exist_ok=True)
@@ -367,7 +407,9 @@ class TuningStage(Stage):
             for name, model in models.items():
                 begun[name] = making = model.making()
                 n, steps = len(making.texts), making.recipe.steps(len(making.texts))
-                say(f"model {name}: {making.base} tuned on {n:,} texts, {steps:,} steps")
+                say(
+                    f"model {name}: {making.base} tuned on {n:,} texts, {steps:,} steps"
+                )
                 yield name, making, folder / making.digest[:_NAME_DIGITS]
 
         with closing(

@@ -50,7 +50,9 @@ def visible(text: object, most: int = _MOST, *, note: bool = True) -> Markup:
     Without ``note``, three dots stand for what is cut off.
     """
     shown, left_out = cut(str(text).replace("\r\n", "\n"), most)
-    marked = _HIDDEN.sub(lambda found: _CODE.format(names.code(found[0])), str(escape(shown)))
+    marked = _HIDDEN.sub(
+        lambda found: _CODE.format(names.code(found[0])), str(escape(shown))
+    )
     written = Markup(marked)
     if not left_out:
         return written
@@ -89,11 +91,13 @@ def interval(value: float | None, low: float | None, high: float | None) -> str:
     return f"{value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
-LEVELS = 8  # shades of a strip; a point's is that of the eighth of [0, 1] in which it lies
+LEVELS = (
+    8  # shades of a strip; a point's is that of the eighth of [0, 1] in which it lies
+)
 _WIDTH = 1000
 _SVG = Markup(
-    '<svg class="strip" role="img" aria-label="{}" viewBox="0 0 {} 1" preserveAspectRatio="none">'
-    "{}</svg>"
+    '<svg class="strip" role="img" aria-label="{}" viewBox="0 0 {} 1"'
+    ' preserveAspectRatio="none">{}</svg>'
 )
 
 
@@ -102,8 +106,15 @@ def strips(contents: Contents) -> dict[str, Markup]:
     if points.is_empty():
         return {}
     keys = ["subject", "x", "y"]
-    whole = points.select(keys).sort("subject", "x").partition_by("subject", maintain_order=True)
-    return {rows["subject"][0]: _strip(rows["x"].to_list(), rows["y"].to_list()) for rows in whole}
+    whole = (
+        points.select(keys)
+        .sort("subject", "x")
+        .partition_by("subject", maintain_order=True)
+    )
+    return {
+        rows["subject"][0]: _strip(rows["x"].to_list(), rows["y"].to_list())
+        for rows in whole
+    }
 
 
 def _strip(starts: list[float], values: list[float | None]) -> Markup:
@@ -117,7 +128,10 @@ def _strip(starts: list[float], values: list[float | None]) -> Markup:
             first, *_, last = [*run] * 2
             left, right = round(first[0] * _WIDTH), round(last[1] * _WIDTH)
             paths[level] = f"{paths.get(level, '')}M{left} 0H{right}V1H{left}z"
-    drawn = (Markup('<path class="h{}" d="{}"/>').format(*each) for each in sorted(paths.items()))
+    drawn = (
+        Markup('<path class="h{}" d="{}"/>').format(*each)
+        for each in sorted(paths.items())
+    )
     return _SVG.format(_in_words(starts, values), _WIDTH, Markup().join(drawn))
 
 
@@ -192,7 +206,9 @@ def split_repeats(table: Table) -> tuple[list[Column], list[tuple[str, str]]]:
     return kept, repeated
 
 
-def document_tables(contents: Contents, in_evidence: Collection[str]) -> Iterator[Table]:
+def document_tables(
+    contents: Contents, in_evidence: Collection[str]
+) -> Iterator[Table]:
     """Yield the table of documents, of groups, or where there are none that of single texts.
 
     Runs of windows that are ``in_evidence`` are links to them.
@@ -204,7 +220,9 @@ def document_tables(contents: Contents, in_evidence: Collection[str]) -> Iterato
             columns = [*rollup_columns(rows)]
             linked = pl.col("longest_target_id").is_in(list(in_evidence))
             own = rows.with_columns(linked.alias(_IN_EVIDENCE)).to_dicts()
-            yield Table(name, title, "rollup.parquet", columns, own, _not_recorded(columns))
+            yield Table(
+                name, title, "rollup.parquet", columns, own, _not_recorded(columns)
+            )
     if rollup.is_empty():
         yield from _texts(contents)
 
@@ -215,13 +233,16 @@ _BADGE = Markup('<span class="badge {}">{}</span>')
 _QUOTE = Markup('<span class="quote">{}</span>')
 _FIRST = ("longest_words", "share_verbatim", "contamination_low", "n_asked")
 _QUOTED = 90  # characters
-_BELOW = "Below the line: texts known to be outside the training data, on the same scale."
+_BELOW = (
+    "Below the line: texts known to be outside the training data, on the same scale."
+)
 
 
 def answer_table(contents: Contents, quotes: Mapping[str, str]) -> Table | None:
     """Lay out what was audited, the strongest evidence first, then what it is compared with.
 
-    ``quotes`` are the passages that came out, by window. None where no document has two windows.
+    ``quotes`` are the passages that came out, by window. None where no document has two
+    windows.
     """
     books = audited_books(contents.tables)
     if books.is_empty():
@@ -230,7 +251,9 @@ def answer_table(contents: Contents, quotes: Mapping[str, str]) -> Table | None:
     rollup = contents.frame("rollup").with_columns(pl.col("level").cast(pl.String))
     rollup = rollup.drop(own[2:], strict=False)
     rows = books.select(own).join(rollup, on=own[:2], how="left", maintain_order="left")
-    quote = pl.col("longest_target_id").replace_strict(quotes, default=None, return_dtype=pl.String)
+    quote = pl.col("longest_target_id").replace_strict(
+        quotes, default=None, return_dtype=pl.String
+    )
     long = pl.col("longest_words") >= VERBATIM_WORDS  # shorter runs come by chance
     linked = quote.is_not_null().alias(_IN_EVIDENCE)
     rows = rows.with_columns(pl.when(long).then(quote).alias("quote"), linked)
@@ -238,8 +261,12 @@ def answer_table(contents: Contents, quotes: Mapping[str, str]) -> Table | None:
     there |= {"curves.y"} if "strip" in there else set()
     if "contamination" not in there and not (rows["contamination_low"] > 0).any():
         there.discard("contamination_low")  # nothing is claimed of any
-    numbers = [each for each in _NUMBERS if each.sources[0] in there.intersection(_FIRST)]
-    chance = [each for each in _NUMBERS if each.sources[0] in there & {"p_value", "q_value"}]
+    numbers = [
+        each for each in _NUMBERS if each.sources[0] in there.intersection(_FIRST)
+    ]
+    chance = [
+        each for each in _NUMBERS if each.sources[0] in there & {"p_value", "q_value"}
+    ]
     columns = (
         Column("Name", ("title", "key"), _title),
         Column("Answer", ("level", "verdict"), badge),
@@ -276,12 +303,20 @@ def badge(row: Row) -> Markup:
         return Markup("comparison")
     said = _BADGE.format(_BADGES.get(row["verdict"], "none"), row["answer"])
     known = row.get("member")
-    return said if known is None else Markup("{} <small>{}</small>").format(said, _KNOWN[known])
+    return (
+        said
+        if known is None
+        else Markup("{} <small>{}</small>").format(said, _KNOWN[known])
+    )
 
 
 def _strip_of(values: list[float | None] | None) -> Markup:
     values = values or []
-    return _strip([at / len(values) for at in range(len(values))], values) if values else Markup("")
+    return (
+        _strip([at / len(values) for at in range(len(values))], values)
+        if values
+        else Markup("")
+    )
 
 
 def rollup_columns(rows: pl.DataFrame) -> Iterator[Column]:
@@ -306,7 +341,9 @@ def _what(row: Row) -> str:
 def _name(parts: list[str | None]) -> Markup:
     """Write the first part that there is; the others stand small below it."""
     first, *others = filter(None, parts)
-    below = Markup("").join(Markup(" <small>{}</small>").format(_short(each)) for each in others)
+    below = Markup("").join(
+        Markup(" <small>{}</small>").format(_short(each)) for each in others
+    )
     return Markup("{}{}").format(_short(first), below)
 
 
@@ -320,15 +357,25 @@ def _longest(row: Row) -> str:
     return link.format(row["longest_target_id"], words) if row[_IN_EVIDENCE] else words
 
 
-def text_column(heading: str, name: str, write: Callable[[Any], str] = _short) -> Column:
-    return Column(heading, (name,), lambda row: NO_VALUE if row[name] is None else write(row[name]))
+def text_column(
+    heading: str, name: str, write: Callable[[Any], str] = _short
+) -> Column:
+    return Column(
+        heading,
+        (name,),
+        lambda row: NO_VALUE if row[name] is None else write(row[name]),
+    )
 
 
-def number_column(heading: str, name: str, write: Callable[[Any], str] = number) -> Column:
+def number_column(
+    heading: str, name: str, write: Callable[[Any], str] = number
+) -> Column:
     return Column(heading, (name,), lambda row: write(row[name]), name)
 
 
-def _limits(heading: str, value: str, prefix: str = "", sort: str | None = None) -> Column:
+def _limits(
+    heading: str, value: str, prefix: str = "", sort: str | None = None
+) -> Column:
     """Show a value with its limits; of one that is null the lower limit."""
     low, high = f"{prefix}low", f"{prefix}high"
 
@@ -356,7 +403,9 @@ _NUMBERS = (
     number_column("bmc@5", "bmc_5", share),
     number_column("bmc@5 of other documents", "bmc_5_others", share),
     _limits("Mean score (95 % interval)", "mean", "mean_"),
-    _limits("Contamination (95 %)", "contamination", "contamination_", "contamination_low"),
+    _limits(
+        "Contamination (95 %)", "contamination", "contamination_", "contamination_low"
+    ),
     number_column("p", "p_value"),
     number_column("q", "q_value"),
     Column("Windows asked", ("n_asked", "n_windows"), _ASKED.format_map, "n_asked"),
@@ -368,7 +417,9 @@ _NUMBERS = (
 
 def _not_recorded(columns: list[Column]) -> str:
     there = {column.heading for column in columns}
-    missing = [each.heading for each in _NUMBERS if each.sort and each.heading not in there]
+    missing = [
+        each.heading for each in _NUMBERS if each.sort and each.heading not in there
+    ]
     return f"Not recorded: {'; '.join(missing)}." if missing else ""
 
 
@@ -376,29 +427,43 @@ def _texts(contents: Contents) -> Iterator[Table]:
     attack = contents.primary
     if not contents.has("scores", attack):
         return
-    scores = contents.tables["scores"].filter(pl.col(attack).is_not_null(), role="target")
-    named = cs.by_name("target_id", "document_id", "member", "n_words", require_all=False)
+    scores = contents.tables["scores"].filter(
+        pl.col(attack).is_not_null(), role="target"
+    )
+    named = cs.by_name(
+        "target_id", "document_id", "member", "n_words", require_all=False
+    )
     own = scores.select(named, score=attack)
-    found = own.top_k(_MOST_TEXTS, by=["score", "target_id"]).collect(engine="streaming")
+    found = own.top_k(_MOST_TEXTS, by=["score", "target_id"]).collect(
+        engine="streaming"
+    )
     ids = pl.col("target_id").is_in(found["target_id"].implode())
     texts = contents.frame("targets", ids).select("target_id", "target")
     of_these = pl.col("key").is_in(found["target_id"].implode())
     verdicts = contents.frame("verdicts", of_these, attack=attack, level="target")
     found = found.join(texts, on="target_id", how="left")
     if verdicts.height:
-        answers = verdicts.select("key", "p_value", "q_value").unique("key", keep="first")
+        answers = verdicts.select("key", "p_value", "q_value").unique(
+            "key", keep="first"
+        )
         found = found.join(answers, left_on="target_id", right_on="key", how="left")
     found = found.sort("score", "target_id", descending=True)
     said = {name for name in found.columns if found[name].count()}
     there = [column for column in _TEXT_COLUMNS if column.sources[0] in said]
     source = "scores.parquet, targets.parquet, verdicts.parquet"
     note = f"At most {_MOST_TEXTS:,} are shown; all texts are in scores.parquet."
-    yield Table("texts", "Texts with the highest scores", source, there, found.to_dicts(), note)
+    yield Table(
+        "texts", "Texts with the highest scores", source, there, found.to_dicts(), note
+    )
 
 
 _MEMBERSHIP = {True: "member", False: "non-member", None: "unknown"}
 _TEXT_COLUMNS = (
-    Column("Text", ("target_id",), lambda row: _short(row["document_id"] or row["target_id"])),
+    Column(
+        "Text",
+        ("target_id",),
+        lambda row: _short(row["document_id"] or row["target_id"]),
+    ),
     Column("Label", ("member",), lambda row: _MEMBERSHIP[row["member"]]),
     number_column("Score", "score"),
     number_column("p", "p_value"),
@@ -436,21 +501,31 @@ def known_windows(contents: Contents, windows: pl.Expr) -> Mapping[str, str]:
 
 def metric_table(contents: Contents) -> Table | None:
     known = pl.col("value").is_not_null() & pl.col("versus").is_null()
-    figures = contents.frame("metrics", known, pl.col("metric").is_in(_SHOWN_METRICS), slice="all")
+    figures = contents.frame(
+        "metrics", known, pl.col("metric").is_in(_SHOWN_METRICS), slice="all"
+    )
     rows = figures.head(_MOST_METRICS).to_dicts()
     return replace(_METRICS, rows=rows) if rows else None
 
 
 def attack_table(contents: Contents) -> Table | None:
-    if not (contents.has("metrics", "attack") and contents.has("blind_metrics", "attack")):
+    if not (
+        contents.has("metrics", "attack") and contents.has("blind_metrics", "attack")
+    ):
         return None
     from mia_batch.attacks import get, names
 
     known = [get(name) for name in contents.attacks if name in names()]
-    rows = attack_rows(contents.tables, known, *map(contents.recorded, ("times.seconds", "passes")))
+    rows = attack_rows(
+        contents.tables, known, *map(contents.recorded, ("times.seconds", "passes"))
+    )
     there = {name for name in rows.columns if rows[name].count()}
     shown = [each for each in _ATTACKS.columns if each.sources[0] in there]
-    return replace(_ATTACKS, columns=shown, rows=rows.to_dicts()) if "auc" in there else None
+    return (
+        replace(_ATTACKS, columns=shown, rows=rows.to_dicts())
+        if "auc" in there
+        else None
+    )
 
 
 def control_table(contents: Contents) -> Table | None:
@@ -462,14 +537,22 @@ def control_table(contents: Contents) -> Table | None:
 
 def perplexity_table(contents: Contents, shown: Collection[str]) -> Table | None:
     rows = contents.frame("perplexities", pl.col("target_id").is_in(list(shown)))
-    return replace(_PERPLEXITIES, rows=_with_windows(contents, rows)) if rows.height else None
+    return (
+        replace(_PERPLEXITIES, rows=_with_windows(contents, rows))
+        if rows.height
+        else None
+    )
 
 
 def _with_windows(contents: Contents, rows: pl.DataFrame) -> list[Row]:
     ids = pl.col("target_id").is_in(rows["target_id"].implode())
-    window = pl.col("window_index") + 1  # as people count, and `mia-batch show` takes it
+    window = (
+        pl.col("window_index") + 1
+    )  # as people count, and `mia-batch show` takes it
     named = contents.frame("targets", ids).select("target_id", "document_id", window)
-    return rows.join(named, on="target_id", how="left", maintain_order="left").to_dicts()
+    return rows.join(
+        named, on="target_id", how="left", maintain_order="left"
+    ).to_dicts()
 
 
 def _attack_name(row: Row) -> Markup:
@@ -490,8 +573,11 @@ _ATTACKS = Table(
         number_column("Tokens a text", "tokens", lambda tokens: number(tokens, 0)),
         number_column("Seconds a text", "seconds"),
     ],
-    note="Lead: AUC above that of the strongest classifier that never sees the model. The answer "
-    "rests on the attack that was named before, as the best of many looks good by chance.",
+    note=(
+        "Lead: AUC above that of the strongest classifier that never sees the model."
+        " The answer rests on the attack that was named before, as the best of many"
+        " looks good by chance."
+    ),
 )
 _METRICS = Table(
     name="metrics",
@@ -523,8 +609,10 @@ _CONTROLLED = Table(
         text_column("Other document", "other_document"),
         text_column("Why no run", "reason"),
     ],
-    note="A common passage is no evidence; what 16 words of its prefix give is shown with it "
-    f"and marks nothing. At most {_MOST_ROWS} rows are shown.",
+    note=(
+        "A common passage is no evidence; what 16 words of its prefix give is shown"
+        f" with it and marks nothing. At most {_MOST_ROWS} rows are shown."
+    ),
 )
 _PERPLEXITIES = Table(
     name="perplexities",

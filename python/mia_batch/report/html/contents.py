@@ -16,7 +16,9 @@ class Contents:
     tables: Mapping[str, pl.LazyFrame]
     answer: str  # in one sentence
     conclusions: Sequence[str]
-    checks: Mapping[str, Sequence[str]] = field(default_factory=dict)  # how sure, by name
+    checks: Mapping[str, Sequence[str]] = field(
+        default_factory=dict
+    )  # how sure, by name
     primary: str  # the attack that the answer rests on
     command: str  # that repeats the run
     meanings: Mapping[str, str]  # what a row of each table is, by its name
@@ -26,13 +28,17 @@ class Contents:
     def model(self) -> str:
         """What headings call the audited model: the last two parts of its name."""
         name = self.recorded("models.target.source.name") or "a model"
-        return "the recorded model" if name == "recorded" else "/".join(PurePath(name).parts[-2:])
+        return (
+            "the recorded model"
+            if name == "recorded"
+            else "/".join(PurePath(name).parts[-2:])
+        )
 
     @property
     def attacks(self) -> list[str]:
         return list(self.recorded("made.scores.attacks") or [])
 
-    def recorded(self, path: str, without: object = None) -> Any:  # noqa: ANN401 - of run.json
+    def recorded(self, path: str, without: object = None) -> Any:
         """Look a value of the manifest up by its names with dots between."""
         found: Any = self.manifest
         for name in path.split("."):

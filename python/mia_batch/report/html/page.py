@@ -69,13 +69,17 @@ class Field(NamedTuple):
         any_value = pl.col(name).is_not_null().any()
         if not contents.has(place, name):
             return NOT_RECORDED
-        found = contents.tables[place].select(any_value).collect(engine="streaming").item()
+        found = (
+            contents.tables[place].select(any_value).collect(engine="streaming").item()
+        )
         return f"in {place}, column {name}" if found else NOT_RECORDED
 
 
-def _in_words(value: Any) -> str:  # noqa: ANN401 - whatever run.json holds
+def _in_words(value: Any) -> str:
     if isinstance(value, dict):
-        known = {name: each for name, each in value.items() if each not in (None, {}, [])}
+        known = {
+            name: each for name, each in value.items() if each not in (None, {}, [])
+        }
         return "; ".join(f"{name}: {_in_words(each)}" for name, each in known.items())
     if isinstance(value, list):
         return ", ".join(map(_in_words, value))
@@ -88,7 +92,9 @@ def _finding(contents: Contents, check: str) -> str:
     said = []
     for row in contents.frame("findings", check=check).iter_rows(named=True):
         value, verdict = row["value"], row["verdict"]
-        amount = "" if value is None else number(int(value) if value.is_integer() else value)
+        amount = (
+            "" if value is None else number(int(value) if value.is_integer() else value)
+        )
         if words := " ".join(filter(None, [amount, verdict and f"({verdict})"])):
             said.append(f"{row['subject'] or 'all'}, {row['statistic']}: {words}")
     return "; ".join(said) or NOT_RECORDED
@@ -103,8 +109,8 @@ FIELDS = tuple(Field(*each) for each in _LIST["fields"])
 
 NOT_TESTED = "not tested"
 NO_ADVICE = (
-    "These are facts about a run, and no legal advice: whether a clause is met is for others to "
-    "say. What no row speaks to was not tested."
+    "These are facts about a run, and no legal advice: whether a clause is met is for"
+    " others to say. What no row speaks to was not tested."
 )
 
 
@@ -126,7 +132,10 @@ class Clause(NamedTuple):
 def clauses() -> tuple[Clause, ...]:
     records = tomllib.loads((_RECORDS / "clauses.toml").read_text("utf-8"))
     texts = {text["key"]: (text["name"], text["source"]) for text in records["texts"]}
-    return tuple(Clause(*texts[key], at, asks, rows) for key, at, asks, rows in records["clauses"])
+    return tuple(
+        Clause(*texts[key], at, asks, rows)
+        for key, at, asks, rows in records["clauses"]
+    )
 
 
 def _said(contents: Contents, source: str) -> str | None:
@@ -137,14 +146,20 @@ def _said(contents: Contents, source: str) -> str | None:
     rows = contents.frame(place, attack=contents.primary, slice="all", metric=name)
     for row in rows.drop_nulls("value").iter_rows(named=True) if rows.width else ():
         at = f" at {share(row['fpr'])} FPR" if row["fpr"] is not None else ""
-        return f"{contents.primary}{at}: {interval(row['value'], row['low'], row['high'])}"
+        return (
+            f"{contents.primary}{at}: {interval(row['value'], row['low'], row['high'])}"
+        )
     return None
 
 
 _COUNTED = (
     ("comes_out", "longest_words", "come out word for word"),
     ("known_better", "p_value", "more stand out from the comparison texts"),
-    ("above_all", None, "score above all comparison texts, which are too few to name them"),
+    (
+        "above_all",
+        None,
+        "score above all comparison texts, which are too few to name them",
+    ),
     ("cannot_tell", None, "cannot be judged"),
 )
 """Answers that are counted; 0 is shown only where the column shows that one was looked for."""
@@ -155,12 +170,16 @@ _MOST_OPEN = 3  # documents whose evidence is open; that of others is behind a c
 def render(contents: Contents) -> str:
     """Write the page: one file that asks nothing of any network.
 
-    Every number in it stands in a table or in ``run.json``, and the page says where. Texts of
-    corpus and model are shown, never obeyed, and cut where they are long.
+    Every number in it stands in a table or in ``run.json``, and the page says where.
+    Texts of corpus and model are shown, never obeyed, and cut where they are long.
     """
     windows = evidence(contents)
     shown = [window["target_id"] for window in windows]
-    quotes = {window["target_id"]: window["quote"] for window in windows if window.get("quote")}
+    quotes = {
+        window["target_id"]: window["quote"]
+        for window in windows
+        if window.get("quote")
+    }
     rollup, attacks = contents.frame("rollup"), columns.attack_table(contents)
     further = (compared_books(rollup, contents.primary),) if rollup.height else ()
     page = environment().get_template("report.html.jinja")
@@ -180,9 +199,13 @@ def render(contents: Contents) -> str:
         most_windows=MOST_WINDOWS,
         most_open=_MOST_OPEN,
         failures=[*_failures(contents)],
-        readers=[(name, [f for f in FIELDS if f.entry in of]) for name, of in READERS.items()],
+        readers=[
+            (name, [f for f in FIELDS if f.entry in of]) for name, of in READERS.items()
+        ],
         not_run=[*_not_run(contents)],
-        clauses=[(of, [*each]) for of, each in groupby(clauses(), lambda each: each.text)],
+        clauses=[
+            (of, [*each]) for of, each in groupby(clauses(), lambda each: each.text)
+        ],
         no_advice=NO_ADVICE,
         not_tested=NOT_TESTED,
         sources=[*_sources(contents)],
@@ -203,7 +226,15 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = escaped, interval, number, plain, share, columns.split_repeats, columns.visible
+    filters = (
+        escaped,
+        interval,
+        number,
+        plain,
+        share,
+        columns.split_repeats,
+        columns.visible,
+    )
     environment.filters |= {each.__name__: each for each in filters}
     return environment
 
@@ -212,8 +243,14 @@ def _numbers(contents: Contents, attacks: Table | None) -> Iterator[tuple[str, s
     """Yield the three numbers that matter most, each with what it counts."""
     for row in attacks.rows if attacks else ():
         if row["attack"] == contents.primary:
-            yield interval(row["auc"], row["low"], row["high"]), f"AUC of {contents.primary}"
-            yield _found_at_1(contents), "members found when 1 % of non-members are accused"
+            yield (
+                interval(row["auc"], row["low"], row["high"]),
+                f"AUC of {contents.primary}",
+            )
+            yield (
+                _found_at_1(contents),
+                "members found when 1 % of non-members are accused",
+            )
             lead = interval(row["lead"], row["lead_low"], row["lead_high"])
             yield lead, "AUC above the best classifier that never sees the model"
     own = audited_books(contents.tables).filter(pl.col("level") != "outside")
@@ -236,7 +273,10 @@ def _found_at_1(contents: Contents) -> str:
 def _brief(contents: Contents) -> Iterator[tuple[str, str, str]]:
     """Yield what was asked, what was fixed before, what it took, and what could be found."""
     value = contents.recorded
-    n = [_in_words(value(path, NOT_RECORDED)) for path in ("targets.total", "input.n_documents")]
+    n = [
+        _in_words(value(path, NOT_RECORDED))
+        for path in ("targets.total", "input.n_documents")
+    ]
     said = f"{n[1]} documents; {n[0]} texts in all, comparison texts included"
     yield "Asked about", said, "run.json: targets, input"
     said = f"attack {contents.primary}, q = {value('plan.q', NOT_RECORDED)}"
@@ -256,19 +296,30 @@ def _brief(contents: Contents) -> Iterator[tuple[str, str, str]]:
     yield "What it took", said, "run.json: times; samples: n_tokens"
     found = next(iter(contents.checks.values()), [NOT_RECORDED])[0]
     if contents.has("metrics", "n_nonmembers"):
-        rows = contents.frame("metrics", attack=contents.primary, slice="all", metric="roc_auc")
+        rows = contents.frame(
+            "metrics", attack=contents.primary, slice="all", metric="roc_auc"
+        )
         for members, others in rows.select("n_members", "n_nonmembers").iter_rows():
             if members and others:
-                found = f"{members:,} members against {others:,} non-members: no false-positive "
+                found = (
+                    f"{members:,} members against {others:,} non-members: no"
+                    " false-positive "
+                )
                 found += f"rate below {share(1 / others)} can be seen"
-    yield "What it could have found", found, "findings: check=power; metrics: n_nonmembers"
+    yield (
+        "What it could have found",
+        found,
+        "findings: check=power; metrics: n_nonmembers",
+    )
 
 
 def _lodged(contents: Contents) -> Iterator[str]:
     lodged = contents.recorded("lodged") or {}
     if lodged:
         n = len(lodged["differences"])
-        differs = f"differs from the plan lodged in {n:,} {'part' if n == 1 else 'parts'}"
+        differs = (
+            f"differs from the plan lodged in {n:,} {'part' if n == 1 else 'parts'}"
+        )
         yield differs if n else "equal to the plan lodged"
 
 
@@ -300,10 +351,16 @@ def _not_run(contents: Contents) -> Iterator[tuple[str, str, str]]:
 def _sources(contents: Contents) -> Iterator[tuple[str, int, str, list[str]]]:
     for name, table in contents.tables.items():
         n_rows = table.select(pl.len()).collect(engine="streaming").item()
-        yield name, n_rows, contents.meanings.get(name, ""), table.collect_schema().names()
+        yield (
+            name,
+            n_rows,
+            contents.meanings.get(name, ""),
+            table.collect_schema().names(),
+        )
 
 
-# Evidence: what the model was given, what follows in the text, and what the model wrote.
+# Evidence: what the model was given, what follows in the text, and what the model
+# wrote.
 
 MOST_WINDOWS = 20
 """Windows that are shown for each reason: the longest runs, common passages, highest scores."""
@@ -318,15 +375,17 @@ _HEADING = (
 _COLUMNS = ("target_id", "document_id", "member", "window_index", "n_windows", "start")
 _TEXTS = ("target", "prefix", "reference")
 
-Pieces = list[tuple[str, bool]]  # stretches of a text in order, each with whether it is marked
+Pieces = list[
+    tuple[str, bool]
+]  # stretches of a text in order, each with whether it is marked
 
 
 def evidence(contents: Contents) -> list[dict[str, Any]]:
     """Show the windows with the longest verbatim runs, common ones, and those of highest scores.
 
-    Each has the columns of its target and ``score``; ``longest_words`` and ``sample_index`` where
-    they are known; ``common``, where else its passage comes out; ``known``, where it stands in the
-    known corpus; and texts as marked pieces.
+    Each has the columns of its target and ``score``; ``longest_words`` and
+    ``sample_index`` where they are known; ``common``, where else its passage comes out;
+    ``known``, where it stands in the known corpus; and texts as marked pieces.
     """
     longest, common = _longest(contents), columns.common_windows(contents)
     further = [*[*common][:MOST_WINDOWS], *_highest(contents)]
@@ -334,12 +393,18 @@ def evidence(contents: Contents) -> list[dict[str, Any]]:
     if not chosen:
         return []
     ids = pl.col("target_id").is_in(list(chosen))
-    targets = {row["target_id"]: row for row in _targets(contents, ids).iter_rows(named=True)}
+    targets = {
+        row["target_id"]: row for row in _targets(contents, ids).iter_rows(named=True)
+    }
     samples, by_chance = _samples(contents, ids), _scores_outside(contents)
     known = columns.known_windows(contents, ids)
     return [
         targets[key]
-        | {"longest_words": None, "common": common.get(key, []), "known": known.get(key)}
+        | {
+            "longest_words": None,
+            "common": common.get(key, []),
+            "known": known.get(key),
+        }
         | {
             "attempts": sum(row["view"] in _ATTEMPTS for row in samples.get(key, [])),
             **_as_high(targets[key]["score"], by_chance),
@@ -350,10 +415,14 @@ def evidence(contents: Contents) -> list[dict[str, Any]]:
     ]
 
 
-def _by_document(contents: Contents, windows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _by_document(
+    contents: Contents, windows: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
     rows = contents.frame("rollup", pl.col("level") != "group").iter_rows(named=True)
     known, drawn = {row["key"]: row for row in rows}, columns.strips(contents)
-    chapters = _chapters(contents, {window["document_id"] for window in windows} & drawn.keys())
+    chapters = _chapters(
+        contents, {window["document_id"] for window in windows} & drawn.keys()
+    )
     found: dict[str, dict[str, Any]] = {}
     for window in windows:
         key = window["document_id"] or window["target_id"]
@@ -372,9 +441,13 @@ def _chapters(contents: Contents, documents: set[str]) -> dict[str, dict[float, 
     found: dict[str, dict[float, str]] = {}
     own = pl.col("document_id").is_in(list(documents)), pl.col("target").is_not_null()
     windows = contents.tables["targets"].filter(*own, role="target")
-    last = (pl.col("start") + pl.col("target").str.len_chars()).max().over("document_id")
+    last = (
+        (pl.col("start") + pl.col("target").str.len_chars()).max().over("document_id")
+    )
     if "window_chapter" in windows.collect_schema():
-        within = windows.select("document_id", "start", "window_chapter", last=last).sort("start")
+        within = windows.select(
+            "document_id", "start", "window_chapter", last=last
+        ).sort("start")
         before = pl.col("window_chapter").shift().over("document_id")
         first = within.filter(pl.col("window_chapter").ne_missing(before)).drop_nulls(
             "window_chapter"
@@ -383,8 +456,12 @@ def _chapters(contents: Contents, documents: set[str]) -> dict[str, dict[float, 
             found.setdefault(name, {})[round(100 * start / end, 1)] = str(chapter)
         windows = windows.filter(~pl.col("document_id").is_in([*found]))
     has_heading = pl.col("target").str.contains(rf"(?m){_HEADING}")
-    rows = windows.select("document_id", "start", "target", last=last).filter(has_heading)
-    for name, start, text, end in rows.collect(engine="streaming").sort("start").iter_rows():
+    rows = windows.select("document_id", "start", "target", last=last).filter(
+        has_heading
+    )
+    for name, start, text, end in (
+        rows.collect(engine="streaming").sort("start").iter_rows()
+    ):
         for heading in re.finditer(_HEADING, text, re.MULTILINE):
             place = round(100 * (start + heading.start()) / end, 1)
             found.setdefault(name, {}).setdefault(place, heading[0].strip())
@@ -395,7 +472,9 @@ def _scores_outside(contents: Contents) -> np.ndarray[Any, Any]:
     """Collect the scores of all texts known to be outside the training data, in order."""
     if not contents.has("scores", contents.primary, "member"):
         return np.empty(0)
-    is_outside = (pl.col("role") == "target") & (pl.col("member") == pl.lit(value=False))
+    is_outside = (pl.col("role") == "target") & (
+        pl.col("member") == pl.lit(value=False)
+    )
     outside = contents.frame("scores", is_outside | (pl.col("role") == "non_member"))
     return np.sort(outside[contents.primary].drop_nulls().to_numpy())
 
@@ -404,7 +483,10 @@ def _as_high(score: float | None, outside: np.ndarray[Any, Any]) -> dict[str, in
     """Count the texts outside the training data that score as high as this one."""
     if score is None or not outside.size:
         return {}
-    return {"as_high": outside.size - int(outside.searchsorted(score)), "n_outside": outside.size}
+    return {
+        "as_high": outside.size - int(outside.searchsorted(score)),
+        "n_outside": outside.size,
+    }
 
 
 def _longest(contents: Contents) -> dict[str, dict[str, Any]]:
@@ -412,8 +494,12 @@ def _longest(contents: Contents) -> dict[str, dict[str, Any]]:
         return {}
     own = pl.col("level") != "outside"
     rows = contents.frame("rollup", pl.col("longest_target_id").is_not_null(), own)
-    rows = rows.sort("longest_words", "longest_target_id", descending=True, nulls_last=True)
-    first = rows.unique("longest_target_id", keep="first", maintain_order=True).head(MOST_WINDOWS)
+    rows = rows.sort(
+        "longest_words", "longest_target_id", descending=True, nulls_last=True
+    )
+    first = rows.unique("longest_target_id", keep="first", maintain_order=True).head(
+        MOST_WINDOWS
+    )
     return {row["longest_target_id"]: row for row in first.iter_rows(named=True)}
 
 
@@ -421,13 +507,19 @@ def _highest(contents: Contents) -> list[str]:
     attack = contents.primary
     if not contents.has("scores", attack):
         return []
-    scores = contents.tables["scores"].filter(pl.col(attack).is_not_null(), role="target")
-    top = scores.top_k(MOST_WINDOWS, by=[attack, "target_id"]).collect(engine="streaming")
+    scores = contents.tables["scores"].filter(
+        pl.col(attack).is_not_null(), role="target"
+    )
+    top = scores.top_k(MOST_WINDOWS, by=[attack, "target_id"]).collect(
+        engine="streaming"
+    )
     return top.sort(attack, "target_id", descending=True)["target_id"].to_list()
 
 
 def _targets(contents: Contents, ids: pl.Expr) -> pl.DataFrame:
-    targets = contents.frame("targets", ids).select(*_COLUMNS, *_TEXTS, pl.col("^window_chapter$"))
+    targets = contents.frame("targets", ids).select(
+        *_COLUMNS, *_TEXTS, pl.col("^window_chapter$")
+    )
     if not contents.has("scores", contents.primary):
         return targets.with_columns(score=pl.lit(None, pl.Float64))
     scores = contents.frame("scores", ids).select("target_id", score=contents.primary)
@@ -438,7 +530,9 @@ def _samples(contents: Contents, ids: pl.Expr) -> dict[str, list[dict[str, Any]]
     """Collect the samples of some windows, those at points of a text with where they stand."""
     if "samples" not in contents.tables:
         return {}
-    rows = contents.frame("samples", ids, model="target").sort("view_index", "sample_index")
+    rows = contents.frame("samples", ids, model="target").sort(
+        "view_index", "sample_index"
+    )
     key = ["target_id", "model", "view", "view_index"]
     if contents.has("prompts", "cut"):
         prompts = contents.frame("prompts", ids).select(*key, "cut", "text")
@@ -452,7 +546,9 @@ def _samples(contents: Contents, ids: pl.Expr) -> dict[str, list[dict[str, Any]]
 
 
 def _texts(
-    target: dict[str, Any], samples: list[dict[str, Any]], longest: dict[str, Any] | None
+    target: dict[str, Any],
+    samples: list[dict[str, Any]],
+    longest: dict[str, Any] | None,
 ) -> dict[str, Any]:
     """Mark what model and text share, in continuations or at the points that were asked about."""
     whole = [row for row in samples if row["view"] in _CONTINUED and row["candidate"]]
@@ -468,7 +564,9 @@ def _texts(
     return {}
 
 
-def _side_by_side(target: dict[str, Any], samples: list[dict[str, Any]]) -> dict[str, Any]:
+def _side_by_side(
+    target: dict[str, Any], samples: list[dict[str, Any]]
+) -> dict[str, Any]:
     """Choose the sample that shares the longest run, and cut what is long."""
     prefix, before = cut(target["prefix"] or "", _MOST_OF_PREFIX, keep_end=True)
     reference, _ = cut(target["reference"], _MOST_CHARACTERS)
@@ -488,7 +586,9 @@ def _side_by_side(target: dict[str, Any], samples: list[dict[str, Any]]) -> dict
 def _shared_run(text: str, other: str) -> tuple[tuple[int, int], tuple[int, int]]:
     """Find where the longest run of words that both have stands in each, in characters."""
     words, others = ([*re.finditer(r"\S+", each)] for each in (text, other))
-    matcher = SequenceMatcher(None, [w[0] for w in words], [w[0] for w in others], autojunk=False)
+    matcher = SequenceMatcher(
+        None, [w[0] for w in words], [w[0] for w in others], autojunk=False
+    )
     found = matcher.find_longest_match()
     return _extent(words, found.a, found.size), _extent(others, found.b, found.size)
 
@@ -535,7 +635,11 @@ def as_json(contents: Contents) -> str:
         | {"rows": each.answers(contents) or NOT_TESTED}
         for each in clauses()
     ]
-    found = {"answer": contents.answer, "conclusions": contents.conclusions, "clauses": said}
+    found = {
+        "answer": contents.answer,
+        "conclusions": contents.conclusions,
+        "clauses": said,
+    }
     return json.dumps({**found, "note": NO_ADVICE}, indent=2, ensure_ascii=False) + "\n"
 
 

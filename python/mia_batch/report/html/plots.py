@@ -1,7 +1,8 @@
 """Pictures as SVG, written here: a renderer would load for a second and reserve address space.
 
-Colours are those of the page, so that pictures follow its dark and printed forms; a saved picture
-has colours of its own. Series differ by dashes, too, and have numbers on their lines.
+Colours are those of the page, so that pictures follow its dark and printed forms; a
+saved picture has colours of its own. Series differ by dashes, too, and have numbers on
+their lines.
 """
 
 from __future__ import annotations
@@ -24,7 +25,16 @@ if TYPE_CHECKING:
     from mia_batch.report.html.contents import Contents
 
 MOST_CURVES = 8
-_COLOURS = ("#0b57b5", "#b5390b", "#2d7d46", "#7b3fa0", "#8a6d00", "#4a5563", "#a0245e", "#00727a")
+_COLOURS = (
+    "#0b57b5",
+    "#b5390b",
+    "#2d7d46",
+    "#7b3fa0",
+    "#8a6d00",
+    "#4a5563",
+    "#a0245e",
+    "#00727a",
+)
 _DASHES = ("", "7 3", "2 2", "9 2 2 2", "4 4", "14 4", "12 3 3 3", "6 2 1 2 1 2")
 _LINE, _GROUND = "var(--line, #d4d9e0)", "var(--ground, #fff)"
 _WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 548, 64, 524, 14, 310
@@ -82,7 +92,10 @@ class Lane(NamedTuple):
 
 
 def draw(
-    x: Axis, y: Axis, curves: Sequence[Curve], chance: Sequence[tuple[float, float]] = ()
+    x: Axis,
+    y: Axis,
+    curves: Sequence[Curve],
+    chance: Sequence[tuple[float, float]] = (),
 ) -> Markup:
     """Draw curves with their names below, numbered on the lines, and the dotted line of chance."""
 
@@ -97,7 +110,9 @@ def draw(
             bands.append(_path(placed(edge), fill=_colour(at), fill_opacity=0.15))
         points, bottom = placed(curve.points), _BOTTOM + 66 + _ROW * at
         lines.append(_path(points, **_stroke(at)))
-        names.append(_path([(_LEFT, bottom - 4), (_LEFT + 44, bottom - 4)], **_stroke(at)))
+        names.append(
+            _path([(_LEFT, bottom - 4), (_LEFT + 44, bottom - 4)], **_stroke(at))
+        )
         name = _named(curve.name)
         if len(curves) > 1:
             wanted = _LEFT + (_RIGHT - _LEFT) * (at + 1) / (len(curves) + 1)
@@ -107,28 +122,45 @@ def draw(
             name = f"{at + 1}  {name}"
         names.append(_text(name, _LEFT + 54, bottom))
     if chance:
-        how = {"stroke": "currentColor", "stroke_dasharray": "1 5", "stroke_linecap": "round"}
+        how = {
+            "stroke": "currentColor",
+            "stroke_dasharray": "1 5",
+            "stroke_linecap": "round",
+        }
         (a, b), (c, d) = placed(chance)
         bands.append(_path([(a, b), (c, d)], **how, stroke_width=2))
-        names.append(_text("chance", (a + c) / 2 + 8, (b + d) / 2 + (16 if b > d else -6)))
+        names.append(
+            _text("chance", (a + c) / 2 + 8, (b + d) / 2 + (16 if b > d else -6))
+        )
     parts = [*_below(x, _BOTTOM), *_left(y), *bands, *lines, *names]
     return _svg(parts, _BOTTOM + 56 + _ROW * len(curves))
 
 
-def draw_lanes(x: Axis, lanes: Sequence[Lane], rule: tuple[float, str] | None = None) -> Markup:
+def draw_lanes(
+    x: Axis, lanes: Sequence[Lane], rule: tuple[float, str] | None = None
+) -> Markup:
     """Draw each lane's values as dots along one axis, those that meet on top of each other."""
     parts, names, top = [], [], 18.0
     for lane in lanes:
         width = _DOT if len(lane.values) > 1 else 0.1
-        heaps = Counter(round(width * round(x.at(value) / width), 1) for value in lane.values)
+        heaps = Counter(
+            round(width * round(x.at(value) / width), 1) for value in lane.values
+        )
         step = min(_DOT, _HIGHEST / max(heaps.values()))
         bottom = top + 26 + step * max(heaps.values())
         names.append(_text(_named(lane.name), _LEFT, top + 14, **_HALO))
         if lane.limits:
             low, high = map(x.at, lane.limits)
             parts.append(_path([(low, bottom - 4), (high, bottom - 4)], **_stroke(0)))
-        places = ((a, bottom - _DOT / 2 - step * k) for a, n in heaps.items() for k in range(n))
-        dots = {"d": "".join(f"M{a:g} {b:.4g}h0" for a, b in places), "stroke_linecap": "round"}
+        places = (
+            (a, bottom - _DOT / 2 - step * k)
+            for a, n in heaps.items()
+            for k in range(n)
+        )
+        dots = {
+            "d": "".join(f"M{a:g} {b:.4g}h0" for a, b in places),
+            "stroke_linecap": "round",
+        }
         parts.append(_tag("path", **dots, stroke=_colour(0), stroke_width=_DOT))
         if lane.hollow:
             parts.append(_tag("path", **dots, stroke=_GROUND, stroke_width=_DOT - 3))
@@ -136,7 +168,9 @@ def draw_lanes(x: Axis, lanes: Sequence[Lane], rule: tuple[float, str] | None = 
     if rule:
         at, how = x.at(rule[0]), {"stroke": "currentColor", "stroke_dasharray": "6 4"}
         parts.append(_path([(at, 16), (at, top)], **how, stroke_width=1.5))
-        parts.append(_text(rule[1], at, 11, text_anchor="end" if at > _WIDTH / 2 else "start"))
+        parts.append(
+            _text(rule[1], at, 11, text_anchor="end" if at > _WIDTH / 2 else "start")
+        )
     return _svg([*_below(x, top), *parts, *names], top + 46)
 
 
@@ -167,18 +201,24 @@ def _colour(at: int) -> str:
 
 
 def _stroke(at: int) -> dict[str, Any]:
-    return {"stroke": _colour(at), "stroke_width": 2, "stroke_dasharray": _DASHES[at] or "none"}
+    return {
+        "stroke": _colour(at),
+        "stroke_width": 2,
+        "stroke_dasharray": _DASHES[at] or "none",
+    }
 
 
-def _path(points: Iterable[tuple[float, float]], **how: Any) -> Markup:  # noqa: ANN401
+def _path(points: Iterable[tuple[float, float]], **how: Any) -> Markup:
     return _tag("path", d="M" + "L".join(f"{a:g} {b:g}" for a, b in points), **how)
 
 
-def _text(text: str, x: float, y: float, **how: Any) -> Markup:  # noqa: ANN401
-    return _tag("text", text, **{"x": f"{x:g}", "y": f"{y:g}", "fill": "currentColor"} | how)
+def _text(text: str, x: float, y: float, **how: Any) -> Markup:
+    return _tag(
+        "text", text, **{"x": f"{x:g}", "y": f"{y:g}", "fill": "currentColor"} | how
+    )
 
 
-def _tag(name: str, inside: str = "", **attributes: Any) -> Markup:  # noqa: ANN401
+def _tag(name: str, inside: str = "", **attributes: Any) -> Markup:
     """Write an element; all that is no mark-up yet is escaped."""
     pairs = ((each.replace("_", "-"), value) for each, value in attributes.items())
     written = Markup().join(Markup(' {}="{}"').format(*pair) for pair in pairs)
@@ -186,15 +226,25 @@ def _tag(name: str, inside: str = "", **attributes: Any) -> Markup:  # noqa: ANN
 
 
 def _svg(parts: Iterable[Markup], height: float) -> Markup:
-    size = {"viewBox": f"0 0 {_WIDTH} {height:g}", "width": _WIDTH, "height": f"{height:g}"}
+    size = {
+        "viewBox": f"0 0 {_WIDTH} {height:g}",
+        "width": _WIDTH,
+        "height": f"{height:g}",
+    }
     how = {"font_family": "sans-serif", "font_size": 12, "fill": "none"}
-    return _tag("svg", Markup().join(parts), xmlns="http://www.w3.org/2000/svg", **size, **how)
+    return _tag(
+        "svg", Markup().join(parts), xmlns="http://www.w3.org/2000/svg", **size, **how
+    )
 
 
 def saved(svg: Markup) -> str:
     """Give a picture colours of its own, for a file that has no page around it."""
-    coloured = re.sub(r"var\(--[\w-]+, (#\w+)\)", r"\1", svg).replace("currentColor", "#1b1f24")
-    return coloured.replace(">", '><rect width="100%" height="100%" fill="#fff"></rect>', 1)
+    coloured = re.sub(r"var\(--[\w-]+, (#\w+)\)", r"\1", svg).replace(
+        "currentColor", "#1b1f24"
+    )
+    return coloured.replace(
+        ">", '><rect width="100%" height="100%" fill="#fff"></rect>', 1
+    )
 
 
 # The pictures of a run.
@@ -210,11 +260,17 @@ def plots(contents: Contents) -> Iterator[dict[str, Any]]:
         return
     yield from _roc(contents, curves.filter(curve="roc"))
     yield from _growth(curves.filter(curve="growth"))
-    yield from _distribution(curves.filter(curve="distribution", attack=contents.primary))
+    yield from _distribution(
+        curves.filter(curve="distribution", attack=contents.primary)
+    )
 
 
 def picture(
-    name: str, svg: Markup, head: Sequence[str], rows: Sequence[Sequence[str]], **words: str
+    name: str,
+    svg: Markup,
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    **words: str,
 ) -> dict[str, Any]:
     """Return a picture with its ``title``, ``note`` and ``source``, its numbers and its link."""
     # The link's address holds the picture itself, to save it without a script.
@@ -237,8 +293,12 @@ def _roc(contents: Contents, points: pl.DataFrame) -> Iterator[dict[str, Any]]:
     figures = metrics.filter(known, slice="all").collect(engine="streaming")
     area = dict(figures.filter(metric="roc_auc").select("attack", "value").iter_rows())
     of = _by(points, "attack")
-    best = sorted(of, key=lambda name: (name != contents.primary, -area.get(name, 0), name))
-    low = min(10.0 ** floor(log10(min(rates))), 0.1)  # all rates are 1 where scores are equal
+    best = sorted(
+        of, key=lambda name: (name != contents.primary, -area.get(name, 0), name)
+    )
+    low = min(
+        10.0 ** floor(log10(min(rates))), 0.1
+    )  # all rates are 1 where scores are equal
     ticks = [low * 10**power for power in range(round(-log10(low)) + 1)]
     at = pl.col("fpr") >= low, pl.col("low").is_not_null(), pl.col("high").is_not_null()
     limits = figures.filter(*at, metric="tpr_at_fpr", attack=contents.primary)
@@ -246,24 +306,41 @@ def _roc(contents: Contents, points: pl.DataFrame) -> Iterator[dict[str, Any]]:
     band = [(fpr, max(a, low), b) for fpr, a, b in band]
     bands = {contents.primary: band}
     shown = [Curve(name, _on_axis(of[name], low), bands.get(name, ())) for name in best]
-    x = Axis("False-positive rate (non-members accused)", low, 1, ticks, share, log=True)
+    x = Axis(
+        "False-positive rate (non-members accused)", low, 1, ticks, share, log=True
+    )
     y = Axis("True-positive rate (members found)", low, 1, ticks, share, log=True)
-    left_out = f" In the table only: {', '.join(best[MOST_CURVES:])}." if best[MOST_CURVES:] else ""
-    interval_ = f" Shaded: 95 % interval of {contents.primary}, where it is known." if band else ""
+    left_out = (
+        f" In the table only: {', '.join(best[MOST_CURVES:])}."
+        if best[MOST_CURVES:]
+        else ""
+    )
+    interval_ = (
+        f" Shaded: 95 % interval of {contents.primary}, where it is known."
+        if band
+        else ""
+    )
     budgets = [budget for budget in _BUDGETS if budget >= low]
     yield picture(
         "roc",
         draw(x, y, shown[:MOST_CURVES], [(low, low), (1, 1)]),
         ["Attack", *(f"TPR at {share(budget)} FPR" for budget in budgets)],
-        [[name, *(share(_reached(of[name], budget)) for budget in budgets)] for name in best],
+        [
+            [name, *(share(_reached(of[name], budget)) for budget in budgets)]
+            for name in best
+        ],
         title="How well scores tell members from non-members",
-        note="Both axes are logarithmic: on the left few accusations are false. The dotted line is "
-        f"chance.{interval_}{left_out}",
+        note=(
+            "Both axes are logarithmic: on the left few accusations are false. The"
+            f" dotted line is chance.{interval_}{left_out}"
+        ),
         source="curves.parquet: x, y of curve = roc; metrics.parquet: tpr_at_fpr",
     )
 
 
-def _on_axis(points: Sequence[tuple[float, float]], low: float) -> list[tuple[float, float]]:
+def _on_axis(
+    points: Sequence[tuple[float, float]], low: float
+) -> list[tuple[float, float]]:
     """Begin a curve at the left end of a logarithmic axis, with what was found up to there."""
     shown = [(a, b) for a, b in points if a > low and b >= low]
     return [(low, max(_reached(points, low), low)), *shown]
@@ -276,22 +353,30 @@ def _reached(points: Sequence[tuple[float, float]], budget: float) -> float:
 def _growth(points: pl.DataFrame) -> Iterator[dict[str, Any]]:
     if points.is_empty():
         return
-    of = _by(points.with_columns(name=pl.format("{} by {}", "attack", "subject")), "name")
+    of = _by(
+        points.with_columns(name=pl.format("{} by {}", "attack", "subject")), "name"
+    )
     ticks, lowest = sorted({*points["x"]}), 0.5 if min(points["y"]) >= 0.5 else 0.0
     x = Axis("Samples or points", ticks[0], ticks[-1], ticks, log=True)
     x = x if len(ticks) > 1 else round_axis(x.title, [0, ticks[0]])
     y = Axis("AUC", lowest, 1, [lowest + (1 - lowest) * k / 5 for k in range(6)])
     shown = [Curve(*each) for each in [*of.items()][:MOST_CURVES]]
     at = {name: dict(found) for name, found in of.items()}
-    rows = [[name, *(number(found.get(tick)) for tick in ticks)] for name, found in at.items()]
+    rows = [
+        [name, *(number(found.get(tick)) for tick in ticks)]
+        for name, found in at.items()
+    ]
     yield picture(
         "growth",
         draw(x, y, shown, [(x.low, 0.5), (x.high, 0.5)]),
         ["AUC of", *map("{:g}".format, ticks)],
         rows,
         title="How well they do with fewer samples or points",
-        note="AUC if only the first samples, or points, of each text counted. The axis below is "
-        f"logarithmic, the axis on the left begins at {lowest:g}; 0.5 is chance.",
+        note=(
+            "AUC if only the first samples, or points, of each text counted. The axis"
+            f" below is logarithmic, the axis on the left begins at {lowest:g}; 0.5 is"
+            " chance."
+        ),
         source="curves.parquet: x, y of curve = growth",
     )
 
@@ -303,14 +388,19 @@ def _distribution(points: pl.DataFrame) -> Iterator[dict[str, Any]]:
     x = round_axis(f"Score: {attack}", points["x"])
     y = round_axis("Share of texts", [0, max(points["y"])])
     y = Axis(y.title, y.low, y.high, y.ticks, share)
-    rows = [[name, number(a), share(b)] for name, found in of.items() for a, b in found if b]
+    rows = [
+        [name, number(a), share(b)] for name, found in of.items() for a, b in found if b
+    ]
     yield picture(
         "distribution",
         draw(x, y, [Curve(*each) for each in of.items()]),
         ["Texts", "Score, middle of the bin", "Share of them"],
         rows,
         title=f"Distribution of {attack}",
-        note="Share of the texts of each set, by score, in 40 bins. Higher: more likely a member.",
+        note=(
+            "Share of the texts of each set, by score, in 40 bins. Higher: more likely"
+            " a member."
+        ),
         source="curves.parquet: x, y of curve = distribution",
     )
 
@@ -320,7 +410,9 @@ def compared_books(books: pl.DataFrame, attack: str) -> dict[str, Any] | None:
 
     ``books`` are rows of the rollup. None where there is nothing to compare with.
     """
-    known = books.drop_nulls("mean").with_columns(pl.col("level", "verdict").cast(pl.String))
+    known = books.drop_nulls("mean").with_columns(
+        pl.col("level", "verdict").cast(pl.String)
+    )
     is_outside = pl.col("level") == "outside"
     if "member" in known.columns:
         is_outside |= ~pl.col("member").fill_null(True)
@@ -331,7 +423,11 @@ def compared_books(books: pl.DataFrame, attack: str) -> dict[str, Any] | None:
         return None
     is_named = pl.col("verdict").is_in(["known_better", "comes_out", "above_all"])
     lanes = [
-        (f"audited {level}s that stand out or come out", audited.filter(is_named), False),
+        (
+            f"audited {level}s that stand out or come out",
+            audited.filter(is_named),
+            False,
+        ),
         (f"other audited {level}s", audited.filter(~is_named), False),
         ("known to be outside the training data", outside, True),
     ]
@@ -342,29 +438,46 @@ def compared_books(books: pl.DataFrame, attack: str) -> dict[str, Any] | None:
         for name, of, _ in lanes
         for row in of.sort("mean", descending=True).head(100).iter_rows(named=True)
     ]
-    drawn = [Lane(name, of["mean"].to_list(), hollow=hollow) for name, of, hollow in lanes]
+    drawn = [
+        Lane(name, of["mean"].to_list(), hollow=hollow) for name, of, hollow in lanes
+    ]
     return picture(
         "compared",
-        draw_lanes(x, drawn, (max(outside["mean"]), "highest outside the training data")),
+        draw_lanes(
+            x, drawn, (max(outside["mean"]), "highest outside the training data")
+        ),
         ["What it is", "Key", "Mean score (95 % interval)"],
         rows,
         title=f"Each audited {level} against those outside the training data",
-        note="A dot is the mean score of one. The dashed line is the highest of those outside the "
-        "training data: a mean left of it is no higher than that of a text the model did not see. "
-        "The axis begins and ends where scores do. At most 100 of each kind are in the table.",
+        note=(
+            "A dot is the mean score of one. The dashed line is the highest of those"
+            " outside the training data: a mean left of it is no higher than that of a"
+            " text the model did not see. The axis begins and ends where scores do. At"
+            " most 100 of each kind are in the table."
+        ),
         source="rollup.parquet: mean, mean_low, mean_high, verdict, level",
     )
 
 
 def draw_differences(comparisons: pl.DataFrame) -> str:
     """Draw the mean difference of each run to the first, by set, with its interval, as SVG."""
-    rows = comparisons.filter(statistic="mean_difference", level="set").drop_nulls("value")
+    rows = comparisons.filter(statistic="mean_difference", level="set").drop_nulls(
+        "value"
+    )
     versus = comparisons["versus"].drop_nulls()[0]
     title = f"mean difference of {comparisons['attack'][0]} to {versus}"
     lanes = []
     for row in rows.iter_rows(named=True):
-        limits = None if None in (row["low"], row["high"]) else (row["low"], row["high"])
+        limits = (
+            None if None in (row["low"], row["high"]) else (row["low"], row["high"])
+        )
         name = f"{row['run']}: {row['set'].replace('_', '-')}"
         lanes.append(Lane(name, [row["value"]], limits))
-    ends = rows.select(pl.concat_list("value", "low", "high").explode()).to_series().drop_nulls()
-    return saved(draw_lanes(round_axis(title, [0.0, *ends]), lanes, (0.0, "no difference")))
+    ends = (
+        rows.select(pl.concat_list("value", "low", "high").explode())
+        .to_series()
+        .drop_nulls()
+    )
+    return saved(
+        draw_lanes(round_axis(title, [0.0, *ends]), lanes, (0.0, "no difference"))
+    )

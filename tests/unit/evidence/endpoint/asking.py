@@ -51,7 +51,9 @@ def opened(server: HostileServer, folder: Path, **changed: Any) -> Endpoint:
     usual: dict[str, Any] = {"kind": "samples", "tokenizer": None, "at_points": False}
     given = {name: changed.pop(name, value) for name, value in usual.items()}
     settings = settings_for(server, **changed)
-    return Endpoint.open(settings, journal=folder / "journal.sqlite", rng=NoJitter(), **given)
+    return Endpoint.open(
+        settings, journal=folder / "journal.sqlite", rng=NoJitter(), **given
+    )
 
 
 def results(endpoint: AnswerSource, requests: Iterable[Request]) -> dict[int, Answer]:
@@ -69,7 +71,10 @@ def results(endpoint: AnswerSource, requests: Iterable[Request]) -> dict[int, An
 
 
 def answered(
-    answer: Callable[[Asked], Reply], folder: Path, requests: Iterable[Request], **changed: Any
+    answer: Callable[[Asked], Reply],
+    folder: Path,
+    requests: Iterable[Request],
+    **changed: Any,
 ) -> tuple[dict[int, Answer], HostileServer]:
     """Ask an endpoint all requests, within one client; its server remembers what it was asked."""
     with HostileServer(answer) as server, opened(server, folder, **changed) as endpoint:

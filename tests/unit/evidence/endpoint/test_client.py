@@ -27,7 +27,15 @@ from mia_batch.evidence.request import Continuation
 from mia_batch.tables import followed
 from tests.conftest import REPOSITORY
 from tests.embedding_server import EmbeddingServer, vector
-from tests.hostile_server import EVERYTHING, Asked, HostileServer, Reply, Script, TinyModel, failure
+from tests.hostile_server import (
+    EVERYTHING,
+    Asked,
+    HostileServer,
+    Reply,
+    Script,
+    TinyModel,
+    failure,
+)
 from tests.processes import HANGS
 from tests.unit.evidence.endpoint.asking import (
     KEY,
@@ -97,7 +105,9 @@ def test_killed_clients_ask_nothing_again_but_what_was_in_flight(tmp_path):
             tripwire = Tripwire(served)
             server._answer = tripwire
             client = start_client(server, journal)
-            assert tripwire.alarm.wait(HANGS)  # the slots are full, so all before is journalled
+            assert tripwire.alarm.wait(
+                HANGS
+            )  # the slots are full, so all before is journalled
             client.send_signal(signal.SIGKILL)
             client.communicate()
             assert client.returncode == -signal.SIGKILL
@@ -105,7 +115,8 @@ def test_killed_clients_ask_nothing_again_but_what_was_in_flight(tmp_path):
         client = start_client(server, journal)
         output, _ = client.communicate(timeout=HANGS)
     expected = [
-        [MODEL.text(f"prompt number {i}", 65536 * i + j) for j in range(2)] for i in range(REQUESTS)
+        [MODEL.text(f"prompt number {i}", 65536 * i + j) for j in range(2)]
+        for i in range(REQUESTS)
     ]
     assert output.strip() == str(expected)
     assert len(server.asked) == REQUESTS + IN_FLIGHT * len(kills)
@@ -162,14 +173,18 @@ def test_the_most_talkative_log_does_not_hold_the_key(tmp_path, caplog):
 )
 @pytest.mark.parametrize("first", [True, False])
 def test_the_key_shows_up_nowhere(reply, first, tmp_path, caplog):
-    caplog.set_level(logging.INFO)  # of a header that quotes the key, httpcore's DEBUG would tell
+    caplog.set_level(
+        logging.INFO
+    )  # of a header that quotes the key, httpcore's DEBUG would tell
     seen = []
     script = Script(*[reply] * 9)
     with HostileServer((lambda _: reply) if first else script) as server:
         try:
             with opened(server, tmp_path) as endpoint:
                 seen += [repr(endpoint), repr(endpoint.capabilities)]
-                seen += [repr(result) for result in results(endpoint, [request(1)]).values()]
+                seen += [
+                    repr(result) for result in results(endpoint, [request(1)]).values()
+                ]
         except MiaBatchError as error:
             seen += traceback.format_exception(error)
     assert seen
@@ -199,7 +214,10 @@ def test_a_request_says_everything_that_decides_a_sample(tmp_path):
     result = found[3]
     assert texts(result) == expected(3, 2)
     assert [output.n_tokens for output in result.continuations] == [6, 6]
-    assert [output.finish_reason for output in result.continuations] == ["length", "length"]
+    assert [output.finish_reason for output in result.continuations] == [
+        "length",
+        "length",
+    ]
     (asked,) = server.asked
     assert asked.path == "/v1/completions"
     assert asked.fields == {
@@ -236,13 +254,20 @@ GAPS = Reply(content={"choices": [choice(1, " b"), choice(2, None), choice(4, " 
 @pytest.mark.parametrize(
     ("answer", "n", "asked", "others"),
     [
-        (TinyModel(honours=EVERYTHING - {"n"}), 3, [(65536, 1), (65537, 1), (65538, 1)], {}),
+        (
+            TinyModel(honours=EVERYTHING - {"n"}),
+            3,
+            [(65536, 1), (65537, 1), (65538, 1)],
+            {},
+        ),
         (TinyModel(most=4), 10, [(65536, 10), (65540, 6), (65544, 2)], {}),
         (Script(GAPS), 5, [(65536, 5), (65536, 1), (65538, 2)], {1: " b", 4: " e"}),
     ],
     ids=["n ignored", "fewer choices", "gaps"],
 )
-def test_what_is_missing_is_asked_for_with_its_own_seeds(answer, n, asked, others, tmp_path):
+def test_what_is_missing_is_asked_for_with_its_own_seeds(
+    answer, n, asked, others, tmp_path
+):
     found, server = answered(answer, tmp_path, [request(1, n=n)])
     wanted = [others.get(i, text) for i, text in enumerate(expected(1, n))]
     assert (texts(found[1]), asked_for(server)) == (wanted, asked)
@@ -253,14 +278,17 @@ def test_a_text_that_stays_null_fails_its_request_after_a_few_tries(tmp_path):
         seed = 0 if asked.is_probe else asked.fields["seed"]
         if seed not in (65536, 65537):
             return MODEL(asked)
-        choices = [choice(0, None)] if seed == 65537 else [choice(0, " a"), choice(1, None)]
+        choices = (
+            [choice(0, None)] if seed == 65537 else [choice(0, " a"), choice(1, None)]
+        )
         return Reply(content={"choices": choices[: asked.fields["n"]]})
 
     with HostileServer(none) as server:
         with opened(server, tmp_path) as endpoint:
             found = results(endpoint, [request(1, n=2), request(2, n=2)])
-        assert found[1].error == (
-            "the endpoint gave no usable answer: choice 0 cannot be used "
+        assert (
+            found[1].error
+            == "the endpoint gave no usable answer: choice 0 cannot be used "
             "(it holds no text) (after 3 tries)"
         )
         assert found[1].continuations == []
@@ -281,14 +309,28 @@ def test_journalled_answers_are_never_asked_for_again(tmp_path):
         with opened(server, tmp_path) as endpoint:
             found = [results(endpoint, requests) for _ in range(2)]
     assert len(server.asked) == 6
-    assert [texts(result) for result in found[0].values()] == [expected(i, 3) for i in range(6)]
-    assert repr(found[0]) == repr(found[1])  # answers have no equality: others hold arrays
-    assert {i: repr(found[0][i]) for i in range(4)} == {i: repr(first[i]) for i in range(4)}
+    assert [texts(result) for result in found[0].values()] == [
+        expected(i, 3) for i in range(6)
+    ]
+    assert repr(found[0]) == repr(
+        found[1]
+    )  # answers have no equality: others hold arrays
+    assert {i: repr(found[0][i]) for i in range(4)} == {
+        i: repr(first[i]) for i in range(4)
+    }
 
 
 def test_other_settings_and_instructions_share_no_answers(tmp_path):
-    chats: list[dict[str, Any]] = [{"chat": True}, {"chat": True, "chat_instruction": "Go on."}]
-    others: list[dict[str, Any]] = [{}, {"temperature": 0.5}, {"top_k": 7}, {"top_p": 0.5}]
+    chats: list[dict[str, Any]] = [
+        {"chat": True},
+        {"chat": True, "chat_instruction": "Go on."},
+    ]
+    others: list[dict[str, Any]] = [
+        {},
+        {"temperature": 0.5},
+        {"top_k": 7},
+        {"top_p": 0.5},
+    ]
     with HostileServer(MODEL) as server:
         for changed in [*chats, *others] * 2:
             with opened(server, tmp_path, **changed) as endpoint:
@@ -317,14 +359,18 @@ def test_a_full_disk_ends_the_run_and_loses_no_answer(tmp_path, limit_files):
             for each in requests:
                 endpoint.submit(each)
             stored = until_failure(endpoint)
-            with pytest.raises(EngineError, match=r"journal .* cannot be used .* same command"):
+            with pytest.raises(
+                EngineError, match=r"journal .* cannot be used .* same command"
+            ):
                 endpoint.results()
             limit_files(resource.RLIM_INFINITY)
         before = len(server.asked)
         assert 0 < len(stored) <= before < len(requests)
         with opened(server, tmp_path, max_concurrency=4) as endpoint:
             found = results(endpoint, requests)
-    assert [texts(result) for result in found.values()] == [expected(i, 1) for i in range(60)]
+    assert [texts(result) for result in found.values()] == [
+        expected(i, 1) for i in range(60)
+    ]
     repeated = len(server.asked) - len(requests)
     assert repeated == before - len(stored) <= 4  # in flight when the disk was full
 
@@ -337,7 +383,9 @@ def test_a_mistake_of_the_caller_ends_the_run_with_a_sentence(tmp_path):
     assert server.asked == []
 
 
-ODD = Continuation(text=" é\x00\n\u2028\U0001f600 end ", n_tokens=None, finish_reason=None)
+ODD = Continuation(
+    text=" é\x00\n\u2028\U0001f600 end ", n_tokens=None, finish_reason=None
+)
 EMPTY = Continuation(text="", n_tokens=0, finish_reason="stop")
 
 
@@ -376,7 +424,9 @@ def test_an_answer_that_cannot_be_stored_leaves_nothing_and_says_so(path):
         pages = journal._database.execute("PRAGMA page_count").fetchone()[0]
         journal._database.execute(f"PRAGMA max_page_count = {pages}")  # a full disk
         long = Continuation(text="x" * 10**6, n_tokens=1, finish_reason="stop")
-        with pytest.raises(EngineError, match=r"journal.*is full.*free disk space.*same command"):
+        with pytest.raises(
+            EngineError, match=r"journal.*is full.*free disk space.*same command"
+        ):
             journal.record(b"a", {0: long}, Tokens(1, 1))
         assert journal.find(b"a") == {}
         assert journal.spent() == Tokens(0, 0)
@@ -408,7 +458,9 @@ def test_a_transaction_that_a_crash_cut_short_never_happened(path, tmp_path):
 
 def test_requests_are_counted_by_time_and_version(path):
     with Journal(path) as journal:
-        assert journal.answered()["times"] == dict.fromkeys(("answered", "undated"), 0) | {
+        assert journal.answered()["times"] == dict.fromkeys(
+            ("answered", "undated"), 0
+        ) | {
             "first": None,
             "last": None,
         }
@@ -426,9 +478,9 @@ def test_requests_are_counted_by_time_and_version(path):
 def test_a_journal_of_an_older_version_goes_on(path):
     database = sqlite3.connect(path)
     database.executescript(
-        "CREATE TABLE answers (request BLOB NOT NULL, sample INTEGER NOT NULL, text TEXT NOT NULL,"
-        " n_tokens INTEGER, finish_reason TEXT, PRIMARY KEY (request, sample)) WITHOUT ROWID;"
-        "INSERT INTO answers VALUES (x'61', 0, '', 0, 'stop')"
+        "CREATE TABLE answers (request BLOB NOT NULL, sample INTEGER NOT NULL, text"
+        " TEXT NOT NULL, n_tokens INTEGER, finish_reason TEXT, PRIMARY KEY (request,"
+        " sample)) WITHOUT ROWID;INSERT INTO answers VALUES (x'61', 0, '', 0, 'stop')"
     )
     database.close()
     with Journal(path) as journal:
@@ -501,7 +553,9 @@ def ask(
     found: dict[int, Any] = {}
     with HostileServer(answer) as server:
         settings = settings_for(server, **changed)
-        embed_at(settings, BLOCKS, folder / "journal", found.__setitem__, rng=NoJitter())
+        embed_at(
+            settings, BLOCKS, folder / "journal", found.__setitem__, rng=NoJitter()
+        )
     return found, [each.fields["input"] for each in server.asked + server.probes]
 
 
@@ -541,7 +595,9 @@ def test_refusals_that_pass_and_answers_of_no_use_are_asked_for_again(tmp_path):
 
 def test_a_text_that_is_refused_does_not_take_its_block_along(tmp_path):
     found, asked = ask(EmbeddingServer(refuses="five"), tmp_path)
-    reason = "the endpoint gives no embedding (status 400: maximum context length exceeded)"
+    reason = (
+        "the endpoint gives no embedding (status 400: maximum context length exceeded)"
+    )
     wanted = expected_vectors()
     wanted[2][1] = reason
     assert plain(found) == wanted
@@ -553,7 +609,9 @@ def test_a_text_that_is_refused_does_not_take_its_block_along(tmp_path):
 
 
 def test_a_key_that_is_refused_ends_all(tmp_path):
-    with pytest.raises(EngineError, match=r"takes no more requests \(status 401: who are you"):
+    with pytest.raises(
+        EngineError, match=r"takes no more requests \(status 401: who are you"
+    ):
         ask(EmbeddingServer(*[failure(401, "who are you")] * 9), tmp_path)
 
 

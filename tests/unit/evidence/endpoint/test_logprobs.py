@@ -51,7 +51,9 @@ def echo(asked: Asked) -> Reply:
 
 def text_request(request_id: int, text: str, **changes: Any) -> Request:
     key = f"target-{request_id}:text:0"
-    return Request(request_id=request_id, kind="logprobs", key=key, text=text, **changes)
+    return Request(
+        request_id=request_id, kind="logprobs", key=key, text=text, **changes
+    )
 
 
 opened = partial(opened_endpoint, kind="logprobs")
@@ -119,20 +121,26 @@ NOT_CUT = "the context cannot be cut without its tokens; give --tokenizer"
     ],
 )
 def test_what_cannot_be_asked_is_not_asked_for(asked, error, tmp_path):
-    asked = Request(**{"request_id": 0, "kind": "logprobs", "context": "a context"} | asked)
+    asked = Request(
+        **{"request_id": 0, "kind": "logprobs", "context": "a context"} | asked
+    )
     found, server = answered(echo, tmp_path, [asked], kind="logprobs")
     assert (found[0].error, found[0].passes, server.asked) == (error, 0, [])
 
 
 def test_a_limit_of_tokens_takes_the_first_and_refuses_shorter_texts(tmp_path):
-    requests = [text_request(i, "one two three", text_tokens=2 + 2 * i) for i in range(2)]
+    requests = [
+        text_request(i, "one two three", text_tokens=2 + 2 * i) for i in range(2)
+    ]
     found, _ = answered(echo, tmp_path, requests, kind="logprobs")
     assert len(logprobs(found[0])) == 2
     assert found[1].error == "the text has 3 tokens, fewer than the 4 wanted"
     assert not found[1].asked
 
 
-def test_tokens_that_are_not_the_prompts_fail_their_request_and_unscored_is_nan(tmp_path):
+def test_tokens_that_are_not_the_prompts_fail_their_request_and_unscored_is_nan(
+    tmp_path,
+):
     def normalising(asked):
         """Lowers the text, and has no special token before it."""
         reply = echo(asked)
@@ -151,7 +159,9 @@ def test_tokens_that_are_not_the_prompts_fail_their_request_and_unscored_is_nan(
     assert [math.isnan(each) for each in logprobs(found[1])] == [True, False]
 
 
-NO_ECHO = r"does not echo log-probabilities of prompts \(.*\); take another endpoint, or"
+NO_ECHO = (
+    r"does not echo log-probabilities of prompts \(.*\); take another endpoint, or"
+)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +169,11 @@ NO_ECHO = r"does not echo log-probabilities of prompts \(.*\); take another endp
     [
         (TinyModel(honours=()), {}, NO_ECHO),
         (TinyModel(honours=("echo_logprobs",)), {}, NO_ECHO),  # without tokens
-        (TinyModel(refuses=["echo"]), {}, r"not echo log-prob.*unknown field \['echo'\].*take"),
+        (
+            TinyModel(refuses=["echo"]),
+            {},
+            r"not echo log-prob.*unknown field \['echo'\].*take",
+        ),
         (None, {"kind": "fills"}, "gives samples and logprobs, but no fills"),
         (None, {"chat": True}, "chat: a chat endpoint gives no log-prob"),
         (None, {"at_points": True}, "tokenizer= is missing"),
@@ -173,7 +187,8 @@ def test_what_gives_no_log_probabilities_is_refused(answer, changed, match, tmp_
         assert bool(server.probes) == (answer is not None)
 
 
-# Log-probabilities of the next token: what is read, what is believed, and what is found out.
+# Log-probabilities of the next token: what is read, what is believed, and what is found
+# out.
 
 TOKENS = {1: " a", 2: " b", 3: " c", 4: "x", 5: "x", 6: "y"}
 TOKENIZER = cast(
@@ -193,8 +208,13 @@ def read(pairs: list[tuple[str, Any]], token: int, *, exact: bool = False) -> An
 @pytest.mark.parametrize(
     ("pairs", "exact", "found"),
     [
-        ([("token_id:0", -9999.0), ("token_id:2", HALF)], True, (HALF, False)),  # others may be odd
-        # What is left is 3/8, more than the least likely that is listed; then it is less.
+        (
+            [("token_id:0", -9999.0), ("token_id:2", HALF)],
+            True,
+            (HALF, False),
+        ),  # others may be odd
+        # What is left is 3/8, more than the least likely that is listed; then it is
+        # less.
         ([(" a", HALF), (" c", 3 * HALF)], False, (3 * HALF, True)),
         ([(" a", HALF), (" c", math.log(3 / 8))], False, (3 * HALF, True)),
         # It is finite where nothing seems left.
@@ -209,7 +229,10 @@ def test_a_token_that_is_not_listed_has_a_bound(pairs, exact, found):
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("names", [(" a", " b"), ("token_id:1", "token_id:2")])
 def test_a_token_that_is_named_has_its_own_value(names, exact):
-    assert read([(names[0], HALF), (names[1], QUARTER)], 2, exact=exact) == (QUARTER, False)
+    assert read([(names[0], HALF), (names[1], QUARTER)], 2, exact=exact) == (
+        QUARTER,
+        False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -217,13 +240,23 @@ def test_a_token_that_is_named_has_its_own_value(names, exact):
     [
         ([(" a", HALF), (" b", QUARTER)], 3, True, "does not name the true token"),
         ([("token_id:1", HALF)], 2, True, "does not name the true token"),
-        ([("x", HALF), (" b", QUARTER)], 4, False, "others have that of the true token"),
+        (
+            [("x", HALF), (" b", QUARTER)],
+            4,
+            False,
+            "others have that of the true token",
+        ),
         ([("x", HALF), (" b", QUARTER)], 5, True, "others have that of the true token"),
         ([(" a", -9999.0)], 1, True, "not a number up to 0"),
         ([(" a", 0.5)], 1, True, "not a number up to 0"),
         ([(" a", math.nan)], 1, False, "not a number up to 0"),
         ([(" a", HALF), (" b", -9999.0)], 1, False, "not a number up to 0"),
-        ([(" a", HALF), (" b", HALF), (" c", QUARTER)], 1, False, "add up to more than 1"),
+        (
+            [(" a", HALF), (" b", HALF), (" c", QUARTER)],
+            1,
+            False,
+            "add up to more than 1",
+        ),
         ([(" a", HALF), (" a", QUARTER)], 1, True, "several log-probabilities"),
     ],
 )
@@ -252,13 +285,20 @@ def opened_at_points(checkpoint, tmp_path):
 def point(request_id: int, context: str, text: str) -> Request:
     key = f"target-{request_id}:target:probe:0"
     return Request(
-        request_id=request_id, kind="logprobs", key=key, context=context, text=text, text_tokens=1
+        request_id=request_id,
+        kind="logprobs",
+        key=key,
+        context=context,
+        text=text,
+        text_tokens=1,
     )
 
 
 POINTS = [
     point(i, *(f"{' '.join(words[:n])}| {words[n]}").split("|"))
-    for i, (words, n) in enumerate((text.split(), 8 + i) for i, text in enumerate(TEXTS[:6]))
+    for i, (words, n) in enumerate(
+        (text.split(), 8 + i) for i, text in enumerate(TEXTS[:6])
+    )
 ]
 
 
@@ -343,7 +383,11 @@ def test_elsewhere_a_token_that_is_not_listed_has_a_bound(
             continue
         value = float(_tokens(answer)["logprob"][0])
         n_bounded += answer.bounded
-        assert value >= true - 1e-6 if answer.bounded else value == pytest.approx(true, rel=1e-6)
+        assert (
+            value >= true - 1e-6
+            if answer.bounded
+            else value == pytest.approx(true, rel=1e-6)
+        )
     assert n_bounded
 
 
@@ -358,7 +402,9 @@ class Liar(NextTokenModel):
     ) -> dict[str, float]:
         if len(listed) == 2:
             self.n += 1
-            values = values | {listed[1]: self.said(max(values.values()), listed[1], self.n)}
+            values = values | {
+                listed[1]: self.said(max(values.values()), listed[1], self.n)
+            }
         return super().pairs(values, listed, by_id=by_id)
 
 
@@ -372,7 +418,9 @@ class Liar(NextTokenModel):
         lambda most, token, n: -9999.0,  # nothing
     ],
 )
-def test_a_value_that_cannot_be_the_named_tokens_is_found_out(checkpoint, opened_at_points, said):
+def test_a_value_that_cannot_be_the_named_tokens_is_found_out(
+    checkpoint, opened_at_points, said
+):
     model = Liar(checkpoint)
     model.said = said
     with HostileServer(model) as server, opened_at_points(server) as end:
@@ -384,7 +432,9 @@ def test_an_endpoint_that_stops_naming_tokens_gives_a_reason_and_no_number(
 ):
     ignoring = NextTokenModel(checkpoint, honours=[BY_ID])
     with (
-        HostileServer(lambda asked: (model if asked.is_probe else ignoring)(asked)) as server,
+        HostileServer(
+            lambda asked: (model if asked.is_probe else ignoring)(asked)
+        ) as server,
         opened_at_points(server) as end,
     ):
         found = results(end, POINTS)
@@ -412,8 +462,18 @@ NO_LISTING = r"no log-probabilities of the next.*take another"
         (NextTokenModel, {"most": 0}, {"chat": True}, NO_LISTING),
         (NextTokenModel, {"refuses": ["logprobs"]}, {"chat": False}, NO_LISTING),
         (NextTokenModel, {"refuses": ["logprobs"]}, {"chat": True}, NO_LISTING),
-        (NextTokenModel, {"honours": (NAMED, BY_ID)}, {"tokenizer": "other"}, NAMED_OTHERWISE),
-        (NextTokenModel, {"honours": (NAMED,)}, {"tokenizer": "other"}, NAMED_OTHERWISE),
+        (
+            NextTokenModel,
+            {"honours": (NAMED, BY_ID)},
+            {"tokenizer": "other"},
+            NAMED_OTHERWISE,
+        ),
+        (
+            NextTokenModel,
+            {"honours": (NAMED,)},
+            {"tokenizer": "other"},
+            NAMED_OTHERWISE,
+        ),
         (Stripping, {"honours": ()}, {}, NAMED_OTHERWISE),
     ],
 )
@@ -422,7 +482,9 @@ def test_what_lists_no_tokens_or_those_of_another_tokenizer_is_refused(
 ):
     if "tokenizer" in changed:
         save_tokenizer(metaspace_tokenizer(), tmp_path / "other")
-        changed = {"tokenizer": Tokenizer.load(str(tmp_path / "other"), setting="tokenizer")}
+        changed = {
+            "tokenizer": Tokenizer.load(str(tmp_path / "other"), setting="tokenizer")
+        }
     with (
         HostileServer(kind(checkpoint, **how)) as server,
         pytest.raises(SettingsError, match=match),
@@ -430,7 +492,9 @@ def test_what_lists_no_tokens_or_those_of_another_tokenizer_is_refused(
         opened_at_points(server, **changed)
 
 
-def test_a_token_that_reaches_into_the_text_is_part_of_the_prompt(model, opened_at_points):
+def test_a_token_that_reaches_into_the_text_is_part_of_the_prompt(
+    model, opened_at_points
+):
     """The tokenizer cuts both as one: the prompt ends where the first own token begins."""
     whole = model.tokenizer.encode(["the functions of it"])[0]
     texts = [model.tokenizer.token_text(token) for token in whole]
@@ -454,7 +518,9 @@ def test_a_text_without_a_token_of_its_own_is_not_asked_about(model, opened_at_p
     assert not answer.asked
 
 
-def test_answers_are_paid_for_once_and_only_for_what_was_asked(checkpoint, model, opened_at_points):
+def test_answers_are_paid_for_once_and_only_for_what_was_asked(
+    checkpoint, model, opened_at_points
+):
     with HostileServer(model) as server:
         for n in (3, 6):
             with opened_at_points(server) as endpoint:
@@ -467,7 +533,9 @@ def test_answers_are_paid_for_once_and_only_for_what_was_asked(checkpoint, model
     assert any(answer.bounded for answer in found.values())
 
 
-def test_a_gateway_that_garbles_each_question_twice_hides_nothing(model, opened_at_points):
+def test_a_gateway_that_garbles_each_question_twice_hides_nothing(
+    model, opened_at_points
+):
     gateway = Garbling(2, by=lambda asked: json.dumps(asked.fields), then=model)
     with HostileServer(gateway) as server, opened_at_points(server) as endpoint:
         assert endpoint.capabilities.named_token == "honoured"

@@ -34,7 +34,9 @@ BEST = Capabilities(
 )
 
 
-def probe(answer: Callable[[Asked], Reply], folder: Path, **changed: Any) -> dict[str, Any]:
+def probe(
+    answer: Callable[[Asked], Reply], folder: Path, **changed: Any
+) -> dict[str, Any]:
     with HostileServer(answer) as server, opened(server, folder, **changed) as endpoint:
         return asdict(endpoint.capabilities)
 
@@ -91,8 +93,16 @@ BROKEN = Reply(content=b"oops")
     ("answer", "changed", "found"),
     [
         (TinyModel(), {}, {}),
-        (Garbling(2, by=lambda asked: sorted(asked.fields.items())), {}, {}),  # hides nothing
-        (lambda asked: BROKEN if "n" in asked.fields else TinyModel()(asked), {}, {"n": "refused"}),
+        (
+            Garbling(2, by=lambda asked: sorted(asked.fields.items())),
+            {},
+            {},
+        ),  # hides nothing
+        (
+            lambda asked: BROKEN if "n" in asked.fields else TinyModel()(asked),
+            {},
+            {"n": "refused"},
+        ),
     ],
 )
 def test_an_endpoint_that_can_everything(answer, changed, found, tmp_path):
@@ -101,10 +111,16 @@ def test_an_endpoint_that_can_everything(answer, changed, found, tmp_path):
 
 def test_unusable_answers_of_the_probe_are_paid_for_and_bounded(tmp_path):
     with HostileServer(Garbling(3)) as server:
-        with pytest.raises(EngineError, match=r"no usable answer .*is not JSON.*after 3 tries"):
+        with pytest.raises(
+            EngineError, match=r"no usable answer .*is not JSON.*after 3 tries"
+        ):
             opened(server, tmp_path)
         assert len(server.probes) == 3
-        prices = {"price_in": 0.0, "price_out": 1e6, "max_cost": 47.0}  # a token, a coin
+        prices = {
+            "price_in": 0.0,
+            "price_out": 1e6,
+            "max_cost": 47.0,
+        }  # a token, a coin
         server._answer = Garbling(1)
         with pytest.raises(EngineError, match="max_cost= is 47, of which 24 is spent"):
             opened(server, tmp_path, **prices)
@@ -131,7 +147,10 @@ def test_answers_of_another_model_are_noticed(said, serves, tmp_path):
 
 
 def test_a_chat_endpoint_is_probed_by_chat(tmp_path):
-    with HostileServer(TinyModel()) as server, opened(server, tmp_path, chat=True) as endpoint:
+    with (
+        HostileServer(TinyModel()) as server,
+        opened(server, tmp_path, chat=True) as endpoint,
+    ):
         found = endpoint.capabilities
     assert (found.n, found.seed, found.top_k) == ("honoured", "honoured", "honoured")
     posted = [asked for asked in server.probes if asked.method == "POST"]
@@ -143,19 +162,47 @@ def test_a_chat_endpoint_is_probed_by_chat(tmp_path):
 @pytest.mark.parametrize(
     ("reply", "error", "message"),
     [
-        (failure(401, f"wrong key {KEY}"), SettingsError, r"wrong key \[key\]\); check the API"),
+        (
+            failure(401, f"wrong key {KEY}"),
+            SettingsError,
+            r"wrong key \[key\]\); check the API",
+        ),
         (
             failure(403, "not you"),
             SettingsError,
             r"status 403: not you\); check the API key",
         ),
-        (failure(404, "no such model"), SettingsError, r"404: no such model\); check model="),
-        (failure(400, "max_tokens is old"), SettingsError, "400: max_tokens is old.*change what"),
-        (failure(402, "pay"), EngineError, "status 402: pay.*the account is exhausted: pay in"),
-        (failure(429, "x", "insufficient_quota"), EngineError, "account is exhausted: pay in"),
-        (failure(503, "asleep"), EngineError, r"503: asleep \(after 4 tries\).*same command again"),
+        (
+            failure(404, "no such model"),
+            SettingsError,
+            r"404: no such model\); check model=",
+        ),
+        (
+            failure(400, "max_tokens is old"),
+            SettingsError,
+            "400: max_tokens is old.*change what",
+        ),
+        (
+            failure(402, "pay"),
+            EngineError,
+            "status 402: pay.*the account is exhausted: pay in",
+        ),
+        (
+            failure(429, "x", "insufficient_quota"),
+            EngineError,
+            "account is exhausted: pay in",
+        ),
+        (
+            failure(503, "asleep"),
+            EngineError,
+            r"503: asleep \(after 4 tries\).*same command again",
+        ),
         (failure(429, "x", retry_after="3600"), EngineError, "it asks to wait 3600 s"),
-        (Reply(content=b"<h1>Welcome</h1>"), EngineError, "no usable.*Welcome.*ends with /v1"),
+        (
+            Reply(content=b"<h1>Welcome</h1>"),
+            EngineError,
+            "no usable.*Welcome.*ends with /v1",
+        ),
         (Reply(content={"choices": []}), EngineError, "no usable answer.*no choices"),
         (
             Reply(status=307, headers={"Location": "http://elsewhere/v1"}),
@@ -165,7 +212,10 @@ def test_a_chat_endpoint_is_probed_by_chat(tmp_path):
     ],
 )
 def test_what_concerns_every_request_is_said_at_once(reply, error, message, tmp_path):
-    with HostileServer(lambda _: reply) as server, pytest.raises(error, match=message) as caught:
+    with (
+        HostileServer(lambda _: reply) as server,
+        pytest.raises(error, match=message) as caught,
+    ):
         opened(server, tmp_path)
     assert KEY not in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -57,21 +57,28 @@ print(peak() - before)
 @pytest.mark.parametrize("key", [KEY, None])
 def test_the_key_is_sent_as_a_bearer_token(tmp_path, key):
     _, server = answered(MODEL, tmp_path, [request(1)], api_key=key)
-    sent = {asked.headers.get("authorization") for asked in [*server.asked, *server.probes]}
+    sent = {
+        asked.headers.get("authorization") for asked in [*server.asked, *server.probes]
+    }
     assert sent == {f"Bearer {KEY}" if key else None}
 
 
 @pytest.mark.parametrize("status", [301, 307])
 def test_a_redirect_to_another_host_never_gets_the_key(status, tmp_path):
     with HostileServer(MODEL) as thief:
-        redirect = Reply(status=status, headers={"Location": f"{thief.url}/completions"})
+        redirect = Reply(
+            status=status, headers={"Location": f"{thief.url}/completions"}
+        )
         said = f"status {status}: a redirect to {thief.url}"
         with (
             HostileServer(lambda _: redirect) as server,
             pytest.raises(SettingsError, match=said),
         ):
             opened(server, tmp_path)
-        with HostileServer(Script(redirect)) as server, opened(server, tmp_path) as endpoint:
+        with (
+            HostileServer(Script(redirect)) as server,
+            opened(server, tmp_path) as endpoint,
+        ):
             endpoint.submit(request(1))
             with pytest.raises(EngineError, match=said):
                 endpoint.results()
@@ -127,7 +134,10 @@ def test_an_answer_that_is_packed_otherwise_is_refused(coding, said, tmp_path):
 
 @pytest.mark.parametrize("coding", ["gzip", "GZIP ", "x-gzip", "deflate", "identity"])
 def test_an_answer_that_is_packed_once_is_read(coding, tmp_path):
-    packs: dict[str, Callable[[bytes], bytes]] = {"deflate": zlib.compress, "identity": bytes}
+    packs: dict[str, Callable[[bytes], bytes]] = {
+        "deflate": zlib.compress,
+        "identity": bytes,
+    }
     pack = packs.get(coding, gzip.compress)
 
     def packed(asked):
@@ -208,7 +218,9 @@ def test_no_minute_has_more_requests_than_the_limit(limit, pauses):
 NOW = datetime(2026, 11, 20, 8, 0, 0, tzinfo=UTC)
 
 
-def decide(status: int, attempt: int = 0, codes: str = "", **headers: str) -> transport.Next:
+def decide(
+    status: int, attempt: int = 0, codes: str = "", **headers: str
+) -> transport.Next:
     return transport.after_refusal(
         status,
         {name.replace("_", "-"): value for name, value in headers.items()},
@@ -304,7 +316,9 @@ PAGE = b"<html><body><h1>We will be right back</h1></body></html>"
     [
         *([failure(status, "not now")] * 3 for status in (429, 503)),
         [CUT, CUT],
-        [Reply(content=b'{"choices": [{"index": 0, "te')],  # a cut that looks like an end
+        [
+            Reply(content=b'{"choices": [{"index": 0, "te')
+        ],  # a cut that looks like an end
         [Reply(content=PAGE), Reply(content=PAGE, status=502)],
         [Reply(content=b"x", headers={"Content-Encoding": "gzip"})],
     ],
@@ -317,7 +331,10 @@ def test_what_passes_is_asked_for_again(replies, tmp_path):
 
 @pytest.mark.parametrize(
     "reply",
-    [failure(429, "slow", retry_after="0.3"), failure(503, "slow", retry_after_ms="300")],
+    [
+        failure(429, "slow", retry_after="0.3"),
+        failure(503, "slow", retry_after_ms="300"),
+    ],
 )
 def test_a_stated_wait_holds_for_every_request(reply, tmp_path):
     _, server = answered(Script(reply), tmp_path, [request(i) for i in range(3)])
@@ -333,7 +350,9 @@ def test_the_wait_between_tries_is_the_jitter_of_the_generator(tmp_path):
     script = Script(failure(500, "x"), failure(500, "x"))
     with HostileServer(script) as server:
         settings = settings_for(server)
-        with Endpoint.open(settings, journal=tmp_path / "journal", rng=Fixed()) as endpoint:
+        with Endpoint.open(
+            settings, journal=tmp_path / "journal", rng=Fixed()
+        ) as endpoint:
             results(endpoint, [request(1)])
     first, second, third = (asked.at for asked in server.asked)
     assert second - first >= 0.25
@@ -345,18 +364,25 @@ def test_an_answer_that_never_comes_is_given_up_after_its_retries(tmp_path):
         server._answer = Script(*[server.never()] * 2, then=MODEL)
         with opened(server, tmp_path, timeout=1.0, max_retries=1) as endpoint:
             found = results(endpoint, [request(1), request(2)])
-        assert found[1].error == (
-            "the endpoint gave no usable answer: no answer came within 1 s (after 2 tries)"
+        assert (
+            found[1].error
+            == "the endpoint gave no usable answer: no answer came within 1 s (after 2"
+            " tries)"
         )
         assert texts(found[2]) == [MODEL.text("prompt number 2", 2 * 65536)]
 
 
-@pytest.mark.parametrize(("status", "times"), [(400, 1), (403, 1), (413, 1), (422, 1), (500, 4)])
+@pytest.mark.parametrize(
+    ("status", "times"), [(400, 1), (403, 1), (413, 1), (422, 1), (500, 4)]
+)
 def test_what_one_prompt_is_refused_for_fails_it_alone(status, times, tmp_path):
     script = Script(*[failure(status, "boom")] * times)
     found, server = answered(script, tmp_path, [request(i) for i in range(4)])
     after = " (after 4 tries)" if times > 1 else ""
-    assert found[0].error == f"the endpoint refused the request: status {status}: boom{after}"
+    assert (
+        found[0].error
+        == f"the endpoint refused the request: status {status}: boom{after}"
+    )
     assert [found[i].error for i in (1, 2, 3)] == [None] * 3
     assert len(server.asked) == 3 + times
 
@@ -364,17 +390,27 @@ def test_what_one_prompt_is_refused_for_fails_it_alone(status, times, tmp_path):
 @pytest.mark.parametrize(
     ("reply", "message"),
     [
-        (failure(429, "empty", "insufficient_quota"), "status 429: empty.*exhausted: pay in, then"),
+        (
+            failure(429, "empty", "insufficient_quota"),
+            "status 429: empty.*exhausted: pay in, then",
+        ),
         (failure(402, "empty"), "status 402: empty.*account is exhausted"),
         (failure(401, "revoked"), "status 401: revoked.*check the API key"),
         (failure(404, "model is gone"), "status 404: model is gone.*and the model"),
         (failure(429, "busy", retry_after="900"), "asks to wait 900 s: wait, then"),
-        (Reply(status=302, headers={"Location": "http://elsewhere/"}), "redirect to http://else"),
+        (
+            Reply(status=302, headers={"Location": "http://elsewhere/"}),
+            "redirect to http://else",
+        ),
     ],
 )
-def test_what_would_refuse_every_request_ends_the_run_and_keeps_what_came(reply, message, tmp_path):
+def test_what_would_refuse_every_request_ends_the_run_and_keeps_what_came(
+    reply, message, tmp_path
+):
     good = MODEL
-    script = Script(then=lambda asked: good(asked) if "number 0" in str(asked.prompt) else reply)
+    script = Script(
+        then=lambda asked: good(asked) if "number 0" in str(asked.prompt) else reply
+    )
     with HostileServer(lambda a: good(a) if a.is_probe else script(a)) as server:
         with opened(server, tmp_path) as endpoint:
             for i in range(5):
@@ -394,16 +430,26 @@ def test_a_server_that_dies_ends_the_run_after_the_retries(tmp_path):
         assert texts(results(endpoint, [request(1)])[1]) == SOUND
     with endpoint:
         endpoint.submit(request(2))
-        with pytest.raises(EngineError, match=r"cannot be reached.*after 4 tries.*same command"):
+        with pytest.raises(
+            EngineError, match=r"cannot be reached.*after 4 tries.*same command"
+        ):
             endpoint.results()
-    with pytest.raises(EngineError, match=r"cannot be reached: no connection.*its server runs"):
+    with pytest.raises(
+        EngineError, match=r"cannot be reached: no connection.*its server runs"
+    ):
         opened(server, tmp_path)  # at once, where it never was there
 
 
 def test_refusals_lower_how_many_requests_are_in_flight(tmp_path):
     script = Script(*[failure(429, "slow")] * 8)
-    limits = {"max_concurrency": 8, "max_retries": 8}  # one request may meet all refusals
-    with HostileServer(script) as server, opened(server, tmp_path, **limits) as endpoint:
+    limits = {
+        "max_concurrency": 8,
+        "max_retries": 8,
+    }  # one request may meet all refusals
+    with (
+        HostileServer(script) as server,
+        opened(server, tmp_path, **limits) as endpoint,
+    ):
         found = results(endpoint, [request(i) for i in range(30)])
         assert endpoint.has_room(requests=15, samples=150)
         assert not endpoint.has_room(requests=16, samples=16)
@@ -416,12 +462,17 @@ def test_requests_and_tokens_per_minute_are_obeyed(tmp_path):
     requests = [request(i) for i in range(6)]
     limit = {"requests_per_minute": 3000.0, "max_concurrency": 8}
     _, server = answered(MODEL, tmp_path, requests, **limit)
-    sent = [*server.asked, *(asked for asked in server.probes if asked.method == "POST")]
+    sent = [
+        *server.asked,
+        *(asked for asked in server.probes if asked.method == "POST"),
+    ]
     assert max(asked.at for asked in sent) - start >= (len(sent) - 1) * 60 / 3000
     used = 3 + 6  # words of the prompt, tokens of the answer
     with (
         HostileServer(MODEL) as server,
-        opened(server, tmp_path, tokens_per_minute=15_000.0, max_concurrency=4) as endpoint,
+        opened(
+            server, tmp_path, tokens_per_minute=15_000.0, max_concurrency=4
+        ) as endpoint,
     ):
         start = time.monotonic()
         results(endpoint, [request(10 + i) for i in range(6)])
@@ -431,17 +482,26 @@ def test_requests_and_tokens_per_minute_are_obeyed(tmp_path):
 def test_the_limit_of_cost_is_never_passed_and_a_higher_one_goes_on(tmp_path):
     prices = {"price_in": 0.0, "price_out": 1e6}  # a token, a coin
     with HostileServer(MODEL) as server:
-        # The probe draws 6 tokens, and 12 for two at once; a request may draw 8, and draws 6.
-        with opened(server, tmp_path, max_concurrency=8, max_cost=250.0, **prices) as endpoint:
-            spent = 6 * sum(a.fields.get("n", 1) for a in server.probes if a.method == "POST")
+        # The probe draws 6 tokens, and 12 for two at once; a request may draw 8, and
+        # draws 6.
+        with opened(
+            server, tmp_path, max_concurrency=8, max_cost=250.0, **prices
+        ) as endpoint:
+            spent = 6 * sum(
+                a.fields.get("n", 1) for a in server.probes if a.method == "POST"
+            )
             possible = (250 - spent - 8) // 6 + 1
             for i in range(20):
                 endpoint.submit(request(i))
             found = until_failure(endpoint)
-            with pytest.raises(EngineError, match=r"max_cost= is 250, of which .* is spent"):
+            with pytest.raises(
+                EngineError, match=r"max_cost= is 250, of which .* is spent"
+            ):
                 endpoint.results()
         assert len(server.asked) == len(found) == possible
-        with opened(server, tmp_path, max_concurrency=8, max_cost=800.0, **prices) as endpoint:
+        with opened(
+            server, tmp_path, max_concurrency=8, max_cost=800.0, **prices
+        ) as endpoint:
             everything = results(endpoint, [request(i) for i in range(20)])
         assert len(server.asked) == 20
         assert [texts(result) for result in everything.values()] == [
@@ -454,5 +514,7 @@ def test_money_spent_before_counts(tmp_path):
     with HostileServer(MODEL) as server:
         with opened(server, tmp_path) as endpoint:
             results(endpoint, [request(i) for i in range(20)])  # 120 tokens
-        with pytest.raises(EngineError, match=r"max_cost= is 125, of which 120 is spent"):
+        with pytest.raises(
+            EngineError, match=r"max_cost= is 125, of which 120 is spent"
+        ):
             opened(server, tmp_path, max_cost=125.0, **prices)

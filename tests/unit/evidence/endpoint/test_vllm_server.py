@@ -30,7 +30,9 @@ from tests.processes import HANGS
 from tests.runs import audit
 from tests.unit.evidence.endpoint.asking import results
 
-pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+pytestmark = pytest.mark.skipif(
+    find_spec("vllm") is None, reason="vLLM is not installed"
+)
 Sample = tuple[str | None, int | None, str | None]
 """Text, number of tokens, finish_reason."""
 SAMPLES, MAX_TOKENS = 5, 24
@@ -42,7 +44,9 @@ FLAGS = (
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
-    "TORCHDYNAMO_DISABLE": "1",  # as our engines have it; without vector units torch compiles none
+    "TORCHDYNAMO_DISABLE": (
+        "1"
+    ),  # as our engines have it; without vector units torch compiles none
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # one process less to start
@@ -103,8 +107,13 @@ def over_http(server: str, folder: Path) -> dict[int, list[Sample]]:
     ]
     with Endpoint.open(settings, journal=folder / "journal.sqlite") as endpoint:
         neutral = endpoint.capabilities.neutral
-        assert (neutral["repetition_penalty"], neutral["min_p"]) == ("honoured", "honoured")
-        assert "refused" not in neutral.values()  # the others act where words are repeated
+        assert (neutral["repetition_penalty"], neutral["min_p"]) == (
+            "honoured",
+            "honoured",
+        )
+        assert (
+            "refused" not in neutral.values()
+        )  # the others act where words are repeated
         whole = Capabilities(
             greedy="honoured",
             n="honoured",
@@ -118,7 +127,10 @@ def over_http(server: str, folder: Path) -> dict[int, list[Sample]]:
         found = results(endpoint, asked)
     assert [result.error for result in found.values()] == [None] * len(PROMPTS)
     return {
-        i: [(each.text, each.n_tokens, each.finish_reason) for each in result.continuations]
+        i: [
+            (each.text, each.n_tokens, each.finish_reason)
+            for each in result.continuations
+        ]
         for i, result in found.items()
     }
 
@@ -127,7 +139,9 @@ def in_process(checkpoint: Path, folder: Path) -> dict[int, list[Sample]]:
     tokenizer = Tokenizer.load(str(checkpoint))
     prompt_ids = tokenizer.encode_prompts(PROMPTS)
     requests = [
-        request(i, prompt, seed=sample_seed(0, str(i)), n=SAMPLES, max_tokens=MAX_TOKENS)
+        request(
+            i, prompt, seed=sample_seed(0, str(i)), n=SAMPLES, max_tokens=MAX_TOKENS
+        )
         for i, prompt in enumerate(prompt_ids)
     ]
     spec = EngineSpec(
@@ -140,7 +154,9 @@ def in_process(checkpoint: Path, folder: Path) -> dict[int, list[Sample]]:
         drawn = outputs(engine, requests)
     found: dict[int, list[Sample]] = {}
     for i, samples in drawn.items():
-        _, texts = tokenizer.decode_candidates(prompt_ids[i], [ids(sample) for sample in samples])
+        _, texts = tokenizer.decode_candidates(
+            prompt_ids[i], [ids(sample) for sample in samples]
+        )
         found[i] = [
             (text, len(ids(sample)), sample.finish_reason)
             for text, sample in zip(texts, samples, strict=True)
@@ -148,19 +164,28 @@ def in_process(checkpoint: Path, folder: Path) -> dict[int, list[Sample]]:
     return found
 
 
-def test_samples_over_http_are_those_of_the_same_model_in_process(server, checkpoint, tmp_path):
+def test_samples_over_http_are_those_of_the_same_model_in_process(
+    server, checkpoint, tmp_path
+):
     found = over_http(server, tmp_path)
     assert found == in_process(checkpoint, tmp_path)
-    assert {finish for samples in found.values() for _, _, finish in samples} == {"stop", "length"}
+    assert {finish for samples in found.values() for _, _, finish in samples} == {
+        "stop",
+        "length",
+    }
 
 
 def test_log_probabilities_over_http_are_those_of_the_same_model_in_process(
     server, checkpoint, tmp_path
 ):
     tokenizer = Tokenizer.load(str(checkpoint))
-    views = [("", prompt) for prompt in PROMPTS] + [(PROMPTS[0], prompt) for prompt in PROMPTS]
+    views = [("", prompt) for prompt in PROMPTS] + [
+        (PROMPTS[0], prompt) for prompt in PROMPTS
+    ]
     asked = [
-        Request(request_id=i, kind="logprobs", key=f"{i}:text:0", context=context, text=text)
+        Request(
+            request_id=i, kind="logprobs", key=f"{i}:text:0", context=context, text=text
+        )
         for i, (context, text) in enumerate(views)
     ]
     settings = ClientSettings(base_url=server, model="tiny", max_concurrency=6)
@@ -187,7 +212,11 @@ def audited(server, checkpoint, folder, engine="transformers", **settings):
     texts = [" ".join(text.split()[:20]) for text in TEXTS[:8]]
     pl.DataFrame({"text": texts}).write_parquet(folder / "corpus.parquet")
     settings["input"] = str(folder / "corpus.parquet")
-    over: dict[str, Any] = {"model": "tiny", "base_url": server, "tokenizer": str(checkpoint)}
+    over: dict[str, Any] = {
+        "model": "tiny",
+        "base_url": server,
+        "tokenizer": str(checkpoint),
+    }
     here: dict[str, Any] = {"model": str(checkpoint), "engine": engine}
     if engine == "vllm":
         here["engine_arg"] = {"kv_cache_memory_bytes": 64 << 20}
@@ -197,7 +226,9 @@ def audited(server, checkpoint, folder, engine="transformers", **settings):
     )
 
 
-def test_an_audit_over_http_has_the_tables_of_one_in_process(server, checkpoint, tmp_path):
+def test_an_audit_over_http_has_the_tables_of_one_in_process(
+    server, checkpoint, tmp_path
+):
     asked = {"samples": SAMPLES, "attacks": "samia_v1"}
     there, here = audited(server, checkpoint, tmp_path, "vllm", **asked)
     assert there["samples"].height == 8 * SAMPLES
@@ -211,12 +242,16 @@ def test_an_audit_over_http_has_the_tables_of_one_in_process(server, checkpoint,
             assert over.read_bytes() == path.read_bytes()
 
 
-def test_an_audit_from_log_probabilities_scores_as_the_engine_here(server, checkpoint, tmp_path):
+def test_an_audit_from_log_probabilities_scores_as_the_engine_here(
+    server, checkpoint, tmp_path
+):
     names = ["lowercase_ratio_v1", "min_k_20_v1", "extraction_v1"]
     asked = {"attacks": ",".join(names), "extraction_tokens": 10}
     remote, here = audited(server, checkpoint, tmp_path, **asked)
     assert remote["scores"].select(names).null_count().row(0) == (0, 0, 0)
-    assert_frame_equal(remote["scores"].select(names), here["scores"].select(names), abs_tol=1e-4)
+    assert_frame_equal(
+        remote["scores"].select(names), here["scores"].select(names), abs_tol=1e-4
+    )
     assert sum(remote.manifest.passes.values()) == 3 * 8
 
 
@@ -227,7 +262,12 @@ def test_an_audit_at_points_over_http_has_the_log_probabilities_of_the_engine_he
     remote, here = audited(server, checkpoint, tmp_path, **asked)
     assert remote.manifest.models["target"]["probe-logprobs"] == "exact"
     assert remote["logprobs"]["logprob"].null_count() == 0
-    bound, exact = (run["logprobs"]["vocabulary_mean"].explode() for run in (remote, here))
+    bound, exact = (
+        run["logprobs"]["vocabulary_mean"].explode() for run in (remote, here)
+    )
     assert (bound >= exact - 1e-4).all()  # of what is not listed a bound alone is known
-    alike = [run["logprobs"].drop(pl.selectors.starts_with("vocabulary")) for run in (remote, here)]
+    alike = [
+        run["logprobs"].drop(pl.selectors.starts_with("vocabulary"))
+        for run in (remote, here)
+    ]
     assert_frame_equal(*alike, abs_tol=1e-4)

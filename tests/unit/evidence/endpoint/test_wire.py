@@ -21,14 +21,18 @@ SETTINGS = ClientSettings(**HOST, api_key=KEY)
 
 def read(document: Any, n: int = 2) -> wire.Choices:
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
-    return wire.RequestFormat(SETTINGS).read(body, wire.WireRequest({}, n, 0, wire.Tokens(1, 1)))
+    return wire.RequestFormat(SETTINGS).read(
+        body, wire.WireRequest({}, n, 0, wire.Tokens(1, 1))
+    )
 
 
 def choices(*items: Any, **more: Any) -> dict[str, Any]:
     return {"choices": list(items), **more}
 
 
-def continuation(text: str, n_tokens: int | None = None, finish: Any = None) -> Continuation:
+def continuation(
+    text: str, n_tokens: int | None = None, finish: Any = None
+) -> Continuation:
     return Continuation(text=text, n_tokens=n_tokens, finish_reason=finish)
 
 
@@ -40,19 +44,32 @@ def test_choices_are_in_the_order_of_their_index_and_the_usage_tells_the_tokens_
             usage={"prompt_tokens": 3, "completion_tokens": 3},
         )
     )
-    assert answer.found == {0: continuation(" a", 2, "length"), 1: continuation(" b", 1, "stop")}
+    assert answer.found == {
+        0: continuation(" a", 2, "length"),
+        1: continuation(" b", 1, "stop"),
+    }
     assert (answer.used, answer.problem) == (wire.Tokens(3, 3), None)
     usage = {"prompt_tokens": 3, "completion_tokens": 9, "total_tokens": 12}
     answer = read(choices({"text": "a", "finish_reason": "eos_token"}, usage=usage))
     assert answer.found == {0: continuation("a", 9, "stop")}
     answer = read(choices({"text": "a"}, {"text": ""}, usage=usage))
     assert answer.found == {0: continuation("a"), 1: continuation("")}
-    answer = read(choices({"index": 1, "text": "b"}))  # fewer choices are no problem here
+    answer = read(
+        choices({"index": 1, "text": "b"})
+    )  # fewer choices are no problem here
     assert (answer.found, answer.problem) == ({1: continuation("b")}, None)
 
 
 @pytest.mark.parametrize(
-    "usage", [None, 3, {}, {"prompt_tokens": -1}, {"prompt_tokens": "3"}, {"prompt_tokens": 2**70}]
+    "usage",
+    [
+        None,
+        3,
+        {},
+        {"prompt_tokens": -1},
+        {"prompt_tokens": "3"},
+        {"prompt_tokens": 2**70},
+    ],
 )
 def test_a_usage_that_makes_no_sense_counts_as_unknown(usage):
     answer = read(choices({"text": "a"}, usage=usage))
@@ -81,8 +98,14 @@ def test_a_choice_that_cannot_be_used_leaves_the_others(bad, why):
         (choices(), "it holds no choices"),
         ({"error": {"message": "no"}}, "it holds no choices: {'message': 'no'}"),
         ({"choices": {"text": "a"}}, "it holds no choices"),
-        (choices({"text": "a"}, {"text": "b"}, {"text": "c"}), "it holds 3 choices where 2"),
-        (choices({"index": 0, "text": "a"}, {"index": 0, "text": "b"}), "index 0 twice or beyond"),
+        (
+            choices({"text": "a"}, {"text": "b"}, {"text": "c"}),
+            "it holds 3 choices where 2",
+        ),
+        (
+            choices({"index": 0, "text": "a"}, {"index": 0, "text": "b"}),
+            "index 0 twice or beyond",
+        ),
         (choices({"index": 2, "text": "a"}), "index 2 twice or beyond 1"),
         (choices({"index": -1, "text": "a"}), "index -1 twice or beyond 1"),
         (b'{"choices": [{"text": "a"', 'it is not JSON: {"choices": [{"text": "a"'),
@@ -92,7 +115,10 @@ def test_a_choice_that_cannot_be_used_leaves_the_others(bad, why):
         (b"[" * 100_000, "it is not JSON: [[["),
         (b'{"choices": ' + b"9" * 5000 + b"}", "it is not JSON"),
         (
-            b"<html><style>p {}</style><body>\n<h1>Bad\x1b[31m gateway</h1></body></html>",
+            (
+                b"<html><style>p {}</style><body>\n<h1>Bad\x1b[31m"
+                b" gateway</h1></body></html>"
+            ),
             "it is not JSON: Bad [31m gateway",
         ),
     ],
@@ -112,11 +138,16 @@ def test_the_key_is_not_quoted():
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4)
+    ),
     max_leaves=8,
 )
 choice_like = st.fixed_dictionaries(
-    {}, optional=dict.fromkeys(["text", "index", "finish_reason", "token_ids"], json_values)
+    {},
+    optional=dict.fromkeys(
+        ["text", "index", "finish_reason", "token_ids"], json_values
+    ),
 )
 document_like = st.fixed_dictionaries(
     {},
@@ -142,7 +173,9 @@ def test_chat_answers_hold_the_text_in_a_message():
         "messages": [{"role": "user", "content": "Go on.\n\nOnce"}]
     }
     body = json.dumps(
-        choices({"message": {"content": "upon"}, "finish_reason": "stop"}, {"message": None})
+        choices(
+            {"message": {"content": "upon"}, "finish_reason": "stop"}, {"message": None}
+        )
     ).encode()
     answer = chat.read(body, wire.WireRequest({}, 2, 0, wire.Tokens(1, 1)))
     assert answer.found == {0: continuation("upon", None, "stop")}
@@ -165,7 +198,10 @@ def refusal(content: Any, status: int = 400, **headers: str):
         ({"error": "too long"}, "too long"),
         ({"detail": [{"msg": "too long"}]}, "[{'msg': 'too long'}]"),
         ({"error": {}}, '{"error": {}}'),
-        (b"<html><head><script>x()</script></head><h1>No\n entry</h1></html>", "No entry"),
+        (
+            b"<html><head><script>x()</script></head><h1>No\n entry</h1></html>",
+            "No entry",
+        ),
         (b"", "no message"),
     ],
 )
@@ -174,7 +210,9 @@ def test_every_usual_shape_is_read(content, said):
 
 
 def test_codes_are_kept_apart_a_redirect_is_named_and_the_key_is_not():
-    paid = refusal({"error": {"message": "pay", "type": "insufficient_quota", "code": None}}, 429)
+    paid = refusal(
+        {"error": {"message": "pay", "type": "insufficient_quota", "code": None}}, 429
+    )
     assert paid.codes == {"insufficient_quota"}
     assert refusal(b"busy", 503).codes == frozenset()
     found = refusal(b"", 302, location=f"http://elsewhere/?key={KEY}")
@@ -210,8 +248,14 @@ ONE_TWO = (["<s>", "one", " t", "wo", " x"], [None, -1.0, -2.0, -3.0, -9.0])
         # A value of a first token that nothing precedes is not believed.
         ((TWO, [-7.0, -1.0, -9.0], "a b"), (False, [None, -1.0])),
         # Not every endpoint lists the drawn token, which may be without text.
-        *(((TWO[:2], [None, -1.0], "a b", "", n), (False, [None, -1.0])) for n in (0, 1, None)),
-        *((([*TWO[:2], ""], MINUS, "a b", "", n), (False, [None, -1.0])) for n in (1, None)),
+        *(
+            ((TWO[:2], [None, -1.0], "a b", "", n), (False, [None, -1.0]))
+            for n in (0, 1, None)
+        ),
+        *(
+            (([*TWO[:2], ""], MINUS, "a b", "", n), (False, [None, -1.0]))
+            for n in (1, None)
+        ),
         ((*ONE_TWO, " two", "one"), (True, [-2.0, -3.0])),
         ((*ONE_TWO, "two", "one "), (True, [-3.0])),  # " t" reaches into the text
         # Characters that are cut into bytes.
@@ -252,7 +296,13 @@ def test_an_echo_that_does_not_fit_has_its_reason(tokens, logprobs, words):
 
 
 @pytest.mark.parametrize(
-    "url", ["https://api.openai.com/v1", "http://[::1]:8000/v1/", "http://h", "http://h/@me/v1"]
+    "url",
+    [
+        "https://api.openai.com/v1",
+        "http://[::1]:8000/v1/",
+        "http://h",
+        "http://h/@me/v1",
+    ],
 )
 def test_addresses(url):
     assert ClientSettings(base_url=url, model="m").base_url == url
@@ -289,7 +339,9 @@ def test_an_address_does_not_carry_secrets_and_its_error_does_not_show_them(host
 
 @pytest.mark.parametrize("key", ["", *(KEY + end for end in "\n é\x00")])
 def test_a_key_that_http_cannot_carry_is_refused_unseen(key):
-    with pytest.raises(SettingsError, match="the API key is empty or has spaces") as caught:
+    with pytest.raises(
+        SettingsError, match="the API key is empty or has spaces"
+    ) as caught:
         ClientSettings(**HOST, api_key=key)
     assert KEY not in str(caught.value)
 
@@ -299,12 +351,16 @@ def test_the_key_is_not_shown():
     assert KEY not in shown
     assert SETTINGS.redact(f"wrong key {KEY}, {KEY}!") == "wrong key [key], [key]!"
     for short in (None, "e"):
-        assert ClientSettings(**HOST, api_key=short).redact("the server") == "the server"
+        assert (
+            ClientSettings(**HOST, api_key=short).redact("the server") == "the server"
+        )
 
 
 @pytest.mark.parametrize("missing", ["price_in", "price_out"])
 def test_a_limit_of_cost_needs_prices(missing):
-    given: dict[str, Any] = {"max_cost": 1.0, "price_in": 1.0, "price_out": 1.0} | {missing: None}
+    given: dict[str, Any] = {"max_cost": 1.0, "price_in": 1.0, "price_out": 1.0} | {
+        missing: None
+    }
     with pytest.raises(SettingsError, match="give price_in= and price_out="):
         ClientSettings(**HOST, **given)
 
@@ -327,11 +383,15 @@ def test_a_cost_by_hand_and_without_prices():
     assert ledger.spent is None
     assert ledger.fits(wire.Tokens(10**9, 10**9))
     settings = ClientSettings(**HOST, chat=True, chat_instruction="Go on: é")
-    assert wire.most_prompt_tokens(settings, prompt_bytes=100, prompts=2) == 100 + 2 * (9 + 16)
+    assert wire.most_prompt_tokens(settings, prompt_bytes=100, prompts=2) == 100 + 2 * (
+        9 + 16
+    )
 
 
 def test_requests_in_flight_count_at_their_maximum():
-    ledger = wire.Ledger(priced(price_in=0.0, price_out=1e6, max_cost=10.0), wire.Tokens(0, 1))
+    ledger = wire.Ledger(
+        priced(price_in=0.0, price_out=1e6, max_cost=10.0), wire.Tokens(0, 1)
+    )
     states = [(ledger.idle, ledger.spent, most_that_fits(ledger))]
     ledger.reserve(wire.Tokens(0, 6))
     states.append((ledger.idle, ledger.spent, most_that_fits(ledger)))
@@ -350,7 +410,9 @@ def test_requests_in_flight_count_at_their_maximum():
         ((7, 6), [" a b c d"], (7, 6)),  # an honest count stays
     ],
 )
-def test_what_was_sent_and_what_came_is_paid_for_whatever_a_server_says(stated, texts, paid):
+def test_what_was_sent_and_what_came_is_paid_for_whatever_a_server_says(
+    stated, texts, paid
+):
     request = wire.WireRequest({}, 2, 0, wire.Tokens(20, 8), "one two three")
     assert wire.paid_for(wire.Tokens(*stated), request, texts) == wire.Tokens(*paid)
 

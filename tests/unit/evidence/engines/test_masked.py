@@ -53,7 +53,14 @@ def test_signs_at_either_end_are_no_part_of_a_word_but_marks_are():
     assert hidden(gaps) == ["I", "don't", "Zoë_2"]
     assert gaps.fill(["<m>"] * 3) == ("<m> <m>,  <m>!", [0, 4, 10])
     text = "(e\u0301 दुनिया, …) [a-b] 漢字。 ¡3.14! _x_"
-    assert hidden(Gaps(text, word_spans(text))) == ["e\u0301", "दुनिया", "a-b", "漢字", "3.14", "x"]
+    assert hidden(Gaps(text, word_spans(text))) == [
+        "e\u0301",
+        "दुनिया",
+        "a-b",
+        "漢字",
+        "3.14",
+        "x",
+    ]
 
 
 @given(text=st.text(), data=st.data())
@@ -84,7 +91,11 @@ def test_a_short_text_as_the_library_reads_it(masked_model):
     ids = masked_model._tokenizer("The<mask> sat on the<mask>.")["input_ids"]
     assert ids[0] == BOS_ID
     assert ids[-1] == EOS_ID
-    places = [i for i, token in enumerate(ids) if token == masked_model._tokenizer.mask_token_id]
+    places = [
+        i
+        for i, token in enumerate(ids)
+        if token == masked_model._tokenizer.mask_token_id
+    ]
     with torch.inference_mode():
         logits = masked_model._model(torch.tensor([ids])).logits[0]
     expected = logits.log_softmax(dim=-1)[places][:, masked_model._word_ids].numpy()
@@ -95,11 +106,17 @@ def test_a_short_text_as_the_library_reads_it(masked_model):
 def test_texts_and_gaps_do_not_depend_on_their_batch(masked_model):
     """Long ones in pieces of the context together with short ones, padded."""
     n_words = len(word_spans(LONG))
-    texts = [hide(LONG, 0, n_words // 2, n_words - 1), hide(SHORT, 0), hide(LONG, n_words - 1)]
+    texts = [
+        hide(LONG, 0, n_words // 2, n_words - 1),
+        hide(SHORT, 0),
+        hide(LONG, n_words - 1),
+    ]
     texts.append(hide("a <mask> is <mask>", 2))  # which has the mask itself
     assert masked_model.predict([]) == []
     together = masked_model.predict(texts)
-    assert [of.shape for of in together] == [(n, len(masked_model.words)) for n in (3, 1, 1, 1)]
+    assert [of.shape for of in together] == [
+        (n, len(masked_model.words)) for n in (3, 1, 1, 1)
+    ]
     for of, text in zip(together, texts, strict=True):
         (alone,) = masked_model.predict([text])
         np.testing.assert_allclose(of, alone, rtol=1e-4)
@@ -107,7 +124,9 @@ def test_texts_and_gaps_do_not_depend_on_their_batch(masked_model):
 
 def without_mask(folder):
     settings = folder / "tokenizer_config.json"
-    kept = {k: v for k, v in json.loads(settings.read_text()).items() if k != "mask_token"}
+    kept = {
+        k: v for k, v in json.loads(settings.read_text()).items() if k != "mask_token"
+    }
     settings.write_text(json.dumps(kept))
     return folder
 
@@ -118,12 +137,19 @@ QUERY = r"bert\.encoder\.layer\.0\.attention\.self\.query\.(weight|bias)"
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda folder: folder / "no-such-model", r"masked_model.*no-such-model.*cannot be loaded"),
-        (lambda folder: save_checkpoint(folder / "causal"), r"masked_model.*cannot be loaded"),
+        (
+            lambda folder: folder / "no-such-model",
+            r"masked_model.*no-such-model.*cannot be loaded",
+        ),
+        (
+            lambda folder: save_checkpoint(folder / "causal"),
+            r"masked_model.*cannot be loaded",
+        ),
         (lambda folder: without_mask(save_masked_checkpoint(folder)), "no mask token"),
         (
             lambda folder: change(
-                save_masked_checkpoint(folder), times(float("nan"), "attention.self.query")
+                save_masked_checkpoint(folder),
+                times(float("nan"), "attention.self.query"),
             ),
             f"not finite numbers .* in {QUERY}; give another chec",
         ),
@@ -181,7 +207,11 @@ def between(text):
 
 
 def changed(text, other):
-    return [i for i, (a, b) in enumerate(zip(words(text), words(other), strict=True)) if a != b]
+    return [
+        i
+        for i, (a, b) in enumerate(zip(words(text), words(other), strict=True))
+        if a != b
+    ]
 
 
 @pytest.mark.parametrize("kind", [neighbours, perturbations])
@@ -194,7 +224,9 @@ def test_only_words_change(masked_model, kind, text):
 
 
 @pytest.mark.parametrize("kind", [neighbours, perturbations, paraphrases])
-def test_the_same_seed_gives_the_same_first_ones_and_another_something_else(masked_model, kind):
+def test_the_same_seed_gives_the_same_first_ones_and_another_something_else(
+    masked_model, kind
+):
     first = make(kind, masked_model, LONGER, 6)
     assert make(kind, masked_model, LONGER, 6) == first
     more = make(kind, masked_model, LONGER, 21).texts
@@ -211,10 +243,15 @@ def test_the_same_seed_gives_the_same_first_ones_and_another_something_else(mask
         (paraphrases, "tokens", ["", " ", "\n\t", "漢", "e"]),
     ],
 )
-def test_a_text_without_two_words_has_no_variants_and_a_reason(masked_model, kind, what, texts):
+def test_a_text_without_two_words_has_no_variants_and_a_reason(
+    masked_model, kind, what, texts
+):
     for text in texts:
         made = make(kind, masked_model, text, 5)
-        assert made == ((), f"the text has fewer than two {what} that could be replaced")
+        assert made == (
+            (),
+            f"the text has fewer than two {what} that could be replaced",
+        )
 
 
 def test_each_neighbour_has_the_likeliest_other_word_in_another_place(masked_model):
@@ -224,7 +261,9 @@ def test_each_neighbour_has_the_likeliest_other_word_in_another_place(masked_mod
         found.append(place)
         (row,) = masked_model.predict([Gaps(LONGER, [word_spans(LONGER)[place]])])[0]
         hidden = words(LONGER)[place].casefold()
-        ranked = sorted(zip(row, masked_model.words, strict=True), key=lambda pair: -pair[0])
+        ranked = sorted(
+            zip(row, masked_model.words, strict=True), key=lambda pair: -pair[0]
+        )
         best = next(word for _, word in ranked if word.casefold() != hidden)
         assert words(other)[place] == best
     assert len(set(found)) == 20
@@ -267,13 +306,21 @@ def algorithm_2(masked_model, text, pair, share):
     ]
     replaceable = [place for place, token in enumerate(original) if token in usable]
     rand = rng.random(len(replaceable))
-    hidden = [place for place, value in zip(replaceable, rand, strict=True) if value < share]
+    hidden = [
+        place for place, value in zip(replaceable, rand, strict=True) if value < share
+    ]
     if not hidden:
         hidden = [replaceable[rng.integers(len(replaceable))]]
-    masked = [tokenizer.mask_token_id if i in hidden else t for i, t in enumerate(original)]
+    masked = [
+        tokenizer.mask_token_id if i in hidden else t for i, t in enumerate(original)
+    ]
     logits = []
     for start in range(0, len(masked), 30):
-        ids = [tokenizer.bos_token_id, *masked[start : start + 30], tokenizer.eos_token_id]
+        ids = [
+            tokenizer.bos_token_id,
+            *masked[start : start + 30],
+            tokenizer.eos_token_id,
+        ]
         logits += model(torch.tensor([ids])).logits[0, 1:-1]
     matrix = model.get_input_embeddings().weight
     plus, minus = list(original), list(original)
@@ -296,7 +343,11 @@ def squeezed(text):
 @pytest.mark.parametrize("share", [0.01, 0.2, 1.0])
 def test_pairs_are_those_of_algorithm_2(masked_model, one_thread, text, share):
     found = paraphrases(masked_model, text, n=6, seed=SEED, share=share).texts
-    expected = [each for pair in range(3) for each in algorithm_2(masked_model, text, pair, share)]
+    expected = [
+        each
+        for pair in range(3)
+        for each in algorithm_2(masked_model, text, pair, share)
+    ]
     assert list(map(squeezed, found)) == list(map(squeezed, expected))
     assert len(set(found)) > 2
 
@@ -312,9 +363,14 @@ def word_pieces():
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[U]", mask_token="[M]")
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="[U]", mask_token="[M]"
+    )
     config = BertConfig(
-        vocab_size=len(PIECES), hidden_size=2, intermediate_size=2, num_attention_heads=1
+        vocab_size=len(PIECES),
+        hidden_size=2,
+        intermediate_size=2,
+        num_attention_heads=1,
     )
     model = BertForMaskedLM(config)
     with torch.no_grad():
@@ -341,7 +397,9 @@ def test_a_token_that_stays_is_written_as_it_was(word_pieces):
         (0, "##s", "s cats  the\ncat."),
     ],
 )
-def test_pieces_of_words_join_as_the_tokenizer_writes_them(word_pieces, place, token, expected):
+def test_pieces_of_words_join_as_the_tokenizer_writes_them(
+    word_pieces, place, token, expected
+):
     vocabulary = word_pieces.vocabulary
     cut = vocabulary.cut("the cats  the\ncat.")
     assert cut.places == list(range(6))
@@ -391,13 +449,22 @@ MAKERS: dict[str, Callable[..., Variants]] = {
 def test_the_worker_gives_what_the_model_gives_here(masked_model, tmp_path, one_thread):
     texts = [" ".join(TEXTS[3].split()[:20]), "word"]
     asked = [
-        Request(request_id=4 * number + which, kind="fills", view=view, text=text, n=4, seed=65536)
+        Request(
+            request_id=4 * number + which,
+            kind="fills",
+            view=view,
+            text=text,
+            n=4,
+            seed=65536,
+        )
         for number, text in enumerate(texts)
         for which, view in enumerate(MAKERS)
     ]
     shared = replace(asked[2], request_id=8, share=0.9)
     spec = EngineSpec(
-        engine="masked", kind="fills", model=str(save_masked_checkpoint(tmp_path / "masked"))
+        engine="masked",
+        kind="fills",
+        model=str(save_masked_checkpoint(tmp_path / "masked")),
     )
     with EngineProcess(spec, log=tmp_path / "engine.log") as engine:
         assert engine.info.device == "cpu"

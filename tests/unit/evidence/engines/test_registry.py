@@ -28,7 +28,9 @@ def choose(name: str) -> tuple[str, str]:
 @pytest.fixture
 def installed(monkeypatch):
     names = {"vllm", "torch", "transformers"}
-    monkeypatch.setattr(registry, "find_spec", lambda name: name if name in names else None)
+    monkeypatch.setattr(
+        registry, "find_spec", lambda name: name if name in names else None
+    )
     return names
 
 
@@ -44,7 +46,9 @@ def cpu_build(monkeypatch):
 
 
 def show_gpu(monkeypatch: pytest.MonkeyPatch, *, there: bool) -> None:
-    monkeypatch.setattr(registry, "_ACCELERATORS", ("null",) if there else ("no such device",))
+    monkeypatch.setattr(
+        registry, "_ACCELERATORS", ("null",) if there else ("no such device",)
+    )
 
 
 VLLM_MISSING = "pip install 'mia-batch[vllm]'"
@@ -56,15 +60,50 @@ NO_ENGINE = r"no engine can run .*'mia-batch\[vllm\]'.*'mia-batch\[transformers\
     [
         ("auto", [], "cpu", False, "vllm", "^vLLM's CPU build is installed$"),
         ("auto", [], "gpu", True, "vllm", "^vLLM's GPU build is installed$"),
-        ("auto", [], "gpu", False, "transformers", "GPU build is installed and .* shows no GPU$"),
+        (
+            "auto",
+            [],
+            "gpu",
+            False,
+            "transformers",
+            "GPU build is installed and .* shows no GPU$",
+        ),
         ("auto", ["vllm"], "gpu", False, "transformers", re.escape(VLLM_MISSING)),
         ("transformers", [], "gpu", False, "transformers", "^asked for$"),
-        ("vllm", ["vllm"], "cpu", False, None, f"engine: 'vllm' .*{re.escape(VLLM_MISSING)}"),
+        (
+            "vllm",
+            ["vllm"],
+            "cpu",
+            False,
+            None,
+            f"engine: 'vllm' .*{re.escape(VLLM_MISSING)}",
+        ),
         ("vllm", ["lscpu"], "cpu", False, None, "lscpu .*util-linux"),
-        ("transformers", ["torch"], "cpu", False, None, r"package torch .*batch\[transformers\]'"),
-        ("transformers", ["transformers"], "cpu", False, None, "'transformers' .* package transf"),
+        (
+            "transformers",
+            ["torch"],
+            "cpu",
+            False,
+            None,
+            r"package torch .*batch\[transformers\]'",
+        ),
+        (
+            "transformers",
+            ["transformers"],
+            "cpu",
+            False,
+            None,
+            "'transformers' .* package transf",
+        ),
         ("auto", ["vllm", "torch"], "cpu", False, None, NO_ENGINE),
-        ("vlm", [], "cpu", False, None, "engine= is 'vlm'; known are auto, vllm, transf"),
+        (
+            "vlm",
+            [],
+            "cpu",
+            False,
+            None,
+            "engine= is 'vlm'; known are auto, vllm, transf",
+        ),
     ],
 )
 def test_which_engine_is_taken(
@@ -92,7 +131,9 @@ def test_which_engine_runs_on_the_cpu(monkeypatch, request, build, gpu, on_cpu):
     request.getfixturevalue(f"{build}_build")
     show_gpu(monkeypatch, there=gpu)
     assert {
-        name for name in ("vllm", "transformers") if registry.engine_types()[name].on_cpu()
+        name
+        for name in ("vllm", "transformers")
+        if registry.engine_types()[name].on_cpu()
     } == on_cpu
 
 
@@ -102,7 +143,11 @@ MOMENTS = {"vocabulary_mean", "vocabulary_variance"}
 @pytest.mark.parametrize(
     ("engine", "columns", "words"),
     [
-        ("transformers", {*MOMENTS, "rank", "top_logprob", "support_mass", "noise"}, None),
+        (
+            "transformers",
+            {*MOMENTS, "rank", "top_logprob", "support_mass", "noise"},
+            None,
+        ),
         ("vllm", set(), None),
         ("vllm", {"noise"}, "engine vllm cannot compute noise on embeddings"),
         (
@@ -118,8 +163,10 @@ MOMENTS = {"vocabulary_mean", "vocabulary_variance"}
         (
             "vllm",
             {*MOMENTS, "rank", "support_mass"},
-            "engine vllm cannot compute mean and variance over the vocabulary, exact ranks and "
-            "the mass that decoding keeps",
+            (
+                "engine vllm cannot compute mean and variance over the vocabulary,"
+                " exact ranks and the mass that decoding keeps"
+            ),
         ),
         ("replay", set(), "engine replay gives no logprobs"),
     ],
@@ -138,7 +185,13 @@ def test_what_the_engine_cannot_compute_transformers_does():
     ("build", "kind", "gpus", "chosen", "why"),
     [
         ("cpu", "points", 1, "transformers", "all points of a text at once"),
-        ("gpu", "logprobs", 1, "transformers", "reads texts faster than vLLM on a GPU: .* 23,920"),
+        (
+            "gpu",
+            "logprobs",
+            1,
+            "transformers",
+            "reads texts faster than vLLM on a GPU: .* 23,920",
+        ),
         ("gpu", "logprobs", 2, "vllm", "GPU build"),
         ("gpu", "samples", 1, "vllm", "GPU build"),
         ("cpu", "logprobs", 1, "vllm", "CPU build"),
@@ -152,10 +205,15 @@ def test_on_a_gpu_transformers_reads_and_vllm_writes(
     show_gpu(monkeypatch, there=True)
     points = kind == "points"
     kind = "logprobs" if points else kind
-    engine, reason = registry.choose_engine("auto", kind, frozenset(), gpus=gpus, at_points=points)
+    engine, reason = registry.choose_engine(
+        "auto", kind, frozenset(), gpus=gpus, at_points=points
+    )
     assert engine == chosen
     assert re.search(why, reason)
-    assert registry.choose_engine("vllm", kind, frozenset(), gpus=gpus) == ("vllm", "asked for")
+    assert registry.choose_engine("vllm", kind, frozenset(), gpus=gpus) == (
+        "vllm",
+        "asked for",
+    )
 
 
 @pytest.mark.parametrize(
@@ -176,9 +234,15 @@ def adapter(tmp_path):
     """Write what describes an adapter, and a header of its weights."""
 
     def write(kind="LORA", modules=("q_proj",), **settings):
-        described = {"peft_type": kind, "base_model_name_or_path": "b", "task_type": "CAUSAL_LM"}
+        described = {
+            "peft_type": kind,
+            "base_model_name_or_path": "b",
+            "task_type": "CAUSAL_LM",
+        }
         (tmp_path / "adapter_config.json").write_text(json.dumps(described | settings))
-        header = json.dumps({f"model.layers.0.{name}.lora_A.weight": {} for name in modules})
+        header = json.dumps(
+            {f"model.layers.0.{name}.lora_A.weight": {} for name in modules}
+        )
         weights = len(header).to_bytes(8, "little") + header.encode()
         (tmp_path / "adapter_model.safetensors").write_bytes(weights)
         return str(tmp_path)
@@ -199,7 +263,10 @@ def test_auto_takes_vllm_for_a_plain_lora_adapter(installed, adapter):
     ("settings", "words"),
     [
         ({"kind": "IA3"}, r"runs adapters of kind LORA, and .* is IA3"),
-        ({"kind": "PREFIX_TUNING", "num_virtual_tokens": 5}, "kind LORA, and .* is PREFIX_TUNING"),
+        (
+            {"kind": "PREFIX_TUNING", "num_virtual_tokens": 5},
+            "kind LORA, and .* is PREFIX_TUNING",
+        ),
         ({"r": 8, "use_dora": True, "bias": "all"}, "plain LoRA .* has use_dora, bias"),
         ({"init_lora_weights": "pissa"}, "has init_lora_weights"),
         ({"r": 8, "rank_pattern": {"q_proj": 513}}, "ranks up to 512, and .* has more"),
@@ -207,7 +274,9 @@ def test_auto_takes_vllm_for_a_plain_lora_adapter(installed, adapter):
         ({"modules": ()}, "reads LoRA weights in safetensors only"),
     ],
 )
-def test_transformers_runs_the_adapters_that_vllm_cannot(installed, adapter, settings, words):
+def test_transformers_runs_the_adapters_that_vllm_cannot(
+    installed, adapter, settings, words
+):
     installed.add("peft")
     model = adapter(**settings)
     for name in ("auto", "vllm"):
@@ -244,18 +313,32 @@ def plug_in(monkeypatch):
 
 def test_another_package_adds_an_engine_by_an_entry_point(plug_in):
     plug_in(
-        registry.EngineType(name="mine", start="mine.engines:start", kinds=frozenset({"samples"}))
+        registry.EngineType(
+            name="mine", start="mine.engines:start", kinds=frozenset({"samples"})
+        )
     )
     assert choose("mine") == ("mine", "asked for")
-    assert registry.why_not("mine", "logprobs", frozenset()) == "engine mine gives no logprobs"
+    assert (
+        registry.why_not("mine", "logprobs", frozenset())
+        == "engine mine gives no logprobs"
+    )
 
 
 @pytest.mark.parametrize(
     ("loaded", "words"),
     [
-        (ImportError("no module named x"), "'mine' of mine.engines:ENGINE cannot be loaded: no mo"),
-        ("no engine", "mine.engines:ENGINE is not an EngineType with a name of its own"),
-        (registry.EngineType(name="vllm", start=""), "is not an EngineType with a name of its own"),
+        (
+            ImportError("no module named x"),
+            "'mine' of mine.engines:ENGINE cannot be loaded: no mo",
+        ),
+        (
+            "no engine",
+            "mine.engines:ENGINE is not an EngineType with a name of its own",
+        ),
+        (
+            registry.EngineType(name="vllm", start=""),
+            "is not an EngineType with a name of its own",
+        ),
     ],
 )
 def test_a_broken_plug_in_gets_a_sentence(plug_in, loaded, words):
@@ -273,7 +356,9 @@ def test_a_broken_plug_in_gets_a_sentence(plug_in, loaded, words):
     ],
     ids=["limit", "no limit", "no control groups"],
 )
-def test_memory_is_what_container_and_machine_leave(tmp_path, monkeypatch, files, least, most):
+def test_memory_is_what_container_and_machine_leave(
+    tmp_path, monkeypatch, files, least, most
+):
     for name, content in files.items():
         (tmp_path / name).write_text(content)
     monkeypatch.setattr(registry, "_CGROUP", tmp_path)
@@ -282,7 +367,9 @@ def test_memory_is_what_container_and_machine_leave(tmp_path, monkeypatch, files
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NAN = float("nan")
-TOO_LARGE = "dtype: .* has or computes values too large for float16; take bfloat16 or float32"
+TOO_LARGE = (
+    "dtype: .* has or computes values too large for float16; take bfloat16 or float32"
+)
 
 
 def spec(model: Path | str, **changes: Any) -> EngineSpec:
@@ -302,9 +389,21 @@ def test_a_random_model_of_any_architecture_passes(architecture, tmp_path):
 @pytest.mark.parametrize(
     ("changed", "dtype", "words"),
     [
-        (times(NAN, "1.mlp.up"), "float32", r"not finite numbers .* in model\.layers\.1\.mlp\.up"),
-        (times(NAN, "lm_head"), "float32", r"not finite numbers .* in lm_head\.weight; give anoth"),
-        (times(1e30, "0.mlp"), "float32", "not finite numbers, though its weights are; give anoth"),
+        (
+            times(NAN, "1.mlp.up"),
+            "float32",
+            r"not finite numbers .* in model\.layers\.1\.mlp\.up",
+        ),
+        (
+            times(NAN, "lm_head"),
+            "float32",
+            r"not finite numbers .* in lm_head\.weight; give anoth",
+        ),
+        (
+            times(1e30, "0.mlp"),
+            "float32",
+            "not finite numbers, though its weights are; give anoth",
+        ),
         (times(1e6, "1.mlp.up"), "float16", TOO_LARGE),
         (times(3e4, "0.mlp.up", "0.mlp.down"), "float16", TOO_LARGE),
     ],
@@ -317,8 +416,12 @@ def test_a_model_whose_numbers_are_not_finite_is_refused_with_their_cause(
         registry.load_engine(spec(model, dtype=dtype))
 
 
-def test_an_adapter_whose_numbers_are_not_finite_is_named_before_its_base(checkpoint, tmp_path):
-    adapter = change(save_adapter(tmp_path, checkpoint), times(NAN, "0.self_attn.q_proj.lora_B"))
+def test_an_adapter_whose_numbers_are_not_finite_is_named_before_its_base(
+    checkpoint, tmp_path
+):
+    adapter = change(
+        save_adapter(tmp_path, checkpoint), times(NAN, "0.self_attn.q_proj.lora_B")
+    )
     with pytest.raises(SettingsError, match=r"lora_B\.weight; give another checkpoint"):
         registry.load_engine(spec(adapter))
 
@@ -327,7 +430,9 @@ def test_an_adapter_whose_numbers_are_not_finite_is_named_before_its_base(checkp
 def test_a_model_that_looks_at_later_tokens_is_refused(tmp_path):
     made("Bert", initializer_range=0.2).save_pretrained(tmp_path)
     save_tokenizer(byte_level_tokenizer(), tmp_path)
-    with pytest.raises(SettingsError, match=r"later tokens, so it has no .*; give a causal"):
+    with pytest.raises(
+        SettingsError, match=r"later tokens, so it has no .*; give a causal"
+    ):
         registry.load_engine(spec(tmp_path, kind="samples"))
 
 
@@ -340,7 +445,9 @@ def test_a_model_that_looks_at_later_tokens_is_refused(tmp_path):
         ("bfloat16", 0.5, True),
     ],
 )
-def test_log_probabilities_may_move_as_much_as_rounding_explains(dtype, moved, is_refused):
+def test_log_probabilities_may_move_as_much_as_rounding_explains(
+    dtype, moved, is_refused
+):
     said = np.linspace(-9, -1, 11, dtype=np.float32)
     other = said + np.float32(moved)
     other[-1] -= 5  # of another token
@@ -389,7 +496,10 @@ SAMPLES: dict[str, Any] = {"kind": "samples", "context_ids": [1, 2]}
         (SAMPLES | {"context_ids": [1]}, None),
         (SAMPLES | {"context_ids": [0, 8, 8]}, None),
         (SAMPLES | {"context_ids": []}, "the prompt has no tokens"),
-        (SAMPLES | {"context_ids": [1] * 4}, "4 tokens, which leaves no room in .* context of 4"),
+        (
+            SAMPLES | {"context_ids": [1] * 4},
+            "4 tokens, which leaves no room in .* context of 4",
+        ),
         (SAMPLES | {"context_ids": [9]}, "outside the model's vocabulary of 9"),
         (SAMPLES | {"context_ids": [-1]}, "outside the model's vocabulary of 9"),
         (SAMPLES | {"n": 0}, "at least one sample"),
@@ -407,6 +517,10 @@ SAMPLES: dict[str, Any] = {"kind": "samples", "context_ids": [1, 2]}
 )
 def test_what_no_engine_can_answer_has_its_reason(asked, words):
     if isinstance(asked, tuple):
-        asked = dict(zip(("context_ids", "text_ids"), asked, strict=True), kind="logprobs")
-    found = registry.why_impossible(Request(request_id=0, **asked), max_model_len=4, vocab_size=9)
+        asked = dict(
+            zip(("context_ids", "text_ids"), asked, strict=True), kind="logprobs"
+        )
+    found = registry.why_impossible(
+        Request(request_id=0, **asked), max_model_len=4, vocab_size=9
+    )
     assert (found is None) if words is None else re.search(words, found or "")

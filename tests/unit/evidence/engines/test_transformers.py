@@ -30,7 +30,13 @@ from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.engines import transformers
 from mia_batch.evidence.engines.registry import can_turn, load_engine
 from mia_batch.evidence.process import EngineProcess, KeptEngine, LocalSource
-from mia_batch.evidence.request import Decoding, Engine, EngineSpec, EvidenceKind, Request
+from mia_batch.evidence.request import (
+    Decoding,
+    Engine,
+    EngineSpec,
+    EvidenceKind,
+    Request,
+)
 from mia_batch.models.tokens import Tokenizer
 from tests.adapters import (
     KINDS,
@@ -70,11 +76,15 @@ def started(checkpoint: Path, **changes: Any) -> transformers.TransformersSample
     return transformers.TransformersSamples(spec(checkpoint, "samples", **changes))
 
 
-def started_logprobs(checkpoint: Path, **changes: Any) -> transformers.TransformersLogprobs:
+def started_logprobs(
+    checkpoint: Path, **changes: Any
+) -> transformers.TransformersLogprobs:
     return transformers.TransformersLogprobs(spec(checkpoint, "logprobs", **changes))
 
 
-def assert_near(found: Any, expected: Any, atol: float = 1e-5, rtol: float = 1e-6) -> None:
+def assert_near(
+    found: Any, expected: Any, atol: float = 1e-5, rtol: float = 1e-6
+) -> None:
     np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol)
 
 
@@ -91,7 +101,9 @@ def test_an_end_that_only_the_generation_config_names_ends_a_text(
     plain = outputs(transformers_engine, [each])[0]
     common = max(range(2, 600), key=lambda token: sum(token in ids(p) for p in plain))
     folder = shutil.copytree(checkpoint, tmp_path / "model")
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [common]}))
+    (folder / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": [common]})
+    )
     found = outputs(started(folder), [each])[0]
     for cut, whole in zip(found, plain, strict=True):
         if common in ids(whole):
@@ -139,7 +151,12 @@ def out_of_memory(
 @pytest.mark.parametrize(
     ("start", "method", "asked", "words"),
     [
-        (started, "_decode", {"max_tokens": 30, "n": 2}, r"sequence of 2 \+ 30 tokens; set a s"),
+        (
+            started,
+            "_decode",
+            {"max_tokens": 30, "n": 2},
+            r"sequence of 2 \+ 30 tokens; set a s",
+        ),
         (started_logprobs, "_answers", None, "one text of 3 tokens; set a smaller"),
     ],
 )
@@ -160,7 +177,9 @@ def test_memory_that_does_not_suffice_for_one_ends_the_engine(
     with pytest.raises(EngineError, match=words):
         engine.step()
     why = "a kernel is missing"  # what is not about memory is not hidden
-    engine.submit(text_request(9, [BOS_ID, 50, 51]) if asked is None else request(9, [0, 5]))
+    engine.submit(
+        text_request(9, [BOS_ID, 50, 51]) if asked is None else request(9, [0, 5])
+    )
     with pytest.raises(RuntimeError, match=why):
         engine.step()
 
@@ -168,7 +187,11 @@ def test_memory_that_does_not_suffice_for_one_ends_the_engine(
 def test_the_oldest_brings_those_most_like_it_in_length():
     queue = [[5, 5], [20, 5], [6, 5], [5, 9], [5, 5]]
     oldest, _, near, _, same = queue
-    assert transformers.take_batch(queue, tuple, lambda n, *_: n <= 3) == [oldest, same, near]
+    assert transformers.take_batch(queue, tuple, lambda n, *_: n <= 3) == [
+        oldest,
+        same,
+        near,
+    ]
     assert queue == [[20, 5], [5, 9]]
 
 
@@ -177,13 +200,21 @@ def test_the_oldest_brings_those_most_like_it_in_length():
     [
         ([5, 6, 7], lambda n, longest: n * longest <= 20, 1.0, 2),  # padding counts
         ([5, 6, 5, 4], lambda *_: True, 0.0, 2),
-        ([48, 50, 50, 40], lambda *_: True, 0.02, 3),  # 2 of 150; with the next 12 of 200
+        (
+            [48, 50, 50, 40],
+            lambda *_: True,
+            0.02,
+            3,
+        ),  # 2 of 150; with the next 12 of 200
         ([5, 5], lambda *_: False, 1.0, 1),  # one always is
         ([], lambda *_: True, 1.0, 0),
     ],
 )
 def test_how_many_come_together(lengths, fits, padding, taken):
-    assert len(transformers.take_batch([[n] for n in lengths], tuple, fits, padding)) == taken
+    assert (
+        len(transformers.take_batch([[n] for n in lengths], tuple, fits, padding))
+        == taken
+    )
 
 
 @given(
@@ -192,7 +223,9 @@ def test_how_many_come_together(lengths, fits, padding, taken):
     st.integers(1, 60),
     st.sampled_from([0.0, 0.02, 0.2, 1.0]),
 )
-def test_every_item_is_taken_once_in_batches_that_fit(items, most, most_tokens, padding):
+def test_every_item_is_taken_once_in_batches_that_fit(
+    items, most, most_tokens, padding
+):
     def fits(n, *longest):
         return n <= most and n * sum(longest) <= most_tokens
 
@@ -207,7 +240,9 @@ def test_every_item_is_taken_once_in_batches_that_fit(items, most, most_tokens, 
 
 
 def test_batches_keep_within_main_memory(checkpoint, monkeypatch):
-    monkeypatch.setattr("mia_batch.evidence.engines.registry.available_memory", lambda: 2**21)
+    monkeypatch.setattr(
+        "mia_batch.evidence.engines.registry.available_memory", lambda: 2**21
+    )
     engine = started(checkpoint)
     tried = out_of_memory(monkeypatch, engine, "_decode", most=10**6)
     answers(engine, [request(0, [0], n=30, max_tokens=31)])
@@ -219,15 +254,48 @@ def test_batches_keep_within_main_memory(checkpoint, monkeypatch):
 @pytest.mark.parametrize(
     ("start", "changes", "kind", "words"),
     [
-        (started, {"tensor_parallel_size": 2}, SettingsError, "tensor_parallel_size.* engine vllm"),
-        (started, {"engine_args": {"batch_size": 0}}, SettingsError, "engine_arg: batch_size is 0"),
-        (started, {"engine_args": {"bach_size": 8}}, SettingsError, "engine_arg: .* 'bach_size'"),
-        (started, {"engine_args": {"max_model_len": "9"}}, SettingsError, "is '9'; give a"),
-        (started, {"engine_args": {"max_model_len": 257}}, SettingsError, "above .* context of 25"),
-        (started, {"engine_args": {"attn_implementation": "x"}}, EngineError, "cannot load .*Erro"),
+        (
+            started,
+            {"tensor_parallel_size": 2},
+            SettingsError,
+            "tensor_parallel_size.* engine vllm",
+        ),
+        (
+            started,
+            {"engine_args": {"batch_size": 0}},
+            SettingsError,
+            "engine_arg: batch_size is 0",
+        ),
+        (
+            started,
+            {"engine_args": {"bach_size": 8}},
+            SettingsError,
+            "engine_arg: .* 'bach_size'",
+        ),
+        (
+            started,
+            {"engine_args": {"max_model_len": "9"}},
+            SettingsError,
+            "is '9'; give a",
+        ),
+        (
+            started,
+            {"engine_args": {"max_model_len": 257}},
+            SettingsError,
+            "above .* context of 25",
+        ),
+        (
+            started,
+            {"engine_args": {"attn_implementation": "x"}},
+            EngineError,
+            "cannot load .*Erro",
+        ),
         (
             started_logprobs,
-            {"columns": frozenset({"support_mass"}), "decoding": Decoding(temperature=0.5)},
+            {
+                "columns": frozenset({"support_mass"}),
+                "decoding": Decoding(temperature=0.5),
+            },
             SettingsError,
             "temperature: .* leave the setting at 1",
         ),
@@ -260,7 +328,9 @@ def transformers_logprobs(checkpoint, tmp_path_factory):
         logits_bytes=2 << 20,
         engine_args={"batch_size": 16},
     )
-    with EngineProcess(asked, log=tmp_path_factory.mktemp("log") / "engine.log") as engine:
+    with EngineProcess(
+        asked, log=tmp_path_factory.mktemp("log") / "engine.log"
+    ) as engine:
         yield engine
 
 
@@ -270,7 +340,9 @@ class TestTransformersLogprobs(LogprobsConformance):
         return transformers_logprobs
 
 
-def test_what_is_computed_is_of_the_tokens_of_its_text(checkpoint, transformers_logprobs):
+def test_what_is_computed_is_of_the_tokens_of_its_text(
+    checkpoint, transformers_logprobs
+):
     """Their values are held to float64 below."""
     asked = texts(30)
     requests = [text_request(i, ids, columns=EVERYTHING) for i, ids in enumerate(asked)]
@@ -278,7 +350,9 @@ def test_what_is_computed_is_of_the_tokens_of_its_text(checkpoint, transformers_
     for i, values in token_values(transformers_logprobs, requests).items():
         exact = exact_logprobs(checkpoint, asked[i])
         own = exact[range(len(exact)), asked[i][1:]]
-        assert_near(values["vocabulary_mean"], (np.exp(exact) * exact).sum(axis=1), atol=1e-4)
+        assert_near(
+            values["vocabulary_mean"], (np.exp(exact) * exact).sum(axis=1), atol=1e-4
+        )
         assert values["rank"].dtype == np.uint32
         kept = values["rank"] <= TOP_K
         assert (np.isnan(values["support_mass"]) != kept).mean() > 0.99
@@ -293,16 +367,22 @@ def test_the_smallest_logits_memory_still_takes_one_token_at_a_time(
     asked = text_request(0, texts(4)[3])
     found = token_values(started_logprobs(checkpoint, logits_bytes=1), [asked])[0]
     assert found.keys() == {"logprob"}  # what is not asked for is not there
-    assert_near(found["logprob"], token_values(transformers_logprobs, [asked])[0]["logprob"])
+    assert_near(
+        found["logprob"], token_values(transformers_logprobs, [asked])[0]["logprob"]
+    )
 
 
 def test_on_an_accelerator_answers_come_one_batch_late(
     checkpoint, monkeypatch, transformers_logprobs
 ):
-    engine = started_logprobs(checkpoint, columns=EVERYTHING, decoding=Decoding(top_k=TOP_K))
+    engine = started_logprobs(
+        checkpoint, columns=EVERYTHING, decoding=Decoding(top_k=TOP_K)
+    )
     engine.on_cpu, engine._tokens = False, 300
     tried = out_of_memory(monkeypatch, engine, "_answers", most=99)
-    asked = [text_request(i, each, columns=EVERYTHING) for i, each in enumerate(texts(40))]
+    asked = [
+        text_request(i, each, columns=EVERYTHING) for i, each in enumerate(texts(40))
+    ]
     for each in asked:
         engine.submit(each)
     said = [engine.step() for _ in range(len(asked) + 1)]
@@ -321,7 +401,8 @@ def test_points_of_a_text_are_read_in_one_row(
     checkpoint, monkeypatch, may_pad, noise, copies, rows
 ):
     """Two texts of 100 tokens, half of them in common; the last point of each may come often."""
-    # A row gives at most 256 numbers, and a text has 98 points and up to 200 copies of the last.
+    # A row gives at most 256 numbers, and a text has 98 points and up to 200 copies of
+    # the last.
     engine: Any = started_logprobs(checkpoint)
     engine._logits = SimpleNamespace(may_pad=may_pad, chunks=engine._logits.chunks)
     tried = out_of_memory(monkeypatch, engine, "_answers", most=999)
@@ -339,12 +420,18 @@ def test_points_of_a_text_are_read_in_one_row(
     if not noise:
         exact = [exact_logprobs(checkpoint, each) for each in both]
         expected = [exact[each][n - 1, both[each][n]] for each, n in points]
-        assert_near([(given[i].tokens or {})["logprob"][0] for i in sorted(given)], expected)
+        assert_near(
+            [(given[i].tokens or {})["logprob"][0] for i in sorted(given)], expected
+        )
 
 
 def test_each_text_gets_the_numbers_it_wants_and_no_others(checkpoint):
     engine = started_logprobs(checkpoint, columns=transformers.VOCABULARY | {"rank"})
-    wishes = [frozenset[str](), frozenset({"vocabulary_mean", "support_mass"}), {"rank"}] * 2
+    wishes = [
+        frozenset[str](),
+        frozenset({"vocabulary_mean", "support_mass"}),
+        {"rank"},
+    ] * 2
     asked = [
         text_request(number, each, columns=frozenset(wanted))
         for number, (each, wanted) in enumerate(zip(texts(6), wishes, strict=True))
@@ -359,7 +446,9 @@ def test_weights_that_are_no_numbers_fail_each_text_with_a_reason(checkpoint, tm
     model = AutoModelForCausalLM.from_pretrained(checkpoint)
     torch.nn.init.constant_(model.model.embed_tokens.weight[50], torch.nan)
     model.save_pretrained(tmp_path)
-    (result,) = answers(started_logprobs(tmp_path), [text_request(0, [BOS_ID, 50])]).values()
+    (result,) = answers(
+        started_logprobs(tmp_path), [text_request(0, [BOS_ID, 50])]
+    ).values()
     assert result.tokens is None
     assert "not a finite number" in str(result.error)
 
@@ -394,7 +483,9 @@ def kept(logits: torch.Tensor, top_k: int, top_p: float) -> list[set[int]]:
     return [set(row.nonzero()[:, 0].tolist()) for row in finite]
 
 
-def draw(logits: torch.Tensor, seeds: list[int], decoding: Decoding, steps: int = 1) -> list[int]:
+def draw(
+    logits: torch.Tensor, seeds: list[int], decoding: Decoding, steps: int = 1
+) -> list[int]:
     """The last of some draws, one per row."""
     sampler = transformers.SeededSampler(decoding, seeds, CPU)
     no_ids = torch.empty(0)
@@ -412,7 +503,9 @@ def test_top_k_keeps_what_the_reference_implementation_keeps(values, top_k):
 @given(st.permutations(range(8)), st.integers(0, 9), st.floats(0.05, 0.95))
 def test_top_p_keeps_what_the_reference_implementation_keeps(ranks, top_k, top_p):
     logits = [0.37 * rank for rank in ranks]
-    assert kept(torch.tensor([logits]), top_k, top_p) == [kept_reference(logits, top_k, top_p)]
+    assert kept(torch.tensor([logits]), top_k, top_p) == [
+        kept_reference(logits, top_k, top_p)
+    ]
 
 
 def test_top_p_counts_the_mass_within_top_k_and_one_token_always_stays():
@@ -439,7 +532,8 @@ def test_at_temperature_0_the_most_likely_token_is_taken_whatever_the_seed():
 
 
 @pytest.mark.parametrize(
-    "decoding", [Decoding(), Decoding(temperature=0.5, top_k=6, top_p=0.9), Decoding(top_k=0)]
+    "decoding",
+    [Decoding(), Decoding(temperature=0.5, top_k=6, top_p=0.9), Decoding(top_k=0)],
 )
 def test_tokens_are_drawn_by_their_probabilities(decoding):
     logits = torch.linspace(-2, 2, 12).repeat(20_000, 1)
@@ -456,7 +550,10 @@ ALL = Decoding(top_k=0)
 
 
 def scored(
-    logits: list[float], token: int, decoding: Decoding = ALL, columns: frozenset[str] = EVERYTHING
+    logits: list[float],
+    token: int,
+    decoding: Decoding = ALL,
+    columns: frozenset[str] = EVERYTHING,
 ) -> dict[str, float]:
     found = transformers.score_tokens(
         torch.tensor([logits]), torch.tensor([token]), columns, decoding
@@ -469,7 +566,9 @@ def test_three_tokens_by_hand():
     found = scored([math.log(0.5), math.log(0.25), math.log(0.25)], 1)
     assert found["logprob"] == pytest.approx(math.log(0.25), abs=1e-6)
     assert found["vocabulary_mean"] == pytest.approx(-1.5 * math.log(2), abs=1e-6)
-    assert found["vocabulary_variance"] == pytest.approx((math.log(2) / 2) ** 2, abs=1e-6)
+    assert found["vocabulary_variance"] == pytest.approx(
+        (math.log(2) / 2) ** 2, abs=1e-6
+    )
     assert found["top_logprob"] == pytest.approx(math.log(0.5), abs=1e-6)
     assert found["rank"] == 2  # a tie is not larger
     assert found["support_mass"] == 0.0
@@ -488,7 +587,9 @@ def test_three_tokens_by_hand():
 )
 def test_the_support_mass_is_of_the_tokens_that_decoding_keeps(decoding, kept):
     logits = [math.log(p) for p in (0.2, 0.4, 0.2, 0.15, 0.05)]
-    assert scored(logits, 1, decoding)["support_mass"] == pytest.approx(math.log(kept), abs=1e-6)
+    assert scored(logits, 1, decoding)["support_mass"] == pytest.approx(
+        math.log(kept), abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("decoding", [Decoding(top_k=1), Decoding(top_k=0, top_p=0.5)])
@@ -532,7 +633,10 @@ def test_everything_agrees_with_float64(logits, data):
     mean = (p * exact).sum(axis=1)
     weakest = np.sort(logits, axis=1)[:, [-top_k]]
     found = transformers.score_tokens(
-        torch.from_numpy(logits.copy()), torch.tensor(tokens), EVERYTHING, Decoding(top_k=top_k)
+        torch.from_numpy(logits.copy()),
+        torch.tensor(tokens),
+        EVERYTHING,
+        Decoding(top_k=top_k),
     )
     variance = (p * (exact - mean[:, None]) ** 2).sum(axis=1)
     is_kept = logits >= weakest
@@ -568,8 +672,12 @@ def own_logits(model: PreTrainedModel, token_ids: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def in_chunks(model: PreTrainedModel, token_ids: Tensor, places: Tensor, most: int = 8) -> Tensor:
-    return torch.cat(list(transformers.ChunkedLogits(model).chunks(token_ids, places, most)))
+def in_chunks(
+    model: PreTrainedModel, token_ids: Tensor, places: Tensor, most: int = 8
+) -> Tensor:
+    return torch.cat(
+        list(transformers.ChunkedLogits(model).chunks(token_ids, places, most))
+    )
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -589,10 +697,14 @@ def test_a_model_that_cannot_be_taken_apart_runs_whole_and_stays_as_it_was(monke
     monkeypatch.setattr(model, "get_decoder", lambda: model.model.layers[0])
     assert not transformers.ChunkedLogits(model).may_batch
     found = in_chunks(model, text(30), torch.arange(4, 30))
-    torch.testing.assert_close(found, own_logits(model, text(30))[4:], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        found, own_logits(model, text(30))[4:], rtol=1e-4, atol=1e-4
+    )
 
 
-def test_heads_of_other_logits_are_not_used_and_models_of_all_logits_at_once_refused(monkeypatch):
+def test_heads_of_other_logits_are_not_used_and_models_of_all_logits_at_once_refused(
+    monkeypatch,
+):
     model = made("Llama")
     whole = model.forward
 
@@ -607,8 +719,12 @@ def test_heads_of_other_logits_are_not_used_and_models_of_all_logits_at_once_ref
     model = made("Llama")
     whole = model.forward
     monkeypatch.setattr(model, "get_decoder", lambda: model.model.layers[0])
-    monkeypatch.setattr(model, "forward", lambda ids, use_cache: whole(ids, use_cache=use_cache))
-    with pytest.raises(EngineError, match=r"a LlamaForCausalLM in parts \(.*\); take engine vllm"):
+    monkeypatch.setattr(
+        model, "forward", lambda ids, use_cache: whole(ids, use_cache=use_cache)
+    )
+    with pytest.raises(
+        EngineError, match=r"a LlamaForCausalLM in parts \(.*\); take engine vllm"
+    ):
         transformers.ChunkedLogits(model)
 
 
@@ -616,8 +732,15 @@ def test_heads_of_other_logits_are_not_used_and_models_of_all_logits_at_once_ref
 def test_texts_are_not_padded_where_embeddings_depend_on_the_longest(kind, may_pad):
     scaled = {"short_factor": [1.0] * 16, "long_factor": [2.0] * 16, "factor": 4.0}
     scaled |= {"original_max_position_embeddings": 64}
-    rope = {"rope_type": kind, "rope_theta": 10000.0, **(scaled if kind == "longrope" else {})}
-    assert transformers.ChunkedLogits(made("Phi3", rope_parameters=rope)).may_pad is may_pad
+    rope = {
+        "rope_type": kind,
+        "rope_theta": 10000.0,
+        **(scaled if kind == "longrope" else {}),
+    }
+    assert (
+        transformers.ChunkedLogits(made("Phi3", rope_parameters=rope)).may_pad
+        is may_pad
+    )
 
 
 # Adapters.
@@ -629,7 +752,10 @@ def gpt2(tmp_path_factory):
 
 
 def said(engine: Started, requests: Iterable[Request]) -> dict[int, Any]:
-    return {number: each["logprob"] for number, each in token_values(engine, requests).items()}
+    return {
+        number: each["logprob"]
+        for number, each in token_values(engine, requests).items()
+    }
 
 
 def logprobs(model: Path, asked: Sequence[list[int]]) -> list[Any]:
@@ -655,14 +781,18 @@ def test_an_adapter_says_what_the_merged_model_says_and_not_what_the_base_says(
         assert_near(found, exact_logprobs(merged, token_ids)[own], rtol=1e-5)
         assert np.abs(found - exact_logprobs(checkpoint, token_ids)[own]).max() > 0.1
     starts = prompts(6)
-    assert greedy(adapter, starts) == greedy(merged, starts) != greedy(checkpoint, starts)
+    assert (
+        greedy(adapter, starts) == greedy(merged, starts) != greedy(checkpoint, starts)
+    )
     bare = save_adapter(tmp_path / "bare", checkpoint, kind, tokenizer=False)
     assert greedy(bare, starts) == greedy(merged, starts)  # by its base's tokenizer
 
 
 @pytest.mark.parametrize("model", ["checkpoint", "gpt2"])
 @pytest.mark.parametrize("kind", ["prefix", "p-tuning", "prompt"])
-def test_virtual_tokens_stand_before_every_text_and_are_none_of_it(request, tmp_path, model, kind):
+def test_virtual_tokens_stand_before_every_text_and_are_none_of_it(
+    request, tmp_path, model, kind
+):
     base = request.getfixturevalue(model)
     adapter = save_adapter(tmp_path / kind, base, kind)
     full = [BOS_ID, *[50] * (CONTEXT - VIRTUAL_TOKENS - 1)]
@@ -670,10 +800,14 @@ def test_virtual_tokens_stand_before_every_text_and_are_none_of_it(request, tmp_
     for token_ids, found in zip(asked, logprobs(adapter, asked), strict=True):
         expected = slow_logprobs(base, adapter, token_ids)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    apart = np.concatenate(logprobs(adapter, asked)) - np.concatenate(logprobs(base, asked))
+    apart = np.concatenate(logprobs(adapter, asked)) - np.concatenate(
+        logprobs(base, asked)
+    )
     assert np.abs(apart).mean() > 0.1
     starts = prompts(5)
-    assert greedy(adapter, starts) == [slow_greedy(base, adapter, each, 12) for each in starts]
+    assert greedy(adapter, starts) == [
+        slow_greedy(base, adapter, each, 12) for each in starts
+    ]
 
 
 @pytest.mark.parametrize("kind", ["samples", "logprobs"])
@@ -696,7 +830,9 @@ def test_weights_cut_short_or_with_a_broken_header_are_named(checkpoint, tmp_pat
     flipped = bytes([*whole[:9], whole[9] ^ 0xFF, *whole[10:]])
     for broken in (whole[:-100], whole[:4], b"", flipped):
         file.write_bytes(broken)
-        with pytest.raises(EngineError, match=r"lora' cannot be put on .*; save it again, or corr"):
+        with pytest.raises(
+            EngineError, match=r"lora' cannot be put on .*; save it again, or corr"
+        ):
             logprobs(adapter, texts(1))
 
 
@@ -723,7 +859,9 @@ def algorithm_1(model: Path, request: Request) -> NDArray[Any]:
     matrix = loaded.get_input_embeddings().weight
     context, text = request.context_ids or [], request.text_ids or []
     sigma = abs(request.noise) * (1.0 if request.is_absolute else matrix.numpy().std())
-    z = np.random.default_rng(request.seed).normal(0.0, sigma, size=(len(text), matrix.shape[1]))
+    z = np.random.default_rng(request.seed).normal(
+        0.0, sigma, size=(len(text), matrix.shape[1])
+    )
     embedded = matrix[torch.tensor([*context, *text])].clone()
     for place in range(len(text)):
         moved = torch.from_numpy(z[place])
@@ -737,7 +875,13 @@ def algorithm_1(model: Path, request: Request) -> NDArray[Any]:
 def noisy(n: int, noise: float = SIGMA) -> list[Request]:
     """Ask for texts of many lengths, after contexts of one or four tokens."""
     return [
-        text_request(i, ids, first=1 if i % 2 else min(4, len(ids) - 1), noise=noise, seed=1000 + i)
+        text_request(
+            i,
+            ids,
+            first=1 if i % 2 else min(4, len(ids) - 1),
+            noise=noise,
+            seed=1000 + i,
+        )
         for i, ids in enumerate(texts(n))
     ]
 
@@ -745,11 +889,14 @@ def noisy(n: int, noise: float = SIGMA) -> list[Request]:
 @pytest.mark.parametrize("model", ["checkpoint", "gpt2"])
 def test_log_probabilities_are_those_of_algorithm_1(request, model):
     folder = request.getfixturevalue(model)
-    pairs = [replace(each, noise=sign * each.noise) for each in noisy(10) for sign in (1, -1)]
+    pairs = [
+        replace(each, noise=sign * each.noise) for each in noisy(10) for sign in (1, -1)
+    ]
     asked = [replace(each, request_id=number) for number, each in enumerate(pairs)]
     engine = load_engine(spec(folder))
     plain = said(engine, (replace(each, noise=0.0) for each in asked))
-    # As if the paper's number were a half of this model's spread, else in units of the spread.
+    # As if the paper's number were a half of this model's spread, else in units of the
+    # spread.
     asked = [replace(each, is_absolute=each.request_id % 3 == 0) for each in asked]
     for each, found in zip(asked, said(engine, asked).values(), strict=True):
         expected = algorithm_1(folder, each)
@@ -763,9 +910,14 @@ def test_log_probabilities_are_those_of_algorithm_1(request, model):
 def test_noise_of_a_case_by_hand():
     """The first normal numbers of seed 0 are 0.12573 and -0.13210; the entries spread by 1.6583."""
     embed = torch.nn.Embedding.from_pretrained(torch.tensor([[0.0, 0.0], [2.0, 4.0]]))
-    noisy = transformers.NoisyEmbeddings(SimpleNamespace(get_input_embeddings=lambda: embed))
+    noisy = transformers.NoisyEmbeddings(
+        SimpleNamespace(get_input_embeddings=lambda: embed)
+    )
     asked = Request(request_id=0, kind="logprobs", text_ids=[1], noise=0.05, seed=0)
-    for is_absolute, expected in ((True, [2.0062865, 3.9933948]), (False, [2.0104251, 3.9890464])):
+    for is_absolute, expected in (
+        (True, [2.0062865, 3.9933948]),
+        (False, [2.0104251, 3.9890464]),
+    ):
         (found,) = noisy(torch.tensor([[1]]), [replace(asked, is_absolute=is_absolute)])
         np.testing.assert_allclose(found, [expected], atol=2e-7)
 
@@ -792,21 +944,31 @@ def test_adapters_hear_the_noise_too(checkpoint, tmp_path, kind):
     heard = said(load_engine(spec(adapter)), noisy(6))
     for each, found in zip(noisy(6), heard.values(), strict=True):
         context, text = each.context_ids or [], each.text_ids or []
-        z = np.random.default_rng(each.seed).standard_normal((len(text), matrix.shape[1]))
+        z = np.random.default_rng(each.seed).standard_normal(
+            (len(text), matrix.shape[1])
+        )
         embedded = matrix[[*context, *text]].clone()
-        embedded[len(context) :] += SIGMA * matrix.numpy().std() * torch.from_numpy(z).float()
+        embedded[len(context) :] += (
+            SIGMA * matrix.numpy().std() * torch.from_numpy(z).float()
+        )
         with torch.inference_mode():
-            logits = model(inputs_embeds=embedded[None]).logits[0, -len(embedded) :].double()
+            logits = (
+                model(inputs_embeds=embedded[None]).logits[0, -len(embedded) :].double()
+            )
         own = logits.log_softmax(-1)[range(len(context) - 1, len(embedded) - 1), text]
         np.testing.assert_allclose(found, own, rtol=2e-5, atol=2e-5)
 
 
-def test_texts_reach_the_engine_with_their_noise_and_pieces_have_their_own(checkpoint, tmp_path):
+def test_texts_reach_the_engine_with_their_noise_and_pieces_have_their_own(
+    checkpoint, tmp_path
+):
     tokenizer = Tokenizer.load(str(checkpoint))
     long = " ".join(" ".join(TEXTS).split()[:250])
     with EngineProcess(spec(checkpoint), log=tmp_path / "engine.log") as engine:
         source = LocalSource(engine, tokenizer, strides=True)
-        source.submit(Request(request_id=0, kind="logprobs", text=long, noise=SIGMA, seed=65536))
+        source.submit(
+            Request(request_id=0, kind="logprobs", text=long, noise=SIGMA, seed=65536)
+        )
         (answer,) = source.results()
     special, _, ids = tokenizer.encode_after("", long)
     room = engine.info.max_model_len - len(special)
@@ -815,7 +977,9 @@ def test_texts_reach_the_engine_with_their_noise_and_pieces_have_their_own(check
         asked = text_request(0, [*special, *ids[start : start + room]], len(special))
         piece = replace(asked, noise=SIGMA, seed=65536 + start)
         found: Any = (answer.tokens or {})["logprob"][start : start + room]
-        np.testing.assert_allclose(found, algorithm_1(checkpoint, piece), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(
+            found, algorithm_1(checkpoint, piece), rtol=1e-5, atol=1e-5
+        )
 
 
 # One engine that answers as several adapters of one base, one after the other.
@@ -833,7 +997,9 @@ def one_by_one(model: Path, engine: str = "transformers") -> EngineSpec:
 
 
 def all_said(engine: EngineProcess) -> list[Any]:
-    return [*said(engine, (text_request(i, each) for i, each in enumerate(ASKED))).values()]
+    return [
+        *said(engine, (text_request(i, each) for i, each in enumerate(ASKED))).values()
+    ]
 
 
 def alone(given: EngineSpec, log: Path) -> list[Any]:
@@ -863,8 +1029,13 @@ NO_VLLM = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not inst
         *(pytest.param("transformers", kind, marks=pytest.mark.long) for kind in MANY),
     ],
 )
-def test_answers_are_those_of_an_engine_each_to_the_bit(engine, kind, checkpoint, tmp_path, log):
-    folders = [save_adapter(tmp_path / str(seed), checkpoint, kind, seed=seed) for seed in (1, 2)]
+def test_answers_are_those_of_an_engine_each_to_the_bit(
+    engine, kind, checkpoint, tmp_path, log
+):
+    folders = [
+        save_adapter(tmp_path / str(seed), checkpoint, kind, seed=seed)
+        for seed in (1, 2)
+    ]
     specs = [one_by_one(folder, engine) for folder in folders]
     expected = [alone(each, log) for each in specs]
     assert not same(*expected)
@@ -881,18 +1052,31 @@ def test_answers_are_those_of_an_engine_each_to_the_bit(engine, kind, checkpoint
 
 @pytest.fixture
 def pair(checkpoint, tmp_path):
-    folders = [save_adapter(tmp_path / str(seed), checkpoint, seed=seed) for seed in (1, 2)]
+    folders = [
+        save_adapter(tmp_path / str(seed), checkpoint, seed=seed) for seed in (1, 2)
+    ]
     return [one_by_one(folder) for folder in folders]
 
 
-def test_what_is_no_adapter_of_the_same_kind_starts_an_engine(pair, checkpoint, tmp_path):
+def test_what_is_no_adapter_of_the_same_kind_starts_an_engine(
+    pair, checkpoint, tmp_path
+):
     one, other = pair
     assert can_turn(one, other)
-    changes: list[dict[str, Any]] = [{"dtype": "float16"}, {"kind": "samples"}, {"engine": "vllm"}]
+    changes: list[dict[str, Any]] = [
+        {"dtype": "float16"},
+        {"kind": "samples"},
+        {"engine": "vllm"},
+    ]
     samples, base = replace(one, kind="samples"), one_by_one(checkpoint)
     ia3 = one_by_one(save_adapter(tmp_path / "ia3", checkpoint, "ia3"))
     unlike = [(one, replace(other, **changed)) for changed in changes]
-    unlike += [(samples, replace(samples, model=other.model)), (one, base), (base, one), (one, ia3)]
+    unlike += [
+        (samples, replace(samples, model=other.model)),
+        (one, base),
+        (base, one),
+        (one, ia3),
+    ]
     assert not any(can_turn(*each) for each in unlike)
 
 

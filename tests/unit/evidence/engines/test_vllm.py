@@ -28,8 +28,12 @@ SMALL = {"kv_cache_memory_bytes": 64 << 20, "max_num_seqs": 16}
 
 @pytest.fixture(scope="module")
 def vllm_engine(checkpoint, tmp_path_factory):
-    spec = EngineSpec(engine="vllm", kind="samples", model=str(checkpoint), engine_args=SMALL)
-    with EngineProcess(spec, log=tmp_path_factory.mktemp("log") / "engine.log") as engine:
+    spec = EngineSpec(
+        engine="vllm", kind="samples", model=str(checkpoint), engine_args=SMALL
+    )
+    with EngineProcess(
+        spec, log=tmp_path_factory.mktemp("log") / "engine.log"
+    ) as engine:
         yield engine
 
 
@@ -49,7 +53,9 @@ def vllm_logprobs(checkpoint, tmp_path_factory):
         logits_bytes=50 * 12 * 600,
         engine_args={**SMALL, "enable_prefix_caching": True},
     )
-    with EngineProcess(spec, log=tmp_path_factory.mktemp("log") / "engine.log") as engine:
+    with EngineProcess(
+        spec, log=tmp_path_factory.mktemp("log") / "engine.log"
+    ) as engine:
         yield engine
 
 
@@ -79,14 +85,26 @@ WRONG: list[tuple[dict[str, Any], type[MiaBatchError], list[str]]] = [
         SettingsError,
         ["engine_arg", "did you mean 'max_model_len'?"],
     ),
-    ({"engine_args": {**SMALL, "max_model_len": 10**6}}, EngineError, ["max_model_len (1000000)"]),
+    (
+        {"engine_args": {**SMALL, "max_model_len": 10**6}},
+        EngineError,
+        ["max_model_len (1000000)"],
+    ),
     (
         {"engine_args": {**SMALL, "kv_cache_memory_bytes": 1}},
         EngineError,
         ["memory", "set a smaller max_model_len"],
     ),
-    ({"decoding": Decoding(temperature=3.0)}, SettingsError, ["temperature must be in [0, 2]"]),
-    ({"decoding": Decoding(temperature=0.001)}, SettingsError, ["temperature", "raise 0.001 to 0"]),
+    (
+        {"decoding": Decoding(temperature=3.0)},
+        SettingsError,
+        ["temperature must be in [0, 2]"],
+    ),
+    (
+        {"decoding": Decoding(temperature=0.001)},
+        SettingsError,
+        ["temperature", "raise 0.001 to 0"],
+    ),
     (
         {"kind": "logprobs", "columns": frozenset({"vocabulary_mean"})},
         SettingsError,
@@ -108,7 +126,11 @@ WRONG: list[tuple[dict[str, Any], type[MiaBatchError], list[str]]] = [
         ["dtype: ", f"{LARGE}; take bfloat16 or f"],
     ),
     (
-        {"dtype": "float16", "kind": "logprobs", "changed": (3e4, "0.mlp.up", "0.mlp.down")},
+        {
+            "dtype": "float16",
+            "kind": "logprobs",
+            "changed": (3e4, "0.mlp.up", "0.mlp.down"),
+        },
         SettingsError,
         ["dtype: ", LARGE],
     ),
@@ -138,12 +160,18 @@ def test_beginnings_of_a_text_get_the_same_answers_with_and_without_a_cache(
     """Probes of a text share its beginning; all at once, one by one, and without a cache."""
     whole = [BOS_ID, *(7 * j % 500 + 40 for j in range(220))]
     asked = [
-        replace(conformance.request(number, whole[:length], max_tokens=4), greedy=number % 2 == 0)
+        replace(
+            conformance.request(number, whole[:length], max_tokens=4),
+            greedy=number % 2 == 0,
+        )
         for number, length in enumerate(range(220, 20, -20))
     ]
     wanted = conformance.outputs(vllm_engine, asked)
     for each in reversed(asked):
-        assert conformance.outputs(vllm_engine, [each])[each.request_id] == wanted[each.request_id]
+        assert (
+            conformance.outputs(vllm_engine, [each])[each.request_id]
+            == wanted[each.request_id]
+        )
     without = EngineSpec(
         engine="vllm",
         kind="samples",
@@ -155,12 +183,15 @@ def test_beginnings_of_a_text_get_the_same_answers_with_and_without_a_cache(
 
 
 @pytest.mark.parametrize(
-    "architecture", ["Mixtral", *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)]
+    "architecture",
+    ["Mixtral", *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)],
 )
 def test_other_architectures_pass(architecture, tmp_path):
     model = saved(tmp_path / "model", architecture)
     token_ids = [BOS_ID, *(7 * j % 500 + 40 for j in range(40))]
-    spec = EngineSpec(engine="vllm", kind="logprobs", model=str(model), engine_args=SMALL)
+    spec = EngineSpec(
+        engine="vllm", kind="logprobs", model=str(model), engine_args=SMALL
+    )
     with EngineProcess(spec, log=tmp_path / "engine.log") as engine:
         (found,) = conformance.token_values(
             engine, [conformance.text_request(0, token_ids)]
@@ -190,7 +221,11 @@ def start(adapter, tmp_path):
     def start(kind, model=adapter):
         greedily = Decoding(temperature=0)
         spec = EngineSpec(
-            engine="vllm", kind=kind, model=str(model), decoding=greedily, engine_args=SMALL
+            engine="vllm",
+            kind=kind,
+            model=str(model),
+            decoding=greedily,
+            engine_args=SMALL,
         )
         return EngineProcess(spec, log=tmp_path / "engine.log")
 
@@ -214,14 +249,23 @@ def test_log_probabilities_are_those_of_the_merged_model(start, checkpoint, merg
 def test_samples_are_those_of_the_merged_model(start, checkpoint, merged):
     starts = conformance.prompts(8)
     with start("samples") as engine:
-        asked = (conformance.request(i, each, max_tokens=12) for i, each in enumerate(starts))
-        found = [conformance.ids(given[0]) for given in conformance.outputs(engine, asked).values()]
+        asked = (
+            conformance.request(i, each, max_tokens=12) for i, each in enumerate(starts)
+        )
+        found = [
+            conformance.ids(given[0])
+            for given in conformance.outputs(engine, asked).values()
+        ]
     assert found == greedy(merged, starts) != greedy(checkpoint, starts)
 
 
-def test_weights_that_cannot_be_read_are_named_at_the_start(start, checkpoint, tmp_path):
+def test_weights_that_cannot_be_read_are_named_at_the_start(
+    start, checkpoint, tmp_path
+):
     broken = save_adapter(tmp_path / "broken", checkpoint)
     file = broken / "adapter_model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(EngineError, match=r"vLLM cannot start with .*broken.*; take engine transf"):
+    with pytest.raises(
+        EngineError, match=r"vLLM cannot start with .*broken.*; take engine transf"
+    ):
         start("samples", broken)

@@ -8,18 +8,47 @@ import pytest
 from lxml import html
 
 from mia_batch.report.html import render
-from mia_batch.report.html.columns import NO_VALUE, common_windows, control_table, strips
+from mia_batch.report.html.columns import (
+    NO_VALUE,
+    common_windows,
+    control_table,
+    strips,
+)
 from mia_batch.report.html.page import FIELDS, NOT_RECORDED, evidence
 from mia_batch.schemas import Controls, Perplexities, Prompts, Samples
 from tests.frames import features, samples, table, target_id, targets
 from tests.reports import HOSTILE, contents
 
 ROWS: list[dict[str, Any]] = [
-    {"target_id": target_id(0), "control": "unrelated_prefix", "longest_words": 1, "common": False},
-    {"target_id": target_id(0), "control": "other_document", "reason": "nowhere", "common": False},
-    {"target_id": target_id(3), "control": "unrelated_prefix", "longest_words": 22, "common": True},
-    {"target_id": target_id(3), "control": "unrelated_prefix_16_words", "longest_words": 31},
-    {"target_id": target_id(3), "control": "other_document", "longest_words": 25, "common": True},
+    {
+        "target_id": target_id(0),
+        "control": "unrelated_prefix",
+        "longest_words": 1,
+        "common": False,
+    },
+    {
+        "target_id": target_id(0),
+        "control": "other_document",
+        "reason": "nowhere",
+        "common": False,
+    },
+    {
+        "target_id": target_id(3),
+        "control": "unrelated_prefix",
+        "longest_words": 22,
+        "common": True,
+    },
+    {
+        "target_id": target_id(3),
+        "control": "unrelated_prefix_16_words",
+        "longest_words": 31,
+    },
+    {
+        "target_id": target_id(3),
+        "control": "other_document",
+        "longest_words": 25,
+        "common": True,
+    },
 ]
 COUNTS = {
     "any": {"passages": 2, "common": 1},
@@ -47,10 +76,25 @@ def test_the_table_has_a_row_per_passage_and_control_and_the_checklist_reads_the
     assert found is not None
     cells = [[str(column.write(row)) for column in found.columns] for row in found.rows]
     assert cells[0] == [
-        *("dune", "1", "after the prefix of another document", "2", "1", "no", "emma", NO_VALUE),
+        *(
+            "dune",
+            "1",
+            "after the prefix of another document",
+            "2",
+            "1",
+            "no",
+            "emma",
+            NO_VALUE,
+        ),
     ]
     assert [row[5] for row in cells] == ["no", "no", "common", NO_VALUE, "common"]
-    assert [row[7] for row in cells] == [NO_VALUE, "nowhere", NO_VALUE, NO_VALUE, NO_VALUE]
+    assert [row[7] for row in cells] == [
+        NO_VALUE,
+        "nowhere",
+        NO_VALUE,
+        NO_VALUE,
+        NO_VALUE,
+    ]
     assert control_table(contents()) is None
     fields = {field.name: field for field in FIELDS}
     of = controlled()
@@ -71,8 +115,8 @@ def test_windows_of_common_passages_are_shown_and_marked():
     assert {key for key, common in windows.items() if common} == {target_id(3)}
     page = render(of)
     marked = (
-        "Common, so no evidence: what came out also stands or comes out after the prefix of "
-        "another document; in another document"
+        "Common, so no evidence: what came out also stands or comes out after the"
+        " prefix of another document; in another document"
     )
     assert page.count(marked) == 1
     assert "Common, so no evidence" not in render(contents())
@@ -85,7 +129,12 @@ def test_perplexities_of_the_windows_that_are_shown():
     fields = {field.name: field for field in FIELDS if field.entry == 9}
     assert {field.value(of) for field in fields.values()} == {NOT_RECORDED}
     rows: list[dict[str, Any]] = [
-        {"target_id": target_id(0), "perplexity": 1.25, "entropy": 0.5, "reference_reason": "none"},
+        {
+            "target_id": target_id(0),
+            "perplexity": 1.25,
+            "entropy": 0.5,
+            "reference_reason": "none",
+        },
         {"target_id": target_id(99), "perplexity": 7.5},
     ]
     tables = {**of.tables, "perplexities": table(Perplexities, rows).lazy()}
@@ -113,7 +162,13 @@ def test_the_longest_run_comes_first_and_is_marked_on_both_sides():
     windows = evidence(contents())
     scores = [window["score"] for window in windows]
     assert scores == [0.9, 0.4, 0.3, 0.2, 0.1]
-    assert [window["longest_words"] for window in windows] == [31, None, None, None, None]
+    assert [window["longest_words"] for window in windows] == [
+        31,
+        None,
+        None,
+        None,
+        None,
+    ]
     window = evidence(contents(text=" and"))[0]
     assert window["sample_index"] == 1
     shared = ("it was the worst of", True)
@@ -132,10 +187,19 @@ def test_answers_at_points_stand_where_they_were_asked_for():
         {"cut": len("Zürich is".encode()), "text": " a", "view_index": 0},
         {"cut": len("Zürich is a town".encode()), "text": " by", "view_index": 1},
     ]
-    said = [{"candidate": " a town", "view_index": 0}, {"candidate": " near", "view_index": 1}]
-    key: dict[str, Any] = {"target_id": target_id(0), "model": "target", "view": "probe"}
+    said = [
+        {"candidate": " a town", "view_index": 0},
+        {"candidate": " near", "view_index": 1},
+    ]
+    key: dict[str, Any] = {
+        "target_id": target_id(0),
+        "model": "target",
+        "view": "probe",
+    }
     rows = [{**key, "sample_index": 0, **each} for each in said]
-    hits = [{"leading_words": hit, "view_index": index} for index, hit in enumerate([1, 0])]
+    hits = [
+        {"leading_words": hit, "view_index": index} for index, hit in enumerate([1, 0])
+    ]
     tables = {
         "targets": targets({"target": text}).lazy(),
         "scores": pl.LazyFrame(
@@ -143,7 +207,9 @@ def test_answers_at_points_stand_where_they_were_asked_for():
         ),
         "prompts": table(Prompts, [key | each for each in asked]).lazy(),
         "samples": table(Samples, rows, n_tokens=2, short=False).lazy(),
-        "features": features(*(key | {"sample_index": 0} | each for each in hits)).lazy(),
+        "features": (
+            features(*(key | {"sample_index": 0} | each for each in hits)).lazy()
+        ),
     }
     window = evidence(replace(of, tables=tables))[0]
     assert window["points"] == [
@@ -159,7 +225,10 @@ def test_a_strip_has_a_rectangle_for_each_shade_and_says_what_it_shows():
     drawn = strips(contents())
     assert list(drawn) == ["dune", "emma", "ulysses"]
     assert '<path class="h7" d="M0 0H500V1H0z"/>' in drawn["dune"]
-    assert "2 stretches, 1 with a score; highest 0.97, from 0 % of the document on" in drawn["dune"]
+    assert (
+        "2 stretches, 1 with a score; highest 0.97, from 0 % of the document on"
+        in drawn["dune"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -172,9 +241,16 @@ def test_a_strip_has_a_rectangle_for_each_shade_and_says_what_it_shows():
 def test_chapters_stand_below_the_strip_where_they_begin_in_the_book(listed, shown):
     texts = ("Chapter 1: The sea\nOf a chapter\n", "of\n  CHAPTER II\nBook of it")
     asked = targets(
-        *({"document_id": "dune", "start": 100 * at, "target": t} for at, t in enumerate(texts))
+        *(
+            {"document_id": "dune", "start": 100 * at, "target": t}
+            for at, t in enumerate(texts)
+        )
     )
-    asked = asked if listed is None else asked.with_columns(window_chapter=pl.Series(listed))
+    asked = (
+        asked
+        if listed is None
+        else asked.with_columns(window_chapter=pl.Series(listed))
+    )
     of = contents()
     tables = {**of.tables, "targets": asked.lazy()}
     scores = of.tables["scores"].with_columns(pl.lit("dune").alias("document_id"))

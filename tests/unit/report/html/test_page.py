@@ -39,16 +39,22 @@ def recorded(shown):
 
 
 def text(shown, section):
-    return " ".join(shown.xpath(f"//section[@id='{section}']")[0].text_content().split())
+    return " ".join(
+        shown.xpath(f"//section[@id='{section}']")[0].text_content().split()
+    )
 
 
 @pytest.mark.parametrize("of", [contents(), EMPTY])
 def test_every_field_of_the_list_is_shown_in_its_order(of):
     shown = list(recorded(page(of)))
-    assert [(entry, name) for entry, name, _ in shown] == [(f.entry, f.name) for f in FIELDS]
+    assert [(entry, name) for entry, name, _ in shown] == [
+        (f.entry, f.name) for f in FIELDS
+    ]
     assert {entry for entry, _, _ in shown} == set(range(1, 23))
     assert all(value for _, _, value in shown)
-    assert sorted(entry for of_reader in READERS.values() for entry in of_reader) == [*range(1, 23)]
+    assert sorted(entry for of_reader in READERS.values() for entry in of_reader) == [
+        *range(1, 23)
+    ]
 
 
 def test_what_a_run_does_not_have_is_not_recorded_and_no_number_stands_for_it():
@@ -57,7 +63,9 @@ def test_what_a_run_does_not_have_is_not_recorded_and_no_number_stands_for_it():
     missing = {name for name, value in values.items() if value.startswith(NOT_RECORDED)}
     assert missing == {field.name for field in FIELDS} - said
     of = contents()
-    nothing = dict.fromkeys(("longest_words", "extracted_words", "p_value", "q_value"), None)
+    nothing = dict.fromkeys(
+        ("longest_words", "extracted_words", "p_value", "q_value"), None
+    )
     rollup = of.tables["rollup"].with_columns(verdict=pl.lit("cannot_tell"), **nothing)
     shown = page(replace(of, tables={**of.tables, "rollup": rollup}))
     assert shown.xpath("//dl[@class='numbers']/div/dt/text()") == ["cannot be judged"]
@@ -90,7 +98,9 @@ def test_clauses_are_answered_and_sections_stand_in_their_order(shown):
     said = [" ".join(row.find("td[2]").text_content().split()) for row in rows]
     assert [row.find("th").text for row in rows] == [each.at for each in clauses()]
     for each, cell in zip(answers, said, strict=True):
-        assert cell == "not tested" if not each else all(source in cell for source in each)
+        assert (
+            cell == "not tested" if not each else all(source in cell for source in each)
+        )
     assert 0 < said.count("not tested") < len(said)
     assert NO_ADVICE in text(shown, "clauses")
     assert not any(each.answers(EMPTY) for each in clauses())
@@ -109,7 +119,11 @@ def test_documents_that_are_known_stand_with_the_audited_ones():
     )
     shown = page(replace(of, tables={**of.tables, "rollup": rows}))
     cells = shown.xpath("//table[@id='all-documents-table']/tbody/tr/*[3]")
-    assert [cell.text_content() for cell in cells] == ["labelled member", "outside", "audited"]
+    assert [cell.text_content() for cell in cells] == [
+        "labelled member",
+        "outside",
+        "audited",
+    ]
     cells = shown.xpath("//table[@id='documents-table']/tbody/tr/*[2]")
     assert [cell.text_content() for cell in cells] == [
         "comes out word for word labelled member",
@@ -118,8 +132,14 @@ def test_documents_that_are_known_stand_with_the_audited_ones():
     ]
     assert shown.xpath("//table[@id='documents-table']/tbody/tr/@class") == ["outside"]
     values = {name: value for _, name, value in recorded(shown)}
-    assert values["Works labelled as members, for comparison"] == "1 rows of rollup, column member"
-    assert values["Works known to be outside, for comparison"] == "1 rows of rollup, column member"
+    assert (
+        values["Works labelled as members, for comparison"]
+        == "1 rows of rollup, column member"
+    )
+    assert (
+        values["Works known to be outside, for comparison"]
+        == "1 rows of rollup, column member"
+    )
     headings = shown.xpath("//table[@id='all-documents-table']/thead//th/text()")
     assert "member" not in headings
 
@@ -135,7 +155,10 @@ def test_the_first_screen_answers_and_counts(shown):
     ]
     brief = text(shown, "answer")
     assert f"Fixed before the first scoreattack {ATTACK}, q = 0.05; as planned" in brief
-    assert "What it could have found3 members against 3 non-members: no false-positive" in brief
+    assert (
+        "What it could have found3 members against 3 non-members: no false-positive"
+        in brief
+    )
     quoted = shown.xpath("//table[@id='documents-table']//span[@class='quote']/text()")
     assert quoted == ["it was the worst of"]
 
@@ -211,7 +234,9 @@ def test_single_texts_stand_in_place_of_documents_with_their_scores():
     shown = page(replace(of, tables={**of.tables, "scores": texts, "rollup": rollup}))
     cells = shown.xpath("//table[@id='texts-table']/tbody/tr[1]/*")
     assert [cell.text_content() for cell in cells] == ["dune", "0.900"]
-    said = shown.xpath("//p[@class='repeated']")[0].text_content()  # what all rows say, once
+    said = shown.xpath("//p[@class='repeated']")[
+        0
+    ].text_content()  # what all rows say, once
     begins = "It was the best of times, it was the worst of times"
     assert said == f"In every row: Label: member; Words: 9; Begins: {begins}."
     assert len(shown.xpath("//table[@id='texts-table']/tbody/tr")) == 5
@@ -220,7 +245,9 @@ def test_single_texts_stand_in_place_of_documents_with_their_scores():
 def test_attacks_that_were_not_run_are_named_with_their_needs(shown):
     named = shown.xpath("//section[@id='not-run']//th[@scope='row']/text()")
     assert sorted(named) == sorted(set(names()) - {"samia_matched_v1", "loss_v1"})
-    needs = shown.xpath("//section[@id='not-run']//tr[th='reference_difference_v1']/td[1]/text()")
+    needs = shown.xpath(
+        "//section[@id='not-run']//tr[th='reference_difference_v1']/td[1]/text()"
+    )
     assert needs == ["logprobs, setting reference_model"]
 
 
@@ -228,6 +255,8 @@ def test_it_loads_nothing_and_is_the_same_every_time():
     first = render(contents())
     assert first == render(contents())
     shown = html.fromstring(first)
-    assert shown.xpath("//link | //script[@src] | //img | //iframe | //*[@onclick]") == []
+    assert (
+        shown.xpath("//link | //script[@src] | //img | //iframe | //*[@onclick]") == []
+    )
     saved = [link for link in shown.xpath("//a/@href") if not link.startswith("#")]
     assert saved == shown.xpath("//a[@download]/@href")

@@ -59,7 +59,13 @@ def test_axes_go_from_one_round_number_to_another(values, ticks):
 
 def test_axes_are_named_and_that_of_areas_begins_at_chance_or_at_0():
     limits = {"metric": "tpr_at_fpr", "fpr": 0.1, "value": 0.5, "low": 0.3, "high": 0.7}
-    counts = {"attack": ATTACK, "slice": "all", "n_members": 3, "n_nonmembers": 3, "n_unscored": 0}
+    counts = {
+        "attack": ATTACK,
+        "slice": "all",
+        "n_members": 3,
+        "n_nonmembers": 3,
+        "n_unscored": 0,
+    }
     metrics = table(Metrics, [limits], **counts).lazy()
     of = contents()
     roc = pictures(replace(of, tables={**of.tables, "metrics": metrics}))["roc"]
@@ -71,20 +77,31 @@ def test_axes_are_named_and_that_of_areas_begins_at_chance_or_at_0():
     assert {"0.5", "0.6", "0.7", "0.8", "0.9", "1"} <= {*texts(growth["svg"])}
     assert "0.4" not in texts(growth["svg"])
     assert "begins at 0.5" in growth["note"]
-    points = [{"curve": "growth", "subject": "samples", "x": x, "y": 0.4} for x in (1.0, 2.0)]
+    points = [
+        {"curve": "growth", "subject": "samples", "x": x, "y": 0.4} for x in (1.0, 2.0)
+    ]
     worse = {"curves": table(Curves, points, attack=ATTACK, n=2).lazy()}
-    assert "begins at 0;" in pictures(replace(contents(), tables=worse))["growth"]["note"]
+    assert (
+        "begins at 0;" in pictures(replace(contents(), tables=worse))["growth"]["note"]
+    )
 
 
 def test_scores_that_are_all_equal_have_a_roc():
     equal = [{"curve": "roc", "attack": ATTACK, "x": x, "y": x} for x in (0.0, 1.0)]
-    roc = pictures(replace(contents(), tables={"curves": table(Curves, equal, n=2).lazy()}))["roc"]
-    assert (roc["head"], roc["rows"]) == (["Attack", "TPR at 10 % FPR"], [[ATTACK, "0 %"]])
+    roc = pictures(
+        replace(contents(), tables={"curves": table(Curves, equal, n=2).lazy()})
+    )["roc"]
+    assert (roc["head"], roc["rows"]) == (
+        ["Attack", "TPR at 10 % FPR"],
+        [[ATTACK, "0 %"]],
+    )
 
 
 def test_curves_that_are_too_many_are_named_and_stand_in_the_table():
     names = [f"attack_{number}" for number in range(MOST_CURVES + 2)]
-    points = [{"curve": "roc", "attack": n, "x": x, "y": x} for n in names for x in (0.1, 1.0)]
+    points = [
+        {"curve": "roc", "attack": n, "x": x, "y": x} for n in names for x in (0.1, 1.0)
+    ]
     curves = table(Curves, points, n=2).lazy()
     roc = pictures(replace(contents(), tables={"curves": curves}))["roc"]
     assert "In the table only: attack_8, attack_9." in roc["note"]

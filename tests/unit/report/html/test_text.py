@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mia_batch.report.html import as_csv, as_markdown
-from mia_batch.report.html.columns import NO_VALUE, interval, number, plain, share, visible
+from mia_batch.report.html.columns import (
+    NO_VALUE,
+    interval,
+    number,
+    plain,
+    share,
+    visible,
+)
 from tests.reports import HOSTILE, contents
 
 CONTROLS = {"Cc", "Zl", "Zp"}
@@ -18,12 +25,16 @@ CONTROLS = {"Cc", "Zl", "Zp"}
 
 @given(st.text(st.characters(codec="utf-8"), max_size=40))
 def test_no_tag_and_no_hidden_character_survives(text):
-    written = str(visible(text)).replace('<span class="code">', "").replace("</span>", "")
+    written = (
+        str(visible(text)).replace('<span class="code">', "").replace("</span>", "")
+    )
     assert "<" not in written
     assert '"' not in written
     hidden = {unicodedata.category(letter) for letter in written} & CONTROLS
     assert hidden == set() or set(written) & {"\n", "\t"}
-    assert not set(written) & set("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2069")
+    assert not set(written) & set(
+        "\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2069"
+    )
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,9 @@ _AROUND = 2  # tokens: the embedding before a text, and its end
 _HIDDEN, _LAYERS, _HEADS = 192, 2, 4
 
 
-def decoder_tokenizer(model: str, revision: str | None = None) -> PreTrainedTokenizerBase:
+def decoder_tokenizer(
+    model: str, revision: str | None = None
+) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a decoder or, for a new one, of the embedder; it can end a text."""
     from transformers import AutoTokenizer
 
@@ -31,13 +33,15 @@ def decoder_tokenizer(model: str, revision: str | None = None) -> PreTrainedToke
         tokenizer = AutoTokenizer.from_pretrained(source, **how)
     except Exception as error:  # every library behind a tokenizer raises its own kind
         raise SettingsError(
-            f"the tokenizer of {model!r} cannot be loaded ({cause_of(error)}); name a 'decoder'"
+            f"the tokenizer of {model!r} cannot be loaded ({cause_of(error)}); name a"
+            " 'decoder'"
         ) from error
     if tokenizer.eos_token is None:
         tokenizer.eos_token = tokenizer.sep_token
     if tokenizer.eos_token is None:
         raise SettingsError(
-            f"the tokenizer of {model!r} has no token that ends a text; name a 'decoder'"
+            f"the tokenizer of {model!r} has no token that ends a text; name a"
+            " 'decoder'"
         )
     return tokenizer
 
@@ -50,13 +54,16 @@ def check_context(decoder: str, recipe: Recipe) -> None:
     wanted = recipe.max_tokens + _AROUND
     if (longest := longest_text(config, replace(recipe, max_tokens=wanted))) < wanted:
         raise SettingsError(
-            f"the decoder {decoder!r} has a context of {longest:,} tokens, too short for texts of "
-            f"{recipe.max_tokens:,}; take at most {longest - _AROUND:,} as max_tokens"
+            f"the decoder {decoder!r} has a context of {longest:,} tokens, too short"
+            f" for texts of {recipe.max_tokens:,}; take at most {longest - _AROUND:,}"
+            " as max_tokens"
         )
 
 
 @quiet()
-def new_decoder(folder: Path, tokenizer: PreTrainedTokenizerBase, tokens: int, seed: int) -> None:
+def new_decoder(
+    folder: Path, tokenizer: PreTrainedTokenizerBase, tokens: int, seed: int
+) -> None:
     """Write an untrained GPT-2 for texts of so many tokens, unless it is there already."""
     if folder.exists():
         return

@@ -46,7 +46,8 @@ class Inverted:
     folder
         Where its tables are.
     texts
-        The table `InversionTexts`: what each method gave back of each text under attack.
+        The table `InversionTexts`: what each method gave back of each text under
+        attack.
     figures
         The table `Inversion`: precision, recall, F1 and exact matches, with intervals.
     sentence
@@ -76,32 +77,35 @@ def invert(
 ) -> Inverted:
     """Measure how much of a text its embedding gives back to a decoder that is trained for it.
 
-    The attacker of GEIA (Li et al. 2023, arXiv:2305.03010): who holds embeddings of private texts,
-    may ask the embedder, and has auxiliary texts of the same kind. The same request again goes on
-    where it stopped, and makes nothing twice.
+    The attacker of GEIA (Li et al. 2023, arXiv:2305.03010): who holds embeddings of
+    private texts, may ask the embedder, and has auxiliary texts of the same kind. The
+    same request again goes on where it stopped, and makes nothing twice.
 
     Parameters
     ----------
     data
         Texts, in any format of an audit's input, such as sentences.
     embedder
-        A checkpoint (causal, masked, encoder-decoder; an adapter), whose last hidden states are
-        averaged over the tokens of a text; a folder that sentence-transformers saved, which embeds
-        as that library does; or an OpenAI-compatible endpoint, asked at ``/embeddings``.
+        A checkpoint (causal, masked, encoder-decoder; an adapter), whose last hidden
+        states are averaged over the tokens of a text; a folder that
+        sentence-transformers saved, which embeds as that library does; or an
+        OpenAI-compatible endpoint, asked at ``/embeddings``.
     out
-        Folder of the tables ``texts.parquet`` and ``figures.parquet``, of ``summary.json``, of the
-        embeddings, and of the decoder that was trained.
+        Folder of the tables ``texts.parquet`` and ``figures.parquet``, of
+        ``summary.json``, of the embeddings, and of the decoder that was trained.
     revision
         Hub revision of the embedder.
     decoder
-        Causal language model to start from. By default a small one is made, with the tokenizer of
-        the embedder; an endpoint has none, so that a decoder must be named.
+        Causal language model to start from. By default a small one is made, with the
+        tokenizer of the embedder; an endpoint has none, so that a decoder must be
+        named.
     recipe
-        How the decoder is trained; by default ``RECIPES["inverter"]``, ``RECIPES["decoder"]`` of a
-        named one. Texts of more than its ``max_tokens`` are left out, with the reason.
+        How the decoder is trained; by default ``RECIPES["inverter"]``,
+        ``RECIPES["decoder"]`` of a named one. Texts of more than its ``max_tokens`` are
+        left out, with the reason.
     share
-        Share of the texts that are auxiliary, in (0, 1). Texts of one group, and equal texts, are
-        on one side.
+        Share of the texts that are auxiliary, in (0, 1). Texts of one group, and equal
+        texts, are on one side.
     seed
         Of who is auxiliary, of new weights and of the order of training.
     text_column
@@ -109,16 +113,16 @@ def invert(
     group_column
         Column of the groups, likewise.
     attribute_column
-        Column of what else is known of a text, such as its topic: a classifier of the auxiliary
-        embeddings infers it of the others, too.
+        Column of what else is known of a text, such as its topic: a classifier of the
+        auxiliary embeddings infers it of the others, too.
     observer
         Sees the stages; by default nobody does.
 
     Returns
     -------
     Inverted
-        The tables, and a sentence. A figure is null with a reason where the data support none, and
-        a text that cannot be attacked is a row with a reason.
+        The tables, and a sentence. A figure is null with a reason where the data
+        support none, and a text that cannot be attacked is a row with a reason.
 
     Raises
     ------
@@ -144,7 +148,8 @@ def invert(
         tokenizer = decoder_tokenizer(embedder, revision)
     else:
         raise SettingsError(
-            "an endpoint has no tokenizer that a decoder could be made with; name a 'decoder'"
+            "an endpoint has no tokenizer that a decoder could be made with; name a"
+            " 'decoder'"
         )
     encode = Tokenizer(tokenizer).encode
     read = _read(data, {"text": text_column, "group": group_column}, attribute_column)
@@ -158,7 +163,9 @@ def invert(
     auxiliary, asked = usable.filter("auxiliary"), usable.filter(~pl.col("auxiliary"))
     if asked.is_empty() or auxiliary.is_empty():
         some = texts["reason"].drop_nulls()
-        raise CorpusError(f"{data} has no text that could be attacked or learnt ({some[0]})")
+        raise CorpusError(
+            f"{data} has no text that could be attacked or learnt ({some[0]})"
+        )
     making = InverterMaking(
         base=decoder or str(folder / "untrained"),
         revision=None,
@@ -167,7 +174,9 @@ def invert(
         embeddings=np.stack([found[text] for text in auxiliary["text"]]),
     )
     n_texts, n_steps = auxiliary.height, recipe.steps(auxiliary.height)
-    observer.stage(f"training on {n_texts:,} auxiliary texts: at most {n_steps:,} steps")
+    observer.stage(
+        f"training on {n_texts:,} auxiliary texts: at most {n_steps:,} steps"
+    )
     made = made_of(making, folder / "inverter", observer.stage)
     observer.stage(f"attacking {asked.height:,} texts")
     inverted = _written(folder, texts, found, encode, making, made)
@@ -175,13 +184,23 @@ def invert(
     return inverted
 
 
-def _read(data: Path | str, given: Mapping[str, str | None], attribute: str | None) -> pl.DataFrame:
-    names = ColumnNames(**{part: name for part, name in given.items() if name is not None})
+def _read(
+    data: Path | str, given: Mapping[str, str | None], attribute: str | None
+) -> pl.DataFrame:
+    names = ColumnNames(
+        **{part: name for part, name in given.items() if name is not None}
+    )
     documents = read_documents(str(data), names).documents
     if attribute is not None and attribute not in documents.collect_schema():
         raise CorpusError(f"{data} has no column {attribute!r} of an attribute")
-    known = [] if attribute is None else [pl.col(attribute).cast(pl.String).alias("attribute")]
-    rows = documents.select("document_id", "group", "text", *known).collect(engine="streaming")
+    known = (
+        []
+        if attribute is None
+        else [pl.col(attribute).cast(pl.String).alias("attribute")]
+    )
+    rows = documents.select("document_id", "group", "text", *known).collect(
+        engine="streaming"
+    )
     return rows.with_row_index("row")
 
 
@@ -194,9 +213,13 @@ def _embedded(
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     """Embed texts by what they say; those that have no embedding get a reason."""
     asked = texts.filter(pl.col("reason").is_null())["text"].to_list()
-    opened = open_embedder(embedder, revision) if isinstance(embedder, str) else embedder
+    opened = (
+        open_embedder(embedder, revision) if isinstance(embedder, str) else embedder
+    )
     found = dict(zip(asked, embed_all(asked, opened, folder, observer), strict=True))
-    reasons = {text: each if isinstance(each, str) else None for text, each in found.items()}
+    reasons = {
+        text: each if isinstance(each, str) else None for text, each in found.items()
+    }
     of_embedder = pl.Series(map(reasons.get, texts["text"]), dtype=pl.String)
     return texts.with_columns(pl.coalesce("reason", of_embedder)), found
 
@@ -219,7 +242,10 @@ def _written(
         known = texts.filter("auxiliary", pl.col("reason").is_null())["attribute"]
         inferred = infer(known, making, embeddings, cluster)
     true, n_auxiliary = asked["text"].to_list(), len(making.texts)
-    counts = {method: figures.overlaps(true, said, encode) for method, said in recovered.items()}
+    counts = {
+        method: figures.overlaps(true, said, encode)
+        for method, said in recovered.items()
+    }
     for method, guessed in inferred.items():
         attribute = figures.inferred(asked["attribute"], guessed)
         counts[method] = counts[method].with_columns(attribute=attribute)
@@ -228,7 +254,11 @@ def _written(
     said = figures.sentence(shared, n_auxiliary)
     sink(given_back, folder / "texts.parquet", InversionTexts)
     sink(shared, folder / "figures.parquet", Inversion)
-    summary = {"sentence": said, "auxiliary": n_auxiliary, "made_from": making.made_from}
+    summary = {
+        "sentence": said,
+        "auxiliary": n_auxiliary,
+        "made_from": making.made_from,
+    }
     summary |= {"losses": made.losses, "figures": shared.to_dicts()}
     write_text(folder / "summary.json", json.dumps(summary, indent=2))
     return Inverted(folder=folder, texts=given_back, figures=shared, sentence=said)

@@ -27,7 +27,9 @@ from mia_batch.tables import READ_ERRORS, write_table
 _TOKENS_AT_ONCE = 8192
 _NO_LIMIT = 10**9
 
-Found: TypeAlias = NDArray[np.float32] | str  # an embedding, or why the text has no embedding
+Found: TypeAlias = (
+    NDArray[np.float32] | str
+)  # an embedding, or why the text has no embedding
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +44,17 @@ class Embedder:
     def embed(self, texts: Sequence[str]) -> list[Found]:
         rows = self.tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]
         empty = "the embedder's tokenizer finds no token in the text"
-        long = f"the text has {{:,}} tokens, more than the {self.longest:,} that the embedder reads"
+        long = (
+            f"the text has {{:,}} tokens, more than the {self.longest:,} that the"
+            " embedder reads"
+        )
         found: list[Found] = [long.format(len(row)) if row else empty for row in rows]
         fits = [i for i, row in enumerate(rows) if 0 < len(row) <= self.longest]
-        means = self.means([texts[i] for i in fits], [rows[i] for i in fits]) if fits else []
+        means = (
+            self.means([texts[i] for i in fits], [rows[i] for i in fits])
+            if fits
+            else []
+        )
         for i, mean in zip(fits, means, strict=True):
             found[i] = np.asarray(mean, np.float32)
         return found
@@ -69,7 +78,9 @@ def _sentences(model: str, revision: str | None) -> Embedder:
         ) from error
     top = Path(model)
     folders = [top, *sorted(path for path in top.rglob("*") if path.is_dir())]
-    parts = (f"{at.relative_to(top)}\0{checkpoints.digest_folder(str(at))}" for at in folders)
+    parts = (
+        f"{at.relative_to(top)}\0{checkpoints.digest_folder(str(at))}" for at in folders
+    )
 
     def means(texts: list[str], _: list[list[int]]) -> Sequence[NDArray[np.float32]]:
         found: Any = loaded.encode(texts, show_progress_bar=False)
@@ -77,15 +88,21 @@ def _sentences(model: str, revision: str | None) -> Embedder:
 
     identity = sha256("\n".join(parts).encode()).hexdigest()
     # The library would cut texts that are too long without a word.
-    return Embedder(identity, loaded.tokenizer, loaded.max_seq_length or _NO_LIMIT, means)
+    return Embedder(
+        identity, loaded.tokenizer, loaded.max_seq_length or _NO_LIMIT, means
+    )
 
 
 def _hidden_states(model: str, revision: str | None) -> Embedder:
     """Take the mean of the last hidden states over the tokens of a text, never over padding."""
-    # Special tokens that the tokenizer puts around a text count, as they do in PrivLM-Bench and in
-    # sentence-transformers. Of causal models, too, it is the mean, not the state of the last token.
+    # Special tokens that the tokenizer puts around a text count, as they do in
+    # PrivLM-Bench and in sentence-transformers. Of causal models, too, it is the mean,
+    # not the state of the last token.
     identity = checkpoints.identify_model(model, revision, "any").digest
-    loaded, (name, at) = _load(model, revision), checkpoints.tokenizer_source(model, revision)
+    loaded, (name, at) = (
+        _load(model, revision),
+        checkpoints.tokenizer_source(model, revision),
+    )
     how: dict[str, Any] = {"revision": at, "trust_remote_code": False}
     tokenizer = transformers.AutoTokenizer.from_pretrained(name, **how)
     tokenizer.model_max_length = _NO_LIMIT  # lengths are checked against the context
@@ -93,14 +110,18 @@ def _hidden_states(model: str, revision: str | None) -> Embedder:
     @torch.inference_mode()
     def pooled(rows: list[list[int]]) -> NDArray[np.float32]:
         batch = padded([{"input_ids": row, "labels": []} for row in rows])
-        ids, mask = (batch[name].to(loaded.device) for name in ("input_ids", "attention_mask"))
+        ids, mask = (
+            batch[name].to(loaded.device) for name in ("input_ids", "attention_mask")
+        )
         said = loaded(input_ids=ids, attention_mask=mask, output_hidden_states=True)
         weights = mask[:, :, None].to(torch.float32)
         means = (said.hidden_states[-1].float() * weights).sum(1) / weights.sum(1)
         return np.asarray(means.cpu().numpy())
 
     def means(_: list[str], rows: list[list[int]]) -> Sequence[NDArray[np.float32]]:
-        left = sorted(range(len(rows)), key=lambda i: len(rows[i]))  # those of one length together
+        left = sorted(
+            range(len(rows)), key=lambda i: len(rows[i])
+        )  # those of one length together
         found: dict[int, NDArray[np.float32]] = {}
         while left:
             at_once = max(1, _TOKENS_AT_ONCE // len(rows[left[-1]]))
@@ -111,7 +132,7 @@ def _hidden_states(model: str, revision: str | None) -> Embedder:
     return Embedder(identity, tokenizer, _context(loaded), means)
 
 
-def _load(model: str, revision: str | None) -> Any:  # noqa: ANN401 - models are of many types
+def _load(model: str, revision: str | None) -> Any:
     """Load the part of a checkpoint that reads texts; an adapter is put on its base."""
     if (adapter := checkpoints.read_adapter(model)) is not None:
         from mia_batch.evidence.engines.transformers import Pretrained
@@ -119,15 +140,19 @@ def _load(model: str, revision: str | None) -> Any:  # noqa: ANN401 - models are
 
         if adapter.virtual_tokens:
             raise SettingsError(
-                f"the embedder {model!r} is an adapter of virtual tokens, whose states are no "
-                "text's; give its base, or an adapter such as LoRA"
+                f"the embedder {model!r} is an adapter of virtual tokens, whose states"
+                " are no text's; give its base, or an adapter such as LoRA"
             )
-        spec = EngineSpec(engine="transformers", kind="logprobs", model=model, revision=revision)
+        spec = EngineSpec(
+            engine="transformers", kind="logprobs", model=model, revision=revision
+        )
         return Pretrained(spec).model
     options = {"revision": revision, "trust_remote_code": False}
     try:
         config = transformers.AutoConfig.from_pretrained(model, **options)
-        loaded = transformers.AutoModel.from_pretrained(model, dtype=torch.float32, **options)
+        loaded = transformers.AutoModel.from_pretrained(
+            model, dtype=torch.float32, **options
+        )
     except Exception as error:  # of any library
         raise SettingsError(
             f"the embedder {model!r} cannot be loaded ({checkpoints.cause_of(error)})"
@@ -140,7 +165,7 @@ def _device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _context(model: Any) -> int:  # noqa: ANN401 - models are of many types
+def _context(model: Any) -> int:
     """Most tokens that a model reads; of RoBERTa's kind positions are numbered from 2."""
     length = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if length is None:
@@ -153,7 +178,10 @@ _TEXTS_OF_BLOCK = 64
 
 
 def embed_all(
-    texts: Sequence[str], embedder: Embedder | ClientSettings, folder: Path, observer: Observer
+    texts: Sequence[str],
+    embedder: Embedder | ClientSettings,
+    folder: Path,
+    observer: Observer,
 ) -> list[Found]:
     """Embed texts, equal ones once, or say why not; blocks of them are kept in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -165,7 +193,9 @@ def embed_all(
     distinct = list(dict.fromkeys(texts))
     for start in range(0, len(distinct), _TEXTS_OF_BLOCK):
         block = distinct[start : start + _TEXTS_OF_BLOCK]
-        content = "\0".join(sha256(each.encode()).hexdigest() for each in (identity, *block))
+        content = "\0".join(
+            sha256(each.encode()).hexdigest() for each in (identity, *block)
+        )
         path = folder / f"{sha256(content.encode()).hexdigest()[:32]}.parquet"
         if (known := _read(path)) is None:
             missing.append((block, path))
@@ -174,7 +204,9 @@ def embed_all(
 
     def take(number: int, embedded: list[Found]) -> None:
         block, path = missing[number]
-        vectors = [None if isinstance(each, str) else each.tolist() for each in embedded]
+        vectors = [
+            None if isinstance(each, str) else each.tolist() for each in embedded
+        ]
         reasons = [each if isinstance(each, str) else None for each in embedded]
         schema = pl.Schema({"embedding": pl.List(pl.Float32), "reason": pl.String()})
         write_table(pl.DataFrame([vectors, reasons], schema), path)
@@ -200,7 +232,9 @@ def _read(path: Path) -> list[Found] | None:
         rows = pl.read_parquet(path, glob=False).rows()
     except (*READ_ERRORS, OSError):
         return None
-    return [reason if each is None else np.array(each, np.float32) for each, reason in rows]
+    return [
+        reason if each is None else np.array(each, np.float32) for each, reason in rows
+    ]
 
 
 # An inverter: how it is made and trained, and what it says that texts were.
@@ -213,8 +247,8 @@ _SMALLEST = 1e-6
 class Projection(nn.Module):
     """Maps an embedding to where the decoder has the embedding of a first token."""
 
-    # Numbers are first brought to mean 0 and spread 1, so that it learns at one rate whatever the
-    # embedder: a linear map, too.
+    # Numbers are first brought to mean 0 and spread 1, so that it learns at one rate
+    # whatever the embedder: a linear map, too.
 
     mean: torch.Tensor
     spread: torch.Tensor
@@ -235,13 +269,13 @@ class Projection(nn.Module):
         return nn.functional.linear(scaled, self.linear.weight, self.linear.bias)
 
 
-def attach(decoder: Any, size: int) -> Projection:  # noqa: ANN401 - models are of many types
+def attach(decoder: Any, size: int) -> Projection:
     projection = Projection(size, decoder.get_input_embeddings().embedding_dim)
     setattr(decoder, _NAME, projection.to(decoder.device))
     return projection
 
 
-def prepared(decoder: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:  # noqa: ANN401 - of torch and transformers
+def prepared(decoder: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Put the projected embedding before the tokens of each text; it is no label itself.
 
     GEIA, Li et al. 2023 (arXiv:2305.03010), section 3.2.
@@ -258,13 +292,19 @@ def prepared(decoder: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.T
 
 
 @checkpoints.quiet()
-def load_inverter(folder: Path) -> Any:  # noqa: ANN401 - of torch and transformers
+def load_inverter(folder: Path) -> Any:
     from safetensors.torch import load_file
 
     files = map(load_file, sorted(folder.glob("*.safetensors")))
-    found = ((*name.partition(f"{_NAME}."), each) for of in files for name, each in of.items())
+    found = (
+        (*name.partition(f"{_NAME}."), each)
+        for of in files
+        for name, each in of.items()
+    )
     weights = {name: each for start, _, name, each in found if name and not start}
-    decoder = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    decoder = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32
+    )
     attach(decoder, weights["mean"].numel()).load_state_dict(weights)
     return decoder.eval().to(_device())
 
@@ -280,7 +320,9 @@ def recover(inverter: Path, embeddings: NDArray[np.float32], tokens: int) -> lis
     plain = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
     texts: list[str] = []
     for start in range(0, len(embeddings), _TEXTS_AT_ONCE):
-        some = torch.from_numpy(embeddings[start : start + _TEXTS_AT_ONCE]).to(decoder.device)
+        some = torch.from_numpy(embeddings[start : start + _TEXTS_AT_ONCE]).to(
+            decoder.device
+        )
         texts += tokenizer.batch_decode(
             _greedy(decoder, some, tokens, tokenizer.eos_token_id), **plain
         )
@@ -288,7 +330,9 @@ def recover(inverter: Path, embeddings: NDArray[np.float32], tokens: int) -> lis
 
 
 @torch.inference_mode()
-def _greedy(decoder: Any, embeddings: torch.Tensor, tokens: int, end: int) -> list[list[int]]:  # noqa: ANN401 - of torch and transformers
+def _greedy(
+    decoder: Any, embeddings: torch.Tensor, tokens: int, end: int
+) -> list[list[int]]:
     states = decoder.inversion(embeddings)[:, None]
     past, found, ended = None, [], torch.zeros(len(embeddings), dtype=torch.bool)
     for _ in range(tokens):
@@ -312,7 +356,10 @@ class InverterMaking(Making):
     @cached_property
     def made_from(self) -> dict[str, Any]:
         content = np.ascontiguousarray(self.embeddings)
-        return {**super().made_from, "embeddings": sha256(content.tobytes()).hexdigest()}
+        return {
+            **super().made_from,
+            "embeddings": sha256(content.tobytes()).hexdigest(),
+        }
 
     def train(self, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
         return train(self, work, say)
@@ -325,7 +372,8 @@ def attack(
     cluster: NDArray[np.intp],
 ) -> dict[str, list[str]]:
     """Return what each method of the table `Inversion` gives back, a text for each embedding."""
-    # Decoding is greedy, so that the embedding of another text gives what that text gave.
+    # Decoding is greedy, so that the embedding of another text gives what that text
+    # gave.
     from sklearn.metrics import pairwise_distances_argmin
 
     recipe, known = making.recipe, making.embeddings
@@ -348,9 +396,9 @@ def infer(
 ) -> dict[str, pl.Series]:
     """Tell an attribute from embeddings, by those of auxiliary texts whose attribute is known.
 
-    Attribute inference as PrivLM-Bench names it in section 3.3 and does not measure it: Song and
-    Raghunathan 2020 (arXiv:2004.00053). The classifier, a logistic regression, stands for the
-    decoder; ``unconditional`` is the most frequent attribute.
+    Attribute inference as PrivLM-Bench names it in section 3.3 and does not measure it:
+    Song and Raghunathan 2020 (arXiv:2004.00053). The classifier, a logistic regression,
+    stands for the decoder; ``unconditional`` is the most frequent attribute.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import pairwise_distances_argmin
@@ -360,12 +408,16 @@ def infer(
     there = known.is_not_null().to_numpy()
     labels, learnt = known.drop_nulls(), making.embeddings[there]
     if labels.n_unique() < 2:
-        raise SettingsError("the auxiliary texts have fewer than two attributes to tell apart")
+        raise SettingsError(
+            "the auxiliary texts have fewer than two attributes to tell apart"
+        )
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
     said = pl.Series(model.fit(learnt, labels.to_list()).predict(embeddings))
     return {
         "inverter": said,
-        "nearest": labels[pairwise_distances_argmin(embeddings, learnt, metric="cosine")],
+        "nearest": labels[
+            pairwise_distances_argmin(embeddings, learnt, metric="cosine")
+        ],
         "shuffled": said[of_others(cluster, making.recipe.seed)],
         "unconditional": pl.repeat(labels.mode().sort()[0], said.len(), eager=True),
     }
@@ -382,15 +434,21 @@ def of_others(cluster: NDArray[np.intp], seed: int) -> NDArray[np.intp]:
 
 
 class _InverterTrainer(transformers.Trainer):  # type: ignore[misc]
-    def compute_loss(self, model: Any, inputs: dict[str, torch.Tensor], **how: Any) -> Any:  # noqa: ANN401 - of torch and transformers
+    def compute_loss(
+        self, model: Any, inputs: dict[str, torch.Tensor], **how: Any
+    ) -> Any:
         return super().compute_loss(model, prepared(model, inputs), **how)
 
 
-def train(making: InverterMaking, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
+def train(
+    making: InverterMaking, work: Path, say: Callable[[str], None]
+) -> dict[str, Any]:
     transformers.set_seed(making.recipe.seed)
     base, how = making.base, {"revision": making.revision, "trust_remote_code": False}
     tokenizer = transformers.AutoTokenizer.from_pretrained(base, **how)
-    decoder = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, **how)
+    decoder = transformers.AutoModelForCausalLM.from_pretrained(
+        base, dtype=torch.float32, **how
+    )
     embeddings = making.embeddings
     attach(decoder, embeddings.shape[1]).fit(embeddings)
     rows = []
