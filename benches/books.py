@@ -72,9 +72,8 @@ def write_parts(folder: Path) -> pl.DataFrame:
         folder / "others.parquet"
     )
     names = parts["group"].unique(maintain_order=True).to_list()
-    draw.shuffle(
-        names
-    )  # the first are seen, the next are asked about, the next are nulls
+    # The first are seen, the next are asked about, the next are nulls
+    draw.shuffle(names)
     order = pl.DataFrame({"group": names, "place": range(len(names))})
     return parts.join(order, on="group", maintain_order="left")
 

@@ -86,10 +86,11 @@ Figure = dict[str, Any]
 class Given:
     """What is asked about: windows of manuals-47m."""
 
+    # Of a set whose share is asked for; calibration members
     size, known = (
         SIZE,
         CALIBRATION,
-    )  # of a set whose share is asked for; calibration members
+    )
     often = 64  # times at most that a window was learnt
     model = MODEL
 

@@ -65,23 +65,24 @@ GREY = [
         "pac_v1",
     ),
 ]
+# A reference model
 BESIDE = [
     "informia_v1",
     "reference_difference_v1",
     "ez_mia_v1",
     "wbc_v1",
-]  # a reference model
+]
 COSTS = ["attack", "tokens", "seconds"]
 SAMPLES, MOST_TOKENS = 5, 256  # of whole candidates, instead of the paper's 10 of 1,024
-Asked = tuple[
-    tuple[int, int | None, int], ...
-]  # words, samples (None: greedy), most points
+# Words, samples (None: greedy), most points
+Asked = tuple[tuple[int, int | None, int], ...]
 ASKED: Asked = ((1, None, 120), (3, None, 16), (1, SAMPLES, 16))
 ASKED_ELSEWHERE: Asked = ((1, None, 32),)
+# Models on which all ways are tried; on others the default's alone
 GRID_OF = (
     "small",
     "medium",
-)  # models on which all ways are tried; on others the default's alone
+)
 
 
 def write_corpus(folder: Path, model: str) -> pl.DataFrame:

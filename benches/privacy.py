@@ -166,9 +166,8 @@ def main() -> None:
         data = folder / "texts.parquet"
         windows(asked.texts, by_coin=bool(asked.faults)).write_parquet(data)
         for name, fault in product(asked.bases, asked.faults or ["none"]):
-            shadows = (
-                asked.shadows if name == "bert" else 0
-            )  # others are attacked without
+            # Others are attacked without
+            shadows = asked.shadows if name == "bert" else 0
             out = folder / f"{name} {fault}"
             rows += measure(
                 bases[name], data, out, plan_of(plan, shadows), FAULTS[fault]

@@ -72,9 +72,8 @@ def write_corpus(folder: Path) -> tuple[list[str], list[str]]:
     times = [rung for rung, n in TIMES.items() for _ in range(n)]
     draw.shuffle(times)
     asked, others = texts[: len(times)], texts[len(times) : len(times) + OTHERS]
-    pl.DataFrame({"text": texts[-SHOTS:]}).write_parquet(
-        folder / "shots.parquet"
-    )  # unseen
+    # unseen
+    pl.DataFrame({"text": texts[-SHOTS:]}).write_parquet(folder / "shots.parquet")
     corpus = pl.DataFrame({"text": asked, "times": times})
     corpus = corpus.with_columns(member=pl.col("times") > 0)
     corpus.write_parquet(folder / "corpus.parquet")

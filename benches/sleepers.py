@@ -36,9 +36,8 @@ GB_LEFT = 3.0  # to others on this machine
 GPU_TOKENS_PER_SECOND = (
     10_000  # assumed of one GPU and a model of 7 B, continuous batching
 )
-TOKENS_OF_A_BLOCK = (
-    64 * 118
-)  # decoded by the default preset for a block of the demo's texts
+# Decoded by the default preset for a block of the demo's texts
+TOKENS_OF_A_BLOCK = 64 * 118
 
 
 class Sleeper:

@@ -353,9 +353,8 @@ def privacy(at: Place) -> None:
            data=at.table("coin", coin), target_column="label", epsilon=["none", 8, 1], spv=True,
            shadows=2, canaries=0, epochs=20, batch_size=16, max_tokens=64, learning_rate=3e-3,
            out=out)  # fmt: skip
-    found = pl.read_parquet(out / "summary.parquet").drop(
-        "base"
-    )  # a path; variants name it
+    # A path; variants name it
+    found = pl.read_parquet(out / "summary.parquet").drop("base")
     store("privacy", found, *(name for name in found.columns if found[name].count()))
 
 

@@ -49,9 +49,8 @@ def tuned(n_kills: int) -> dict[str, Any]:
         }
         seconds: dict[str, float] = {}
         killed_in: list[str] = []
-        one_thread = os.environ | {
-            "OMP_NUM_THREADS": "1"
-        }  # another number may change last digits
+        # Another number may change last digits
+        one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
         with (folder / "log").open("w") as log:
             for way, options in ways.items():
                 asked = [*command, "--out", str(folder / way), *options]

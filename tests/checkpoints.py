@@ -141,9 +141,8 @@ def save_checkpoint(
         "num_attention_heads": 2,
         "num_key_value_heads": 1,
         "max_position_embeddings": CONTEXT,
-        "initializer_range": (
-            0.3
-        ),  # a wide spread: some tokens are far likelier than others
+        # A wide spread: some tokens are far likelier than others
+        "initializer_range": (0.3),
         "bos_token_id": BOS_ID,
         "eos_token_id": EOS_ID,
     }

@@ -28,9 +28,10 @@ class Cluster:
     """A head without cores for engines, and nodes that have some; what it starts inherits this."""
 
     def __init__(self, *cores: int, **head: Any) -> None:
+        # Takes a second in each worker
         from ray.cluster_utils import (
             Cluster as RayCluster,
-        )  # takes a second in each worker
+        )
 
         args = {"num_cpus": 0, **_LEAN, **head}
         self._cluster: Any = RayCluster(initialize_head=True, head_node_args=args)

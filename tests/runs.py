@@ -347,9 +347,8 @@ def of_tuning(folder: Path) -> dict[str, Any]:
         "candidate_from": written(folder, candidate, "candidate"),
         "preset": "spv",
         "engine": "transformers",
-        "engine_arg": {
-            "batch_size": 1
-        },  # what stands in a batch changes the last digits
+        # What stands in a batch changes the last digits
+        "engine_arg": {"batch_size": 1},
         "shadows": 2,
         "paraphrases": 2,
         "neighbours": 2,

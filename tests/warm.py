@@ -14,12 +14,10 @@ if find_spec("vllm"):
     from vllm.logger import configure_logging_if_needed
     from vllm.platforms import current_platform
 
-    compiling.disable = (
-        current_platform.is_cpu()
-    )  # engines set it, but torch reads it at its import
-    configure_logging_if_needed(
-        LoggingConfig()
-    )  # goes through all loggers that there are
+    # Engines set it, but torch reads it at its import
+    compiling.disable = current_platform.is_cpu()
+    # Goes through all loggers that there are
+    configure_logging_if_needed(LoggingConfig())
 
     for name in (
         "mia_batch.evidence.engines.vllm",

@@ -121,9 +121,8 @@ OTHER_GROUPS = {
     "similarity": SIMILARITY_FIELDS,
     "choice": CHOICE_FIELDS,
     "token": TOKEN_FIELDS,
-    "hidden": (
-        pl.Field("has_text", pl.Boolean()),
-    ),  # whether the candidate has the true text
+    # Whether the candidate has the true text
+    "hidden": (pl.Field("has_text", pl.Boolean()),),
 }
 """Groups of a run's features that `kernels.pair_features` does not know, with their columns."""
 

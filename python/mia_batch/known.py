@@ -60,9 +60,8 @@ class NamedSet:
     columns: Mapping[str, str] = field(default_factory=dict)
     folders: Mapping[str, bool] = field(default_factory=dict)
     counted: str | None = None
-    only: Mapping[str, str] = field(
-        default_factory=dict
-    )  # values of columns of its rows
+    # Values of columns of its rows
+    only: Mapping[str, str] = field(default_factory=dict)
     rows: int | None = None
     sha256: str | None = None  # see `content_digest`
     blind: Mapping[str, Any] | None = None  # the strongest classifier without the model

@@ -88,9 +88,8 @@ class Classes:
 
     member: Flags  # whether each is a member
     score: Floats  # its score, finite
-    cluster: (
-        NDArray[np.int32] | None
-    )  # code of its cluster; None where targets are independent
+    # Code of its cluster; None where targets are independent
+    cluster: NDArray[np.int32] | None
     row: Codes  # its number among the labelled targets
     n_unscored: int  # labelled targets without a score
 
@@ -207,9 +206,8 @@ def authors_rows(classes: Classes) -> Iterator[_Row]:
         lack = "the authors' procedure takes texts as independent; these are clustered"
     value, interval = tpr_nearest_fpr(classes.member, classes.score, _AUTHORS_FPR), None
     if not lack:
-        rates = curve.fpr[
-            np.isclose(curve.tpr, value)
-        ]  # at which the curve has this TPR
+        # At which the curve has this TPR
+        rates = curve.fpr[np.isclose(curve.tpr, value)]
         nearest = float(rates[np.argmin(np.abs(rates - _AUTHORS_FPR))])
         interval = tpr_interval(curve, nearest, value, sizes)
     yield figure("tpr_nearest_fpr", _AUTHORS_FPR, value, interval, lack)
@@ -224,10 +222,11 @@ def authors_rows(classes: Classes) -> Iterator[_Row]:
     yield figure("accuracy_5_fold", None, value, right, lack)
 
 
+# Slices of all targets, and of averages over length buckets
 ALL, MACRO = (
     "all",
     "macro",
-)  # slices of all targets, and of averages over length buckets
+)
 # Nominal words of the length buckets, those of the SaMIA paper. A bucket reaches from
 # its length over the square root of 2 to its length times that: 23 to 45, 46 to 90, 91
 # to 181, 182 to 362.
@@ -377,9 +376,8 @@ def macro_averages(
             for row in rows
             if (row["metric"], row["fpr"]) == metric and row["value"] is not None
         ]
-        if (
-            there and metric[0] != "fpr_at_threshold"
-        ):  # it is said of a figure, and none itself
+        # It is said of a figure, and none itself
+        if there and metric[0] != "fpr_at_threshold":
             counts = {name: sum(one[name] for one, _ in there) for name in there[0][0]}
             yield counts, _average([row for _, row in there], clustered=clustered)
 

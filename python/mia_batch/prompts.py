@@ -148,9 +148,8 @@ class View:
 _SEED_BITS = 62  # vLLM keeps seeds as signed 64-bit integers on a GPU
 _STRIDE_BITS = 16
 
-SAMPLES_PER_TARGET = (
-    1 << _STRIDE_BITS
-)  # most samples of one prompt that have seeds of their own
+# Most samples of one prompt that have seeds of their own
+SAMPLES_PER_TARGET = 1 << _STRIDE_BITS
 
 
 def sample_seed(
@@ -348,9 +347,8 @@ def probes(
     points = [_spread(int(most)) for most in possible]
     if may_cut is not None:
         texts = rows.select("target", "ends").iter_rows()
-        places = [
-            LEAST_CONTEXT + spread * every - 1 for spread in points
-        ]  # words before a point
+        # Words before a point
+        places = [LEAST_CONTEXT + spread * every - 1 for spread in points]
         points = [
             (
                 _allowed(spread, np.array(ends)[place], may_cut(text), n)
@@ -732,9 +730,8 @@ def follow(
     agree, ends = list(before), [(0, 0)] * len(before)
     passed = spoken = 0
     for at, start, length in blocks:
-        missing = (
-            at - passed if length else 0
-        )  # what the document goes on with is not missing
+        # What the document goes on with is not missing
+        missing = at - passed if length else 0
         n_differ = max(missing, start - spoken)
         agree += [False] * n_differ + [True] * length
         ends += [(start, at)] * n_differ

@@ -109,9 +109,8 @@ class RunFiles:
         self.folder = Path(folder)
         self.manifest: Row = json.loads((self.folder / "run.json").read_text("utf-8"))
         self.settings: Row = self.manifest["settings"]
-        self.asked: Row = self.manifest["made"][
-            "scores"
-        ]  # attacks, and how much of each view
+        # Attacks, and how much of each view
+        self.asked: Row = self.manifest["made"]["scores"]
 
     def read(self, table: str, *columns: str, **equal: str) -> list[Row]:
         """Read rows of a file, or of a folder of parts: these columns, or all; of these values."""
@@ -654,10 +653,11 @@ def hits_less_expected(t: AuditedText) -> float:
     fold_of_text, answers_of_run = next_tokens(t.run)
     counted_texts = counted(t.run).texts
     frequency = Counter(answer.true_token for answer in answers_of_run)
+    # Of a token, of those as frequent, of all
     n_answers, n_hits = (
         Counter[Any](),
         Counter[Any](),
-    )  # of a token, of those as frequent, of all
+    )
     for answer in answers_of_run:
         is_of_fold = fold_of_text[answer.target_id] == fold_of_text[t.id]
         if answer.target_id in counted_texts and not is_of_fold:
@@ -1359,9 +1359,8 @@ def fitted_odds(x: Numbers, label: Numbers, asked: Numbers) -> Numbers:
     while True:
         p = 1 / (1 + np.exp(-x @ beta))
         gradient = x.T @ (p - label) + penalty * beta
-        if (
-            max(abs(gradient).max() / len(x), decrease) <= 1e-4
-        ):  # where scikit-learn ends, too
+        # Where scikit-learn ends, too
+        if max(abs(gradient).max() / len(x), decrease) <= 1e-4:
             return np.exp(asked @ beta)
         hessian = (x.T * (p * (1 - p))) @ x + np.diag(penalty)
         step = np.linalg.solve(hessian, gradient)
@@ -1581,9 +1580,8 @@ def sums_by_odds(
 ) -> Numbers:
     """Draw sums of n ranks; a choice is as likely as the product of its odds."""
     size = len(ranks)
-    ways = np.full(
-        (size + 1, n + 1), -inf
-    )  # log sum of products of k of those from i on
+    # Log sum of products of k of those from i on
+    ways = np.full((size + 1, n + 1), -inf)
     ways[:, 0] = 0
     for i in reversed(range(size)):
         ways[i, 1:] = np.logaddexp(ways[i + 1, 1:], log_odds[i] + ways[i + 1, :-1])
@@ -1615,9 +1613,8 @@ def rounds(run: RunFiles) -> RoundsPlan:
     harmonic = sum(1 / k for k in range(1, top + 1))
     e_values = [(n_null + 1) / rank / harmonic for rank in range(1, top + 1)]
     n_kept = [max(min(n_null, top), n_null >> number) for number in range(len(ends))]
-    early = (
-        2 / q / e_values[0]
-    )  # it accepts the first rank where half of all are listed
+    # It accepts the first rank where half of all are listed
+    early = 2 / q / e_values[0]
     n_early = min(int(0.5 / early), len(ends) - 1)
     shares = (
         [0.0] * (len(ends) - 1 - n_early) + [early] * n_early + [1 - early * n_early]
@@ -1656,10 +1653,11 @@ def in_rounds(run: RunFiles, attack: str, row: Row) -> Row:
             if n_higher >= n_next:
                 undecided.remove(name)
         nulls_left = nulls_left[:n_next]
+        # Others are out of reach
         undecided &= accepted(
             value + (most_to_come if name in undecided else 0)
             for name, value in e_values.items()
-        )  # others are out of reach
+        )
         undecided -= accepted(e_values.values())
     e_value = e_values[name_of(row, e_values)]
     return {"score": e_value, "p_value": 1 / max(e_value, 1)}
@@ -1667,9 +1665,8 @@ def in_rounds(run: RunFiles, attack: str, row: Row) -> Row:
 
 def canaries(run: RunFiles, attack: str, row: Row) -> Row:
     """Rank published texts among their controls, and all by aligned ranks: Hodges, Lehmann 1962."""
-    sets = defaultdict[str, list[float | None]](
-        list
-    )  # of each the published text is first
+    # Of each the published text is first
+    sets = defaultdict[str, list[float | None]](list)
     for text in sorted(run.texts(), key=lambda text: text["member"] is False):
         if text["role"] == "canary":
             sets[text["cluster"]].append(run.scores(attack)[text["target_id"]])
@@ -1691,9 +1688,8 @@ def aligned_p_value(sets: Iterable[list[float | None]]) -> float:
     for scores in sets:
         middle = mean([value for value in scores if value is not None] or [0.0])
         for number, value in enumerate(scores):
-            missing = (
-                -inf if number == 0 else inf
-            )  # of the published text, and of its controls
+            # Of the published text, and of its controls
+            missing = -inf if number == 0 else inf
             deviations.append(missing if value is None else round(value - middle, 9))
         sizes.append(len(scores))
     ranks = iter(rankdata(deviations).tolist())

@@ -678,12 +678,13 @@ _FOLLOWING = (  # a setting, a value of it, and the default that another has the
     ("preset", "samia", "word_rule", "space"),
     ("preset", "min-k", "evidence", "logprobs"),
     ("preset", "spv", "evidence", "logprobs"),
+    # Generations are to be the target's own distribution
     (
         "preset",
         "spv",
         "top_k",
         0,
-    ),  # generations are to be the target's own distribution
+    ),
     ("noise_scale", "absolute", "noise", 0.05),  # of the SPV-MIA paper
     *(("temperature", zero, "samples", 1) for zero in (0, "0", "0.0")),
 )
@@ -895,9 +896,8 @@ class Settings(
         values = self.model_dump(mode="json", include=set(self.marked(Mark.EVIDENCE)))
         arguments = values["engine_arg"].items()
         kept = {name: value for name, value in arguments if name not in RESOURCES}
-        cut = (
-            "samia" if self.preset == "samia" else "default"
-        )  # presets that sample alike
+        # Presets that sample alike
+        cut = "samia" if self.preset == "samia" else "default"
         return values | {"engine_arg": kept, "preset": cut}
 
 

@@ -94,9 +94,8 @@ class Ordinals:
             keys, return_inverse=True, return_counts=True
         )
         order = np.argsort(inverse, kind="stable")
-        numbers = np.empty(
-            inverse.size, np.int64
-        )  # first the rank among equals of this call
+        # First the rank among equals of this call
+        numbers = np.empty(inverse.size, np.int64)
         numbers[order] = np.arange(inverse.size) - np.repeat(
             np.cumsum(counts) - counts, counts
         )
@@ -680,9 +679,8 @@ class _Copies:
     def __init__(self, plan: TargetPlan) -> None:
         self._equal = Ordinals()
         overlap = plan.stride is not None and plan.stride < (plan.window or 0)
-        self._alike = (
-            None if overlap else Passages()
-        )  # overlapping ones are alike as it is
+        # Overlapping ones are alike as it is
+        self._alike = None if overlap else Passages()
 
     def mark(self, rows: list[_Row]) -> None:
         """Put the reason in place of each text that is a copy."""
@@ -731,9 +729,8 @@ def _chapter(chapters: Sequence[Mapping[str, Any]] | None, window: Split) -> str
     return chapters[begun - 1]["heading"] if chapters and begun else None
 
 
-_ROLE = (
-    pl.col("role").cast(pl.String).replace("copy", "target")
-)  # windows of one document
+# Windows of one document
+_ROLE = pl.col("role").cast(pl.String).replace("copy", "target")
 _LEVELS = {"group": "group", "document": "document_id"}
 
 

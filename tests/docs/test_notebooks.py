@@ -117,9 +117,8 @@ def test_a_table_of_python_is_kept_for_the_run_that_rests_on_it(hostile_run):
     } == stored
     other = texts.with_columns(pl.col("text").str.to_uppercase())
     with_files({"input": other, "out": run.folder})
-    assert [what for _, what in verify(run.folder).faults] == [
-        "added"
-    ]  # and nothing changed
+    # And nothing changed
+    assert [what for _, what in verify(run.folder).faults] == ["added"]
 
 
 def test_a_table_that_python_cannot_export_is_refused_with_what_helps(tmp_path):

@@ -39,9 +39,8 @@ def asked(tmp_path_factory):
     folder = tmp_path_factory.mktemp("counting")
     with pytest.MonkeyPatch.context() as patch, counting_engine(folder) as notes:
         patch.setenv("HOME", str(folder / "home"))
-        patch.setenv(
-            "RAY_worker_niceness", "0"
-        )  # on a busy machine they would stand still
+        # On a busy machine they would stand still
+        patch.setenv("RAY_worker_niceness", "0")
         yield notes
     assert not (folder / "home" / ".ray").exists(), "Ray has left a token there"
 
@@ -127,9 +126,8 @@ def test_whatever_is_killed_the_tables_are_the_same(
         cluster.add(1)
         assert process.wait(HANGS) == 0, said()
     assert contents(out) == expected
-    lost = (
-        2 * driver + 1 + 1 + 1
-    )  # engines: the driver's, of an actor, its own, of a raylet
+    # Engines: the driver's, of an actor, its own, of a raylet
+    lost = 2 * driver + 1 + 1 + 1
     assert once <= n_asked(asked) <= once * (1 + lost * IN_HAND / N_BLOCKS)
     assert "is lost, its blocks go to others" in said()
     assert "has been started again" in said()
@@ -147,9 +145,8 @@ def test_ray_of_this_machine_alone(undisturbed, tmp_path):
         assert process.poll() == 0, (tmp_path / "run.log").read_text()
     assert contents(tmp_path / "run") == expected
     assert {"gcs_server", "raylet"} < seen.keys()
-    assert set().union(*seen.values()) == {
-        "127.0.0.1"
-    }  # nobody else on the network sees it
+    # Nobody else on the network sees it
+    assert set().union(*seen.values()) == {"127.0.0.1"}
 
 
 @pytest.mark.long

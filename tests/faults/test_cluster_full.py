@@ -51,9 +51,8 @@ def test_an_audit_goes_on_where_the_store_spills(undisturbed, tmp_path, monkeypa
 
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("RAY_worker_niceness", "0")
-    monkeypatch.setenv(
-        "RAY_local_fs_capacity_threshold", "1"
-    )  # a disk that is nearly full will do
+    # A disk that is nearly full will do
+    monkeypatch.setenv("RAY_local_fs_capacity_threshold", "1")
     monkeypatch.setattr(executor, "marked", unseen)
     corpus, options, expected = undisturbed
     spill, out = tmp_path / "spill", tmp_path / "run"

@@ -39,9 +39,8 @@ def test_a_training_that_is_lost_begins_again_and_models_are_the_same(
     checkpoint, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv(
-        "RAY_worker_niceness", "0"
-    )  # on a busy machine they would stand still
+    # On a busy machine they would stand still
+    monkeypatch.setenv("RAY_worker_niceness", "0")
     run, said = tmp_path / "run", tmp_path / "said"
     run.mkdir()
     for seed, name in enumerate(NAMES):

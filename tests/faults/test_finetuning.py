@@ -148,9 +148,8 @@ def test_the_same_request_again_trains_nothing(
     again = make(checkpoint, tmp_path / "model", **HELD_OUT)
     assert not again.is_new
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
-    (tmp_path / ".model.work/checkpoints/checkpoint-2").mkdir(
-        parents=True
-    )  # killed at the end
+    # Killed at the end
+    (tmp_path / ".model.work/checkpoints/checkpoint-2").mkdir(parents=True)
     assert not make(checkpoint, tmp_path / "model", **HELD_OUT).is_new
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     with pytest.raises(
@@ -387,9 +386,8 @@ def test_a_full_disk_is_said_and_survived(checkpoint, data, undisturbed, tmp_pat
     assert done.stdout.split() == ["1", ".model.work", "ballast"], done.stderr
     assert "the disk is full; free some space" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
-    make(
-        checkpoint, tmp_path / "model", **HELD_OUT
-    )  # once there is room, from what was saved
+    # Once there is room, from what was saved
+    make(checkpoint, tmp_path / "model", **HELD_OUT)
     assert contents(tmp_path / "model") == undisturbed("lora")
 
 

@@ -44,9 +44,8 @@ def test_preset_samia_equals_its_reference_implementation_to_the_last_bit(
     found = run["scores"].select("target_id", *names).rows(named=True)
     for text, row in zip(texts, found, strict=True):
         of_text = sampled[(row.pop("target_id"),)]
-        if (
-            of_text["reason"].null_count() == 0
-        ):  # a prefix that leaves no room to continue
+        # A prefix that leaves no room to continue
+        if of_text["reason"].null_count() == 0:
             assert set(row.values()) == {None}
             continue
         prefix = reference_scores.authors_prefix(text)

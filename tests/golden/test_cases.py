@@ -305,9 +305,8 @@ CASES: dict[str, Callable[[Path], None]] = {
     "data-nan": null_for_nan,
     "data-tsv": labels("a.tsv", 1, 0),
     "drift-service": covered_elsewhere,  # unit/pipeline/test_order.py
-    "endpoint-azure-address": (
-        covered_elsewhere
-    ),  # test_endpoint_habits.py, as all of these
+    # test_endpoint_habits.py, as all of these
+    "endpoint-azure-address": (covered_elsewhere),
     "endpoint-finish-empty": covered_elsewhere,
     "endpoint-index-from-1": covered_elsewhere,
     "endpoint-max-completion-tokens": covered_elsewhere,

@@ -126,10 +126,17 @@ def test_the_same_request_makes_nothing_and_another_is_refused(bases, data, tmp_
 
 
 def test_an_encoder_and_its_shadow_models(bases, data, tmp_path):
+    # Fmt: skip
     found = audit(
-        bases["bert"], data, tmp_path / "out", task="classification", target="label",
-        epsilons=(None,), epochs=30, shadows=4,
-    )  # fmt: skip
+        bases["bert"],
+        data,
+        tmp_path / "out",
+        task="classification",
+        target="label",
+        epsilons=(None,),
+        epochs=30,
+        shadows=4,
+    )
     (row,) = found.summary.to_dicts()
     assert row["attack"] == "lira_online_fixed_v1"
     assert row["utility_measure"] == "accuracy"
@@ -145,11 +152,21 @@ def test_an_encoder_and_its_shadow_models(bases, data, tmp_path):
     ("base", "tunings"), [("bert", ("lora", "prompt")), ("t5", ("lora",))]
 )
 def test_adapters_of_models_that_are_no_decoders(base, tunings, bases, data, tmp_path):
+    # Fmt: skip
     found = audit(
-        bases[base], data, tmp_path / "out", task="classification", target="label",
-        epsilons=(None,), epochs=1, canaries=2, rank=4, tunings=tunings, inverts=base == "bert",
+        bases[base],
+        data,
+        tmp_path / "out",
+        task="classification",
+        target="label",
+        epsilons=(None,),
+        epochs=1,
+        canaries=2,
+        rank=4,
+        tunings=tunings,
+        inverts=base == "bert",
         attribute="label" if base == "bert" else None,
-    )  # fmt: skip
+    )
     assert found.summary["variant"].to_list() == [*tunings]
     assert found.summary.select("auc", "auc_low", "utility").null_count().row(0) == (
         0,
@@ -164,9 +181,8 @@ def test_adapters_of_models_that_are_no_decoders(base, tunings, bases, data, tmp
             < row["inversion_f1"]
             < row["inversion_f1_high"]
         )
-        assert (
-            prompted["inversion_f1"] is None
-        )  # states of virtual tokens are no text's
+        # States of virtual tokens are no text's
+        assert prompted["inversion_f1"] is None
         assert prompted["inversion_attribute"] is None
         # A label is that of the first of eight random words, in each of which an
         # embedding is.
@@ -330,6 +346,5 @@ def test_a_private_training_that_was_killed_ends_the_same(bases, tmp_path):
     assert made.privacy is not None
     assert made.privacy == whole.privacy
     assert made.privacy["epsilon"] == pytest.approx(4, abs=0.05)
-    assert (
-        made.privacy["steps"] == 6
-    )  # of 3 epochs of 8 texts, 4 of which are expected in each
+    # Of 3 epochs of 8 texts, 4 of which are expected in each
+    assert made.privacy["steps"] == 6

@@ -50,9 +50,8 @@ def test_transformers_gives_the_same_answers(demo, probed, tmp_path):
     )
     assert here.height == there.height
     agreeing = float((here["candidate"] == there["candidate"]).mean())
-    assert (
-        agreeing > 0.95
-    )  # where two tokens are nearly as likely, the last digits decide
+    # Where two tokens are nearly as likely, the last digits decide
+    assert agreeing > 0.95
 
 
 def test_another_runs_rarity_makes_a_score_depend_on_the_text_alone(

@@ -87,9 +87,8 @@ def test_what_may_be_said_of_each_and_the_strips_that_follow_them(audited):
         *audited.select("n_passages_20", "n_passages_50", "passages_from").iter_rows()
     ]
     assert passages == [(2, 0, "samples"), *[(0, 0, "samples")] * 3, (2, 0, "samples")]
-    assert (
-        run["rollup"]["contamination_low"].sum() == 0
-    )  # q of A is 2 / 31: none is on the list
+    # Q of A is 2 / 31: none is on the list
+    assert run["rollup"]["contamination_low"].sum() == 0
     strips = run["curves"].filter(curve="strip")
     counts = strips.group_by("subject", maintain_order=True).agg(
         pl.len(), pl.col("n").sum()

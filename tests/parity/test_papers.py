@@ -50,14 +50,16 @@ def continuations(
         {"candidate": ""},
         {"candidate": "\n\n" + " ".join(other)},
         {"candidate": f" {words[0]}" * 200},
+        # The tokenizer's own spaces
         {
             "candidate": rest,
             "prompt": prefix.replace(" ", "  ", 3),
-        },  # the tokenizer's own spaces
+        },
+        # Two words fewer
         {
             "candidate": rest.upper(),
             "prompt": prefix.replace(" ", "\n", 2),
-        },  # two words fewer
+        },
     ]
 
 

@@ -65,9 +65,8 @@ def test_prefix_and_reference_join_to_the_text(texts, rule, ratio):
             assert row["prefix"] + row["reference"] == row["target"]
             assert split(row["prefix"], rule) == words[:n_prefix]
             found, rest = split(row["reference"], rule), words[n_prefix:]
-            if (
-                found != rest
-            ):  # marks that the cut parts from the characters that they follow
+            # Marks that the cut parts from the characters that they follow
+            if found != rest:
                 assert rule in ("script", "folded")
                 assert not any(each.isalnum() for each in found[0])
                 assert found[1:] == rest

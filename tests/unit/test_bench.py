@@ -195,9 +195,8 @@ def test_every_way_measures_the_same_texts(texts, checkpoint, tmp_path, one_thre
     place = {"folder": str(tmp_path), "model": str(checkpoint)}
     ours = bench.sample(**place, engine="transformers", seconds=60.0)
     requests = json.loads((tmp_path / "requests.json").read_text())
-    assert (
-        ours["prompts"] == 16 <= len(requests)
-    )  # where answers are too short there is another
+    # Where answers are too short there is another
+    assert ours["prompts"] == 16 <= len(requests)
     assert [each["n"] for each in requests].count(bench.SAMPLES) >= 16
     assert all(each["n"] <= bench.SAMPLES and each["most"] <= 128 for each in requests)
     other = bench.sample_by_transformers(**place, seconds=0.0)

@@ -71,9 +71,8 @@ def test_the_recorded_classifier_is_the_one_that_a_run_finds(wikimia):
         named.blind["classifier"],
         named.blind["auc"],
     )
-    assert best["low"] == pytest.approx(
-        named.blind["low"], abs=0.01
-    )  # a run groups near-copies
+    # A run groups near-copies
+    assert best["low"] == pytest.approx(named.blind["low"], abs=0.01)
 
 
 def corpus(folder, rows, name="rows.jsonl"):

@@ -117,9 +117,8 @@ def test_a_file_that_is_named_is_read_and_one_in_the_folder_of_the_input_is_not(
     (tmp_path / CONFIG_NAME).write_text(
         'model = "owner/name"\n[sampling]\nsamples = 9\n'
     )
-    assert (
-        load_settings({"input": "c"}).model == "owner/name"
-    )  # no path, as nothing is there
+    # No path, as nothing is there
+    assert load_settings({"input": "c"}).model == "owner/name"
     folder = tmp_path / "demo"
     (folder / "model").mkdir(parents=True)
     (folder / CONFIG_NAME).write_text(
@@ -283,9 +282,8 @@ def test_code_of_attacks_runs_only_after_all_else_was_found_right(tmp_path, wron
         "attacks": ["own_v1"],
         "primary": "own_v1",
     }
-    settings = stored_settings(
-        stored
-    )  # of a stranger's run, unknown attacks stay names
+    # Of a stranger's run, unknown attacks stay names
+    settings = stored_settings(stored)
     assert (settings.attacks, settings.primary) == (("own_v1",), "own_v1")
     assert not Path("ran").exists()
     load_settings(GIVEN | {"attacks_from": "mine.py"})

@@ -424,9 +424,8 @@ def test_building_holds_no_second_index():
     tracemalloc.start()
     try:
         index = tables.RowIndex(keys)
-        peak = tracemalloc.get_traced_memory()[
-            1
-        ]  # the index itself is mapped, so not in it
+        # The index itself is mapped, so not in it
+        peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert index.n_keys == n_keys

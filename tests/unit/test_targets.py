@@ -532,9 +532,8 @@ def test_names_as_groups_keep_clusters_whatever_rows_are_left():
     some = named.sort("target_id").tail(3)  # d without b, which it belongs to
     found = some.select(targets.cluster_name(some.columns)).to_series().to_list()
     assert found == ["group group g", "group target b", "group target e"]
-    first = pl.DataFrame(
-        {"target_id": ["a", "b"], "window_index": [1, 0]}
-    )  # of no document
+    # Of no document
+    first = pl.DataFrame({"target_id": ["a", "b"], "window_index": [1, 0]})
     found = first.select(targets.cluster_name(first.columns)).to_series().to_list()
     assert found == ["target a", "target b"]
 

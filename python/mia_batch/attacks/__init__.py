@@ -37,9 +37,8 @@ __all__ = [
 
 _LEARNED = Attack(
     name=COMBINATION,
-    expr=pl.lit(
-        None, pl.Float64
-    ),  # no expression over rows of one target can be learned
+    # No expression over rows of one target can be learned
+    expr=pl.lit(None, pl.Float64),
     evidence="scores",
     reads=(),
     formula=(

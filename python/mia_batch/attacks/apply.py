@@ -59,9 +59,8 @@ _SAMPLES_AT_ONCE = 16384
 _TEXTS_AT_ONCE = 512  # each has numbers of every token
 _CONTINUATIONS = frozenset({CONTINUATION})
 _IS_ANSWER = pl.col("words_candidate").is_not_null()
-_IS_READ = (
-    pl.col("reason").is_null() | pl.col("n_bytes").is_null()
-)  # what is not asked: not lost
+# What is not asked: not lost
+_IS_READ = pl.col("reason").is_null() | pl.col("n_bytes").is_null()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +70,10 @@ class _Evidence:
     attacks: list[Attack]
     tables: tuple[pl.LazyFrame, ...]  # of the same columns, ``there`` among them
     number: tuple[str, ...]  # columns that tell a target's rows apart
-    seen: pl.Expr = field(
-        default_factory=lambda: pl.lit(value=True)
-    )  # which rows formulas see
-    counts: dict[str, pl.Expr] = field(
-        default_factory=dict
-    )  # what is counted of continuations
+    # Which rows formulas see
+    seen: pl.Expr = field(default_factory=lambda: pl.lit(value=True))
+    # What is counted of continuations
+    counts: dict[str, pl.Expr] = field(default_factory=dict)
     at_once: int = _TEXTS_AT_ONCE  # rows
 
     def batches(self, index: RowIndex, columns: set[str]) -> Iterator[pl.DataFrame]:
@@ -258,9 +255,8 @@ def _aggregate(rows: pl.DataFrame, evidence: _Evidence) -> pl.DataFrame:
     if evidence.counts:
         groups[counted] = []
     for attack in evidence.attacks:
-        picks = {"model", "view"} <= set(
-            attack.columns
-        )  # together, they share what they compute
+        # Together, they share what they compute
+        picks = {"model", "view"} <= set(attack.columns)
         read = frozenset(attack.reads + attack.logprobs)
         groups.setdefault(None if picks else read, []).append(attack)
     frames = []

@@ -88,9 +88,8 @@ class Stopping:
         self._waker.setblocking(False)
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         for number in _SIGNALS:
-            if (
-                number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
-            ):  # of nohup
+            # Of nohup
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._interrupt)
         Thread(target=self._watch, daemon=True).start()
         try:
@@ -173,9 +172,8 @@ def _prepare_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-_LEAST_ADDRESS_SPACE = (
-    1536 << 20
-)  # with less, libraries fail or hang while they are imported
+# With less, libraries fail or hang while they are imported
+_LEAST_ADDRESS_SPACE = 1536 << 20
 
 
 def _check_memory_limit() -> None:
@@ -808,9 +806,8 @@ def _power_of_files(settings: Settings) -> Power:
             "stop_when_decided= cannot be planned for yet; leave it out"
         )
     settings = with_windows(settings)
-    uncut = settings.model_copy(
-        update={"evidence": "logprobs"}
-    )  # cutting prompts needs a model
+    # Cutting prompts needs a model
+    uncut = settings.model_copy(update={"evidence": "logprobs"})
     targets = open_corpora(settings).targets(uncut)
     power = planned_power(
         targets, verdict_plan(settings, [settings.primary or "planned"])

@@ -128,9 +128,8 @@ _CREDITS = re.compile(
     rf"|this (?:{_EBOOK}|file) was (?:first )?(?:produced|posted|made))",
     re.IGNORECASE,
 )
-_PARAGRAPH = re.compile(
-    r"(?:(?![ \t]*\n)[^\n]{1,600}(?:\n|\Z)){1,60}"
-)  # no book in one line
+# No book in one line
+_PARAGRAPH = re.compile(r"(?:(?![ \t]*\n)[^\n]{1,600}(?:\n|\Z)){1,60}")
 _NOTE = r"transcriber(?:['\u2019]s|s['\u2019]?)? notes?"
 _FIRST_NOTE = re.compile(rf"\[\s*{_NOTE}\b[^\[\]]{{0,{_NOTE_CHARS}}}\]", re.IGNORECASE)
 _LAST_NOTE = re.compile(
@@ -212,9 +211,8 @@ def find_cut(text: str) -> Cut:
     # sisters, the names of those who produced the file behind a header, a transcriber's
     # note at either end, and a table of contents whose lines come again as headings. A
     # text without such marks is the book from its first character to its last.
-    view = (
-        text.replace("\r\n", " \n").replace("\r", "\n").replace("\f", "\n")
-    )  # as long as before
+    # As long as before
+    view = text.replace("\r\n", " \n").replace("\r", "\n").replace("\f", "\n")
     if aozora := _AOZORA_HEADER.match(view):
         return _aozora_cut(view, aozora)
     header = _header(view)
@@ -418,9 +416,8 @@ class Book(NamedTuple):
     title: str | None = None
     author: str | None = None
     isbn: str | None = None
-    left_out: Mapping[str, int] = MappingProxyType(
-        {}
-    )  # how many of each kind; "characters" of all
+    # How many of each kind; "characters" of all
+    left_out: Mapping[str, int] = MappingProxyType({})
     chapters: Sequence[
         tuple[int, str]
     ] = ()  # where each begins, and its heading, as listed
@@ -483,9 +480,8 @@ def decode(
 
 # HTML and XHTML to text, without layout, network, or a tree, so that memory is bounded.
 
-MOST_PAGE_BYTES = (
-    10 << 20
-)  # a page may cost forty times its size in memory: attributes do
+# A page may cost forty times its size in memory: attributes do
+MOST_PAGE_BYTES = 10 << 20
 
 _MOST_DEEP = 512  # as in browsers
 _MOST_ELEMENTS = 1_000_000  # of a book; each takes some microseconds
@@ -496,9 +492,8 @@ _TYPES = ("epub:type", "type", "role")
 
 _DECLARED = re.compile(rb"""(?:encoding|charset)\s*=\s*["']?\s*([\w.:-]+)""")
 _DECLARED_WITHIN = 4096
-_DOCTYPE = re.compile(
-    rb"<!DOCTYPE[^>\[]*\[.*?\]\s*>", re.DOTALL | re.IGNORECASE
-)  # with entities
+# With entities
+_DOCTYPE = re.compile(rb"<!DOCTYPE[^>\[]*\[.*?\]\s*>", re.DOTALL | re.IGNORECASE)
 _LITERAL = re.compile(rb"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
 _TAG = re.compile(rb"""<[a-z](?:[^"'<>]++|"[^"]*+"|'[^']*+')*+""", re.IGNORECASE)
 _EMPTY = re.compile(
@@ -574,9 +569,8 @@ class Pages:
             raise BookError(f"is longer than {MOST_PAGE_BYTES >> 20} MiB; split it")
         found = _DECLARED.search(content[:_DECLARED_WITHIN])
         declared = found[1].decode().lower() if found else None
-        declared = (
-            "cp1252" if declared in ("ascii", "us-ascii") else declared
-        )  # as browsers do
+        # As browsers do
+        declared = "cp1252" if declared in ("ascii", "us-ascii") else declared
         source = decode(content, declared=declared, given=encoding).lstrip().encode()
         head = source[:_DECLARED_WITHIN]
         if b"<?xml" in head or b"xmlns=" in head:
@@ -584,9 +578,8 @@ class Pages:
                 source, max(0, head.lower().find(b"<!doctype"))
             ):
                 source = source[: doctype.start()] + source[doctype.end() :]
-            last = (
-                source.rfind(b"]]>") + 3
-            )  # behind it, a search for an end would not end
+            # Behind it, a search for an end would not end
+            last = source.rfind(b"]]>") + 3
             plain = _LITERAL.sub(
                 lambda literal: (
                     literal[1].replace(b"&", b"&amp;").replace(b"<", b"&lt;")
@@ -766,9 +759,8 @@ def _mark(
             f"{types} {attributes.get('class', '')} {attributes.get('id', '')}".lower()
         )
         if called := _CALLED.search(names):
-            is_style = (
-                called[0] == "pagebreak" and called[0] not in types
-            )  # headings have it
+            # Headings have it
+            is_style = called[0] == "pagebreak" and called[0] not in types
             if not (is_style and layout):
                 return _MARKUP_MARKS[(called.lastindex or 0) - 1]
     if tag == "sup":

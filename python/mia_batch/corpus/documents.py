@@ -48,10 +48,11 @@ _ALSO = {
 }
 """Further names by which a column is known to play a part."""
 _PAIR_ID = {"document_id": "pair_id"}
+# Columns of texts in pairs, as benchmarks of membership write them
 PAIR = (
     "member",
     "nonmember",
-)  # columns of texts in pairs, as benchmarks of membership write them
+)
 _WORDS = dict.fromkeys(("1", "1.0", "true", "member"), True)
 _WORDS |= dict.fromkeys(("0", "0.0", "false", "nonmember", "non_member"), False)
 _SPOKEN = {"yes": True, "no": False}  # a label of that name may be about anything

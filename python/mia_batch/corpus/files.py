@@ -52,10 +52,11 @@ _MOST_WORDS = 3  # of a path that does not exist; more look like a text
 MOST_COLUMNS = 4_000
 LONGEST_RECORD = 32 << 20  # characters; the longest dictionaries have 28 million
 _LONGEST_CSV_RECORD = 16 << 20  # which costs its reader more
+# Text shrinks to a third, tables to a tenth
 _MOST_UNPACKED, _MOST_TIMES_PACKED = (
     256 << 20,
     200,
-)  # text shrinks to a third, tables to a tenth
+)
 
 
 class BadInputError(CorpusError):
@@ -431,9 +432,8 @@ def partition_of(file: SourceFile) -> dict[str, str | None]:
 def _refuse_link_out(base: Path, path: Path) -> None:
     """Refuse a link to a file elsewhere, which a stranger's folder may hold: it must be named."""
     within = base.resolve()
-    if (
-        "snapshots" in within.parts
-    ):  # of a cache of the hub, whose files are links to its blobs
+    # Of a cache of the hub, whose files are links to its blobs
+    if "snapshots" in within.parts:
         within = Path(*takewhile(lambda part: part != "snapshots", within.parts))
     if not (target := path.resolve()).is_relative_to(within):
         what = f"is a link to {target}, which lies outside of {base}"
@@ -712,9 +712,8 @@ _START = 64  # bytes in which an array begins
 _BEFORE_START = (  # byte-order marks of UTF-8 and UTF-16, blanks
     b"\xef\xbb\xbf\xff\xfe\0 \t\r\n"
 )
-_ESCAPED_LETTER = re.compile(
-    rb"\\u00[2-7]"
-)  # a key may be written so that it looks like another
+# A key may be written so that it looks like another
+_ESCAPED_LETTER = re.compile(rb"\\u00[2-7]")
 _BETWEEN_ITEMS = re.compile(r"\s*,?\s*")
 _JsonRecord = tuple[str, bytes]  # where it stands, JSON
 

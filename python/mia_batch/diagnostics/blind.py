@@ -161,9 +161,8 @@ def seen_of_texts() -> list[pl.Expr]:
             for name, kind in shares.items()
         ),
     )
-    year = (
-        years.list.max().fill_null(0).alias("year")
-    )  # the largest number that may be one
+    # The largest number that may be one
+    year = years.list.max().fill_null(0).alias("year")
     return [text.str.head(MAX_CHARACTERS).alias("text"), year, surface.alias("surface")]
 
 
@@ -191,9 +190,8 @@ def _counts(texts: pl.Series, **options: object) -> csr_array:
     from sklearn.feature_extraction.text import CountVectorizer
 
     vectorizer = CountVectorizer(dtype=np.float64, **options)
-    counts = vectorizer.fit_transform(
-        [*texts, "word"]
-    )  # it refuses texts without any word
+    # It refuses texts without any word
+    counts = vectorizer.fit_transform([*texts, "word"])
     return csr_array(counts)[:-1]
 
 
@@ -327,9 +325,8 @@ class BlindBaseline(Judgement):
     """What classifiers that never see the model make of the labels."""
 
     metrics: pl.DataFrame  # ``roc_auc`` of each classifier, or a reason
-    scores: (
-        pl.DataFrame
-    )  # of each text used: ``target_id``, and `Outcome.score` by classifier
+    # Of each text used: ``target_id``, and `Outcome.score` by classifier
+    scores: pl.DataFrame
     reason: str | None = None  # why there is no verdict
     plain: Sequence[PlainDifference] = ()  # what single numbers tell of the labels
 

@@ -149,9 +149,8 @@ def _groups_of_copies(sketches: _Sketches) -> Ints:
     n_texts = sketches.size.size
     if not sketches.hash.size:
         return np.arange(n_texts)
-    order = np.argsort(
-        sketches.hash, kind="stable"
-    )  # texts of one hash stay in their order
+    # Texts of one hash stay in their order
+    order = np.argsort(sketches.hash, kind="stable")
     hashes = sketches.hash[order]
     is_same = hashes[1:] == hashes[:-1]
     is_repeated = np.append(is_same, False)

@@ -36,9 +36,8 @@ class SideDuplicates(NamedTuple):
         int  # texts with at least 70 % of their runs of 8 words in the other side
     )
     n_concerned: int  # texts with either
-    examples: list[
-        tuple[str, str]
-    ]  # their names, with that of a text of the other side
+    # Their names, with that of a text of the other side
+    examples: list[tuple[str, str]]
 
     @property
     def share(self) -> float | None:
@@ -519,9 +518,8 @@ def count_reasons(rows: pl.LazyFrame) -> dict[str, int]:
 class UnevenScores(NamedTuple):
     """Attacks that score one class less often than the other; pairs are members, non-members."""
 
-    attacks: tuple[
-        str, ...
-    ]  # those of the largest difference; they miss scores of the same texts
+    # Those of the largest difference; they miss scores of the same texts
+    attacks: tuple[str, ...]
     n_texts: tuple[int, int]
     n_unscored: tuple[int, int]
     # Fisher's exact test of these, two-sided, times the number of tests made; at most 1
@@ -699,9 +697,8 @@ def test_chance(texts: pl.DataFrame, chance: float) -> tuple[float | None, bool]
     gains, is_known = list[float](), False
     for logprobs, tokens in texts.select("logprob", "token_ids").iter_rows():
         values = np.array(logprobs, np.float64)
-        ids = (
-            np.arange(values.size) if tokens is None else np.array(tokens)
-        )  # endpoints tell none
+        # Endpoints tell none
+        ids = np.arange(values.size) if tokens is None else np.array(tokens)
         repeats = np.append(False, ids[1:] == ids[:-1])
         counted = values[np.isfinite(values) & ~repeats]
         if counted.size:

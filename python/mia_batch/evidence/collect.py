@@ -133,9 +133,8 @@ class _Piece:
     suspect: bool = False
     deaths: int = 0
     rows: list[Row] = field(default_factory=list)
-    pending: dict[int, int] = field(
-        init=False
-    )  # rows that are to come, of each unit that has any
+    # Rows that are to come, of each unit that has any
+    pending: dict[int, int] = field(init=False)
 
     def __post_init__(self) -> None:
         self.pending = dict.fromkeys(
@@ -428,9 +427,8 @@ class SampleTask:
                 question=view.question,
                 nudge=nudge,
             )
-            n_words = (
-                words[unit] if view.decode.most_new is None else 0
-            )  # nothing to be reached
+            # Nothing to be reached
+            n_words = words[unit] if view.decode.most_new is None else 0
             longest = self.budget.longest(
                 measure.prompt_tokens, measure.reference_tokens
             )

@@ -41,9 +41,8 @@ _UNITS = {"probe": "point", "token": "point", "choice": "question", "cloze": "qu
 BLOCK_TARGETS = (
     64  # targets in a block: few enough that little is lost with an unfinished one
 )
-RECORDED_BLOCK_TARGETS = (
-    8 * BLOCK_TARGETS
-)  # the same where samples are only read from a recording
+# The same where samples are only read from a recording
+RECORDED_BLOCK_TARGETS = 8 * BLOCK_TARGETS
 LOGPROB_BLOCK_TARGETS = 4 * BLOCK_TARGETS
 """The same of log-probabilities: one forward pass a text, not one a token."""
 
@@ -432,9 +431,8 @@ class Missing:
         self._retry_failed = retry_failed
         self._work = work
         self._names = {part.name for part in parts.paths()}
-        self._attempts: Counter[str] = (
-            Counter()
-        )  # of each block and range the next number
+        # Of each block and range the next number
+        self._attempts: Counter[str] = Counter()
         for part in parts.paths():  # of which an earlier one may be gone
             stem, _, attempt = part.stem.partition(".attempt-")
             self._attempts[stem] = max(self._attempts[stem], int(attempt) + 1)

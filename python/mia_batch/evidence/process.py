@@ -37,9 +37,8 @@ from mia_batch.models.weights import (
     weights_source,
 )
 
-_values = attrgetter(
-    *Request.__slots__
-)  # which cross the pipe in a quarter of a request's time
+# Which cross the pipe in a quarter of a request's time
+_values = attrgetter(*Request.__slots__)
 _SECONDS_TO_CLOSE = 10.0
 _SECONDS_TO_DIE = 5.0
 
@@ -51,9 +50,8 @@ class EngineProcess:
 
     def __init__(self, spec: EngineSpec, *, log: Path) -> None:
         self.spec = spec
-        self.on_tokens: Callable[[int], None] = lambda _: (
-            None
-        )  # hears of tokens as they come
+        # Hears of tokens as they come
+        self.on_tokens: Callable[[int], None] = lambda _: None
         self._log = log
         self._start()
 
@@ -215,10 +213,11 @@ def _explain_exit(code: int | None, log: Path) -> str:
     return f"the engine's process {ending} ({last}); the whole log is in {log}"
 
 
+# Of the former enough to sort by length among
 _TEXTS_IN_FLIGHT = {
     "logprobs": 512,
     "fills": 16,
-}  # of the former enough to sort by length among
+}
 _STEPS_IN_FLIGHT = 32  # of an engine that decodes all sequences it has room for
 _FEWEST_STEPS, _MOST_STEPS = 4, 16  # that an answer counts as
 
@@ -405,9 +404,8 @@ def _joined(opened: _Open) -> Answer:
     }
     for number, answer in opened.done.items():
         for name, values in (answer.tokens or {}).items():
-            unscored = (
-                0 if name == "rank" else np.nan
-            )  # where nothing precedes the token
+            # Where nothing precedes the token
+            unscored = 0 if name == "rank" else np.nan
             whole = np.full(n_tokens, unscored, values.dtype)
             tokens.setdefault(name, whole)[slice(*opened.strides[number])] = values
     return Answer(
@@ -455,10 +453,11 @@ class KeptEngine:
 _PARENT_CHECK_SECONDS = 1.0
 _SECONDS_BETWEEN_COUNTS = 0.5
 _COMPILERS = ("g++", "clang++")
+# vLLM, of an error in its own processes
 _CAUSE_IN_LOG = (
     "root cause above",
     "trace (above)",
-)  # vLLM, of an error in its own processes
+)
 
 _Requests: TypeAlias = "SimpleQueue[list[tuple[Any, ...]] | str | None]"
 """The values of requests; a model to turn to; None = no more."""
@@ -491,9 +490,8 @@ def main(descriptor: int, parent: int, log: str) -> None:
     sender.join()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(
-        0
-    )  # what the libraries do at exit takes seconds and frees nothing that is not freed
+    # What the libraries do at exit takes seconds and frees nothing that is not freed
+    os._exit(0)
 
 
 def _set_environment(spec: EngineSpec) -> None:

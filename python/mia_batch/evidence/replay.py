@@ -71,9 +71,8 @@ class RecordedColumns:
 
     def rows(self, *, whole: bool) -> list[pl.Expr]:
         """Name and convert columns; without ``whole`` only those whose values can be wrong."""
-        numbered = (
-            self.point is not None and self.key != "prefix"
-        )  # which says where it ends
+        # Which says where it ends
+        numbered = self.point is not None and self.key != "prefix"
         index = pl.col(str(self.point)).fill_null(0) if numbered else pl.lit(0)
         view = pl.col("view") if self.has("view") else None
         if view is None:  # a point is a probe's; a prefix says itself what was asked
@@ -102,9 +101,8 @@ class RecordedColumns:
             value = pl.col(name)
             is_whole = value == value.cast(pl.UInt32, strict=False)
             wrong = (~is_whole).fill_null(value.is_not_null() | pl.lit(null))
-            if (
-                name == "n_tokens" and self.raw[name].is_float()
-            ):  # pandas writes NaN for null
+            # Pandas writes NaN for null
+            if name == "n_tokens" and self.raw[name].is_float():
                 wrong &= value.is_not_nan()
             found.append(Fault(wrong=wrong, name=name, rest=rest))
 

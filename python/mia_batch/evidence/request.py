@@ -112,9 +112,8 @@ class Request:
     nudge: tuple[int, float] | None = (
         None  # a token, and nats that are added to its logit
     )
-    columns: frozenset[str] = (
-        frozenset()
-    )  # of the engine's columns, those that this text needs
+    # Of the engine's columns, those that this text needs
+    columns: frozenset[str] = frozenset()
 
     def failed(self, error: str, *, passes: int = 1, asked: bool = True) -> Answer:
         return Answer(
@@ -174,9 +173,8 @@ class Answer:
     # NaN = nothing precedes the token, or decoding leaves it out.
 
     request_id: int
-    continuations: list[Continuation] = field(
-        default_factory=list
-    )  # in the order of their seeds
+    # In the order of their seeds
+    continuations: list[Continuation] = field(default_factory=list)
     tokens: dict[str, NDArray[np.generic]] | None = None
     bos: bool = False  # whether a special token was put before the text
     bounded: bool = False  # whether the log-probability is only an upper bound
@@ -333,9 +331,8 @@ class Workload:
     prompts: int = 0
     samples: int = 0
     too_long: int = 0  # prompts without room to continue
-    unfit: Counter[str] = field(
-        default_factory=Counter
-    )  # of these by document, as far as measured
+    # Of these by document, as far as measured
+    unfit: Counter[str] = field(default_factory=Counter)
     prompt_bytes: int = 0  # each prompt counted once
     read_tokens: int = 0  # likewise, with the text where it is read only
     matched_tokens: int = (

@@ -13,11 +13,12 @@ from mia_batch.models.tokens import Tokenizer
 
 N_TEXTS = 16
 _FEWEST = 4  # texts that a test takes
+# Tokens of a text: where its figures begin and end, and points
 _FIRST, _LAST, _STEP = (
     8,
     64,
     8,
-)  # tokens of a text: where its figures begin and end, and points
+)
 _ERROR_RATE = 0.01
 _MARGINS = {"nats_per_token": 0.1, "next_tokens": 0.05}
 """What the other form must gain at least: nats, or a share of next tokens that are right."""

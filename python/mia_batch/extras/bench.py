@@ -538,9 +538,8 @@ def bench(
                 yield _row(part, what, figure, value) | same
             if "reason" in found:
                 yield _row(part, what, reason=found["reason"]) | same
-        fits = int(
-            6 * minutes * speed
-        )  # an audit asks about a text faster than this samples it
+        # An audit asks about a text faster than this samples it
+        fits = int(6 * minutes * speed)
         n = min(max(fits, _FEWEST_AUDITED), _MOST_AUDITED, n_texts)
         judged = labelled and model is not None  # a toy has seen none of them
         found = take(
@@ -556,9 +555,8 @@ def bench(
 
 def _ways(engine: str, minutes: float) -> Iterator[tuple[str, str, str, Row]]:
     """Yield part, name, way and arguments; of each part mia-batch comes first."""
-    some: Row = {
-        "seconds": 2 * minutes
-    }  # starts, and what is under way then, take longer
+    # Starts, and what is under way then, take longer
+    some: Row = {"seconds": 2 * minutes}
     yield "sampling", f"mia-batch by {engine}", "sample", {"engine": engine, **some}
     yield "sampling", "vLLM alone", "sample_by_vllm", {}
     yield "sampling", "transformers alone", "sample_by_transformers", some

@@ -195,9 +195,8 @@ def _choose(mass: Floats, rng: np.random.Generator, n: int) -> Ints:
     if not n or not sums[-1]:
         return np.zeros(n, np.int64)
     chosen = sums.searchsorted(rng.random(n) * sums[-1], side="right")
-    return np.asarray(
-        np.minimum(chosen, sums.searchsorted(sums[-1]))
-    )  # rounding may go beyond
+    # Rounding may go beyond
+    return np.asarray(np.minimum(chosen, sums.searchsorted(sums[-1])))
 
 
 def samples_needed(probability: float, p: float) -> float:
@@ -286,9 +285,8 @@ CheckMemory: TypeAlias = (
     "Callable[[int, int], None]"  # of how many texts, of how many tokens
 )
 _ENTRY_BYTES = 44  # of a text's probabilities: what is said, split, and sorted
-_KEPT_BY_GLIBC = (
-    32 << 20
-)  # bytes of the smallest tensor that is given back when it is freed
+# Bytes of the smallest tensor that is given back when it is freed
+_KEPT_BY_GLIBC = 32 << 20
 
 
 class _TooWideError(SettingsError):

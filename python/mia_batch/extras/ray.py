@@ -118,15 +118,12 @@ def connected(address: str | None, n_cpus: int | None = None) -> Iterator[None]:
 
 @contextmanager
 def _joined(address: str | None, n_cpus: int | None) -> Iterator[None]:
-    if (
-        not address and "ray" not in sys.modules
-    ):  # which reads this as it is imported, and keeps it
-        _OWN.update(
-            RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32)
-        )  # in no file
-        _OWN.update(
-            RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0"
-        )  # loopback only, as on those systems
+    # Which reads this as it is imported, and keeps it
+    if not address and "ray" not in sys.modules:
+        # In no file
+        _OWN.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+        # Loopback only, as on those systems
+        _OWN.update(RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0")
     handlers = [
         (number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)
     ]
@@ -155,9 +152,8 @@ def _joined(address: str | None, n_cpus: int | None) -> Iterator[None]:
             ) from error
         from ray._private import worker
 
-        if hasattr(
-            worker, "print_to_stdstream"
-        ):  # pages about lost workers; it has no option
+        # Pages about lost workers; it has no option
+        if hasattr(worker, "print_to_stdstream"):
             worker.print_to_stdstream = lambda *_, **__: None
         try:
             if threading.current_thread() is threading.main_thread():
@@ -177,10 +173,11 @@ def _environment(wanted: dict[str, str]) -> Iterator[None]:
     try:
         yield
     finally:
+        # Ray sets it itself
         for name in (
             *new,
             *(["RAY_AUTH_MODE"] if before is None else []),
-        ):  # Ray sets it itself
+        ):
             os.environ.pop(name, None)
 
 
@@ -290,9 +287,8 @@ class EngineWorker:
         self._orders: SimpleQueue[_Order] = SimpleQueue()
         self._next: _Order | None = None  # taken from the queue, not yet begun
         self._in_hand: dict[int, _Order] = {}
-        self._tokens: Counter[str] = (
-            Counter()
-        )  # by label, since the last answer; so are these
+        # By label, since the last answer; so are these
+        self._tokens: Counter[str] = Counter()
         self._passes: Counter[str] = Counter()
         self._said: list[str] = []
 
@@ -741,9 +737,8 @@ class RayExecutor:
     ) -> Iterator[tuple[Block, Kept]]:
         pool, job = self._pool, next(_JOBS)
         new, all_open, n_open = iter(blocks), False, 0
-        waiting: deque[tuple[Block, int]] = (
-            deque()
-        )  # and how many workers each has lost
+        # And how many workers each has lost
+        waiting: deque[tuple[Block, int]] = deque()
         orders: dict[bool, ObjectRef[Any]] = {}  # task and keeper, once for all blocks
         while True:
             for worker in self._with_room():

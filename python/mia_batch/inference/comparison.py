@@ -29,9 +29,8 @@ class ComparisonSets:
     target_id: pl.Series
     n_words: pl.Series  # null = unknown
     cluster: Ints  # of every row: its index in `clusters`
-    clusters: (
-        pl.DataFrame
-    )  # `level` and `key`, in the order of names; empty where not wanted
+    # `level` and `key`, in the order of names; empty where not wanted
+    clusters: pl.DataFrame
     targets: Ints
     nulls: Ints  # known to be outside the training data
     calibration_members: Ints
@@ -328,9 +327,8 @@ def n_orders(n_groups: int, n_null: int) -> int:
 
 
 def _n_ways(n_groups: int, n_null: int) -> int | None:
-    if (
-        min(n_groups, n_null) > _MOST_OF_BOTH
-    ):  # a number of a million digits takes a minute
+    # A number of a million digits takes a minute
+    if min(n_groups, n_null) > _MOST_OF_BOTH:
         return None
     ways = comb(n_groups + n_null, n_groups)
     return ways if ways <= _MOST_ENUMERATED else None

@@ -111,9 +111,8 @@ def q_values(p: Floats, adjustment: Adjustment) -> Floats:
     from scipy.stats import false_discovery_control
 
     missing = np.isnan(p)
-    method: Literal["bh", "by"] = (
-        "by" if adjustment == "by" else "bh"
-    )  # e-BH: of p = 1 / e
+    # e-BH: of p = 1 / e
+    method: Literal["bh", "by"] = "by" if adjustment == "by" else "bh"
     adjusted = false_discovery_control(
         np.where(missing, 1.0, p), axis=-1, method=method
     )
@@ -187,9 +186,8 @@ def score_errors(values: pl.DataFrame, scores: pl.DataFrame) -> pl.DataFrame:
         scores.select("target_id", row=pl.int_range(pl.len())), on="target_id"
     )
     samples = found["sample_index"].rank("dense").to_numpy().astype(np.int64) - 1
-    matrix = np.full(
-        (scores.height, int(samples.max(initial=0)) + 1), np.nan
-    )  # NaN = no sample
+    # NaN = no sample
+    matrix = np.full((scores.height, int(samples.max(initial=0)) + 1), np.nan)
     matrix[found["row"].to_numpy(), samples] = found["value"].fill_null(np.nan)
     score, present = scores["score"].to_numpy(), ~np.isnan(matrix)
     n = present.sum(axis=1)

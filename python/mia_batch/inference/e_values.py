@@ -25,12 +25,13 @@ from mia_batch.inference.conformal import q_values
 from mia_batch.stats import Flags, Floats, Ints
 from mia_batch.tables import read_finite
 
+# Share of a group's windows asked by the end of each round
 _WINDOWS = (
     0.125,
     0.25,
     0.5,
     1.0,
-)  # share of a group's windows asked by the end of each round
+)
 _MOST_EARLY = 0.5  # of the shares, for rounds before the last
 _LISTED = 0.5  # share of the groups with which early acceptance is planned
 _DIGITS = 9

@@ -428,9 +428,8 @@ class WindowShare:
             why = rate.reason
         counts = Flagged(int(above / self._most), max(int(asked / self._most), 1))
         bound = contamination_bound(counts, n_null=self._n_null, rank=self._rank)
-        low = min(
-            bound.low or 0.0, (asked - 1) / asked
-        )  # never all: one window stays open
+        # Never all: one window stays open
+        low = min(bound.low or 0.0, (asked - 1) / asked)
         return bound._replace(low=low, reason=why or bound.reason)
 
     def _rate(self, above: int, scored: int, asked: int) -> Contamination:

@@ -182,9 +182,8 @@ def verbatim_runs(
         )
         for part in (copied, foreseen):
             if part.height:
-                cut = (
-                    pl.min_horizontal(name, "left") for name in _READ
-                )  # which passes over nulls
+                # Which passes over nulls
+                cut = (pl.min_horizontal(name, "left") for name in _READ)
                 left = part.lazy().select(*_ANSWER_KEY, "left")
                 own = (
                     own.join(left, on=_ANSWER_KEY, how="left")
@@ -192,9 +191,8 @@ def verbatim_runs(
                     .drop("left")
                 )
         is_copied[index.find(copied["target_id"])[1]] = True
-        longest = foreseen.sort(
-            "run_words", "n_foreseen", maintain_order=True
-        )  # the last stays
+        # The last stays
+        longest = foreseen.sort("run_words", "n_foreseen", maintain_order=True)
         which, places = index.find(longest["target_id"])
         run_words[places] = longest["run_words"].to_numpy()[which]
         n_foreseen[places] = longest["n_foreseen"].to_numpy()[which]
@@ -349,9 +347,8 @@ def verbatim_findings(
     own = own.join(
         n_left, on="target_id", how="left", maintain_order="left"
     ).with_columns(n_left=pl.coalesce(of_answers, "n_left"))
-    walked = own.filter(
-        pl.col("text").is_not_null()
-    )  # of others it is the text's own reference
+    # Of others it is the text's own reference
+    walked = own.filter(pl.col("text").is_not_null())
     if not (counted["targets"]["n_texts"] or walked.height):
         return finding_rows("verbatim")
     rows = [

@@ -150,10 +150,11 @@ def _mean_rows(
         )
     if retrained and level == "set":
         for at, run in enumerate(names[1:-1]):
+            # The last run is that of the retrained model
             pair = [
                 at,
                 means.value.shape[1] - 1,
-            ]  # the last run is that of the retrained model
+            ]
             covariance = means.covariance[0][np.ix_(pair, pair)]
             share = intervals.removed_share(
                 -means.value[0, pair], covariance, float(means.effective[0])

@@ -28,9 +28,8 @@ class Power:
     n_null: float  # that they can be compared with: non-members, or groups; the most of one length
     adjustment: Adjustment
     smallest_p: float | None
-    needed: (
-        int | None
-    )  # fewest that can be reported, each beating every null; None: none can be
+    # Fewest that can be reported, each beating every null; None: none can be
+    needed: int | None
     together: float = 1.0  # smallest p-value of all groups together
     for_bound: int | None = None  # that beat every null for a lower bound of one member
 

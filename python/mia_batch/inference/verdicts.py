@@ -493,9 +493,8 @@ def weigh(
     _, began, cluster = np.unique(
         sets.cluster[rows][known][first], return_index=True, return_inverse=True
     )
-    cluster = began.argsort().argsort()[
-        cluster
-    ]  # folds must not depend on the clusters' names
+    # Folds must not depend on the clusters' names
+    cluster = began.argsort().argsort()[cluster]
     rng = np.random.default_rng(plan.seed)
     folds = deal_folds(label, cluster, n_folds=_N_FOLDS, generator=rng)
     odds = np.exp(_log_odds(seen, label, folds))
@@ -781,9 +780,8 @@ def _tests(
     *,
     blind_warns: bool,
 ) -> Iterator[_Test]:
-    if (
-        plan.adjustment == "e-bh"
-    ):  # whatever else there is was made for groups asked alike
+    # Whatever else there is was made for groups asked alike
+    if plan.adjustment == "e-bh":
         yield RoundsTest(sets, plan).rows
         return
     if sets.targets.size and sets.nulls.size:

@@ -62,9 +62,8 @@ def yardstick_findings(
     Clopper and Pearson take passages for independent.
     """
     is_own = pl.col("role") == "yardstick"
-    table = scores.select(
-        "role", "target_id", "group"
-    )  # a further column may be called row, too
+    # A further column may be called row, too
+    table = scores.select("role", "target_id", "group")
     keys = table.with_row_index("row").filter(is_own).drop("role")
     own = keys.join(runs.lazy(), on="target_id", how="left").sort("row").collect()
     sets = comparison.read_comparison_sets(scores, named=plan.level != "target")

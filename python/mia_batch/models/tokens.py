@@ -198,10 +198,11 @@ class Tokenizer:
         """Token ids of prompts, with the special tokens that the tokenizer puts before a text."""
         # Tokens that it puts after a text (an end-of-text token) are left out, because
         # the model shall go on.
+        # Of a text that another goes on from, the longest
         whole, begins = (
             "",
             dict[str, str](),
-        )  # of a text that another goes on from, the longest
+        )
         for text in sorted(
             {*texts}, reverse=True
         ):  # what begins a text comes behind it
@@ -373,9 +374,8 @@ class Tokenizer:
 
         byte_of = {sign: byte for byte, sign in bytes_to_unicode().items()}
         added, tokens = self._tokenizer.added_tokens_decoder, [*range(self.vocabulary)]
-        found = defaultdict[int, bytes](
-            bytes
-        )  # of a model there may be more than of its tokenizer
+        # Of a model there may be more than of its tokenizer
+        found = defaultdict[int, bytes](bytes)
         for token, name in zip(
             tokens, self._tokenizer.convert_ids_to_tokens(tokens), strict=True
         ):
@@ -398,9 +398,8 @@ class Tokenizer:
     ) -> list[list[int]]:
         if not texts:
             return []
-        if (
-            self._is_plain
-        ):  # without what transformers makes of each text, ten times as long
+        # Without what transformers makes of each text, ten times as long
+        if self._is_plain:
             backend = self._tokenizer.backend_tokenizer
             found = backend.encode_batch_fast(
                 [*texts], add_special_tokens=add_special_tokens

@@ -389,9 +389,8 @@ def weight_files(model: str, revision: str | None = None) -> list[Path]:
                 f"{model!r} has no {lost[0]}, which its {index.name} names; copy it"
                 " again"
             )
-    return (
-        sorted(folder.glob("model-*-of-*.safetensors")) if here else []
-    )  # vLLM needs no index
+    # vLLM needs no index
+    return sorted(folder.glob("model-*-of-*.safetensors")) if here else []
 
 
 def tensors_in(files: Iterable[Path], device: str) -> Iterator[tuple[str, Tensor]]:

@@ -73,9 +73,8 @@ from mia_batch.tables import read_finite, remove
 
 def take_up(audit: Audit, stages: Sequence[Stage]) -> None:
     """Go on from what lies in a folder that is held: repair it, and take in this request."""
-    audit.manifest = (
-        Manifest.of(audit.run.folder) or audit.manifest
-    )  # another may have been here
+    # Another may have been here
+    audit.manifest = Manifest.of(audit.run.folder) or audit.manifest
     for sentence in [] if audit.has_others else repair(stages):
         audit.observer.stage(sentence)
     audit.request()
@@ -128,9 +127,8 @@ def earlier_runs(audit: Audit, texts: str) -> dict[str, dict[str, Any]]:
     found = dict[str, dict[str, Any]]()
     known = {_attempt(audit.run.folder, asdict(audit.manifest))}
     for name, stored in neighbours(audit):
-        asked = any(
-            _of(stored, part) for part in ("requests", "plan", "custody")
-        )  # else no try
+        # Else no try
+        asked = any(_of(stored, part) for part in ("requests", "plan", "custody"))
         if asked and _of(stored, "made", "targets", "input") == texts:
             known.add(_attempt(audit.run.folder.with_name(name), stored))
             attacks = _of(stored, "settings", "attacks")
@@ -304,9 +302,8 @@ def _pace(stored: object, stage: asking.EvidenceStage) -> list[object]:
     source = _of(stored, *model, "source", "digest") or _of(stored, *model, "source")
     pace = [given, source, _of(stored, *model, f"{stage.kind} engine")]
     if stage.foreseen_views & {"probe", "token"} and not any(map(given.get, _CUTS)):
-        pace.append(
-            _of(stored, "made", "targets", "input")
-        )  # a token is asked, all before it read
+        # A token is asked, all before it read
+        pace.append(_of(stored, "made", "targets", "input"))
     return pace + [_of(stored, "settings", name) for name in _PACE]
 
 

@@ -314,9 +314,8 @@ def with_reference(settings: Settings) -> Settings:
         return settings
     reference = (str(settings.reference_model), settings.reference_revision)
     kind = "other"
-    with suppress(
-        OSError, ValueError, SettingsError
-    ):  # which checks of the models say better
+    # Which checks of the models say better
+    with suppress(OSError, ValueError, SettingsError):
         if of_one_shape((str(settings.model), settings.revision), reference):
             kind = "base"
     return settings.model_copy(update={"reference_kind": kind})
@@ -443,9 +442,8 @@ class Audit:
         if settings.evidence != given.evidence:
             observer.stage(ONE_PASS_TAKEN)
         settings, attacks = with_reference(settings), chosen_attacks(settings)
-        if (
-            given.preset == "default" and given.attacks is None
-        ):  # what is set later changes nothing
+        # What is set later changes nothing
+        if given.preset == "default" and given.attacks is None:
             chosen = tuple(
                 attack.name for attack in attacks if attack.evidence != "scores"
             )
@@ -740,9 +738,8 @@ class Audit:
                 return own.name, "as the target, so that their answers compare"
             if own.start and own.obstacle(elsewhere) is None:
                 return own.name, "as before"
-        asked = (
-            "auto" if name in _REMOTE else name
-        )  # an endpoint gives those of its own model only
+        # An endpoint gives those of its own model only
+        asked = "auto" if name in _REMOTE else name
         reads = {view for each in self.attacks for view in each.reads_of(kind)}
         points = kind == "logprobs" and views.PROBE in reads
         return choose_engine(
@@ -771,9 +768,8 @@ class Audit:
         else:
             engine, why = self.engine(kind, columns, model)
         arguments = {} if fills else dict(settings.engine_arg)
-        if (
-            engine == "transformers" != settings.engine
-        ):  # which the arguments were not meant for
+        # Which the arguments were not meant for
+        if engine == "transformers" != settings.engine:
             arguments = {
                 k: v
                 for k, v in arguments.items()

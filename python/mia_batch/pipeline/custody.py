@@ -364,9 +364,8 @@ def _named_inputs(manifest: Manifest) -> dict[str, str]:
 def _find(places: Sequence[Path | str], name: str) -> Path | None:
     """Find a file by the name that it has behind a path; what may not be looked at is not there."""
     for given in places:
-        with suppress(
-            OSError, RuntimeError
-        ):  # the latter where "~name" is nobody's home
+        # The latter where "~name" is nobody's home
+        with suppress(OSError, RuntimeError):
             base = base_of(str(given))
             path = (base / name).resolve()
             is_within = path.is_relative_to(base.resolve()) or base / name == Path(

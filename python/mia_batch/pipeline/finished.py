@@ -136,9 +136,8 @@ def _column(run: RunFolder) -> PaperColumn:
 
 def finished(run: RunFolder, *, sealed: bool = False) -> Manifest:
     manifest = run.manifest
-    judged = (
-        "verdicts" in manifest.made and run.path("rollup").exists()
-    )  # the last of its tables
+    # The last of its tables
+    judged = "verdicts" in manifest.made and run.path("rollup").exists()
     if not (manifest.custody if sealed else judged):
         run.refuse("is not finished")
     return manifest
@@ -242,9 +241,8 @@ def changed_settings(settings: Settings) -> Iterator[tuple[str, list[str]]]:
     """Yield the options that give the settings other than the defaults, with their values."""
     for name, value in settings.model_dump(mode="json").items():
         default = Settings.model_fields[name].get_default(call_default_factory=True)
-        if (
-            name == "config" or getattr(settings, name) == default
-        ):  # what a file set follows
+        # What a file set follows
+        if name == "config" or getattr(settings, name) == default:
             continue
         option = f"--{name.replace('_', '-')}"
         if isinstance(value, bool):
@@ -330,9 +328,8 @@ def _rests_on(run: RunFolder, attack: str, *, borrowed_rarity: bool) -> dict[str
     evidence["the file of attacks"] = [
         *manifest.inputs.get("attacks_from", {}).values()
     ] or "none"
-    columns = {
-        field.name for field in RARITY_FIELDS
-    }  # which the user's own attacks may read
+    # Which the user's own attacks may read
+    columns = {field.name for field in RARITY_FIELDS}
     weighed = known is None or not columns.isdisjoint(known.columns)
     if borrowed_rarity and "rarity" in manifest.made and weighed:
         table = manifest.made["rarity"].get("from") or digest(run.path("rarity"))

@@ -59,50 +59,39 @@ class Manifest:
     """The contents of ``run.json``: what made a run's tables; docs/tables.md says it in full."""
 
     format: int = _FORMAT
-    evidence: dict[str, Any] = field(
-        default_factory=dict
-    )  # settings that change a sample
+    # Settings that change a sample
+    evidence: dict[str, Any] = field(default_factory=dict)
     engine_choice: str = ""
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
-    engines: dict[str, Any] = field(
-        default_factory=dict
-    )  # by kind of evidence and model
+    # By kind of evidence and model
+    engines: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)  # of the latest request
     input: dict[str, Any] = field(default_factory=dict)
     targets: dict[str, int] = field(default_factory=dict)
     passes: dict[str, int] = field(default_factory=dict)  # by model and view
-    plan: dict[str, Any] = field(
-        default_factory=dict
-    )  # as it was before the first score
-    made: dict[str, Any] = field(
-        default_factory=dict
-    )  # by stage, what its tables were made from
+    # As it was before the first score
+    plan: dict[str, Any] = field(default_factory=dict)
+    # By stage, what its tables were made from
+    made: dict[str, Any] = field(default_factory=dict)
     failed: dict[str, Any] = field(default_factory=dict)
-    inputs: dict[str, dict[str, str]] = field(
-        default_factory=dict
-    )  # SHA-256 by setting and file
-    custody: dict[str, Any] = field(
-        default_factory=dict
-    )  # empty while the run is not finished
+    # SHA-256 by setting and file
+    inputs: dict[str, dict[str, str]] = field(default_factory=dict)
+    # Empty while the run is not finished
+    custody: dict[str, Any] = field(default_factory=dict)
     times: dict[str, Any] = field(default_factory=dict)
     requests: dict[str, Any] = field(default_factory=dict)
     controls: dict[str, Any] = field(default_factory=dict)
-    lodged: dict[str, Any] = field(
-        default_factory=dict
-    )  # the plan that was given, what differs
-    replaced: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # answers taken away, and by what
-    dress: dict[str, Any] = field(
-        default_factory=dict
-    )  # of answers, and the rule against it
-    earlier: dict[str, dict[str, Any]] = field(
-        default_factory=dict
-    )  # other runs, by folder
+    # The plan that was given, what differs
+    lodged: dict[str, Any] = field(default_factory=dict)
+    # Answers taken away, and by what
+    replaced: list[dict[str, Any]] = field(default_factory=list)
+    # Of answers, and the rule against it
+    dress: dict[str, Any] = field(default_factory=dict)
+    # Other runs, by folder
+    earlier: dict[str, dict[str, Any]] = field(default_factory=dict)
     unchanged: str = ""  # what a finished run is known by, see `custody.is_unchanged`
-    stored: str = field(
-        default="", init=False, repr=False, compare=False
-    )  # its text on disk
+    # Its text on disk
+    stored: str = field(default="", init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, folder: Path) -> Manifest | None:

@@ -96,9 +96,8 @@ def _inputs(audit: Audit) -> Iterator[tuple[str, dict[str, str]]]:
         ):
             continue
         if name == "rarity_from":
-            table = (
-                Path(value) / "rarity.parquet"
-            )  # refused before sampling where it is missing
+            # Refused before sampling where it is missing
+            table = Path(value) / "rarity.parquet"
             yield name, {table.name: digest(table)} if table.is_file() else {}
         elif value not in (CLASSICS, NO_YARDSTICK):
             yield name, digest_each(find_files(value).files)

@@ -166,10 +166,11 @@ def _left(
             if named == "note":
                 raise
             refusal = error
+        # Follows below
         known = (
             stage.doing,
             f"{audit.manifest.targets['total']:,} target",
-        )  # follows below
+        )
         said = (
             sentence for sentence in notes.taken() if not sentence.startswith(known)
         )

@@ -257,9 +257,8 @@ def sample_task(audit: Audit, session: Session, view: View) -> SampleTask:
         audit.settings.word_rule,
         audit.settings.seed,
     )
-    if (
-        not settings.nudge
-    ):  # which the endpoint may have decided after the view was made
+    # Which the endpoint may have decided after the view was made
+    if not settings.nudge:
         view = replace(view, nudge=0.0)
     view = replace(view, greedy=view.greedy or settings.temperature == 0)
     rule: Rule = ()

@@ -27,10 +27,11 @@ Say = Callable[["RunResults"], Iterable[str]]
 _NAMES_SHOWN = 3
 _MOST_NAMED = 12
 _LEVEL = 0.05
+# The AUC of a wrong sign; texts of each class in a quintile
 _WRONG_WAY, _FEWEST = (
     0.4,
     5,
-)  # the AUC of a wrong sign; texts of each class in a quintile
+)
 _MOST_CHARACTERS = 200
 _ACTING = (
     *("temperature", "top_p", "top_k", "min_p"),
@@ -530,9 +531,8 @@ def uneven_sentence(findings: pl.DataFrame) -> Iterator[str]:
     )
     too = f" Uneven, too: {listed(others)}." if others else ""
     kinds = findings.filter(check="answers")["statistic"]
-    mends = (
-        kinds.is_empty() or "failed" in kinds
-    )  # classed answers would be the same again
+    # Classed answers would be the same again
+    mends = kinds.is_empty() or "failed" in kinds
     again = "Ask again for what failed (--retry-failed), leave" if mends else "Leave"
     parts = []
     for name in ("members", "non-members"):

@@ -271,11 +271,12 @@ def test_an_attack_on_samples_sees_the_rows_that_it_reads():
     assert scores["own_v1"].dtype == pl.Float64  # of whole numbers
     assert scores["probe_v1"].to_list() == [110.0, None, None]
     assert scores["both_v1"].to_list() == [111.0, 2.0, None]
+    # Of the target model, of all views
     assert scores["n_samples"].to_list() == [
         3,
         1,
         0,
-    ]  # of the target model, of all views
+    ]
     assert unscored.rows() == [
         (target_id(1), "probe_v1", "no"),
         (target_id(2), "own_v1", "no continuation was sampled"),

@@ -87,14 +87,12 @@ BY_HAND = {
     "pdr_min_k_plus_plus_20_v1": 2 / 3 * (-2 * LOG_2 + 1.5),
     "pac_v1": (4 + 1) / 2 * LOG_2 - 2 * LOG_2,
     "aeca_v1": (
-        math.sqrt(
-            (0.996666667**2 + 0.126666667**2 + 1.123333333**2) / 3
-        )  # 0.005, 1, 1.125
+        # 0.005, 1, 1.125
+        math.sqrt((0.996666667**2 + 0.126666667**2 + 1.123333333**2) / 3)
         - LOG_2 * math.sqrt(2 / 3)
     ),
-    "reference_difference_v1": (
-        (-8 * LOG_2 + 16 * LOG_2) / 10
-    ),  # the first token counts 2
+    # The first token counts 2
+    "reference_difference_v1": ((-8 * LOG_2 + 16 * LOG_2) / 10),
     "reference_token_difference_v1": 2 * LOG_2,
     "reference_ratio_v1": -0.5,
     "recall_prefix_v1": 2.0,
@@ -104,9 +102,8 @@ BY_HAND = {
     "neighbour_difference_v1": -2 * LOG_2 + 3 * LOG_2,
     "neighbour_ratio_v1": -2 / 3,
     "detect_gpt_v1": (-2 + 4) / ROOT_2,
-    "dc_pdd_v1": (
-        (0.005 + 0.01) / 2
-    ),  # tokens 6 and 5, scored first as the second and third
+    # Tokens 6 and 5, scored first as the second and third
+    "dc_pdd_v1": ((0.005 + 0.01) / 2),
     "extraction_v1": -LOG_2,
     "extraction_n_50_v1": 0.0,
     "extraction_n_90_v1": -math.log(math.log(0.1) / math.log(0.5)),
@@ -125,9 +122,8 @@ BY_HAND = {
     "losses_below_previous_v1": 0.0,
     "loss_slope_v1": -LOG_2,
     "low_losses_from_end_40_v1": -2 / 3,  # the first of three is below 1
-    "loss_by_diversity_v1": (
-        -2 * LOG_2 / (2 / 3)
-    ),  # 6, 5, 6 of those with a log-probability
+    # 6, 5, 6 of those with a log-probability
+    "loss_by_diversity_v1": (-2 * LOG_2 / (2 / 3)),
     "loss_complexity_3_v1": -1.0,  # levels 99, 50, 0 are symbols 2, 1, 0
 }
 
@@ -212,9 +208,8 @@ def test_the_best_stretch_and_the_longest_recited_one():
     broken = scores(
         {"view": "text", "logprob": [*logprob[:30], None, *logprob[31:]], "rank": rank}
     )
-    assert (
-        broken["extraction_best_50_v1"] is None
-    )  # 29 tokens before the gap, 30 behind it
+    # 29 tokens before the gap, 30 behind it
+    assert broken["extraction_best_50_v1"] is None
     assert broken["extraction_run_v1"] == 20
     recited = {"view": "text", "logprob": [0.0] * 50, "rank": [1] * 50}
     assert scores(recited)["extraction_run_v1"] == 50
@@ -241,9 +236,8 @@ def test_gaps_are_smoothed_over_windows():
     found = scores(row)
     assert found["gap_k_20_v1"] == pytest.approx(-14 / 3)
     assert found["gap_k_20_window_6_v1"] == -15 / 6
-    assert (
-        scores(row | {"top_logprob": None})["gap_k_20_v1"] is None
-    )  # as of an old run
+    # As of an old run
+    assert scores(row | {"top_logprob": None})["gap_k_20_v1"] is None
 
 
 def test_models_that_cut_a_text_differently_are_compared_by_bytes_alone():

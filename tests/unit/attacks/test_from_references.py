@@ -134,9 +134,8 @@ def test_informia_by_hand():
     ours, theirs = text([None, -L, 0.0]), text([-L, -2 * L, 0.0], "reference")
     divergence = math.log(1 / 2) / 4 + 3 / 4 * math.log(3 / 2)
     found = scores(ours, theirs, of=("informia_v1",))["informia_v1"]
-    assert found == pytest.approx(
-        (L + divergence) / 2, abs=1e-7
-    )  # certain under both: 0
+    # Certain under both: 0
+    assert found == pytest.approx((L + divergence) / 2, abs=1e-7)
 
 
 def test_rounding_is_no_difference():

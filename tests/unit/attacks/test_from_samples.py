@@ -599,9 +599,8 @@ def test_hits_less_expected_by_hand():
     found = (
         with_expected(rows, of).filter(pl.col("target_id").str.ends_with("1")).collect()
     )
-    share = (60 + 0.6) / (
-        100 + 1
-    )  # token 1 occurs 103 times, token 2 97 times: the same octave
+    # Token 1 occurs 103 times, token 2 97 times: the same octave
+    share = (60 + 0.6) / (100 + 1)
     by_hand = {1: (60 + 30 * share) / 130, 2: share}
     assert dict(found.select("true_token", "expected_hits").unique().iter_rows()) == {
         token: pytest.approx(value) for token, value in by_hand.items()

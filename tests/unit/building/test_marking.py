@@ -37,9 +37,8 @@ def book(tmp_path_factory):
     assert marking.prepare(made.book, made.key, random=random) == 26
     lodged = marking.lodged(made.key)
     assert marking.publish(made.book, made.key, 7, made.marked) == 26
-    assert (
-        marking.lodged(made.key) == lodged
-    )  # the draw changes nothing of what was committed to
+    # The draw changes nothing of what was committed to
+    assert marking.lodged(made.key) == lodged
     return made
 
 
@@ -110,9 +109,8 @@ def test_a_draw_publishes_one_edition_of_each_window_and_changes_nothing_else(bo
     start, end = (int(n) for n in sets[0].name.split()[2].split("-"))
     assert rest.replace("0", text[start:end], 1).startswith(text[: end + 1])
     assert marked.count("\r\n") == text.count("\r\n")
-    assert (
-        marking.publish(book.book, book.key, 7, book.marked) == 26
-    )  # again, and nothing else is drawn
+    # Again, and nothing else is drawn
+    assert marking.publish(book.book, book.key, 7, book.marked) == 26
     assert book.marked.read_bytes().decode() == marked
 
 

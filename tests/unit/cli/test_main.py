@@ -165,14 +165,14 @@ def test_an_audit_is_asked_for_by_its_name_or_without(
     named = screen("audit", "c.parquet", *more, width=120)
     assert named == screen("--input", "c.parquet", *more, width=120)
     assert "min_k_plus_plus_20_v1, recall_prefix_v1, loss_v1" in named
-    empty = screen(
-        "--base-url", "--price-in", "0.5"
-    )  # as a shell leaves an empty variable out
+    # As a shell leaves an empty variable out
+    empty = screen("--base-url", "--price-in", "0.5")
     assert "--base-url has no value, for --price-in follows; give it one" in empty
+    # As a shell fills a glob in
     for twice in (
         ("--input", "c.parquet"),
         ("d.parquet", "e.parquet"),
-    ):  # as a shell fills a glob in
+    ):
         assert "give one INPUT, and the model with --model; of several" in screen(
             "audit", "c.parquet", *twice, *more
         )

@@ -212,12 +212,13 @@ def test_what_is_being_done_is_shown_and_said_once_a_minute(terminal, monkeypatc
     [
         ("prompt", 1, 10, "1 of 1 prompt, 10 tokens/s"),
         ("point", 2, 2345, "1 of 2 points, 2,345 tokens, 2,345 tokens/s"),
+        # As gaps are filled: no tokens are counted
         (
             "text",
             2,
             0,
             "1 of 2 texts, 1.0 texts/s",
-        ),  # as gaps are filled: no tokens are counted
+        ),
     ],
 )
 @pytest.mark.parametrize("terminal", [False, True])

@@ -123,11 +123,12 @@ def test_what_follows_a_header_is_cut_with_it_only_there():
     assert cut("Produced by Jane\n\n" + BOOK).startswith("Produced by")
     text = HEADERS["the"] + "Produced by Jane\n\n" * 3 + BOOK + "\n\nProduced by Jane\n"
     assert cut(text) == BOOK + "\n\nProduced by Jane\n"
+    # A book in one line is no paragraph of it
     for header in (
         "the",
         "no line",
         "credits",
-    ):  # a book in one line is no paragraph of it
+    ):
         text = " ".join(f"{HEADERS[header]}{BOOK * 20}".split())
         assert " ".join((BOOK * 20).split()) in cut(text)
     two = (
@@ -265,12 +266,13 @@ TEXT = "café naïve\n"
         ("да".encode("koi8-r"), "KOI8-R", "cp1251", "да"),
         ("да".encode("cp1251"), None, "windows-1251", "да"),
         ("да".encode("cp1251"), "UTF-8", "cp1251", "да"),
+        # Converted, with its declaration
         (
             TEXT.encode(),
             "ISO-8859-1",
             "cp1252",
             TEXT,
-        ),  # converted, with its declaration
+        ),
         (TEXT.encode("utf-16-le"), None, "utf-16-le", TEXT),
         ("日本".encode("iso2022_jp"), "iso-2022-jp", None, "日本"),
         (TEXT.encode(), "utf-16", None, TEXT),

@@ -268,10 +268,11 @@ REFUSED = [
         for value in values
     ),
     (
+        # Of a later batch
         {
             "text": ["some text"] * 50_001,
             "label": [0] * 50_000 + [3],
-        },  # of a later batch
+        },
         (
             ", row 50001: column 'label' is 3, which says nothing of membership; write"
             " 1 or 0 (tr"

@@ -78,11 +78,12 @@ RUN = ("runs/x/run.json", "runs/x/samples/part.parquet", "runs/x/targets.parquet
         (
             ("x/2/b.txt", "x/10/a.txt", "y/1/c.txt", "x/1.txt/d.txt"),
             "x/*/*.txt",
+            # Names start after the literal part
             [
                 "1.txt/d.txt",
                 "10/a.txt",
                 "2/b.txt",
-            ],  # names start after the literal part
+            ],
             [],
         ),
         (("x/10/a.txt", "y/1/c.txt"), "**/a.txt", ["x/10/a.txt"], []),
@@ -133,11 +134,12 @@ def test_folders_and_globs_are_sorted_by_name(tmp_path, made, asked, found, igno
             ".",
             r"mixes kinds of files, such as .*a\.txt and .*b\.csv; ",
         ),
+        # Without waiting for it
         (
             ["pipe.csv"],
             "pipe.csv",
             r"pipe\.csv is not a regular file",
-        ),  # without waiting for it
+        ),
         (["link.csv"], ".", "cannot be read: No such file or directory"),
     ],
 )

@@ -139,9 +139,8 @@ def test_texts_that_are_not_known_may_all_be_answered_alike():
     refusing = [
         each._replace(answer=lead + said[: 7 + len(each.answer) % 9]) for each in worn
     ]
-    assert (
-        learn(refusing) == ()
-    )  # cut at different words, it is one and the same answer
+    # Cut at different words, it is one and the same answer
+    assert learn(refusing) == ()
 
 
 def test_a_plain_answer_stays_as_it_is_to_the_character():
@@ -196,9 +195,8 @@ def test_answers_that_are_no_continuations_are_counted_and_refused():
         f"these are the {first} words of it" for first in ("next", "last", "best")
     ]
     shuffled = answers(lambda _, text, n: f"{starts[n % 3]} {'and' if n % 2 else 'or'}")
-    assert (
-        learn(shuffled) == ()
-    )  # the same few answers: whether they may be is asked elsewhere
+    # The same few answers: whether they may be is asked elsewhere
+    assert learn(shuffled) == ()
     repeating = answers(lambda prompt, _, __: last_words(prompt, 5))
     found = examine(repeating, learn(repeating))
     assert (found.n_repeating, found.continues) == (24, False)

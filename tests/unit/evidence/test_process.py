@@ -147,9 +147,8 @@ def test_a_model_that_cannot_start_names_its_cause_and_the_log(checkpoint, tmp_p
         EngineError, match=rf"cannot load .* \(\w+: .*\); .*log is {tmp_path}"
     ):
         start(tmp_path / "nothing", tmp_path)
-    with pytest.raises(
-        SettingsError, match=r"^tensor_parallel_size: "
-    ):  # as it was raised there
+    # As it was raised there
+    with pytest.raises(SettingsError, match=r"^tensor_parallel_size: "):
         start(checkpoint, tmp_path, tensor_parallel_size=2)
 
 
@@ -387,6 +386,5 @@ def test_texts_without_anything_to_ask_or_too_long(
     result = ask(engine, bare_tokenizer, **asked)
     assert (result.tokens, result.passes) == (None, 0)
     assert re.search(f"{reason}$", result.error)
-    assert result.asked == (
-        "text_tokens" not in asked
-    )  # a text of another kind is no failure
+    # A text of another kind is no failure
+    assert result.asked == ("text_tokens" not in asked)

@@ -87,9 +87,8 @@ def one_by_one(model, form, batch, clip):
 
 
 @pytest.mark.parametrize(("base", "form", "method"), CLIPPED)
-@pytest.mark.filterwarnings(
-    "ignore::UserWarning:transformers"
-)  # attention text by text is slow
+# Attention text by text is slow
+@pytest.mark.filterwarnings("ignore::UserWarning:transformers")
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_each_text_is_cut_by_itself(bases, base, form, method):
     model, batch = opened(bases, base, form, method)

@@ -173,9 +173,8 @@ def test_scores_have_errors_where_they_are_means_of_two_samples_or_more():
     values = pl.DataFrame(
         [
             *(("a", index, value) for index, value in enumerate([1.0, 4.0])),
-            *(
-                ("b", index, value) for index, value in enumerate([1.0, 2.0, 3.0])
-            ),  # the maximum
+            # The maximum
+            *(("b", index, value) for index, value in enumerate([1.0, 2.0, 3.0])),
             ("c", 4, 5.0),
             *(("d", index, None) for index in range(2)),
         ],

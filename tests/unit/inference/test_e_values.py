@@ -9,9 +9,8 @@ from mia_batch.inference.findings import AttackScores
 from tests.unit.inference.scored import plan, rows, table
 
 ROUNDS = Rounds(ends=(1, 2), kept=(3, 1), shares=(0.25, 0.75), values=(8 / 3, 4 / 3))
-NULLS = np.array(
-    [[0.0, 0.0], [1.0, 3.0], [2.0, 1.0]]
-)  # means of both windows: 0, 2, 1.5
+# Means of both windows: 0, 2, 1.5
+NULLS = np.array([[0.0, 0.0], [1.0, 3.0], [2.0, 1.0]])
 
 
 @pytest.mark.parametrize(
@@ -86,10 +85,11 @@ def test_an_accepted_group_and_one_out_of_reach_are_asked_no_more():
         0.2,
     )
     assert not beyond.accepted.any()
+    # Rank 10 leaves; both could reach 1 at most
     assert beyond.n_windows.tolist() == [
         1,
         1,
-    ]  # rank 10 leaves; both could reach 1 at most
+    ]
     assert beyond.n_null_windows.tolist() == [1] * 9
 
 
@@ -181,9 +181,8 @@ def test_rows_of_groups_say_what_was_decided():
     }
     first = test.may_be_asked(0)
     assert first.len() == 42
-    assert (
-        len({int(name[1:]) % 4 for name in first if int(name[1:]) < 12}) == 1
-    )  # of each alike
+    # Of each alike
+    assert len({int(name[1:]) % 4 for name in first if int(name[1:]) < 12}) == 1
     assert test.may_be_asked(-1).len() == 42 * 4
     assert test.asked(test.decisions(values, 2), 2).len() == 4 * (2 + 9)
     assert not [*test.rows(AttackScores(attack="other_v1", scores=values))]

@@ -178,9 +178,8 @@ def test_versions_that_depend_on_the_role_withhold_the_answer():
 
 def test_without_an_order_by_lot_any_other_version_withholds_the_answer():
     older = responses_of(IN_TURN).with_columns(
-        target_id=pl.when(pl.int_range(180) >= 40).then(
-            "target_id"
-        )  # an older version kept none
+        # An older version kept none
+        target_id=pl.when(pl.int_range(180) >= 40).then("target_id")
     )
     of_older = order_findings(
         scores_of(np.zeros(N))[: N // 2], older, 0, by_lot=False, exploratory=False
@@ -201,10 +200,11 @@ def test_of_a_run_that_has_grown_clusters_are_compared_by_time():
     scores = scores_of(values, n_targets=1).with_columns(cluster=pl.Series(groups))
     responses = responses_of(["fp"] * 180).with_columns(sent=pl.int_range(180))
     means = by_time(scores[::-1], responses)
+    # The one audited text, and the others
     assert means["cluster"].to_list()[:2] == [
         "g0",
         "g0",
-    ]  # the one audited text, and the others
+    ]
     assert means.filter(role="non_member")["cluster"].to_list() == [
         f"g{n}" for n in range(18)
     ]

@@ -134,12 +134,13 @@ def test_agreement_by_hand_and_with_scipy():
         (False, True, 0.9, 1.0),  # never seen: nearly always certified
         (True, True, 0.0, 0.05),  # learnt, and remembered as the copy does: hardly ever
         (None, True, 0.0, 0.1),  # as near to one as to the other: one in 20
+        # Learnt, but other texts are remembered: wrongly certified
         (
             True,
             False,
             0.5,
             1.0,
-        ),  # learnt, but other texts are remembered: wrongly certified
+        ),
     ],
 )
 def test_what_agreement_certifies(monkeypatch, seen, alike, least, most):

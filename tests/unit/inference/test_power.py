@@ -107,13 +107,14 @@ HARMONIC = sum(1 / i for i in range(1, 1001))
         (20, 199, 0.1, "bh", 1),
         (20, 198, 0.1, "bh", 2),
         (1000, 3000, 0.05, "by", -int(-1000 * HARMONIC // (0.05 * 3001))),
+        # Two ranks count: 100 / (1 + 1/2), and 27 * 0.015 / 0.05 = 8.1
         (
             27,
             99,
             0.05,
             "e-bh",
             9,
-        ),  # two ranks count: 100 / (1 + 1/2), and 27 * 0.015 / 0.05 = 8.1
+        ),
     ],
 )
 def test_so_many_must_stand_out(n_tests, n_null, q, adjustment, needed):
@@ -207,9 +208,8 @@ def test_effects_are_areas_and_numbers_to_try_are_doubled():
 def test_members_that_always_stand_out_are_named_as_soon_as_their_number_allows_a_list():
     design = Design(asked=50, members=10, effect=20)
     assert power(50, 100, 0.05, "bh").needed == 10
-    one_fewer = simulate(
-        design, 98
-    )  # a list needs one of 40 others above all 98 and itself
+    # A list needs one of 40 others above all 98 and itself
+    one_fewer = simulate(design, 98)
     assert one_fewer.any_named == pytest.approx(40 / 138, abs=0.06)
     enough = simulate(design, 100)
     assert (enough.named, enough.any_named) == (10, 1)

@@ -43,9 +43,8 @@ def test_shares_of_targets_and_controls_by_hand_and_of_windows_alike():
         for row in rows("target", [float(n % 2)] * 5, group=f"g{n}")
     ]
     facts = found(alike, rows("non_member", [0.0]))
-    n = (
-        10 * (norm.ppf(0.975) / t(9).ppf(0.975)) ** 2
-    )  # ten groups of five texts each, all alike
+    # Ten groups of five texts each, all alike
+    n = 10 * (norm.ppf(0.975) / t(9).ppf(0.975)) ** 2
     low, high = beta.ppf(0.025, n / 2, n / 2 + 1), beta.ppf(0.975, n / 2 + 1, n / 2)
     assert (facts["targets"]["low"], facts["targets"]["high"]) == pytest.approx(
         (low, high)
@@ -199,9 +198,8 @@ def test_p_values_of_sets_that_are_alike_are_uniform():
         error = np.sqrt(level * (1 - level) / runs)
         assert np.mean(p <= level) == pytest.approx(level, abs=3 * error)
     papers = np.mean([one.paper_p_value <= 0.1 for one in found])
-    assert papers > 0.1 + 3 * np.sqrt(
-        0.09 / runs
-    )  # it takes windows of a group for independent
+    # It takes windows of a group for independent
+    assert papers > 0.1 + 3 * np.sqrt(0.09 / runs)
 
 
 def test_a_set_that_was_learnt_is_found_and_one_that_scores_lower_is_not():

@@ -67,9 +67,8 @@ def test_levels_are_numbers_or_those_of_the_classics_and_each_is_counted():
     )
     assert [high[name][0] for name in counted] == [4, 3, 3, 2, 2 / 3, 2, 2 / 3]
     assert high["roc_auc"][0] == 5.5 / 6
-    assert high["given_back"][1:] == pytest.approx(
-        [0.0943, 0.9916], abs=1e-4
-    )  # Clopper-Pearson
+    # Clopper-Pearson
+    assert high["given_back"][1:] == pytest.approx([0.0943, 0.9916], abs=1e-4)
     assert [low[name][0] for name in low] == [2, 2, 2, 0, 0, 0, 0]
 
 
@@ -313,9 +312,8 @@ def test_limits_of_doses_hold_also_between_levels_and_beyond():
     for _ in range(120):
         _, *limits = dose(scores(np.repeat(true, each)), copies, scores(copies))
         low, high = (limit.reshape(-1, each).T for limit in limits)
-        missed += (
-            np.mean([low >= true, high <= true], axis=1) / 120
-        )  # refuted with all beyond it
+        # Refuted with all beyond it
+        missed += np.mean([low >= true, high <= true], axis=1) / 120
     assert (missed <= 0.04).all()  # with twice the 0.025 that is promised it is 0.05
     assert missed.max() > 0.01
 
@@ -344,9 +342,8 @@ def test_groups_have_their_dose_and_texts_are_counted():
     (said,) = dose_sentences(found(scores, plan(), tested=False), plan())
     assert " 3 of 6 texts more than 0 times." in said
     nulls = table(*books, *ladder, rows("non_member", [1.0] * 9))
-    assert (
-        found(nulls, plan(), tested=False).filter(check="dose").is_empty()
-    )  # a gate is closed
+    # A gate is closed
+    assert found(nulls, plan(), tested=False).filter(check="dose").is_empty()
     highest = plan(level="group", statistic="maximum")
     (said,) = dose_sentences(found(scores, highest, tested=False), highest)
     assert said.endswith("is compared with single texts; take --statistic mean.")

@@ -302,9 +302,8 @@ def test_an_endpoint_is_inverted_with_a_named_decoder(fragments, embedder, tmp_p
                 command, [*asked, f"--base-url={server.url}"], catch_exceptions=False
             )
             assert shown.exit_code == 0
-    assert (
-        len(server.asked + server.probes) == 41
-    )  # all at once, then one by one, then never again
+    # All at once, then one by one, then never again
+    assert len(server.asked + server.probes) == 41
     found = pl.read_parquet(tmp_path / "out" / "texts.parquet")
     reasons = found.drop_nulls("reason").select("text", "reason").unique()
     refused = (

@@ -136,10 +136,17 @@ def test_every_figure_has_an_interval_with_its_method_and_some_width():
     whole = pl.concat([frame.with_columns(role=pl.lit("target")), calibration])
     table = evaluate(whole.lazy(), ["a_v1", "b_v1"], preset="samia", primary="a_v1")
     valued = table.filter(pl.col("value").is_not_null())
+    # Fmt: skip
     assert set(valued["metric"]) == {
-        "roc_auc", "tpr_at_fpr", "fpr_at_threshold", "balanced_accuracy", "tpr_nearest_fpr",
-        "accuracy_5_fold", "roc_auc_difference", "roc_auc_simultaneous",
-    }  # fmt: skip
+        "roc_auc",
+        "tpr_at_fpr",
+        "fpr_at_threshold",
+        "balanced_accuracy",
+        "tpr_nearest_fpr",
+        "accuracy_5_fold",
+        "roc_auc_difference",
+        "roc_auc_simultaneous",
+    }
     assert valued["method"].null_count() == 0
     assert valued.filter(pl.col("high") - pl.col("low") <= 1e-3).is_empty()
     within = valued.select(pl.col("value").is_between("low", "high"))
@@ -415,10 +422,18 @@ QUICK = [
 
 
 def test_the_grid_has_independent_and_grouped_texts_of_every_figure():
+    # Fmt: skip
     assert {(case.figure, case.groups > 0) for case in QUICK} >= {
-        ("auc", False), ("auc", True), ("tpr", False), ("tpr", True), ("balanced accuracy", False),
-        ("balanced accuracy", True), ("difference", False), ("difference", True), ("macro", False),
-    }  # fmt: skip
+        ("auc", False),
+        ("auc", True),
+        ("tpr", False),
+        ("tpr", True),
+        ("balanced accuracy", False),
+        ("balanced accuracy", True),
+        ("difference", False),
+        ("difference", True),
+        ("macro", False),
+    }
 
 
 @pytest.mark.parametrize("case", QUICK, ids=str)

@@ -23,9 +23,8 @@ N_DOCUMENTS, N_WINDOWS = 40, 3
 def run():
     """Scores and texts of windows of documents without names; every other document is a member."""
     rng = np.random.default_rng(4)
-    names = rng.permutation(
-        N_DOCUMENTS * N_WINDOWS
-    )  # the first window is seldom the first name
+    # The first window is seldom the first name
+    names = rng.permutation(N_DOCUMENTS * N_WINDOWS)
     rows = pl.DataFrame(
         [
             {
@@ -220,9 +219,8 @@ def test_distributions_over_the_range_of_all_texts():
     assert {n: y for n, y in enumerate(targets["y"]) if y} == {10: 0.5, 30: 0.5}
     equal = drawn(*texts([2.0, 2.0]), curve="distribution")
     assert equal.filter(pl.col("y") > 0).select("y", "n").rows() == [(1.0, 2)]
-    close = drawn(
-        *texts([-9.6e15, -9.6e15 + 4]), curve="distribution"
-    )  # two steps of a float
+    # Two steps of a float
+    close = drawn(*texts([-9.6e15, -9.6e15 + 4]), curve="distribution")
     assert close["y"].sum() == pytest.approx(1)
 
 

@@ -44,9 +44,8 @@ def bare(pair, text):
     [
         *(("<s> $A", text, [BOS_ID]) for text in ("import os", "", "naïve")),
         *(("$A", text, []) for text in ("import os", "")),
-        *(
-            ("<s> $A </s>", text, [BOS_ID]) for text in ("import os", "")
-        ),  # no end of the text
+        # No end of the text
+        *(("<s> $A </s>", text, [BOS_ID]) for text in ("import os", "")),
         ("$A </s>", "import</s>", []),  # but one that the text itself has
     ],
 )
@@ -59,12 +58,13 @@ def test_prompts_start_as_the_tokenizer_starts_them(tmp_path, template, text, be
 
 def test_counts_and_measures_leave_special_tokens_out(byte_level):
     tokenizer, _ = byte_level
+    # Beyond its own limit
     texts = [
         "import os",
         "",
         "for x in range(10): pass",
         "word " * 2000,
-    ]  # beyond its own limit
+    ]
     assert tokenizer.count_tokens(texts) == [
         len(bare(byte_level, text)) for text in texts
     ]
@@ -136,10 +136,11 @@ def test_candidates_are_what_a_reader_sees(byte_level):
     assert begun == (f"so cold {CUT}", [SNOWMAN])
     odd = " do n't , really ?"  # not tidied
     assert decoded([], bare(byte_level, odd)) == ("", [odd])
+    # Only the model's
     assert decoded([], [10**6, *bare(byte_level, " os")]) == (
         "",
         [" os"],
-    )  # only the model's
+    )
 
 
 def test_the_space_before_the_first_word_of_a_candidate_is_kept(metaspace):
@@ -223,10 +224,11 @@ def test_a_tokenizer_that_is_not_there_or_broken_is_named(tmp_path, content):
         ({"eos_token_id": 2}, None),  # the default of the architecture, never set
         ({"eos_token_id": None}, None),
         ({"eos_token_id": [7, 1]}, None),
+        # A special token, as that of a model which chats can be
         (
             {"eos_token_id": 0},
             None,
-        ),  # a special token, as that of a model which chats can be
+        ),
     ],
 )
 def test_a_tokenizer_of_another_model_is_refused(

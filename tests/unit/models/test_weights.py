@@ -146,11 +146,12 @@ MASK = torch.ones(1, 1, 8, 8)
         ),
         ("Llama", renamed("model.embed_tokens", "lm_head"), {}),  # tied
         ("Llama", added("v_head.summary.weight", "mtp.fc.weight"), {}),
+        # Predicts later tokens
         (
             "Llama",
             added(LATER),
             {"num_nextn_predict_layers": 1},
-        ),  # predicts later tokens
+        ),
         ("Bloom", renamed("transformer.", ""), {}),
         ("OPT", renamed("model.decoder", "decoder"), {}),
     ],

@@ -116,9 +116,8 @@ def test_bounds_hold_in_hundreds_of_passages():
         exceeded += exact > found.likely_upper
         errors.append(found.estimate - exact)
         gaps.append(found.upper - found.lower)
-    assert (
-        exceeded <= 25
-    )  # of 2.5 % of them more come by chance once in a thousand such tests
+    # Of 2.5 % of them more come by chance once in a thousand such tests
+    assert exceeded <= 25
     assert abs(np.mean(errors)) <= 4 * np.std(errors) / np.sqrt(len(errors))
     assert np.mean(gaps) > 0.05  # so that there was something to be wrong about
 
@@ -126,9 +125,8 @@ def test_bounds_hold_in_hundreds_of_passages():
 def test_edits_and_the_sum_of_a_case_by_hand():
     near = Nearness(truth=np.array([0, 1]), within=1, edits=True, ends=(2,))
     rows = near.after(near.first, np.array([1]))
-    assert rows.tolist() == [
-        [1, 1, 1]
-    ]  # "1" is one edit from "", from "0" and from "0 1"
+    # "1" is one edit from "", from "0" and from "0 1"
+    assert rows.tolist() == [[1, 1, 1]]
     same = np.array([[0.5, 0.25, 0.25]])
 
     def model(parents, _tokens):
@@ -208,9 +206,8 @@ def test_passages_of_a_run_are_bounded_with_its_model_unless_that_is_elsewhere(
         bound_run(run, Observer(), SHORT, width=99)
     spec = EngineSpec(engine="transformers", kind="logprobs", model=settings["model"])
     loaded = Pretrained(replace(spec, dtype="float32"))
-    free = memory_needed(
-        loaded, 2 * 9, 8
-    )  # enough for the second token, and not for the third
+    # Enough for the second token, and not for the third
+    free = memory_needed(loaded, 2 * 9, 8)
     table = bound_run(run, Observer(), SHORT, passages=9, within=2, width=9)
     assert any("--width 9 takes 0.0 GiB" in (each or "") for each in table["reason"])
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (free * 2, free * 4))

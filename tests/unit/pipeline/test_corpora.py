@@ -53,12 +53,13 @@ def opened(asked, **others):
 
 
 def roles(corpora, **cut):
+    # No prompt is cut
     given = {
         "input": "i",
         "model": "m",
         "evidence": "logprobs",
         **cut,
-    }  # no prompt is cut
+    }
     targets = corpora.targets(load_settings(given)).collect()
     Targets.validate(targets)
     return targets

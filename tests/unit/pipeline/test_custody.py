@@ -181,9 +181,8 @@ def test_a_run_that_stops_on_its_way_has_no_root(recorded_books, copied, monkeyp
 def test_scoring_anew_gives_another_root_and_keeps_the_inputs(
     copied, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(
-        attacks, "_REGISTERED", {}
-    )  # what the file registers is forgotten
+    # What the file registers is forgotten
+    monkeypatch.setattr(attacks, "_REGISTERED", {})
     (tmp_path / "mine.py").write_text(
         "import polars as pl\nfrom mia_batch.attacks import Attack\nmine ="
         " Attack(name='custody_v1',"
@@ -315,11 +314,12 @@ def test_an_earlier_run_is_named_with_its_plan(first, nearby):
         (("made", "targets", "input"), "0" * 64, None),
         (("models", "target", "source", "name"), "another", None),
         (("evidence", "recording"), "0" * 64, None),
+        # It ended before anything was asked
         (
             ("requests", "plan", "custody"),
             {},
             None,
-        ),  # it ended before anything was asked
+        ),
         (("made",), [], None),
         (("models",), 3, None),
         (("plan",), {}, {"primary": "unknown", "finished": True}),
@@ -382,9 +382,8 @@ def test_tries_are_said_first_and_recorded_and_change_no_table(first, tmp_path):
     alone = audit_books(tmp_path / "alone", inputs, report=False, **again)
     assert run.manifest.custody["root"] == alone.manifest.custody["root"]
     root = first.manifest.custody["root"]
-    audit_books(
-        first.folder, inputs, attacks=ATTACKS, report=False
-    )  # finished: nothing to do
+    # Finished: nothing to do
+    audit_books(first.folder, inputs, attacks=ATTACKS, report=False)
     assert first.manifest.earlier == {}
     assert first.manifest.custody["root"] == root
     wanted = load_settings(

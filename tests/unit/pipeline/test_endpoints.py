@@ -21,11 +21,12 @@ from tests.unit.pipeline.conftest import Listener
 
 KEY = "sk-never-to-be-seen"  # that of all tests in this folder
 MATCHED = {"preset": "matched", "samples": 3}
+# 1 a token of output
 FREE_IN = {
     "price_in": 0.0,
     "price_out": 1e6,
     "max_concurrency": 1,
-}  # 1 a token of output
+}
 PRICES = {"price_in": 1000.0, "price_out": 10_000.0}
 
 
@@ -373,9 +374,8 @@ class Knowing:
         after = next(
             text[len(prompt) :] for text in self.texts if text.startswith(prompt)
         )
-        words = "".join(
-            re.findall(r"\s*\S+", after)[:2]
-        )  # as they stand: it may go on from them
+        # As they stand: it may go on from them
+        words = "".join(re.findall(r"\s*\S+", after)[:2])
         choice: dict[str, Any] = {"index": 0, "finish_reason": "length", "text": words}
         if asked.path.endswith("/chat/completions"):
             choice["message"] = {"role": "assistant", "content": words.strip()}

@@ -77,14 +77,12 @@ def test_what_a_model_recites_comes_out_and_nothing_of_what_it_never_saw(walks):
     )
     assert 0.33 < first["bmc_5"] <= n_right / 1000
     assert (first["bmc_5_others"], first["n_others"]) == (0, 1)
-    runs = [
-        range(40 * n, 40 * n + 40) for n in range(10)
-    ]  # between words that it says wrong
+    # Between words that it says wrong
+    runs = [range(40 * n, 40 * n + 40) for n in range(10)]
     shared = [len({*run} & {*range(33, 384)}) - 1 for run in runs]
     assert len(first["passages_20"]) == sum(n >= 20 for n in shared)
-    assert first["longest_words"] == max(
-        shared
-    )  # a stretch that has wrong words is no run
+    # A stretch that has wrong words is no run
+    assert first["longest_words"] == max(shared)
     assert (first["passages_50"], second["passages_20"]) == ([], [])
     for place in first["passages_20"]:
         assert len(text[place["start"] : place["end"]].split()) >= 20
@@ -168,9 +166,8 @@ def test_where_the_most_likely_words_lead_nowhere_walks_are_drawn(walk_settings)
         .agg("n_words")
     )
     tried = dict(zip(found["target_id"], found["n_words"].to_list(), strict=True))
-    assert all(
-        not any(words[:-1]) for words in tried.values()
-    )  # nothing follows what came out
+    # Nothing follows what came out
+    assert all(not any(words[:-1]) for words in tried.values())
     assert any(words[-1] and len(words) > 1 for words in tried.values())
     of_second = found.filter(document_id="second")["n_words"].list.len()
     assert of_second.to_list() == [4] * 6

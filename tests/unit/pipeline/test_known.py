@@ -135,9 +135,8 @@ def test_an_index_is_asked_by_its_api(tmp_path):
     rows = run["known"].drop("target_id").unique().to_dicts()
     counts = {"n_occurrences": 3, "n_documents": 2, "document": "document 5"}
     assert rows == [counts | {"n_near_documents": None, "reason": None}]
-    assert len(sent) == 2 * (
-        2 + 3
-    )  # two passages, each spelled in two ways and found three times
+    # Two passages, each spelled in two ways and found three times
+    assert len(sent) == 2 * (2 + 3)
     assert all(
         {*each} <= {"index", "query_type", "query", "s", "rank", "max_disp_len"}
         for each in sent

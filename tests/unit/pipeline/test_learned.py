@@ -382,10 +382,11 @@ def test_books_have_the_classics_unless_they_are_not_wanted(
         "out": "run",
     }
     left = planned(given)
+    # Nothing would be said of it
     assert (left["targets"], "yardstick" in left) == (
         "4",
         False,
-    )  # nothing would be said of it
+    )
     said = "115 of these targets, 7,360 words; --no-yardstick leaves them out"
     assert planned(given | {"preset": "matched"})["yardstick"] == said
     given |= {

@@ -220,9 +220,8 @@ def test_a_run_is_compared_with_any_plan_by_what_it_really_read(recorded, tmp_pa
     assert lodged_differences(run, None) is None
     assert lodged_differences(run, folder / "plan.json") == (sha256_of(planned), [])
     planned["inputs"]["input"]["sha256"] = "0" * 64
-    (folder / "plan.json").write_text(
-        text_of(planned), "utf-8"
-    )  # and the run's own is forged
+    # And the run's own is forged
+    (folder / "plan.json").write_text(text_of(planned), "utf-8")
     compared = lodged_differences(run, folder / "plan.json")
     assert compared is not None
     (said,) = compared[1]

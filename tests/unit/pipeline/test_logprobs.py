@@ -203,16 +203,16 @@ def test_a_model_that_predicts_no_better_than_chance_is_named(views, tmp_path, k
     model = settings["model"]
     if knows:
         model = save_unigrams(tmp_path / "model", texts)
-        texts += [
-            "\x07\x08" * (99 + n) for n in range(9 * len(texts))
-        ]  # what it knows is a tenth
+        # What it knows is a tenth
+        texts += ["\x07\x08" * (99 + n) for n in range(9 * len(texts))]
     given = {"input": [*texts, "far too long " * 999], "engine": settings["engine"]}
     run = audit(**given, attacks="loss_v1", model=model, out=str(tmp_path / "run"))
     failed = run.manifest.failed
+    # No other answer would come
     assert (failed["targets"] > 0, failed["again"]) == (
         True,
         0,
-    )  # no other answer would come
+    )
     logprobs = run["logprobs"]["logprob"].drop_nulls()
     loss = -float(np.mean([each.cast(pl.Float64).mean() for each in logprobs]))
     assert loss > math.log(600)
@@ -231,9 +231,8 @@ def test_a_model_that_predicts_no_better_than_chance_is_named(views, tmp_path, k
     )
     assert first.startswith(named) != knows
     done = CliRunner().invoke(command, ["score", str(run.folder)])
-    assert done.exit_code == (0 if knows else 1), (
-        done.output
-    )  # whose scores mean nothing
+    # Whose scores mean nothing
+    assert done.exit_code == (0 if knows else 1), done.output
 
 
 def test_neighbours_of_ones_own(checkpoint, tmp_path):

@@ -51,9 +51,8 @@ def replayed(probes, tmp_path):
 def test_answers_are_the_most_likely_ones_and_words_given_those_before_them(probes):
     run = probes.run
     asked = run["prompts"].filter(pl.col("reason").is_null())
-    assert (
-        run["samples"].height == asked.height == 6 * 4
-    )  # of eight texts, one null and one short
+    # Of eight texts, one null and one short
+    assert run["samples"].height == asked.height == 6 * 4
     assert run["samples"]["sample_index"].unique().to_list() == [0]
     assert run["samples"]["candidate"].str.contains(r"[^ ]").all()
     hit = pl.col("leading_words") >= 1
@@ -118,9 +117,8 @@ def test_a_runs_own_answers_are_replayed(probes, replayed):
         each["samples"].drop("answer").sort("target_id", "view_index", "sample_index")
         for each in (again, run)
     )
-    assert replayed_samples.equals(
-        samples
-    )  # a recording is read in the order of the corpus
+    # A recording is read in the order of the corpus
+    assert replayed_samples.equals(samples)
 
 
 def test_another_runs_table_of_rarity_is_looked_at_before_sampling(
@@ -289,10 +287,11 @@ def test_more_points_ask_only_for_what_is_missing_and_fewer_for_nothing(here, ou
     pl.read_parquet(part).drop("bounded").write_parquet(part)
     before, heard = part.read_bytes(), Progress()
     run = here(probes=4, observer=heard)
+    # Those that are asked, of texts that have some
     assert heard.said == [
         ("point", 12, 24),
         24,
-    ]  # those that are asked, of texts that have some
+    ]
     parts = {path: path.read_bytes() for path in run.path("logprobs").iterdir()}
     assert (len(parts), parts[part]) == (2, before)
     assert run["logprobs"].filter(pl.col("reason").is_null()).height == 6 * 4
@@ -327,11 +326,12 @@ def test_an_endpoint_that_honours_names_has_the_tables_of_the_engine_here(
         assert (server.asked, server.probes) == ([], [])
         run = runs.audit(**settings, observer=listener)
         left = planned(settings)
+    # It bounds the first only
     means = (
         "vocabulary_mean",
         "vocabulary_variance",
         "probe_centred_v1",
-    )  # it bounds the first only
+    )
     for table in ("logprobs", "scores"):
         both = [each[table].drop(means, strict=False) for each in (run, ours)]
         assert_frame_equal(*both, abs_tol=1e-4)
@@ -539,10 +539,11 @@ def test_an_endpoint_that_does_not_raise_logits_is_refused_or_asked_without(
                 runs.audit(**there(server, **TOKENS, out=said, nudge=5.0))
             assert not list(server.asked)
             usual = there(server, **TOKENS, out=f"{said} by default")
+            # It goes on without, twice
             for run in (
                 runs.audit(**usual),
                 runs.audit(**usual),
-            ):  # it goes on without, twice
+            ):
                 assert (
                     run.manifest.evidence["nudge"]
                     == run.manifest.settings["nudge"]

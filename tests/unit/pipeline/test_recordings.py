@@ -55,10 +55,11 @@ def test_a_runs_own_samples_give_its_scores_to_the_bit(small_audit, replayed):
     for name in ("scores", "metrics", "unscored"):
         assert again[name].equals(run[name])
     kinds = "answer"  # which are not recorded
+    # A recording is read in the order of the corpus
     key = (
         "target_id",
         "sample_index",
-    )  # a recording is read in the order of the corpus
+    )
     said, before = (each["samples"].drop(kinds).sort(key) for each in (again, run))
     assert said.equals(before)
     none = dict.fromkeys(("missing", "surplus", "duplicates", "unmatched"), 0)
@@ -161,9 +162,8 @@ def test_a_prefix_that_ends_at_a_point_is_matched_to_that_point(
     )
     counts = run.manifest.engines["samples of target"]["counts"]
     asked = run["prompts"].filter(pl.col("reason").is_null()).height
-    assert (
-        asked == 6 * 4
-    )  # of points behind words 8, 18, 28 and 38 the first is recorded
+    # Of points behind words 8, 18, 28 and 38 the first is recorded
+    assert asked == 6 * 4
     assert (counts["matched"], counts["missing"], counts["unmatched"]) == (6, 18, 18)
     found = run["samples"].filter(pl.col("candidate").is_not_null())
     assert found["view_index"].to_list() == [0] * 6

@@ -446,9 +446,8 @@ def test_shadow_models_and_weights_by_hand(monkeypatch):
 
 def test_series_by_hand():
     rows = [[-0.5, -2.0, -0.1, -3.0]]
-    assert (
-        scored("low_losses_from_end_50", rows=rows) == -3 / 4
-    )  # 1 of 2 low ones in the last 3
+    # 1 of 2 low ones in the last 3
+    assert scored("low_losses_from_end_50", rows=rows) == -3 / 4
     assert scored("low_losses_from_end_40", rows=rows) == -1 / 4
     assert scored("losses_below_previous", rows=rows) == 1 / 3
     levels = [[-99.0, -66.0, -65.5, -33.0, -32.5, 0.0]]  # 0, 33, 34, 66, 67 and 99

@@ -95,10 +95,11 @@ def test_the_same_command_again_makes_nothing(kind, nothing_starts, capfd):
     again = audit(**settings)
     assert contents(again) == tables
     changed = {path.stem for path, at in stamps(run).items() if before[path] != at}
+    # Which are made of the walks each time
     assert changed <= {
         "extraction",
         "extracted_documents",
-    }  # which are made of the walks each time
+    }
     for name in (
         "models",
         "engines",
@@ -374,9 +375,8 @@ def test_a_run_killed_before_any_change_leaves_no_mixture(
         "attacks": "samia_v1,longest_block_v1",
         "replace": True,
     }
-    if (
-        of == "probes"
-    ):  # their recorded answers: a table of rarity waits for all of them
+    # Their recorded answers: a table of rarity waits for all of them
+    if of == "probes":
         answers = {
             "samples_from": str(probes.run.path("samples")),
             "out": str(tmp_path / "own"),
@@ -457,9 +457,8 @@ def test_more_keeps_what_there_is_equals_a_run_at_once_and_fewer_asks_nothing(
     kind, more
 ):
     settings, run, _ = kind
-    if more == {
-        "samples": 3
-    }:  # greedy answers are one a point: others are no more of them
+    # Greedy answers are one a point: others are no more of them
+    if more == {"samples": 3}:
         settings |= {"samples": 1, "out": f"{settings['out']}-drawn"}
         run = audit(**settings)
     if "attacks" in more:

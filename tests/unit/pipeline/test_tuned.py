@@ -427,9 +427,8 @@ def test_a_training_that_failed_can_be_given_another_way(
     assert sum(said.startswith("starting") for said in listener.sentences) == 1
     assert run.manifest.models["self_prompt"]["recipe"]["batch_size"] == 2
     assert run["scores"]["self_prompt_difference_v1"].null_count() == 0
-    assert not list(
-        (run.folder / "models").glob(".*")
-    )  # nor what was begun in the first way
+    # Nor what was begun in the first way
+    assert not list((run.folder / "models").glob(".*"))
 
 
 def save_large(folder: Path) -> str:

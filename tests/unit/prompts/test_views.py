@@ -272,9 +272,8 @@ def contexts(whole, found):
 
 
 def test_points_of_one_text_by_hand_and_the_last_row_says_that_there_are_no_more():
-    whole = " ".join(
-        f"é{number}" for number in range(30)
-    )  # points behind word 8, 12, .., 28
+    # Points behind word 8, 12, .., 28
+    whole = " ".join(f"é{number}" for number in range(30))
     found = points(whole, n_words=2)
     assert found["view_index"].to_list() == [0, 1, 2, 3]
     assert found["text"].to_list() == [" é8 é9", " é24 é25", " é16 é17", " é12 é13"]
@@ -382,9 +381,8 @@ def test_a_seed_is_the_top_of_a_hash_of_run_and_target(run_seed, target_id):
     )
     bits = f"{int(digest.hexdigest(), 16):064b}"
     assert prompts.sample_seed(run_seed, target_id) == int(bits[:46] + "0" * 16, 2)
-    assert (
-        prompts.sample_seed(0, "9f86d081884c7d65") == 0x120AFF3C7C3C0000
-    )  # of every release
+    # Of every release
+    assert prompts.sample_seed(0, "9f86d081884c7d65") == 0x120AFF3C7C3C0000
 
 
 @drawn(

@@ -640,18 +640,37 @@ PLACEBOS = {
 }
 
 
+# Fmt: skip
 @pytest.mark.parametrize(
     ("scores", "placebo", "changes", "verdict", "found"),
     [
         ([0.95] * 4, [0] * 4, {}, "fewer", "reports 0 of 4 targets (smallest q 1)"),
-        ([0.95] * 4, [0.95, 0.95, 0, 0], {}, "as_many", "reports 2 of 4 targets (smallest q 0.2)"),
+        (
+            [0.95] * 4,
+            [0.95, 0.95, 0, 0],
+            {},
+            "as_many",
+            "reports 2 of 4 targets (smallest q 0.2)",
+        ),
         ([0.95] * 4, [0.95, 0, 0, 0], {"q": 0.4}, "fewer", ONE),
         ([0.0] * 4, [0.95, 0, 0, 0], {"q": 0.4}, "as_many", ONE),
-        ([0.9] * 2, [0.95] * 2, COLLECTION, "as_many", "has p = 0.0182 for all groups together"),
-        ([0.9] * 2, [0.0, 0.1], COLLECTION, "fewer", "has p = 0.982 for all groups together"),
+        (
+            [0.9] * 2,
+            [0.95] * 2,
+            COLLECTION,
+            "as_many",
+            "has p = 0.0182 for all groups together",
+        ),
+        (
+            [0.9] * 2,
+            [0.0, 0.1],
+            COLLECTION,
+            "fewer",
+            "has p = 0.982 for all groups together",
+        ),
         ([0.9] * 2, [None] * 2, {}, "fewer", "reports 0 of 2 targets"),
     ],
-)  # fmt: skip
+)
 def test_a_placebo_that_reports_half_as_many_warns(
     scores, placebo, changes, verdict, found
 ):

@@ -42,11 +42,12 @@ SCORE = np.array([2.0, 4.0, 3.0, 3.0, 1.0])
 )
 def test_the_budget_is_spent_but_never_exceeded(budget, threshold, fpr, tpr):
     assert roc_curve(MEMBER, SCORE).at_fpr(budget) == (threshold, fpr, tpr)
+    # The highest of the best
     assert roc_curve(MEMBER, SCORE).widest_gap() == (
         4,
         0,
         1 / 3,
-    )  # the highest of the best
+    )
     best_is_none = roc_curve(np.array([True, False]), np.array([1.0, 2.0]))
     assert best_is_none.at_fpr(0.5) == (np.inf, 0, 0)
 
@@ -334,10 +335,11 @@ def test_groups_of_equal_texts_have_the_interval_of_one_text_each():
 @pytest.mark.parametrize(
     ("flags", "worth"),
     [
+        # Less alike within than between: no more than independent ones
         (
             [[1, 0]] * 10,
             20,
-        ),  # less alike within than between: no more than independent ones
+        ),
         ([[1, 0]] * 4, 8),  # all of four groups tell
         ([[1, 1], [0, 0]] * 10, 20),  # alike within: groups
         ([[1, 1]] * 4 + [[0, 0]] * 16, 20),

@@ -183,9 +183,8 @@ def test_copies_are_poisson_draws_of_each_text_alone(tmp_path):
     drawn = all_of_them.filter(pl.Series(member))["copies"]
     assert all_of_them.filter(~pl.Series(member))["copies"].to_list() == [0] * 1000
     assert drawn.mean() == pytest.approx(4, abs=4 * 2 / 3000**0.5)
-    assert drawn.var() == pytest.approx(
-        4, abs=4 * 6 / 3000**0.5
-    )  # var of s2: 2 m^2 + m, over n
+    # Var of s2: 2 m^2 + m, over n
+    assert drawn.var() == pytest.approx(4, abs=4 * 6 / 3000**0.5)
     assert (drawn == 0).sum() == pytest.approx(3000 * 0.0183, abs=30)
     some = drawing(text=texts[5:9][::-1], member=[True] * 4)
     own = dict(all_of_them.select("text", "copies").iter_rows())
@@ -277,12 +276,13 @@ def test_a_contamination_study_that_is_stopped_goes_on_and_trains_nothing_twice(
         "--out",
         out,
     ]
+    # Of intervals, too
     asked += [
         "--over",
         "learning-rate=1e-5,3e-3",
         "--over",
         "method=full",
-    ]  # of intervals, too
+    ]
     asked += ["--epochs", 2, "--batch-size", 8]
     asked += ["--attacks", "loss_v1", "--max-tokens", 64]
     n_audits = []

@@ -408,9 +408,8 @@ def embed_at(
         with Journal(journal) as opened:
             runner = RequestRunner(_Embeddings(settings), opened, rng or Random())
             async with aclosing(runner.transport):
-                await work(
-                    islice(numbers, 1)
-                )  # alone: what is wrong with all is found once
+                # Alone: what is wrong with all is found once
+                await work(islice(numbers, 1))
                 async with asyncio.TaskGroup() as group:
                     for _ in range(settings.max_concurrency):
                         group.create_task(work(numbers))

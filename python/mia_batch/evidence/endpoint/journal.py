@@ -162,9 +162,8 @@ class Journal:
         copy = temporary_path(self._path)
         try:
             with self._explained(), closing(sqlite3.connect(copy)) as database:
-                database.execute(
-                    "PRAGMA journal_mode = OFF"
-                )  # else it has a file of its own
+                # Else it has a file of its own
+                database.execute("PRAGMA journal_mode = OFF")
                 self._database.backup(database)
             put_copy(self._path, copy)
         finally:

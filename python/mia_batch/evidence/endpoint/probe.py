@@ -58,11 +58,12 @@ _CONTEXT_NAMES = (
     "context_window",
 )
 _UNKNOWN_FIELD = frozenset({400, 422, 501})
+# What vLLM and OpenAI's chat list at most, OpenAI's completions, anyone
 _TOP = (
     20,
     5,
     1,
-)  # what vLLM and OpenAI's chat list at most, OpenAI's completions, anyone
+)
 _NOISE = 0.1  # nats between two answers to the same question, on an accelerator
 _N_NAMED = 3  # one value could be a constant of the server's
 _TRIED = 64  # tokens, spread over the vocabulary, of which some unlikely ones are named
@@ -90,9 +91,8 @@ class Probe:
         self._runner.request_format = replace(wanted, dialect=self._format.dialect)
         if isinstance(wanted, wire.Echo):
             await self._check_echo()
-            found = (
-                wire.Capabilities()
-            )  # what was not asked counts as refused, so it is not sent
+            # What was not asked counts as refused, so it is not sent
+            found = wire.Capabilities()
         elif isinstance(wanted, wire.NextToken):
             found = await self._next_token(wanted)
         else:

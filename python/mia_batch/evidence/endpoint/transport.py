@@ -368,9 +368,8 @@ class RequestRunner:
         self, request: wire.WireRequest, attempt: int, *, last: bool
     ) -> wire.Choices | Next:
         sent_in_round = self.concurrency.round
-        used = (
-            request.most
-        )  # of an answer that is lost on its way nobody knows the price
+        # Of an answer that is lost on its way nobody knows the price
+        used = request.most
         sent = datetime.now(UTC).isoformat(timespec="milliseconds")
         try:
             reply = await self.transport.send(self.request_format.path, request.payload)

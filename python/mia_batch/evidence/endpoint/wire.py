@@ -36,9 +36,8 @@ class ClientSettings:
 
     base_url: str  # up to and including the version, such as https://api.openai.com/v1
     model: str  # its name at the endpoint
-    api_key: str | None = field(
-        default=None, repr=False
-    )  # a bearer token, never shown or stored
+    # A bearer token, never shown or stored
+    api_key: str | None = field(default=None, repr=False)
     chat: bool = False  # ask /chat/completions instead of /completions
     chat_instruction: str = CHAT_INSTRUCTION
     temperature: float = 1.0  # this and the next two as in `Decoding`
@@ -148,9 +147,8 @@ class Dialect:
 
     limit: str = "max_tokens"  # name of the field with the most tokens to decode
     withdrawn: tuple[str, ...] = ()  # fields that it refuses: they are not sent
-    added: dict[str, Any] = field(
-        default_factory=dict
-    )  # what keeps the model from thinking
+    # What keeps the model from thinking
+    added: dict[str, Any] = field(default_factory=dict)
     thinking: int = (
         0  # tokens for thoughts that cannot be kept off, on top of the answer's
     )
@@ -165,9 +163,8 @@ class Capabilities:
 
     dialect: Dialect = field(default_factory=Dialect)
     greedy: Honour | None = None  # whether temperature 0 gives the same text twice
-    neutral: dict[str, Honour] = field(
-        default_factory=dict
-    )  # of `NEUTRAL`, whether values act
+    # Of `NEUTRAL`, whether values act
+    neutral: dict[str, Honour] = field(default_factory=dict)
 
     n: Honour = (
         "refused"  # several continuations in one request; copies count as ``ignored``
@@ -188,9 +185,8 @@ class Capabilities:
     )
     nudge: Honour | None = None  # ``logit_bias``; None where it is not needed
     token_id_names: bool = False  # whether it then names tokens by their ids
-    dress: list[dict[str, str]] = field(
-        default_factory=list
-    )  # see `mia_batch.evidence.dress`
+    # See `mia_batch.evidence.dress`
+    dress: list[dict[str, str]] = field(default_factory=list)
     serves: str | None = (
         None  # what answers call the model, if that is no form of its name
     )
@@ -629,9 +625,8 @@ class RequestFormat:
             )
         if len(raw) > n:
             return {}, f"it holds {len(raw)} choices where {n} were asked for"
-        used = (
-            read_usage(document) if len(raw) == 1 else None
-        )  # else it is that of all together
+        # Else it is that of all together
+        used = read_usage(document) if len(raw) == 1 else None
         details = _object(
             _object(document.get("usage")).get("completion_tokens_details")
         )
@@ -690,9 +685,8 @@ class RequestFormat:
             return _ONLY_THOUGHTS
         if not isinstance(text, str):
             raise ValueError("it holds no text")  # noqa: TRY004 - one kind for all that is wrong
-        if any(
-            "\ud800" <= letter <= "\udfff" for letter in text
-        ):  # which no file can hold
+        # Which no file can hold
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
             raise ValueError("its text is not valid Unicode")
         found = _spoken(text) if self.converses else Continuation(text=text)
         if found.text is None:
@@ -746,9 +740,8 @@ _LEAST = -9999.0  # what servers write for minus infinity
 _NO_LOGPROB = (
     "the endpoint gives a token a log-probability that is not a number up to 0"
 )
-_BYTES = re.compile(
-    r"bytes:((?:\\x[0-9a-f]{2})+)"
-)  # how OpenAI writes a part of a character
+# How OpenAI writes a part of a character
+_BYTES = re.compile(r"bytes:((?:\\x[0-9a-f]{2})+)")
 
 
 class Echo(RequestFormat):
@@ -818,9 +811,8 @@ def read_echo(
         for token, part in zip(tokens, map(_BYTES.fullmatch, tokens), strict=True)
     ]
     prompt, n = (context + text).encode(), len(pieces)
-    ends = (
-        (n,) if n_drawn == 0 else (n - 1, n)
-    )  # a token that was drawn may be without text
+    # A token that was drawn may be without text
+    ends = (n,) if n_drawn == 0 else (n - 1, n)
     places = ((bos, end) for end in ends for bos in (0, 1))
     where = [place for place in places if b"".join(pieces[slice(*place)]) == prompt]
     if not where:

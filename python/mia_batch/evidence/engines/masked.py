@@ -219,9 +219,8 @@ class TokenText(NamedTuple):
     text: str
     token_ids: list[int]
     spans: list[tuple[int, int]]  # of each token, less whitespace
-    places: list[
-        int
-    ]  # tokens that can be replaced: of whole characters, not of whitespace
+    # Tokens that can be replaced: of whole characters, not of whitespace
+    places: list[int]
 
 
 class Vocabulary:

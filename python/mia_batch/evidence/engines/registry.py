@@ -28,11 +28,12 @@ from mia_batch.evidence.request import (
 from mia_batch.models import weights
 from mia_batch.plugins import every
 
+# Device files: NVIDIA, AMD, either under WSL
 _ACCELERATORS = (
     "nvidia[0-9]*",
     "kfd",
     "dxg",
-)  # device files: NVIDIA, AMD, either under WSL
+)
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -132,9 +133,8 @@ class EngineType:
     start: str
     kinds: frozenset[EvidenceKind] = _SAMPLES
     columns: frozenset[str] = frozenset()
-    adapter_obstacle: Callable[[weights.Adapter], str | None] = lambda _: (
-        None
-    )  # why it runs none
+    # Why it runs none
+    adapter_obstacle: Callable[[weights.Adapter], str | None] = lambda _: None
     # Why it cannot run on this machine, or, given True, on others as far as this one
     # can tell
     obstacle: Callable[[bool], str | None] = lambda _: None
@@ -352,9 +352,8 @@ def load_engine(spec: EngineSpec) -> Engine:
 # all.
 
 _TOKENS = 32  # in fewer than 16, some processors' attention hides what is not finite
-_DRIFT = {
-    "float32": 1e-3
-}  # that rounding explains, of log-probabilities on average, nats
+# That rounding explains, of log-probabilities on average, nats
+_DRIFT = {"float32": 1e-3}
 _DRIFT_OF_HALVES = 0.25  # one rounding can choose another expert
 
 

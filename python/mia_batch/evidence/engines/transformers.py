@@ -269,9 +269,8 @@ class _BatchEngine(Pretrained):
         except RuntimeError as error:
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()  # what torch hoards
-            on_cpu = "can't allocate memory" in str(
-                error
-            )  # there is no type of its own for it
+            # There is no type of its own for it
+            on_cpu = "can't allocate memory" in str(error)
             if not (isinstance(error, torch.OutOfMemoryError) or on_cpu):
                 raise
             if len(batch) == 1:
@@ -431,9 +430,8 @@ class TransformersSamples(_BatchEngine):
             self.model.generation_config.eos_token_id,
         )
         for model in filter(None, (self.model, self.prompted)):
-            model.generation_config = (
-                GenerationConfig()
-            )  # nothing of the checkpoint's own acts
+            # Nothing of the checkpoint's own acts
+            model.generation_config = GenerationConfig()
         self._token_bytes = numbers_per_token(config) * self.model.dtype.itemsize
         self._memory = int(registry.available_memory() * _SHARE_OF_MEMORY)
         most = _SEQUENCES_ON_CPU if self.on_cpu else _SEQUENCES_ON_ACCELERATOR
@@ -586,9 +584,8 @@ def score_tokens(
         left_out = kept.gather(1, token_ids[:, None]).isneginf()
         found["support_mass"] = mass.masked_fill_(left_out, torch.nan)
     if columns & VOCABULARY:
-        below_top = logits.sub_(top).clamp_(
-            min=_LEAST
-        )  # 0 times minus infinity is no number
+        # 0 times minus infinity is no number
+        below_top = logits.sub_(top).clamp_(min=_LEAST)
         mean = (probabilities * below_top).sum(1, keepdim=True)
         distance = below_top.sub_(mean)
         found["vocabulary_mean"] = mean + log_top
@@ -604,13 +601,13 @@ def entry_bytes(columns: frozenset[str], decoding: Decoding) -> int:
 
 _TEST_TOKENS = 12
 _TEST_CHUNK = 5
+# Kinds of rotary embedding that see the longest text
 _LENGTH_DEPENDENT = {
     "dynamic",
     "longrope",
-}  # kinds of rotary embedding that see the longest text
-_DIFFERENCE = {
-    torch.float32: 1e-3
-}  # that rounding explains, of logits relative to the largest
+}
+# That rounding explains, of logits relative to the largest
+_DIFFERENCE = {torch.float32: 1e-3}
 _DIFFERENCE_OF_HALVES = 2e-2
 
 
@@ -793,10 +790,11 @@ _MOST_TOKENS = 32768  # at once, on an accelerator: more are no faster
 _FEWEST_TOKENS = 1024
 _TOKENS_OF_SHORT_TEXTS = 32
 _NUMBERS_OF_A_LAYER = 24  # that it computes from a token, in units of the hidden size
+# Of what weights leave free: one part in so many
 _SHARE_FOR_LOGITS, _SHARE_FOR_TOKENS = (
     8,
     4,
-)  # of what weights leave free: one part in so many
+)
 _PADDING = 0.02  # what packing without any could save at most, for masks that cost more
 _NUMBERS_OF_A_ROW = 256  # that it may always give
 _CHUNK_ON_CPU = 256  # positions whose logits are computed together

@@ -199,17 +199,15 @@ _TEXT_ARGUMENTS = {
 }
 _TOKENS_PER_PART = 16  # tokens of a continuation
 _IN_PARTS: dict[str, Any] = {}
-if hasattr(
-    vllm.SamplingParams, "stream_interval"
-):  # older vLLM tells every token, or the last
+# Older vLLM tells every token, or the last
+if hasattr(vllm.SamplingParams, "stream_interval"):
     _IN_PARTS = {
         "output_kind": RequestOutputKind.DELTA,
         "stream_interval": _TOKENS_PER_PART,
     }
 _TEXTS = 64
-_USED_SHARE = (
-    vllm.EngineArgs.gpu_memory_utilization
-)  # of a GPU; logits take half of the rest
+# Of a GPU; logits take half of the rest
+_USED_SHARE = vllm.EngineArgs.gpu_memory_utilization
 _ENTRY_BYTES = 12  # of the logits: they, their log-probabilities, and what finds ranks
 
 
@@ -444,8 +442,7 @@ def _in_pieces(spec: EngineSpec) -> dict[str, Any]:
     texts = spec.engine_args.get("max_num_seqs", _TEXTS)
     return {
         "enable_chunked_prefill": True,
-        "max_num_batched_tokens": max(
-            most, texts
-        ),  # vLLM wants at least one token of each
+        # vLLM wants at least one token of each
+        "max_num_batched_tokens": max(most, texts),
         "max_num_seqs": texts,
     }

@@ -262,9 +262,8 @@ class VariantAudit:
         write_table(known, texts)
         embedder = self._path("target")
         if self.variant.tuning == "lora" and self.form != "causal":
-            embedder = self._path(
-                "merged"
-            )  # embedders know adapters of causal models alone
+            # Embedders know adapters of causal models alone
+            embedder = self._path("merged")
             opened = self._opened("target")
             for each in (opened.model.merge_and_unload(), opened.tokenizer):
                 each.save_pretrained(embedder)

@@ -144,9 +144,8 @@ def _documentation(path: Path, *, topics: bool) -> str:
         nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Dict))
         values = (getattr(each, "value", None) for of in nodes for each in of.values)
         found = (value for value in values if isinstance(value, str))
-    return (
-        "\n\n".join(found).encode(errors="ignore").decode()
-    )  # without lone surrogates
+    # Without lone surrogates
+    return "\n\n".join(found).encode(errors="ignore").decode()
 
 
 def _docstrings(node: ast.AST) -> Iterator[str]:

@@ -31,9 +31,8 @@ _WINDOW = 128  # words of a window
 _FEWEST = 10  # windows: of fewer no p-value is below 0.001
 _LARGEST = 64 << 20  # bytes of a book, which is held in memory several times
 _AROUND = 20  # letters on each side, by which a place is found again
-_NAME = re.compile(
-    r"[0-9a-f]{16} [a-z]+ \d+-\d+"
-)  # of a window: its book, language and place
+# Of a window: its book, language and place
+_NAME = re.compile(r"[0-9a-f]{16} [a-z]+ \d+-\d+")
 _LEVEL, _POWER = 0.001, 0.9
 _MOSTLY = 0.9
 _CURLY = "\N{RIGHT SINGLE QUOTATION MARK}"

@@ -438,9 +438,8 @@ def _outside_scores(
     return scores | {"blind_forest_v1": trees}
 
 
-_HELD_OUT = (
-    1 / 3
-)  # share of the documents that tests a set that was matched, and is never in it
+# Share of the documents that tests a set that was matched, and is never in it
+_HELD_OUT = 1 / 3
 
 _COLUMNS = BuiltTexts.create_empty().schema
 
@@ -449,17 +448,14 @@ _COLUMNS = BuiltTexts.create_empty().schema
 class MadeSets:
     """What was made, length by length."""
 
-    sets: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # of each, what the tests say
-    texts: dict[str, pl.DataFrame] = field(
-        default_factory=dict
-    )  # by name; none is empty
+    # Of each, what the tests say
+    sets: list[dict[str, Any]] = field(default_factory=list)
+    # By name; none is empty
+    texts: dict[str, pl.DataFrame] = field(default_factory=dict)
     tests: list[dict[str, Any]] = field(default_factory=list)
     away: list[pl.DataFrame] = field(default_factory=list)
-    before: dict[int, dict[str, Any] | None] = field(
-        default_factory=dict
-    )  # matching, by length
+    # Matching, by length
+    before: dict[int, dict[str, Any] | None] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
 
     def add(self, tested: Tested, length: int, setting: str, stage: str) -> Tested:
@@ -593,9 +589,8 @@ def _build(
     if was_matched:
         outside = ask_outside(chosen, held_out, seed)
         tests["outside"] = made.add(outside, length, setting, "after")
-    if (
-        setting == "concatenated"
-    ):  # what stands before is equal in a pair and tells nothing
+    # What stands before is equal in a pair and tells nothing
+    if setting == "concatenated":
         chosen = _after_contexts(chosen, held_out, seed)
     verdicts = {tested.verdict for tested in tests.values()}
     worse: blind.BlindVerdict = (

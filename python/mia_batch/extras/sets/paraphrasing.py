@@ -156,9 +156,8 @@ def _table(targets: pl.LazyFrame, samples: pl.LazyFrame) -> pl.LazyFrame:
     )
     is_window, n = pl.col("n_windows") > 1, pl.col("paraphrases").list.len()
     number = pl.format("{}#{}", "document_id", "window_index")
-    own = targets.select(
-        Targets.column_names()
-    )  # further columns may be called as ours
+    # Further columns may be called as ours
+    own = targets.select(Targets.column_names())
     return own.join(said, on="target_id", how="left", maintain_order="left").select(
         document_id=pl.when(is_window).then(number).otherwise("document_id"),
         text="target",

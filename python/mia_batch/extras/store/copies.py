@@ -283,9 +283,8 @@ class Lease:
         content = json.dumps(about).encode()
         while (version := self._store.put_if(_NAME, content, self._version)) is None:
             found = self._store.read(_NAME)
-            if (
-                found and found.content == content
-            ):  # the answer to a first attempt was lost
+            # The answer to a first attempt was lost
+            if found and found.content == content:
                 version = found.version
                 break
             ours = found and _content(self._store, found)["session"] == self._session
@@ -330,9 +329,8 @@ def _content(store: Store, found: StoredObject) -> dict[str, str]:
 # refuses.
 
 
-_SOON: Any = {
-    "max_retries": 2
-}  # of small objects: a wrong endpoint is reported at once
+# Of small objects: a wrong endpoint is reported at once
+_SOON: Any = {"max_retries": 2}
 _NO_BUCKET = "NoSuchBucket|bucket does not exist|ContainerNotFound"
 _REASONS = {
     "^(?:PermissionDenied|Unauthenticated)Error ": (

@@ -212,9 +212,8 @@ def _thresholded(
         curve = intervals.roc_curve(
             others["member"].to_numpy(), others["score"].to_numpy()
         )
-        threshold = (
-            curve.widest_gap().threshold
-        )  # of the highest accuracy, both kinds alike
+        # Of the highest accuracy, both kinds alike
+        threshold = curve.widest_gap().threshold
         yield kind, key, threshold, (own["score"] >= threshold).mean()
 
 

@@ -308,9 +308,8 @@ def _contaminated(
             base=start, revision=start_revision, texts=content, recipe=own
         )
         path, model = (study.folder / name / "model").absolute(), of_base
-        if (
-            study.dry_run and not path.exists()
-        ):  # what it is asked is forecast with the base
+        # What it is asked is forecast with the base
+        if study.dry_run and not path.exists():
             said += f", {making.sizes(start, start_revision, own)}"
         study.observer.stage(said)
         if path.exists() or not study.dry_run:

@@ -83,9 +83,8 @@ def adapted(model: Any, recipe: Recipe) -> Any:
     kind, settings = kinds[recipe.method]
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", message="fan_in_fan_out is set to"
-            )  # rightly
+            # rightly
+            warnings.filterwarnings("ignore", message="fan_in_fan_out is set to")
             config = kind(task_type=FORMS[recipe.form][2], **settings)
             return peft.get_peft_model(model, config)
     except ValueError as error:  # architectures that peft does not know

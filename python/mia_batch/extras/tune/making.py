@@ -62,9 +62,8 @@ def sizes(base: str, revision: str | None, recipe: Recipe) -> str:
         tuned = adapted(model, recipe)
     trained = sum(each.numel() for each in tuned.parameters() if each.requires_grad)
     kept = again = trained
-    if (
-        recipe.method == "p-tuning"
-    ):  # of its encoder what it says is kept, from which none goes on
+    # Of its encoder what it says is kept, from which none goes on
+    if recipe.method == "p-tuning":
         kept = tuned.prompt_encoder["default"].embedding.weight.numel()
         again += kept
     frozen = 0 if recipe.method == "full" else n_weights

@@ -401,9 +401,8 @@ def copy_model(checkpoint: Path, made: Path) -> None:
         said = json.loads(config.read_text("utf-8"))
         for name, value in said.items():
             if isinstance(value, list) and name.endswith("_modules"):
-                said[name] = sorted(
-                    value
-                )  # peft writes them in another order each time
+                # Peft writes them in another order each time
+                said[name] = sorted(value)
         config.write_text(json.dumps(said, indent=2))
 
 
@@ -429,9 +428,8 @@ def _trained(
 # that is whole. On a CPU it ends with the same weights as one that was not killed.
 
 _TOKENS_AT_ONCE = 8192  # of one forward and backward pass
-_GRADIENTS_AT_ONCE = (
-    1 << 29
-)  # numbers, 2 GiB in float32, of the gradients of single texts
+# Numbers, 2 GiB in float32, of the gradients of single texts
+_GRADIENTS_AT_ONCE = 1 << 29
 _LARGE = 1_000_000_000  # weights, from which activations are computed again, not kept
 
 

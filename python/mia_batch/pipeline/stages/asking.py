@@ -52,10 +52,11 @@ from mia_batch.targets import cluster_name
 
 # Prompts: those that need no model, those with shots, those that a masked model fills.
 
+# Views, and the settings that give their texts
 _SHOTS = (
     "nonmember_shots",
     "member_shots",
-)  # views, and the settings that give their texts
+)
 _NO_TOKENIZER = "{}= needs tokenizer=, to see how many texts fit"
 _PROMPT_KEY = TARGET_KEY + pl.col("view_index")
 _LONGEST_LOOKED_AT = 1000  # texts, by their bytes, for the one of most tokens
@@ -366,9 +367,8 @@ class _Tally:
     n: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     prompts: int = 0
-    texts: Counter[int] = field(
-        default_factory=Counter
-    )  # prompts with this text, by its hash
+    # Prompts with this text, by its hash
+    texts: Counter[int] = field(default_factory=Counter)
 
     def add(self, rows: pl.DataFrame, *, question: bool) -> None:
         """Count rows of whole prompts; answers to a ``question`` may be the same."""
@@ -490,9 +490,8 @@ class SamplesStage(EvidenceStage):
     def _sample(self, missing: dict[View, Missing]) -> None:
         audit = self.audit
         for name, text in self._forecast(missing):
-            named = (
-                "samples to draw" if name == "samples" else name
-            )  # "samples:" names a setting
+            # "samples:" names a setting
+            named = "samples to draw" if name == "samples" else name
             audit.observer.stage(f"{named}: {text}")
         decoded = n_texts = 0
         tally = _Tally(
@@ -547,9 +546,8 @@ class SamplesStage(EvidenceStage):
             store = self._store(view)
             with progress, closing(blocks), in_background() as later:
                 for number, (block, rows) in enumerate(blocks):
-                    if (
-                        number == 0
-                    ):  # from here on the recording is known to be of this corpus
+                    # From here on the recording is known to be of this corpus
+                    if number == 0:
                         audit.save()
                     later(store, block, rows)
                     audit.observer.worked(
@@ -588,11 +586,12 @@ def ask_samples(
 # The stage that asks a model for log-probabilities, and the texts that shadow models
 # learn.
 
+# Roles of the texts that shadow models may learn
 LEARNT = (
     "target",
     "non_member",
     "calibration",
-)  # roles of the texts that shadow models may learn
+)
 
 
 def halves(audit: Audit, model: str) -> pl.DataFrame:
@@ -639,9 +638,8 @@ class LogprobsStage(EvidenceStage):
             columns = {view.name: self._columns(view) for view in views}
             self._agree_frequencies(columns.values())
         groups = [views]
-        if sessions.is_remote(
-            audit, self.model
-        ):  # which is asked in another way at points
+        # Which is asked in another way at points
+        if sessions.is_remote(audit, self.model):
             points = [view for view in views if view.key in NEXT_TOKEN]
             groups = [[view for view in views if view not in points], points]
         for group in groups:
@@ -752,9 +750,8 @@ class LogprobsStage(EvidenceStage):
         for view in self.views:
             missing = self.missing(view, fresh=True)
             left = missing.count().left
-            if (
-                view.make is not None
-            ):  # fewer than units: some texts have no further point
+            # Fewer than units: some texts have no further point
+            if view.make is not None:
                 left = sum(block.units.height for block in missing.blocks())
             if left:
                 self.foreseen_views.add(view.name)

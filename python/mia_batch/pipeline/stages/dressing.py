@@ -30,10 +30,11 @@ _MOST_PROMPTS, _MOST_SAMPLES = 2_000, 2  # of a view, of which a rule is learned
 _KEY = ["target_id", "view_index"]
 
 
+# A model that runs here goes on with the tokens it is given
 _MAY_DRESS = (
     "openai",
     "replay",
-)  # a model that runs here goes on with the tokens it is given
+)
 
 
 def dressed_views(audit: Audit) -> list[View]:

@@ -515,14 +515,12 @@ class VerdictsStage(Stage):
         why_no_answer = checks.why_not_continued(pl.concat(given))
         withheld, blind = why_no_answer or checks.why_withheld(gate), None
         if why_no_answer is None and checks.gate_verdict(gate) == "weighted":
-            blind = _blind_of_targets(
-                run.scan("blind").collect()
-            )  # by which nulls are weighted
+            # By which nulls are weighted
+            blind = _blind_of_targets(run.scan("blind").collect())
         is_shown = withheld is None or blind is not None
         has_changed = checks.gate_verdict(gate) == "changed"
-        in_rounds = (
-            plan.adjustment == "e-bh"
-        )  # what is scored depends on scores: no other answer
+        # What is scored depends on scores: no other answer
+        in_rounds = plan.adjustment == "e-bh"
         metrics = schemas.Metrics.create_empty() if in_rounds else self._metrics()
         sink(
             checks.withhold_all(metrics, why_no_answer),

@@ -53,9 +53,8 @@ class KnownStage(Stage):
 
     def fingerprint(self) -> dict[str, Any]:
         index = self.audit.settings.known_index
-        content = index and digest_folder(
-            index.partition("#")[0], None
-        )  # None of an address
+        # None of an address
+        content = index and digest_folder(index.partition("#")[0], None)
         return ({"content": content} if content else {}) | {
             "passages": sha256(self._passages.write_ndjson().encode()).hexdigest(),
             "index": index,

@@ -29,9 +29,8 @@ _WORDS = Decode(scope="matched", spare=1)
 """A few words and one token more, so that the last is followed by something."""
 _ONCE = Decode(scope="matched", max_attempts=1, spare=1)
 _TOKEN = Decode(scope="whole", most_new=1)
-_HIDDEN = Decode(
-    scope="whole", most_new=12
-)  # a name of many tokens, or a sentence with the word
+# A name of many tokens, or a sentence with the word
+_HIDDEN = Decode(scope="whole", most_new=12)
 _CHOICE = Decode(scope="whole", most_new=8)  # "The answer is B." and some more
 
 
@@ -249,13 +248,14 @@ def logprob_parts(audit: Audit, view: View) -> parts.Parts:
 
 # What a run's models answered about some targets, and what they were asked.
 
+# What names a sample
 SAMPLE = [
     "target_id",
     "model",
     "view",
     "view_index",
     "sample_index",
-]  # what names a sample
+]
 _ASKED = {"cut": pl.UInt32, "context": pl.String, "text": pl.String, "seed": pl.UInt64}
 
 

@@ -546,9 +546,8 @@ def perplexity_table(contents: Contents, shown: Collection[str]) -> Table | None
 
 def _with_windows(contents: Contents, rows: pl.DataFrame) -> list[Row]:
     ids = pl.col("target_id").is_in(rows["target_id"].implode())
-    window = (
-        pl.col("window_index") + 1
-    )  # as people count, and `mia-batch show` takes it
+    # As people count, and `mia-batch show` takes it
+    window = pl.col("window_index") + 1
     named = contents.frame("targets", ids).select("target_id", "document_id", window)
     return rows.join(
         named, on="target_id", how="left", maintain_order="left"

@@ -16,9 +16,8 @@ class Contents:
     tables: Mapping[str, pl.LazyFrame]
     answer: str  # in one sentence
     conclusions: Sequence[str]
-    checks: Mapping[str, Sequence[str]] = field(
-        default_factory=dict
-    )  # how sure, by name
+    # How sure, by name
+    checks: Mapping[str, Sequence[str]] = field(default_factory=dict)
     primary: str  # the attack that the answer rests on
     command: str  # that repeats the run
     meanings: Mapping[str, str]  # what a row of each table is, by its name

@@ -375,9 +375,8 @@ _HEADING = (
 _COLUMNS = ("target_id", "document_id", "member", "window_index", "n_windows", "start")
 _TEXTS = ("target", "prefix", "reference")
 
-Pieces = list[
-    tuple[str, bool]
-]  # stretches of a text in order, each with whether it is marked
+# Stretches of a text in order, each with whether it is marked
+Pieces = list[tuple[str, bool]]
 
 
 def evidence(contents: Contents) -> list[dict[str, Any]]:

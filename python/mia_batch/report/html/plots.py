@@ -296,9 +296,8 @@ def _roc(contents: Contents, points: pl.DataFrame) -> Iterator[dict[str, Any]]:
     best = sorted(
         of, key=lambda name: (name != contents.primary, -area.get(name, 0), name)
     )
-    low = min(
-        10.0 ** floor(log10(min(rates))), 0.1
-    )  # all rates are 1 where scores are equal
+    # All rates are 1 where scores are equal
+    low = min(10.0 ** floor(log10(min(rates))), 0.1)
     ticks = [low * 10**power for power in range(round(-log10(low)) + 1)]
     at = pl.col("fpr") >= low, pl.col("low").is_not_null(), pl.col("high").is_not_null()
     limits = figures.filter(*at, metric="tpr_at_fpr", attack=contents.primary)

@@ -105,9 +105,8 @@ def test_killed_clients_ask_nothing_again_but_what_was_in_flight(tmp_path):
             tripwire = Tripwire(served)
             server._answer = tripwire
             client = start_client(server, journal)
-            assert tripwire.alarm.wait(
-                HANGS
-            )  # the slots are full, so all before is journalled
+            # The slots are full, so all before is journalled
+            assert tripwire.alarm.wait(HANGS)
             client.send_signal(signal.SIGKILL)
             client.communicate()
             assert client.returncode == -signal.SIGKILL
@@ -173,9 +172,8 @@ def test_the_most_talkative_log_does_not_hold_the_key(tmp_path, caplog):
 )
 @pytest.mark.parametrize("first", [True, False])
 def test_the_key_shows_up_nowhere(reply, first, tmp_path, caplog):
-    caplog.set_level(
-        logging.INFO
-    )  # of a header that quotes the key, httpcore's DEBUG would tell
+    # Of a header that quotes the key, httpcore's DEBUG would tell
+    caplog.set_level(logging.INFO)
     seen = []
     script = Script(*[reply] * 9)
     with HostileServer((lambda _: reply) if first else script) as server:
@@ -312,9 +310,8 @@ def test_journalled_answers_are_never_asked_for_again(tmp_path):
     assert [texts(result) for result in found[0].values()] == [
         expected(i, 3) for i in range(6)
     ]
-    assert repr(found[0]) == repr(
-        found[1]
-    )  # answers have no equality: others hold arrays
+    # Answers have no equality: others hold arrays
+    assert repr(found[0]) == repr(found[1])
     assert {i: repr(found[0][i]) for i in range(4)} == {
         i: repr(first[i]) for i in range(4)
     }

@@ -208,11 +208,12 @@ def read(pairs: list[tuple[str, Any]], token: int, *, exact: bool = False) -> An
 @pytest.mark.parametrize(
     ("pairs", "exact", "found"),
     [
+        # Others may be odd
         (
             [("token_id:0", -9999.0), ("token_id:2", HALF)],
             True,
             (HALF, False),
-        ),  # others may be odd
+        ),
         # What is left is 3/8, more than the least likely that is listed; then it is
         # less.
         ([(" a", HALF), (" c", 3 * HALF)], False, (3 * HALF, True)),

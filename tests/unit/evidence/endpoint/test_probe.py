@@ -93,11 +93,12 @@ BROKEN = Reply(content=b"oops")
     ("answer", "changed", "found"),
     [
         (TinyModel(), {}, {}),
+        # Hides nothing
         (
             Garbling(2, by=lambda asked: sorted(asked.fields.items())),
             {},
             {},
-        ),  # hides nothing
+        ),
         (
             lambda asked: BROKEN if "n" in asked.fields else TinyModel()(asked),
             {},
@@ -116,11 +117,12 @@ def test_unusable_answers_of_the_probe_are_paid_for_and_bounded(tmp_path):
         ):
             opened(server, tmp_path)
         assert len(server.probes) == 3
+        # A token, a coin
         prices = {
             "price_in": 0.0,
             "price_out": 1e6,
             "max_cost": 47.0,
-        }  # a token, a coin
+        }
         server._answer = Garbling(1)
         with pytest.raises(EngineError, match="max_cost= is 47, of which 24 is spent"):
             opened(server, tmp_path, **prices)

@@ -316,9 +316,8 @@ PAGE = b"<html><body><h1>We will be right back</h1></body></html>"
     [
         *([failure(status, "not now")] * 3 for status in (429, 503)),
         [CUT, CUT],
-        [
-            Reply(content=b'{"choices": [{"index": 0, "te')
-        ],  # a cut that looks like an end
+        # A cut that looks like an end
+        [Reply(content=b'{"choices": [{"index": 0, "te')],
         [Reply(content=PAGE), Reply(content=PAGE, status=502)],
         [Reply(content=b"x", headers={"Content-Encoding": "gzip"})],
     ],
@@ -442,10 +441,11 @@ def test_a_server_that_dies_ends_the_run_after_the_retries(tmp_path):
 
 def test_refusals_lower_how_many_requests_are_in_flight(tmp_path):
     script = Script(*[failure(429, "slow")] * 8)
+    # One request may meet all refusals
     limits = {
         "max_concurrency": 8,
         "max_retries": 8,
-    }  # one request may meet all refusals
+    }
     with (
         HostileServer(script) as server,
         opened(server, tmp_path, **limits) as endpoint,

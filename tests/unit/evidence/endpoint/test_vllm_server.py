@@ -44,9 +44,8 @@ FLAGS = (
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
-    "TORCHDYNAMO_DISABLE": (
-        "1"
-    ),  # as our engines have it; without vector units torch compiles none
+    # As our engines have it; without vector units torch compiles none
+    "TORCHDYNAMO_DISABLE": ("1"),
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # one process less to start
@@ -111,9 +110,8 @@ def over_http(server: str, folder: Path) -> dict[int, list[Sample]]:
             "honoured",
             "honoured",
         )
-        assert (
-            "refused" not in neutral.values()
-        )  # the others act where words are repeated
+        # The others act where words are repeated
+        assert "refused" not in neutral.values()
         whole = Capabilities(
             greedy="honoured",
             n="honoured",

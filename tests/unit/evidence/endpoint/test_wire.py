@@ -54,9 +54,8 @@ def test_choices_are_in_the_order_of_their_index_and_the_usage_tells_the_tokens_
     assert answer.found == {0: continuation("a", 9, "stop")}
     answer = read(choices({"text": "a"}, {"text": ""}, usage=usage))
     assert answer.found == {0: continuation("a"), 1: continuation("")}
-    answer = read(
-        choices({"index": 1, "text": "b"})
-    )  # fewer choices are no problem here
+    # Fewer choices are no problem here
+    answer = read(choices({"index": 1, "text": "b"}))
     assert (answer.found, answer.problem) == ({1: continuation("b")}, None)
 
 
@@ -308,14 +307,24 @@ def test_addresses(url):
     assert ClientSettings(base_url=url, model="m").base_url == url
 
 
+# Fmt: skip
 @pytest.mark.parametrize(
     "url",
     [
-        "", "localhost:8000/v1", "ftp://host/v1", "http://", "http://host:port/v1", "http://host:0",
-        "http://host:99999/v1", "http://ho st/v1", "http://host/v1#x",
-        "http://host/v1\n", "http://[::1/v1", "http://hö.de/v1",
+        "",
+        "localhost:8000/v1",
+        "ftp://host/v1",
+        "http://",
+        "http://host:port/v1",
+        "http://host:0",
+        "http://host:99999/v1",
+        "http://ho st/v1",
+        "http://host/v1#x",
+        "http://host/v1\n",
+        "http://[::1/v1",
+        "http://hö.de/v1",
     ],
-)  # fmt: skip
+)
 def test_what_is_no_address(url):
     with pytest.raises(SettingsError, match=r"base_url= is .* write it like https://"):
         ClientSettings(base_url=url, model="m")

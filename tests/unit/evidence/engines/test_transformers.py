@@ -200,12 +200,13 @@ def test_the_oldest_brings_those_most_like_it_in_length():
     [
         ([5, 6, 7], lambda n, longest: n * longest <= 20, 1.0, 2),  # padding counts
         ([5, 6, 5, 4], lambda *_: True, 0.0, 2),
+        # 2 of 150; with the next 12 of 200
         (
             [48, 50, 50, 40],
             lambda *_: True,
             0.02,
             3,
-        ),  # 2 of 150; with the next 12 of 200
+        ),
         ([5, 5], lambda *_: False, 1.0, 1),  # one always is
         ([], lambda *_: True, 1.0, 0),
     ],

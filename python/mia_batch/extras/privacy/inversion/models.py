@@ -27,9 +27,8 @@ from mia_batch.tables import READ_ERRORS, write_table
 _TOKENS_AT_ONCE = 8192
 _NO_LIMIT = 10**9
 
-Found: TypeAlias = (
-    NDArray[np.float32] | str
-)  # an embedding, or why the text has no embedding
+# An embedding, or why the text has no embedding
+Found: TypeAlias = NDArray[np.float32] | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +118,8 @@ def _hidden_states(model: str, revision: str | None) -> Embedder:
         return np.asarray(means.cpu().numpy())
 
     def means(_: list[str], rows: list[list[int]]) -> Sequence[NDArray[np.float32]]:
-        left = sorted(
-            range(len(rows)), key=lambda i: len(rows[i])
-        )  # those of one length together
+        # Those of one length together
+        left = sorted(range(len(rows)), key=lambda i: len(rows[i]))
         found: dict[int, NDArray[np.float32]] = {}
         while left:
             at_once = max(1, _TOKENS_AT_ONCE // len(rows[left[-1]]))
