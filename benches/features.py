@@ -31,7 +31,7 @@ from benches.results import append_results, commit, machine, versions
 from mia_batch import tables
 from mia_batch.cli import main as mia_batch
 from mia_batch.kernels import pair_features
-from mia_batch.pipeline.stages.comparing import FeaturesStage
+from mia_batch.pipeline.stages.features import FeaturesStage
 from mia_batch.schemas import Samples, Targets
 
 if TYPE_CHECKING:

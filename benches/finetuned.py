@@ -35,7 +35,7 @@ from benches.results import append_results, machine, versions
 import mia_batch
 from mia_batch.attacks import defaults
 from mia_batch.extras.sets.demo import DemoSettings
-from mia_batch.extras.tune.making import finetune
+from mia_batch.extras.tune.jobs import finetune
 from mia_batch.recipes import Recipe
 from mia_batch.settings import nested
 from mia_batch.stats.intervals import auc_difference, auc_interval, roc_curve

@@ -33,7 +33,7 @@ from benches.pairs import DATA
 from benches.power import train_model
 from benches.results import append_results, machine, versions
 
-from mia_batch.extras.privacy.inversion.inverting import Inverted, invert
+from mia_batch.extras.privacy.inversion.training import Inverted, invert
 from mia_batch.extras.sets.demo import DemoSettings, new_model, save, train_tokenizer
 from mia_batch.observer import Observer
 from mia_batch.recipes import RECIPES

@@ -34,7 +34,7 @@ from scipy.stats import kstest, norm
 
 import mia_batch
 from mia_batch.corpus import draw
-from mia_batch.extras.sets import marking
+from mia_batch.extras.sets import marks
 from mia_batch.inference.verdicts import aligned_ranks, rank_sum_p_value
 from mia_batch.inference.yardstick import dose
 from mia_batch.stats import Floats
@@ -90,8 +90,8 @@ def signed_rank(books: Floats) -> Floats:
 def manuals(folder: Path) -> None:
     texts = []
     for row in rows_of("windows"):
-        if places := marking.places(row["text"], "en"):
-            other = marking.edition(
+        if places := marks.places(row["text"], "en"):
+            other = marks.edition(
                 row["text"], 0, len(row["text"]), places, [True] * len(places)
             )
             texts += [
@@ -312,8 +312,8 @@ def trained(folder: Path) -> None:
         (book := folder / f"{name}.txt").write_text("\n\n".join(texts), "utf-8")
         key, out = folder / f"{name}.jsonl", folder / f"{name}-marked.txt"
         if not out.exists():
-            marking.prepare(book, key, random=Random(name))
-            marking.publish(book, key, Random(f"{name} seed").randrange(10**9), out)
+            marks.prepare(book, key, random=Random(name))
+            marks.publish(book, key, Random(f"{name} seed").randrange(10**9), out)
         marked[name] = (out.read_text("utf-8"), copies)
     model = folder / "model"
     if not model.exists():
@@ -336,7 +336,7 @@ def trained(folder: Path) -> None:
     rows, p_of_draws = list[dict[str, Any]](), list[float]()
     for name, copies in BOOKS.items():
         key = folder / f"{name}.jsonl"
-        names = [each["set"] for each in marking.read_sets(key)]
+        names = [each["set"] for each in marks.read_sets(key)]
         own = pairs.filter(pl.col("group").is_in(names))
         differences = (own["true"] - own["false"]).to_numpy()
         row = {"book": name, "copies": copies, "p_value": p_value(differences)}
@@ -367,7 +367,7 @@ def trained(folder: Path) -> None:
 def drawn_anew(key: Path, pairs: pl.DataFrame, n: int) -> Iterator[float]:
     """p-values of the same book with other seeds."""
     values = {row["group"]: row for row in pairs.iter_rows(named=True)}
-    sets = [each for each in marking.read_sets(key) if each["set"] in values]
+    sets = [each for each in marks.read_sets(key) if each["set"] in values]
     size = np.array(
         [values[each["set"]]["true"] - values[each["set"]]["false"] for each in sets]
     )

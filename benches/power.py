@@ -33,7 +33,7 @@ from mia_batch.attacks import defaults
 from mia_batch.attacks.from_samples import MATCHED_RARITY_ATTACKS, PETAL_ATTACKS
 from mia_batch.extras.sets.demo import DemoSettings
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.pipeline.auditing import rescore
+from mia_batch.pipeline.audits import rescore
 from mia_batch.settings import nested
 from mia_batch.stats.intervals import auc_difference, auc_interval, roc_curve
 

@@ -205,7 +205,7 @@ def write_manifest(folder: Path) -> None:
 def render(folder: Path) -> None:
     """Render in this process, and print what it took."""
     from mia_batch.pipeline import Run
-    from mia_batch.pipeline.finished import write_report
+    from mia_batch.pipeline.results import write_report
 
     began = time.perf_counter()
     size = write_report(Run(folder)).stat().st_size

@@ -35,7 +35,7 @@ from mia_batch.evidence.request import (
     Request,
 )
 from mia_batch.observer import Observer
-from mia_batch.pipeline.auditing import run_audit
+from mia_batch.pipeline.audits import run_audit
 from mia_batch.settings import load_settings
 
 WORK: dict[str, dict[str, Any]] = {

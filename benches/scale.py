@@ -38,7 +38,7 @@ from benches.tuned_workers import tuned
 from mia_batch.extras import ray as pool_module
 from mia_batch.extras.ray import EngineWorker, Joined, Start
 from mia_batch.observer import Observer
-from mia_batch.pipeline.auditing import run_audit
+from mia_batch.pipeline.audits import run_audit
 from mia_batch.settings import load_settings
 from tests.cluster import Cluster, actors
 

@@ -15,8 +15,8 @@ from filelock import FileLock
 import mia_batch
 from mia_batch import Run, pipeline
 from mia_batch.attacks.from_samples import PROBE_ATTACKS
-from mia_batch.extras.sets import paraphrasing
-from mia_batch.pipeline.finished import known_of
+from mia_batch.extras.sets import paraphrases
+from mia_batch.pipeline.results import known_of
 from mia_batch.report import sentences
 from mia_batch.settings import load_settings, nested
 from tests.checkpoints import SMALLEST, TEXTS, save_checkpoint, save_masked_checkpoint
@@ -61,11 +61,11 @@ def found(run: Run, check: str, **of: str) -> dict[str, Any]:
 
 
 def paraphrase(**settings: Any) -> pl.DataFrame:
-    return paraphrasing.paraphrase(**nested(settings))
+    return paraphrases.paraphrase(**nested(settings))
 
 
 def plan_paraphrasing(**settings: Any) -> Iterator[tuple[str, str]]:
-    return paraphrasing.plan_paraphrasing(**nested(settings))
+    return paraphrases.plan_paraphrasing(**nested(settings))
 
 
 def audit_demo(demo, out, **settings):

@@ -10,7 +10,7 @@ import pytest
 from transformers import TrainerState
 from transformers.trainer_callback import CallbackHandler
 
-from mia_batch.extras.tune.making import Made, Making, made_of
+from mia_batch.extras.tune.jobs import Made, Making, made_of
 from mia_batch.recipes import Recipe
 from tests.checkpoints import TEXTS
 

@@ -123,7 +123,7 @@ def limit(weights: int, *, small: bool) -> Row:
 def audit(folder: str, kind: str) -> Row:
     """Audit texts by an engine that keeps what it is asked; start and end of each view count."""
     from mia_batch.observer import Observer
-    from mia_batch.pipeline.auditing import run_audit
+    from mia_batch.pipeline.audits import run_audit
     from mia_batch.settings import load_settings
 
     info = Path(folder, "recorded-1.dist-info")

@@ -107,7 +107,7 @@ def _type(column: dy.Column) -> str:
     return f"{_plain(dtype)}{key}"
 
 
-def _plain(dtype: type[pl.DataType] | pl.DataType) -> str:
+def _plain(dtype: object) -> str:
     if isinstance(dtype, pl.List):
         return f"list of {_plain(dtype.inner)}"
     return str(dtype)

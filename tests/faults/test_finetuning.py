@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from mia_batch.cli.main import command
 from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
-from mia_batch.extras.tune import making
+from mia_batch.extras.tune import jobs
 from tests.adapters import save_gpt2
 from tests.bases import save_bases
 from tests.checkpoints import save_masked_checkpoint
@@ -143,7 +143,7 @@ def test_the_same_request_again_trains_nothing(
     placed(undisturbed("lora"), tmp_path / "model")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     monkeypatch.setattr(
-        making, "_trained", lambda *_: pytest.fail("something is trained")
+        jobs, "_trained", lambda *_: pytest.fail("something is trained")
     )
     again = make(checkpoint, tmp_path / "model", **HELD_OUT)
     assert not again.is_new
@@ -221,7 +221,7 @@ def test_damage_of_a_finished_model_is_named(
     (out / name).write_bytes(text[:at] + bytes([text[at] ^ 1]) + text[at + 1 :])
     before = contents(out)
     monkeypatch.setattr(
-        making, "_trained", lambda *_: pytest.fail("something is trained")
+        jobs, "_trained", lambda *_: pytest.fail("something is trained")
     )
     with pytest.raises(
         RunFolderError, match=rf"{name} was changed after it was made; delete .*mod"
@@ -238,7 +238,7 @@ def test_damage_of_a_finished_model_is_named(
 def test_of_two_commands_at_once_one_makes_the_model(
     checkpoint, data, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(making, "_SECONDS_FOR_OTHERS", 0.1)
+    monkeypatch.setattr(jobs, "_SECONDS_FOR_OTHERS", 0.1)
     asked = [*finetune(checkpoint, data, tmp_path / "model"), *LONG]
     err = tmp_path / "err"
     with forked_command(asked, tmp_path / "out", err) as process:
@@ -269,7 +269,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(
     checkpoint, data, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(
-        making, "_trained", lambda *_: pytest.fail("something is trained")
+        jobs, "_trained", lambda *_: pytest.fail("something is trained")
     )
     columns = pl.DataFrame(
         {"text": LEARNT, "member": [False] * len(LEARNT), "body": LEARNT}

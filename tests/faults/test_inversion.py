@@ -5,7 +5,7 @@ import signal
 import polars as pl
 import pytest
 
-from mia_batch.extras.privacy.inversion.inverting import invert
+from mia_batch.extras.privacy.inversion.training import invert
 from mia_batch.observer import Observer
 from mia_batch.recipes import Recipe
 from tests.forked import Forked

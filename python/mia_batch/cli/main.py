@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from mia_batch.inference.conformal import Adjustment
     from mia_batch.inference.power import AuditOutcome, Design, Power
     from mia_batch.pipeline import Run
-    from mia_batch.pipeline.finished import Format
-    from mia_batch.pipeline.planning import Speed
+    from mia_batch.pipeline.dry_run import Speed
+    from mia_batch.pipeline.results import Format
 
 
 # SIGINT, SIGTERM and SIGHUP: an orderly end within seconds, whatever the main thread is doing.
@@ -510,8 +510,8 @@ def verify(
     from mia_batch.cli.show import show_checked, show_lodged
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.custody import verify
-    from mia_batch.pipeline.finished import choose_samples
-    from mia_batch.pipeline.lodging import lodged_differences
+    from mia_batch.pipeline.lodged_plan import lodged_differences
+    from mia_batch.pipeline.results import choose_samples
 
     checked = verify(place, options.pop("input"))
     show_checked(checked, console_of(stderr=False))
@@ -572,7 +572,7 @@ def show(
 def _draw_again(run: Run, samples: DataFrame, options: dict[str, object]) -> int:
     """Return 0 if all samples are drawn again as they were, else 1."""
     from mia_batch.cli.show import show_agreement
-    from mia_batch.pipeline.finished import draw_again
+    from mia_batch.pipeline.results import draw_again
 
     with observing() as observer:
         drawn = draw_again(run, samples, observer, **given(options))
@@ -599,7 +599,7 @@ def report(place: Path | str, kind: Format, out: Path | None) -> None:
     """Render the report of a finished run from its tables."""
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.custody import refuse_changed
-    from mia_batch.pipeline.finished import finished, report_of, write_report
+    from mia_batch.pipeline.results import finished, report_of, write_report
 
     run = Run(place)
     refuse_changed(run)
@@ -637,7 +637,7 @@ def table(places: Sequence[Path | str], kind: str, out: Path | None) -> None:
     """
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.custody import refuse_changed
-    from mia_batch.pipeline.finished import table_of
+    from mia_batch.pipeline.results import table_of
 
     runs = [Run(place) for place in places]
     for run in runs:

@@ -22,7 +22,7 @@ from mia_batch.evidence.request import Budget, DecodeScope
 from mia_batch.inference.memory import VERBATIM_WORDS
 from mia_batch.kernels import pair_features
 from mia_batch.known import NamedSet
-from mia_batch.pipeline import Run, finished
+from mia_batch.pipeline import Run, results
 from mia_batch.pipeline.context import engine_columns
 from mia_batch.pipeline.custody import Checked
 from mia_batch.pipeline.stages.extraction import runs_of
@@ -177,7 +177,7 @@ def show_plan(
 ) -> None:
     given = [
         (name, " ".join(values) or "yes")
-        for name, values in finished.changed_settings(settings)
+        for name, values in results.changed_settings(settings)
     ]
     if settings.out is None:
         given.append(("--out", str(settings.place)))
@@ -188,10 +188,10 @@ def show_plan(
 def show_run(run: Run, console: Console) -> None:
     manifest = run.manifest
     settings = stored_settings(manifest.settings)
-    console.print(plain(finished.answer_of(run)), style="bold")
+    console.print(plain(results.answer_of(run)), style="bold")
     console.print()
     width = max(console.width, _LEAST_WIDTH)
-    books, attacks = finished.books_of(run), finished.attacks_of(run)
+    books, attacks = results.books_of(run), results.attacks_of(run)
     if attacks.height:
         _print_whole(_attack_table(attacks, width), console)
         counts = run["metrics"].row(0, named=True)
@@ -212,7 +212,7 @@ def show_run(run: Run, console: Console) -> None:
     else:
         show_passages(run, console)
     console.print()
-    lines = [*sentences(finished.known_of(run)), *_missing(run)]
+    lines = [*sentences(results.known_of(run)), *_missing(run)]
     if root := manifest.custody.get("root"):
         lines.append(f"root of inputs and tables: {root}")
     where = (
@@ -223,7 +223,7 @@ def show_run(run: Run, console: Console) -> None:
     for line in (*lines, f"scores, metrics and evidence: {where}"):
         console.print(plain(line))
     if settings.report:
-        console.print(plain(f"report: {run.folder / finished.REPORT}"), soft_wrap=True)
+        console.print(plain(f"report: {run.folder / results.REPORT}"), soft_wrap=True)
 
 
 def _missing(run: Run) -> Iterator[str]:

@@ -87,7 +87,7 @@ def finetune(**options: Any) -> None:
     says which. The same command again goes on where training stopped, and makes nothing
     twice.
     """
-    from mia_batch.extras.tune.making import finetune as make
+    from mia_batch.extras.tune.jobs import finetune as make
 
     changed = take(options, (field.name for field in fields(Recipe)))
     if "epsilon" in changed or options["insert"] is not None:
@@ -261,7 +261,7 @@ def invert(*, embedder: str | None, **options: Any) -> None:
 
     The same command again goes on where it stopped, and makes nothing twice.
     """
-    from mia_batch.extras.privacy.inversion.inverting import invert as run
+    from mia_batch.extras.privacy.inversion.training import invert as run
 
     recipe = replace(_MADE[bool(options["decoder"])], **take(options, _DEFAULTS))
     endpoint = take(options, ("model", *EndpointSettings.model_fields))
@@ -393,26 +393,26 @@ def mark(
     its key.
     """
     from mia_batch.cli.main import audit_and_show
-    from mia_batch.extras.sets import marking
+    from mia_batch.extras.sets import marks
 
     if "model" in (settings := given(options)):
         name = Path(str(settings["model"])).name
         settings["out"] = str(out or book.parent / f"{book.stem}-{name}")
         with observing() as observer:
-            asked = marking.audit_of(book, key, observer, **settings)
+            asked = marks.audit_of(book, key, observer, **settings)
         audit_and_show(asked)
         return
     if seed is not None:
         marked = out or book.with_stem(f"{book.stem}-marked")
-        n = marking.publish(book, key, seed, marked)
+        n = marks.publish(book, key, seed, marked)
         say(f"{marked}: the book to publish; {n:,} windows were drawn")
         return
-    n = marking.prepare(book, key, language)
+    n = marks.prepare(book, key, language)
     say(
-        f"{n:,} windows have places; {marking.forecast_sentence(n)}",
+        f"{n:,} windows have places; {marks.forecast_sentence(n)}",
         "lodge this where it cannot be changed, then draw a number and give it as"
         " --seed:",
-        marking.lodged(key),
+        marks.lodged(key),
     )
 
 
@@ -459,8 +459,8 @@ def paraphrase(*, dry_run: bool, **options: object) -> None:
     FOLDER/paraphrases.parquet is the corpus of that audit. The same command again goes
     on where it stopped.
     """
-    from mia_batch.extras.sets.paraphrasing import paraphrase as make
-    from mia_batch.extras.sets.paraphrasing import plan_paraphrasing
+    from mia_batch.extras.sets.paraphrases import paraphrase as make
+    from mia_batch.extras.sets.paraphrases import plan_paraphrasing
 
     settings = nested(given(options))
     if dry_run:

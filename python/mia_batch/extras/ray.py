@@ -52,7 +52,7 @@ from mia_batch.tables import is_followed, temporary_path
 if TYPE_CHECKING:
     from ray import ObjectRef
 
-    from mia_batch.extras.tune.making import Made, Making, Wanted
+    from mia_batch.extras.tune.jobs import Made, Making, Wanted
 
 
 def origin(error: Exception) -> Exception:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import polars as pl
 
-from mia_batch.pipeline.finished import (
+from mia_batch.pipeline.folder import RunFolder
+from mia_batch.pipeline.results import (
     REPORT,
     answer_of,
     attacks_of,
@@ -14,7 +15,6 @@ from mia_batch.pipeline.finished import (
     table_of,
     write_report,
 )
-from mia_batch.pipeline.folder import RunFolder
 
 
 class Run(RunFolder):

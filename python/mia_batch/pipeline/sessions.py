@@ -46,7 +46,7 @@ from mia_batch.settings import Settings, endpoint_settings, endpoint_tokenizer
 from mia_batch.tables import in_background, is_followed
 
 if TYPE_CHECKING:
-    from mia_batch.extras.tune.making import Made, Wanted
+    from mia_batch.extras.tune.jobs import Made, Wanted
 
 AnyTask = TypeVar("AnyTask", bound="Task")
 Measuring: TypeAlias = Callable[[list[str], list[str]], list[Measure]]

@@ -34,7 +34,7 @@ Cell = tuple[str, bool]  # a figure as text, and whether it is the best of its c
 
 
 def paper_table(columns: Sequence[PaperColumn], kind: str = "md") -> str:
-    """Write a table whose rows are attacks; see `mia_batch.pipeline.finished.table_of`."""
+    """Write a table whose rows are attacks; see `mia_batch.pipeline.results.table_of`."""
     from mia_batch.report.html.page import environment
 
     if kind not in (*KINDS, "csv"):

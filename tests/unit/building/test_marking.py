@@ -9,7 +9,7 @@ import pytest
 
 from mia_batch.corpus import commitment, draw, read_canaries
 from mia_batch.errors import CorpusError, SettingsError
-from mia_batch.extras.sets import marking
+from mia_batch.extras.sets import marks
 from mia_batch.observer import Observer
 from tests.unit.pipeline.conftest import Listener
 
@@ -34,11 +34,11 @@ def book(tmp_path_factory):
     text = "\r\n".join(f"{random.choice(_SENTENCES)} So {n} went." for n in range(300))
     (folder / "book.txt").write_bytes(text.encode())
     made = Marked(*(folder / name for name in ("book.txt", "key.jsonl", "marked.txt")))
-    assert marking.prepare(made.book, made.key, random=random) == 26
-    lodged = marking.lodged(made.key)
-    assert marking.publish(made.book, made.key, 7, made.marked) == 26
+    assert marks.prepare(made.book, made.key, random=random) == 26
+    lodged = marks.lodged(made.key)
+    assert marks.publish(made.book, made.key, 7, made.marked) == 26
     # The draw changes nothing of what was committed to
-    assert marking.lodged(made.key) == lodged
+    assert marks.lodged(made.key) == lodged
     return made
 
 
@@ -80,7 +80,7 @@ def book(tmp_path_factory):
     ],
 )
 def test_places_by_hand(text, found):
-    places = marking.places(text, "en")
+    places = marks.places(text, "en")
     assert [(text[place.start : place.end], place.other) for place in places] == found
 
 
@@ -91,7 +91,7 @@ def test_a_draw_publishes_one_edition_of_each_window_and_changes_nothing_else(bo
     for each in sets:
         one, other = each.texts
         forms = [
-            [text[p.start : p.end] for p in marking.places(text, "en")]
+            [text[p.start : p.end] for p in marks.places(text, "en")]
             for text in each.texts
         ]
         assert all(a != b for a, b in zip(*forms, strict=True))
@@ -110,17 +110,17 @@ def test_a_draw_publishes_one_edition_of_each_window_and_changes_nothing_else(bo
     assert rest.replace("0", text[start:end], 1).startswith(text[: end + 1])
     assert marked.count("\r\n") == text.count("\r\n")
     # Again, and nothing else is drawn
-    assert marking.publish(book.book, book.key, 7, book.marked) == 26
+    assert marks.publish(book.book, book.key, 7, book.marked) == 26
     assert book.marked.read_bytes().decode() == marked
 
 
 def test_what_an_editor_left_is_counted(book, tmp_path):
-    counts = marking.survival(book.marked, book.key)
+    counts = marks.survival(book.marked, book.key)
     n = counts["drawn"]
     assert counts == {"drawn": n, "other": 0, "lost": 0}
     assert n == 395
     observer = Listener()
-    asked = marking.audit_of(
+    asked = marks.audit_of(
         book.marked, book.key, observer, model="m", out=str(tmp_path / "run")
     )
     assert (asked.canaries, asked.max_windows_per_document) == (str(book.key), 1)
@@ -131,11 +131,11 @@ def test_what_an_editor_left_is_counted(book, tmp_path):
     ]
     edited = tmp_path / "edited.txt"
     edited.write_bytes(book.marked.read_bytes().replace(b"towards", b"toward"))
-    found = marking.survival(edited, book.key)
+    found = marks.survival(edited, book.key)
     n_edited = book.marked.read_text("utf-8").count("towards")
     assert sum(found.values()) == n
     assert n_edited / 2 < found["other"] + found["lost"] < 4 * n_edited
-    marking.audit_of(edited, book.key, observer, model="m", out=str(tmp_path / "run"))
+    marks.audit_of(edited, book.key, observer, model="m", out=str(tmp_path / "run"))
     assert observer.sentences[-1].startswith("much of the mark is gone") == (
         found["drawn"] < 0.9 * n
     )
@@ -147,7 +147,7 @@ def test_what_cannot_be_marked_is_refused(book, tmp_path):
     def refuses(match, content, error=CorpusError, **how):
         text.write_bytes(content)
         with pytest.raises(error, match=match):
-            marking.prepare(text, how.pop("key", key), **how)
+            marks.prepare(text, how.pop("key", key), **how)
         assert not key.exists()
 
     refuses("is empty; give the text of the book", b" \n")
@@ -158,20 +158,20 @@ def test_what_cannot_be_marked_is_refused(book, tmp_path):
     refuses("give one of en, de", b"Perhaps", SettingsError, language="xx")
     refuses("ends in .jsonl", b"Perhaps", SettingsError, key=tmp_path / "key.txt")
     with pytest.raises(SettingsError, match="exists; give --seed to publish by it"):
-        marking.prepare(book.book, book.key)
+        marks.prepare(book.book, book.key)
     text.write_text("They did not go. " * 99, "utf-8")
     with pytest.raises(
         CorpusError, match=r"does not fit .*: it was made of another text"
     ):
-        marking.publish(text, book.key, 7, out)
+        marks.publish(text, book.key, 7, out)
     with pytest.raises(SettingsError, match="drawn with the seed 7, and a second draw"):
-        marking.publish(book.book, book.key, 8, out)
+        marks.publish(book.book, book.key, 8, out)
     with pytest.raises(CorpusError, match="places are not there in either form"):
-        marking.audit_of(text, book.key, Observer(), model="m")
+        marks.audit_of(text, book.key, Observer(), model="m")
     for content in ("{}", "no json", json.dumps([1])):
         key.write_text(content, "utf-8")
         with pytest.raises(CorpusError, match=r"is no key|cannot be read as a key"):
-            marking.publish(book.book, key, 7, out)
+            marks.publish(book.book, key, 7, out)
     texts = ["one", "two"]
     line: dict[str, Any] = {
         "set": "a",
@@ -184,22 +184,22 @@ def test_what_cannot_be_marked_is_refused(book, tmp_path):
     with pytest.raises(
         CorpusError, match="is no key; give the file that mia-batch mark wrote"
     ):
-        marking.audit_of(text, key, Observer(), model="m")
+        marks.audit_of(text, key, Observer(), model="m")
     assert not out.exists()
 
 
 def test_a_forecast_promises_only_what_the_lower_limit_gives():
-    assert marking.forecast_sentence(20).startswith(
+    assert marks.forecast_sentence(20).startswith(
         "nothing can be promised: the book has too few"
     )
     # Of 600 windows: 0.18 * 24.49 - 3.09 = 1.32 at 16 copies, whose normal probability
     # is 0.906.
-    said = marking.forecast_sentence(600)
+    said = marks.forecast_sentence(600)
     assert said.startswith(
         "a model that learnt the book 16 times or more is found, with power 0.9"
     )
     assert "16: 91% to 100%" in said
     assert "8: 0% to 100%" in said
-    assert marking.forecast_sentence(500).startswith(
+    assert marks.forecast_sentence(500).startswith(
         "a model that learnt the book 32 times"
     )

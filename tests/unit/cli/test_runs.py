@@ -20,8 +20,8 @@ from mia_batch.cli.show import find_target, show_agreement
 from mia_batch.errors import MiaBatchError, RequestError, RunFolderError
 from mia_batch.pipeline import Run
 from mia_batch.pipeline.custody import verify
-from mia_batch.pipeline.finished import report_of
 from mia_batch.pipeline.folder import Manifest, signed_text
+from mia_batch.pipeline.results import report_of
 from mia_batch.schemas import Comparisons
 from tests import runs
 from tests.comparing import audit_recorded, write_corpus

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from mia_batch.errors import SettingsError
-from mia_batch.pipeline.stages.asking import halves
+from mia_batch.pipeline.stages.evidence import halves
 from mia_batch.recipes import MOST_SHADOWS, RECIPES, Recipe, in_half, recipe_field
 from mia_batch.settings import Settings
 

@@ -15,7 +15,7 @@ from mia_batch.errors import EngineError
 from mia_batch.evidence.engines.registry import load_engine
 from mia_batch.evidence.request import EngineSpec
 from mia_batch.extras.tune.base import adapted
-from mia_batch.extras.tune.making import sizes
+from mia_batch.extras.tune.jobs import sizes
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import read_adapter
 from mia_batch.recipes import Method
@@ -111,7 +111,7 @@ def test_sizes_are_those_of_the_built_model(base, method, bases, made, monkeypat
     trained = adapted(model, recipe(method=method))
     n = sum(each.numel() for each in trained.parameters() if each.requires_grad)
     assert n > 0
-    monkeypatch.setattr("mia_batch.extras.tune.making._gib", str)
+    monkeypatch.setattr("mia_batch.extras.tune.jobs._gib", str)
     said = sizes(str(bases[base]), None, recipe(method=method))
     assert said.startswith(f"{n:,} of {n_weights:,} weights, ")
     (path,) = made(base, method).path.glob("*.safetensors")

@@ -15,8 +15,8 @@ from polars.testing import assert_frame_equal
 from mia_batch.cli.main import command
 from mia_batch.errors import CorpusError, RunFolderError, SettingsError
 from mia_batch.evidence.endpoint import ClientSettings
-from mia_batch.extras.privacy.inversion.inverting import invert
 from mia_batch.extras.privacy.inversion.models import of_others, recover
+from mia_batch.extras.privacy.inversion.training import invert
 from mia_batch.recipes import Recipe
 from mia_batch.schemas import Inversion, InversionTexts
 from tests.embedding_server import EmbeddingServer

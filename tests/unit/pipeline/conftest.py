@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mia_batch.evidence import process
-from mia_batch.extras.tune.making import Making
+from mia_batch.extras.tune.jobs import Making
 from mia_batch.observer import Observer
 from tests import runs
 from tests.hostile_server import MODEL, HostileServer

@@ -9,7 +9,7 @@ import pytest
 
 from mia_batch.inference.attempts import Attempts
 from mia_batch.pipeline import Run, journal
-from mia_batch.pipeline.finished import answer_of, known_of
+from mia_batch.pipeline.results import answer_of, known_of
 from mia_batch.places import JOURNAL, journal_path
 from tests.runs import audit_books, said_of, write_books
 from tests.unit.pipeline.test_verdicts import ATTACK, KNOWN, Library

@@ -11,7 +11,7 @@ from mia_batch.attacks import defaults
 from mia_batch.errors import RequestError, RunFolderError
 from mia_batch.observer import Observer
 from mia_batch.pipeline.custody import verify
-from mia_batch.pipeline.finished import choose_samples, draw_again
+from mia_batch.pipeline.results import choose_samples, draw_again
 from mia_batch.pipeline.stages.questions import answers_of
 from mia_batch.prompts import sample_seed
 from mia_batch.schemas import Metrics, Samples, Scores, Targets, Unscored

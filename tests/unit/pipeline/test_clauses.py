@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from mia_batch import schemas
 from mia_batch.cli.main import command
-from mia_batch.pipeline.finished import report_of
+from mia_batch.pipeline.results import report_of
 from mia_batch.report.html.page import clauses
 from tests.unit.pipeline.test_second import of_labels, of_non_members
 

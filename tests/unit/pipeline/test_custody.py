@@ -16,11 +16,11 @@ import pytest
 from mia_batch import attacks
 from mia_batch.errors import RequestError, RunFolderError
 from mia_batch.observer import Observer
-from mia_batch.pipeline.auditing import earlier_runs
+from mia_batch.pipeline.audits import earlier_runs
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import root_of, verify
-from mia_batch.pipeline.finished import report_of
-from mia_batch.pipeline.planning import plan
+from mia_batch.pipeline.dry_run import plan
+from mia_batch.pipeline.results import report_of
 from mia_batch.pipeline.run import Run
 from mia_batch.settings import load_settings
 from tests.runs import audit_books, recorded_books, rescore, said_of, write_books
@@ -168,7 +168,7 @@ def test_a_run_that_stops_on_its_way_has_no_root(recorded_books, copied, monkeyp
 
     manifest = Run(recorded_books / "run").manifest
     with monkeypatch.context() as patch:
-        patch.setattr("mia_batch.pipeline.stages.judging.sink_frames", stop)
+        patch.setattr("mia_batch.pipeline.stages.verdicts.sink_frames", stop)
         with pytest.raises(KeyboardInterrupt):
             rescore(copied, attacks=["rouge_1_v1"])
     with pytest.raises(RunFolderError, match="has no root"):

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from mia_batch import Run, second
 from mia_batch.cli.main import command
 from mia_batch.evidence.dress import known_openings
-from mia_batch.pipeline.finished import answer_of
+from mia_batch.pipeline.results import answer_of
 from tests import runs
 from tests.hostile_server import MODEL, Asked, HostileServer, TinyModel
 from tests.runs import found, said_of, written

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from mia_batch.cli.main import command
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.observer import Observer
-from mia_batch.pipeline.finished import draw_again
+from mia_batch.pipeline.results import draw_again
 from mia_batch.pipeline.stages.questions import answers_of
 from tests import runs
 from tests.hostile_server import HostileServer, TinyModel, failure

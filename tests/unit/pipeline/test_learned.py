@@ -17,7 +17,7 @@ from mia_batch.inference.sets import combine
 from mia_batch.pipeline import context
 from mia_batch.pipeline.context import check_together, chosen_attacks, engine_abilities
 from mia_batch.pipeline.corpora import open_corpora, with_yardstick
-from mia_batch.pipeline.stages.judging import set_answers
+from mia_batch.pipeline.stages.verdicts import set_answers
 from mia_batch.schemas import Verdicts
 from mia_batch.settings import load_settings
 from tests.hostile_server import MODEL, HostileServer, TinyModel

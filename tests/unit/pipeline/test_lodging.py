@@ -16,14 +16,14 @@ from mia_batch.errors import SettingsError
 from mia_batch.observer import Observer
 from mia_batch.pipeline import Run, plan
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.finished import answer_of, attacks_of
-from mia_batch.pipeline.lodging import (
+from mia_batch.pipeline.lodged_plan import (
     differences,
     lodged_differences,
     plan_of,
     sha256_of,
     text_of,
 )
+from mia_batch.pipeline.results import answer_of, attacks_of
 from mia_batch.settings import (
     PLAN_OPEN,
     PLAN_PLACES,

@@ -13,7 +13,7 @@ import pytest
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.parts import Shard
 from mia_batch.observer import Clock, Observer
-from mia_batch.pipeline import Run, plan, planning, timing
+from mia_batch.pipeline import Run, dry_run, plan, timing
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.folder import Manifest, others_at_work
 from mia_batch.pipeline.stages import run_timed
@@ -185,7 +185,7 @@ def test_a_dry_run_speaks_of_the_share_and_measures_its_speed(
         def work_ended(self) -> None:
             self.seconds = 1000.0
 
-    monkeypatch.setattr(planning, "Clock", Slow)
+    monkeypatch.setattr(dry_run, "Clock", Slow)
     time = dict(plan(load(**settings), speed="probe"))["time"]
     minutes = re.fullmatch(
         r"about (\d+) minutes at \d+ tokens/s \(measured on 32 texts\)", time

@@ -13,7 +13,7 @@ import pytest
 
 from mia_batch.errors import EngineError
 from mia_batch.evidence.lot import lot_numbers
-from mia_batch.pipeline.finished import known_of
+from mia_batch.pipeline.results import known_of
 from mia_batch.report.sentences import sentences
 from tests.conftest import REPOSITORY
 from tests.hostile_server import Asked, HostileServer, Reply, TinyModel, failure

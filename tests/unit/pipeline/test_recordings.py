@@ -12,11 +12,11 @@ from mia_batch.evidence import replay as recording
 from mia_batch.features import build_features
 from mia_batch.observer import Observer
 from mia_batch.pipeline import Run
-from mia_batch.pipeline.auditing import stages_of
+from mia_batch.pipeline.audits import stages_of
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.folder import Manifest
-from mia_batch.pipeline.stages import comparing
-from mia_batch.pipeline.stages.comparing import FeaturesStage
+from mia_batch.pipeline.stages import features
+from mia_batch.pipeline.stages.features import FeaturesStage
 from mia_batch.schemas import Prompts, Samples, Targets
 from mia_batch.settings import load_settings
 from tests import frames, runs
@@ -351,7 +351,7 @@ def features_stage(run, attacks: str, groups: list[str]) -> FeaturesStage:
     [("_PARTS_AT_ONCE", 3), ("_PARTS_AT_ONCE", 8), ("_BYTES_AT_ONCE", 1)],
 )
 def test_parts_together_are_as_each_alone(run, monkeypatch, limit, value):
-    monkeypatch.setattr(comparing, limit, value)
+    monkeypatch.setattr(features, limit, value)
     features_stage(run, "samia_v1", ["unigrams"]).run()
     made = {path.name: pl.read_parquet(path) for path in run.path("features").iterdir()}
     assert made.keys() == PARTS.keys()

@@ -14,7 +14,7 @@ from polars.testing import assert_frame_equal
 import mia_batch
 from mia_batch.observer import Observer
 from mia_batch.pipeline import rescore
-from mia_batch.pipeline.auditing import stages_of
+from mia_batch.pipeline.audits import stages_of
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import verify
 from mia_batch.pipeline.stages import damage_set_aside, repair
@@ -159,7 +159,7 @@ def test_a_finished_run_says_so_unless_a_file_or_a_setting_changed(
 def test_a_run_does_not_fail_for_its_report(recorded, monkeypatch):
     settings, run, tables = recorded
     monkeypatch.setattr(
-        "mia_batch.pipeline.finished.report_of",
+        "mia_batch.pipeline.results.report_of",
         lambda _: (_ for _ in ()).throw(MemoryError("no")),
     )
     heard = Listener()

@@ -16,7 +16,7 @@ from mia_batch.extras.store import copies as leases
 from mia_batch.extras.store.copies import Lease, Store
 from mia_batch.observer import Observer
 from mia_batch.pipeline.custody import verify
-from mia_batch.pipeline.planning import plan
+from mia_batch.pipeline.dry_run import plan
 from mia_batch.settings import load_settings
 from tests.checkpoints import TEXTS
 from tests.hostile_server import MODEL, HostileServer, TinyModel

@@ -13,13 +13,13 @@ from transformers import AutoConfig, LlamaForCausalLM
 from mia_batch.cli.main import command
 from mia_batch.errors import EngineError, RunFolderError, SettingsError
 from mia_batch.evidence.process import KeptEngine
-from mia_batch.extras.tune.making import Making
+from mia_batch.extras.tune.jobs import Making
 from mia_batch.observer import Observer
 from mia_batch.pipeline import Run, context
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import verify
 from mia_batch.pipeline.folder import PARTS, TABLES
-from mia_batch.pipeline.stages.asking import halves
+from mia_batch.pipeline.stages.evidence import halves
 from mia_batch.pipeline.stages.questions import VIEWS
 from mia_batch.schemas import Role, Targets
 from mia_batch.settings import load_settings

@@ -16,7 +16,7 @@ from mia_batch.corpus import ColumnNames
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.extras.study import frame
 from mia_batch.extras.study.min_k import _thresholded, _worth
-from mia_batch.extras.tune.making import inserted_texts, with_inserted
+from mia_batch.extras.tune.jobs import inserted_texts, with_inserted
 from mia_batch.pipeline import run_audit
 from mia_batch.recipes import Recipe
 from tests import runs

@@ -17,11 +17,11 @@ from mia_batch.attacks.apply import score
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.extras.privacy import data as texts_of
 from mia_batch.extras.privacy.data import CanaryFormat, Inserted, learnt_by
-from mia_batch.extras.privacy.inversion.inverting import invert
+from mia_batch.extras.privacy.inversion.training import invert
 from mia_batch.extras.privacy.measures import summary_of, utility
-from mia_batch.extras.privacy.opened import Opened
 from mia_batch.extras.privacy.plan import GENERATING, VIRTUAL, Plan, Variant, form_of
-from mia_batch.extras.tune.making import (
+from mia_batch.extras.privacy.scorer import Opened
+from mia_batch.extras.tune.jobs import (
     Made,
     Making,
     Wanted,

@@ -17,8 +17,8 @@ from mia_batch.corpus.files import FORMATS, Reading, find_files
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.extras.privacy.inversion.figures import part
 from mia_batch.extras.privacy.measures import exposures, unlearnt_exposure
-from mia_batch.extras.privacy.opened import Opened
 from mia_batch.extras.privacy.plan import Plan
+from mia_batch.extras.privacy.scorer import Opened
 from mia_batch.recipes import in_half
 
 _DATA = json.loads(

@@ -22,9 +22,9 @@ from scipy.optimize import brentq
 from scipy.special import gammaln
 from scipy.stats import beta, binom, kstest, skewnorm, spearmanr
 
-from mia_batch.extras.privacy.opened import Opened
 from mia_batch.extras.privacy.plan import Plan, Task, Variant
-from mia_batch.extras.tune.making import Made
+from mia_batch.extras.privacy.scorer import Opened
+from mia_batch.extras.tune.jobs import Made
 from mia_batch.stats import Flags, Floats
 from mia_batch.stats.intervals import cluster_means, ratio_of_sums
 

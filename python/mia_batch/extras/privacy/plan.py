@@ -68,7 +68,7 @@ class Plan:
     inverts
         Whether texts are to be given back from the target's embeddings, too, by a
         decoder that is trained for it
-        (`mia_batch.extras.privacy.inversion.inverting.invert`).
+        (`mia_batch.extras.privacy.inversion.training.invert`).
     spv
         Whether decoders are attacked by SPV-MIA, too, with a reference of their own
         words.

@@ -25,10 +25,10 @@ from markupsafe import Markup
 
 from mia_batch.cli import options as cli
 from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
-from mia_batch.extras.tune.making import locked
+from mia_batch.extras.tune.jobs import locked
 from mia_batch.observer import Observer
 from mia_batch.pipeline import Run, plan, run_audit
-from mia_batch.pipeline.planning import Speed
+from mia_batch.pipeline.dry_run import Speed
 from mia_batch.places import is_url
 from mia_batch.report.html.plots import (
     MOST_CURVES,

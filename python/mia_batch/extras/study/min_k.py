@@ -25,7 +25,7 @@ from mia_batch.inference.estimates import FEWEST_GROUPS
 from mia_batch.kernels import pair_features
 from mia_batch.metrics import evaluate
 from mia_batch.pipeline import Run
-from mia_batch.pipeline.finished import attack_of
+from mia_batch.pipeline.results import attack_of
 from mia_batch.report.html.plots import Lane, draw_lanes, round_axis
 from mia_batch.stats import intervals
 from mia_batch.tables import write_table

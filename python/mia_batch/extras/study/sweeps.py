@@ -17,7 +17,7 @@ from mia_batch.cli.help import TopicCommand
 from mia_batch.corpus import ColumnNames
 from mia_batch.errors import RequestError, SettingsError
 from mia_batch.extras.study import frame
-from mia_batch.extras.tune import making
+from mia_batch.extras.tune import jobs
 from mia_batch.metrics import evaluate
 from mia_batch.models.weights import weights_source
 from mia_batch.pipeline import Run
@@ -279,12 +279,12 @@ def _contaminated(
         replace(recipe, **{k: v for k, v in of.items() if k != "size"}) for of in points
     ]
     private = any(each.epsilon is not None for each in recipes)
-    if (reason := making.why_no_finetuning(with_privacy=private)) is not None:
+    if (reason := jobs.why_no_finetuning(with_privacy=private)) is not None:
         raise SettingsError(reason)
     often = options["copies"], options["copies_mean"]
     names = ColumnNames(text=options["text_column"])
-    chosen = making.inserted_texts(options["input"], names, *often, recipe)
-    others, what = making.learnt_texts(options["into"], names)
+    chosen = jobs.inserted_texts(options["input"], names, *often, recipe)
+    others, what = jobs.learnt_texts(options["into"], names)
     order = others.sample(fraction=1, shuffle=True, seed=recipe.seed)
     sizes = [values.get("size") or order.len() for values in points]
     if max(sizes) > order.len():
@@ -302,18 +302,18 @@ def _contaminated(
     start, start_revision = weights_source(base, revision)
     for values, own, size in zip(points, recipes, sizes, strict=True):
         name = frame.folder_name(values)
-        content = making.with_inserted(order.head(size).to_list(), chosen)
+        content = jobs.with_inserted(order.head(size).to_list(), chosen)
         said = f"{name}: {len(content):,} texts, {own.steps(len(content)):,} steps"
-        wanted = making.Making(
+        wanted = jobs.Making(
             base=start, revision=start_revision, texts=content, recipe=own
         )
         path, model = (study.folder / name / "model").absolute(), of_base
         # What it is asked is forecast with the base
         if study.dry_run and not path.exists():
-            said += f", {making.sizes(start, start_revision, own)}"
+            said += f", {jobs.sizes(start, start_revision, own)}"
         study.observer.stage(said)
         if path.exists() or not study.dry_run:
-            made = making.made_of(wanted, path, study.observer.stage)
+            made = jobs.made_of(wanted, path, study.observer.stage)
             model = of_audit | {"model": str(made.path)}
         if (run := study.audited(f"{name}/run", model)) is not None:
             yield _by_copies(run, {"model": name, **values})

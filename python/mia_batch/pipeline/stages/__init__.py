@@ -1,4 +1,4 @@
-"""What a stage of an audit is: audit, dry run and repair walk the same list, see `auditing`."""
+"""What a stage is: audit, dry run and repair walk one list of them, see `audits`."""
 
 import time
 from collections import defaultdict

@@ -47,8 +47,8 @@ from mia_batch.pipeline.sessions import (
     sample_task,
 )
 from mia_batch.pipeline.stages import Stage
-from mia_batch.pipeline.stages.asking import RowUnits, ask_samples, write_prompts
-from mia_batch.pipeline.stages.comparing import make_features, parts_digest
+from mia_batch.pipeline.stages.evidence import RowUnits, ask_samples, write_prompts
+from mia_batch.pipeline.stages.features import make_features, parts_digest
 from mia_batch.pipeline.stages.questions import prompt_parts, sample_parts, view_of
 from mia_batch.schemas import (
     Controls,

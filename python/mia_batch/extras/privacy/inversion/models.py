@@ -18,7 +18,7 @@ from torch import nn
 
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.endpoint import ClientSettings
-from mia_batch.extras.tune.making import Making
+from mia_batch.extras.tune.jobs import Making
 from mia_batch.extras.tune.training import fit, padded
 from mia_batch.models import weights as checkpoints
 from mia_batch.observer import Observer

@@ -9,14 +9,14 @@ import polars as pl
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.observer import Observer
-from mia_batch.pipeline.auditing import take_up
+from mia_batch.pipeline.audits import take_up
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import seal
 from mia_batch.pipeline.folder import ORDER
 from mia_batch.pipeline.stages import Stage, damage_set_aside, run_timed
-from mia_batch.pipeline.stages.asking import SamplesStage, write_prompts
-from mia_batch.pipeline.stages.cutting import TargetsStage
+from mia_batch.pipeline.stages.evidence import SamplesStage, write_prompts
 from mia_batch.pipeline.stages.questions import view_of
+from mia_batch.pipeline.stages.targets import TargetsStage
 from mia_batch.pipeline.timing import record_requests
 from mia_batch.places import mirrored
 from mia_batch.prompts import N_PARAPHRASES, View

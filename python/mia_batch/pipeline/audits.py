@@ -26,33 +26,44 @@ from mia_batch.errors import SettingsError
 from mia_batch.evidence.parts import Shard, Work
 from mia_batch.inference.findings import earlier_findings
 from mia_batch.observer import Observer, usual_observer
-from mia_batch.pipeline import custody, journal, lodging
+from mia_batch.pipeline import custody, journal, lodged_plan
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import target_plan, with_files
-from mia_batch.pipeline.finished import REPORT, has_report, try_report
 from mia_batch.pipeline.folder import ORDER, Manifest, RunFolder
+from mia_batch.pipeline.results import REPORT, has_report, try_report
 from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.sessions import speed_key, spent_sentence
 from mia_batch.pipeline.stages import (
     Stage,
-    asking,
     damage_set_aside,
-    judging,
     repair,
     run_timed,
 )
-from mia_batch.pipeline.stages.comparing import FeaturesStage, RarityStage
-from mia_batch.pipeline.stages.cutting import TargetsStage
-from mia_batch.pipeline.stages.dressing import DressStage
+from mia_batch.pipeline.stages.dress import DressStage
+from mia_batch.pipeline.stages.evidence import (
+    EvidenceStage,
+    FillsStage,
+    LogprobsStage,
+    PromptsStage,
+    SamplesStage,
+)
 from mia_batch.pipeline.stages.extraction import (
     ControlsStage,
     ExtractionStage,
     RecitalsStage,
 )
-from mia_batch.pipeline.stages.looking_up import KnownStage
+from mia_batch.pipeline.stages.features import FeaturesStage, RarityStage
+from mia_batch.pipeline.stages.known_corpus import KnownStage
 from mia_batch.pipeline.stages.questions import models_of
 from mia_batch.pipeline.stages.responses import write_responses
-from mia_batch.pipeline.stages.tuned import GenerationsStage, TuningStage
+from mia_batch.pipeline.stages.targets import TargetsStage
+from mia_batch.pipeline.stages.training import GenerationsStage, TuningStage
+from mia_batch.pipeline.stages.verdicts import (
+    PreflightStage,
+    ScoresStage,
+    SummaryStage,
+    VerdictsStage,
+)
 from mia_batch.pipeline.timing import record_requests
 from mia_batch.places import is_url, mirrored
 from mia_batch.prompts import RunModel
@@ -99,9 +110,7 @@ def run_shard(audit: Audit, shard: Shard, stages: Sequence[Stage]) -> None:
         run_timed(audit, [(stage, stage.run) for stage in asked])
         work = reduce(add, (stage.answered() for stage in asked))
         evidence = (
-            stage
-            for stage in asked
-            if isinstance(stage, asking.LogprobsStage | asking.SamplesStage)
+            stage for stage in asked if isinstance(stage, LogprobsStage | SamplesStage)
         )
         own = (
             stage.missing(view).count() for stage in evidence for view in stage.views
@@ -268,7 +277,7 @@ _CUTS = ("window_words", "window_characters", "text_length")
 
 
 def known_speeds(
-    audit: Audit, asked: Iterable[asking.EvidenceStage]
+    audit: Audit, asked: Iterable[EvidenceStage]
 ) -> dict[str, tuple[float, str]]:
     """Tokens a second of stages, and which run measured them: this one, else one next to it."""
     # That run asked the same model the same questions, with the same engine and
@@ -295,7 +304,7 @@ def known_speeds(
     return found
 
 
-def _pace(stored: object, stage: asking.EvidenceStage) -> list[object]:
+def _pace(stored: object, stage: EvidenceStage) -> list[object]:
     evidence = _of(stored, "evidence")
     given = {**evidence, "seed": 0, "preset": ""} if isinstance(evidence, dict) else {}
     model = ("models", stage.model)
@@ -371,24 +380,24 @@ def stages_of(audit: Audit) -> list[Stage]:
     made = [model for model in models if RunModel.of(model).is_made]
     return [
         TargetsStage(audit),
-        judging.PreflightStage(audit),
-        asking.PromptsStage(audit),
-        asking.FillsStage(audit),
-        *(asking.SamplesStage(audit, model) for model in ("target", "reference")),
-        *(asking.LogprobsStage(audit, model) for model in models if model not in made),
+        PreflightStage(audit),
+        PromptsStage(audit),
+        FillsStage(audit),
+        *(SamplesStage(audit, model) for model in ("target", "reference")),
+        *(LogprobsStage(audit, model) for model in models if model not in made),
         GenerationsStage(audit),
         TuningStage(audit, made),
-        *(asking.LogprobsStage(audit, model) for model in made),
+        *(LogprobsStage(audit, model) for model in made),
         DressStage(audit),
         RarityStage(audit),
         FeaturesStage(audit),
-        judging.ScoresStage(audit),
-        judging.VerdictsStage(audit),
+        ScoresStage(audit),
+        VerdictsStage(audit),
         RecitalsStage(audit),
         ExtractionStage(audit),
         ControlsStage(audit),
         KnownStage(audit),
-        judging.SummaryStage(audit),
+        SummaryStage(audit),
     ]
 
 
@@ -556,14 +565,14 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
         observer.stage(f"{settings.dataset or settings.input}: {documents}{cut}")
         for sentence in audit.corpora.notes():
             observer.stage(sentence)
-        lodged = lodging.check(audit)
+        lodged = lodged_plan.check(audit)
         stages = stages_of(audit)
         if audit.shard is not None:
             run_shard(audit, audit.shard, stages)
             return Run(audit.run.folder)
         with audit.run.held(), damage_set_aside(stages), closing(audit.kept):
             take_up(audit, stages)
-            lodging.record(audit, lodged)
+            lodged_plan.record(audit, lodged)
             note_earlier(audit, texts_of(audit), _own_attempt(audit))
             run_timed(audit, _steps(audit, stages))
             record_requests(audit)
@@ -685,7 +694,7 @@ def rescore(
             audit.manifest = audit.run.manifest
             remove(audit.run.path(ORDER))
             audit.record_replaced()
-            lodging.record_rescored(audit)
+            lodged_plan.record_rescored(audit)
             note_earlier(audit, audit.manifest.made["targets"]["input"])
             for stage in stages:
                 if audit.rounds() is None and (short := stage.unscorable()):

@@ -42,12 +42,12 @@ from mia_batch.metrics import curves, measure
 from mia_batch.pipeline.context import Audit, reads_tokens
 from mia_batch.pipeline.sessions import start_findings
 from mia_batch.pipeline.stages import Stage
-from mia_batch.pipeline.stages.comparing import (
+from mia_batch.pipeline.stages.extraction import passages_of, runs_of
+from mia_batch.pipeline.stages.features import (
     counted_groups,
     parts_digest,
     rule_against_dress,
 )
-from mia_batch.pipeline.stages.extraction import passages_of, runs_of
 from mia_batch.pipeline.stages.questions import (
     STAGE_VIEWS,
     models_of,

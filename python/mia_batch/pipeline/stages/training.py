@@ -20,7 +20,16 @@ from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import identify_model, weights_source
 from mia_batch.pipeline import sessions
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.stages import Stage, asking
+from mia_batch.pipeline.stages import Stage
+from mia_batch.pipeline.stages.evidence import (
+    LEARNT,
+    LogprobsStage,
+    RowUnits,
+    ask_samples,
+    halves,
+    texts_for,
+    texts_of,
+)
 from mia_batch.pipeline.stages.questions import (
     models_of,
     prompt_parts,
@@ -35,7 +44,7 @@ from mia_batch.settings import endpoint_tokenizer
 from mia_batch.tables import sink
 
 if TYPE_CHECKING:
-    from mia_batch.extras.tune.making import Made, Making, Wanted
+    from mia_batch.extras.tune.jobs import Made, Making, Wanted
 
 # The stage that lets the target speak: on what it says, a reference model is tuned.
 
@@ -53,7 +62,7 @@ class GenerationsStage(Stage):
     def check(self) -> None:
         audit, settings = self.audit, self.audit.settings
         if self._is_wanted:
-            files = asking.texts_for(audit, "prompts_from").files
+            files = texts_for(audit, "prompts_from").files
             described = {
                 "prompts_from": audit.digest_input("prompts_from", files),
                 "prompt_tokens": settings.prompt_tokens,
@@ -71,7 +80,7 @@ class GenerationsStage(Stage):
             return
         view = self._view
         for block in Missing(
-            asking.RowUnits(self._prompts), prompt_parts(audit, view)
+            RowUnits(self._prompts), prompt_parts(audit, view)
         ).blocks():
             sink(
                 view.rows(block.units),
@@ -97,7 +106,7 @@ class GenerationsStage(Stage):
             )
         for name, text in self._cost(missing):
             audit.observer.stage(f"{name}: {text}")
-        asking.ask_samples(audit, "target", "generating", {view: missing})
+        ask_samples(audit, "target", "generating", {view: missing})
 
     def left(self) -> Iterator[tuple[str, str]]:
         settings = self.audit.settings
@@ -128,7 +137,7 @@ class GenerationsStage(Stage):
     def _missing(self) -> Missing:
         audit, view = self.audit, self._view
         return Missing(
-            asking.RowUnits(self._prompts),
+            RowUnits(self._prompts),
             sample_parts(audit, view),
             view.samples,
             retry_failed=audit.settings.retry_failed,
@@ -149,7 +158,7 @@ class GenerationsStage(Stage):
             tokenizer = endpoint_tokenizer(settings)
         else:
             tokenizer = Tokenizer.load(settings.model, settings.revision)
-        texts = asking.texts_for(audit, "prompts_from").documents.select("text")
+        texts = texts_for(audit, "prompts_from").documents.select("text")
         found = first_tokens(
             texts,
             n=settings.generations,
@@ -195,7 +204,7 @@ class TunedModel:
         self.model = model
         self._named = RunModel.of(model)
         self._is_shadow = self._named.role == SHADOW
-        self._asked = asking.LogprobsStage(audit, model)
+        self._asked = LogprobsStage(audit, model)
 
     def prepare(self) -> None:
         """Refuse another way of making a model that the run has; what failed may be changed."""
@@ -214,7 +223,7 @@ class TunedModel:
             raise SettingsError(f"reference_model: {said}") from error
         self._agree(base={"name": base, "revision": revision, "digest": digest})
         if self.model == _CANDIDATE:
-            files = asking.texts_for(audit, "candidate_from").files
+            files = texts_for(audit, "candidate_from").files
             self._agree(texts=audit.digest_input("candidate_from", files))
         if self._known:
             return
@@ -328,9 +337,9 @@ class TunedModel:
         if self.model == SELF_PROMPT:
             return generations_of(self.audit)
         if self.model == _CANDIDATE:
-            return asking.texts_of(asking.texts_for(self.audit, "candidate_from"))
+            return texts_of(texts_for(self.audit, "candidate_from"))
         return (
-            asking.halves(self.audit, self.model)
+            halves(self.audit, self.model)
             .filter("learnt", "trained")["target"]
             .to_list()
         )
@@ -341,7 +350,7 @@ class TunedModel:
             return self.audit.settings.generations
         if self.model == _CANDIDATE:
             return len(self._texts)
-        table = self.audit.target_table().filter(pl.col("role").is_in(asking.LEARNT))
+        table = self.audit.target_table().filter(pl.col("role").is_in(LEARNT))
         return int(table.select(pl.col("target").count() // 2).collect().item())
 
     def _check_tokens(self) -> None:

@@ -17,13 +17,13 @@ from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
 from mia_batch.evidence.request import Workload
 from mia_batch.inference.findings import earlier_findings
 from mia_batch.observer import Clock, Observer
-from mia_batch.pipeline import auditing, lodging
+from mia_batch.pipeline import audits, lodged_plan
 from mia_batch.pipeline.context import Audit, engine_columns
 from mia_batch.pipeline.custody import files_of
 from mia_batch.pipeline.folder import HELD, UNWRITABLE, RunFolder, reading
 from mia_batch.pipeline.sessions import is_remote, whole_cost
 from mia_batch.pipeline.stages import Stage, damage_set_aside
-from mia_batch.pipeline.stages.asking import EvidenceStage
+from mia_batch.pipeline.stages.evidence import EvidenceStage
 from mia_batch.places import fetched
 from mia_batch.report import earlier_sentences
 from mia_batch.settings import Settings
@@ -95,7 +95,7 @@ def plan(
         ", ".join(names[:_MOST_NAMED]) + (f" and {rest:,} more" if rest > 0 else ""),
     )
     yield "primary attack", audit.plan.primary
-    planned = lodging.plan_of(audit)
+    planned = lodged_plan.plan_of(audit)
     yield from _compared(audit, planned)
     if audit.reading("logprobs") and not remote:
         most = settings.logits_memory
@@ -105,10 +105,10 @@ def plan(
         )
     yield (
         "documents",
-        f"{audit.corpora.input.n_documents:,}{auditing.windows_of(audit.settings)}",
+        f"{audit.corpora.input.n_documents:,}{audits.windows_of(audit.settings)}",
     )
     yield from (("note", sentence) for sentence in audit.corpora.notes())
-    earlier = earlier_findings(auditing.earlier_runs(audit, auditing.texts_of(audit)))
+    earlier = earlier_findings(audits.earlier_runs(audit, audits.texts_of(audit)))
     yield from (("earlier runs", sentence) for sentence in earlier_sentences(earlier))
     with _copied(audit) as stages:
         yield from _left(audit, stages, notes)
@@ -123,7 +123,7 @@ def plan(
             notes.step(f"asking about {_PROBED} texts")
             speeds = _probed(audit, stages[2], asked)
     if speed is None:
-        speeds = auditing.known_speeds(audit, asked)
+        speeds = audits.known_speeds(audit, asked)
     elif speed != "probe":
         if not isinstance(speed, float | int) or not 0 < speed < inf:  # type: ignore[redundant-expr]
             raise SettingsError(
@@ -132,27 +132,27 @@ def plan(
         speeds = dict.fromkeys(foreseen, (speed, "as given"))
     yield from _minutes(foreseen, speeds, probes=not remote and audit.recording is None)
     if write:
-        yield "plan file", lodging.write_plan(audit, planned)
+        yield "plan file", lodged_plan.write_plan(audit, planned)
 
 
 def _compared(audit: Audit, planned: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Give the SHA-256 of the plan, what it cannot bind, and how it differs from one given."""
-    lodged = lodging.check(audit)
-    said = f"SHA-256 {lodging.sha256_of(planned)}"
-    found = [] if lodged is None else lodging.differences(lodged, planned)
+    lodged = lodged_plan.check(audit)
+    said = f"SHA-256 {lodged_plan.sha256_of(planned)}"
+    found = [] if lodged is None else lodged_plan.differences(lodged, planned)
     if lodged is not None and not found:
         said += f", equal to {audit.settings.plan}"
     yield "plan", said
     yield from (("differs from the plan", difference) for difference in found)
     if audit.settings.base_url is not None:
-        yield "plan", lodging.NAME_ALONE
+        yield "plan", lodged_plan.NAME_ALONE
 
 
 def _left(
     audit: Audit, stages: Sequence[Stage], notes: _Notes
 ) -> Iterator[tuple[str, str]]:
     refusal = None
-    auditing.take_up(audit, stages)
+    audits.take_up(audit, stages)
     for stage in stages:
         stage.prepare()
     yield from (("note", sentence) for sentence in notes.taken())
@@ -213,7 +213,7 @@ def _copied(audit: Audit) -> Iterator[list[Stage]]:
             (audit.run.folder / name).symlink_to((own.folder / name).absolute())
         if (own.folder / "run.json").exists():
             shutil.copy(own.folder / "run.json", audit.run.folder)
-        stages = auditing.stages_of(audit)
+        stages = audits.stages_of(audit)
         try:
             with audit.run.held(), damage_set_aside(stages):
                 yield stages

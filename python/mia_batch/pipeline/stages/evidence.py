@@ -37,7 +37,7 @@ from mia_batch.pipeline import sessions
 from mia_batch.pipeline.context import Audit, engine_columns
 from mia_batch.pipeline.corpora import how_to_read
 from mia_batch.pipeline.stages import Stage
-from mia_batch.pipeline.stages.comparing import FeatureWriter, weighed_views
+from mia_batch.pipeline.stages.features import FeatureWriter, weighed_views
 from mia_batch.pipeline.stages.questions import (
     logprob_parts,
     prompt_parts,

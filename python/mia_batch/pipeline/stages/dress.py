@@ -13,7 +13,7 @@ from mia_batch.evidence.parts import Parts, PromptUnits, scan_parts
 from mia_batch.kernels import WordRule, count_words
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.stages import Stage
-from mia_batch.pipeline.stages.comparing import parts_digest
+from mia_batch.pipeline.stages.features import parts_digest
 from mia_batch.pipeline.stages.questions import (
     prompt_parts,
     prompts_of,

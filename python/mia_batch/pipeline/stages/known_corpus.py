@@ -21,7 +21,7 @@ from mia_batch.evidence.endpoint.wire import ClientSettings, Reply
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import cause_of, digest_folder
 from mia_batch.pipeline.stages import Stage
-from mia_batch.pipeline.stages.asking import texts_for
+from mia_batch.pipeline.stages.evidence import texts_for
 from mia_batch.pipeline.stages.extraction import passages_of, runs_of
 from mia_batch.schemas import Known
 from mia_batch.tables import sink

@@ -27,7 +27,7 @@ from mia_batch.extras.privacy.inversion.models import (
     infer,
     open_embedder,
 )
-from mia_batch.extras.tune.making import Made, made_of, why_no_finetuning
+from mia_batch.extras.tune.jobs import Made, made_of, why_no_finetuning
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.observer import Observer
 from mia_batch.recipes import RECIPES, Recipe
