@@ -1,14 +1,14 @@
-"""Views: each turns targets into prompts of one kind."""
+"""Prompts: each function turns rows of the targets table into prompts of one kind."""
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import cache
 from hashlib import blake2b
 from itertools import accumulate, islice, permutations
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -20,130 +20,8 @@ from mia_batch.models.tokens import Tokenizer
 from mia_batch.schemas import Prompts
 from mia_batch.targets import MayCut, from_text, target_id, text_digest
 
-SHADOW = (  # the role of models of which each is tuned on another half of the texts
-    "shadow"
-)
-_GIVEN = ("target", "reference", "masked")
-
-_SCHEMA = Prompts.create_empty().schema
-_CUTS = {
-    (): {},
-    ("prefix", "reference"): {"context": pl.col("prefix"), "text": pl.col("reference")},
-    ("target",): {
-        "context": (
-            pl.col("target").cast(pl.Binary).bin.head(pl.col("cut")).cast(pl.String)
-        ),
-        "text": (
-            pl.col("target").cast(pl.Binary).bin.slice(pl.col("cut")).cast(pl.String)
-        ),
-    },
-}
-"""What a prompt's context and text are where the table of prompts does not hold them."""
-
-
-class RunModel(NamedTuple):
-    """A model of a run: its name, the role in which attacks read it, its number in that role."""
-
-    name: str
-    role: str
-    number: int
-
-    @classmethod
-    def of(cls, name: str) -> Self:
-        """Read a name: ``shadow-3`` is number 3 of the shadow models; others are number 0."""
-        role, _, number = name.partition("-")
-        return cls(name, role, int(number) if number.isdecimal() else 0)
-
-    @property
-    def is_made(self) -> bool:
-        """Whether the run makes it; settings name the others."""
-        return self.role not in _GIVEN
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decode:
-    """How far answers are decoded, as in `Budget`; ``scope`` None: as the run's attacks need it."""
-
-    scope: Literal["matched", "whole"] | None = None
-    most_new: int | None = None
-    max_attempts: int = 3
-    spare: int = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """What one model of a run is asked about every target."""
-
-    # ``make`` turns rows of the targets table into prompts: ``target_id`` and those
-    # columns of `Prompts` that are not null or 0 throughout. Where it is None, another
-    # stage makes them, or the masked model does (``filled``). ``columns`` are those of
-    # the targets table that prompts are cut from; ``column_setting`` names the setting
-    # of a column of the corpus that they need, too. ``evidence`` are the settings that
-    # change prompts, and ``answers`` those that change samples.
-
-    name: str
-    model: str = "target"
-    make: Callable[[pl.DataFrame], pl.DataFrame] | None
-    columns: tuple[str, ...] = ()
-    n: int = 1  # prompts of each target
-    samples: int = 1  # continuations of each prompt
-    greedy: bool = False  # as in a request
-    context_tokens: int | None = None  # as in a request
-    text_tokens: int | None = None
-    nudge: float = 0.0  # nats on the logit of the text's first token
-    noise: float = (
-        0.0  # as in a request; prompts are pairs, of which the second has the opposite
-    )
-    is_absolute: bool = False  # as in a request
-    share: float = 0.0  # as in a request
-    question: bool = False  # as in a request
-    decode: Decode = Decode()
-    filled: bool = False
-    column_setting: str | None = None
-    evidence: Mapping[str, object] = field(default_factory=dict, hash=False)
-    answers: Mapping[str, object] = field(default_factory=dict, hash=False)
-
-    @property
-    def read_as(self) -> tuple[str, str]:
-        """Model and view as attacks name what they read: all shadow models have one name."""
-        return RunModel.of(self.model).role, self.name
-
-    @property
-    def key(self) -> tuple[str, str]:
-        return self.model, self.name
-
-    @property
-    def continues_texts(self) -> bool:
-        """Whether answers go on with a text, with more than its next token."""
-        return not self.question and self.decode.most_new != 1
-
-    def rows(self, made: pl.DataFrame) -> pl.DataFrame:
-        given = {
-            "model": pl.lit(self.model),
-            "view": pl.lit(self.name),
-            "view_index": pl.lit(0),
-        }
-        found = {name: given.get(name, pl.lit(None)) for name in _SCHEMA}
-        found |= {name: pl.col(name) for name in made.columns}
-        return made.select(
-            found[name].cast(of).alias(name) for name, of in _SCHEMA.items()
-        )
-
-    def resolve(
-        self,
-        prompts: pl.DataFrame,
-        targets: pl.DataFrame,
-        whole: Collection[str] = ("context", "text"),
-    ) -> pl.DataFrame:
-        """Join prompts to their targets, in the targets' order; what ``whole`` names is whole."""
-        own = prompts.drop("model", "view")
-        joined = targets.join(own, on="target_id", maintain_order="left_right")
-        return joined.with_columns(
-            pl.when(pl.col("reason").is_null()).then(pl.coalesce(name, cut)).alias(name)
-            for name, cut in _CUTS[self.columns].items()
-            if name in whole
-        )
-
+SCHEMA = Prompts.create_empty().schema
+"""Columns of the prompts table."""
 
 _SEED_BITS = 62  # vLLM keeps seeds as signed 64-bit integers on a GPU
 _STRIDE_BITS = 16
@@ -280,7 +158,7 @@ def swapped(targets: pl.DataFrame, *, seed: int) -> pl.DataFrame:
                 order[here], order[there] = order[there], order[here]
             texts.append(" ".join(order))
         made += numbered(name, texts, range(SWAPPED), None if texts else _ONE_WORD)
-    return pl.DataFrame(made, schema_overrides=_SCHEMA)
+    return pl.DataFrame(made, schema_overrides=SCHEMA)
 
 
 def pairs(targets: pl.DataFrame, *, n: int) -> pl.DataFrame:
@@ -421,7 +299,7 @@ def tokens(
         if len(points) < n:
             made.append((name, n - 1, None, None, _NO_FURTHER))
     columns = ("target_id", "view_index", "cut", "text", "reason")
-    return pl.DataFrame(made, {name: _SCHEMA[name] for name in columns}, orient="row")
+    return pl.DataFrame(made, {name: SCHEMA[name] for name in columns}, orient="row")
 
 
 @cache
@@ -487,7 +365,7 @@ def given(targets: pl.DataFrame, *, column: str, n: int) -> pl.DataFrame:
     made = [
         row for name, texts in rows for row in numbered(name, texts or (), range(n))
     ]
-    return pl.DataFrame(made, schema_overrides=_SCHEMA)
+    return pl.DataFrame(made, schema_overrides=SCHEMA)
 
 
 def numbered(
@@ -630,7 +508,7 @@ def cloze(targets: pl.DataFrame, *, n: int, words: WordRule) -> pl.DataFrame:
     for name, text, starts, ends in rows:
         made += _hidden(name, text, [*zip(starts, ends, strict=True)], n)
     columns = ("target_id", "view_index", "context", "text", "reason")
-    return pl.DataFrame(made, {name: _SCHEMA[name] for name in columns}, orient="row")
+    return pl.DataFrame(made, {name: SCHEMA[name] for name in columns}, orient="row")
 
 
 def _hidden(
@@ -667,7 +545,7 @@ def first_tokens(
     cut = [" ".join(named[name].split()[:n_tokens]) for name in chosen]
     if tokenizer is not None:
         cut = [tokenizer.keep_first(named[name], n_tokens) for name in chosen]
-    made = pl.DataFrame({"target_id": chosen, "context": cut}, schema_overrides=_SCHEMA)
+    made = pl.DataFrame({"target_id": chosen, "context": cut}, schema_overrides=SCHEMA)
     return made.with_columns(view_index=pl.lit(0, pl.UInt32), text=pl.lit(""))
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import polars as pl
 
 from mia_batch.errors import SchemaMismatchError, SettingsError
+from mia_batch.views import find_view_type
 
 CONTINUATION = ("target", "continuation")  # what attacks read that say nothing else
 RECITAL = ("target", "recital")
@@ -27,8 +28,6 @@ REFERENCE_TEXT = ("reference", "text")
 CHOICE = ("target", "choice")
 """Questions which of four passages is verbatim, and the labels that can be answered."""
 CLOZE = ("target", "cloze")  # questions which word of a passage is hidden
-PLAIN = (TEXT, LOWERCASE, PROBE)  # views that any model can be asked for without more
-NEXT_TOKEN = (PROBE, CHOICE)  # of which log-probabilities of the next token suffice
 CODEC = "codec_v1"
 COMBINATION = "combination_v1"
 _MOST_SAID = 400  # letters of an error of Polars
@@ -161,7 +160,7 @@ class Attack:
     @property
     def kind(self) -> str:
         """Its evidence, as setting ``evidence`` asks for it."""
-        at_points = self.evidence == "logprobs" and {*self.reads} <= {*NEXT_TOKEN}
+        at_points = self.evidence == "logprobs" and all(map(is_next_token, self.reads))
         return "probe-logprobs" if at_points else self.evidence
 
     def check(self, evidence: pl.LazyFrame) -> None:
@@ -240,6 +239,12 @@ def attacks_of(
 
 
 # What the formulas of attacks have in common.
+
+
+def is_next_token(pair: tuple[str, str]) -> bool:
+    """Return whether a model's view needs log-probabilities of the next token alone."""
+    model, view = pair
+    return model == "target" and find_view_type(view).reads_next_token
 
 
 def is_of(view: tuple[str, str]) -> pl.Expr:

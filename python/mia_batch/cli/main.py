@@ -553,7 +553,7 @@ def show(
     from mia_batch.cli.show import find_target, show_answers, show_passages, show_target
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.custody import refuse_changed
-    from mia_batch.pipeline.stages.questions import answers_of
+    from mia_batch.pipeline.stages.questions import read_answers
 
     run, console = Run(place), console_of(stderr=False)
     refuse_changed(run)
@@ -563,7 +563,7 @@ def show(
         show_passages(run, console)
         return 0
     target = find_target(run, passage)
-    answers = answers_of(run, target)
+    answers = read_answers(run, target)
     show_target(run, target, console)
     show_answers(answers, target, run, console)
     return _draw_again(run, answers, options) if again else 0

@@ -26,24 +26,16 @@ from mia_batch.pipeline import Run, results
 from mia_batch.pipeline.context import engine_columns
 from mia_batch.pipeline.custody import Checked
 from mia_batch.pipeline.stages.extraction import runs_of
-from mia_batch.pipeline.stages.questions import VIEWS
 from mia_batch.places import is_url
-from mia_batch.prompts import SHADOW
 from mia_batch.report import sentences
 from mia_batch.report.answer import shaded
 from mia_batch.report.sentences import dress_sentences, known_sentence, listed
 from mia_batch.settings import Settings, load_settings, stored_settings
+from mia_batch.views import SHADOW, build_view
 
 _MOST_ROWS = 20
 _WIDTH_OF_COSTS = 100
 _LEAST_WIDTH = 80  # tables are made for; a narrower terminal breaks their lines
-_UNITS = {  # what an answer is; log-probabilities of any view take a pass
-    "token": "tokens",
-    "probe": "words",
-    "choice": "answers",
-    "cloze": "answers",
-    "continuation": "samples",
-}
 
 
 def show_attacks(names: Iterable[str], console: Console) -> None:
@@ -74,10 +66,10 @@ def _cost(attack: Attack) -> tuple[str, str]:
     asked: dict[str, int] = {}
     for kind in ("samples", "logprobs"):
         for model, view in attack.reads_of(kind):
-            made = VIEWS[view](settings)
-            unit = _UNITS[view] if kind == "samples" else "passes"
+            question = build_view(settings, model, view)
+            unit = question.type.answer_unit if kind == "samples" else "passes"
             unit = "by each shadow model" if model == SHADOW else unit
-            asked[unit] = asked.get(unit, 0) + made.get("n", 1) * made.get("samples", 1)
+            asked[unit] = asked.get(unit, 0) + question.n * question.samples
     counts = (
         f"{n} {'pass' if (n, unit) == (1, 'passes') else unit}"
         for unit, n in asked.items()

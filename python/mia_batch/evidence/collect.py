@@ -28,9 +28,10 @@ from mia_batch.evidence.request import (
 from mia_batch.kernels import WordRule, count_words, zlib_size
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import Measure
-from mia_batch.prompts import View, numbered, sample_seed
+from mia_batch.prompts import numbered, sample_seed
 from mia_batch.schemas import LogProbs, Samples
 from mia_batch.tables import scan, sink
+from mia_batch.views import View
 
 Kept = TypeVar("Kept")
 Row: TypeAlias = tuple[int, Any]
@@ -424,7 +425,7 @@ class SampleTask:
                 + block.first,
                 max_tokens=budget,
                 greedy=view.greedy,
-                question=view.question,
+                question=view.is_question,
                 nudge=nudge,
             )
             # Nothing to be reached
@@ -564,10 +565,6 @@ def _ends_words(last: str, words: WordRule) -> bool:
             return last.isspace()
 
 
-QUESTION = "question"
-"""What an engine says of itself that gives log-probabilities of several answers to a question."""
-NOISE = "noise"
-"""View whose embeddings have noise, and what an engine that can read them says of itself."""
 FREQUENCY = "log_inverse_frequency"
 """The one column of numbers of tokens that no engine computes."""
 
@@ -579,12 +576,6 @@ _FLOATS = (
     "support_mass",
 )
 _COLUMNS = (*_FLOATS, "token_ids", "rank", FREQUENCY, "bos", "bounded", "reason")
-
-
-def abilities(views: Iterable[View]) -> set[str]:
-    return {NOISE for view in views if view.noise} | {
-        QUESTION for view in views if view.question
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -620,7 +611,7 @@ class LogprobTask:
                 text=text,
                 context_tokens=view.context_tokens,
                 text_tokens=view.text_tokens,
-                question=view.question,
+                question=view.is_question,
                 noise=-view.noise if index % 2 else view.noise,
                 is_absolute=view.is_absolute,
                 seed=(
@@ -714,7 +705,7 @@ class FillTask:
     def table(self, _: Block, rows: list[Row], /) -> pl.DataFrame:
         ordered = sorted(rows, key=lambda row: (row[0], row[1]["view_index"]))
         names = {"view_index": pl.UInt32, "text": pl.String, "reason": pl.String}
-        return self.view.rows(
+        return self.view.fill_prompts(
             pl.DataFrame([row for _, row in ordered], schema_overrides=names)
         )
 

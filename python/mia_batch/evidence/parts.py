@@ -17,9 +17,9 @@ import dataframely as dy
 import numpy as np
 import polars as pl
 
-from mia_batch.prompts import View
 from mia_batch.schemas import Features, LogProbs, Prompts, Samples, Targets
 from mia_batch.tables import RowIndex, scan, sink_new
+from mia_batch.views import View
 
 TARGET_KEY = (
     pl.col("target_id").str.slice(0, 16).str.to_integer(base=16, dtype=pl.UInt64)
@@ -34,10 +34,6 @@ _NUMBERS: dict[type[dy.Schema], tuple[pl.Expr, pl.Expr]] = {
 }
 """Of each table the key of what a row belongs to, and what numbers the rows of one key from 0."""
 _NAMES = ("target_id", "model", "view", "view_index", "sample_index")
-_UNITS = {"probe": "point", "token": "point", "choice": "question", "cloze": "question"}
-"""What a prompt is called of views that have a name for it."""
-
-
 BLOCK_TARGETS = (
     64  # targets in a block: few enough that little is lost with an unfinished one
 )
@@ -77,6 +73,7 @@ class Parts:
     model: str
     view: str
     block_targets: int  # targets in a block
+    unit: str | None = None  # what progress calls a prompt; None: prompt, or text
 
     @property
     def label(self) -> str:
@@ -249,7 +246,7 @@ class FreshUnits:
             if view is None:
                 yield numbered
             elif view.make is not None:
-                made = view.rows(view.make(numbered.drop("unit_key")))
+                made = view.fill_prompts(view.make(numbered.drop("unit_key")))
                 own = numbered.select(*_UNITS_NAMES, *view.columns, "target_row")
                 rows = view.resolve(made.filter(pl.col("reason").is_null()), own)
                 yield rows.with_columns(unit_key=TARGET_KEY + pl.col("view_index"))
@@ -449,10 +446,8 @@ class Missing:
             done += complete.join(
                 self._failed(own["target"]), on="key", how="anti"
             ).height
-        usual = "prompt" if self._parts.schema is Samples else "text"
-        return Work(
-            left=total - done, done=done, unit=_UNITS.get(self._parts.view, usual)
-        )
+        unit = "prompt" if self._parts.schema is Samples else "text"
+        return Work(left=total - done, done=done, unit=self._parts.unit or unit)
 
     def _failed(self, targets: pl.Series) -> pl.DataFrame:
         return self._held.failed(targets) if self._retry_failed else _NO_FAILED

@@ -24,10 +24,10 @@ from mia_batch.errors import CorpusError, RunFolderError, SettingsError
 from mia_batch.evidence.parts import RECORDED_BLOCK_TARGETS, Block, FreshUnits
 from mia_batch.evidence.request import FinishReason
 from mia_batch.kernels import WordRule, count_words
-from mia_batch.prompts import View
 from mia_batch.schemas import Samples, Targets
 from mia_batch.tables import RowIndex, generate, scan
 from mia_batch.targets import Ordinals
+from mia_batch.views import View
 
 Key = Literal["target_id", "document_id", "prefix"]
 """Columns that name a recording's targets; the first one that it has is used."""

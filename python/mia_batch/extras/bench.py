@@ -52,10 +52,11 @@ from mia_batch.models.weights import (
 from mia_batch.observer import Clock, Observer
 from mia_batch.pipeline import run_audit
 from mia_batch.pipeline.corpora import open_corpora, target_plan, with_windows
-from mia_batch.prompts import View, continuation
+from mia_batch.prompts import continuation
 from mia_batch.schemas import Samples, Targets
 from mia_batch.settings import load_settings
 from mia_batch.targets import build_targets
+from mia_batch.views import View
 
 Row: TypeAlias = dict[str, Any]
 Text: TypeAlias = list[int]

@@ -54,7 +54,7 @@ from mia_batch.pipeline.stages.extraction import (
 )
 from mia_batch.pipeline.stages.features import FeaturesStage, RarityStage
 from mia_batch.pipeline.stages.known_corpus import KnownStage
-from mia_batch.pipeline.stages.questions import models_of
+from mia_batch.pipeline.stages.questions import list_models
 from mia_batch.pipeline.stages.responses import write_responses
 from mia_batch.pipeline.stages.targets import TargetsStage
 from mia_batch.pipeline.stages.training import GenerationsStage, TuningStage
@@ -66,7 +66,6 @@ from mia_batch.pipeline.stages.verdicts import (
 )
 from mia_batch.pipeline.timing import record_requests
 from mia_batch.places import is_url, mirrored
-from mia_batch.prompts import RunModel
 from mia_batch.report import earlier_sentences
 from mia_batch.settings import (
     ReportSettings,
@@ -78,6 +77,7 @@ from mia_batch.settings import (
 )
 from mia_batch.settings import names as split_names
 from mia_batch.tables import read_finite, remove
+from mia_batch.views import RunModel
 
 # Shards: processes, on one machine or many, that each work on some blocks of one run.
 
@@ -376,8 +376,8 @@ def _stored(path: Path) -> object:
 
 
 def stages_of(audit: Audit) -> list[Stage]:
-    models = models_of(audit)
-    made = [model for model in models if RunModel.of(model).is_made]
+    models = list_models(audit)
+    made = [model for model in models if RunModel.parse(model).is_trained_here]
     return [
         TargetsStage(audit),
         PreflightStage(audit),

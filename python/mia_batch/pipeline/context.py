@@ -18,7 +18,7 @@ from mia_batch.attacks.attack import meant
 from mia_batch.attacks.from_samples import EXPECTED
 from mia_batch.corpus import SourceFile, digest_each, digest_of
 from mia_batch.errors import RunFolderError, SettingsError
-from mia_batch.evidence.collect import FREQUENCY, NOISE, QUESTION
+from mia_batch.evidence.collect import FREQUENCY
 from mia_batch.evidence.endpoint.wire import Tokens
 from mia_batch.evidence.engines.registry import choose_engine, engine_types, why_not
 from mia_batch.evidence.parts import Shard
@@ -42,7 +42,6 @@ from mia_batch.pipeline import corpora
 from mia_batch.pipeline.corpora import Corpora
 from mia_batch.pipeline.folder import Manifest, RunFolder, agree, others_at_work
 from mia_batch.plugins import extra
-from mia_batch.prompts import RunModel, View
 from mia_batch.schemas import Targets
 from mia_batch.settings import (
     RESOURCES,
@@ -51,6 +50,7 @@ from mia_batch.settings import (
     endpoint_tokenizer,
 )
 from mia_batch.tables import scan
+from mia_batch.views import RunModel, View, find_view_type
 
 # Which attacks a run computes, what prevents others, and what is decided by them.
 
@@ -168,11 +168,13 @@ _ABOUT_PASSAGES = ("controls", "known_corpus", "known_index")
 
 def check_together(settings: Settings, attacks: Sequence[Attack]) -> None:
     reads = {
-        attack.name: {RunModel.of(model) for model, _ in attack.reads}
+        attack.name: {RunModel.parse(model) for model, _ in attack.reads}
         for attack in attacks
     }
     making = [
-        name for name, models in reads.items() if any(each.is_made for each in models)
+        name
+        for name, models in reads.items()
+        if any(model.is_trained_here for model in models)
     ]
     learned = [each.name for each in attacks if each.evidence == "scores"]
     engine = settings.engine
@@ -238,7 +240,7 @@ def _obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
         yield "needs answers of another model, and engine 'replay' has those of one"
     if "support_mass" in attack.columns and settings.temperature != 1:
         yield "needs temperature 1: only there is the mass known that decoding keeps"
-    at_points = {*views.NEXT_TOKEN}.intersection(attack.reads_of("logprobs"))
+    at_points = set(filter(views.is_next_token, attack.reads_of("logprobs")))
     if settings.engine == "openai" and "token_ids" in attack.columns:
         yield "needs token ids, which no endpoint gives"
     yield from _view_obstacles(attack, settings)
@@ -283,9 +285,9 @@ def engine_columns(attacks: Iterable[Attack]) -> frozenset[str]:
 def engine_abilities(attacks: Iterable[Attack]) -> frozenset[str]:
     """Name what an engine must be able to do with log-probabilities: columns, noise, answers."""
     attacks = [*attacks]
-    read = {view for attack in attacks for _, view in attack.reads_of("logprobs")}
-    answers = {QUESTION} if views.CHOICE[1] in read else set()
-    return engine_columns(attacks) | read & {NOISE} | answers
+    views_read = {view for attack in attacks for _, view in attack.reads_of("logprobs")}
+    abilities = (find_view_type(view).abilities for view in views_read)
+    return engine_columns(attacks).union(*abilities)
 
 
 def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
@@ -548,8 +550,15 @@ class Audit:
         primary = next(
             attack for attack in self.attacks if attack.name == self.plan.primary
         )
-        alone = {*primary.reads, *primary.logprobs} <= {*views.PLAIN}
-        if not alone or primary.evidence == "scores" or FREQUENCY in primary.columns:
+        has_placebo = all(
+            model == "target" and find_view_type(view).suits_placebo
+            for model, view in (*primary.reads, *primary.logprobs)
+        )
+        if (
+            not has_placebo
+            or primary.evidence == "scores"
+            or FREQUENCY in primary.columns
+        ):
             return None
         reads = tuple(("reference", view) for _, view in primary.reads)
         logprobs = tuple(("reference", view) for _, view in primary.logprobs)

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cached_property, partial
+from functools import cached_property
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path, PurePath
@@ -29,12 +29,12 @@ from mia_batch.inference.yardstick import sort_levels
 from mia_batch.known import advice, find_set
 from mia_batch.metrics import find_slices
 from mia_batch.places import is_url
-from mia_batch.prompts import between_tokens
 from mia_batch.schemas import Documents, SetAside
 from mia_batch.settings import CLASSICS, NO_YARDSTICK, Settings
 from mia_batch.tables import digest as stored_digest
 from mia_batch.tables import generate, replacing
-from mia_batch.targets import MayCut, TargetPlan, at_pauses, build_targets
+from mia_batch.targets import TargetPlan, build_targets
+from mia_batch.views import may_cut
 
 _BOOK_WINDOW_WORDS = 128
 _CLASSICS = Path(__file__).parents[1] / "corpus" / "yardstick.jsonl"
@@ -231,21 +231,6 @@ def _as_table(name: str, value: Any) -> pl.DataFrame:
 def target_plan(settings: Settings) -> TargetPlan:
     same = {field.name for field in fields(TargetPlan)} - {"words"}
     return TargetPlan(words=settings.word_rule, **settings.model_dump(include=same))
-
-
-def may_cut(settings: Settings) -> MayCut | None:
-    """Say where prompts may end: between tokens, or at pauses where the tokenizer is not known."""
-    if settings.samples_from is not None or settings.engine == "replay":
-        return None
-    if settings.tokenizer is not None:
-        return partial(
-            between_tokens, tokenizer=(settings.tokenizer, None, "tokenizer")
-        )
-    if settings.base_url is not None:
-        return at_pauses
-    return partial(
-        between_tokens, tokenizer=(settings.model, settings.revision, "model")
-    )
 
 
 def with_windows(settings: Settings) -> Settings:

@@ -28,7 +28,7 @@ from mia_batch.pipeline.context import Audit, verdict_plan
 from mia_batch.pipeline.custody import described, record_file
 from mia_batch.pipeline.folder import PARTS, TABLES, Manifest, RunFolder
 from mia_batch.pipeline.sessions import ask, open_session, sample_task
-from mia_batch.pipeline.stages.questions import SAMPLE, prompts_of, resumed, view_of
+from mia_batch.pipeline.stages.questions import SAMPLE, read_prompts, resumed
 from mia_batch.report.answer import answer, attack_rows, audited_books, shaded
 from mia_batch.report.html import Contents, as_csv, as_json, as_markdown, render
 from mia_batch.report.html.page import environment
@@ -38,6 +38,7 @@ from mia_batch.schemas import Comparisons
 from mia_batch.settings import Settings, refuse_code, stored_settings
 from mia_batch.tables import READ_ERRORS, digest, is_sound, write_text
 from mia_batch.targets import cluster_names
+from mia_batch.views import build_view
 
 # What a run answers.
 
@@ -548,8 +549,8 @@ def _draw(
     with open_session(audit, model, "samples") as session:
         wanted = []
         for (name,), rows in samples.group_by("view", maintain_order=True):
-            view = view_of(audit, model, str(name))
-            blocks = _blocks(prompts_of(run, view, targets), rows)
+            view = build_view(audit.settings, model, str(name))
+            blocks = _blocks(read_prompts(run, view, targets), rows)
             wanted.append(
                 (sample_task(audit, session, view), blocks, lambda _, rows: rows)
             )

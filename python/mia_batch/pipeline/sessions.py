@@ -40,10 +40,10 @@ from mia_batch.models.weights import Measure, estimate_tokens
 from mia_batch.pipeline.context import Audit, reads_tokens
 from mia_batch.pipeline.timing import asking
 from mia_batch.plugins import extra
-from mia_batch.prompts import RunModel, View
 from mia_batch.report.sentences import start_sentences, worn
 from mia_batch.settings import Settings, endpoint_settings, endpoint_tokenizer
 from mia_batch.tables import in_background, is_followed
+from mia_batch.views import RunModel, View
 
 if TYPE_CHECKING:
     from mia_batch.extras.tune.jobs import Made, Wanted
@@ -145,7 +145,7 @@ def _here(
     audit: Audit, model: str, spec: request.EngineSpec, tokenizer: Tokenizer | None
 ) -> Iterator[tuple[Executor, request.EngineInfo]]:
     with audit.kept.borrowed(
-        spec, audit.run.engine_log, keep=RunModel.of(model).is_made
+        spec, audit.run.engine_log, keep=RunModel.parse(model).is_trained_here
     ) as engine:
         if tokenizer is not None:
             texts = start_texts(audit, model)
@@ -161,7 +161,7 @@ def _here(
 def start_texts(audit: Audit, model: str) -> list[str]:
     """Choose texts to be read with and without a start token; none where that is settled."""
     run, of_model = audit.run, audit.manifest.models[model]
-    is_settled = "start" in of_model or RunModel.of(model).is_made
+    is_settled = "start" in of_model or RunModel.parse(model).is_trained_here
     parts = (run.path(table).glob(f"*.{model}-*") for table in ("samples", "logprobs"))
     # Evidence that is there began as the tokenizer has it.
     if is_settled or not run.path("targets").exists() or any(map(any, parts)):
@@ -175,7 +175,7 @@ def settle_start(
     audit: Audit, model: str, tokenizer: Tokenizer, figures: StartFigures | None
 ) -> None:
     """Keep the better way to begin texts for all evidence of a model."""
-    if RunModel.of(model).is_made or not audit.run.path("targets").exists():
+    if RunModel.parse(model).is_trained_here or not audit.run.path("targets").exists():
         return
     with audit.settling():
         of_model = audit.manifest.models[model]

@@ -38,8 +38,9 @@ from mia_batch.evidence.request import (
 )
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import Measure, estimate_tokens
-from mia_batch.prompts import View, sample_seed
+from mia_batch.prompts import sample_seed
 from mia_batch.schemas import Samples
+from mia_batch.views import View
 from tests.checkpoints import CONTEXT, TEXTS
 
 VIEW = View(model="target", name="continuation", make=None)

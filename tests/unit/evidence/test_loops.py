@@ -15,7 +15,7 @@ from mia_batch.evidence.process import LocalSource
 from mia_batch.evidence.request import AnswerSource, Budget, EngineSpec
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import estimate_tokens
-from mia_batch.prompts import View
+from mia_batch.views import View
 from tests.checkpoints import TEXTS, save_looping_checkpoint
 from tests.hostile_server import Asked, HostileServer, Reply
 from tests.unit.evidence.endpoint.asking import opened

@@ -21,8 +21,9 @@ from mia_batch.evidence.parts import (
     Work,
     scan_parts,
 )
-from mia_batch.prompts import View, continuation
+from mia_batch.prompts import continuation
 from mia_batch.schemas import Features, Prompts, Samples, Targets
+from mia_batch.views import View
 from tests import frames
 from tests.frames import target_id
 
@@ -71,7 +72,7 @@ def make_prompts(run, view) -> None:
     parts = parts_of(run, Prompts, view)
     targets = FreshUnits(pl.scan_parquet(run / "targets.parquet"))
     for block in Missing(targets, parts, view.n).blocks():
-        rows = view.rows(view.make(block.units))
+        rows = view.fill_prompts(view.make(block.units))
         wanted = rows.filter(pl.col("view_index") >= block.first)
         tables.sink(wanted, parts.folder / block.part_name, Prompts)
 

@@ -24,9 +24,10 @@ from mia_batch.evidence.parts import (
     Parts,
 )
 from mia_batch.evidence.replay import Counts, Partition, Recording, pack
-from mia_batch.prompts import View, continuation
+from mia_batch.prompts import continuation
 from mia_batch.schemas import Documents, Samples
 from mia_batch.targets import TargetPlan, build_targets
+from mia_batch.views import View
 from tests import frames
 from tests.frames import table
 from tests.texts import king_james_books

@@ -12,7 +12,7 @@ from mia_batch.errors import RequestError, RunFolderError
 from mia_batch.observer import Observer
 from mia_batch.pipeline.custody import verify
 from mia_batch.pipeline.results import choose_samples, draw_again
-from mia_batch.pipeline.stages.questions import answers_of
+from mia_batch.pipeline.stages.questions import read_answers
 from mia_batch.prompts import sample_seed
 from mia_batch.schemas import Metrics, Samples, Scores, Targets, Unscored
 from tests.hostile_server import HostileServer, TinyModel
@@ -166,7 +166,7 @@ def test_samples_are_chosen_by_the_seed_and_drawn_again_the_same(small_audit):
     assert not chosen.select(NAMES).equals(choose_samples(run, 5, 1).select(NAMES))
     assert choose_samples(run, 1000, 0).height == run["samples"].height == 18
     targets = run["targets"].filter(document_id="d3")
-    answers = answers_of(run, targets)
+    answers = read_answers(run, targets)
     target_id = targets["target_id"].item()
     assert answers["sample_index"].to_list() == [0, 1, 2]
     assert answers["seed"].to_list() == [
@@ -193,7 +193,7 @@ def test_an_endpoint_is_asked_anew(request_for):
         )
         assert drawn["again"].to_list() == drawn["candidate"].to_list()
         assert len(server.asked) >= n + 4
-    assert answers_of(run, run["targets"].head(1))["seed"].null_count() == 3
+    assert read_answers(run, run["targets"].head(1))["seed"].null_count() == 3
 
 
 def test_other_models_recordings_and_nothing_are_not_drawn_again(

@@ -10,7 +10,7 @@ from mia_batch.cli.main import command
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.observer import Observer
 from mia_batch.pipeline.results import draw_again
-from mia_batch.pipeline.stages.questions import answers_of
+from mia_batch.pipeline.stages.questions import read_answers
 from tests import runs
 from tests.hostile_server import HostileServer, TinyModel, failure
 from tests.runs import (
@@ -223,7 +223,7 @@ def test_walks_are_shown_and_drawn_again(walks, copied_of):
     drawn = draw_again(run, samples, Observer(), base_url=settings["base_url"])
     assert drawn["again"].equals(drawn["candidate"], null_equal=True)
     target_id = samples["target_id"][0]
-    answers = answers_of(run, run["targets"].filter(target_id=target_id)).filter(
+    answers = read_answers(run, run["targets"].filter(target_id=target_id)).filter(
         view="walk"
     )
     asked = run["prompts"].filter(view="walk", target_id=target_id).sort("view_index")

@@ -20,10 +20,10 @@ from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import verify
 from mia_batch.pipeline.folder import PARTS, TABLES
 from mia_batch.pipeline.stages.evidence import halves
-from mia_batch.pipeline.stages.questions import VIEWS
 from mia_batch.schemas import Role, Targets
 from mia_batch.settings import load_settings
 from mia_batch.tables import sink
+from mia_batch.views import build_view
 from tests import runs
 from tests.checkpoints import (
     byte_level_tokenizer,
@@ -191,8 +191,8 @@ def test_noise_of_the_papers_own_scale_is_other_evidence(copied):
     """Its standard deviation is 0.05 then, whatever the embeddings: SPV-MIA, appendix A.6.4."""
     absolute = {"noise_scale": "absolute"}
     asked = load_settings(copied | absolute, use_config=False)
-    view = VIEWS["noise"](asked)
-    assert (asked.noise, view["noise"], view["is_absolute"]) == (0.05, 0.05, True)
+    view = build_view(asked, "target", "noise")
+    assert (asked.noise, view.noise, view.is_absolute) == (0.05, 0.05, True)
     with pytest.raises(
         SettingsError, match="'noise_scale' was 'relative', is now 'absolute'"
     ):

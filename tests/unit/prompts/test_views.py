@@ -14,6 +14,7 @@ from mia_batch import prompts
 from mia_batch.errors import SettingsError
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.schemas import Prompts
+from mia_batch.views import View
 from tests import frames
 from tests.checkpoints import TEXTS
 
@@ -59,8 +60,8 @@ TOO_SHORT = (None, None, "too short")
     ],
 )
 def test_what_is_cut_from_a_target(make, columns, resolved):
-    view = prompts.View(model="target", name="any", make=make, columns=columns)
-    rows = Prompts.validate(view.rows(make(TARGETS)))
+    view = View(model="target", name="any", make=make, columns=columns)
+    rows = Prompts.validate(view.fill_prompts(make(TARGETS)))
     if make is prompts.continuation:  # which stores no text
         assert rows.select("cut", "context", "text").null_count().row(0) == (3, 3, 3)
     whole = view.resolve(rows, TARGETS.select("target_id", *columns))

@@ -15,14 +15,14 @@ from mia_batch.pipeline.custody import seal
 from mia_batch.pipeline.folder import ORDER
 from mia_batch.pipeline.stages import Stage, damage_set_aside, run_timed
 from mia_batch.pipeline.stages.evidence import SamplesStage, write_prompts
-from mia_batch.pipeline.stages.questions import view_of
 from mia_batch.pipeline.stages.targets import TargetsStage
 from mia_batch.pipeline.timing import record_requests
 from mia_batch.places import mirrored
-from mia_batch.prompts import N_PARAPHRASES, View
+from mia_batch.prompts import N_PARAPHRASES
 from mia_batch.schemas import Paraphrases, Samples, Targets
 from mia_batch.settings import Settings, flattened, load_settings
 from mia_batch.tables import remove, scan, sink
+from mia_batch.views import View, build_view
 
 __all__ = ["paraphrase", "plan_paraphrasing"]
 
@@ -122,7 +122,7 @@ class RewritingStage(SamplesStage):
 
     @property
     def views(self) -> list[View]:
-        return [view_of(self.audit, "target", "rewriting")]
+        return [build_view(self.audit.settings, "target", "rewriting")]
 
     def run(self) -> None:
         audit, run = self.audit, self.audit.run

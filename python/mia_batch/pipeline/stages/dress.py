@@ -15,16 +15,16 @@ from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.features import parts_digest
 from mia_batch.pipeline.stages.questions import (
+    list_views,
     prompt_parts,
-    prompts_of,
+    read_prompts,
     sample_parts,
-    views_of,
 )
-from mia_batch.prompts import View
 from mia_batch.report.sentences import worn
 from mia_batch.schemas import Samples
 from mia_batch.tables import scan, sink
 from mia_batch.targets import TargetLookup
+from mia_batch.views import View
 
 _MOST_PROMPTS, _MOST_SAMPLES = 2_000, 2  # of a view, of which a rule is learned
 _KEY = ["target_id", "view_index"]
@@ -41,7 +41,7 @@ def dressed_views(audit: Audit) -> list[View]:
     """Return the views whose answers should go on with a text, and may begin otherwise."""
     if audit.manifest.evidence["engine"] not in _MAY_DRESS:
         return []
-    views = views_of(audit, "samples")
+    views = list_views(audit, "samples")
     return [view for view in views if view.model == "target" and view.continues_texts]
 
 
@@ -106,7 +106,7 @@ def _asked(audit: Audit, view: View) -> list[dress.Asked]:
     own = run.scan("targets").filter(pl.col("reason").is_null())
     most = -(-_MOST_PROMPTS // view.n)
     targets = own.bottom_k(most, by="target_id").collect(engine="streaming")
-    prompts = prompts_of(run, view, targets).select(*_KEY, "context", "text")
+    prompts = read_prompts(run, view, targets).select(*_KEY, "context", "text")
     samples = scan_parts(run.path("samples"), Samples, view.key)
     answers = samples.filter(pl.col("sample_index") < _MOST_SAMPLES).select(
         *_KEY,

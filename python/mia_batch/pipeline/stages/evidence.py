@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import polars as pl
 
-from mia_batch.attacks.attack import NEXT_TOKEN, PROBE
+from mia_batch.attacks.attack import PROBE
 from mia_batch.corpus import ColumnNames, Corpus, read_documents
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence import collect, parts
@@ -39,16 +39,17 @@ from mia_batch.pipeline.corpora import how_to_read
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.features import FeatureWriter, weighed_views
 from mia_batch.pipeline.stages.questions import (
+    list_views,
     logprob_parts,
     prompt_parts,
     sample_parts,
-    views_of,
 )
-from mia_batch.prompts import SHADOW, RunModel, View, after_shots, choose_shots
+from mia_batch.prompts import after_shots, choose_shots
 from mia_batch.recipes import in_half
 from mia_batch.schemas import Prompts, Samples, Targets
 from mia_batch.tables import in_background, scan, sink
 from mia_batch.targets import cluster_name
+from mia_batch.views import SHADOW, RunModel, View, list_abilities
 
 # Prompts: those that need no model, those with shots, those that a masked model fills.
 
@@ -86,13 +87,13 @@ class PromptsStage(Stage):
     makes = ("prompts",)
 
     def foresee(self) -> None:
-        audit, settings, views = self.audit, self.audit.settings, views_of(self.audit)
+        audit, settings, views = self.audit, self.audit.settings, list_views(self.audit)
         values: dict[str, Any] = {}
         if audit.reading("logprobs"):
             values["long_texts"] = settings.long_texts
         for view in views:
             values |= view.evidence
-        for view in views_of(audit, "samples"):
+        for view in list_views(audit, "samples"):
             values |= view.answers
         if any(view.filled for view in views):
             audit.agree({"source": audit.source("masked")}, "masked")
@@ -159,8 +160,10 @@ class FillsStage(Stage):
 
 def _prompted(audit: Audit) -> list[View]:
     asked = (
-        replace(view, model="target") if RunModel.of(view.model).is_made else view
-        for view in views_of(audit)
+        replace(view, model="target")
+        if RunModel.parse(view.model).is_trained_here
+        else view
+        for view in list_views(audit)
     )
     return list({view.key: view for view in asked}.values())
 
@@ -168,7 +171,7 @@ def _prompted(audit: Audit) -> list[View]:
 def make_shots(audit: Audit, tokenizer: Tokenizer | None, context: int) -> None:
     """Make the prompts that put shots before the targets, as many as fit the model's context."""
     # A run that has chosen before keeps its number.
-    for view in (view for view in views_of(audit) if view.name in _SHOTS):
+    for view in (view for view in list_views(audit) if view.name in _SHOTS):
         setting = view.name
         if tokenizer is None:
             raise SettingsError(_NO_TOKENIZER.format(setting))
@@ -221,7 +224,7 @@ def write_prompts(audit: Audit, view: View, missing: Missing | None = None) -> N
         return
     audit.begin_change()
     for block in missing.blocks():
-        rows = view.rows(view.make(block.units))
+        rows = view.fill_prompts(view.make(block.units))
         wanted = rows.filter(
             pl.col("view_index").is_between(block.first, block.last - 1)
         )
@@ -269,7 +272,9 @@ class EvidenceStage(Stage):
     @property
     def views(self) -> list[View]:
         return [
-            view for view in views_of(self.audit, self.kind) if view.model == self.model
+            view
+            for view in list_views(self.audit, self.kind)
+            if view.model == self.model
         ]
 
     def parts(self, view: View) -> Parts:
@@ -310,7 +315,7 @@ class EvidenceStage(Stage):
         if (
             self.views
             and self.audit.recording is None
-            and not RunModel.of(self.model).is_made
+            and not RunModel.parse(self.model).is_trained_here
         ):
             sessions.foresee(self.audit, self.model, self.kind, self._needed())
 
@@ -502,7 +507,7 @@ class SamplesStage(EvidenceStage):
                 audit.run.path("samples"), Samples, view.key
             ).select(_TALLIED)
             for rows in there.collect_batches(maintain_order=True):
-                tally.add(rows, question=view.question)
+                tally.add(rows, question=view.is_question)
 
         def on_answer(_label: str, texts: int, tokens: int, _passes: int) -> None:
             nonlocal decoded
@@ -512,7 +517,7 @@ class SamplesStage(EvidenceStage):
         def count(task: SampleTask, block: Block, rows: pl.DataFrame) -> None:
             nonlocal n_texts
             n_texts += block.units["target_id"].n_unique()
-            tally.add(rows, question=task.view.question)
+            tally.add(rows, question=task.view.is_question)
 
         ask_samples(
             audit,
@@ -614,7 +619,7 @@ def halves(audit: Audit, model: str) -> pl.DataFrame:
         .collect(engine="streaming")
     )
     own = in_half(
-        rows["name"].to_list(), RunModel.of(model).number, audit.settings.seed
+        rows["name"].to_list(), RunModel.parse(model).number, audit.settings.seed
     )
     return rows.with_columns(
         trained=pl.Series(own, dtype=pl.Boolean) & pl.col("learnt").any().over("name")
@@ -640,7 +645,7 @@ class LogprobsStage(EvidenceStage):
         groups = [views]
         # Which is asked in another way at points
         if sessions.is_remote(audit, self.model):
-            points = [view for view in views if view.key in NEXT_TOKEN]
+            points = [view for view in views if view.type.reads_next_token]
             groups = [[view for view in views if view not in points], points]
         for group in groups:
             if any(self.is_short(view) for view in group):
@@ -661,7 +666,7 @@ class LogprobsStage(EvidenceStage):
 
     def _needed(self) -> frozenset[str]:
         columns = frozenset().union(*map(self._read, self.views))
-        return columns - {FREQUENCY} | collect.abilities(self.views)
+        return columns - {FREQUENCY} | list_abilities(self.views)
 
     def _agree_frequencies(self, columns: Iterable[frozenset[str]]) -> None:
         if any(FREQUENCY in wanted for wanted in columns):
@@ -673,8 +678,8 @@ class LogprobsStage(EvidenceStage):
         for view in views:
             for name, text in sessions.text_cost(audit, view, self.missing(view)):
                 audit.observer.stage(f"{name}: {text}")
-        at_points = all(("target", view.name) in NEXT_TOKEN for view in views)
-        needed = wanted - {FREQUENCY} | collect.abilities(views)
+        at_points = all(view.type.reads_next_token for view in views)
+        needed = wanted - {FREQUENCY} | list_abilities(views)
         passes = {view.name: 0 for view in views}
         with sessions.open_session(
             audit, self.model, "logprobs", needed, at_points=at_points
@@ -693,7 +698,7 @@ class LogprobsStage(EvidenceStage):
                 if session.tokenizer is not None and not at_points:
                     engine = audit.manifest.engines[f"logprobs of {self.model}"]
                     engine["chance"] = log(session.tokenizer.vocabulary)  # nats
-            if RunModel.of(self.model).role == SHADOW:
+            if RunModel.parse(self.model).role == SHADOW:
                 trained = halves(audit, self.model).select("target_id", "trained")
             by_label = {
                 self.parts(view).label: (view, columns[view.name]) for view in views
@@ -770,7 +775,7 @@ class LogprobsStage(EvidenceStage):
     def _sizes(self, view: View, missing: Missing) -> str:
         """Say how many tokens are read and what does not fit, where the texts are known by now."""
         audit = self.audit
-        if view.make is None or RunModel.of(self.model).is_made:
+        if view.make is None or RunModel.parse(self.model).is_trained_here:
             return ""
         measure, budget = sessions.expected(audit, self.model)
         whole = audit.settings.long_texts == "refuse"

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from mia_batch import prompts as views
+from mia_batch import prompts
 from mia_batch.attacks.attack import RECITAL, among
 from mia_batch.diagnostics.preflight import find_elsewhere
 from mia_batch.errors import SettingsError
@@ -49,7 +49,7 @@ from mia_batch.pipeline.sessions import (
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.evidence import RowUnits, ask_samples, write_prompts
 from mia_batch.pipeline.stages.features import make_features, parts_digest
-from mia_batch.pipeline.stages.questions import prompt_parts, sample_parts, view_of
+from mia_batch.pipeline.stages.questions import prompt_parts, sample_parts
 from mia_batch.schemas import (
     Controls,
     ExtractedDocuments,
@@ -61,6 +61,7 @@ from mia_batch.schemas import (
 from mia_batch.settings import Settings
 from mia_batch.tables import read_numbers, scan, sink
 from mia_batch.targets import owner_of_documents, owner_of_targets
+from mia_batch.views import View, build_view
 
 # The stage that follows the target model through documents, from their strongest
 # windows on.
@@ -73,7 +74,7 @@ _IS_ASKED = pl.col("reason").is_null() & pl.col("reference").is_not_null()
 _TABLES = {"extraction": Extraction, "extracted_documents": ExtractedDocuments}
 
 
-def _longest_work(audit: Audit, view: views.View, n: int, *roles: str) -> Workload:
+def _longest_work(audit: Audit, view: View, n: int, *roles: str) -> Workload:
     """Foresee the continuations of ``n`` texts of these roles: no choice takes more tokens."""
     longest = (
         audit.target_table()
@@ -97,7 +98,7 @@ def _costs(audit: Audit, what: str, work: Workload) -> Iterator[tuple[str, str]]
             yield f"{what}, at most", most
 
 
-def _stretches(walks: views.Walks) -> Iterator[dict[str, Any]]:
+def _stretches(walks: prompts.Walks) -> Iterator[dict[str, Any]]:
     for number, walk in enumerate(walks.made):
         yield {
             "document_id": walks.document_id,
@@ -113,7 +114,7 @@ def _stretches(walks: views.Walks) -> Iterator[dict[str, Any]]:
         }
 
 
-def _summary(walks: views.Walks, every: Sequence[views.Walks]) -> dict[str, Any]:
+def _summary(walks: prompts.Walks, every: Sequence[prompts.Walks]) -> dict[str, Any]:
     document, rule = walks.document, walks.document.rule
     said = pl.Series([walk.said for walk in walks.made], dtype=pl.String)
     given = pl.Series([walk.window.prefix for walk in walks.made], dtype=pl.String)
@@ -158,14 +159,16 @@ def _summary(walks: views.Walks, every: Sequence[views.Walks]) -> dict[str, Any]
     }
 
 
-def _words_at(document: views.Text, blocks: pl.DataFrame) -> Iterator[tuple[int, int]]:
+def _words_at(
+    document: prompts.Text, blocks: pl.DataFrame
+) -> Iterator[tuple[int, int]]:
     """Yield the first word of each passage, and the one after its last."""
     for place in blocks.select("start", "end").iter_rows():
         first, last = np.searchsorted(document.starts, place).tolist()
         yield first, last
 
 
-def _foreseen(document: views.Text, blocks: pl.DataFrame) -> NDArray[np.bool_]:
+def _foreseen(document: prompts.Text, blocks: pl.DataFrame) -> NDArray[np.bool_]:
     """Mark the words of passages that do not count, as they could be foreseen."""
     text, starts, ends = document.text, document.starts.tolist(), document.ends.tolist()
     firsts, texts = list[int](), list[tuple[str, str]]()
@@ -196,10 +199,10 @@ class ExtractionStage(Stage):
     reads_parts = (".target-walk-", ".target-drawn_walk-")
 
     @property
-    def _views(self) -> tuple[views.View, views.View]:
-        return view_of(self.audit, "target", "walk"), view_of(
-            self.audit, "target", "drawn_walk"
-        )
+    def _views(self) -> tuple[View, View]:
+        settings = self.audit.settings
+        greedy = build_view(settings, "target", "walk")
+        return greedy, build_view(settings, "target", "drawn_walk")
 
     def left(self) -> Iterator[tuple[str, str]]:
         """Say how many tokens it may take in all, those of earlier calls included."""
@@ -269,9 +272,9 @@ class ExtractionStage(Stage):
             fault = "extract= needs documents with names; add a column document_id"
         if fault is not None:
             raise SettingsError(fault)
-        audit.agree({"walk_words": views.ROUND_WORDS})
+        audit.agree({"walk_words": prompts.ROUND_WORDS})
 
-    def _batches(self) -> Iterator[list[views.Walks]]:
+    def _batches(self) -> Iterator[list[prompts.Walks]]:
         audit, settings = self.audit, self.audit.settings
         every = (
             scan(audit.run.order, Targets)
@@ -295,9 +298,9 @@ class ExtractionStage(Stage):
                 of_documents.sort("start", maintain_order=True), texts
             )
             yield [
-                views.Walks(
+                prompts.Walks(
                     document_id=name,
-                    document=views.Text(texts[name], settings.word_rule),
+                    document=prompts.Text(texts[name], settings.word_rule),
                     windows=chosen,
                     every=windows[name],
                     budget=settings.extract_tokens,
@@ -327,7 +330,7 @@ class ExtractionStage(Stage):
             .collect(engine="streaming")
         )
 
-    def _take(self, walks: Sequence[views.Walks]) -> None:
+    def _take(self, walks: Sequence[prompts.Walks]) -> None:
         folder = self.audit.run.path("samples")
         stored = pl.concat(
             scan_parts(folder, Samples, view.key) for view in self._views
@@ -349,7 +352,7 @@ class ExtractionStage(Stage):
         ordered = asked.sort("target_row").cast(
             {"view_index": pl.UInt32, "target_row": pl.UInt32}
         )
-        drawn = pl.col("view_index") >= views.MOST_ROUNDS
+        drawn = pl.col("view_index") >= prompts.MOST_ROUNDS
         for view, own in zip(self._views, (~drawn, drawn), strict=True):
             parts = sample_parts(audit, view)
             blocks = list(Missing(RowUnits(ordered.filter(own)), parts).blocks())
@@ -357,13 +360,13 @@ class ExtractionStage(Stage):
             wanted.append((sample_task(audit, session, view), blocks, parts.store))
         ask(audit, session, "walking", Work(left=asked.height), wanted)
 
-    def _keep(self, view: views.View, blocks: list[Block]) -> None:
+    def _keep(self, view: View, blocks: list[Block]) -> None:
         """Store prompts that are not there; a run may have lost its samples only."""
         folder = self.audit.run.path("prompts")
         keys = ("target_id", "view_index")
         stored = scan_parts(folder, Prompts, view.key).select(keys).collect()
         for block in blocks:
-            new = view.rows(block.units).join(stored, on=keys, how="anti")
+            new = view.fill_prompts(block.units).join(stored, on=keys, how="anti")
             names = (
                 replace(block, attempt=attempt).part_name
                 for attempt in count(block.attempt)
@@ -377,15 +380,15 @@ class ExtractionStage(Stage):
 
 def _by_document(
     windows: pl.DataFrame, texts: Mapping[str, str | None]
-) -> dict[str, list[views.Window]]:
+) -> dict[str, list[prompts.Window]]:
     """Sort windows by document; those whose prefix does not stand there as given are left out."""
-    found: dict[str, list[views.Window]] = {}
+    found: dict[str, list[prompts.Window]] = {}
     for row in windows.to_dicts():
         name = row.pop("document_id")
         if (text := texts.get(name)) is not None:
             of_document = found.setdefault(name, [])
             if text.startswith(row["prefix"], row["start"]):
-                of_document.append(views.Window(**row))
+                of_document.append(prompts.Window(**row))
     return found
 
 
@@ -435,8 +438,8 @@ class RecitalsStage(Stage):
             )
 
     @property
-    def _view(self) -> views.View:
-        return view_of(self.audit, *RECITAL)
+    def _view(self) -> View:
+        return build_view(self.audit.settings, *RECITAL)
 
     def run(self) -> None:
         if not self._n:
@@ -642,13 +645,17 @@ class ControlsStage(Stage):
                 * audit.corpora.input.n_documents
             )
             n, samples = min(n, walks + (settings.continue_strongest or 0)), 1
-        prompts = n * sum(view_of(audit, model, "control").n for model in self._models)
+        prompts = n * sum(
+            build_view(audit.settings, model, "control").n for model in self._models
+        )
         asked = (
             f", {prompts:,} prompts, {prompts * samples:,} samples" if prompts else ""
         )
         yield "controls", f"of what comes out, at most {n:,} passages{asked}"
         if prompts:
-            view = replace(view_of(audit, "target", "control"), samples=samples)
+            view = replace(
+                build_view(audit.settings, "target", "control"), samples=samples
+            )
             work = _longest_work(audit, view, n, "target")
             yield from _costs(audit, "controls", work.times(view.n))
 
@@ -683,9 +690,9 @@ class ControlsStage(Stage):
         }
 
     @property
-    def _views(self) -> list[views.View]:
+    def _views(self) -> list[View]:
         return [
-            view_of(self.audit, model, name)
+            build_view(self.audit.settings, model, name)
             for model in self._models
             for name in _VIEWS
         ]
@@ -694,7 +701,7 @@ class ControlsStage(Stage):
         audit = self.audit
         if not audit.settings.controls:
             return
-        audit.agree({"control_words": views.LAST_WORDS})
+        audit.agree({"control_words": prompts.LAST_WORDS})
         for model in self._models:
             missing = {
                 view: self._missing(view) for view in self._views if view.model == model
@@ -709,7 +716,7 @@ class ControlsStage(Stage):
             pl.concat([pl.DataFrame(schema=_ANSWER), *map(self._answers, self._views)]),
             _other_documents(audit, passages),
             models=self._models or ["target"],
-            without=views.NOTHING_UNRELATED if self._models else _RECORDED,
+            without=prompts.NOTHING_UNRELATED if self._models else _RECORDED,
         )
         sink(rows, audit.run.path("controls"), Controls)
         audit.manifest.controls = memory.counts_of(rows)
@@ -718,7 +725,7 @@ class ControlsStage(Stage):
         )
         audit.observer.stage(f"{common:,} of {n:,} passages that came out are common")
 
-    def _missing(self, view: views.View) -> Missing:
+    def _missing(self, view: View) -> Missing:
         audit, parts = self.audit, prompt_parts(self.audit, view)
         index = pl.lit(0, pl.UInt32)
         places = (
@@ -742,7 +749,7 @@ class ControlsStage(Stage):
         )
 
     @cached_property
-    def _lenders(self) -> tuple[views.OtherRows, views.OtherRows]:
+    def _lenders(self) -> tuple[prompts.OtherRows, prompts.OtherRows]:
         """Targets whose prefix may stand before a passage; owners of passages are in the second."""
         # A model goes on with what it recites after any prefix of it, so these give
         # theirs only where there are no others.
@@ -752,7 +759,7 @@ class ControlsStage(Stage):
         has_prefix = pl.col("prefix").str.contains(r"\S").fill_null(value=False)
         may_stand = read_numbers(targets, has_prefix, size, np.bool_)
         recited = np.isin(owners, self._passages["owner"].to_numpy())
-        return views.OtherRows(owners, may_stand & ~recited), views.OtherRows(
+        return prompts.OtherRows(owners, may_stand & ~recited), prompts.OtherRows(
             owners, may_stand
         )
 
@@ -773,7 +780,7 @@ class ControlsStage(Stage):
             units = units.join(found, on=row, how="left", maintain_order="left")
         return units.filter(pl.col("unrelated").is_not_null() | alone)
 
-    def _answers(self, view: views.View) -> pl.DataFrame:
+    def _answers(self, view: View) -> pl.DataFrame:
         """Compare what was said after each prompt with the passage; name whose prefix was given."""
         run, words = self.audit.run, self.audit.settings.word_rule
         asked = scan_parts(run.path("prompts"), Prompts, view.key).filter(view_index=0)

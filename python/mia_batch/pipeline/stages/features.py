@@ -21,11 +21,11 @@ from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.folder import Manifest, RunFolder
 from mia_batch.pipeline.sessions import spread
 from mia_batch.pipeline.stages import Stage
-from mia_batch.pipeline.stages.questions import prompt_parts, sample_parts, views_of
-from mia_batch.prompts import View
+from mia_batch.pipeline.stages.questions import list_views, prompt_parts, sample_parts
 from mia_batch.schemas import Features, Samples
 from mia_batch.tables import RowIndex, digest, scan, sink, sink_all
 from mia_batch.targets import TargetLookup, cluster_names
+from mia_batch.views import View
 
 # How often the model says each n-gram, over the texts of the run.
 
@@ -40,7 +40,7 @@ def weighed_views(audit: Audit) -> list[View]:
         if columns.intersection(attack.columns)
         for key in attack.reads
     }
-    return [view for view in views_of(audit, "samples") if view.key in reads]
+    return [view for view in list_views(audit, "samples") if view.key in reads]
 
 
 def rule_against_dress(audit: Audit) -> dict[str, Any]:
@@ -339,7 +339,7 @@ class FeaturesStage(Stage):
                 self.remove(sample_parts(audit, view, "features").paths())
             made["features"]["rarity"] = made.get("rarity")
             audit.save()
-        for view in views_of(audit, "samples"):
+        for view in list_views(audit, "samples"):
             make_features(audit, view, weighed=view.key in keys)
 
 

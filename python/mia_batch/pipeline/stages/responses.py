@@ -6,7 +6,7 @@ from mia_batch.evidence.endpoint.journal import Journal
 from mia_batch.evidence.lot import lot_numbers
 from mia_batch.evidence.parts import BLOCK_TARGETS, LOGPROB_BLOCK_TARGETS
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.stages.questions import views_of
+from mia_batch.pipeline.stages.questions import list_views
 from mia_batch.schemas import Responses
 from mia_batch.tables import sink
 
@@ -34,7 +34,7 @@ def write_responses(audit: Audit) -> None:
         name: prompt.field(f"field_{number}") for number, name in enumerate(_PROMPT)
     }
     sent = pl.col("sent").str.to_datetime(time_zone="UTC", time_unit="ms")
-    read = [view.name for view in views_of(audit, "logprobs")]
+    read = [view.name for view in list_views(audit, "logprobs")]
     size = pl.when(pl.col("view").is_in(read)).then(LOGPROB_BLOCK_TARGETS)
     table = (
         pl.DataFrame(rows, schema=_JOURNALLED, orient="row")

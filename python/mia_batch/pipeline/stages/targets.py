@@ -15,13 +15,13 @@ from mia_batch.evidence.lot import LOT, in_order_of_asking
 from mia_batch.inference.authors import with_authors_of_folders
 from mia_batch.kernels import count_words
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.corpora import may_cut
 from mia_batch.pipeline.folder import ORDER
 from mia_batch.pipeline.stages import Stage
 from mia_batch.schemas import SetAside, Targets
 from mia_batch.settings import Settings
 from mia_batch.tables import move, remove, scan, sink
 from mia_batch.targets import COPY, MOST_MOVED
+from mia_batch.views import may_cut
 
 _NAMES_SHOWN = 3
 _UNSPACED = (

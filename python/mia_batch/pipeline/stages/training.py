@@ -31,17 +31,17 @@ from mia_batch.pipeline.stages.evidence import (
     texts_of,
 )
 from mia_batch.pipeline.stages.questions import (
-    models_of,
+    list_models,
     prompt_parts,
     sample_parts,
-    view_of,
 )
 from mia_batch.plugins import extra
-from mia_batch.prompts import SHADOW, RunModel, View, first_tokens
+from mia_batch.prompts import first_tokens
 from mia_batch.recipes import RECIPES, Recipe
 from mia_batch.schemas import Prompts, Samples
 from mia_batch.settings import endpoint_tokenizer
 from mia_batch.tables import sink
+from mia_batch.views import SHADOW, RunModel, View, build_view
 
 if TYPE_CHECKING:
     from mia_batch.extras.tune.jobs import Made, Making, Wanted
@@ -83,7 +83,7 @@ class GenerationsStage(Stage):
             RowUnits(self._prompts), prompt_parts(audit, view)
         ).blocks():
             sink(
-                view.rows(block.units),
+                view.fill_prompts(block.units),
                 audit.run.path("prompts") / block.part_name,
                 Prompts,
             )
@@ -127,11 +127,11 @@ class GenerationsStage(Stage):
 
     @property
     def _is_wanted(self) -> bool:
-        return SELF_PROMPT in models_of(self.audit)
+        return SELF_PROMPT in list_models(self.audit)
 
     @property
     def _view(self) -> View:
-        view = view_of(self.audit, "target", "generation")
+        view = build_view(self.audit.settings, "target", "generation")
         return replace(view, samples=ceil(view.samples / self._prompts.height))
 
     def _missing(self) -> Missing:
@@ -202,7 +202,7 @@ class TunedModel:
     def __init__(self, audit: Audit, model: str) -> None:
         self.audit = audit
         self.model = model
-        self._named = RunModel.of(model)
+        self._named = RunModel.parse(model)
         self._is_shadow = self._named.role == SHADOW
         self._asked = LogprobsStage(audit, model)
 

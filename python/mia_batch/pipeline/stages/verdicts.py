@@ -49,17 +49,16 @@ from mia_batch.pipeline.stages.features import (
     rule_against_dress,
 )
 from mia_batch.pipeline.stages.questions import (
-    STAGE_VIEWS,
-    models_of,
-    prompts_of,
-    views_of,
+    list_models,
+    list_views,
+    read_prompts,
 )
 from mia_batch.pipeline.stages.responses import write_responses
-from mia_batch.prompts import RunModel, View
 from mia_batch.report import preflight_sentences
 from mia_batch.report.sentences import gate_sentence, power_sentences
 from mia_batch.settings import VerdictSettings
 from mia_batch.tables import digest, sink, sink_frames
+from mia_batch.views import STAGE_VIEW_TYPES, RunModel, View
 
 # What the model was given of the texts, and what kinds of answers came back.
 
@@ -182,8 +181,10 @@ def _prompts(audit: Audit) -> Rows:
     run, settings = audit.run, audit.settings
     asked = run.scan("targets").filter(pl.col("reason").is_null(), role="target")
     some = asked.bottom_k(_MOST, by="target_id").collect(engine="streaming")
-    for view in (view for view in views_of(audit, "samples") if view.model == "target"):
-        prompts = prompts_of(run, view, some)
+    for view in (
+        view for view in list_views(audit, "samples") if view.model == "target"
+    ):
+        prompts = read_prompts(run, view, some)
         if prompts.is_empty():
             continue
         words = prompts.select(
@@ -196,7 +197,7 @@ def _prompts(audit: Audit) -> Rows:
             "words_given_least": words.min(),
             "words_given_most": words.max(),
         }
-        if view.question:
+        if view.is_question:
             kind = "question_and_text"
             figures |= _answered(audit, view) if view.key == views.CHOICE else {}
         for name, value in figures.items():
@@ -615,7 +616,7 @@ def _order(audit: Audit) -> pl.DataFrame:
     )
     if texts["score"].count() == 0 and not audit.run.path("responses").exists():
         return finding_rows("order")  # nothing could be asked
-    views = [view.name for view in views_of(audit) if view.model == "target"]
+    views = [view.name for view in list_views(audit) if view.model == "target"]
     of_scores = pl.col("target_id").is_null() | pl.col("view").is_in(views)
     responses = audit.run["responses"].filter(of_scores)
     in_order = texts[
@@ -673,7 +674,9 @@ class ScoresStage(Stage):
     def fingerprint(self) -> dict[str, Any]:
         audit, run = self.audit, self.audit.run
         formulas = b"".join(attack.expr.meta.serialize() for attack in audit.attacks)
-        own = [name for name in models_of(audit) if RunModel.of(name).is_made]
+        own = [
+            name for name in list_models(audit) if RunModel.parse(name).is_trained_here
+        ]
         made = {name: audit.source(name)["digest"] for name in own}
         parts = [
             p
@@ -687,10 +690,11 @@ class ScoresStage(Stage):
             "attacks": [attack.name for attack in audit.attacks],
             "formulas": sha256(formulas).hexdigest(),
             "samples": {
-                view.name: [view.n, view.samples] for view in views_of(audit, "samples")
+                view.name: [view.n, view.samples]
+                for view in list_views(audit, "samples")
             },
             "logprobs": {
-                "-".join(view.key): view.n for view in views_of(audit, "logprobs")
+                "-".join(view.key): view.n for view in list_views(audit, "logprobs")
             },
             "targets": audit.manifest.made["targets"],
             **({"seed": audit.settings.seed} if _is_learned(audit) else {}),
@@ -772,7 +776,7 @@ def evidence_of(audit: Audit) -> dict[str, pl.LazyFrame]:
     if audit.reading("logprobs"):
         wanted = [
             views.among([view.key]) & (pl.col("view_index") < view.n)
-            for view in views_of(audit, "logprobs")
+            for view in list_views(audit, "logprobs")
         ]
         rows = scan_parts(audit.run.path("logprobs"), schemas.LogProbs)
         evidence["logprobs"] = rows.filter(pl.any_horizontal(wanted))
@@ -803,7 +807,7 @@ def _within(audit: Audit) -> pl.Expr:
         (pl.col("view") == view.name)
         & (pl.col("view_index") < view.n)
         & (pl.col("sample_index") < view.samples)
-        for view in views_of(audit, "samples")
+        for view in list_views(audit, "samples")
     ]
     return pl.any_horizontal(pl.lit(value=False), *wanted)
 
@@ -812,7 +816,9 @@ def _count_failures(audit: Audit) -> dict[str, Any]:
     """Count the ``targets`` with a failed request, or with more answers of no use than of use."""
     asked = pl.col("n_bytes").is_not_null()
     failed = pl.col("reason").is_not_null()
-    drawn = audit.run.scan("samples").filter(~pl.col("view").is_in(list(STAGE_VIEWS)))
+    drawn = audit.run.scan("samples").filter(
+        ~pl.col("view").is_in(list(STAGE_VIEW_TYPES))
+    )
     read = audit.run.scan("logprobs").filter(asked, failed)
     kinds = [
         drawn.filter(failed).select(
@@ -872,7 +878,7 @@ class SummaryStage(Stage):
     @property
     def needed(self) -> set[str]:
         without = views.TEXT not in {
-            view.key for view in views_of(self.audit, "logprobs")
+            view.key for view in list_views(self.audit, "logprobs")
         }
         return {*self.makes} - ({"perplexities"} if without else set())
 
@@ -914,7 +920,7 @@ class SummaryStage(Stage):
             )
             sink_frames(frames, run.path("curves"), schemas.Curves)
         if "perplexities" in self.needed:
-            reads = {view.key for view in views_of(audit, "logprobs")}
+            reads = {view.key for view in list_views(audit, "logprobs")}
             folder = run.path("logprobs")
             reference: pl.LazyFrame = schemas.LogProbs.create_empty(lazy=True)
             if views.REFERENCE_TEXT in reads:
