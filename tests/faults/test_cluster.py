@@ -15,7 +15,7 @@ from mia_batch.evidence.engines import registry
 from mia_batch.evidence.request import EngineSpec
 from mia_batch.extras.ray import EngineWorker, Start, package_version
 from mia_batch.models.weights import identify_model
-from mia_batch.pipeline.context import check_together
+from mia_batch.pipeline.request import check_together
 from mia_batch.settings import load_settings
 from tests.cluster import Cluster, actors
 from tests.counting import counting_engine

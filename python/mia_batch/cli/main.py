@@ -798,20 +798,17 @@ def plan(
 
 def _power_of_files(settings: Settings) -> Power:
     from mia_batch.inference.verdicts import planned_power
-    from mia_batch.pipeline.context import verdict_plan
-    from mia_batch.pipeline.corpora import open_corpora, with_windows
+    from mia_batch.pipeline.corpora import open_corpora
+    from mia_batch.pipeline.request import build_decision_rule, fill_windows
 
     if settings.stop_when_decided:
         raise SettingsError(
             "stop_when_decided= cannot be planned for yet; leave it out"
         )
-    settings = with_windows(settings)
-    # Cutting prompts needs a model
-    uncut = settings.model_copy(update={"evidence": "logprobs"})
-    targets = open_corpora(settings).targets(uncut)
-    power = planned_power(
-        targets, verdict_plan(settings, [settings.primary or "planned"])
-    )
+    settings = fill_windows(settings)
+    targets = open_corpora(settings).targets(settings, cuts_prompts=False)
+    rule = build_decision_rule(settings, [settings.primary or "planned"])
+    power = planned_power(targets, rule)
     if power is None:
         raise SettingsError(
             "there are no non-members to count; give --non-members, or --asked"

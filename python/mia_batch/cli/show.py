@@ -23,8 +23,8 @@ from mia_batch.inference.memory import VERBATIM_WORDS
 from mia_batch.kernels import pair_features
 from mia_batch.known import NamedSet
 from mia_batch.pipeline import Run, results
-from mia_batch.pipeline.context import engine_columns
 from mia_batch.pipeline.custody import Checked
+from mia_batch.pipeline.request import list_columns_needed
 from mia_batch.pipeline.stages.extraction import runs_of
 from mia_batch.places import is_url
 from mia_batch.report import sentences
@@ -161,7 +161,7 @@ def needs(attack: Attack) -> str:
     if attack.evidence == "samples":
         named = "whole samples" if attack.whole_candidates else "samples"
         return f"{named} and log-probabilities" if attack.logprobs else named
-    return "full distribution" if engine_columns([attack]) else "log-probabilities"
+    return "full distribution" if list_columns_needed([attack]) else "log-probabilities"
 
 
 def show_plan(

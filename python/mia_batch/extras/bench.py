@@ -51,7 +51,8 @@ from mia_batch.models.weights import (
 )
 from mia_batch.observer import Clock, Observer
 from mia_batch.pipeline import run_audit
-from mia_batch.pipeline.corpora import open_corpora, target_plan, with_windows
+from mia_batch.pipeline.corpora import open_corpora, target_plan
+from mia_batch.pipeline.request import fill_windows
 from mia_batch.prompts import continuation
 from mia_batch.schemas import Samples, Targets
 from mia_batch.settings import load_settings
@@ -642,7 +643,7 @@ def _write_texts(folder: Path, given: str | None) -> tuple[int, bool]:
     if given is None:
         given = str(folder / "corpus.parquet")
         build_corpus(DemoSettings()).drop("member").write_parquet(given)
-    settings = with_windows(
+    settings = fill_windows(
         load_settings({"input": given, "model": "-"}, use_config=False)
     )
     corpus, plan = open_corpora(settings).input, target_plan(settings)

@@ -256,7 +256,7 @@ def reader(
 def _load(audit: Audit) -> Pretrained:
     from mia_batch.evidence.engines.transformers import Pretrained
 
-    run, source = audit.run, audit.source("target")
+    run, source = audit.run, audit.find_source("target")
     recorded = run.manifest.models["target"]["source"]
     if source != recorded or source["digest"] is None:
         raise SettingsError(

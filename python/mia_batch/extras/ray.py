@@ -820,7 +820,7 @@ def engines(
             spec=spec,
             tokenizer=tokenizer,
             strides=settings.long_texts == "stride",
-            digest=audit.source(model)["digest"],
+            digest=audit.find_source(model)["digest"],
             version=package_version(),
             mark=mark,
             texts=tuple(start_texts(audit, model)) if tokenizer else (),

@@ -86,9 +86,9 @@ def take_up(audit: Audit, stages: Sequence[Stage]) -> None:
     """Go on from what lies in a folder that is held: repair it, and take in this request."""
     # Another may have been here
     audit.manifest = Manifest.of(audit.run.folder) or audit.manifest
-    for sentence in [] if audit.has_others else repair(stages):
+    for sentence in [] if audit.has_other_shards else repair(stages):
         audit.observer.stage(sentence)
-    audit.request()
+    audit.record_request()
 
 
 def run_shard(audit: Audit, shard: Shard, stages: Sequence[Stage]) -> None:
@@ -324,7 +324,7 @@ def note_earlier(
     if (
         own
         or not manifest.custody
-        or manifest.plan.get("sha256") != audit.plan.digest()
+        or manifest.plan.get("sha256") != audit.rule.digest()
     ):
         manifest.earlier |= earlier_runs(audit, texts) | (own or {})
     for sentence in earlier_sentences(earlier_findings(manifest.earlier)):
@@ -570,7 +570,7 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
         if audit.shard is not None:
             run_shard(audit, audit.shard, stages)
             return Run(audit.run.folder)
-        with audit.run.held(), damage_set_aside(stages), closing(audit.kept):
+        with audit.run.held(), damage_set_aside(stages), closing(audit.kept_engine):
             take_up(audit, stages)
             lodged_plan.record(audit, lodged)
             note_earlier(audit, texts_of(audit), _own_attempt(audit))
@@ -598,23 +598,23 @@ def _steps(
             for _ in _rounds(audit):
                 yield from ((each, each.run) for each in in_rounds)
         if not stage.turns:
-            audit.kept.close()
+            audit.kept_engine.close()
         yield stage, stage.run
 
 
 def _rounds(audit: Audit) -> Iterator[None]:
-    if (test := audit.rounds()) is None:
+    if (test := audit.build_rounds_test()) is None:
         return
     for number in range(len(test.rounds.ends)):
         scores = np.full(audit.manifest.targets["total"], np.nan)
         if number:
             scores = read_finite(
-                audit.run.scan("scores"), audit.plan.primary, scores.size
+                audit.run.scan("scores"), audit.rule.primary, scores.size
             )
         decided = test.decisions(scores, number)
         if not decided.asked.any():
             return
-        audit.among = test.asked(decided, number)
+        audit.askable_targets = test.asked(decided, number)
         audit.observer.stage(
             f"round {number + 1} of {len(test.rounds.ends)}: {decided.asked.sum():,} of"
             f" {test.n_groups:,} groups are asked, and {decided.nulls_asked.sum():,} of"
@@ -688,7 +688,7 @@ def rescore(
     settings = load_settings({**stored, "out": str(place), **changed}, use_config=False)
     _refuse_other_scores(settings, stored, changed)
     with mirrored(place) as folder:
-        audit = Audit.finished(RunFolder(folder), settings, observer or Observer())
+        audit = Audit.reopen(RunFolder(folder), settings, observer or Observer())
         stages = stages_of(audit)
         with audit.run.held(), damage_set_aside(stages):
             audit.manifest = audit.run.manifest
@@ -697,7 +697,7 @@ def rescore(
             lodged_plan.record_rescored(audit)
             note_earlier(audit, audit.manifest.made["targets"]["input"])
             for stage in stages:
-                if audit.rounds() is None and (short := stage.unscorable()):
+                if audit.build_rounds_test() is None and (short := stage.unscorable()):
                     raise SettingsError(
                         f"attacks: {', '.join(short)} cannot be scored from what the"
                         " run has; give the run's own command with these attacks,"

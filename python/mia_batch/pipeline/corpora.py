@@ -1,7 +1,7 @@
 """The texts of a run, each with its role."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from hashlib import sha256
@@ -11,8 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from mia_batch.attacks import Attack, names
-from mia_batch.attacks.attack import CONTINUATION
+from mia_batch.attacks import names
 from mia_batch.corpus import (
     ColumnNames,
     Corpus,
@@ -30,13 +29,12 @@ from mia_batch.known import advice, find_set
 from mia_batch.metrics import find_slices
 from mia_batch.places import is_url
 from mia_batch.schemas import Documents, SetAside
-from mia_batch.settings import CLASSICS, NO_YARDSTICK, Settings
+from mia_batch.settings import CLASSICS, Settings
 from mia_batch.tables import digest as stored_digest
 from mia_batch.tables import generate, replacing
 from mia_batch.targets import TargetPlan, build_targets
 from mia_batch.views import may_cut
 
-_BOOK_WINDOW_WORDS = 128
 _CLASSICS = Path(__file__).parents[1] / "corpus" / "yardstick.jsonl"
 _TEXTS = (  # settings that name texts, which Python may hand over as they are
     *(
@@ -127,13 +125,20 @@ class Corpora:
             },
         }
 
-    def targets(self, settings: Settings) -> pl.LazyFrame:
-        """Cut all texts into targets: those of the input first, then role by role."""
+    def targets(
+        self, settings: Settings, *, cuts_prompts: bool | None = None
+    ) -> pl.LazyFrame:
+        """Cut all texts into targets: those of the input first, then role by role.
+
+        Where prompts may be cut takes a tokenizer; by default they are cut unless texts
+        are only read.
+        """
         # It is built anew, in batches, each time it is collected. Canaries are not cut
         # into windows; one window of each text of the yardstick is taken.
-        is_continued = settings.evidence != "logprobs"
+        if cuts_prompts is None:
+            cuts_prompts = settings.evidence != "logprobs"
         plan = replace(
-            target_plan(settings), may_cut=may_cut(settings) if is_continued else None
+            target_plan(settings), may_cut=may_cut(settings) if cuts_prompts else None
         )
         built = [build_targets(self.input.documents, plan)]
         if not self.reference_sets:
@@ -231,28 +236,6 @@ def _as_table(name: str, value: Any) -> pl.DataFrame:
 def target_plan(settings: Settings) -> TargetPlan:
     same = {field.name for field in fields(TargetPlan)} - {"words"}
     return TargetPlan(words=settings.word_rule, **settings.model_dump(include=same))
-
-
-def with_windows(settings: Settings) -> Settings:
-    whole = settings.window_words is None and settings.window_characters is None
-    if whole and find_files(settings.input).kind == "books":
-        filled = settings.text_length or _BOOK_WINDOW_WORDS
-        settings = settings.model_copy(update={"window_words": filled})
-    target_plan(settings)  # refuses what contradicts itself
-    return settings
-
-
-def with_yardstick(settings: Settings, attacks: Iterable[Attack]) -> Settings:
-    """Fill in the yardstick of books where something is said of it: it is compared or continued."""
-    if settings.yardstick is not None or settings.engine == "replay":
-        return settings
-    continued = any(CONTINUATION in attack.reads for attack in attacks)
-    books = find_files(settings.input).kind == "books" and (
-        settings.non_members or continued
-    )
-    return settings.model_copy(
-        update={"yardstick": CLASSICS if books else NO_YARDSTICK}
-    )
 
 
 def check_paths(settings: Settings) -> None:

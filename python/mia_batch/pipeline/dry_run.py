@@ -18,9 +18,10 @@ from mia_batch.evidence.request import Workload
 from mia_batch.inference.findings import earlier_findings
 from mia_batch.observer import Clock, Observer
 from mia_batch.pipeline import audits, lodged_plan
-from mia_batch.pipeline.context import Audit, engine_columns
+from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import files_of
 from mia_batch.pipeline.folder import HELD, UNWRITABLE, RunFolder, reading
+from mia_batch.pipeline.request import list_columns_needed
 from mia_batch.pipeline.sessions import is_remote, whole_cost
 from mia_batch.pipeline.stages import Stage, damage_set_aside
 from mia_batch.pipeline.stages.evidence import EvidenceStage
@@ -75,8 +76,8 @@ def plan(
     _check_folder(audit)
     engine, why = audit.manifest.evidence["engine"], audit.manifest.engine_choice
     remote = is_remote(audit, "target")
-    if not (audit.reading("samples") or remote):
-        engine, why = audit.engine("logprobs", engine_columns(audit.attacks))
+    if not (audit.list_attacks_on("samples") or remote):
+        engine, why = audit.find_engine("logprobs", list_columns_needed(audit.attacks))
     if audit.shard is not None:
         yield (
             "shard",
@@ -94,10 +95,10 @@ def plan(
         "attacks",
         ", ".join(names[:_MOST_NAMED]) + (f" and {rest:,} more" if rest > 0 else ""),
     )
-    yield "primary attack", audit.plan.primary
+    yield "primary attack", audit.rule.primary
     planned = lodged_plan.plan_of(audit)
     yield from _compared(audit, planned)
-    if audit.reading("logprobs") and not remote:
+    if audit.list_attacks_on("logprobs") and not remote:
         most = settings.logits_memory
         yield (
             "logits memory",
@@ -181,8 +182,8 @@ def _left(
         stage.check()
     for stage in stages:
         stage.foresee()
-    if (test := audit.rounds()) is not None:
-        audit.among = test.may_be_asked(-1)
+    if (test := audit.build_rounds_test()) is not None:
+        audit.askable_targets = test.may_be_asked(-1)
     found = [line for stage in stages for line in stage.left()]
     yield from _books(audit, stages)
     yield from found
@@ -227,8 +228,8 @@ def _copied(audit: Audit) -> Iterator[list[Stage]]:
 
 def _books(audit: Audit, stages: Sequence[Stage]) -> Iterator[tuple[str, str]]:
     """Say of each book, or group, how many windows are asked, and what is left out and why."""
-    key = "group" if audit.plan.level == "group" else "document_id"
-    table = audit.target_table().filter(
+    key = "group" if audit.rule.level == "group" else "document_id"
+    table = audit.open_targets().filter(
         pl.col("role") == "target", pl.col(key).is_not_null()
     )
     own = pl.coalesce("document_id", "target_id").is_first_distinct()
@@ -261,13 +262,15 @@ def _books(audit: Audit, stages: Sequence[Stage]) -> Iterator[tuple[str, str]]:
 def _probed(audit: Audit, prompts: Stage, asked: Sequence[EvidenceStage]) -> _Speeds:
     """Ask about a few texts as the run would, in a folder that goes; nobody sees the answers."""
     texts = (
-        audit.target_table()
+        audit.open_targets()
         .filter(pl.col("reason").is_null(), role="target")
         .head(_PROBED)
     )
-    audit.among = texts.select("target_id").collect(engine="streaming").to_series()
+    audit.askable_targets = (
+        texts.select("target_id").collect(engine="streaming").to_series()
+    )
     speeds = {}
-    with closing(audit.kept):
+    with closing(audit.kept_engine):
         prompts.run()
         for stage in asked:
             audit.observer = clock = Clock()

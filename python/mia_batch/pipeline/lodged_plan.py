@@ -51,7 +51,7 @@ def plan_of(audit: Audit) -> dict[str, Any]:
         "form": _FORM,
         "program": f"mia-batch {versions()['mia-batch']}",
         "inputs": {name: _content(each) for name, each in _inputs(audit)},
-        "null_set": audit.plan.null_set,
+        "null_set": audit.rule.null_set,
         "models": dict(_models(audit)),
         "attacks": {attack.name: _formula(attack.name) for attack in audit.attacks},
         "order_of_asking": LOT if audit.recording is None else _NO_ORDER,
@@ -79,7 +79,7 @@ def _settings(audit: Audit) -> dict[str, Any]:
     if settings.yardstick in (CLASSICS, NO_YARDSTICK):
         values["yardstick"] = settings.yardstick
     names = [attack.name for attack in audit.attacks]
-    return values | {"attacks": names, "primary": audit.plan.primary}
+    return values | {"attacks": names, "primary": audit.rule.primary}
 
 
 def _inputs(audit: Audit) -> Iterator[tuple[str, dict[str, str]]]:
@@ -130,7 +130,7 @@ def _models(audit: Audit) -> Iterator[tuple[str, dict[str, Any]]]:
         if model == "target" and audit.recording is not None:
             yield model, {"known_by": _BY_RECORDING}
             continue
-        source = audit.source(model)
+        source = audit.find_source(model)
         name, content = source["name"], source["digest"]
         if content and Path(str(name)).is_dir():
             yield model, {"known_by": _BY_WEIGHTS, "sha256": content}
@@ -283,7 +283,7 @@ def record_rescored(audit: Audit) -> None:
         name: each for name, each in scored.items() if name in planned["attacks"]
     }
     now = planned | {
-        "null_set": audit.plan.null_set,
+        "null_set": audit.rule.null_set,
         "attacks": attacks,
         "settings": _settings(audit) | {"attacks": planned["settings"].get("attacks")},
     }

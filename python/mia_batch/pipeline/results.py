@@ -24,9 +24,10 @@ from mia_batch.inference.paired import compare_scores
 from mia_batch.kernels import RARITY_FIELDS
 from mia_batch.models.weights import cause_of
 from mia_batch.observer import Observer
-from mia_batch.pipeline.context import Audit, verdict_plan
+from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import described, record_file
 from mia_batch.pipeline.folder import PARTS, TABLES, Manifest, RunFolder
+from mia_batch.pipeline.request import build_decision_rule
 from mia_batch.pipeline.sessions import ask, open_session, sample_task
 from mia_batch.pipeline.stages.questions import SAMPLE, read_prompts, resumed
 from mia_batch.report.answer import answer, attack_rows, audited_books, shaded
@@ -67,7 +68,7 @@ def attempts_of(run: RunFolder) -> Attempts:
 
 def plan_of_answer(run: RunFolder) -> VerdictPlan:
     manifest = run.manifest
-    return verdict_plan(
+    return build_decision_rule(
         stored_settings(manifest.settings), manifest.made["scores"]["attacks"]
     )
 

@@ -37,7 +37,7 @@ from mia_batch.evidence.starts import N_TEXTS, StartFigures, compare_starts
 from mia_batch.inference.findings import finding_rows
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import Measure, estimate_tokens
-from mia_batch.pipeline.context import Audit, reads_tokens
+from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.timing import asking
 from mia_batch.plugins import extra
 from mia_batch.report.sentences import start_sentences, worn
@@ -144,7 +144,7 @@ def spread(audit: Audit) -> AbstractContextManager[Callable[..., None]]:
 def _here(
     audit: Audit, model: str, spec: request.EngineSpec, tokenizer: Tokenizer | None
 ) -> Iterator[tuple[Executor, request.EngineInfo]]:
-    with audit.kept.borrowed(
+    with audit.kept_engine.borrowed(
         spec, audit.run.engine_log, keep=RunModel.parse(model).is_trained_here
     ) as engine:
         if tokenizer is not None:
@@ -177,7 +177,7 @@ def settle_start(
     """Keep the better way to begin texts for all evidence of a model."""
     if RunModel.parse(model).is_trained_here or not audit.run.path("targets").exists():
         return
-    with audit.settling():
+    with audit.changing_manifest():
         of_model = audit.manifest.models[model]
         is_new = "start" not in of_model  # another shard may have settled it meanwhile
         if is_new:
@@ -250,7 +250,7 @@ def open_session(
 
 
 def sample_task(audit: Audit, session: Session, view: View) -> SampleTask:
-    budget = audit.budget(view, session.max_model_len, session.max_attempts)
+    budget = audit.build_budget(view, session.max_model_len, session.max_attempts)
     measure = session.tokenizer.measure if session.tokenizer else estimate_tokens
     settings, words, seed = (
         audit.settings,
@@ -299,7 +299,7 @@ def ask(
                     on_block(task, block, kept)
     took = time.monotonic() - began
     if doing in _TIMED and took >= _SECONDS_TO_TELL_SPEED:
-        with audit.settling():
+        with audit.changing_manifest():
             speeds = audit.manifest.times.setdefault("tokens_per_second", {})
             speeds[speed_key(session.key, views)] = round(decoded / took, 1)
 
@@ -320,9 +320,9 @@ def chosen_engine(
     same: str | None = None,
 ) -> tuple[request.EngineSpec, str, Tokenizer | None]:
     """Say what is to be started, why this engine, and its tokenizer; nothing starts."""
-    with audit.settling():
-        audit.agree({"source": audit.source(model)}, model)
-        spec, why = audit.spec(model, kind, columns, same)
+    with audit.changing_manifest():
+        audit.agree({"source": audit.find_source(model)}, model)
+        spec, why = audit.build_spec(model, kind, columns, same)
         if kind == "fills":
             return spec, why, None
         tokenizer = Tokenizer.load(spec.model, spec.revision)
@@ -372,7 +372,7 @@ def _open_engine(
     same: str | None,
 ) -> Iterator[Session]:
     spec, why, tokenizer = chosen_engine(audit, model, kind, columns, same)
-    turns = audit.kept.serves(spec)
+    turns = audit.kept_engine.serves(spec)
     audit.observer.stage(
         f"the same {spec.engine} goes on as {model}"
         if turns
@@ -382,7 +382,7 @@ def _open_engine(
     start = _here if name is None else extra("executors", name).engines
     with start(audit, model, spec, tokenizer) as (executor, info):
         if same is None:
-            with audit.settling():
+            with audit.changing_manifest():
                 audit.agree(
                     {f"{kind} engine": spec.engine, f"{kind} dtype": info.dtype}, model
                 )
@@ -411,7 +411,7 @@ def _open_endpoint(
         journal=journal,
         tokenizer=tokenizer,
         at_points=at_points,
-        nudges=kind == "samples" and settings.nudge > 0 and reads_tokens(audit),
+        nudges=kind == "samples" and settings.nudge > 0 and audit.reads_tokens,
     ) as opened:
         found = opened.capabilities
         if found.nudge not in ("honoured", None):
@@ -426,7 +426,7 @@ def _open_endpoint(
                     f"{fault}; give nudge= 0 to ask without, or attacks= probe to ask"
                     " for words"
                 )
-            audit.settings = settings.model_copy(update={"nudge": 0.0})
+            audit.request = audit.request.without_nudge()
             audit.manifest.evidence["nudge"] = audit.manifest.settings["nudge"] = 0.0
             audit.observer.stage(
                 f"{fault}: next tokens are asked without, which finds less"
@@ -453,7 +453,7 @@ def _open_endpoint(
         audit.save()
         if kind == "samples" or at_points:
             draws = kind == "samples" and settings.temperature != 0
-            draws = draws and (settings.samples is not None or audit.continues)
+            draws = draws and (settings.samples is not None or audit.continues_texts)
             for sentence in findings(settings, found, drawn=draws):
                 audit.observer.stage(sentence)
         room = found.max_model_len or _UNSTATED_CONTEXT
@@ -470,22 +470,24 @@ def expected(
     settings = audit.settings
     if is_remote(audit, model):
         resumes = not settings.chat
-        most = partial(audit.budget, max_model_len=_UNSTATED_CONTEXT, resumes=resumes)
+        most = partial(
+            audit.build_budget, max_model_len=_UNSTATED_CONTEXT, resumes=resumes
+        )
         tokenizer = endpoint_tokenizer(settings)
         return (tokenizer.measure if tokenizer else estimate_tokens), most
-    source = audit.source(model)
+    source = audit.find_source(model)
     name, revision = str(source["name"]), source["revision"]
     own = settings.engine_arg if model == "target" else {}
-    stated = own.get("max_model_len") or audit.identity(name, revision).max_model_len
+    stated = own.get("max_model_len") or audit.identify(name, revision).max_model_len
     measure = Tokenizer.load(name, revision).measure
     return measure, partial(
-        audit.budget, max_model_len=int(stated or settings.max_length)
+        audit.build_budget, max_model_len=int(stated or settings.max_length)
     )
 
 
 def expected_work(audit: Audit, view: View) -> pl.Expr:
     """Estimate the work of a view's prompts, whatever model and context they meet."""
-    return request.work_of(audit.budget(view, _UNSTATED_CONTEXT), view.samples)
+    return request.work_of(audit.build_budget(view, _UNSTATED_CONTEXT), view.samples)
 
 
 def cost_lines(audit: Audit, workload: request.Workload) -> Iterator[tuple[str, str]]:

@@ -25,13 +25,13 @@ _REMOTE = {
 @contextmanager
 def asking(audit: Audit) -> Iterator[None]:
     """Record when models of this machine were asked, from the first time to the last."""
-    with audit.settling():
+    with audit.changing_manifest():
         audit.manifest.requests.setdefault("times", {}).setdefault("first", now())
         audit.save()
     try:
         yield
     finally:
-        with audit.settling():
+        with audit.changing_manifest():
             audit.manifest.requests["times"]["last"] = now()
 
 

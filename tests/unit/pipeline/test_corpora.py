@@ -10,7 +10,8 @@ from lxml import html
 from mia_batch import targets as reasons
 from mia_batch.corpus import commitment, draw
 from mia_batch.errors import CorpusError, RequestError, SettingsError
-from mia_batch.pipeline.corpora import open_corpora, with_files, with_windows
+from mia_batch.pipeline.corpora import open_corpora, with_files
+from mia_batch.pipeline.request import fill_windows
 from mia_batch.schemas import Targets
 from mia_batch.settings import load_settings
 from tests.books import HEADER, page, write_epub
@@ -327,7 +328,7 @@ def text(name, n_words=640):
 
 
 def targets_of(given):
-    settings = with_windows(load_settings(given))
+    settings = fill_windows(load_settings(given))
     return open_corpora(settings).targets(settings).drop_nulls("target").collect()
 
 
@@ -445,7 +446,7 @@ def test_books_have_p_values_of_their_own(books, tmp_path):
     ],
 )
 def test_windows_may_be_of_another_length(books, changed, length):
-    assert with_windows(load_settings(books | changed)).window_words == length
+    assert fill_windows(load_settings(books | changed)).window_words == length
 
 
 def test_most_windows_need_windows(asked):
@@ -456,4 +457,4 @@ def test_most_windows_need_windows(asked):
         r"^max_windows_per_document is 2 without window_words; set window_words too$"
     )
     with pytest.raises(SettingsError, match=message):
-        with_windows(settings)
+        fill_windows(settings)

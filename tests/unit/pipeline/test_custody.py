@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tempfile
 from copy import deepcopy
+from dataclasses import replace
 from functools import reduce
 from hashlib import sha256
 from operator import getitem
@@ -360,7 +361,8 @@ def test_what_is_hostile_is_passed_over(nearby, tmp_path):
     (tmp_path / "folder" / "run.json").mkdir(parents=True)
     lay("this")  # its own folder
     assert list(found()) == ["good"]
-    audit.settings = audit.settings.model_copy(update={"out": "s3://bucket/this"})
+    stored = audit.settings.model_copy(update={"out": "s3://bucket/this"})
+    audit.request = replace(audit.request, settings=stored)
     assert found() == {}
 
 

@@ -14,9 +14,15 @@ from mia_batch.attacks import SPV_PAPER, get
 from mia_batch.cli.main import command
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.inference.sets import combine
-from mia_batch.pipeline import context
-from mia_batch.pipeline.context import check_together, chosen_attacks, engine_abilities
-from mia_batch.pipeline.corpora import open_corpora, with_yardstick
+from mia_batch.pipeline.corpora import open_corpora
+from mia_batch.pipeline.request import (
+    build_decision_rule,
+    check_together,
+    choose_attacks,
+    fill_reference_kind,
+    fill_yardstick,
+    list_abilities_needed,
+)
 from mia_batch.pipeline.stages.verdicts import set_answers
 from mia_batch.schemas import Verdicts
 from mia_batch.settings import load_settings
@@ -110,7 +116,7 @@ def test_another_target_changes_no_score(run, tmp_path):
 
 def chosen(**settings: Any) -> list[str]:
     given = load_settings({"input": "a.jsonl", "model": "m"} | settings)
-    return [attack.name for attack in chosen_attacks(given)]
+    return [attack.name for attack in choose_attacks(given)]
 
 
 def test_the_combination_is_computed_when_it_is_asked_for():
@@ -218,12 +224,12 @@ def test_the_planned_attack_reads_a_reference_model_that_may_be_the_base(
         "model": str(checkpoint),
         "reference_model": str(config.parent),
     }
-    settings = context.with_reference(load_settings(given | {"evidence": "logprobs"}))
+    settings = fill_reference_kind(load_settings(given | {"evidence": "logprobs"}))
     assert settings.reference_kind == kind
-    attacks = [attack.name for attack in chosen_attacks(settings)]
-    assert context.verdict_plan(settings, attacks).primary == primary
+    attacks = [attack.name for attack in choose_attacks(settings)]
+    assert build_decision_rule(settings, attacks).primary == primary
     asked_for = load_settings(given | {"reference_kind": "other"})
-    assert context.with_reference(asked_for) is asked_for
+    assert fill_reference_kind(asked_for) is asked_for
 
 
 def test_noise_is_asked_only_of_engines_that_can_add_it():
@@ -233,9 +239,11 @@ def test_noise_is_asked_only_of_engines_that_can_add_it():
         SettingsError, match=f"attacks: {attack} cannot be computed: engine vllm"
     ):
         chosen_of_tuned(engine="vllm", attacks=attack)
-    assert engine_abilities([get(attack)]) == {"noise"}
-    assert engine_abilities(map(get, ("loss_v1", "spv_semantic_v1"))) == frozenset()
-    assert engine_abilities([get(attack), get("ez_mia_v1")]) == {"noise", "rank"}
+    assert list_abilities_needed([get(attack)]) == {"noise"}
+    assert (
+        list_abilities_needed(map(get, ("loss_v1", "spv_semantic_v1"))) == frozenset()
+    )
+    assert list_abilities_needed([get(attack), get("ez_mia_v1")]) == {"noise", "rank"}
 
 
 @pytest.mark.parametrize(
@@ -264,7 +272,7 @@ def test_groups_stop_only_where_nothing_needs_the_answers_about_all(given, why):
     }
     settings = load_settings(texts | {"stop_when_decided": True} | given)
     with pytest.raises(SettingsError, match=f"stop_when_decided= {why}"):
-        check_together(settings, chosen_attacks(settings))
+        check_together(settings, choose_attacks(settings))
 
 
 # Texts of known exposure next to the audited ones.
@@ -395,7 +403,7 @@ def test_books_have_the_classics_unless_they_are_not_wanted(
     }
     left = planned(given)
     assert (left["targets"], left["yardstick"]) == ("218", said)
-    settings = with_yardstick(load_settings(given), [])
+    settings = fill_yardstick(load_settings(given), [])
     own = open_corpora(settings).targets(settings).filter(role="yardstick").collect()
     assert own.group_by("group", maintain_order=True).len().rows() == [
         ("most copied", 39),
@@ -409,6 +417,6 @@ def test_books_have_the_classics_unless_they_are_not_wanted(
     assert "of these targets" not in done.output
     assert done.exit_code == 0
     assert (
-        with_yardstick(load_settings(given | {"samples_from": "x"}), []).yardstick
+        fill_yardstick(load_settings(given | {"samples_from": "x"}), []).yardstick
         is None
     )

@@ -341,7 +341,7 @@ def test_what_is_meant_for_vllm_does_not_reach_an_engine_that_was_not_asked_for(
     asked |= {"out": str(tmp_path / "run")}
     assert planned(asked)["logits memory"] == "at most 7 MiB"
     audit = Audit.begin(load_settings(asked, use_config=False), Observer())
-    spec, _ = audit.spec("target", "logprobs", frozenset({"vocabulary_mean"}))
+    spec, _ = audit.build_spec("target", "logprobs", frozenset({"vocabulary_mean"}))
     assert (spec.engine, spec.engine_args) == ("transformers", {"batch_size": 4})
     assert spec.logits_bytes == 7 << 20
 

@@ -16,10 +16,12 @@ from mia_batch.observer import Clock, Observer
 from mia_batch.pipeline import Run, dry_run, plan, timing
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.folder import Manifest, others_at_work
+from mia_batch.pipeline.request import AuditRequest
 from mia_batch.pipeline.stages import run_timed
 from mia_batch.settings import load_settings
 from tests.processes import wait_until
 from tests.runs import audit_books, planned, rescore, write_books
+from tests.unit.inference.scored import plan as build_rule
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def called(tmp_path, monkeypatch):
         audit: Any = SimpleNamespace(
             manifest=manifest, turn=nullcontext(), observer=Observer()
         )
-        audit.settling = nullcontext
+        audit.changing_manifest = nullcontext
         audit.run = Run(tmp_path)
         audit.manifest.write(tmp_path)
         named: Any = [
@@ -258,13 +260,17 @@ def test_shards_wait_for_who_makes_what_all_need_and_are_kept_apart(tmp_path):
 
 def test_shards_change_a_manifest_in_turns_each_from_what_all_have_stored(tmp_path):
     one, two = (
-        Audit(load(shard=f"{n}/2"), Observer(), [], None, Run(tmp_path), Manifest())
+        Audit(
+            AuditRequest(load(shard=f"{n}/2"), (), build_rule(primary="loss_v1")),
+            Run(tmp_path),
+            Observer(),
+        )
         for n in (1, 2)
     )
 
     def ask(audit: Audit, n_passes: int, seconds: float, **of_model: str) -> None:
         def step() -> None:
-            with timing.asking(audit), audit.settling():
+            with timing.asking(audit), audit.changing_manifest():
                 audit.agree({"source": "a", **of_model}, "target")
                 passes = audit.manifest.passes
                 passes["target text"] = passes.get("target text", 0) + n_passes
@@ -300,6 +306,6 @@ def test_shards_change_a_manifest_in_turns_each_from_what_all_have_stored(tmp_pa
     assert (after.models, after.passes) == (stored.models, stored.passes)
     finished = Manifest(custody={"root": "00"})
     finished.write(tmp_path)
-    with two.settling():
+    with two.changing_manifest():
         two.manifest.passes["target text"] = 9
     assert Manifest.of(tmp_path) == finished

@@ -14,7 +14,7 @@ from mia_batch.attacks.from_samples import PROBE_LOGPROB_ATTACKS
 from mia_batch.errors import SettingsError
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.observer import Observer
-from mia_batch.pipeline.context import chosen_attacks
+from mia_batch.pipeline.request import choose_attacks
 from mia_batch.settings import load_settings
 from tests import runs
 from tests.checkpoints import save_checkpoint
@@ -465,9 +465,9 @@ def test_attacks_at_points_are_computed_where_they_are_asked_for(
     settings = load_settings(usual | changed)
     if isinstance(computed, str):
         with pytest.raises(SettingsError, match=computed):
-            chosen_attacks(settings)
+            choose_attacks(settings)
     else:
-        found = [attack.name for attack in chosen_attacks(settings)]
+        found = [attack.name for attack in choose_attacks(settings)]
         assert (
             found[:: len(found) - 1] if changed == {"evidence": "both"} else found
         ) == computed
@@ -565,6 +565,6 @@ def test_an_endpoint_that_does_not_raise_logits_is_refused_or_asked_without(
         ({"reference_model": "x"}, "probe_leading_rarity_v1"),
     ):
         given = {"input": "x", "model": "m", "tokenizer": "t"} | plain | changed
-        names = [each.name for each in chosen_attacks(load_settings(given))]
+        names = [each.name for each in choose_attacks(load_settings(given))]
         assert names[0] == first
         assert ("token_hits_v1" in names) is (first == "token_hits_less_expected_v1")

@@ -341,7 +341,7 @@ def features_stage(run, attacks: str, groups: list[str]) -> FeaturesStage:
     Manifest(
         evidence={"engine": "replay"}, made={"features": {"groups": groups}}
     ).write(run.folder)
-    audit = Audit.finished(run, load_settings(given), Observer())
+    audit = Audit.reopen(run, load_settings(given), Observer())
     (stage,) = (stage for stage in stages_of(audit) if isinstance(stage, FeaturesStage))
     return stage
 

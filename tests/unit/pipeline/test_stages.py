@@ -77,7 +77,7 @@ def cut(path: Path) -> None:
 
 def stages(run):
     return stages_of(
-        Audit.finished(run, stored_settings(run.manifest.settings), Observer())
+        Audit.reopen(run, stored_settings(run.manifest.settings), Observer())
     )
 
 

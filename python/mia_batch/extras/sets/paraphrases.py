@@ -59,7 +59,7 @@ def paraphrase(*, observer: Observer | None = None, **settings: object) -> pl.Da
     observer = observer or Observer()
     with mirrored(wanted.place) as folder:
         audit, stages = _begin(wanted, observer)
-        with audit.run.held(), damage_set_aside(stages), closing(audit.kept):
+        with audit.run.held(), damage_set_aside(stages), closing(audit.kept_engine):
             take_up(audit, stages)
             run_timed(audit, [(stage, stage.run) for stage in stages])
             record_requests(audit)

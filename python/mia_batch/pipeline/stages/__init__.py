@@ -114,7 +114,7 @@ class Stage:
 
     def remove(self, outdated: Collection[Path]) -> None:
         if outdated:
-            self.audit.refuse_others(f"{self.name} are to be made anew")
+            self.audit.refuse_other_shards(f"{self.name} are to be made anew")
         for path in outdated:
             remove(path)
 
@@ -152,7 +152,7 @@ def run_timed(audit: Audit, steps: Iterable[tuple[Stage, Callable[[], None]]]) -
                 timing.add_seconds(stored, seconds)
                 stored.write(audit.run.folder)
         raise
-    with audit.settling():
+    with audit.changing_manifest():
         if not audit.manifest.custody:
             timing.add_seconds(audit.manifest, seconds)
 
@@ -165,7 +165,7 @@ def damage_set_aside(stages: Sequence[Stage]) -> Iterator[None]:
     except READ_ERRORS as error:
         audit = stages[0].audit
         with audit.turn:
-            audit.refuse_others(f"a table is damaged ({error})")
+            audit.refuse_other_shards(f"a table is damaged ({error})")
             said = repair(stages, is_sound, "is damaged")
         if not said:
             raise

@@ -34,8 +34,9 @@ from mia_batch.evidence.request import EvidenceKind, Workload, forecast
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import estimated_tokens
 from mia_batch.pipeline import sessions
-from mia_batch.pipeline.context import Audit, engine_columns
+from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import how_to_read
+from mia_batch.pipeline.request import list_columns_needed
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.features import FeatureWriter, weighed_views
 from mia_batch.pipeline.stages.questions import (
@@ -89,14 +90,14 @@ class PromptsStage(Stage):
     def foresee(self) -> None:
         audit, settings, views = self.audit, self.audit.settings, list_views(self.audit)
         values: dict[str, Any] = {}
-        if audit.reading("logprobs"):
+        if audit.list_attacks_on("logprobs"):
             values["long_texts"] = settings.long_texts
         for view in views:
             values |= view.evidence
         for view in list_views(audit, "samples"):
             values |= view.answers
         if any(view.filled for view in views):
-            audit.agree({"source": audit.source("masked")}, "masked")
+            audit.agree({"source": audit.find_source("masked")}, "masked")
         audit.agree(values)
         # What is needed only once an engine has started is looked at now.
         names = {view.name for view in views}
@@ -104,7 +105,7 @@ class PromptsStage(Stage):
             texts_for(audit, setting)
         controlled = settings.controls and settings.reference_model is not None
         if controlled or any(view.model == "reference" for view in views):
-            audit.source("reference")
+            audit.find_source("reference")
         for view in views:
             columns_for(audit, view, audit.run.scan("targets"))
 
@@ -150,7 +151,10 @@ class FillsStage(Stage):
     def left(self) -> Iterator[tuple[str, str]]:
         audit = self.audit
         for view in (view for view in _prompted(audit) if view.filled):
-            units, made = FreshUnits(audit.order_table()), prompt_parts(audit, view)
+            units, made = (
+                FreshUnits(audit.open_targets_in_order()),
+                prompt_parts(audit, view),
+            )
             left = Missing(units, made, view.n, shard=audit.shard).count().left
             yield (
                 f"{view.name} prompts",
@@ -292,9 +296,9 @@ class EvidenceStage(Stage):
             recorded = audit.recording is not None  # whose texts cost nothing
             work = None if recorded else sessions.expected_work(audit, view)
         if fresh:
-            targets = audit.order_table()
+            targets = audit.open_targets_in_order()
             units = FreshUnits(
-                targets, view, columns_for(audit, view, targets), audit.among
+                targets, view, columns_for(audit, view, targets), audit.askable_targets
             )
         again, shard, n_rows = (
             audit.settings.retry_failed,
@@ -333,7 +337,9 @@ class EvidenceStage(Stage):
         for view in self.views:
             is_short, made = self.is_short(view), {*computed.get(view.name, [])}
             for attack in self.audit.attacks:
-                has_columns = self.kind == "samples" or engine_columns([attack]) <= made
+                has_columns = (
+                    self.kind == "samples" or list_columns_needed([attack]) <= made
+                )
                 if view.read_as in attack.reads_of(self.kind) and (
                     is_short or not has_columns
                 ):
@@ -344,7 +350,7 @@ class EvidenceStage(Stage):
         audit, asks = self.audit, askable or self.kind == "samples"
         prompts, targets = prompt_parts(audit, view), audit.run.order
         return parts.PromptUnits(
-            targets, prompts, view, askable=asks, among=audit.among
+            targets, prompts, view, askable=asks, among=audit.askable_targets
         )
 
     def _n_rows(self, view: View) -> int:
@@ -639,7 +645,7 @@ class LogprobsStage(EvidenceStage):
 
     def run(self) -> None:
         audit, views = self.audit, self.views
-        with audit.settling():
+        with audit.changing_manifest():
             columns = {view.name: self._columns(view) for view in views}
             self._agree_frequencies(columns.values())
         groups = [views]
@@ -685,7 +691,7 @@ class LogprobsStage(EvidenceStage):
             audit, self.model, "logprobs", needed, at_points=at_points
         ) as session:
             frequencies = trained = None
-            with audit.settling():
+            with audit.changing_manifest():
                 if self.model == "target":
                     make_shots(audit, session.tokenizer, session.max_model_len)
                     audit.save()
@@ -737,7 +743,7 @@ class LogprobsStage(EvidenceStage):
                     on_answer=on_answer,
                 )
             finally:
-                with audit.settling():
+                with audit.changing_manifest():
                     counts = audit.manifest.passes
                     for key, n in (
                         (f"{self.model} {name}", n) for name, n in passes.items()
@@ -812,9 +818,9 @@ class LogprobsStage(EvidenceStage):
         return frozenset(needed.union(before))
 
     def _read(self, view: View) -> frozenset[str]:
-        asking = self.audit.asking
+        asking = self.audit.attacks_and_placebo
         reading = [
             attack for attack in asking if view.read_as in attack.reads_of("logprobs")
         ]
         counted = any(FREQUENCY in attack.columns for attack in reading)
-        return engine_columns(reading) | ({FREQUENCY} if counted else set())
+        return list_columns_needed(reading) | ({FREQUENCY} if counted else set())

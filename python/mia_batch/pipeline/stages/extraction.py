@@ -77,7 +77,7 @@ _TABLES = {"extraction": Extraction, "extracted_documents": ExtractedDocuments}
 def _longest_work(audit: Audit, view: View, n: int, *roles: str) -> Workload:
     """Foresee the continuations of ``n`` texts of these roles: no choice takes more tokens."""
     longest = (
-        audit.target_table()
+        audit.open_targets()
         .filter(pl.col("role").is_in(roles), _IS_ASKED)
         .select(context=pl.col("prefix"), text=pl.col("reference"))
         .top_k(n, by=estimated_tokens("text"))
@@ -220,7 +220,7 @@ class ExtractionStage(Stage):
         if not a_round.prompts:
             return a_round
         n_windows = (
-            self.audit.target_table().filter(_IS_ASKED, role="target").select(pl.len())
+            self.audit.open_targets().filter(_IS_ASKED, role="target").select(pl.len())
         )
         full = n_documents * (settings.extract_tokens // a_round.first_tokens + 1)
         drawn = n_documents * settings.extract_starts * settings.extract_draws
@@ -312,7 +312,7 @@ class ExtractionStage(Stage):
             ]
 
     def _strongest(self, every: pl.LazyFrame) -> pl.DataFrame:
-        primary, n = self.audit.plan.primary, self.audit.settings.extract_starts
+        primary, n = self.audit.rule.primary, self.audit.settings.extract_starts
         order = [primary, "window_index"]
         strongest = (
             self.audit.run.scan("scores")
@@ -409,7 +409,9 @@ class RecitalsStage(Stage):
     @property
     def _n(self) -> int:
         return (
-            0 if self.audit.continues else self.audit.settings.continue_strongest or 0
+            0
+            if self.audit.continues_texts
+            else self.audit.settings.continue_strongest or 0
         )
 
     def left(self) -> Iterator[tuple[str, str]]:
@@ -491,7 +493,7 @@ class RecitalsStage(Stage):
 
     def _strongest(self) -> pl.Series:
         """Choose the best text of each document by its score, then the second, and so on."""
-        score, audit = pl.col(self.audit.plan.primary), self.audit
+        score, audit = pl.col(self.audit.rule.primary), self.audit
         rows = (
             audit.run.scan("scores")
             .with_row_index("row")
@@ -632,13 +634,13 @@ class ControlsStage(Stage):
             return
         may_come = (pl.col("role") == "target") & pl.col("reason").is_null()
         n = (
-            audit.target_table()
+            audit.open_targets()
             .select(may_come.sum())
             .collect(engine="streaming")
             .item()
         )
         samples = settings.continuations
-        if not audit.continues:
+        if not audit.continues_texts:
             walks = (
                 settings.extract
                 * settings.extract_starts

@@ -36,7 +36,7 @@ def weighed_views(audit: Audit) -> list[View]:
     columns = {field.name for field in RARITY_FIELDS}
     reads = {
         key
-        for attack in audit.reading("samples")
+        for attack in audit.list_attacks_on("samples")
         if columns.intersection(attack.columns)
         for key in attack.reads
     }
@@ -185,7 +185,7 @@ def _counted(audit: Audit) -> pl.Expr | None:
     if audit.settings.rarity_from is not None:
         return pl.lit(value=False)
     if (
-        test := audit.rounds()
+        test := audit.build_rounds_test()
     ) is not None:  # later rounds would change the scores of earlier ones
         return pl.col("target_id").is_in(test.may_be_asked(0).implode())
     role, member = pl.col("role"), pl.col("member")
@@ -318,9 +318,9 @@ class FeaturesStage(Stage):
         # Continuations are always searched for verbatim runs. Parts of other groups are
         # removed.
         audit = self.audit
-        reading = audit.reading("samples")
+        reading = audit.list_attacks_on("samples")
         columns = {column for attack in reading for column in attack.columns}
-        continued = audit.continues or audit.settings.continue_strongest
+        continued = audit.continues_texts or audit.settings.continue_strongest
         always = [VERBATIM_GROUP] if continued else []
         before = audit.manifest.made.get("features", {}).get("groups", [])
         known = {*GROUPS, *OTHER_GROUPS}

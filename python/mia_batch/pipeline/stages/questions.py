@@ -10,6 +10,7 @@ from mia_batch.evidence.request import EvidenceKind
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.folder import PARTS, RunFolder
+from mia_batch.pipeline.request import AuditRequest, build_decision_rule
 from mia_batch.prompts import sample_seed
 from mia_batch.settings import stored_settings
 from mia_batch.views import SHADOW, RunModel, View, build_view
@@ -23,7 +24,7 @@ def list_views(audit: Audit, kind: EvidenceKind | None = None) -> list[View]:
     )
     reads = dict.fromkeys(
         (each, view)
-        for attack in audit.asking
+        for attack in audit.attacks_and_placebo
         for kind in kinds
         for model, view in attack.reads_of(kind)
         # A name for all shadow models stands for each of them.
@@ -95,7 +96,9 @@ def resumed(
 ) -> Audit:
     manifest = run.manifest
     settings = stored_settings(manifest.settings, **changed)
-    return Audit(settings, observer or Observer(), [], None, work or run, manifest)
+    rule = build_decision_rule(settings, [settings.primary or "planned"])
+    request = AuditRequest(settings, (), rule)
+    return Audit(request, work or run, observer or Observer(), manifest)
 
 
 def read_prompts(run: RunFolder, view: View, targets: pl.DataFrame) -> pl.DataFrame:

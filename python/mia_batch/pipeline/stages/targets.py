@@ -54,7 +54,7 @@ class TargetsStage(Stage):
         )
 
     def left(self) -> Iterator[tuple[str, str]]:
-        table = self.audit.target_table()
+        table = self.audit.open_targets()
         counts = _count(table)
         yield "targets", f"{counts.pop('total'):,}{self._share(table)}"
         if self.audit.settings.has_yardstick:
@@ -104,7 +104,7 @@ class TargetsStage(Stage):
     def make(self) -> None:
         audit, run, path = self.audit, self.audit.run, self.audit.run.path("targets")
         if path.exists():
-            audit.refuse_others("the texts are others than before")
+            audit.refuse_other_shards("the texts are others than before")
         new = run.folder / "targets.new.parquet"
         sink(audit.corpora.targets(audit.settings), new, Targets)
         table = scan(new, Targets)

@@ -350,7 +350,7 @@ class TunedModel:
             return self.audit.settings.generations
         if self.model == _CANDIDATE:
             return len(self._texts)
-        table = self.audit.target_table().filter(pl.col("role").is_in(LEARNT))
+        table = self.audit.open_targets().filter(pl.col("role").is_in(LEARNT))
         return int(table.select(pl.col("target").count() // 2).collect().item())
 
     def _check_tokens(self) -> None:
@@ -360,7 +360,7 @@ class TunedModel:
             return
         own = Tokenizer.load(settings.model, settings.revision)
         base = Tokenizer.load(*self._base, setting="reference_model")
-        there = audit.target_table().select("target").drop_nulls()
+        there = audit.open_targets().select("target").drop_nulls()
         texts = there.head(_COMPARED).collect()["target"].to_list()
         if own.encode_prompts(texts) != base.encode_prompts(texts):
             raise SettingsError(

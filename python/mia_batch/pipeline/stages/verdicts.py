@@ -39,7 +39,7 @@ from mia_batch.inference.yardstick import (
 )
 from mia_batch.kernels import count_words
 from mia_batch.metrics import curves, measure
-from mia_batch.pipeline.context import Audit, reads_tokens
+from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.sessions import start_findings
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.extraction import passages_of, runs_of
@@ -342,7 +342,7 @@ def _yardstick_runs(audit: Audit) -> pl.DataFrame:
 def _verdicts(
     audit: Audit, found: pl.DataFrame, blind: pl.DataFrame | None
 ) -> Iterator[pl.DataFrame]:
-    attacks, plan, run = audit.attacks, audit.plan, audit.run
+    attacks, plan, run = audit.attacks, audit.rule, audit.run
     yield schemas.Verdicts.create_empty()
     roles = role_counts(found)
     if not (roles["n_nulls"] or roles["n_canaries"]):
@@ -415,7 +415,7 @@ class PreflightStage(Stage):
 
     def fingerprint(self) -> dict[str, Any]:
         """Texts, and the plan less its attack: what is checked does not depend on scores."""
-        plan = asdict(self.audit.plan)
+        plan = asdict(self.audit.rule)
         del plan["primary"]
         plan["length_edges"] = list(plan["length_edges"])  # as JSON gives them back
         return {
@@ -441,7 +441,7 @@ class PreflightStage(Stage):
             )
 
     def make(self) -> None:
-        run, plan = self.audit.run, self.audit.plan
+        run, plan = self.audit.run, self.audit.rule
         targets = run.scan("targets")
         checked = preflight.check_targets(targets, seed=self.audit.settings.seed)
         blind = _blind_of_targets(checked.blind_scores)
@@ -455,7 +455,7 @@ class PreflightStage(Stage):
 
     def _why_to_stop(self, found: pl.DataFrame, targets: pl.LazyFrame) -> str | None:
         """Say why no answer can come of evidence that would cost something; None where one may."""
-        decides = "together" if self.audit.plan.level == "collection" else "needed"
+        decides = "together" if self.audit.rule.level == "collection" else "needed"
         power = found.filter(check="power", statistic=decides)
         is_withheld = checks.gate_verdict(found) == "withheld"
         labelled = targets.filter("member", pl.col("role") == "target").head(1)
@@ -495,7 +495,7 @@ class VerdictsStage(Stage):
         }
 
     def make(self) -> None:
-        audit, plan, run = self.audit, self.audit.plan, self.audit.run
+        audit, plan, run = self.audit, self.audit.rule, self.audit.run
         settings, scores, preregistered = (
             audit.settings,
             run.scan("scores"),
@@ -590,7 +590,7 @@ class VerdictsStage(Stage):
             blind_metrics=run.scan("blind_metrics").collect(),
             preset=audit.settings.preset,
             slice_by=audit.settings.slice_by,
-            primary=audit.plan.primary,
+            primary=audit.rule.primary,
             seed=audit.settings.seed,
             later=audit.later_attacks,
         )
@@ -605,10 +605,10 @@ def _order(audit: Audit) -> pl.DataFrame:
         "order" in manifest.evidence,
         manifest.input.get("has_grown", False),
     )
-    in_rounds = audit.plan.adjustment == "e-bh"
+    in_rounds = audit.rule.adjustment == "e-bh"
     write_responses(audit)
     cluster = pl.coalesce("group", "document_id", "target_id").alias("cluster")
-    score = pl.col(audit.plan.primary).alias("score")
+    score = pl.col(audit.rule.primary).alias("score")
     texts = (
         audit.run.scan("scores")
         .select("target_id", "role", "member", cluster, score)
@@ -641,9 +641,7 @@ def _rests_on(audit: Audit) -> dict[str, int | str]:
     return {
         "samples": audit.settings.continuations,
         "probes": audit.settings.probes,
-        **(
-            {"token_points": audit.settings.token_points} if reads_tokens(audit) else {}
-        ),
+        **({"token_points": audit.settings.token_points} if audit.reads_tokens else {}),
         **({"rarity_from": rarity["from"]} if "from" in rarity else {}),
         "input": texts["input"],
         **{
@@ -677,7 +675,7 @@ class ScoresStage(Stage):
         own = [
             name for name in list_models(audit) if RunModel.parse(name).is_trained_here
         ]
-        made = {name: audit.source(name)["digest"] for name in own}
+        made = {name: audit.find_source(name)["digest"] for name in own}
         parts = [
             p
             for name in ("features", "logprobs")
@@ -713,7 +711,7 @@ class ScoresStage(Stage):
         if not audit.manifest.plan:  # what comes after the first score is exploratory
             rests_on = None if run.path("scores").exists() else _rests_on(audit)
             names = [attack.name for attack in audit.attacks]
-            audit.manifest.plan = checks.preregister(audit.plan, rests_on, names)
+            audit.manifest.plan = checks.preregister(audit.rule, rests_on, names)
             audit.save()
         evidence = evidence_of(audit)
         logprobs = evidence.get("logprobs")
@@ -746,7 +744,7 @@ class ScoresStage(Stage):
         if placebo is None:
             return
         primary = next(
-            attack for attack in audit.attacks if attack.name == audit.plan.primary
+            attack for attack in audit.attacks if attack.name == audit.rule.primary
         )
         other = {
             kind: rows.filter(model="reference").with_columns(model=pl.lit("target"))
@@ -773,7 +771,7 @@ def evidence_of(audit: Audit) -> dict[str, pl.LazyFrame]:
     evidence = {"samples": features.filter(_within(audit))}
     if any(EXPECTED in attack.columns for attack in audit.attacks):
         evidence["samples"] = with_expected(evidence["samples"], counted_groups(audit))
-    if audit.reading("logprobs"):
+    if audit.list_attacks_on("logprobs"):
         wanted = [
             views.among([view.key]) & (pl.col("view_index") < view.n)
             for view in list_views(audit, "logprobs")
@@ -786,7 +784,7 @@ def evidence_of(audit: Audit) -> dict[str, pl.LazyFrame]:
 def asked_targets(audit: Audit) -> pl.LazyFrame:
     """Open the targets; where groups stop when decided, with a reason for what was not asked."""
     targets = audit.run.scan("targets")
-    if audit.plan.adjustment != "e-bh":
+    if audit.rule.adjustment != "e-bh":
         return targets
     rows = [
         audit.run.scan(kind).select("target_id") for kind in ("samples", "logprobs")
@@ -883,7 +881,7 @@ class SummaryStage(Stage):
         return {*self.makes} - ({"perplexities"} if without else set())
 
     def make(self) -> None:
-        audit, run, plan = self.audit, self.audit.run, self.audit.plan
+        audit, run, plan = self.audit, self.audit.run, self.audit.rule
         controls = run.scan("controls") if run.path("controls").exists() else None
         runs = runs_of(run, audit.settings)
         findings = self._roll_up(controls, runs)
@@ -905,7 +903,7 @@ class SummaryStage(Stage):
             read_comparison_sets(scores, named=False),
             named.collect(),
             None if controls is None else controls.collect(),
-            all_continued=audit.continues,
+            all_continued=audit.continues_texts,
         )
         rows = pl.concat([findings.filter(pl.col("check") != "verbatim"), verbatim])
         rows = checks.behind_gate(rows)
@@ -946,7 +944,7 @@ class SummaryStage(Stage):
             run.scan("scores"),
             runs,
             run.scan("verdicts"),
-            audit.plan,
+            audit.rule,
             extracted=extracted,
             candidates=run.scan("samples"),
             samples=audit.settings.continuations,
@@ -954,7 +952,7 @@ class SummaryStage(Stage):
             blind_warns=_separable(findings, "calibration"),
             findings=findings,
             controls=controls,
-            all_continued=audit.continues,
+            all_continued=audit.continues_texts,
         )
         sink(rows, run.path("rollup"), schemas.Rollup)
         return findings

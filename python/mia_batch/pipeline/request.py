@@ -1,0 +1,565 @@
+"""What an audit is asked to do: `settle` takes every default and choice of the settings, once.
+
+The settings that a user gives leave much open: the evidence, the attacks, windows, what
+a recording or an earlier request has decided. `settle` fills all of it in, checks what
+belongs together and returns an `AuditRequest`, which does not change any more. A dry run
+prints it, ``run.json`` stores its settings, and the plan hashes them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from mia_batch.attacks import ONE_PASS, Attack, defaults, get, names
+from mia_batch.attacks.attack import (
+    CLOZE,
+    COMBINATION,
+    CONTINUATION,
+    PROBE,
+    TOKEN,
+    is_next_token,
+    meant,
+)
+from mia_batch.attacks.from_samples import EXPECTED
+from mia_batch.corpus import find_files
+from mia_batch.errors import SettingsError
+from mia_batch.evidence.engines.registry import why_not
+from mia_batch.evidence.replay import Recording
+from mia_batch.features import why_no_similarity
+from mia_batch.inference.findings import VerdictPlan
+from mia_batch.models.weights import of_one_shape
+from mia_batch.pipeline.corpora import check_paths, target_plan
+from mia_batch.pipeline.folder import Manifest
+from mia_batch.plugins import extra
+from mia_batch.settings import CLASSICS, NO_YARDSTICK, Settings
+from mia_batch.views import RunModel, find_view_type
+
+__all__ = [
+    "REMOTE",
+    "AuditRequest",
+    "build_decision_rule",
+    "check_together",
+    "choose_attacks",
+    "fill_reference_kind",
+    "fill_windows",
+    "fill_yardstick",
+    "list_abilities_needed",
+    "list_columns_needed",
+    "read_decision",
+    "settle",
+    "settle_rescoring",
+]
+
+REMOTE = ("openai", "replay")
+"""Engines that are not started here: an endpoint, and a recording."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRequest:
+    """What an audit is to do.
+
+    Attributes
+    ----------
+    settings
+        What the user gave, with every default filled in.
+    attacks
+        Those that are computed, in the order of their columns.
+    rule
+        The attack that decides, and how.
+    recording
+        Answers that were generated elsewhere, if they are all there is.
+    notes
+        Sentences about what was chosen.
+    """
+
+    settings: Settings
+    attacks: tuple[Attack, ...]
+    rule: VerdictPlan
+    recording: Recording | None = None
+    notes: tuple[str, ...] = ()
+
+    def without_nudge(self) -> AuditRequest:
+        """Return the same request of an endpoint that cannot nudge tokens."""
+        settings = self.settings.model_copy(update={"nudge": 0.0})
+        return replace(self, settings=settings)
+
+
+def settle(settings: Settings) -> AuditRequest:
+    """Return what settings ask for; nothing that can be checked before a model is loaded is left.
+
+    Raises `SettingsError`, as does all that follows, if settings contradict each other,
+    if an attack cannot be computed, or if the run in the folder has answered otherwise.
+    """
+    recording = None
+    notes: tuple[str, ...] = ()
+    if settings.samples_from is not None:
+        recording = Recording.open(
+            settings.samples_from, candidate_column=settings.candidate_column
+        )
+        settings = _fill(settings, _choose_for_recording(settings, recording))
+    chose_attacks = settings.preset != "default" or settings.attacks is not None
+    evidence = settings.evidence
+    settings = _fill(settings, _choose_evidence(settings))
+    if settings.evidence != evidence:
+        notes = (_ONE_PASS_TAKEN,)
+    settings = fill_reference_kind(settings)
+    attacks = choose_attacks(settings)
+    if not chose_attacks:  # what is set later changes nothing
+        chosen = [attack.name for attack in attacks if attack.evidence != "scores"]
+        settings = _fill(settings, {"attacks": tuple(chosen)})
+    begun_run = Manifest.of(settings.folder)
+    if begun_run is not None and begun_run.plan and not settings.replace:
+        settings = _fill(settings, _choose_as_planned(settings, attacks, begun_run))
+        attacks = choose_attacks(settings)
+    settings = fill_yardstick(fill_windows(settings), attacks)
+    rule = build_decision_rule(settings, [attack.name for attack in attacks])
+    check_together(settings, attacks)
+    check_paths(settings)
+    if begun_run is not None:
+        _check_decision(settings, rule, begun_run)
+        settings = _fill(settings, _choose_as_begun(settings, begun_run))
+    return AuditRequest(settings, tuple(attacks), rule, recording, notes)
+
+
+def settle_rescoring(settings: Settings, finished_run: Manifest) -> AuditRequest:
+    """Return what settings ask of a finished run, whose evidence stays as it is."""
+    attacks = choose_attacks(settings)
+    settings = _fill(settings, _choose_as_planned(settings, attacks, finished_run))
+    attacks = choose_attacks(settings)
+    rule = build_decision_rule(settings, [attack.name for attack in attacks])
+    _check_decision(settings, rule, finished_run)
+    return AuditRequest(settings, tuple(attacks), rule)
+
+
+def _fill(settings: Settings, chosen: dict[str, object]) -> Settings:
+    """Return settings with what was chosen; what the user gave stays known as given."""
+    return settings.model_copy(update=chosen) if chosen else settings
+
+
+# Which evidence a run collects, and which attacks it computes.
+
+_WORD_SETTINGS = {"samples", "probes", "probe_every", "probe_words", "rarity_from"}
+_SAMPLE_SETTINGS = _WORD_SETTINGS | {
+    "nudge",
+    "paraphrases_column",
+    "temperature",
+    "token_points",
+    "top_k",
+    "top_p",
+}
+"""Settings that say how a model is sampled: who gives one wants samples."""
+_N_STRONGEST = 64
+"""Texts of highest scores that are continued where each text is read once."""
+_N_LOGPROB_POINTS = 128
+"""Points at which log-probabilities are asked; each costs one token, so more than of words."""
+_ONE_PASS_TAKEN = (
+    "each text is read once for the log-probabilities of its tokens, because the model"
+    " runs here; --evidence samples asks for next tokens instead"
+)
+
+
+def _choose_for_recording(
+    settings: Settings, recording: Recording
+) -> dict[str, object]:
+    """Choose what a recording decides where the user does not."""
+    # Without probes the length-matched family, and all of SaMIA where candidates count
+    # as whole.
+    chosen: dict[str, object] = {}
+    if "samples" not in settings.model_fields_set:
+        chosen["samples"] = recording.most_samples
+    by_default = settings.attacks is None and settings.preset == "default"
+    if by_default and not recording.has_probes:
+        for_whole_candidates = () if recording.has_finish_reason else defaults("samia")
+        chosen["attacks"] = (*defaults("matched"), *for_whole_candidates)
+    return chosen
+
+
+def _choose_evidence(settings: Settings) -> dict[str, object]:
+    """Choose one pass of log-probabilities where the model runs here and nothing else is wanted."""
+    # It tells more than samples, for less; the texts of highest scores are continued
+    # afterwards.
+    given = settings.model_fields_set
+    if settings.evidence == "probe-logprobs" and "probes" not in given:
+        return {"probes": _N_LOGPROB_POINTS}
+    asks_for_evidence = settings.evidence is not None or settings.attacks is not None
+    if asks_for_evidence or settings.preset != "default":
+        return {}
+    if settings.engine in REMOTE or given & _SAMPLE_SETTINGS:
+        return {}
+    possible = [
+        name
+        for name in ONE_PASS
+        if next(_list_obstacles(get(name), settings), None) is None
+    ]
+    if not possible or settings.primary not in (None, *possible):
+        return {}
+    chosen: dict[str, object] = {"evidence": "logprobs", "attacks": tuple(possible)}
+    if settings.continue_strongest is None:
+        chosen["continue_strongest"] = _N_STRONGEST
+    if "long_texts" not in given:
+        chosen["long_texts"] = "stride"
+    return chosen
+
+
+def choose_attacks(settings: Settings) -> list[Attack]:
+    """Return the attacks asked for by name, else all that evidence and settings allow."""
+    combination = [get(COMBINATION)] if settings.combine else []
+    if settings.attacks is None:
+        attacks = _choose_possible_attacks(settings) + combination
+    else:
+        attacks = [get(name) for name in settings.attacks]
+        attacks += [attack for attack in combination if attack not in attacks]
+        for attack in attacks:
+            obstacle = next(_list_obstacles(attack, settings), None)
+            if obstacle is not None:
+                raise SettingsError(f"attacks: {attack.name} {obstacle}")
+    learned = [attack for attack in attacks if attack.evidence == "scores"]
+    if learned and len(attacks) - len(learned) < 2:
+        raise SettingsError(
+            f"attacks: {learned[0].name} is learned from the scores of others, and"
+            " needs two at least; name more, or leave attacks= out"
+        )
+    return attacks
+
+
+def _choose_possible_attacks(settings: Settings) -> list[Attack]:
+    """Return the preset's attacks on the evidence, less those that are prevented."""
+    kinds = _list_kinds(settings.evidence or "samples")
+    attacks = [get(name) for name in defaults(settings.preset, kinds)]
+    if not attacks:
+        raise SettingsError(
+            f"evidence: preset {settings.preset!r} has no attack on"
+            f" {' and '.join(kinds)}; leave it out, or name attacks"
+        )
+    obstacles = {
+        attack.name: next(_list_obstacles(attack, settings), None) for attack in attacks
+    }
+    # Next tokens tell more than next words; but of a reference model words alone are
+    # asked. What is combined reads both.
+    asks_tokens = any(
+        TOKEN in attack.reads and obstacles[attack.name] is None for attack in attacks
+    )
+    if asks_tokens and not settings.combine:
+        wants_words = settings.reference_model or (
+            settings.model_fields_set & _WORD_SETTINGS
+        )
+        left_out = TOKEN if wants_words else PROBE
+        attacks = [
+            attack for attack in attacks if left_out not in attack.reads_of("samples")
+        ]
+    possible = [attack for attack in attacks if obstacles[attack.name] is None]
+    possible_kinds = {attack.kind for attack in possible}
+    for attack in attacks:
+        if attack.kind not in possible_kinds:
+            raise SettingsError(f"evidence: {attack.name} {obstacles[attack.name]}")
+    return possible
+
+
+def _list_kinds(evidence: str) -> tuple[str, ...]:
+    return ("samples", "logprobs") if evidence == "both" else (evidence,)
+
+
+# What prevents an attack.
+
+
+def _list_obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
+    """Iterate over what prevents an attack, each as the end of a sentence about it."""
+    if settings.evidence is not None and attack.evidence != "scores":
+        kinds = _list_kinds(settings.evidence)
+        matching_kinds = {attack.evidence, attack.kind}.intersection(kinds)
+        if not matching_kinds or (attack.logprobs and "logprobs" not in kinds):
+            needed = "logprobs" if matching_kinds else attack.kind
+            yield f"needs evidence {needed!r}, but evidence= is {settings.evidence!r}"
+    for alternatives in attack.settings:
+        setting_names = alternatives.split("|")
+        if all(getattr(settings, name) is None for name in setting_names):
+            yield f"needs {' or '.join(f'{name}=' for name in setting_names)}"
+    if "similarity" in attack.columns:
+        reason = why_no_similarity()
+        if reason is not None:
+            yield f"cannot be computed: {reason}"
+    if settings.engine == "replay":
+        if attack.reads_of("logprobs"):
+            yield "needs log-probabilities, and engine 'replay' has recorded samples only"
+        if any(model != "target" for model, _ in attack.reads):
+            yield "needs answers of another model, and engine 'replay' has those of one"
+    if "support_mass" in attack.columns and settings.temperature != 1:
+        yield "needs temperature 1: only there is the mass known that decoding keeps"
+    if settings.engine == "openai" and "token_ids" in attack.columns:
+        yield "needs token ids, which no endpoint gives"
+    yield from _list_view_obstacles(attack, settings)
+    yield from _list_engine_obstacles(attack, settings)
+
+
+def _list_view_obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
+    if CLOZE in attack.reads and settings.engine == "replay":
+        yield "asks questions, which no recording has answered"
+    if TOKEN not in attack.reads or CLOZE in attack.reads:
+        return
+    if EXPECTED in attack.columns and settings.stop_when_decided:
+        yield "needs answers about all texts, and stop_when_decided= leaves some out"
+    if settings.engine == "replay" or settings.chat:
+        yield "needs a model that goes on with a text: no chat, and no recording"
+    elif settings.nudge and settings.engine != "auto":
+        reason = why_not(settings.engine, "samples", frozenset({"nudge"}))
+        if reason is not None:
+            yield reason
+
+
+def _list_engine_obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
+    reads_next_token = any(map(is_next_token, attack.reads_of("logprobs")))
+    is_endpoint = settings.engine == "openai"
+    needs_tokens = reads_next_token or TOKEN in attack.reads
+    if is_endpoint and needs_tokens and settings.tokenizer is None:
+        yield "needs tokenizer= at an endpoint: without it nobody knows the true token"
+    if attack.reads_of("logprobs") and settings.engine != "auto":
+        needed = list_abilities_needed([attack])
+        if is_endpoint and needs_tokens:
+            needed -= {"vocabulary_mean"}  # which has bounds there
+        reason = why_not(settings.engine, "logprobs", needed)
+        if reason is not None:
+            yield f"cannot be computed: {reason}; take engine transformers"
+
+
+_COLUMNS_OF_SOME_ENGINES = {
+    "vocabulary_mean",
+    "vocabulary_variance",
+    "top_logprob",
+    "rank",
+    "support_mass",
+}
+"""Columns of the logprobs table that not every engine can compute."""
+
+
+def list_columns_needed(attacks: Iterable[Attack]) -> frozenset[str]:
+    """Return the columns that attacks read of those which not every engine can compute."""
+    columns = frozenset[str]().union(*(attack.columns for attack in attacks))
+    return columns & _COLUMNS_OF_SOME_ENGINES
+
+
+def list_abilities_needed(attacks: Iterable[Attack]) -> frozenset[str]:
+    """Return what an engine must do with log-probabilities: columns, noise, questions."""
+    attacks = list(attacks)
+    views = {view for attack in attacks for _, view in attack.reads_of("logprobs")}
+    abilities = (find_view_type(view).abilities for view in views)
+    return list_columns_needed(attacks).union(*abilities)
+
+
+# What decides, and what an earlier request has decided.
+
+_PRIMARY_ATTACKS: tuple[str, ...] = (
+    "min_k_plus_plus_20_v1",
+    "token_hits_less_expected_v1",
+    "token_hits_v1",
+    "probe_leading_rarity_v1",
+    "samia_matched_v1",
+)
+"""The first that is computed decides: the order in which they find most."""
+_PRIMARY_ATTACKS_OF_TUNED_MODELS = (
+    "wbc_v1",
+    "self_prompt_difference_v1",
+    "reference_token_difference_v1",
+)
+"""The first of these decides about a tuned model (``benches.finetuned``)."""
+_LABELLED_FALSE = (
+    "texts of the input that are labelled member = false, where there are any"
+)
+
+
+def build_decision_rule(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
+    """Return how a run decides: by the attack asked for, else the first likely one."""
+    is_tuned = settings.preset == "spv" or settings.reference_kind == "base"
+    candidates = _PRIMARY_ATTACKS
+    if is_tuned:
+        candidates = _PRIMARY_ATTACKS_OF_TUNED_MODELS + _PRIMARY_ATTACKS
+    primary = settings.primary or next(
+        (name for name in candidates if name in attacks), attacks[0]
+    )
+    if primary not in attacks:
+        raise SettingsError(
+            f"primary= is {primary!r}, which is not computed; name it in attacks= too"
+        )
+    shared_names = {field.name for field in fields(VerdictPlan)} - {"primary"}
+    values = settings.model_dump(include=shared_names)
+    if settings.stop_when_decided:
+        values["adjustment"] = "e-bh"
+    null_set = settings.non_members_known or _LABELLED_FALSE
+    return VerdictPlan(primary=primary, null_set=null_set, **values)
+
+
+def read_decision(manifest: Manifest) -> dict[str, Any]:
+    """Return how a run decides by now: as it was planned, or as an answer that replaced it."""
+    return manifest.replaced[-1]["now"] if manifest.replaced else manifest.plan
+
+
+def _choose_as_planned(
+    settings: Settings, asked_attacks: Iterable[Attack], manifest: Manifest
+) -> dict[str, object]:
+    """Choose the attacks that a run has scored next to those asked for, and its primary attack."""
+    if not manifest.plan or settings.replace:
+        return {}
+    scored = manifest.made.get("scores", manifest.plan).get("attacks", ())
+    for name in scored:
+        if not meant(name, names()):
+            raise SettingsError(
+                f"attacks: the run has scores of {name}, whose formula is not known"
+                " here; give attacks_from= with its file, or replace= to take these"
+                " scores away"
+            )
+    asked = tuple(attack.name for attack in asked_attacks)
+    chosen: dict[str, object] = {}
+    attacks = asked
+    has_others = any(name not in asked for name in scored)
+    if has_others:
+        attacks = tuple(dict.fromkeys((*scored, *asked)))
+        chosen["attacks"] = attacks
+    primary = read_decision(manifest)["primary"]
+    rule = build_decision_rule(settings, attacks)
+    if settings.primary is None and rule.primary != primary:
+        chosen["primary"] = primary
+    if settings.evidence and has_others:
+        kinds = {*_list_kinds(settings.evidence)}
+        on_evidence = [get(name) for name in attacks if get(name).evidence != "scores"]
+        if any(not kinds & {attack.evidence, attack.kind} for attack in on_evidence):
+            chosen["evidence"] = None
+    return chosen
+
+
+def _check_decision(settings: Settings, rule: VerdictPlan, manifest: Manifest) -> None:
+    """Refuse a request that would answer otherwise than planned, unless it is to replace that."""
+    if not manifest.plan or settings.replace:
+        return
+    decision = read_decision(manifest)
+    asked = json.loads(json.dumps(asdict(rule)))
+    changes = [
+        f"{name}= is {decision[name]!r} in the plan and {value!r} now"
+        for name, value in asked.items()
+        if name not in ("null_set", "seed") and value != decision.get(name)
+    ]
+    if changes:
+        raise SettingsError(
+            f"{'; '.join(changes)}: the planned answer of {settings.folder} stays."
+            " Give replace= to answer so instead, marked as exploratory and recorded"
+            " in run.json"
+        )
+
+
+def _choose_as_begun(settings: Settings, begun_run: Manifest) -> dict[str, object]:
+    """Choose what a run was asked with where defaults alone would say otherwise by now."""
+    # Attacks that are asked for later read what is there: a nudge is kept off, and long
+    # texts are in pieces.
+    chosen: dict[str, object] = {}
+    for name, value in {"nudge": 0.0, "long_texts": "stride"}.items():
+        is_given = name in settings.model_fields_set
+        if not is_given and begun_run.evidence.get(name) == value:
+            chosen[name] = value
+    return chosen
+
+
+# Models and texts.
+
+_BOOK_WINDOW_WORDS = 128
+
+
+def fill_reference_kind(settings: Settings) -> Settings:
+    """Return settings that say whether the reference model is the base: of one shape."""
+    if settings.reference_model is None or settings.reference_kind is not None:
+        return settings
+    if settings.engine in REMOTE:
+        return settings
+    target = (str(settings.model), settings.revision)
+    reference = (str(settings.reference_model), settings.reference_revision)
+    kind = "other"
+    with suppress(
+        OSError, ValueError, SettingsError
+    ):  # checks of the models say better
+        if of_one_shape(target, reference):
+            kind = "base"
+    return _fill(settings, {"reference_kind": kind})
+
+
+def fill_windows(settings: Settings) -> Settings:
+    """Return settings with windows of books, and refuse windows that contradict each other."""
+    is_whole = settings.window_words is None and settings.window_characters is None
+    if is_whole and find_files(settings.input).kind == "books":
+        n_words = settings.text_length or _BOOK_WINDOW_WORDS
+        settings = _fill(settings, {"window_words": n_words})
+    target_plan(settings)
+    return settings
+
+
+def fill_yardstick(settings: Settings, attacks: Iterable[Attack]) -> Settings:
+    """Return settings with the yardstick of books where it is compared or continued."""
+    if settings.yardstick is not None or settings.engine == "replay":
+        return settings
+    is_of_books = find_files(settings.input).kind == "books"
+    is_continued = any(CONTINUATION in attack.reads for attack in attacks)
+    is_shown = is_of_books and (settings.non_members or is_continued)
+    return _fill(settings, {"yardstick": CLASSICS if is_shown else NO_YARDSTICK})
+
+
+# What cannot be asked together.
+
+_SETTINGS_OF_PASSAGES = ("controls", "known_corpus", "known_index")
+
+
+def check_together(settings: Settings, attacks: Sequence[Attack]) -> None:
+    """Refuse settings that contradict each other or the attacks."""
+    attacks_of_trained_models = [
+        attack.name
+        for attack in attacks
+        if any(RunModel.parse(model).is_trained_here for model, _ in attack.reads)
+    ]
+    if settings.shard is not None and attacks_of_trained_models:
+        raise SettingsError(
+            f"shard= cannot be used with {attacks_of_trained_models[0]}: reference"
+            " models are made by one process; run without --shard, with --workers where"
+            " several engines are to answer"
+        )
+    _check_passages(settings, attacks)
+    _check_executor(settings)
+    if not settings.stop_when_decided:
+        return
+    learned = [attack.name for attack in attacks if attack.evidence == "scores"]
+    for name in learned + attacks_of_trained_models:
+        raise SettingsError(
+            f"stop_when_decided= cannot be used with {name}, which learns "
+            "from the answers about all texts; leave one of the two out"
+        )
+    if settings.shard is not None:
+        raise SettingsError(
+            "stop_when_decided= cannot be used with shard: what is asked depends on the"
+            " answers about all texts; run without --shard"
+        )
+
+
+def _check_passages(settings: Settings, attacks: Sequence[Attack]) -> None:
+    continues_texts = any(
+        CONTINUATION in attack.reads_of("samples") for attack in attacks
+    )
+    if continues_texts or settings.extract or settings.continue_strongest:
+        return
+    for name in _SETTINGS_OF_PASSAGES:
+        if getattr(settings, name):
+            raise SettingsError(
+                f"{name}= is about passages that come out, and these attacks ask for"
+                " none; add continue_strongest= or extract=, or take preset 'matched'"
+            )
+
+
+def _check_executor(settings: Settings) -> None:
+    if not settings.executor:
+        return
+    engine = settings.engine
+    if engine == "openai" or (engine == "replay" and settings.workers):
+        raise SettingsError(
+            "ray= and workers= are about engines that are started, and engine "
+            f"{engine!r} is not started; leave them out"
+        )
+    reason = extra("executors", settings.executor).obstacle()
+    if reason is not None:
+        raise SettingsError(f"ray= and workers= need Ray: {reason}")
