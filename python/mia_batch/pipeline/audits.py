@@ -103,12 +103,12 @@ def run_shard(audit: Audit, shard: Shard, stages: Sequence[Stage]) -> None:
         take_up(audit, stages)
         run_timed(audit, [(stage, stage.prepare) for stage in stages])
         run_timed(
-            audit, [(stage, stage.run) for stage in stages if stage.part == "texts"]
+            audit, [(stage, stage.run) for stage in stages if stage.phase == "texts"]
         )
         turn.release()
-        asked = [stage for stage in stages if stage.part in ("fills", "evidence")]
+        asked = [stage for stage in stages if stage.phase in ("fills", "evidence")]
         run_timed(audit, [(stage, stage.run) for stage in asked])
-        work = reduce(add, (stage.answered() for stage in asked))
+        work = reduce(add, (stage.count_prompts() for stage in asked))
         evidence = (
             stage for stage in asked if isinstance(stage, LogprobsStage | SamplesStage)
         )
@@ -590,14 +590,14 @@ def _steps(
     audit: Audit, stages: Sequence[Stage]
 ) -> Iterator[tuple[Stage, Callable[[], None]]]:
     yield from ((stage, stage.prepare) for stage in stages)
-    in_rounds = [stage for stage in stages if stage.part in ("evidence", "scores")]
+    in_rounds = [stage for stage in stages if stage.phase in ("evidence", "scores")]
     for stage in stages:
-        if stage.part == "fills":  # the texts are there, and no model was asked
-            yield from ((each, each.check) for each in stages)
+        if stage.phase == "fills":  # the texts are there, and no model was asked
+            yield from ((each, each.validate) for each in stages)
         if stage is in_rounds[0]:
             for _ in _rounds(audit):
                 yield from ((each, each.run) for each in in_rounds)
-        if not stage.turns:
+        if not stage.reuses_engine:
             audit.kept_engine.close()
         yield stage, stage.run
 
@@ -697,13 +697,15 @@ def rescore(
             lodged_plan.record_rescored(audit)
             note_earlier(audit, audit.manifest.made["targets"]["input"])
             for stage in stages:
-                if audit.build_rounds_test() is None and (short := stage.unscorable()):
+                if audit.build_rounds_test() is None and (
+                    short := stage.list_unscorable()
+                ):
                     raise SettingsError(
                         f"attacks: {', '.join(short)} cannot be scored from what the"
                         " run has; give the run's own command with these attacks,"
                         " which collects the rest"
                     )
-            again = [stage for stage in stages if stage.part in ("scores", "answers")]
+            again = [stage for stage in stages if stage.phase in ("scores", "answers")]
             prepared = [(stage, stage.prepare) for stage in stages]
             run_timed(audit, prepared + [(stage, stage.run) for stage in again])
             audit.manifest.settings = audit.settings.model_dump(mode="json")

@@ -160,7 +160,7 @@ def _left(
     for stage, named in zip(
         stages, ("note", "power"), strict=False
     ):  # targets, and preflight
-        notes.step(stage.doing)
+        notes.step(stage.activity)
         try:
             stage.run()
         except SettingsError as error:
@@ -169,7 +169,7 @@ def _left(
             refusal = error
         # Follows below
         known = (
-            stage.doing,
+            stage.activity,
             f"{audit.manifest.targets['total']:,} target",
         )
         said = (
@@ -177,14 +177,14 @@ def _left(
         )
         yield from ((named, sentence) for sentence in said)
     notes.step("looking at what is to be asked")
-    stages[2].foresee()  # of prompts
+    stages[2].validate_dry_run()  # of prompts
     for stage in stages:
-        stage.check()
+        stage.validate()
     for stage in stages:
-        stage.foresee()
+        stage.validate_dry_run()
     if (test := audit.build_rounds_test()) is not None:
         audit.askable_targets = test.may_be_asked(-1)
-    found = [line for stage in stages for line in stage.left()]
+    found = [line for stage in stages for line in stage.remaining()]
     yield from _books(audit, stages)
     yield from found
     yield from whole_cost(audit)

@@ -43,7 +43,7 @@ def called(tmp_path, monkeypatch):
         audit.run = Run(tmp_path)
         audit.manifest.write(tmp_path)
         named: Any = [
-            (SimpleNamespace(name=name, doing=name), step) for name, step in steps
+            (SimpleNamespace(name=name, activity=name), step) for name, step in steps
         ]
         run_timed(audit, named)
         return audit.manifest.times
@@ -275,7 +275,7 @@ def test_shards_change_a_manifest_in_turns_each_from_what_all_have_stored(tmp_pa
                 passes = audit.manifest.passes
                 passes["target text"] = passes.get("target text", 0) + n_passes
 
-        stage: Any = SimpleNamespace(name="logprobs", doing="asking")
+        stage: Any = SimpleNamespace(name="logprobs", activity="asking")
         run_timed(audit, [(stage, step)])
 
     clock, days = iter([0, 1.5, 2, 3, 3, 3, 3, 3]), map(str, range(10, 99))

@@ -76,7 +76,7 @@ def plan_paraphrasing(**settings: object) -> Iterator[tuple[str, str]]:
         f"{audit.manifest.evidence['engine']} ({audit.manifest.engine_choice})",
     )
     for stage in stages:
-        yield from stage.left()
+        yield from stage.remaining()
 
 
 def _settings(given: dict[str, object]) -> Settings:

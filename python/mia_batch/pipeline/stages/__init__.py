@@ -16,7 +16,7 @@ from mia_batch.tables import READ_ERRORS, is_sound, is_whole, move, remove
 
 __all__ = ["Stage", "damage_set_aside", "repair", "run_timed"]
 
-Part = Literal["texts", "fills", "evidence", "models", "scores", "answers"]
+Phase = Literal["texts", "fills", "evidence", "models", "scores", "answers"]
 """Which walks take a stage: shards stop after evidence, rounds repeat what leads from evidence to
 scores, models are checked before any is asked, scoring anew makes scores and answers."""
 
@@ -33,14 +33,14 @@ class Stage:
     """
 
     name: str
-    part: ClassVar[Part | None] = None
+    phase: ClassVar[Phase | None] = None
     makes: ClassVar[tuple[str, ...]] = ()
     reads: ClassVar[tuple[str, ...]] = ()
-    reads_parts: ClassVar[tuple[str, ...]] = ()
-    undoes: ClassVar[tuple[str, ...]] = ()
-    keeps: ClassVar[str | None] = None
-    turns: ClassVar[bool] = False
-    doing: str = "working"
+    reads_views: ClassVar[tuple[str, ...]] = ()
+    extends: ClassVar[tuple[str, ...]] = ()
+    costly_content: ClassVar[str | None] = None
+    reuses_engine: ClassVar[bool] = False
+    activity: str = "working"
 
     def __init__(self, audit: Audit) -> None:
         self.audit = audit
@@ -53,21 +53,21 @@ class Stage:
         ]
         return [path for each in parts for path in each if path.exists()]
 
-    def follows(self, lost: Collection[Path]) -> list[Path]:
+    def list_outdated(self, lost: Collection[Path]) -> list[Path]:
         """List its files that must go where files of earlier stages are lost."""
         read = {self.audit.run.path(name) for name in self.reads}
         outdated = any(
             read & {path, path.parent}
-            or any(part in path.name for part in self.reads_parts)
+            or any(part in path.name for part in self.reads_views)
             for path in lost
         )
         return self.files() if outdated else []
 
-    def answered(self) -> Work:
+    def count_prompts(self) -> Work:
         """Count what all shards have asked, and what is left."""
         return Work()
 
-    def unscorable(self) -> list[str]:
+    def list_unscorable(self) -> list[str]:
         """Name the attacks that need evidence which the run does not have."""
         return []
 
@@ -75,26 +75,26 @@ class Stage:
         """Say what its tables are made from, as JSON: with another they are made anew."""
         return {}
 
-    def left(self) -> Iterator[tuple[str, str]]:
+    def remaining(self) -> Iterator[tuple[str, str]]:
         """Say what is left to do, as name and text; nothing is written."""
         yield from ()
 
-    def foresee(self) -> None:
+    def validate_dry_run(self) -> None:
         """Refuse in a dry run what the run itself would refuse once it comes to ask or to make."""
 
     def prepare(self) -> None:
         """Decide what is out of date, before any stage runs."""
 
-    def check(self) -> None:
+    def validate(self) -> None:
         """Refuse what could not be made later, when the texts are there and no model was asked."""
 
     def run(self) -> None:
         if self.is_fresh:
             return
-        self.audit.observer.stage(self.doing)
-        self.forget()
+        self.audit.observer.stage(self.activity)
+        self.mark_outdated()
         self.make()
-        self.done()
+        self.mark_done()
 
     def make(self) -> None:
         """Make its tables, which are not there or out of date."""
@@ -105,10 +105,10 @@ class Stage:
         """Whether its tables are there, made from what it would make them from now."""
         there = {path.stem for path in self.files()}
         made = self.audit.manifest.made.get(self.name)
-        return self.needed <= there and made == self.fingerprint()
+        return self.required_tables <= there and made == self.fingerprint()
 
     @property
-    def needed(self) -> set[str]:
+    def required_tables(self) -> set[str]:
         """Name the tables that it makes in any case."""
         return {*self.makes}
 
@@ -118,16 +118,16 @@ class Stage:
         for path in outdated:
             remove(path)
 
-    def forget(self) -> None:
+    def mark_outdated(self) -> None:
         """Record that its tables are out of date: killed from here on, they are made again."""
         made = self.audit.manifest.made
-        if going := made.keys() & {self.name, *self.undoes}:
+        if going := made.keys() & {self.name, *self.extends}:
             for name in going:
                 del made[name]
             self.audit.save()
         self.audit.begin_change()
 
-    def done(self) -> None:
+    def mark_done(self) -> None:
         self.audit.manifest.made[self.name] = self.fingerprint()
         self.audit.save()
 
@@ -139,7 +139,7 @@ def run_timed(audit: Audit, steps: Iterable[tuple[Stage, Callable[[], None]]]) -
     seconds: defaultdict[str, float] = defaultdict(float)
     try:
         for stage, step in steps:
-            audit.observer.step(stage.doing)
+            audit.observer.step(stage.activity)
             start = time.monotonic()
             try:
                 step()
@@ -191,17 +191,17 @@ def repair(
     try:
         for stage in stages:
             bad = {path for path in stage.files() if not is_good(path)}
-            bad.update(stage.follows(lost))
+            bad.update(stage.list_outdated(lost))
             going += [(stage, path) for path in sorted(bad)]
             lost |= bad
         for stage, path in reversed(going):
-            if stage.keeps is None:
+            if stage.costly_content is None:
                 remove(path)
                 again.append(f"{path} is made again")
             else:
                 move(path, path.with_name(f"{path.name}.broken"))
                 set_aside.append(
-                    f"{path} {fault}; set aside, its {stage.keeps} are missing again"
+                    f"{path} {fault}; set aside, its {stage.costly_content} are missing again"
                 )
     except OSError as error:
         folder = stages[0].audit.run.folder

@@ -49,8 +49,8 @@ class DressStage(Stage):
     """Learn one rule for all answers of the run, once, and keep what it takes off."""
 
     name = "dress"
-    part = "scores"
-    doing = "looking at how the model begins its answers"
+    phase = "scores"
+    activity = "looking at how the model begins its answers"
     reads = ("samples",)
 
     def fingerprint(self) -> dict[str, Any]:

@@ -83,11 +83,11 @@ class PromptsStage(Stage):
     """Make the prompts of views that need no model."""
 
     name = "prompts"
-    doing = "making prompts"
-    part = "texts"
+    activity = "making prompts"
+    phase = "texts"
     makes = ("prompts",)
 
-    def foresee(self) -> None:
+    def validate_dry_run(self) -> None:
         audit, settings, views = self.audit, self.audit.settings, list_views(self.audit)
         values: dict[str, Any] = {}
         if audit.list_attacks_on("logprobs"):
@@ -110,7 +110,7 @@ class PromptsStage(Stage):
             columns_for(audit, view, audit.run.scan("targets"))
 
     def run(self) -> None:
-        self.foresee()
+        self.validate_dry_run()
         for view in _prompted(self.audit):
             write_prompts(self.audit, view)
 
@@ -119,8 +119,8 @@ class FillsStage(Stage):
     """Make the prompts that a masked model fills."""
 
     name = "fills"
-    doing = "filling gaps in the texts"
-    part = "fills"
+    activity = "filling gaps in the texts"
+    phase = "fills"
 
     def run(self) -> None:
         audit = self.audit
@@ -148,7 +148,7 @@ class FillsStage(Stage):
             )
             sessions.ask(audit, session, "filling", reduce(add, work.values()), wanted)
 
-    def left(self) -> Iterator[tuple[str, str]]:
+    def remaining(self) -> Iterator[tuple[str, str]]:
         audit = self.audit
         for view in (view for view in _prompted(audit) if view.filled):
             units, made = (
@@ -263,7 +263,7 @@ def _longest(audit: Audit, tokenizer: Tokenizer, context: int) -> int:
 class EvidenceStage(Stage):
     """One kind of evidence by one model."""
 
-    part = "evidence"
+    phase = "evidence"
     kind: ClassVar[EvidenceKind]
 
     def __init__(self, audit: Audit, model: str) -> None:
@@ -271,7 +271,7 @@ class EvidenceStage(Stage):
         self.model = model
         self.foreseen, self.foreseen_views = Workload(), set[str]()  # of a dry run
         self.name = f"{self.kind} of {model}"
-        self.doing = f"asking the {model} model"
+        self.activity = f"asking the {model} model"
 
     @property
     def views(self) -> list[View]:
@@ -315,7 +315,7 @@ class EvidenceStage(Stage):
             no_prompts = bool(prompts_missing(self.audit, view).count().left)
         return no_prompts or bool(self.missing(view).count().left)
 
-    def foresee(self) -> None:
+    def validate_dry_run(self) -> None:
         if (
             self.views
             and self.audit.recording is None
@@ -326,13 +326,13 @@ class EvidenceStage(Stage):
     def _needed(self) -> frozenset[str]:
         return frozenset()
 
-    def answered(self) -> Work:
+    def count_prompts(self) -> Work:
         asked = (
             Missing(self._asked(v), self.parts(v), self._n_rows(v)) for v in self.views
         )
         return reduce(add, map(Missing.count, asked), Work())
 
-    def unscorable(self) -> list[str]:
+    def list_unscorable(self) -> list[str]:
         computed, short = self.audit.manifest.made.get(self.name, {}), set[str]()
         for view in self.views:
             is_short, made = self.is_short(view), {*computed.get(view.name, [])}
@@ -427,7 +427,7 @@ class SamplesStage(EvidenceStage):
     """Continuations by one model of the run."""
 
     kind = "samples"
-    keeps = "samples"
+    costly_content = "samples"
 
     def files(self) -> list[Path]:
         """List its parts; what bears no model's name is the target's."""
@@ -446,7 +446,7 @@ class SamplesStage(EvidenceStage):
         elif any(each.count().left for each in missing.values()):
             self._sample(missing)
 
-    def left(self) -> Iterator[tuple[str, str]]:
+    def remaining(self) -> Iterator[tuple[str, str]]:
         views, recording = self.views, self.audit.recording
         if views and recording is not None:
             yield "samples", f"{self.audit.settings.continuations:,} a text"
@@ -456,8 +456,8 @@ class SamplesStage(EvidenceStage):
                 {view: self.missing(view, fresh=True) for view in views}
             )
 
-    def foresee(self) -> None:
-        super().foresee()
+    def validate_dry_run(self) -> None:
+        super().validate_dry_run()
         audit, recording = self.audit, self.audit.recording
         if recording is None or not self.views:
             return
@@ -576,7 +576,7 @@ class SamplesStage(EvidenceStage):
 def ask_samples(
     audit: Audit,
     model: str,
-    doing: str,
+    activity: str,
     missing: dict[View, Missing],
     store: Callable[[View], Callable[[Block, pl.DataFrame], Any]] | None = None,
     same: str | None = None,
@@ -591,7 +591,7 @@ def ask_samples(
         wanted = (
             (task(view), each.blocks(), stores(view)) for view, each in missing.items()
         )
-        sessions.ask(audit, session, doing, work, wanted, **listening)
+        sessions.ask(audit, session, activity, work, wanted, **listening)
 
 
 # The stage that asks a model for log-probabilities, and the texts that shadow models
@@ -636,8 +636,8 @@ class LogprobsStage(EvidenceStage):
     """Log-probabilities by one model of the run, of all views that the attacks read of it."""
 
     kind = "logprobs"
-    keeps = "log-probabilities"
-    turns = True
+    costly_content = "log-probabilities"
+    reuses_engine = True
 
     def files(self) -> list[Path]:
         folder = self.audit.run.path("logprobs")
@@ -657,7 +657,7 @@ class LogprobsStage(EvidenceStage):
             if any(self.is_short(view) for view in group):
                 self._ask(group, {view.name: columns[view.name] for view in group})
 
-    def check(self) -> None:
+    def validate(self) -> None:
         uncounted = (
             sessions.is_remote(self.audit, self.model)
             and not self.audit.settings.tokenizer
@@ -666,8 +666,8 @@ class LogprobsStage(EvidenceStage):
             if view.name in _SHOTS:
                 raise SettingsError(_NO_TOKENIZER.format(view.name))
 
-    def foresee(self) -> None:
-        super().foresee()
+    def validate_dry_run(self) -> None:
+        super().validate_dry_run()
         self._agree_frequencies(map(self._read, self.views))
 
     def _needed(self) -> frozenset[str]:
@@ -756,7 +756,7 @@ class LogprobsStage(EvidenceStage):
             f"forward passes of the {self.model} model: {total:,} ({each})"
         )
 
-    def left(self) -> Iterator[tuple[str, str]]:
+    def remaining(self) -> Iterator[tuple[str, str]]:
         """Count forward passes: what one takes is known only once the model is open."""
         for view in self.views:
             missing = self.missing(view, fresh=True)

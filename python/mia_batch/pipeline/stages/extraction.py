@@ -194,9 +194,9 @@ class ExtractionStage(Stage):
     # goes on.
 
     name = "extraction"
-    doing = "following the model through the documents"
+    activity = "following the model through the documents"
     makes = tuple(_TABLES)
-    reads_parts = (".target-walk-", ".target-drawn_walk-")
+    reads_views = (".target-walk-", ".target-drawn_walk-")
 
     @property
     def _views(self) -> tuple[View, View]:
@@ -204,7 +204,7 @@ class ExtractionStage(Stage):
         greedy = build_view(settings, "target", "walk")
         return greedy, build_view(settings, "target", "drawn_walk")
 
-    def left(self) -> Iterator[tuple[str, str]]:
+    def remaining(self) -> Iterator[tuple[str, str]]:
         """Say how many tokens it may take in all, those of earlier calls included."""
         settings = self.audit.settings
         if settings.extract:
@@ -253,7 +253,7 @@ class ExtractionStage(Stage):
             f"extracted {n_words:,} words of {n_documents:,} documents"
         )
 
-    def check(self) -> None:
+    def validate(self) -> None:
         audit, fault = self.audit, None
         if not audit.settings.extract:
             return
@@ -403,7 +403,7 @@ class RecitalsStage(Stage):
     # that what comes out of both sides compares.
 
     name = "recitals"
-    doing = "continuing the texts of highest scores"
+    activity = "continuing the texts of highest scores"
     foreseen = Workload()  # of a dry run
 
     @property
@@ -414,7 +414,7 @@ class RecitalsStage(Stage):
             else self.audit.settings.continue_strongest or 0
         )
 
-    def left(self) -> Iterator[tuple[str, str]]:
+    def remaining(self) -> Iterator[tuple[str, str]]:
         """Say what it costs to continue texts: at most as much as the longest would."""
         if not self._n:
             return
@@ -432,7 +432,7 @@ class RecitalsStage(Stage):
     def fingerprint(self) -> dict[str, Any]:
         return {"parts": parts_digest(sample_parts(self.audit, self._view).paths())}
 
-    def check(self) -> None:
+    def validate(self) -> None:
         if self._n and self.audit.recording is not None:
             raise SettingsError(
                 "continue_strongest= needs a model to ask; a recording answers nothing"
@@ -459,11 +459,11 @@ class RecitalsStage(Stage):
         missing = Missing(
             prompts, sample_parts(audit, view), view.samples, retry_failed=retry
         )
-        ask_samples(audit, "target", self.doing, {view: missing}, same=self._engine)
+        ask_samples(audit, "target", self.activity, {view: missing}, same=self._engine)
         make_features(audit, view)
         for sentence in self._cut():
             audit.observer.stage(sentence)
-        self.done()
+        self.mark_done()
 
     def _cut(self) -> Iterator[str]:
         """Say how many continuations were cut before they had the words of the true text."""
@@ -624,11 +624,11 @@ class ControlsStage(Stage):
     # goes on.
 
     name = "controls"
-    doing = "looking for passages in other documents"
+    activity = "looking for passages in other documents"
     makes = ("controls",)
-    reads_parts = ("control-",)
+    reads_views = ("control-",)
 
-    def left(self) -> Iterator[tuple[str, str]]:
+    def remaining(self) -> Iterator[tuple[str, str]]:
         audit, settings = self.audit, self.audit.settings
         if not settings.controls:
             return

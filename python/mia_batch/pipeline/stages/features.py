@@ -65,8 +65,8 @@ class RarityStage(Stage):
     """Count, of every view that an attack weighs, in how many groups the model says an n-gram."""
 
     name = "rarity"
-    part = "scores"
-    doing = "counting how often the model says each word elsewhere"
+    phase = "scores"
+    activity = "counting how often the model says each word elsewhere"
     makes = ("rarity",)
     reads = ("samples",)
 
@@ -84,7 +84,7 @@ class RarityStage(Stage):
         }
 
     @property
-    def needed(self) -> set[str]:
+    def required_tables(self) -> set[str]:
         return set() if self.audit.settings.rarity_from is not None else {*self.makes}
 
     def prepare(self) -> None:
@@ -93,7 +93,7 @@ class RarityStage(Stage):
 
     def run(self) -> None:
         if (other := self.audit.settings.rarity_from) is not None:
-            self.doing = (
+            self.activity = (
                 f"taking from {other} how often the model says each word elsewhere"
             )
         if weighed_views(self.audit):
@@ -304,11 +304,11 @@ class FeaturesStage(Stage):
     """Make the features of parts of samples that have none: stopped before, or other attacks."""
 
     name = "features"
-    part = "scores"
-    doing = "making the features of samples"
+    phase = "scores"
+    activity = "making the features of samples"
     makes = ("features",)
 
-    def follows(self, lost: Collection[Path]) -> list[Path]:
+    def list_outdated(self, lost: Collection[Path]) -> list[Path]:
         folder = self.audit.run.path("samples")
         kept = {path.name for path in folder.glob("*.parquet") if path not in lost}
         return [path for path in self.files() if path.name not in kept]

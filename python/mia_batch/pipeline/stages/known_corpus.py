@@ -32,9 +32,9 @@ class KnownStage(Stage):
 
     name = "known"
     makes = ("known",)
-    doing = "looking for passages in the known corpus"
+    activity = "looking for passages in the known corpus"
 
-    def left(self) -> Iterator[tuple[str, str]]:
+    def remaining(self) -> Iterator[tuple[str, str]]:
         settings = self.audit.settings
         if (place := settings.known_corpus or settings.known_index) is not None:
             sent = (
@@ -45,7 +45,7 @@ class KnownStage(Stage):
                 f"passages that come out are looked for in {place}{sent}",
             )
 
-    def check(self) -> None:
+    def validate(self) -> None:
         if self.audit.settings.known_index is not None:
             _opened(self.audit.settings.known_index)
         elif self.audit.settings.known_corpus is not None:

@@ -34,8 +34,8 @@ class TargetsStage(Stage):
     """Bring the targets table up to the corpus."""
 
     name = "targets"
-    part = "texts"
-    doing = "cutting the texts"
+    phase = "texts"
+    activity = "cutting the texts"
     makes = ("targets", "set_aside")
 
     def fingerprint(self) -> dict[str, Any]:
@@ -43,7 +43,7 @@ class TargetsStage(Stage):
         return self.audit.corpora.fingerprint(self.audit.settings)
 
     @property
-    def needed(self) -> set[str]:
+    def required_tables(self) -> set[str]:
         return {"targets"}
 
     @property
@@ -53,7 +53,7 @@ class TargetsStage(Stage):
             super().is_fresh and self.audit.run.path("set_aside").exists() == left_out
         )
 
-    def left(self) -> Iterator[tuple[str, str]]:
+    def remaining(self) -> Iterator[tuple[str, str]]:
         table = self.audit.open_targets()
         counts = _count(table)
         yield "targets", f"{counts.pop('total'):,}{self._share(table)}"
@@ -119,7 +119,7 @@ class TargetsStage(Stage):
         if path.exists():
             audit.observer.stage(_changes(path, new))
             has_grown = has_grown or (self._has_answers and _adds_texts(path, new))
-        self.forget()
+        self.mark_outdated()
         move(new, path)
         remove(run.path("set_aside"))
         if (left_out := audit.corpora.set_aside).height:
@@ -134,7 +134,7 @@ class TargetsStage(Stage):
             "without_spaces": _without_spaces(table),
             "n_moved_cuts": _n_moved_cuts(audit, table),
         }
-        self.done()
+        self.mark_done()
 
     def _draw_order(self) -> None:
         """Draw by lot in which order the texts are asked, unless answers came in another one."""

@@ -55,11 +55,11 @@ class GenerationsStage(Stage):
     """The target goes on with first tokens of public texts: SPV-MIA, section 4.2."""
 
     name = "generations"
-    doing = "generating texts to tune on"
-    part = "models"
-    keeps = "generations"
+    activity = "generating texts to tune on"
+    phase = "models"
+    costly_content = "generations"
 
-    def check(self) -> None:
+    def validate(self) -> None:
         audit, settings = self.audit, self.audit.settings
         if self._is_wanted:
             files = texts_for(audit, "prompts_from").files
@@ -108,7 +108,7 @@ class GenerationsStage(Stage):
             audit.observer.stage(f"{name}: {text}")
         ask_samples(audit, "target", "generating", {view: missing})
 
-    def left(self) -> Iterator[tuple[str, str]]:
+    def remaining(self) -> Iterator[tuple[str, str]]:
         settings = self.audit.settings
         if self._is_wanted:
             self._check_prompts()
@@ -212,7 +212,7 @@ class TunedModel:
             self.audit.manifest.models.pop(self.model, None)
         self._agree(recipe=asdict(self.recipe))
 
-    def check(self) -> None:
+    def validate(self) -> None:
         """Refuse, before a model is asked, what the run's model was not made of or cannot be."""
         audit, tuned = self.audit, extra("models", "tuned")
         base, revision = self._base
@@ -242,7 +242,7 @@ class TunedModel:
     @property
     def is_wanted(self) -> bool:
         """Whether it is asked about a text, or was made of others than it would be now."""
-        there = self._known and not self._asked.answered().left
+        there = self._known and not self._asked.count_prompts().left
         return not (there and self._is_of_these_texts)
 
     def making(self) -> Making:
@@ -266,7 +266,7 @@ class TunedModel:
         }
         audit.save()
 
-    def left(self) -> Iterator[tuple[str, str]]:
+    def remaining(self) -> Iterator[tuple[str, str]]:
         """Say how long training is, and what it takes; of shadow models once for all."""
         if self._is_shadow and self._named.number:
             return
@@ -374,8 +374,8 @@ class TuningStage(Stage):
     """Tune the models that texts need, as many at once as there are workers."""
 
     name = "models"
-    doing = "tuning reference models"
-    part = "models"
+    activity = "tuning reference models"
+    phase = "models"
 
     def __init__(self, audit: Audit, models: Iterable[str]) -> None:
         super().__init__(audit)
@@ -385,13 +385,13 @@ class TuningStage(Stage):
         for model in self._models.values():
             model.prepare()
 
-    def check(self) -> None:
+    def validate(self) -> None:
         for model in self._models.values():
-            model.check()
+            model.validate()
 
-    def left(self) -> Iterator[tuple[str, str]]:
+    def remaining(self) -> Iterator[tuple[str, str]]:
         for model in self._models.values():
-            yield from model.left()
+            yield from model.remaining()
 
     def run(self) -> None:
         audit, folder = self.audit, self.audit.run.folder / "models"

@@ -407,11 +407,11 @@ class PreflightStage(Stage):
     """Look at the texts before any engine starts: what they tell alone, and the test's power."""
 
     name = "preflight"
-    part = "texts"
-    doing = "checking what the texts show without the model"
+    phase = "texts"
+    activity = "checking what the texts show without the model"
     makes = ("findings", "blind", "blind_metrics")
     reads = ("targets",)
-    undoes = ("verdicts",)
+    extends = ("verdicts",)
 
     def fingerprint(self) -> dict[str, Any]:
         """Texts, and the plan less its attack: what is checked does not depend on scores."""
@@ -474,11 +474,11 @@ class VerdictsStage(Stage):
     """Measure the attacks, and say of which texts the model knows."""
 
     name = "verdicts"
-    part = "answers"
+    phase = "answers"
     makes = ("metrics", "verdicts")
     reads = ("scores", "unscored")
-    undoes = ("summary",)
-    doing = "measuring the attacks"
+    extends = ("summary",)
+    activity = "measuring the attacks"
 
     def fingerprint(self) -> dict[str, Any]:
         """Scores, checks of the texts, the plan made before, and the settings of answers."""
@@ -664,8 +664,8 @@ class ScoresStage(Stage):
     """Apply the attacks, and say why scores are missing."""
 
     name = "scores"
-    part = "scores"
-    doing = "scoring"
+    phase = "scores"
+    activity = "scoring"
     makes = ("scores", "unscored")
     reads = ("samples", "features", "logprobs")
 
@@ -703,7 +703,9 @@ class ScoresStage(Stage):
 
     def run(self) -> None:
         self.audit.manifest.failed = _count_failures(self.audit)
-        self.doing = f"scoring {(n := len(self.audit.attacks))} attack{'s' * (n > 1)}"
+        self.activity = (
+            f"scoring {(n := len(self.audit.attacks))} attack{'s' * (n > 1)}"
+        )
         super().run()
 
     def make(self) -> None:
@@ -853,10 +855,10 @@ class SummaryStage(Stage):
     """Make the tables that a report shows as they are: of documents and groups, and curves."""
 
     name = "summary"
-    part = "answers"
+    phase = "answers"
     makes = ("rollup", "curves", "perplexities")
     reads = ("scores",)
-    doing = "summing up documents and groups"
+    activity = "summing up documents and groups"
 
     def fingerprint(self) -> dict[str, Any]:
         made, path = self.audit.manifest.made, self.audit.run.path
@@ -874,7 +876,7 @@ class SummaryStage(Stage):
         }
 
     @property
-    def needed(self) -> set[str]:
+    def required_tables(self) -> set[str]:
         without = views.TEXT not in {
             view.key for view in list_views(self.audit, "logprobs")
         }
@@ -917,7 +919,7 @@ class SummaryStage(Stage):
                 targets, scores, audit.attacks, plan.primary, evidence_of(audit)
             )
             sink_frames(frames, run.path("curves"), schemas.Curves)
-        if "perplexities" in self.needed:
+        if "perplexities" in self.required_tables:
             reads = {view.key for view in list_views(audit, "logprobs")}
             folder = run.path("logprobs")
             reference: pl.LazyFrame = schemas.LogProbs.create_empty(lazy=True)
