@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
 from datetime import datetime
 from functools import reduce
-from heapq import nsmallest
-from math import inf
 from operator import add
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
@@ -18,21 +14,24 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 import polars as pl
 
-from mia_batch import settings as rooms
+from mia_batch import settings as setting_groups
 from mia_batch.attacks import Attack, names
 from mia_batch.attacks.attack import meant
-from mia_batch.corpus import digest_each, digest_of
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.parts import Shard, Work
-from mia_batch.inference.findings import earlier_findings
 from mia_batch.observer import Observer, usual_observer
-from mia_batch.pipeline import custody, journal, lodged_plan
+from mia_batch.pipeline import custody, lodged_plan
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import target_plan, with_files
+from mia_batch.pipeline.earlier_runs import (
+    describe_own_attempt,
+    note_attempt,
+    record_earlier_runs,
+)
 from mia_batch.pipeline.folder import ORDER, Manifest, RunFolder
 from mia_batch.pipeline.results import REPORT, has_report, try_report
 from mia_batch.pipeline.run import Run
-from mia_batch.pipeline.sessions import speed_key, spent_sentence
+from mia_batch.pipeline.sessions import spent_sentence
 from mia_batch.pipeline.stages import (
     Stage,
     damage_set_aside,
@@ -65,8 +64,7 @@ from mia_batch.pipeline.stages.verdicts import (
     VerdictsStage,
 )
 from mia_batch.pipeline.timing import record_requests
-from mia_batch.places import is_url, mirrored
-from mia_batch.report import earlier_sentences
+from mia_batch.places import mirrored
 from mia_batch.settings import (
     ReportSettings,
     Settings,
@@ -82,12 +80,13 @@ from mia_batch.views import RunModel
 # Shards: processes, on one machine or many, that each work on some blocks of one run.
 
 
-def take_up(audit: Audit, stages: Sequence[Stage]) -> None:
-    """Go on from what lies in a folder that is held: repair it, and take in this request."""
-    # Another may have been here
+def resume(audit: Audit, stages: Sequence[Stage]) -> None:
+    """Repair a locked run folder and record this request."""
+    # Another process may have worked in it since
     audit.manifest = Manifest.of(audit.run.folder) or audit.manifest
-    for sentence in [] if audit.has_other_shards else repair(stages):
-        audit.observer.stage(sentence)
+    if not audit.has_other_shards:
+        for sentence in repair(stages):
+            audit.observer.stage(sentence)
     audit.record_request()
 
 
@@ -100,294 +99,51 @@ def run_shard(audit: Audit, shard: Shard, stages: Sequence[Stage]) -> None:
         damage_set_aside(stages),
     ):
         audit.turn = turn
-        take_up(audit, stages)
+        resume(audit, stages)
         run_timed(audit, [(stage, stage.prepare) for stage in stages])
-        run_timed(
-            audit, [(stage, stage.run) for stage in stages if stage.phase == "texts"]
-        )
+        text_stages = [stage for stage in stages if stage.phase == "texts"]
+        run_timed(audit, [(stage, stage.run) for stage in text_stages])
         turn.release()
-        asked = [stage for stage in stages if stage.phase in ("fills", "evidence")]
-        run_timed(audit, [(stage, stage.run) for stage in asked])
-        work = reduce(add, (stage.count_prompts() for stage in asked))
-        evidence = (
-            stage for stage in asked if isinstance(stage, LogprobsStage | SamplesStage)
+        asking = [stage for stage in stages if stage.phase in ("fills", "evidence")]
+        run_timed(audit, [(stage, stage.run) for stage in asking])
+        _report_shard(audit, shard, asking)
+
+
+def _report_shard(audit: Audit, shard: Shard, stages: Sequence[Stage]) -> None:
+    whole_work = reduce(add, (stage.count_prompts() for stage in stages))
+    own_work = Work()
+    for stage in stages:
+        if isinstance(stage, EvidenceStage):
+            for view in stage.views:
+                own_work += stage.missing(view).count()
+    outcome = "is complete"
+    if own_work == Work():
+        outcome = (
+            "has nothing to ask, because there are fewer blocks of texts than shards"
         )
-        own = (
-            stage.missing(view).count() for stage in evidence for view in stage.views
-        )
-        said = "has nothing to ask, because there are fewer blocks of texts than shards"
-        if reduce(add, own, Work()) != Work():
-            said = "is complete"
-        audit.observer.stage(
-            f"shard {shard} {said}; of all shards {work.done:,} of"
-            f" {work.done + work.left:,} prompts are answered; the command without"
-            " --shard merges and scores"
-        )
-
-
-# Other runs of the same texts and model, next to this one or in the user's journal of
-# runs: each was another try at its answer.
-
-_MOST_FOLDERS, _MOST_LETTERS = 5_000, 100
-_LARGEST_FILE = 8 << 20
-
-
-def earlier_runs(audit: Audit, texts: str) -> dict[str, dict[str, Any]]:
-    found = dict[str, dict[str, Any]]()
-    known = {_attempt(audit.run.folder, asdict(audit.manifest))}
-    for name, stored in neighbours(audit):
-        # Else no try
-        asked = any(_of(stored, part) for part in ("requests", "plan", "custody"))
-        if asked and _of(stored, "made", "targets", "input") == texts:
-            known.add(_attempt(audit.run.folder.with_name(name), stored))
-            attacks = _of(stored, "settings", "attacks")
-            found[name] = {
-                "begin": _shown(_of(stored, "times", "begin")),
-                "plan": _shown(_of(stored, "plan", "sha256")),
-                "primary": _shown(_of(stored, "plan", "primary")),
-                "level": _shown(_of(stored, "plan", "level")),
-                "n_attacks": len(attacks) if isinstance(attacks, list) else None,
-                "finished": bool(_of(stored, "custody", "root")),
-                "root": _of(stored, "custody", "root"),
-            }
-    if is_url(audit.settings.place):
-        return found
-    return found | _journal_runs(_question(audit, texts), known)
-
-
-_Attempt: TypeAlias = tuple[str, str, str]
-
-
-def _attempt(folder: Path, stored: object) -> _Attempt:
-    """Tell attempts apart: by their folder, when they began, and what texts were compared with."""
-    sets = _of(stored, "made", "targets", "reference_sets")
-    compared = dict(sets) if isinstance(sets, dict) else {}
-    compared.pop("yardstick", None)
-    return (
-        journal.hashed(str(folder.absolute())),
-        _shown(_of(stored, "times", "begin")),
-        journal.hashed(compared),
+    audit.observer.stage(
+        f"shard {shard} {outcome}; of all shards {whole_work.done:,} of"
+        f" {whole_work.done + whole_work.left:,} prompts are answered; the command"
+        " without --shard merges and scores"
     )
 
 
-def _journal_runs(
-    question: str, known: Collection[_Attempt]
-) -> dict[str, dict[str, Any]]:
-    """Find the attempts at a question in the journal that are not ``known``, by name."""
-    found = dict[str, dict[str, Any]]()
-    for entry in journal.read_entries():
-        attempt = tuple(
-            _shown(entry.get(key)) for key in ("folder", "begin", "compared")
-        )
-        if entry.get("question") == question and attempt not in known:
-            name, facts = _described(entry)
-            found[name] = facts
-    return found
+# The stages of an audit.
 
 
-def _described(entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Name an attempt of the journal, and say what its run planned."""
-    name, folder, begin, compared = (
-        _shown(entry.get(key)) for key in ("name", "folder", "begin", "compared")
-    )
-    facts = {
-        key: _shown(entry.get(key))
-        for key in ("begin", "plan", "primary", "level", "root")
-    }
-    named = f"{name} ({folder[:6]}) of {begin}, compared with {compared[:6]}"
-    return named, facts | {"n_attacks": None, "finished": True}
-
-
-def _question(audit: Audit, texts: str) -> str:
-    """Hash which texts are asked about of which model."""
-    source = audit.manifest.models["target"]["source"]
-    known = source["digest"] or [source["name"], source["revision"], _recording(audit)]
-    return journal.hashed([texts, known])
-
-
-def _recording(audit: Audit) -> object:
-    if audit.recording is not None:
-        return digest_of(digest_each(audit.recording.source.files))
-    return audit.manifest.evidence.get("recording")
-
-
-def _entry(audit: Audit) -> dict[str, Any]:
-    """Describe the answer that a run has by now, in hashes."""
-    manifest, plan = audit.manifest, audit.manifest.plan
-    folder, begin, compared = _attempt(audit.run.folder, asdict(manifest))
-    return {
-        "question": _question(audit, manifest.made["targets"]["input"]),
-        "compared": compared,
-        "folder": folder,
-        "name": audit.run.folder.absolute().name,
-        "begin": begin,
-        "plan": plan.get("sha256"),
-        "primary": plan.get("primary"),
-        "level": plan.get("level"),
-        "root": manifest.custody.get("root"),
-    }
-
-
-def _note_attempt(audit: Audit) -> None:
-    """Enter a run that has answered in the journal of its user's runs."""
-    if is_url(audit.settings.place):
-        return
-    why_not = journal.add_entry(_entry(audit))
-    if why_not is not None:
-        audit.observer.stage(
-            f"the journal of your runs cannot be written ({why_not}): runs in other"
-            " folders will not count this one"
-        )
-
-
-def neighbours(audit: Audit) -> Iterator[tuple[str, object]]:
-    """Yield the name and record of each run of this model that lies next to this one."""
-    # Links are not followed, and a ``run.json`` that is large or broken is passed over.
-    if is_url(audit.settings.place):
-        return
-    own = audit.run.folder.absolute()
-    try:
-        with os.scandir(own.parent) as entries:
-            folders = (
-                each.name for each in entries if each.is_dir(follow_symlinks=False)
-            )
-            names = nsmallest(
-                _MOST_FOLDERS, (name for name in folders if name != own.name)
-            )
-    except OSError:
-        return
-    for name in names:
-        stored = _stored(own.parent / name / "run.json")
-        if _is_of_model(stored, audit):
-            yield _shown(name), stored
-
-
-_PACE = (  # settings that change how fast answers come, next to those of evidence
-    *(
-        "samples",
-        "probes",
-        "token_points",
-        "choice_orders",
-        "neighbours",
-        "paraphrases",
-    ),
-    *("workers", "base_url", "max_concurrency"),
-)
-_CUTS = ("window_words", "window_characters", "text_length")
-
-
-def known_speeds(
-    audit: Audit, asked: Iterable[EvidenceStage]
-) -> dict[str, tuple[float, str]]:
-    """Tokens a second of stages, and which run measured them: this one, else one next to it."""
-    # That run asked the same model the same questions, with the same engine and
-    # settings.
-    runs: list[tuple[str, object]] = [(str(audit.run.folder), asdict(audit.manifest))]
-    runs += neighbours(audit)
-    found = dict[str, tuple[float, str]]()
-    for stage in asked:
-        key, own = speed_key(stage.name, stage.foreseen_views), _pace(runs[0][1], stage)
-        for name, stored in runs:
-            speed = _of(stored, "times", "tokens_per_second", key)
-            if (
-                isinstance(speed, float)
-                and 0 < speed < inf
-                and _pace(stored, stage) == own
-            ):
-                who = _of(stored, "engines", stage.name)
-                place = _shown(_of(who, "device") or _of(who, "base_url"))
-                where = (
-                    f"as {name} measured with {_shown(_of(who, 'engine'))} on {place}"
-                )
-                found[stage.name] = speed, where
-                break
-    return found
-
-
-def _pace(stored: object, stage: EvidenceStage) -> list[object]:
-    evidence = _of(stored, "evidence")
-    given = {**evidence, "seed": 0, "preset": ""} if isinstance(evidence, dict) else {}
-    model = ("models", stage.model)
-    source = _of(stored, *model, "source", "digest") or _of(stored, *model, "source")
-    pace = [given, source, _of(stored, *model, f"{stage.kind} engine")]
-    if stage.foreseen_views & {"probe", "token"} and not any(map(given.get, _CUTS)):
-        # A token is asked, all before it read
-        pace.append(_of(stored, "made", "targets", "input"))
-    return pace + [_of(stored, "settings", name) for name in _PACE]
-
-
-def note_earlier(
-    audit: Audit, texts: str, own: dict[str, dict[str, Any]] | None = None
-) -> None:
-    """Record the earlier runs unless this one is finished and its plan the same; say them."""
-    manifest = audit.manifest
-    if (
-        own
-        or not manifest.custody
-        or manifest.plan.get("sha256") != audit.rule.digest()
-    ):
-        manifest.earlier |= earlier_runs(audit, texts) | (own or {})
-    for sentence in earlier_sentences(earlier_findings(manifest.earlier)):
-        audit.observer.stage(sentence)
-
-
-def _own_attempt(audit: Audit) -> dict[str, dict[str, Any]]:
-    """Describe the answer that this folder has by now, if other comparison texts are given."""
-    manifest = audit.manifest
-    if "verdicts" not in manifest.made:
-        return {}
-    sets = audit.corpora.fingerprint(audit.settings)["reference_sets"]
-    before = manifest.made["targets"]["reference_sets"]
-    roles = {*sets, *before} - {"yardstick"}
-    if all(sets.get(role) == before.get(role) for role in roles):
-        return {}
-    name, facts = _described(_entry(audit))
-    return {name: facts}
-
-
-def _is_of_model(stored: object, audit: Audit) -> bool:
-    """Whether a run's model is this one, by its digest, else by its name and the recording."""
-    own = audit.manifest.models["target"]["source"]
-    other = _of(stored, "models", "target", "source")
-    if own["digest"] and (digest := _of(other, "digest")):
-        return bool(own["digest"] == digest)
-    return own == other and _recording(audit) == _of(stored, "evidence", "recording")
-
-
-def _of(stored: object, *keys: str) -> object:
-    for key in keys:
-        stored = stored.get(key) if isinstance(stored, dict) else None
-    return stored
-
-
-def _shown(text: object) -> str:
-    """Write out what cannot be printed, so that another's text does nothing where it is said."""
-    plain = text if isinstance(text, str) else "unknown"
-    return (plain if plain.isprintable() else ascii(plain))[:_MOST_LETTERS]
-
-
-def _stored(path: Path) -> object:
-    try:
-        opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(opened, encoding="utf-8") as file:
-            return json.loads(file.read(_LARGEST_FILE))
-    except (OSError, TypeError, ValueError, RecursionError):
-        return None
-
-
-def stages_of(audit: Audit) -> list[Stage]:
+def build_stages(audit: Audit) -> list[Stage]:
     models = list_models(audit)
-    made = [model for model in models if RunModel.parse(model).is_trained_here]
+    trained = [model for model in models if RunModel.parse(model).is_trained_here]
     return [
         TargetsStage(audit),
         PreflightStage(audit),
         PromptsStage(audit),
         FillsStage(audit),
         *(SamplesStage(audit, model) for model in ("target", "reference")),
-        *(LogprobsStage(audit, model) for model in models if model not in made),
+        *(LogprobsStage(audit, model) for model in models if model not in trained),
         GenerationsStage(audit),
-        TuningStage(audit, made),
-        *(LogprobsStage(audit, model) for model in made),
+        TuningStage(audit, trained),
+        *(LogprobsStage(audit, model) for model in trained),
         DressStage(audit),
         RarityStage(audit),
         FeaturesStage(audit),
@@ -432,18 +188,18 @@ def audit(
     attacks_from: str | Path | None = None,
     seed: int | None = None,
     max_failed: float | None = None,
-    texts: rooms.TextSettings | Table | None = None,
-    columns: rooms.ColumnSettings | Table | None = None,
-    sampling: rooms.SamplingSettings | Table | None = None,
-    engine: rooms.EngineSettings | Table | str | None = None,
-    logprobs: rooms.LogprobSettings | Table | None = None,
-    tuning: rooms.FinetuningSettings | Table | str | None = None,
-    endpoint: rooms.EndpointSettings | Table | None = None,
-    recording: rooms.RecordingSettings | Table | None = None,
-    cluster: rooms.ClusterSettings | Table | None = None,
-    verdict: rooms.VerdictSettings | Table | None = None,
-    extract: rooms.ExtractionSettings | Table | bool | None = None,
-    report: rooms.ReportSettings | Table | bool | None = None,
+    texts: setting_groups.TextSettings | Table | None = None,
+    columns: setting_groups.ColumnSettings | Table | None = None,
+    sampling: setting_groups.SamplingSettings | Table | None = None,
+    engine: setting_groups.EngineSettings | Table | str | None = None,
+    logprobs: setting_groups.LogprobSettings | Table | None = None,
+    tuning: setting_groups.FinetuningSettings | Table | str | None = None,
+    endpoint: setting_groups.EndpointSettings | Table | None = None,
+    recording: setting_groups.RecordingSettings | Table | None = None,
+    cluster: setting_groups.ClusterSettings | Table | None = None,
+    verdict: setting_groups.VerdictSettings | Table | None = None,
+    extract: setting_groups.ExtractionSettings | Table | bool | None = None,
+    report: setting_groups.ReportSettings | Table | bool | None = None,
     **unknown: object,
 ) -> Run:
     """Audit a corpus against a model, or go on with an audit that stopped.
@@ -535,22 +291,21 @@ def audit(
     ...
     mia_batch.errors.SettingsError: samples= must be at least 1, not 0
     """
-    given = {
-        name: each
-        for name, each in locals().items()
+    settings = {
+        name: value
+        for name, value in locals().items()
         if name not in ("observer", "unknown")
     }
-    settings = flattened(given | unknown)
-    return run_audit(load_settings(with_files(settings)), observer or usual_observer())
+    written = with_files(flattened(settings | unknown))
+    return run_audit(load_settings(written), observer or usual_observer())
 
 
 def run_audit(settings: Settings, observer: Observer) -> Run:
     if settings.config is not None:
         observer.stage(f"settings are read from {settings.config}")
     observer.step("looking at the texts and the model")
-    if (made := custody.made_from(settings)) is not None and custody.is_unchanged(
-        settings.folder, made
-    ):
+    made_from = custody.made_from(settings)
+    if made_from is not None and custody.is_unchanged(settings.folder, made_from):
         run = Run(settings.folder)
         end = datetime.fromisoformat(run.manifest.times["end"])
         observer.stage(
@@ -560,65 +315,90 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
         return run
     with mirrored(settings.place):
         audit = Audit.begin(settings, observer)
-        n_documents, cut = audit.corpora.input.n_documents, windows_of(audit.settings)
-        documents = f"{n_documents:,} document{'s' * (n_documents != 1)}"
-        observer.stage(f"{settings.dataset or settings.input}: {documents}{cut}")
-        for sentence in audit.corpora.notes():
-            observer.stage(sentence)
+        _report_texts(audit)
         lodged = lodged_plan.check(audit)
-        stages = stages_of(audit)
+        stages = build_stages(audit)
         if audit.shard is not None:
             run_shard(audit, audit.shard, stages)
-            return Run(audit.run.folder)
-        with audit.run.held(), damage_set_aside(stages), closing(audit.kept_engine):
-            take_up(audit, stages)
-            lodged_plan.record(audit, lodged)
-            note_earlier(audit, texts_of(audit), _own_attempt(audit))
-            run_timed(audit, _steps(audit, stages))
-            record_requests(audit)
-            if not audit.manifest.custody:
-                write_responses(audit)
-            _finish(audit)
-            if made is not None and has_report(audit):
-                custody.record_unchanged(audit.run.folder, made)
-            if (spent := spent_sentence(audit)) is not None:
-                observer.stage(spent)
+        else:
+            _run_whole(audit, stages, lodged, made_from)
     return Run(audit.run.folder)
 
 
-def _steps(
+def _run_whole(
+    audit: Audit,
+    stages: Sequence[Stage],
+    lodged: dict[str, Any] | None,
+    made_from: str | None,
+) -> None:
+    """Run all stages in a folder that nobody else works in."""
+    with audit.run.held(), damage_set_aside(stages), closing(audit.kept_engine):
+        resume(audit, stages)
+        lodged_plan.record(audit, lodged)
+        record_earlier_runs(audit, hash_texts(audit), describe_own_attempt(audit))
+        run_timed(audit, _iterate_steps(audit, stages))
+        record_requests(audit)
+        if not audit.manifest.custody:
+            write_responses(audit)
+        _finish(audit)
+        if made_from is not None and has_report(audit):
+            custody.record_unchanged(audit.run.folder, made_from)
+        spent = spent_sentence(audit)
+        if spent is not None:
+            audit.observer.stage(spent)
+
+
+def _report_texts(audit: Audit) -> None:
+    settings, n_documents = audit.settings, audit.corpora.input.n_documents
+    noun = "document" if n_documents == 1 else "documents"
+    audit.observer.stage(
+        f"{settings.dataset or settings.input}: {n_documents:,} {noun}"
+        f"{describe_windows(settings)}"
+    )
+    for sentence in audit.corpora.notes():
+        audit.observer.stage(sentence)
+
+
+def _iterate_steps(
     audit: Audit, stages: Sequence[Stage]
 ) -> Iterator[tuple[Stage, Callable[[], None]]]:
-    yield from ((stage, stage.prepare) for stage in stages)
-    in_rounds = [stage for stage in stages if stage.phase in ("evidence", "scores")]
+    """Iterate over what a whole audit does, step by step, each with its stage."""
+    for stage in stages:
+        yield stage, stage.prepare
+    repeated = [stage for stage in stages if stage.phase in ("evidence", "scores")]
     for stage in stages:
         if stage.phase == "fills":  # the texts are there, and no model was asked
-            yield from ((each, each.validate) for each in stages)
-        if stage is in_rounds[0]:
-            for _ in _rounds(audit):
-                yield from ((each, each.run) for each in in_rounds)
+            for other in stages:
+                yield other, other.validate
+        if stage is repeated[0]:
+            for _ in _iterate_rounds(audit):
+                for other in repeated:
+                    yield other, other.run
         if not stage.reuses_engine:
             audit.kept_engine.close()
         yield stage, stage.run
 
 
-def _rounds(audit: Audit) -> Iterator[None]:
-    if (test := audit.build_rounds_test()) is None:
+def _iterate_rounds(audit: Audit) -> Iterator[None]:
+    """Choose the texts of each round of a test that stops when groups are decided."""
+    test = audit.build_rounds_test()
+    if test is None:
         return
-    for number in range(len(test.rounds.ends)):
-        scores = np.full(audit.manifest.targets["total"], np.nan)
+    n_rounds = len(test.rounds.ends)
+    scores = np.full(audit.manifest.targets["total"], np.nan)
+    for number in range(n_rounds):
         if number:
-            scores = read_finite(
-                audit.run.scan("scores"), audit.rule.primary, scores.size
-            )
-        decided = test.decisions(scores, number)
-        if not decided.asked.any():
+            table = audit.run.scan("scores")
+            scores = read_finite(table, audit.rule.primary, scores.size)
+        decisions = test.decisions(scores, number)
+        if not decisions.asked.any():
             return
-        audit.askable_targets = test.asked(decided, number)
+        audit.askable_targets = test.asked(decisions, number)
         audit.observer.stage(
-            f"round {number + 1} of {len(test.rounds.ends)}: {decided.asked.sum():,} of"
-            f" {test.n_groups:,} groups are asked, and {decided.nulls_asked.sum():,} of"
-            f" {test.n_null:,} outside the training data"
+            f"round {number + 1} of {n_rounds}: {decisions.asked.sum():,} of"
+            f" {test.n_groups:,} groups are asked, and"
+            f" {decisions.nulls_asked.sum():,} of {test.n_null:,} outside the training"
+            " data"
         )
         yield
 
@@ -626,20 +406,22 @@ def _rounds(audit: Audit) -> Iterator[None]:
 def _finish(audit: Audit) -> None:
     """Seal the run, and write its report, which carries the root; one of before is outdated."""
     # A run that was finished and came out as it was is left as it is.
-    run, say = audit.run, audit.observer
+    run, observer = audit.run, audit.observer
     if audit.settings.plan_lodged is not None:
         audit.manifest.plan["lodged"] = audit.settings.plan_lodged
     custody.record_inputs(audit)
     remove(run.path(ORDER))  # which can be drawn again
     has_walks = audit.settings.extract  # whose tables are made anew each time
-    if not audit.manifest.is_as_stored or has_walks or not has_report(audit):
-        say.step("hashing what was made")
-        remove(run.folder / REPORT)
-        custody.seal(audit)
-        _note_attempt(audit)
-        say.step("writing the report")
-        if audit.settings.report and (fault := try_report(run)) is not None:
-            say.stage(fault)
+    if audit.manifest.is_as_stored and not has_walks and has_report(audit):
+        return
+    observer.step("hashing what was made")
+    remove(run.folder / REPORT)
+    custody.seal(audit)
+    note_attempt(audit)
+    observer.step("writing the report")
+    fault = try_report(run) if audit.settings.report else None
+    if fault is not None:
+        observer.stage(fault)
 
 
 def rescore(
@@ -679,9 +461,8 @@ def rescore(
     changed = flattened(changed)
     stored = dict(RunFolder(place).manifest.settings)
     if changed.get("attacks_from") and not changed.get("attacks"):
-        stored["attacks"] = (
-            None  # those of an earlier request would hide those of the file
-        )
+        # Those of an earlier request would hide those of the file
+        stored["attacks"] = None
     if changed.get("attacks_from") or changed.get("attacks"):
         stored["primary"] = None  # it need not be among these
     _refuse_stored_code(stored, changed)
@@ -689,35 +470,45 @@ def rescore(
     _refuse_other_scores(settings, stored, changed)
     with mirrored(place) as folder:
         audit = Audit.reopen(RunFolder(folder), settings, observer or Observer())
-        stages = stages_of(audit)
+        stages = build_stages(audit)
         with audit.run.held(), damage_set_aside(stages):
-            audit.manifest = audit.run.manifest
-            remove(audit.run.path(ORDER))
-            audit.record_replaced()
-            lodged_plan.record_rescored(audit)
-            note_earlier(audit, audit.manifest.made["targets"]["input"])
-            for stage in stages:
-                if audit.build_rounds_test() is None and (
-                    short := stage.list_unscorable()
-                ):
-                    raise SettingsError(
-                        f"attacks: {', '.join(short)} cannot be scored from what the"
-                        " run has; give the run's own command with these attacks,"
-                        " which collects the rest"
-                    )
-            again = [stage for stage in stages if stage.phase in ("scores", "answers")]
-            prepared = [(stage, stage.prepare) for stage in stages]
-            run_timed(audit, prepared + [(stage, stage.run) for stage in again])
-            audit.manifest.settings = audit.settings.model_dump(mode="json")
-            audit.manifest.unchanged = ""
-            _finish(audit)
+            _score_again(audit, stages)
     return Run(audit.run.folder)
 
 
-_ADDED = frozenset(
-    {*VerdictSettings.model_fields, *ReportSettings.model_fields} - {"primary"}
+def _score_again(audit: Audit, stages: Sequence[Stage]) -> None:
+    audit.manifest = audit.run.manifest
+    remove(audit.run.path(ORDER))
+    audit.record_replaced()
+    lodged_plan.record_rescored(audit)
+    record_earlier_runs(audit, audit.manifest.made["targets"]["input"])
+    if audit.build_rounds_test() is None:
+        for stage in stages:
+            unscorable = stage.list_unscorable()
+            if unscorable:
+                raise SettingsError(
+                    f"attacks: {', '.join(unscorable)} cannot be scored from what the"
+                    " run has; give the run's own command with these attacks, which"
+                    " collects the rest"
+                )
+    run_timed(audit, [(stage, stage.prepare) for stage in stages])
+    scoring = [stage for stage in stages if stage.phase in ("scores", "answers")]
+    run_timed(audit, [(stage, stage.run) for stage in scoring])
+    audit.manifest.settings = audit.settings.model_dump(mode="json")
+    audit.manifest.unchanged = ""
+    _finish(audit)
+
+
+_SETTINGS_THAT_ADD = frozenset(
+    {
+        *VerdictSettings.model_fields,
+        *ReportSettings.model_fields,
+        "attacks",
+        "attacks_from",
+        "out",
+        "primary",
+    }
 )
-_ADDED |= {"attacks", "attacks_from", "primary", "out"}
 """Settings that add scores or sentences, or of which the plan says what they may be."""
 
 
@@ -725,15 +516,14 @@ def _refuse_other_scores(
     settings: Settings, stored: Mapping[str, object], changed: Mapping[str, object]
 ) -> None:
     """Refuse what would make the planned scores others, unless it is to replace them."""
-    before = stored_settings(stored)
-    others = [
-        name
-        for name in sorted(changed.keys() - _ADDED)
-        if name in Settings.model_fields
-    ]
-    for name in others:
-        old, new = getattr(before, name), getattr(settings, name)
-        if old != new and not settings.replace:
+    if settings.replace:
+        return
+    stored_values = stored_settings(stored)
+    for name in sorted(changed.keys() - _SETTINGS_THAT_ADD):
+        if name not in Settings.model_fields:
+            continue
+        old, new = getattr(stored_values, name), getattr(settings, name)
+        if old != new:
             raise SettingsError(
                 f"{name}= was {old!r} and is {new!r} now, which makes other scores: the"
                 " planned answer stays. Give replace= to score so instead, marked as"
@@ -744,25 +534,28 @@ def _refuse_other_scores(
 def _refuse_stored_code(stored: dict[str, Any], changed: Mapping[str, object]) -> None:
     """Leave out the file of attacks that the run names; refuse where its attacks need it."""
     path = stored.pop("attacks_from", None)
-    wanted = split_names(changed.get("attacks") or stored.get("attacks") or ())
-    unknown = [
-        name for name in wanted if isinstance(name, str) and not meant(name, names())
-    ]
-    if path and unknown and not changed.get("attacks_from"):
-        raise SettingsError(
-            f"attacks: {unknown[0]} may be defined in {path}, whose code is run only if"
-            f" you name it; give --attacks-from {path} too, or other --attacks"
-        )
+    if not path or changed.get("attacks_from"):
+        return
+    attacks = split_names(changed.get("attacks") or stored.get("attacks") or ())
+    for name in attacks:
+        if isinstance(name, str) and not meant(name, names()):
+            raise SettingsError(
+                f"attacks: {name} may be defined in {path}, whose code is run only if"
+                f" you name it; give --attacks-from {path} too, or other --attacks"
+            )
 
 
-def texts_of(audit: Audit) -> str:
+def hash_texts(audit: Audit) -> str:
     return str(audit.corpora.fingerprint(audit.settings)["input"])
 
 
-def windows_of(settings: Settings) -> str:
-    if (window := target_plan(settings).window) is None:
+def describe_windows(settings: Settings) -> str:
+    """Return how texts are cut, as the end of a sentence; empty where they are not."""
+    window = target_plan(settings).window
+    if window is None:
         return ""
     unit = "words" if settings.window_characters is None else "characters"
-    most = settings.max_windows_per_document
-    chosen = f", at most {most:,} of a document" if most else ""
-    return f", cut into windows of {window:,} {unit}{chosen}"
+    sentence = f", cut into windows of {window:,} {unit}"
+    if settings.max_windows_per_document:
+        sentence += f", at most {settings.max_windows_per_document:,} of a document"
+    return sentence

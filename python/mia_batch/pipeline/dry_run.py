@@ -20,6 +20,7 @@ from mia_batch.observer import Clock, Observer
 from mia_batch.pipeline import audits, lodged_plan
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import files_of
+from mia_batch.pipeline.earlier_runs import find_speeds, list_earlier_runs
 from mia_batch.pipeline.folder import HELD, UNWRITABLE, RunFolder, reading
 from mia_batch.pipeline.request import list_columns_needed
 from mia_batch.pipeline.sessions import is_remote, whole_cost
@@ -106,10 +107,10 @@ def plan(
         )
     yield (
         "documents",
-        f"{audit.corpora.input.n_documents:,}{audits.windows_of(audit.settings)}",
+        f"{audit.corpora.input.n_documents:,}{audits.describe_windows(audit.settings)}",
     )
     yield from (("note", sentence) for sentence in audit.corpora.notes())
-    earlier = earlier_findings(audits.earlier_runs(audit, audits.texts_of(audit)))
+    earlier = earlier_findings(list_earlier_runs(audit, audits.hash_texts(audit)))
     yield from (("earlier runs", sentence) for sentence in earlier_sentences(earlier))
     with _copied(audit) as stages:
         yield from _left(audit, stages, notes)
@@ -124,7 +125,7 @@ def plan(
             notes.step(f"asking about {_PROBED} texts")
             speeds = _probed(audit, stages[2], asked)
     if speed is None:
-        speeds = audits.known_speeds(audit, asked)
+        speeds = find_speeds(audit, asked)
     elif speed != "probe":
         if not isinstance(speed, float | int) or not 0 < speed < inf:  # type: ignore[redundant-expr]
             raise SettingsError(
@@ -153,7 +154,7 @@ def _left(
     audit: Audit, stages: Sequence[Stage], notes: _Notes
 ) -> Iterator[tuple[str, str]]:
     refusal = None
-    audits.take_up(audit, stages)
+    audits.resume(audit, stages)
     for stage in stages:
         stage.prepare()
     yield from (("note", sentence) for sentence in notes.taken())
@@ -214,7 +215,7 @@ def _copied(audit: Audit) -> Iterator[list[Stage]]:
             (audit.run.folder / name).symlink_to((own.folder / name).absolute())
         if (own.folder / "run.json").exists():
             shutil.copy(own.folder / "run.json", audit.run.folder)
-        stages = audits.stages_of(audit)
+        stages = audits.build_stages(audit)
         try:
             with audit.run.held(), damage_set_aside(stages):
                 yield stages

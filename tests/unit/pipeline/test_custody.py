@@ -17,10 +17,10 @@ import pytest
 from mia_batch import attacks
 from mia_batch.errors import RequestError, RunFolderError
 from mia_batch.observer import Observer
-from mia_batch.pipeline.audits import earlier_runs
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import root_of, verify
 from mia_batch.pipeline.dry_run import plan
+from mia_batch.pipeline.earlier_runs import list_earlier_runs
 from mia_batch.pipeline.results import report_of
 from mia_batch.pipeline.run import Run
 from mia_batch.settings import load_settings
@@ -295,7 +295,11 @@ def nearby(first, tmp_path):
         (tmp_path / name / "run.json").write_text(json.dumps(content), "utf-8")
 
     audit = Audit.begin(settings, Observer())
-    return audit, lay, lambda: earlier_runs(audit, stored["made"]["targets"]["input"])
+    return (
+        audit,
+        lay,
+        lambda: list_earlier_runs(audit, stored["made"]["targets"]["input"]),
+    )
 
 
 def test_an_earlier_run_is_named_with_its_plan(first, nearby):

@@ -12,7 +12,7 @@ from mia_batch.evidence import replay as recording
 from mia_batch.features import build_features
 from mia_batch.observer import Observer
 from mia_batch.pipeline import Run
-from mia_batch.pipeline.audits import stages_of
+from mia_batch.pipeline.audits import build_stages
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.folder import Manifest
 from mia_batch.pipeline.stages import features
@@ -342,7 +342,9 @@ def features_stage(run, attacks: str, groups: list[str]) -> FeaturesStage:
         evidence={"engine": "replay"}, made={"features": {"groups": groups}}
     ).write(run.folder)
     audit = Audit.reopen(run, load_settings(given), Observer())
-    (stage,) = (stage for stage in stages_of(audit) if isinstance(stage, FeaturesStage))
+    (stage,) = (
+        stage for stage in build_stages(audit) if isinstance(stage, FeaturesStage)
+    )
     return stage
 
 

@@ -14,7 +14,7 @@ from polars.testing import assert_frame_equal
 import mia_batch
 from mia_batch.observer import Observer
 from mia_batch.pipeline import rescore
-from mia_batch.pipeline.audits import stages_of
+from mia_batch.pipeline.audits import build_stages
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import verify
 from mia_batch.pipeline.stages import damage_set_aside, repair
@@ -76,7 +76,7 @@ def cut(path: Path) -> None:
 
 
 def stages(run):
-    return stages_of(
+    return build_stages(
         Audit.reopen(run, stored_settings(run.manifest.settings), Observer())
     )
 

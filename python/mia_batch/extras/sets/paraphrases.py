@@ -9,7 +9,7 @@ import polars as pl
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.observer import Observer
-from mia_batch.pipeline.audits import take_up
+from mia_batch.pipeline.audits import resume
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import seal
 from mia_batch.pipeline.folder import ORDER
@@ -60,7 +60,7 @@ def paraphrase(*, observer: Observer | None = None, **settings: object) -> pl.Da
     with mirrored(wanted.place) as folder:
         audit, stages = _begin(wanted, observer)
         with audit.run.held(), damage_set_aside(stages), closing(audit.kept_engine):
-            take_up(audit, stages)
+            resume(audit, stages)
             run_timed(audit, [(stage, stage.run) for stage in stages])
             record_requests(audit)
             remove(audit.run.path(ORDER))
