@@ -44,7 +44,8 @@ from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import digest_folder, identify_model
 from mia_batch.observer import WorkerState
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.sessions import named, settle_start, start_texts
+from mia_batch.pipeline.sessions import choose_start_texts, settle_start
+from mia_batch.pipeline.stages.training import say_of_model
 from mia_batch.plugins import extra
 from mia_batch.settings import Settings
 from mia_batch.tables import is_followed, temporary_path
@@ -823,7 +824,7 @@ def engines(
             digest=audit.find_source(model)["digest"],
             version=package_version(),
             mark=mark,
-            texts=tuple(start_texts(audit, model)) if tokenizer else (),
+            texts=tuple(choose_start_texts(audit, model)) if tokenizer else (),
         )
         pool = Pool(
             start, wanted=wanted, name=f"mia-batch {spec.kind} of {model}", say=say
@@ -870,7 +871,7 @@ def trained(
         ):
             if reason is not None:
                 say(f"{name} is tuned on this machine: {reason}")
-            yield name, made_of(*begun.pop(name), partial(named, say, name))
+            yield name, made_of(*begun.pop(name), partial(say_of_model, say, name))
 
 
 def _make(digest: str, making: Making, path: Path, say: Callable[[str], None]) -> None:

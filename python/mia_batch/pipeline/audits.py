@@ -23,6 +23,7 @@ from mia_batch.observer import Observer, usual_observer
 from mia_batch.pipeline import custody, lodged_plan
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import target_plan, with_files
+from mia_batch.pipeline.costs import describe_spending
 from mia_batch.pipeline.earlier_runs import (
     describe_own_attempt,
     note_attempt,
@@ -31,7 +32,6 @@ from mia_batch.pipeline.earlier_runs import (
 from mia_batch.pipeline.folder import ORDER, Manifest, RunFolder
 from mia_batch.pipeline.results import REPORT, has_report, try_report
 from mia_batch.pipeline.run import Run
-from mia_batch.pipeline.sessions import spent_sentence
 from mia_batch.pipeline.stages import (
     Stage,
     damage_set_aside,
@@ -343,7 +343,7 @@ def _run_whole(
         _finish(audit)
         if made_from is not None and has_report(audit):
             custody.record_unchanged(audit.run.folder, made_from)
-        spent = spent_sentence(audit)
+        spent = describe_spending(audit)
         if spent is not None:
             audit.observer.stage(spent)
 

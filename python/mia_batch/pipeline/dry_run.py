@@ -19,11 +19,11 @@ from mia_batch.inference.findings import earlier_findings
 from mia_batch.observer import Clock, Observer
 from mia_batch.pipeline import audits, lodged_plan
 from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.costs import forecast_whole_cost, is_asked_remotely
 from mia_batch.pipeline.custody import files_of
 from mia_batch.pipeline.earlier_runs import find_speeds, list_earlier_runs
 from mia_batch.pipeline.folder import HELD, UNWRITABLE, RunFolder, reading
 from mia_batch.pipeline.request import list_columns_needed
-from mia_batch.pipeline.sessions import is_remote, whole_cost
 from mia_batch.pipeline.stages import Stage, damage_set_aside
 from mia_batch.pipeline.stages.evidence import EvidenceStage
 from mia_batch.places import fetched
@@ -82,7 +82,7 @@ def plan(
     fetched(settings.place)
     audit = Audit.begin(settings, notes)
     _check_folder(audit)
-    can_probe = not is_remote(audit, "target") and audit.recording is None
+    can_probe = not is_asked_remotely(audit, "target") and audit.recording is None
     planned = lodged_plan.plan_of(audit)
     yield from _describe_request(audit, planned)
     yield from (("note", sentence) for sentence in audit.corpora.notes())
@@ -116,7 +116,7 @@ def plan(
 
 def _describe_request(audit: Audit, planned: dict[str, Any]) -> Iterator[_Line]:
     """Iterate over what is asked for, with every default filled in."""
-    settings, is_endpoint = audit.settings, is_remote(audit, "target")
+    settings, is_endpoint = audit.settings, is_asked_remotely(audit, "target")
     engine, reason = audit.manifest.evidence["engine"], audit.manifest.engine_choice
     if not is_endpoint and not audit.list_attacks_on("samples"):
         columns = list_columns_needed(audit.attacks)
@@ -189,7 +189,7 @@ def _rehearse(audit: Audit, stages: Sequence[Stage], notes: _Notes) -> Iterator[
     lines = [line for stage in stages for line in stage.remaining()]
     yield from _describe_books(audit, stages)
     yield from lines
-    yield from whole_cost(audit)
+    yield from forecast_whole_cost(audit)
     if refusal is not None:
         raise refusal
 

@@ -28,7 +28,7 @@ from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import described, record_file
 from mia_batch.pipeline.folder import PARTS, TABLES, Manifest, RunFolder
 from mia_batch.pipeline.request import build_decision_rule
-from mia_batch.pipeline.sessions import ask, open_session, sample_task
+from mia_batch.pipeline.sessions import ask, build_sample_task, open_session
 from mia_batch.pipeline.stages.questions import SAMPLE, read_prompts, resumed
 from mia_batch.report.answer import answer, attack_rows, audited_books, shaded
 from mia_batch.report.html import Contents, as_csv, as_json, as_markdown, render
@@ -553,7 +553,7 @@ def _draw(
             view = build_view(audit.settings, model, str(name))
             blocks = _blocks(read_prompts(run, view, targets), rows)
             wanted.append(
-                (sample_task(audit, session, view), blocks, lambda _, rows: rows)
+                (build_sample_task(audit, session, view), blocks, lambda _, rows: rows)
             )
         ask(
             audit,

@@ -33,7 +33,7 @@ from mia_batch.evidence.replay import Recording
 from mia_batch.evidence.request import EvidenceKind, Workload, forecast
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import estimated_tokens
-from mia_batch.pipeline import sessions
+from mia_batch.pipeline import costs, sessions
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import how_to_read
 from mia_batch.pipeline.request import list_columns_needed
@@ -294,7 +294,7 @@ class EvidenceStage(Stage):
         work: pl.Expr | None = estimated_tokens("context") + estimated_tokens("text")
         if self.kind == "samples":
             recorded = audit.recording is not None  # whose texts cost nothing
-            work = None if recorded else sessions.expected_work(audit, view)
+            work = None if recorded else sessions.estimate_work(audit, view)
         if fresh:
             targets = audit.open_targets_in_order()
             units = FreshUnits(
@@ -321,7 +321,7 @@ class EvidenceStage(Stage):
             and self.audit.recording is None
             and not RunModel.parse(self.model).is_trained_here
         ):
-            sessions.foresee(self.audit, self.model, self.kind, self._needed())
+            sessions.validate_dry_run(self.audit, self.model, self.kind, self._needed())
 
     def _needed(self) -> frozenset[str]:
         return frozenset()
@@ -477,7 +477,7 @@ class SamplesStage(EvidenceStage):
         )
 
     def _forecast(self, missing: dict[View, Missing]) -> list[tuple[str, str]]:
-        measure, budget = sessions.expected(self.audit, self.model)
+        measure, budget = sessions.forecast_reading(self.audit, self.model)
         each = [
             forecast(m.blocks(), measure, budget(view)) for view, m in missing.items()
         ]
@@ -493,8 +493,8 @@ class SamplesStage(EvidenceStage):
                 " longer context"
             )
         self.foreseen, lines = workload, [*workload.lines()]
-        if sessions.is_remote(self.audit, self.model):
-            lines += sessions.cost_lines(self.audit, workload)
+        if costs.is_asked_remotely(self.audit, self.model):
+            lines += costs.forecast_cost(self.audit, workload)
         of_whom = "" if self.model == "target" else f"{self.model}: "
         return [(f"{of_whom}{name}", text) for name, text in lines]
 
@@ -586,8 +586,8 @@ def ask_samples(
     if not work.left:
         return
     stores = store or (lambda view: sample_parts(audit, view).store)
-    with sessions.open_session(audit, model, "samples", same=same) as session:
-        task = partial(sessions.sample_task, audit, session)
+    with sessions.open_session(audit, model, "samples", started_engine=same) as session:
+        task = partial(sessions.build_sample_task, audit, session)
         wanted = (
             (task(view), each.blocks(), stores(view)) for view, each in missing.items()
         )
@@ -650,7 +650,7 @@ class LogprobsStage(EvidenceStage):
             self._agree_frequencies(columns.values())
         groups = [views]
         # Which is asked in another way at points
-        if sessions.is_remote(audit, self.model):
+        if costs.is_asked_remotely(audit, self.model):
             points = [view for view in views if view.type.reads_next_token]
             groups = [[view for view in views if view not in points], points]
         for group in groups:
@@ -659,7 +659,7 @@ class LogprobsStage(EvidenceStage):
 
     def validate(self) -> None:
         uncounted = (
-            sessions.is_remote(self.audit, self.model)
+            costs.is_asked_remotely(self.audit, self.model)
             and not self.audit.settings.tokenizer
         )
         for view in self.views if uncounted else ():
@@ -682,7 +682,9 @@ class LogprobsStage(EvidenceStage):
     def _ask(self, views: list[View], columns: dict[str, frozenset[str]]) -> None:
         audit, wanted = self.audit, frozenset[str]().union(*columns.values())
         for view in views:
-            for name, text in sessions.text_cost(audit, view, self.missing(view)):
+            for name, text in costs.forecast_logprob_cost(
+                audit, view, self.missing(view)
+            ):
                 audit.observer.stage(f"{name}: {text}")
         at_points = all(view.type.reads_next_token for view in views)
         needed = wanted - {FREQUENCY} | list_abilities(views)
@@ -772,18 +774,18 @@ class LogprobsStage(EvidenceStage):
             if (
                 view.key == PROBE
                 and left
-                and not sessions.is_remote(self.audit, self.model)
+                and not costs.is_asked_remotely(self.audit, self.model)
             ):
                 named = f"at most {named}, for points of a text may share one"
             yield f"{self.model} {view.name}", named + self._sizes(view, missing)
-            yield from sessions.text_cost(self.audit, view, missing)
+            yield from costs.forecast_logprob_cost(self.audit, view, missing)
 
     def _sizes(self, view: View, missing: Missing) -> str:
         """Say how many tokens are read and what does not fit, where the texts are known by now."""
         audit = self.audit
         if view.make is None or RunModel.parse(self.model).is_trained_here:
             return ""
-        measure, budget = sessions.expected(audit, self.model)
+        measure, budget = sessions.forecast_reading(audit, self.model)
         whole = audit.settings.long_texts == "refuse"
         room = budget(view).max_model_len if whole else sys.maxsize
         found = forecast(missing.blocks(), measure, room)

@@ -36,15 +36,14 @@ from mia_batch.kernels import (
 )
 from mia_batch.models.weights import estimated_tokens
 from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.costs import forecast_cost, is_asked_remotely
 from mia_batch.pipeline.folder import RunFolder
 from mia_batch.pipeline.sessions import (
     Session,
     ask,
-    cost_lines,
-    expected,
-    is_remote,
+    build_sample_task,
+    forecast_reading,
     open_session,
-    sample_task,
 )
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.evidence import RowUnits, ask_samples, write_prompts
@@ -83,7 +82,7 @@ def _longest_work(audit: Audit, view: View, n: int, *roles: str) -> Workload:
         .top_k(n, by=estimated_tokens("text"))
         .collect(engine="streaming")
     )
-    measure, budget = expected(audit, view.model)
+    measure, budget = forecast_reading(audit, view.model)
     block = Block(
         index=0, first=0, last=view.samples, attempt=0, label=view.name, units=longest
     )
@@ -92,8 +91,8 @@ def _longest_work(audit: Audit, view: View, n: int, *roles: str) -> Workload:
 
 def _costs(audit: Audit, what: str, work: Workload) -> Iterator[tuple[str, str]]:
     """Price what is asked of texts that only scores will choose."""
-    if is_remote(audit, "target"):
-        lines = dict(cost_lines(audit, work))
+    if is_asked_remotely(audit, "target"):
+        lines = dict(forecast_cost(audit, work))
         if most := lines.get("at most, all attempts"):
             yield f"{what}, at most", most
 
@@ -357,7 +356,9 @@ class ExtractionStage(Stage):
             parts = sample_parts(audit, view)
             blocks = list(Missing(RowUnits(ordered.filter(own)), parts).blocks())
             self._keep(view, blocks)
-            wanted.append((sample_task(audit, session, view), blocks, parts.store))
+            wanted.append(
+                (build_sample_task(audit, session, view), blocks, parts.store)
+            )
         ask(audit, session, "walking", Work(left=asked.height), wanted)
 
     def _keep(self, view: View, blocks: list[Block]) -> None:

@@ -19,7 +19,7 @@ from mia_batch.inference.memory import VERBATIM_GROUP
 from mia_batch.kernels import GROUPS, RARITY_FIELDS, Rarity, RarityTable
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.folder import Manifest, RunFolder
-from mia_batch.pipeline.sessions import spread
+from mia_batch.pipeline.sessions import open_background
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.questions import list_views, prompt_parts, sample_parts
 from mia_batch.schemas import Features, Samples
@@ -354,7 +354,7 @@ def make_features(audit: Audit, view: View, *, weighed: bool = False) -> None:
         rarity = RarityTable.stored(_rows(audit, view), counted=_counted(audit))
     make = FeatureWriter.of(audit, view, rarity)
     rows = parts.block_targets * view.n * view.samples  # most of a part
-    with spread(audit) as later:
+    with open_background(audit) as later:
         for group in _grouped(
             missing, min(_PARTS_AT_ONCE, max(_ROWS_AT_ONCE // rows, 1))
         ):

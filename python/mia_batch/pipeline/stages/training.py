@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from mia_batch.evidence.parts import Missing, scan_parts
 from mia_batch.evidence.request import forecast
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import identify_model, weights_source
-from mia_batch.pipeline import sessions
+from mia_batch.pipeline import costs, sessions
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.evidence import (
@@ -39,8 +39,8 @@ from mia_batch.plugins import extra
 from mia_batch.prompts import first_tokens
 from mia_batch.recipes import RECIPES, Recipe
 from mia_batch.schemas import Prompts, Samples
-from mia_batch.settings import endpoint_tokenizer
-from mia_batch.tables import sink
+from mia_batch.settings import Settings, endpoint_tokenizer
+from mia_batch.tables import is_followed, sink
 from mia_batch.views import SHADOW, RunModel, View, build_view
 
 if TYPE_CHECKING:
@@ -119,10 +119,10 @@ class GenerationsStage(Stage):
 
     def _cost(self, missing: Missing) -> Iterator[tuple[str, str]]:
         audit = self.audit
-        if sessions.is_remote(audit, "target"):
-            measure, budget = sessions.expected(audit, "target")
+        if costs.is_asked_remotely(audit, "target"):
+            measure, budget = sessions.forecast_reading(audit, "target")
             workload = forecast(missing.blocks(), measure, budget(self._view))
-            for name, text in sessions.cost_lines(audit, workload):
+            for name, text in costs.forecast_cost(audit, workload):
                 yield f"generations: {name}", text
 
     @property
@@ -141,7 +141,7 @@ class GenerationsStage(Stage):
             sample_parts(audit, view),
             view.samples,
             retry_failed=audit.settings.retry_failed,
-            work=sessions.expected_work(audit, view),
+            work=sessions.estimate_work(audit, view),
         )
 
     def _check_prompts(self) -> None:
@@ -154,7 +154,7 @@ class GenerationsStage(Stage):
     def _prompts(self) -> pl.DataFrame:
         """Cut as many texts as there are generations to their first tokens; about no target."""
         audit, settings = self.audit, self.audit.settings
-        if sessions.is_remote(audit, "target"):
+        if costs.is_asked_remotely(audit, "target"):
             tokenizer = endpoint_tokenizer(settings)
         else:
             tokenizer = Tokenizer.load(settings.model, settings.revision)
@@ -325,7 +325,7 @@ class TunedModel:
         audit, settings = self.audit, self.audit.settings
         if settings.reference_model is not None:
             return weights_source(settings.reference_model, settings.reference_revision)
-        if sessions.is_remote(audit, "target"):
+        if costs.is_asked_remotely(audit, "target"):
             raise SettingsError(
                 f"the model {self.model!r} is tuned from the target's base, which an"
                 " endpoint does not give; give it as reference_model="
@@ -356,7 +356,7 @@ class TunedModel:
     def _check_tokens(self) -> None:
         """Refuse a base that reads other tokens: probabilities per token would not compare."""
         audit, settings = self.audit, self.audit.settings
-        if sessions.is_remote(audit, "target") or settings.reference_model is None:
+        if costs.is_asked_remotely(audit, "target") or settings.reference_model is None:
             return
         own = Tokenizer.load(settings.model, settings.revision)
         base = Tokenizer.load(*self._base, setting="reference_model")
@@ -422,7 +422,41 @@ class TuningStage(Stage):
                 yield name, making, folder / making.digest[:_NAME_DIGITS]
 
         with closing(
-            sessions.trained(self.audit.settings, self.audit.run.folder, wanted(), say)
+            train_models(self.audit.settings, self.audit.run.folder, wanted(), say)
         ) as made:
             for name, there in made:
                 models[name].record(begun.pop(name), there)
+
+
+# Where models are tuned: one after another in this process, or on the machines of a
+# cluster.
+
+
+def train_models(
+    settings: Settings,
+    folder: Path,
+    wanted: Iterator[Wanted],
+    say: Callable[[str], None],
+) -> Generator[tuple[str, Made]]:
+    """Train models, several at once on Ray if the settings ask for it; iterate as each is there."""
+    if settings.executor is not None:
+        if not is_followed(folder / "run.json"):
+            yield from extra("executors", settings.executor).trained(
+                settings, folder, wanted, say
+            )
+            return
+        say(
+            "models are tuned one after another: no worker sees the folder of a run in"
+            " a store"
+        )
+    for name, making, path in wanted:
+        yield (
+            name,
+            extra("models", "tuned").made_of(
+                making, path, partial(say_of_model, say, name)
+            ),
+        )
+
+
+def say_of_model(say: Callable[[str], None], name: str, sentence: str) -> None:
+    say(f"{name}: {sentence}")

@@ -40,7 +40,7 @@ from mia_batch.inference.yardstick import (
 from mia_batch.kernels import count_words
 from mia_batch.metrics import curves, measure
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.sessions import start_findings
+from mia_batch.pipeline.sessions import build_start_findings
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.extraction import passages_of, runs_of
 from mia_batch.pipeline.stages.features import (
@@ -224,7 +224,7 @@ def _answered(audit: Audit, view: View) -> dict[str, object]:
 
 
 def _start_token(audit: Audit) -> Rows:
-    yield from start_findings(audit.manifest.models).drop("check").to_dicts()
+    yield from build_start_findings(audit.manifest.models).drop("check").to_dicts()
 
 
 def _dress(audit: Audit) -> Rows:

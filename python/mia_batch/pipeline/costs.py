@@ -1,0 +1,135 @@
+"""What asking costs: tokens and money at an endpoint, expected, at most, and spent."""
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from mia_batch.evidence.endpoint.journal import Journal
+from mia_batch.evidence.endpoint.wire import (
+    MOST_BYTES_PER_TOKEN,
+    Tokens,
+    money,
+    most_prompt_tokens,
+)
+from mia_batch.evidence.parts import Missing
+from mia_batch.evidence.request import MOST_ATTEMPTS, Workload
+from mia_batch.pipeline.context import Audit
+from mia_batch.settings import Settings, endpoint_settings
+from mia_batch.views import View
+
+_PROBES_EXCLUDED = "some thirty small requests of each probe come on top"
+
+
+def forecast_cost(audit: Audit, workload: Workload) -> Iterator[tuple[str, str]]:
+    """Iterate over requests and costs of samples, as name and text; the worst case is counted."""
+    if not workload.prompts:
+        return
+    settings = audit.settings
+    may_ask_again = workload.most_tokens > workload.first_tokens
+    attempts = MOST_ATTEMPTS if may_ask_again else 1
+    yield "requests", f"{workload.prompts:,} to {attempts * workload.samples:,}"
+    samples_per_prompt = -(-workload.samples // workload.prompts)
+    expected = Tokens(samples_per_prompt * workload.read_tokens, workload.first_tokens)
+    yield "expected", f"about {_format_cost(settings, expected)}"
+    first_attempts = _count_at_most(settings, workload, workload.first_tokens)
+    all_attempts = _count_at_most(settings, workload, workload.most_tokens, attempts)
+    cost, limit = money(endpoint_settings(settings), expected), settings.max_cost
+    if cost is not None and limit is not None and cost > limit:
+        yield (
+            "limit",
+            "expected to stop the run before its end: give a higher --max-cost",
+        )
+    yield "at most, first attempts", _format_cost(settings, first_attempts)
+    yield "at most, all attempts", _format_cost(settings, all_attempts)
+    audit.most_paid.append(all_attempts)
+
+
+def forecast_logprob_cost(
+    audit: Audit, view: View, missing: Missing
+) -> Iterator[tuple[str, str]]:
+    """Iterate over what log-probabilities of a view cost at an endpoint: a request each."""
+    if not is_asked_remotely(audit, view.model):
+        return
+    n_bytes = pl.col("context").str.len_bytes() + pl.col("text").str.len_bytes()
+    can_ask = pl.col("text").is_not_null()
+    sizes = [
+        block.units.filter(can_ask).select(n_bytes).to_series()
+        for block in missing.blocks()
+    ]
+    n_requests = sum(map(len, sizes))
+    if n_requests:
+        workload = Workload(
+            prompts=n_requests,
+            samples=n_requests,
+            prompt_bytes=sum(int(block_sizes.sum()) for block_sizes in sizes),
+        )
+        tokens = _count_at_most(audit.settings, workload, n_requests)
+        audit.most_paid.append(tokens)
+        cost = _format_cost(audit.settings, tokens)
+        yield f"{view.model} {view.name}, at most", f"{n_requests:,} requests, {cost}"
+
+
+def forecast_whole_cost(audit: Audit) -> Iterator[tuple[str, str]]:
+    """Return what all parts of a run can cost, and whether its limit may stop it."""
+    if not audit.most_paid:
+        return
+    settings, total = audit.settings, Tokens(0, 0)
+    for tokens in audit.most_paid:
+        total = total.plus(tokens)
+    text = f"{_format_cost(settings, total)} ({_PROBES_EXCLUDED})"
+    yield "the whole run, at most", text
+    cost, limit = money(endpoint_settings(settings), total), settings.max_cost
+    if cost is not None and limit is not None and cost > limit:
+        amount = format_amount(settings, cost)
+        yield "limit", f"--max-cost may stop the run, which could cost {amount}"
+
+
+def describe_spending(audit: Audit) -> str | None:
+    """Return what the run has paid for, earlier calls included; None without an endpoint."""
+    settings, path = audit.settings, audit.run.folder / "journal.sqlite"
+    if audit.manifest.evidence["engine"] != "openai" or not path.exists():
+        return None
+    with Journal(path) as journal:
+        spent = journal.spent()
+    cost = money(endpoint_settings(settings), spent)
+    if cost is None:
+        return (
+            f"spent {spent.given:,} prompt tokens and {spent.drawn:,} output tokens"
+            f" ({_PROBES_EXCLUDED})"
+        )
+    limit = "" if settings.max_cost is None else f" of at most {settings.max_cost:,.2f}"
+    amount = format_amount(settings, cost)
+    return f"spent {amount}{limit} (prices as given; {_PROBES_EXCLUDED})"
+
+
+def is_asked_remotely(audit: Audit, model: str) -> bool:
+    """Return whether a model of the run is asked at an endpoint."""
+    return bool(audit.manifest.evidence["engine"] == "openai") and model == "target"
+
+
+def format_amount(settings: Settings, cost: float) -> str:
+    """Return an amount of money as text; a small one with two digits that are not 0."""
+    number = f"{cost:,.2f}" if cost >= 0.1 or not cost else f"{cost:.2g}"
+    return f"{settings.currency} {number}"
+
+
+def _format_cost(settings: Settings, tokens: Tokens) -> str:
+    text = f"{tokens.given:,} prompt tokens, {tokens.drawn:,} output tokens"
+    cost = money(endpoint_settings(settings), tokens)
+    return text if cost is None else f"{text}, cost: {format_amount(settings, cost)}"
+
+
+def _count_at_most(
+    settings: Settings, workload: Workload, n_tokens: int, attempts: int = 1
+) -> Tokens:
+    """Count a request for each sample, so that the prompt is paid for with each."""
+    n_times = attempts * -(-workload.samples // workload.prompts)
+    n_bytes = n_times * workload.prompt_bytes
+    if n_tokens > workload.first_tokens:
+        n_bytes += MOST_BYTES_PER_TOKEN * workload.resent_tokens
+    n_prompt_tokens = most_prompt_tokens(
+        endpoint_settings(settings),
+        prompt_bytes=n_bytes,
+        prompts=n_times * workload.prompts,
+    )
+    return Tokens(n_prompt_tokens, n_tokens)
