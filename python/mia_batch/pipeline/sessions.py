@@ -41,7 +41,7 @@ from mia_batch.pipeline.context import Audit, reads_tokens
 from mia_batch.pipeline.timing import asking
 from mia_batch.plugins import extra
 from mia_batch.prompts import RunModel, View
-from mia_batch.report.sentences import start_sentences, worn
+from mia_batch.report.sentences import describe_layers, start_sentences
 from mia_batch.settings import Settings, endpoint_settings, endpoint_tokenizer
 from mia_batch.tables import in_background, is_followed
 
@@ -111,7 +111,9 @@ def findings(settings: Settings, found: Capabilities, *, drawn: bool) -> Iterato
 
 def _around_answers(found: Capabilities) -> Iterator[str]:
     if found.dress:
-        around = worn((layer["kind"], layer["text"]) for layer in found.dress)
+        around = describe_layers(
+            (layer["kind"], layer["text"]) for layer in found.dress
+        )
         yield (
             "classics that it continues have more around them, which is taken off:"
             f" {around}"
