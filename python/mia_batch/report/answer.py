@@ -219,7 +219,7 @@ def _why_no_auc(primary: str, auc: Mapping[str, Any]) -> str | None:
 def _write_best_attack(
     metrics: pl.DataFrame, highest_blind: float | None
 ) -> str | None:
-    """Name the attack that beats blind classifiers even when all attempts count."""
+    """Write which attack beats blind classifiers even when all attempts count."""
     bounds = find_simultaneous_bounds(metrics)
     ranked = bounds.filter(slice="all").sort(
         "low", descending=True, maintain_order=True
@@ -257,10 +257,10 @@ class _Units(NamedTuple):
     def is_single(self) -> bool:
         return self.rows.height == 1
 
-    def of_verdict(self, verdict: str) -> int:
+    def count_verdict(self, verdict: str) -> int:
         return self.rows.filter(verdict=verdict).height
 
-    def write(self, n: int) -> str:
+    def write_number(self, n: int) -> str:
         """Write so many of them, by their noun where there is only one."""
         return f"the {self.noun}" if self.is_single else f"{n:,}"
 
@@ -278,7 +278,7 @@ def _select_units(rollup: pl.DataFrame) -> pl.DataFrame:
 
 
 def _answer_about_units(results: RunResults, units: _Units) -> str:
-    """Count books by their answer; name those that come out or stand out."""
+    """Write how many have which answer, and the names of those that come or stand out."""
     allowed = results.allowed_comparisons()
     compares = allowed["targets and non-members"]
     clauses = [*_list_strongest(results, units)]
@@ -290,39 +290,38 @@ def _answer_about_units(results: RunResults, units: _Units) -> str:
         together = f"the {units.noun}s together"
         clauses.append(_write_collection(results, "non_members", together))
     elif compares:
-        bound = None
-        if not units.of_verdict("known_better"):
-            bound = _write_top(results.findings, units.noun)
-        clauses += [bound] if bound else []
+        bound = _write_top(results.findings, units.noun)
+        if bound and not units.count_verdict("known_better"):
+            clauses.append(bound)
         clauses += _list_weaker(results.findings, units, is_first=not clauses)
     elif not allowed["canaries"]:
         if not clauses and _is_sampled(units):
             clauses.append(_write_none_comes_out(results.findings, units))
         clauses += _list_uncompared(units, is_first=not clauses)
-    total = (
-        "" if units.is_single else f"Of {write_count(units.rows.height, units.noun)}, "
-    )
+    total = ""
+    if not units.is_single:
+        total = f"Of {write_count(units.rows.height, units.noun)}, "
     return capitalize(f"{total}{'; '.join(clauses)}.")
 
 
 def _list_strongest(results: RunResults, units: _Units) -> Iterator[str]:
-    """Name those that come out word for word, then those that stand out."""
-    n_out = units.of_verdict("comes_out")
+    """Write which come out word for word, then which stand out."""
+    n_out = units.count_verdict("comes_out")
     if n_out:
         longest = units.rows.select(_LONGEST.max()).item()
         yield (
-            f"{units.write(n_out)} {conjugate('come', n_out)} out word for word, at"
-            f" most {longest or 0:,} words in a row ({_name(units, 'comes_out')})"
+            f"{units.write_number(n_out)} {conjugate('come', n_out)} out word for word, at"
+            f" most {longest or 0:,} words in a row ({_name_strongest(units, 'comes_out')})"
         )
-    n_listed = units.of_verdict("known_better")
+    n_listed = units.count_verdict("known_better")
     if n_listed and results.rule.level != "collection":
         yield (
-            f"{units.write(n_listed)} {conjugate('stand', n_listed)}"
-            f" {_write_beyond(results, units.noun)} ({_name(units, 'known_better')})"
+            f"{units.write_number(n_listed)} {conjugate('stand', n_listed)}"
+            f" {_write_beyond(results, units.noun)} ({_name_strongest(units, 'known_better')})"
         )
 
 
-def _name(units: _Units, verdict: str) -> str:
+def _name_strongest(units: _Units, verdict: str) -> str:
     rows = _sort_by_strength(units.rows.filter(verdict=verdict))
     return list_names(_list_titles(rows), _N_NAMED)
 
@@ -357,25 +356,25 @@ def _list_weaker(
     findings: pl.DataFrame, units: _Units, *, is_first: bool
 ) -> Iterator[str]:
     """Write of how many little or nothing was found, and how many cannot be judged."""
-    n_above = units.of_verdict("above_all")
+    n_above = units.count_verdict("above_all")
     if n_above:
         yield (
-            f"{units.write(n_above)} {conjugate('score', n_above)} above every"
+            f"{units.write_number(n_above)} {conjugate('score', n_above)} above every"
             f" comparison {units.noun}, but these are too few"
         )
-    n_unjudged = units.of_verdict("cannot_tell")
+    n_unjudged = units.count_verdict("cannot_tell")
     if n_unjudged:
         unjudged = units.rows.filter(verdict="cannot_tell")
         reasons = unjudged["reason"].drop_nulls().mode().sort()
         reason = f": {reasons[0][:_SHORT_REASON]}" if len(reasons) else ""
-        yield f"{units.write(n_unjudged)} cannot be judged{reason}"
+        yield f"{units.write_number(n_unjudged)} cannot be judged{reason}"
     bound = find_top_bound(findings)
     if bound is not None and bound.level == "author":
         bound = None
-    if units.of_verdict("known_better"):
+    if units.count_verdict("known_better"):
         bound = None
     n_rest = units.rows.height - (bound.n_highest if bound else 0)
-    n_nothing = min(units.of_verdict("nothing_found"), n_rest)
+    n_nothing = min(units.count_verdict("nothing_found"), n_rest)
     if not n_nothing:
         return
     if not is_first or n_above or n_unjudged:
@@ -401,7 +400,7 @@ def _list_uncompared(units: _Units, *, is_first: bool) -> Iterator[str]:
         order = f"; of these, {ranked[0]}, {ranked[1]} and {ranked[2]} score highest"
     elif len(ranked) > 1:
         order = f"; of these, {ranked[0]} scores highest"
-    subject = units.write(rows.height)
+    subject = units.write_number(rows.height)
     if units.is_single and not is_first:
         subject = "it"
     yield (
@@ -521,7 +520,7 @@ def _write_collection(results: RunResults, versus: str, texts: str) -> str:
 
 
 def audited_books(tables: Mapping[str, pl.LazyFrame]) -> pl.DataFrame:
-    """Lay out what was audited, the strongest evidence first; comparison documents follow.
+    """Return what was audited, the strongest evidence first, then comparison documents.
 
     A row for each group, and each document that is in none, else each document:
     ``level`` (``outside`` for comparison documents), ``key``, ``title``, ``n_asked``
@@ -626,7 +625,7 @@ def attack_rows(
     seconds: Mapping[str, float] | None = None,
     passes: Mapping[str, int] | None = None,
 ) -> pl.DataFrame:
-    """Lay out the figures of each attack where the truth is known, the best first.
+    """Return the figures of each attack where the truth is known, the best first.
 
     ``attack``, ``is_blind`` (a classifier that never sees the model; they come last),
     ``is_later`` (added to the planned ones; they come after these), ``auc`` with its 95

@@ -27,7 +27,7 @@ Row = dict[str, Any]
 Writer = Callable[["RunResults"], Iterable[str]]
 _N_NAMED = 3
 _N_NAMED_AT_MOST = 12
-_LEVEL = 0.05
+_SIGNIFICANT_P = 0.05
 _AUC_OF_A_WRONG_SIGN = 0.4
 _LEAST_OF_A_QUINTILE = 5  # texts of each class
 _MOST_CHARACTERS = 200
@@ -66,14 +66,14 @@ def find_rows(findings: pl.DataFrame, check: str, **equal: str) -> dict[str, Row
 
 def find_values(findings: pl.DataFrame, check: str, **equal: str) -> dict[str, Any]:
     """Return the values of a check by statistic."""
-    return _values(findings.filter(check=check, **equal))
+    return _read_values(findings.filter(check=check, **equal))
 
 
-def _values(rows: pl.DataFrame) -> dict[str, Any]:
+def _read_values(rows: pl.DataFrame) -> dict[str, Any]:
     return dict(rows.select("statistic", "value").iter_rows())
 
 
-def _subject(rows: Mapping[str, Row]) -> str:
+def _find_subject(rows: Mapping[str, Row]) -> str:
     return next((str(row["subject"]) for row in rows.values()), "")
 
 
@@ -106,7 +106,8 @@ def capitalize(clause: str) -> str:
 
 # Whether texts give themselves away without the model.
 
-_GATES = {  # why comparisons with non-members are withheld, or in doubt, by the verdict of the gate
+# Why comparisons with non-members are withheld, or in doubt, by the verdict of the gate
+_GATES = {
     "withheld": (
         "No answer: the audited texts and the comparison texts can be distinguished"
         " without the model ({evidence}), so a high score may come from another difference"
@@ -135,7 +136,8 @@ _GATES = {  # why comparisons with non-members are withheld, or in doubt, by the
     ),
 }
 
-_LABELS = {  # what the blind baseline makes of labels, by its verdict
+# What the blind baseline makes of labels, by its verdict
+_LABELS = {
     None: (
         "It could not be checked whether members and non-members differ without the"
         " model ({reason}): attack figures alone are no evidence of memory."
@@ -394,7 +396,7 @@ def find_other_runs(findings: pl.DataFrame) -> list[Row]:
 
 
 def earlier_sentences(findings: pl.DataFrame) -> Iterator[str]:
-    """Name the other runs of the same texts and model, which p-values of the answer count."""
+    """Write which other runs of the same texts and model p-values count."""
     runs = find_other_runs(findings)
     if not runs:
         return
@@ -456,7 +458,7 @@ _LAYERS = {
 
 
 def describe_layers(layers: Iterable[tuple[str, str | None]]) -> str:
-    """Name what stands around answers, by kind and text."""
+    """Write what stands around answers, by kind and text."""
     descriptions = []
     for kind, text in layers:
         quoted = f" ({text[:_MOST_CHARACTERS]!r})" if text else ""
@@ -505,7 +507,7 @@ def answers_sentences(findings: pl.DataFrame) -> Iterator[str]:
         )
     answers = findings.filter(check="answers")
     for (view,), rows in answers.group_by("subject", maintain_order=True):
-        counts = _values(rows)
+        counts = _read_values(rows)
         n_short = counts.pop("cut")
         if counts.keys() == {"text"}:
             continue
@@ -646,7 +648,7 @@ def set_sentences(findings: pl.DataFrame) -> Iterator[str]:
     if combination.height:
         verdict = combination["verdict"][0]
         sentence = _COMBINATIONS.get(verdict, _COMBINATIONS["all"])
-        yield sentence.format(**_values(combination))
+        yield sentence.format(**_read_values(combination))
     of_both_sets = findings.filter(pl.col("subject").is_null())
     tests = find_rows(of_both_sets, "dataset_inference")
     if tests:
@@ -700,7 +702,7 @@ def power_sentences(findings: pl.DataFrame) -> Iterator[str]:
         return
     remedy = f"give at least {value['nulls_needed']:,.0f}"
     is_possible_together = rows["together"]["verdict"] == "possible"
-    if _subject(rows) == "collection":
+    if _find_subject(rows) == "collection":
         best_p_value = (
             f"p-value of your {audited} together can be {value['together']:.2g} at best"
         )
@@ -717,7 +719,7 @@ def power_sentences(findings: pl.DataFrame) -> Iterator[str]:
         remedy += " of each length"
     if is_possible_together:
         remedy += ", or ask --level collection"
-    yield from _write_power_of_list(rows, compared, remedy)
+    yield from _write_power_of_list(rows, value, compared, remedy)
     if value["for_bound"] is not None:
         yield (
             f"If {value['for_bound']:,.0f} of your {audited} score higher than every"
@@ -727,16 +729,16 @@ def power_sentences(findings: pl.DataFrame) -> Iterator[str]:
 
 
 def _write_power_of_list(
-    rows: Mapping[str, Row], compared: str, remedy: str
+    rows: Mapping[str, Row], value: Mapping[str, Any], compared: str, remedy: str
 ) -> Iterator[str]:
     """Write how many units have to stand out so that any of them can be named."""
-    value = {name: row["value"] for name, row in rows.items()}
     unit = rows["n_tests"]["verdict"]
     audited = write_count(value["n_tests"], unit)
     is_alone = value["n_tests"] == 1
     q = f"q = {value['q']:g}"
     number = ("one", "two", "three", "four", "five")[int(value["n_named"]) - 1]
-    remedy = f"to name {'it' if is_alone else f'{number} of them'}, {remedy}"
+    single = "it" if is_alone else f"{number} of them"
+    remedy = f"to name {single}, {remedy}"
     needed = value["needed"]
     if needed is None:
         cannot = f"your {unit} cannot" if is_alone else f"none of your {audited} can"
@@ -775,7 +777,7 @@ def plan_sentence(findings: pl.DataFrame) -> Iterator[str]:
 
 
 def later_sentence(findings: pl.DataFrame) -> Iterator[str]:
-    """Name the attacks that were added to the planned ones."""
+    """Write which attacks were added to the planned ones."""
     names = findings.filter(check="later")["subject"].to_list()
     if names:
         pronoun = "it" if len(names) == 1 else "them"
@@ -812,7 +814,7 @@ def null_audit_sentence(findings: pl.DataFrame) -> Iterator[str]:
         yield f"The rates were not validated on these non-members: {share['reason']}."
         return
     n = {name: row["value"] for name, row in rows.items()}
-    noun = _noun(findings, _subject(rows))
+    noun = _find_noun(findings, _find_subject(rows))
     excess = ": more than was promised" if share["verdict"] == "too_often" else ""
     yield (
         f"Non-members were audited {n['n_audits']:,.0f} times, {n['n_tests']:,.0f}"
@@ -851,7 +853,7 @@ _PLACEBOS = {
 def find_placebo(findings: pl.DataFrame) -> Row | None:
     """Return the row whose verdict is that of the test on the reference model."""
     rows = find_rows(findings, "placebo")
-    is_collection = _subject(rows) == "collection"
+    is_collection = _find_subject(rows) == "collection"
     return rows.get("collection" if is_collection else "n_reported")
 
 
@@ -873,7 +875,7 @@ def placebo_sentence(findings: pl.DataFrame, *verdicts: str) -> Iterator[str]:
         if placebo["p_value"] is not None:
             result = f"has p = {placebo['p_value']:.3g} for all groups together"
     else:
-        noun = _noun(findings, placebo["subject"])
+        noun = _find_noun(findings, placebo["subject"])
         q = rows.get("smallest_q", {}).get("value")
         smallest_q = "" if q is None else f" (smallest q {q:.2g})"
         result = (
@@ -900,7 +902,7 @@ def unlabelled_sentences(
     results += _write_collection(
         of_all.filter(is_test, versus="non_members"),
         rule,
-        f"All {_noun(findings, 'group')}s together",
+        f"All {_find_noun(findings, 'group')}s together",
         planned=rule.level == "collection",
     )
     results += _write_max_t(findings)
@@ -915,7 +917,7 @@ def unlabelled_sentences(
         if share:
             yield f"Share of members among the targets: {share} ({row['assumption']})."
         if row["value"] is not None and row["method"] == "fieller":
-            yield _wrong_calibration_labels(row["low"], row["high"])
+            yield _write_wrong_calibration_labels(row["low"], row["high"])
 
 
 def _write_share(row: Row) -> str | None:
@@ -939,7 +941,7 @@ def _write_share(row: Row) -> str | None:
 _WRONG_SHARES = (0.02, 0.05)
 
 
-def _wrong_calibration_labels(low: float, high: float) -> str:
+def _write_wrong_calibration_labels(low: float, high: float) -> str:
     """Write which shares of members are possible if some calibration labels are wrong.
 
     If a share e1 of the labelled members and e0 of the non-members have the other's
@@ -1017,8 +1019,8 @@ def _write_reported(
     if not rows:
         return
     n = {name: row["value"] for name, row in rows.items()}
-    level = _subject(rows)
-    noun = _noun(findings, level)
+    level = _find_subject(rows)
+    noun = _find_noun(findings, level)
     method = (
         f"{rule.primary}, {_ADJUSTMENTS[rows['q']['verdict']]}, against"
         f" {n['n_null']:,.0f} independent units outside the training data"
@@ -1041,21 +1043,21 @@ def _write_reported(
         )
     if n["n_without_p"]:
         yield (
-            f"{_have(n['n_without_p'], noun)} no p-value, mostly because"
+            f"{_write_have(n['n_without_p'], noun)} no p-value, mostly because"
             f" {rows['n_without_p']['reason']}."
         )
     if n["n_without_null"]:
         yield (
-            f"{_have(n['n_without_null'], noun)} nothing to be compared with and cannot"
+            f"{_write_have(n['n_without_null'], noun)} nothing to be compared with and cannot"
             " be reported."
         )
 
 
-def _have(n: float, noun: str) -> str:
+def _write_have(n: float, noun: str) -> str:
     return f"{write_count(n, noun)} {conjugate('have', n)}"
 
 
-def _noun(findings: pl.DataFrame, level: str) -> str:
+def _find_noun(findings: pl.DataFrame, level: str) -> str:
     """Return what the groups of a run are called, such as books."""
     rows = find_rows(findings, "power", subject="group")
     if level == "group" and "n_tests" in rows:
@@ -1110,7 +1112,7 @@ def _write_top(
     bound = find_top_bound(findings)
     if bound is None:
         return
-    noun = _noun(findings, bound.level)
+    noun = _find_noun(findings, bound.level)
     subject = bound.describe(noun)
     if bound.n_members == bound.n_highest > 1:
         subject = f"all {bound.n_highest:,} highest-scoring {noun}s"
@@ -1133,7 +1135,7 @@ def _write_max_t(findings: pl.DataFrame) -> Iterator[str]:
     if "largest" not in rows:
         return
     largest, n_attacks = rows["largest"], rows["n_attacks"]
-    noun = _noun(findings, n_attacks["subject"])
+    noun = _find_noun(findings, n_attacks["subject"])
     whole = "" if noun == "text" else "whole "
     later = "; exploratory" if largest["verdict"] == "exploratory" else ""
     reason = f", as {largest['reason']}" if largest["reason"] else ""
@@ -1148,7 +1150,7 @@ def _write_stopping(findings: pl.DataFrame) -> Iterator[str]:
     n = find_values(findings, "e_values")
     if not n:
         return
-    noun = _noun(findings, "group")
+    noun = _find_noun(findings, "group")
     spared = (n["n_planned"] - n["n_asked"]) / n["n_planned"]
     yield (
         f"{spared:.0%} of the {n['n_planned']:,.0f} planned windows were not asked:"
@@ -1158,7 +1160,7 @@ def _write_stopping(findings: pl.DataFrame) -> Iterator[str]:
     )
     if n["n_undecided"]:
         yield (
-            f"{_have(n['n_undecided'], noun)} no answer yet; further windows can still"
+            f"{_write_have(n['n_undecided'], noun)} no answer yet; further windows can still"
             " give one."
         )
 
@@ -1195,7 +1197,7 @@ def _write_hits(rows: pl.DataFrame, hits: str, trials: str) -> str:
 def absence_sentences(findings: pl.DataFrame, rule: VerdictPlan) -> Iterator[str]:
     """Write with which probability one text or group more would have been named."""
     rows = findings.filter(check="absence")
-    noun = "text" if rule.level == "target" else _noun(findings, "group")
+    noun = "text" if rule.level == "target" else _find_noun(findings, "group")
     write = "{subject}: {value:.2f} ({low:.2f} to {high:.2f})".format_map
     levels = [*map(write, rows.drop_nulls("value").iter_rows(named=True))]
     if levels:
@@ -1249,7 +1251,7 @@ def verbatim_sentences(findings: pl.DataFrame) -> Iterator[str]:
     """Write what came out word for word, the longest passage and what chance gives."""
     rows = findings.filter(check="verbatim")
     counts = {
-        subject: _values(of_subject)
+        subject: _read_values(of_subject)
         for (subject,), of_subject in rows.group_by("subject", maintain_order=True)
     }
     targets = counts.get("targets", {})
@@ -1293,7 +1295,7 @@ def verbatim_sentences(findings: pl.DataFrame) -> Iterator[str]:
             f" back, {n_foreseen:,.0f} could be foreseen by who has read what stands"
             " before."
         )
-    yield _verbatim_by_chance(counts, rows.filter(statistic="fisher")["p_value"])
+    yield _write_verbatim_by_chance(counts, rows.filter(statistic="fisher")["p_value"])
 
 
 def foreseen_sentences(findings: pl.DataFrame) -> Iterator[str]:
@@ -1350,7 +1352,7 @@ def _write_verbatim_share(counts: Mapping[str, float], noun: str) -> str:
     )
 
 
-def _verbatim_by_chance(
+def _write_verbatim_by_chance(
     counts: Mapping[object, Mapping[str, float]], fisher: pl.Series
 ) -> str:
     """Write how often as much comes out where there is nothing to remember."""
@@ -1376,7 +1378,7 @@ def _verbatim_by_chance(
         )
     elif len(fisher):
         test = f" (Fisher's exact test: p = {fisher[0]:.2g})"
-        if fisher[0] > _LEVEL:
+        if fisher[0] > _SIGNIFICANT_P:
             test += ", so these counts alone do not tell the two apart"
     return f"For comparison: {'; '.join(results)}{test}."
 

@@ -167,15 +167,12 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: what heads it, what its cells say, and where that stands.
-
-    Cells are sorted by the number in column ``sort``, without one by their text.
-    """
+    """A column of a table on the page."""
 
     heading: str
-    sources: tuple[str, ...]
-    write: Callable[[Row], str]
-    sort: str | None = None
+    sources: tuple[str, ...]  # columns of the run's tables
+    write: Callable[[Row], str]  # a cell
+    sort: str | None = None  # column of a number to sort by; None: by the text of cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +192,8 @@ class Table:
 
     @property
     def choices(self) -> list[str]:
-        return [*dict.fromkeys(row["answer"] for row in self.rows if row.get("answer"))]
+        answers = [row["answer"] for row in self.rows if row.get("answer")]
+        return [*dict.fromkeys(answers)]
 
 
 def split_repeats(table: Table) -> tuple[list[Column], list[tuple[str, str]]]:
@@ -239,7 +237,7 @@ def document_tables(
                 source="rollup.parquet",
                 columns=columns,
                 rows=rows.with_columns(is_linked.alias(_IN_EVIDENCE)).to_dicts(),
-                note=_not_recorded(columns),
+                note=_write_not_recorded(columns),
             )
 
 
@@ -255,7 +253,7 @@ _BELOW = (
 
 
 def answer_table(contents: Contents, quotes: Mapping[str, str]) -> Table | None:
-    """Lay out what was audited, the strongest evidence first, then what it is compared with.
+    """Build the table of what was audited, the strongest first, and what it is compared with.
 
     ``quotes`` are the passages that came out, by window. None where no document has two
     windows.
@@ -288,12 +286,12 @@ def answer_table(contents: Contents, quotes: Mapping[str, str]) -> Table | None:
     numbers = _select_columns(_NUMBERS, filled.intersection(_FIRST))
     p_or_q = _select_columns(_NUMBERS, filled & {"p_value", "q_value"})[-1:]
     columns = (
-        Column("Name", ("title", "key"), _title),
+        Column("Name", ("title", "key"), _write_title),
         Column("Answer", ("level", "verdict"), badge),
         Column(_STRIP, ("curves.y",), lambda row: _draw_even_strip(row["strip"])),
         *p_or_q,
         *numbers[:1],
-        Column("The passage", ("quote",), _passage),
+        Column("The passage", ("quote",), _write_passage),
         number_column("Mean score", "mean"),
         *numbers[1:],
     )
@@ -318,12 +316,12 @@ def _select_columns(
     return [column for column in columns if column.sources[0] in sources]
 
 
-def _title(row: Row) -> Markup:
+def _write_title(row: Row) -> Markup:
     key = None if row["key"] == row["title"] else row["key"]
     return _write_name([row["title"], key, row.get("author")])
 
 
-def _passage(row: Row) -> Markup:
+def _write_passage(row: Row) -> Markup:
     quote = " ".join((row["quote"] or "").split())
     return _QUOTE.format(visible(quote, _QUOTED, note=False))
 
@@ -357,7 +355,7 @@ def rollup_columns(rows: pl.DataFrame) -> Iterator[Column]:
     )
     yield Column("Answer", ("verdict",), lambda row: ANSWERS[row["verdict"]])
     if "outside" in {*rows["level"]} or "member" in filled:
-        yield Column("What it is", ("level", "member"), _label)
+        yield Column("What it is", ("level", "member"), _write_label)
     yield from _select_columns(_NUMBERS, filled)
     described = {*Rollup.column_names(), *_NAMES, "member"}
     for name in rows.columns:
@@ -367,7 +365,7 @@ def rollup_columns(rows: pl.DataFrame) -> Iterator[Column]:
             yield text_column(name, name)
 
 
-def _label(row: Row) -> str:
+def _write_label(row: Row) -> str:
     return "outside" if row["level"] == "outside" else _LABELS[row.get("member")]
 
 
@@ -407,10 +405,10 @@ def number_column(
     return Column(heading, (name,), lambda row: write(row[name]), name)
 
 
-def _limits(
+def _limits_column(
     heading: str, value: str, prefix: str = "", sort: str | None = None
 ) -> Column:
-    """Show a value with its limits; of one that is null the lower limit."""
+    """Build a column of a value with its limits; where it is null of the lower one."""
     low, high = f"{prefix}low", f"{prefix}high"
 
     def write(row: Row) -> str:
@@ -436,8 +434,8 @@ _NUMBERS = (
     number_column("Extracted", "extracted_share", share),
     number_column("bmc@5", "bmc_5", share),
     number_column("bmc@5 of other documents", "bmc_5_others", share),
-    _limits("Mean score (95 % interval)", "mean", "mean_"),
-    _limits(
+    _limits_column("Mean score (95 % interval)", "mean", "mean_"),
+    _limits_column(
         "Contamination (95 %)", "contamination", "contamination_", "contamination_low"
     ),
     number_column("p", "p_value"),
@@ -449,7 +447,7 @@ _NUMBERS = (
 )
 
 
-def _not_recorded(columns: list[Column]) -> str:
+def _write_not_recorded(columns: list[Column]) -> str:
     headings = {column.heading for column in columns}
     missing = [
         column.heading
@@ -593,7 +591,7 @@ def _add_windows(contents: Contents, rows: pl.DataFrame) -> list[Row]:
     return joined.to_dicts()
 
 
-def _attack_name(row: Row) -> Markup:
+def _write_attack_name(row: Row) -> Markup:
     note = "added later, exploratory" if row["is_later"] else None
     if row["is_blind"]:
         note = "never sees the model"
@@ -605,11 +603,11 @@ _ATTACKS = Table(
     title="Attacks, the best first",
     source="metrics.parquet, blind_metrics.parquet, samples/, run.json: times",
     columns=[
-        Column("Attack", ("attack",), _attack_name),
-        _limits("AUC (95 % interval)", "auc"),
-        _limits("TPR at 1 % FPR (95 % interval)", "tpr_1", "tpr_1_"),
-        _limits("TPR at 0.1 % FPR (95 % interval)", "tpr_01", "tpr_01_"),
-        _limits("Lead over blind (95 % interval)", "lead", "lead_"),
+        Column("Attack", ("attack",), _write_attack_name),
+        _limits_column("AUC (95 % interval)", "auc"),
+        _limits_column("TPR at 1 % FPR (95 % interval)", "tpr_1", "tpr_1_"),
+        _limits_column("TPR at 0.1 % FPR (95 % interval)", "tpr_01", "tpr_01_"),
+        _limits_column("Lead over blind (95 % interval)", "lead", "lead_"),
         number_column("Tokens a text", "tokens", lambda tokens: number(tokens, 0)),
         number_column("Seconds a text", "seconds"),
     ],
@@ -627,7 +625,7 @@ _METRICS = Table(
         text_column("Attack", "attack", visible),
         text_column("Figure", "metric", visible),
         number_column("At FPR", "fpr"),
-        _limits("Value (95 % interval)", "value"),
+        _limits_column("Value (95 % interval)", "value"),
         number_column("Members", "n_members"),
         number_column("Non-members", "n_nonmembers"),
         number_column("Without score", "n_unscored"),

@@ -48,13 +48,13 @@ READERS = {
 
 
 class Field(NamedTuple):
-    """One field: the number of its entry, its name, and where it stands, as ``_LIST`` says."""
+    """A field of the list for readers, as ``_LIST`` has it."""
 
-    entry: int
+    entry: int  # its number in the list
     name: str
-    source: str = ""
-    section: str = ""
-    says: str = ""
+    source: str = ""  # where it stands, such as ``rollup: title``
+    section: str = ""  # of the page
+    says: str = ""  # the text itself, where no table has it
 
     def value(self, contents: Contents) -> str:
         """Return what the run has; `NOT_RECORDED` where that is nothing."""
@@ -63,7 +63,7 @@ class Field(NamedTuple):
             return self.says
         if place == "run.json":
             value = contents.look_up(name, NOT_RECORDED)
-            return "none" if value in (None, {}, [], "") else _in_words(value)
+            return "none" if value in (None, {}, [], "") else _write_value(value)
         if place == "folder":
             return contents.stamps or NOT_RECORDED
         if name.startswith("check="):
@@ -87,15 +87,15 @@ def _find_in_table(contents: Contents, table: str, name: str) -> str:
     return NOT_RECORDED
 
 
-def _in_words(value: Any) -> str:
+def _write_value(value: Any) -> str:
     if isinstance(value, dict):
         return "; ".join(
-            f"{name}: {_in_words(content)}"
+            f"{name}: {_write_value(content)}"
             for name, content in value.items()
             if content not in (None, {}, [])
         )
     if isinstance(value, list):
-        return ", ".join(map(_in_words, value))
+        return ", ".join(map(_write_value, value))
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else str(value)
@@ -131,13 +131,13 @@ NO_ADVICE = (
 
 
 class Clause(NamedTuple):
-    """One thing that a text asks, in our words; ``rows`` are sources as of a `Field`."""
+    """One thing that a law or a standard asks."""
 
-    text: str
-    source: str
-    at: str
-    asks: str
-    rows: list[str]
+    text: str  # name of the law or standard
+    source: str  # where it was read
+    at: str  # place in the text
+    asks: str  # in our words
+    rows: list[str]  # sources as of a `Field`
 
     def answers(self, contents: Contents) -> dict[str, str]:
         statements = {source: _write_source(contents, source) for source in self.rows}
@@ -212,8 +212,8 @@ def render(contents: Contents) -> str:
     page = environment().get_template("report.html.jinja")
     return page.render(
         contents=contents,
-        brief=[*_brief(contents)],
-        numbers=[*_numbers(contents, attacks)],
+        brief=[*_list_brief(contents)],
+        numbers=[*_list_numbers(contents, attacks)],
         attacks=attacks,
         answers=columns.answer_table(contents, quotes),
         tables=[*document_tables(contents, set(window_ids))],
@@ -225,13 +225,13 @@ def render(contents: Contents) -> str:
         perplexities=columns.perplexity_table(contents, window_ids),
         most_windows=MOST_WINDOWS,
         most_open=_N_OPEN,
-        failures=[*_failures(contents)],
+        failures=[*_list_failures(contents)],
         readers=readers,
         not_run=[*_list_not_run(contents)],
         clauses=[(text, [*of_text]) for text, of_text in by_text],
         no_advice=NO_ADVICE,
         not_tested=NOT_TESTED,
-        sources=[*_sources(contents)],
+        sources=[*_list_sources(contents)],
         levels=columns.LEVELS,
         not_recorded=NOT_RECORDED,
     )
@@ -262,7 +262,9 @@ def environment() -> Environment:
     return environment
 
 
-def _numbers(contents: Contents, attacks: Table | None) -> Iterator[tuple[str, str]]:
+def _list_numbers(
+    contents: Contents, attacks: Table | None
+) -> Iterator[tuple[str, str]]:
     """Iterate over the three numbers that matter most, each with what it counts."""
     if attacks is None:
         yield from _count_books(contents)
@@ -308,10 +310,10 @@ def _write_tpr_at_1(contents: Contents) -> str:
     return f"{share(value)} ({share(low)} to {share(high)})"
 
 
-def _brief(contents: Contents) -> Iterator[tuple[str, str, str]]:
+def _list_brief(contents: Contents) -> Iterator[tuple[str, str, str]]:
     """Iterate over what was asked, fixed before, spent, and could be found; with sources."""
     n_texts, n_documents = (
-        _in_words(contents.look_up(path, NOT_RECORDED))
+        _write_value(contents.look_up(path, NOT_RECORDED))
         for path in ("targets.total", "input.n_documents")
     )
     yield (
@@ -385,7 +387,7 @@ def _write_power(contents: Contents) -> str:
     return power[0]
 
 
-def _failures(contents: Contents) -> Iterator[tuple[str, int | None, str, str]]:
+def _list_failures(contents: Contents) -> Iterator[tuple[str, int | None, str, str]]:
     failed = contents.look_up("failed")
     counts = {NOT_RECORDED: None}
     if failed is not None:
@@ -415,7 +417,7 @@ def _list_not_run(contents: Contents) -> Iterator[tuple[str, str, str]]:
             yield attack.name, needs.replace("|", " or "), attack.source
 
 
-def _sources(contents: Contents) -> Iterator[tuple[str, int, str, list[str]]]:
+def _list_sources(contents: Contents) -> Iterator[tuple[str, int, str, list[str]]]:
     for name, table in contents.tables.items():
         n_rows = table.select(pl.len()).collect(engine="streaming").item()
         meaning = contents.meanings.get(name, "")
@@ -443,7 +445,7 @@ Pieces = list[tuple[str, bool]]
 
 
 def evidence(contents: Contents) -> list[Row]:
-    """Show the windows with the longest verbatim runs, common ones, and of highest scores.
+    """Return the windows with the longest runs, common ones, and those of highest scores.
 
     Each has the columns of its target and ``score``; ``longest_words`` and
     ``sample_index`` where they are known; ``common``, where else its passage comes out;
@@ -629,7 +631,7 @@ def _mark_texts(
         index = longest["longest_sample_index"] if longest else None
         with_run = [row for row in continued if row["sample_index"] == index][:1]
         n_words = longest["longest_words"] if longest and with_run else None
-        marked = _side_by_side(target, with_run or continued)
+        marked = _mark_shared_run(target, with_run or continued)
         return marked | {"longest_words": n_words}
     points = [row for row in answered if row.get("cut")]
     if points and target["target"]:
@@ -637,7 +639,7 @@ def _mark_texts(
     return {}
 
 
-def _side_by_side(target: Row, samples: list[Row]) -> Row:
+def _mark_shared_run(target: Row, samples: list[Row]) -> Row:
     """Choose the sample that shares the longest run, and cut what is long."""
     whole_prefix = target["prefix"] or ""
     prefix, n_left_out = cut(whole_prefix, _LONGEST_PREFIX, keep_end=True)

@@ -40,7 +40,16 @@ _COLOURS = (
     "#a0245e",
     "#00727a",
 )
-_DASHES = ("", "7 3", "2 2", "9 2 2 2", "4 4", "14 4", "12 3 3 3", "6 2 1 2 1 2")
+_DASHES = (
+    "",
+    "7 3",
+    "2 2",
+    "9 2 2 2",
+    "4 4",
+    "14 4",
+    "12 3 3 3",
+    "6 2 1 2 1 2",
+)
 _LINE, _GROUND = "var(--line, #d4d9e0)", "var(--ground, #fff)"
 _WIDTH = 548
 _LEFT = 64
@@ -75,17 +84,29 @@ class Axis(NamedTuple):
     write: Callable[[float], str] = "{:g}".format
     log: bool = False
 
-    def place(self, value: float, start: float = _LEFT, end: float = _RIGHT) -> float:
+    def place(
+        self,
+        value: float,
+        start: float = _LEFT,
+        end: float = _RIGHT,
+    ) -> float:
         """Place a value between two ends; those outside the axis stand at its ends."""
         value = min(max(value, self.low), self.high)
         low = self.low
         high = self.high
         if self.log:
-            value, low, high = log10(value), log10(low), log10(high)
-        return round(start + (end - start) * (value - low) / (high - low), 1)
+            value = log10(value)
+            low = log10(low)
+            high = log10(high)
+        place = start + (end - start) * (value - low) / (high - low)
+        return round(place, 1)
 
 
-def round_axis(title: str, values: Iterable[float], most_ticks: int = 6) -> Axis:
+def round_axis(
+    title: str,
+    values: Iterable[float],
+    most_ticks: int = 6,
+) -> Axis:
     """Build an axis from one round number to another, which holds all values."""
     values = [*values]
     low = min(values)
@@ -94,9 +115,9 @@ def round_axis(title: str, values: Iterable[float], most_ticks: int = 6) -> Axis
     power = 10.0 ** floor(log10(span / most_ticks))
     steps = [power * k for k in (1, 2, 5, 10, 20)]
     step = next(step for step in steps if span / step <= most_ticks)
-    first = floor(low / step)
-    last = ceil((high if high > low else low + span) / step)
-    ticks = [round(step * k, 12) for k in range(first, last + 1)]
+    end = high if high > low else low + span
+    steps_of_axis = range(floor(low / step), ceil(end / step) + 1)
+    ticks = [round(step * k, 12) for k in steps_of_axis]
     return Axis(title, ticks[0], ticks[-1], ticks)
 
 
@@ -154,7 +175,13 @@ def draw(
         below = (first + last) / 2 + (16 if first > last else -6)
         names.append(_text("chance", (start + end) / 2 + 8, below))
     return _svg(
-        [*_bottom_axis(x, _BOTTOM), *_left_axis(y), *bands, *lines, *names],
+        [
+            *_draw_bottom_axis(x, _BOTTOM),
+            *_draw_left_axis(y),
+            *bands,
+            *lines,
+            *names,
+        ],
         height=_BOTTOM + 56 + _NAME_HEIGHT * len(curves),
     )
 
@@ -175,7 +202,9 @@ def _number_line(points: Points, index: int, n_lines: int) -> Markup:
 
 
 def draw_lanes(
-    x: Axis, lanes: Sequence[Lane], rule: tuple[float, str] | None = None
+    x: Axis,
+    lanes: Sequence[Lane],
+    rule: tuple[float, str] | None = None,
 ) -> Markup:
     """Draw each lane's values as dots along one axis, those that meet on top of each other."""
     parts = []
@@ -183,9 +212,8 @@ def draw_lanes(
     top = 18.0
     for lane in lanes:
         width = _DOT if len(lane.values) > 1 else 0.1
-        heaps = Counter(
-            round(width * round(x.place(value) / width), 1) for value in lane.values
-        )
+        places = [x.place(value) / width for value in lane.values]
+        heaps = Counter(round(width * round(place), 1) for place in places)
         n_highest = max(heaps.values())
         step = min(_DOT, _HIGHEST_HEAP / n_highest)
         bottom = top + 26 + step * n_highest
@@ -210,19 +238,20 @@ def draw_lanes(
         anchor = "end" if place > _WIDTH / 2 else "start"
         parts.append(_line(place, 16, place, top, **_DASHED, stroke_width=1.5))
         parts.append(_text(label, place, 11, text_anchor=anchor))
-    return _svg([*_bottom_axis(x, top), *parts, *names], top + 46)
+    return _svg([*_draw_bottom_axis(x, top), *parts, *names], top + 46)
 
 
-def _bottom_axis(x: Axis, bottom: float) -> Iterator[Markup]:
+def _draw_bottom_axis(x: Axis, bottom: float) -> Iterator[Markup]:
     for value in x.ticks:
         place = x.place(value)
         yield _line(place, _TOP, place, bottom, stroke=_LINE)
         yield _text(x.write(value), place, bottom + 17, text_anchor="middle")
     yield _line(_LEFT, bottom, _RIGHT, bottom, stroke="currentColor")
-    yield _text(_shorten(x.title), (_LEFT + _RIGHT) / 2, bottom + 38, **_TITLE)
+    middle = (_LEFT + _RIGHT) / 2
+    yield _text(_shorten(x.title), middle, bottom + 38, **_TITLE)
 
 
-def _left_axis(y: Axis) -> Iterator[Markup]:
+def _draw_left_axis(y: Axis) -> Iterator[Markup]:
     for value in y.ticks:
         place = y.place(value, _BOTTOM, _TOP)
         yield _line(_LEFT, place, _RIGHT, place, stroke=_LINE)
@@ -253,7 +282,13 @@ def _path(points: Iterable[Point], **style: Any) -> Markup:
     return _tag("path", d=f"M{line}", **style)
 
 
-def _line(x1: float, y1: float, x2: float, y2: float, **style: Any) -> Markup:
+def _line(
+    x1: float,
+    y1: float,
+    x2: float,
+    y2: float,
+    **style: Any,
+) -> Markup:
     return _path([(x1, y1), (x2, y2)], **style)
 
 
@@ -286,7 +321,7 @@ def _svg(parts: Iterable[Markup], height: float) -> Markup:
 
 
 def embed_colours(svg: Markup) -> str:
-    """Give a picture colours of its own, for a file that has no page around it."""
+    """Put colours in place of the page's, for a file that has no page around it."""
     coloured = re.sub(r"var\(--[\w-]+, (#\w+)\)", r"\1", svg)
     coloured = coloured.replace("currentColor", "#1b1f24")
     ground = '<rect width="100%" height="100%" fill="#fff"></rect>'
@@ -305,9 +340,9 @@ def plots(contents: Contents) -> Iterator[Picture]:
     curves = contents.read_rows("curves", is_drawn)
     if curves.is_empty():
         return
-    yield from _roc(contents, curves.filter(curve="roc"))
-    yield from _growth(curves.filter(curve="growth"))
-    yield from _distribution(
+    yield from _draw_roc(contents, curves.filter(curve="roc"))
+    yield from _draw_growth(curves.filter(curve="growth"))
+    yield from _draw_distribution(
         curves.filter(curve="distribution", attack=contents.primary)
     )
 
@@ -340,7 +375,7 @@ def _group_points(points: pl.DataFrame, column: str) -> dict[str, list[Point]]:
     }
 
 
-def _roc(contents: Contents, points: pl.DataFrame) -> Iterator[Picture]:
+def _draw_roc(contents: Contents, points: pl.DataFrame) -> Iterator[Picture]:
     """Draw both rates on logarithmic axes, as few false accusations are what matters."""
     rates = points.filter(pl.col("x") > 0)["x"]
     if rates.is_empty():
@@ -358,7 +393,7 @@ def _roc(contents: Contents, points: pl.DataFrame) -> Iterator[Picture]:
     ranked = sorted(
         curves, key=lambda name: (name != primary, -aucs.get(name, 0), name)
     )
-    band = _band(figures.filter(attack=primary), low)
+    band = _read_band(figures.filter(attack=primary), low)
     lines = []
     for name in ranked[:MOST_CURVES]:
         of_primary = band if name == primary else ()
@@ -399,7 +434,9 @@ def _read_figures(contents: Contents) -> pl.DataFrame:
     return metrics.filter(has_value, is_alone, slice="all").collect(engine="streaming")
 
 
-def _band(figures: pl.DataFrame, lowest: float) -> list[tuple[float, float, float]]:
+def _read_band(
+    figures: pl.DataFrame, lowest: float
+) -> list[tuple[float, float, float]]:
     """Return the limits of the true-positive rates that have any, by false-positive rate."""
     limits = figures.filter(
         pl.col("fpr") >= lowest,
@@ -423,16 +460,18 @@ def _reach(points: Points, budget: float) -> float:
     return max((y for x, y in points if x <= budget), default=0.0)
 
 
-def _growth(points: pl.DataFrame) -> Iterator[Picture]:
+def _draw_growth(points: pl.DataFrame) -> Iterator[Picture]:
     if points.is_empty():
         return
     name = pl.format("{} by {}", "attack", "subject")
     curves = _group_points(points.with_columns(name=name), "name")
     ticks = sorted({*points["x"]})
     lowest = 0.5 if min(points["y"]) >= 0.5 else 0.0
-    x = Axis("Samples or points", ticks[0], ticks[-1], ticks, log=True)
+    title = "Samples or points"
     if len(ticks) == 1:
-        x = round_axis(x.title, [0, ticks[0]])
+        x = round_axis(title, [0, ticks[0]])
+    else:
+        x = Axis(title, ticks[0], ticks[-1], ticks, log=True)
     y_ticks = [lowest + (1 - lowest) * k / 5 for k in range(6)]
     y = Axis("AUC", lowest, 1, y_ticks)
     lines = [Curve(*curve) for curve in islice(curves.items(), MOST_CURVES)]
@@ -455,7 +494,7 @@ def _growth(points: pl.DataFrame) -> Iterator[Picture]:
     )
 
 
-def _distribution(points: pl.DataFrame) -> Iterator[Picture]:
+def _draw_distribution(points: pl.DataFrame) -> Iterator[Picture]:
     if points.is_empty():
         return
     sets = _group_points(points, "subject")
