@@ -28,8 +28,8 @@ from mia_batch.pipeline.request import list_columns_needed
 from mia_batch.pipeline.stages.extraction import runs_of
 from mia_batch.places import is_url
 from mia_batch.report import sentences
-from mia_batch.report.answer import shaded
-from mia_batch.report.sentences import dress_sentences, known_sentence, listed
+from mia_batch.report.answer import shade_strip
+from mia_batch.report.sentences import dress_sentences, known_sentence, list_names
 from mia_batch.settings import Settings, load_settings, stored_settings
 from mia_batch.views import SHADOW, build_view
 
@@ -228,7 +228,7 @@ def _missing(run: Run) -> Iterator[str]:
             without.setdefault((n, why, "a score of "), []).append(attack)
     for (n, why, of), lack in sorted(without.items(), key=lambda each: -each[0][0]):
         yield (
-            f"{n:,} {'text' if n == 1 else 'texts'} without {of}{listed(lack, 2)}:"
+            f"{n:,} {'text' if n == 1 else 'texts'} without {of}{list_names(lack, 2)}:"
             f" {why}"
         )
     if short := run["scores"]["n_short"].sum():
@@ -285,7 +285,7 @@ def _book_table(books: pl.DataFrame, width: int) -> Table:
     rows = [
         {
             "title": row["title"],
-            "first to last page": shaded(row["strip"]),
+            "first to last page": shade_strip(row["strip"]),
             "answer": row["answer"],
             "longest run": _in_form(row["longest_words"], "{:,}"),
             "share learnt": _share_of(row),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from mia_batch.evidence.endpoint import Capabilities
-from mia_batch.report.sentences import worn
+from mia_batch.report.sentences import describe_layers
 from mia_batch.settings import Settings
 
 
@@ -79,7 +79,9 @@ def _describe_answers(capabilities: Capabilities) -> Iterator[str]:
             f" may take {dialect.thinking:,} tokens more"
         )
     if capabilities.dress:
-        layers = worn((layer["kind"], layer["text"]) for layer in capabilities.dress)
+        layers = describe_layers(
+            (layer["kind"], layer["text"]) for layer in capabilities.dress
+        )
         yield (
             "classics that it continues have more around them, which is taken off:"
             f" {layers}"

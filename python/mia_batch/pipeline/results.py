@@ -30,7 +30,7 @@ from mia_batch.pipeline.folder import PARTS, TABLES, Manifest, RunFolder
 from mia_batch.pipeline.request import build_decision_rule
 from mia_batch.pipeline.sessions import ask, build_sample_task, open_session
 from mia_batch.pipeline.stages.questions import SAMPLE, read_prompts, resumed
-from mia_batch.report.answer import answer, attack_rows, audited_books, shaded
+from mia_batch.report.answer import answer, attack_rows, audited_books, shade_strip
 from mia_batch.report.html import Contents, as_csv, as_json, as_markdown, render
 from mia_batch.report.html.page import environment
 from mia_batch.report.paper import PaperColumn, paper_table
@@ -46,7 +46,7 @@ from mia_batch.views import build_view
 
 def answer_of(run: RunFolder) -> str:
     manifest, known = finished(run), known_of(run)
-    primary = known.plan.primary
+    primary = known.rule.primary
     if (
         not run.scan("scores")
         .select(pl.col(primary).count())
@@ -56,7 +56,7 @@ def answer_of(run: RunFolder) -> str:
         return f"No answer: no text has a score of {primary}."
     files = manifest.input.get("files") or [""]
     books = all(KINDS.get(Path(file).suffix.lower()) == "books" for file in files)
-    rollup = attempts_of(run).rollup(run.scan("rollup"), known.plan.q)
+    rollup = attempts_of(run).rollup(run.scan("rollup"), known.rule.q)
     return answer(known, rollup.collect(), books=books)
 
 
@@ -177,7 +177,7 @@ def report_of(run: RunFolder, kind: Format = "html") -> str:
         answer=answer_of(run),
         conclusions=[*sentences(known)],
         checks=checks(known),
-        primary=known.plan.primary,
+        primary=known.rule.primary,
         command=shlex.join(["mia-batch", *chain.from_iterable(options)]),
         stamps=described(run.folder, root) if root else "",
         meanings={
@@ -235,7 +235,7 @@ def first_screen(run: RunFolder) -> str:
         books=books.head(_MOST_SHOWN).to_dicts(),
         more=max(shown.height - _MOST_SHOWN, 0),
         report=str(run.folder / REPORT),
-        shaded=shaded,
+        shade_strip=shade_strip,
     )
 
 

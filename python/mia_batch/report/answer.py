@@ -1,7 +1,9 @@
-"""The answer of a run: one sentence, its books by strength of evidence, its attacks, best first."""
+"""The answer of a run in one sentence, its books by strength of evidence, its attacks."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -14,9 +16,24 @@ from mia_batch.inference.findings import (
     why_not_continued,
 )
 from mia_batch.inference.memory import VERBATIM_WORDS
-from mia_batch.report.sentences import RunResults, blind_row, facts, listed
+from mia_batch.report.sentences import (
+    RunResults,
+    capitalize,
+    conjugate,
+    find_auc,
+    find_blind_row,
+    find_collection_tests,
+    find_other_runs,
+    find_placebo,
+    find_simultaneous_bounds,
+    find_top_bound,
+    find_values,
+    list_names,
+    write_count,
+)
 
-ANSWERS = {  # what is said of a book, by the verdict of the roll-up, the strongest evidence first
+# By the verdict of the roll-up, the strongest evidence first
+ANSWERS = {
     "comes_out": "comes out word for word",
     "known_better": "stands out",
     "above_all": "above all comparison texts, which are too few",
@@ -25,395 +42,485 @@ ANSWERS = {  # what is said of a book, by the verdict of the roll-up, the strong
 }
 STRIP = 24  # stretches of a book's strip
 _SHADES = "▁▂▃▄▅▆▇█"
-_NAMED = 5
+_N_NAMED = 5
 _SHORT_REASON = 160  # characters
+_LONGEST = pl.max_horizontal("longest_words", "extracted_words")
 
 
-def answer(known: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
-    """Answer the question that the run was made for in one sentence, or begin with ``No answer``.
+def answer(results: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
+    """Answer the question of the run in one sentence, or begin with ``No answer``.
 
     What makes an answer doubtful follows it in `mia_batch.report.sentences`. The
     ``rollup`` is empty where no document has two windows; ``books``: documents are
     called so.
     """
-    broken = known.findings.filter(
-        check="chance", subject="target", verdict="no_better"
-    )
-    if broken.height:
-        why = (
-            "the model predicts these texts no better than chance, so its scores mean"
-            " nothing"
+    findings = results.findings
+    if findings.filter(check="chance", subject="target", verdict="no_better").height:
+        return (
+            "No answer: the model predicts these texts no better than chance, so its"
+            " scores mean nothing."
         )
-        return f"No answer: {why}."
-    if (no_text := why_not_continued(known.findings)) is not None:
-        return f"No answer: {no_text}."
-    if (change := change_of_service(known.findings)) is not None:
-        return _of_changed(known, change, _answer(known, rollup, books=books))
-    return _answer(known, rollup, books=books)
-
-
-def _of_changed(known: RunResults, change: str, said: str) -> str:
-    """Say first that the service changed; then what can be said all the same."""
-    if gate_verdict(known.findings) == "exploratory":
-        return f"{_capital(change)}; exploratory: {_small(said)}"
-    if known.allows()["labels"] or said.lower().startswith("no answer"):
+    fault = why_not_continued(findings)
+    if fault is not None:
+        return f"No answer: {fault}."
+    sentence = _answer(results, rollup, books=books)
+    change = change_of_service(findings)
+    if change is None:
+        return sentence
+    clause = _continue(sentence)
+    if gate_verdict(findings) == "exploratory":
+        return f"{capitalize(change)}; exploratory: {clause}"
+    has_labels = results.allowed_comparisons()["labels"]
+    if has_labels or sentence.lower().startswith("no answer"):
         return f"No answer: {change}."
-    return f"{_capital(change)}: {_small(said)}"
+    return f"{capitalize(change)}: {clause}"
 
 
-def _answer(known: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
-    allows, units = known.allows(), _units(rollup)
-    if allows["labels"] and not allows["targets and non-members"]:
-        said = _labelled(known)
-    elif units.height:
-        noun = "book" if books else str(units["level"][0])
-        said = _of_units(known, units, noun, compared=allows["targets and non-members"])
+def _continue(sentence: str) -> str:
+    """Begin a clause with what began a sentence, unless it begins with a name."""
+    first_word = sentence.split(" ", 1)[0]
+    return sentence if "_" in first_word else sentence[:1].lower() + sentence[1:]
+
+
+def _answer(results: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
+    allowed = results.allowed_comparisons()
+    rows = _select_units(rollup)
+    if allowed["labels"] and not allowed["targets and non-members"]:
+        sentence = _answer_by_labels(results)
+    elif rows.height:
+        noun = "book" if books else str(rows["level"][0])
+        sentence = _answer_about_units(results, _Units(rows, noun))
     else:
-        said = _of_texts(known, allows)
-    if allows["comparison of targets"] and not said.startswith("No answer"):
-        said = f"{said[:-1]}{_attempts(known.findings)}."
-    if doubts := [*_doubts(known)]:
-        said = f"{said[:-1]}; in doubt, because {' and '.join(doubts)}."
-    departures = [*_departures(known.findings)]
-    if departures and not said.startswith("No answer"):
-        return f"{said[:-1]}; exploratory: {' and '.join(departures)}."
-    return said
+        sentence = _answer_about_texts(results)
+    has_answer = not sentence.startswith("No answer")
+    if allowed["comparison of targets"] and has_answer:
+        sentence = f"{sentence[:-1]}{_write_attempts(results.findings)}."
+    doubts = [*_list_doubts(results)]
+    if doubts:
+        sentence = f"{sentence[:-1]}; in doubt, because {' and '.join(doubts)}."
+    departures = [*_list_departures(results.findings)]
+    if departures and has_answer:
+        sentence = f"{sentence[:-1]}; exploratory: {' and '.join(departures)}."
+    return sentence
 
 
-def _departures(findings: pl.DataFrame) -> Iterator[str]:
-    """Say how the answer is another one than the one that was planned."""
-    if {*findings.filter(check="plan")["verdict"]} & {"late", "changed"}:
+def _list_departures(findings: pl.DataFrame) -> Iterator[str]:
+    """Write how the answer is another one than the one that was planned."""
+    verdicts = {*findings.filter(check="plan")["verdict"]}
+    if verdicts & {"late", "changed"}:
         yield "this was asked for or changed after scores had been made"
     if "differs" in findings.filter(check="lodged")["verdict"]:
         yield "the audit differs from the plan lodged"
 
 
-def _attempts(findings: pl.DataFrame) -> str:
-    """Say how many attempts p-values and lists count; nothing where this is the only one."""
-    n = findings.filter(check="earlier_runs", statistic="primary").height
-    others = "1 other run" if n == 1 else f"{n:,} other runs"
+def _write_attempts(findings: pl.DataFrame) -> str:
+    """Write how many attempts p-values and lists count, where there are several."""
+    n = len(find_other_runs(findings))
     if not n:
         return ""
-    factor = Attempts(n + 1).factor
     return (
-        f"; {others} of these texts with this model counted: p and q are {factor:,}"
-        " times as large"
+        f"; {write_count(n, 'other run')} of these texts with this model counted: p and"
+        f" q are {Attempts(n + 1).factor:,} times as large"
     )
 
 
-def _doubts(known: RunResults) -> Iterator[str]:
-    """Say what else could explain that texts stand out; nothing where none are said to."""
-    rows = known.findings
-    counts = pl.col("check").is_in(["reported", "top"]), pl.col("value") > 0
-    found = rows.filter(*counts, pl.col("statistic").is_in(["n_reported", "at_least"]))
-    if known.plan.level != "collection" and found.is_empty():
+def _list_doubts(results: RunResults) -> Iterator[str]:
+    """Write what else could explain that texts stand out, where any are said to."""
+    findings = results.findings
+    n_reported = find_values(findings, "reported").get("n_reported") or 0
+    n_top = find_values(findings, "top").get("at_least") or 0
+    any_found = n_reported > 0 or n_top > 0
+    if results.rule.level != "collection" and not any_found:
         return
-    if rows.filter(check="placebo", verdict="as_many").height:
+    placebo = find_placebo(findings)
+    if placebo is not None and placebo["verdict"] == "as_many":
         yield "the reference model, which cannot know these texts, gives as much"
-    if gate_verdict(rows) in ("doubtful", "weighted"):
+    if gate_verdict(findings) in ("doubtful", "weighted"):
         yield "training may not be the only difference from the comparison texts"
-    share = (
-        facts(rows, "duplicates", subject="targets").get("share", {}).get("value") or 0
-    )
+    copies = find_values(findings, "duplicates", subject="targets")
+    share = copies.get("share") or 0
     if share >= 0.05:
         yield f"{share:.0%} of the texts stand in the comparison texts, too"
 
 
-def _labelled(known: RunResults) -> str:
-    """Say whether the attack that was planned beats what the texts tell without the model."""
-    primary, blind = known.plan.primary, blind_row(known.findings, "members") or {}
-    all_texts = known.metrics.filter(slice="all", attack=primary)
-    auc = next(all_texts.filter(metric="roc_auc").iter_rows(named=True), {})
-    if (why_none := _why_no_area(primary, auc)) is not None:
-        return why_none
-    reached = f"{primary} tells members from non-members with AUC {_interval(auc)}"
+# Where labels are known.
+
+
+def _answer_by_labels(results: RunResults) -> str:
+    """Write whether the planned attack beats what the texts tell without the model."""
+    primary = results.rule.primary
+    auc = find_auc(results.metrics, primary) or {}
+    fault = _why_no_auc(primary, auc)
+    if fault is not None:
+        return fault
+    blind = find_blind_row(results.findings, "members") or {}
     is_lead = pl.col("versus") == pl.lit(blind.get("strongest"), pl.String)
-    leads = all_texts.filter(is_lead, metric="roc_auc_difference")
+    leads = results.metrics.filter(
+        is_lead, metric="roc_auc_difference", slice="all", attack=primary
+    )
     lead = next(leads.iter_rows(named=True), {})
     if blind.get("verdict") == "separable":
-        more = "" if lead.get("value") is None else f", {_interval(lead)} more"
+        excess = ""
+        if lead.get("value") is not None:
+            excess = f", {_write_interval(lead)} more"
         return (
             "No answer about memory: a classifier that never sees the model tells"
             f" members from non-members, too (AUC {blind['value']:.2f}), and {primary}"
-            f" may see the same: its AUC is {_interval(auc)}{more}."
+            f" may see the same: its AUC is {_write_interval(auc)}{excess}."
         )
-    if lead.get("low") is None:
-        if auc.get("low") is not None and auc["low"] <= 0.5:
-            return f"No sign of memory: {reached}, which chance explains."
-        reason = lead.get("reason") or blind.get("reason") or "there are too few texts"
-        return (
-            f"{_capital(reached)}; it is unknown whether that is memory, because it"
-            " could not be compared with classifiers that never see the model"
-            f" ({reason})."
-        )
-    than = "the best classifier that never sees the model"
-    more = f"{_interval(lead)} more than {than}"
+    reached = (
+        f"{primary} tells members from non-members with AUC {_write_interval(auc)}"
+    )
+    if lead.get("low") is not None:
+        best = _write_best_attack(results.metrics, blind.get("high"))
+        return _judge_lead(lead, reached, best)
+    if auc.get("low") is not None and auc["low"] <= 0.5:
+        return f"No sign of memory: {reached}, which chance explains."
+    reason = lead.get("reason") or blind.get("reason") or "there are too few texts"
+    return (
+        f"{capitalize(reached)}; it is unknown whether that is memory, because it"
+        " could not be compared with classifiers that never see the model"
+        f" ({reason})."
+    )
+
+
+def _judge_lead(lead: Mapping[str, Any], reached: str, best: str | None) -> str:
+    """Write what an AUC means by its lead over the best classifier without the model."""
+    than = "than the best classifier that never sees the model"
+    excess = f"{_write_interval(lead)} more {than}"
     if lead["low"] > 0:
-        return f"The model remembers members: {reached}, {more}."
-    if (best := _best_of_all(known, blind.get("high"))) is not None:
+        return f"The model remembers members: {reached}, {excess}."
+    if best is not None:
         return f"The model remembers members, by {best}; the primary attack {reached}."
-    if lead["value"] < 0:
-        turned = {"value": -lead["value"], "low": -lead["high"], "high": -lead["low"]}
-        return f"No sign of memory: {reached}, {_interval(turned)} less than {than}."
-    return f"No sign of memory: {reached}, {more}, which chance explains."
+    if lead["value"] >= 0:
+        return f"No sign of memory: {reached}, {excess}, which chance explains."
+    deficit = {
+        "value": -lead["value"],
+        "low": -lead["high"],
+        "high": -lead["low"],
+    }
+    return f"No sign of memory: {reached}, {_write_interval(deficit)} less {than}."
 
 
-def _why_no_area(primary: str, auc: Mapping[str, Any]) -> str | None:
-    """Say why the area of an attack means nothing: it has none, or points the other way."""
+def _why_no_auc(primary: str, auc: Mapping[str, Any]) -> str | None:
+    """Write why an AUC means nothing: there is none, or it points the other way."""
     if auc.get("value") is None:
         reason = auc.get("reason") or "no text has a score"
         return f"No answer: {primary} has no AUC ({reason})."
     if auc.get("high") is None or auc["high"] >= 0.5:
         return None
     return (
-        f"No answer: {primary} points the other way, AUC {_interval(auc)}: members"
-        " score lower than non-members. Are the labels swapped? If they are right,"
-        " this is no sign of memory."
+        f"No answer: {primary} points the other way, AUC {_write_interval(auc)}:"
+        " members score lower than non-members. Are the labels swapped? If they are"
+        " right, this is no sign of memory."
     )
 
 
-def _best_of_all(known: RunResults, blind_at_most: float | None) -> str | None:
-    """Name the attack that beats what texts tell alone even when all that were tried count."""
-    bounds = known.metrics.filter(
-        pl.col("low").is_not_null(), metric="roc_auc_simultaneous"
+def _write_best_attack(
+    metrics: pl.DataFrame, highest_blind: float | None
+) -> str | None:
+    """Write which attack beats blind classifiers even when all attempts count."""
+    bounds = find_simultaneous_bounds(metrics)
+    ranked = bounds.filter(slice="all").sort(
+        "low", descending=True, maintain_order=True
     )
-    best = (
-        bounds.filter(slice="all")
-        .sort("low", descending=True, maintain_order=True)
-        .head(1)
-    )
-    if (
-        best.is_empty()
-        or blind_at_most is None
-        or best["low"][0] <= max(blind_at_most, 0.5)
-    ):
+    if ranked.is_empty() or highest_blind is None:
+        return None
+    best = ranked.row(0, named=True)
+    if best["low"] <= max(highest_blind, 0.5):
         return None
     return (
-        f"{best['attack'][0]}: AUC at least {best['low'][0]:.2f} (95 % confidence,"
+        f"{best['attack']}: AUC at least {best['low']:.2f} (95 % confidence,"
         f" corrected for trying {bounds.height:,} attacks and slices), where"
-        f" classifiers that never see the model have at most {blind_at_most:.2f}"
+        f" classifiers that never see the model have at most {highest_blind:.2f}"
     )
 
 
-def _units(rollup: pl.DataFrame) -> pl.DataFrame:
-    """Take groups, and the documents that are in none of them; without groups the documents."""
+def _write_interval(row: Mapping[str, Any]) -> str:
+    value = f"{row['value']:.2f}"
+    if row.get("low") is not None and row.get("high") is not None:
+        return f"{value} (95 % CI {row['low']:.2f} to {row['high']:.2f})"
+    reason = row.get("reason")
+    return f"{value} (no interval: {reason})" if reason else value
+
+
+# Where documents or groups have several windows.
+
+
+class _Units(NamedTuple):
+    """Groups or documents that were audited, in rows of the roll-up."""
+
+    rows: pl.DataFrame
+    noun: str
+
+    @property
+    def is_single(self) -> bool:
+        return self.rows.height == 1
+
+    def count_verdict(self, verdict: str) -> int:
+        return self.rows.filter(verdict=verdict).height
+
+    def write_number(self, n: int) -> str:
+        """Write so many of them, by their noun where there is only one."""
+        return f"the {self.noun}" if self.is_single else f"{n:,}"
+
+
+def _select_units(rollup: pl.DataFrame) -> pl.DataFrame:
+    """Select groups and the documents that are in none; without groups all documents."""
     if rollup.is_empty():
         return rollup
-    groups, documents = rollup.filter(level="group"), rollup.filter(level="document")
+    groups = rollup.filter(level="group")
+    documents = rollup.filter(level="document")
     if groups.height and "group" in rollup.columns:
-        within = pl.col("group").is_in(groups["key"].implode())
-        documents = documents.filter(~within.fill_null(value=False))
+        is_in_group = pl.col("group").is_in(groups["key"].implode())
+        documents = documents.filter(~is_in_group.fill_null(value=False))
     return pl.concat([groups, documents])
 
 
-def _of_units(
-    known: RunResults, units: pl.DataFrame, noun: str, *, compared: bool
-) -> str:
-    """Count books by their answer; name those that come out or stand out."""
-    n, total = dict(units["verdict"].value_counts().iter_rows()), units.height
-    one, parts = f"the {noun}" if total == 1 else None, []
-    longest = units.select(
-        pl.max_horizontal("longest_words", "extracted_words").max()
-    ).item()
-    beyond = {
-        "comes_out": (
-            f"come{{}} out word for word, at most {longest or 0:,} words in a row"
+def _answer_about_units(results: RunResults, units: _Units) -> str:
+    """Write how many have which answer, and the names of those that come or stand out."""
+    allowed = results.allowed_comparisons()
+    compares = allowed["targets and non-members"]
+    clauses = [*_list_strongest(results, units)]
+    if allowed["canaries"]:
+        clauses.append(_write_collection(results, "controls", "the canaries"))
+    if compares and is_closed(results.findings):
+        clauses.append(_write_closed(results.findings, units, is_first=not clauses))
+    elif compares and results.rule.level == "collection":
+        together = f"the {units.noun}s together"
+        clauses.append(_write_collection(results, "non_members", together))
+    elif compares:
+        bound = _write_top(results.findings, units.noun)
+        if bound and not units.count_verdict("known_better"):
+            clauses.append(bound)
+        clauses += _list_weaker(results.findings, units, is_first=not clauses)
+    elif not allowed["canaries"]:
+        if not clauses and _is_sampled(units):
+            clauses.append(_write_none_comes_out(results.findings, units))
+        clauses += _list_uncompared(units, is_first=not clauses)
+    total = ""
+    if not units.is_single:
+        total = f"Of {write_count(units.rows.height, units.noun)}, "
+    return capitalize(f"{total}{'; '.join(clauses)}.")
+
+
+def _list_strongest(results: RunResults, units: _Units) -> Iterator[str]:
+    """Write which come out word for word, then which stand out."""
+    n_out = units.count_verdict("comes_out")
+    if n_out:
+        longest = units.rows.select(_LONGEST.max()).item()
+        yield (
+            f"{units.write_number(n_out)} {conjugate('come', n_out)} out word for word, at"
+            f" most {longest or 0:,} words in a row ({_name_strongest(units, 'comes_out')})"
         )
-    }
-    if known.plan.level != "collection":
-        beyond["known_better"] = _beyond(known, noun)
-    for verdict, out in beyond.items():
-        if count := n.get(verdict, 0):
-            names = listed(_titles(_by_strength(units.filter(verdict=verdict))), _NAMED)
-            parts.append(
-                f"{one or f'{count:,}'} {out.format('s' * (count == 1))} ({names})"
-            )
-    sampled = units["longest_words"].count() + units["extracted_words"].count() > 0
-    highest = facts(known.findings, "verbatim", subject="targets").get("n_highest")
-    none = (
-        f"{one} does not come out word for word"
-        if one
-        else "none comes out word for word"
-    )
-    if highest is not None:
-        windows = f"{highest['value']:,.0f} windows of highest scores"
-        none = f"none of the {windows} comes out word for word"
-    if canaries := known.allows()["canaries"]:
-        parts.append(_of_collection(known, "controls", "the canaries"))
-    if compared and is_closed(known.findings):
-        apart = f"{noun}s and comparison {noun}s can be distinguished without the model"
-        if gate_verdict(known.findings) == "changed":
-            apart = "its scores are of no single model"
-        none = (
-            f"{none}, and there is no other answer:"
-            if sampled
-            else "there is no answer:"
+    n_listed = units.count_verdict("known_better")
+    if n_listed and results.rule.level != "collection":
+        yield (
+            f"{units.write_number(n_listed)} {conjugate('stand', n_listed)}"
+            f" {_write_beyond(results, units.noun)} ({_name_strongest(units, 'known_better')})"
         )
-        others = "there is no other answer" if one else "the others have no answer"
-        parts.append(f"{f'{others}, because' if parts else none} {apart}")
-    elif compared and known.plan.level == "collection":
-        parts.append(_of_collection(known, "non_members", f"the {noun}s together"))
-    elif compared:
-        parts += _top(known, noun) if not n.get("known_better") else []
-        parts += _unnamed(known, units, noun, found=bool(parts))
-    elif not canaries:
-        left = total - n.get("comes_out", 0)
-        parts += [] if parts or not sampled else [none]
-        without = "cannot be judged without comparison texts (add --non-members FOLDER)"
-        ranked = _titles(_by_strength(units.filter(pl.col("verdict") != "comes_out")))[
-            :3
-        ]
-        order = f"; of these, {ranked[0]} scores highest" if left > 1 else ""
-        if left > 3:
-            order = (
-                f"; of these, {ranked[0]}, {ranked[1]} and {ranked[2]} score highest"
-            )
-        who = f"{left:,}" if not one else "it" if parts else one
-        parts += [f"{who} {without}{order}"] if left else []
-    return _capital(f"{'' if one else f'Of {total:,} {noun}s, '}{'; '.join(parts)}.")
 
 
-def _beyond(known: RunResults, noun: str) -> str:
-    """Say beyond what the ones that are named stand out, and how false such lists are."""
-    of = facts(known.findings, "reported")
-    n, q = of.get("n_null", {}).get("value"), known.plan.q
-    exploratory = (
-        gate_verdict(known.findings) == "exploratory" or known.plan.level != "group"
-    )
-    against = f" from {n:,.0f} comparison {noun}s" if n and not exploratory else ""
-    late = ", exploratory" if exploratory else ""
-    false = f"at most {100 * q:g} % are false on average"
-    return f"stand{{}} out{against}, in a list of which {false}{late}"
+def _name_strongest(units: _Units, verdict: str) -> str:
+    rows = _sort_by_strength(units.rows.filter(verdict=verdict))
+    return list_names(_list_titles(rows), _N_NAMED)
 
 
-def _top(known: RunResults, noun: str) -> list[str]:
-    """Say how many of the highest stand out at least, where none can be named."""
-    of = facts(known.findings, "top")
-    if not of or not (fewest := of["at_least"]["value"]):
-        return []
-    highest, sure = of["of_top"]["value"], of["confidence"]["value"]
-    noun = "author" if of["at_least"]["subject"] == "author" else noun
-    which = f"at least {fewest:,.0f} of the {highest:,.0f} highest-scoring {noun}s"
-    if highest == 1:
-        which = f"the highest-scoring {noun}"
-    verb = _verb("stand", fewest)
-    return [f"{which} {verb} out beyond chance ({100 * sure:g} % confidence)"]
+def _write_beyond(results: RunResults, noun: str) -> str:
+    """Write beyond what those that are named stand out, and how false such lists are."""
+    rule = results.rule
+    n_null = find_values(results.findings, "reported").get("n_null")
+    in_list = _write_false_share(rule.q)
+    if gate_verdict(results.findings) == "exploratory" or rule.level != "group":
+        return f"out, {in_list}, exploratory"
+    against = f" from {n_null:,.0f} comparison {noun}s" if n_null else ""
+    return f"out{against}, {in_list}"
 
 
-def _unnamed(
-    known: RunResults, units: pl.DataFrame, noun: str, *, found: bool
-) -> list[str]:
-    n, top = (
-        dict(units["verdict"].value_counts().iter_rows()),
-        facts(known.findings, "top"),
-    )
-    one, parts = f"the {noun}" if units.height == 1 else None, []
-    if above := n.get("above_all", 0):
-        who = f"{one or f'{above:,}'} {_verb('score', above)}"
-        parts.append(f"{who} above every comparison {noun}, but these are too few")
-    if unknown := n.get("cannot_tell", 0):
-        reasons = (
-            units.filter(verdict="cannot_tell")["reason"].drop_nulls().mode().sort()
+def _write_false_share(q: float) -> str:
+    return f"in a list of which at most {100 * q:g} % are false on average"
+
+
+def _write_top(findings: pl.DataFrame, noun: str) -> str | None:
+    """Write how many of the highest stand out at least, where none can be named."""
+    bound = find_top_bound(findings)
+    if bound is None:
+        return None
+    subject = bound.describe("author" if bound.level == "author" else noun)
+    verb = conjugate("stand", bound.n_members)
+    confidence = f"{100 * bound.confidence:g} % confidence"
+    return f"{subject} {verb} out beyond chance ({confidence})"
+
+
+def _list_weaker(
+    findings: pl.DataFrame, units: _Units, *, is_first: bool
+) -> Iterator[str]:
+    """Write of how many little or nothing was found, and how many cannot be judged."""
+    n_above = units.count_verdict("above_all")
+    if n_above:
+        yield (
+            f"{units.write_number(n_above)} {conjugate('score', n_above)} above every"
+            f" comparison {units.noun}, but these are too few"
         )
+    n_unjudged = units.count_verdict("cannot_tell")
+    if n_unjudged:
+        unjudged = units.rows.filter(verdict="cannot_tell")
+        reasons = unjudged["reason"].drop_nulls().mode().sort()
         reason = f": {reasons[0][:_SHORT_REASON]}" if len(reasons) else ""
-        parts.append(f"{one or f'{unknown:,}'} cannot be judged{reason}")
-    is_top = bool(top) and top["at_least"]["value"] and not n.get("known_better")
-    is_top = is_top and top["at_least"]["subject"] != "author"
-    others = units.height - int(top["of_top"]["value"] if is_top else 0)
-    if nothing := min(n.get("nothing_found", 0), others):
-        if not (found or parts):
-            if one:
-                return [
-                    f"{one} does not stand out, which does not show that it was not"
-                    " learnt"
-                ]
-            return ["none stands out, which does not show that they were not learnt"]
-        parts.append(
-            f"nothing was found on {'the other ' if is_top else ''}{nothing:,}"
+        yield f"{units.write_number(n_unjudged)} cannot be judged{reason}"
+    bound = find_top_bound(findings)
+    if bound is not None and bound.level == "author":
+        bound = None
+    if units.count_verdict("known_better"):
+        bound = None
+    n_rest = units.rows.height - (bound.n_highest if bound else 0)
+    n_nothing = min(units.count_verdict("nothing_found"), n_rest)
+    if not n_nothing:
+        return
+    if not is_first or n_above or n_unjudged:
+        article = "the other " if bound else ""
+        yield f"nothing was found on {article}{n_nothing:,}"
+    elif units.is_single:
+        yield (
+            f"the {units.noun} does not stand out, which does not show that it was not"
+            " learnt"
         )
-    return parts
+    else:
+        yield "none stands out, which does not show that they were not learnt"
 
 
-def _of_texts(known: RunResults, allows: Mapping[str, bool]) -> str:
-    plan, level = known.plan, known.plan.level
-    verbatim, parts = facts(known.findings, "verbatim", subject="targets"), []
-    if verbatim and (n := verbatim["n_verbatim"]["value"]):
-        texts = f"{verbatim['n_texts']['value']:,.0f} texts"
-        texts += " of highest scores" if "n_highest" in verbatim else ""
-        parts.append(f"{n:,.0f} of {texts} {_verb('come', n)} out word for word")
-    if allows["comparison of targets"] and level == "collection":
-        parts.append(_of_collection(known, "non_members", "the texts together"))
-    elif allows["comparison of targets"] and (of := facts(known.findings, "reported")):
-        n, total = of["n_reported"]["value"], of["n_tests"]["value"]
-        against = f"{of['n_null']['value'] or 0:,.0f} comparison texts"
-        kind = "text" if level == "target" else "group"
-        out = f"of {total:,.0f} {kind}s {_verb('stand', n or 1)} out from {against}"
-        false = f"in a list of which at most {100 * plan.q:g} % are false on average"
-        none = f"none {out}, which does not show that they were not learnt"
-        if top := _top(known, kind):
-            none = f"{top[0]}; none of {total:,.0f} {kind}s can be named {false}"
-        parts.append(f"{n:,.0f} {out}, {false}" if n else none)
-    elif allows["targets and non-members"]:
-        parts.append("no other answer" if parts else "no answer")
-        apart = "texts and comparison texts can be distinguished without the model"
-        if gate_verdict(known.findings) == "changed":
-            apart = "the scores are of no single model"
-        parts[-1] += f", because {apart}"
-    if allows["canaries"]:
-        parts.append(_of_collection(known, "controls", "the canaries"))
-    if not parts and allows["any comparison"]:
-        parts.append("no answer: all texts are known not to be in the training data")
-    elif not parts or allows["targets alone"]:
-        parts.append(
+def _list_uncompared(units: _Units, *, is_first: bool) -> Iterator[str]:
+    """Write how many cannot be judged, and which of them score highest."""
+    rows = units.rows.filter(pl.col("verdict") != "comes_out")
+    if rows.is_empty():
+        return
+    ranked = _list_titles(_sort_by_strength(rows))
+    order = ""
+    if len(ranked) > 3:
+        order = f"; of these, {ranked[0]}, {ranked[1]} and {ranked[2]} score highest"
+    elif len(ranked) > 1:
+        order = f"; of these, {ranked[0]} scores highest"
+    subject = units.write_number(rows.height)
+    if units.is_single and not is_first:
+        subject = "it"
+    yield (
+        f"{subject} cannot be judged without comparison texts (add --non-members"
+        f" FOLDER){order}"
+    )
+
+
+def _write_closed(findings: pl.DataFrame, units: _Units, *, is_first: bool) -> str:
+    """Write that there is no answer by comparison, and why."""
+    reason = _why_closed(findings, units.noun, "its scores")
+    if not is_first:
+        rest = "there is no other answer"
+        if not units.is_single:
+            rest = "the others have no answer"
+        return f"{rest}, because {reason}"
+    if not _is_sampled(units):
+        return f"there is no answer: {reason}"
+    silence = _write_none_comes_out(findings, units)
+    return f"{silence}, and there is no other answer: {reason}"
+
+
+def _why_closed(findings: pl.DataFrame, noun: str, scores: str) -> str:
+    if gate_verdict(findings) == "changed":
+        return f"{scores} are of no single model"
+    return f"{noun}s and comparison {noun}s can be distinguished without the model"
+
+
+def _is_sampled(units: _Units) -> bool:
+    lengths = units.rows.select("longest_words", "extracted_words")
+    return any(column.count() for column in lengths)
+
+
+def _write_none_comes_out(findings: pl.DataFrame, units: _Units) -> str:
+    verbatim = find_values(findings, "verbatim", subject="targets")
+    if "n_highest" in verbatim:
+        windows = f"{verbatim['n_highest']:,.0f} windows of highest scores"
+        return f"none of the {windows} comes out word for word"
+    if units.is_single:
+        return f"the {units.noun} does not come out word for word"
+    return "none comes out word for word"
+
+
+# Where texts are judged one by one, or all together.
+
+
+def _answer_about_texts(results: RunResults) -> str:
+    allowed = results.allowed_comparisons()
+    findings = results.findings
+    compares = allowed["comparison of targets"]
+    clauses = [*_list_verbatim(findings)]
+    reported = find_values(findings, "reported")
+    if compares and results.rule.level == "collection":
+        together = "the texts together"
+        clauses.append(_write_collection(results, "non_members", together))
+    elif compares and reported:
+        clauses.append(_write_reported(results, reported))
+    elif allowed["targets and non-members"]:
+        no_answer = "no other answer" if clauses else "no answer"
+        reason = _why_closed(findings, "text", "the scores")
+        clauses.append(f"{no_answer}, because {reason}")
+    if allowed["canaries"]:
+        clauses.append(_write_collection(results, "controls", "the canaries"))
+    if not clauses and allowed["any comparison"]:
+        clauses.append("no answer: all texts are known not to be in the training data")
+    elif not clauses or allowed["targets alone"]:
+        clauses.append(
             "scores only rank your texts; add --non-members FOLDER to get an answer"
         )
-    return f"{_capital('; '.join(parts))}."
+    return f"{capitalize('; '.join(clauses))}."
 
 
-def _of_collection(known: RunResults, versus: str, what: str) -> str:
-    asked = {"attack": known.plan.primary, "level": "collection", "versus": versus}
-    rows = known.verdicts.filter(pl.col("estimate").is_null(), **asked)
-    what = f"{what}, by {known.plan.primary}"
-    row = next(rows.head(1).collect(engine="streaming").iter_rows(named=True), {})
-    if row.get("p_value") is None:
-        return f"no answer about {what} ({row.get('reason') or 'nothing was compared'})"
-    p = row["p_value"]
-    shown = (
-        "score higher than chance explains"
-        if p <= known.plan.q
-        else "show no sign of memory"
+def _list_verbatim(findings: pl.DataFrame) -> Iterator[str]:
+    verbatim = find_values(findings, "verbatim", subject="targets")
+    n = verbatim["n_verbatim"] if verbatim else 0
+    if n:
+        ranked = " of highest scores" if "n_highest" in verbatim else ""
+        yield (
+            f"{n:,.0f} of {verbatim['n_texts']:,.0f} texts{ranked}"
+            f" {conjugate('come', n)} out word for word"
+        )
+
+
+def _write_reported(results: RunResults, reported: Mapping[str, Any]) -> str:
+    noun = "text" if results.rule.level == "target" else "group"
+    n = reported["n_reported"]
+    total = f"{reported['n_tests']:,.0f} {noun}s"
+    stand_out = (
+        f"of {total} {conjugate('stand', n or 1)} out from"
+        f" {reported['n_null'] or 0:,.0f} comparison texts"
     )
-    return f"{what}, {shown} (p = {p:.3g})"
+    in_list = _write_false_share(results.rule.q)
+    if n:
+        return f"{n:,.0f} {stand_out}, {in_list}"
+    bound = _write_top(results.findings, noun)
+    if bound:
+        return f"{bound}; none of {total} can be named {in_list}"
+    return f"none {stand_out}, which does not show that they were not learnt"
 
 
-def _verb(verb: str, n: float) -> str:
-    return verb + "s" * (n == 1)
-
-
-def _capital(text: str) -> str:
-    """Begin a sentence, unless it begins with a name that has digits or underscores."""
-    first = text.split(" ", 1)[0]
-    return text if "_" in first else text[:1].upper() + text[1:]
-
-
-def _small(text: str) -> str:
-    """Go on with what began a sentence, unless it begins with a name."""
-    first = text.split(" ", 1)[0]
-    return text if "_" in first else text[:1].lower() + text[1:]
-
-
-def _interval(row: Mapping[str, Any]) -> str:
-    value = f"{row['value']:.2f}"
-    if row.get("low") is None or row.get("high") is None:
-        return f"{value} (no interval: {row['reason']})" if row.get("reason") else value
-    return f"{value} (95 % CI {row['low']:.2f} to {row['high']:.2f})"
+def _write_collection(results: RunResults, versus: str, texts: str) -> str:
+    rule = results.rule
+    subject = f"{texts}, by {rule.primary}"
+    tests = find_collection_tests(results.verdicts, rule.primary, versus)
+    test = next(tests.iter_rows(named=True), {})
+    p_value = test.get("p_value")
+    if p_value is None:
+        reason = test.get("reason") or "nothing was compared"
+        return f"no answer about {subject} ({reason})"
+    finding = "show no sign of memory"
+    if p_value <= rule.q:
+        finding = "score higher than chance explains"
+    return f"{subject}, {finding} (p = {p_value:.3g})"
 
 
 # The table of books.
 
 
 def audited_books(tables: Mapping[str, pl.LazyFrame]) -> pl.DataFrame:
-    """Lay out what was audited, the strongest evidence first; comparison documents follow.
+    """Return what was audited, the strongest evidence first, then comparison documents.
 
     A row for each group, and each document that is in none, else each document:
     ``level`` (``outside`` for comparison documents), ``key``, ``title``, ``n_asked``
@@ -425,27 +532,26 @@ def audited_books(tables: Mapping[str, pl.LazyFrame]) -> pl.DataFrame:
     ``longest_target_id`` (the longest run that an answer repeats). Null means not
     measured. Empty where no document has two windows.
     """
-    rollup = (
-        tables["rollup"].collect(engine="streaming")
-        if "rollup" in tables
-        else pl.DataFrame()
-    )
+    rollup = pl.DataFrame()
+    if "rollup" in tables:
+        rollup = tables["rollup"].collect(engine="streaming")
     if rollup.is_empty():
         return pl.DataFrame(schema=_BOOKS)
-    units = _by_strength(_units(rollup))
-    rows = pl.concat([units, _by_strength(rollup.filter(level="outside"))])
-    strips = _strips(tables["curves"]) if "curves" in tables else {}
-    documents = rows.select(pl.when(pl.col("level") != "group").then("key")).to_series()
+    audited = _sort_by_strength(_select_units(rollup))
+    outside = _sort_by_strength(rollup.filter(level="outside"))
+    rows = pl.concat([audited, outside])
+    strips = _read_strips(tables["curves"]) if "curves" in tables else {}
+    is_document = pl.col("level") != "group"
+    documents = rows.select(pl.when(is_document).then("key")).to_series()
+    answers = pl.col("verdict").cast(pl.String).replace_strict(ANSWERS)
     rows = rows.with_columns(
-        title=pl.Series(_titles(rows), dtype=pl.String),
+        title=pl.Series(_list_titles(rows), dtype=pl.String),
         strip=pl.Series([strips.get(key) for key in documents], dtype=_BOOKS["strip"]),
-        answer=pl.when(pl.col("level") != "outside").then(
-            pl.col("verdict").cast(pl.String).replace_strict(ANSWERS)
-        ),
+        answer=pl.when(pl.col("level") != "outside").then(answers),
         share="contamination",
         share_low="contamination_low",
         share_high="contamination_high",
-        longest_words=pl.max_horizontal("longest_words", "extracted_words"),
+        longest_words=_LONGEST,
     )
     return rows.select(pl.col(name).cast(dtype) for name, dtype in _BOOKS.items())
 
@@ -462,53 +568,54 @@ _BOOKS: dict[str, Any] = {
 }
 
 
-def _by_strength(rows: pl.DataFrame) -> pl.DataFrame:
-    order = (
-        pl.col("verdict")
-        .cast(pl.String)
-        .replace_strict({v: i for i, v in enumerate(ANSWERS)})
-    )
-    longest = pl.max_horizontal("longest_words", "extracted_words")
-    verbatim = pl.when(longest >= VERBATIM_WORDS).then(longest)
-    keys = [order, verbatim, pl.col("p_value"), pl.col("mean"), pl.col("key")]
+def _sort_by_strength(rows: pl.DataFrame) -> pl.DataFrame:
+    ranks = {verdict: rank for rank, verdict in enumerate(ANSWERS)}
+    rank = pl.col("verdict").cast(pl.String).replace_strict(ranks)
+    verbatim = pl.when(_LONGEST >= VERBATIM_WORDS).then(_LONGEST)
     return rows.sort(
-        keys, descending=[False, True, False, True, False], nulls_last=True
+        [rank, verbatim, "p_value", "mean", "key"],
+        descending=[False, True, False, True, False],
+        nulls_last=True,
     )
 
 
-def _titles(rows: pl.DataFrame) -> list[str]:
+def _list_titles(rows: pl.DataFrame) -> list[str]:
     title = pl.coalesce("title", "key") if "title" in rows.columns else pl.col("key")
     return rows.select(title.cast(pl.String)).to_series().to_list()
 
 
-def _strips(curves: pl.LazyFrame) -> dict[str, list[float | None]]:
+def _read_strips(curves: pl.LazyFrame) -> dict[str, list[float | None]]:
+    """Read the value at the middle of each stretch of a document, by its key."""
     points = curves.filter(curve="strip").select("subject", "x", "y", "n")
-    found = {}
+    strips = {}
     for (subject,), rows in points.collect(engine="streaming").group_by("subject"):
-        starts = rows.sort("x")
-        at = [
-            int((starts["x"] <= (place + 0.5) / STRIP).sum()) - 1
-            for place in range(STRIP)
-        ]
-        known = starts.select(pl.when(pl.col("n") > 0).then("y")).to_series()
-        found[str(subject)] = [known[place] if place >= 0 else None for place in at]
-    return found
+        ascending = rows.sort("x")
+        starts = ascending["x"]
+        is_asked = pl.col("n") > 0
+        values = ascending.select(pl.when(is_asked).then("y")).to_series()
+        strip = []
+        for stretch in range(STRIP):
+            middle = (stretch + 0.5) / STRIP
+            n_begun = int((starts <= middle).sum())
+            strip.append(values[n_begun - 1] if n_begun else None)
+        strips[str(subject)] = strip
+    return strips
 
 
-def shaded(strip: Sequence[float | None] | None) -> str:
-    """Draw a strip as 24 characters, the higher the more evidence; a dot where nothing is known."""
-    return "".join(
-        (
-            "·"
-            if value is None
-            else _SHADES[min(int(value * len(_SHADES)), len(_SHADES) - 1)]
-        )
-        for value in strip or ()
-    )
+def shade_strip(strip: Sequence[float | None] | None) -> str:
+    """Draw a strip as 24 characters, the higher the more evidence; a dot for null."""
+    return "".join(map(_shade, strip or ()))
+
+
+def _shade(value: float | None) -> str:
+    if value is None:
+        return "·"
+    return _SHADES[min(int(value * len(_SHADES)), len(_SHADES) - 1)]
 
 
 # The table of attacks.
 
+View = tuple[str, str]  # a model, and what it is asked
 _FPRS = {"tpr_1": 0.01, "tpr_01": 0.001}
 
 
@@ -518,7 +625,7 @@ def attack_rows(
     seconds: Mapping[str, float] | None = None,
     passes: Mapping[str, int] | None = None,
 ) -> pl.DataFrame:
-    """Lay out the figures of each attack where the truth is known, the best first.
+    """Return the figures of each attack where the truth is known, the best first.
 
     ``attack``, ``is_blind`` (a classifier that never sees the model; they come last),
     ``is_later`` (added to the planned ones; they come after these), ``auc`` with its 95
@@ -531,43 +638,42 @@ def attack_rows(
     without labels.
     """
     metrics = tables["metrics"].filter(slice="all").collect(engine="streaming")
-    own = metrics.filter(pl.col("versus").is_null())
-    blind = (
-        tables["blind_metrics"]
-        .select("attack")
-        .collect(engine="streaming")["attack"]
-        .implode()
-    )
-    leads = metrics.filter(pl.col("versus").is_in(blind), metric="roc_auc_difference")
-    more = [leads.select("attack", lead="value", lead_low="low", lead_high="high")]
+    is_compared = pl.col("versus").is_not_null()
+    alone = metrics.filter(~is_compared)
+    blind = _read_column(tables["blind_metrics"], "attack")
+    is_lead = pl.col("versus").is_in(blind)
+    leads = metrics.filter(is_lead, metric="roc_auc_difference")
+    figures = [leads.select("attack", lead="value", lead_low="low", lead_high="high")]
     for name, fpr in _FPRS.items():
-        of = own.filter((pl.col("fpr") - fpr).abs() < fpr / 10, metric="tpr_at_fpr")
-        limits = {f"{name}_{end}": end for end in ("low", "high")}
-        more.append(of.select("attack", **{name: "value"}, **limits))
-    rows = own.filter(metric="roc_auc").select("attack", "low", "high", auc="value")
-    for each in (*more, _costs(tables, attacks, seconds or {}, passes or {})):
-        first = each.unique("attack", keep="first")
-        rows = rows.join(first, on="attack", how="left", maintain_order="left")
+        is_at_fpr = (pl.col("fpr") - fpr).abs() < fpr / 10
+        rates = alone.filter(is_at_fpr, metric="tpr_at_fpr")
+        columns = {name: "value", f"{name}_low": "low", f"{name}_high": "high"}
+        figures.append(rates.select("attack", **columns))
+    figures.append(_compute_costs(tables, attacks, seconds or {}, passes or {}))
+    rows = alone.filter(metric="roc_auc").select("attack", "low", "high", auc="value")
+    for figure in figures:
+        by_attack = figure.unique("attack", keep="first")
+        rows = rows.join(by_attack, on="attack", how="left", maintain_order="left")
     if rows["auc"].count() == 0:  # no label of one of the classes
         rows = rows.clear()
-    later = pl.Series([], dtype=pl.String)
+    later = pl.Series([], dtype=pl.String).implode()
     if "findings" in tables:
-        later = (
-            tables["findings"]
-            .filter(check="later")
-            .collect(engine="streaming")["subject"]
-        )
-    is_later = pl.col("attack").is_in(later.implode())
-    rows = rows.with_columns(is_blind=pl.col("attack").is_in(blind), is_later=is_later)
-    best = rows.sort("auc", descending=True, nulls_last=True, maintain_order=True)
-    ordered = best.sort("is_blind", "is_later", maintain_order=True)
+        later = _read_column(tables["findings"].filter(check="later"), "subject")
+    rows = rows.with_columns(
+        is_blind=pl.col("attack").is_in(blind),
+        is_later=pl.col("attack").is_in(later),
+    )
+    ranked = rows.sort("auc", descending=True, nulls_last=True, maintain_order=True)
+    ordered = ranked.sort("is_blind", "is_later", maintain_order=True)
     return ordered.select(pl.col(name).cast(dtype) for name, dtype in _ATTACKS.items())
 
 
-_LIMITED = [
-    f"{name}{end}" for name in (*_FPRS, "lead") for end in ("", "_low", "_high")
-]
-_FIGURES = ("auc", "low", "high", *_LIMITED)
+def _read_column(table: pl.LazyFrame, name: str) -> pl.Series:
+    return table.select(name).collect(engine="streaming")[name].implode()
+
+
+_LIMITED = product((*_FPRS, "lead"), ("", "_low", "_high"))
+_FIGURES = ("auc", "low", "high", *map("".join, _LIMITED))
 _ATTACKS: dict[str, Any] = {
     "attack": pl.String,
     "is_blind": pl.Boolean,
@@ -576,47 +682,72 @@ _ATTACKS: dict[str, Any] = {
 _ATTACKS |= dict.fromkeys((*_FIGURES, "tokens", "seconds"), pl.Float64)
 
 
-def _costs(
+def _compute_costs(
     tables: Mapping[str, pl.LazyFrame],
     attacks: Sequence[Attack],
     seconds: Mapping[str, float],
     passes: Mapping[str, int],
 ) -> pl.DataFrame:
-    """Tokens decoded and seconds of asking a text: its share, by tokens or by forward passes."""
-    of_view: dict[tuple[str, str], tuple[int, int]] = {}
-    if "samples" in tables:
-        key = [pl.col(name).cast(pl.String) for name in ("model", "view")]
-        counts = [pl.col("n_tokens").sum(), pl.col("target_id").n_unique()]
-        found = tables["samples"].group_by(key).agg(counts).collect(engine="streaming")
-        of_view = {
-            (model, view): (drawn, n) for model, view, drawn, n in found.iter_rows()
-        }
-    decoded: dict[str, int] = {}
-    for (model, _), (drawn, _) in of_view.items():
-        decoded[model] = decoded.get(model, 0) + drawn
+    """Compute the tokens decoded for a text, and the seconds of asking about it."""
+    n_tokens, n_asked = _count_samples(tables)
     n_texts = tables["scores"].select(pl.len()).collect(engine="streaming").item()
+    tokens_of_model: Counter[str] = Counter()
+    for (model, _), n in n_tokens.items():
+        tokens_of_model[model] += n
     rows = []
     for attack in attacks:
-        tokens, took, read = 0.0, 0.0, attack.reads_of("logprobs")
-        for model in {model for model, _ in read}:
-            all_passes = sum(
-                n for view, n in passes.items() if view.startswith(f"{model} ")
-            )
-            own = sum(
-                passes.get(" ".join(view), 0) for view in read if view[0] == model
-            )
-            took += seconds.get(f"logprobs of {model}", 0.0) * (
-                own / all_passes if own else 1.0
-            )
+        tokens = 0.0
+        took = _compute_seconds(attack, seconds, passes)
         for view in attack.reads_of("samples"):
-            drawn, n = of_view.get(view, (0, 0))
-            tokens += drawn / max(n, 1)
-            share = drawn / max(decoded.get(view[0], 0), 1)
-            took += share * seconds.get(f"samples of {view[0]}", 0.0)
-        each = took / n_texts if n_texts else None
+            model, _ = view
+            n = n_tokens.get(view, 0)
+            tokens += n / max(n_asked.get(view, 0), 1)
+            share = n / max(tokens_of_model[model], 1)
+            took += share * seconds.get(f"samples of {model}", 0.0)
+        seconds_of_text = took / n_texts if n_texts else None
         rows.append(
-            {"attack": attack.name, "tokens": tokens or None, "seconds": each or None}
+            {
+                "attack": attack.name,
+                "tokens": tokens or None,
+                "seconds": seconds_of_text or None,
+            }
         )
     return pl.DataFrame(
         rows, {name: _ATTACKS[name] for name in ("attack", "tokens", "seconds")}
     )
+
+
+def _count_samples(
+    tables: Mapping[str, pl.LazyFrame],
+) -> tuple[dict[View, int], dict[View, int]]:
+    """Count the tokens decoded of each view of each model, and the texts asked about."""
+    if "samples" not in tables:
+        return {}, {}
+    key = [pl.col(name).cast(pl.String) for name in ("model", "view")]
+    counts = (
+        tables["samples"]
+        .group_by(key)
+        .agg(pl.col("n_tokens").sum(), pl.col("target_id").n_unique())
+        .collect(engine="streaming")
+    )
+    views = [*counts.select("model", "view").iter_rows()]
+    n_tokens = dict(zip(views, counts["n_tokens"], strict=True))
+    return n_tokens, dict(zip(views, counts["target_id"], strict=True))
+
+
+def _compute_seconds(
+    attack: Attack, seconds: Mapping[str, float], passes: Mapping[str, int]
+) -> float:
+    """Compute the time of an attack's logprobs: its share, by forward passes."""
+    views = attack.reads_of("logprobs")
+    total = 0.0
+    for model in {model for model, _ in views}:
+        n_of_model = sum(
+            n for view, n in passes.items() if view.startswith(f"{model} ")
+        )
+        n_of_attack = sum(
+            passes.get(" ".join(view), 0) for view in views if view[0] == model
+        )
+        share = n_of_attack / n_of_model if n_of_attack else 1.0
+        total += seconds.get(f"logprobs of {model}", 0.0) * share
+    return total

@@ -1,4 +1,4 @@
-"""Text that others wrote, such as names, in each form: nothing runs, links or turns direction."""
+"""Write foreign text, such as names, so that nothing runs, links or turns direction."""
 
 from __future__ import annotations
 
@@ -29,34 +29,35 @@ _LATEX: dict[int, Any] = str.maketrans(
 _FORMULA = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]")
 
 
-def code(letter: str) -> str:
+def write_code_point(letter: str) -> str:
     return f"U+{ord(letter):04X}"
 
 
-def shown(text: str) -> str:
+def reveal_hidden(text: str) -> str:
     """Make hidden characters visible as ``[U+202E]``."""
-    return _HIDDEN.sub(lambda found: f"[{code(found[0])}]", text)
+    return _HIDDEN.sub(lambda match: f"[{write_code_point(match[0])}]", text)
 
 
-def in_a_line(text: str) -> str:
-    return " ".join(shown(text).split())
+def join_lines(text: str) -> str:
+    return " ".join(reveal_hidden(text).split())
 
 
 def markdown(text: str) -> str:
-    return _MARKDOWN.sub(r"\\\g<0>", in_a_line(text))
+    return _MARKDOWN.sub(r"\\\g<0>", join_lines(text))
 
 
 def latex(text: str) -> str:
-    return in_a_line(text).translate(_LATEX)
+    return join_lines(text).translate(_LATEX)
 
 
 def html(text: str) -> str:
-    return escape(in_a_line(text))
+    return escape(join_lines(text))
 
 
 def cell(text: str) -> str:
     """Write a cell of a spreadsheet, which would take some text for a formula."""
-    return ("'" if _FORMULA.match(text) else "") + shown(text)
+    mark_of_text = "'" if _FORMULA.match(text) else ""
+    return mark_of_text + reveal_hidden(text)
 
 
 FORMS: dict[str, Callable[[str], str]] = {
@@ -69,10 +70,11 @@ FORMS: dict[str, Callable[[str], str]] = {
 
 def as_csv(table: pl.DataFrame) -> str:
     """Write a table for spreadsheets: its text, and the names of its columns."""
-    texts = table.select(cs.string()).get_columns()
-    return table.with_columns(map(_cells, texts)).rename(cell).write_csv()
+    text_columns = table.select(cs.string()).get_columns()
+    escaped = table.with_columns(map(_escape_column, text_columns))
+    return escaped.rename(cell).write_csv()
 
 
-def _cells(texts: pl.Series) -> pl.Series:
-    written = [None if text is None else cell(text) for text in texts]
-    return pl.Series(texts.name, written, pl.String)
+def _escape_column(texts: pl.Series) -> pl.Series:
+    cells = [None if text is None else cell(text) for text in texts]
+    return pl.Series(texts.name, cells, pl.String)

@@ -1,7 +1,8 @@
 """The table of a paper: attacks by data sets and models, in the formats that papers take."""
 
-from collections.abc import Mapping, Sequence
-from itertools import product
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import polars as pl
@@ -28,109 +29,138 @@ class PaperColumn(NamedTuple):
     notes: tuple[str, ...] = ()  # how many texts, and why its figures mean little
 
 
-KINDS = {"md": "**{}**", "latex": r"\textbf{{{}}}", "html": "<strong>{}</strong>"}
+KINDS = {
+    "md": "**{}**",
+    "latex": r"\textbf{{{}}}",
+    "html": "<strong>{}</strong>",
+}
 """How the best is marked in each form."""
 Cell = tuple[str, bool]  # a figure as text, and whether it is the best of its column
+Runs = Sequence[PaperColumn]
 
 
-def paper_table(columns: Sequence[PaperColumn], kind: str = "md") -> str:
+def paper_table(runs: Runs, kind: str = "md") -> str:
     """Write a table whose rows are attacks; see `mia_batch.pipeline.results.table_of`."""
     from mia_batch.report.html.page import environment
 
-    if kind not in (*KINDS, "csv"):
-        raise SettingsError(
-            f"no format {kind!r}; choose one of {', '.join([*KINDS, 'csv'])}"
-        )
-    of: dict[tuple[str, str], list[PaperColumn]] = {}
-    for column in columns:
-        of.setdefault((column.data, column.model), []).append(column)
-    seeds = {
-        key: sorted({column.seed for column in group}) for key, group in of.items()
-    }
-    for key, group in of.items():
-        if len(seeds[key]) < len(group):
-            raise SettingsError(
-                f"two runs are about {key[0]} and {key[1]} with the same seed; give one"
-                " of them"
-            )
-    averaged = {key: _averaged(group) for key, group in of.items()}
+    kinds = [*KINDS, "csv"]
+    if kind not in kinds:
+        raise SettingsError(f"no format {kind!r}; choose one of {', '.join(kinds)}")
+    groups = _group_runs(runs)
+    tables = [_average_seeds(group) for group in groups.values()]
     if kind == "csv":
-        return _csv(averaged)
-    cells = {key: _cells(rows) for key, rows in averaged.items()}
-    rows: dict[str, list[Cell]] = {
-        name: [] for figures in cells.values() for name in figures
-    }
-    for name, figures in product(rows, cells.values()):
-        rows[name] += figures.get(name, [(NO_FIGURE, False)] * len(_FIGURES))
-    notes = []
-    for (data, model), own in seeds.items():
-        what = "means, within the outermost limits, of seeds" if own[1:] else "seed"
-        notes.append(f"{data}, {model}: {what} {', '.join(map(str, own))}")
-        notes += dict.fromkeys(note for each in of[data, model] for note in each.notes)
-    bold, safe = KINDS[kind], FORMS[kind]
-    return (
-        environment()
-        .get_template(f"paper.{kind}.jinja")
-        .render(
-            keys=[(safe(data), safe(model)) for data, model in of],
-            figures=[
-                each.replace("%", r"\%") if kind == "latex" else each
-                for each in _FIGURES
-            ],
-            rows={
-                safe(name): [bold.format(text) if best else text for text, best in own]
-                for name, own in rows.items()
-            },
-            note=safe("; ".join(notes)),
-        )
+        return _write_csv(groups, tables)
+    bold = KINDS[kind]
+    escape = FORMS[kind]
+    columns = [_write_column(table) for table in tables]
+    missing = [(NO_FIGURE, False)] * len(_FIGURES)
+    rows: dict[str, list[str]] = {}
+    for attack in dict.fromkeys(chain.from_iterable(columns)):
+        texts = []
+        for column in columns:
+            for text, is_best in column.get(attack, missing):
+                texts.append(bold.format(text) if is_best else text)
+        rows[escape(attack)] = texts
+    figures = [*_FIGURES]
+    if kind == "latex":
+        figures = [figure.replace("%", r"\%") for figure in figures]
+    notes: list[str] = []
+    for key, group in groups.items():
+        notes += _list_notes(*key, group)
+    template = environment().get_template(f"paper.{kind}.jinja")
+    return template.render(
+        keys=[(escape(data), escape(model)) for data, model in groups],
+        figures=figures,
+        rows=rows,
+        note=escape("; ".join(notes)),
     )
 
 
-def _averaged(group: Sequence[PaperColumn]) -> pl.DataFrame:
+def _group_runs(runs: Runs) -> dict[tuple[str, str], Runs]:
+    """Group runs about the same data and model, which differ in their seed."""
+    groups = defaultdict(list)
+    for run in runs:
+        groups[run.data, run.model].append(run)
+    for (data, model), group in groups.items():
+        seeds = {run.seed for run in group}
+        if len(seeds) < len(group):
+            raise SettingsError(
+                f"two runs are about {data} and {model} with the same seed; give one"
+                " of them"
+            )
+    return {**groups}
+
+
+def _list_notes(data: str, model: str, runs: Runs) -> list[str]:
+    label = "seed"
+    if len(runs) > 1:
+        label = "means, within the outermost limits, of seeds"
+    seeds = sorted(run.seed for run in runs)
+    notes = chain.from_iterable(run.notes for run in runs)
+    return [
+        f"{data}, {model}: {label} {', '.join(map(str, seeds))}",
+        *dict.fromkeys(notes),
+    ]
+
+
+def _average_seeds(runs: Runs) -> pl.DataFrame:
     """Average runs of several seeds; limits are the outermost of their intervals."""
-    rows = pl.concat([column.rows for column in group])
-    if len(group) == 1:
+    rows = pl.concat([run.rows for run in runs])
+    if len(runs) == 1:
         return rows
-    means = [pl.col(name).mean() for name in _LIMITS]
-    ends = [cs.ends_with("low").min(), cs.ends_with("high").max()]
     return (
         rows.group_by("attack", maintain_order=True)
-        .agg(*means, *ends, pl.col("is_blind").first(), n=pl.len())
-        .filter(n=len(group))
+        .agg(
+            pl.col(*_LIMITS).mean(),
+            cs.ends_with("low").min(),
+            cs.ends_with("high").max(),
+            pl.col("is_blind").first(),
+            n=pl.len(),
+        )
+        .filter(n=len(runs))
         .sort("is_blind", "auc", descending=[False, True], nulls_last=True)
     )
 
 
-def _cells(rows: pl.DataFrame) -> dict[str, list[Cell]]:
-    """Write the figures of a column; the best is the one whose interval lies above all others."""
-    found = {}
-    for row in rows.iter_rows(named=True):
-        others = rows.filter(pl.col("attack") != row["attack"])["high"]
-        known = row["low"] is not None and others.len() > 0 and others.null_count() == 0
-        best = bool(known and row["low"] > others.max() and not row.get("is_later"))
-        figures = [
-            _figure(*(row[of] for of in (name, *ends)))
-            for name, ends in _LIMITS.items()
-        ]
-        found[str(row["attack"])] = [
-            (text, best and not at) for at, text in enumerate(figures)
-        ]
-    return found
-
-
-def _figure(value: float | None, low: float | None, high: float | None) -> str:
-    if value is None:
-        return NO_FIGURE
-    return f"{value:.3f}" if low is None else f"{value:.3f} ({low:.3f}, {high:.3f})"
-
-
-def _csv(averaged: Mapping[tuple[str, str], pl.DataFrame]) -> str:
-    parts = []
-    for (data, model), rows in averaged.items():
-        names = (
+def _write_csv(
+    groups: Iterable[tuple[str, str]],
+    tables: Iterable[pl.DataFrame],
+) -> str:
+    labelled = []
+    for (data, model), rows in zip(groups, tables, strict=True):
+        table = rows.select(
             pl.lit(data).alias("data"),
             pl.lit(model).alias("model"),
-            pl.col("attack"),
+            pl.col("attack", "auc", "low", "high"),
+            cs.starts_with("tpr_"),
         )
-        parts.append(rows.select(*names, "auc", "low", "high", cs.starts_with("tpr_")))
-    return as_csv(pl.concat(parts))
+        labelled.append(table)
+    return as_csv(pl.concat(labelled))
+
+
+def _write_column(rows: pl.DataFrame) -> dict[str, list[Cell]]:
+    """Write figures by attack; the best AUC is one whose interval lies above all others."""
+    cells = {}
+    for row in rows.iter_rows(named=True):
+        name, low = row["attack"], row["low"]
+        rivals = rows.filter(pl.col("attack") != name)["high"]
+        comparable = rivals.len() > 0 and rivals.null_count() == 0
+        is_above = comparable and low is not None and low > rivals.max()
+        is_best = bool(is_above and not row.get("is_later"))
+        auc, *rates = [
+            _write_figure(row[figure], row[lowest], row[highest])
+            for figure, (lowest, highest) in _LIMITS.items()
+        ]
+        cells[str(name)] = [
+            (auc, is_best),
+            *((rate, False) for rate in rates),
+        ]
+    return cells
+
+
+def _write_figure(value: float | None, low: float | None, high: float | None) -> str:
+    if value is None:
+        return NO_FIGURE
+    if low is None:
+        return f"{value:.3f}"
+    return f"{value:.3f} ({low:.3f}, {high:.3f})"

@@ -144,7 +144,7 @@ def test_lists_and_bounds_of_further_attempts_are_corrected_by_hand(library):
         non_members=library.write("new", [False] * 99),
         **KNOWN,
     )
-    known, plan = known_of(run), known_of(run).plan
+    known, plan = known_of(run), known_of(run).rule
     verdicts = Attempts(2).verdicts(known.verdicts)
     findings = Attempts(2).findings(known.findings, verdicts, plan)
     listed = findings.filter(check="reported", statistic="n_reported")["value"].item()

@@ -8,7 +8,13 @@ import pytest
 from mia_batch.attacks import get
 from mia_batch.errors import SettingsError
 from mia_batch.inference.findings import finding_rows
-from mia_batch.report.answer import STRIP, answer, attack_rows, audited_books, shaded
+from mia_batch.report.answer import (
+    STRIP,
+    answer,
+    attack_rows,
+    audited_books,
+    shade_strip,
+)
 from mia_batch.report.paper import PaperColumn, paper_table
 from mia_batch.report.sentences import RunResults
 from mia_batch.schemas import Curves, Metrics, Rollup, Samples, Scores, Verdicts
@@ -531,8 +537,8 @@ def test_books_stand_by_strength_with_24_places_and_comparison_documents_last():
         *("above all comparison texts, which are too few", "nothing found", None),
     ]
     assert found["strip"][1].to_list() == [0.25] * 12 + [None] * 6 + [1.0] * 6
-    assert shaded(found["strip"].to_list()[1]) == "▃" * 12 + "·" * 6 + "█" * 6
-    assert len(shaded([0.0] * STRIP)) == STRIP
+    assert shade_strip(found["strip"].to_list()[1]) == "▃" * 12 + "·" * 6 + "█" * 6
+    assert len(shade_strip([0.0] * STRIP)) == STRIP
     assert audited_books({"rollup": Rollup.create_empty().lazy()}).is_empty()
 
 

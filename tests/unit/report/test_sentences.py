@@ -22,10 +22,10 @@ from mia_batch.report.sentences import (
     RunResults,
     checks,
     copies_sentence,
+    describe_excluded,
     duplicates_sentence,
     earlier_sentences,
     exchangeability_sentence,
-    excluded,
     gate_sentence,
     label_sentence,
     labelled_sentences,
@@ -176,8 +176,12 @@ def test_uneven_scores_name_classes_and_their_reason():
 
 
 def test_what_a_comparison_excludes():
-    assert excluded(0.58) == "AUC at most 0.58"
-    assert excluded(0.997) == excluded(None) == "too few texts to exclude any AUC"
+    assert describe_excluded(0.58) == "AUC at most 0.58"
+    assert (
+        describe_excluded(0.997)
+        == describe_excluded(None)
+        == "too few texts to exclude any AUC"
+    )
 
 
 SEPARABLE = {"value": 0.99, "p_value": 0.005, "high": 1.0, "verdict": "separable"}

@@ -35,8 +35,8 @@ from mia_batch.report.html.plots import (
     Axis,
     Curve,
     draw,
+    embed_colours,
     round_axis,
-    saved,
 )
 from mia_batch.report.names import as_csv
 from mia_batch.settings import load_settings
@@ -226,7 +226,7 @@ def write_study(out: Path, table: pl.DataFrame, picture: Markup | None) -> None:
     write_text(out / "study.csv", as_csv(flat))
     (out / "study.svg").unlink(missing_ok=True)  # of values that there were before
     if picture is not None:
-        write_text(out / "study.svg", saved(picture))
+        write_text(out / "study.svg", embed_colours(picture))
     cli.say(f"the study is in {', '.join(map(str, sorted(out.glob('study.*'))))}")
 
 

@@ -20,7 +20,7 @@ from mia_batch.pipeline.stages.questions import (
     read_prompts,
     sample_parts,
 )
-from mia_batch.report.sentences import worn
+from mia_batch.report.sentences import describe_layers
 from mia_batch.schemas import Samples
 from mia_batch.tables import scan, sink
 from mia_batch.targets import TargetLookup
@@ -79,7 +79,7 @@ class DressStage(Stage):
         audit.manifest.dress = recorded | {"continues": found.continues}
         audit.save()
         if rule:
-            wearing = worn((layer.kind, layer.text) for layer in rule)
+            wearing = describe_layers((layer.kind, layer.text) for layer in rule)
             audit.observer.stage(f"taken off the answers, the same off all: {wearing}")
         for view in views if rule else ():
             self._take_off(view, rule)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -18,12 +19,12 @@ from mia_batch.report.sentences import known_sentence
 from mia_batch.schemas import Rollup
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from mia_batch.report.html.contents import Contents
 
 
-_MOST = 1_500
+_LONGEST_TEXT = 1_500  # characters
 _HIDDEN = re.compile(names.HIDDEN)
 _CODE = Markup('<span class="code">{}</span>')
 _CUT = Markup(' <span class="cut">{:,} more characters</span>')
@@ -31,32 +32,39 @@ _DIGITS = 3
 NO_VALUE = "\N{EN DASH}"
 
 
-def cut(text: str, most: int = _MOST, *, keep_end: bool = False) -> tuple[str, int]:
-    """Keep the first ``most`` characters, or the last, and say how many are left out."""
-    left_out = max(len(text) - most, 0)
-    return (text[left_out:] if keep_end else text[:most]), left_out
+def cut(
+    text: str, limit: int = _LONGEST_TEXT, *, keep_end: bool = False
+) -> tuple[str, int]:
+    """Return the first ``limit`` characters, or the last, and how many are left out."""
+    n_left_out = max(len(text) - limit, 0)
+    if keep_end:
+        return text[n_left_out:], n_left_out
+    return text[:limit], n_left_out
 
 
-def plain(text: str, most: int = _MOST) -> str:
-    """Make hidden characters visible as ``[U+202E]``; what is cut off is counted."""
-    shown, left_out = cut(text.replace("\r\n", "\n"), most)
-    seen = names.shown(shown)
-    return f"{seen} [{left_out:,} more characters]" if left_out else seen
+def plain(text: str, limit: int = _LONGEST_TEXT) -> str:
+    """Make hidden characters visible as ``[U+202E]``, and count what is cut off."""
+    head, n_left_out = cut(text.replace("\r\n", "\n"), limit)
+    revealed = names.reveal_hidden(head)
+    if n_left_out:
+        return f"{revealed} [{n_left_out:,} more characters]"
+    return revealed
 
 
-def visible(text: object, most: int = _MOST, *, note: bool = True) -> Markup:
+def visible(text: object, limit: int = _LONGEST_TEXT, *, note: bool = True) -> Markup:
     """Write text into a page, as `plain` does, with hidden characters set apart.
 
     Without ``note``, three dots stand for what is cut off.
     """
-    shown, left_out = cut(str(text).replace("\r\n", "\n"), most)
-    marked = _HIDDEN.sub(
-        lambda found: _CODE.format(names.code(found[0])), str(escape(shown))
+    head, n_left_out = cut(str(text).replace("\r\n", "\n"), limit)
+    revealed = _HIDDEN.sub(
+        lambda match: _CODE.format(names.write_code_point(match[0])),
+        str(escape(head)),
     )
-    written = Markup(marked)
-    if not left_out:
-        return written
-    return written + (_CUT.format(left_out) if note else "…")
+    ending = ""
+    if n_left_out:
+        ending = _CUT.format(n_left_out) if note else "…"
+    return Markup(revealed) + ending
 
 
 def number(value: float | None, digits: int = _DIGITS) -> str:
@@ -91,52 +99,49 @@ def interval(value: float | None, low: float | None, high: float | None) -> str:
     return f"{value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
-LEVELS = (
-    8  # shades of a strip; a point's is that of the eighth of [0, 1] in which it lies
-)
+# Shades of a strip; a point's is that of the eighth of [0, 1] in which it lies
+LEVELS = 8
 _WIDTH = 1000
 _SVG = Markup(
     '<svg class="strip" role="img" aria-label="{}" viewBox="0 0 {} 1"'
     ' preserveAspectRatio="none">{}</svg>'
 )
+_PATH = Markup('<path class="h{}" d="{}"/>')
 
 
 def strips(contents: Contents) -> dict[str, Markup]:
-    points = contents.frame("curves", curve="strip", attack=contents.primary)
+    points = contents.read_rows("curves", curve="strip", attack=contents.primary)
     if points.is_empty():
         return {}
-    keys = ["subject", "x", "y"]
-    whole = (
-        points.select(keys)
-        .sort("subject", "x")
-        .partition_by("subject", maintain_order=True)
-    )
+    ordered = points.select("subject", "x", "y").sort("subject", "x")
+    documents = ordered.partition_by("subject", maintain_order=True)
     return {
-        rows["subject"][0]: _strip(rows["x"].to_list(), rows["y"].to_list())
-        for rows in whole
+        rows["subject"][0]: _draw_strip(rows["x"].to_list(), rows["y"].to_list())
+        for rows in documents
     }
 
 
-def _strip(starts: list[float], values: list[float | None]) -> Markup:
-    """One path for each shade: stretches of the same shade that touch are one rectangle."""
+def _draw_strip(starts: list[float], values: list[float | None]) -> Markup:
+    """Draw a path for each shade: stretches of one shade that touch are one rectangle."""
+    levels = [None if y is None else min(int(y * LEVELS), LEVELS - 1) for y in values]
     ends = [*starts[1:], 1.0]
+    stretches = zip(levels, starts, ends, strict=True)
     paths: dict[int, str] = {}
-    levels = (None if y is None else min(int(y * LEVELS), LEVELS - 1) for y in values)
-    stretches = zip(starts, ends, levels, strict=True)
-    for level, run in groupby(stretches, key=lambda stretch: stretch[2]):
-        if level is not None:
-            first, *_, last = [*run] * 2
-            left, right = round(first[0] * _WIDTH), round(last[1] * _WIDTH)
-            paths[level] = f"{paths.get(level, '')}M{left} 0H{right}V1H{left}z"
-    drawn = (
-        Markup('<path class="h{}" d="{}"/>').format(*each)
-        for each in sorted(paths.items())
-    )
-    return _SVG.format(_in_words(starts, values), _WIDTH, Markup().join(drawn))
+    for level, run in groupby(stretches, key=itemgetter(0)):
+        if level is None:
+            continue
+        touching = [*run]
+        left = round(touching[0][1] * _WIDTH)
+        right = round(touching[-1][2] * _WIDTH)
+        paths[level] = f"{paths.get(level, '')}M{left} 0H{right}V1H{left}z"
+    shapes = [_PATH.format(level, path) for level, path in sorted(paths.items())]
+    label = _describe_strip(starts, values)
+    return _SVG.format(label, _WIDTH, Markup().join(shapes))
 
 
-def _in_words(starts: list[float], values: list[float | None]) -> str:
-    scored = [(y, x) for x, y in zip(starts, values, strict=True) if y is not None]
+def _describe_strip(starts: list[float], values: list[float | None]) -> str:
+    points = zip(values, starts, strict=True)
+    scored = [(value, start) for value, start in points if value is not None]
     if not scored:
         return f"{len(starts)} stretches, none with a score"
     value, start = max(scored)
@@ -153,24 +158,21 @@ _TABLES = (
     (("group",), "all-groups", "All numbers of each group of documents"),
 )
 _IN_EVIDENCE = "shown in evidence"  # no name of a column
-_KNOWN = {True: "labelled member", False: "labelled non-member", None: "audited"}
-_MOST_TEXTS = 200
-_MOST_CHARACTERS = 160
+_LABELS = {True: "labelled member", False: "labelled non-member", None: "audited"}
+_N_TEXTS = 200
+_LONGEST_NAME = 160  # characters
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: what heads it, what its cells say, and where that stands.
-
-    Cells are sorted by the number in column ``sort``, without one by their text.
-    """
+    """A column of a table on the page."""
 
     heading: str
-    sources: tuple[str, ...]
-    write: Callable[[Row], str]
-    sort: str | None = None
+    sources: tuple[str, ...]  # columns of the run's tables
+    write: Callable[[Row], str]  # a cell
+    sort: str | None = None  # column of a number to sort by; None: by the text of cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,41 +192,53 @@ class Table:
 
     @property
     def choices(self) -> list[str]:
-        return [*dict.fromkeys(row["answer"] for row in self.rows if row.get("answer"))]
+        answers = [row["answer"] for row in self.rows if row.get("answer")]
+        return [*dict.fromkeys(answers)]
 
 
 def split_repeats(table: Table) -> tuple[list[Column], list[tuple[str, str]]]:
-    """Keep the columns that differ between rows; what all rows say is said once, below them."""
-    kept, repeated = table.columns[:1], []
+    """Split off the columns whose cells are all the same, to be said once."""
+    columns = table.columns[:1]
+    repeated = []
     for column in table.columns[1:]:
-        known = len(table.rows) > 1 and table.rows[0].keys() >= {*column.sources}
-        values = (tuple(row[name] for name in column.sources) for row in table.rows)
-        if known and len({*values}) == 1:
+        if _is_constant(column, table.rows):
             repeated.append((column.heading, column.write(table.rows[0])))
         else:
-            kept.append(column)
-    return kept, repeated
+            columns.append(column)
+    return columns, repeated
+
+
+def _is_constant(column: Column, rows: list[Row]) -> bool:
+    if len(rows) <= 1 or not rows[0].keys() >= {*column.sources}:
+        return False
+    values = {tuple(row[name] for name in column.sources) for row in rows}
+    return len(values) == 1
 
 
 def document_tables(
     contents: Contents, in_evidence: Collection[str]
 ) -> Iterator[Table]:
-    """Yield the table of documents, of groups, or where there are none that of single texts.
+    """Build the table of documents, of groups, or where there are none of single texts.
 
     Runs of windows that are ``in_evidence`` are links to them.
     """
-    rollup = contents.frame("rollup")
+    rollup = contents.read_rows("rollup")
+    if rollup.is_empty():
+        yield from _text_tables(contents)
+        return
+    is_linked = pl.col("longest_target_id").is_in(list(in_evidence))
     for levels, name, title in _TABLES:
-        rows = rollup.filter(pl.col("level").is_in(levels)) if rollup.height else rollup
+        rows = rollup.filter(pl.col("level").is_in(levels))
         if rows.height:
             columns = [*rollup_columns(rows)]
-            linked = pl.col("longest_target_id").is_in(list(in_evidence))
-            own = rows.with_columns(linked.alias(_IN_EVIDENCE)).to_dicts()
             yield Table(
-                name, title, "rollup.parquet", columns, own, _not_recorded(columns)
+                name=name,
+                title=title,
+                source="rollup.parquet",
+                columns=columns,
+                rows=rows.with_columns(is_linked.alias(_IN_EVIDENCE)).to_dicts(),
+                note=_write_not_recorded(columns),
             )
-    if rollup.is_empty():
-        yield from _texts(contents)
 
 
 _BADGES = dict.fromkeys(("known_better", "above_all"), "high")
@@ -239,7 +253,7 @@ _BELOW = (
 
 
 def answer_table(contents: Contents, quotes: Mapping[str, str]) -> Table | None:
-    """Lay out what was audited, the strongest evidence first, then what it is compared with.
+    """Build the table of what was audited, the strongest first, and what it is compared with.
 
     ``quotes`` are the passages that came out, by window. None where no document has two
     windows.
@@ -247,33 +261,37 @@ def answer_table(contents: Contents, quotes: Mapping[str, str]) -> Table | None:
     books = audited_books(contents.tables)
     if books.is_empty():
         return None
-    own = ("level", "key", "title", "answer", "strip")
-    rollup = contents.frame("rollup").with_columns(pl.col("level").cast(pl.String))
-    rollup = rollup.drop(own[2:], strict=False)
-    rows = books.select(own).join(rollup, on=own[:2], how="left", maintain_order="left")
+    level = pl.col("level").cast(pl.String)
+    rollup = contents.read_rows("rollup").with_columns(level)
+    rows = books.select("level", "key", "title", "answer", "strip").join(
+        rollup.drop("title", "answer", "strip", strict=False),
+        on=["level", "key"],
+        how="left",
+        maintain_order="left",
+    )
     quote = pl.col("longest_target_id").replace_strict(
         quotes, default=None, return_dtype=pl.String
     )
-    long = pl.col("longest_words") >= VERBATIM_WORDS  # shorter runs come by chance
-    linked = quote.is_not_null().alias(_IN_EVIDENCE)
-    rows = rows.with_columns(pl.when(long).then(quote).alias("quote"), linked)
-    there = {name for name in rows.columns if rows[name].count()}
-    there |= {"curves.y"} if "strip" in there else set()
-    if "contamination" not in there and not (rows["contamination_low"] > 0).any():
-        there.discard("contamination_low")  # nothing is claimed of any
-    numbers = [
-        each for each in _NUMBERS if each.sources[0] in there.intersection(_FIRST)
-    ]
-    chance = [
-        each for each in _NUMBERS if each.sources[0] in there & {"p_value", "q_value"}
-    ]
+    # Shorter runs come by chance
+    is_long = pl.col("longest_words") >= VERBATIM_WORDS
+    rows = rows.with_columns(
+        pl.when(is_long).then(quote).alias("quote"),
+        quote.is_not_null().alias(_IN_EVIDENCE),
+    )
+    filled = _list_filled(rows)
+    if "strip" in filled:
+        filled.add("curves.y")
+    if "contamination" not in filled and not (rows["contamination_low"] > 0).any():
+        filled.discard("contamination_low")  # nothing is claimed of any
+    numbers = _select_columns(_NUMBERS, filled.intersection(_FIRST))
+    p_or_q = _select_columns(_NUMBERS, filled & {"p_value", "q_value"})[-1:]
     columns = (
-        Column("Name", ("title", "key"), _title),
+        Column("Name", ("title", "key"), _write_title),
         Column("Answer", ("level", "verdict"), badge),
-        Column(_STRIP, ("curves.y",), lambda row: _strip_of(row["strip"])),
-        *chance[-1:],
+        Column(_STRIP, ("curves.y",), lambda row: _draw_even_strip(row["strip"])),
+        *p_or_q,
         *numbers[:1],
-        Column("The passage", ("quote",), _passage),
+        Column("The passage", ("quote",), _write_passage),
         number_column("Mean score", "mean"),
         *numbers[1:],
     )
@@ -281,84 +299,98 @@ def answer_table(contents: Contents, quotes: Mapping[str, str]) -> Table | None:
         name="documents",
         title="What was audited, the strongest evidence first",
         source="rollup.parquet, curves.parquet: y, targets.parquet: reference",
-        columns=[each for each in columns if each.sources[0] in there],
+        columns=_select_columns(columns, filled),
         rows=rows.to_dicts(),
         note=_BELOW if (rows["level"] == "outside").any() else "",
     )
 
 
-def _title(row: Row) -> Markup:
+def _list_filled(rows: pl.DataFrame) -> set[str]:
+    """Return the columns that have a value in any row."""
+    return {name for name in rows.columns if rows[name].count()}
+
+
+def _select_columns(
+    columns: Iterable[Column], sources: Collection[str]
+) -> list[Column]:
+    return [column for column in columns if column.sources[0] in sources]
+
+
+def _write_title(row: Row) -> Markup:
     key = None if row["key"] == row["title"] else row["key"]
-    return _name([row["title"], key, row.get("author")])
+    return _write_name([row["title"], key, row.get("author")])
 
 
-def _passage(row: Row) -> Markup:
+def _write_passage(row: Row) -> Markup:
     quote = " ".join((row["quote"] or "").split())
     return _QUOTE.format(visible(quote, _QUOTED, note=False))
 
 
 def badge(row: Row) -> Markup:
-    """Say what is found about a document; of one that is known, what it is."""
+    """Write what is found about a document, with its label if its membership is known."""
     if row["level"] == "outside":
         return Markup("comparison")
-    said = _BADGE.format(_BADGES.get(row["verdict"], "none"), row["answer"])
-    known = row.get("member")
-    return (
-        said
-        if known is None
-        else Markup("{} <small>{}</small>").format(said, _KNOWN[known])
-    )
+    answer = _BADGE.format(_BADGES.get(row["verdict"], "none"), row["answer"])
+    member = row.get("member")
+    if member is None:
+        return answer
+    return Markup("{} <small>{}</small>").format(answer, _LABELS[member])
 
 
-def _strip_of(values: list[float | None] | None) -> Markup:
-    values = values or []
-    return (
-        _strip([at / len(values) for at in range(len(values))], values)
-        if values
-        else Markup("")
-    )
+def _draw_even_strip(values: list[float | None] | None) -> Markup:
+    if not values:
+        return Markup("")
+    n = len(values)
+    return _draw_strip([stretch / n for stretch in range(n)], values)
 
 
 def rollup_columns(rows: pl.DataFrame) -> Iterator[Column]:
-    """Yield the columns of a roll-up that say something, with those of the corpus."""
-    there = {name for name in rows.columns if rows[name].count()}
-    called = tuple(name for name in _NAMES if name in there)
-    yield Column("Name", called, lambda row: _name([row[name] for name in called]))
+    """Build the columns of a roll-up that have values, with those of the corpus."""
+    filled = _list_filled(rows)
+    name_columns = tuple(name for name in _NAMES if name in filled)
+    yield Column(
+        "Name",
+        name_columns,
+        lambda row: _write_name([row[name] for name in name_columns]),
+    )
     yield Column("Answer", ("verdict",), lambda row: ANSWERS[row["verdict"]])
-    if {"outside"} & {*rows["level"]} or "member" in there:
-        yield Column("What it is", ("level", "member"), _what)
-    yield from (column for column in _NUMBERS if column.sources[0] in there)
+    if "outside" in {*rows["level"]} or "member" in filled:
+        yield Column("What it is", ("level", "member"), _write_label)
+    yield from _select_columns(_NUMBERS, filled)
+    described = {*Rollup.column_names(), *_NAMES, "member"}
     for name in rows.columns:
-        known = name in {*Rollup.column_names(), *_NAMES, "member"}
-        if name in there and not known and not rows[name].equals(rows["key"]):
+        if name in described or name not in filled:
+            continue
+        if not rows[name].equals(rows["key"]):
             yield text_column(name, name)
 
 
-def _what(row: Row) -> str:
-    return "outside" if row["level"] == "outside" else _KNOWN[row.get("member")]
+def _write_label(row: Row) -> str:
+    return "outside" if row["level"] == "outside" else _LABELS[row.get("member")]
 
 
-def _name(parts: list[str | None]) -> Markup:
-    """Write the first part that there is; the others stand small below it."""
-    first, *others = filter(None, parts)
-    below = Markup("").join(
-        Markup(" <small>{}</small>").format(_short(each)) for each in others
-    )
-    return Markup("{}{}").format(_short(first), below)
+def _write_name(labels: list[str | None]) -> Markup:
+    """Write the first label that there is; the others stand small below it."""
+    first, *further = filter(None, labels)
+    small = Markup(" <small>{}</small>")
+    below = Markup("").join(small.format(_write_short(label)) for label in further)
+    return Markup("{}{}").format(_write_short(first), below)
 
 
-def _short(value: object) -> str:
-    return NO_VALUE if value is None else visible(value, _MOST_CHARACTERS, note=False)
+def _write_short(value: object) -> str:
+    return NO_VALUE if value is None else visible(value, _LONGEST_NAME, note=False)
 
 
-def _longest(row: Row) -> str:
+def _write_longest(row: Row) -> str:
     words = number(row["longest_words"])
+    if not row[_IN_EVIDENCE]:
+        return words
     link = Markup('<a href="#w-{}">{}</a>')
-    return link.format(row["longest_target_id"], words) if row[_IN_EVIDENCE] else words
+    return link.format(row["longest_target_id"], words)
 
 
 def text_column(
-    heading: str, name: str, write: Callable[[Any], str] = _short
+    heading: str, name: str, write: Callable[[Any], str] = _write_short
 ) -> Column:
     return Column(
         heading,
@@ -373,10 +405,10 @@ def number_column(
     return Column(heading, (name,), lambda row: write(row[name]), name)
 
 
-def _limits(
+def _limits_column(
     heading: str, value: str, prefix: str = "", sort: str | None = None
 ) -> Column:
-    """Show a value with its limits; of one that is null the lower limit."""
+    """Build a column of a value with its limits; where it is null of the lower one."""
     low, high = f"{prefix}low", f"{prefix}high"
 
     def write(row: Row) -> str:
@@ -390,7 +422,7 @@ def _limits(
 
 _ASKED = "{n_asked:,} of {n_windows:,}"
 _NUMBERS = (
-    Column("Longest run, words", ("longest_words",), _longest, "longest_words"),
+    Column("Longest run, words", ("longest_words",), _write_longest, "longest_words"),
     number_column("Passages, 20 words", "n_passages_20"),
     number_column("Passages, 50 words", "n_passages_50"),
     number_column("Common passages", "n_common"),
@@ -402,8 +434,8 @@ _NUMBERS = (
     number_column("Extracted", "extracted_share", share),
     number_column("bmc@5", "bmc_5", share),
     number_column("bmc@5 of other documents", "bmc_5_others", share),
-    _limits("Mean score (95 % interval)", "mean", "mean_"),
-    _limits(
+    _limits_column("Mean score (95 % interval)", "mean", "mean_"),
+    _limits_column(
         "Contamination (95 %)", "contamination", "contamination_", "contamination_low"
     ),
     number_column("p", "p_value"),
@@ -415,45 +447,46 @@ _NUMBERS = (
 )
 
 
-def _not_recorded(columns: list[Column]) -> str:
-    there = {column.heading for column in columns}
+def _write_not_recorded(columns: list[Column]) -> str:
+    headings = {column.heading for column in columns}
     missing = [
-        each.heading for each in _NUMBERS if each.sort and each.heading not in there
+        column.heading
+        for column in _NUMBERS
+        if column.sort and column.heading not in headings
     ]
     return f"Not recorded: {'; '.join(missing)}." if missing else ""
 
 
-def _texts(contents: Contents) -> Iterator[Table]:
+def _text_tables(contents: Contents) -> Iterator[Table]:
     attack = contents.primary
-    if not contents.has("scores", attack):
+    if not contents.has_columns("scores", attack):
         return
-    scores = contents.tables["scores"].filter(
-        pl.col(attack).is_not_null(), role="target"
-    )
-    named = cs.by_name(
+    is_scored = pl.col(attack).is_not_null()
+    scores = contents.tables["scores"].filter(is_scored, role="target")
+    columns = cs.by_name(
         "target_id", "document_id", "member", "n_words", require_all=False
     )
-    own = scores.select(named, score=attack)
-    found = own.top_k(_MOST_TEXTS, by=["score", "target_id"]).collect(
-        engine="streaming"
+    highest = scores.select(columns, score=attack).top_k(
+        _N_TEXTS, by=["score", "target_id"]
     )
-    ids = pl.col("target_id").is_in(found["target_id"].implode())
-    texts = contents.frame("targets", ids).select("target_id", "target")
-    of_these = pl.col("key").is_in(found["target_id"].implode())
-    verdicts = contents.frame("verdicts", of_these, attack=attack, level="target")
-    found = found.join(texts, on="target_id", how="left")
+    rows = highest.collect(engine="streaming")
+    ids = rows["target_id"].implode()
+    targets = contents.read_rows("targets", pl.col("target_id").is_in(ids))
+    rows = rows.join(targets.select("target_id", "target"), on="target_id", how="left")
+    is_shown = pl.col("key").is_in(ids)
+    verdicts = contents.read_rows("verdicts", is_shown, attack=attack, level="target")
     if verdicts.height:
-        answers = verdicts.select("key", "p_value", "q_value").unique(
-            "key", keep="first"
-        )
-        found = found.join(answers, left_on="target_id", right_on="key", how="left")
-    found = found.sort("score", "target_id", descending=True)
-    said = {name for name in found.columns if found[name].count()}
-    there = [column for column in _TEXT_COLUMNS if column.sources[0] in said]
-    source = "scores.parquet, targets.parquet, verdicts.parquet"
-    note = f"At most {_MOST_TEXTS:,} are shown; all texts are in scores.parquet."
+        answers = verdicts.select("key", "p_value", "q_value")
+        by_key = answers.unique("key", keep="first")
+        rows = rows.join(by_key, left_on="target_id", right_on="key", how="left")
+    rows = rows.sort("score", "target_id", descending=True)
     yield Table(
-        "texts", "Texts with the highest scores", source, there, found.to_dicts(), note
+        name="texts",
+        title="Texts with the highest scores",
+        source="scores.parquet, targets.parquet, verdicts.parquet",
+        columns=_select_columns(_TEXT_COLUMNS, _list_filled(rows)),
+        rows=rows.to_dicts(),
+        note=f"At most {_N_TEXTS:,} are shown; all texts are in scores.parquet.",
     )
 
 
@@ -462,7 +495,7 @@ _TEXT_COLUMNS = (
     Column(
         "Text",
         ("target_id",),
-        lambda row: _short(row["document_id"] or row["target_id"]),
+        lambda row: _write_short(row["document_id"] or row["target_id"]),
     ),
     Column("Label", ("member",), lambda row: _MEMBERSHIP[row["member"]]),
     number_column("Score", "score"),
@@ -480,83 +513,89 @@ _CONTROLS = {  # where a passage was asked for, or looked for
     "other_document": "in another document",
 }
 _COMMON = {True: "common", False: "no", None: NO_VALUE}
-_MOST_ROWS = 400
+_N_ROWS = 400
 _SHOWN_METRICS = ("roc_auc", "tpr_at_fpr")
-_MOST_METRICS = 300
+_N_METRICS = 300
 
 
 def common_windows(contents: Contents) -> Mapping[str, list[str]]:
-    """Say of each window whose passage is common where it comes out or stands, too."""
-    found: dict[str, list[str]] = {}
-    for row in contents.frame("controls", pl.col("common")).iter_rows(named=True):
-        found.setdefault(row["target_id"], []).append(_CONTROLS[row["control"]])
-    return found
+    """Return where else each passage comes out or stands, by its window, if it is common."""
+    places: dict[str, list[str]] = {}
+    for row in contents.read_rows("controls", pl.col("common")).iter_rows(named=True):
+        places.setdefault(row["target_id"], []).append(_CONTROLS[row["control"]])
+    return places
 
 
 def known_windows(contents: Contents, windows: pl.Expr) -> Mapping[str, str]:
-    """Say of each window whose passage was looked for where it stands in the known corpus."""
-    rows = contents.frame("known", windows).iter_rows(named=True)
+    """Return where each passage stands in the known corpus, by its window, if looked for."""
+    rows = contents.read_rows("known", windows).iter_rows(named=True)
     return {row["target_id"]: known_sentence(row) for row in rows}
 
 
 def metric_table(contents: Contents) -> Table | None:
-    known = pl.col("value").is_not_null() & pl.col("versus").is_null()
-    figures = contents.frame(
-        "metrics", known, pl.col("metric").is_in(_SHOWN_METRICS), slice="all"
+    figures = contents.read_rows(
+        "metrics",
+        pl.col("value").is_not_null(),
+        pl.col("versus").is_null(),
+        pl.col("metric").is_in(_SHOWN_METRICS),
+        slice="all",
     )
-    rows = figures.head(_MOST_METRICS).to_dicts()
-    return replace(_METRICS, rows=rows) if rows else None
+    if figures.is_empty():
+        return None
+    return replace(_METRICS, rows=figures.head(_N_METRICS).to_dicts())
 
 
 def attack_table(contents: Contents) -> Table | None:
-    if not (
-        contents.has("metrics", "attack") and contents.has("blind_metrics", "attack")
-    ):
-        return None
-    from mia_batch.attacks import get, names
+    from mia_batch import attacks
 
-    known = [get(name) for name in contents.attacks if name in names()]
+    for table in ("metrics", "blind_metrics"):
+        if not contents.has_columns(table, "attack"):
+            return None
+    installed = attacks.names()
     rows = attack_rows(
-        contents.tables, known, *map(contents.recorded, ("times.seconds", "passes"))
+        contents.tables,
+        [attacks.get(name) for name in contents.attacks if name in installed],
+        contents.look_up("times.seconds"),
+        contents.look_up("passes"),
     )
-    there = {name for name in rows.columns if rows[name].count()}
-    shown = [each for each in _ATTACKS.columns if each.sources[0] in there]
-    return (
-        replace(_ATTACKS, columns=shown, rows=rows.to_dicts())
-        if "auc" in there
-        else None
-    )
+    filled = _list_filled(rows)
+    if "auc" not in filled:
+        return None
+    columns = _select_columns(_ATTACKS.columns, filled)
+    return replace(_ATTACKS, columns=columns, rows=rows.to_dicts())
 
 
 def control_table(contents: Contents) -> Table | None:
     if "controls" not in contents.tables:
         return None
-    rows = contents.tables["controls"].head(_MOST_ROWS).collect(engine="streaming")
-    return replace(_CONTROLLED, rows=_with_windows(contents, rows))
+    rows = contents.tables["controls"].head(_N_ROWS).collect(engine="streaming")
+    return replace(_CONTROLLED, rows=_add_windows(contents, rows))
 
 
-def perplexity_table(contents: Contents, shown: Collection[str]) -> Table | None:
-    rows = contents.frame("perplexities", pl.col("target_id").is_in(list(shown)))
-    return (
-        replace(_PERPLEXITIES, rows=_with_windows(contents, rows))
-        if rows.height
-        else None
-    )
+def perplexity_table(contents: Contents, windows: Collection[str]) -> Table | None:
+    is_shown = pl.col("target_id").is_in(list(windows))
+    rows = contents.read_rows("perplexities", is_shown)
+    if rows.is_empty():
+        return None
+    return replace(_PERPLEXITIES, rows=_add_windows(contents, rows))
 
 
-def _with_windows(contents: Contents, rows: pl.DataFrame) -> list[Row]:
+def _add_windows(contents: Contents, rows: pl.DataFrame) -> list[Row]:
+    """Add where each window stands in its document, from 1 as `mia-batch show` takes it."""
     ids = pl.col("target_id").is_in(rows["target_id"].implode())
-    # As people count, and `mia-batch show` takes it
-    window = pl.col("window_index") + 1
-    named = contents.frame("targets", ids).select("target_id", "document_id", window)
-    return rows.join(
-        named, on="target_id", how="left", maintain_order="left"
-    ).to_dicts()
+    number_of_window = pl.col("window_index") + 1
+    windows = contents.read_rows("targets", ids).select(
+        "target_id", "document_id", number_of_window
+    )
+    joined = rows.join(windows, on="target_id", how="left", maintain_order="left")
+    return joined.to_dicts()
 
 
-def _attack_name(row: Row) -> Markup:
-    later = "added later, exploratory" if row["is_later"] else None
-    return _name([row["attack"], "never sees the model" if row["is_blind"] else later])
+def _write_attack_name(row: Row) -> Markup:
+    note = "added later, exploratory" if row["is_later"] else None
+    if row["is_blind"]:
+        note = "never sees the model"
+    return _write_name([row["attack"], note])
 
 
 _ATTACKS = Table(
@@ -564,11 +603,11 @@ _ATTACKS = Table(
     title="Attacks, the best first",
     source="metrics.parquet, blind_metrics.parquet, samples/, run.json: times",
     columns=[
-        Column("Attack", ("attack",), _attack_name),
-        _limits("AUC (95 % interval)", "auc"),
-        _limits("TPR at 1 % FPR (95 % interval)", "tpr_1", "tpr_1_"),
-        _limits("TPR at 0.1 % FPR (95 % interval)", "tpr_01", "tpr_01_"),
-        _limits("Lead over blind (95 % interval)", "lead", "lead_"),
+        Column("Attack", ("attack",), _write_attack_name),
+        _limits_column("AUC (95 % interval)", "auc"),
+        _limits_column("TPR at 1 % FPR (95 % interval)", "tpr_1", "tpr_1_"),
+        _limits_column("TPR at 0.1 % FPR (95 % interval)", "tpr_01", "tpr_01_"),
+        _limits_column("Lead over blind (95 % interval)", "lead", "lead_"),
         number_column("Tokens a text", "tokens", lambda tokens: number(tokens, 0)),
         number_column("Seconds a text", "seconds"),
     ],
@@ -586,7 +625,7 @@ _METRICS = Table(
         text_column("Attack", "attack", visible),
         text_column("Figure", "metric", visible),
         number_column("At FPR", "fpr"),
-        _limits("Value (95 % interval)", "value"),
+        _limits_column("Value (95 % interval)", "value"),
         number_column("Members", "n_members"),
         number_column("Non-members", "n_nonmembers"),
         number_column("Without score", "n_unscored"),
@@ -610,7 +649,7 @@ _CONTROLLED = Table(
     ],
     note=(
         "A common passage is no evidence; what 16 words of its prefix give is shown"
-        f" with it and marks nothing. At most {_MOST_ROWS} rows are shown."
+        f" with it and marks nothing. At most {_N_ROWS} rows are shown."
     ),
 )
 _PERPLEXITIES = Table(

@@ -10,7 +10,7 @@ import polars as pl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """All that a report shows; tables that the run does not have are left out of ``tables``."""
+    """All that a report shows; ``tables`` has those that the run has."""
 
     manifest: Mapping[str, Any]  # of run.json
     tables: Mapping[str, pl.LazyFrame]
@@ -26,32 +26,32 @@ class Contents:
     @property
     def model(self) -> str:
         """What headings call the audited model: the last two parts of its name."""
-        name = self.recorded("models.target.source.name") or "a model"
-        return (
-            "the recorded model"
-            if name == "recorded"
-            else "/".join(PurePath(name).parts[-2:])
-        )
+        name = self.look_up("models.target.source.name") or "a model"
+        if name == "recorded":
+            return "the recorded model"
+        return "/".join(PurePath(name).parts[-2:])
 
     @property
     def attacks(self) -> list[str]:
-        return list(self.recorded("made.scores.attacks") or [])
+        return list(self.look_up("made.scores.attacks") or [])
 
-    def recorded(self, path: str, without: object = None) -> Any:
+    def look_up(self, path: str, default: object = None) -> Any:
         """Look a value of the manifest up by its names with dots between."""
-        found: Any = self.manifest
+        value: Any = self.manifest
         for name in path.split("."):
-            if not isinstance(found, dict) or name not in found:
-                return without
-            found = found[name]
-        return found
+            if not isinstance(value, dict) or name not in value:
+                return default
+            value = value[name]
+        return value
 
-    def has(self, table: str, *columns: str) -> bool:
-        there = self.tables.get(table)
-        return there is not None and set(columns) <= set(there.collect_schema().names())
+    def has_columns(self, table: str, *columns: str) -> bool:
+        if table not in self.tables:
+            return False
+        names = self.tables[table].collect_schema().names()
+        return set(columns) <= set(names)
 
-    def frame(self, table: str, *filters: pl.Expr, **equal: str) -> pl.DataFrame:
-        """Read the rows of a table that pass all filters; empty where there is no such table."""
+    def read_rows(self, table: str, *filters: pl.Expr, **equal: str) -> pl.DataFrame:
+        """Read the rows of a table that pass all filters; none without the table."""
         if table not in self.tables:
             return pl.DataFrame()
         rows = self.tables[table].filter(pl.lit(value=True), *filters, **equal)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from functools import cache
 from itertools import groupby
@@ -21,6 +22,7 @@ from mia_batch.report import names
 from mia_batch.report.answer import ANSWERS, audited_books
 from mia_batch.report.html import columns
 from mia_batch.report.html.columns import (
+    Row,
     Table,
     cut,
     document_tables,
@@ -37,72 +39,86 @@ if TYPE_CHECKING:
 
 
 NOT_RECORDED = "not recorded"
-READERS = {"Editor": range(1, 6), "Lawyer": range(6, 18), "Engineer": range(18, 23)}
+READERS = {
+    "Editor": range(1, 6),
+    "Lawyer": range(6, 18),
+    "Engineer": range(18, 23),
+}
 """Whom the numbered entries of the list are for."""
 
 
 class Field(NamedTuple):
-    """One field: the number of its entry, its name, and where it stands, as ``_LIST`` says."""
+    """A field of the list for readers, as ``_LIST`` has it."""
 
-    entry: int
+    entry: int  # its number in the list
     name: str
-    source: str = ""
-    section: str = ""
-    says: str = ""
+    source: str = ""  # where it stands, such as ``rollup: title``
+    section: str = ""  # of the page
+    says: str = ""  # the text itself, where no table has it
 
     def value(self, contents: Contents) -> str:
-        """Say what the run has; `NOT_RECORDED` where that is nothing."""
+        """Return what the run has; `NOT_RECORDED` where that is nothing."""
         place, _, name = self.source.partition(": ")
         if self.says:
             return self.says
         if place == "run.json":
-            found = contents.recorded(name, NOT_RECORDED)
-            return "none" if found in (None, {}, [], "") else _in_words(found)
+            value = contents.look_up(name, NOT_RECORDED)
+            return "none" if value in (None, {}, [], "") else _write_value(value)
         if place == "folder":
             return contents.stamps or NOT_RECORDED
         if name.startswith("check="):
-            return _finding(contents, name.removeprefix("check="))
-        column, _, value = name.partition("=")
-        if value and contents.has(place, column):
-            n = contents.frame(place, pl.col(column) == (value == "true")).height
-            return f"{n:,} rows of {place}, column {column}" if n else NOT_RECORDED
-        any_value = pl.col(name).is_not_null().any()
-        if not contents.has(place, name):
+            return _write_findings(contents, name.removeprefix("check="))
+        return _find_in_table(contents, place, name)
+
+
+def _find_in_table(contents: Contents, table: str, name: str) -> str:
+    """Write whether a column of a table has any value, or how many rows have this one."""
+    column, _, value = name.partition("=")
+    if not contents.has_columns(table, column):
+        return NOT_RECORDED
+    if value:
+        rows = contents.read_rows(table, pl.col(column) == (value == "true"))
+        if rows.is_empty():
             return NOT_RECORDED
-        found = (
-            contents.tables[place].select(any_value).collect(engine="streaming").item()
-        )
-        return f"in {place}, column {name}" if found else NOT_RECORDED
+        return f"{rows.height:,} rows of {table}, column {column}"
+    any_value = contents.tables[table].select(pl.col(name).is_not_null().any())
+    if any_value.collect(engine="streaming").item():
+        return f"in {table}, column {name}"
+    return NOT_RECORDED
 
 
-def _in_words(value: Any) -> str:
+def _write_value(value: Any) -> str:
     if isinstance(value, dict):
-        known = {
-            name: each for name, each in value.items() if each not in (None, {}, [])
-        }
-        return "; ".join(f"{name}: {_in_words(each)}" for name, each in known.items())
+        return "; ".join(
+            f"{name}: {_write_value(content)}"
+            for name, content in value.items()
+            if content not in (None, {}, [])
+        )
     if isinstance(value, list):
-        return ", ".join(map(_in_words, value))
+        return ", ".join(map(_write_value, value))
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _finding(contents: Contents, check: str) -> str:
-    said = []
-    for row in contents.frame("findings", check=check).iter_rows(named=True):
-        value, verdict = row["value"], row["verdict"]
-        amount = (
-            "" if value is None else number(int(value) if value.is_integer() else value)
-        )
-        if words := " ".join(filter(None, [amount, verdict and f"({verdict})"])):
-            said.append(f"{row['subject'] or 'all'}, {row['statistic']}: {words}")
-    return "; ".join(said) or NOT_RECORDED
+def _write_findings(contents: Contents, check: str) -> str:
+    findings = []
+    for row in contents.read_rows("findings", check=check).iter_rows(named=True):
+        value = row["value"]
+        words = []
+        if value is not None:
+            words.append(number(int(value) if value.is_integer() else value))
+        if row["verdict"]:
+            words.append(f"({row['verdict']})")
+        if words:
+            subject = row["subject"] or "all"
+            findings.append(f"{subject}, {row['statistic']}: {' '.join(words)}")
+    return "; ".join(findings) or NOT_RECORDED
 
 
 _RECORDS = Path(__file__).parents[2] / "records"
 _LIST = tomllib.loads((_RECORDS / "checklist.toml").read_text("utf-8"))
-FIELDS = tuple(Field(*each) for each in _LIST["fields"])
+FIELDS = tuple(Field(*field) for field in _LIST["fields"])
 
 
 # Clauses of law and standards, and the rows of a run that speak to them.
@@ -115,17 +131,17 @@ NO_ADVICE = (
 
 
 class Clause(NamedTuple):
-    """One thing that a text asks, in our words; ``rows`` are sources as of a `Field`."""
+    """One thing that a law or a standard asks."""
 
-    text: str
-    source: str
-    at: str
-    asks: str
-    rows: list[str]
+    text: str  # name of the law or standard
+    source: str  # where it was read
+    at: str  # place in the text
+    asks: str  # in our words
+    rows: list[str]  # sources as of a `Field`
 
     def answers(self, contents: Contents) -> dict[str, str]:
-        found = {source: _said(contents, source) for source in self.rows}
-        return {source: said for source, said in found.items() if said}
+        statements = {source: _write_source(contents, source) for source in self.rows}
+        return {source: text for source, text in statements.items() if text}
 
 
 @cache
@@ -133,23 +149,25 @@ def clauses() -> tuple[Clause, ...]:
     records = tomllib.loads((_RECORDS / "clauses.toml").read_text("utf-8"))
     texts = {text["key"]: (text["name"], text["source"]) for text in records["texts"]}
     return tuple(
-        Clause(*texts[key], at, asks, rows)
-        for key, at, asks, rows in records["clauses"]
+        Clause(*texts[key], place, asks, rows)
+        for key, place, asks, rows in records["clauses"]
     )
 
 
-def _said(contents: Contents, source: str) -> str | None:
-    place, _, name = source.partition(": ")
-    if place != "metrics":
-        said = Field(0, "", source).value(contents)
-        return None if said in (NOT_RECORDED, "none") else said
-    rows = contents.frame(place, attack=contents.primary, slice="all", metric=name)
-    for row in rows.drop_nulls("value").iter_rows(named=True) if rows.width else ():
-        at = f" at {share(row['fpr'])} FPR" if row["fpr"] is not None else ""
-        return (
-            f"{contents.primary}{at}: {interval(row['value'], row['low'], row['high'])}"
-        )
-    return None
+def _write_source(contents: Contents, source: str) -> str | None:
+    table, _, name = source.partition(": ")
+    if table != "metrics":
+        value = Field(0, "", source).value(contents)
+        return None if value in (NOT_RECORDED, "none") else value
+    attack = contents.primary
+    rows = contents.read_rows(table, attack=attack, slice="all", metric=name)
+    if not rows.width:
+        return None
+    row = next(rows.drop_nulls("value").iter_rows(named=True), None)
+    if row is None:
+        return None
+    fpr = f" at {share(row['fpr'])} FPR" if row["fpr"] is not None else ""
+    return f"{attack}{fpr}: {interval(row['value'], row['low'], row['high'])}"
 
 
 _COUNTED = (
@@ -163,8 +181,8 @@ _COUNTED = (
     ("cannot_tell", None, "cannot be judged"),
 )
 """Answers that are counted; 0 is shown only where the column shows that one was looked for."""
-_MOST_REASONS = 20  # of missing scores; all are in the table
-_MOST_OPEN = 3  # documents whose evidence is open; that of others is behind a click
+_N_REASONS = 20  # of missing scores; all are in the table
+_N_OPEN = 3  # documents whose evidence is open; that of others is behind a click
 
 
 def render(contents: Contents) -> str:
@@ -174,41 +192,46 @@ def render(contents: Contents) -> str:
     Texts of corpus and model are shown, never obeyed, and cut where they are long.
     """
     windows = evidence(contents)
-    shown = [window["target_id"] for window in windows]
+    window_ids = [window["target_id"] for window in windows]
     quotes = {
         window["target_id"]: window["quote"]
         for window in windows
         if window.get("quote")
     }
-    rollup, attacks = contents.frame("rollup"), columns.attack_table(contents)
-    further = (compared_books(rollup, contents.primary),) if rollup.height else ()
+    attacks = columns.attack_table(contents)
+    pictures = {picture["name"]: picture for picture in plots(contents)}
+    rollup = contents.read_rows("rollup")
+    compared = compared_books(rollup, contents.primary) if rollup.height else None
+    if compared is not None:
+        pictures[compared["name"]] = compared
+    readers = [
+        (name, [field for field in FIELDS if field.entry in entries])
+        for name, entries in READERS.items()
+    ]
+    by_text = groupby(clauses(), lambda clause: clause.text)
     page = environment().get_template("report.html.jinja")
     return page.render(
         contents=contents,
-        brief=[*_brief(contents)],
-        numbers=[*_numbers(contents, attacks)],
+        brief=[*_list_brief(contents)],
+        numbers=[*_list_numbers(contents, attacks)],
         attacks=attacks,
         answers=columns.answer_table(contents, quotes),
-        tables=[*document_tables(contents, set(shown))],
-        findings=contents.frame("findings").to_dicts(),
-        plots={each["name"]: each for each in (*plots(contents), *further) if each},
+        tables=[*document_tables(contents, set(window_ids))],
+        findings=contents.read_rows("findings").to_dicts(),
+        plots=pictures,
         metrics=columns.metric_table(contents),
-        books=_by_document(contents, windows),
+        books=_group_by_document(contents, windows),
         controls=columns.control_table(contents),
-        perplexities=columns.perplexity_table(contents, shown),
+        perplexities=columns.perplexity_table(contents, window_ids),
         most_windows=MOST_WINDOWS,
-        most_open=_MOST_OPEN,
-        failures=[*_failures(contents)],
-        readers=[
-            (name, [f for f in FIELDS if f.entry in of]) for name, of in READERS.items()
-        ],
-        not_run=[*_not_run(contents)],
-        clauses=[
-            (of, [*each]) for of, each in groupby(clauses(), lambda each: each.text)
-        ],
+        most_open=_N_OPEN,
+        failures=[*_list_failures(contents)],
+        readers=readers,
+        not_run=[*_list_not_run(contents)],
+        clauses=[(text, [*of_text]) for text, of_text in by_text],
         no_advice=NO_ADVICE,
         not_tested=NOT_TESTED,
-        sources=[*_sources(contents)],
+        sources=[*_list_sources(contents)],
         levels=columns.LEVELS,
         not_recorded=NOT_RECORDED,
     )
@@ -235,128 +258,170 @@ def environment() -> Environment:
         columns.split_repeats,
         columns.visible,
     )
-    environment.filters |= {each.__name__: each for each in filters}
+    environment.filters |= {write.__name__: write for write in filters}
     return environment
 
 
-def _numbers(contents: Contents, attacks: Table | None) -> Iterator[tuple[str, str]]:
-    """Yield the three numbers that matter most, each with what it counts."""
-    for row in attacks.rows if attacks else ():
+def _list_numbers(
+    contents: Contents, attacks: Table | None
+) -> Iterator[tuple[str, str]]:
+    """Iterate over the three numbers that matter most, each with what it counts."""
+    if attacks is None:
+        yield from _count_books(contents)
+        return
+    for row in attacks.rows:
         if row["attack"] == contents.primary:
             yield (
                 interval(row["auc"], row["low"], row["high"]),
                 f"AUC of {contents.primary}",
             )
             yield (
-                _found_at_1(contents),
+                _write_tpr_at_1(contents),
                 "members found when 1 % of non-members are accused",
             )
-            lead = interval(row["lead"], row["lead_low"], row["lead_high"])
-            yield lead, "AUC above the best classifier that never sees the model"
-    own = audited_books(contents.tables).filter(pl.col("level") != "outside")
-    for verdict, looked_for, what in () if attacks else _COUNTED:
-        n = own.filter(verdict=verdict).height
-        if n or (looked_for and own[looked_for].count()):
-            yield f"{n:,} of {own.height:,}", what
+            yield (
+                interval(row["lead"], row["lead_low"], row["lead_high"]),
+                "AUC above the best classifier that never sees the model",
+            )
 
 
-def _found_at_1(contents: Contents) -> str:
+def _count_books(contents: Contents) -> Iterator[tuple[str, str]]:
+    audited = audited_books(contents.tables).filter(pl.col("level") != "outside")
+    for verdict, column, label in _COUNTED:
+        n = audited.filter(verdict=verdict).height
+        if n or (column and audited[column].count()):
+            yield f"{n:,} of {audited.height:,}", label
+
+
+def _write_tpr_at_1(contents: Contents) -> str:
     """Write the true-positive rate at 1 % with its interval, without which it looks certain."""
-    named = {"attack": contents.primary, "slice": "all", "metric": "tpr_at_fpr"}
-    rows = contents.frame("metrics", (pl.col("fpr") - 0.01).abs() < 1e-9, **named)
-    for value, low, high in rows.select("value", "low", "high").iter_rows():
-        known = value is not None and low is not None and high is not None
-        return share(value) + (f" ({share(low)} to {share(high)})" if known else "")
-    return columns.NO_VALUE
+    rows = contents.read_rows(
+        "metrics",
+        (pl.col("fpr") - 0.01).abs() < 1e-9,
+        attack=contents.primary,
+        slice="all",
+        metric="tpr_at_fpr",
+    ).select("value", "low", "high")
+    if rows.is_empty():
+        return columns.NO_VALUE
+    value, low, high = rows.row(0)
+    if None in (value, low, high):
+        return share(value)
+    return f"{share(value)} ({share(low)} to {share(high)})"
 
 
-def _brief(contents: Contents) -> Iterator[tuple[str, str, str]]:
-    """Yield what was asked, what was fixed before, what it took, and what could be found."""
-    value = contents.recorded
-    n = [
-        _in_words(value(path, NOT_RECORDED))
+def _list_brief(contents: Contents) -> Iterator[tuple[str, str, str]]:
+    """Iterate over what was asked, fixed before, spent, and could be found; with sources."""
+    n_texts, n_documents = (
+        _write_value(contents.look_up(path, NOT_RECORDED))
         for path in ("targets.total", "input.n_documents")
-    ]
-    said = f"{n[1]} documents; {n[0]} texts in all, comparison texts included"
-    yield "Asked about", said, "run.json: targets, input"
-    said = f"attack {contents.primary}, q = {value('plan.q', NOT_RECORDED)}"
-    said += f", plan {digest[:12]}" if (digest := value("plan.sha256")) else ""
-    if contents.has("findings", "check"):
-        rows = contents.frame("findings", check="plan", statistic="n_changed")
-        said += "".join(f"; {verdict.replace('_', ' ')}" for verdict in rows["verdict"])
-    said += "".join(f"; {each}" for each in _lodged(contents))
-    yield "Fixed before the first score", said, "run.json: plan; findings: check=plan"
-    seconds = sum((value("times.seconds") or {}).values())
-    took = [f"{seconds:,.0f} s"] if seconds else []
-    if contents.has("samples", "n_tokens"):
-        drawn = contents.tables["samples"].select(pl.col("n_tokens").sum())
-        if tokens := drawn.collect(engine="streaming").item():  # recordings may not say
-            took.append(f"{tokens:,} tokens decoded")
-    said = ", ".join(took) or NOT_RECORDED
-    yield "What it took", said, "run.json: times; samples: n_tokens"
-    found = next(iter(contents.checks.values()), [NOT_RECORDED])[0]
-    if contents.has("metrics", "n_nonmembers"):
-        rows = contents.frame(
-            "metrics", attack=contents.primary, slice="all", metric="roc_auc"
-        )
-        for members, others in rows.select("n_members", "n_nonmembers").iter_rows():
-            if members and others:
-                found = (
-                    f"{members:,} members against {others:,} non-members: no"
-                    " false-positive "
-                )
-                found += f"rate below {share(1 / others)} can be seen"
+    )
+    yield (
+        "Asked about",
+        f"{n_documents} documents; {n_texts} texts in all, comparison texts included",
+        "run.json: targets, input",
+    )
+    yield (
+        "Fixed before the first score",
+        "; ".join(_list_fixed(contents)),
+        "run.json: plan; findings: check=plan",
+    )
+    yield (
+        "What it took",
+        ", ".join(_list_costs(contents)) or NOT_RECORDED,
+        "run.json: times; samples: n_tokens",
+    )
     yield (
         "What it could have found",
-        found,
+        _write_power(contents),
         "findings: check=power; metrics: n_nonmembers",
     )
 
 
-def _lodged(contents: Contents) -> Iterator[str]:
-    lodged = contents.recorded("lodged") or {}
+def _list_fixed(contents: Contents) -> Iterator[str]:
+    """Write what the answer rests on, and whether that was changed since."""
+    q = contents.look_up("plan.q", NOT_RECORDED)
+    digest = contents.look_up("plan.sha256")
+    plan = f", plan {digest[:12]}" if digest else ""
+    yield f"attack {contents.primary}, q = {q}{plan}"
+    if contents.has_columns("findings", "check"):
+        rows = contents.read_rows("findings", check="plan", statistic="n_changed")
+        for verdict in rows["verdict"]:
+            yield verdict.replace("_", " ")
+    lodged = contents.look_up("lodged")
     if lodged:
         n = len(lodged["differences"])
-        differs = (
-            f"differs from the plan lodged in {n:,} {'part' if n == 1 else 'parts'}"
+        noun = "part" if n == 1 else "parts"
+        if n:
+            yield f"differs from the plan lodged in {n:,} {noun}"
+        else:
+            yield "equal to the plan lodged"
+
+
+def _list_costs(contents: Contents) -> Iterator[str]:
+    times = contents.look_up("times.seconds") or {}
+    seconds = sum(times.values())
+    if seconds:
+        yield f"{seconds:,.0f} s"
+    if contents.has_columns("samples", "n_tokens"):
+        n_tokens = contents.tables["samples"].select(pl.col("n_tokens").sum())
+        n = n_tokens.collect(engine="streaming").item()
+        if n:  # recordings may not say
+            yield f"{n:,} tokens decoded"
+
+
+def _write_power(contents: Contents) -> str:
+    """Write what could have been found, by a check or by the number of labels."""
+    if contents.has_columns("metrics", "n_nonmembers"):
+        aucs = contents.read_rows(
+            "metrics", attack=contents.primary, slice="all", metric="roc_auc"
         )
-        yield differs if n else "equal to the plan lodged"
+        counts = aucs.select("n_members", "n_nonmembers").rows()
+        for n_members, n_others in reversed(counts):
+            if n_members and n_others:
+                return (
+                    f"{n_members:,} members against {n_others:,} non-members: no"
+                    f" false-positive rate below {share(1 / n_others)} can be seen"
+                )
+    power: Sequence[str] = next(iter(contents.checks.values()), [NOT_RECORDED])
+    return power[0]
 
 
-def _failures(contents: Contents) -> Iterator[tuple[str, int | None, str, str]]:
-    failed, aside = contents.recorded("failed"), contents.recorded("targets") or {}
+def _list_failures(contents: Contents) -> Iterator[tuple[str, int | None, str, str]]:
+    failed = contents.look_up("failed")
     counts = {NOT_RECORDED: None}
     if failed is not None:
         counts = {f"of {failed['of']:,} texts": failed["targets"], **failed["reasons"]}
     for reason, n in counts.items():
         yield "Texts that failed", n, reason, "run.json: failed"
-    for reason, n in aside.items():
+    targets = contents.look_up("targets") or {}
+    for reason, n in targets.items():
         if reason != "total":
             yield "Texts set aside", n, reason, "run.json: targets"
     if "unscored" in contents.tables:
         reasons = contents.tables["unscored"].group_by("reason").len("n")
-        most = reasons.sort("n", "reason", descending=[True, False]).head(_MOST_REASONS)
-        for reason, n in most.collect(engine="streaming").iter_rows():
+        frequent = reasons.sort("n", "reason", descending=[True, False])
+        rows = frequent.head(_N_REASONS).collect(engine="streaming")
+        for reason, n in rows.iter_rows():
             yield "Scores missing", n, reason, "unscored.parquet: reason"
 
 
-def _not_run(contents: Contents) -> Iterator[tuple[str, str, str]]:
-    from mia_batch.attacks import get, names
+def _list_not_run(contents: Contents) -> Iterator[tuple[str, str, str]]:
+    from mia_batch import attacks
 
-    for attack in map(get, (name for name in names() if name not in contents.attacks)):
-        needs = [attack.kind, *(f"setting {name}" for name in attack.settings)]
-        yield attack.name, ", ".join(needs).replace("|", " or "), attack.source
+    for name in attacks.names():
+        if name not in contents.attacks:
+            attack = attacks.get(name)
+            settings = [f"setting {setting}" for setting in attack.settings]
+            needs = ", ".join([attack.kind, *settings])
+            yield attack.name, needs.replace("|", " or "), attack.source
 
 
-def _sources(contents: Contents) -> Iterator[tuple[str, int, str, list[str]]]:
+def _list_sources(contents: Contents) -> Iterator[tuple[str, int, str, list[str]]]:
     for name, table in contents.tables.items():
         n_rows = table.select(pl.len()).collect(engine="streaming").item()
-        yield (
-            name,
-            n_rows,
-            contents.meanings.get(name, ""),
-            table.collect_schema().names(),
-        )
+        meaning = contents.meanings.get(name, "")
+        yield name, n_rows, meaning, table.collect_schema().names()
 
 
 # Evidence: what the model was given, what follows in the text, and what the model
@@ -364,8 +429,8 @@ def _sources(contents: Contents) -> Iterator[tuple[str, int, str, list[str]]]:
 
 MOST_WINDOWS = 20
 """Windows that are shown for each reason: the longest runs, common passages, highest scores."""
-_MOST_CHARACTERS = 1_500
-_MOST_OF_PREFIX = 800
+_LONGEST_TEXT = 1_500  # characters
+_LONGEST_PREFIX = 800
 _CONTINUED = [view for _, view in CONTINUED]
 _ATTEMPTS = [PROBE[1], *_CONTINUED]
 _HEADING = (
@@ -379,241 +444,274 @@ _TEXTS = ("target", "prefix", "reference")
 Pieces = list[tuple[str, bool]]
 
 
-def evidence(contents: Contents) -> list[dict[str, Any]]:
-    """Show the windows with the longest verbatim runs, common ones, and those of highest scores.
+def evidence(contents: Contents) -> list[Row]:
+    """Return the windows with the longest runs, common ones, and those of highest scores.
 
     Each has the columns of its target and ``score``; ``longest_words`` and
     ``sample_index`` where they are known; ``common``, where else its passage comes out;
     ``known``, where it stands in the known corpus; and texts as marked pieces.
     """
-    longest, common = _longest(contents), columns.common_windows(contents)
-    further = [*[*common][:MOST_WINDOWS], *_highest(contents)]
-    chosen = {**longest, **{key: None for key in further if key not in longest}}
-    if not chosen:
+    longest = _find_longest(contents)
+    common = columns.common_windows(contents)
+    window_ids = dict.fromkeys(
+        [*longest, *[*common][:MOST_WINDOWS], *_find_highest(contents)]
+    )
+    if not window_ids:
         return []
-    ids = pl.col("target_id").is_in(list(chosen))
-    targets = {
-        row["target_id"]: row for row in _targets(contents, ids).iter_rows(named=True)
-    }
-    samples, by_chance = _samples(contents, ids), _scores_outside(contents)
-    known = columns.known_windows(contents, ids)
-    return [
-        targets[key]
-        | {
+    is_shown = pl.col("target_id").is_in(list(window_ids))
+    rows = _read_targets(contents, is_shown)
+    targets = {row["target_id"]: row for row in rows.iter_rows(named=True)}
+    samples = _read_samples(contents, is_shown)
+    outside = _read_outside_scores(contents)
+    in_corpus = columns.known_windows(contents, is_shown)
+    windows = []
+    for key in window_ids:
+        if key not in targets:
+            continue
+        target = targets[key]
+        of_target = samples.get(key, [])
+        window = target | {
             "longest_words": None,
             "common": common.get(key, []),
-            "known": known.get(key),
+            "known": in_corpus.get(key),
+            "attempts": sum(row["view"] in _ATTEMPTS for row in of_target),
         }
-        | {
-            "attempts": sum(row["view"] in _ATTEMPTS for row in samples.get(key, [])),
-            **_as_high(targets[key]["score"], by_chance),
-        }
-        | _texts(targets[key], samples.get(key, []), chosen[key])
-        for key in chosen
-        if key in targets
-    ]
+        window |= _count_as_high(target["score"], outside)
+        window |= _mark_texts(target, of_target, longest.get(key))
+        windows.append(window)
+    return windows
 
 
-def _by_document(
-    contents: Contents, windows: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    rows = contents.frame("rollup", pl.col("level") != "group").iter_rows(named=True)
-    known, drawn = {row["key"]: row for row in rows}, columns.strips(contents)
-    chapters = _chapters(
-        contents, {window["document_id"] for window in windows} & drawn.keys()
-    )
-    found: dict[str, dict[str, Any]] = {}
+def _group_by_document(contents: Contents, windows: list[Row]) -> list[Row]:
+    rows = contents.read_rows("rollup", pl.col("level") != "group")
+    rollup = {row["key"]: row for row in rows.iter_rows(named=True)}
+    strips = columns.strips(contents)
+    documents = {window["document_id"] for window in windows}
+    chapters = _find_chapters(contents, documents & strips.keys())
+    books: dict[str, Row] = {}
     for window in windows:
         key = window["document_id"] or window["target_id"]
-        row = known.get(key, {})
-        said = columns.badge(row | {"answer": ANSWERS[row["verdict"]]}) if row else ""
-        of = {"title": row.get("title") or key, "badge": said, "strip": drawn.get(key)}
-        of["chapters"] = chapters.get(key, {})
-        found.setdefault(key, of | {"windows": []})["windows"].append(window)
-    return [*found.values()]
+        if key not in books:
+            row = rollup.get(key, {})
+            badge = ""
+            if row:
+                badge = columns.badge(row | {"answer": ANSWERS[row["verdict"]]})
+            books[key] = {
+                "title": row.get("title") or key,
+                "badge": badge,
+                "strip": strips.get(key),
+                "chapters": chapters.get(key, {}),
+                "windows": [],
+            }
+        books[key]["windows"].append(window)
+    return [*books.values()]
 
 
-def _chapters(contents: Contents, documents: set[str]) -> dict[str, dict[float, str]]:
-    """Say in percent where chapters begin: as an EPUB lists them, else by headings."""
+def _find_chapters(
+    contents: Contents, documents: set[str]
+) -> dict[str, dict[float, str]]:
+    """Return where chapters begin, in percent: as an EPUB lists them, else by headings."""
     if not documents:
         return {}
-    found: dict[str, dict[float, str]] = {}
-    own = pl.col("document_id").is_in(list(documents)), pl.col("target").is_not_null()
-    windows = contents.tables["targets"].filter(*own, role="target")
-    last = (
-        (pl.col("start") + pl.col("target").str.len_chars()).max().over("document_id")
+    chapters: dict[str, dict[float, str]] = defaultdict(dict)
+    windows = contents.tables["targets"].filter(
+        pl.col("document_id").is_in(list(documents)),
+        pl.col("target").is_not_null(),
+        role="target",
     )
+    end_of_window = pl.col("start") + pl.col("target").str.len_chars()
+    windows = windows.with_columns(end=end_of_window.max().over("document_id"))
     if "window_chapter" in windows.collect_schema():
-        within = windows.select(
-            "document_id", "start", "window_chapter", last=last
-        ).sort("start")
-        before = pl.col("window_chapter").shift().over("document_id")
-        first = within.filter(pl.col("window_chapter").ne_missing(before)).drop_nulls(
-            "window_chapter"
+        chapter = pl.col("window_chapter")
+        is_first = chapter.ne_missing(chapter.shift().over("document_id"))
+        first_windows = windows.sort("start").filter(is_first)
+        listed = (
+            first_windows.drop_nulls("window_chapter")
+            .select("document_id", "start", "window_chapter", "end")
+            .collect(engine="streaming")
         )
-        for name, start, chapter, end in first.collect(engine="streaming").iter_rows():
-            found.setdefault(name, {})[round(100 * start / end, 1)] = str(chapter)
-        windows = windows.filter(~pl.col("document_id").is_in([*found]))
+        for name, start, title, end in listed.iter_rows():
+            chapters[name][round(100 * start / end, 1)] = str(title)
+        windows = windows.filter(~pl.col("document_id").is_in([*chapters]))
     has_heading = pl.col("target").str.contains(rf"(?m){_HEADING}")
-    rows = windows.select("document_id", "start", "target", last=last).filter(
-        has_heading
-    )
-    for name, start, text, end in (
-        rows.collect(engine="streaming").sort("start").iter_rows()
-    ):
+    rows = windows.filter(has_heading).select("document_id", "start", "target", "end")
+    ordered = rows.collect(engine="streaming").sort("start")
+    for name, start, text, end in ordered.iter_rows():
         for heading in re.finditer(_HEADING, text, re.MULTILINE):
             place = round(100 * (start + heading.start()) / end, 1)
-            found.setdefault(name, {}).setdefault(place, heading[0].strip())
-    return found
+            chapters[name].setdefault(place, heading[0].strip())
+    return chapters
 
 
-def _scores_outside(contents: Contents) -> np.ndarray[Any, Any]:
-    """Collect the scores of all texts known to be outside the training data, in order."""
-    if not contents.has("scores", contents.primary, "member"):
+def _read_outside_scores(contents: Contents) -> np.ndarray[Any, Any]:
+    """Read the scores of all texts known to be outside the training data, in order."""
+    if not contents.has_columns("scores", contents.primary, "member"):
         return np.empty(0)
-    is_outside = (pl.col("role") == "target") & (
-        pl.col("member") == pl.lit(value=False)
-    )
-    outside = contents.frame("scores", is_outside | (pl.col("role") == "non_member"))
-    return np.sort(outside[contents.primary].drop_nulls().to_numpy())
+    is_target = pl.col("role") == "target"
+    is_non_member = pl.col("role") == "non_member"
+    is_outside = is_target & (pl.col("member") == pl.lit(value=False))
+    rows = contents.read_rows("scores", is_outside | is_non_member)
+    return np.sort(rows[contents.primary].drop_nulls().to_numpy())
 
 
-def _as_high(score: float | None, outside: np.ndarray[Any, Any]) -> dict[str, int]:
+def _count_as_high(
+    score: float | None, outside: np.ndarray[Any, Any]
+) -> dict[str, int]:
     """Count the texts outside the training data that score as high as this one."""
     if score is None or not outside.size:
         return {}
+    n_lower = int(outside.searchsorted(score))
+    return {"as_high": outside.size - n_lower, "n_outside": outside.size}
+
+
+def _find_longest(contents: Contents) -> dict[str, Row]:
+    """Return the rows of documents and groups with the longest runs, by their window."""
+    if not contents.has_columns("rollup", "longest_target_id"):
+        return {}
+    rows = contents.read_rows(
+        "rollup",
+        pl.col("longest_target_id").is_not_null(),
+        pl.col("level") != "outside",
+    ).sort("longest_words", "longest_target_id", descending=True, nulls_last=True)
+    by_window = rows.unique("longest_target_id", keep="first", maintain_order=True)
     return {
-        "as_high": outside.size - int(outside.searchsorted(score)),
-        "n_outside": outside.size,
+        row["longest_target_id"]: row
+        for row in by_window.head(MOST_WINDOWS).iter_rows(named=True)
     }
 
 
-def _longest(contents: Contents) -> dict[str, dict[str, Any]]:
-    if not contents.has("rollup", "longest_target_id"):
-        return {}
-    own = pl.col("level") != "outside"
-    rows = contents.frame("rollup", pl.col("longest_target_id").is_not_null(), own)
-    rows = rows.sort(
-        "longest_words", "longest_target_id", descending=True, nulls_last=True
-    )
-    first = rows.unique("longest_target_id", keep="first", maintain_order=True).head(
-        MOST_WINDOWS
-    )
-    return {row["longest_target_id"]: row for row in first.iter_rows(named=True)}
-
-
-def _highest(contents: Contents) -> list[str]:
+def _find_highest(contents: Contents) -> list[str]:
     attack = contents.primary
-    if not contents.has("scores", attack):
+    if not contents.has_columns("scores", attack):
         return []
-    scores = contents.tables["scores"].filter(
-        pl.col(attack).is_not_null(), role="target"
-    )
-    top = scores.top_k(MOST_WINDOWS, by=[attack, "target_id"]).collect(
-        engine="streaming"
-    )
-    return top.sort(attack, "target_id", descending=True)["target_id"].to_list()
+    is_scored = pl.col(attack).is_not_null()
+    scores = contents.tables["scores"].filter(is_scored, role="target")
+    highest = scores.top_k(MOST_WINDOWS, by=[attack, "target_id"])
+    rows = highest.collect(engine="streaming")
+    return rows.sort(attack, "target_id", descending=True)["target_id"].to_list()
 
 
-def _targets(contents: Contents, ids: pl.Expr) -> pl.DataFrame:
-    targets = contents.frame("targets", ids).select(
-        *_COLUMNS, *_TEXTS, pl.col("^window_chapter$")
-    )
-    if not contents.has("scores", contents.primary):
+def _read_targets(contents: Contents, ids: pl.Expr) -> pl.DataFrame:
+    chapter = pl.col("^window_chapter$")
+    targets = contents.read_rows("targets", ids).select(*_COLUMNS, *_TEXTS, chapter)
+    if not contents.has_columns("scores", contents.primary):
         return targets.with_columns(score=pl.lit(None, pl.Float64))
-    scores = contents.frame("scores", ids).select("target_id", score=contents.primary)
+    rows = contents.read_rows("scores", ids)
+    scores = rows.select("target_id", score=contents.primary)
     return targets.join(scores, on="target_id", how="left")
 
 
-def _samples(contents: Contents, ids: pl.Expr) -> dict[str, list[dict[str, Any]]]:
-    """Collect the samples of some windows, those at points of a text with where they stand."""
+def _read_samples(contents: Contents, ids: pl.Expr) -> dict[str, list[Row]]:
+    """Read the samples of some windows, those at points of a text with where they stand."""
     if "samples" not in contents.tables:
         return {}
-    rows = contents.frame("samples", ids, model="target").sort(
-        "view_index", "sample_index"
-    )
+    rows = contents.read_rows("samples", ids, model="target")
+    rows = rows.sort("view_index", "sample_index")
     key = ["target_id", "model", "view", "view_index"]
-    if contents.has("prompts", "cut"):
-        prompts = contents.frame("prompts", ids).select(*key, "cut", "text")
+    if contents.has_columns("prompts", "cut"):
+        prompts = contents.read_rows("prompts", ids).select(*key, "cut", "text")
         rows = rows.join(prompts, on=key, how="left", maintain_order="left")
-    if contents.has("features", "leading_words"):
+    if contents.has_columns("features", "leading_words"):
         key = [*key, "sample_index"]
-        said = contents.frame("features", ids).select(*key, "leading_words")
-        rows = rows.join(said, on=key, how="left", maintain_order="left")
-    found = rows.partition_by("target_id", as_dict=True, maintain_order=True)
-    return {str(key[0]): part.to_dicts() for key, part in found.items()}
+        features = contents.read_rows("features", ids).select(*key, "leading_words")
+        rows = rows.join(features, on=key, how="left", maintain_order="left")
+    windows = rows.partition_by("target_id", as_dict=True, maintain_order=True)
+    return {str(window): samples.to_dicts() for (window,), samples in windows.items()}
 
 
-def _texts(
-    target: dict[str, Any],
-    samples: list[dict[str, Any]],
-    longest: dict[str, Any] | None,
-) -> dict[str, Any]:
-    """Mark what model and text share, in continuations or at the points that were asked about."""
-    whole = [row for row in samples if row["view"] in _CONTINUED and row["candidate"]]
-    if whole and target["reference"]:
+def _mark_texts(
+    target: Row,
+    samples: list[Row],
+    longest: Row | None,
+) -> Row:
+    """Mark what model and text share, in continuations or at the points asked about."""
+    answered = [row for row in samples if row["candidate"]]
+    continued = [row for row in answered if row["view"] in _CONTINUED]
+    if continued and target["reference"]:
         index = longest["longest_sample_index"] if longest else None
-        chosen = next((row for row in whole if row["sample_index"] == index), None)
-        return _side_by_side(target, whole if chosen is None else [chosen]) | {
-            "longest_words": longest["longest_words"] if longest and chosen else None
-        }
-    points = [row for row in samples if row.get("cut") and row["candidate"]]
+        with_run = [row for row in continued if row["sample_index"] == index][:1]
+        n_words = longest["longest_words"] if longest and with_run else None
+        marked = _mark_shared_run(target, with_run or continued)
+        return marked | {"longest_words": n_words}
+    points = [row for row in answered if row.get("cut")]
     if points and target["target"]:
-        return {"points": [*_at_points(target["target"], points)]}
+        return {"points": [*_split_at_points(target["target"], points)]}
     return {}
 
 
-def _side_by_side(
-    target: dict[str, Any], samples: list[dict[str, Any]]
-) -> dict[str, Any]:
+def _mark_shared_run(target: Row, samples: list[Row]) -> Row:
     """Choose the sample that shares the longest run, and cut what is long."""
-    prefix, before = cut(target["prefix"] or "", _MOST_OF_PREFIX, keep_end=True)
-    reference, _ = cut(target["reference"], _MOST_CHARACTERS)
-    runs = [(_shared_run(reference, cut(row["candidate"])[0]), row) for row in samples]
-    run, sample = max(runs, key=lambda each: each[0][0][1] - each[0][0][0])
+    whole_prefix = target["prefix"] or ""
+    prefix, n_left_out = cut(whole_prefix, _LONGEST_PREFIX, keep_end=True)
+    reference, _ = cut(target["reference"], _LONGEST_TEXT)
+    runs = [_find_shared_run(reference, cut(row["candidate"])[0]) for row in samples]
+    lengths = [stop - start for (start, stop), _ in runs]
+    best = lengths.index(max(lengths))
+    in_reference, in_sample = runs[best]
+    sample = samples[best]
     return {
-        "prefix_cut": before,
+        "prefix_cut": n_left_out,
         "prefix_shown": prefix,
-        "true": _pieces(target["reference"], *run[0]),
-        "model": _pieces(sample["candidate"], *run[1]),
+        "true": _split_pieces(target["reference"], *in_reference),
+        "model": _split_pieces(sample["candidate"], *in_sample),
         "sample_index": sample["sample_index"],
-        "words_given": len((target["prefix"] or "").split()),
-        "quote": reference[slice(*run[0])],
+        "words_given": len(whole_prefix.split()),
+        "quote": reference[slice(*in_reference)],
     }
 
 
-def _shared_run(text: str, other: str) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Find where the longest run of words that both have stands in each, in characters."""
-    words, others = ([*re.finditer(r"\S+", each)] for each in (text, other))
+def _find_shared_run(text: str, sample: str) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return where the longest run of words that both have stands in each, in characters."""
+    words = [*re.finditer(r"\S+", text)]
+    sample_words = [*re.finditer(r"\S+", sample)]
     matcher = SequenceMatcher(
-        None, [w[0] for w in words], [w[0] for w in others], autojunk=False
+        None,
+        [word[0] for word in words],
+        [word[0] for word in sample_words],
+        autojunk=False,
     )
-    found = matcher.find_longest_match()
-    return _extent(words, found.a, found.size), _extent(others, found.b, found.size)
+    run = matcher.find_longest_match()
+    return (
+        _compute_extent(words, run.a, run.size),
+        _compute_extent(sample_words, run.b, run.size),
+    )
 
 
-def _extent(words: list[re.Match[str]], first: int, size: int) -> tuple[int, int]:
-    return (words[first].start(), words[first + size - 1].end()) if size else (0, 0)
+def _compute_extent(
+    words: list[re.Match[str]], first: int, size: int
+) -> tuple[int, int]:
+    if not size:
+        return 0, 0
+    return words[first].start(), words[first + size - 1].end()
 
 
-def _pieces(text: str, start: int, stop: int) -> Pieces:
-    pieces = [(text[:start], False), (text[start:stop], True), (text[stop:], False)]
+def _split_pieces(text: str, start: int, stop: int) -> Pieces:
+    pieces = [
+        (text[:start], False),
+        (text[start:stop], True),
+        (text[stop:], False),
+    ]
     return [piece for piece in pieces if piece[0]]
 
 
-def _at_points(text: str, points: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the text in stretches: each point's true words with what the model said there."""
-    raw, end = text.encode(), 0
-    first = {row["cut"]: row for row in reversed(points)}
-    for at, row in sorted(first.items()):
-        stop = at + len((row["text"] or "").encode())
-        if at < end:
+def _split_at_points(text: str, points: list[Row]) -> Iterator[Row]:
+    """Split a text in stretches: each point's true words with what the model said there."""
+    raw = text.encode()
+    end = 0
+    first_samples = {row["cut"]: row for row in reversed(points)}
+    for start, row in sorted(first_samples.items()):
+        if start < end:
             continue
-        true = raw[at:stop].decode()
-        word = true.lstrip()
-        yield {"text": raw[end:at].decode() + true.removesuffix(word)}
-        said = " ".join(row["candidate"].split()[: len(word.split())])
-        yield {"text": word, "said": said, "hit": bool(row.get("leading_words"))}
+        stop = start + len((row["text"] or "").encode())
+        words = raw[start:stop].decode()
+        word = words.lstrip()
+        yield {"text": raw[end:start].decode() + words.removesuffix(word)}
+        answer = row["candidate"].split()[: len(word.split())]
+        yield {
+            "text": word,
+            "said": " ".join(answer),
+            "hit": bool(row.get("leading_words")),
+        }
         end = stop
     yield {"text": raw[end:].decode()}
 
@@ -629,23 +727,29 @@ def as_markdown(contents: Contents) -> str:
 
 def as_json(contents: Contents) -> str:
     """Write the answer, the conclusions, and every clause with the rows that speak to it."""
-    said = [
-        {name: getattr(each, name) for name in ("text", "at", "asks")}
-        | {"rows": each.answers(contents) or NOT_TESTED}
-        for each in clauses()
+    answered = [
+        {
+            "text": clause.text,
+            "at": clause.at,
+            "asks": clause.asks,
+            "rows": clause.answers(contents) or NOT_TESTED,
+        }
+        for clause in clauses()
     ]
-    found = {
+    document = {
         "answer": contents.answer,
         "conclusions": contents.conclusions,
-        "clauses": said,
+        "clauses": answered,
+        "note": NO_ADVICE,
     }
-    return json.dumps({**found, "note": NO_ADVICE}, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
 def as_csv(contents: Contents) -> str:
     """Write the roll-up; for a run without one, write the scores of its texts."""
-    rollup = contents.frame("rollup")
-    rows = rollup if rollup.height else contents.frame("scores")
+    rows = contents.read_rows("rollup")
+    if rows.is_empty():
+        rows = contents.read_rows("scores")
     return names.as_csv(rows)
 
 

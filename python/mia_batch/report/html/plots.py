@@ -1,4 +1,4 @@
-"""Pictures as SVG, written here: a renderer would load for a second and reserve address space.
+"""Pictures as SVG, written here: a renderer loads for a second and reserves memory.
 
 Colours are those of the page, so that pictures follow its dark and printed forms; a
 saved picture has colours of its own. Series differ by dashes, too, and have numbers on
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections import Counter
+from itertools import chain, islice
 from math import ceil, floor, log10
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 
     from mia_batch.report.html.contents import Contents
 
+    Point = tuple[float, float]
+    Points = Sequence[Point]
+    Picture = dict[str, Any]
+
 MOST_CURVES = 8
 _COLOURS = (
     "#0b57b5",
@@ -35,14 +40,38 @@ _COLOURS = (
     "#a0245e",
     "#00727a",
 )
-_DASHES = ("", "7 3", "2 2", "9 2 2 2", "4 4", "14 4", "12 3 3 3", "6 2 1 2 1 2")
+_DASHES = (
+    "",
+    "7 3",
+    "2 2",
+    "9 2 2 2",
+    "4 4",
+    "14 4",
+    "12 3 3 3",
+    "6 2 1 2 1 2",
+)
 _LINE, _GROUND = "var(--line, #d4d9e0)", "var(--ground, #fff)"
-_WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 548, 64, 524, 14, 310
-_ROW = 20  # of a name
+_WIDTH = 548
+_LEFT = 64
+_RIGHT = 524
+_TOP = 14
+_BOTTOM = 310
+_NAME_HEIGHT = 20
 _DOT = 8  # across
-_HIGHEST = 72  # a heap of dots
-_NAME = 60  # characters of a name that are written
-_HALO = {"paint_order": "stroke", "stroke": _GROUND, "stroke_width": 4}
+_HIGHEST_HEAP = 72
+_LONGEST_NAME = 60  # characters
+_HALO = {
+    "paint_order": "stroke",
+    "stroke": _GROUND,
+    "stroke_width": 4,
+}
+_DOTTED = {
+    "stroke": "currentColor",
+    "stroke_dasharray": "1 5",
+    "stroke_linecap": "round",
+}
+_DASHED = {"stroke": "currentColor", "stroke_dasharray": "6 4"}
+_TITLE = {"text_anchor": "middle", "font_size": 13}
 
 
 class Axis(NamedTuple):
@@ -55,22 +84,40 @@ class Axis(NamedTuple):
     write: Callable[[float], str] = "{:g}".format
     log: bool = False
 
-    def at(self, value: float, start: float = _LEFT, end: float = _RIGHT) -> float:
+    def place(
+        self,
+        value: float,
+        start: float = _LEFT,
+        end: float = _RIGHT,
+    ) -> float:
         """Place a value between two ends; those outside the axis stand at its ends."""
-        value, low, high = min(max(value, self.low), self.high), self.low, self.high
+        value = min(max(value, self.low), self.high)
+        low = self.low
+        high = self.high
         if self.log:
-            value, low, high = log10(value), log10(low), log10(high)
-        return round(start + (end - start) * (value - low) / (high - low), 1)
+            value = log10(value)
+            low = log10(low)
+            high = log10(high)
+        place = start + (end - start) * (value - low) / (high - low)
+        return round(place, 1)
 
 
-def round_axis(title: str, values: Iterable[float], most: int = 6) -> Axis:
-    """Make an axis from one round number to another, which holds all values."""
-    low, high = min(values := [*values]), max(values)
+def round_axis(
+    title: str,
+    values: Iterable[float],
+    most_ticks: int = 6,
+) -> Axis:
+    """Build an axis from one round number to another, which holds all values."""
+    values = [*values]
+    low = min(values)
+    high = max(values)
     span = (high - low) or abs(low) or 1.0
-    power = 10.0 ** floor(log10(span / most))
-    step = next(power * k for k in (1, 2, 5, 10, 20) if span / (power * k) <= most)
-    first, last = floor(low / step), ceil((high if high > low else low + span) / step)
-    ticks = [round(step * k, 12) for k in range(first, last + 1)]
+    power = 10.0 ** floor(log10(span / most_ticks))
+    steps = [power * k for k in (1, 2, 5, 10, 20)]
+    step = next(step for step in steps if span / step <= most_ticks)
+    end = high if high > low else low + span
+    steps_of_axis = range(floor(low / step), ceil(end / step) + 1)
+    ticks = [round(step * k, 12) for k in steps_of_axis]
     return Axis(title, ticks[0], ticks[-1], ticks)
 
 
@@ -78,7 +125,7 @@ class Curve(NamedTuple):
     """A named line, with a band of low and high limits where these are known."""
 
     name: str
-    points: Sequence[tuple[float, float]]
+    points: Points
     band: Sequence[tuple[float, float, float]] = ()
 
 
@@ -87,7 +134,7 @@ class Lane(NamedTuple):
 
     name: str
     values: Sequence[float]
-    limits: tuple[float, float] | None = None
+    limits: Point | None = None
     hollow: bool = False
 
 
@@ -95,156 +142,190 @@ def draw(
     x: Axis,
     y: Axis,
     curves: Sequence[Curve],
-    chance: Sequence[tuple[float, float]] = (),
+    chance: Points = (),
 ) -> Markup:
-    """Draw curves with their names below, numbered on the lines, and the dotted line of chance."""
+    """Draw curves with their names below, numbered on the lines, and the line of chance."""
 
-    def placed(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-        return [(x.at(a), y.at(b, _BOTTOM, _TOP)) for a, b in points]
+    def place(points: Iterable[Point]) -> list[Point]:
+        return [(x.place(a), y.place(b, _BOTTOM, _TOP)) for a, b in points]
 
-    bands, lines, names = [], [], []
-    for at, curve in enumerate(curves):
+    bands = []
+    lines = []
+    names = []
+    for index, curve in enumerate(curves):
         if curve.band:
             edge = [(a, high) for a, _, high in curve.band]
             edge += [(a, low) for a, low, _ in reversed(curve.band)]
-            bands.append(_path(placed(edge), fill=_colour(at), fill_opacity=0.15))
-        points, bottom = placed(curve.points), _BOTTOM + 66 + _ROW * at
-        lines.append(_path(points, **_stroke(at)))
-        names.append(
-            _path([(_LEFT, bottom - 4), (_LEFT + 44, bottom - 4)], **_stroke(at))
-        )
-        name = _named(curve.name)
+            band = _path(place(edge), fill=_colour(index), fill_opacity=0.15)
+            bands.append(band)
+        points = place(curve.points)
+        lines.append(_path(points, **_stroke(index)))
+        bottom = _BOTTOM + 66 + _NAME_HEIGHT * index
+        middle = bottom - 4
+        sample = _line(_LEFT, middle, _LEFT + 44, middle, **_stroke(index))
+        names.append(sample)
+        name = _shorten(curve.name)
         if len(curves) > 1:
-            wanted = _LEFT + (_RIGHT - _LEFT) * (at + 1) / (len(curves) + 1)
-            a, b = min(points, key=lambda point: abs(point[0] - wanted))
-            mark = {"font_weight": "bold", "text_anchor": "middle", "fill": _colour(at)}
-            names.append(_text(str(at + 1), a, b + 4, **mark, **_HALO))
-            name = f"{at + 1}  {name}"
+            names.append(_number_line(points, index, len(curves)))
+            name = f"{index + 1}  {name}"
         names.append(_text(name, _LEFT + 54, bottom))
     if chance:
-        how = {
-            "stroke": "currentColor",
-            "stroke_dasharray": "1 5",
-            "stroke_linecap": "round",
-        }
-        (a, b), (c, d) = placed(chance)
-        bands.append(_path([(a, b), (c, d)], **how, stroke_width=2))
-        names.append(
-            _text("chance", (a + c) / 2 + 8, (b + d) / 2 + (16 if b > d else -6))
-        )
-    parts = [*_below(x, _BOTTOM), *_left(y), *bands, *lines, *names]
-    return _svg(parts, _BOTTOM + 56 + _ROW * len(curves))
+        (start, first), (end, last) = place(chance)
+        bands.append(_line(start, first, end, last, **_DOTTED, stroke_width=2))
+        below = (first + last) / 2 + (16 if first > last else -6)
+        names.append(_text("chance", (start + end) / 2 + 8, below))
+    return _svg(
+        [
+            *_draw_bottom_axis(x, _BOTTOM),
+            *_draw_left_axis(y),
+            *bands,
+            *lines,
+            *names,
+        ],
+        height=_BOTTOM + 56 + _NAME_HEIGHT * len(curves),
+    )
+
+
+def _number_line(points: Points, index: int, n_lines: int) -> Markup:
+    """Write the number of a line on it, apart from the numbers of the other lines."""
+    place = _LEFT + (_RIGHT - _LEFT) * (index + 1) / (n_lines + 1)
+    x, y = min(points, key=lambda point: abs(point[0] - place))
+    return _text(
+        str(index + 1),
+        x,
+        y + 4,
+        font_weight="bold",
+        text_anchor="middle",
+        fill=_colour(index),
+        **_HALO,
+    )
 
 
 def draw_lanes(
-    x: Axis, lanes: Sequence[Lane], rule: tuple[float, str] | None = None
+    x: Axis,
+    lanes: Sequence[Lane],
+    rule: tuple[float, str] | None = None,
 ) -> Markup:
     """Draw each lane's values as dots along one axis, those that meet on top of each other."""
-    parts, names, top = [], [], 18.0
+    parts = []
+    names = []
+    top = 18.0
     for lane in lanes:
         width = _DOT if len(lane.values) > 1 else 0.1
-        heaps = Counter(
-            round(width * round(x.at(value) / width), 1) for value in lane.values
-        )
-        step = min(_DOT, _HIGHEST / max(heaps.values()))
-        bottom = top + 26 + step * max(heaps.values())
-        names.append(_text(_named(lane.name), _LEFT, top + 14, **_HALO))
+        places = [x.place(value) / width for value in lane.values]
+        heaps = Counter(round(width * round(place), 1) for place in places)
+        n_highest = max(heaps.values())
+        step = min(_DOT, _HIGHEST_HEAP / n_highest)
+        bottom = top + 26 + step * n_highest
+        names.append(_text(_shorten(lane.name), _LEFT, top + 14, **_HALO))
         if lane.limits:
-            low, high = map(x.at, lane.limits)
-            parts.append(_path([(low, bottom - 4), (high, bottom - 4)], **_stroke(0)))
-        places = (
-            (a, bottom - _DOT / 2 - step * k)
-            for a, n in heaps.items()
-            for k in range(n)
-        )
-        dots = {
-            "d": "".join(f"M{a:g} {b:.4g}h0" for a, b in places),
-            "stroke_linecap": "round",
-        }
-        parts.append(_tag("path", **dots, stroke=_colour(0), stroke_width=_DOT))
+            low, high = map(x.place, lane.limits)
+            middle = bottom - 4
+            parts.append(_line(low, middle, high, middle, **_stroke(0)))
+        dots = ""
+        for place, n in heaps.items():
+            for k in range(n):
+                height = bottom - _DOT / 2 - step * k
+                dots += f"M{place:g} {height:.4g}h0"
+        heap = {"d": dots, "stroke_linecap": "round"}
+        parts.append(_tag("path", **heap, stroke=_colour(0), stroke_width=_DOT))
         if lane.hollow:
-            parts.append(_tag("path", **dots, stroke=_GROUND, stroke_width=_DOT - 3))
+            parts.append(_tag("path", **heap, stroke=_GROUND, stroke_width=_DOT - 3))
         top = bottom + 6
     if rule:
-        at, how = x.at(rule[0]), {"stroke": "currentColor", "stroke_dasharray": "6 4"}
-        parts.append(_path([(at, 16), (at, top)], **how, stroke_width=1.5))
-        parts.append(
-            _text(rule[1], at, 11, text_anchor="end" if at > _WIDTH / 2 else "start")
-        )
-    return _svg([*_below(x, top), *parts, *names], top + 46)
+        value, label = rule
+        place = x.place(value)
+        anchor = "end" if place > _WIDTH / 2 else "start"
+        parts.append(_line(place, 16, place, top, **_DASHED, stroke_width=1.5))
+        parts.append(_text(label, place, 11, text_anchor=anchor))
+    return _svg([*_draw_bottom_axis(x, top), *parts, *names], top + 46)
 
 
-def _below(x: Axis, bottom: float) -> Iterator[Markup]:
-    for at, value in ((x.at(value), value) for value in x.ticks):
-        yield _path([(at, _TOP), (at, bottom)], stroke=_LINE)
-        yield _text(x.write(value), at, bottom + 17, text_anchor="middle")
-    yield _path([(_LEFT, bottom), (_RIGHT, bottom)], stroke="currentColor")
-    how = {"text_anchor": "middle", "font_size": 13}
-    yield _text(_named(x.title), (_LEFT + _RIGHT) / 2, bottom + 38, **how)
+def _draw_bottom_axis(x: Axis, bottom: float) -> Iterator[Markup]:
+    for value in x.ticks:
+        place = x.place(value)
+        yield _line(place, _TOP, place, bottom, stroke=_LINE)
+        yield _text(x.write(value), place, bottom + 17, text_anchor="middle")
+    yield _line(_LEFT, bottom, _RIGHT, bottom, stroke="currentColor")
+    middle = (_LEFT + _RIGHT) / 2
+    yield _text(_shorten(x.title), middle, bottom + 38, **_TITLE)
 
 
-def _left(y: Axis) -> Iterator[Markup]:
-    for at, value in ((y.at(value, _BOTTOM, _TOP), value) for value in y.ticks):
-        yield _path([(_LEFT, at), (_RIGHT, at)], stroke=_LINE)
-        yield _text(y.write(value), _LEFT - 6, at + 4, text_anchor="end")
-    yield _path([(_LEFT, _TOP), (_LEFT, _BOTTOM)], stroke="currentColor")
-    turned = {"transform": "rotate(-90)", "text_anchor": "middle", "font_size": 13}
+def _draw_left_axis(y: Axis) -> Iterator[Markup]:
+    for value in y.ticks:
+        place = y.place(value, _BOTTOM, _TOP)
+        yield _line(_LEFT, place, _RIGHT, place, stroke=_LINE)
+        yield _text(y.write(value), _LEFT - 6, place + 4, text_anchor="end")
+    yield _line(_LEFT, _TOP, _LEFT, _BOTTOM, stroke="currentColor")
+    turned = {"transform": "rotate(-90)", **_TITLE}
     yield _text(y.title, -(_TOP + _BOTTOM) / 2, 14, **turned)
 
 
-def _named(text: str) -> str:
-    return plain(cut(text, _NAME)[0])
+def _shorten(name: str) -> str:
+    return plain(cut(name, _LONGEST_NAME)[0])
 
 
-def _colour(at: int) -> str:
-    return f"var(--series-{at + 1}, {_COLOURS[at]})"
+def _colour(index: int) -> str:
+    return f"var(--series-{index + 1}, {_COLOURS[index]})"
 
 
-def _stroke(at: int) -> dict[str, Any]:
+def _stroke(index: int) -> dict[str, Any]:
     return {
-        "stroke": _colour(at),
+        "stroke": _colour(index),
         "stroke_width": 2,
-        "stroke_dasharray": _DASHES[at] or "none",
+        "stroke_dasharray": _DASHES[index] or "none",
     }
 
 
-def _path(points: Iterable[tuple[float, float]], **how: Any) -> Markup:
-    return _tag("path", d="M" + "L".join(f"{a:g} {b:g}" for a, b in points), **how)
+def _path(points: Iterable[Point], **style: Any) -> Markup:
+    line = "L".join(f"{x:g} {y:g}" for x, y in points)
+    return _tag("path", d=f"M{line}", **style)
 
 
-def _text(text: str, x: float, y: float, **how: Any) -> Markup:
-    return _tag(
-        "text", text, **{"x": f"{x:g}", "y": f"{y:g}", "fill": "currentColor"} | how
-    )
+def _line(
+    x1: float,
+    y1: float,
+    x2: float,
+    y2: float,
+    **style: Any,
+) -> Markup:
+    return _path([(x1, y1), (x2, y2)], **style)
 
 
-def _tag(name: str, inside: str = "", **attributes: Any) -> Markup:
+def _text(text: str, x: float, y: float, **style: Any) -> Markup:
+    place = {"x": f"{x:g}", "y": f"{y:g}", "fill": "currentColor"}
+    return _tag("text", text, **(place | style))
+
+
+def _tag(name: str, content: str = "", **attributes: Any) -> Markup:
     """Write an element; all that is no mark-up yet is escaped."""
-    pairs = ((each.replace("_", "-"), value) for each, value in attributes.items())
-    written = Markup().join(Markup(' {}="{}"').format(*pair) for pair in pairs)
-    return Markup("<{0}{1}>{2}</{0}>").format(name, written, inside)
+    pairs = Markup().join(
+        Markup(' {}="{}"').format(attribute.replace("_", "-"), value)
+        for attribute, value in attributes.items()
+    )
+    return Markup("<{0}{1}>{2}</{0}>").format(name, pairs, content)
 
 
 def _svg(parts: Iterable[Markup], height: float) -> Markup:
-    size = {
-        "viewBox": f"0 0 {_WIDTH} {height:g}",
-        "width": _WIDTH,
-        "height": f"{height:g}",
-    }
-    how = {"font_family": "sans-serif", "font_size": 12, "fill": "none"}
     return _tag(
-        "svg", Markup().join(parts), xmlns="http://www.w3.org/2000/svg", **size, **how
+        "svg",
+        Markup().join(parts),
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {_WIDTH} {height:g}",
+        width=_WIDTH,
+        height=f"{height:g}",
+        font_family="sans-serif",
+        font_size=12,
+        fill="none",
     )
 
 
-def saved(svg: Markup) -> str:
-    """Give a picture colours of its own, for a file that has no page around it."""
-    coloured = re.sub(r"var\(--[\w-]+, (#\w+)\)", r"\1", svg).replace(
-        "currentColor", "#1b1f24"
-    )
-    return coloured.replace(
-        ">", '><rect width="100%" height="100%" fill="#fff"></rect>', 1
-    )
+def embed_colours(svg: Markup) -> str:
+    """Put colours in place of the page's, for a file that has no page around it."""
+    coloured = re.sub(r"var\(--[\w-]+, (#\w+)\)", r"\1", svg)
+    coloured = coloured.replace("currentColor", "#1b1f24")
+    ground = '<rect width="100%" height="100%" fill="#fff"></rect>'
+    return coloured.replace(">", f">{ground}", 1)
 
 
 # The pictures of a run.
@@ -252,15 +333,16 @@ def saved(svg: Markup) -> str:
 _BUDGETS = (0.001, 0.01, 0.1)  # false-positive rates of the table below a ROC
 
 
-def plots(contents: Contents) -> Iterator[dict[str, Any]]:
-    """Yield each picture whose points the run has, with what it shows and its numbers."""
-    drawn = pl.col("curve").cast(pl.String).is_in(["roc", "growth", "distribution"])
-    curves = contents.frame("curves", drawn)
+def plots(contents: Contents) -> Iterator[Picture]:
+    """Draw each picture whose points the run has, with what it shows and its numbers."""
+    curve = pl.col("curve").cast(pl.String)
+    is_drawn = curve.is_in(["roc", "growth", "distribution"])
+    curves = contents.read_rows("curves", is_drawn)
     if curves.is_empty():
         return
-    yield from _roc(contents, curves.filter(curve="roc"))
-    yield from _growth(curves.filter(curve="growth"))
-    yield from _distribution(
+    yield from _draw_roc(contents, curves.filter(curve="roc"))
+    yield from _draw_growth(curves.filter(curve="growth"))
+    yield from _draw_distribution(
         curves.filter(curve="distribution", attack=contents.primary)
     )
 
@@ -271,103 +353,135 @@ def picture(
     head: Sequence[str],
     rows: Sequence[Sequence[str]],
     **words: str,
-) -> dict[str, Any]:
+) -> Picture:
     """Return a picture with its ``title``, ``note`` and ``source``, its numbers and its link."""
     # The link's address holds the picture itself, to save it without a script.
-    link = f"data:image/svg+xml;base64,{b64encode(saved(svg).encode()).decode()}"
-    return {"name": name, "svg": svg, "link": link, "head": head, "rows": rows, **words}
+    content = b64encode(embed_colours(svg).encode()).decode()
+    return {
+        "name": name,
+        "svg": svg,
+        "link": f"data:image/svg+xml;base64,{content}",
+        "head": head,
+        "rows": rows,
+        **words,
+    }
 
 
-def _by(points: pl.DataFrame, name: str) -> dict[str, list[tuple[float, float]]]:
-    parts = points.partition_by(name, as_dict=True, maintain_order=True).items()
-    return {str(key[0]): [*part.select("x", "y").iter_rows()] for key, part in parts}
+def _group_points(points: pl.DataFrame, column: str) -> dict[str, list[Point]]:
+    groups = points.partition_by(column, as_dict=True, maintain_order=True)
+    return {
+        str(name): [*rows.select("x", "y").iter_rows()]
+        for (name,), rows in groups.items()
+    }
 
 
-def _roc(contents: Contents, points: pl.DataFrame) -> Iterator[dict[str, Any]]:
+def _draw_roc(contents: Contents, points: pl.DataFrame) -> Iterator[Picture]:
     """Draw both rates on logarithmic axes, as few false accusations are what matters."""
     rates = points.filter(pl.col("x") > 0)["x"]
     if rates.is_empty():
         return
-    known = pl.col("value").is_not_null() & pl.col("versus").is_null()
-    metrics = contents.tables.get("metrics", Metrics.create_empty().lazy())
-    figures = metrics.filter(known, slice="all").collect(engine="streaming")
-    area = dict(figures.filter(metric="roc_auc").select("attack", "value").iter_rows())
-    of = _by(points, "attack")
-    best = sorted(
-        of, key=lambda name: (name != contents.primary, -area.get(name, 0), name)
-    )
     # All rates are 1 where scores are equal
     low = min(10.0 ** floor(log10(min(rates))), 0.1)
     ticks = [low * 10**power for power in range(round(-log10(low)) + 1)]
-    at = pl.col("fpr") >= low, pl.col("low").is_not_null(), pl.col("high").is_not_null()
-    limits = figures.filter(*at, metric="tpr_at_fpr", attack=contents.primary)
-    band = [*limits.sort("fpr").select("fpr", "low", "high").iter_rows()]
-    band = [(fpr, max(a, low), b) for fpr, a, b in band]
-    bands = {contents.primary: band}
-    shown = [Curve(name, _on_axis(of[name], low), bands.get(name, ())) for name in best]
-    x = Axis(
-        "False-positive rate (non-members accused)", low, 1, ticks, share, log=True
+    x_title = "False-positive rate (non-members accused)"
+    y_title = "True-positive rate (members found)"
+    figures = _read_figures(contents)
+    areas = figures.filter(metric="roc_auc").select("attack", "value")
+    aucs = dict(areas.iter_rows())
+    primary = contents.primary
+    curves = _group_points(points, "attack")
+    ranked = sorted(
+        curves, key=lambda name: (name != primary, -aucs.get(name, 0), name)
     )
-    y = Axis("True-positive rate (members found)", low, 1, ticks, share, log=True)
-    left_out = (
-        f" In the table only: {', '.join(best[MOST_CURVES:])}."
-        if best[MOST_CURVES:]
-        else ""
-    )
-    interval_ = (
-        f" Shaded: 95 % interval of {contents.primary}, where it is known."
-        if band
-        else ""
-    )
+    band = _read_band(figures.filter(attack=primary), low)
+    lines = []
+    for name in ranked[:MOST_CURVES]:
+        of_primary = band if name == primary else ()
+        lines.append(Curve(name, _on_axis(curves[name], low), of_primary))
+    shaded = left_out = ""
+    if band:
+        shaded = f" Shaded: 95 % interval of {primary}, where it is known."
+    if ranked[MOST_CURVES:]:
+        left_out = f" In the table only: {', '.join(ranked[MOST_CURVES:])}."
     budgets = [budget for budget in _BUDGETS if budget >= low]
+    rows = []
+    for name in ranked:
+        reached = [share(_reach(curves[name], budget)) for budget in budgets]
+        rows.append([name, *reached])
     yield picture(
         "roc",
-        draw(x, y, shown[:MOST_CURVES], [(low, low), (1, 1)]),
+        draw(
+            Axis(x_title, low, 1, ticks, share, log=True),
+            Axis(y_title, low, 1, ticks, share, log=True),
+            lines,
+            [(low, low), (1, 1)],
+        ),
         ["Attack", *(f"TPR at {share(budget)} FPR" for budget in budgets)],
-        [
-            [name, *(share(_reached(of[name], budget)) for budget in budgets)]
-            for name in best
-        ],
+        rows,
         title="How well scores tell members from non-members",
         note=(
             "Both axes are logarithmic: on the left few accusations are false. The"
-            f" dotted line is chance.{interval_}{left_out}"
+            f" dotted line is chance.{shaded}{left_out}"
         ),
         source="curves.parquet: x, y of curve = roc; metrics.parquet: tpr_at_fpr",
     )
 
 
-def _on_axis(
-    points: Sequence[tuple[float, float]], low: float
-) -> list[tuple[float, float]]:
-    """Begin a curve at the left end of a logarithmic axis, with what was found up to there."""
-    shown = [(a, b) for a, b in points if a > low and b >= low]
-    return [(low, max(_reached(points, low), low)), *shown]
+def _read_figures(contents: Contents) -> pl.DataFrame:
+    metrics = contents.tables.get("metrics", Metrics.create_empty().lazy())
+    has_value = pl.col("value").is_not_null()
+    is_alone = pl.col("versus").is_null()
+    return metrics.filter(has_value, is_alone, slice="all").collect(engine="streaming")
 
 
-def _reached(points: Sequence[tuple[float, float]], budget: float) -> float:
-    return max((b for a, b in points if a <= budget), default=0.0)
+def _read_band(
+    figures: pl.DataFrame, lowest: float
+) -> list[tuple[float, float, float]]:
+    """Return the limits of the true-positive rates that have any, by false-positive rate."""
+    limits = figures.filter(
+        pl.col("fpr") >= lowest,
+        pl.col("low").is_not_null(),
+        pl.col("high").is_not_null(),
+        metric="tpr_at_fpr",
+    ).sort("fpr")
+    return [
+        (fpr, max(low, lowest), high)
+        for fpr, low, high in limits.select("fpr", "low", "high").iter_rows()
+    ]
 
 
-def _growth(points: pl.DataFrame) -> Iterator[dict[str, Any]]:
+def _on_axis(points: Points, low: float) -> list[Point]:
+    """Begin a curve at the left end of a logarithmic axis, with what was found by then."""
+    first = (low, max(_reach(points, low), low))
+    return [first, *((x, y) for x, y in points if x > low and y >= low)]
+
+
+def _reach(points: Points, budget: float) -> float:
+    return max((y for x, y in points if x <= budget), default=0.0)
+
+
+def _draw_growth(points: pl.DataFrame) -> Iterator[Picture]:
     if points.is_empty():
         return
-    of = _by(
-        points.with_columns(name=pl.format("{} by {}", "attack", "subject")), "name"
-    )
-    ticks, lowest = sorted({*points["x"]}), 0.5 if min(points["y"]) >= 0.5 else 0.0
-    x = Axis("Samples or points", ticks[0], ticks[-1], ticks, log=True)
-    x = x if len(ticks) > 1 else round_axis(x.title, [0, ticks[0]])
-    y = Axis("AUC", lowest, 1, [lowest + (1 - lowest) * k / 5 for k in range(6)])
-    shown = [Curve(*each) for each in [*of.items()][:MOST_CURVES]]
-    at = {name: dict(found) for name, found in of.items()}
-    rows = [
-        [name, *(number(found.get(tick)) for tick in ticks)]
-        for name, found in at.items()
-    ]
+    name = pl.format("{} by {}", "attack", "subject")
+    curves = _group_points(points.with_columns(name=name), "name")
+    ticks = sorted({*points["x"]})
+    lowest = 0.5 if min(points["y"]) >= 0.5 else 0.0
+    title = "Samples or points"
+    if len(ticks) == 1:
+        x = round_axis(title, [0, ticks[0]])
+    else:
+        x = Axis(title, ticks[0], ticks[-1], ticks, log=True)
+    y_ticks = [lowest + (1 - lowest) * k / 5 for k in range(6)]
+    y = Axis("AUC", lowest, 1, y_ticks)
+    lines = [Curve(*curve) for curve in islice(curves.items(), MOST_CURVES)]
+    rows = []
+    for label, curve in curves.items():
+        aucs = dict(curve)
+        rows.append([label, *(number(aucs.get(tick)) for tick in ticks)])
     yield picture(
         "growth",
-        draw(x, y, shown, [(x.low, 0.5), (x.high, 0.5)]),
+        draw(x, y, lines, [(x.low, 0.5), (x.high, 0.5)]),
         ["AUC of", *map("{:g}".format, ticks)],
         rows,
         title="How well they do with fewer samples or points",
@@ -380,19 +494,20 @@ def _growth(points: pl.DataFrame) -> Iterator[dict[str, Any]]:
     )
 
 
-def _distribution(points: pl.DataFrame) -> Iterator[dict[str, Any]]:
+def _draw_distribution(points: pl.DataFrame) -> Iterator[Picture]:
     if points.is_empty():
         return
-    of, attack = _by(points, "subject"), points["attack"][0]
+    sets = _group_points(points, "subject")
+    attack = points["attack"][0]
     x = round_axis(f"Score: {attack}", points["x"])
     y = round_axis("Share of texts", [0, max(points["y"])])
-    y = Axis(y.title, y.low, y.high, y.ticks, share)
-    rows = [
-        [name, number(a), share(b)] for name, found in of.items() for a, b in found if b
-    ]
+    y = y._replace(write=share)
+    rows = []
+    for name, bins in sets.items():
+        rows += [[name, number(score), share(part)] for score, part in bins if part]
     yield picture(
         "distribution",
-        draw(x, y, [Curve(*each) for each in of.items()]),
+        draw(x, y, [Curve(*curve) for curve in sets.items()]),
         ["Texts", "Score, middle of the bin", "Share of them"],
         rows,
         title=f"Distribution of {attack}",
@@ -404,49 +519,45 @@ def _distribution(points: pl.DataFrame) -> Iterator[dict[str, Any]]:
     )
 
 
-def compared_books(books: pl.DataFrame, attack: str) -> dict[str, Any] | None:
-    """Draw the mean score of each audited document, or group, over those that it is compared with.
+def compared_books(books: pl.DataFrame, attack: str) -> Picture | None:
+    """Draw the mean score of each audited document, or group, over those outside.
 
     ``books`` are rows of the rollup. None where there is nothing to compare with.
     """
-    known = books.drop_nulls("mean").with_columns(
-        pl.col("level", "verdict").cast(pl.String)
-    )
+    words = pl.col("level", "verdict").cast(pl.String)
+    books = books.drop_nulls("mean").with_columns(words)
     is_outside = pl.col("level") == "outside"
-    if "member" in known.columns:
+    if "member" in books.columns:
         is_outside |= ~pl.col("member").fill_null(True)
-    outside, audited = known.filter(is_outside), known.filter(~is_outside)
+    outside = books.filter(is_outside)
+    audited = books.filter(~is_outside)
     level = "document" if "document" in audited["level"] else "group"
     audited = audited.filter(level=level)
     if outside.is_empty() or audited.is_empty():
         return None
-    is_named = pl.col("verdict").is_in(["known_better", "comes_out", "above_all"])
-    lanes = [
-        (
-            f"audited {level}s that stand out or come out",
-            audited.filter(is_named),
-            False,
-        ),
-        (f"other audited {level}s", audited.filter(~is_named), False),
-        ("known to be outside the training data", outside, True),
-    ]
-    lanes = [each for each in lanes if each[1].height]
-    x = round_axis(f"Mean score: {attack}", known["mean"])
-    rows = [
-        [name, row["key"], interval(row["mean"], row["mean_low"], row["mean_high"])]
-        for name, of, _ in lanes
-        for row in of.sort("mean", descending=True).head(100).iter_rows(named=True)
-    ]
-    drawn = [
-        Lane(name, of["mean"].to_list(), hollow=hollow) for name, of, hollow in lanes
-    ]
+    is_strong = pl.col("verdict").is_in(["known_better", "comes_out", "above_all"])
+    kinds = {
+        f"audited {level}s that stand out or come out": audited.filter(is_strong),
+        f"other audited {level}s": audited.filter(~is_strong),
+        "known to be outside the training data": outside,
+    }
+    lanes = []
+    table = []
+    for name, rows in kinds.items():
+        if rows.is_empty():
+            continue
+        lanes.append(Lane(name, rows["mean"].to_list(), hollow=rows is outside))
+        highest = rows.sort("mean", descending=True).head(100)
+        for row in highest.iter_rows(named=True):
+            mean = interval(row["mean"], row["mean_low"], row["mean_high"])
+            table.append([name, row["key"], mean])
+    x = round_axis(f"Mean score: {attack}", books["mean"])
+    rule = (max(outside["mean"]), "highest outside the training data")
     return picture(
         "compared",
-        draw_lanes(
-            x, drawn, (max(outside["mean"]), "highest outside the training data")
-        ),
+        draw_lanes(x, lanes, rule),
         ["What it is", "Key", "Mean score (95 % interval)"],
-        rows,
+        table,
         title=f"Each audited {level} against those outside the training data",
         note=(
             "A dot is the mean score of one. The dashed line is the highest of those"
@@ -460,23 +571,18 @@ def compared_books(books: pl.DataFrame, attack: str) -> dict[str, Any] | None:
 
 def draw_differences(comparisons: pl.DataFrame) -> str:
     """Draw the mean difference of each run to the first, by set, with its interval, as SVG."""
-    rows = comparisons.filter(statistic="mean_difference", level="set").drop_nulls(
-        "value"
-    )
+    rows = comparisons.filter(statistic="mean_difference", level="set")
+    rows = rows.drop_nulls("value")
     versus = comparisons["versus"].drop_nulls()[0]
     title = f"mean difference of {comparisons['attack'][0]} to {versus}"
     lanes = []
     for row in rows.iter_rows(named=True):
-        limits = (
-            None if None in (row["low"], row["high"]) else (row["low"], row["high"])
-        )
+        limits = None
+        if row["low"] is not None and row["high"] is not None:
+            limits = (row["low"], row["high"])
         name = f"{row['run']}: {row['set'].replace('_', '-')}"
         lanes.append(Lane(name, [row["value"]], limits))
-    ends = (
-        rows.select(pl.concat_list("value", "low", "high").explode())
-        .to_series()
-        .drop_nulls()
-    )
-    return saved(
-        draw_lanes(round_axis(title, [0.0, *ends]), lanes, (0.0, "no difference"))
-    )
+    ends = chain.from_iterable(rows.select("value", "low", "high").iter_rows())
+    values = [end for end in ends if end is not None]
+    x = round_axis(title, [0.0, *values])
+    return embed_colours(draw_lanes(x, lanes, (0.0, "no difference")))

@@ -39,7 +39,7 @@ def texts(svg):
     ],
 )
 def test_values_stand_where_the_axis_says(axis, value, place):
-    assert axis.at(value, 0, 100) == place
+    assert axis.place(value, 0, 100) == place
 
 
 @pytest.mark.parametrize(
