@@ -46,7 +46,7 @@ from mia_batch.settings import Settings, endpoint_settings, endpoint_tokenizer
 from mia_batch.tables import in_background, is_followed
 
 if TYPE_CHECKING:
-    from mia_batch.extras.tune.jobs import Made, Wanted
+    from mia_batch.extras.tune.jobs import TrainedModel, TrainingJob
 
 AnyTask = TypeVar("AnyTask", bound="Task")
 Measuring: TypeAlias = Callable[[list[str], list[str]], list[Measure]]
@@ -596,9 +596,9 @@ def spent_sentence(audit: Audit) -> str | None:
 def trained(
     settings: Settings,
     folder: Path,
-    wanted: Iterator[Wanted],
+    wanted: Iterator[TrainingJob],
     say: Callable[[str], None],
-) -> Generator[tuple[str, Made]]:
+) -> Generator[tuple[str, TrainedModel]]:
     """Make models, several at once on Ray where the settings want it; yield each as it is there."""
     if settings.executor is not None:
         if not is_followed(folder / "run.json"):
@@ -613,7 +613,9 @@ def trained(
     for name, making, path in wanted:
         yield (
             name,
-            extra("models", "tuned").made_of(making, path, partial(named, say, name)),
+            extra("models", "tuned").train_or_load(
+                making, path, partial(named, say, name)
+            ),
         )
 
 
