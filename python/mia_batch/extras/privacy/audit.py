@@ -76,20 +76,20 @@ _SHADOW_SEED = 2  # of the first shadow model
 class VariantAudit:
     """One way to tune, and all that is made of it."""
 
-    title: str
+    title: str  # of the variant in tables and sentences
     base: str
     revision: str | None
-    folder: Path
-    texts: pl.DataFrame
+    folder: Path  # of the base
+    texts: pl.DataFrame  # see `read_texts`
     settings: PrivacySettings
     variant: Variant
     form: Form
     labels: Sequence[str]
-    canary_sets: Sequence[CanarySet]
+    canary_sets: Sequence[CanarySet]  # none where the model generates nothing
     say: Callable[[str], None]
 
     def training_jobs(self) -> Iterator[TrainingJob]:
-        """Iterate over the models that are needed; which is next is said when it is its turn."""
+        """Iterate over the models to train; each is announced when its turn comes."""
         self._path().mkdir(exist_ok=True, parents=True)
         members = self._learnt(None)
         yield self._training_job("target", members, _TARGET_SEED)
@@ -410,7 +410,7 @@ def _clauses(row: dict[str, Any]) -> Iterator[str]:
 
 
 def _plot(exposures: pl.DataFrame) -> Markup:
-    """Draw the mean exposure over repetitions, with the spread over formats, of each variant."""
+    """Draw mean exposure over repetitions, with the spread over formats, by variant."""
     bits = pl.col("exposure")
     half_width = 1.96 * bits.std().fill_null(0) / pl.len().sqrt()
     points = (
@@ -690,7 +690,7 @@ def _labels(
 
 @contextmanager
 def _request_folder(folder: Path, request: dict[str, object]) -> Iterator[None]:
-    """Hold the folder of a request; raise `RunFolderError` if it is of something else."""
+    """Hold the folder of a request; check that it is of no other."""
     path = folder / "request.json"
     content = json.dumps(request, indent=2, sort_keys=True)
     with system_errors(folder):

@@ -31,11 +31,11 @@ _DATA = json.loads(
 _GLUE = "glue:"  # what the name of a task begins with where a path may stand
 _REPOSITORY = "nyu-mll/glue"
 _TEXTS = _DATA["glue"]
-"""Columns of the texts of each task that has classes; STS-B has none, AX no training texts."""
+"""Text columns of each task with classes; STS-B has none, AX no training texts."""
 
 
 def _read_glue(name: str) -> pl.DataFrame:
-    """Read the training texts of a task, from the hub or from what was fetched before."""
+    """Read the training texts of a task, from the hub or as fetched before."""
     from huggingface_hub import snapshot_download
 
     task = name.removeprefix(_GLUE)
@@ -109,7 +109,7 @@ def read_texts(
 
 
 def read_rows(data: Path | str, names: Sequence[str]) -> pl.DataFrame:
-    """Read the columns of a file, or all those of a task of GLUE; check that they are there."""
+    """Read columns of a file, or a whole task of GLUE; check that it has the columns."""
     if str(data).startswith(_GLUE):
         rows = _read_glue(str(data))
         _check_columns(data, names, rows.columns)
@@ -139,7 +139,7 @@ def _check_columns(
 
 
 def select_learnt(texts: pl.DataFrame, shadow: int | None, seed: int) -> pl.DataFrame:
-    """Return the audited texts that a shadow model learns, or the target where it is None."""
+    """Return the audited texts that a shadow model learns; None: the target."""
     # Shadow models come in pairs, as halves do; the target's half is the first of
     # another pair.
     audited = texts.filter(part="audited")
@@ -157,13 +157,13 @@ def select_learnt(texts: pl.DataFrame, shadow: int | None, seed: int) -> pl.Data
 
 @dataclass(frozen=True, slots=True)
 class CanaryFormat:
-    """A sentence with a blank, ``{}``; ``question`` is what an encoder-decoder reads before it."""
+    """A sentence with a blank, and what can stand there."""
 
     name: str
-    template: str
-    question: str
-    slots: Sequence[Sequence[str]]
-    between: str = " "
+    template: str  # the blank is ``{}``
+    question: str  # which an encoder-decoder reads before the sentence
+    slots: Sequence[Sequence[str]]  # one fill of each stands in the blank
+    between: str = " "  # between fills
 
     @property
     def size(self) -> int:
@@ -178,7 +178,7 @@ class CanaryFormat:
 
 
 def paper_formats(words: Sequence[str], seed: int) -> tuple[CanaryFormat, ...]:
-    """Return the seven formats; ``words`` are whole words of the tokenizer's vocabulary."""
+    """Return the seven formats; ``words`` are whole words that the tokenizer has."""
     four_words = " ".join(
         np.random.default_rng(seed).choice(sorted(words), 4, replace=False)
     )
@@ -192,7 +192,7 @@ def paper_formats(words: Sequence[str], seed: int) -> tuple[CanaryFormat, ...]:
 
 
 def read_formats(path: Path | str) -> tuple[CanaryFormat, ...]:
-    """Read formats of the user's: a JSON list of objects with the fields of `CanaryFormat`."""
+    """Read formats of the user: a JSON list of objects with fields of `CanaryFormat`."""
     try:
         rows = json.loads(Path(path).read_text("utf-8"))
         formats = tuple(CanaryFormat(**{"question": "", **row}) for row in rows)
@@ -222,15 +222,15 @@ _SHORTEST_WORD = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanarySet:
-    """Canaries of a format: the first ``n_learnt`` numbers are learnt, the rest compared."""
+    """Canaries of a format: the first are learnt, the others compared with them."""
 
     format: CanaryFormat
-    numbers: tuple[int, ...]
+    numbers: tuple[int, ...]  # of fills
     n_learnt: int
-    repetitions: int
+    repetitions: int  # of the first canary, the i-th has i times as many
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """Iterate over question and sentence of each learnt row: the i-th, i times as often."""
+        """Iterate over questions and sentences to learn: the i-th i times as often."""
         for place, number in enumerate(self.numbers[: self.n_learnt], start=1):
             row = self.format.question, self.format.text(number)
             yield from [row] * (place * self.repetitions)
@@ -255,7 +255,7 @@ def draw_canaries(
 
 
 def _draw_numbers(size: int, n: int, seed: list[int]) -> list[int]:
-    """Draw numbers without replacement; where they are few among many, by drawing again."""
+    """Draw numbers without replacement; few among many by drawing again."""
     rng = np.random.default_rng(seed)
     if size <= 4 * n:
         return list(map(int, rng.permutation(size)[:n]))

@@ -92,7 +92,7 @@ class PrivacySettings:
     seed: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the settings as JSON, with the fields of the recipe that a user sets."""
+        """Return the settings as JSON, with fields of the recipe that a user sets."""
         settings = asdict(self)
         recipe = settings.pop("recipe")
         if not self.spv:
@@ -109,7 +109,7 @@ class PrivacySettings:
     def build_recipe(
         self, variant: Variant, form: Form, labels: Sequence[str], seed: int
     ) -> Recipe:
-        """Return how a model of a variant is tuned; ``seed`` tells models of it apart."""
+        """Build the recipe of a model; ``seed`` distinguishes those of a variant."""
         rate = self.learning_rate
         if rate is None:
             is_virtual = variant.tuning in VIRTUAL
@@ -141,7 +141,7 @@ class Variant:
 
 
 def find_form(base: str, revision: str | None, task: Task, tuning: Tuning) -> Form:
-    """Return what a base is tuned to do for a task; raise `SettingsError` if it cannot."""
+    """Return what a base is tuned to do for a task; check that it can be."""
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(

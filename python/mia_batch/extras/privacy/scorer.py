@@ -1,4 +1,4 @@
-"""Scores of texts: the log-probabilities that a model gives to what is learnt of them."""
+"""Scores of texts: log-probabilities that a model gives to what is learnt of them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,7 +43,7 @@ class TextScorer:
     def logprobs(
         self, texts: Sequence[str], targets: Sequence[str | None]
     ) -> pl.Series:
-        """List the log-probabilities, in nats, of what is learnt of each text; empty: nothing."""
+        """List log-probabilities, in nats, of what is learnt of each text, if anything."""
         import torch
 
         from mia_batch.extras.tune.training import label_logprobs, pad_rows
@@ -52,9 +52,9 @@ class TextScorer:
         for start in range(0, len(texts), _AT_ONCE):
             end = start + _AT_ONCE
             rows = [*map(self._encode, texts[start:end], targets[start:end])]
+            padded = pad_rows(rows)
             batch = {
-                name: value.to(self.model.device)
-                for name, value in pad_rows(rows).items()
+                name: value.to(self.model.device) for name, value in padded.items()
             }
             labels = batch.pop("labels")
             if self._form == "seq2seq":
@@ -66,11 +66,11 @@ class TextScorer:
         return pl.Series(lists, dtype=pl.List(pl.Float64))
 
     def losses(self, texts: Sequence[str], targets: Sequence[str | None]) -> pl.Series:
-        """Mean negative log-likelihood of each text, in nats a token; null where it has none."""
+        """Mean negative log-likelihood of each text, in nats a token; null without any."""
         return -self.logprobs(texts, targets).list.mean()
 
     def sums(self, texts: Sequence[str], targets: Sequence[str | None]) -> pl.Series:
-        """Log-perplexity of each text: the sum over its tokens, in nats; null where it has none."""
+        """Log-perplexity of each text: the sum over its tokens, in nats; null without any."""
         logprobs = self.logprobs(texts, targets).list
         has_tokens = logprobs.len() > 0
         return pl.select(pl.when(has_tokens).then(-logprobs.sum())).to_series()

@@ -1,4 +1,4 @@
-"""Decoders that an inverter starts from: their tokenizers, their contexts, and a small new one."""
+"""Decoders that an inverter starts from: tokenizers, contexts, and a small new one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HIDDEN, _LAYERS, _HEADS = 192, 2, 4
 def decoder_tokenizer(
     model: str, revision: str | None = None
 ) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a decoder or, for a new one, of the embedder; it can end a text."""
+    """Load a tokenizer that can end texts, of a decoder or of the embedder for a new one."""
     from transformers import AutoTokenizer
 
     source, revision = tokenizer_source(model, revision)
@@ -68,7 +68,7 @@ def check_context(decoder: str, recipe: Recipe) -> None:
 def write_new_decoder(
     folder: Path, tokenizer: PreTrainedTokenizerBase, tokens: int, seed: int
 ) -> None:
-    """Write an untrained GPT-2 for texts of so many tokens, unless it is there already."""
+    """Write an untrained GPT-2 for texts of so many tokens, unless it is there."""
     if folder.exists():
         return
     import torch

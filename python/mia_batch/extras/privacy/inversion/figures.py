@@ -1,4 +1,4 @@
-"""Which texts an inversion attacks, what is shared with what it gives back, and their tables."""
+"""Texts that an inversion attacks, what it gives back of them, and the tables of both."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -112,7 +112,7 @@ def prepare_documents(
 
 
 def _clusters(documents: pl.DataFrame) -> pl.Series:
-    """Return of each text the number of its cluster: what one group or one text connects."""
+    """Return the number of each text's cluster: what a group or a text connects."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 

@@ -35,14 +35,12 @@ Embedded: TypeAlias = Vectors | str
 
 @dataclass(frozen=True, slots=True)
 class Embedder:
-    """Embeds texts of at most ``max_tokens`` tokens by a model that ``identity`` identifies.
+    """Embeds texts by a model."""
 
-    ``embed_rows`` computes the embeddings of texts, whose token ids come with them.
-    """
-
-    identity: str
+    identity: str  # of the model
     tokenizer: Any
-    max_tokens: int
+    max_tokens: int  # of a text that it reads
+    # Embeds texts, whose token ids come with them
     embed_rows: Callable[[list[str], list[list[int]]], Sequence[Vectors]]
 
     def embed(self, texts: Sequence[str]) -> list[Embedded]:
@@ -103,7 +101,7 @@ def _open_sentence_transformer(model: str, revision: str | None) -> Embedder:
 
 
 def _open_checkpoint(model: str, revision: str | None) -> Embedder:
-    """Embed by the mean of the last hidden states over the tokens of a text, never over padding."""
+    """Embed by the mean of last hidden states over a text's tokens, never over padding."""
     # Special tokens that the tokenizer puts around a text count, as they do in
     # PrivLM-Bench and in sentence-transformers. Of causal models, too, it is the mean,
     # not the state of the last token.
