@@ -38,7 +38,7 @@ from benches.results import append_results, versions
 
 from mia_batch.extras.privacy.audit import audit_privacy
 from mia_batch.extras.privacy.measures import clopper_pearson_bound, one_run_bound
-from mia_batch.extras.privacy.plan import RECIPE_FIELDS, Plan
+from mia_batch.extras.privacy.plan import RECIPE_FIELDS, PrivacySettings
 from mia_batch.recipes import RECIPES
 from tests.bases import save_bases
 from tests.broken import Fault, break_trainings
@@ -97,24 +97,26 @@ def windows(n: int, *, by_coin: bool) -> pl.DataFrame:
     return pl.DataFrame(drawn, schema=["text", "label"], orient="row")
 
 
-def plan_of(settings: dict[str, Any], shadows: int) -> Plan:
+def plan_of(settings: dict[str, Any], shadows: int) -> PrivacySettings:
     """Make the plan of some settings, of which some are the recipe's."""
     tuned = {name: value for name, value in settings.items() if name in RECIPE_FIELDS}
     others = {
         name: value for name, value in settings.items() if name not in RECIPE_FIELDS
     }
-    return Plan(recipe=replace(RECIPES["privacy"], **tuned), **others, shadows=shadows)
+    return PrivacySettings(
+        recipe=replace(RECIPES["privacy"], **tuned), **others, shadows=shadows
+    )
 
 
 def measure(
-    base: Path, data: Path, out: Path, plan: Plan, fault: Fault | None
+    base: Path, data: Path, out: Path, plan: PrivacySettings, fault: Fault | None
 ) -> list[dict[str, Any]]:
     """Audit one base, rightly or by trainings with a fault."""
     with pytest.MonkeyPatch.context() as patch:
         if fault:
             break_trainings(patch, fault)
         found = audit_privacy(
-            base=str(base), data=data, out=out, plan=plan, target_column="label"
+            base=str(base), data=data, out=out, settings=plan, target_column="label"
         )
     rows = found.summary.select(
         name for name in SHOWN if name in found.summary.columns
@@ -133,7 +135,8 @@ def refuted(epsilon: float, texts: int, n_groups: int, n_audits: int) -> dict[st
         score = (member[:, None] ^ wrong).sum(axis=1) + 0.01 * rng.random(n_groups)
         for name, bound in bounds.items():
             above[name] += (
-                bound(member, score, delta=0, seed=seed, texts=texts).value > epsilon
+                bound(member, score, delta=0, seed=seed, texts_per_coin=texts).value
+                > epsilon
             )
     row = {"epsilon": epsilon, "texts": texts, "groups": n_groups, "audits": n_audits}
     return row | {name: count / n_audits for name, count in above.items()}

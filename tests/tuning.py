@@ -10,7 +10,7 @@ import pytest
 from transformers import TrainerState
 from transformers.trainer_callback import CallbackHandler
 
-from mia_batch.extras.tune.jobs import Made, Making, made_of
+from mia_batch.extras.tune.jobs import TrainedModel, TrainingConfig, train_or_load
 from mia_batch.recipes import Recipe
 from tests.checkpoints import TEXTS
 
@@ -30,8 +30,10 @@ def recipe(**changed: Any) -> Recipe:
     return Recipe(**(given | changed))
 
 
-def making(base: Path, texts: Sequence[str] = LEARNT, **changed: Any) -> Making:
-    return Making(base=str(base), revision=None, texts=texts, recipe=recipe(**changed))
+def making(base: Path, texts: Sequence[str] = LEARNT, **changed: Any) -> TrainingConfig:
+    return TrainingConfig(
+        base=str(base), revision=None, texts=texts, recipe=recipe(**changed)
+    )
 
 
 def make(
@@ -39,8 +41,8 @@ def make(
     out: Path,
     say: Callable[[str], object] = lambda _: None,
     **changed: Any,
-) -> Made:
-    return made_of(
+) -> TrainedModel:
+    return train_or_load(
         making(base, **changed), out, lambda sentence: (say(sentence), None)[1]
     )
 

@@ -15,8 +15,8 @@ ROOMS = {
     "extras": (
         *(
             "extras.sets",
-            "extras.sets.paraphrasing",
-            "extras.privacy.inversion.inverting",
+            "extras.sets.paraphrases",
+            "extras.privacy.inversion.training",
         ),
         *("extras.privacy.audit", "extras.privacy.plan"),
     ),

@@ -142,9 +142,7 @@ def test_the_same_request_again_trains_nothing(
 ):
     placed(undisturbed("lora"), tmp_path / "model")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    monkeypatch.setattr(
-        jobs, "_trained", lambda *_: pytest.fail("something is trained")
-    )
+    monkeypatch.setattr(jobs, "_train", lambda *_: pytest.fail("something is trained"))
     again = make(checkpoint, tmp_path / "model", **HELD_OUT)
     assert not again.is_new
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
@@ -220,9 +218,7 @@ def test_damage_of_a_finished_model_is_named(
     at = text.index(b'"loss": ') + 8 if name == "training.json" else len(text) - 9
     (out / name).write_bytes(text[:at] + bytes([text[at] ^ 1]) + text[at + 1 :])
     before = contents(out)
-    monkeypatch.setattr(
-        jobs, "_trained", lambda *_: pytest.fail("something is trained")
-    )
+    monkeypatch.setattr(jobs, "_train", lambda *_: pytest.fail("something is trained"))
     with pytest.raises(
         RunFolderError, match=rf"{name} was changed after it was made; delete .*mod"
     ):
@@ -268,9 +264,7 @@ def invoke(**given):
 def test_what_cannot_be_is_refused_in_a_sentence(
     checkpoint, data, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(
-        jobs, "_trained", lambda *_: pytest.fail("something is trained")
-    )
+    monkeypatch.setattr(jobs, "_train", lambda *_: pytest.fail("something is trained"))
     columns = pl.DataFrame(
         {"text": LEARNT, "member": [False] * len(LEARNT), "body": LEARNT}
     )

@@ -13,7 +13,7 @@ from mia_batch import Run
 from mia_batch.errors import CorpusError, RunFolderError, SettingsError
 from mia_batch.extras.privacy.audit import audit_privacy, conclusions
 from mia_batch.extras.privacy.data import CanaryFormat
-from mia_batch.extras.privacy.plan import RECIPE_FIELDS, Plan
+from mia_batch.extras.privacy.plan import RECIPE_FIELDS, PrivacySettings
 from mia_batch.recipes import RECIPES
 from tests.bases import save_bases
 from tests.broken import break_trainings
@@ -76,7 +76,9 @@ def audit(base, data, out, task="generation", target=None, attribute=None, **cha
         base=[*map(str, base)] if isinstance(base, list) else str(base),
         data=data,
         out=out,
-        plan=Plan(task=task, recipe=replace(RECIPES["privacy"], **tuned), **plan),
+        settings=PrivacySettings(
+            task=task, recipe=replace(RECIPES["privacy"], **tuned), **plan
+        ),
         target_column=target,
         attribute_column=attribute,
         formats=[PIN],

@@ -25,7 +25,7 @@ def test_the_extras_are_found_and_loaded():
         isinstance(plugins.extra("commands", name), click.Command) for name in names
     )
     assert callable(plugins.extra("executors", "ray").engines)
-    assert callable(plugins.extra("models", "tuned").made_of)
+    assert callable(plugins.extra("models", "tuned").train_or_load)
     assert {"s3", "gs", "az"} <= {*plugins.plugins("places")}
 
 

@@ -35,7 +35,7 @@ from mia_batch.cli.options import (
     whole_numbers,
 )
 from mia_batch.errors import SettingsError
-from mia_batch.extras.privacy.plan import RECIPE_FIELDS, TUNINGS, Plan
+from mia_batch.extras.privacy.plan import RECIPE_FIELDS, TUNINGS, PrivacySettings
 from mia_batch.places import mirrored, place_of
 from mia_batch.recipes import RECIPES, Recipe
 from mia_batch.settings import ClusterSettings, ColumnSettings, EndpointSettings, nested
@@ -199,10 +199,10 @@ def privacy(*, canary_formats: Path | None, dry_run: bool, **options: Any) -> No
     recipe = replace(RECIPES["privacy"], **take(options, RECIPE_FIELDS))
     of_plan = {
         each.name: options.pop(each.name)
-        for each in fields(Plan)
+        for each in fields(PrivacySettings)
         if each.name in options
     }
-    plan = Plan(recipe=recipe, **of_plan)
+    plan = PrivacySettings(recipe=recipe, **of_plan)
     formats = None if canary_formats is None else read_formats(canary_formats)
     models = ["a target", f"{plan.shadows:,} shadow models", "one with canaries"]
     wanted = [
@@ -217,7 +217,9 @@ def privacy(*, canary_formats: Path | None, dry_run: bool, **options: Any) -> No
         observer.stage(f"to tune {what}; epochs: {plan.recipe.epochs:,}")
         if dry_run:
             return
-        found = audit_privacy(plan=plan, formats=formats, observer=observer, **options)
+        found = audit_privacy(
+            settings=plan, formats=formats, observer=observer, **options
+        )
     say(*conclusions(found.summary), f"report: {found.page}")
 
 

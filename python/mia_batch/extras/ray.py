@@ -53,7 +53,7 @@ from mia_batch.tables import is_followed, temporary_path
 if TYPE_CHECKING:
     from ray import ObjectRef
 
-    from mia_batch.extras.tune.jobs import Made, Making, Wanted
+    from mia_batch.extras.tune.jobs import TrainedModel, TrainingConfig, TrainingJob
 
 
 def origin(error: Exception) -> Exception:
@@ -852,11 +852,11 @@ def _cores(workers: int | None, each: int) -> int:
 def trained(
     settings: Settings,
     folder: Path,
-    wanted: Iterator[Wanted],
+    wanted: Iterator[TrainingJob],
     say: Callable[[str], None],
-) -> Generator[tuple[str, Made]]:
+) -> Generator[tuple[str, TrainedModel]]:
     """Let machines that see the run's folder make the models there, then resume each here."""
-    begun: dict[str, tuple[Making, Path]] = {}
+    begun: dict[str, tuple[TrainingConfig, Path]] = {}
 
     def calls() -> Iterator[Call]:
         for name, making, path in wanted:
@@ -864,7 +864,10 @@ def trained(
             yield name, (making.digest, replace(making), path.resolve())
 
     most = settings.workers if isinstance(settings.workers, int) else None
-    each, made_of = settings.tensor_parallel_size, extra("models", "tuned").made_of
+    each, made_of = (
+        settings.tensor_parallel_size,
+        extra("models", "tuned").train_or_load,
+    )
     with connected(settings.ray, _cores(most, each)):
         for name, reason in on_machines(
             _make, calls(), folder, say, each=each, most=most
@@ -874,10 +877,12 @@ def trained(
             yield name, made_of(*begun.pop(name), partial(say_of_model, say, name))
 
 
-def _make(digest: str, making: Making, path: Path, say: Callable[[str], None]) -> None:
+def _make(
+    digest: str, making: TrainingConfig, path: Path, say: Callable[[str], None]
+) -> None:
     """Make a model on another machine, if its base is the same there."""
     if making.digest != digest:
         raise SettingsError(
             f"{making.base} is another model than the run's: its digest differs"
         )
-    extra("models", "tuned").made_of(making, path, say)
+    extra("models", "tuned").train_or_load(making, path, say)

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 
 from mia_batch.errors import EngineError
 from mia_batch.extras.tune import training
-from mia_batch.extras.tune.base import adapted
+from mia_batch.extras.tune.base import add_adapter
 from mia_batch.recipes import Recipe
 from tests.bases import save_bases
 from tests.tuning import LEARNT
@@ -42,7 +42,7 @@ def opened(bases, base, form, method):
     model = training.model_class(form).from_pretrained(
         bases[base], attn_implementation="eager", **head
     )
-    model = adapted(model, Recipe(method=method, form=form, rank=3))
+    model = add_adapter(model, Recipe(method=method, form=form, rank=3))
     for name, weight in model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(weight, std=0.1)
@@ -52,12 +52,12 @@ def opened(bases, base, form, method):
         if isinstance(getattr(module, "dropout", None), float):  # T5's attention
             module.dropout = 0.0
     tokenizer = AutoTokenizer.from_pretrained(bases[base])
-    row_of = training.encoder(form, tokenizer, 24, ("a", "b"))
+    row_of = training.build_encoder(form, tokenizer, 24, ("a", "b"))
     targets = ["a", "b", "a", "b", "b"]
     rows = [
         row_of(text, target) for text, target in zip(LEARNT[:5], targets, strict=True)
     ]
-    return model.train(), training.padded(rows)
+    return model.train(), training.pad_rows(rows)
 
 
 def one_by_one(model, form, batch, clip):
@@ -72,7 +72,7 @@ def one_by_one(model, form, batch, clip):
         labels = given.pop("labels")
         if form == "seq2seq":
             given["labels"] = labels.clamp(min=0)
-        loss = training.losses(form, model(**given).logits, labels)[0]
+        loss = training.mean_losses(form, model(**given).logits, labels)[0]
         found: Any = torch.autograd.grad(loss, [*weights.values()], allow_unused=True)
         there = {
             name: each
@@ -106,7 +106,7 @@ def test_each_text_is_cut_by_itself(bases, base, form, method):
 def test_no_batch_is_no_gradient_and_one_that_is_no_number_ends_the_training(bases):
     model, _ = opened(bases, "llama", "causal", "lora")
     found, loss = training.clipped_sums(
-        model, "causal", training.padded([]), 1.0, at_once=2
+        model, "causal", training.pad_rows([]), 1.0, at_once=2
     )
     assert not any(bool(each.any()) for each in found.values())
     assert float(loss) == 0
@@ -137,8 +137,8 @@ def test_the_accountant_agrees_with_another_and_its_noise_is_the_least():
 
     other = PRVAccountant()
     other.history = [(1.2, 0.05, 60)]
-    found = training.epsilon_of(1.2, 1e-5, 0.05, 60)
+    found = training.compute_epsilon(1.2, 1e-5, 0.05, 60)
     assert found == pytest.approx(other.get_epsilon(1e-5), abs=0.03)
-    noise = training.noise_of(2.0, 1e-5, 0.1, 40)
-    assert 1.98 < training.epsilon_of(noise, 1e-5, 0.1, 40) <= 2.0 + 1e-2
-    assert training.epsilon_of(0.97 * noise, 1e-5, 0.1, 40) > 2.0
+    noise = training.find_noise_multiplier(2.0, 1e-5, 0.1, 40)
+    assert 1.98 < training.compute_epsilon(noise, 1e-5, 0.1, 40) <= 2.0 + 1e-2
+    assert training.compute_epsilon(0.97 * noise, 1e-5, 0.1, 40) > 2.0

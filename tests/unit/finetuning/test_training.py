@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM
 from mia_batch.errors import EngineError
 from mia_batch.evidence.engines.registry import load_engine
 from mia_batch.evidence.request import EngineSpec
-from mia_batch.extras.tune.base import adapted
-from mia_batch.extras.tune.jobs import sizes
+from mia_batch.extras.tune.base import add_adapter
+from mia_batch.extras.tune.jobs import describe_size
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import read_adapter
 from mia_batch.recipes import Method
@@ -108,11 +108,11 @@ def test_what_was_learnt_is_what_an_engine_is_asked(base, method, bases, made):
 def test_sizes_are_those_of_the_built_model(base, method, bases, made, monkeypatch):
     model = AutoModelForCausalLM.from_pretrained(bases[base])
     n_weights = model.num_parameters()
-    trained = adapted(model, recipe(method=method))
+    trained = add_adapter(model, recipe(method=method))
     n = sum(each.numel() for each in trained.parameters() if each.requires_grad)
     assert n > 0
     monkeypatch.setattr("mia_batch.extras.tune.jobs._gib", str)
-    said = sizes(str(bases[base]), None, recipe(method=method))
+    said = describe_size(str(bases[base]), None, recipe(method=method))
     assert said.startswith(f"{n:,} of {n_weights:,} weights, ")
     (path,) = made(base, method).path.glob("*.safetensors")
     kept = sum(each.nbytes for each in load_file(path).values())

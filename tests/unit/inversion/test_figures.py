@@ -13,15 +13,15 @@ from sklearn.metrics import f1_score, precision_score, recall_score
 
 from mia_batch.errors import CorpusError
 from mia_batch.extras.privacy.inversion.figures import (
-    figures,
-    inferred,
+    add_auxiliary,
+    build_figures,
+    count_inferred,
+    count_overlaps,
     names_in,
     numbers_in,
-    overlaps,
-    part,
     sentence,
 )
-from mia_batch.extras.privacy.inversion.models import infer
+from mia_batch.extras.privacy.inversion.models import infer_attributes
 
 ROWS = st.lists(
     st.tuples(st.sampled_from("abcdefghijkl"), st.sampled_from([None, *"uvwxyz"])),
@@ -34,7 +34,7 @@ def dealt(rows, seed=0):
     texts = pl.DataFrame(
         rows, schema={"text": pl.String, "group": pl.String}, orient="row"
     )
-    return part(texts, 0.4, seed)
+    return add_auxiliary(texts, 0.4, seed)
 
 
 def possible(rows):
@@ -103,7 +103,7 @@ def words(texts):
 
 def found_of(pairs, encode=encode):
     true, recovered = zip(*pairs, strict=True)
-    return overlaps(true, recovered, encode)
+    return count_overlaps(true, recovered, encode)
 
 
 def test_shared_units_by_hand():
@@ -132,7 +132,7 @@ def test_sets_are_counted_as_scikit_learn_does_it_for_geia(pairs):
     for i, pair in enumerate(pairs):
         for side, text in enumerate(pair):
             rows[side, i, [VOCABULARY.index(letter) for letter in text]] = 1
-    table = figures(_four(found_of(pairs)), pl.Series(range(len(pairs))), 0)
+    table = build_figures(_four(found_of(pairs)), pl.Series(range(len(pairs))), 0)
     mine = table.filter(
         pl.col("versus").is_null(), method="inverter", unit="token_sets"
     )
@@ -179,7 +179,7 @@ def test_figures_by_hand():
         "shuffled": none,
         "unconditional": none,
     }
-    table = figures(given, pl.Series([7, 9]), 5)
+    table = build_figures(given, pl.Series([7, 9]), 5)
     tokens = table.filter(unit="tokens", method="inverter")
     values = dict(
         tokens.filter(pl.col("versus").is_null()).select("metric", "value").rows()
@@ -222,7 +222,7 @@ def test_the_sentence_says_what_is_shown(inverter, nearest, shuffled, words):
 
     given = {"inverter": of(inverter, 2), "nearest": of(nearest, 3)}
     given |= dict.fromkeys(("shuffled", "unconditional"), of(shuffled, 5))
-    table = figures(given, pl.Series(range(60)), 0)
+    table = build_figures(given, pl.Series(range(60)), 0)
     assert words in sentence(table, 40)
     assert "trained on 40 auxiliary texts" in sentence(table, 40)
 
@@ -230,14 +230,14 @@ def test_the_sentence_says_what_is_shown(inverter, nearest, shuffled, words):
 def test_attributes_by_hand():
     """Two of three that have one are inferred right; the fourth has none and does not count."""
     true = pl.Series(["red", "blue", "red", None])
-    counts = overlaps(["a"] * 4, ["a"] * 4, lambda texts: [[1]] * len(texts))
+    counts = count_overlaps(["a"] * 4, ["a"] * 4, lambda texts: [[1]] * len(texts))
     by = {"inverter": ["red", "red", "red", "red"], "unconditional": ["blue"] * 4}
     by |= {"nearest": ["red", "blue", "blue", "blue"], "shuffled": ["blue"] * 4}
     found = {
-        method: counts.with_columns(attribute=inferred(true, pl.Series(said)))
+        method: counts.with_columns(attribute=count_inferred(true, pl.Series(said)))
         for method, said in by.items()
     }
-    table = figures(found, pl.Series(range(4)), 0)
+    table = build_figures(found, pl.Series(range(4)), 0)
     right = table.filter(pl.col("versus").is_null(), unit="attribute", metric="exact")
     values = dict(right.select(pl.col("method").cast(str), "value").iter_rows())
     assert values == pytest.approx(
@@ -260,7 +260,7 @@ def test_an_attribute_that_embeddings_hold_is_inferred_and_no_other(shift, least
     making: Any = SimpleNamespace(
         embeddings=vectors[60:], recipe=SimpleNamespace(seed=0)
     )
-    said = infer(labels[60:], making, vectors[:60], np.arange(60))
+    said = infer_attributes(labels[60:], making, vectors[:60], np.arange(60))
     right = {
         method: (each == labels[:60]).to_numpy().mean() for method, each in said.items()
     }

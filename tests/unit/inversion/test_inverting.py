@@ -15,7 +15,7 @@ from polars.testing import assert_frame_equal
 from mia_batch.cli.main import command
 from mia_batch.errors import CorpusError, RunFolderError, SettingsError
 from mia_batch.evidence.endpoint import ClientSettings
-from mia_batch.extras.privacy.inversion.models import of_others, recover
+from mia_batch.extras.privacy.inversion.models import permute_across_clusters, recover
 from mia_batch.extras.privacy.inversion.training import invert
 from mia_batch.recipes import Recipe
 from mia_batch.schemas import Inversion, InversionTexts
@@ -151,7 +151,7 @@ def test_figures_are_those_of_the_table(inverted):
 def test_shuffling_gives_each_text_one_of_another_cluster(sizes):
     cluster = np.repeat(np.arange(len(sizes)), sizes)
     for seed in range(5):
-        other = of_others(cluster, seed)
+        other = permute_across_clusters(cluster, seed)
         assert sorted(other) == list(range(len(cluster)))
         assert (cluster[other] != cluster).all()
 

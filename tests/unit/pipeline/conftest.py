@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mia_batch.evidence import process
-from mia_batch.extras.tune.jobs import Making
+from mia_batch.extras.tune.jobs import TrainingConfig
 from mia_batch.observer import Observer
 from tests import runs
 from tests.hostile_server import MODEL, HostileServer
@@ -117,4 +117,4 @@ def nothing_starts(monkeypatch):
         pytest.fail("something was started")
 
     monkeypatch.setattr(process, "_spawn", start)
-    monkeypatch.setattr(Making, "train", start)
+    monkeypatch.setattr(TrainingConfig, "train", start)

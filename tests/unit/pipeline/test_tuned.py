@@ -13,7 +13,7 @@ from transformers import AutoConfig, LlamaForCausalLM
 from mia_batch.cli.main import command
 from mia_batch.errors import EngineError, RunFolderError, SettingsError
 from mia_batch.evidence.process import KeptEngine
-from mia_batch.extras.tune.jobs import Making
+from mia_batch.extras.tune.jobs import TrainingConfig
 from mia_batch.observer import Observer
 from mia_batch.pipeline import Run, context
 from mia_batch.pipeline.context import Audit
@@ -42,14 +42,14 @@ MADE = ("self_prompt", "candidate", "shadow-0", "shadow-1")
 @pytest.fixture(scope="module", autouse=True)
 def counted_trainings():
     """It is known what is trained."""
-    train = Making.train
+    train = TrainingConfig.train
 
     def counted(making, work, say):
         STARTED.append(str(work))
         return train(making, work, say)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Making, "train", counted)
+        patch.setattr(TrainingConfig, "train", counted)
         yield
 
 
@@ -417,7 +417,7 @@ def test_a_training_that_failed_can_be_given_another_way(
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Making, "train", full)
+        patch.setattr(TrainingConfig, "train", full)
         with pytest.raises(
             EngineError, match="cannot be tuned: OutOfMemoryError: CUDA out of"
         ):

@@ -50,7 +50,7 @@ def test_each_text_is_learnt_by_one_shadow_model_of_a_pair(tmp_path):
     found = read(tmp_path, pl.DataFrame({"text": numbered(400)}))
     audited = set(found.filter(part="audited")["id"])
     one, other, target = (
-        set(data.learnt_by(found, number, 3)["id"]) for number in (0, 1, None)
+        set(data.select_learnt(found, number, 3)["id"]) for number in (0, 1, None)
     )
     assert one | other == audited
     assert not one & other

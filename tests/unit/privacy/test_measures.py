@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import beta, skewnorm, t
 
 from mia_batch.extras.privacy import measures
-from mia_batch.extras.privacy.plan import Plan
+from mia_batch.extras.privacy.plan import PrivacySettings
 from mia_batch.recipes import RECIPES
 
 DELTA = 1e-5
@@ -53,19 +53,20 @@ def test_bounds_by_hand():
     # 100 of 200 texts are guessed, all right: e^eps / (1 + e^eps) = 0.05 ** (1 / 100).
     member = np.arange(200) % 2 == 0
     found = measures.one_run_bound(member, member.astype(float), delta=0, seed=0)
-    n = 200 - int(measures._half(200, 0).sum())
+    n = 200 - int(measures._random_half(200, 0).sum())
     q = 0.05 ** (1 / (2 * (n // 2)))
     assert found.ceiling == pytest.approx(log(q / (1 - q)), abs=1e-4)
     # Whoever tells the opposite of the truth tells of non-members, and of members,
     # nothing.
     member = np.repeat([True, False], 50)
     low, high = beta.ppf(0.0125, 50, 1), beta.ppf(0.9875, 1, 50)
-    rates = measures._rates(
+    rates = measures._rate_limits(
         member, np.array([member, ~member, np.ones(100, bool)]), 0.95
     )
     assert rates[0, 0].tolist() == pytest.approx([low, high])
     bounds = [
-        measures._by_rates(*each, delta=DELTA, texts=1) for each in rates[0].tolist()
+        measures._refuted_epsilon(*each, delta=DELTA, texts_per_coin=1)
+        for each in rates[0].tolist()
     ]
     assert bounds == pytest.approx([log((low - DELTA) / high), 0, 0])
 
@@ -80,21 +81,27 @@ def answers(epsilon, n, rng, texts=1):
 @of_both
 def test_texts_that_share_a_coin_share_the_bound(bound):
     member, score = answers(2.0, 400, np.random.default_rng(1))
-    alone, shared = (bound(member, score, delta=0, seed=0, texts=n) for n in (1, 3))
+    alone, shared = (
+        bound(member, score, delta=0, seed=0, texts_per_coin=n) for n in (1, 3)
+    )
     assert [*shared] == pytest.approx([each / 3 for each in alone], abs=1e-5)
-    least = bound(member, score, delta=1e-3, seed=0, texts=3)
+    least = bound(member, score, delta=1e-3, seed=0, texts_per_coin=3)
     assert 0 < least.value < shared.value
-    assert bound(member, score, delta=1e-3, seed=0, texts=3) == least  # the same seed
+    assert (
+        bound(member, score, delta=1e-3, seed=0, texts_per_coin=3) == least
+    )  # the same seed
     for n in (1, 3):
         slack = sum(exp(i * 0.5) for i in range(n)) * DELTA
-        assert measures._of_a_coin(0.5, DELTA, n) == pytest.approx((0.5 * n, slack))
+        assert measures._privacy_of_coin(0.5, DELTA, n) == pytest.approx(
+            (0.5 * n, slack)
+        )
 
 
 def test_texts_that_are_absent_from_the_scores_share_the_coin_too():
     member, score = answers(2.0, 400, np.random.default_rng(1))
     names = [f"group {number}" for number in range(400)]
     scores = pl.DataFrame({"group": names, "member": member, "loss_v1": score})
-    plan = Plan(
+    plan = PrivacySettings(
         task="generation", recipe=replace(RECIPES["privacy"], delta=0.0), seed=0
     )
     whole = measures._bounds(scores, "loss_v1", plan, scores["group"])
@@ -112,7 +119,7 @@ def test_it_seldom_exceeds_the_privacy_that_there_is(bound, epsilon, texts):
     rng, found, alone = np.random.default_rng(0), [], 0
     for seed in range(40):
         given = answers(epsilon, 400, rng, texts)
-        found.append(bound(*given, delta=DELTA, seed=seed, texts=texts))
+        found.append(bound(*given, delta=DELTA, seed=seed, texts_per_coin=texts))
         if texts == 10:
             alone += bound(*given, delta=DELTA, seed=seed).value > epsilon
     # 5 % of 40, and three standard errors.

@@ -15,18 +15,32 @@ from markupsafe import Markup
 from mia_batch.attacks import get
 from mia_batch.attacks.apply import score
 from mia_batch.errors import RunFolderError, SettingsError
-from mia_batch.extras.privacy import data as texts_of
-from mia_batch.extras.privacy.data import CanaryFormat, Inserted, learnt_by
+from mia_batch.extras.privacy.data import (
+    CanaryFormat,
+    CanarySet,
+    draw_canaries,
+    measure_exposures,
+    paper_formats,
+    read_texts,
+    read_words,
+    select_learnt,
+)
 from mia_batch.extras.privacy.inversion.training import invert
-from mia_batch.extras.privacy.measures import summary_of, utility
-from mia_batch.extras.privacy.plan import GENERATING, VIRTUAL, Plan, Variant, form_of
-from mia_batch.extras.privacy.scorer import Opened
+from mia_batch.extras.privacy.measures import build_summary, utility
+from mia_batch.extras.privacy.plan import (
+    GENERATING,
+    VIRTUAL,
+    PrivacySettings,
+    Variant,
+    find_form,
+)
+from mia_batch.extras.privacy.scorer import TextScorer
 from mia_batch.extras.tune.jobs import (
-    Made,
-    Making,
-    Wanted,
+    TrainedModel,
+    TrainingConfig,
+    TrainingJob,
     locked,
-    made_of,
+    train_or_load,
     why_no_finetuning,
 )
 from mia_batch.metrics import evaluate
@@ -62,148 +76,157 @@ _SHADOW_SEED = 2  # of the first shadow model
 class VariantAudit:
     """One way to tune, and all that is made of it."""
 
-    title: str
+    title: str  # of the variant in tables and sentences
     base: str
     revision: str | None
-    folder: Path
-    texts: pl.DataFrame
-    plan: Plan
+    folder: Path  # of the base
+    texts: pl.DataFrame  # see `read_texts`
+    settings: PrivacySettings
     variant: Variant
     form: Form
     labels: Sequence[str]
-    inserted: Sequence[Inserted]
+    canary_sets: Sequence[CanarySet]  # none where the model generates nothing
     say: Callable[[str], None]
 
-    def wanted(self) -> Iterator[Wanted]:
+    def training_jobs(self) -> Iterator[TrainingJob]:
+        """Iterate over the models to train; each is announced when its turn comes."""
         self._path().mkdir(exist_ok=True, parents=True)
-        own = learnt_by(self.texts, None, self.plan.seed)
-        yield self._wanted("target", own, _TARGET_SEED)
-        if not self._has("scores"):
-            for number in range(self.plan.shadows):
-                learnt = learnt_by(self.texts, number, self.plan.seed)
-                yield self._wanted(f"shadow-{number}", learnt, _SHADOW_SEED + number)
-        if self.inserted and not self._has("exposures"):
-            rows = [row for each in self.inserted for row in each.rows()]
-            yield self._wanted("canaries", own, _CANARY_SEED, rows)
+        members = self._learnt(None)
+        yield self._training_job("target", members, _TARGET_SEED)
+        if not self._has_table("scores"):
+            for shadow in range(self.settings.shadows):
+                yield self._training_job(
+                    f"shadow-{shadow}", self._learnt(shadow), _SHADOW_SEED + shadow
+                )
+        if self.canary_sets and not self._has_table("exposures"):
+            canaries = [
+                *chain.from_iterable(canaries.rows() for canaries in self.canary_sets)
+            ]
+            yield self._training_job("canaries", members, _CANARY_SEED, canaries)
 
-    def tables(self, models: Mapping[str, Made]) -> dict[str, pl.DataFrame]:
-        target = models[self._name("target")]
-        # The first is the primary one: LiRA, or the ratio to the pre-trained model
-        # (appendix B.1), which an encoder has none of: untrained, it has no head that
-        # could be asked.
-        attacks = [] if self.form == "classifier" else ["reference_token_difference_v1"]
-        attacks += [*(_WITH_SHADOWS if self.plan.shadows else ()), "loss_v1"]
-        attacks += SPV if self.plan.spv and self.form == "causal" else ()
-        scores = self._kept("scores", lambda: self._scores(attacks))
+    def build_tables(
+        self, models: Mapping[str, TrainedModel]
+    ) -> dict[str, pl.DataFrame]:
+        """Attack the models, and build the tables of the variant by their names."""
+        target = models[self._model_name("target")]
+        attacks = self._attacks()
+        scores = self._load_or_make("scores", lambda: self._scores(attacks))
         metrics = evaluate(
             scores.lazy(),
             attacks,
             preset="default",
             primary=attacks[0],
-            seed=self.plan.seed,
+            seed=self.settings.seed,
         )
-        rest, how = self.texts.filter(part="auxiliary"), (self.plan.task, self.labels)
-        used = self._kept(
-            "utility", lambda: utility(self._opened("target"), rest, *how)
-        )
-        found = {}
-        if self.inserted:
-            found["exposures"] = self._kept("exposures", self._exposures)
-        if self.plan.inverts and self.variant.tuning not in VIRTUAL:
-            found["inversion"] = self._kept("inversion", self._inverted)
-        found["metrics"] = self._named(metrics)
-        audited = self.texts.filter(part="audited")
-        summary = summary_of(
-            *(self.variant, self.plan, target, scores, metrics, used, found, attacks),
-            audited,
+        tables = {"scores": scores}
+        tables["utility"] = self._load_or_make("utility", self._utility)
+        if self.canary_sets:
+            tables["exposures"] = self._load_or_make("exposures", self._exposures)
+        if self.settings.inverts and self.variant.tuning not in VIRTUAL:
+            tables["inversion"] = self._load_or_make("inversion", self._inversion)
+        tables["metrics"] = self._add_variant(metrics)
+        summary = build_summary(
+            self.variant,
+            self.settings,
+            target.privacy,
+            tables,
+            attacks,
+            self._audited(),
         )
         base = pl.lit(self.base).alias("base")
-        found["summary"] = self._named(
+        tables["summary"] = self._add_variant(
             summary.select(base, pl.all().exclude("variant"))
         )
-        return found
+        return tables
 
-    def _name(self, model: str) -> str:
+    def _attacks(self) -> list[str]:
+        # The first is the primary one: LiRA, or the ratio to the pre-trained model
+        # (appendix B.1), which an encoder has none of: untrained, it has no head that
+        # could be asked.
+        attacks = [] if self.form == "classifier" else ["reference_token_difference_v1"]
+        if self.settings.shadows:
+            attacks += _WITH_SHADOWS
+        attacks.append("loss_v1")
+        if self.settings.spv and self.form == "causal":
+            attacks += SPV
+        return attacks
+
+    def _audited(self) -> pl.DataFrame:
+        return self.texts.filter(part="audited")
+
+    def _auxiliary(self) -> pl.DataFrame:
+        return self.texts.filter(part="auxiliary")
+
+    def _learnt(self, shadow: int | None) -> pl.DataFrame:
+        return select_learnt(self.texts, shadow, self.settings.seed)
+
+    def _model_name(self, model: str) -> str:
         return f"{self.title}: {model}"
 
-    def _named(self, table: pl.DataFrame) -> pl.DataFrame:
+    def _add_variant(self, table: pl.DataFrame) -> pl.DataFrame:
         return table.select(pl.lit(self.title).alias("variant"), pl.all())
 
     def _path(self, *name: str) -> Path:
         return self.folder.joinpath(self.variant.name, *name)
 
-    def _has(self, table: str) -> bool:
+    def _has_table(self, table: str) -> bool:
         path = self._path(f"{table}.parquet")
         return path.exists() and is_sound(path)
 
-    def _kept(self, table: str, make: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+    def _load_or_make(
+        self, table: str, make: Callable[[], pl.DataFrame]
+    ) -> pl.DataFrame:
         path = self._path(f"{table}.parquet")
-        if not self._has(table):
+        if not self._has_table(table):
             write_table(make(), path)
         return pl.read_parquet(path)
 
     def _recipe(self, seed: int = 0) -> Recipe:
-        return self.plan.recipe_of(self.variant, self.form, self.labels, seed)
+        return self.settings.build_recipe(self.variant, self.form, self.labels, seed)
 
-    def _wanted(
+    def _training_job(
         self,
         model: str,
         learnt: pl.DataFrame,
         seed: int,
-        extra: Sequence[tuple[str, str]] = (),
-    ) -> Wanted:
-        is_seq2seq = self.form == "seq2seq"
-        given = [question if is_seq2seq else sentence for question, sentence in extra]
-        answers = [sentence if is_seq2seq else None for _, sentence in extra]
-        self.say(f"{self._name(model)}, {learnt.height + len(given):,} texts")
-        making = Making(
+        canaries: Sequence[tuple[str, str]] = (),
+    ) -> TrainingJob:
+        self.say(f"{self._model_name(model)}, {learnt.height + len(canaries):,} texts")
+        texts = learnt["text"].to_list()
+        targets = learnt["target"].to_list()
+        for question, sentence in canaries:
+            is_answer = self.form == "seq2seq"
+            texts.append(question if is_answer else sentence)
+            targets.append(sentence if is_answer else None)
+        config = TrainingConfig(
             base=self.base,
             revision=self.revision,
-            texts=[*learnt["text"], *given],
-            targets=[*learnt["target"], *answers],
+            texts=texts,
+            targets=targets,
             recipe=self._recipe(seed),
         )
-        return self._name(model), making, self._path(model)
+        return self._model_name(model), config, self._path(model)
 
-    def _opened(self, model: str | None = None) -> Opened:
-        made = None if model is None else self._path(model)
-        return Opened(self.base, self.revision, self._recipe(), made)
+    def _open_scorer(self, model: str | None) -> TextScorer:
+        """Open a model of the variant, or the base where it is None."""
+        trained = None if model is None else self._path(model)
+        return TextScorer(self.base, self.revision, self._recipe(), trained)
+
+    def _utility(self) -> pl.DataFrame:
+        return utility(
+            self._open_scorer("target"),
+            self._auxiliary(),
+            self.settings.task,
+            self.labels,
+        )
 
     def _scores(self, attacks: Sequence[str]) -> pl.DataFrame:
         """Score texts by the log-probabilities that models give to what is learnt of them."""
-        # Of an encoder that is the label alone, whose log-odds LiRA then takes, as in
-        # the paper.
-        audited = self.texts.filter(part="audited")
+        audited = self._audited()
         ids = [
-            blake2b(str(each).encode(), digest_size=16).hexdigest()
-            for each in audited["id"]
+            blake2b(str(number).encode(), digest_size=16).hexdigest()
+            for number in audited["id"]
         ]
-        trained: dict[str, Any] = {"target": None}
-        if self.form != "classifier":
-            trained["reference"] = None
-        for number in range(self.plan.shadows):
-            learnt = learnt_by(self.texts, number, self.plan.seed)["id"]
-            trained[f"shadow-{number}"] = audited["id"].is_in(learnt.implode())
-        asked = audited["text"].to_list(), audited["target"].to_list()
-        values, frames = pl.col("logprob"), []
-        for model, each in trained.items():
-            found = self._opened(None if model == "reference" else model).logprobs(
-                *asked
-            )
-            known = pl.DataFrame({"target_id": ids, "logprob": found, "trained": each})
-            frames.append(known.with_columns(model=pl.lit(model)))
-        known = pl.concat(frames, how="vertical_relaxed").with_columns(
-            view=pl.lit("text"),
-            view_index=pl.lit(0),
-            logprob=pl.when(values.list.len() > 0).then(values),
-            token_ids=values.list.eval(pl.int_range(0, pl.len())),
-        )
-        rows = known.select(
-            (pl.col(name) if name in known.columns else pl.lit(None))
-            .cast(dtype)
-            .alias(name)
-            for name, dtype in LogProbs.create_empty().schema.items()
-        )
         targets = audited.select(
             *("id", "member", "group"),
             target_id=pl.Series(ids),
@@ -212,73 +235,115 @@ class VariantAudit:
             window_index=pl.lit(0, pl.UInt32),
             n_words=pl.lit(None, pl.UInt32),
         )
-        features = Features.create_empty().lazy()
-        wanted = [get(attack) for attack in attacks if attack not in SPV]
-        scores = pl.concat(
-            score(features, targets.lazy(), wanted, logprobs=rows.lazy())
+        logprob_attacks = [get(attack) for attack in attacks if attack not in SPV]
+        tables = score(
+            Features.create_empty().lazy(),
+            targets.lazy(),
+            logprob_attacks,
+            logprobs=self._logprobs(audited, ids).lazy(),
         )
-        if len(wanted) == len(attacks):
+        scores = pl.concat(tables)
+        if len(logprob_attacks) == len(attacks):
             return scores
         return scores.join(self._spv_scores(audited, ids), on="target_id", how="left")
 
+    def _logprobs(self, audited: pl.DataFrame, ids: Sequence[str]) -> pl.DataFrame:
+        """Build the logprobs table of the target, the base and the shadow models."""
+        # Of an encoder that is the label alone, whose log-odds LiRA then takes, as in
+        # the paper.
+        is_learnt: dict[str, pl.Series | None] = {"target": None}
+        if self.form != "classifier":
+            is_learnt["reference"] = None
+        for shadow in range(self.settings.shadows):
+            learnt_ids = self._learnt(shadow)["id"]
+            is_learnt[f"shadow-{shadow}"] = audited["id"].is_in(learnt_ids.implode())
+        texts = audited["text"].to_list()
+        targets = audited["target"].to_list()
+        frames = []
+        for model, trained in is_learnt.items():
+            trained_model = None if model == "reference" else model
+            logprobs = self._open_scorer(trained_model).logprobs(texts, targets)
+            columns = {"target_id": ids, "logprob": logprobs, "trained": trained}
+            frames.append(pl.DataFrame(columns).with_columns(model=pl.lit(model)))
+        values = pl.col("logprob")
+        rows = pl.concat(frames, how="vertical_relaxed").with_columns(
+            view=pl.lit("text"),
+            view_index=pl.lit(0),
+            logprob=pl.when(values.list.len() > 0).then(values),
+            token_ids=values.list.eval(pl.int_range(0, pl.len())),
+        )
+        table = []
+        for name, dtype in LogProbs.create_empty().schema.items():
+            column = pl.col(name) if name in rows.columns else pl.lit(None)
+            table.append(column.cast(dtype).alias(name))
+        return rows.select(table)
+
     def _spv_scores(self, audited: pl.DataFrame, ids: Sequence[str]) -> pl.DataFrame:
         """Score texts by SPV-MIA, in an ordinary audit of the target in a folder next to it."""
-        from mia_batch.extras.tune.training import BETWEEN
+        from mia_batch.extras.tune.training import LABEL_PREFIX
         from mia_batch.pipeline import run_audit
         from mia_batch.settings import load_settings
 
         self.say(f"{self.title}: SPV-MIA")
-        label = pl.format(f"{BETWEEN} {{}}", "target").fill_null("")  # learnt as text
-        known = audited.select(
+        # The label is learnt as text
+        label = pl.format(f"{LABEL_PREFIX} {{}}", "target").fill_null("")
+        texts = audited.select(
             "member", "group", pl.col("text") + label, document_id=pl.Series(ids)
         )
-        own, public = (self._path(f"{name}.parquet") for name in ("asked", "public"))
-        write_table(known, own)
-        write_table(self.texts.filter(part="auxiliary").select("text"), public)
+        texts_path = self._path("asked.parquet")
+        public_path = self._path("public.parquet")
+        write_table(texts, texts_path)
+        write_table(self._auxiliary().select("text"), public_path)
         settings = {
-            "input": str(own),
+            "input": str(texts_path),
             "out": self._path("spv"),
             "attacks": SPV,
             "report": False,
+            "model": str(self._path("target")),
+            "seed": self.settings.seed,
+            "reference_model": self.base,
+            "reference_revision": self.revision,
+            # vLLM adds no noise to embeddings
+            "engine": "transformers",
+            # The target's own distribution is that of equation 7
+            "top_k": 0,
+            "prompts_from": str(public_path),
+            "generations": max(2, texts["member"].sum()),
+            "generation_tokens": self.settings.recipe.max_tokens,
+            "tuning_tokens": self.settings.recipe.max_tokens,
         }
-        settings |= {"model": str(self._path("target")), "seed": self.plan.seed}
-        settings |= {"reference_model": self.base, "reference_revision": self.revision}
-        # vLLM adds no noise to embeddings; the target's own distribution is that of
-        # equation 7
-        settings |= {"engine": "transformers", "top_k": 0}
-        settings |= {
-            "prompts_from": str(public),
-            "generations": max(2, known["member"].sum()),
-        }
-        lengths = ("generation_tokens", "tuning_tokens")
-        settings |= dict.fromkeys(lengths, self.plan.recipe.max_tokens)
         run = run_audit(load_settings(settings, use_config=False), Observer())
         return run["scores"].select(pl.col("document_id").alias("target_id"), *SPV)
 
-    def _inverted(self) -> pl.DataFrame:
+    def _inversion(self) -> pl.DataFrame:
         self.say(f"{self.title}: inversion of embeddings")
-        texts = self.folder / "texts.parquet"
-        known = self.texts.select("text", "group", pl.col("^attribute$"))
-        write_table(known, texts)
+        texts_path = self.folder / "texts.parquet"
+        texts = self.texts.select("text", "group", pl.col("^attribute$"))
+        write_table(texts, texts_path)
         embedder = self._path("target")
         if self.variant.tuning == "lora" and self.form != "causal":
             # Embedders know adapters of causal models alone
             embedder = self._path("merged")
-            opened = self._opened("target")
-            for each in (opened.model.merge_and_unload(), opened.tokenizer):
-                each.save_pretrained(embedder)
-        how: dict[str, Any] = {"share": 1 - self.plan.audited, "seed": self.plan.seed}
-        how["attribute_column"] = "attribute" if "attribute" in known.columns else None
-        found = invert(
-            data=texts, embedder=str(embedder), out=self._path("inverted"), **how
+            scorer = self._open_scorer("target")
+            scorer.model.merge_and_unload().save_pretrained(embedder)
+            scorer.tokenizer.save_pretrained(embedder)
+        inverted = invert(
+            data=texts_path,
+            embedder=str(embedder),
+            out=self._path("inverted"),
+            share=1 - self.settings.audited,
+            seed=self.settings.seed,
+            attribute_column="attribute" if "attribute" in texts.columns else None,
         )
-        return self._named(found.figures)
+        return self._add_variant(inverted.figures)
 
     def _exposures(self) -> pl.DataFrame:
-        opened, is_seq2seq = self._opened("canaries"), self.form == "seq2seq"
-        return self._named(
-            texts_of.exposed(opened, self.inserted, is_seq2seq=is_seq2seq)
+        exposures = measure_exposures(
+            self._open_scorer("canaries"),
+            self.canary_sets,
+            is_seq2seq=self.form == "seq2seq",
         )
+        return self._add_variant(exposures)
 
 
 # The tables of all variants, and their page.
@@ -287,38 +352,47 @@ _GUESSING = 0.5  # its area under the curve
 _TABLES = ("summary", "metrics", "exposures", "inversion")
 
 
-def page_of(
-    base: str, data: str, plan: Plan, tables: Mapping[str, pl.DataFrame]
+def render_page(
+    base: str, data: str, settings: PrivacySettings, tables: Mapping[str, pl.DataFrame]
 ) -> str:
-    summary, exposures = tables["summary"], tables.get("exposures")
-    known = {"base": base, "data": data, "plan": plan.described(), "interval": interval}
-    known |= {"rows": summary.to_dicts(), "conclusions": [*conclusions(summary)]}
-    plot = None if exposures is None else _plot(exposures)
-    return environment().get_template("privacy.html.jinja").render(known, plot=plot)
+    summary = tables["summary"]
+    exposures = tables.get("exposures")
+    template = environment().get_template("privacy.html.jinja")
+    return template.render(
+        base=base,
+        data=data,
+        settings=settings.to_json(),
+        interval=interval,
+        rows=summary.to_dicts(),
+        conclusions=[*conclusions(summary)],
+        plot=None if exposures is None else _plot(exposures),
+    )
 
 
 def conclusions(summary: pl.DataFrame) -> Iterator[str]:
-    """Yield what may be concluded; a privacy that was not kept comes first."""
+    """Iterate over what may be concluded; a privacy that was not kept comes first."""
     rows = summary.to_dicts()
     for row in rows:
         if row["is_contradicted"]:
-            shown = max(row["epsilon_bound"] or 0, row["epsilon_bound_by_rates"] or 0)
+            bound = max(row["epsilon_bound"] or 0, row["epsilon_bound_by_rates"] or 0)
             yield (
                 f"{row['variant']}: the accountant of the training gives epsilon"
-                f" {row['epsilon']:.2f}, but an attack shows at least {shown:.2f}: the"
+                f" {row['epsilon']:.2f}, but an attack shows at least {bound:.2f}: the"
                 " training does not keep what it promises."
             )
     for row in rows:
-        yield f"{row['variant']}: {'; '.join(_parts(row))}."
+        yield f"{row['variant']}: {'; '.join(_clauses(row))}."
 
 
-def _parts(row: dict[str, Any]) -> Iterator[str]:
+def _clauses(row: dict[str, Any]) -> Iterator[str]:
     if row["auc"] is None:
         yield "there are too few texts to say how well an attack finds members"
     else:
         finds = "finds" if (row["auc_low"] or 0) > _GUESSING else "is not shown to find"
-        limits = [row["auc_low"], row["auc_high"]]
-        low, high = (NO_VALUE if each is None else f"{each:.3f}" for each in limits)
+        low, high = (
+            NO_VALUE if limit is None else f"{limit:.3f}"
+            for limit in (row["auc_low"], row["auc_high"])
+        )
         yield f"the attack {finds} members (AUC {row['auc']:.3f}, {low} to {high})"
     if row["mean_exposure"] is not None:
         yield (
@@ -336,24 +410,30 @@ def _parts(row: dict[str, Any]) -> Iterator[str]:
 
 
 def _plot(exposures: pl.DataFrame) -> Markup:
-    """Mean exposure over repetitions, with the spread over formats, of each variant."""
+    """Draw mean exposure over repetitions, with the spread over formats, by variant."""
     bits = pl.col("exposure")
-    half = 1.96 * bits.std().fill_null(0) / pl.len().sqrt()
+    half_width = 1.96 * bits.std().fill_null(0) / pl.len().sqrt()
     points = (
         exposures.drop_nulls("exposure")
         .group_by("variant", "repetitions")
-        .agg(mean=bits.mean(), low=bits.mean() - half, high=bits.mean() + half)
+        .agg(
+            mean=bits.mean(),
+            low=bits.mean() - half_width,
+            high=bits.mean() + half_width,
+        )
         .sort("variant", "repetitions")
     )
-    lines, bands = (["repetitions", *names] for names in (["mean"], ["low", "high"]))
-    curves = [
-        Curve(str(name), rows[lines].rows(), rows[bands].rows())
-        for (name,), rows in points.group_by("variant", maintain_order=True)
-    ]
+    curves = []
+    for (variant,), rows in points.group_by("variant", maintain_order=True):
+        line = rows.select("repetitions", "mean").rows()
+        band = rows.select("repetitions", "low", "high").rows()
+        curves.append(Curve(str(variant), line, band))
     unlearnt = exposures["unlearnt_exposure"].drop_nulls().unique().sort()
     x = round_axis("Times that a canary was learnt", [0, *points["repetitions"]])
     y = round_axis("Exposure, bits", [0, *points["low"], *points["high"], *unlearnt])
-    chance = [(x.low, unlearnt[0]), (x.high, unlearnt[0])] if len(unlearnt) == 1 else []
+    chance = []
+    if len(unlearnt) == 1:
+        chance = [(x.low, unlearnt[0]), (x.high, unlearnt[0])]
     return draw(x, y, curves[:MOST_CURVES], chance)
 
 
@@ -391,7 +471,7 @@ def audit_privacy(
     base: str | Sequence[str],
     data: Path | str,
     out: Path | str,
-    plan: Plan,
+    settings: PrivacySettings,
     revision: str | None = None,
     text_column: str = "text",
     target_column: str | None = None,
@@ -417,8 +497,8 @@ def audit_privacy(
         ``glue:sst2``; one text is one record whose privacy is asked about.
     out
         Folder of models and tables.
-    plan
-        What is made.
+    settings
+        How models are tuned, and attacked.
     revision
         Hub revision of the base, where there is one.
     text_column
@@ -430,7 +510,7 @@ def audit_privacy(
         Column of texts that belong together, such as one person's: all are learnt, or
         none.
     attribute_column
-        Column of an attribute that is told from embeddings where the plan inverts them.
+        Column of an attribute that is told from embeddings where the settings invert them.
     formats
         Formats of canaries; by default the paper's seven.
     observer
@@ -444,101 +524,92 @@ def audit_privacy(
     Raises
     ------
     RequestError
-        If data, base or plan do not fit.
+        If data, base or settings do not fit.
     RunFolderError
         If ``out`` is of another request, in use, or cannot be written.
     EngineError
         If a training fails; given again, the same request goes on.
     """
-    if reason := why_no_finetuning(
-        with_privacy=any(each is not None for each in plan.epsilons)
-    ):
+    is_private = any(epsilon is not None for epsilon in settings.epsilons)
+    reason = why_no_finetuning(with_privacy=is_private)
+    if reason is not None:
         raise SettingsError(reason)
     say = (observer or Observer()).stage
     columns = {"text": text_column, "target": target_column, "group": group_column}
     if attribute_column is not None:
-        if not plan.inverts:
+        if not settings.inverts:
             raise SettingsError(
                 "--attribute-column is told from embeddings; give --inversion, too"
             )
         columns["attribute"] = attribute_column
-    texts = texts_of.read_texts(data, columns, share=plan.audited, seed=plan.seed)
-    folder, bases = Path(out).absolute(), [base] if isinstance(base, str) else [*base]
+    texts = read_texts(data, columns, share=settings.audited, seed=settings.seed)
+    folder = Path(out).absolute()
+    bases = [base] if isinstance(base, str) else [*base]
     shared: dict[str, Any] = {
         "texts": texts,
-        "plan": plan,
+        "settings": settings,
         "say": say,
         "revision": revision,
+        "labels": _labels(texts, settings, target_column),
     }
-    shared["labels"] = _labels(texts, plan, target_column)
-    audits = [
-        audit
-        for each, name in zip(bases, _names(bases, revision), strict=True)
-        for audit in _variants(each, name, folder / name, formats, shared)
-    ]
-    digests = [identify_model(each, revision, "any").digest for each in bases]
-    canaries = chain.from_iterable(
-        {each.base: each.inserted for each in audits}.values()
-    )
-    request: dict[str, object] = {
-        "base": digests if len(bases) > 1 else digests[0],
-        "texts": _digest(value for row in texts.iter_rows() for value in row),
-        "plan": plan.described(),
-        "canaries": _digest(
-            each.format.text(n) for each in canaries for n in each.numbers
-        ),
-    }
-    with _of_request(folder, request):
-        tables = _tables(audits, say)
+    audits: list[VariantAudit] = []
+    for path, name in zip(bases, _folder_names(bases, revision), strict=True):
+        audits += _variant_audits(path, name, folder / name, formats, shared)
+    request = _build_request(bases, audits, shared)
+    with _request_folder(folder, request):
+        tables = _build_tables(audits, say)
         for name, table in tables.items():
             write_table(table, folder / f"{name}.parquet")
         page = folder / "privacy.html"
-        write_text(page, page_of(", ".join(bases), str(data), plan, tables))
-    further: dict[str, Any] = {
-        name: tables.get(name) for name in ("exposures", "inversion")
-    }
+        write_text(page, render_page(", ".join(bases), str(data), settings, tables))
     return Privacy(
-        summary=tables["summary"], metrics=tables["metrics"], page=page, **further
+        summary=tables["summary"],
+        metrics=tables["metrics"],
+        exposures=tables.get("exposures"),
+        inversion=tables.get("inversion"),
+        page=page,
     )
 
 
-def _names(bases: Sequence[str], revision: str | None) -> list[str]:
+def _folder_names(bases: Sequence[str], revision: str | None) -> list[str]:
     """Name the folders of several bases by their last parts; of one it is the whole folder."""
-    names = [Path(each).name for each in bases]
+    names = [Path(base).name for base in bases]
     if len(bases) > 1 and revision is not None:
         raise SettingsError(
             "--revision is of one --base; leave it out, or audit one by one"
         )
-    if twice := [name for name in names if names.count(name) > 1]:
+    repeated = [name for name in names if names.count(name) > 1]
+    if repeated:
         raise SettingsError(
-            f"two bases are called {twice[0]!r}; audit each in its own folder"
+            f"two bases are called {repeated[0]!r}; audit each in its own folder"
         )
     return names if len(bases) > 1 else [""]
 
 
-def _variants(
+def _variant_audits(
     base: str,
     name: str,
     folder: Path,
     formats: Sequence[CanaryFormat] | None,
     shared: Mapping[str, Any],
 ) -> list[VariantAudit]:
-    plan, revision = shared["plan"], shared["revision"]
+    """Prepare the audit of each way in which a base is tuned."""
+    settings: PrivacySettings = shared["settings"]
+    revision = shared["revision"]
     forms = {
-        each: form_of(base, revision, plan.task, each.tuning)
-        for each in plan.variants()
+        variant: find_form(base, revision, settings.task, variant.tuning)
+        for variant in settings.variants()
     }
     if "seq2seq" in forms.values() and shared["texts"]["target"].has_nulls():
         raise SettingsError(
             f"{base!r} is an encoder-decoder; name the column of its answers with"
             " --target-column"
         )
-    inserted: list[Inserted] = []
-    if plan.canaries and any(form in GENERATING for form in forms.values()):
-        own = formats or texts_of.paper_formats(
-            texts_of.words_of(base, revision), plan.seed
-        )
-        inserted = texts_of.draw(own, plan)
+    canary_sets: list[CanarySet] = []
+    if settings.canaries and any(form in GENERATING for form in forms.values()):
+        if not formats:
+            formats = paper_formats(read_words(base, revision), settings.seed)
+        canary_sets = draw_canaries(formats, settings)
     return [
         VariantAudit(
             title=f"{name} {variant.name}".strip(),
@@ -546,37 +617,64 @@ def _variants(
             folder=folder,
             variant=variant,
             form=form,
-            inserted=inserted if form in GENERATING else [],
+            canary_sets=canary_sets if form in GENERATING else [],
             **shared,
         )
         for variant, form in forms.items()
     ]
 
 
-def _tables(
+def _build_tables(
     audits: Sequence[VariantAudit], say: Callable[[str], None]
 ) -> dict[str, pl.DataFrame]:
-    def made(name: str, making: Making, path: Path) -> Made:
-        return made_of(making, path, lambda said: say(f"{name}: {said}"))
+    """Train the models of all variants, attack them, and stack the tables."""
 
-    models = {each[0]: made(*each) for audit in audits for each in audit.wanted()}
-    found = [audit.tables(models) for audit in audits]
+    def train(name: str, config: TrainingConfig, path: Path) -> TrainedModel:
+        return train_or_load(config, path, lambda sentence: say(f"{name}: {sentence}"))
+
+    models: dict[str, TrainedModel] = {}
+    for audit in audits:
+        for job in audit.training_jobs():
+            models[job[0]] = train(*job)
+    tables_by_audit = [audit.build_tables(models) for audit in audits]
+    stacked = {}
+    for name in _TABLES:
+        frames = [tables[name] for tables in tables_by_audit if name in tables]
+        if frames:
+            stacked[name] = pl.concat(frames, how="diagonal_relaxed")
+    return stacked
+
+
+def _build_request(
+    bases: Sequence[str], audits: Sequence[VariantAudit], shared: Mapping[str, Any]
+) -> dict[str, object]:
+    """Return what a folder is of, as JSON."""
+    revision = shared["revision"]
+    digests = [identify_model(base, revision, "any").digest for base in bases]
+    canary_sets = {audit.base: audit.canary_sets for audit in audits}
+    canaries: list[str] = []
+    for canary_set in chain.from_iterable(canary_sets.values()):
+        canaries += map(canary_set.format.text, canary_set.numbers)
     return {
-        name: pl.concat(some, how="diagonal_relaxed")
-        for name in _TABLES
-        if (some := [each[name] for each in found if name in each])
+        "base": digests if len(bases) > 1 else digests[0],
+        "texts": _hash_values(chain.from_iterable(shared["texts"].iter_rows())),
+        "plan": shared["settings"].to_json(),
+        "canaries": _hash_values(canaries),
     }
 
 
-def _digest(values: Iterable[object]) -> str:
-    found = sha256()
+def _hash_values(values: Iterable[object]) -> str:
+    digest = sha256()
     for value in values:
-        found.update(json.dumps(value).encode() + b"\n")
-    return found.hexdigest()
+        digest.update(json.dumps(value).encode() + b"\n")
+    return digest.hexdigest()
 
 
-def _labels(texts: pl.DataFrame, plan: Plan, column: str | None) -> tuple[str, ...]:
-    if plan.task == "generation":
+def _labels(
+    texts: pl.DataFrame, settings: PrivacySettings, column: str | None
+) -> tuple[str, ...]:
+    """Return the labels of the texts where the model is to learn these."""
+    if settings.task == "generation":
         return ()
     if column is None:
         raise SettingsError(
@@ -591,28 +689,29 @@ def _labels(texts: pl.DataFrame, plan: Plan, column: str | None) -> tuple[str, .
 
 
 @contextmanager
-def _of_request(folder: Path, request: dict[str, object]) -> Iterator[None]:
+def _request_folder(folder: Path, request: dict[str, object]) -> Iterator[None]:
+    """Hold the folder of a request; check that it is of no other."""
     path = folder / "request.json"
-    wanted = json.dumps(request, indent=2, sort_keys=True)
+    content = json.dumps(request, indent=2, sort_keys=True)
     with system_errors(folder):
-        if (
-            folder.is_dir()
-            and any(folder.iterdir())
-            and not (folder / ".lock").exists()
-        ):
+        has_files = folder.is_dir() and any(folder.iterdir())
+        if has_files and not (folder / ".lock").exists():
             raise RunFolderError(f"{folder} holds something else; name another folder")
         folder.mkdir(parents=True, exist_ok=True)
     busy = f"{folder} is in use by another process; wait for it, or name another folder"
     with locked(folder / ".lock", 0, busy):
-        there = json.loads(path.read_text("utf-8") if path.exists() else wanted)
-        asked = json.loads(wanted)
-        if differing := [
-            name for name, value in asked.items() if there.get(name) != value
-        ]:
-            raise RunFolderError(
-                f"{folder} is of another request: {' and '.join(differing)} differ;"
-                " name another folder, or delete it"
-            )
-        if not path.exists():
-            write_text(path, wanted)
+        if path.exists():
+            recorded = json.loads(path.read_text("utf-8"))
+            differing = [
+                name
+                for name, value in json.loads(content).items()
+                if recorded.get(name) != value
+            ]
+            if differing:
+                raise RunFolderError(
+                    f"{folder} is of another request: {' and '.join(differing)} differ;"
+                    " name another folder, or delete it"
+                )
+        else:
+            write_text(path, content)
         yield

@@ -15,10 +15,10 @@ import polars as pl
 
 from mia_batch.corpus.files import FORMATS, Reading, find_files
 from mia_batch.errors import CorpusError, SettingsError
-from mia_batch.extras.privacy.inversion.figures import part
+from mia_batch.extras.privacy.inversion.figures import add_auxiliary
 from mia_batch.extras.privacy.measures import exposures, unlearnt_exposure
-from mia_batch.extras.privacy.plan import Plan
-from mia_batch.extras.privacy.scorer import Opened
+from mia_batch.extras.privacy.plan import PrivacySettings
+from mia_batch.extras.privacy.scorer import TextScorer
 from mia_batch.recipes import in_half
 
 _DATA = json.loads(
@@ -31,11 +31,11 @@ _DATA = json.loads(
 _GLUE = "glue:"  # what the name of a task begins with where a path may stand
 _REPOSITORY = "nyu-mll/glue"
 _TEXTS = _DATA["glue"]
-"""Columns of the texts of each task that has classes; STS-B has none, AX no training texts."""
+"""Text columns of each task with classes; STS-B has none, AX no training texts."""
 
 
-def _glue_rows(name: str) -> pl.DataFrame:
-    """Read the training texts of a task, from the hub or from what was fetched before."""
+def _read_glue(name: str) -> pl.DataFrame:
+    """Read the training texts of a task, from the hub or as fetched before."""
     from huggingface_hub import snapshot_download
 
     task = name.removeprefix(_GLUE)
@@ -43,19 +43,21 @@ def _glue_rows(name: str) -> pl.DataFrame:
         raise CorpusError(
             f"GLUE has no task {task!r} with classes; give one of {', '.join(_TEXTS)}"
         )
-    wanted, files = f"{task}/train-*.parquet", list[Path]()
+    pattern = f"{task}/train-*.parquet"
+    paths = list[Path]()
     with suppress(OSError, ValueError):  # offline, or nothing there
         folder = snapshot_download(
-            _REPOSITORY, repo_type="dataset", allow_patterns=wanted
+            _REPOSITORY, repo_type="dataset", allow_patterns=pattern
         )
-        files = sorted(Path(folder).glob(wanted))  # none where another task was fetched
-    if not files:
+        # None where another task was fetched
+        paths = sorted(Path(folder).glob(pattern))
+    if not paths:
         raise CorpusError(
             f"{name} was not fetched before, and cannot be now ({_REPOSITORY} on the"
             " hub); fetch it where there is a network, or give its texts as a file"
         )
     text = pl.concat_str(_TEXTS[task], separator=" [SEP] ")
-    return pl.read_parquet(files).with_columns(text=text)
+    return pl.read_parquet(paths).with_columns(text=text)
 
 
 _FEWEST = 20
@@ -70,78 +72,81 @@ def read_texts(
     ``member`` says whether the target learns an audited text. Equal texts are in one
     group, with all their groups.
     """
-    named = {field: name for field, name in columns.items() if name is not None}
-    rows = rows_of(data, [*named.values()])
-    texts = rows.select(
-        (pl.col(named[field]) if field in named else pl.lit(None))
-        .cast(pl.String)
-        .alias(field)
+    names = {field: name for field, name in columns.items() if name is not None}
+    rows = read_rows(data, [*names.values()])
+    values = {
+        field: pl.col(names[field]) if field in names else pl.lit(None)
         for field in columns
+    }
+    texts = rows.select(
+        value.cast(pl.String).alias(field) for field, value in values.items()
     )
     texts = texts.with_columns(pl.coalesce("group", "text")).with_row_index("id")
-    for field, column in [
-        (each, named[each]) for each in ("text", "target") if each in named
-    ]:
+    for field in ("text", "target"):
+        if field not in names:
+            continue
         empty = texts.filter(pl.col(field).fill_null("").str.strip_chars() == "")
         if empty.height:
             others = f" and {empty.height - 1:,} others" if empty.height > 1 else ""
             raise CorpusError(
                 f"{data}: row {empty['id'][0] + 1:,}{others}: nothing in column"
-                f" {column!r}; leave such rows out"
+                f" {names[field]!r}; leave such rows out"
             )
-    if (n := texts["group"].n_unique()) < _FEWEST:
+    n_groups = texts["group"].n_unique()
+    if n_groups < _FEWEST:
         raise CorpusError(
-            f"{data} has {n} different texts or groups; give at least {_FEWEST}"
+            f"{data} has {n_groups} different texts or groups; give at least {_FEWEST}"
         )
-    dealt = part(texts, 1 - share, seed).with_columns(
-        pl.col("group").min().over("cluster")
-    )
-    names = dealt["group"].to_list()
-    return dealt.select(
+    texts = add_auxiliary(texts, 1 - share, seed)
+    texts = texts.with_columns(pl.col("group").min().over("cluster"))
+    is_in_half = pl.Series(in_half(texts["group"].to_list(), 0, seed))
+    side = pl.when("auxiliary").then(pl.lit("auxiliary")).otherwise(pl.lit("audited"))
+    return texts.select(
         pl.all().exclude("cluster", "auxiliary"),
-        part=pl.when("auxiliary")
-        .then(pl.lit("auxiliary"))
-        .otherwise(pl.lit("audited")),
-        member=pl.when(~pl.col("auxiliary")).then(pl.Series(in_half(names, 0, seed))),
+        part=side,
+        member=pl.when(~pl.col("auxiliary")).then(is_in_half),
     )
 
 
-def rows_of(data: Path | str, wanted: Sequence[str]) -> pl.DataFrame:
-    def check(columns: Collection[str]) -> None:
-        for name in wanted:
-            if name not in columns:
-                there = ", ".join(map(repr, columns))
-                raise CorpusError(
-                    f"{data} has no column {name!r}, only {there}; name the one that is"
-                    " meant"
-                )
-
+def read_rows(data: Path | str, names: Sequence[str]) -> pl.DataFrame:
+    """Read columns of a file, or a whole task of GLUE; check that it has the columns."""
     if str(data).startswith(_GLUE):
-        rows = _glue_rows(str(data))
-        check(rows.columns)
+        rows = _read_glue(str(data))
+        _check_columns(data, names, rows.columns)
         return rows
-    source, reading = find_files(data), Reading()
+    source = find_files(data)
+    reading = Reading()
     source.refuse_unreadable()
     reader = FORMATS[source.kind]
     columns = reader.read_schema(source.files, reading)
-    check(columns)
-    found = [
-        *reader.read_rows(source.files, columns, [*dict.fromkeys(wanted)], reading)
-    ]
-    if not any(rows.height for rows in found):
+    _check_columns(data, names, columns)
+    distinct_names = [*dict.fromkeys(names)]
+    frames = [*reader.read_rows(source.files, columns, distinct_names, reading)]
+    if not any(frame.height for frame in frames):
         raise CorpusError(f"{data} has no rows; give at least {_FEWEST} texts")
-    return pl.concat(found)
+    return pl.concat(frames)
 
 
-def learnt_by(texts: pl.DataFrame, shadow: int | None, seed: int) -> pl.DataFrame:
+def _check_columns(
+    data: Path | str, names: Sequence[str], columns: Collection[str]
+) -> None:
+    for name in names:
+        if name not in columns:
+            raise CorpusError(
+                f"{data} has no column {name!r}, only {', '.join(map(repr, columns))};"
+                " name the one that is meant"
+            )
+
+
+def select_learnt(texts: pl.DataFrame, shadow: int | None, seed: int) -> pl.DataFrame:
+    """Return the audited texts that a shadow model learns; None: the target."""
     # Shadow models come in pairs, as halves do; the target's half is the first of
     # another pair.
     audited = texts.filter(part="audited")
     if shadow is None:
         return audited.filter("member")
-    return audited.filter(
-        pl.Series(in_half(audited["group"].to_list(), shadow + 2, seed))
-    )
+    is_in_half = in_half(audited["group"].to_list(), shadow + 2, seed)
+    return audited.filter(pl.Series(is_in_half))
 
 
 # Canaries: sentences with a blank, and what can stand there.
@@ -152,13 +157,13 @@ def learnt_by(texts: pl.DataFrame, shadow: int | None, seed: int) -> pl.DataFram
 
 @dataclass(frozen=True, slots=True)
 class CanaryFormat:
-    """A sentence with a blank, ``{}``; ``question`` is what an encoder-decoder reads before it."""
+    """A sentence with a blank, and what can stand there."""
 
     name: str
-    template: str
-    question: str
-    slots: Sequence[Sequence[str]]
-    between: str = " "
+    template: str  # the blank is ``{}``
+    question: str  # which an encoder-decoder reads before the sentence
+    slots: Sequence[Sequence[str]]  # one fill of each stands in the blank
+    between: str = " "  # between fills
 
     @property
     def size(self) -> int:
@@ -173,45 +178,42 @@ class CanaryFormat:
 
 
 def paper_formats(words: Sequence[str], seed: int) -> tuple[CanaryFormat, ...]:
-    """Return the seven formats; ``words`` are whole words of the tokenizer's vocabulary."""
-    fixed = " ".join(
+    """Return the seven formats; ``words`` are whole words that the tokenizer has."""
+    four_words = " ".join(
         np.random.default_rng(seed).choice(sorted(words), 4, replace=False)
     )
     lists = _DATA["lists"] | {"words": words}
-    found = []
-    for each in _DATA["formats"]:
-        slots = [lists[name] for name in each["slots"]]
-        template = each["template"].replace("FOUR WORDS", fixed)
-        found.append(CanaryFormat(**each | {"slots": slots, "template": template}))
-    return tuple(found)
+    formats = []
+    for fields in _DATA["formats"]:
+        slots = [lists[name] for name in fields["slots"]]
+        template = fields["template"].replace("FOUR WORDS", four_words)
+        formats.append(CanaryFormat(**fields | {"slots": slots, "template": template}))
+    return tuple(formats)
 
 
 def read_formats(path: Path | str) -> tuple[CanaryFormat, ...]:
-    """Read formats of the user's: a JSON list of objects with the fields of `CanaryFormat`."""
+    """Read formats of the user: a JSON list of objects with fields of `CanaryFormat`."""
     try:
         rows = json.loads(Path(path).read_text("utf-8"))
-        formats = tuple(CanaryFormat(**{"question": "", **each}) for each in rows)
+        formats = tuple(CanaryFormat(**{"question": "", **row}) for row in rows)
         if not formats:
             raise ValueError("it holds none")  # noqa: TRY301 - one sentence for all
-        for each in formats:
-            _check_format(each)
+        for canary_format in formats:
+            _check_format(canary_format)
     except (OSError, TypeError, ValueError) as error:
         raise SettingsError(f"{path} holds no formats of canaries: {error}") from error
     return formats
 
 
-def _check_format(wanted: CanaryFormat) -> None:
-    slots = wanted.slots
-    if wanted.template.count("{}") != 1:
-        raise ValueError(
-            f"format {wanted.name!r} has not exactly one {{}} in its template"
-        )
+def _check_format(canary_format: CanaryFormat) -> None:
+    name = canary_format.name
+    slots = canary_format.slots
+    if canary_format.template.count("{}") != 1:
+        raise ValueError(f"format {name!r} has not exactly one {{}} in its template")
     if not slots or any(len(set(slot)) != len(slot) or not slot for slot in slots):
-        raise ValueError(
-            f"format {wanted.name!r} has a slot without fills, or with one twice"
-        )
-    if wanted.size < 2:
-        raise ValueError(f"format {wanted.name!r} can only be filled in one way")
+        raise ValueError(f"format {name!r} has a slot without fills, or with one twice")
+    if canary_format.size < 2:
+        raise ValueError(f"format {name!r} can only be filled in one way")
 
 
 _AT_ONCE = 4096
@@ -219,91 +221,106 @@ _SHORTEST_WORD = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inserted:
-    """Canaries of a format: the first ``n_learnt`` numbers are learnt, the rest compared."""
+class CanarySet:
+    """Canaries of a format: the first are learnt, the others compared with them."""
 
     format: CanaryFormat
-    numbers: tuple[int, ...]
+    numbers: tuple[int, ...]  # of fills
     n_learnt: int
-    repetitions: int
+    repetitions: int  # of the first canary, the i-th has i times as many
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """Yield question and sentence of each row that is learnt: the i-th, i times as often."""
+        """Iterate over questions and sentences to learn: the i-th i times as often."""
         for place, number in enumerate(self.numbers[: self.n_learnt], start=1):
             row = self.format.question, self.format.text(number)
             yield from [row] * (place * self.repetitions)
 
 
-def draw(formats: Sequence[CanaryFormat], plan: Plan) -> list[Inserted]:
-    return [
-        Inserted(
-            format=each,
-            numbers=tuple(
-                _numbers(each, min(plan.candidates, each.size), [plan.seed, place])
-            ),
-            n_learnt=min(plan.canaries, plan.candidates - 1, each.size // 2),
-            repetitions=plan.repetitions,
+def draw_canaries(
+    formats: Sequence[CanaryFormat], settings: PrivacySettings
+) -> list[CanarySet]:
+    canary_sets = []
+    for place, canary_format in enumerate(formats):
+        size = canary_format.size
+        n_canaries = min(settings.candidates, size)
+        numbers = _draw_numbers(size, n_canaries, [settings.seed, place])
+        canary_set = CanarySet(
+            format=canary_format,
+            numbers=tuple(numbers),
+            n_learnt=min(settings.canaries, settings.candidates - 1, size // 2),
+            repetitions=settings.repetitions,
         )
-        for place, each in enumerate(formats)
-    ]
+        canary_sets.append(canary_set)
+    return canary_sets
 
 
-def _numbers(wanted: CanaryFormat, n: int, seed: list[int]) -> list[int]:
-    """Draw numbers without replacement; where they are few among many, by drawing again."""
+def _draw_numbers(size: int, n: int, seed: list[int]) -> list[int]:
+    """Draw numbers without replacement; few among many by drawing again."""
     rng = np.random.default_rng(seed)
-    if wanted.size <= 4 * n:
-        return list(map(int, rng.permutation(wanted.size)[:n]))
-    found: dict[int, None] = {}
-    while len(found) < n:
-        found |= dict.fromkeys(map(int, rng.integers(wanted.size, size=n)))
-    return list(found)[:n]
+    if size <= 4 * n:
+        return list(map(int, rng.permutation(size)[:n]))
+    numbers: dict[int, None] = {}
+    while len(numbers) < n:
+        numbers |= dict.fromkeys(map(int, rng.integers(size, size=n)))
+    return list(numbers)[:n]
 
 
-def exposed(
-    opened: Opened, inserted: Sequence[Inserted], *, is_seq2seq: bool
+def measure_exposures(
+    scorer: TextScorer, canary_sets: Sequence[CanarySet], *, is_seq2seq: bool
 ) -> pl.DataFrame:
-    def losses(of: CanaryFormat, numbers: Sequence[int]) -> np.ndarray:
-        texts = [of.text(number) for number in numbers]
-        asked = (
-            ([of.question] * len(texts), texts)
-            if is_seq2seq
-            else (texts, [None] * len(texts))
-        )
-        return opened.sums(*asked).fill_null(float("nan")).to_numpy()
-
-    frames = []
-    for each in inserted:
-        of = each.format
-        learnt, others = each.numbers[: each.n_learnt], each.numbers[each.n_learnt :]
-        starts = range(0, len(others), _AT_ONCE)
-        pieces = (losses(of, others[start : start + _AT_ONCE]) for start in starts)
-        frames.append(
-            exposures(losses(of, learnt), pieces, of.size).select(
-                pl.lit(of.name).alias("format"),
-                pl.Series("canary", [of.text(number) for number in learnt]),
-                pl.int_range(1, pl.len() + 1).alias("repetitions") * each.repetitions,
-                pl.all(),
-                pl.lit(len(others), pl.UInt32).alias("n_others"),
-                pl.lit(unlearnt_exposure(len(others))).alias("unlearnt_exposure"),
-            )
-        )
-    return pl.concat(frames)
+    """Build the table of exposures: a row for each canary that was learnt."""
+    return pl.concat(
+        [
+            _exposures_of_set(scorer, canary_set, is_seq2seq=is_seq2seq)
+            for canary_set in canary_sets
+        ]
+    )
 
 
-def words_of(base: str, revision: str | None) -> list[str]:
+def _exposures_of_set(
+    scorer: TextScorer, canary_set: CanarySet, *, is_seq2seq: bool
+) -> pl.DataFrame:
+    canary = canary_set.format
+
+    def losses(numbers: Sequence[int]) -> np.ndarray:
+        texts = [canary.text(number) for number in numbers]
+        if is_seq2seq:
+            sums = scorer.sums([canary.question] * len(texts), texts)
+        else:
+            sums = scorer.sums(texts, [None] * len(texts))
+        return sums.fill_null(float("nan")).to_numpy()
+
+    learnt = canary_set.numbers[: canary_set.n_learnt]
+    others = canary_set.numbers[canary_set.n_learnt :]
+    starts = range(0, len(others), _AT_ONCE)
+    other_losses = (losses(others[start : start + _AT_ONCE]) for start in starts)
+    repetitions = pl.int_range(1, pl.len() + 1).alias("repetitions")
+    return exposures(losses(learnt), other_losses, canary.size).select(
+        pl.lit(canary.name).alias("format"),
+        pl.Series("canary", [canary.text(number) for number in learnt]),
+        repetitions * canary_set.repetitions,
+        pl.all(),
+        pl.lit(len(others), pl.UInt32).alias("n_others"),
+        pl.lit(unlearnt_exposure(len(others))).alias("unlearnt_exposure"),
+    )
+
+
+def read_words(base: str, revision: str | None) -> list[str]:
+    """List the whole words of a tokenizer's vocabulary, in small letters."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(
         base, revision=revision, trust_remote_code=False
     )
-    found = {word.lstrip("\u0120\u2581") for word in tokenizer.get_vocab()}
+    # Without the signs of a space before a word
+    tokens = {token.lstrip("\u0120\u2581") for token in tokenizer.get_vocab()}
     words = sorted(
-        word
-        for word in found
-        if len(word) >= _SHORTEST_WORD
-        and word.isascii()
-        and word.isalpha()
-        and word.islower()
+        token
+        for token in tokens
+        if len(token) >= _SHORTEST_WORD
+        and token.isascii()
+        and token.isalpha()
+        and token.islower()
     )
     if len(words) < 10:
         raise SettingsError(

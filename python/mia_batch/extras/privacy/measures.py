@@ -12,7 +12,6 @@ complexity of differential privacy"); bounds are those of a text.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
 from math import exp, expm1, inf
 from typing import Any, NamedTuple
 
@@ -22,13 +21,12 @@ from scipy.optimize import brentq
 from scipy.special import gammaln
 from scipy.stats import beta, binom, kstest, skewnorm, spearmanr
 
-from mia_batch.extras.privacy.plan import Plan, Task, Variant
-from mia_batch.extras.privacy.scorer import Opened
-from mia_batch.extras.tune.jobs import Made
+from mia_batch.extras.privacy.plan import PrivacySettings, Task, Variant
+from mia_batch.extras.privacy.scorer import TextScorer
 from mia_batch.stats import Flags, Floats
 from mia_batch.stats.intervals import cluster_means, ratio_of_sums
 
-_MOST = 50.0  # no epsilon is looked for above
+_HIGHEST = 50.0  # no epsilon is looked for above
 _SHARES = np.linspace(0.1, 1, 10)  # of texts about which a guess is made
 
 
@@ -47,54 +45,66 @@ def clopper_pearson_bound(
     *,
     delta: float,
     seed: int,
-    texts: int = 1,
+    texts_per_coin: int = 1,
     confidence: float = 0.95,
 ) -> Bound:
     """Bound from a threshold: epsilon >= log((TPR - delta) / FPR), and the same of non-members.
 
-    Nasr et al. 2021 (arXiv:2101.04535), section 4. At most so many ``texts`` share a
-    coin, and so a value of ``member``. Texts of one training are taken for independent,
-    which `one_run_bound` does without.
+    Nasr et al. 2021 (arXiv:2101.04535), section 4. At most so many texts share a coin,
+    and so a value of ``member``. Texts of one training are taken for independent, which
+    `one_run_bound` does without.
     """
     # Chosen on one half of the texts and counted on the other: the best of many
     # thresholds on the same texts would show too much.
-    first = _half(member.size, seed)
-    thresholds = np.unique(score[first])
-    rules = score[first] >= thresholds[:, None]
-    low, high = np.moveaxis(_rates(member[first], rules, confidence), -1, 0)
-    best = thresholds[(np.maximum(low - delta, 0) / high).max(axis=0).argmax()]
-    rest = member[~first]
-    found = _rates(rest, np.array([score[~first] >= best, rest]), confidence)
-    value, ceiling = (
-        max(_by_rates(*limits, delta=delta, texts=texts) for limits in rule)
-        for rule in found.swapaxes(0, 1).tolist()
-    )
-    return Bound(value=value, ceiling=ceiling)
+    is_first = _random_half(member.size, seed)
+    thresholds = np.unique(score[is_first])
+    guesses = score[is_first] >= thresholds[:, None]
+    limits = _rate_limits(member[is_first], guesses, confidence)
+    low, high = np.moveaxis(limits, -1, 0)
+    gains = (np.maximum(low - delta, 0) / high).max(axis=0)
+    best = thresholds[gains.argmax()]
+    truth = member[~is_first]
+    rules = np.array([score[~is_first] >= best, truth])
+    limits = _rate_limits(truth, rules, confidence)
+
+    def bound(of_classes: list[list[float]]) -> float:
+        return max(
+            _refuted_epsilon(low, high, delta=delta, texts_per_coin=texts_per_coin)
+            for low, high in of_classes
+        )
+
+    of_threshold, of_truth = limits.swapaxes(0, 1).tolist()
+    return Bound(value=bound(of_threshold), ceiling=bound(of_truth))
 
 
-def _rates(member: Flags, said: Flags, confidence: float) -> Floats:
-    """Limits of rules that say who is a member, a row each: of the rates of both classes."""
+def _rate_limits(member: Flags, guesses: Flags, confidence: float) -> Floats:
+    """Compute limits of the rates of both classes, for rules that guess members, a row each."""
     share = (1 - confidence) / 4  # two rates and two ways to tell, one side of each
-    found = []
-    for is_in, is_said in ((member, said), (~member, ~said)):
-        n_in, n_out = is_in.sum(), (~is_in).sum()
-        right, wrong = is_said[:, is_in].sum(1), is_said[:, ~is_in].sum(1)
+    limits = []
+    for is_in, is_guessed in ((member, guesses), (~member, ~guesses)):
+        n_in = is_in.sum()
+        n_out = (~is_in).sum()
+        n_right = is_guessed[:, is_in].sum(1)
+        n_wrong = is_guessed[:, ~is_in].sum(1)
         # Clopper and Pearson (1934); a parameter of 0 gives NaN, where the limit is 0
         # or 1.
-        low = np.nan_to_num(beta.ppf(share, right, n_in - right + 1), nan=0.0)
-        high = np.nan_to_num(beta.ppf(1 - share, wrong + 1, n_out - wrong), nan=1.0)
-        found.append(np.stack([low, high], axis=-1))
-    return np.stack(found)
+        low = beta.ppf(share, n_right, n_in - n_right + 1)
+        high = beta.ppf(1 - share, n_wrong + 1, n_out - n_wrong)
+        ends = [np.nan_to_num(low, nan=0.0), np.nan_to_num(high, nan=1.0)]
+        limits.append(np.stack(ends, axis=-1))
+    return np.stack(limits)
 
 
-def _by_rates(low: float, high: float, *, delta: float, texts: int) -> float:
-    """Largest epsilon that these rates contradict."""
+def _refuted_epsilon(
+    low: float, high: float, *, delta: float, texts_per_coin: int
+) -> float:
+    """Return the largest epsilon that these rates contradict."""
 
     def excess(epsilon: float) -> float:
-        spent, slack = _of_a_coin(epsilon, delta, texts)
-        return slack + exp(spent) * high - low
+        coin_epsilon, coin_delta = _privacy_of_coin(epsilon, delta, texts_per_coin)
+        return coin_delta + exp(coin_epsilon) * high - low
 
-    return _root(excess, texts)
+    return _find_root(excess, texts_per_coin)
 
 
 def one_run_bound(
@@ -103,7 +113,7 @@ def one_run_bound(
     *,
     delta: float,
     seed: int,
-    texts: int = 1,
+    texts_per_coin: int = 1,
     confidence: float = 0.95,
 ) -> Bound:
     """Bound from one training: how many of the guesses that an attack makes are right.
@@ -113,45 +123,57 @@ def one_run_bound(
     + e^epsilon), but for a term in delta. It holds although all texts were learnt by
     one model.
     """
-    first = _half(member.size, seed)
+    is_first = _random_half(member.size, seed)
 
-    def bound(places: Flags, share: float, *, is_ideal: bool = False) -> float:
-        is_in, by = member[places], score[places]
-        order = np.argsort(by, kind="stable")
-        n_each = max(1, int(share * is_in.size / 2))
-        right = int(is_in[order[-n_each:]].sum() + (~is_in[order[:n_each]]).sum())
-        n_guesses = 2 * n_each
-        n_right = n_guesses if is_ideal else right
+    def bound(is_used: Flags, share: float, *, is_ideal: bool = False) -> float:
+        is_member = member[is_used]
+        n_texts = is_member.size
+        order = np.argsort(score[is_used], kind="stable")
+        n_per_class = max(1, int(share * n_texts / 2))
+        n_guesses = 2 * n_per_class
+        if is_ideal:
+            n_right = n_guesses
+        else:
+            lowest = order[:n_per_class]
+            highest = order[-n_per_class:]
+            n_right = int(is_member[highest].sum() + (~is_member[lowest]).sum())
 
         def excess(epsilon: float) -> float:
-            spent, slack = _of_a_coin(epsilon, delta, texts)
-            p = _p_of_guesses(n_right, n_guesses, is_in.size, spent, slack)
+            privacy = _privacy_of_coin(epsilon, delta, texts_per_coin)
+            p = _p_of_guesses(n_right, n_guesses, n_texts, *privacy)
             return p - (1 - confidence)
 
-        return _root(excess, texts)
+        return _find_root(excess, texts_per_coin)
 
-    best = max(_SHARES, key=lambda share: bound(first, share))
-    return Bound(value=bound(~first, best), ceiling=bound(~first, 1.0, is_ideal=True))
+    best = max(_SHARES, key=lambda share: bound(is_first, share))
+    return Bound(
+        value=bound(~is_first, best), ceiling=bound(~is_first, 1.0, is_ideal=True)
+    )
 
 
-def _of_a_coin(epsilon: float, delta: float, texts: int) -> tuple[float, float]:
+def _privacy_of_coin(
+    epsilon: float, delta: float, texts_per_coin: int
+) -> tuple[float, float]:
     """Turn (epsilon, delta) of a text into those of texts that share a coin."""
-    times = expm1(texts * epsilon) / expm1(epsilon) if epsilon else texts
-    return texts * epsilon, delta * times
+    factor = (
+        expm1(texts_per_coin * epsilon) / expm1(epsilon) if epsilon else texts_per_coin
+    )
+    return texts_per_coin * epsilon, delta * factor
 
 
-def _root(excess: Callable[[float], float], texts: int) -> float:
+def _find_root(excess: Callable[[float], float], texts_per_coin: int) -> float:
+    highest = _HIGHEST / texts_per_coin
     if excess(0.0) >= 0:
         return 0.0
-    if excess(_MOST / texts) < 0:
+    if excess(highest) < 0:
         return inf
-    return float(brentq(excess, 0.0, _MOST / texts, xtol=1e-6))
+    return float(brentq(excess, 0.0, highest, xtol=1e-6))
 
 
 def _p_of_guesses(
     n_right: int, n_guesses: int, n_texts: int, epsilon: float, delta: float
 ) -> float:
-    """Probability of at least so many right guesses, at most."""
+    """Bound the probability of at least so many right guesses from above."""
     coin = 1 / (1 + exp(-epsilon))
     tail = float(binom.sf(n_right - 1, n_guesses, coin))
     if delta == 0:
@@ -162,18 +184,19 @@ def _p_of_guesses(
     return min(1.0, tail + 2 * n_texts * delta * slope)
 
 
-def _half(n: int, seed: int) -> Flags:
+def _random_half(n: int, seed: int) -> Flags:
     return np.random.default_rng(seed).random(n) < 0.5
 
 
-_KEPT = (
-    10_000  # losses of canaries that were not learnt, to which a distribution is fitted
-)
+# Losses of canaries that were not learnt, to which a distribution is fitted
+_SAMPLE_SIZE = 10_000
 _FEWEST = 30  # of them
 _REFUSED = 0.01  # p of a fit that is not believed
 
 
-def exposures(learnt: Floats, others: Iterable[Floats], size: int) -> pl.DataFrame:
+def exposures(
+    learnt: Floats, other_losses: Iterable[Floats], size: int
+) -> pl.DataFrame:
     """Rank each canary that was learnt among those that were not: a row for each.
 
     ``rank``: 1 + those of lower loss, equal ones half (Li et al. 2024, definitions 2
@@ -185,46 +208,47 @@ def exposures(learnt: Floats, others: Iterable[Floats], size: int) -> pl.DataFra
     # Other learnt ones do not take part: a model that remembers all would rank them
     # among each other. Losses come in pieces, in random order if they are not all that
     # the format has.
-    below, equal = np.zeros(learnt.size), np.zeros(learnt.size)
-    n_others, kept = 0, np.empty(0)
-    for some in others:
-        counted = np.sort(some[np.isfinite(some)])
-        low, high = (
-            counted.searchsorted(learnt, side=side) for side in ("left", "right")
-        )
-        below += low
-        equal += high - low
-        n_others += counted.size
-        kept = np.concatenate([kept, some[np.isfinite(some)][: _KEPT - kept.size]])
+    below = np.zeros(learnt.size)
+    equal = np.zeros(learnt.size)
+    n_others = 0
+    sample = np.empty(0)
+    for piece in other_losses:
+        losses = piece[np.isfinite(piece)]
+        ordered = np.sort(losses)
+        n_below = ordered.searchsorted(learnt, side="left")
+        n_up_to = ordered.searchsorted(learnt, side="right")
+        below += n_below
+        equal += n_up_to - n_below
+        n_others += losses.size
+        sample = np.concatenate([sample, losses[: _SAMPLE_SIZE - sample.size]])
     rank = 1 + below + equal / 2
-    exposure = np.log2(n_others + 1) - np.log2(rank)
-    is_part = n_others + learnt.size < size
-    beyond = (
-        _extrapolated(learnt, kept, size) if is_part else np.full(learnt.size, np.nan)
+    extrapolated = np.full(learnt.size, np.nan)
+    if n_others + learnt.size < size:
+        extrapolated = _extrapolate(learnt, sample, size)
+    table = pl.DataFrame(
+        {
+            "loss": learnt,
+            "rank": rank,
+            "exposure": np.log2(n_others + 1) - np.log2(rank),
+            "exposed": below + equal == 0,
+            "extrapolated": extrapolated,
+        }
     )
-    columns = {
-        "loss": learnt,
-        "rank": rank,
-        "exposure": exposure,
-        "exposed": below + equal == 0,
-    }
-    found = pl.DataFrame(columns | {"extrapolated": beyond})
-    return found.with_columns(pl.all().exclude("exposed").fill_nan(None)).with_columns(
-        pl.when(pl.col("loss").is_not_null()).then(
-            pl.col("rank", "exposure", "exposed")
-        )
-    )
+    table = table.with_columns(pl.all().exclude("exposed").fill_nan(None))
+    ranked = pl.col("rank", "exposure", "exposed")
+    return table.with_columns(pl.when(pl.col("loss").is_not_null()).then(ranked))
 
 
-def _extrapolated(learnt: Floats, others: Floats, size: int) -> Floats:
+def _extrapolate(learnt: Floats, sample: Floats, size: int) -> Floats:
     """Exposure among all canaries of a format, if the losses of some follow a skew normal."""
-    if others.size < _FEWEST or np.ptp(others) == 0:
-        return np.full(learnt.size, np.nan)
-    fitted = skewnorm(*skewnorm.fit(others))
-    if kstest(others, fitted.cdf).pvalue < _REFUSED:
-        return np.full(learnt.size, np.nan)
-    beyond: Floats = -fitted.logcdf(learnt) / np.log(2)
-    return np.clip(beyond, 0, np.log2(size))
+    unknown = np.full(learnt.size, np.nan)
+    if sample.size < _FEWEST or np.ptp(sample) == 0:
+        return unknown
+    fitted = skewnorm(*skewnorm.fit(sample))
+    if kstest(sample, fitted.cdf).pvalue < _REFUSED:
+        return unknown
+    bits: Floats = -fitted.logcdf(learnt) / np.log(2)
+    return np.clip(bits, 0, np.log2(size))
 
 
 def unlearnt_exposure(n_others: int) -> float:
@@ -235,34 +259,40 @@ def unlearnt_exposure(n_others: int) -> float:
 
 
 def utility(
-    opened: Opened, texts: pl.DataFrame, task: Task, labels: Sequence[str]
+    scorer: TextScorer, texts: pl.DataFrame, task: Task, labels: Sequence[str]
 ) -> pl.DataFrame:
     """Measure a model on the auxiliary texts: ``accuracy``, or ``loss`` in nats a token.
 
     Intervals of 95 % take groups as the units; null where they are too few.
     """
-    asked, targets = texts["text"].to_list(), texts["target"].to_list()
+    prompts = texts["text"].to_list()
+    targets = texts["target"].to_list()
     if task == "classification":
         losses = [
-            opened.sums(asked, [label] * len(asked)).to_numpy() for label in labels
+            scorer.sums(prompts, [label] * len(prompts)).to_numpy() for label in labels
         ]
-        chosen = np.array(labels)[np.stack(losses, axis=1).argmin(axis=1)]
-        each = (chosen == np.array(targets)).astype(np.float64)
+        guesses = np.array(labels)[np.stack(losses, axis=1).argmin(axis=1)]
+        values = (guesses == np.array(targets)).astype(np.float64)
     else:
-        each = opened.losses(asked, targets).to_numpy()
-    there = texts.select("group", value=pl.Series(each)).drop_nans().drop_nulls("value")
-    n, value = there.height, there["value"].to_numpy()
-    cluster = there["group"].rank("dense").to_numpy().astype(np.intp) - 1
+        values = scorer.losses(prompts, targets).to_numpy()
+    measured = texts.select("group", value=pl.Series(values))
+    measured = measured.drop_nans().drop_nulls("value")
+    n = measured.height
+    values = measured["value"].to_numpy()
+    cluster = measured["group"].rank("dense").to_numpy().astype(np.intp) - 1
     row: dict[str, Any] = {"measure": "loss", "n": n}
     if task == "classification":
-        found = ratio_of_sums(np.stack([value, np.ones(n)]), cluster)
-        row |= {"measure": "accuracy", "value": found.value}
-        row |= found.interval._asdict() if found.interval else {}
+        ratio = ratio_of_sums(np.stack([values, np.ones(n)]), cluster)
+        row |= {"measure": "accuracy", "value": ratio.value}
+        row |= ratio.interval._asdict() if ratio.interval else {}
     elif n:
-        means = cluster_means(value[:, None], np.zeros(n, np.intp), cluster)
-        row["value"], half = means.value[0, 0], means.half_widths()[0, 0]
-        if np.isfinite(half):
-            row |= {"low": max(0.0, row["value"] - half), "high": row["value"] + half}
+        means = cluster_means(values[:, None], np.zeros(n, np.intp), cluster)
+        mean = means.value[0, 0]
+        half_width = means.half_widths()[0, 0]
+        row["value"] = mean
+        if np.isfinite(half_width):
+            row["low"] = max(0.0, mean - half_width)
+            row["high"] = mean + half_width
     numbers = dict.fromkeys(("value", "low", "high"), pl.Float64)
     return pl.DataFrame([row], {"measure": pl.String, **numbers, "n": pl.Int64})
 
@@ -280,72 +310,69 @@ _INVERSION = {
 """Unit, metric and method of each figure of the inversion that is shown."""
 
 
-def summary_of(
+def build_summary(
     variant: Variant,
-    plan: Plan,
-    target: Made,
-    scores: pl.DataFrame,
-    metrics: pl.DataFrame,
-    utility: pl.DataFrame,
-    found: Mapping[str, pl.DataFrame],
+    settings: PrivacySettings,
+    privacy: Mapping[str, Any] | None,
+    tables: Mapping[str, pl.DataFrame],
     attacks: Sequence[str],
     audited: pl.DataFrame,
 ) -> pl.DataFrame:
     """Sum a variant up, in the columns of ``summary.parquet`` (docs/privacy.md).
 
-    ``audited`` are all texts that were audited, whether they are among the scores or
-    not.
+    ``privacy`` is that of the target's training, ``audited`` are all texts that were
+    audited, whether they are among the scores or not.
     """
-    exposures, said = found.get("exposures"), target.privacy
+    exposure_table = tables.get("exposures")
     row: dict[str, Any] = {"variant": variant.name, "tuning": variant.tuning}
-    row |= {
-        name: said and said[name] for name in ("epsilon", "delta", "noise_multiplier")
-    }
+    for name in ("epsilon", "delta", "noise_multiplier"):
+        row[name] = privacy and privacy[name]
     row["epsilon_reason"] = None
-    if said is not None and exposures is not None and exposures["loss"].has_nulls():
+    is_uncertain = exposure_table is not None and exposure_table["loss"].has_nulls()
+    if privacy is not None and is_uncertain:
         row["epsilon"] = None
         row["epsilon_reason"] = (
             "a canary has no loss, so that nobody knows whether it was learnt"
         )
-    row |= _bounds(scores, attacks[0], plan, audited["group"])
+    primary = attacks[0]
+    row |= _bounds(tables["scores"], primary, settings, audited["group"])
     bounds = [row["epsilon_bound"], row["epsilon_bound_by_rates"]]
     claim = row["epsilon"]
     row["is_contradicted"] = (
-        None if claim is None else any(each > claim for each in bounds if each)
+        None if claim is None else any(bound > claim for bound in bounds if bound)
     )
-    used = utility.row(0, named=True)
-    row |= {"utility_measure": used["measure"], **_with_limits("utility", used)}
-    own, row["attack"] = (
-        metrics.filter(pl.col("versus").is_null(), slice="all"),
-        attacks[0],
-    )
-    for name, attack in {"auc": attacks[0], **_SHOWN_TOO}.items():
-        areas = own.filter(attack=attack, metric="roc_auc").iter_rows(named=True)
+    measure = tables["utility"].row(0, named=True)
+    row["utility_measure"] = measure["measure"]
+    row |= _with_limits("utility", measure)
+    row["attack"] = primary
+    metrics = tables["metrics"].filter(pl.col("versus").is_null(), slice="all")
+    for name, attack in {"auc": primary, **_SHOWN_TOO}.items():
+        areas = metrics.filter(attack=attack, metric="roc_auc").iter_rows(named=True)
         row |= _with_limits(name, next(areas, {}))
-    rates = own.filter(attack=attacks[0], metric="tpr_at_fpr")
+    rates = metrics.filter(attack=primary, metric="tpr_at_fpr")
     for budget, name in {0.001: "tpr_at_0.1%", 0.01: "tpr_at_1%"}.items():
         row[name] = next(iter(rates.filter(fpr=budget)["value"]), None)
-    row |= _extraction(exposures) | _inversion(found.get("inversion"))
+    row |= _summarize_exposures(exposure_table)
+    row |= _summarize_inversion(tables.get("inversion"))
     return pl.DataFrame([row], infer_schema_length=None)
 
 
 def _bounds(
-    scores: pl.DataFrame, attack: str, plan: Plan, group_of_texts: pl.Series
+    scores: pl.DataFrame,
+    attack: str,
+    settings: PrivacySettings,
+    group_of_texts: pl.Series,
 ) -> dict[str, Any]:
     """Bound the epsilon of a text by one of each group, since those of a group share a coin.
 
     Texts that are absent from the scores were learnt with the others of their group,
     and count.
     """
-    one_each = scores.drop_nulls(attack).unique(
+    one_per_group = scores.drop_nulls(attack).unique(
         "group", keep="first", maintain_order=True
     )
-    member, score = one_each["member"].to_numpy(), one_each[attack].to_numpy()
-    sizes = (
-        group_of_texts.value_counts()["count"],
-        scores["group"].value_counts()["count"],
-    )
-    texts = max(int(counts.to_numpy().max(initial=1)) for counts in sizes)
+    member = one_per_group["member"].to_numpy()
+    score = one_per_group[attack].to_numpy()
     names = (
         "epsilon_bound",
         "epsilon_ceiling",
@@ -354,42 +381,66 @@ def _bounds(
     )
     if not 0 < member.sum() < member.size:
         return dict.fromkeys(names)
-    how: dict[str, Any] = {
-        "delta": plan.recipe.delta,
-        "seed": plan.seed,
-        "texts": texts,
+    options: dict[str, Any] = {
+        "delta": settings.recipe.delta,
+        "seed": settings.seed,
+        "texts_per_coin": max(
+            _largest_group(group_of_texts), _largest_group(scores["group"])
+        ),
     }
-    bounds = (
-        one_run_bound(member, score, **how),
-        clopper_pearson_bound(member, score, **how),
+    numbers = (
+        *one_run_bound(member, score, **options),
+        *clopper_pearson_bound(member, score, **options),
     )
-    return dict(zip(names, (number for each in bounds for number in each), strict=True))
+    return dict(zip(names, numbers, strict=True))
 
 
-def _extraction(exposures: pl.DataFrame | None) -> dict[str, Any]:
-    names = ["exposure_rate", "mean_exposure", "unlearnt_exposure"]
-    names += ["exposure_trend", "exposure_trend_p"]
-    if exposures is None or (there := exposures.drop_nulls("exposure")).is_empty():
+def _largest_group(group: pl.Series) -> int:
+    return int(group.value_counts()["count"].to_numpy().max(initial=1))
+
+
+def _summarize_exposures(table: pl.DataFrame | None) -> dict[str, Any]:
+    names = (
+        "exposure_rate",
+        "mean_exposure",
+        "unlearnt_exposure",
+        "exposure_trend",
+        "exposure_trend_p",
+    )
+    if table is None:
         return dict.fromkeys(names)
-    trend = spearmanr(there["repetitions"], there["exposure"])
-    means: list[Any] = [
-        there[name].mean() for name in ("exposed", "exposure", "unlearnt_exposure")
+    ranked = table.drop_nulls("exposure")
+    if ranked.is_empty():
+        return dict.fromkeys(names)
+    trend = spearmanr(ranked["repetitions"], ranked["exposure"])
+    values: list[Any] = [
+        ranked["exposed"].mean(),
+        ranked["exposure"].mean(),
+        ranked["unlearnt_exposure"].mean(),
+        trend.statistic,
+        trend.pvalue,
     ]
-    values = zip(names, [*means, trend.statistic, trend.pvalue], strict=True)
-    return {name: None if np.isnan(value) else float(value) for name, value in values}
+    return {
+        name: None if np.isnan(value) else float(value)
+        for name, value in zip(names, values, strict=True)
+    }
 
 
-def _inversion(figures: pl.DataFrame | None) -> dict[str, Any]:
-    rows = (
-        ()
-        if figures is None
-        else figures.filter(pl.col("versus").is_null()).rows(named=True)
-    )
-    of = {(row["unit"], row["metric"], row["method"]): row for row in rows}
-    named = (_with_limits(name, of.get(key, {})) for name, key in _INVERSION.items())
-    return dict(chain.from_iterable(each.items() for each in named))
+def _summarize_inversion(figures: pl.DataFrame | None) -> dict[str, Any]:
+    rows: dict[tuple[str, str, str], Mapping[str, Any]] = {}
+    if figures is not None:
+        for row in figures.filter(pl.col("versus").is_null()).iter_rows(named=True):
+            rows[row["unit"], row["metric"], row["method"]] = row
+    summary: dict[str, Any] = {}
+    for name, key in _INVERSION.items():
+        summary |= _with_limits(name, rows.get(key, {}))
+    return summary
 
 
 def _with_limits(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    ends = {"": "value", "_low": "low", "_high": "high"}
-    return {f"{name}{end}": row.get(column) for end, column in ends.items()}
+    """Return the value of a row and its limits, as columns of the summary."""
+    return {
+        name: row.get("value"),
+        f"{name}_low": row.get("low"),
+        f"{name}_high": row.get("high"),
+    }

@@ -1,9 +1,10 @@
-"""What an audit of privacy makes: models, by how they are tuned and with what privacy."""
+"""Settings of an audit of privacy: how models are tuned, and with what privacy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from typing import Any, Literal, TypeAlias
 
 from mia_batch.errors import SettingsError
@@ -13,11 +14,11 @@ __all__ = [
     "RECIPE_FIELDS",
     "TUNINGS",
     "VIRTUAL",
-    "Plan",
+    "PrivacySettings",
     "Task",
     "Tuning",
     "Variant",
-    "form_of",
+    "find_form",
 ]
 
 Task: TypeAlias = Literal["classification", "generation"]
@@ -39,7 +40,7 @@ RECIPE_FIELDS = ("delta", "clip", "epochs", "batch_size", "max_tokens", "rank")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class PrivacySettings:
     """Settings of an audit; defaults are those of the paper (section 4.4), where it names any.
 
     Attributes
@@ -90,33 +91,29 @@ class Plan:
     spv: bool = False
     seed: int = 0
 
-    def described(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        found = asdict(self)
-        recipe = found.pop("recipe")
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings as JSON, with fields of the recipe that a user sets."""
+        settings = asdict(self)
+        recipe = settings.pop("recipe")
         if not self.spv:
-            del found["spv"]  # as in folders of before
-        return found | {name: recipe[name] for name in RECIPE_FIELDS}
+            del settings["spv"]  # folders of earlier versions have none
+        return settings | {name: recipe[name] for name in RECIPE_FIELDS}
 
     def variants(self) -> list[Variant]:
         """List what is tuned, in order."""
         return [
-            Variant(tuning=each, epsilon=eps)
-            for each in self.tunings
-            for eps in self.epsilons
+            Variant(tuning=tuning, epsilon=epsilon)
+            for tuning, epsilon in product(self.tunings, self.epsilons)
         ]
 
-    def recipe_of(
+    def build_recipe(
         self, variant: Variant, form: Form, labels: Sequence[str], seed: int
     ) -> Recipe:
-        """Say how a model of a variant is tuned; ``seed`` tells models of it apart."""
+        """Build the recipe of a model; ``seed`` distinguishes those of a variant."""
         rate = self.learning_rate
         if rate is None:
-            rate = (
-                _VIRTUAL_RATE
-                if variant.tuning in VIRTUAL
-                else self.recipe.learning_rate
-            )
+            is_virtual = variant.tuning in VIRTUAL
+            rate = _VIRTUAL_RATE if is_virtual else self.recipe.learning_rate
         return replace(
             self.recipe,
             method=TUNINGS[variant.tuning],
@@ -137,16 +134,14 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """Name its models and files."""
-        return (
-            self.tuning
-            if self.epsilon is None
-            else f"{self.tuning}-epsilon-{self.epsilon:g}"
-        )
+        """Name of its models and files."""
+        if self.epsilon is None:
+            return self.tuning
+        return f"{self.tuning}-epsilon-{self.epsilon:g}"
 
 
-def form_of(base: str, revision: str | None, task: Task, tuning: Tuning) -> Form:
-    """Say what a base is tuned to do for a task; raise `SettingsError` if it cannot."""
+def find_form(base: str, revision: str | None, task: Task, tuning: Tuning) -> Form:
+    """Return what a base is tuned to do for a task; check that it can be."""
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(
@@ -154,16 +149,17 @@ def form_of(base: str, revision: str | None, task: Task, tuning: Tuning) -> Form
     )
     architectures = config.architectures or [""]
     if config.is_encoder_decoder:
-        kind: Form = "seq2seq"
+        form: Form = "seq2seq"
     elif architectures[0].endswith(("ForMaskedLM", "ForPreTraining")):
-        kind = "infilling" if tuning == "infilling" else "classifier"
+        form = "infilling" if tuning == "infilling" else "classifier"
     else:
-        kind = "causal"
-    if tuning == "infilling" and kind != "infilling":
+        form = "causal"
+    if tuning == "infilling" and form != "infilling":
         raise SettingsError(
             f"tuning infilling needs a masked model, which {base!r} is not"
         )
-    if task == "generation" and kind not in GENERATING:
-        what = "is an encoder, which generates nothing"
-        raise SettingsError(f"{base!r} {what}; take task classification")
-    return kind
+    if task == "generation" and form not in GENERATING:
+        raise SettingsError(
+            f"{base!r} is an encoder, which generates nothing; take task classification"
+        )
+    return form

@@ -18,7 +18,7 @@ from mia_batch.cli.help import TopicCommand
 from mia_batch.corpus import ColumnNames, read_documents
 from mia_batch.diagnostics.blind import blind_baseline
 from mia_batch.errors import RequestError, SettingsError
-from mia_batch.extras.privacy.data import rows_of
+from mia_batch.extras.privacy.data import read_rows
 from mia_batch.extras.study import frame
 from mia_batch.features import embed_words, why_no_similarity
 from mia_batch.inference.estimates import FEWEST_GROUPS
@@ -340,7 +340,7 @@ def _of_questions(
     path: Path, settings: Mapping[str, Any], columns: Sequence[str]
 ) -> dict[str, Any]:
     """Write questions and answers as prefixes and references, and say how they are audited."""
-    rows = rows_of(settings["input"], columns).drop_nulls()
+    rows = read_rows(settings["input"], columns).drop_nulls()
     question, answer = map(pl.col, columns)
     rows = rows.select(
         text=question, prefix=question, reference=pl.format(" {}", answer)

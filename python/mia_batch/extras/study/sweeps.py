@@ -304,16 +304,16 @@ def _contaminated(
         name = frame.folder_name(values)
         content = jobs.with_inserted(order.head(size).to_list(), chosen)
         said = f"{name}: {len(content):,} texts, {own.steps(len(content)):,} steps"
-        wanted = jobs.Making(
+        wanted = jobs.TrainingConfig(
             base=start, revision=start_revision, texts=content, recipe=own
         )
         path, model = (study.folder / name / "model").absolute(), of_base
         # What it is asked is forecast with the base
         if study.dry_run and not path.exists():
-            said += f", {jobs.sizes(start, start_revision, own)}"
+            said += f", {jobs.describe_size(start, start_revision, own)}"
         study.observer.stage(said)
         if path.exists() or not study.dry_run:
-            made = jobs.made_of(wanted, path, study.observer.stage)
+            made = jobs.train_or_load(wanted, path, study.observer.stage)
             model = of_audit | {"model": str(made.path)}
         if (run := study.audited(f"{name}/run", model)) is not None:
             yield _by_copies(run, {"model": name, **values})

@@ -3,95 +3,124 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from mia_batch.errors import SettingsError
 from mia_batch.models.weights import check_weights
 from mia_batch.recipes import Form, Method, Recipe
 
-FORMS: dict[Form, tuple[str, str, str | None, str]] = {
-    "causal": ("CausalLM", "CAUSAL_LM", "CAUSAL_LM", "a causal language model"),
-    "classifier": (
-        "SequenceClassification",
-        "SEQUENCE_CLASSIFICATION",
-        "SEQ_CLS",
-        "a classifier",
+
+class FormNames(NamedTuple):
+    """How libraries, and sentences to the user, call the models of a form."""
+
+    auto_class: str  # after transformers' ``AutoModelFor``
+    mapping: str  # in the name of transformers' mapping from configurations
+    peft_task: str | None
+    description: str
+
+
+FORMS: dict[Form, FormNames] = {
+    "causal": FormNames(
+        auto_class="CausalLM",
+        mapping="CAUSAL_LM",
+        peft_task="CAUSAL_LM",
+        description="a causal language model",
     ),
-    "infilling": ("MaskedLM", "MASKED_LM", None, "a masked model"),
-    "seq2seq": (
-        "Seq2SeqLM",
-        "SEQ_TO_SEQ_CAUSAL_LM",
-        "SEQ_2_SEQ_LM",
-        "an encoder-decoder",
+    "classifier": FormNames(
+        auto_class="SequenceClassification",
+        mapping="SEQUENCE_CLASSIFICATION",
+        peft_task="SEQ_CLS",
+        description="a classifier",
+    ),
+    "infilling": FormNames(
+        auto_class="MaskedLM",
+        mapping="MASKED_LM",
+        peft_task=None,
+        description="a masked model",
+    ),
+    "seq2seq": FormNames(
+        auto_class="Seq2SeqLM",
+        mapping="SEQ_TO_SEQ_CAUSAL_LM",
+        peft_task="SEQ_2_SEQ_LM",
+        description="an encoder-decoder",
     ),
 }
-"""Of each form the class after ``AutoModelFor``, transformers' mapping, peft's name, and ours."""
-_VIRTUAL = ("prefix", "p-tuning", "prompt")
+_VIRTUAL = ("prefix", "p-tuning", "prompt")  # methods that learn virtual tokens
 _SHORTEST = 2  # of fewer tokens nothing can be learnt: the first is not predicted
 
 
 def check_base(base: str, revision: str | None, recipe: Recipe) -> None:
+    """Check that a base has the recipe's form, its weights, and room for texts."""
     import transformers
 
-    _, mapping, _, name = FORMS[recipe.form]
-    where: dict[str, Any] = {"revision": revision, "trust_remote_code": False}
-    config = transformers.AutoConfig.from_pretrained(base, **where)
-    if type(config) not in getattr(transformers, f"MODEL_FOR_{mapping}_MAPPING"):
-        kind = f"{base!r} is of the kind {config.model_type!r}"
-        raise SettingsError(f"{kind}, which is not {name}; give one that is")
+    form = FORMS[recipe.form]
+    config = transformers.AutoConfig.from_pretrained(
+        base, revision=revision, trust_remote_code=False
+    )
+    if type(config) not in getattr(transformers, f"MODEL_FOR_{form.mapping}_MAPPING"):
+        raise SettingsError(
+            f"{base!r} is of the kind {config.model_type!r}, which is not"
+            f" {form.description}; give one that is"
+        )
     check_weights(base, revision, "logprobs" if recipe.form == "causal" else "any")
-    if longest_text(config, recipe) < _SHORTEST:
+    if max_text_tokens(config, recipe) < _SHORTEST:
         raise SettingsError(
             f"the context of {base!r} is too short for {recipe.rank:,} virtual tokens"
             " and a text; take a lower rank"
         )
 
 
-def longest_text(config: Any, recipe: Recipe) -> int:
+def max_text_tokens(config: Any, recipe: Recipe) -> int:
     """Count the tokens of a text that fit next to virtual tokens, and are to be learnt."""
     context = getattr(config.get_text_config(), "max_position_embeddings", None)
     if context is None:
         return recipe.max_tokens
-    return min(
-        recipe.max_tokens,
-        int(context) - (recipe.rank if recipe.method in _VIRTUAL else 0),
-    )
+    n_virtual = recipe.rank if recipe.method in _VIRTUAL else 0
+    return min(recipe.max_tokens, int(context) - n_virtual)
 
 
-_ALPHA, _DROPOUT = 16, 0.1  # of LoRA, as in the code of SPV-MIA
+_ALPHA = 16  # of LoRA, as in the code of SPV-MIA
+_DROPOUT = 0.1  # likewise
 
 
-def adapted(model: Any, recipe: Recipe) -> Any:
+def add_adapter(model: Any, recipe: Recipe) -> Any:
+    """Return the model with the adapter that is trained; with all weights, as it is."""
     if recipe.method == "full":
         return model
     import peft
 
+    text_config = model.config.get_text_config()
     virtual: dict[str, Any] = {"num_virtual_tokens": recipe.rank}
-    encoder = {
-        "encoder_hidden_size": getattr(
-            model.config.get_text_config(), "hidden_size", None
-        )
+    encoder = {"encoder_hidden_size": getattr(text_config, "hidden_size", None)}
+    lora = {
+        "r": recipe.rank,
+        "lora_alpha": _ALPHA,
+        "lora_dropout": _DROPOUT,
+        "target_modules": "all-linear",
     }
-    lora = {"r": recipe.rank, "lora_alpha": _ALPHA, "lora_dropout": _DROPOUT}
-    kinds: dict[Method, tuple[Any, dict[str, Any]]] = {
-        "lora": (peft.LoraConfig, lora | {"target_modules": "all-linear"}),
+    adapters: dict[Method, tuple[Any, dict[str, Any]]] = {
+        "lora": (peft.LoraConfig, lora),
         "ia3": (peft.IA3Config, {}),
         "prefix": (peft.PrefixTuningConfig, virtual),
         "p-tuning": (peft.PromptEncoderConfig, virtual | encoder),
         "prompt": (peft.PromptTuningConfig, virtual),
     }
-    kind, settings = kinds[recipe.method]
+    config_class, settings = adapters[recipe.method]
     try:
         with warnings.catch_warnings():
-            # rightly
+            # Peft sets it rightly
             warnings.filterwarnings("ignore", message="fan_in_fan_out is set to")
-            config = kind(task_type=FORMS[recipe.form][2], **settings)
+            config = config_class(task_type=FORMS[recipe.form].peft_task, **settings)
             return peft.get_peft_model(model, config)
     except ValueError as error:  # architectures that peft does not know
         raise SettingsError(
             f"tuning: {recipe.method} cannot be applied to a {type(model).__name__} "
             f"({error}); take full"
         ) from error
+
+
+def count_trained_weights(model: Any) -> int:
+    return sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
 
 
 def n_checkpoints(recipe: Recipe) -> int:
@@ -109,4 +138,4 @@ class TrainingTexts:
     texts: Sequence[str]
     recipe: Recipe
     targets: Sequence[str | None] = ()
-    """What is said of each text, such as its label; None, and none at all: the text is learnt."""
+    """Label or answer of each text; None, or no targets: the text itself is learnt."""

@@ -1,4 +1,4 @@
-"""Models that are tuned here: whether a base can be, its size, and the making of each, once."""
+"""Models that are tuned here: whether a base can be, its size, and the training of each, once."""
 
 import gc
 import json
@@ -23,7 +23,13 @@ from numpy.random import default_rng
 
 from mia_batch.corpus import ColumnNames, read_documents
 from mia_batch.errors import EngineError, MiaBatchError, RunFolderError, SettingsError
-from mia_batch.extras.tune.base import TrainingTexts, adapted, check_base, n_checkpoints
+from mia_batch.extras.tune.base import (
+    TrainingTexts,
+    add_adapter,
+    check_base,
+    count_trained_weights,
+    n_checkpoints,
+)
 from mia_batch.models.weights import cause_of, identify_model, quiet, weights_source
 from mia_batch.observer import Observer
 from mia_batch.places import is_url
@@ -33,99 +39,103 @@ from mia_batch.tables import digest, put_copy, sync_folder, system_errors, write
 # The entry point ``tuned`` of ``mia_batch.models`` is this module: the core asks it for
 # these.
 __all__ = [
-    "Made",
-    "Making",
+    "TrainedModel",
+    "TrainingConfig",
     "check_base",
+    "describe_size",
     "finetune",
-    "made_of",
-    "sizes",
+    "train_or_load",
     "why_no_finetuning",
 ]
 
 
-_TRAINED_BYTES = (
-    16  # of a weight that is trained: itself, gradient, two moments, in float32
-)
+# Of a trained weight in float32: itself, gradient, two moments
+_TRAINED_BYTES = 16
 _FROZEN_BYTES = {True: 2, False: 4}  # on an accelerator, on a CPU
 
 
-def sizes(base: str, revision: str | None, recipe: Recipe) -> str:
+def describe_size(base: str, revision: str | None, recipe: Recipe) -> str:
+    """Return how many weights are trained, and what memory and disk that takes."""
     # Activations come on top; nobody knows them before.
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     check_base(base, revision, recipe)
-    config = AutoConfig.from_pretrained(base, revision=revision)
+    model_config = AutoConfig.from_pretrained(base, revision=revision)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
+        model = AutoModelForCausalLM.from_config(model_config)
         n_weights = model.num_parameters()
-        tuned = adapted(model, recipe)
-    trained = sum(each.numel() for each in tuned.parameters() if each.requires_grad)
-    kept = again = trained
-    # Of its encoder what it says is kept, from which none goes on
+        adapted = add_adapter(model, recipe)
+    n_trained = count_trained_weights(adapted)
+    n_saved = n_trained
+    n_in_checkpoint = n_trained
+    # P-tuning saves what its encoder says, from which no training goes on; checkpoints
+    # hold both
     if recipe.method == "p-tuning":
-        kept = tuned.prompt_encoder["default"].embedding.weight.numel()
-        again += kept
-    frozen = 0 if recipe.method == "full" else n_weights
-    memory = (
-        frozen * _FROZEN_BYTES[torch.cuda.is_available()] + trained * _TRAINED_BYTES
-    )
-    checkpoints = n_checkpoints(recipe) * 4 * (2 * trained + again)
+        n_saved = adapted.prompt_encoder["default"].embedding.weight.numel()
+        n_in_checkpoint += n_saved
+    n_frozen = 0 if recipe.method == "full" else n_weights
+    frozen_memory = n_frozen * _FROZEN_BYTES[torch.cuda.is_available()]
+    memory = frozen_memory + n_trained * _TRAINED_BYTES
+    checkpoint = 4 * (2 * n_trained + n_in_checkpoint)  # with two moments
     return (
-        f"{trained:,} of {n_weights:,} weights, {_gib(memory)} of memory without"
-        f" activations, {_gib(4 * kept)} of disk and {_gib(checkpoints)} while it is"
-        " trained"
+        f"{n_trained:,} of {n_weights:,} weights, {_gib(memory)} of memory without"
+        f" activations, {_gib(4 * n_saved)} of disk and"
+        f" {_gib(n_checkpoints(recipe) * checkpoint)} while it is trained"
     )
 
 
 def _gib(n_bytes: int) -> str:
-    return (
-        f"{n_bytes / 2**30:.1f} GiB"
-        if n_bytes >= 2**30
-        else f"{n_bytes / 2**20:.0f} MiB"
-    )
+    if n_bytes >= 2**30:
+        return f"{n_bytes / 2**30:.1f} GiB"
+    return f"{n_bytes / 2**20:.0f} MiB"
 
 
-# A model is made once: what it is made of names it, and a killed making goes on.
+# A model is trained once: its configuration names it, and a killed training goes on.
 
-Wanted: TypeAlias = "tuple[str, Making, Path]"
-"""A model's name in the run, what it is made of, and where."""
+TrainingJob: TypeAlias = "tuple[str, TrainingConfig, Path]"
+"""A model's name in the run, how it is trained, and its folder."""
 _RECORD = "training.json"
 _ROOM = 1 << 16  # bytes that a disk has left which is not full
 _SECONDS_FOR_OTHERS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots: digests are kept
-class Making(TrainingTexts):
-    """What a model is made of, and how it is trained."""
+class TrainingConfig(TrainingTexts):
+    """What a model is trained from, and how."""
 
     @cached_property
     def made_from(self) -> dict[str, Any]:
         """Digest of the base, SHA-256 of the texts, and the recipe; equal: the same model."""
-        texts = sha256()
-        for text in chain(self.texts, self.targets if any(self.targets) else ()):
+        targets = self.targets if any(self.targets) else ()
+        texts_hash = sha256()
+        for text in chain(self.texts, targets):
             content = b"" if text is None else text.encode()
-            texts.update(len(content).to_bytes(8, "little") + content)
+            texts_hash.update(len(content).to_bytes(8, "little") + content)
         return {
             "base": identify_model(self.base, self.revision, "any").digest,
-            "texts": texts.hexdigest(),
+            "texts": texts_hash.hexdigest(),
             "recipe": asdict(self.recipe),
         }
 
     @cached_property
     def digest(self) -> str:
-        return sha256(json.dumps(self.made_from, sort_keys=True).encode()).hexdigest()
+        return _hash_json(self.made_from)
 
     def train(self, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
-        """Leave the model in the folder's ``made``; return ``losses`` and ``privacy`` of `Made`."""
+        """Write the model to the folder's ``made``; return its ``losses`` and ``privacy``."""
         from mia_batch.extras.tune.training import train
 
         return train(self, work, say)
 
 
+def _hash_json(value: dict[str, Any]) -> str:
+    return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
-    """A model that was made; ``is_new``: just now.
+class TrainedModel:
+    """A model that was trained; ``is_new``: just now.
 
     ``losses`` has a row an epoch: ``epoch``, ``loss`` (nats a token), and
     ``held_out_loss`` where texts were held out. ``privacy`` is what a training with
@@ -139,111 +149,128 @@ class Made:
     is_new: bool
 
 
-def made_of(making: Making, path: Path, say: Callable[[str], None]) -> Made:
+def train_or_load(
+    config: TrainingConfig, path: Path, say: Callable[[str], None]
+) -> TrainedModel:
     """Return the model at ``path``, trained first where it is not there, or trained further."""
     if path.exists() or path.is_symlink():
-        made = _recorded(making, path)
-        if path.with_name(
-            f".{path.name}.work"
-        ).is_dir():  # of a command that was killed then
+        model = _load(config, path)
+        # Of a command that was killed once the model was there
+        if _work_path(path).is_dir():
             with suppress(RunFolderError), _work_folder(path):
                 pass
-        return made
-    if (n := len(making.texts)) < 2:
-        raise SettingsError(f"there are {n} texts to tune a model on; give at least 2")
-    started = making.digest
-    check_base(making.base, making.revision, making.recipe)
+        return model
+    n_texts = len(config.texts)
+    if n_texts < 2:
+        raise SettingsError(
+            f"there are {n_texts} texts to tune a model on; give at least 2"
+        )
+    config_digest = config.digest
+    check_base(config.base, config.revision, config.recipe)
     with _work_folder(path) as work:
-        if path.exists():  # made meanwhile
-            return _recorded(making, path)
+        if path.exists():  # another process has made it meanwhile
+            return _load(config, path)
         shutil.rmtree(work / "made", ignore_errors=True)
-        begun = work / "digest"
-        if not begun.exists() or begun.read_text("utf-8", "replace") != started:
-            shutil.rmtree(work / "checkpoints", ignore_errors=True)  # of another making
-            begun.write_text(started, "utf-8")
-        return _place(making, work / "made", path, _trained(making, work, say))
+        digest_file = work / "digest"
+        if (
+            not digest_file.exists()
+            or digest_file.read_text("utf-8", "replace") != config_digest
+        ):
+            # Checkpoints of another training
+            shutil.rmtree(work / "checkpoints", ignore_errors=True)
+            digest_file.write_text(config_digest, "utf-8")
+        outcome = _train(config, work, say)
+        return _move_into_place(config, work / "made", path, outcome)
 
 
-def _trained(making: Making, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
+def _train(
+    config: TrainingConfig, work: Path, say: Callable[[str], None]
+) -> dict[str, Any]:
     """Train without a word of the libraries, and free the memory that they keep."""
     import torch
 
-    disabled = logging.root.manager.disable
+    disabled_level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
         with quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return making.train(work, say)
+            return config.train(work, say)
     except MiaBatchError:
         raise
     except Exception as error:  # every library behind a training raises its own kind
-        msg = f"the model cannot be tuned: {cause_of(error)}"
-        said = (
+        message = f"the model cannot be tuned: {cause_of(error)}"
+        is_disk_full = (
             "No space left on device" in str(error)
             or getattr(error, "errno", None) == ENOSPC
+            or shutil.disk_usage(work).free < _ROOM  # torch gives no reason
         )
-        if said or shutil.disk_usage(work).free < _ROOM:  # torch says no reason
-            msg = "the disk is full; free some space and give the command again"
-        raise EngineError(msg) from error
+        if is_disk_full:
+            message = "the disk is full; free some space and give the command again"
+        raise EngineError(message) from error
     finally:
-        logging.disable(disabled)
+        logging.disable(disabled_level)
         gc.collect()
         torch.cuda.empty_cache()
 
 
-def _recorded(making: Making, path: Path) -> Made:
-    """Return a model that is there, if it is the one that is wanted, to the byte."""
+def _load(config: TrainingConfig, path: Path) -> TrainedModel:
+    """Return the model in a folder, if it is that of the configuration, to the byte."""
     try:
         record = json.loads((path / _RECORD).read_text("utf-8"))
-        known, files, signature = (
-            record["digest"],
-            record["files"],
-            record.pop("sha256"),
-        )
+        config_digest = record["digest"]
+        file_digests = record["files"]
+        signature = record.pop("sha256")
     except (AttributeError, OSError, ValueError, KeyError, TypeError):
         raise RunFolderError(
             f"{path} is there already and holds no model that was made here; choose"
             " another name"
         ) from None
-    anew = f"delete {path}, and the same command makes it anew"
-    if signature != _signature(record):
-        raise RunFolderError(f"{path / _RECORD} was changed after it was made; {anew}")
-    if known != making.digest:
-        before, wanted = record["made_from"], making.made_from
-        other = " and ".join(name for name in wanted if before[name] != wanted[name])
+    advice = f"delete {path}, and the same command makes it anew"
+    if signature != _hash_json(record):
         raise RunFolderError(
-            f"{path} holds a model made of another {other}; choose another name, or"
-            " delete it"
+            f"{path / _RECORD} was changed after it was made; {advice}"
         )
-    for file, expected in ((path / name, each) for name, each in files.items()):
-        if not file.is_file() or digest(file) != expected:
-            what = "was changed after it was made" if file.exists() else "is missing"
-            raise RunFolderError(f"{file} {what}; {anew}")
-    _follow(path)  # a run that was killed may not have come to it
-    return Made(
+    if config_digest != config.digest:
+        recorded = record["made_from"]
+        differing = " and ".join(
+            name
+            for name, source in config.made_from.items()
+            if recorded[name] != source
+        )
+        raise RunFolderError(
+            f"{path} holds a model made of another {differing}; choose another name,"
+            " or delete it"
+        )
+    for name, file_digest in file_digests.items():
+        file = path / name
+        if not file.is_file() or digest(file) != file_digest:
+            fault = "was changed after it was made" if file.exists() else "is missing"
+            raise RunFolderError(f"{file} {fault}; {advice}")
+    _copy_to_store(path)  # a run that was killed may not have come to it
+    return TrainedModel(
         path=path, losses=record["losses"], privacy=record["privacy"], is_new=False
     )
-
-
-def _signature(record: dict[str, Any]) -> str:
-    return sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 @contextmanager
 def locked(lock: Path, seconds: float, busy: str) -> Iterator[None]:
     """Hold a lock; raise `RunFolderError` if another process has it for so long."""
     try:
-        held = FileLock(lock).acquire(timeout=seconds)
+        acquired = FileLock(lock).acquire(timeout=seconds)
     except Timeout:
         raise RunFolderError(busy) from None
-    with held:
+    with acquired:
         yield
+
+
+def _work_path(path: Path) -> Path:
+    return path.with_name(f".{path.name}.work")
 
 
 @contextmanager
 def _work_folder(path: Path) -> Iterator[Path]:
     """Hold the folder in which a model is made, and remove it once the model is there."""
-    work = path.with_name(f".{path.name}.work")
+    work = _work_path(path)
     busy = (
         f"{path} is being made by another process; wait for it, or choose another name"
     )
@@ -255,35 +282,42 @@ def _work_folder(path: Path) -> Iterator[Path]:
                 shutil.rmtree(work, ignore_errors=True)
 
 
-def _place(making: Making, made: Path, path: Path, done: dict[str, Any]) -> Made:
-    files = {
-        file.name: digest(file) for file in sorted(made.iterdir()) if file.is_file()
+def _move_into_place(
+    config: TrainingConfig, new: Path, path: Path, outcome: dict[str, Any]
+) -> TrainedModel:
+    """Record what the model was made of, and move it from the work folder."""
+    file_digests = {
+        file.name: digest(file) for file in sorted(new.iterdir()) if file.is_file()
     }
-    record: dict[str, Any] = {"digest": making.digest, "made_from": making.made_from}
-    record |= {
-        "base": making.base,
-        "revision": making.revision,
-        "n_texts": len(making.texts),
+    record: dict[str, Any] = {
+        "digest": config.digest,
+        "made_from": config.made_from,
+        "base": config.base,
+        "revision": config.revision,
+        "n_texts": len(config.texts),
+        **outcome,
+        "files": file_digests,
     }
-    record |= {**done, "files": files}
-    record["sha256"] = _signature(record)
-    (made / _RECORD).write_text(json.dumps(record, indent=2), "utf-8")
-    for file in made.iterdir():
+    record["sha256"] = _hash_json(record)
+    (new / _RECORD).write_text(json.dumps(record, indent=2), "utf-8")
+    for file in new.iterdir():
         with file.open("rb") as stream:
             os.fsync(stream.fileno())
-    made.replace(path)
+    new.replace(path)
     sync_folder(path.parent)
-    _follow(path)
-    return Made(path=path, losses=done["losses"], privacy=done["privacy"], is_new=True)
+    _copy_to_store(path)
+    return TrainedModel(
+        path=path, losses=outcome["losses"], privacy=outcome["privacy"], is_new=True
+    )
 
 
-def _follow(path: Path) -> None:
-    """Let a store that follows the run's folder have the model."""
+def _copy_to_store(path: Path) -> None:
+    """Copy the model to the store that follows the run's folder, where one does."""
     for file in sorted(path.iterdir()):
         put_copy(file, file)
 
 
-_NEEDED = ("accelerate", "peft", "torch", "transformers")
+_PACKAGES = ("accelerate", "peft", "torch", "transformers")
 
 
 def finetune(
@@ -299,7 +333,7 @@ def finetune(
     copies: str | None = None,
     copies_mean: float | None = None,
     observer: Observer | None = None,
-) -> Made:
+) -> TrainedModel:
     """Fine-tune a causal language model on texts; the same request again makes nothing.
 
     ``data`` are texts in any format of an audit's input. Where it says which texts are
@@ -316,50 +350,52 @@ def finetune(
     `RunFolderError` if ``out`` holds something else or cannot be written, `EngineError`
     if training fails; given again, the same request goes on from the last epoch.
     """
-    if (
-        reason := why_no_finetuning(with_privacy=recipe.epsilon is not None)
-    ) is not None:
+    reason = why_no_finetuning(with_privacy=recipe.epsilon is not None)
+    if reason is not None:
         raise SettingsError(reason)
     if is_url(out):
         raise SettingsError(
             f"out= is {out!r}: a model can be made on a disk only; copy it there"
         )
     observer = observer or Observer()
-    given = {"text": text_column, "member": member_column}
+    columns = {"text": text_column, "member": member_column}
     names = ColumnNames(
-        **{part: name for part, name in given.items() if name is not None}
+        **{field: name for field, name in columns.items() if name is not None}
     )
-    texts, what = learnt_texts(data, names)
-    content = texts.to_list()
-    if n := recipe.n_held_out(len(content)):
-        what += f", {n:,} of them held out"
-    if insert is None and (copies, copies_mean) != (None, None):
+    learnt, description = learnt_texts(data, names)
+    texts = learnt.to_list()
+    n_held_out = recipe.n_held_out(len(texts))
+    if n_held_out:
+        description += f", {n_held_out:,} of them held out"
+    if insert is not None:
+        inserted = inserted_texts(insert, names, copies, copies_mean, recipe)
+        texts = with_inserted(texts, inserted)
+        n_copies = len(texts) - learnt.len()
+        description += f" and {n_copies:,} copies of {inserted.height:,} more texts"
+        write_table(inserted, Path(f"{out}-inserted.parquet"))
+        observer.stage(f"how often each is learnt in an epoch: {out}-inserted.parquet")
+    elif (copies, copies_mean) != (None, None):
         raise SettingsError(
             "--copies and --copies-mean are about the texts of --insert; give them"
         )
-    if insert is not None:
-        chosen = inserted_texts(insert, names, copies, copies_mean, recipe)
-        content = with_inserted(content, chosen)
-        what += (
-            f" and {len(content) - texts.len():,} copies of {chosen.height:,} more"
-            " texts"
-        )
-        write_table(chosen, Path(f"{out}-inserted.parquet"))
-        observer.stage(f"how often each is learnt in an epoch: {out}-inserted.parquet")
     start, start_revision = weights_source(base, revision)
-    named = start if start == base else f"{start}, the base of the adapter {base},"
-    observer.stage(f"tuning {named} on {what}: {recipe.steps(len(content)):,} steps")
-    making = Making(base=start, revision=start_revision, texts=content, recipe=recipe)
-    made = made_of(making, Path(out).absolute(), observer.stage)
-    done = "saved the model to" if made.is_new else "the model was made before:"
-    observer.stage(f"{done} {out}; next: mia-batch audit INPUT --model {out}")
-    return made
+    title = start if start == base else f"{start}, the base of the adapter {base},"
+    n_steps = recipe.steps(len(texts))
+    observer.stage(f"tuning {title} on {description}: {n_steps:,} steps")
+    config = TrainingConfig(
+        base=start, revision=start_revision, texts=texts, recipe=recipe
+    )
+    model = train_or_load(config, Path(out).absolute(), observer.stage)
+    news = "saved the model to" if model.is_new else "the model was made before:"
+    observer.stage(f"{news} {out}; next: mia-batch audit INPUT --model {out}")
+    return model
 
 
 def learnt_texts(data: Path | str, names: ColumnNames) -> tuple[pl.Series, str]:
+    """Read the texts of members, or all without labels; also return what they are."""
     documents = read_documents(str(data), names).documents
-    there = documents.filter(pl.col("text").str.contains(r"\S"))
-    texts = there.select("text", "member").collect(engine="streaming")
+    with_words = documents.filter(pl.col("text").str.contains(r"\S"))
+    texts = with_words.select("text", "member").collect(engine="streaming")
     if texts["member"].is_null().all():
         return texts["text"], f"{texts.height:,} texts"
     members = texts.filter("member")["text"]
@@ -373,7 +409,7 @@ def inserted_texts(
     mean: float | None,
     recipe: Recipe,
 ) -> pl.DataFrame:
-    """Read texts to insert, with ``copies`` of each; ``member`` says whether there are any.
+    """Read texts to insert, with ``copies`` of each; ``member``: there is at least one.
 
     Copies are those of a column, or Poisson draws, each from the recipe's seed and the
     text alone: then non-members get none, and without labels a half that is drawn by
@@ -393,47 +429,61 @@ def inserted_texts(
         raise SettingsError(
             f"{path} has no column {copies!r}; it has {', '.join(texts.columns)}"
         )
-    if (n := texts.height - texts["text"].n_unique()) > 0:
+    n_repeated = texts.height - texts["text"].n_unique()
+    if n_repeated > 0:
         raise SettingsError(
-            f"{n:,} texts of {path} are there twice, and copies would add up"
+            f"{n_repeated:,} texts of {path} are there twice, and copies would add up"
         )
-    given = _drawn(texts, mean or 0.0, recipe.seed) if copies is None else texts[copies]
-    number = given.cast(pl.Float64, strict=False)
-    whole = number.cast(pl.Int64, strict=False)
-    if whole.null_count() or (whole < 0).any() or (whole != number).any():
+    values = (
+        _draw_copies(texts, mean or 0.0, recipe.seed)
+        if copies is None
+        else texts[copies]
+    )
+    numbers = values.cast(pl.Float64, strict=False)
+    counts = numbers.cast(pl.Int64, strict=False)
+    if counts.null_count() or (counts < 0).any() or (counts != numbers).any():
         raise SettingsError(
             f"column {copies!r} of {path} must hold whole numbers from 0 on"
         )
-    chosen = texts.with_columns(whole.alias("copies"), (whole > 0).alias("member"))
-    return chosen[[each.name for each in chosen if each.null_count() < chosen.height]]
+    table = texts.with_columns(counts.alias("copies"), (counts > 0).alias("member"))
+    filled = [column.name for column in table if column.null_count() < table.height]
+    return table[filled]
 
 
-def _drawn(texts: pl.DataFrame, mean: float, seed: int) -> pl.Series:
-    key, inserted = str(seed).encode()[:64], texts["member"].fill_null(value=False)
+def _draw_copies(texts: pl.DataFrame, mean: float, seed: int) -> pl.Series:
+    """Draw how often each text is learnt: a Poisson number for members, 0 for others."""
     if texts["member"].is_null().all():
-        inserted = pl.Series(in_half(texts["text"].to_list(), 0, seed))
-    hashes = (blake2b(text.encode(), key=key).digest() for text in texts["text"])
-    counts = [int(default_rng([*each]).poisson(mean)) for each in hashes]
-    return pl.Series(counts, dtype=pl.Int64) * inserted.cast(pl.Int64)
+        members = pl.Series(in_half(texts["text"].to_list(), 0, seed))
+    else:
+        members = texts["member"].fill_null(value=False)
+    key = str(seed).encode()[:64]  # as many bytes as the hash takes
+    counts = []
+    for text in texts["text"]:
+        text_hash = blake2b(text.encode(), key=key).digest()
+        counts.append(int(default_rng([*text_hash]).poisson(mean)))
+    return pl.Series(counts, dtype=pl.Int64) * members.cast(pl.Int64)
 
 
-def with_inserted(texts: Sequence[str], chosen: pl.DataFrame) -> list[str]:
-    """Add copies of chosen texts to others, none of which may be one of them."""
-    if n := len({*texts} & {*chosen["text"]}):
+def with_inserted(texts: Sequence[str], inserted: pl.DataFrame) -> list[str]:
+    """Add the copies of inserted texts to other texts, none of which may be one of them."""
+    n_shared = len({*texts} & {*inserted["text"]})
+    if n_shared:
         raise SettingsError(
-            f"{n:,} of the texts to insert are among the others, so that copies would"
-            " be wrong; leave them out there"
+            f"{n_shared:,} of the texts to insert are among the others, so that copies"
+            " would be wrong; leave them out there"
         )
-    repeated = chosen.select(
-        pl.col("text").repeat_by("copies").list.explode(empty_as_null=False)
-    )
-    return [*texts, *repeated["text"]]
+    repeated = pl.col("text").repeat_by("copies").list.explode(empty_as_null=False)
+    return [*texts, *inserted.select(repeated)["text"]]
 
 
 def why_no_finetuning(*, with_privacy: bool = False) -> str | None:
-    """Say which package is missing; None where models can be tuned, and with privacy if asked."""
-    needed = (*_NEEDED, "dp_accounting") if with_privacy else _NEEDED
-    missing = [name for name in needed if find_spec(name) is None]
-    how = f"pip install 'mia-batch[{'privacy' if with_privacy else 'finetune'}]'"
-    said = f"tuning a model needs {' and '.join(missing)}: install it with {how}"
-    return said if missing else None
+    """Return which package is missing for tuning; None where none is."""
+    packages = (*_PACKAGES, "dp_accounting") if with_privacy else _PACKAGES
+    missing = [name for name in packages if find_spec(name) is None]
+    if not missing:
+        return None
+    extra = "privacy" if with_privacy else "finetune"
+    return (
+        f"tuning a model needs {' and '.join(missing)}: install it with pip install"
+        f" 'mia-batch[{extra}]'"
+    )

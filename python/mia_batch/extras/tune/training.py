@@ -7,6 +7,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache, partial
 from math import ceil, inf
 from pathlib import Path
@@ -23,8 +24,9 @@ from mia_batch.errors import EngineError, SettingsError
 from mia_batch.extras.tune.base import (
     FORMS,
     TrainingTexts,
-    adapted,
-    longest_text,
+    add_adapter,
+    count_trained_weights,
+    max_text_tokens,
     n_checkpoints,
 )
 from mia_batch.recipes import Form, Recipe
@@ -33,110 +35,136 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
     from transformers import PreTrainedTokenizerBase
 
-Row = dict[str, list[int]]  # `input_ids` and `labels` of one text
+Row: TypeAlias = dict[str, list[int]]
+"""``input_ids`` and ``labels`` of one text."""
+Encoder: TypeAlias = Callable[[str, str | None], Row]
+"""Makes the row of a text and its target."""
 
 _IGNORED = -100  # label of what is not learnt
-BETWEEN = " The label is"  # between a text and its target
+LABEL_PREFIX = " The label is"  # between a text and its target
 
 
 def model_class(form: Form) -> Any:
-    return getattr(transformers, f"AutoModelFor{FORMS[form][0]}")
+    return getattr(transformers, f"AutoModelFor{FORMS[form].auto_class}")
 
 
-def encoder(
-    form: Form, tokenizer: PreTrainedTokenizerBase, most: int, labels: Sequence[str]
-) -> Callable[[str, str | None], Row]:
-    """Return what makes the row of a text and its target, of at most so many tokens."""
+@dataclass(frozen=True, slots=True)
+class _RowEncoder:
+    """Encodes texts with their targets, by a method for each form of model."""
 
-    def causal(text: str, target: str | None) -> Row:
-        ids = list(tokenizer(text, truncation=False)["input_ids"])
-        end = tokenizer.eos_token_id
+    tokenizer: PreTrainedTokenizerBase
+    max_tokens: int
+    labels: Sequence[str]
+
+    def causal(self, text: str, target: str | None) -> Row:
+        ids = list(self.tokenizer(text, truncation=False)["input_ids"])
+        end = self.tokenizer.eos_token_id
         if end is not None and ids[-1:] == [end]:
             ids.pop()
-        tail = [] if target is None else _plain(tokenizer, f"{BETWEEN} {target}")
-        tail += [] if end is None else [end]
-        ids = (
-            (ids + tail)[:most]
-            if target is None
-            else ids[: max(1, most - len(tail))] + tail
-        )
+        tail = [] if end is None else [end]
+        if target is None:
+            ids = (ids + tail)[: self.max_tokens]
+        else:
+            tail = self._encode_plain(f"{LABEL_PREFIX} {target}") + tail
+            ids = ids[: max(1, self.max_tokens - len(tail))] + tail
         # Not the first: with virtual tokens before it, peft would predict it from them.
         return {"input_ids": ids, "labels": [_IGNORED, *ids[1:]]}
 
-    def classifier(text: str, target: str | None) -> Row:
-        ids = tokenizer(text, truncation=True, max_length=most)["input_ids"]
-        return {"input_ids": ids, "labels": [labels.index(str(target))]}
+    def classifier(self, text: str, target: str | None) -> Row:
+        label = self.labels.index(str(target))
+        return {"input_ids": self._encode_start(text), "labels": [label]}
 
-    def infilling(text: str, target: str | None) -> Row:
-        mask = tokenizer.mask_token
-        written = (_plain(tokenizer, label) for label in (f" {target}", str(target)))
-        token = next((ids for ids in written if len(ids) == 1), None)
-        if mask is None or token is None:
+    def infilling(self, text: str, target: str | None) -> Row:
+        mask = self.tokenizer.mask_token
+        if mask is None:
+            raise SettingsError("infilling needs a tokenizer that has a mask token")
+        spellings = (f" {target}", str(target))
+        encoded = [self._encode_plain(spelling) for spelling in spellings]
+        single_tokens = [ids[0] for ids in encoded if len(ids) == 1]
+        if not single_tokens:
             raise SettingsError(
                 f"the label {target!r} is several tokens; infilling needs labels of one"
                 " token"
-                if mask
-                else "infilling needs a tokenizer that has a mask token"
             )
-        asked = f"{BETWEEN} {mask}"
-        read = tokenizer(text, asked, truncation="only_first", max_length=most)
-        ids = read["input_ids"]
+        ids = self.tokenizer(
+            text,
+            f"{LABEL_PREFIX} {mask}",
+            truncation="only_first",
+            max_length=self.max_tokens,
+        )["input_ids"]
+        # The last mask, since the text may have some, too
+        from_end = ids[::-1].index(self.tokenizer.mask_token_id)
         labels = [_IGNORED] * len(ids)
-        labels[len(ids) - 1 - ids[::-1].index(tokenizer.mask_token_id)] = token[0]
+        labels[len(ids) - 1 - from_end] = single_tokens[0]
         return {"input_ids": ids, "labels": labels}
 
-    def seq2seq(text: str, target: str | None) -> Row:
-        given, said = (
-            tokenizer(each, truncation=True, max_length=most) for each in (text, target)
-        )
-        return {"input_ids": given["input_ids"], "labels": said["input_ids"]}
+    def seq2seq(self, text: str, target: str | None) -> Row:
+        return {
+            "input_ids": self._encode_start(text),
+            "labels": self._encode_start(target),
+        }
 
-    made = {
-        "causal": causal,
-        "classifier": classifier,
-        "infilling": infilling,
-        "seq2seq": seq2seq,
+    def _encode_plain(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _encode_start(self, text: str | None) -> Any:
+        encoded = self.tokenizer(text, truncation=True, max_length=self.max_tokens)
+        return encoded["input_ids"]
+
+
+def build_encoder(
+    form: Form,
+    tokenizer: PreTrainedTokenizerBase,
+    max_tokens: int,
+    labels: Sequence[str],
+) -> Encoder:
+    """Build what makes the row of a text and its target, of at most so many tokens."""
+    encoder = _RowEncoder(tokenizer, max_tokens, labels)
+    methods = {
+        "causal": encoder.causal,
+        "classifier": encoder.classifier,
+        "infilling": encoder.infilling,
+        "seq2seq": encoder.seq2seq,
     }
-    return made[form]
+    return methods[form]
 
 
-def _plain(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-
-def padded(rows: Sequence[Row]) -> dict[str, torch.Tensor]:
-    """Rows side by side; what stands after a row's end is neither seen nor learnt."""
-    ids, labels = ([row[name] for row in rows] for name in ("input_ids", "labels"))
+def pad_rows(rows: Sequence[Row]) -> dict[str, torch.Tensor]:
+    """Stack rows of one width; what stands after a row's end is neither seen nor learnt."""
+    ids = [row["input_ids"] for row in rows]
     return {
-        "input_ids": _filled(ids, 0),
-        "attention_mask": _filled([[1] * len(row) for row in ids], 0),
-        "labels": _filled(labels, _IGNORED),
+        "input_ids": _pad(ids, 0),
+        "attention_mask": _pad([[1] * len(row) for row in ids], 0),
+        "labels": _pad([row["labels"] for row in rows], _IGNORED),
     }
 
 
-def _filled(rows: list[list[int]], value: int) -> torch.Tensor:
+def _pad(rows: list[list[int]], value: int) -> torch.Tensor:
     width = max(map(len, rows), default=1)
-    filled = [row + [value] * (width - len(row)) for row in rows]
-    return torch.tensor(filled, dtype=torch.long).reshape(len(rows), width)
+    padded = [row + [value] * (width - len(row)) for row in rows]
+    return torch.tensor(padded, dtype=torch.long).reshape(len(rows), width)
 
 
-def losses(form: Form, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def mean_losses(form: Form, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Mean negative log-likelihood of what each row learns, in nats a token; shape (rows,)."""
-    values = logprobs(form, logits, labels)
-    there = ~values.isnan()
-    return -values.where(there, 0).sum(1) / there.sum(1)
+    values = label_logprobs(form, logits, labels)
+    is_learnt = ~values.isnan()
+    return -values.where(is_learnt, 0).sum(1) / is_learnt.sum(1)
 
 
-def logprobs(form: Form, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def label_logprobs(
+    form: Form, logits: torch.Tensor, labels: torch.Tensor
+) -> torch.Tensor:
     """Log-probability of each label; NaN where nothing is learnt. Shape (rows, labels)."""
     # Not those of virtual tokens, which come first.
     logits = logits[:, None] if form == "classifier" else logits[:, -labels.shape[1] :]
     if form == "causal":
-        logits, labels = logits[:, :-1], labels[:, 1:]
-    found = -cross_entropy(
+        logits = logits[:, :-1]
+        labels = labels[:, 1:]
+    values = -cross_entropy(
         logits.float().transpose(1, 2), labels, ignore_index=_IGNORED, reduction="none"
     )
-    return found.masked_fill(labels == _IGNORED, torch.nan)
+    return values.masked_fill(labels == _IGNORED, torch.nan)
 
 
 # Sums of the gradients of texts, each cut to a norm (Abadi et al. 2016, algorithm 1).
@@ -156,54 +184,54 @@ def clipped_sums(
     # The whole model is differentiated for each text (torch.func), so it does not
     # matter how weights are used: tied, as virtual tokens, or within layers that nobody
     # knows. Libraries that attach to single layers fail or differ there.
-    weights = {
-        name: each.detach()
-        for name, each in model.named_parameters()
-        if each.requires_grad
-    }
+    weights = {name: weight.detach() for name, weight in _trained_weights(model)}
     sums = {
-        name: torch.zeros_like(each, dtype=torch.float32)
-        for name, each in weights.items()
+        name: torch.zeros_like(weight, dtype=torch.float32)
+        for name, weight in weights.items()
     }
-    total = torch.zeros((), device=next(iter(sums.values())).device)
+    total_loss = torch.zeros((), device=next(iter(sums.values())).device)
     n_rows = batch["labels"].shape[0]
 
-    def loss_of(weights: Gradients, row: Batch) -> torch.Tensor:
-        one = {name: value[None] for name, value in row.items()}
-        given = one | {"labels": one["labels"].clamp(min=0)}
-        if form != "seq2seq":
-            del given["labels"]
-        logits = functional_call(model, weights, kwargs=given, tie_weights=True).logits
-        return losses(form, logits, one["labels"])[0]
+    def row_loss(weights: Gradients, row: Batch) -> torch.Tensor:
+        inputs = {name: value[None] for name, value in row.items()}
+        labels = inputs.pop("labels")
+        if form == "seq2seq":
+            inputs["labels"] = labels.clamp(min=0)
+        outputs = functional_call(model, weights, kwargs=inputs, tie_weights=True)
+        return mean_losses(form, outputs.logits, labels)[0]
 
-    gradients = vmap(grad_and_value(loss_of), in_dims=(None, 0), randomness="different")
+    differentiate = vmap(
+        grad_and_value(row_loss), in_dims=(None, 0), randomness="different"
+    )
     for start in range(0, n_rows, at_once):
-        some = {name: value[start : start + at_once] for name, value in batch.items()}
-        with _no_look_at_values():
-            found, loss = gradients(weights, some)
-        norms = sum(
-            each.float().flatten(1).square().sum(1) for each in found.values()
-        ).sqrt()
+        rows = {name: value[start : start + at_once] for name, value in batch.items()}
+        with _value_free_masks():
+            gradients, losses = differentiate(weights, rows)
+        squares = (
+            gradient.float().flatten(1).square().sum(1)
+            for gradient in gradients.values()
+        )
+        norms = sum(squares).sqrt()
         if not norms.isfinite().all():
             raise EngineError(
                 "the gradient of a text is no number; take a lower learning rate"
             )
-        share = (clip / norms).clamp(max=1)
-        for name, each in found.items():
-            sums[name] += torch.einsum("i,i...->...", share, each.float())
-        total += loss.sum()
-    return sums, total / max(1, n_rows)
+        shares = (clip / norms).clamp(max=1)
+        for name, gradient in gradients.items():
+            sums[name] += torch.einsum("i,i...->...", shares, gradient.float())
+        total_loss += losses.sum()
+    return sums, total_loss / max(1, n_rows)
 
 
 @contextmanager
-def _no_look_at_values() -> Iterator[None]:
+def _value_free_masks() -> Iterator[None]:
     """Let transformers build masks as when it is traced, whatever stands in them."""
-    usual = transformers.masking_utils.is_tracing
+    is_tracing = transformers.masking_utils.is_tracing
     transformers.masking_utils.is_tracing = lambda _=None: True
     try:
         yield
     finally:
-        transformers.masking_utils.is_tracing = usual
+        transformers.masking_utils.is_tracing = is_tracing
 
 
 # Training with differential privacy: DP-SGD (Abadi et al. 2016, arXiv:1607.00133, algorithm 1).
@@ -217,8 +245,10 @@ _TOLERANCE = 1e-3
 
 
 @cache
-def noise_of(epsilon: float, delta: float, rate: float, steps: int) -> float:
-    """Least noise multiplier with which so many steps keep to (epsilon, delta).
+def find_noise_multiplier(
+    epsilon: float, delta: float, rate: float, steps: int
+) -> float:
+    """Find the least noise multiplier with which so many steps keep to (epsilon, delta).
 
     By privacy loss distributions (Koskela et al. 2020, arXiv:1906.03049; library
     dp-accounting), of Gaussian noise on Poisson-sampled batches, where data sets differ
@@ -228,55 +258,52 @@ def noise_of(epsilon: float, delta: float, rate: float, steps: int) -> float:
     from dp_accounting.pld import PLDAccountant
     from dp_accounting.rdp import RdpAccountant
 
-    event = partial(_event, rate=rate, steps=steps)
-    # Renyi divergences are fast, and say too much noise, never too little.
-    most = calibrate_dp_mechanism(RdpAccountant, event, epsilon, delta, tol=_TOLERANCE)
-    near = ExplicitBracketInterval(most / 2, most)
-    return float(
-        calibrate_dp_mechanism(
-            PLDAccountant, event, epsilon, delta, near, tol=_TOLERANCE
-        )
+    event = partial(_training_event, rate=rate, steps=steps)
+    # Renyi divergences are fast, and ask for too much noise, never too little.
+    upper = calibrate_dp_mechanism(RdpAccountant, event, epsilon, delta, tol=_TOLERANCE)
+    bracket = ExplicitBracketInterval(upper / 2, upper)
+    noise = calibrate_dp_mechanism(
+        PLDAccountant, event, epsilon, delta, bracket, tol=_TOLERANCE
     )
+    return float(noise)
 
 
-def epsilon_of(noise: float, delta: float, rate: float, steps: int) -> float:
+def compute_epsilon(noise: float, delta: float, rate: float, steps: int) -> float:
     from dp_accounting.pld import PLDAccountant
 
     accountant = PLDAccountant()
-    accountant.compose(_event(noise, rate, steps))
+    accountant.compose(_training_event(noise, rate, steps))
     return float(accountant.get_epsilon(delta))
 
 
-def _event(noise: float, rate: float, steps: int) -> DpEvent:
+def _training_event(noise: float, rate: float, steps: int) -> DpEvent:
+    """Describe a training to the accountant."""
     from dp_accounting import (
         GaussianDpEvent,
         PoissonSampledDpEvent,
         SelfComposedDpEvent,
     )
 
-    return SelfComposedDpEvent(
-        PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), steps
-    )
+    step = PoissonSampledDpEvent(rate, GaussianDpEvent(noise))
+    return SelfComposedDpEvent(step, steps)
 
 
 class PoissonBatches(Sampler[list[int]]):
     """Batches of an epoch, each of which takes each row by a coin; one may be empty."""
 
     def __init__(self, n_rows: int, rate: float, n_batches: int, seed: int) -> None:
-        self._n_rows, self._rate, self._n_batches, self._seed = (
-            n_rows,
-            rate,
-            n_batches,
-            seed,
-        )
+        self._n_rows = n_rows
+        self._rate = rate
+        self._n_batches = n_batches
+        self._seed = seed
         self.epoch = 0
 
     def __iter__(self) -> Iterator[list[int]]:
         # Seed and epoch decide, so that a training that goes on draws the same.
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self.epoch)
         for _ in range(self._n_batches):
-            taken = torch.rand(self._n_rows, generator=generator) < self._rate
-            yield taken.nonzero()[:, 0].tolist()
+            is_drawn = torch.rand(self._n_rows, generator=generator) < self._rate
+            yield is_drawn.nonzero()[:, 0].tolist()
 
     def __len__(self) -> int:
         return self._n_batches
@@ -290,55 +317,65 @@ class _Loader(DataLoader[Any]):
 class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
     """A trainer whose steps are those of DP-SGD; those of an epoch would take each row once."""
 
-    def __init__(self, *, recipe: Recipe, at_once: int, **how: Any) -> None:
-        super().__init__(**how)
-        self._recipe, self._at_once = recipe, at_once
+    def __init__(self, *, recipe: Recipe, at_once: int, **options: Any) -> None:
+        super().__init__(**options)
+        self._recipe = recipe
+        self._at_once = at_once
         n_rows = len(self.train_dataset)
         self._rate = min(1.0, recipe.batch_size / n_rows)
-        self._steps = ceil(n_rows / recipe.batch_size)  # of an epoch
-        n_steps = self._steps * recipe.epochs
-        self._noise = noise_of(recipe.epsilon, recipe.delta, self._rate, n_steps)
+        self._steps_per_epoch = ceil(n_rows / recipe.batch_size)
+        n_steps = self._steps_per_epoch * recipe.epochs
+        self._noise = find_noise_multiplier(
+            recipe.epsilon, recipe.delta, self._rate, n_steps
+        )
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        n_rows = len(self.train_dataset)
-        batches = PoissonBatches(n_rows, self._rate, self._steps, self._recipe.seed)
+        batches = PoissonBatches(
+            len(self.train_dataset),
+            self._rate,
+            self._steps_per_epoch,
+            self._recipe.seed,
+        )
         return _Loader(
             self.train_dataset, batch_sampler=batches, collate_fn=self.data_collator
         )
 
     def training_step(self, model: Any, inputs: Batch, *_: Any, **__: Any) -> Any:
         model.train()
-        sums, loss = self._sums(model, inputs)
-        spread, expected = (
-            self._noise * self._recipe.clip,
-            self._rate * len(self.train_dataset),
-        )
-        for name, weight in model.named_parameters():
-            if weight.requires_grad:
-                noisy = sums[name] + noise_like(sums[name], spread)
-                weight.grad = (noisy / expected).to(weight.dtype)
+        sums, loss = self._clipped_sums(model, inputs)
+        spread = self._noise * self._recipe.clip
+        n_expected = self._rate * len(self.train_dataset)
+        for name, weight in _trained_weights(model):
+            noisy = sums[name] + noise_like(sums[name], spread)
+            weight.grad = (noisy / n_expected).to(weight.dtype)
         return loss.detach()
 
-    def _sums(self, model: Any, inputs: Batch) -> tuple[Gradients, torch.Tensor]:
-        recipe, batch = self._recipe, self._prepare_inputs(inputs)
+    def _clipped_sums(
+        self, model: Any, inputs: Batch
+    ) -> tuple[Gradients, torch.Tensor]:
+        recipe = self._recipe
+        batch = self._prepare_inputs(inputs)
         with self.compute_loss_context_manager():
             return clipped_sums(model, recipe.form, batch, recipe.clip, self._at_once)
 
-    def privacy(self) -> dict[str, Any]:
+    def compute_privacy(self) -> dict[str, Any]:
+        """Return the privacy that the training has kept to, and by what."""
         # Noise alone moves weights, too: a model that learns nothing says nothing of
         # privacy.
-        first = self.data_collator(self.train_dataset[: self._at_once])
-        sums, _ = self._sums(self.model, first)
-        if not any(bool(each.any()) for each in sums.values()):
+        first_rows = self.data_collator(self.train_dataset[: self._at_once])
+        sums, _ = self._clipped_sums(self.model, first_rows)
+        if not any(bool(gradient.any()) for gradient in sums.values()):
             raise EngineError("the texts move no weight; take another method")
-        recipe, taken = self._recipe, self.state.global_step
-        epsilon = epsilon_of(self._noise, recipe.delta, self._rate, taken)
-        made = {
-            "epsilon": epsilon,
-            "delta": recipe.delta,
+        delta = self._recipe.delta
+        n_steps = self.state.global_step
+        return {
+            "epsilon": compute_epsilon(self._noise, delta, self._rate, n_steps),
+            "delta": delta,
             "noise_multiplier": self._noise,
+            "clip": self._recipe.clip,
+            "sampling_rate": self._rate,
+            "steps": n_steps,
         }
-        return made | {"clip": recipe.clip, "sampling_rate": self._rate, "steps": taken}
 
 
 def noise_like(sums: torch.Tensor, spread: float) -> torch.Tensor:
@@ -356,71 +393,83 @@ _TRAINERS_OWN = {"optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args
 class TrainedWeights(transformers.TrainerCallback):  # type: ignore[misc]
     """Adds the trained weights to checkpoints of P-tuning, of which peft keeps the output alone."""
 
-    def __init__(self, last: Path | None) -> None:
-        self._last = last
+    def __init__(self, checkpoint: Path | None) -> None:
+        self._checkpoint = checkpoint
 
     def on_train_begin(self, *_: object, model: Any, **__: object) -> None:
-        if self._last is not None:
-            model.load_state_dict(torch.load(self._last / _TRAINED), strict=False)
+        if self._checkpoint is not None:
+            weights = torch.load(self._checkpoint / _TRAINED)
+            model.load_state_dict(weights, strict=False)
 
     def on_save(self, args: Any, state: Any, *_: Any, model: Any, **__: Any) -> None:
-        path = checkpoint_of(Path(args.output_dir), state.global_step) / _TRAINED
-        weights = {name: each.data for name, each in _trained(model)}
+        folder = checkpoint_path(Path(args.output_dir), state.global_step)
+        path = folder / _TRAINED
+        weights = {name: weight.data for name, weight in _trained_weights(model)}
         torch.save(weights, path.with_suffix(".part"))
         path.with_suffix(".part").replace(path)
 
 
-def checkpoint_of(folder: Path, step: int) -> Path:
+def checkpoint_path(folder: Path, step: int) -> Path:
     return folder / f"checkpoint-{step}"
 
 
-def last_whole(folder: Path, *, adds_weights: bool) -> tuple[Path | None, int | None]:
-    """Return the last checkpoint, and the epoch after which its training had stopped early."""
+def find_last_checkpoint(
+    folder: Path, *, adds_weights: bool
+) -> tuple[Path | None, int | None]:
+    """Return the last whole checkpoint, and the epoch after which its training stopped early."""
     # A trainer that goes on after an early stop would train one more epoch.
-    while folder.is_dir() and (found := get_last_checkpoint(str(folder))) is not None:
-        last = Path(found)
+    while folder.is_dir():
+        path = get_last_checkpoint(str(folder))
+        if path is None:
+            break
+        checkpoint = Path(path)
         try:
-            state = json.loads((last / _STATE).read_text("utf-8"))
+            state = json.loads((checkpoint / _STATE).read_text("utf-8"))
         except (OSError, ValueError):
             state = None
-        if state is not None and (not adds_weights or (last / _TRAINED).exists()):
+        has_weights = not adds_weights or (checkpoint / _TRAINED).exists()
+        if state is not None and has_weights:
             control = state["stateful_callbacks"]["TrainerControl"]["args"]
-            return last, (
-                round(state["epoch"]) if control["should_training_stop"] else None
-            )
-        shutil.rmtree(last)
+            has_stopped = control["should_training_stop"]
+            return checkpoint, round(state["epoch"]) if has_stopped else None
+        shutil.rmtree(checkpoint)
     return None, None
 
 
-def copy_model(checkpoint: Path, made: Path) -> None:
-    made.mkdir()
+def copy_model(checkpoint: Path, folder: Path) -> None:
+    """Copy the model's files of a checkpoint, without those of the training."""
+    folder.mkdir()
     for path in checkpoint.iterdir():
         if path.is_file() and path.name not in {_STATE, _TRAINED, *_TRAINERS_OWN}:
-            shutil.copyfile(path, made / path.name)
-    if (config := made / _CONFIG).exists():
-        said = json.loads(config.read_text("utf-8"))
-        for name, value in said.items():
+            shutil.copyfile(path, folder / path.name)
+    config_path = folder / _CONFIG
+    if config_path.exists():
+        config = json.loads(config_path.read_text("utf-8"))
+        for name, value in config.items():
             if isinstance(value, list) and name.endswith("_modules"):
                 # Peft writes them in another order each time
-                said[name] = sorted(value)
-        config.write_text(json.dumps(said, indent=2))
+                config[name] = sorted(value)
+        config_path.write_text(json.dumps(config, indent=2))
 
 
-def trained_sums(model: Any) -> list[float]:
+def sum_trained_weights(model: Any) -> list[float]:
     """Sum up each tensor that is trained: another sum, other weights."""
-    sums = [each.detach().sum(dtype=torch.float64) for _, each in _trained(model)]
+    sums = [
+        weight.detach().sum(dtype=torch.float64)
+        for _, weight in _trained_weights(model)
+    ]
     if not all(map(torch.isfinite, sums)):
         raise EngineError(
             "the weights are no numbers any more; take a lower learning rate"
         )
-    return [float(each) for each in sums]
+    return [float(total) for total in sums]
 
 
-def _trained(
-    model: Any,
-) -> Iterator[tuple[str, torch.nn.Parameter]]:
+def _trained_weights(model: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
     return (
-        (name, each) for name, each in model.named_parameters() if each.requires_grad
+        (name, weight)
+        for name, weight in model.named_parameters()
+        if weight.requires_grad
     )
 
 
@@ -434,42 +483,49 @@ _LARGE = 1_000_000_000  # weights, from which activations are computed again, no
 
 
 def train(
-    making: TrainingTexts, work: Path, say: Callable[[str], None]
+    config: TrainingTexts, work: Path, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    recipe = making.recipe
+    """Write the model to ``made`` in the work folder; return its losses and privacy."""
+    recipe = config.recipe
     transformers.set_seed(recipe.seed)
     on_gpu = torch.cuda.is_available()
-    dtype = torch.bfloat16 if on_gpu and recipe.method != "full" else torch.float32
-    how: dict[str, Any] = {"dtype": dtype}
+    in_half_precision = on_gpu and recipe.method != "full"
+    options: dict[str, Any] = {
+        "dtype": torch.bfloat16 if in_half_precision else torch.float32
+    }
     if on_gpu and torch.cuda.device_count() > 1:
-        how["device_map"] = "auto"
+        options["device_map"] = "auto"
     if recipe.form == "classifier":
-        names = dict(enumerate(recipe.labels))
-        how |= {"id2label": names, "label2id": {name: i for i, name in names.items()}}
+        labels = dict(enumerate(recipe.labels))
+        options["id2label"] = labels
+        options["label2id"] = {label: number for number, label in labels.items()}
     if recipe.epsilon is not None:
-        how["attn_implementation"] = (
-            "eager"  # others cannot be differentiated for each text
-        )
-    model, tokenizer, row_of = opened(making.base, making.revision, recipe, **how)
-    targets = making.targets or [None] * len(making.texts)
+        # Others cannot be differentiated for each text
+        options["attn_implementation"] = "eager"
+    model, tokenizer, encode = load_base(
+        config.base, config.revision, recipe, **options
+    )
+    targets = config.targets or [None] * len(config.texts)
     rows = [
-        row_of(text, target) for text, target in zip(making.texts, targets, strict=True)
+        encode(text, target) for text, target in zip(config.texts, targets, strict=True)
     ]
-    done = fit(adapted(model, recipe), rows, padded, recipe, work, say)
+    outcome = fit(add_adapter(model, recipe), rows, pad_rows, recipe, work, say)
     tokenizer.save_pretrained(work / "made")
-    return done
+    return outcome
 
 
-def opened(
-    base: str, revision: str | None, recipe: Recipe, **how: Any
-) -> tuple[Any, Any, Any]:
-    where = {"revision": revision, "trust_remote_code": False}
-    tokenizer = transformers.AutoTokenizer.from_pretrained(base, **where)
+def load_base(
+    base: str, revision: str | None, recipe: Recipe, **options: Any
+) -> tuple[Any, Any, Encoder]:
+    """Load a model, its tokenizer, and what makes its rows."""
+    source = {"revision": revision, "trust_remote_code": False}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(base, **source)
     if recipe.form == "classifier":
-        how["num_labels"] = len(recipe.labels)
-    model = model_class(recipe.form).from_pretrained(base, **where, **how)
-    most = longest_text(model.config, recipe)
-    return model, tokenizer, encoder(recipe.form, tokenizer, most, recipe.labels)
+        options["num_labels"] = len(recipe.labels)
+    model = model_class(recipe.form).from_pretrained(base, **source, **options)
+    max_tokens = max_text_tokens(model.config, recipe)
+    encoder = build_encoder(recipe.form, tokenizer, max_tokens, recipe.labels)
+    return model, tokenizer, encoder
 
 
 def fit(
@@ -479,93 +535,95 @@ def fit(
     recipe: Recipe,
     work: Path,
     say: Callable[[str], None],
-    kind: type[transformers.Trainer] = transformers.Trainer,
+    trainer_class: type[transformers.Trainer] = transformers.Trainer,
 ) -> dict[str, Any]:
     """Train a model on rows, from the last checkpoint on; return ``losses`` and ``privacy``."""
-    random.Random(recipe.seed).shuffle(rows)
-    n = recipe.n_held_out(len(rows))
-    held_out, learnt = (
-        [row for row in some if any(label != _IGNORED for label in row["labels"])]
-        for some in (rows[:n], rows[n:])
+    learnt, held_out = _split_rows(rows, recipe)
+    folder = work / "checkpoints"
+    checkpoint, last_epoch = find_last_checkpoint(
+        folder, adds_weights=recipe.method == "p-tuning"
     )
-    if not learnt:
-        raise SettingsError(
-            "each text is one token, of which nothing can be learnt; give longer texts"
-        )
-    at_once = _at_once(model, learnt + held_out, recipe)
-    adds_weights = recipe.method == "p-tuning"
-    last, stopped = last_whole(work / "checkpoints", adds_weights=adds_weights)
-    more = {
-        "output_dir": str(work / "checkpoints"),
-        "num_train_epochs": stopped or recipe.epochs,
-    }
-    arguments = _arguments(model, recipe, at_once, evaluates=bool(held_out), **more)
-    callbacks: list[transformers.TrainerCallback] = [
-        _Teller(recipe.epochs, "eval_loss" if held_out else "loss", say)
-    ]
-    if adds_weights:
-        callbacks.append(TrainedWeights(last))
-    if held_out:
-        callbacks.append(transformers.EarlyStoppingCallback(recipe.patience))
-    how: dict[str, Any] = {"model": model, "args": arguments, "data_collator": collate}
-    how |= {
+    at_once = _count_rows_at_once(model, learnt + held_out, recipe)
+    evaluates = bool(held_out)
+    arguments = _training_arguments(
+        model,
+        recipe,
+        at_once,
+        evaluates=evaluates,
+        output_dir=str(folder),
+        num_train_epochs=last_epoch or recipe.epochs,
+    )
+    options: dict[str, Any] = {
+        "model": model,
+        "args": arguments,
+        "data_collator": collate,
         "train_dataset": learnt,
         "eval_dataset": held_out or None,
-        "callbacks": callbacks,
+        "callbacks": _callbacks(recipe, checkpoint, say, evaluates=evaluates),
     }
     is_private = recipe.epsilon is not None
-    trainer = (
-        PrivateTrainer(recipe=recipe, at_once=at_once, **how)
-        if is_private
-        else kind(**how)
-    )
+    if is_private:
+        trainer = PrivateTrainer(recipe=recipe, at_once=at_once, **options)
+    else:
+        trainer = trainer_class(**options)
     trainer.remove_callback(transformers.PrinterCallback)
-    before = trained_sums(trainer.model)
-    trainer.train(resume_from_checkpoint=str(last) if last else None)
-    if trained_sums(trainer.model) == before:
+    sums_before = sum_trained_weights(trainer.model)
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    if sum_trained_weights(trainer.model) == sums_before:
         raise EngineError(
             "training has moved no weight; take a higher learning rate, or another"
             " method"
         )
-    state = trainer.state
-    best = state.best_global_step if held_out else None
-    copy_model(
-        checkpoint_of(work / "checkpoints", best or state.global_step), work / "made"
-    )
-    losses = _losses(state.log_history)
+    best_step = trainer.state.best_global_step if held_out else None
+    step = best_step or trainer.state.global_step
+    copy_model(checkpoint_path(folder, step), work / "made")
+    losses = _epoch_losses(trainer.state.log_history)
     if held_out:
-        kept = min(losses, key=lambda each: each.get("held_out_loss", inf))["epoch"]
-        say(f"epoch {kept:.0f} is kept, whose loss on held-out texts is the lowest")
-    return {"losses": losses, "privacy": trainer.privacy() if is_private else None}
-
-
-def _at_once(model: Any, rows: list[Row], recipe: Recipe) -> int:
-    """Count the rows of one pass that memory holds; they divide a batch."""
-    most = min(
-        recipe.batch_size, _TOKENS_AT_ONCE // max(len(row["input_ids"]) for row in rows)
-    )
-    if recipe.epsilon is not None:
-        n_trained = sum(
-            each.numel() for each in model.parameters() if each.requires_grad
+        best = min(losses, key=lambda row: row.get("held_out_loss", inf))
+        say(
+            f"epoch {best['epoch']:.0f} is kept, whose loss on held-out texts is the"
+            " lowest"
         )
-        most = min(most, _GRADIENTS_AT_ONCE // n_trained)
-    return next(n for n in range(max(1, most), 0, -1) if recipe.batch_size % n == 0)
+    privacy = trainer.compute_privacy() if is_private else None
+    return {"losses": losses, "privacy": privacy}
 
 
-def _arguments(
-    model: Any,
-    recipe: Recipe,
-    at_once: int,
-    *,
-    evaluates: bool,
-    **more: Any,
+def _split_rows(rows: list[Row], recipe: Recipe) -> tuple[list[Row], list[Row]]:
+    """Shuffle rows; return those that are learnt and those held out, of any labels."""
+    random.Random(recipe.seed).shuffle(rows)
+    n_held_out = recipe.n_held_out(len(rows))
+
+    def has_labels(row: Row) -> bool:
+        return any(label != _IGNORED for label in row["labels"])
+
+    held_out = list(filter(has_labels, rows[:n_held_out]))
+    learnt = list(filter(has_labels, rows[n_held_out:]))
+    if not learnt:
+        raise SettingsError(
+            "each text is one token, of which nothing can be learnt; give longer texts"
+        )
+    return learnt, held_out
+
+
+def _count_rows_at_once(model: Any, rows: list[Row], recipe: Recipe) -> int:
+    """Count the rows of one pass that memory holds; they divide a batch."""
+    longest = max(len(row["input_ids"]) for row in rows)
+    limit = min(recipe.batch_size, _TOKENS_AT_ONCE // longest)
+    if recipe.epsilon is not None:
+        limit = min(limit, _GRADIENTS_AT_ONCE // count_trained_weights(model))
+    return next(n for n in range(max(1, limit), 0, -1) if recipe.batch_size % n == 0)
+
+
+def _training_arguments(
+    model: Any, recipe: Recipe, at_once: int, *, evaluates: bool, **options: Any
 ) -> transformers.TrainingArguments:
-    is_private, on_gpu = recipe.epsilon is not None, torch.cuda.is_available()
-    each_epoch = dict.fromkeys(("save_strategy", "logging_strategy"), "epoch")
+    is_private = recipe.epsilon is not None
+    on_gpu = torch.cuda.is_available()
     is_large = model.num_parameters() > _LARGE and recipe.method != "prefix"
     arguments = transformers.TrainingArguments(
-        **more,
-        **each_epoch,
+        **options,
+        save_strategy="epoch",
+        logging_strategy="epoch",
         learning_rate=recipe.learning_rate,
         per_device_train_batch_size=at_once,
         per_device_eval_batch_size=at_once,
@@ -589,35 +647,57 @@ def _arguments(
     return arguments
 
 
-class _Teller(transformers.TrainerCallback):  # type: ignore[misc]
-    """Tells of each epoch once its losses are known, of which ``last`` comes last."""
+def _callbacks(
+    recipe: Recipe,
+    checkpoint: Path | None,
+    say: Callable[[str], None],
+    *,
+    evaluates: bool,
+) -> list[transformers.TrainerCallback]:
+    last_loss = "eval_loss" if evaluates else "loss"
+    callbacks: list[transformers.TrainerCallback] = [
+        _EpochReporter(recipe.epochs, last_loss, say)
+    ]
+    if recipe.method == "p-tuning":
+        callbacks.append(TrainedWeights(checkpoint))
+    if evaluates:
+        callbacks.append(transformers.EarlyStoppingCallback(recipe.patience))
+    return callbacks
 
-    def __init__(self, epochs: int, last: str, say: Callable[[str], None]) -> None:
-        self._epochs, self._last, self._say = epochs, last, say
+
+class _EpochReporter(transformers.TrainerCallback):  # type: ignore[misc]
+    """Reports each epoch once its losses are known, of which ``last_loss`` comes last."""
+
+    def __init__(self, epochs: int, last_loss: str, say: Callable[[str], None]) -> None:
+        self._epochs = epochs
+        self._last_loss = last_loss
+        self._say = say
         self._losses: dict[str, float] = {}
 
     def on_log(
         self, _: Any, state: Any, *__: Any, logs: Any = None, **___: Any
     ) -> None:
-        self._losses |= _numbers(logs or {})
-        if self._last in (logs or {}):
-            texts = {"loss": "loss", "held_out_loss": "on held-out texts"}
-            found = (
-                f"{texts[name]} {value:.3f}" for name, value in self._losses.items()
+        logs = logs or {}
+        self._losses |= _read_losses(logs)
+        if self._last_loss in logs:
+            names = {"loss": "loss", "held_out_loss": "on held-out texts"}
+            losses = ", ".join(
+                f"{names[key]} {value:.3f}" for key, value in self._losses.items()
             )
-            self._say(
-                f"epoch {round(state.epoch)} of {self._epochs}: {', '.join(found)}"
-            )
+            self._say(f"epoch {round(state.epoch)} of {self._epochs}: {losses}")
 
 
-def _numbers(logs: dict[str, Any]) -> dict[str, float]:
+def _read_losses(logs: dict[str, Any]) -> dict[str, float]:
+    """Return the losses of an entry of the trainer's log, by our names."""
     names = {"loss": "loss", "eval_loss": "held_out_loss"}
-    return {new: float(logs[old]) for old, new in names.items() if old in logs}
+    return {ours: float(logs[key]) for key, ours in names.items() if key in logs}
 
 
-def _losses(history: list[dict[str, Any]]) -> list[dict[str, float]]:
+def _epoch_losses(history: list[dict[str, Any]]) -> list[dict[str, float]]:
     rows: dict[float, dict[str, float]] = {}
     for entry in history:
-        if found := _numbers(entry):
-            rows.setdefault(entry["epoch"], {"epoch": entry["epoch"]}).update(found)
+        losses = _read_losses(entry)
+        if losses:
+            row = rows.setdefault(entry["epoch"], {"epoch": entry["epoch"]})
+            row.update(losses)
     return [rows[epoch] for epoch in sorted(rows)]

@@ -44,7 +44,7 @@ from mia_batch.tables import is_followed, sink
 from mia_batch.views import SHADOW, RunModel, View, build_view
 
 if TYPE_CHECKING:
-    from mia_batch.extras.tune.jobs import Made, Making, Wanted
+    from mia_batch.extras.tune.jobs import TrainedModel, TrainingConfig, TrainingJob
 
 # The stage that lets the target speak: on what it says, a reference model is tuned.
 
@@ -245,14 +245,14 @@ class TunedModel:
         there = self._known and not self._asked.count_prompts().left
         return not (there and self._is_of_these_texts)
 
-    def making(self) -> Making:
+    def making(self) -> TrainingConfig:
         base, revision = self._base
-        making: Making = extra("models", "tuned").Making(
+        making: TrainingConfig = extra("models", "tuned").TrainingConfig(
             base=base, revision=revision, texts=self._texts, recipe=self.recipe
         )
         return making
 
-    def record(self, making: Making, made: Made) -> None:
+    def record(self, making: TrainingConfig, made: TrainedModel) -> None:
         audit = self.audit
         name = made.path.relative_to(audit.run.folder).as_posix()
         digest = identify_model(str(made.path), None).digest
@@ -286,7 +286,7 @@ class TunedModel:
         yield name, f"{base} tuned on {self.n_texts:,} texts{each}: {steps}"
         yield (
             f"{name}, size",
-            f"{extra('models', 'tuned').sizes(base, revision, self.recipe)}{each}",
+            f"{extra('models', 'tuned').describe_size(base, revision, self.recipe)}{each}",
         )
 
     @property
@@ -410,9 +410,9 @@ class TuningStage(Stage):
         if len(models) > 1:
             steps = sum(model.recipe.steps(model.n_texts) for model in models.values())
             say(f"{len(models)} models to tune: {steps:,} steps")
-        begun: dict[str, Making] = {}
+        begun: dict[str, TrainingConfig] = {}
 
-        def wanted() -> Iterator[Wanted]:
+        def wanted() -> Iterator[TrainingJob]:
             for name, model in models.items():
                 begun[name] = making = model.making()
                 n, steps = len(making.texts), making.recipe.steps(len(making.texts))
@@ -435,14 +435,14 @@ class TuningStage(Stage):
 def train_models(
     settings: Settings,
     folder: Path,
-    wanted: Iterator[Wanted],
+    jobs: Iterator[TrainingJob],
     say: Callable[[str], None],
-) -> Generator[tuple[str, Made]]:
+) -> Generator[tuple[str, TrainedModel]]:
     """Train models, several at once on Ray if the settings ask for it; iterate as each is there."""
     if settings.executor is not None:
         if not is_followed(folder / "run.json"):
             yield from extra("executors", settings.executor).trained(
-                settings, folder, wanted, say
+                settings, folder, jobs, say
             )
             return
         say(

@@ -1,4 +1,4 @@
-"""Decoders that an inverter starts from: their tokenizers, their contexts, and a small new one."""
+"""Decoders that an inverter starts from: tokenizers, contexts, and a small new one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mia_batch.errors import SettingsError
-from mia_batch.extras.tune.base import longest_text
+from mia_batch.extras.tune.base import max_text_tokens
 from mia_batch.models.weights import cause_of, check_model, quiet, tokenizer_source
 from mia_batch.recipes import Recipe
 from mia_batch.tables import system_errors, temporary_path
@@ -18,19 +18,21 @@ if TYPE_CHECKING:
 
 
 _AROUND = 2  # tokens: the embedding before a text, and its end
+# Sizes of a new decoder
 _HIDDEN, _LAYERS, _HEADS = 192, 2, 4
 
 
 def decoder_tokenizer(
     model: str, revision: str | None = None
 ) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a decoder or, for a new one, of the embedder; it can end a text."""
+    """Load a tokenizer that can end texts, of a decoder or of the embedder for a new one."""
     from transformers import AutoTokenizer
 
     source, revision = tokenizer_source(model, revision)
-    how = {"revision": revision, "trust_remote_code": False}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, **how)
+        tokenizer = AutoTokenizer.from_pretrained(
+            source, revision=revision, trust_remote_code=False
+        )
     except Exception as error:  # every library behind a tokenizer raises its own kind
         raise SettingsError(
             f"the tokenizer of {model!r} cannot be loaded ({cause_of(error)}); name a"
@@ -47,24 +49,26 @@ def decoder_tokenizer(
 
 
 def check_context(decoder: str, recipe: Recipe) -> None:
+    """Check that a decoder's context holds the longest text that is learnt."""
     from transformers import AutoConfig
 
     check_model(decoder)
     config = AutoConfig.from_pretrained(decoder, trust_remote_code=False)
-    wanted = recipe.max_tokens + _AROUND
-    if (longest := longest_text(config, replace(recipe, max_tokens=wanted))) < wanted:
+    n_needed = recipe.max_tokens + _AROUND
+    context = max_text_tokens(config, replace(recipe, max_tokens=n_needed))
+    if context < n_needed:
         raise SettingsError(
-            f"the decoder {decoder!r} has a context of {longest:,} tokens, too short"
-            f" for texts of {recipe.max_tokens:,}; take at most {longest - _AROUND:,}"
+            f"the decoder {decoder!r} has a context of {context:,} tokens, too short"
+            f" for texts of {recipe.max_tokens:,}; take at most {context - _AROUND:,}"
             " as max_tokens"
         )
 
 
 @quiet()
-def new_decoder(
+def write_new_decoder(
     folder: Path, tokenizer: PreTrainedTokenizerBase, tokens: int, seed: int
 ) -> None:
-    """Write an untrained GPT-2 for texts of so many tokens, unless it is there already."""
+    """Write an untrained GPT-2 for texts of so many tokens, unless it is there."""
     if folder.exists():
         return
     import torch

@@ -1,4 +1,4 @@
-"""Which texts an inversion attacks, what is shared with what it gives back, and their tables."""
+"""Texts that an inversion attacks, what it gives back of them, and the tables of both."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -11,114 +11,121 @@ import polars as pl
 
 from mia_batch.errors import CorpusError
 from mia_batch.schemas import Inversion, InversionTexts
+from mia_batch.stats import Codes, Floats
 from mia_batch.stats.intervals import ratio_difference, ratio_of_sums
 
 
-def texts_table(
+def build_texts_table(
     attacked: pl.DataFrame,
     recovered: Mapping[str, list[str]],
     counts: Mapping[str, pl.DataFrame],
 ) -> pl.DataFrame:
-    asked = attacked.filter(pl.col("reason").is_null())
-    others = attacked.filter(pl.col("reason").is_not_null())
-    shared, true, answered = (
-        pl.col(f"{name}_tokens") for name in ("shared", "true", "recovered")
-    )
-    parts = []
+    """Build the table `InversionTexts`: what each method gave back of each attacked text."""
+    usable = attacked.filter(pl.col("reason").is_null())
+    unusable = attacked.filter(pl.col("reason").is_not_null())
+    n_true = pl.col("true_tokens")
+    n_recovered = pl.col("recovered_tokens")
+    n_shared = pl.col("shared_tokens")
+    frames = []
     for method, texts in recovered.items():
         tokens = counts[method]["tokens"].struct
-        found = asked.with_columns(
+        rows = usable.with_columns(
             pl.Series("recovered", texts, dtype=pl.String),
-            *(
-                tokens[name].alias(f"{name}_tokens")
-                for name in ("true", "recovered", "shared")
-            ),
+            tokens["true"].alias("true_tokens"),
+            tokens["recovered"].alias("recovered_tokens"),
+            tokens["shared"].alias("shared_tokens"),
             exact=tokens["exact"],
         ).with_columns(
-            precision=pl.when(answered > 0).then(shared / answered),
-            recall=shared / true,
-            f1=2 * shared / (true + answered),
+            precision=pl.when(n_recovered > 0).then(n_shared / n_recovered),
+            recall=n_shared / n_true,
+            f1=2 * n_shared / (n_true + n_recovered),
         )
-        parts += [each.with_columns(method=pl.lit(method)) for each in (found, others)]
-    columns = InversionTexts.create_empty().schema
-    table = pl.concat(parts, how="diagonal_relaxed").sort("row", maintain_order=True)
-    return table.select(pl.col(name).cast(dtype) for name, dtype in columns.items())
+        method_name = pl.lit(method)
+        frames.append(rows.with_columns(method=method_name))
+        frames.append(unusable.with_columns(method=method_name))
+    table = pl.concat(frames, how="diagonal_relaxed").sort("row", maintain_order=True)
+    schema = InversionTexts.create_empty().schema
+    return table.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
 
 
-def part(documents: pl.DataFrame, share: float, seed: int) -> pl.DataFrame:
+def add_auxiliary(documents: pl.DataFrame, share: float, seed: int) -> pl.DataFrame:
     """Add ``cluster`` and ``auxiliary``: whether a text is the attacker's own.
 
     Clusters are texts of one group and equal texts, with all of their groups. In the
     order of a hash each becomes auxiliary that brings their number nearer to the share.
     """
     clustered = documents.with_columns(cluster=_clusters(documents))
-    named = clustered.group_by("cluster").agg(
+    clusters = clustered.group_by("cluster").agg(
         pl.col("group").fill_null("").min(), pl.col("text").min(), n=pl.len()
     )
     key = str(seed).encode()[:64]  # as many bytes as the hash takes
-    names = (
-        f"{group}\0{text}".encode()
-        for group, text in named["group", "text"].iter_rows()
-    )
-    hashes = pl.Series([blake2b(name, key=key).hexdigest() for name in names])
-    order = named.with_columns(hash=hashes).sort("hash", "cluster")
-    left, chosen = share * documents.height, []
-    for n in order["n"]:
-        chosen.append(n < 2 * left)
-        left -= n * chosen[-1]
-    taken = order.select("cluster", auxiliary=pl.Series(chosen))
-    if taken["auxiliary"].all() or not taken["auxiliary"].any():
+    hashes = [
+        blake2b(f"{group}\0{text}".encode(), key=key).hexdigest()
+        for group, text in clusters["group", "text"].iter_rows()
+    ]
+    clusters = clusters.with_columns(hash=pl.Series(hashes)).sort("hash", "cluster")
+    n_missing = share * documents.height
+    is_auxiliary = []
+    for n_texts in clusters["n"]:
+        is_nearer = n_texts < 2 * n_missing
+        is_auxiliary.append(is_nearer)
+        if is_nearer:
+            n_missing -= n_texts
+    if all(is_auxiliary) or not any(is_auxiliary):
         raise CorpusError(
-            f"the texts are {named.height} groups, which cannot be dealt out to an"
+            f"the texts are {clusters.height} groups, which cannot be dealt out to an"
             " attacker and an attacked side; give texts of more groups"
         )
-    return clustered.join(taken, on="cluster", how="left", maintain_order="left")
+    sides = clusters.select("cluster", auxiliary=pl.Series(is_auxiliary))
+    return clustered.join(sides, on="cluster", how="left", maintain_order="left")
 
 
-def deal(
+def prepare_documents(
     documents: pl.DataFrame,
     share: float,
     seed: int,
     encode: Callable[[list[str]], list[list[int]]],
-    most: int,
+    max_tokens: int,
 ) -> pl.DataFrame:
-    """Say of documents who is auxiliary (see `part`), and by a ``reason`` who cannot be used."""
+    """Add which texts are auxiliary, and the ``reason`` where a text cannot be used."""
     is_text = pl.col("text").str.contains(r"\S").fill_null(value=False)
-    there, empty = documents.filter(is_text), documents.filter(~is_text)
-    if there.is_empty():
+    texts = documents.filter(is_text)
+    if texts.is_empty():
         raise CorpusError("there is no text in the data; give some")
-    lengths = pl.Series(map(len, encode(there["text"].to_list())), dtype=pl.Int64)
+    lengths = pl.Series(map(len, encode(texts["text"].to_list())), dtype=pl.Int64)
     too_long = pl.format(
         "the text has {} tokens, more than max_tokens, which is {}",
         lengths,
-        pl.lit(most),
+        pl.lit(max_tokens),
     )
-    dealt = part(there, share, seed).with_columns(
-        reason=pl.when(lengths > most)
+    no_token = pl.lit("the decoder's tokenizer finds no token in the text")
+    texts = add_auxiliary(texts, share, seed).with_columns(
+        reason=pl.when(lengths > max_tokens)
         .then(too_long)
         .when(lengths == 0)
-        .then(pl.lit("the decoder's tokenizer finds no token in the text"))
+        .then(no_token)
     )
-    empty = empty.with_columns(
+    empty = documents.filter(~is_text).with_columns(
         auxiliary=pl.lit(False), reason=pl.lit("there is no text")
     )
-    return pl.concat([dealt, empty], how="diagonal").sort("row")
+    return pl.concat([texts, empty], how="diagonal").sort("row")
 
 
 def _clusters(documents: pl.DataFrame) -> pl.Series:
-    """Give what hangs together by group or by text one number."""
+    """Return the number of each text's cluster: what a group or a text connects."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
     text = documents["text"].rank("dense").to_numpy().astype(np.intp) - 1
     group = documents["group"].rank("dense").cast(pl.Int64) - 1
     n_texts = int(text.max()) + 1
-    edges = (
-        text[group.is_not_null().to_numpy()],
-        n_texts + group.drop_nulls().to_numpy(),
-    )
+    # A graph of texts and groups
+    text_nodes = text[group.is_not_null().to_numpy()]
+    group_nodes = n_texts + group.drop_nulls().to_numpy()
     size = n_texts + documents.height
-    graph = coo_array((np.ones(len(edges[0])), edges), shape=(size, size))
+    graph = coo_array(
+        (np.ones(len(text_nodes)), (text_nodes, group_nodes)), shape=(size, size)
+    )
     _, component = connected_components(graph, directed=False)
     return pl.Series("cluster", component[text]).rank("dense").cast(pl.Int64) - 1
 
@@ -150,7 +157,7 @@ def numbers_in(text: pl.Expr) -> pl.Expr:
 UNITS = ("tokens", "token_sets", "names", "numbers")
 
 
-def overlaps(
+def count_overlaps(
     true: Sequence[str],
     recovered: Sequence[str],
     encode: Callable[[Sequence[str]], list[list[int]]],
@@ -159,9 +166,12 @@ def overlaps(
     # As multisets, and as sets, as the released code of GEIA counts them
     # (eval_classification.py); but without special tokens: an end of text that both
     # sides have was not recovered.
-    listed = [_listed(texts, encode) for texts in (true, recovered)]
-    pairs = {unit: zip(*(side[unit] for side in listed), strict=True) for unit in UNITS}
-    counts = {unit: [_compared(*pair) for pair in both] for unit, both in pairs.items()}
+    true_units = _list_units(true, encode)
+    recovered_units = _list_units(recovered, encode)
+    counts = {}
+    for unit in UNITS:
+        pairs = zip(true_units[unit], recovered_units[unit], strict=True)
+        counts[unit] = [_compare(*pair) for pair in pairs]
     return pl.DataFrame(counts, schema=dict.fromkeys(UNITS, _COUNTS))
 
 
@@ -175,51 +185,51 @@ _COUNTS = pl.Struct(
 )
 
 
-def inferred(true: pl.Series, said: pl.Series) -> pl.Series:
-    """Count attributes that are inferred as `overlaps` counts units; null ones are not there."""
-    right = (true == said).fill_null(value=False)
-    there = true.is_not_null()
+def count_inferred(true: pl.Series, guessed: pl.Series) -> pl.Series:
+    """Count attributes as `count_overlaps` counts units; null ones are not there."""
+    is_right = (true == guessed).fill_null(value=False)
+    has_value = true.is_not_null()
     counts = pl.DataFrame(
-        {"true": there, "recovered": there, "shared": right, "exact": right}
+        {
+            "true": has_value,
+            "recovered": has_value,
+            "shared": is_right,
+            "exact": is_right,
+        }
     )
     return counts.to_struct().cast(_COUNTS)
 
 
-def _listed(
+def _list_units(
     texts: Sequence[str], encode: Callable[[Sequence[str]], list[list[int]]]
 ) -> dict[str, list[list[Any]]]:
-    column, text = (
-        pl.DataFrame({"text": texts}, schema={"text": pl.String}),
-        pl.col("text"),
-    )
-    found = column.select(names=names_in(text), numbers=numbers_in(text)).to_dict(
-        as_series=False
-    )
+    """List the units of each text, by their kinds."""
+    frame = pl.DataFrame({"text": texts}, schema={"text": pl.String})
+    text = pl.col("text")
+    words = frame.select(names=names_in(text), numbers=numbers_in(text))
     tokens = encode(texts)
     return {
         "tokens": tokens,
         "token_sets": [sorted(set(ids)) for ids in tokens],
-        **found,
+        **words.to_dict(as_series=False),
     }
 
 
-def _compared(true: list[Any], recovered: list[Any]) -> dict[str, int | bool]:
-    shared = (Counter(true) & Counter(recovered)).total()
-    exact = true == recovered
+def _compare(true: list[Any], recovered: list[Any]) -> dict[str, int | bool]:
     return {
         "true": len(true),
         "recovered": len(recovered),
-        "shared": shared,
-        "exact": exact,
+        "shared": (Counter(true) & Counter(recovered)).total(),
+        "exact": true == recovered,
     }
 
 
-_HAS = pl.col("true") > 0
+_HAS_UNIT = pl.col("true") > 0
 _METRICS = {
     "precision": (pl.col("shared"), pl.col("recovered")),
     "recall": (pl.col("shared"), pl.col("true")),
     "f1": (2 * pl.col("shared"), pl.col("true") + pl.col("recovered")),
-    "exact": (pl.col("exact") & _HAS, _HAS),
+    "exact": (pl.col("exact") & _HAS_UNIT, _HAS_UNIT),
 }
 """Numerator and denominator of each text: the figure is the ratio of their sums over texts."""
 
@@ -230,97 +240,114 @@ _VERSUS = (
 )
 
 
-def figures(
-    found: Mapping[str, pl.DataFrame], cluster: pl.Series, n_unscored: int
+def build_figures(
+    counts: Mapping[str, pl.DataFrame], cluster: pl.Series, n_unscored: int
 ) -> pl.DataFrame:
-    r"""Make the table `Inversion` of what each method shares with the texts (see `overlaps`).
+    r"""Build the table `Inversion` of what each method shares with the texts.
 
-    Of \(t_i\) true, \(r_i\) recovered and \(s_i\) shared units of text i, micro
-    precision is \(\sum s_i / \sum r_i\), micro recall \(\sum s_i / \sum t_i\), and
-    micro F1, their harmonic mean, \(2 \sum s_i / \sum (t_i + r_i)\). Exact matches are
-    a share of the texts that have such a unit.
+    Of \(t_i\) true, \(r_i\) recovered and \(s_i\) shared units of text i (see
+    `count_overlaps`), micro precision is \(\sum s_i / \sum r_i\), micro recall
+    \(\sum s_i / \sum t_i\), and micro F1, their harmonic mean,
+    \(2 \sum s_i / \sum (t_i + r_i)\). Exact matches are a share of the texts that have
+    such a unit.
 
     PrivLM-Bench, Li et al. 2024 (arXiv:2311.04044), appendix B.3.
     """
     codes = cluster.rank("dense").to_numpy().astype(np.intp) - 1
+    pairs: list[tuple[str, str | None]] = [(method, None) for method in counts]
+    pairs += _VERSUS
+    units = next(iter(counts.values())).columns
     rows = []
-    units = next(iter(found.values())).columns
-    for unit, (metric, parts) in product(units, _METRICS.items()):
-        sums = {
-            method: (
-                np.stack(
-                    [
-                        frame[unit].struct.unnest().select(each).to_series()
-                        for each in parts
-                    ]
-                ).astype(np.float64)
-            )
-            for method, frame in found.items()
+    for unit, metric in product(units, _METRICS):
+        ratios = {
+            method: _ratio_parts(frame[unit], metric)
+            for method, frame in counts.items()
         }
-        pairs: list[tuple[str, str | None]] = [
-            *((method, None) for method in found),
-            *_VERSUS,
-        ]
         for method, versus in pairs:
-            one, other = sums[method], None if versus is None else sums[versus]
-            counts = (one[1] > 0) | (other is not None and other[1] > 0)
-            _, some = np.unique(codes[counts], return_inverse=True)
-            if other is None:
-                ratio = ratio_of_sums(one[:, counts], some)
-            else:
-                ratio = ratio_difference(one[:, counts], other[:, counts], some)
-            row: dict[str, Any] = ratio.interval._asdict() if ratio.interval else {}
-            row = {"method_of_interval": row.pop("method", None)} | row
-            row |= {"method": method, "versus": versus, "unit": unit, "metric": metric}
+            subtracted = None if versus is None else ratios[versus]
+            row = _figure(ratios[method], subtracted, codes)
             row |= {
-                "value": ratio.value,
-                "reason": ratio.reason,
+                "method": method,
+                "versus": versus,
+                "unit": unit,
+                "metric": metric,
                 "n_unscored": n_unscored,
-            }
-            row |= {
-                "n_texts": int(counts.sum()),
-                "n_clusters": int(some.max(initial=-1)) + 1,
             }
             rows.append(row)
     return pl.DataFrame(rows, schema=Inversion.create_empty().schema)
 
 
-def sentence(found: pl.DataFrame, n_auxiliary: int) -> str:
-    rows = found.filter(unit="tokens", metric="f1").to_dicts()
-    f1 = {(row["method"], row["versus"]): row for row in rows}
-    own = f1["inverter", None]
-    if own["value"] is None:
-        return f"Nothing can be said of the embeddings: {own['reason']}."
-    limits = f"no interval: {own['reason']}"
-    if own["low"] is not None:
-        limits = f"95 % interval {own['low']:.3f} to {own['high']:.3f}"
-    guess = found.filter(pl.col("versus").is_null(), unit="attribute", metric="exact")
-    right = dict(guess.select(pl.col("method").cast(pl.String), "value").iter_rows())
-    near, other = (f"{f1[name, None]['value']:.3f}" for name in ("nearest", "shuffled"))
-    leads, gains = (
-        (f1["inverter", name]["low"] or 0) > 0 for name in ("nearest", "shuffled")
-    )
-    said = (
+def _ratio_parts(counts: pl.Series, metric: str) -> Floats:
+    """Return numerator and denominator of each text, a row each."""
+    frame = counts.struct.unnest()
+    columns = [frame.select(column).to_series() for column in _METRICS[metric]]
+    return np.stack(columns).astype(np.float64)
+
+
+def _figure(ratio: Floats, subtracted: Floats | None, codes: Codes) -> dict[str, Any]:
+    """Compute a ratio over texts, or its difference from another, with its interval."""
+    has_unit = ratio[1] > 0
+    if subtracted is not None:
+        has_unit = has_unit | (subtracted[1] > 0)
+    _, cluster = np.unique(codes[has_unit], return_inverse=True)
+    if subtracted is None:
+        figure = ratio_of_sums(ratio[:, has_unit], cluster)
+    else:
+        figure = ratio_difference(ratio[:, has_unit], subtracted[:, has_unit], cluster)
+    interval = figure.interval._asdict() if figure.interval else {}
+    return {
+        "method_of_interval": interval.pop("method", None),
+        **interval,
+        "value": figure.value,
+        "reason": figure.reason,
+        "n_texts": int(has_unit.sum()),
+        "n_clusters": int(cluster.max(initial=-1)) + 1,
+    }
+
+
+def sentence(figures: pl.DataFrame, n_auxiliary: int) -> str:
+    """Return what the figures say, and what they do not."""
+    f1 = {
+        (row["method"], row["versus"]): row
+        for row in figures.filter(unit="tokens", metric="f1").iter_rows(named=True)
+    }
+    inverter = f1["inverter", None]
+    if inverter["value"] is None:
+        return f"Nothing can be said of the embeddings: {inverter['reason']}."
+    limits = f"no interval: {inverter['reason']}"
+    if inverter["low"] is not None:
+        limits = f"95 % interval {inverter['low']:.3f} to {inverter['high']:.3f}"
+    result = (
         f"A decoder that was trained on {n_auxiliary:,} auxiliary texts and their"
         " embeddings gives back tokens of the others with a micro F1 of"
-        f" {own['value']:.3f} ({limits}); the auxiliary text of the nearest embedding"
-        f" has {near}, the decoder with the embedding of another text {other}."
+        f" {inverter['value']:.3f} ({limits}); the auxiliary text of the nearest"
+        f" embedding has {f1['nearest', None]['value']:.3f}, the decoder with the"
+        f" embedding of another text {f1['shuffled', None]['value']:.3f}."
     )
-    if right.get("inverter") is not None:
-        said += (
-            f" A classifier infers the attribute of {right['inverter']:.3f} of them;"
-            f" the most frequent one is that of {right['unconditional']:.3f}."
+    attributes = figures.filter(
+        pl.col("versus").is_null(), unit="attribute", metric="exact"
+    )
+    accuracies = attributes.select(pl.col("method").cast(pl.String), "value")
+    accuracy = dict(accuracies.iter_rows())
+    if accuracy.get("inverter") is not None:
+        result += (
+            f" A classifier infers the attribute of {accuracy['inverter']:.3f} of them;"
+            f" the most frequent one is that of {accuracy['unconditional']:.3f}."
         )
-    so = "nothing shows that it reads the embeddings at all; another attacker might"
-    if gains and leads:
-        so = (
+    beats_nearest = (f1["inverter", "nearest"]["low"] or 0) > 0
+    reads_embeddings = (f1["inverter", "shuffled"]["low"] or 0) > 0
+    conclusion = (
+        "nothing shows that it reads the embeddings at all; another attacker might"
+    )
+    if reads_embeddings and beats_nearest:
+        conclusion = (
             "the embeddings give away words of texts that the attacker never saw. It is"
             " a lower bound of what they hold: a larger decoder, or more texts, may"
             " give back more"
         )
-    elif gains:
-        so = (
+    elif reads_embeddings:
+        conclusion = (
             "it reads the embeddings, but nothing shows that it gives back more than a"
             " search among known texts; another attacker might"
         )
-    return f"{said} So {so}."
+    return f"{result} So {conclusion}."

@@ -18,54 +18,62 @@ from torch import nn
 
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.endpoint import ClientSettings
-from mia_batch.extras.tune.jobs import Making
-from mia_batch.extras.tune.training import fit, padded
+from mia_batch.extras.tune.jobs import TrainingConfig
+from mia_batch.extras.tune.training import fit, pad_rows
 from mia_batch.models import weights as checkpoints
 from mia_batch.observer import Observer
+from mia_batch.stats import Codes
 from mia_batch.tables import READ_ERRORS, write_table
 
 _TOKENS_AT_ONCE = 8192
 _NO_LIMIT = 10**9
 
-# An embedding, or why the text has no embedding
-Found: TypeAlias = NDArray[np.float32] | str
+Vectors: TypeAlias = NDArray[np.float32]
+Embedded: TypeAlias = Vectors | str
+"""An embedding, or the reason why the text has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Embedder:
-    """Embeds texts, by ``means`` those of at most ``longest`` tokens; ``identity`` names it."""
+    """Embeds texts by a model."""
 
-    identity: str
+    identity: str  # of the model
     tokenizer: Any
-    longest: int
-    means: Callable[[list[str], list[list[int]]], Sequence[NDArray[np.float32]]]
+    max_tokens: int  # of a text that it reads
+    # Embeds texts, whose token ids come with them
+    embed_rows: Callable[[list[str], list[list[int]]], Sequence[Vectors]]
 
-    def embed(self, texts: Sequence[str]) -> list[Found]:
+    def embed(self, texts: Sequence[str]) -> list[Embedded]:
         rows = self.tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]
-        empty = "the embedder's tokenizer finds no token in the text"
-        long = (
-            f"the text has {{:,}} tokens, more than the {self.longest:,} that the"
-            " embedder reads"
-        )
-        found: list[Found] = [long.format(len(row)) if row else empty for row in rows]
-        fits = [i for i, row in enumerate(rows) if 0 < len(row) <= self.longest]
-        means = (
-            self.means([texts[i] for i in fits], [rows[i] for i in fits])
-            if fits
-            else []
-        )
-        for i, mean in zip(fits, means, strict=True):
-            found[i] = np.asarray(mean, np.float32)
-        return found
+        results: list[Embedded] = []
+        fitting = []
+        for place, row in enumerate(rows):
+            reason = (
+                f"the text has {len(row):,} tokens, more than the {self.max_tokens:,}"
+                " that the embedder reads"
+            )
+            if not row:
+                reason = "the embedder's tokenizer finds no token in the text"
+            elif len(row) <= self.max_tokens:
+                fitting.append(place)
+            results.append(reason)
+        if fitting:
+            fitting_texts = [texts[place] for place in fitting]
+            fitting_rows = [rows[place] for place in fitting]
+            vectors = self.embed_rows(fitting_texts, fitting_rows)
+            for place, vector in zip(fitting, vectors, strict=True):
+                results[place] = np.asarray(vector, np.float32)
+        return results
 
 
 @checkpoints.quiet()
 def open_embedder(model: str, revision: str | None = None) -> Embedder:
-    saved = Path(model, "modules.json").is_file()
-    return _sentences(model, revision) if saved else _hidden_states(model, revision)
+    if Path(model, "modules.json").is_file():
+        return _open_sentence_transformer(model, revision)
+    return _open_checkpoint(model, revision)
 
 
-def _sentences(model: str, revision: str | None) -> Embedder:
+def _open_sentence_transformer(model: str, revision: str | None) -> Embedder:
     from sentence_transformers import SentenceTransformer
 
     try:
@@ -78,61 +86,64 @@ def _sentences(model: str, revision: str | None) -> Embedder:
     top = Path(model)
     folders = [top, *sorted(path for path in top.rglob("*") if path.is_dir())]
     parts = (
-        f"{at.relative_to(top)}\0{checkpoints.digest_folder(str(at))}" for at in folders
+        f"{folder.relative_to(top)}\0{checkpoints.digest_folder(str(folder))}"
+        for folder in folders
     )
-
-    def means(texts: list[str], _: list[list[int]]) -> Sequence[NDArray[np.float32]]:
-        found: Any = loaded.encode(texts, show_progress_bar=False)
-        return list(found)
-
     identity = sha256("\n".join(parts).encode()).hexdigest()
+
+    def embed_rows(texts: list[str], _: list[list[int]]) -> Sequence[Vectors]:
+        vectors: Any = loaded.encode(texts, show_progress_bar=False)
+        return list(vectors)
+
     # The library would cut texts that are too long without a word.
-    return Embedder(
-        identity, loaded.tokenizer, loaded.max_seq_length or _NO_LIMIT, means
-    )
+    max_tokens = loaded.max_seq_length or _NO_LIMIT
+    return Embedder(identity, loaded.tokenizer, max_tokens, embed_rows)
 
 
-def _hidden_states(model: str, revision: str | None) -> Embedder:
-    """Take the mean of the last hidden states over the tokens of a text, never over padding."""
+def _open_checkpoint(model: str, revision: str | None) -> Embedder:
+    """Embed by the mean of last hidden states over a text's tokens, never over padding."""
     # Special tokens that the tokenizer puts around a text count, as they do in
     # PrivLM-Bench and in sentence-transformers. Of causal models, too, it is the mean,
     # not the state of the last token.
     identity = checkpoints.identify_model(model, revision, "any").digest
-    loaded, (name, at) = (
-        _load(model, revision),
-        checkpoints.tokenizer_source(model, revision),
+    loaded = _load(model, revision)
+    source, source_revision = checkpoints.tokenizer_source(model, revision)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(
+        source, revision=source_revision, trust_remote_code=False
     )
-    how: dict[str, Any] = {"revision": at, "trust_remote_code": False}
-    tokenizer = transformers.AutoTokenizer.from_pretrained(name, **how)
     tokenizer.model_max_length = _NO_LIMIT  # lengths are checked against the context
 
     @torch.inference_mode()
-    def pooled(rows: list[list[int]]) -> NDArray[np.float32]:
-        batch = padded([{"input_ids": row, "labels": []} for row in rows])
-        ids, mask = (
-            batch[name].to(loaded.device) for name in ("input_ids", "attention_mask")
-        )
-        said = loaded(input_ids=ids, attention_mask=mask, output_hidden_states=True)
+    def mean_states(rows: list[list[int]]) -> Vectors:
+        batch = pad_rows([{"input_ids": row, "labels": []} for row in rows])
+        ids = batch["input_ids"].to(loaded.device)
+        mask = batch["attention_mask"].to(loaded.device)
+        outputs = loaded(input_ids=ids, attention_mask=mask, output_hidden_states=True)
+        states = outputs.hidden_states[-1].float()
         weights = mask[:, :, None].to(torch.float32)
-        means = (said.hidden_states[-1].float() * weights).sum(1) / weights.sum(1)
+        means = (states * weights).sum(1) / weights.sum(1)
         return np.asarray(means.cpu().numpy())
 
-    def means(_: list[str], rows: list[list[int]]) -> Sequence[NDArray[np.float32]]:
+    def embed_rows(_: list[str], rows: list[list[int]]) -> Sequence[Vectors]:
         # Those of one length together
-        left = sorted(range(len(rows)), key=lambda i: len(rows[i]))
-        found: dict[int, NDArray[np.float32]] = {}
-        while left:
-            at_once = max(1, _TOKENS_AT_ONCE // len(rows[left[-1]]))
-            some, left = left[-at_once:], left[:-at_once]
-            found.update(zip(some, pooled([rows[i] for i in some]), strict=True))
-        return [found[i] for i in range(len(rows))]
+        waiting = sorted(range(len(rows)), key=lambda place: len(rows[place]))
+        vectors: dict[int, Vectors] = {}
+        while waiting:
+            longest = len(rows[waiting[-1]])
+            at_once = max(1, _TOKENS_AT_ONCE // longest)
+            batch = waiting[-at_once:]
+            waiting = waiting[:-at_once]
+            means = mean_states([rows[place] for place in batch])
+            vectors.update(zip(batch, means, strict=True))
+        return [vectors[place] for place in range(len(rows))]
 
-    return Embedder(identity, tokenizer, _context(loaded), means)
+    return Embedder(identity, tokenizer, _context(loaded), embed_rows)
 
 
 def _load(model: str, revision: str | None) -> Any:
     """Load the part of a checkpoint that reads texts; an adapter is put on its base."""
-    if (adapter := checkpoints.read_adapter(model)) is not None:
+    adapter = checkpoints.read_adapter(model)
+    if adapter is not None:
         from mia_batch.evidence.engines.transformers import Pretrained
         from mia_batch.evidence.request import EngineSpec
 
@@ -155,8 +166,8 @@ def _load(model: str, revision: str | None) -> Any:
         raise SettingsError(
             f"the embedder {model!r} cannot be loaded ({checkpoints.cause_of(error)})"
         ) from error
-    reads = loaded.get_encoder() if config.is_encoder_decoder else loaded
-    return reads.eval().to(_device())
+    reader = loaded.get_encoder() if config.is_encoder_decoder else loaded
+    return reader.eval().to(_device())
 
 
 def _device() -> str:
@@ -164,12 +175,14 @@ def _device() -> str:
 
 
 def _context(model: Any) -> int:
-    """Most tokens that a model reads; of RoBERTa's kind positions are numbered from 2."""
+    """Count the tokens that a model reads; of RoBERTa's kind positions are numbered from 2."""
     length = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if length is None:
         return _NO_LIMIT
-    from_pad = getattr(getattr(model, "embeddings", None), "padding_idx", None)
-    return int(length) - (0 if from_pad in (None, 0) else from_pad + 1)
+    embeddings = getattr(model, "embeddings", None)
+    padding = getattr(embeddings, "padding_idx", None)
+    n_unused = 0 if padding in (None, 0) else padding + 1
+    return int(length) - n_unused
 
 
 _TEXTS_OF_BLOCK = 64
@@ -180,62 +193,74 @@ def embed_all(
     embedder: Embedder | ClientSettings,
     folder: Path,
     observer: Observer,
-) -> list[Found]:
+) -> list[Embedded]:
     """Embed texts, equal ones once, or say why not; blocks of them are kept in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(embedder, ClientSettings):
         identity = f"{embedder.base_url.rstrip('/')}\0{embedder.model}"
     else:
         identity = embedder.identity
-    found, missing = dict[str, Found](), list[tuple[list[str], Path]]()
+    results: dict[str, Embedded] = {}
+    missing: list[list[str]] = []
     distinct = list(dict.fromkeys(texts))
     for start in range(0, len(distinct), _TEXTS_OF_BLOCK):
         block = distinct[start : start + _TEXTS_OF_BLOCK]
-        content = "\0".join(
-            sha256(each.encode()).hexdigest() for each in (identity, *block)
-        )
-        path = folder / f"{sha256(content.encode()).hexdigest()[:32]}.parquet"
-        if (known := _read(path)) is None:
-            missing.append((block, path))
+        embedded = _read_block(_block_path(folder, identity, block))
+        if embedded is None:
+            missing.append(block)
         else:
-            found.update(zip(block, known, strict=True))
+            results.update(zip(block, embedded, strict=True))
 
-    def take(number: int, embedded: list[Found]) -> None:
-        block, path = missing[number]
-        vectors = [
-            None if isinstance(each, str) else each.tolist() for each in embedded
-        ]
-        reasons = [each if isinstance(each, str) else None for each in embedded]
-        schema = pl.Schema({"embedding": pl.List(pl.Float32), "reason": pl.String()})
-        write_table(pl.DataFrame([vectors, reasons], schema), path)
-        found.update(zip(block, embedded, strict=True))
+    def store(number: int, embedded: list[Embedded]) -> None:
+        block = missing[number]
+        _write_block(_block_path(folder, identity, block), embedded)
+        results.update(zip(block, embedded, strict=True))
         observer.worked(len(block), 0)
 
-    blocks = [block for block, _ in missing]
-    if blocks:
-        left = sum(map(len, blocks))
-        with observer.progress("embedding", done=len(found), left=left, unit="text"):
+    if missing:
+        n_missing = sum(map(len, missing))
+        with observer.progress(
+            "embedding", done=len(results), left=n_missing, unit="text"
+        ):
             if isinstance(embedder, ClientSettings):
                 from mia_batch.evidence.endpoint.client import embed_at
 
-                embed_at(embedder, blocks, folder / "journal.sqlite", take)
+                embed_at(embedder, missing, folder / "journal.sqlite", store)
             else:
-                for number, block in enumerate(blocks):
-                    take(number, embedder.embed(block))
-    return [found[text] for text in texts]
+                for number, block in enumerate(missing):
+                    store(number, embedder.embed(block))
+    return [results[text] for text in texts]
 
 
-def _read(path: Path) -> list[Found] | None:
+def _block_path(folder: Path, identity: str, block: Sequence[str]) -> Path:
+    hashes = [sha256(part.encode()).hexdigest() for part in (identity, *block)]
+    name = sha256("\0".join(hashes).encode()).hexdigest()[:32]
+    return folder / f"{name}.parquet"
+
+
+def _write_block(path: Path, embedded: Sequence[Embedded]) -> None:
+    vectors: list[list[float] | None] = []
+    reasons: list[str | None] = []
+    for result in embedded:
+        vectors.append(None if isinstance(result, str) else result.tolist())
+        reasons.append(result if isinstance(result, str) else None)
+    schema = pl.Schema({"embedding": pl.List(pl.Float32), "reason": pl.String()})
+    write_table(pl.DataFrame([vectors, reasons], schema), path)
+
+
+def _read_block(path: Path) -> list[Embedded] | None:
+    """Read the embeddings of a block; None where they are missing or damaged."""
     try:
         rows = pl.read_parquet(path, glob=False).rows()
     except (*READ_ERRORS, OSError):
         return None
     return [
-        reason if each is None else np.array(each, np.float32) for each, reason in rows
+        reason if vector is None else np.array(vector, np.float32)
+        for vector, reason in rows
     ]
 
 
-# An inverter: how it is made and trained, and what it says that texts were.
+# An inverter: how it is trained, and what it says that texts were.
 
 _NAME = "inversion"  # of the layer within the decoder
 _IGNORED = -100  # label of what is not learnt
@@ -257,35 +282,37 @@ class Projection(nn.Module):
         self.register_buffer("spread", torch.ones(size))
         self.linear = nn.Linear(size, hidden)
 
-    def fit(self, embeddings: NDArray[np.float32]) -> None:
-        given = torch.from_numpy(embeddings)
-        self.mean.copy_(given.mean(0))
-        self.spread.copy_(given.std(0).clamp_min(_SMALLEST))
+    def fit(self, embeddings: Vectors) -> None:
+        vectors = torch.from_numpy(embeddings)
+        self.mean.copy_(vectors.mean(0))
+        self.spread.copy_(vectors.std(0).clamp_min(_SMALLEST))
 
     def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
         scaled = (embeddings - self.mean) / self.spread
         return nn.functional.linear(scaled, self.linear.weight, self.linear.bias)
 
 
-def attach(decoder: Any, size: int) -> Projection:
+def attach_projection(decoder: Any, size: int) -> Projection:
     projection = Projection(size, decoder.get_input_embeddings().embedding_dim)
     setattr(decoder, _NAME, projection.to(decoder.device))
     return projection
 
 
-def prepared(decoder: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def prepend_embedding(
+    decoder: Any, inputs: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
     """Put the projected embedding before the tokens of each text; it is no label itself.
 
     GEIA, Li et al. 2023 (arXiv:2305.03010), section 3.2.
     """
     first = getattr(decoder, _NAME)(inputs["embedding"])[:, None]
     tokens = decoder.get_input_embeddings()(inputs["input_ids"])
-    mask, labels = inputs["attention_mask"], inputs["labels"]
+    mask = inputs["attention_mask"]
     ones = torch.ones_like(mask[:, :1])
     return {
         "inputs_embeds": torch.cat([first, tokens], 1),
         "attention_mask": torch.cat([ones, mask], 1),
-        "labels": torch.cat([ones * _IGNORED, labels], 1),
+        "labels": torch.cat([ones * _IGNORED, inputs["labels"]], 1),
     }
 
 
@@ -293,106 +320,105 @@ def prepared(decoder: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.T
 def load_inverter(folder: Path) -> Any:
     from safetensors.torch import load_file
 
-    files = map(load_file, sorted(folder.glob("*.safetensors")))
-    found = (
-        (*name.partition(f"{_NAME}."), each)
-        for of in files
-        for name, each in of.items()
-    )
-    weights = {name: each for start, _, name, each in found if name and not start}
+    prefix = f"{_NAME}."
+    weights = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        for name, weight in load_file(path).items():
+            if name.startswith(prefix):
+                weights[name.removeprefix(prefix)] = weight
     decoder = transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32
     )
-    attach(decoder, weights["mean"].numel()).load_state_dict(weights)
+    projection = attach_projection(decoder, weights["mean"].numel())
+    projection.load_state_dict(weights)
     return decoder.eval().to(_device())
 
 
 _TEXTS_AT_ONCE = 256
 
 
-def recover(inverter: Path, embeddings: NDArray[np.float32], tokens: int) -> list[str]:
+def recover(inverter: Path, embeddings: Vectors, max_tokens: int) -> list[str]:
     """Decode a text for each embedding: the most likely token each time, until one ends it."""
     # By hand, so that no setting that a decoder brings along changes how it decodes.
     decoder = load_inverter(inverter)
     tokenizer = transformers.AutoTokenizer.from_pretrained(inverter)
-    plain = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
     texts: list[str] = []
     for start in range(0, len(embeddings), _TEXTS_AT_ONCE):
-        some = torch.from_numpy(embeddings[start : start + _TEXTS_AT_ONCE]).to(
-            decoder.device
+        batch = torch.from_numpy(embeddings[start : start + _TEXTS_AT_ONCE])
+        rows = _decode_greedily(
+            decoder, batch.to(decoder.device), max_tokens, tokenizer.eos_token_id
         )
         texts += tokenizer.batch_decode(
-            _greedy(decoder, some, tokens, tokenizer.eos_token_id), **plain
+            rows, skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
     return texts
 
 
 @torch.inference_mode()
-def _greedy(
-    decoder: Any, embeddings: torch.Tensor, tokens: int, end: int
+def _decode_greedily(
+    decoder: Any, embeddings: torch.Tensor, max_tokens: int, end: int
 ) -> list[list[int]]:
-    states = decoder.inversion(embeddings)[:, None]
-    past, found, ended = None, [], torch.zeros(len(embeddings), dtype=torch.bool)
-    for _ in range(tokens):
-        said = decoder(inputs_embeds=states, past_key_values=past, use_cache=True)
-        past, chosen = said.past_key_values, said.logits[:, -1].argmax(-1)
-        found.append(chosen.cpu())
-        ended |= found[-1] == end
-        if ended.all():
+    inputs = decoder.inversion(embeddings)[:, None]
+    cache = None
+    steps = []
+    has_ended = torch.zeros(len(embeddings), dtype=torch.bool)
+    for _ in range(max_tokens):
+        outputs = decoder(inputs_embeds=inputs, past_key_values=cache, use_cache=True)
+        cache = outputs.past_key_values
+        token_ids = outputs.logits[:, -1].argmax(-1)
+        steps.append(token_ids.cpu())
+        has_ended |= steps[-1] == end
+        if has_ended.all():
             break
-        states = decoder.get_input_embeddings()(chosen)[:, None]
-    rows: list[list[int]] = torch.stack(found, 1).tolist()
+        inputs = decoder.get_input_embeddings()(token_ids)[:, None]
+    rows: list[list[int]] = torch.stack(steps, 1).tolist()
     return [row[: row.index(end)] if end in row else row for row in rows]
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots: digests are kept
-class InverterMaking(Making):
+class InverterConfig(TrainingConfig):
     """A decoder to start from, auxiliary texts and their embeddings, a row each."""
 
-    embeddings: NDArray[np.float32]
+    embeddings: Vectors
 
     @cached_property
     def made_from(self) -> dict[str, Any]:
-        content = np.ascontiguousarray(self.embeddings)
-        return {
-            **super().made_from,
-            "embeddings": sha256(content.tobytes()).hexdigest(),
-        }
+        content = np.ascontiguousarray(self.embeddings).tobytes()
+        return {**super().made_from, "embeddings": sha256(content).hexdigest()}
 
     def train(self, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
         return train(self, work, say)
 
 
 def attack(
-    inverter: Path,
-    making: InverterMaking,
-    embeddings: NDArray[np.float32],
-    cluster: NDArray[np.intp],
+    inverter: Path, config: InverterConfig, embeddings: Vectors, cluster: Codes
 ) -> dict[str, list[str]]:
     """Return what each method of the table `Inversion` gives back, a text for each embedding."""
     # Decoding is greedy, so that the embedding of another text gives what that text
     # gave.
     from sklearn.metrics import pairwise_distances_argmin
 
-    recipe, known = making.recipe, making.embeddings
-    asked = np.vstack([embeddings, known.mean(0, keepdims=True)])
-    *recovered, constant = recover(inverter, asked, recipe.max_tokens)
-    nearest = pairwise_distances_argmin(embeddings, known, metric="cosine")
+    recipe = config.recipe
+    auxiliary = config.embeddings
+    inputs = np.vstack([embeddings, auxiliary.mean(0, keepdims=True)])
+    *recovered, constant = recover(inverter, inputs, recipe.max_tokens)
+    nearest = pairwise_distances_argmin(embeddings, auxiliary, metric="cosine")
+    shuffled = permute_across_clusters(cluster, recipe.seed)
     return {
         "inverter": recovered,
-        "nearest": [making.texts[i] for i in nearest],
-        "shuffled": [recovered[i] for i in of_others(cluster, recipe.seed)],
+        "nearest": [config.texts[place] for place in nearest],
+        "shuffled": [recovered[place] for place in shuffled],
         "unconditional": [constant] * len(recovered),
     }
 
 
-def infer(
-    known: pl.Series,
-    making: InverterMaking,
-    embeddings: NDArray[np.float32],
-    cluster: NDArray[np.intp],
+def infer_attributes(
+    attributes: pl.Series,
+    config: InverterConfig,
+    embeddings: Vectors,
+    cluster: Codes,
 ) -> dict[str, pl.Series]:
-    """Tell an attribute from embeddings, by those of auxiliary texts whose attribute is known.
+    """Infer an attribute from embeddings, by those of auxiliary texts whose attribute is known.
 
     Attribute inference as PrivLM-Bench names it in section 3.3 and does not measure it:
     Song and Raghunathan 2020 (arXiv:2004.00053). The classifier, a logistic regression,
@@ -403,62 +429,65 @@ def infer(
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    there = known.is_not_null().to_numpy()
-    labels, learnt = known.drop_nulls(), making.embeddings[there]
+    learnt = config.embeddings[attributes.is_not_null().to_numpy()]
+    labels = attributes.drop_nulls()
     if labels.n_unique() < 2:
         raise SettingsError(
             "the auxiliary texts have fewer than two attributes to tell apart"
         )
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
-    said = pl.Series(model.fit(learnt, labels.to_list()).predict(embeddings))
+    model.fit(learnt, labels.to_list())
+    predicted = pl.Series(model.predict(embeddings))
+    nearest = pairwise_distances_argmin(embeddings, learnt, metric="cosine")
+    most_frequent = labels.mode().sort()[0]
     return {
-        "inverter": said,
-        "nearest": labels[
-            pairwise_distances_argmin(embeddings, learnt, metric="cosine")
-        ],
-        "shuffled": said[of_others(cluster, making.recipe.seed)],
-        "unconditional": pl.repeat(labels.mode().sort()[0], said.len(), eager=True),
+        "inverter": predicted,
+        "nearest": labels[nearest],
+        "shuffled": predicted[permute_across_clusters(cluster, config.recipe.seed)],
+        "unconditional": pl.repeat(most_frequent, predicted.len(), eager=True),
     }
 
 
-def of_others(cluster: NDArray[np.intp], seed: int) -> NDArray[np.intp]:
-    """Give each text the number of a text of another cluster, as far as there are any."""
-    codes, place = np.unique(cluster, return_inverse=True)
-    drawn = np.random.default_rng(seed).permutation(len(codes))
-    order = np.argsort(drawn[place], kind="stable")
-    other = np.empty_like(order)
-    other[order] = np.roll(order, np.bincount(place).max())
-    return other
+def permute_across_clusters(cluster: Codes, seed: int) -> Codes:
+    """Draw for each text the number of a text of another cluster, as far as there are any."""
+    names, codes = np.unique(cluster, return_inverse=True)
+    ranks = np.random.default_rng(seed).permutation(len(names))
+    order = np.argsort(ranks[codes], kind="stable")
+    permuted = np.empty_like(order)
+    # Shifted by the size of the largest cluster
+    permuted[order] = np.roll(order, np.bincount(codes).max())
+    return permuted
 
 
 class _InverterTrainer(transformers.Trainer):  # type: ignore[misc]
     def compute_loss(
-        self, model: Any, inputs: dict[str, torch.Tensor], **how: Any
+        self, model: Any, inputs: dict[str, torch.Tensor], **options: Any
     ) -> Any:
-        return super().compute_loss(model, prepared(model, inputs), **how)
+        return super().compute_loss(model, prepend_embedding(model, inputs), **options)
 
 
 def train(
-    making: InverterMaking, work: Path, say: Callable[[str], None]
+    config: InverterConfig, work: Path, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    transformers.set_seed(making.recipe.seed)
-    base, how = making.base, {"revision": making.revision, "trust_remote_code": False}
-    tokenizer = transformers.AutoTokenizer.from_pretrained(base, **how)
+    """Write the inverter to ``made`` in the work folder; return its losses."""
+    transformers.set_seed(config.recipe.seed)
+    options = {"revision": config.revision, "trust_remote_code": False}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(config.base, **options)
     decoder = transformers.AutoModelForCausalLM.from_pretrained(
-        base, dtype=torch.float32, **how
+        config.base, dtype=torch.float32, **options
     )
-    embeddings = making.embeddings
-    attach(decoder, embeddings.shape[1]).fit(embeddings)
+    embeddings = config.embeddings
+    attach_projection(decoder, embeddings.shape[1]).fit(embeddings)
+    encoded = tokenizer([*config.texts], add_special_tokens=False)["input_ids"]
     rows = []
-    given = tokenizer([*making.texts], add_special_tokens=False)["input_ids"]
-    for ids, embedding in zip(given, embeddings, strict=True):
-        said = [*ids, tokenizer.eos_token_id]
-        rows.append({"input_ids": said, "labels": said, "embedding": embedding})
-    done = fit(decoder, rows, _collated, making.recipe, work, say, _InverterTrainer)
+    for text_ids, embedding in zip(encoded, embeddings, strict=True):
+        ids = [*text_ids, tokenizer.eos_token_id]
+        rows.append({"input_ids": ids, "labels": ids, "embedding": embedding})
+    outcome = fit(decoder, rows, _collate, config.recipe, work, say, _InverterTrainer)
     tokenizer.save_pretrained(work / "made")
-    return done
+    return outcome
 
 
-def _collated(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+def _collate(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     embeddings = torch.from_numpy(np.stack([row["embedding"] for row in rows]))
-    return {**padded(rows), "embedding": embeddings}
+    return {**pad_rows(rows), "embedding": embeddings}

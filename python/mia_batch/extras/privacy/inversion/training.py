@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from mia_batch.corpus import ColumnNames, read_documents
 from mia_batch.errors import CorpusError, SettingsError
@@ -18,16 +19,17 @@ from mia_batch.extras.privacy.inversion import figures
 from mia_batch.extras.privacy.inversion.decoders import (
     check_context,
     decoder_tokenizer,
-    new_decoder,
+    write_new_decoder,
 )
 from mia_batch.extras.privacy.inversion.models import (
-    InverterMaking,
+    Embedded,
+    InverterConfig,
     attack,
     embed_all,
-    infer,
+    infer_attributes,
     open_embedder,
 )
-from mia_batch.extras.tune.jobs import Made, made_of, why_no_finetuning
+from mia_batch.extras.tune.jobs import TrainedModel, train_or_load, why_no_finetuning
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.observer import Observer
 from mia_batch.recipes import RECIPES, Recipe
@@ -133,13 +135,15 @@ def invert(
     EngineError
         If the endpoint cannot be asked, or training fails.
     """
-    if (missing := why_no_finetuning()) is not None:
-        raise SettingsError(missing)
+    reason = why_no_finetuning()
+    if reason is not None:
+        raise SettingsError(reason)
     if not 0 < share < 1:
         raise SettingsError(
             f"'share' is {share:g}; give a share of auxiliary texts between 0 and 1"
         )
-    observer, folder = observer or Observer(), Path(out).absolute()
+    observer = observer or Observer()
+    folder = Path(out).absolute()
     recipe = replace(recipe or RECIPES["decoder" if decoder else "inverter"], seed=seed)
     if decoder is not None:
         tokenizer = decoder_tokenizer(decoder)
@@ -152,113 +156,128 @@ def invert(
             " 'decoder'"
         )
     encode = Tokenizer(tokenizer).encode
-    read = _read(data, {"text": text_column, "group": group_column}, attribute_column)
-    texts = figures.deal(read, share, seed, encode, recipe.max_tokens)
+    columns = {"text": text_column, "group": group_column}
+    documents = _read_documents(data, columns, attribute_column)
+    texts = figures.prepare_documents(documents, share, seed, encode, recipe.max_tokens)
     with system_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
+    untrained = folder / "untrained"
     if decoder is None:
-        new_decoder(folder / "untrained", tokenizer, recipe.max_tokens, seed)
-    texts, found = _embedded(texts, embedder, revision, folder / "embeddings", observer)
+        write_new_decoder(untrained, tokenizer, recipe.max_tokens, seed)
+    texts, embeddings = _embed_texts(
+        texts, embedder, revision, folder / "embeddings", observer
+    )
     usable = texts.filter(pl.col("reason").is_null())
-    auxiliary, asked = usable.filter("auxiliary"), usable.filter(~pl.col("auxiliary"))
-    if asked.is_empty() or auxiliary.is_empty():
-        some = texts["reason"].drop_nulls()
+    auxiliary = usable.filter("auxiliary")
+    n_attacked = usable.height - auxiliary.height
+    if n_attacked == 0 or auxiliary.is_empty():
+        reasons = texts["reason"].drop_nulls()
         raise CorpusError(
-            f"{data} has no text that could be attacked or learnt ({some[0]})"
+            f"{data} has no text that could be attacked or learnt ({reasons[0]})"
         )
-    making = InverterMaking(
-        base=decoder or str(folder / "untrained"),
+    config = InverterConfig(
+        base=decoder or str(untrained),
         revision=None,
         texts=auxiliary["text"].to_list(),
         recipe=recipe,
-        embeddings=np.stack([found[text] for text in auxiliary["text"]]),
+        embeddings=_stack_embeddings(embeddings, auxiliary),
     )
-    n_texts, n_steps = auxiliary.height, recipe.steps(auxiliary.height)
+    n_steps = recipe.steps(auxiliary.height)
     observer.stage(
-        f"training on {n_texts:,} auxiliary texts: at most {n_steps:,} steps"
+        f"training on {auxiliary.height:,} auxiliary texts: at most {n_steps:,} steps"
     )
-    made = made_of(making, folder / "inverter", observer.stage)
-    observer.stage(f"attacking {asked.height:,} texts")
-    inverted = _written(folder, texts, found, encode, making, made)
+    inverter = train_or_load(config, folder / "inverter", observer.stage)
+    observer.stage(f"attacking {n_attacked:,} texts")
+    inverted = _attack_and_write(folder, texts, embeddings, encode, config, inverter)
     observer.stage(inverted.sentence)
     return inverted
 
 
-def _read(
-    data: Path | str, given: Mapping[str, str | None], attribute: str | None
+def _read_documents(
+    data: Path | str, columns: Mapping[str, str | None], attribute: str | None
 ) -> pl.DataFrame:
+    """Read texts with their groups, and the attribute where a column of it is named."""
     names = ColumnNames(
-        **{part: name for part, name in given.items() if name is not None}
+        **{field: name for field, name in columns.items() if name is not None}
     )
     documents = read_documents(str(data), names).documents
-    if attribute is not None and attribute not in documents.collect_schema():
-        raise CorpusError(f"{data} has no column {attribute!r} of an attribute")
-    known = (
-        []
-        if attribute is None
-        else [pl.col(attribute).cast(pl.String).alias("attribute")]
-    )
-    rows = documents.select("document_id", "group", "text", *known).collect(
-        engine="streaming"
-    )
+    selected = [pl.col("document_id"), pl.col("group"), pl.col("text")]
+    if attribute is not None:
+        if attribute not in documents.collect_schema():
+            raise CorpusError(f"{data} has no column {attribute!r} of an attribute")
+        selected.append(pl.col(attribute).cast(pl.String).alias("attribute"))
+    rows = documents.select(selected).collect(engine="streaming")
     return rows.with_row_index("row")
 
 
-def _embedded(
+def _embed_texts(
     texts: pl.DataFrame,
     embedder: str | ClientSettings,
     revision: str | None,
     folder: Path,
     observer: Observer,
-) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Embed texts by what they say; those that have no embedding get a reason."""
-    asked = texts.filter(pl.col("reason").is_null())["text"].to_list()
-    opened = (
-        open_embedder(embedder, revision) if isinstance(embedder, str) else embedder
-    )
-    found = dict(zip(asked, embed_all(asked, opened, folder, observer), strict=True))
+) -> tuple[pl.DataFrame, dict[str, Embedded]]:
+    """Return embeddings by text, and the texts, where one that has none gets a reason."""
+    usable = texts.filter(pl.col("reason").is_null())["text"].to_list()
+    model = open_embedder(embedder, revision) if isinstance(embedder, str) else embedder
+    embedded = embed_all(usable, model, folder, observer)
+    embeddings = dict(zip(usable, embedded, strict=True))
     reasons = {
-        text: each if isinstance(each, str) else None for text, each in found.items()
+        text: result for text, result in embeddings.items() if isinstance(result, str)
     }
-    of_embedder = pl.Series(map(reasons.get, texts["text"]), dtype=pl.String)
-    return texts.with_columns(pl.coalesce("reason", of_embedder)), found
+    new_reasons = pl.Series(map(reasons.get, texts["text"]), dtype=pl.String)
+    return texts.with_columns(pl.coalesce("reason", new_reasons)), embeddings
 
 
-def _written(
+def _stack_embeddings(
+    embeddings: Mapping[str, Embedded], texts: pl.DataFrame
+) -> NDArray[np.float32]:
+    vectors: list[Any] = [embeddings[text] for text in texts["text"]]
+    return np.stack(vectors)
+
+
+def _attack_and_write(
     folder: Path,
     texts: pl.DataFrame,
-    found: Mapping[str, Any],
+    embeddings: Mapping[str, Embedded],
     encode: Callable[[Sequence[str]], list[list[int]]],
-    making: InverterMaking,
-    made: Made,
+    config: InverterConfig,
+    inverter: TrainedModel,
 ) -> Inverted:
     """Attack the texts that are not auxiliary; count what came back, and write the results."""
+    is_usable = pl.col("reason").is_null()
     attacked = texts.filter(~pl.col("auxiliary"))
-    asked = attacked.filter(pl.col("reason").is_null())
-    embeddings = np.stack([found[text] for text in asked["text"]])
-    cluster, inferred = asked["cluster"].to_numpy(), dict[str, pl.Series]()
-    recovered = attack(made.path, making, embeddings, cluster)
-    if "attribute" in texts.columns:
-        known = texts.filter("auxiliary", pl.col("reason").is_null())["attribute"]
-        inferred = infer(known, making, embeddings, cluster)
-    true, n_auxiliary = asked["text"].to_list(), len(making.texts)
+    usable = attacked.filter(is_usable)
+    vectors = _stack_embeddings(embeddings, usable)
+    cluster = usable["cluster"].to_numpy()
+    recovered = attack(inverter.path, config, vectors, cluster)
     counts = {
-        method: figures.overlaps(true, said, encode)
-        for method, said in recovered.items()
+        method: figures.count_overlaps(
+            usable["text"].to_list(), recovered_texts, encode
+        )
+        for method, recovered_texts in recovered.items()
     }
-    for method, guessed in inferred.items():
-        attribute = figures.inferred(asked["attribute"], guessed)
-        counts[method] = counts[method].with_columns(attribute=attribute)
-    shared = figures.figures(counts, asked["cluster"], attacked.height - asked.height)
-    given_back = figures.texts_table(attacked, recovered, counts)
-    said = figures.sentence(shared, n_auxiliary)
-    sink(given_back, folder / "texts.parquet", InversionTexts)
-    sink(shared, folder / "figures.parquet", Inversion)
+    if "attribute" in texts.columns:
+        attributes = texts.filter("auxiliary", is_usable)["attribute"]
+        inferred = infer_attributes(attributes, config, vectors, cluster)
+        for method, guesses in inferred.items():
+            is_right = figures.count_inferred(usable["attribute"], guesses)
+            counts[method] = counts[method].with_columns(attribute=is_right)
+    n_unscored = attacked.height - usable.height
+    figures_table = figures.build_figures(counts, usable["cluster"], n_unscored)
+    texts_table = figures.build_texts_table(attacked, recovered, counts)
+    n_auxiliary = len(config.texts)
+    sentence = figures.sentence(figures_table, n_auxiliary)
+    sink(texts_table, folder / "texts.parquet", InversionTexts)
+    sink(figures_table, folder / "figures.parquet", Inversion)
     summary = {
-        "sentence": said,
+        "sentence": sentence,
         "auxiliary": n_auxiliary,
-        "made_from": making.made_from,
+        "made_from": config.made_from,
+        "losses": inverter.losses,
+        "figures": figures_table.to_dicts(),
     }
-    summary |= {"losses": made.losses, "figures": shared.to_dicts()}
     write_text(folder / "summary.json", json.dumps(summary, indent=2))
-    return Inverted(folder=folder, texts=given_back, figures=shared, sentence=said)
+    return Inverted(
+        folder=folder, texts=texts_table, figures=figures_table, sentence=sentence
+    )
