@@ -158,7 +158,7 @@ def drawn(*rows, curve=None):
     found = pl.concat(
         curves(frame.drop("a_v1", "b_v1").lazy(), frame.lazy(), ATTACKS, "a_v1", {})
     )
-    check(found, Curves, what="curves")
+    check(found, Curves, name="curves")
     return found if curve is None else found.filter(curve=curve)
 
 
