@@ -204,7 +204,9 @@ def _check_series(**columns: object) -> None:
 
 
 def _map_text(
-    text: pl.Expr | str, kernel: Callable[..., _native.ArrowArray], dtype: pl.DataType
+    text: pl.Expr | str,
+    kernel: Callable[..., _native.ArrowArray],
+    dtype: pl.DataType,
 ) -> pl.Expr:
     return _column("text", text).map_batches(
         lambda texts: apply_kernel(kernel, texts),
@@ -318,7 +320,11 @@ def zlib_size(text: pl.Expr | str) -> pl.Expr:
     return _map_text(text, _native.zlib_size, pl.UInt32())
 
 
-def count_words(text: pl.Expr | str, *, words: WordRule = "whitespace") -> pl.Expr:
+def count_words(
+    text: pl.Expr | str,
+    *,
+    words: WordRule = "whitespace",
+) -> pl.Expr:
     """Count the words of the text: UInt32, 0 where it has nothing but separators."""
     _check(words)
     kernel = partial(_native.count_words, words=words)
@@ -354,7 +360,11 @@ def shared_runs(
     return apply_kernel(kernel, texts, others).struct.unnest()
 
 
-def word_spans(text: pl.Expr | str, *, words: WordRule = "whitespace") -> pl.Expr:
+def word_spans(
+    text: pl.Expr | str,
+    *,
+    words: WordRule = "whitespace",
+) -> pl.Expr:
     """Find start and end of each word of the text: a struct of two lists of UInt32.
 
     ``starts`` are the characters before a word's first, ``ends`` those before what
@@ -369,7 +379,10 @@ def word_spans(text: pl.Expr | str, *, words: WordRule = "whitespace") -> pl.Exp
 
 
 def foreseen_words(
-    before: pl.Expr | str, text: pl.Expr | str, *, words: WordRule = "whitespace"
+    before: pl.Expr | str,
+    text: pl.Expr | str,
+    *,
+    words: WordRule = "whitespace",
 ) -> pl.Expr:
     """Find the words of the text that a reader of what stands before could foresee.
 
@@ -420,7 +433,11 @@ def foreseen_words(
 # How complex a series of numbers is: Lempel-Ziv complexity and approximate entropy.
 
 
-def lempel_ziv_complexity(logprobs: pl.Expr | str, *, bins: int) -> pl.Expr:
+def lempel_ziv_complexity(
+    logprobs: pl.Expr | str,
+    *,
+    bins: int,
+) -> pl.Expr:
     """Divide the words of the parse of Lempel and Ziv by the values: in (0, 1].
 
     Null where a value is not finite. The distance from the lowest value to 0 is cut
@@ -444,7 +461,12 @@ def lempel_ziv_complexity(logprobs: pl.Expr | str, *, bins: int) -> pl.Expr:
     return _map_lists(logprobs, kernel)
 
 
-def approximate_entropy(values: pl.Expr | str, *, m: int, r: float) -> pl.Expr:
+def approximate_entropy(
+    values: pl.Expr | str,
+    *,
+    m: int,
+    r: float,
+) -> pl.Expr:
     """Compute how often pieces of a series that were alike go on differently, in nats.
 
     ``|phi(m) - phi(m + 1)|``: ``phi(m)`` is the mean, over all runs of ``m`` values, of
@@ -500,7 +522,10 @@ _RECALL: Final = pl.Struct({**_COUNTS, "passages": PASSAGES})
 
 
 def near_verbatim_recall(
-    generation: pl.Expr | str, book: pl.Expr | str, *, words: WordRule = "whitespace"
+    generation: pl.Expr | str,
+    book: pl.Expr | str,
+    *,
+    words: WordRule = "whitespace",
 ) -> pl.Expr:
     """Measure what a long generation repeats near verbatim, in the book's order.
 
@@ -653,7 +678,11 @@ class RarityTable:
 
     @classmethod
     def count(
-        cls, batches: Iterable[pl.DataFrame], *, n_groups: int, words: WordRule
+        cls,
+        batches: Iterable[pl.DataFrame],
+        *,
+        n_groups: int,
+        words: WordRule,
     ) -> RarityTable:
         """Count the ``candidate`` of rows whose ``row`` numbers the group."""
         # Rows of one group come one after the other; groups may come in any order.
@@ -666,7 +695,10 @@ class RarityTable:
 
     @classmethod
     def from_rows(
-        cls, rows: pl.DataFrame, *, is_counted: pl.Expr | None = None
+        cls,
+        rows: pl.DataFrame,
+        *,
+        is_counted: pl.Expr | None = None,
     ) -> RarityTable:
         """Load a table from its rows of the table `Rarity`."""
         zeros = pl.zeros(1 << _BITS, pl.UInt32, eager=True)
@@ -693,7 +725,11 @@ class RarityTable:
         )
 
     def weigh(
-        self, candidate: pl.Expr | str, reference: pl.Expr | str, *, words: WordRule
+        self,
+        candidate: pl.Expr | str,
+        reference: pl.Expr | str,
+        *,
+        words: WordRule,
     ) -> pl.Expr:
         """Weigh what a candidate, cut to the reference's number of words, shares with it.
 

@@ -38,7 +38,9 @@ def mapped_zeros(size: int, dtype: type[_Number]) -> NDArray[_Number]:
 
 
 def in_batches(
-    items: Iterable[_Item], size: Callable[[_Item], int], limit: int
+    items: Iterable[_Item],
+    size: Callable[[_Item], int],
+    limit: int,
 ) -> Iterator[list[_Item]]:
     """Iterate over lists of items in order, each as long as it takes to reach a limit.
 
@@ -280,7 +282,10 @@ _YOUNGER: dict[type[dy.Schema], tuple[str, ...]] = {
 
 
 def check(
-    frame: pl.DataFrame | pl.LazyFrame, schema: type[dy.Schema], *, name: str
+    frame: pl.DataFrame | pl.LazyFrame,
+    schema: type[dy.Schema],
+    *,
+    name: str,
 ) -> None:
     """Check that a table has the columns of a schema, without reading it."""
     present = frame.lazy().collect_schema()
@@ -465,7 +470,9 @@ _ROW_GROUP_ROWS = 8192
 
 
 def sink(
-    frame: pl.LazyFrame | pl.DataFrame, path: Path, schema: type[dy.Schema]
+    frame: pl.LazyFrame | pl.DataFrame,
+    path: Path,
+    schema: type[dy.Schema],
 ) -> None:
     """Write a table to Parquet, streamed and atomically."""
     # The same rows give the same bytes. A lazy table is never held whole in memory.
@@ -503,7 +510,9 @@ def sink_all(
 
 
 def sink_new(
-    frame: pl.LazyFrame | pl.DataFrame, path: Path, schema: type[dy.Schema]
+    frame: pl.LazyFrame | pl.DataFrame,
+    path: Path,
+    schema: type[dy.Schema],
 ) -> bool:
     """Write a table as `sink` does, and return whether no other process wrote it first."""
     is_first = True
@@ -524,7 +533,9 @@ def sink_new(
 
 
 def sink_frames(
-    frames: Iterable[pl.DataFrame], path: Path, schema: type[dy.Schema]
+    frames: Iterable[pl.DataFrame],
+    path: Path,
+    schema: type[dy.Schema],
 ) -> None:
     """Write a table that is made of at least one frame to Parquet, atomically."""
     # Rows go to parts in a temporary folder first, and from there to the table: so what
@@ -580,7 +591,10 @@ _NUMBERS_AT_ONCE = 32_768
 
 
 def read_numbers(
-    table: pl.LazyFrame, column: pl.Expr, size: int, dtype: type[_Number]
+    table: pl.LazyFrame,
+    column: pl.Expr,
+    size: int,
+    dtype: type[_Number],
 ) -> NDArray[_Number]:
     """Read one column of ``size`` numbers, batch by batch; with float64, null is NaN."""
     numbers = mapped_zeros(size, dtype)
@@ -595,7 +609,11 @@ def read_numbers(
     return numbers
 
 
-def read_finite(table: pl.LazyFrame, name: str, size: int) -> NDArray[np.float64]:
+def read_finite(
+    table: pl.LazyFrame,
+    name: str,
+    size: int,
+) -> NDArray[np.float64]:
     """Read a column of ``size`` scores as `read_numbers` does; NaN if not finite."""
     scores = read_numbers(table, pl.col(name).cast(pl.Float64), size, np.float64)
     scores[~np.isfinite(scores)] = np.nan
