@@ -320,11 +320,7 @@ def zlib_size(text: pl.Expr | str) -> pl.Expr:
     return _map_text(text, _native.zlib_size, pl.UInt32())
 
 
-def count_words(
-    text: pl.Expr | str,
-    *,
-    words: WordRule = "whitespace",
-) -> pl.Expr:
+def count_words(text: pl.Expr | str, *, words: WordRule = "whitespace") -> pl.Expr:
     """Count the words of the text: UInt32, 0 where it has nothing but separators."""
     _check(words)
     kernel = partial(_native.count_words, words=words)
@@ -360,11 +356,7 @@ def shared_runs(
     return apply_kernel(kernel, texts, others).struct.unnest()
 
 
-def word_spans(
-    text: pl.Expr | str,
-    *,
-    words: WordRule = "whitespace",
-) -> pl.Expr:
+def word_spans(text: pl.Expr | str, *, words: WordRule = "whitespace") -> pl.Expr:
     """Find start and end of each word of the text: a struct of two lists of UInt32.
 
     ``starts`` are the characters before a word's first, ``ends`` those before what
@@ -433,11 +425,7 @@ def foreseen_words(
 # How complex a series of numbers is: Lempel-Ziv complexity and approximate entropy.
 
 
-def lempel_ziv_complexity(
-    logprobs: pl.Expr | str,
-    *,
-    bins: int,
-) -> pl.Expr:
+def lempel_ziv_complexity(logprobs: pl.Expr | str, *, bins: int) -> pl.Expr:
     """Divide the words of the parse of Lempel and Ziv by the values: in (0, 1].
 
     Null where a value is not finite. The distance from the lowest value to 0 is cut
@@ -695,10 +683,7 @@ class RarityTable:
 
     @classmethod
     def from_rows(
-        cls,
-        rows: pl.DataFrame,
-        *,
-        is_counted: pl.Expr | None = None,
+        cls, rows: pl.DataFrame, *, is_counted: pl.Expr | None = None
     ) -> RarityTable:
         """Load a table from its rows of the table `Rarity`."""
         zeros = pl.zeros(1 << _BITS, pl.UInt32, eager=True)

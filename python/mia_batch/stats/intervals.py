@@ -347,9 +347,7 @@ def auc_interval(
 
 
 def estimate_interval(
-    estimate: AucEstimate,
-    *,
-    confidence: float = CONFIDENCE,
+    estimate: AucEstimate, *, confidence: float = CONFIDENCE
 ) -> Interval | None:
     """Compute an interval of a ROC AUC by `auc_limits`.
 
@@ -849,9 +847,7 @@ class AucResult(NamedTuple):
 
 
 def simultaneous_bounds(
-    results: Mapping[tuple[str, str], AucResult],
-    *,
-    seed: int = 0,
+    results: Mapping[tuple[str, str], AucResult], *, seed: int = 0
 ) -> dict[tuple[str, str], Interval | None]:
     """Bound areas from below so that all bounds hold together.
 
