@@ -85,7 +85,7 @@ def found(
     for _ in range(n_draws):
         for kind, own in draws(rng, texts, n):
             if (looked := likeness(own)) is not None:
-                counts[kind].append(looked.of_one_book)
+                counts[kind].append(looked.is_one_book)
     for kind, seen in counts.items():
         wanted = (
             "small"

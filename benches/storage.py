@@ -23,7 +23,7 @@ import httpx
 from benches.results import append_results, machine, versions
 
 from mia_batch.extras.store.copies import mirrored
-from mia_batch.places import copy_of
+from mia_batch.places import find_working_copy
 from mia_batch.tables import replacing
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def measure(folder: Path, parts: int, size: int) -> dict[str, float]:
         write_parts(run, parts, parts + ADDED, size)
     machine_of("one")
     found["behind_by_100_s"] = timed_start()
-    n_there = len(list((copy_of(URL) / "samples").iterdir()))
+    n_there = len(list((find_working_copy(URL) / "samples").iterdir()))
     if n_there != parts + ADDED:
         msg = f"{n_there} parts instead of {parts + ADDED}"
         raise SystemExit(msg)

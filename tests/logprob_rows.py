@@ -83,4 +83,4 @@ def second_scores(
 ) -> dict[str, float | None]:
     """Scores of one text by the second implementation."""
     read = second.AuditedText(_Run(rows, text), "t")
-    return {name: second.value_of(read, name) for name in names}
+    return {name: second.compute_value(read, name) for name in names}

@@ -18,7 +18,7 @@ class CorpusError(RequestError):
 
 
 class RunFolderError(MiaBatchError, RuntimeError):
-    """The run folder is unwritable, in use by a live run, or of a run with other settings."""
+    """The run folder is unwritable, in use by a live run, or has other settings."""
 
 
 class DamagedTableError(RunFolderError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from hashlib import blake2b
 from importlib.util import find_spec
@@ -22,7 +22,13 @@ from mia_batch.targets import Preset
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["OTHER_GROUPS", "build_features", "feature_fields", "groups_of", "inputs_of"]
+__all__ = [
+    "OTHER_GROUPS",
+    "build_features",
+    "feature_fields",
+    "find_groups",
+    "list_inputs",
+]
 
 
 # How alike two words are in meaning, by embeddings that come with the package
@@ -34,7 +40,7 @@ _SIZE = 256  # of an embedding
 
 
 def why_no_similarity() -> str | None:
-    """Say why words cannot be compared on this machine; None where they can."""
+    """Return why words cannot be compared on this machine; None where they can."""
     if find_spec(_PACKAGE) is None:
         return (
             f"the package {_PACKAGE} is not installed (pip install 'mia-batch[petal]')"
@@ -43,72 +49,84 @@ def why_no_similarity() -> str | None:
 
 
 def similarity(
-    candidate: pl.Expr, reference: pl.Expr, *, words: kernels.WordRule
+    candidate: pl.Expr,
+    reference: pl.Expr,
+    *,
+    words: kernels.WordRule,
 ) -> pl.Expr:
-    """Cosine of the embeddings of the first words of candidate and reference."""
-    # 1 for equal words and 0 where one of the texts has no word; the mean of its
-    # tokens' embeddings.
+    """Compare the first words of candidate and reference by embeddings.
+
+    The cosine of the means of their tokens' embeddings; 1 for equal words, and 0 where
+    one of the texts has no word.
+    """
+
+    def compare(columns: Sequence[pl.Series]) -> pl.Series:
+        cosines = _cosines(columns[0], columns[1]).alias("similarity")
+        return cosines.to_frame().to_struct("similarity")
+
     return pl.map_batches(
-        [_first_word(text, words) for text in (candidate, reference)],
-        lambda columns: (
-            _cosines(*columns).alias("similarity").to_frame().to_struct("similarity")
-        ),
+        [_first_word(candidate, words), _first_word(reference, words)],
+        compare,
         return_dtype=pl.Struct(list(SIMILARITY_FIELDS)),
         is_elementwise=True,
     ).alias("similarity")
 
 
 def _first_word(text: pl.Expr, words: kernels.WordRule) -> pl.Expr:
+    """Return the first word of a text: empty where it has none, null of null."""
     spans = kernels.word_spans(text, words=words).struct
     start = spans.field("starts").list.first()
-    word = text.str.slice(start, spans.field("ends").list.first() - start)
+    end = spans.field("ends").list.first()
+    word = text.str.slice(start, end - start)
     return pl.when(text.is_not_null()).then(word.fill_null(""))
 
 
-def _cosines(one: pl.Series, other: pl.Series) -> pl.Series:
-    said = pl.concat([one, other]).drop_nulls().unique()
-    vectors = np.vstack([embed_words(said.to_list()), np.zeros(_SIZE, np.float32)])
-    numbers = pl.int_range(said.len(), eager=True)
-    left, right = (
-        side.replace_strict(said, numbers, default=said.len(), return_dtype=pl.Int64)
-        for side in (one, other)
+def _cosines(candidates: pl.Series, references: pl.Series) -> pl.Series:
+    words = pl.concat([candidates, references]).drop_nulls().unique()
+    rows = pl.int_range(words.len(), eager=True)
+    null_vector = np.zeros(_SIZE, np.float32)
+    vectors = np.vstack([embed_words(words.to_list()), null_vector])
+    candidate_rows, reference_rows = (
+        column.replace_strict(words, rows, default=words.len(), return_dtype=pl.Int64)
+        for column in (candidates, references)
     )
-    cosines = np.einsum("ij,ij->i", vectors[left.to_numpy()], vectors[right.to_numpy()])
-    there = one.is_not_null() & other.is_not_null()
-    return pl.select(
-        pl.when(there).then(pl.Series(cosines, dtype=pl.Float64))
-    ).to_series()
+    cosines = np.einsum(
+        "ij,ij->i",
+        vectors[candidate_rows.to_numpy()],
+        vectors[reference_rows.to_numpy()],
+    )
+    has_both = candidates.is_not_null() & references.is_not_null()
+    values = pl.Series(cosines, dtype=pl.Float64)
+    return pl.select(pl.when(has_both).then(values)).to_series()
 
 
-def embed_words(said: list[str]) -> NDArray[np.float32]:
-    """Make unit vectors of words, a row each; zeros of the empty one."""
+def embed_words(words: list[str]) -> NDArray[np.float32]:
+    """Compute unit vectors of words, a row each; zeros of the empty one."""
     tokenizer, table = _load()
-    means: NDArray[np.float32] = np.zeros((len(said), _SIZE), np.float32)
-    cut = tokenizer.encode_batch(said, add_special_tokens=False)
-    for row, encoded in zip(means, cut, strict=True):
-        if encoded.ids:
-            row[:] = table[encoded.ids].mean(0, dtype=np.float32)
-    lengths = np.linalg.norm(means, axis=1, keepdims=True).astype(np.float32)
-    np.divide(means, lengths, out=means, where=lengths > 0)
-    return means
+    vectors: NDArray[np.float32] = np.zeros((len(words), _SIZE), np.float32)
+    encodings = tokenizer.encode_batch(words, add_special_tokens=False)
+    for row, encoding in zip(vectors, encodings, strict=True):
+        if encoding.ids:
+            row[:] = table[encoding.ids].mean(0, dtype=np.float32)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True).astype(np.float32)
+    np.divide(vectors, lengths, out=vectors, where=lengths > 0)
+    return vectors
 
 
 @cache
 def _load() -> tuple[Tokenizer, NDArray[np.float16]]:
-    """Read what lies in the package; importing it would change the log level of the process."""
+    """Read the package's files; importing it would change the process' log level."""
     from safetensors.numpy import load_file
     from tokenizers import Tokenizer
 
-    found = find_spec(_PACKAGE)
-    if found is None or found.submodule_search_locations is None:
+    spec = find_spec(_PACKAGE)
+    if spec is None or spec.submodule_search_locations is None:
         raise SettingsError(f"words cannot be compared: {why_no_similarity()}")
-    folder = Path(found.submodule_search_locations[0])
-    names = (
-        "tokenizers/l2_supercat_tokenizer_config.json",
-        "weights/l2_supercat_256.safetensors",
-    )
-    tokenizer = Tokenizer.from_file(str(folder / names[0]))
-    return tokenizer, load_file(folder / names[1])["embedding.weight"]
+    folder = Path(spec.submodule_search_locations[0])
+    tokenizer = folder / "tokenizers" / "l2_supercat_tokenizer_config.json"
+    weights = folder / "weights" / "l2_supercat_256.safetensors"
+    table = load_file(weights)["embedding.weight"]
+    return Tokenizer.from_file(str(tokenizer)), table
 
 
 # Samples to the features table: the one place where candidates meet the true texts.
@@ -124,64 +142,70 @@ OTHER_GROUPS = {
     # Whether the candidate has the true text
     "hidden": (pl.Field("has_text", pl.Boolean()),),
 }
-"""Groups of a run's features that `kernels.pair_features` does not know, with their columns."""
+"""Columns of groups that `kernels.pair_features` does not know."""
 
 
 def true_token(reference: pl.Expr) -> pl.Expr:
-    """Name a true text by the first 8 bytes of its BLAKE2b, as a struct; null where it is null."""
+    """Hash a true text to the first 8 bytes of its BLAKE2b; null where it is null."""
 
-    def named(texts: pl.Series) -> pl.Series:
-        said = texts.drop_nulls().unique()
-        names = [blake2b(text.encode(), digest_size=8).digest() for text in said]
-        numbers = pl.Series([int.from_bytes(name) for name in names], dtype=pl.UInt64)
-        made = texts.replace_strict(said, numbers, default=None, return_dtype=pl.UInt64)
-        return made.alias("true_token").to_frame().to_struct("token")
+    def hash_texts(texts: pl.Series) -> pl.Series:
+        distinct = texts.drop_nulls().unique()
+        digests = [blake2b(text.encode(), digest_size=8).digest() for text in distinct]
+        numbers = [int.from_bytes(digest) for digest in digests]
+        hashes = texts.replace_strict(
+            distinct,
+            pl.Series(numbers, dtype=pl.UInt64),
+            default=None,
+            return_dtype=pl.UInt64,
+        )
+        return hashes.alias("true_token").to_frame().to_struct("token")
 
     return reference.map_batches(
-        named, return_dtype=pl.Struct(list(TOKEN_FIELDS)), is_elementwise=True
+        hash_texts,
+        return_dtype=pl.Struct(list(TOKEN_FIELDS)),
+        is_elementwise=True,
     ).alias("token")
 
 
 def feature_fields(groups: Iterable[str]) -> list[pl.Field]:
-    """Give the columns of these groups."""
-    wanted = set(groups)
-    others = [
-        field
-        for group, more in OTHER_GROUPS.items()
-        if group in wanted
-        for field in more
-    ]
-    return [*kernels.fields(_kernel_groups(wanted)).fields, *others]
+    """Return the columns of these groups."""
+    names = set(groups)
+    fields = [*kernels.fields(_kernel_groups(names)).fields]
+    for group, other_fields in OTHER_GROUPS.items():
+        if group in names:
+            fields += other_fields
+    return fields
 
 
 def _kernel_groups(groups: Iterable[str]) -> list[kernels.Group]:
-    wanted = set(groups)
-    return [group for group in kernels.GROUPS if group in wanted]
+    names = set(groups)
+    return [group for group in kernels.GROUPS if group in names]
 
 
-def groups_of(columns: Iterable[str]) -> tuple[str, ...]:
-    """Name the groups that have these columns, in their order."""
-    wanted = set(columns)
-    whole = {name.removesuffix("_matched") for name in wanted}
-    always = len(kernels.fields([]).fields)  # which come first
-    fields = {
-        group: kernels.fields([group]).fields[always:] for group in kernels.GROUPS
-    }
-    others = {group: [*more] for group, more in OTHER_GROUPS.items()}
-    names = {
-        group: {each.name for each in more} for group, more in (fields | others).items()
-    }
-    names["matched"] = wanted - whole
-    return tuple(group for group, own in names.items() if own & (wanted | whole))
+def find_groups(columns: Iterable[str]) -> tuple[str, ...]:
+    """Find the groups that have these columns, in their order."""
+    requested = set(columns)
+    whole = {name.removesuffix("_matched") for name in requested}
+    n_common = len(kernels.fields([]).fields)  # fields of every group, which come first
+    names_of_group: dict[str, set[str]] = {}
+    for kernel_group in kernels.GROUPS:
+        fields = kernels.fields([kernel_group]).fields[n_common:]
+        names_of_group[kernel_group] = {field.name for field in fields}
+    for group, other_fields in OTHER_GROUPS.items():
+        names_of_group[group] = {field.name for field in other_fields}
+    names_of_group["matched"] = requested - whole
+    needed = requested | whole
+    return tuple(group for group, names in names_of_group.items() if names & needed)
 
 
-def inputs_of(preset: Preset) -> tuple[list[str], list[str]]:
-    """Name the columns of samples and of prompts that `build_features` reads."""
+def list_inputs(preset: Preset) -> tuple[list[str], list[str]]:
+    """List the columns of samples and of prompts that `build_features` reads."""
     samples = [*_KEYS, "candidate", "n_tokens", "short"]
     prompts = ["target_id", "view_index", "text"]
-    if preset != "samia":
-        return samples, prompts
-    return [*samples, "prompt"], [*prompts, "context", "n_words"]
+    if preset == "samia":
+        samples += ["prompt"]
+        prompts += ["context", "n_words"]
+    return samples, prompts
 
 
 def build_features(
@@ -200,7 +224,7 @@ def build_features(
     ----------
     samples
         Rows of the samples table, of one model and view, those of one prompt in the
-        order of ``sample_index``, with at least the columns that `inputs_of` names.
+        order of ``sample_index``, with at least the columns that `list_inputs` names.
     prompts
         The prompts that they continue, ``context`` and ``text`` whole, with such
         columns.
@@ -216,7 +240,7 @@ def build_features(
         attacks need.
     rarity
         What shared n-grams are weighed by; without, the weighed columns are null. Its
-        ``counted`` reads columns of ``prompts``.
+        ``is_counted`` reads columns of ``prompts``.
 
     Returns
     -------
@@ -239,17 +263,21 @@ def build_features(
             f"word rule is {words!r}, but preset 'samia' scores by 'space'; use that"
             " rule"
         )
-    candidate = (
-        _authors_candidate(text_length) if preset == "samia" else pl.col("candidate")
+    candidate = pl.col("candidate")
+    if preset == "samia":
+        candidate = _authors_candidate(text_length)
+    _, prompt_columns = list_inputs(preset)
+    if rarity is not None and rarity.is_counted is not None:
+        prompt_columns += rarity.is_counted.meta.root_names()
+    pairs = samples.lazy().join(
+        prompts.lazy().select(*dict.fromkeys(prompt_columns)),
+        on=["target_id", "view_index"],
+        how="left",
+        maintain_order="left",
     )
-    counted = None if rarity is None else rarity.counted
-    read = [] if counted is None else counted.meta.root_names()
-    parts = prompts.lazy().select(*dict.fromkeys([*inputs_of(preset)[1], *read]))
-    key = ["target_id", "view_index"]
-    pairs = samples.lazy().join(parts, on=key, how="left", maintain_order="left")
-    texts = candidate, pl.col("text")
-    numbers = kernels.pair_features(*texts, words=words, groups=_kernel_groups(groups))
-    structs = [numbers]
+    texts = (candidate, pl.col("text"))
+    kernel_groups = _kernel_groups(groups)
+    structs = [kernels.pair_features(*texts, words=words, groups=kernel_groups)]
     if "similarity" in groups:
         structs.append(similarity(*texts, words=words))
     if "choice" in groups:
@@ -260,23 +288,22 @@ def build_features(
     if "token" in groups:
         structs.append(true_token(pl.col("text")))
     if "rarity" in groups:
-        nulls = pl.lit(None, pl.Struct(list(kernels.RARITY_FIELDS)))
-        weighed = nulls if rarity is None else rarity.weigh(*texts, words=words)
-        structs.append(weighed.alias("rarity"))
-    return (
-        pairs.select(*_KEYS, "n_tokens", "short", *structs)
-        .unnest(*(each.meta.output_name() for each in structs))
-        .select(*Features.column_names(), pl.exclude(Features.column_names()))
-        .collect(engine="in-memory")
-    )
+        if rarity is None:
+            weights = pl.lit(None, pl.Struct(list(kernels.RARITY_FIELDS)))
+        else:
+            weights = rarity.weigh(*texts, words=words)
+        structs.append(weights.alias("rarity"))
+    struct_names = [struct.meta.output_name() for struct in structs]
+    features = pairs.select(*_KEYS, "n_tokens", "short", *structs).unnest(struct_names)
+    first = Features.column_names()
+    return features.select(*first, pl.exclude(first)).collect(engine="in-memory")
 
 
 def _authors_candidate(text_length: int | None) -> pl.Expr:
-    """Words of prompt and candidate behind half of the nominal length, joined by single spaces."""
+    """Join the words of prompt and candidate behind half of the nominal length."""
     prompt = pl.coalesce("prompt", "context")
-    words = (
-        (prompt + pl.col("candidate")).str.split(" ").list.filter(pl.element() != "")
-    )
+    pieces = (prompt + pl.col("candidate")).str.split(" ")
+    words = pieces.list.filter(pl.element() != "")
     n_words = pl.col("n_words") if text_length is None else pl.lit(text_length)
     n_cut = (n_words * 0.5).round(mode="half_to_even").cast(pl.UInt32)
     return words.list.slice(n_cut).list.join(" ")

@@ -1,4 +1,4 @@
-"""The compiled kernels as Polars expressions: pair features, rarity, extraction, complexity."""
+"""The compiled kernels as Polars expressions."""
 
 from __future__ import annotations
 
@@ -38,21 +38,23 @@ __all__ = [
 WordRule: TypeAlias = Literal[
     "whitespace", "space", "rouge", "unicode", "script", "folded"
 ]
-"""How a text is cut into words; another name is a ``SettingsError`` wherever a rule is asked for.
+"""How a text is cut into words; another name is a ``SettingsError``.
 
-``whitespace`` cuts at white space, as ``text.split()`` does; ``space`` at U+0020 only, as
-``text.split(" ")`` does, less its empty strings (newlines and tabs stay inside words). ``rouge``
-takes the runs of ASCII letters and digits of the lower-cased text, as the rouge-score package
-does without stemming: text of other scripts has no words. ``unicode`` takes the segments of
-UAX #29 that hold a letter or a number, for text without spaces: a word in most scripts, one
-character in Chinese, hiragana and Thai. Where a colon or its like follows a letter and a joiner
-and a pictograph follow it, the annex ends the word before the colon; here they all are one.
-``script`` is ``whitespace`` where a script has spaces between words; stretches of one that has none
-(Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan ...) are cut as ``unicode`` does, and
-punctuation next to them is no word. ``folded`` cuts as ``script`` does, and words that differ in
-typography alone are the same: both are compared in Unicode's form NFC, with straight quotes, one
-``-`` for any dashes in a row, ``...`` for an ellipsis, the letters of a ligature and s for the long
-s. Counts of characters are of the texts as they stand."""
+``whitespace`` cuts at white space, as ``text.split()`` does; ``space`` at U+0020 only,
+as ``text.split(" ")`` does, less its empty strings (newlines and tabs stay inside
+words). ``rouge`` takes the runs of ASCII letters and digits of the lower-cased text, as
+the rouge-score package does without stemming: text of other scripts has no words.
+``unicode`` takes the segments of UAX #29 that hold a letter or a number, for text
+without spaces: a word in most scripts, one character in Chinese, hiragana and Thai.
+Where a colon or its like follows a letter and a joiner and a pictograph follow it, the
+annex ends the word before the colon; here they all are one. ``script`` is
+``whitespace`` where a script has spaces between words; stretches of one that has none
+(Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan ...) are cut as ``unicode`` does,
+and punctuation next to them is no word. ``folded`` cuts as ``script`` does, and words
+that differ in typography alone are the same: both are compared in Unicode's form NFC,
+with straight quotes, one ``-`` for any dashes in a row, ``...`` for an ellipsis, the
+letters of a ligature and s for the long s. Counts of characters are of the texts as
+they stand."""
 
 WORD_RULES: Final[tuple[WordRule, ...]] = get_args(WordRule)
 """Every word rule."""
@@ -69,7 +71,7 @@ Group: TypeAlias = Literal[
     "leading",
     "matched",
 ]
-"""Fields of ``pair_features`` that are computed only where they are asked for.
+"""Fields of ``pair_features`` that are computed only on request.
 
 ``unigrams``
     ``overlap_1``: words that both texts have, each at most as often as it occurs on
@@ -107,9 +109,10 @@ Group: TypeAlias = Literal[
     ``leading_words`` and ``leading_characters`` (as in ``characters``): how many stand
     before the first at which the two texts differ.
 ``matched``
-    Fields that end in ``_matched`` say the same of the candidate cut to the reference's number of
-    words: ``words_candidate_matched`` and one for each field of the other groups, but for those
-    that count the reference alone. A cut candidate ends with the last word kept."""
+    Fields that end in ``_matched`` say the same of the candidate cut to the reference's
+    number of words: ``words_candidate_matched`` and one for each field of the other
+    groups, but for those that count the reference alone. A cut candidate ends with the
+    last word kept."""
 
 GROUPS: Final[tuple[Group, ...]] = get_args(Group)
 """Every group, in the order of its fields."""
@@ -121,14 +124,15 @@ _FORESEEN: Final = pl.Struct(
 _DEFAULT_GROUPS: Final[tuple[Group, ...]] = ("unigrams", "ngrams", "zlib", "matched")
 _MAX_COUNT: Final = 2**32 - 1
 
-# The compiled kernels as Polars expressions: text in, numbers out. Only this file names the
-# compiled library.
+# The compiled kernels as Polars expressions: text in, numbers out. Only this file names
+# the compiled library.
 #
-# Every expression is elementwise: it runs in eager, lazy and streaming queries, over all cores and
-# without the GIL. A literal is repeated for every row. Null gives null. A column that is not text
-# is a ``SchemaMismatchError``, and a text of more than 1 GiB or with bytes that are not UTF-8 a
-# ``MiaBatchError``, when the query runs. An unknown word rule or group and a count that is no whole
-# number, at least 1, are a ``SettingsError`` at once.
+# Every expression is elementwise: it runs in eager, lazy and streaming queries, over
+# all cores and without the GIL. A literal is repeated for every row. Null gives null. A
+# column that is not text is a ``SchemaMismatchError``, and a text of more than 1 GiB or
+# with bytes that are not UTF-8 a ``MiaBatchError``, when the query runs. An unknown
+# word rule or group and a count that is no whole number, at least 1, are a
+# ``SettingsError`` at once.
 
 
 def apply_kernel(
@@ -139,11 +143,12 @@ def apply_kernel(
     Nulls of no type are passed as text, because Arrow libraries disagree on their
     layout.
     """
-    typed = (
-        each.cast(pl.String) if each.dtype == pl.Null else each for each in columns
+    typed_columns = (
+        column.cast(pl.String) if column.dtype == pl.Null else column
+        for column in columns
     )
     try:
-        return pl.Series(kernel(*typed))
+        return pl.Series(kernel(*typed_columns))
     except TypeError as error:
         raise SchemaMismatchError(str(error)) from error
     except ValueError as error:
@@ -166,20 +171,20 @@ def _check(words: str = "whitespace", **counts: int) -> None:
             )
 
 
-def _checked_groups(groups: Iterable[Group]) -> list[Group]:
+def _check_groups(groups: Iterable[Group]) -> list[Group]:
     if isinstance(groups, str) or not isinstance(groups, Iterable):
         raise SettingsError(f"groups is {groups!r}; use a list of names")
-    chosen = list(groups)
-    for group in chosen:
-        if group not in GROUPS:
+    names = list(groups)
+    for name in names:
+        if name not in GROUPS:
             raise SettingsError(
-                f"unknown group {group!r}; use some of {', '.join(GROUPS)}"
+                f"unknown group {name!r}; use some of {', '.join(GROUPS)}"
             )
-    return chosen
+    return names
 
 
 def _column(name: str, column: object) -> pl.Expr:
-    """Make an expression of the expression or the name that a user gave."""
+    """Build an expression from a user's expression or name of a column."""
     if isinstance(column, str):
         return pl.col(column)
     if isinstance(column, pl.Expr):
@@ -198,8 +203,10 @@ def _check_series(**columns: object) -> None:
             )
 
 
-def _of_text(
-    text: pl.Expr | str, kernel: Callable[..., _native.ArrowArray], dtype: pl.DataType
+def _map_text(
+    text: pl.Expr | str,
+    kernel: Callable[..., _native.ArrowArray],
+    dtype: pl.DataType,
 ) -> pl.Expr:
     return _column("text", text).map_batches(
         lambda texts: apply_kernel(kernel, texts),
@@ -208,7 +215,7 @@ def _of_text(
     )
 
 
-def _of_pairs(
+def _map_pairs(
     pair: Mapping[str, pl.Expr | str],
     kernel: Callable[..., _native.ArrowArray],
     dtype: pl.DataType,
@@ -224,14 +231,15 @@ def _of_pairs(
 
 
 def fields(groups: Iterable[Group] = _DEFAULT_GROUPS) -> pl.Struct:
-    """Give the data type of ``pair_features`` for groups in any order: fields of UInt32.
+    """Return the data type of ``pair_features`` for groups in any order.
+
+    Its fields are UInt32.
 
     >>> [field.name for field in fields(["lcs"]).fields]
     ['words_candidate', 'words_reference', 'lcs_words']
     """
-    return pl.Struct(
-        dict.fromkeys(_native.pair_fields(_checked_groups(groups)), pl.UInt32)
-    )
+    names = _native.pair_fields(_check_groups(groups))
+    return pl.Struct(dict.fromkeys(names, pl.UInt32))
 
 
 FEATURES: Final = fields()
@@ -246,7 +254,7 @@ def pair_features(
     groups: Iterable[Group] = _DEFAULT_GROUPS,
     near_verbatim_min_words: int = 8,
 ) -> pl.Expr:
-    """Numbers that compare each candidate with its reference, from one reading of both texts.
+    """Compare each candidate with its reference, by numbers from one reading of both.
 
     ``words_candidate`` and ``words_reference`` count words. The other fields come in
     groups, in the order of ``fields(groups)``; ``Group`` says what they count.
@@ -271,15 +279,13 @@ def pair_features(
         Struct column of data type ``fields(groups)``, named ``features``: UInt32, at
         least 0; null, fields included, where either text is null.
 
-    References
-    ----------
-    Clipped overlap: ROUGE-N, Lin (2004), section 2; SaMIA, Kaneko et al. (2024), equation 5.
-    Size after compression: the same, equation 7. Longest common subsequence: ROUGE-L, Lin
-    (2004), section 3.1. Coverage: Hallinan et al. (2025), arXiv:2508.09603, whose code matches
-    detokenised text and finds spans of one length only. Near-verbatim blocks: the matching of
-    Ratcliff and Metzener (1988), as in Python's ``difflib``; blocks are not joined, as
-    `near_verbatim_recall` joins them. Character n-grams: as chrF, Popović (2015), counts them, but
-    with white space.
+    References ---------- Clipped overlap: ROUGE-N, Lin (2004), section 2; SaMIA, Kaneko
+    et al. (2024), equation 5. Size after compression: the same, equation 7. Longest
+    common subsequence: ROUGE-L, Lin (2004), section 3.1. Coverage: Hallinan et al.
+    (2025), arXiv:2508.09603, whose code matches detokenised text and finds spans of one
+    length only. Near-verbatim blocks: the matching of Ratcliff and Metzener (1988), as
+    in Python's ``difflib``; blocks are not joined, as `near_verbatim_recall` joins
+    them. Character n-grams: as chrF, Popović (2015), counts them, but with white space.
 
     Examples
     --------
@@ -291,32 +297,34 @@ def pair_features(
     (3, 1, 3)
     """
     _check(words, near_verbatim_min_words=near_verbatim_min_words)
-    groups = _checked_groups(groups)
+    group_names = _check_groups(groups)
     kernel = partial(
         _native.pair_features,
         words=words,
-        groups=groups,
+        groups=group_names,
         near_verbatim_min_words=near_verbatim_min_words,
     )
     pair = {"candidate": candidate, "reference": reference}
-    return _of_pairs(pair, kernel, fields(groups)).alias("features")
+    return _map_pairs(pair, kernel, fields(group_names)).alias("features")
 
 
 def zlib_size(text: pl.Expr | str) -> pl.Expr:
-    """Bytes of the text after zlib at level 6, header and checksum included: UInt32, at least 8.
+    """Count the bytes of the text after zlib at level 6: UInt32, at least 8.
 
-    It equals ``len(zlib.compress(text.encode()))`` where Python runs on classic zlib
-    (1.2.8 to 1.3.1 agree), and does not depend on Python's own. The stream: RFC 1950
-    and RFC 1951; what of it is chosen: zlib 1.3.1, deflate.c and trees.c. SaMIA
-    multiplies by this size: Kaneko et al. (2024), equation 7.
+    Header and checksum are included. It equals ``len(zlib.compress(text.encode()))``
+    where Python runs on classic zlib (1.2.8 to 1.3.1 agree), and does not depend on
+    Python's own. The stream: RFC 1950 and RFC 1951; what of it is chosen: zlib 1.3.1,
+    deflate.c and trees.c. SaMIA multiplies by this size: Kaneko et al. (2024), equation
+    7.
     """
-    return _of_text(text, _native.zlib_size, pl.UInt32())
+    return _map_text(text, _native.zlib_size, pl.UInt32())
 
 
 def count_words(text: pl.Expr | str, *, words: WordRule = "whitespace") -> pl.Expr:
-    """Words of the text: UInt32, 0 where there is nothing but separators."""
+    """Count the words of the text: UInt32, 0 where it has nothing but separators."""
     _check(words)
-    return _of_text(text, partial(_native.count_words, words=words), pl.UInt32())
+    kernel = partial(_native.count_words, words=words)
+    return _map_text(text, kernel, pl.UInt32())
 
 
 def shared_runs(
@@ -338,9 +346,8 @@ def shared_runs(
     run some other text has, too. ``other`` is the row of the first of ``others`` that
     has the first shared run; null where none is shared.
 
-    >>> shared_runs(pl.Series(["a b c d"]), pl.Series(["x", "b c d"]), run_words=2).row(
-    ...     0
-    ... )
+    >>> texts, others = pl.Series(["a b c d"]), pl.Series(["x", "b c d"])
+    >>> shared_runs(texts, others, run_words=2).row(0)
     (3, 2, 1)
     """
     _check(words, run_words=run_words)
@@ -350,7 +357,7 @@ def shared_runs(
 
 
 def word_spans(text: pl.Expr | str, *, words: WordRule = "whitespace") -> pl.Expr:
-    """Start and end of each word of the text: a struct of two lists of UInt32.
+    """Find start and end of each word of the text: a struct of two lists of UInt32.
 
     ``starts`` are the characters before a word's first, ``ends`` those before what
     follows its last, so that ``text[start:end]`` is the word as it stands in the text.
@@ -359,13 +366,17 @@ def word_spans(text: pl.Expr | str, *, words: WordRule = "whitespace") -> pl.Exp
     {'starts': [1, 6, 7], 'ends': [3, 7, 8]}
     """
     _check(words)
-    return _of_text(text, partial(_native.word_spans, words=words), _SPANS)
+    kernel = partial(_native.word_spans, words=words)
+    return _map_text(text, kernel, _SPANS)
 
 
 def foreseen_words(
-    before: pl.Expr | str, text: pl.Expr | str, *, words: WordRule = "whitespace"
+    before: pl.Expr | str,
+    text: pl.Expr | str,
+    *,
+    words: WordRule = "whitespace",
 ) -> pl.Expr:
-    """Words of the text that anyone could foresee who has read what stands before them.
+    """Find the words of the text that a reader of what stands before could foresee.
 
     A reader takes the text token by token (numbers, words, marks), case ignored. Rules
     guess each token: what followed the same tokens before; what stood some tokens
@@ -395,37 +406,35 @@ def foreseen_words(
         foreseen. ``cut`` are all from the first to the last of these in any 12 words in
         a row of which 6 could be foreseen.
 
-    References
-    ----------
-    Prediction with expert advice, Herbster and Warmuth (1998), Machine Learning 32, 151: here every
-    expert above the threshold counts, in place of a weighted vote.
+    References ---------- Prediction with expert advice, Herbster and Warmuth (1998),
+    Machine Learning 32, 151: here every expert above the threshold counts, in place of
+    a weighted vote.
 
     Examples
     --------
-    >>> found = foreseen_words(pl.lit("1 2 3 4 5 6"), pl.lit("7 8 nine"))
-    >>> pl.select(found).item()
+    >>> words = foreseen_words(pl.lit("1 2 3 4 5 6"), pl.lit("7 8 nine"))
+    >>> pl.select(words).item()
     {'foreseen': [0, 1], 'cut': []}
     """
     _check(words)
     kernel = partial(_native.foreseen_words, words=words)
-    return _of_pairs({"before": before, "text": text}, kernel, _FORESEEN).alias(
-        "foreseen"
-    )
+    pair = {"before": before, "text": text}
+    return _map_pairs(pair, kernel, _FORESEEN).alias("foreseen")
 
 
 # How complex a series of numbers is: Lempel-Ziv complexity and approximate entropy.
 
 
 def lempel_ziv_complexity(logprobs: pl.Expr | str, *, bins: int) -> pl.Expr:
-    """Words over values of the parse of Lempel and Ziv: in (0, 1], null where one is not finite.
+    """Divide the words of the parse of Lempel and Ziv by the values: in (0, 1].
 
-    The distance from the lowest value to 0 is cut into 99 equal parts: a value's level
-    is 0 where it is the lowest, else the number of the part that it lies in, counted
-    from 1, or at whose upper end. Then 0 to the highest level is cut into ``bins``
-    equal parts: a value's symbol is that of the part in which, or at whose upper end,
-    its level is. From the left, each word is the shortest run of symbols that was no
-    word before; one that the end of the series cuts short does not count. Numbers above
-    0 count as 0, and nulls in lists are left out.
+    Null where a value is not finite. The distance from the lowest value to 0 is cut
+    into 99 equal parts: a value's level is 0 where it is the lowest, else the number of
+    the part that it lies in, counted from 1, or at whose upper end. Then 0 to the
+    highest level is cut into ``bins`` equal parts: a value's symbol is that of the part
+    in which, or at whose upper end, its level is. From the left, each word is the
+    shortest run of symbols that was no word before; one that the end of the series cuts
+    short does not count. Numbers above 0 count as 0, and nulls in lists are left out.
 
     Parse: Ziv and Lempel (1978). Levels, symbols and words over values: the code of
     Chang et al. (2024), arXiv:2409.13745, which takes the first 200 log-probabilities
@@ -436,11 +445,17 @@ def lempel_ziv_complexity(logprobs: pl.Expr | str, *, bins: int) -> pl.Expr:
     0.6666666666666666
     """
     _check(bins=bins)
-    return _of_lists(logprobs, partial(_native.lempel_ziv_complexity, bins=bins))
+    kernel = partial(_native.lempel_ziv_complexity, bins=bins)
+    return _map_lists(logprobs, kernel)
 
 
-def approximate_entropy(values: pl.Expr | str, *, m: int, r: float) -> pl.Expr:
-    """How often pieces of a series that were alike go on differently, in nats.
+def approximate_entropy(
+    values: pl.Expr | str,
+    *,
+    m: int,
+    r: float,
+) -> pl.Expr:
+    """Compute how often pieces of a series that were alike go on differently, in nats.
 
     ``|phi(m) - phi(m + 1)|``: ``phi(m)`` is the mean, over all runs of ``m`` values, of
     the log of the share of such runs that are like it, itself among them. Runs are
@@ -460,16 +475,19 @@ def approximate_entropy(values: pl.Expr | str, *, m: int, r: float) -> pl.Expr:
     _check(m=m)
     if not 0 <= r < inf:
         raise SettingsError(f"r is {r!r}; use a finite number, 0 or more")
-    return _of_lists(values, partial(_native.approximate_entropy, m=m, r=r))
+    kernel = partial(_native.approximate_entropy, m=m, r=r)
+    return _map_lists(values, kernel)
 
 
-def _of_lists(
+def _map_lists(
     values: pl.Expr | str, kernel: Callable[..., _native.ArrowArray]
 ) -> pl.Expr:
     def call(column: pl.Series) -> pl.Series:
         dtype = column.dtype
-        inner = dtype.inner if isinstance(dtype, pl.List) else dtype
-        if inner != pl.Null and not (inner.is_numeric() and isinstance(dtype, pl.List)):
+        is_list = isinstance(dtype, pl.List)
+        item_type = dtype.inner if isinstance(dtype, pl.List) else dtype
+        is_numbers = is_list and item_type.is_numeric()
+        if item_type != pl.Null and not is_numbers:
             raise SchemaMismatchError(
                 f"values must be a column of lists of numbers, not {dtype}; cast it"
             )
@@ -492,9 +510,12 @@ _RECALL: Final = pl.Struct({**_COUNTS, "passages": PASSAGES})
 
 
 def near_verbatim_recall(
-    generation: pl.Expr | str, book: pl.Expr | str, *, words: WordRule = "whitespace"
+    generation: pl.Expr | str,
+    book: pl.Expr | str,
+    *,
+    words: WordRule = "whitespace",
 ) -> pl.Expr:
-    """How much of a book one long generation repeats near verbatim, in the book's order.
+    """Measure what a long generation repeats near verbatim, in the book's order.
 
     The matching blocks of ``difflib.SequenceMatcher(None, book, generation,
     autojunk=False)`` are joined where at most 2 words stand between them on either side
@@ -516,29 +537,32 @@ def near_verbatim_recall(
     replication takes it with it and so joins more.
 
     >>> book = " ".join(f"w{i}" for i in range(200))
-    >>> said = book.replace("w50 ", "x ")
-    >>> found = pl.select(near_verbatim_recall(pl.lit(said), pl.lit(book))).item()
-    >>> found["recall"], found["missing"], found["additional"]
+    >>> copy = book.replace("w50 ", "x ")
+    >>> figures = pl.select(near_verbatim_recall(pl.lit(copy), pl.lit(book))).item()
+    >>> figures["recall"], figures["missing"], figures["additional"]
     (0.995, 1, 1)
     """
     _check(words)
     kernel = partial(_native.near_verbatim_passages, words=words)
-    found = _of_pairs({"generation": generation, "book": book}, kernel, _RECALL)
-    verbatim = (
-        pl.field("passages").list.eval(pl.element().struct.field("words")).list.sum()
-    )
+    pair = {"generation": generation, "book": book}
+    counts = _map_pairs(pair, kernel, _RECALL)
     n_words = pl.field("words_book")
-    counts = found.struct.with_fields(
-        verbatim=verbatim.cast(pl.UInt32)
-    ).struct.with_fields(
-        recall=pl.when(n_words > 0).then(pl.field("verbatim") / n_words),
-        missing=n_words - pl.field("verbatim"),
-        additional=pl.field("words_generation") - pl.field("verbatim"),
+    n_verbatim = pl.field("verbatim")
+    words_of_passages = pl.field("passages").list.eval(
+        pl.element().struct.field("words")
+    )
+    with_verbatim = counts.struct.with_fields(
+        verbatim=words_of_passages.list.sum().cast(pl.UInt32)
+    )
+    with_shares = with_verbatim.struct.with_fields(
+        recall=pl.when(n_words > 0).then(n_verbatim / n_words),
+        missing=n_words - n_verbatim,
+        additional=pl.field("words_generation") - n_verbatim,
     )
     names = ("recall", "verbatim", "missing", "additional", "passages")
-    there = counts.struct.field("words_book").is_not_null()
-    found = pl.struct(counts.struct.field(name) for name in names)
-    return pl.when(there).then(found).alias("near_verbatim")
+    figures = pl.struct(with_shares.struct.field(name) for name in names)
+    has_both = with_shares.struct.field("words_book").is_not_null()
+    return pl.when(has_both).then(figures).alias("near_verbatim")
 
 
 def book_coverage(
@@ -572,9 +596,9 @@ def book_coverage(
     that was asked about, we in the whole book; and of long spans that start at one word
     they look at all, we at the longest.
 
-    >>> said = pl.Series(["so we saw a b c", "b c d e"])
-    >>> found = book_coverage("a b c d e f", said, k=3)
-    >>> found.select("coverage", "longest_block_words", "longest_span_words").row(0)
+    >>> generations = pl.Series(["so we saw a b c", "b c d e"])
+    >>> figures = book_coverage("a b c d e f", generations, k=3)
+    >>> figures.select("coverage", "longest_block_words", "longest_span_words").row(0)
     (0.8333333333333334, 5, 4)
     """
     _check(words, k=k, m=m)
@@ -589,14 +613,15 @@ def book_coverage(
     kernel = partial(
         _native.book_coverage, book, words=words, min_words=k, trim_words=m
     )
-    found = apply_kernel(kernel, generations, instructions)
-    lengths = pl.col("blocks").list.eval(pl.element().struct.field("words")).list
-    n_words, covered = pl.col("words_book"), lengths.sum().cast(pl.UInt32)
-    return found.struct.unnest().select(
-        pl.when(n_words > 0).then(covered / n_words).alias("coverage"),
+    figures = apply_kernel(kernel, generations, instructions).struct.unnest()
+    words_of_blocks = pl.col("blocks").list.eval(pl.element().struct.field("words"))
+    n_covered = words_of_blocks.list.sum().cast(pl.UInt32)
+    n_words = pl.col("words_book")
+    return figures.select(
+        pl.when(n_words > 0).then(n_covered / n_words).alias("coverage"),
         "words_book",
-        covered.alias("covered_words"),
-        lengths.max().fill_null(0).alias("longest_block_words"),
+        n_covered.alias("covered_words"),
+        words_of_blocks.list.max().fill_null(0).alias("longest_block_words"),
         "longest_span_words",
         pl.col("long_spans").list.len().alias("n_long_spans"),
         "blocks",
@@ -604,14 +629,13 @@ def book_coverage(
     )
 
 
-# Rarity: how often a model says each n-gram elsewhere, and shared n-grams weighed by
-# it.
+# Rarity: how often a model says an n-gram elsewhere weighs n-grams that are shared.
 
 RARITY_FIELDS = tuple(
     pl.Field(name, pl.Float64())
     for name in ("rarity_leading", "rarity_1", "rarity_2", "rarity_3")
 )
-"""What `RarityTable.weigh` gives."""
+"""What `RarityTable.weigh` returns."""
 
 _BITS = 22  # of an index into the counts, which take 16 MB
 
@@ -633,16 +657,20 @@ class RarityTable:
 
     # The table has a fixed size, 2^22 entries: n-grams whose hashes begin alike share
     # one. Of N different n-grams about N / 2^22 have too large a count: at 30,000 one
-    # in 140. A text without a group is one of its own; ``counted`` tells which of the
-    # candidates that are weighed were counted (None: all).
+    # in 140. A text without a group is one of its own.
 
     native: _native.RarityTable
     n_groups: int
-    counted: pl.Expr | None = None
+    # Whether a candidate that is weighed was counted; None: all were
+    is_counted: pl.Expr | None = None
 
     @classmethod
     def count(
-        cls, batches: Iterable[pl.DataFrame], *, n_groups: int, words: WordRule
+        cls,
+        batches: Iterable[pl.DataFrame],
+        *,
+        n_groups: int,
+        words: WordRule,
     ) -> RarityTable:
         """Count the ``candidate`` of rows whose ``row`` numbers the group."""
         # Rows of one group come one after the other; groups may come in any order.
@@ -654,32 +682,39 @@ class RarityTable:
         return cls(native, n_groups)
 
     @classmethod
-    def stored(
-        cls, rows: pl.DataFrame, *, counted: pl.Expr | None = None
+    def from_rows(
+        cls, rows: pl.DataFrame, *, is_counted: pl.Expr | None = None
     ) -> RarityTable:
-        counts = pl.zeros(1 << _BITS, pl.UInt32, eager=True)
-        counts = counts.scatter(rows["entry"], rows["count"])
+        """Load a table from its rows of the table `Rarity`."""
+        zeros = pl.zeros(1 << _BITS, pl.UInt32, eager=True)
+        counts = zeros.scatter(rows["entry"], rows["count"])
+        native = _native.RarityTable.counted(counts.rechunk())
         n_groups = rows["n_groups"].max() or 0
-        return cls(
-            _native.RarityTable.counted(counts.rechunk()), int(str(n_groups)), counted
-        )
+        return cls(native, int(str(n_groups)), is_counted)
 
     def __reduce__(self) -> tuple[Callable[..., RarityTable], tuple[pl.DataFrame]]:
         """Send the counts: the compiled table cannot be pickled."""
-        return partial(RarityTable.stored, counted=self.counted), (self.rows("", ""),)
+        load = partial(RarityTable.from_rows, is_counted=self.is_counted)
+        return load, (self.rows("", ""),)
 
     def rows(self, model: str, view: str) -> pl.DataFrame:
-        counts = pl.DataFrame(
-            {"count": pl.Series(self.native.counts())}
-        ).with_row_index("entry")
-        key = (pl.lit(model).alias("model"), pl.lit(view).alias("view"))
-        n_groups = pl.lit(self.n_groups, pl.UInt32)
-        return counts.filter(pl.col("count") > 0).select(
-            *key, "entry", "count", n_groups=n_groups
+        """Build the rows of the table `Rarity`."""
+        counts = pl.DataFrame({"count": pl.Series(self.native.counts())})
+        entries = counts.with_row_index("entry").filter(pl.col("count") > 0)
+        return entries.select(
+            pl.lit(model).alias("model"),
+            pl.lit(view).alias("view"),
+            "entry",
+            "count",
+            n_groups=pl.lit(self.n_groups, pl.UInt32),
         )
 
     def weigh(
-        self, candidate: pl.Expr | str, reference: pl.Expr | str, *, words: WordRule
+        self,
+        candidate: pl.Expr | str,
+        reference: pl.Expr | str,
+        *,
+        words: WordRule,
     ) -> pl.Expr:
         """Weigh what a candidate, cut to the reference's number of words, shares with it.
 
@@ -695,20 +730,26 @@ class RarityTable:
         it. Inverse document frequency, Spärck Jones (1972); clipped overlap, Lin
         (2004), section 2.
         """
-        total = self.n_groups if self.counted is None else self.n_groups + 1
-        counted = pl.lit(value=True) if self.counted is None else self.counted
-        texts = _column("candidate", candidate), _column("reference", reference)
-        others = (~counted).cast(pl.UInt32)
+        total = self.n_groups
+        is_counted = pl.lit(value=True)
+        if self.is_counted is not None:
+            total += 1
+            is_counted = self.is_counted
+        n_own_groups = (~is_counted).cast(pl.UInt32)  # that the counts leave out
         kernel = partial(self.native.weigh, words=words, total=total)
 
         def call(columns: Sequence[pl.Series]) -> pl.Series:
-            candidates, references, others = columns
-            if others.len() == 1:  # a literal
-                others = others.new_from_index(0, candidates.len())
-            return pl.Series(kernel(candidates, references, others.rechunk()))
+            candidates, references, own_groups = columns
+            if own_groups.len() == 1:  # a literal
+                own_groups = own_groups.new_from_index(0, candidates.len())
+            return pl.Series(kernel(candidates, references, own_groups.rechunk()))
 
         return pl.map_batches(
-            [*(text.cast(pl.String) for text in texts), others],
+            [
+                _column("candidate", candidate).cast(pl.String),
+                _column("reference", reference).cast(pl.String),
+                n_own_groups,
+            ],
             call,
             return_dtype=pl.Struct(list(RARITY_FIELDS)),
             is_elementwise=True,

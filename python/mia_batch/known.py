@@ -1,7 +1,7 @@
-"""Data sets and models that are known by name: where they are, what they hold, what it means.
+"""Data sets and models with a record: where they are, what they hold, what it means.
 
 ``records/`` has a file of records for each family of data sets, and one for models. A
-fact that is not known is left out there, and a set's record says why.
+fact that nobody knows is left out there, and a set's record says why.
 """
 
 import glob
@@ -35,7 +35,7 @@ _BLIND = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedSet:
-    """A data set with labels, as its record describes it; ``unknown`` says why a fact is None.
+    """A data set with labels, as its record describes it.
 
     Members are marked by a column (in ``columns``), by the folder of a file
     (``folders``), or by a column that counts how often a text was seen (``counted``).
@@ -46,9 +46,8 @@ class NamedSet:
     paper: str
     source: str  # of these facts
     labels: str  # the models that the labels are about
-    corpus: str | None = (
-        None  # their training data, in the words of the models' records
-    )
+    # Their training data, in the words of the models' records
+    corpus: str | None = None
     published: date | None = None
     texts_from: date | None = None  # no text is older
     non_members_from: date | None = None
@@ -60,137 +59,159 @@ class NamedSet:
     columns: Mapping[str, str] = field(default_factory=dict)
     folders: Mapping[str, bool] = field(default_factory=dict)
     counted: str | None = None
-    # Values of columns of its rows
-    only: Mapping[str, str] = field(default_factory=dict)
+    only: Mapping[str, str] = field(default_factory=dict)  # values of its rows' columns
     rows: int | None = None
     sha256: str | None = None  # see `content_digest`
     blind: Mapping[str, Any] | None = None  # the strongest classifier without the model
-    unknown: Mapping[str, str] = field(default_factory=dict)
+    unknown: Mapping[str, str] = field(default_factory=dict)  # why a fact is None
 
     def locate(self) -> str:
-        """Find its files at the hub, or in the hub's cache; what is there is fetched, never run."""
-        own, local = f"--dataset {self.name}", "or give a local copy with --input PATH"
+        """Return its files, fetched from the hub where its cache lacks them; run none."""
+        option = f"--dataset {self.name}"
+        local_copy = "or give a local copy with --input PATH"
         if self.hub is None:
             raise SettingsError(
-                f"{own} cannot be fetched ({self.unknown['hub']}): download"
+                f"{option} cannot be fetched ({self.unknown['hub']}): download"
                 f" {self.address} and give its files with --input PATH"
             )
         try:
             from huggingface_hub import errors, snapshot_download
         except ImportError:
             raise SettingsError(
-                f"{own} is fetched by huggingface_hub, which is not installed: "
-                f"pip install huggingface_hub, {local}"
+                f"{option} is fetched by huggingface_hub, which is not installed: "
+                f"pip install huggingface_hub, {local_copy}"
             ) from None
         fetch = partial(
             snapshot_download, self.hub, repo_type="dataset", revision=self.revision
         )
-        patterns, folder = self.files and [self.files], None
+        patterns = self.files and [self.files]
+        folder = None
         try:
             if self.sha256:  # by which a part of it would be found out
                 with suppress(errors.LocalEntryNotFoundError):
                     folder = fetch(allow_patterns=patterns, local_files_only=True)
-            if folder is None or not glob.glob(self._below(folder)):  # noqa: PTH207 - as below
+            if folder is None or not self._has_files(folder):
                 folder = fetch(allow_patterns=patterns)
         except errors.GatedRepoError:
             raise SettingsError(
-                f"{own}: accept the conditions at"
+                f"{option}: accept the conditions at"
                 f" https://huggingface.co/datasets/{self.hub}, then log in with 'hf"
-                f" auth login', {local}"
+                f" auth login', {local_copy}"
             ) from None
         except Exception as error:  # the network may throw anything
-            cause = " ".join(str(error).split(". ")[0].split()) or type(error).__name__
+            first_sentence = str(error).split(". ")[0]
+            cause = " ".join(first_sentence.split()) or type(error).__name__
             raise SettingsError(
-                f"{own} could not be fetched from {self.hub} ({cause}); check the"
-                f" network, {local}"
+                f"{option} could not be fetched from {self.hub} ({cause}); check the"
+                f" network, {local_copy}"
             ) from None
-        if not glob.glob(self._below(folder)):  # noqa: PTH207 - Path.glob takes no absolute pattern
-            fault = f"{folder} has no {self.files}; connect to the network to fetch it"
-            raise SettingsError(f"{own}: {fault}, {local}")
-        return self._below(folder)
+        if not self._has_files(folder):
+            raise SettingsError(
+                f"{option}: {folder} has no {self.files}; connect to the network to"
+                f" fetch it, {local_copy}"
+            )
+        return self._pattern_below(folder)
 
-    def _below(self, folder: str) -> str:
+    def _pattern_below(self, folder: str) -> str:
+        """Return the glob of its files in a folder, or the folder where all are its own."""
         return str(Path(glob.escape(folder), self.files)) if self.files else folder
 
-    def read(self, path: str, given: Mapping[str, str], **how: Any) -> Corpus:
-        """Read its files, each text with its label; ``given`` are the user's names of columns."""
-        columns = replace(ColumnNames(**self.columns), **given)
+    def _has_files(self, folder: str) -> bool:
+        pattern = self._pattern_below(folder)
+        return bool(glob.glob(pattern))  # noqa: PTH207 - Path.glob takes no absolute pattern
+
+    def read(
+        self,
+        path: str,
+        user_columns: Mapping[str, str],
+        **options: Any,
+    ) -> Corpus:
+        """Read its files, each text with its label; ``user_columns`` rename columns."""
+        columns = replace(ColumnNames(**self.columns), **user_columns)
         if self.folders:
-            return self._read_folders(path, columns, **how)
-        corpus = read_documents(path, columns, **how)
-        documents, found = corpus.documents, corpus.documents.collect_schema()
-        for column in (*self.only, *filter(None, [self.counted])):
-            if column not in found:
+            return self._read_folders(path, columns, **options)
+        corpus = read_documents(path, columns, **options)
+        documents = corpus.documents
+        schema = documents.collect_schema()
+        needed = [*self.only]
+        if self.counted:
+            needed.append(self.counted)
+        for column in needed:
+            if column not in schema:
                 raise CorpusError(
                     f"{path} has no column {column!r}, which {self.name} needs"
                 )
         if self.counted:
-            documents = documents.with_columns(
-                member=pl.col(self.counted).cast(pl.Float64, strict=False) > 0
-            )
+            n_times_seen = pl.col(self.counted).cast(pl.Float64, strict=False)
+            documents = documents.with_columns(member=n_times_seen > 0)
         for column, value in self.only.items():
             documents = documents.filter(pl.col(column).cast(pl.String) == value)
-        n = corpus.n_documents
-        if self.only and not (
-            n := documents.select(pl.len()).collect(engine="streaming").item()
-        ):
-            raise CorpusError(
-                f"{path} has no row of {self.name}; give its files with --input PATH"
-            )
-        return replace(corpus, documents=documents, n_documents=n)
+        n_documents = corpus.n_documents
+        if self.only:
+            height = documents.select(pl.len()).collect(engine="streaming")
+            n_documents = height.item()
+            if n_documents == 0:
+                raise CorpusError(
+                    f"{path} has no row of {self.name}; give its files with --input"
+                    " PATH"
+                )
+        return replace(corpus, documents=documents, n_documents=n_documents)
 
-    def _read_folders(self, path: str, columns: ColumnNames, **how: Any) -> Corpus:
+    def _read_folders(self, path: str, columns: ColumnNames, **options: Any) -> Corpus:
+        """Read the files below its folders, which label their texts."""
         pattern = Path(self.files or "*").name
-        parts = [
-            (file, self.folders[folder], read_documents(file.path, columns, **how))
-            for file in find_files(path).files
-            for folder in [
-                each for each in Path(file.name).parts if each in self.folders
-            ][:1]
-            if fnmatch(file.path.name, pattern)
-        ]
-        if {label for _, label, _ in parts} != {True, False}:
-            wanted = " and ".join(f"{folder}/{pattern}" for folder in self.folders)
+        files = []
+        labels = set()
+        documents = []
+        n_documents = 0
+        set_aside: dict[str, str] = {}
+        for file in find_files(path).files:
+            names = [name for name in Path(file.name).parts if name in self.folders]
+            if not names or not fnmatch(file.path.name, pattern):
+                continue
+            label = self.folders[names[0]]
+            corpus = read_documents(file.path, columns, **options)
+            texts = corpus.documents.select(Documents.column_names())
+            files.append(file)
+            labels.add(label)
+            documents.append(texts.with_columns(member=pl.lit(label)))
+            n_documents += corpus.n_documents
+            set_aside |= corpus.set_aside
+        if labels != {True, False}:
+            folders = " and ".join(f"{folder}/{pattern}" for folder in self.folders)
             raise CorpusError(
-                f"{path} has no {wanted}; give the folder that holds both"
+                f"{path} has no {folders}; give the folder that holds both"
             )
         return Corpus(
-            documents=pl.concat(
-                part.documents.select(Documents.column_names()).with_columns(
-                    member=pl.lit(label)
-                )
-                for _, label, part in parts
-            ),
-            files=tuple(file for file, _, _ in parts),
-            n_documents=sum(part.n_documents for _, _, part in parts),
-            set_aside={
-                at: why for _, _, part in parts for at, why in part.set_aside.items()
-            },
+            documents=pl.concat(documents),
+            files=tuple(files),
+            n_documents=n_documents,
+            set_aside=set_aside,
         )
 
     def check(self, corpus: Corpus, pinned: str | None) -> Corpus:
-        """Refuse another content than the one recorded, or pinned; say what is known of it."""
-        found, wanted = content_digest(corpus.documents), pinned or self.sha256
-        n = corpus.n_documents
-        if wanted is None and self.rows not in (None, n):
+        """Check that the content is the recorded or pinned one; add notes about the set."""
+        digest = content_digest(corpus.documents)
+        expected = pinned or self.sha256
+        n_rows = corpus.n_documents
+        if expected is None and self.rows not in (None, n_rows):
             raise CorpusError(
-                f"this is not {self.name}: it has {n:,} rows and not {self.rows:,}"
+                f"this is not {self.name}: it has {n_rows:,} rows and not {self.rows:,}"
             )
-        if wanted not in (None, found):
-            by = "--dataset-sha256" if pinned else f"the record of {self.name}"
+        if expected not in (None, digest):
+            origin = "--dataset-sha256" if pinned else f"the record of {self.name}"
             raise CorpusError(
-                f"this is not {self.name}: its {n:,} rows have the SHA-256 {found},"
-                f" {by} says {wanted}; give the files of {self.paper}"
+                f"this is not {self.name}: its {n_rows:,} rows have the SHA-256"
+                f" {digest}, {origin} says {expected}; give the files of {self.paper}"
                 f" ({self.hub or self.address}), or leave --dataset out, or pin these"
-                f" with --dataset-sha256 {found}"
+                f" with --dataset-sha256 {digest}"
             )
-        checked = f"its content is the one {'pinned' if pinned else 'recorded'}"
-        if wanted is None:
-            why = self.unknown["sha256"]
-            checked = (
-                f"its content was not checked ({why}); --dataset-sha256 {found} pins it"
-            )
-        notes = [f"{self.name} is {self.title} ({self.paper}); {checked}"]
+        if expected is None:
+            reason = self.unknown["sha256"]
+            content = f"was not checked ({reason}); --dataset-sha256 {digest} pins it"
+        else:
+            content = "is the one pinned" if pinned else "is the one recorded"
+        notes = [f"{self.name} is {self.title} ({self.paper}); its content {content}"]
         if self.blind:
             notes.append(_BLIND.format(name=self.name, **self.blind))
         return replace(corpus, notes=(*corpus.notes, *notes))
@@ -198,31 +219,42 @@ class NamedSet:
 
 @cache
 def named_sets() -> dict[str, NamedSet]:
-    """Read the records of all data sets, by name; ``{set}`` in a record is a set's own name."""
-    found = {}
+    """Read the records of all data sets, by name.
+
+    ``{set}`` in a record is the name of a subset, ``{flat}`` that name without slashes.
+    """
+    sets = {}
     for path in sorted(_RECORDS.glob("*.toml")):
         text = path.read_text("utf-8")
-        for own in tomllib.loads(text).get("names", ()):
-            filled = text.replace("{set}", own).replace("{flat}", own.replace("/", "_"))
+        for subset in tomllib.loads(text).get("names", ()):
+            flat_name = subset.replace("/", "_")
+            filled = text.replace("{set}", subset).replace("{flat}", flat_name)
             record = tomllib.loads(filled)
-            own_facts = record.pop("sets", {}).get(own, {})
+            subset_facts = record.pop("sets", {}).get(subset, {})
             del record["names"]
-            name = f"{path.stem}:{own}" if own else path.stem
-            found[name] = NamedSet(name=name, **record | own_facts)
-    return found
+            name = f"{path.stem}:{subset}" if subset else path.stem
+            sets[name] = NamedSet(name=name, **record | subset_facts)
+    return sets
 
 
 def find_set(name: str) -> NamedSet:
-    """Find a data set by its name, in any case; raises `SettingsError` with the nearest names."""
-    sets, wanted = named_sets(), name.strip().casefold()
-    by_case = {each.casefold(): each for each in sets}
-    if wanted in by_case:
-        return sets[by_case[wanted]]
-    near = [each for each in by_case if each.startswith(f"{wanted.rstrip(':*')}:")][:4]
-    near = near or get_close_matches(wanted, by_case, n=3)
-    hint = (
-        f"did you mean {' or '.join(by_case[each] for each in near)}? " if near else ""
-    )
+    """Find a data set by its name, in any case.
+
+    Raises `SettingsError` with the nearest names.
+    """
+    sets = named_sets()
+    lower_name = name.strip().casefold()
+    full_names = {full_name.casefold(): full_name for full_name in sets}
+    if lower_name in full_names:
+        return sets[full_names[lower_name]]
+    family = f"{lower_name.rstrip(':*')}:"
+    nearest = [lower for lower in full_names if lower.startswith(family)][:4]
+    if not nearest:
+        nearest = get_close_matches(lower_name, full_names, n=3)
+    hint = ""
+    if nearest:
+        proposals = " or ".join(full_names[lower] for lower in nearest)
+        hint = f"did you mean {proposals}? "
     raise SettingsError(
         f"there is no data set {name!r}; {hint}`mia-batch datasets` lists them all"
     )
@@ -236,55 +268,61 @@ def content_digest(documents: pl.LazyFrame) -> str:
     """
     hashes = [pl.Series([], dtype=pl.Binary)]
     for frame in documents.select("text", "member").collect_batches():
-        rows = (sha256(to_json(row)).digest() for row in frame.iter_rows())
-        hashes.append(pl.Series([*rows], dtype=pl.Binary))
+        row_hashes = [sha256(to_json(row)).digest() for row in frame.iter_rows()]
+        hashes.append(pl.Series(row_hashes, dtype=pl.Binary))
     total = sha256()
-    for each in pl.concat(hashes).sort():
-        total.update(each)
+    for row_hash in pl.concat(hashes).sort():
+        total.update(row_hash)
     return total.hexdigest()
 
 
 def find_model(name: str) -> dict[str, Any] | None:
     """Find the record of a model by its name at the hub, or a folder that ends with it."""
     name = "/".join(Path(name).parts[-2:])
-    for record in tomllib.loads((_RECORDS / "models.toml").read_text("utf-8"))[
-        "models"
-    ]:
-        if found := re.fullmatch(record["pattern"], name):
-            twin = found.expand(record.get("twin", ""))
+    text = (_RECORDS / "models.toml").read_text("utf-8")
+    for record in tomllib.loads(text)["models"]:
+        match = re.fullmatch(record["pattern"], name)
+        if match:
+            twin = match.expand(record.get("twin", ""))
             return {**record, "twin": "" if twin == name else twin}
     return None
 
 
-def advice(model: str, named: NamedSet | None, *, has_reference: bool) -> Iterator[str]:
-    """Say what the records know of a model, and of a data set's labels for it."""
-    known = find_model(model) or {}
-    corpus, until = known.get("corpus", ""), known.get("until")
-    if known:
-        end = f", whose texts end by {until} ({known['because']})" if until else ""
-        twin = (
-            f"; its twin {known['twin']} ({known.get('how')}) may serve as"
-            " --reference-model"
-        )
-        twin = "" if has_reference or not known["twin"] else twin
+def advice(
+    model: str, data_set: NamedSet | None, *, has_reference: bool
+) -> Iterator[str]:
+    """Iterate over what the records know of a model, and of a set's labels for it."""
+    record = find_model(model) or {}
+    corpus = record.get("corpus", "")
+    cutoff = record.get("until")
+    if record:
+        end = f", whose texts end by {cutoff} ({record['because']})" if cutoff else ""
+        twin = ""
+        if record["twin"] and not has_reference:
+            twin = (
+                f"; its twin {record['twin']} ({record.get('how')}) may serve as"
+                " --reference-model"
+            )
         yield f"{model} was trained on {corpus}{end}{twin}"
-    if named is None:
+    if data_set is None:
         return
-    about = f"the labels of {named.name} are about {named.labels}"
-    if named.corpus and corpus.startswith(named.corpus):
+    if data_set.corpus and corpus.startswith(data_set.corpus):
         return
-    if until and named.texts_from and named.texts_from > until:
+    about = f"the labels of {data_set.name} are about {data_set.labels}"
+    texts_from = data_set.texts_from
+    if cutoff and texts_from and texts_from > cutoff:
         yield (
-            f"all texts of {named.name} were written from {named.texts_from} on, after"
+            f"all texts of {data_set.name} were written from {texts_from} on, after"
             " that: none can be in the training data, whatever their labels say"
         )
-    elif known and named.corpus:
+    elif record and data_set.corpus:
         yield f"{about}: of {model} they say nothing"
     else:
         yield about
-    if until and named.non_members_from and named.non_members_from <= until:
+    non_members_from = data_set.non_members_from
+    if cutoff and non_members_from and non_members_from <= cutoff:
         yield (
-            f"non-members of {named.name} are from {named.non_members_from} on, and"
-            f" this model may have seen texts until {until}: some may be in its"
+            f"non-members of {data_set.name} are from {non_members_from} on, and"
+            f" this model may have seen texts until {cutoff}: some may be in its"
             " training data"
         )

@@ -1,4 +1,4 @@
-"""What a run tells while it works; who listens decides how it is shown."""
+"""What a run reports while it works; who listens decides how it is shown."""
 
 import sys
 import time
@@ -8,31 +8,31 @@ from typing import Any, NamedTuple
 
 
 class WorkerState(NamedTuple):
-    """What one of several workers does: blocks done, and tokens a second since it was ready."""
+    """What one of several workers does."""
 
     name: str
     state: str
-    blocks: int
-    speed: float
+    blocks: int  # finished
+    speed: float  # tokens a second since it was ready
 
 
 class Observer:
-    """Listens to a run; this one says nothing, and others override what they show."""
+    """Listens to a run; this one shows nothing, and subclasses override what they show."""
 
     def stage(self, sentence: str) -> None:
         """Learn that a stage begins or what it found, in one sentence."""
 
     def step(self, doing: str) -> None:
-        """Learn what is done from now on, as in "cutting the texts"; mostly nothing is shown."""
+        """Learn what is done from now on, as in "cutting the texts"; seldom shown."""
 
     def working(self, what: str, *, done: int, total: int, unit: str) -> None:
-        """Learn that an engine begins to work: ``done`` of ``total`` units, as texts, are there."""
+        """Learn that an engine begins: ``done`` of ``total`` units, as texts, exist."""
 
     def worked(self, units: int, tokens: int) -> None:
         """Learn of units completed, and tokens decoded or scored, since the last call."""
 
     def answered(self, _label: str, units: int, tokens: int, _passes: int) -> None:
-        """Learn what an executor tells of a task."""
+        """Learn what an executor reports of a task."""
         self.worked(units, tokens)
 
     def at_work(self, workers: Sequence[WorkerState]) -> None:
@@ -45,7 +45,7 @@ class Observer:
     def progress(
         self, what: str, *, done: int, left: int, unit: str = "prompt"
     ) -> Iterator[None]:
-        """Tell of the beginning and the end of an engine's work."""
+        """Report the beginning and the end of an engine's work."""
         self.working(what, done=done, total=done + left, unit=unit)
         try:
             yield
@@ -54,7 +54,7 @@ class Observer:
 
 
 class Clock(Observer):
-    """Adds up how long engines worked, without their start, and at how many tokens."""
+    """Adds up the time that engines worked, without their start, and their tokens."""
 
     seconds, tokens = 0.0, 0
 
@@ -74,53 +74,63 @@ _SECONDS_BETWEEN_UPDATES = 0.5
 
 
 class NotebookObserver(Observer):
-    """Shows in a notebook what a run does, on one line that changes and stays one line."""
+    """Shows in a notebook what a run does, on one line that changes."""
 
     def __init__(self, display: Any) -> None:
         self._line: Any = display({"text/plain": ""}, raw=True, display_id=True)
-        self._began = self._shown = time.monotonic()
-        self._what, self._unit, self._total, self._done, self._new = "", "", 0, 0, 0
-        self._tokens = 0
+        self._began = time.monotonic()
+        self._last_update = self._began
+        self._task = ""
+        self._unit = ""
+        self._n_total = 0
+        self._n_done = 0
+        self._n_new = 0  # done since the engine began
+        self._n_tokens = 0
 
     def stage(self, sentence: str) -> None:
         self._show(sentence)
 
     def working(self, what: str, *, done: int, total: int, unit: str) -> None:
         self._began = time.monotonic()
-        self._what, self._total, self._done, self._new = what, total, done, 0
-        self._tokens = 0
+        self._task = what
         self._unit = unit if total == 1 else f"{unit}s"
+        self._n_total = total
+        self._n_done = done
+        self._n_new = 0
+        self._n_tokens = 0
         self._show(self._progress())
 
     def worked(self, units: int, tokens: int) -> None:
-        self._done += units
-        self._new += units
-        self._tokens += tokens
-        if time.monotonic() - self._shown >= _SECONDS_BETWEEN_UPDATES:
+        self._n_done += units
+        self._n_new += units
+        self._n_tokens += tokens
+        if time.monotonic() - self._last_update >= _SECONDS_BETWEEN_UPDATES:
             self._show(self._progress())
 
     def work_ended(self) -> None:
         self._show(self._progress())
 
     def _progress(self) -> str:
-        text = f"{self._what}: {self._done:,} of {self._total:,} {self._unit}"
-        if self._done == self._total:
+        text = f"{self._task}: {self._n_done:,} of {self._n_total:,} {self._unit}"
+        if self._n_done == self._n_total:
             return text
-        text += f", {self._tokens:,} tokens" if self._tokens else ""
-        if not self._new:
+        if self._n_tokens:
+            text += f", {self._n_tokens:,} tokens"
+        if not self._n_new:
             return text
-        each = (time.monotonic() - self._began) / self._new
-        return f"{text}, about {each * (self._total - self._done):,.0f} s left"
+        seconds_per_unit = (time.monotonic() - self._began) / self._n_new
+        seconds = seconds_per_unit * (self._n_total - self._n_done)
+        return f"{text}, about {seconds:,.0f} s left"
 
     def _show(self, line: str) -> None:
-        """Show a line whose letters a notebook's frontend takes for nothing but text."""
-        self._shown = time.monotonic()
-        plain = "".join(each if each.isprintable() else "\ufffd" for each in line)
+        """Show a line as plain text, which the notebook does not interpret."""
+        self._last_update = time.monotonic()
+        plain = "".join(char if char.isprintable() else "\ufffd" for char in line)
         self._line.update({"text/plain": plain}, raw=True)
 
 
 def usual_observer() -> Observer:
-    """Return who listens where the caller names nobody: in a notebook one line, else silence."""
+    """Return who listens by default: in a notebook one line, elsewhere nobody."""
     ipython = sys.modules.get("IPython")
     if ipython is None or not hasattr(ipython.get_ipython(), "kernel"):
         return Observer()

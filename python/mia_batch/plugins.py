@@ -1,4 +1,4 @@
-"""What is found by entry points: this package's extras, and what other packages add.
+"""Entry points: this package's extras, and what other packages add.
 
 A group is ``mia_batch.KIND``. Of ``attacks`` and ``engines`` there are built-in ones,
 too; commands that audits do without, makers of models, executors for many machines and
@@ -13,30 +13,34 @@ from mia_batch.errors import MiaBatchError, SettingsError
 
 
 def plugins(kind: str) -> dict[str, EntryPoint]:
+    """Return the entry points of a kind by name; of equal names the last."""
     return {point.name: point for point in entry_points(group=f"mia_batch.{kind}")}
 
 
-def every(
+def load_all(
     kind: str, error: type[MiaBatchError] = SettingsError
 ) -> Iterator[tuple[str, Any]]:
-    """Load what all packages add of a kind, with its place in them; names may be there twice."""
+    """Iterate over the plugins of a kind, with their modules; names may repeat."""
     for point in entry_points(group=f"mia_batch.{kind}"):
-        yield point.value, _loaded(kind, point, error)
+        yield point.value, _load(kind, point, error)
 
 
 def extra(kind: str, name: str) -> Any:
-    """Load what an entry point names; raises `SettingsError` where that is impossible."""
-    if (point := plugins(kind).get(name)) is None:
+    """Load the plugin of an entry point; raises `SettingsError` where it cannot."""
+    point = plugins(kind).get(name)
+    if point is None:
         raise SettingsError(
             f"no installed package has {name!r} of mia_batch.{kind}; install mia-batch"
             " anew: it is older than its files"
         )
-    return _loaded(kind, point, SettingsError)
+    return _load(kind, point, SettingsError)
 
 
-def _loaded(kind: str, point: EntryPoint, wrong: type[MiaBatchError]) -> Any:
+def _load(kind: str, point: EntryPoint, error_type: type[MiaBatchError]) -> Any:
     try:
         return point.load()
-    except Exception as error:  # whatever a stranger's module raises
-        what = f"{kind.removesuffix('s')} {point.name!r} of {point.value}"
-        raise wrong(f"the {what} cannot be loaded: {error}") from error
+    except Exception as error:  # a stranger's module may raise anything
+        singular = kind.removesuffix("s")
+        raise error_type(
+            f"the {singular} {point.name!r} of {point.value} cannot be loaded: {error}"
+        ) from error

@@ -1,4 +1,4 @@
-"""How models are fine-tuned: the settings of a training, their defaults, and who learns what."""
+"""How models are fine-tuned: settings of a training, defaults, and who learns what."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -12,7 +12,7 @@ from mia_batch.errors import SettingsError
 
 Method: TypeAlias = Literal["lora", "ia3", "prefix", "p-tuning", "prompt", "full"]
 Form: TypeAlias = Literal["causal", "classifier", "infilling", "seq2seq"]
-"""What a model is tuned to do; `mia_batch.extras.tune.training` says what of a text it learns."""
+"""What a model is tuned to do; what it learns of a text: `mia_batch.extras.tune.training`."""
 
 
 def _setting(default: object, description: str, **limits: float) -> Any:
@@ -85,16 +85,18 @@ class Recipe:
             )
 
     def n_held_out(self, n_texts: int) -> int:
-        """Count the texts that are not learnt; at least one where any are, and one is left."""
-        return max(0, min(ceil(self.held_out * n_texts), n_texts - 1))
+        """Count the texts that are not learnt: at least one if any are, never all."""
+        n_wanted = ceil(self.held_out * n_texts)
+        return max(0, min(n_wanted, n_texts - 1))
 
     def steps(self, n_texts: int) -> int:
-        return self.epochs * ceil(
-            (n_texts - self.n_held_out(n_texts)) / self.batch_size
-        )
+        """Count the steps of the optimizer over all epochs."""
+        n_learnt = n_texts - self.n_held_out(n_texts)
+        return self.epochs * ceil(n_learnt / self.batch_size)
 
 
-RECIPES = {  # defaults: of the references of an audit, and of each command that tunes models
+# Defaults: of the references of an audit, and of each command that tunes models
+RECIPES = {
     # Fu et al. 2024 (arXiv:2311.06062), section 5.1; rank, alpha and dropout of the
     # authors' code.
     "reference": Recipe(),
@@ -124,11 +126,12 @@ RECIPES = {  # defaults: of the references of an audit, and of each command that
 
 
 def recipe_field(name: str, recipe: str = "reference") -> Any:
-    """Describe a field of `Recipe`: its type, limits and text, with the default of a recipe."""
-    (known,) = (each.metadata for each in fields(Recipe) if each.name == name)
-    found: Any = Field(getattr(RECIPES[recipe], name), **known)
-    found.annotation = get_type_hints(Recipe)[name]
-    return found
+    """Build a setting from a field of `Recipe`, with the default of a recipe."""
+    metadata = {setting.name: setting.metadata for setting in fields(Recipe)}
+    default = getattr(RECIPES[recipe], name)
+    setting: Any = Field(default, **metadata[name])
+    setting.annotation = get_type_hints(Recipe)[name]
+    return setting
 
 
 _BYTES = 64
@@ -136,17 +139,19 @@ MOST_SHADOWS = 2 * 8 * _BYTES  # shadow models that have halves of their own
 
 
 def in_half(names: Sequence[str], shadow: int, seed: int) -> list[bool]:
-    """Say of each text whether a shadow model learns it.
+    """Return of each text whether a shadow model learns it.
 
     Models 2j and 2j + 1 share the texts out between them by a fair coin: bit j of a
     hash of seed and name. So each text is in exactly half of an even number of models,
     as in online LiRA (Carlini et al. 2022, arXiv:2112.03570, algorithm 1), and further
     models change none of the earlier. Texts of one name go together.
     """
-    pair, second = divmod(shadow, 2)
+    pair, second_of_pair = divmod(shadow, 2)
     place, bit = divmod(pair, 8)
-    key = str(seed).encode()
-    hashes = (
-        blake2b(name.encode(), key=key[:_BYTES], digest_size=_BYTES) for name in names
-    )
-    return [bool(found.digest()[place] >> bit & 1) != bool(second) for found in hashes]
+    key = str(seed).encode()[:_BYTES]
+    is_learnt = []
+    for name in names:
+        digest = blake2b(name.encode(), key=key, digest_size=_BYTES).digest()
+        coin = digest[place] >> bit & 1
+        is_learnt.append(coin != second_of_pair)
+    return is_learnt

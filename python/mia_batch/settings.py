@@ -28,7 +28,7 @@ from pydantic import (
 )
 
 from mia_batch.errors import SettingsError
-from mia_batch.places import check_url, copy_of, is_url, place_of
+from mia_batch.places import check_url, find_working_copy, is_url, parse_place
 from mia_batch.recipes import Method, recipe_field
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def folder_or_url(value: Path | str | None) -> Path | str | None:
         raise ValueError("name a folder")
     if is_url(value):
         check_url(value)
-    return None if value is None else place_of(value)
+    return None if value is None else parse_place(value)
 
 
 def one_address(value: object) -> object:
@@ -881,7 +881,7 @@ class Settings(
         """The run folder: ``out``, or ``runs/<input>-<model>`` in the working directory."""
         # Of an address, the folder that is its working copy.
         if is_url(self.out):
-            return copy_of(self.out)
+            return find_working_copy(self.out)
         if self.out is not None:
             return Path(self.out)
         name = (

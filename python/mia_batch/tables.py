@@ -1,4 +1,4 @@
-"""Tables and files of a run: read in bounded memory, checked, and written whole or not at all."""
+"""Tables and files of a run: read in bounded memory, written whole or not at all."""
 
 import errno
 import hashlib
@@ -29,7 +29,7 @@ _Result = TypeVar("_Result")
 
 
 def mapped_zeros(size: int, dtype: type[_Number]) -> NDArray[_Number]:
-    """Return a row of zeros whose memory the system has back as soon as it is freed."""
+    """Return zeros whose memory the system has back as soon as it is freed."""
     # Allocators keep what is freed, the more the larger it was (glibc raises its
     # threshold for mapping with every large block that is freed), so that a long run's
     # memory grows.
@@ -38,9 +38,14 @@ def mapped_zeros(size: int, dtype: type[_Number]) -> NDArray[_Number]:
 
 
 def in_batches(
-    items: Iterable[_Item], size: Callable[[_Item], int], limit: int
+    items: Iterable[_Item],
+    size: Callable[[_Item], int],
+    limit: int,
 ) -> Iterator[list[_Item]]:
-    """Yield items in order, in lists that end with the item that brings their size to the limit."""
+    """Iterate over lists of items in order, each as long as it takes to reach a limit.
+
+    The last item of a list brings the sum of their sizes to the limit or above.
+    """
     batch: list[_Item] = []
     total = 0
     for item in items:
@@ -48,7 +53,8 @@ def in_batches(
         total += size(item)
         if total >= limit:
             yield batch
-            batch, total = [], 0
+            batch = []
+            total = 0
     if batch:
         yield batch
 
@@ -59,7 +65,8 @@ def system_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, pl.exceptions.ComputeError) as error:
-        if (number := system_number(error)) is None:
+        number = system_number(error)
+        if number is None:
             raise
         remedy = "make the folder" if number == errno.ENOENT else "make room"
         raise RunFolderError(
@@ -69,12 +76,13 @@ def system_errors(path: Path) -> Iterator[None]:
 
 
 def system_number(error: BaseException) -> int | None:
-    """Return the system's number of an error."""
-    # Polars passes the system's errors on in its own, with their number in the text.
+    """Return the system's number of an error; None if it is none of the system."""
     number: int | None = getattr(error, "errno", None)
-    if number is None and (found := re.search(r"\(os error (\d+)\)", str(error))):
-        number = int(found[1])
-    return number
+    if number is not None:
+        return number
+    # Polars passes the system's errors on in its own, with their number in the text.
+    match = re.search(r"\(os error (\d+)\)", str(error))
+    return int(match[1]) if match else None
 
 
 READ_ERRORS = (
@@ -82,11 +90,11 @@ READ_ERRORS = (
     pl.exceptions.PanicException,
     DamagedTableError,
 )
-"""What is raised where a file is not what it should be."""
+"""Errors of a file that is not what it should be."""
 
 
 def is_whole(path: Path) -> bool:
-    """Tell whether a Parquet file has its end, which one that was cut short has not."""
+    """Return whether a Parquet file has its end, and so was not cut short."""
     descriptor = os.open(path, os.O_RDONLY)  # a third of the time of path.open()
     try:
         size = os.fstat(descriptor).st_size
@@ -97,24 +105,28 @@ def is_whole(path: Path) -> bool:
 
 
 def is_sound(path: Path) -> bool:
-    """Tell whether every row and column of a Parquet file can be decoded; costs one read of it."""
+    """Return whether a Parquet file can be decoded, by reading it once.
+
+    An OSError says nothing of the file: the system refused to read it.
+    """
     # Bytes that changed where any value is possible are not found: Polars writes no
-    # checksums. An OSError says nothing of the file: the system refused to read it.
+    # checksums.
     path.open("rb").close()
     try:
         frame = pl.scan_parquet(path, glob=False, hive_partitioning=False)
         for _ in frame.collect_batches():
             pass
     except READ_ERRORS as error:
-        if (number := system_number(error)) is not None:
+        number = system_number(error)
+        if number is not None:
             raise OSError(number, os.strerror(number), str(path)) from error
         return False
     return True
 
 
-# Files that are there whole or not at all.
+# Files that exist whole or not at all.
 
-_ROOM_ASKED_FOR = 1 << 20
+_TEST_BYTES = 1 << 20  # written where a writer's own error hides the system's
 _followers: dict[Path, Any] = {}
 
 
@@ -122,8 +134,8 @@ _followers: dict[Path, Any] = {}
 def followed(folder: Path, follower: Any) -> Iterator[None]:
     """Let a follower learn of each change below a folder before it is visible."""
     # ``put(path, content)``: a file gets the content of another, which is never written
-    # again; ``put_copy(path, content)``: what a file that is written in place holds
-    # now; ``remove(path)``: a file goes. What it raises prevents the change.
+    # again; ``put_copy(path, content)``: the present content of a file that is written
+    # in place; ``remove(path)``: a file is removed. Its errors prevent the change.
     _followers[folder] = follower
     try:
         yield
@@ -131,19 +143,21 @@ def followed(folder: Path, follower: Any) -> Iterator[None]:
         del _followers[folder]
 
 
-def _follower_of(path: Path) -> Any:
-    return next(
-        (_followers[folder] for folder in path.parents if folder in _followers), None
-    )
+def _find_follower(path: Path) -> Any:
+    for folder in path.parents:
+        if folder in _followers:
+            return _followers[folder]
+    return None
 
 
 def is_followed(path: Path) -> bool:
-    return _follower_of(path) is not None
+    return _find_follower(path) is not None
 
 
 def put_copy(path: Path, content: Path) -> None:
-    """Show who follows a file that is written in place what it holds now."""
-    if (follower := _follower_of(path)) is not None:
+    """Show a follower the present content of a file that is written in place."""
+    follower = _find_follower(path)
+    if follower is not None:
         follower.put_copy(path, content)
 
 
@@ -160,31 +174,37 @@ def write_text(path: Path, text: str) -> None:
 
 
 def remove(path: Path) -> None:
-    if (follower := _follower_of(path)) is not None and path.exists():
+    follower = _find_follower(path)
+    if follower is not None and path.exists():
         follower.remove(path)
     path.unlink(missing_ok=True)
 
 
-def move(path: Path, to: Path) -> None:
-    """Give a file of a run another name, atomically; a file of that name is replaced."""
-    if (follower := _follower_of(to)) is not None:
-        follower.put(to, path)
+def move(path: Path, new_path: Path) -> None:
+    """Move a file of a run, atomically; a file of the new name is replaced."""
+    follower = _find_follower(new_path)
+    if follower is not None:
+        follower.put(new_path, path)
         follower.remove(path)
-    path.replace(to)
+    path.replace(new_path)
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove temporary files of killed writers from a folder in which none is at work."""
+    """Remove temporary files of killed writers from a folder that nobody writes to."""
     for path in folder.glob(".*.tmp"):
-        if re.fullmatch(r"\..+\.[0-9a-f]{32}\.tmp", path.name):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if not re.fullmatch(r"\..+\.[0-9a-f]{32}\.tmp", path.name):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 @contextmanager
 def replacing(
     path: Path, place: Callable[[Path, Path], object] = Path.replace
 ) -> Iterator[IO[bytes]]:
-    """Open a temporary file next to ``path`` that replaces it, or is ``place``d there."""
+    """Open a temporary file next to ``path`` that ``place`` then puts there."""
     # It is passed on open: by name, Polars might create it again after a failure, from
     # a thread.
     temporary = temporary_path(path)
@@ -195,21 +215,22 @@ def replacing(
                     yield stream
                 except pl.exceptions.ComputeError:
                     # Polars hides what the system says where a footer finds no room.
-                    stream.write(bytes(_ROOM_ASKED_FOR))
+                    stream.write(bytes(_TEST_BYTES))
                     stream.flush()
                     raise
                 stream.flush()
                 os.fsync(stream.fileno())
-            if (follower := _follower_of(path)) is not None:
+            follower = _find_follower(path)
+            if follower is not None:
                 follower.put(path, temporary)
             place(temporary, path)
         finally:
-            with suppress(OSError):  # gone already, or the folder never was
+            with suppress(OSError):  # it was placed, or the folder does not exist
                 temporary.unlink()
 
 
 def temporary_path(path: Path) -> Path:
-    """Name what is written next to ``path`` until it is whole; `remove_unfinished` knows it."""
+    """Return a new name next to ``path``, which `remove_unfinished` recognises."""
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
 
 
@@ -226,9 +247,11 @@ MOST_VALUES = 2 << 20
 
 
 def has_too_many_values(text: bytes) -> bool:
-    """Whether JSON has so many arrays, objects and items that they fill the memory."""
-    is_long = len(text) > MOST_VALUES
-    return is_long and sum(map(text.count, (b"[", b"{", b","))) > MOST_VALUES
+    """Return whether JSON has so many values that they fill the memory."""
+    if len(text) <= MOST_VALUES:
+        return False
+    n_values = text.count(b"[") + text.count(b"{") + text.count(b",")
+    return n_values > MOST_VALUES
 
 
 _THREADS = 8  # more than cores: a disk answers several at once
@@ -243,7 +266,7 @@ def digest(path: Path) -> str:
 def side_by_side(
     function: Callable[[_Item], _Result], items: Iterable[_Item]
 ) -> Iterator[_Result]:
-    """Yield the results of a function that waits for the disk, in the order of the items."""
+    """Iterate over results of a function that waits for the disk, in order."""
     with ThreadPoolExecutor(_THREADS) as pool:
         for batch in in_batches(items, lambda _: 1, _ITEMS_IN_FLIGHT):
             yield from pool.map(function, batch)
@@ -259,18 +282,22 @@ _YOUNGER: dict[type[dy.Schema], tuple[str, ...]] = {
 
 
 def check(
-    frame: pl.DataFrame | pl.LazyFrame, schema: type[dy.Schema], *, what: str
+    frame: pl.DataFrame | pl.LazyFrame,
+    schema: type[dy.Schema],
+    *,
+    name: str,
 ) -> None:
     """Check that a table has the columns of a schema, without reading it."""
     present = frame.lazy().collect_schema()
-    wanted = _columns(schema)
-    faults = [f"{name!r} is missing" for name in wanted if name not in present]
-    for name, dtype in wanted.items():
-        if (found := present.get(name, dtype)) != dtype:
-            faults.append(f"{name!r} is {found} instead of {dtype}")
+    columns = _columns(schema)
+    faults = [f"{column!r} is missing" for column in columns if column not in present]
+    for column, dtype in columns.items():
+        present_dtype = present.get(column, dtype)
+        if present_dtype != dtype:
+            faults.append(f"{column!r} is {present_dtype} instead of {dtype}")
     if faults:
         raise SchemaMismatchError(
-            f"{what} is not a {schema.__name__} table: {', '.join(faults)}"
+            f"{name} is not a {schema.__name__} table: {', '.join(faults)}"
         )
 
 
@@ -281,38 +308,42 @@ def _columns(schema: type[dy.Schema]) -> pl.Schema:
 
 def _with_later_choices(frame: pl.LazyFrame, schema: type[dy.Schema]) -> pl.LazyFrame:
     """Widen the enumerations of an earlier version, which had fewer categories."""
-    wanted, older = _columns(schema), dict[str, pl.DataType]()
-    for name, found in frame.collect_schema().items():
-        dtype = wanted.get(name)
-        if isinstance(found, pl.Enum) and isinstance(dtype, pl.Enum) and found != dtype:
-            older |= {name: dtype} if {*found.categories} <= {*dtype.categories} else {}
-    return frame.cast(older) if older else frame  # type: ignore[arg-type]
+    columns = _columns(schema)
+    widened: dict[str, pl.DataType] = {}
+    for name, old_dtype in frame.collect_schema().items():
+        dtype = columns.get(name)
+        if not (isinstance(old_dtype, pl.Enum) and isinstance(dtype, pl.Enum)):
+            continue
+        is_subset = {*old_dtype.categories} <= {*dtype.categories}
+        if old_dtype != dtype and is_subset:
+            widened[name] = dtype
+    return frame.cast(widened) if widened else frame  # type: ignore[arg-type]
 
 
 def scan(path: Path | Sequence[Path], schema: type[dy.Schema]) -> pl.LazyFrame:
-    """Open a Parquet file, several, or a folder of parts in the order of their names, lazily."""
+    """Open a table lazily: a Parquet file, several, or a folder of parts by name."""
     files = path if isinstance(path, Sequence) else [path]
     if isinstance(path, Path) and path.is_dir():
         files = sorted(path.glob("*.parquet"))
     if not files:
         return schema.create_empty().lazy()
-    where = files[0].parent if isinstance(path, Sequence) else path
-    opened = partial(pl.scan_parquet, [*files], glob=False, hive_partitioning=False)
-    frame = opened()
+    place = files[0].parent if isinstance(path, Sequence) else path
+    open_files = partial(pl.scan_parquet, [*files], glob=False, hive_partitioning=False)
+    frame = open_files()
     try:
-        if younger := {
-            name: _columns(schema)[name] for name in _YOUNGER.get(schema, ())
-        }:
-            whole = {**frame.collect_schema(), **younger}
-            frame = opened(schema=whole, missing_columns="insert")
+        younger = {name: _columns(schema)[name] for name in _YOUNGER.get(schema, ())}
+        if younger:
+            columns = {**frame.collect_schema(), **younger}
+            frame = open_files(schema=columns, missing_columns="insert")
         frame = _with_later_choices(frame, schema)
-        check(frame, schema, what=str(where))
+        check(frame, schema, name=str(place))
     except (OSError, pl.exceptions.PolarsError) as error:
         number = system_number(error)
-        raise (DamagedTableError if number is None else RunFolderError)(
-            f"{where} cannot be read as a table:"
-            f" {error if number is None else os.strerror(number)}; give the audit's"
-            " command again, which rebuilds it"
+        error_type = DamagedTableError if number is None else RunFolderError
+        cause = error if number is None else os.strerror(number)
+        raise error_type(
+            f"{place} cannot be read as a table: {cause}; give the audit's command"
+            " again, which rebuilds it"
         ) from error
     return frame
 
@@ -320,7 +351,7 @@ def scan(path: Path | Sequence[Path], schema: type[dy.Schema]) -> pl.LazyFrame:
 def generate(
     schema: pl.Schema, frames: Callable[[list[str] | None], Iterator[pl.DataFrame]]
 ) -> pl.LazyFrame:
-    """Make a lazy table from a function that yields its rows in order."""
+    """Build a lazy table from a function that generates its rows in order."""
     # It runs from its start each time the table is collected.
 
     def source(
@@ -329,12 +360,15 @@ def generate(
         n_rows: int | None,
         _batch_size: int | None,
     ) -> Iterator[pl.DataFrame]:
-        left = n_rows
+        n_left = n_rows
         names = with_columns or schema.names()
         for frame in frames(with_columns):
-            batch = frame.select(names).head(frame.height if left is None else left)
+            batch = frame.select(names)
+            if n_left is not None:
+                batch = batch.head(n_left)
+                n_left -= batch.height
             yield batch if predicate is None else batch.filter(predicate)
-            if left is not None and (left := left - batch.height) == 0:
+            if n_left == 0:
                 return
 
     return register_io_source(source, schema=schema)
@@ -342,42 +376,45 @@ def generate(
 
 _ROWS_AT_ONCE = 65536
 _BUCKETS = 256
-_BUCKET_SHIFT = 56  # the highest byte of a hash names its bucket
+_BUCKET_SHIFT = 56  # the highest byte of a hash is its bucket
 
 
 class RowIndex:
-    """The rows of a table by the hash of a key, in their order; rows without key are left out."""
+    """The rows of a table by the hash of a key, in order; rows without key are left out."""
 
-    # It takes 12 bytes a row, also while it is built. Keys are known by 64 bits of
-    # their hash: of a million foreign keys, the chance that one is taken for one of a
+    # It takes 12 bytes a row, also while it is built. A key is recognised by 64 bits of
+    # its hash: of a million foreign keys, the chance that one is taken for one of a
     # million rows' is 5 in 100 million.
 
     def __init__(self, keys: pl.LazyFrame) -> None:
         self.height = int(keys.select(pl.len()).collect(engine="streaming").item())
-        counts = np.zeros(_BUCKETS, np.int64)
-        for _, sizes in _parts(keys, self.height):
-            counts += sizes
-        starts = np.cumsum(counts) - counts
-        self._hashes = mapped_zeros(int(counts.sum()), np.uint64)
-        self._rows = mapped_zeros(int(counts.sum()), np.uint32)
-        free = starts.copy()
-        for part, counts in _parts(
-            keys, self.height
-        ):  # to its bucket's first free index
-            before = np.cumsum(counts) - counts
-            indices = np.arange(part.height) + np.repeat(free - before, counts)
-            self._hashes[indices], self._rows[indices] = part["hash"], part["row"]
+        sizes = np.zeros(_BUCKETS, np.int64)
+        for _, counts in _hash_keys(keys, self.height):
+            sizes += counts
+        n_keys = int(sizes.sum())
+        starts = np.cumsum(sizes) - sizes
+        self._hashes = mapped_zeros(n_keys, np.uint64)
+        self._rows = mapped_zeros(n_keys, np.uint32)
+        free = starts.copy()  # the first free index of each bucket
+        for batch, counts in _hash_keys(keys, self.height):
+            first = np.cumsum(counts) - counts
+            indices = np.arange(batch.height) + np.repeat(free - first, counts)
+            self._hashes[indices] = batch["hash"]
+            self._rows[indices] = batch["row"]
             free += counts
-        buckets = (np.split(array, starts[1:]) for array in (self._hashes, self._rows))
-        for hashes, rows in zip(
-            *buckets, strict=True
-        ):  # one by one, so that little is held twice
+        buckets = zip(
+            np.split(self._hashes, starts[1:]),
+            np.split(self._rows, starts[1:]),
+            strict=True,
+        )
+        for hashes, rows in buckets:  # one by one, so that little is held twice
             order = np.argsort(hashes, kind="stable")
-            hashes[:], rows[:] = hashes[order], rows[order]
+            hashes[:] = hashes[order]
+            rows[:] = rows[order]
 
     @property
     def n_keys(self) -> int:
-        """Rows that have a key."""
+        """Number of rows that have a key."""
         return self._hashes.size
 
     @property
@@ -387,40 +424,45 @@ class RowIndex:
 
     def count(self, keys: pl.Series) -> NDArray[np.int64]:
         """Count the rows of each key; 0 for null."""
-        first, last = self._bounds(keys)
-        return last - first
+        first, end = self._bounds(keys)
+        return end - first
 
     def find(self, keys: pl.Series) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
         """Find every row of each key: indices into ``keys``, ascending, and the rows."""
-        first, last = self._bounds(keys)
-        counts = last - first
-        which = np.repeat(np.arange(counts.size), counts)
-        within = np.arange(which.size) - np.repeat(np.cumsum(counts) - counts, counts)
-        return which, self._rows[first[which] + within]
+        first, end = self._bounds(keys)
+        counts = end - first
+        key = np.repeat(np.arange(counts.size), counts)
+        starts = np.cumsum(counts) - counts
+        place_in_key = np.arange(key.size) - np.repeat(starts, counts)
+        return key, self._rows[first[key] + place_in_key]
 
     def _bounds(self, keys: pl.Series) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        runs = keys.hash().rle()  # equal keys mostly stand together
-        hashes, lengths = (
-            runs.struct.field(name).to_numpy() for name in ("value", "len")
-        )
-        first = np.repeat(np.searchsorted(self._hashes, hashes, side="left"), lengths)
-        last = np.repeat(np.searchsorted(self._hashes, hashes, side="right"), lengths)
-        return first, np.where(keys.is_null().to_numpy(), first, last)
+        """Find where the rows of each key start and end among the hashes."""
+        runs = keys.hash().rle().struct  # equal keys mostly stand together
+        hashes = runs.field("value").to_numpy()
+        lengths = runs.field("len").to_numpy()
+        first_of_run = np.searchsorted(self._hashes, hashes, side="left")
+        end_of_run = np.searchsorted(self._hashes, hashes, side="right")
+        first = np.repeat(first_of_run, lengths)
+        end = np.repeat(end_of_run, lengths)
+        return first, np.where(keys.is_null().to_numpy(), first, end)
 
 
-def _parts(
+def _hash_keys(
     keys: pl.LazyFrame, height: int
 ) -> Iterator[tuple[pl.DataFrame, NDArray[np.int64]]]:
-    """Yield ``hash`` and ``row`` of rows with a key, sorted by hash, and the sizes of buckets."""
+    """Iterate over ``hash`` and ``row`` of rows with a key, and the sizes of buckets.
+
+    The rows of a batch are sorted by hash.
+    """
     key = pl.col(keys.collect_schema().names()[0])
     for start in range(0, height, _ROWS_AT_ONCE):
-        part = keys.slice(start, _ROWS_AT_ONCE).select(
-            hash=key.hash(), there=key.is_not_null()
-        )
-        numbered = part.with_row_index("row", start).filter("there")
-        found = numbered.sort("hash", maintain_order=True).collect()
-        buckets = found["hash"].to_numpy() >> _BUCKET_SHIFT
-        yield found, np.bincount(buckets, minlength=_BUCKETS)
+        rows = keys.slice(start, _ROWS_AT_ONCE)
+        hashed = rows.select(hash=key.hash(), has_key=key.is_not_null())
+        with_key = hashed.with_row_index("row", start).filter("has_key")
+        batch = with_key.sort("hash", maintain_order=True).collect()
+        buckets = batch["hash"].to_numpy() >> _BUCKET_SHIFT
+        yield batch, np.bincount(buckets, minlength=_BUCKETS)
 
 
 # Small row groups keep the memory of writers and readers of long texts low.
@@ -428,7 +470,9 @@ _ROW_GROUP_ROWS = 8192
 
 
 def sink(
-    frame: pl.LazyFrame | pl.DataFrame, path: Path, schema: type[dy.Schema]
+    frame: pl.LazyFrame | pl.DataFrame,
+    path: Path,
+    schema: type[dy.Schema],
 ) -> None:
     """Write a table to Parquet, streamed and atomically."""
     # The same rows give the same bytes. A lazy table is never held whole in memory.
@@ -440,91 +484,101 @@ def sink_all(
     schema: type[dy.Schema],
     place: Callable[[Path, Path], object] = Path.replace,
 ) -> None:
-    """Write several tables as `sink` does, in one query: of small ones, each costs a third less."""
-    # A process that is killed in between leaves some of them.
+    """Write several tables as `sink` does, in one query.
+
+    Small tables cost a third less each. A process that is killed in between leaves some
+    of them.
+    """
     for path, frame in frames.items():
-        check(frame, schema, what=path.name)
+        check(frame, schema, name=path.name)
     with ExitStack() as streams:
-        sinks = [
-            frame.lazy().sink_parquet(
-                streams.enter_context(replacing(path, place)),
+        sinks = []
+        for path, frame in frames.items():
+            stream = streams.enter_context(replacing(path, place))
+            sink = frame.lazy().sink_parquet(
+                stream,
                 compression="zstd",
                 compression_level=1,
                 row_group_size=_ROW_GROUP_ROWS,
                 statistics=False,  # they would repeat whole texts
                 lazy=True,
             )
-            for path, frame in frames.items()
-        ]
+            sinks.append(sink)
         pl.collect_all(sinks)
     for folder in {path.parent for path in frames}:
         sync_folder(folder)
 
 
 def sink_new(
-    frame: pl.LazyFrame | pl.DataFrame, path: Path, schema: type[dy.Schema]
+    frame: pl.LazyFrame | pl.DataFrame,
+    path: Path,
+    schema: type[dy.Schema],
 ) -> bool:
-    """Write a table as `sink` does unless another process wrote it first, and say which it was."""
-    wrote = True
+    """Write a table as `sink` does, and return whether no other process wrote it first."""
+    is_first = True
 
     def place(temporary: Path, path: Path) -> None:
-        nonlocal wrote
+        nonlocal is_first
         try:
             path.hardlink_to(temporary)
         except FileExistsError:
-            wrote = False
+            is_first = False
         except OSError:  # the file system has no links
-            wrote = not path.exists()
-            if wrote:
+            is_first = not path.exists()
+            if is_first:
                 temporary.replace(path)
 
     sink_all({path: frame}, schema, place)
-    return wrote
+    return is_first
 
 
 def sink_frames(
-    frames: Iterable[pl.DataFrame], path: Path, schema: type[dy.Schema]
+    frames: Iterable[pl.DataFrame],
+    path: Path,
+    schema: type[dy.Schema],
 ) -> None:
     """Write a table that is made of at least one frame to Parquet, atomically."""
     # Rows go to parts in a temporary folder first, and from there to the table: so what
     # makes the frames and Polars' writer never need their memory at the same time.
-    parts = temporary_path(path)
+    folder = temporary_path(path)
     with system_errors(path):
-        parts.mkdir()
+        folder.mkdir()
         try:
             groups = in_batches(frames, lambda frame: frame.height, _ROW_GROUP_ROWS)
             for number, group in enumerate(groups):
-                part = parts / f"{number:08d}.parquet"
+                part = folder / f"{number:08d}.parquet"
                 pl.concat(group).write_parquet(part, statistics=False)
-            files = sorted(parts.iterdir())
-            columns = pl.scan_parquet(files[0], glob=False).collect_schema()
-            read = partial(pl.read_parquet, glob=False)
-            whole = generate(columns, lambda _: map(read, files))
-            sink(whole, path, schema)
+            parts = sorted(folder.iterdir())
+            columns = pl.scan_parquet(parts[0], glob=False).collect_schema()
+            read_part = partial(pl.read_parquet, glob=False)
+            table = generate(columns, lambda _: map(read_part, parts))
+            sink(table, path, schema)
         finally:
-            shutil.rmtree(parts, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-_MOST_AT_ONCE = 9  # each may hold parts of some 25 MB
+_MOST_CALLS = 9  # each may hold parts of some 25 MB
 
 
 @contextmanager
 def in_background() -> Iterator[Callable[..., None]]:
-    """Lend a function that runs calls in threads, 4 to 9 at once: half as many again as cores."""
+    """Lend a function that runs calls in 4 to 9 threads, half as many again as cores."""
     # It waits where all threads are busy, so that no more arguments wait than are
     # worked on. It raises what an earlier call raised; where the block raises, calls
     # that have not begun are dropped.
-    at_once = min(max(2, pl.thread_pool_size()) * 3 // 2 + 1, _MOST_AT_ONCE)
+    n_cores = max(2, pl.thread_pool_size())
+    n_threads = min(n_cores * 3 // 2 + 1, _MOST_CALLS)
     running: set[Future[object]] = set()
 
     def run(function: Callable[..., object], *arguments: object) -> None:
-        if len(running) >= at_once:
-            for call in wait(running, return_when=FIRST_COMPLETED).done:
+        if len(running) >= n_threads:
+            finished = wait(running, return_when=FIRST_COMPLETED).done
+            for call in finished:
                 running.remove(call)
                 call.result()
         running.add(pool.submit(function, *arguments))
 
-    pool = ThreadPoolExecutor(at_once)
+    pool = ThreadPoolExecutor(n_threads)
     try:
         yield run
         for call in running:
@@ -537,21 +591,30 @@ _NUMBERS_AT_ONCE = 32_768
 
 
 def read_numbers(
-    table: pl.LazyFrame, column: pl.Expr, size: int, dtype: type[_Number]
+    table: pl.LazyFrame,
+    column: pl.Expr,
+    size: int,
+    dtype: type[_Number],
 ) -> NDArray[_Number]:
     """Read one column of ``size`` numbers, batch by batch; with float64, null is NaN."""
-    numbers, end = mapped_zeros(size, dtype), 0
+    numbers = mapped_zeros(size, dtype)
     batches = table.select(column).collect_batches(
         chunk_size=_NUMBERS_AT_ONCE, maintain_order=True
     )
+    start = 0
     for batch in batches:
-        start, end = end, end + batch.height
+        end = start + batch.height
         numbers[start:end] = batch.to_series().to_numpy()
+        start = end
     return numbers
 
 
-def read_finite(table: pl.LazyFrame, name: str, size: int) -> NDArray[np.float64]:
-    """Read a column of ``size`` scores as `read_numbers` does; NaN where none is finite."""
-    found = read_numbers(table, pl.col(name).cast(pl.Float64), size, np.float64)
-    found[~np.isfinite(found)] = np.nan
-    return found
+def read_finite(
+    table: pl.LazyFrame,
+    name: str,
+    size: int,
+) -> NDArray[np.float64]:
+    """Read a column of ``size`` scores as `read_numbers` does; NaN if not finite."""
+    scores = read_numbers(table, pl.col(name).cast(pl.Float64), size, np.float64)
+    scores[~np.isfinite(scores)] = np.nan
+    return scores

@@ -581,7 +581,7 @@ def build_targets(
         When collected, if windows are asked for and a document has its own prefix and
         reference, or some windows of a document that has neither identifier nor group.
     """
-    check(documents, Documents, what="documents")
+    check(documents, Documents, name="documents")
     types = documents.collect_schema()
     further = {
         name: types[name] for name in types if name not in Documents.column_names()

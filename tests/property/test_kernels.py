@@ -96,13 +96,13 @@ def test_words_are_folded_as_the_second_implementation_folds_them(left, right):
         words="folded",
         groups=["unigrams", "leading", "distinct"],
     )
-    there = second.words_of(left, "folded")
+    there = second.split_words(left, "folded")
     for row in frame.select("candidate", numbers.struct.unnest()).iter_rows(named=True):
         answer = second.AnsweredPrompt(
             0,
             row["candidate"],
             left,
-            second.words_of(row["candidate"], "folded"),
+            second.split_words(row["candidate"], "folded"),
             there,
         )
         assert row["words_candidate"] == len(answer.words)

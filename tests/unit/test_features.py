@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mia_batch import _native
 from mia_batch.errors import SettingsError
-from mia_batch.features import build_features, groups_of, similarity
+from mia_batch.features import build_features, find_groups, similarity
 from mia_batch.kernels import Group, RarityTable, fields
 from mia_batch.schemas import Features
 from tests import frames, reference_scores
@@ -134,7 +134,7 @@ def test_authors_cut_equals_its_reference(prompt, candidate, n_words, nominal):
     ],
 )
 def test_only_the_groups_that_have_the_columns_are_made(columns, groups):
-    assert groups_of(columns) == groups
+    assert find_groups(columns) == groups
 
 
 WORDS = st.sampled_from(["", "dog", "cat", "whale,", "né", "漢字", "the"])
@@ -247,14 +247,14 @@ def test_weights_are_those_of_the_definition(rows):
 def test_a_stored_table_weighs_as_before(rows, text):
     counted = table(rows)
     stored = counted.rows("target", "probe")
-    again = RarityTable.stored(stored)
+    again = RarityTable.from_rows(stored)
     if stored.height:  # a table of nothing knows no groups
         assert weighed(again, text, text) == weighed(counted, text, text)
 
 
 def test_of_another_runs_table_the_text_is_one_more():
     rows = table([(0, "a", ""), (1, "b", "")]).rows("target", "probe")
-    other = RarityTable.stored(rows, counted=pl.lit(value=False))
+    other = RarityTable.from_rows(rows, is_counted=pl.lit(value=False))
     found = weighed(other, "a c", "a c")
     assert found["rarity_1"] == pytest.approx(log(3 / 2) + log(3 / 1))
 

@@ -32,7 +32,7 @@ FRAME = pl.DataFrame({"name": ["a", None], "value": [1, 2], "further": [True, Fa
 
 def test_check_lists_what_is_missing_and_what_is_wrong():
     with pytest.raises(SchemaMismatchError) as error:
-        tables.check(pl.DataFrame({"value": [1.5]}), Numbers, what="parts/1.parquet")
+        tables.check(pl.DataFrame({"value": [1.5]}), Numbers, name="parts/1.parquet")
     assert (
         str(error.value)
         == "parts/1.parquet is not a Numbers table: 'name' is missing, "

@@ -348,7 +348,7 @@ def build(frame, **plan):
     built = targets.build_targets(frame, targets.TargetPlan(**plan))
     found = built.collect()
     assert found.schema == built.collect_schema()
-    tables.check(found, Targets, what="targets")
+    tables.check(found, Targets, name="targets")
     Targets.validate(found)
     assert found["target_id"].n_unique() == found.height
     return found

@@ -18,7 +18,7 @@ from mia_batch.attacks import from_logprobs, from_samples
 from mia_batch.attacks.apply import check_alone, find_unscored, score, score_by
 from mia_batch.attacks.attack import CHOICES, COMBINATION, Attack, meant, suggestion
 from mia_batch.errors import MiaBatchError, SettingsError
-from mia_batch.plugins import every
+from mia_batch.plugins import load_all
 from mia_batch.targets import Preset
 
 __all__ = [
@@ -156,7 +156,7 @@ def _known() -> dict[str, Attack]:
 @cache
 def _plugged_in() -> dict[str, Attack]:
     found: dict[str, Attack] = {}
-    for place, attack in every("attacks"):
+    for place, attack in load_all("attacks"):
         if not isinstance(attack, Attack) or attack.name in {*_BUILT_IN, *found}:
             raise SettingsError(
                 f"{place} is not an Attack with a name of its own; remove its package"

@@ -41,7 +41,7 @@ from mia_batch.cli.options import (
     whole_numbers,
 )
 from mia_batch.errors import MiaBatchError, RequestError, RunFolderError, SettingsError
-from mia_batch.places import copy_of, is_url, mirrored, place_of
+from mia_batch.places import find_working_copy, is_url, mirrored, parse_place
 from mia_batch.settings import Settings, load_settings, nested
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def main() -> None:
             for address in filter(
                 is_url, sys.argv
             ):  # as it was given, not its working copy
-                message = message.replace(str(copy_of(address)), address)
+                message = message.replace(str(find_working_copy(address)), address)
             _fail(as_typed(message), 2 if isinstance(error, RequestError) else 1)
         except OSError as error:
             _fail(_system_sentence(error), 1)
@@ -371,7 +371,7 @@ def _fail_worthless(run: Run) -> None:
         _fail("the scores mean nothing (reason above); --anyway ends with 0", 1)
 
 
-_a_run: dict[str, Any] = {"type": place_of, "shell_complete": helping.complete_runs}
+_a_run: dict[str, Any] = {"type": parse_place, "shell_complete": helping.complete_runs}
 _run_argument = click.argument("place", metavar="RUN", **_a_run)
 
 
@@ -664,11 +664,11 @@ def _with_suffix(
     shell_complete=helping.complete_attacks,
 )
 @option(
-    *("retrained", place_of, "RUN"),
+    *("retrained", parse_place, "RUN"),
     "Run of a model that never saw the texts: how much has unlearning removed?",
 )
 @option(
-    *("learnt", place_of, "RUN"),
+    *("learnt", parse_place, "RUN"),
     "Run of a reference model that learnt the texts, after those of the audited model"
     " and of the reference model: does the audited one rank texts as if it never saw"
     " them?",

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from mia_batch.cli.help import SettingOption
 from mia_batch.observer import Observer, WorkerState
-from mia_batch.places import place_of
+from mia_batch.places import parse_place
 from mia_batch.recipes import recipe_field
 from mia_batch.settings import NO_YARDSTICK, PARTS, Mark, Part, Settings, spelled
 
@@ -50,7 +50,7 @@ seed_option = option("seed", _SEED, None, "Seed of everything random.", default=
 def path_option(name: str, text: str, *, is_place: bool = False) -> Decorator:
     """Add an option that must name a file or folder, or with ``is_place`` the address of a run."""
     kind, metavar = (
-        place_of if is_place else PATH,
+        parse_place if is_place else PATH,
         "FOLDER" if name == "out" else "PATH",
     )
     return option(name, kind, metavar, text, required=True)

@@ -1,7 +1,7 @@
-"""Plain differences of two sets of texts, one by one: length, date, script, punctuation, digits.
+"""Plain differences of two sets of texts: length, date, script, punctuation, digits.
 
-A classifier that learns from few texts overlooks a difference that a test of one number
-finds, and scores that grow with that number follow it.
+Each is tested alone. A classifier that learns from few texts overlooks a difference
+that a test of one number finds, and scores that grow with that number follow it.
 """
 
 from typing import Final, NamedTuple
@@ -11,9 +11,8 @@ import polars as pl
 
 from mia_batch.stats import Codes, Flags, Floats
 
-PLAIN_COLUMN = (  # begins the column of a number's ranks in the table ``blind``
-    "blind_plain_"
-)
+# Begins the column of a number's ranks in the table ``blind``
+PLAIN_COLUMN = "blind_plain_"
 
 _NUMBERS: Final = {
     "length": pl.col("surface").struct.field("words"),
@@ -40,42 +39,51 @@ class PlainDifference(NamedTuple):
 
 
 def plain_differences(
-    seen: pl.DataFrame, label: Flags, cluster: Codes
+    features: pl.DataFrame,
+    label: Flags,
+    cluster: Codes,
 ) -> list[PlainDifference]:
-    """Compare means over clusters by Mann and Whitney's test, two-sided, corrected for ties."""
+    """Compare means over clusters by Mann and Whitney's test.
+
+    Two-sided, corrected for ties.
+    """
     from scipy.stats import mannwhitneyu
 
-    unit, of_text = np.unique(2 * cluster + label, return_inverse=True)
+    # A cluster with texts of both labels is two units
+    unit, unit_of_text = np.unique(2 * cluster + label, return_inverse=True)
     is_labelled = unit % 2 == 1
-    n_texts = np.bincount(of_text)
-    found = []
-    for name, number in _NUMBERS.items():
-        values = seen.select(number.cast(pl.Float64)).to_series().to_numpy()
-        means = np.round(np.bincount(of_text, values) / n_texts, 9)
+    n_texts = np.bincount(unit_of_text)
+    differences = []
+    for name in _NUMBERS:
+        values = _read_number(features, name)
+        means = np.round(np.bincount(unit_of_text, values) / n_texts, 9)
         if np.ptp(means) == 0:
-            found.append(PlainDifference(name, 0.5, 1.0))
+            differences.append(PlainDifference(name, 0.5, 1.0))
             continue
-        labelled, others = means[is_labelled], means[~is_labelled]
-        test = mannwhitneyu(labelled, others, method="asymptotic")
-        auc = float(test.statistic) / (labelled.size * others.size)
-        found.append(PlainDifference(name, auc, float(test.pvalue)))
-    return found
+        labelled = means[is_labelled]
+        unlabelled = means[~is_labelled]
+        test = mannwhitneyu(labelled, unlabelled, method="asymptotic")
+        auc = float(test.statistic) / (labelled.size * unlabelled.size)
+        differences.append(PlainDifference(name, auc, float(test.pvalue)))
+    return differences
 
 
 def plain_ranks(
-    seen: pl.DataFrame, differences: list[PlainDifference]
+    features: pl.DataFrame, differences: list[PlainDifference]
 ) -> dict[str, Floats]:
     """Rank each text by the numbers that differ: the share of texts below, in (0, 1)."""
     from scipy.stats import rankdata
 
-    ranks = {}
+    ranks: dict[str, Floats] = {}
     for difference in differences:
         if difference.differs:
-            values = (
-                seen.select(_NUMBERS[difference.name].cast(pl.Float64))
-                .to_series()
-                .to_numpy()
-            )
-            below: Floats = (rankdata(values) - 0.5) / values.size
-            ranks[f"{PLAIN_COLUMN}{difference.name}"] = below
+            values = _read_number(features, difference.name)
+            column = f"{PLAIN_COLUMN}{difference.name}"
+            ranks[column] = (rankdata(values) - 0.5) / values.size
     return ranks
+
+
+def _read_number(features: pl.DataFrame, name: str) -> Floats:
+    column = features.select(_NUMBERS[name].cast(pl.Float64))
+    values: Floats = column.to_series().to_numpy()
+    return values

@@ -36,7 +36,7 @@ from mia_batch.cli.options import (
 )
 from mia_batch.errors import SettingsError
 from mia_batch.extras.privacy.plan import RECIPE_FIELDS, TUNINGS, PrivacySettings
-from mia_batch.places import mirrored, place_of
+from mia_batch.places import mirrored
 from mia_batch.recipes import RECIPES, Recipe
 from mia_batch.settings import ClusterSettings, ColumnSettings, EndpointSettings, nested
 
@@ -578,7 +578,7 @@ def _show_bench(rows: list[dict[str, Any]], console: Console) -> None:
 
 
 @click.command("bounds")
-@click.argument("place", metavar="RUN", type=place_of, shell_complete=complete_runs)
+@click.argument("place", metavar="RUN", type=parse_place, shell_complete=complete_runs)
 @_count("passages", 1, 20, "Strongest passages of the run that are bounded.", 10_000)
 @option(
     *("distance", click.Choice(["levenshtein", "hamming"]), None),

@@ -76,7 +76,7 @@ def _area_rows(scored: pl.DataFrame, names: Sequence[str]) -> Iterator[pl.DataFr
     for run, own in zip(names, score, strict=True):
         area, _ = intervals.estimate_auc(member, own, cluster)
         row: _Columns = {"statistic": "roc_auc", "run": run}
-        row |= {"value": area.value, "reason": area.lack}
+        row |= {"value": area.value, "reason": area.reason}
         interval = intervals.estimate_interval(area)
         yield typed_rows(
             _TYPES, 1, about | row | (interval._asdict() if interval else {})
@@ -127,7 +127,7 @@ def _mean_rows(
     for at, run in enumerate(names[1:]):
         value, varies = means.value[:, at], means.covariance[:, at, at] > 0
         reasons = [
-            intervals.few(effective) if not enough else None if differs else _EQUAL
+            intervals.too_few(effective) if not enough else None if differs else _EQUAL
             for (effective, enough), differs in zip(worth, varies, strict=True)
         ]
         found: _Columns = {

@@ -45,7 +45,7 @@ def codec_findings(scores: pl.LazyFrame) -> pl.DataFrame:
             np.unique(cluster, return_counts=True)[1]
         )
         if sets.share_clusters(scored) and not intervals.is_enough(effective):
-            return {"value": share, "reason": intervals.few(effective)}
+            return {"value": share, "reason": intervals.too_few(effective)}
         n = intervals.independent_number(falls[scored] == 1, cluster)
         interval = intervals.clopper_pearson(share * n, n)
         return {"value": share, "low": interval.low, "high": interval.high}

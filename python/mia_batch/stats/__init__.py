@@ -1,4 +1,4 @@
-"""Statistics of two samples of scores: ROC, intervals, influence, rates; knows no table."""
+"""Statistics of two samples of scores, which know no table: ROC, intervals, rates."""
 
 import numpy as np
 from numpy.typing import NDArray

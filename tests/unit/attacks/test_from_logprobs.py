@@ -222,7 +222,7 @@ def test_samples_needed_from_certainty_to_what_never_happens(log_p):
     found = scores({"view": "extraction", "logprob": [log_p]})
     exact = float(np.float32(log_p))
     for percent in (50, 90, 99):
-        reference = second.needed(exact, percent)
+        reference = second.minus_log_samples(exact, percent)
         assert found[f"extraction_n_{percent}_v1"] == pytest.approx(
             reference, rel=1e-9, abs=1e-9
         )

@@ -134,7 +134,7 @@ OTHER_NAMES = {"body": ["a", "b"], "key": [7, 8], "seen": [1, 0], "author": [3, 
 )
 def test_every_kind_gives_the_same_documents(corpus, kind, columns, names, expected):
     found = read_documents(corpus(kind, **columns), ColumnNames(**names))
-    tables.check(found.documents, Documents, what="documents")
+    tables.check(found.documents, Documents, name="documents")
     assert (found.n_documents, found.ignored) == (len(next(iter(columns.values()))), {})
     documents = found.documents.collect()
     assert documents.columns[: len(Documents.column_names())] == [

@@ -197,15 +197,15 @@ def test_neighbours_are_as_alike_as_the_definition_says_and_tell_by_their_order_
     found = likeness(texts)
     assert found.ratio == pytest.approx(slow_ratio(texts), rel=0.05)
     assert found.p_value == 1 / 1000
-    assert found.of_one_book
+    assert found.is_one_book
     shuffled = np.random.default_rng(1).permutation(book(40)).tolist()
-    assert not likeness(shuffled).of_one_book
+    assert not likeness(shuffled).is_one_book
     assert preflight.likeness(book(19)) is None
 
 
 def test_texts_that_stand_alone_are_seldom_taken_for_a_book():
     found = [likeness(apart(20, seed)) for seed in range(20)]
-    assert not any(each.of_one_book for each in found)
+    assert not any(each.is_one_book for each in found)
     p_values = [each.p_value for each in found]
     assert 0.3 < np.mean(p_values) < 0.7
 
@@ -263,8 +263,8 @@ def test_real_books_are_found_and_real_texts_apart_are_not():
     for book in list(king_james_books().values())[:4]:
         words = book.split()[3000:]
         parts = [" ".join(words[at : at + 128]) for at in range(0, 40 * 128, 128)]
-        assert likeness(parts).of_one_book
-    assert not likeness([text[:800] for text in topics.values()]).of_one_book
+        assert likeness(parts).is_one_book
+    assert not likeness([text[:800] for text in topics.values()]).is_one_book
 
 
 CHANCE = log(4096)

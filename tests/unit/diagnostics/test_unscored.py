@@ -38,7 +38,7 @@ def test_no_score_of_one_class_is_the_rarest_table_whichever_class_it_is():
     assert made.attacks == ("a_v1",)
     assert (made.n_texts, made.n_unscored) == ((5, 5), (5, 0))
     assert made.p_value == pytest.approx(2 / math.comb(10, 5))
-    assert made.others == ()
+    assert made.further_attacks == ()
     assert made.difference == 1.0
     made = uneven(frame(8, 12, a_v1=range(8, 18)))
     assert made.n_unscored == (0, 10)
@@ -73,7 +73,7 @@ def test_attacks_that_lack_the_same_are_one_test_and_the_largest_difference_lead
     )
     made = uneven(scores, "a_v1", "b_v1", "c_v1", "d_v1", "e_v1")
     assert made.attacks == ("b_v1", "e_v1")
-    assert made.others == ("a_v1",)
+    assert made.further_attacks == ("a_v1",)
     assert made.p_value == pytest.approx(3 * 2 / math.comb(20, 10))
     of_equal = uneven(scores, "e_v1", "b_v1")
     assert of_equal.attacks == ("e_v1", "b_v1")

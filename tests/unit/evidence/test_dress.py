@@ -261,7 +261,7 @@ def test_openings_are_of_several_classics():
     ],
 )
 def test_the_end_of_a_prompt_is_found_whatever_the_white_space(text, prompt, n):
-    assert echoed(text, prompt) == second.repeated(text, prompt) == n
+    assert echoed(text, prompt) == second.count_repeated(text, prompt) == n
 
 
 PIECES = st.lists(

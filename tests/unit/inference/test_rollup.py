@@ -89,7 +89,7 @@ def summed(
         blind_warns=blind_warns,
         findings=finding_rows("gate", [{"verdict": gate, "reason": reason}]),
     )
-    check(found, Rollup, what="rollup")
+    check(found, Rollup, name="rollup")
     return found if others else found.filter(pl.col("level") != "outside")
 
 

@@ -158,7 +158,7 @@ def drawn(*rows, curve=None):
     found = pl.concat(
         curves(frame.drop("a_v1", "b_v1").lazy(), frame.lazy(), ATTACKS, "a_v1", {})
     )
-    check(found, Curves, what="curves")
+    check(found, Curves, name="curves")
     return found if curve is None else found.filter(curve=curve)
 
 
@@ -364,7 +364,7 @@ def test_which_texts_samples_and_attacks_count(monkeypatch):
     mixed = attack("mixed_v1", pl.len(), reads=(PROBE, ("target", "continuation")))
     others = attack("others_v1", pl.len(), logprobs=(PROBE,))
     assert [*growth(scores(), EVIDENCE, [mixed, others])] == []
-    monkeypatch.setattr("mia_batch.metrics._MOST", 5)
+    monkeypatch.setattr("mia_batch.metrics._TEXTS_PER_CLASS", 5)
     (found,) = growth(scores(), EVIDENCE, [MEAN])
     assert found["n"].to_list() == [10] * 5
 

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from mia_batch.diagnostics.preflight import count_in
+from mia_batch.diagnostics.preflight import count_documents
 from mia_batch.errors import SettingsError
 from mia_batch.report.sentences import known_sentence
 from tests.hostile_server import HostileServer, Reply
@@ -66,7 +66,7 @@ def test_counts_are_those_of_plain_python():
         text = " ".join(parts)
         documents.append(text.upper() if dice.random() < 0.5 else text)
     names = [f"document {number}" for number in range(len(documents))]
-    found = count_in(
+    found = count_documents(
         pl.Series([*passages, "far too short"]),
         pl.LazyFrame({"text": [*documents, None], "name": [*names, "none"]}),
     )

@@ -523,7 +523,7 @@ def test_what_is_expected_of_next_tokens_is_recomputed(here):
     files = second.RunFiles(run.folder)
     assert len(scores) > 1
     for target_id, score in scores.items():
-        assert second.score(files, name, {"key": target_id}) == {
+        assert second.recompute_score(files, name, {"key": target_id}) == {
             "score": pytest.approx(score, rel=1e-9)
         }
 

@@ -341,7 +341,7 @@ def test_changed_figures_and_what_only_weights_change_are_named(
     monkeypatch.setattr(
         second, "fitted_odds", lambda x, label, asked: np.ones(len(asked))
     )
-    second.odds.cache_clear()
+    second.compute_odds.cache_clear()
     lines, is_equal = compare(run.folder, 400)
     assert not is_equal
     assert len([line for line in lines if "p_value is" in line]) > 70
@@ -358,12 +358,17 @@ def test_changed_figures_and_what_only_weights_change_are_named(
         ("tuned", "lira_online_fixed", "phi", lambda logprob: logprob),
         ("tuned", "lira_offline_fixed", "mean", max),
         ("tuned", "rmia", "mean", max),
-        ("tuned", "wbc", "runs", lambda values, n: values[: n + 1][None]),
+        (
+            "tuned",
+            "wbc",
+            "sliding_window_view",
+            lambda values, n: values[: n + 1][None],
+        ),
         ("tuned", "ez_mia", "differ", lambda gains: np.maximum(gains, 0.1)),
         ("tuned", "informia", "_NEAR_1", -5.0),
         ("tuned", "spv_semantic", "exp", lambda value: value),
         ("views", "min_k_20", "lowest", lambda percent, values: min(values)),
-        ("views", "gap_k_20", "runs", lambda values, n: values[None]),
+        ("views", "gap_k_20", "sliding_window_view", lambda values, n: values[None]),
         ("texts", "samia_matched", "ngrams", lambda words, n: [0] * len(words)),
     ],
 )
@@ -375,7 +380,7 @@ def test_a_wrong_formula_is_found(kind, attack, name, wrong, request, monkeypatc
 
     def far():
         found = [
-            (second.score(run, attack, {"key": key})["score"], value)
+            (second.recompute_score(run, attack, {"key": key})["score"], value)
             for key, value in known
         ]
         return [distance(*each) for each in found[:6]]
@@ -410,7 +415,7 @@ class Made(AuditedText):
 
 
 def scored(name, **made):
-    return second.value_of(Made(**made), name)
+    return second.compute_value(Made(**made), name)
 
 
 def test_choices_by_hand():
@@ -517,8 +522,8 @@ def test_ngrams_are_counted_in_the_places_of_the_run(rule):
     text = "Né à l'Est, a b a b; c"
     rows = pl.DataFrame({"candidate": [text], "row": [0]})
     table = RarityTable.count([rows], n_groups=1, words=rule)
-    said = second.words_of(text, rule)
+    said = second.split_words(text, rule)
     places = {
-        second.place_of(ngram) for n in (1, 2, 3) for ngram in second.ngrams(said, n)
+        second.find_place(ngram) for n in (1, 2, 3) for ngram in second.ngrams(said, n)
     }
     assert {*table.rows("target", "probe")["entry"]} == places

@@ -183,8 +183,8 @@ def test_an_interval_needs_groups_worth_four_of_one_size_in_each_class(sizes, wo
         f" these are worth {estimate.n_groups:.3g}"
     )
     assert estimate.n_groups == pytest.approx(worth, abs=0.05)
-    assert estimate.lack == (few if worth < 4 else None)
-    assert estimate_auc(member, score)[0].lack is None
+    assert estimate.reason == (few if worth < 4 else None)
+    assert estimate_auc(member, score)[0].reason is None
 
 
 Z = NormalDist().inv_cdf(0.975)

@@ -26,7 +26,7 @@ from mia_batch.evidence.request import (
     Request,
 )
 from mia_batch.models import weights
-from mia_batch.plugins import every
+from mia_batch.plugins import load_all
 
 # Device files: NVIDIA, AMD, either under WSL
 _ACCELERATORS = (
@@ -222,7 +222,7 @@ _FASTER_AT_POINTS = (
 @cache
 def engine_types() -> dict[str, EngineType]:
     found = {engine.name: engine for engine in (*_BUILT_IN, *_REMOTE)}
-    for place, engine in every("engines", EngineError):
+    for place, engine in load_all("engines", EngineError):
         if not isinstance(engine, EngineType) or engine.name in found:
             raise EngineError(
                 f"{place} is not an EngineType with a name of its own; remove its"

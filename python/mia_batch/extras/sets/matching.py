@@ -216,7 +216,7 @@ class Candidates(NamedTuple):
     document: Codes
     cluster: Codes  # texts of one are never on both sides of a fold
     source: Codes  # a pair is of one source
-    seen: pl.DataFrame  # the columns of `seen_of_texts`
+    seen: pl.DataFrame  # the columns of `text_features`
 
 
 def match(texts: Candidates, generator: np.random.Generator) -> Codes:
@@ -422,7 +422,7 @@ def _outside_scores(
     scores = {
         name: classifier(train, test, label[train][:, None])[:, 0].round(9)
         for name, classifier in blind.build_classifiers(
-            both.select(blind.seen_of_texts())
+            both.select(blind.text_features())
         ).items()
     }
     words = CountVectorizer(binary=True, token_pattern=r"(?u)\w+", min_df=2)
@@ -493,7 +493,7 @@ def build_length(
         ranks = pl.col("document_id", "cluster", "source").fill_null("").rank("dense")
         numbered = texts.select(ranks.cast(pl.Int64) - 1)
         document, cluster, source = (column.to_numpy() for column in numbered)
-        member, seen = texts["member"].to_numpy(), texts.select(blind.seen_of_texts())
+        member, seen = texts["member"].to_numpy(), texts.select(blind.text_features())
         candidates = Candidates(member, document, cluster, source, seen)
         pairs = match(candidates, np.random.default_rng(seed))
         if len(pairs) < LEAST_PAIRS:

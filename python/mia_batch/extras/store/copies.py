@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from filelock import FileLock, Timeout
 
 from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
-from mia_batch.places import check_url, copy_of
+from mia_batch.places import check_url, find_working_copy
 from mia_batch.tables import followed
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class _Copy:
             check_url(url)
         except ValueError as error:
             raise SettingsError(str(error)) from None
-        copy = cls(Store.open(url), copy_of(url))
+        copy = cls(Store.open(url), find_working_copy(url))
         try:
             copy.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -515,7 +515,7 @@ def _facts(
             below, above = value[:2] - low, high - value[:2]
             low = np.append(low, value[2] - np.hypot(below[0], above[1]))
             high = np.append(high, value[2] + np.hypot(above[0], below[1]))
-    lack = _EQUAL if means.enough[0] else intervals.few(worth)
+    lack = _EQUAL if means.enough[0] else intervals.too_few(worth)
     for at, (run, versus) in enumerate(wanted):
         fact = {
             "run": run,

@@ -14,7 +14,7 @@ import polars as pl
 from mia_batch.attacks.apply import count_rows, whole_targets
 from mia_batch.errors import DamagedTableError, SettingsError
 from mia_batch.evidence.parts import Parts, PromptUnits, scan_parts
-from mia_batch.features import OTHER_GROUPS, build_features, groups_of, inputs_of
+from mia_batch.features import OTHER_GROUPS, build_features, find_groups, list_inputs
 from mia_batch.inference.memory import VERBATIM_GROUP
 from mia_batch.kernels import GROUPS, RARITY_FIELDS, Rarity, RarityTable
 from mia_batch.pipeline.context import Audit
@@ -271,7 +271,7 @@ class FeatureWriter:
         sink_all(rows, Features)
 
     def __call__(self, group: list[Path]) -> None:
-        sample_columns, prompt_columns = inputs_of(self.how["preset"])
+        sample_columns, prompt_columns = list_inputs(self.how["preset"])
         rows = pl.collect_all(
             [scan(part, Samples).select(sample_columns) for part in group]
         )
@@ -324,7 +324,7 @@ class FeaturesStage(Stage):
         always = [VERBATIM_GROUP] if continued else []
         before = audit.manifest.made.get("features", {}).get("groups", [])
         known = {*GROUPS, *OTHER_GROUPS}
-        groups = sorted({*groups_of(columns), *always, *known.intersection(before)})
+        groups = sorted({*find_groups(columns), *always, *known.intersection(before)})
         if groups != before or "features" not in audit.manifest.made:
             self.remove(self.files())
             audit.manifest.made["features"] = {"groups": groups}
@@ -351,7 +351,7 @@ def make_features(audit: Audit, view: View, *, weighed: bool = False) -> None:
     audit.observer.stage(f"making the features of {len(missing):,} parts of samples")
     rarity = None
     if weighed:
-        rarity = RarityTable.stored(_rows(audit, view), counted=_counted(audit))
+        rarity = RarityTable.from_rows(_rows(audit, view), is_counted=_counted(audit))
     make = FeatureWriter.of(audit, view, rarity)
     rows = parts.block_targets * view.n * view.samples  # most of a part
     with open_background(audit) as later:

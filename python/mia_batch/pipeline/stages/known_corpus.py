@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from mia_batch.diagnostics.preflight import count_in
+from mia_batch.diagnostics.preflight import count_documents
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.endpoint.transport import Transport, UnansweredError
 from mia_batch.evidence.endpoint.wire import ClientSettings, Reply
@@ -87,7 +87,9 @@ class KnownStage(Stage):
                 "place", 1
             )
             name = pl.coalesce("document_id", pl.format("document {}", "place"))
-            counts = count_in(passages["passage"], documents.select("text", name=name))
+            counts = count_documents(
+                passages["passage"], documents.select("text", name=name)
+            )
         rows = passages.select("target_id").hstack(counts).select(Known.column_names())
         sink(rows, audit.run.path("known"), Known)
         n = rows.filter(pl.col("n_occurrences") > 0).height

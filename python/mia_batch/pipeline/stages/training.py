@@ -449,13 +449,9 @@ def train_models(
             "models are tuned one after another: no worker sees the folder of a run in"
             " a store"
         )
-    for name, making, path in wanted:
-        yield (
-            name,
-            extra("models", "tuned").made_of(
-                making, path, partial(say_of_model, say, name)
-            ),
-        )
+    for name, config, path in jobs:
+        report = partial(say_of_model, say, name)
+        yield name, extra("models", "tuned").train_or_load(config, path, report)
 
 
 def say_of_model(say: Callable[[str], None], name: str, sentence: str) -> None:
