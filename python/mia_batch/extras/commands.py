@@ -399,7 +399,7 @@ def mark(
         name = Path(str(settings["model"])).name
         settings["out"] = str(out or book.parent / f"{book.stem}-{name}")
         with observing() as observer:
-            asked = marks.audit_of(book, key, observer, **settings)
+            asked = marks.build_audit(book, key, observer, **settings)
         audit_and_show(asked)
         return
     if seed is not None:
@@ -412,7 +412,7 @@ def mark(
         f"{n:,} windows have places; {marks.forecast_sentence(n)}",
         "lodge this where it cannot be changed, then draw a number and give it as"
         " --seed:",
-        marks.lodged(key),
+        marks.compute_lodged_hash(key),
     )
 
 
