@@ -108,7 +108,12 @@ class Nearness:
 class _RandomTexts:
     """Texts drawn among those that the search left out; arrays have an entry for each draw."""
 
-    def __init__(self, near: Nearness, n: int, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        near: Nearness,
+        n: int,
+        rng: np.random.Generator,
+    ) -> None:
         self._near = near
         self._rng = rng
         self._rows = np.zeros((n, near.truth.size + 1))
@@ -127,7 +132,12 @@ class _RandomTexts:
         self.weight[live] = continued.sum(1)
         return live, continued
 
-    def add_tokens(self, live: Ints, continued: Floats, first_parent: int) -> None:
+    def add_tokens(
+        self,
+        live: Ints,
+        continued: Floats,
+        first_parent: int,
+    ) -> None:
         self.parent[live] = first_parent + np.arange(live.size)
         tokens = [_choose(row, self._rng, 1)[0] for row in continued]
         self.token[live] = tokens
@@ -164,7 +174,12 @@ class BoundedProbability(NamedTuple):
 
 
 def bound(
-    model: NextTokens, near: Nearness, *, width: int, draws: int, seed: int = 0
+    model: NextTokens,
+    near: Nearness,
+    *,
+    width: int,
+    draws: int,
+    seed: int = 0,
 ) -> BoundedProbability:
     """Search the texts that can come near, the likeliest ``width`` of each length.
 
@@ -401,7 +416,12 @@ def bound_run(
     decoding = {
         name: getattr(settings, name) for name in ("temperature", "top_k", "top_p")
     }
-    labels = {**decoding, "distance": distance, "within": within, "n_tokens": n_tokens}
+    labels = {
+        **decoding,
+        "distance": distance,
+        "within": within,
+        "n_tokens": n_tokens,
+    }
     texts = _read_passages(run, targets)
     rows: list[dict[str, Any]] = []
     for number, (target_id, prefix, text) in enumerate(texts.iter_rows(), start=1):

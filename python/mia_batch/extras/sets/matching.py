@@ -172,15 +172,27 @@ def cut_texts(
         rows.extend(
             (document_id, start, slice_words(text, start, length)) for start in starts
         )
-    schema = {"document_id": pl.String, "from_word": pl.UInt32, "target": pl.String}
+    schema = {
+        "document_id": pl.String,
+        "from_word": pl.UInt32,
+        "target": pl.String,
+    }
     texts = pl.DataFrame(rows, schema=schema, orient="row").join(
-        compared.drop("text"), on="document_id", how="left", maintain_order="left"
+        compared.drop("text"),
+        on="document_id",
+        how="left",
+        maintain_order="left",
     )
     target_id = pl.format("{}/{}", "document_id", "from_word")
     return texts.with_columns(target_id=target_id), pl.concat(thrown_away)
 
 
-def _choose_starts(document_id: str, text: str, length: int, seed: int) -> list[int]:
+def _choose_starts(
+    document_id: str,
+    text: str,
+    length: int,
+    seed: int,
+) -> list[int]:
     """Return the first words of a document's texts, that of its beginning first."""
     (words,) = find_words([text], "whitespace")
     spans = list(windows(len(words.starts), length, None)) or [range(length)]
@@ -416,7 +428,11 @@ def check_outside(texts: pl.DataFrame, held_out: pl.DataFrame, seed: int) -> Bli
         sides = score[is_member], score[~is_member]
         interval = auc_interval(*sides)
         auc = roc_auc(is_member, score)
-        figures = {"roc_auc": auc, "low": interval.low, "high": interval.high}
+        figures = {
+            "roc_auc": auc,
+            "low": interval.low,
+            "high": interval.high,
+        }
         rows.append(labels | {"classifier": name} | figures)
         firm_low = auc_interval(*sides, confidence=1 - 0.1 / len(scores)).low
         firm_lows.append(firm_low if auc > _SEPARABLE_ABOVE else 0.0)
@@ -486,13 +502,23 @@ class SetResults:
         self.tests += [labels | row for row in test.rows]
         return test
 
-    def throw_away(self, texts: pl.DataFrame, reason: str, length: int) -> None:
+    def throw_away(
+        self,
+        texts: pl.DataFrame,
+        reason: str,
+        length: int,
+    ) -> None:
         documents = texts.unique("document_id", maintain_order=True)
         self.thrown_away.append(
             build_thrown_away(documents, reason, length=pl.lit(length))
         )
 
-    def refuse(self, length: int, texts: pl.DataFrame, counts: str) -> None:
+    def refuse(
+        self,
+        length: int,
+        texts: pl.DataFrame,
+        counts: str,
+    ) -> None:
         self.refusals[length] = (
             f"{length} words: the input {counts}; with fewer than {LEAST_PAIRS} of each"
             " no test can exclude that they differ without a model"

@@ -69,7 +69,10 @@ class Study:
     _shown_rows: set[tuple[str, str]] = field(default_factory=set)
 
     def audit(
-        self, name: str, settings: Mapping[str, Any], shares: str = ""
+        self,
+        name: str,
+        settings: Mapping[str, Any],
+        shares: str = "",
     ) -> Run | None:
         """Audit in a folder of the study, or go on there; ``settings`` are flat, by name.
 
@@ -290,7 +293,13 @@ def _print_figures(table: pl.DataFrame, values: Sequence[str]) -> None:
             reasons.append(cli.as_typed(f"{', '.join(labels)}: {area['reason']}"))
     numbers = ("AUC", "95 % interval", "TPR@1%", "members + others")
     headings = [name.replace("_", "-") for name in values]
-    show(*headings, "attack", *numbers, right=numbers, rows=lines[:_MOST_SHOWN])
+    show(
+        *headings,
+        "attack",
+        *numbers,
+        right=numbers,
+        rows=lines[:_MOST_SHOWN],
+    )
     n_hidden = len(lines) - _MOST_SHOWN
     if n_hidden > 0:
         cli.say(f"and {n_hidden:,} more in study.parquet")

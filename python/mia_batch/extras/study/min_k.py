@@ -154,7 +154,13 @@ def _build_shares(run: Run) -> tuple[pl.DataFrame, list[str]]:
         .join(share_table, on=["kind", "key"], how="left")
         .join(rollup, on="key", how="left")
         .with_columns(reason=pl.lit(reason, pl.String))
-        .sort("kind", -pl.col("share"), -pl.col("mean"), "key", nulls_last=True)
+        .sort(
+            "kind",
+            -pl.col("share"),
+            -pl.col("mean"),
+            "key",
+            nulls_last=True,
+        )
     )
     if reason:
         return table, [*sentences, f"No share is given: {reason}."]
@@ -429,7 +435,12 @@ def _compare_models(runs: Mapping[str, Run], subject: str, embed: Any) -> pl.Dat
         measures = measures.join(completions, on="target_id", how="left")
         columns = pl.all().exclude("target_id").name.suffix(f"_{name}")
         measures = measures.select("target_id", columns)
-        table = table.join(measures, on="target_id", how="left", maintain_order="left")
+        table = table.join(
+            measures,
+            on="target_id",
+            how="left",
+            maintain_order="left",
+        )
         ratio = pl.col(f"min_k_{name}") / pl.col("min_k_before")
         ratio = pl.when(ratio.is_finite()).then(ratio)
         is_as_before = ratio.is_between(1 / _NEAREST, _NEAREST)
@@ -558,7 +569,12 @@ def _compute_facts(
         share = intervals.removed_share(-values[falls], covariance, n_effective)
         limits = share.interval._asdict() if share.interval else {}
         labels = dict(zip(_KEYS[3:], _REMOVED, strict=True))
-        yield {**labels, **limits, "value": share.value, "reason": share.reason}
+        yield {
+            **labels,
+            **limits,
+            "value": share.value,
+            "reason": share.reason,
+        }
 
 
 def _limit_shares(
@@ -673,4 +689,11 @@ def _print_figures(figures: pl.DataFrame, names: Sequence[str]) -> None:
     numbers = ["n", *names]
     if len(names) > 2:
         numbers += ["after - retrained", "95 % interval"]
-    frame.show("part", "texts", "measure", *numbers, right=numbers, rows=lines)
+    frame.show(
+        "part",
+        "texts",
+        "measure",
+        *numbers,
+        right=numbers,
+        rows=lines,
+    )

@@ -237,7 +237,12 @@ _BASE = "base"
 )
 @cli.path_option("into", "Texts among which they are learnt.")
 @cli.column_options("text")
-@click.option("--base", required=True, metavar="MODEL", help="Model to go on with.")
+@click.option(
+    "--base",
+    required=True,
+    metavar="MODEL",
+    help="Model to go on with.",
+)
 @click.option("--revision", metavar="NAME", help="Hub revision of the base.")
 @_over_option("size (of --into), or a flag such as learning-rate=1e-5,1e-4")
 @frame.study_options
@@ -270,7 +275,10 @@ def contamination(context: click.Context, /, *, out: Path, **options: Any) -> No
             all_attacks="attacks" in audit_settings,
         )
     base_areas = table.filter(
-        pl.col("copies").is_null(), model=_BASE, is_primary=True, metric="roc_auc"
+        pl.col("copies").is_null(),
+        model=_BASE,
+        is_primary=True,
+        metric="roc_auc",
     )
     area = base_areas.row(0, named=True)
     if area["low"] is not None and not area["low"] <= 0.5 <= area["high"]:
