@@ -120,7 +120,7 @@ def sampled(
         hits += int((drawn[:, list(near.ends)].sum(1) * is_near).sum())
         drawn[:, list(near.ends)] = 0
         parents, tokens = np.nonzero(drawn)
-        counts, rows = drawn[parents, tokens], near.after(rows[parents], tokens)
+        counts, rows = drawn[parents, tokens], near.add_tokens(rows[parents], tokens)
         on = np.flatnonzero(near.can_come(rows, n + 1))
         if n + 1 == near.truth.size:
             hits += int(counts[on].sum())

@@ -90,8 +90,8 @@ def signed_rank(books: Floats) -> Floats:
 def manuals(folder: Path) -> None:
     texts = []
     for row in rows_of("windows"):
-        if places := marks.places(row["text"], "en"):
-            other = marks.edition(
+        if places := marks.find_places(row["text"], "en"):
+            other = marks.build_edition(
                 row["text"], 0, len(row["text"]), places, [True] * len(places)
             )
             texts += [

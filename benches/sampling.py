@@ -22,7 +22,7 @@ from benches.results import append_results, machine
 
 from mia_batch import tables
 from mia_batch.corpus import ColumnNames, read_documents
-from mia_batch.extras.bench import in_a_process
+from mia_batch.extras.bench import run_in_process
 from mia_batch.schemas import Targets
 from mia_batch.targets import TargetPlan, build_targets
 
@@ -38,7 +38,7 @@ def measured(
 ) -> dict[str, Any]:
     """Run one way in a process of its own; what it cannot do ends the bench."""
     more: dict[str, Any] = {} if seconds is None else {"seconds": seconds}
-    found = in_a_process(WAYS[way], folder=folder, model=model, **more)
+    found = run_in_process(WAYS[way], folder=folder, model=model, **more)
     if "reason" in found:
         raise SystemExit(f"{way}: {found['reason']}")
     return found

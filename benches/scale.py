@@ -36,7 +36,7 @@ from benches.sleepers import projection, sleepers
 from benches.tuned_workers import tuned
 
 from mia_batch.extras import ray as pool_module
-from mia_batch.extras.ray import EngineWorker, Joined, Start
+from mia_batch.extras.ray import EngineWorker, Start, WorkerReport
 from mia_batch.observer import Observer
 from mia_batch.pipeline.audits import run_audit
 from mia_batch.settings import load_settings
@@ -190,7 +190,7 @@ class Rates(Observer):
 class Pinned(EngineWorker):
     """A worker whose engine has one core."""
 
-    def start(self, start: Start) -> Joined:
+    def start(self, start: Start) -> WorkerReport:
         os.sched_setaffinity(0, {int(self._name.split()[-1]) % (os.cpu_count() or 1)})
         return super().start(start)
 

@@ -23,7 +23,14 @@ from mia_batch.evidence.engines.registry import available_memory
 from mia_batch.evidence.parts import Block
 from mia_batch.evidence.request import EngineSpec
 from mia_batch.extras import ray as pool_module
-from mia_batch.extras.ray import Answered, Joined, Pool, RayExecutor, Start, connected
+from mia_batch.extras.ray import (
+    BlockAnswer,
+    Pool,
+    RayExecutor,
+    Start,
+    WorkerReport,
+    connected,
+)
 from tests.cluster import JOINED
 
 if TYPE_CHECKING:
@@ -46,14 +53,14 @@ class Sleeper:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def start(self, start: Start) -> Joined:
+    def start(self, start: Start) -> WorkerReport:
         del start
         return JOINED
 
-    def work(self, job: int, what: list[Any], block: Block) -> Answered:
+    def work(self, job: int, what: list[Any], block: Block) -> BlockAnswer:
         del job, what
         time.sleep(block.first / 1000)
-        return Answered(None, [(self._name, 7552, 0)], [])
+        return BlockAnswer(None, [(self._name, 7552, 0)], [])
 
 
 def blocks(seconds: Iterable[float]) -> Iterator[Block]:
@@ -100,7 +107,7 @@ def sleepers(n_actors: int) -> dict[str, Any]:
         patch.dict(os.environ, {"RAY_prestart_worker_first_driver": "0"}),
         connected(None, n_actors),
     ):
-        pool = Pool(start, wanted=0, name="sleeper", say=lambda _: None)
+        pool = Pool(start, n_workers=0, name="sleeper", say=lambda _: None)
         try:
             n = grow(pool, n_actors)
             return {"actors": n} | measured(RayExecutor(pool, lambda _: None), n)
@@ -116,7 +123,7 @@ def grow(pool: Pool, most: int) -> int:
         if free - GROUP * each < GB_LEFT:
             break
         n = min(n + GROUP, most)
-        pool._wanted = n
+        pool._n_workers = n
         while len(pool.workers) < n:
             deque(pool.events(), maxlen=0)
         each = max((free - available_memory() / 1e9) / GROUP, 0.05)

@@ -29,7 +29,7 @@ from benches.results import append_results
 from click.testing import CliRunner
 
 from mia_batch.cli.main import command
-from mia_batch.extras.sets.demo import hash_order, passages_of
+from mia_batch.extras.sets.demo import build_passages, hash_order
 
 N_INSERTED, N_OTHERS, N_KNOWN, N_ASKED = 240, 1200, 25, 20
 WORDS = 64
@@ -89,7 +89,7 @@ def new_passages(demo: Path) -> pl.DataFrame:
 
     texts = pl.read_parquet(demo / "corpus.parquet")["text"]
     known = set[tuple[str, ...]]().union(*map(runs, texts))
-    passages = passages_of(None, WORDS)
+    passages = build_passages(None, WORDS)
     new = [known.isdisjoint(runs(text)) for text in passages["text"]]
     return hash_order(passages.filter(pl.Series(new)), "x")
 

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from mia_batch.evidence.request import EngineInfo
-from mia_batch.extras.ray import Joined
+from mia_batch.extras.ray import WorkerReport
 from tests.processes import children
 
-JOINED = Joined(
+JOINED = WorkerReport(
     info=EngineInfo(
         engine="none",
         version="0",

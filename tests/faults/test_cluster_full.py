@@ -53,7 +53,7 @@ def test_an_audit_goes_on_where_the_store_spills(undisturbed, tmp_path, monkeypa
     monkeypatch.setenv("RAY_worker_niceness", "0")
     # A disk that is nearly full will do
     monkeypatch.setenv("RAY_local_fs_capacity_threshold", "1")
-    monkeypatch.setattr(executor, "marked", unseen)
+    monkeypatch.setattr(executor, "mark_folder", unseen)
     corpus, options, expected = undisturbed
     spill, out = tmp_path / "spill", tmp_path / "run"
     head = {"object_store_memory": STORE, "object_spilling_directory": str(spill)}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mia_batch.errors import EngineError, RequestError, SettingsError
-from mia_batch.extras.ray import _called, package_version
+from mia_batch.extras.ray import _run_call, package_version
 from tests.cluster import Cluster, tasks
 from tests.processes import HANGS, wait_until
 from tests.tuning import LEARNT, contents, make
@@ -81,7 +81,7 @@ def test_a_training_that_is_lost_begins_again_and_models_are_the_same(
 
 
 def called(function, mark, version=None):
-    return [*_called(mark, version or package_version(), function, ("given",))]
+    return [*_run_call(mark, version or package_version(), function, ("given",))]
 
 
 def test_what_a_machine_cannot_do_has_a_reason(tmp_path):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mia_batch.evidence.parts import Block
 from mia_batch.extras import ray as executor
-from mia_batch.extras.ray import Answered, InHand, Worker
+from mia_batch.extras.ray import AssignedBlock, BlockAnswer, Worker
 from tests.cluster import JOINED
 
 TASK: Any = None  # nobody looks at it
@@ -38,14 +38,14 @@ class SimulatedPool:
     batches: bool
     now: float = 0.0
     workers: list[Worker] = field(default_factory=list)
-    left: dict[InHand, float] = field(default_factory=dict)
+    left: dict[AssignedBlock, float] = field(default_factory=dict)
     asked: Counter[int] = field(default_factory=Counter)
     busy_until: dict[str, float] = field(default_factory=dict)
     deadly: int | None = None  # number of a block that ends whoever works on it
 
     def __post_init__(self):
         for number in range(self.n_workers):
-            self.workers.append(Worker(f"worker {number}", None, joined=JOINED))
+            self.workers.append(Worker(f"worker {number}", None, report=JOINED))
             self.busy_until[f"worker {number}"] = 0.0
 
     def states(self):
@@ -54,7 +54,7 @@ class SimulatedPool:
     def hand(self, worker, job, _what, block, lost):
         self.asked[block.index] += 1
         worker.in_hand += 1
-        self.left[InHand(worker, job, block, lost)] = self.costs[block.index]
+        self.left[AssignedBlock(worker, job, block, lost)] = self.costs[block.index]
 
     def events(self):
         """Let time pass until a block is done, or for as long as the real one waits."""
@@ -71,11 +71,13 @@ class SimulatedPool:
             self.busy_until[asked.worker.name] = self.now
             yield (
                 asked,
-                dead() if asked.block.index == self.deadly else Answered(None, [], []),
+                dead()
+                if asked.block.index == self.deadly
+                else BlockAnswer(None, [], []),
             )
 
     def speeds(self):
-        found: dict[InHand, float] = {}
+        found: dict[AssignedBlock, float] = {}
         for worker in self.workers:
             own = [asked for asked in self.left if asked.worker is worker]
             at_work = own if self.batches else own[:1]

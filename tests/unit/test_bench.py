@@ -53,7 +53,7 @@ def asked(monkeypatch):
         more = {"attacks": [ATTACK]} if arguments.get("labelled") else {}
         return {**FOUND[way]} | (more if way == "small_audit" else {})
 
-    monkeypatch.setattr(bench, "in_a_process", answer)
+    monkeypatch.setattr(bench, "run_in_process", answer)
     return calls
 
 
@@ -182,9 +182,9 @@ def test_texts_that_cannot_be_cut_are_refused(asked, tmp_path):
 
 
 def test_a_way_that_takes_too_long_or_fails_is_a_reason(tmp_path):
-    why = bench.in_a_process("compare", 0.01, folder=str(tmp_path), model="m")
+    why = bench.run_in_process("compare", 0.01, folder=str(tmp_path), model="m")
     assert why == {"reason": "not finished within 0 s; give more --minutes"}
-    why = bench.in_a_process(
+    why = bench.run_in_process(
         "sample_by_transformers", folder=str(tmp_path), model="m", seconds=1.0
     )
     assert why["reason"].startswith("mia-batch itself has not sampled")

@@ -21,7 +21,7 @@ from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 from tempfile import TemporaryDirectory
 from timeit import repeat
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -67,7 +67,8 @@ _MOST_TEXTS = 2048
 _LONGEST = 1000  # tokens of a text
 _MOST_NEW = 128  # tokens decoded, where a model with random weights would go on
 _TEXTS_AT_ONCE = 32
-_FEWEST_AUDITED, _MOST_AUDITED = 8, 512
+_FEWEST_AUDITED = 8
+_MOST_AUDITED = 512
 _PACKAGES = (
     "mia-batch",
     "polars",
@@ -85,64 +86,78 @@ def sample(
     folder: str, model: str, engine: str = "vllm", seconds: float | None = None
 ) -> Row:
     """Sample targets as a run does, parts on disk; the requests are kept for the others."""
-    place, tokenizer = Path(folder), Tokenizer.load(model)
-    asked: list[Request] = []
-    tokens = prompts = 0
+    place = Path(folder)
+    tokenizer = Tokenizer.load(model)
+    recorded: list[Request] = []
+    n_tokens = n_prompts = 0
 
     class Recorder(LocalSource):
         def submit(self, *requests: Request) -> None:
             super().submit(*requests)
-            asked.extend(requests)
+            recorded.extend(requests)
 
-    def note(_label: str, units: int, decoded: int, _passes: int) -> None:
-        nonlocal tokens, prompts
-        tokens, prompts = tokens + decoded, prompts + units
+    def add_answer(_label: str, units: int, tokens: int, _passes: int) -> None:
+        nonlocal n_tokens, n_prompts
+        n_tokens += tokens
+        n_prompts += units
 
-    same: Row = {"model": "target", "name": "continuation"}
-    view = View(**same, make=continuation, columns=("prefix", "reference"))
-    units = FreshUnits(tables.scan(place / "targets.parquet", Targets), view)
-    n_block, most = (
-        (BLOCK_TARGETS, None) if seconds is None else (_FEWEST_AUDITED, _MOST_NEW)
-    )
-    spec, log = (
-        EngineSpec(engine=engine, kind="samples", model=model),
-        place / "engine.log",
-    )
+    labels: Row = {"model": "target", "name": "continuation"}
+    view = View(**labels, make=continuation, columns=("prefix", "reference"))
+    targets = tables.scan(place / "targets.parquet", Targets)
+    units = FreshUnits(targets, view)
+    spec = EngineSpec(engine=engine, kind="samples", model=model)
     with (
         TemporaryDirectory(dir=folder) as store,
-        EngineProcess(spec, log=log) as process,
+        EngineProcess(spec, log=place / "engine.log") as process,
     ):
-        most_tokens: Row = {
-            "max_length": 1024,
-            "max_model_len": process.info.max_model_len,
-        }
-        budget = Budget(scope="matched", **most_tokens, most_new=most)
-        how: Row = {"measure": tokenizer.measure, "words": "whitespace", "run_seed": 0}
-        task = SampleTask(view=View(**same, make=None), budget=budget, **how)
-        kept: Row = {
-            "model": "target",
-            "view": "continuation",
-            "block_targets": n_block,
-        }
-        parts = Parts(folder=Path(store), schema=Samples, **kept)
-        began = time.monotonic()
-        end = float("inf") if seconds is None else began + seconds
+        budget = Budget(
+            scope="matched",
+            max_length=1024,
+            max_model_len=process.info.max_model_len,
+            most_new=None if seconds is None else _MOST_NEW,
+        )
+        task = SampleTask(
+            view=View(**labels, make=None),
+            budget=budget,
+            measure=tokenizer.measure,
+            words="whitespace",
+            run_seed=0,
+        )
+        parts = Parts(
+            folder=Path(store),
+            schema=Samples,
+            model="target",
+            view="continuation",
+            block_targets=BLOCK_TARGETS if seconds is None else _FEWEST_AUDITED,
+        )
+        start = time.monotonic()
+        deadline = float("inf") if seconds is None else start + seconds
         missing_blocks = Missing(units, parts, SAMPLES).blocks()
-        blocks = takewhile(lambda _: time.monotonic() < end, missing_blocks)
+        blocks = takewhile(lambda _: time.monotonic() < deadline, missing_blocks)
         executor = LocalExecutor(Recorder(process, tokenizer))
-        for _ in executor.collect(task, blocks, note, parts.store):
+        for _ in executor.collect(task, blocks, add_answer, parts.store):
             pass
-        took = time.monotonic() - began
-    names = {"prompt": "context_ids", "seed": "seed", "n": "n", "most": "max_tokens"}
-    requests = [
-        {name: getattr(each, of) for name, of in names.items()} for each in asked
+        duration = time.monotonic() - start
+    _write_requests(folder, recorded)
+    return {"tokens": n_tokens, "prompts": n_prompts, "seconds": duration}
+
+
+def _write_requests(folder: str, requests: list[Request]) -> None:
+    rows = [
+        {
+            "prompt": request.context_ids,
+            "seed": request.seed,
+            "n": request.n,
+            "most": request.max_tokens,
+        }
+        for request in requests
     ]
-    (place / "requests.json").write_text(json.dumps(requests))
-    return {"tokens": tokens, "prompts": prompts, "seconds": took}
+    Path(folder, "requests.json").write_text(json.dumps(rows))
 
 
-def _requests(folder: str) -> list[Row]:
-    if not (path := Path(folder, "requests.json")).exists():
+def _read_requests(folder: str) -> list[Row]:
+    path = Path(folder, "requests.json")
+    if not path.exists():
         raise EngineError(
             "mia-batch itself has not sampled, so there are no requests to repeat"
         )
@@ -151,8 +166,9 @@ def _requests(folder: str) -> list[Row]:
 
 def sample_by_vllm(folder: str, model: str) -> Row:
     """Give the same requests to `LLM.generate` as one list; decode and write what comes back."""
-    if (why := registry.engine_types()["vllm"].obstacle(False)) is not None:
-        raise EngineError(why)
+    obstacle = registry.engine_types()["vllm"].obstacle(False)
+    if obstacle is not None:
+        raise EngineError(obstacle)
     import vllm
     from vllm.platforms import current_platform
 
@@ -163,66 +179,76 @@ def sample_by_vllm(folder: str, model: str) -> Row:
             "dtype": "float32",
             "enforce_eager": True,
             "enable_chunked_prefill": False,
+            "kv_cache_memory_bytes": 2 << 30,
         }
-        arguments |= {"kv_cache_memory_bytes": 2 << 30}
     llm = vllm.LLM(**arguments)
-    requests = _requests(folder)
-    prompts = [{"prompt_token_ids": each["prompt"]} for each in requests]
-    how: Row = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "detokenize": False}
+    requests = _read_requests(folder)
+    prompts = [{"prompt_token_ids": request["prompt"]} for request in requests]
     parameters = [
         vllm.SamplingParams(
-            n=each["n"], seed=each["seed"], max_tokens=each["most"], **how
+            n=request["n"],
+            seed=request["seed"],
+            max_tokens=request["most"],
+            temperature=1.0,
+            top_k=50,
+            top_p=1.0,
+            detokenize=False,
         )
-        for each in requests
+        for request in requests
     ]
-    began, rows = time.monotonic(), list[tuple[int, str, int]]()
+    start = time.monotonic()
+    rows: list[tuple[int, str, int]] = []
     for output in llm.generate(prompts, parameters, use_tqdm=False):
-        ids = [list(each.token_ids) for each in output.outputs]
+        ids = [list(answer.token_ids) for answer in output.outputs]
         _, texts = tokenizer.decode_candidates(output.prompt_token_ids, ids)
         rows += zip(count(), texts, map(len, ids), strict=False)
     frame = pl.DataFrame(rows, ["sample_index", "candidate", "n_tokens"], orient="row")
     frame.write_parquet(Path(folder, "bare.parquet"))
-    return {"tokens": int(frame["n_tokens"].sum()), "seconds": time.monotonic() - began}
+    n_tokens = int(frame["n_tokens"].sum())
+    return {"tokens": n_tokens, "seconds": time.monotonic() - start}
 
 
 def sample_by_transformers(folder: str, model: str, seconds: float) -> Row:
     """Give the first requests to `generate`, one prompt with its samples at a time."""
     import torch
 
-    requests = _requests(folder)
-    loaded, tokenizer = _pretrained(model), Tokenizer.load(model)
-    how: Row = {
-        "do_sample": True,
-        "temperature": 1.0,
-        "top_k": 50,
-        "top_p": 1.0,
-        "pad_token_id": 0,
-    }
+    requests = _read_requests(folder)
+    loaded = _load_model(model)
+    tokenizer = Tokenizer.load(model)
 
     def draw(request: Row) -> int:
         torch.manual_seed(request["seed"])
         prompt = torch.tensor([request["prompt"]], device=loaded.device)
-        more = {"num_return_sequences": request["n"], "max_new_tokens": request["most"]}
-        drawn = loaded.generate(
-            prompt, attention_mask=torch.ones_like(prompt), **how, **more
+        sequences = loaded.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            do_sample=True,
+            temperature=1.0,
+            top_k=50,
+            top_p=1.0,
+            pad_token_id=0,
+            num_return_sequences=request["n"],
+            max_new_tokens=request["most"],
         )
-        answers = drawn[:, prompt.shape[1] :].tolist()
+        answers = sequences[:, prompt.shape[1] :].tolist()
         tokenizer.decode_candidates(request["prompt"], answers)
         return sum(map(len, answers))
 
-    return _timed(map(draw, requests), seconds)
+    return _time_tokens(map(draw, requests), seconds)
 
 
-def _timed(counts: Iterable[int], seconds: float) -> Row:
-    tokens, began = 0, time.monotonic()
+def _time_tokens(counts: Iterable[int], seconds: float) -> Row:
+    """Add up counts of tokens as they are computed, until the time is over."""
+    n_tokens = 0
+    start = time.monotonic()
     for n in counts:
-        tokens += n
-        if time.monotonic() - began > seconds:
+        n_tokens += n
+        if time.monotonic() - start > seconds:
             break
-    return {"tokens": tokens, "seconds": time.monotonic() - began}
+    return {"tokens": n_tokens, "seconds": time.monotonic() - start}
 
 
-def _pretrained(model: str) -> Any:
+def _load_model(model: str) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -230,25 +256,26 @@ def _pretrained(model: str) -> Any:
     loaded = AutoModelForCausalLM.from_pretrained(
         model, dtype="auto" if on_gpu else torch.float32
     )
-    return (
-        loaded.to("cuda" if on_gpu else "cpu")
-        .eval()
-        .requires_grad_(requires_grad=False)
-    )
+    loaded = loaded.to("cuda" if on_gpu else "cpu").eval()
+    return loaded.requires_grad_(requires_grad=False)
 
 
 def scorer(
     model: str, *, engine: str = "transformers", columns: frozenset[str] = frozenset()
 ) -> Callable[[list[Text]], None]:
-    loaded = registry.load_engine(
-        EngineSpec(engine=engine, kind="logprobs", model=model, columns=columns)
-    )
+    spec = EngineSpec(engine=engine, kind="logprobs", model=model, columns=columns)
+    loaded = registry.load_engine(spec)
 
     def run(texts: list[Text]) -> None:
         for number, text in enumerate(texts):
-            ids: Row = {"context_ids": text[:1], "text_ids": text[1:]}
             loaded.submit(
-                Request(request_id=number, kind="logprobs", columns=columns, **ids)
+                Request(
+                    request_id=number,
+                    kind="logprobs",
+                    columns=columns,
+                    context_ids=text[:1],
+                    text_ids=text[1:],
+                )
             )
         open_requests = len(texts)
         while open_requests:
@@ -261,27 +288,27 @@ def bare_scorer(model: str) -> Callable[[list[Text]], None]:
     """Load transformers: sorted texts in batches, nothing but `log_softmax` and a gather."""
     import torch
 
-    whole = _pretrained(model)
-    head, tokens_of_a_batch, chunk = whole.get_output_embeddings(), 2048, 128
+    whole = _load_model(model)
+    head = whole.get_output_embeddings()
+    batch_tokens, chunk = 2048, 128
 
     def run_batch(batch: list[Text]) -> None:
         width = max(map(len, batch))
         padded = [text + [0] * (width - len(text)) for text in batch]
         ids = torch.tensor(padded, device=whole.device)
-        scored = torch.tensor(
-            [[i < len(each) for i in range(1, width)] for each in batch]
-        )
-        hidden = whole.base_model(ids, use_cache=False).last_hidden_state[:, :-1][
-            scored
-        ]
-        chunks = torch.split(hidden, chunk), torch.split(ids[:, 1:][scored], chunk)
-        for rows, tokens in zip(*chunks, strict=True):
-            head(rows).float().log_softmax(-1).gather(1, tokens[:, None]).cpu().numpy()
+        lengths = torch.tensor([len(text) for text in batch])
+        is_scored = torch.arange(1, width) < lengths[:, None]
+        output = whole.base_model(ids, use_cache=False).last_hidden_state
+        states = torch.split(output[:, :-1][is_scored], chunk)
+        targets = torch.split(ids[:, 1:][is_scored], chunk)
+        for rows, tokens in zip(states, targets, strict=True):
+            logprobs = head(rows).float().log_softmax(-1)
+            logprobs.gather(1, tokens[:, None]).cpu().numpy()
 
     def run(texts: list[Text]) -> None:
         batch: list[Text] = []
         for text in sorted(texts, key=len):
-            if batch and (len(batch) + 1) * len(text) > tokens_of_a_batch:
+            if batch and (len(batch) + 1) * len(text) > batch_tokens:
                 run_batch(batch)
                 batch = []
             batch.append(text)
@@ -291,22 +318,21 @@ def bare_scorer(model: str) -> Callable[[list[Text]], None]:
 
 
 def score_texts(folder: str, model: str, *, bare: bool, seconds: float) -> Row:
-    words = pl.read_parquet(Path(folder, "texts.parquet"))["text"].to_list()
+    texts = pl.read_parquet(Path(folder, "texts.parquet"))["text"].to_list()
     config = config_of(*weights_source(model, None)).get_text_config()
     longest = min(_LONGEST, getattr(config, "max_position_embeddings", _LONGEST))
-    texts = [
-        ids[:longest]
-        for ids in Tokenizer.load(model).encode_prompts(words)
-        if len(ids) > 1
-    ]
+    prompts = Tokenizer.load(model).encode_prompts(texts)
+    encoded = [ids[:longest] for ids in prompts if len(ids) > 1]
     run = bare_scorer(model) if bare else scorer(model)
-    run(texts[:2])  # what is done once is not counted
+    run(encoded[:2])  # what is done once is not counted
 
     def score(start: int) -> int:
-        run(some := texts[start : start + _TEXTS_AT_ONCE])
-        return sum(map(len, some))
+        some_texts = encoded[start : start + _TEXTS_AT_ONCE]
+        run(some_texts)
+        return sum(map(len, some_texts))
 
-    return _timed(map(score, range(0, len(texts), _TEXTS_AT_ONCE)), seconds)
+    starts = range(0, len(encoded), _TEXTS_AT_ONCE)
+    return _time_tokens(map(score, starts), seconds)
 
 
 ROUGE = [*(f"rouge{n}" for n in range(1, 6)), "rougeL"]
@@ -314,12 +340,15 @@ ROUGE = [*(f"rouge{n}" for n in range(1, 6)), "rougeL"]
 
 def samia(candidates: list[str], references: list[str]) -> list[float]:
     """SaMIA times zlib, of single words (Kaneko et al. 2024, equations 5 and 7)."""
-    expected = {each: Counter(each.split()) for each in {*references}}
-    rows = []
-    for words, reference in zip(map(str.split, candidates), references, strict=True):
-        wanted, size = expected[reference], len(zlib.compress(" ".join(words).encode()))
-        rows.append(size * (wanted & Counter(words)).total() / wanted.total())
-    return rows
+    reference_words = {text: Counter(text.split()) for text in {*references}}
+    scores = []
+    for candidate, reference in zip(candidates, references, strict=True):
+        words = candidate.split()
+        expected = reference_words[reference]
+        overlap = (expected & Counter(words)).total()
+        size = len(zlib.compress(" ".join(words).encode()))
+        scores.append(size * overlap / expected.total())
+    return scores
 
 
 def rouge_score(candidates: list[str], references: list[str]) -> list[dict[str, Any]]:
@@ -329,64 +358,83 @@ def rouge_score(candidates: list[str], references: list[str]) -> list[dict[str, 
     return [scorer.score(*pair) for pair in zip(references, candidates, strict=True)]
 
 
-_PAIRS, _PAIR_WORDS = 10_000, 64
-_ROUGE_ASKED: Row = {"groups": ["unigrams", "ngrams", "lcs"], "words": "rouge"}
-_OTHERS: dict[str, tuple[Callable[..., Any], int, Row]] = {
-    "plain Python, SaMIA with zlib": (samia, 2000, {"groups": ["unigrams", "zlib"]}),
-    "rouge-score, ROUGE-1 to 5 and L": (rouge_score, 50, _ROUGE_ASKED),
+class Rival(NamedTuple):
+    """What else computes the same features of pairs."""
+
+    compute: Callable[[list[str], list[str]], Any]
+    n_pairs: int  # that it has time for
+    features: Row  # that the kernels are asked for
+
+
+_PAIRS = 10_000
+_PAIR_WORDS = 64
+_RIVALS = {
+    "plain Python, SaMIA with zlib": Rival(
+        samia, 2000, {"groups": ["unigrams", "zlib"]}
+    ),
+    "rouge-score, ROUGE-1 to 5 and L": Rival(
+        rouge_score, 50, {"groups": ["unigrams", "ngrams", "lcs"], "words": "rouge"}
+    ),
 }
-"""What else computes the same, of how many pairs, and what the kernels are asked for."""
 
 
-def compare(folder: str, model: str, other: str | None = None) -> Row:
+def compare(folder: str, model: str, rival: str | None = None) -> Row:
     """Compare pairs cut from all texts, ten candidates a reference; the least time of five."""
     del model
     words = " ".join(pl.read_parquet(Path(folder, "texts.parquet"))["text"]).split()
     words *= -(-2 * _PAIR_WORDS // len(words))
-    starts = np.random.default_rng(0).integers(
+    candidate_starts, reference_starts = np.random.default_rng(0).integers(
         len(words) - _PAIR_WORDS, size=(2, _PAIRS)
     )
-    starts[1] = starts[1].repeat(SAMPLES)[:_PAIRS]
-    cut = [[" ".join(words[at : at + _PAIR_WORDS]) for at in each] for each in starts]
-    pairs = pl.DataFrame(dict(zip(("candidate", "reference"), cut, strict=True)))
-    do, few, same = _OTHERS[other] if other else (None, 0, {})
-    features = pair_features("candidate", "reference", **same)
-    # On one thread processor time is taken, which other programs change least.
-    how: Row = {
-        "timer": time.perf_counter if do is None else time.process_time,
-        "number": 1,
-    }
-    ours = {
-        "pairs": _PAIRS,
-        "seconds": min(repeat(lambda: pairs.select(features), **how)),
-    }
-    if do is None:
-        return ours
-    some = [each[:few] for each in cut]
-    return {
-        "pairs": few,
-        "seconds": min(repeat(lambda: do(*some), **how)),
-        "ours": ours,
-    }
+    reference_starts = reference_starts.repeat(SAMPLES)[:_PAIRS]
+
+    def cut_passages(starts: Iterable[int]) -> list[str]:
+        return [" ".join(words[start : start + _PAIR_WORDS]) for start in starts]
+
+    candidates = cut_passages(candidate_starts)
+    references = cut_passages(reference_starts)
+    pairs = pl.DataFrame({"candidate": candidates, "reference": references})
+
+    # Against a rival processor time is taken, on one thread: other programs change it
+    # least.
+    def fastest(call: Callable[[], object]) -> float:
+        timer = time.process_time if rival else time.perf_counter
+        return min(repeat(call, timer=timer, number=1))
+
+    if not rival:
+        features = pair_features("candidate", "reference")
+        return {"pairs": _PAIRS, "seconds": fastest(lambda: pairs.select(features))}
+    compute, n_pairs, groups = _RIVALS[rival]
+    features = pair_features("candidate", "reference", **groups)
+    ours = {"pairs": _PAIRS, "seconds": fastest(lambda: pairs.select(features))}
+    some_pairs = candidates[:n_pairs], references[:n_pairs]
+    seconds = fastest(lambda: compute(*some_pairs))
+    return {"pairs": n_pairs, "seconds": seconds, "ours": ours}
 
 
 def small_audit(folder: str, model: str, n: int, *, labelled: bool) -> Row:
     """Audit the first texts; of labelled ones log-probabilities are asked for, too."""
-    clock, place, began = Clock(), Path(folder), time.monotonic()
-    pl.read_parquet(place / "texts.parquet").head(n).write_parquet(
-        place / "audited.parquet"
-    )
-    asked = {"input": place / "audited.parquet", "model": model, "out": place / "run"}
-    more = {"evidence": "both"} if labelled else {}
-    run = run_audit(load_settings(asked | more, use_config=False), clock)
-    found: Row = {"seconds": time.monotonic() - began, "asking": clock.seconds}
-    status = dict(
-        re.findall(r"(\w+):\s+(\d+) kB", Path("/proc/self/status").read_text())
-    )
-    found["peak_mb"] = (
-        int(status["VmHWM"]) + getrusage(RUSAGE_CHILDREN).ru_maxrss
-    ) / 1024
-    return found | ({"attacks": run.attacks.to_dicts()} if labelled else {})
+    place = Path(folder)
+    clock = Clock()
+    start = time.monotonic()
+    texts = pl.read_parquet(place / "texts.parquet").head(n)
+    texts.write_parquet(place / "audited.parquet")
+    settings: Row = {
+        "input": place / "audited.parquet",
+        "model": model,
+        "out": place / "run",
+    }
+    if labelled:
+        settings["evidence"] = "both"
+    run = run_audit(load_settings(settings, use_config=False), clock)
+    figures: Row = {"seconds": time.monotonic() - start, "asking": clock.seconds}
+    status = Path("/proc/self/status").read_text()
+    memory = dict(re.findall(r"(\w+):\s+(\d+) kB", status))
+    peak_kb = int(memory["VmHWM"]) + getrusage(RUSAGE_CHILDREN).ru_maxrss
+    figures["peak_mb"] = peak_kb / 1024
+    if labelled:
+        figures["attacks"] = run.attacks.to_dicts()
+    return figures
 
 
 WAYS: dict[str, Callable[..., Row]] = {
@@ -408,13 +456,16 @@ _ENVIRONMENT = {
 }
 
 
-def in_a_process(
+def run_in_process(
     way: str, timeout: float | None = None, threads: int = 0, **arguments: object
 ) -> Row:
-    environment = _ENVIRONMENT | (
-        {"OMP_NUM_THREADS": "1"} if registry.has_no_accelerator() else {}
-    )
-    environment |= os.environ | ({"RAYON_NUM_THREADS": str(threads)} if threads else {})
+    """Return what a way measures in a process of its own, or the reason why it does not."""
+    environment = dict(_ENVIRONMENT)
+    if registry.has_no_accelerator():
+        environment["OMP_NUM_THREADS"] = "1"
+    environment |= os.environ
+    if threads:
+        environment["RAYON_NUM_THREADS"] = str(threads)
     command = [
         sys.executable,
         "-m",
@@ -422,31 +473,31 @@ def in_a_process(
         way,
         json.dumps(arguments),
     ]
-    how: Row = {
-        "env": environment,
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.DEVNULL,
-    }
     try:
-        done = subprocess.run(command, timeout=timeout, check=False, **how)
+        process = subprocess.run(
+            command,
+            timeout=timeout,
+            check=False,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
     except subprocess.TimeoutExpired:
         return {"reason": f"not finished within {timeout:.0f} s; give more --minutes"}
-    if done.returncode:
-        return {"reason": f"its process ended with exit code {done.returncode}"}
-    return Row(json.loads(done.stdout.splitlines()[-1]))
+    if process.returncode:
+        return {"reason": f"its process ended with exit code {process.returncode}"}
+    return Row(json.loads(process.stdout.splitlines()[-1]))
 
 
 def _run_way() -> None:
     way, arguments = sys.argv[1:]
     try:
-        found = WAYS[way](**json.loads(arguments))
+        figures = WAYS[way](**json.loads(arguments))
+    except MiaBatchError as error:
+        figures = {"reason": str(error)}
     except Exception as error:  # whatever a library raises is a reason
-        found = {
-            "reason": (
-                str(error) if isinstance(error, MiaBatchError) else cause_of(error)
-            )
-        }
-    sys.stdout.write(f"\n{json.dumps(found)}\n")
+        figures = {"reason": cause_of(error)}
+    sys.stdout.write(f"\n{json.dumps(figures)}\n")
     sys.stdout.flush()
     os._exit(0)  # libraries take seconds to end
 
@@ -454,30 +505,28 @@ def _run_way() -> None:
 def machine() -> Row:
     """Describe processor, cores, GPUs and versions, and nothing that names this one machine."""
     text = Path("/proc/cpuinfo").read_text()
-    found = dict(
+    fields = dict(
         re.findall(r"^(model name|cpu family|model)\s*: (.*)", text, re.MULTILINE)
     )
-    named = [found.get("model name", platform.machine())]
-    if "cpu family" in found:  # of AMD, 25 is Zen 3 or 4, and 26 Zen 5
-        named.append(f"family {found['cpu family']} model {found['model']}")
-    named += ["AVX-512"] if re.search(r"\bavx512bw\b", text) else []
+    names = [fields.get("model name", platform.machine())]
+    if "cpu family" in fields:  # of AMD, 25 is Zen 3 or 4, and 26 Zen 5
+        names.append(f"family {fields['cpu family']} model {fields['model']}")
+    if re.search(r"\bavx512bw\b", text):
+        names.append("AVX-512")
     gpus: list[str] = []
-    if (
-        not registry.has_no_accelerator()
-        and registry.engine_types()["transformers"].obstacle(False) is None
-    ):
-        import torch
+    if not registry.has_no_accelerator():
+        transformers = registry.engine_types()["transformers"]
+        if transformers.obstacle(False) is None:
+            import torch
 
-        gpus = [
-            torch.cuda.get_device_name(each)
-            for each in range(torch.cuda.device_count())
-        ]
-    installed = {
-        each.name: each.version for each in distributions() if each.name in _PACKAGES
-    }
-    versions = {"python": platform.python_version(), **installed}
+            n_gpus = torch.cuda.device_count()
+            gpus = [torch.cuda.get_device_name(number) for number in range(n_gpus)]
+    versions = {"python": platform.python_version()}
+    for package in distributions():
+        if package.name in _PACKAGES:
+            versions[package.name] = package.version
     return {
-        "cpu": ", ".join(named),
+        "cpu": ", ".join(names),
         "cores": cores(),
         "gpus": gpus,
         "versions": versions,
@@ -504,129 +553,162 @@ def bench(
     ):
         check_model(model)
     with TemporaryDirectory(prefix="mia-batch-bench-") as folder:
-        n_texts, labelled = _write_texts(Path(folder), input)
-        why_none = None
+        n_texts, has_classes = _write_texts(Path(folder), input)
+        no_model = None
         observer.step("cutting the texts, and making a model where none is given")
         try:
-            place = _toy(Path(folder)) if model is None else model
-            place = str(Path(place).absolute()) if Path(place).exists() else place
-            engine, _ = registry.choose_engine(
-                "auto", "samples", frozenset(), model=place
-            )
+            place, engine = _choose_engine(Path(folder), model)
         except SettingsError as error:  # pairs of texts need no model
-            place, engine, why_none = "", "any engine", str(error)
-        named = {
+            place, engine, no_model = "", "any engine", str(error)
+        labels = {
             "model": "toy" if model is None else Path(model).name,
             "texts": n_texts,
+            **machine(),
         }
-        same, end = named | machine(), time.monotonic() + 60 * minutes
+        deadline = time.monotonic() + 60 * minutes
 
-        def take(part: str, what: str, way: str, **arguments: Any) -> Row:
-            left = end - time.monotonic() - 60 * minutes * _LEFT[part]
-            why = "no time was left for it; give more --minutes" if left < 1 else None
-            if (reason := why or (None if part == "pairs" else why_none)) is not None:
-                return {"reason": reason}
-            observer.stage(f"{part}: {what}, at most {left:.0f} s")
+        def measure(part: str, label: str, way: str, **arguments: Any) -> Row:
+            seconds = deadline - time.monotonic() - 60 * minutes * _LEFT[part]
+            if seconds < 1:
+                return {"reason": "no time was left for it; give more --minutes"}
+            if no_model is not None and part != "pairs":
+                return {"reason": no_model}
+            observer.stage(f"{part}: {label}, at most {seconds:.0f} s")
             observer.step(f"measuring {part}")
-            return in_a_process(way, left, folder=folder, model=place, **arguments)
+            return run_in_process(way, seconds, folder=folder, model=place, **arguments)
 
-        speed, ours, last = 0.0, Row(), ""
-        for part, what, way, arguments in _ways(engine, minutes):
-            found = take(part, what, way, **arguments)
-            ours, last = ours if part == last else found, part
-            if way == "sample":
-                speed = found.get("prompts", 0) / found.get("seconds", 1)
-            for figure, value in _speeds(found, found.get("ours", ours), what).items():
-                yield _row(part, what, figure, value) | same
-            if "reason" in found:
-                yield _row(part, what, reason=found["reason"]) | same
-        # An audit asks about a text faster than this samples it
-        fits = int(6 * minutes * speed)
-        n = min(max(fits, _FEWEST_AUDITED), _MOST_AUDITED, n_texts)
-        judged = labelled and model is not None  # a toy has seen none of them
-        found = take(
-            "audit", f"{n} texts, end to end", "small_audit", n=n, labelled=judged
+        first_figures: dict[str, Row] = {}
+        for part, label, way, arguments in _list_ways(engine, minutes):
+            figures = measure(part, label, way, **arguments)
+            ours = figures.get("ours", first_figures.setdefault(part, figures))
+            for row in _build_speed_rows(part, label, figures, ours):
+                yield row | labels
+        # An audit asks about a text faster than mia-batch sampled it
+        sampled = first_figures["sampling"]
+        prompts_per_second = sampled.get("prompts", 0) / sampled.get("seconds", 1)
+        n_affordable = int(6 * minutes * prompts_per_second)
+        n = min(max(n_affordable, _FEWEST_AUDITED), _MOST_AUDITED, n_texts)
+        figures = measure(
+            "audit",
+            f"{n} texts, end to end",
+            "small_audit",
+            n=n,
+            labelled=has_classes and model is not None,  # a toy has seen none of them
         )
-        if model is None:
-            found["no_forecast"] = (
-                "a toy's speed says nothing about your model; give --model"
-            )
-        for row in _of_audit(found, n, texts, gpu_hour_price):
-            yield row | same
+        for row in _build_audit_rows(figures, n):
+            yield row | labels
+        for row in _build_forecast(figures, n, texts, gpu_hour_price, model):
+            yield row | labels
 
 
-def _ways(engine: str, minutes: float) -> Iterator[tuple[str, str, str, Row]]:
-    """Yield part, name, way and arguments; of each part mia-batch comes first."""
+def _list_ways(engine: str, minutes: float) -> Iterator[tuple[str, str, str, Row]]:
+    """Iterate over part, label, way and arguments; of each part mia-batch comes first."""
     # Starts, and what is under way then, take longer
-    some: Row = {"seconds": 2 * minutes}
-    yield "sampling", f"mia-batch by {engine}", "sample", {"engine": engine, **some}
+    limit: Row = {"seconds": 2 * minutes}
+    yield "sampling", f"mia-batch by {engine}", "sample", {"engine": engine, **limit}
     yield "sampling", "vLLM alone", "sample_by_vllm", {}
-    yield "sampling", "transformers alone", "sample_by_transformers", some
-    for threads in sorted({*(2**i for i in range(cores().bit_length())), cores()}):
+    yield "sampling", "transformers alone", "sample_by_transformers", limit
+    powers_of_two = [2**i for i in range(cores().bit_length())]
+    for threads in sorted({*powers_of_two, cores()}):
         yield "pairs", f"mia-batch, threads: {threads}", "compare", {"threads": threads}
-    for other in _OTHERS:
-        yield "pairs", other, "compare", {"threads": 1, "other": other}
-    for bare, what in enumerate(
-        ("mia-batch by transformers", "a bare loop of transformers")
-    ):
-        yield "log-probabilities", what, "score_texts", {"bare": bool(bare), **some}
+    for rival in _RIVALS:
+        yield "pairs", rival, "compare", {"threads": 1, "rival": rival}
+    scorers = {
+        "mia-batch by transformers": False,
+        "a bare loop of transformers": True,
+    }
+    for label, is_bare in scorers.items():
+        yield "log-probabilities", label, "score_texts", {"bare": is_bare, **limit}
 
 
-def _speeds(found: Row, ours: Row, what: str) -> dict[str, float]:
-    """Give counts a second, and of another than mia-batch how many times as fast mia-batch is."""
-    counts = [each for each in ("tokens", "prompts", "pairs") if each in found]
-    speeds = {f"{each}_per_second": found[each] / found["seconds"] for each in counts}
-    if counts and counts[0] in ours and not what.startswith("mia-batch"):
-        own = ours[counts[0]] / ours["seconds"]
-        speeds["mia_batch_times_as_fast"] = own / next(iter(speeds.values()))
-    return speeds
+def _build_speed_rows(part: str, label: str, figures: Row, ours: Row) -> Iterator[Row]:
+    """Iterate over counts a second, and of a rival how many times as fast mia-batch is."""
+    if "reason" in figures:
+        yield _build_row(part, label, reason=figures["reason"])
+        return
+    units = [unit for unit in ("tokens", "prompts", "pairs") if unit in figures]
+    speeds = [figures[unit] / figures["seconds"] for unit in units]
+    for unit, speed in zip(units, speeds, strict=True):
+        yield _build_row(part, label, f"{unit}_per_second", speed)
+    if units[0] in ours and not label.startswith("mia-batch"):
+        our_speed = ours[units[0]] / ours["seconds"]
+        times = our_speed / speeds[0]
+        yield _build_row(part, label, "mia_batch_times_as_fast", times)
 
 
-def _row(
+def _build_row(
     part: str,
     way: str,
     figure: str | None = None,
     value: float | None = None,
-    **more: object,
+    *,
+    reason: str | None = None,
+    low: float | None = None,
+    high: float | None = None,
 ) -> Row:
-    limits = {"low": None, "high": None, "reason": None}
-    return {"part": part, "way": way, "figure": figure, "value": value} | limits | more
+    return {
+        "part": part,
+        "way": way,
+        "figure": figure,
+        "value": value,
+        "low": low,
+        "high": high,
+        "reason": reason,
+    }
 
 
-def _of_audit(found: Row, n: int, texts: int, price: float | None) -> Iterator[Row]:
-    audited, forecast = (
-        ("audit", f"{n} texts, end to end"),
-        ("forecast", f"{texts:,} texts"),
-    )
-    if not found.get("asking", 1):
-        found = {"reason": "the model could be asked about no text"}
-    if "reason" in found:
-        yield _row(*audited, reason=found["reason"])
-        yield _row(*forecast, reason="the small audit was not measured")
+def _build_audit_rows(figures: Row, n: int) -> Iterator[Row]:
+    """Iterate over rows of an audit of ``n`` texts and of its attacks."""
+    audit = "audit", f"{n} texts, end to end"
+    if not figures.get("asking", 1):
+        figures["reason"] = "the model could be asked about no text"
+    if "reason" in figures:
+        yield _build_row(*audit, reason=figures["reason"])
         return
-    asking, all_of_it = found["asking"], found["seconds"]
-    figures = {"texts_per_hour": 3600 * n / asking, "seconds_with_start": all_of_it}
-    for figure, value in (figures | {"peak_mb": found["peak_mb"]}).items():
-        yield _row(*audited, figure, value)
-    for each in found.get("attacks", ()):
-        limits = {name: each[name] for name in ("low", "high")}
-        for name, figure, why in _ATTACK_FIGURES[: 1 if each["is_blind"] else None]:
-            more = limits if name == "auc" else {}
-            reason = why if each[name] is None else None
-            yield _row(
-                "attacks", each["attack"], figure, each[name], reason=reason, **more
-            )
-    if not found.get("attacks"):
-        yield _row(
+    yield _build_row(*audit, "texts_per_hour", 3600 * n / figures["asking"])
+    yield _build_row(*audit, "seconds_with_start", figures["seconds"])
+    yield _build_row(*audit, "peak_mb", figures["peak_mb"])
+    for attack in figures.get("attacks", ()):
+        yield from _build_attack_rows(attack)
+    if not figures.get("attacks"):
+        yield _build_row(
             "attacks", "all", reason="give --model, and --input with labelled texts"
         )
-    if "no_forecast" in found:
-        yield _row(*forecast, reason=found["no_forecast"])
+
+
+def _build_forecast(
+    figures: Row, n: int, texts: int, price: float | None, model: str | None
+) -> Iterator[Row]:
+    """Iterate over rows of a forecast for ``texts`` by an audit of ``n``."""
+    forecast = "forecast", f"{texts:,} texts"
+    if "reason" in figures:
+        yield _build_row(*forecast, reason="the small audit was not measured")
         return
-    hours = (all_of_it - asking + texts / n * asking) / 3600
-    yield _row(*forecast, "hours", hours)
+    if model is None:
+        reason = "a toy's speed says nothing about your model; give --model"
+        yield _build_row(*forecast, reason=reason)
+        return
+    asking_seconds, seconds = figures["asking"], figures["seconds"]
+    hours = (seconds - asking_seconds + texts / n * asking_seconds) / 3600
+    yield _build_row(*forecast, "hours", hours)
     if price is not None:
-        yield _row(*forecast, "price", hours * price)
+        yield _build_row(*forecast, "price", hours * price)
+
+
+def _build_attack_rows(attack: Row) -> Iterator[Row]:
+    names = _ATTACK_FIGURES[:1] if attack["is_blind"] else _ATTACK_FIGURES
+    for name, figure, absence in names:
+        value = attack[name]
+        row = _build_row(
+            "attacks",
+            attack["attack"],
+            figure,
+            value,
+            reason=absence if value is None else None,
+        )
+        if name == "auc":
+            row |= {"low": attack["low"], "high": attack["high"]}
+        yield row
 
 
 _ATTACK_FIGURES = (
@@ -638,50 +720,56 @@ _ATTACK_FIGURES = (
 """Columns of the table of attacks, what they are called here, and why one can be missing."""
 
 
-def _write_texts(folder: Path, given: str | None) -> tuple[int, bool]:
-    """Write some texts of an input, or of the demo; say how many, and whether of both classes."""
-    if given is None:
-        given = str(folder / "corpus.parquet")
-        build_corpus(DemoSettings()).drop("member").write_parquet(given)
-    settings = fill_windows(
-        load_settings({"input": given, "model": "-"}, use_config=False)
-    )
-    corpus, plan = open_corpora(settings).input, target_plan(settings)
-    if plan.window is not None:
-        plan = replace(
-            plan, max_windows_per_document=-(-_MOST_TEXTS // corpus.n_documents)
-        )
+def _write_texts(folder: Path, path: str | None) -> tuple[int, bool]:
+    """Write texts of an input, or the demo's; return how many, and whether of both classes."""
+    if path is None:
+        path = str(folder / "corpus.parquet")
+        build_corpus(DemoSettings()).drop("member").write_parquet(path)
+    settings = load_settings({"input": path, "model": "-"}, use_config=False)
+    settings = fill_windows(settings)
+    corpus = open_corpora(settings).input
+    windowing = target_plan(settings)
+    if windowing.window is not None:
+        most_windows = -(-_MOST_TEXTS // corpus.n_documents)
+        windowing = replace(windowing, max_windows_per_document=most_windows)
     step = -(-corpus.n_documents // _MOST_TEXTS)
-    chosen = corpus.documents.with_row_index("row").filter(
-        pl.col("row").hash(0) % step == 0
-    )
-    found = build_targets(chosen.drop("row"), plan).filter(
-        pl.col("prefix").is_not_null()
-    )
-    targets = found.select(Targets.column_names()).head(_MOST_TEXTS).collect()
+    numbered = corpus.documents.with_row_index("row")
+    documents = numbered.filter(pl.col("row").hash(0) % step == 0).drop("row")
+    built = build_targets(documents, windowing).select(Targets.column_names())
+    divided = built.filter(pl.col("prefix").is_not_null())
+    targets = divided.head(_MOST_TEXTS).collect()
     if targets.is_empty():
-        raise CorpusError(f"no text of {given} can be cut in two; give longer texts")
+        raise CorpusError(f"no text of {path} can be cut in two; give longer texts")
     # Members and others by turns, so that the first few are of both.
     targets = targets.sort(pl.int_range(pl.len()).over("member"), maintain_order=True)
     tables.sink(targets.lazy(), folder / "targets.parquet", Targets)
     texts = targets.select("member", "group", document_id="target_id", text="target")
-    empty = [each.name for each in texts if each.null_count() == texts.height]
+    empty = [column.name for column in texts if column.null_count() == texts.height]
     texts.drop(empty).write_parquet(folder / "texts.parquet")
     return targets.height, targets["member"].drop_nulls().n_unique() == 2
 
 
-def _toy(folder: Path) -> str:
-    if (
-        reason := registry.missing("demo", "tokenizers", "torch", "transformers")
-    ) is not None:
+def _choose_engine(folder: Path, model: str | None) -> tuple[str, str]:
+    """Return a model, a toy where none is given, and the engine that samples it."""
+    place = _make_toy(folder) if model is None else model
+    if Path(place).exists():
+        place = str(Path(place).absolute())
+    engine, _ = registry.choose_engine("auto", "samples", frozenset(), model=place)
+    return place, engine
+
+
+def _make_toy(folder: Path) -> str:
+    reason = registry.missing("demo", "tokenizers", "torch", "transformers")
+    if reason is not None:
         raise SettingsError(f"no model can be made here, because {reason}")
-    settings, texts = DemoSettings(), pl.read_parquet(folder / "texts.parquet")["text"]
+    settings = DemoSettings()
+    texts = pl.read_parquet(folder / "texts.parquet")["text"]
     with quiet():
         tokenizer = train_tokenizer(texts, settings.vocabulary)
-        made = new_model(
+        model = new_model(
             tokenizer, settings, hidden=settings.hidden, layers=settings.layers
         )
-        save(made, tokenizer, folder / "toy")
+        save(model, tokenizer, folder / "toy")
     return str(folder / "toy")
 
 

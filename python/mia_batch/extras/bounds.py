@@ -37,7 +37,7 @@ ROUNDING = 2.0**-13
 other sizes, and a sampler's softmax. Sums of float64 are off by far less."""
 
 NextTokens: TypeAlias = "Callable[[Ints | None, Ints | None], Floats]"
-"""Gives the probabilities of the next token after each of some texts, texts by vocabulary.
+"""Returns the probabilities of the next token after each of some texts, texts by vocabulary.
 
 It is given the texts by the numbers of their parents among those of the call before,
 and the token that is added to each; the first call, with None and None, is about the
@@ -62,24 +62,25 @@ class Nearness:
 
     @property
     def first(self) -> Floats:
+        """The row of the empty text."""
         places = np.arange(self.truth.size + 1, dtype=np.float64)[None]
         return places if self.edits else np.where(places, inf, 0.0)
 
-    def after(self, rows: Floats, tokens: Ints) -> Floats:
-        """Rows of texts with one token more; -1 is a token that ``truth`` does not have."""
-        found = np.full(rows.shape, inf)
-        found[:, 1:] = rows[:, :-1] + (self.truth != tokens[:, None])
+    def add_tokens(self, rows: Floats, tokens: Ints) -> Floats:
+        """Return rows of texts with one token more; -1 is one that ``truth`` does not have."""
+        extended = np.full(rows.shape, inf)
+        extended[:, 1:] = rows[:, :-1] + (self.truth != tokens[:, None])
         if not self.edits:
-            return found
+            return extended
         places = np.arange(rows.shape[1])
-        kept = np.minimum(found, rows + 1) - places
-        return np.asarray(np.minimum.accumulate(kept, axis=1) + places)
+        gaps = np.minimum(extended, rows + 1) - places
+        return np.asarray(np.minimum.accumulate(gaps, axis=1) + places)
 
     def can_come(self, rows: Floats, n: int) -> Flags:
-        """Which texts of ``n`` tokens some continuation brings near."""
-        ahead = n - np.arange(rows.shape[1])
-        least = np.maximum(ahead, 0) if self.ends else np.abs(ahead)
-        return np.asarray((rows + least).min(1) <= self.within)
+        """Return which texts of ``n`` tokens some continuation brings near."""
+        n_ahead = n - np.arange(rows.shape[1])
+        fewest_edits = np.maximum(n_ahead, 0) if self.ends else np.abs(n_ahead)
+        return np.asarray((rows + fewest_edits).min(1) <= self.within)
 
     def split(
         self, rows: Floats, n: int, mass: Floats, next_tokens: Floats
@@ -89,19 +90,76 @@ class Nearness:
         Returns that of each text with each token, 0 where it cannot come near, and that
         of each text that ends here and is near.
         """
-        unlike, ends = np.full(len(rows), -1), list(self.ends)
-        other = self.can_come(self.after(rows, unlike), n + 1)
-        found: Floats = (mass * other)[:, None] * next_tokens
+        unlike = np.full(len(rows), -1)
+        can_come = self.can_come(self.add_tokens(rows, unlike), n + 1)
+        continued: Floats = (mass * can_come)[:, None] * next_tokens
         reach = self.within if self.edits else 0
         for token in np.unique(self.truth[max(0, n - reach) : n + reach + 1]):
-            can_come = self.can_come(self.after(rows, unlike * 0 + token), n + 1)
-            found[:, token] = mass * can_come * next_tokens[:, token]
-        found[:, ends] = 0.0
-        is_near = (rows + np.arange(rows.shape[1])[::-1]).min(1) <= self.within
-        return found, mass * is_near * next_tokens[:, ends].sum(1)
+            extended = self.add_tokens(rows, np.full_like(unlike, token))
+            can_come = self.can_come(extended, n + 1)
+            continued[:, token] = mass * can_come * next_tokens[:, token]
+        ends = list(self.ends)
+        continued[:, ends] = 0.0
+        n_missing = np.arange(rows.shape[1])[::-1]
+        is_near = (rows + n_missing).min(1) <= self.within
+        return continued, mass * is_near * next_tokens[:, ends].sum(1)
 
 
-class Found(NamedTuple):
+class _RandomTexts:
+    """Texts drawn among those that the search left out; arrays have an entry for each draw."""
+
+    def __init__(
+        self,
+        near: Nearness,
+        n: int,
+        rng: np.random.Generator,
+    ) -> None:
+        self._near = near
+        self._rng = rng
+        self._rows = np.zeros((n, near.truth.size + 1))
+        self.weight = np.zeros(n)  # 0: there is no text
+        self.ended_near = np.zeros(n)  # the probability of it
+        self.parent = np.zeros(n, np.int64)
+        self.token = np.zeros(n, np.int64)
+
+    def split(self, n: int, next_tokens: Floats) -> tuple[Ints, Floats]:
+        """Split by the next token; return which are live, and their probability with each."""
+        live = np.flatnonzero(self.weight)
+        continued, ended = self._near.split(
+            self._rows[live], n, self.weight[live], next_tokens
+        )
+        self.ended_near[live] += ended
+        self.weight[live] = continued.sum(1)
+        return live, continued
+
+    def add_tokens(
+        self,
+        live: Ints,
+        continued: Floats,
+        first_parent: int,
+    ) -> None:
+        self.parent[live] = first_parent + np.arange(live.size)
+        tokens = [_choose(row, self._rng, 1)[0] for row in continued]
+        self.token[live] = tokens
+        rows = self._near.add_tokens(self._rows[live], self.token[live])
+        self._rows[live] = rows
+
+    def restart(
+        self, rows: Floats, pruned: Floats, n_vocabulary: int, left_out: float
+    ) -> None:
+        """Begin some anew among texts that are pruned now, by their share in all left out."""
+        lots = self._rng.random(self.weight.size)
+        new = np.flatnonzero(lots * left_out < float(pruned.sum()))
+        entries = _choose(pruned, self._rng, new.size)
+        parents, tokens = np.divmod(entries, n_vocabulary)
+        self.parent[new] = parents
+        self.token[new] = tokens
+        self._rows[new] = self._near.add_tokens(rows[parents], tokens)
+        self.weight[new] = 1
+        self.ended_near[new] = 0
+
+
+class BoundedProbability(NamedTuple):
     """Bounds of a probability, which lies between ``lower`` and ``upper`` in any case.
 
     It is at most ``likely_upper`` unless an event of 2.5 % happened; ``estimate`` is
@@ -116,8 +174,13 @@ class Found(NamedTuple):
 
 
 def bound(
-    model: NextTokens, near: Nearness, *, width: int, draws: int, seed: int = 0
-) -> Found:
+    model: NextTokens,
+    near: Nearness,
+    *,
+    width: int,
+    draws: int,
+    seed: int = 0,
+) -> BoundedProbability:
     """Search the texts that can come near, the likeliest ``width`` of each length.
 
     The lower bound adds up those that came near, the upper one adds all that was left
@@ -133,70 +196,68 @@ def bound(
     (2025), arXiv:2512.05439. Their texts were read in part: the table of edits, texts
     that end before, the draws and the rounding are ours.
     """
-    rng, size = np.random.default_rng(seed), near.truth.size
-    rows, mass, lower, left_out, asked = near.first, np.ones(1), 0.0, 0.0, -1
-    drawn, weight, came = np.zeros((draws, size + 1)), np.zeros(draws), np.zeros(draws)
-    parent, token = np.zeros((2, draws), np.int64)
+    rng = np.random.default_rng(seed)
+    size = near.truth.size
+    random_texts = _RandomTexts(near, draws, rng)
+    rows, mass = near.first, np.ones(1)
+    lower = left_out = 0.0
+    tokens_asked = -1  # of the prompt alone no token is asked about
     parents: Ints | None = None
     tokens: Ints | None = None
     for n in range(size):
-        said, on = model(parents, tokens), np.flatnonzero(weight)
-        asked += len(said)
-        found, ended = near.split(rows, n, mass, said[: len(rows)])
+        next_tokens = model(parents, tokens)
+        tokens_asked += len(next_tokens)
+        continued, ended = near.split(rows, n, mass, next_tokens[: len(rows)])
         lower += float(ended.sum())
-        further, ended = near.split(drawn[on], n, weight[on], said[len(rows) :])
-        came[on] += ended
-        weight[on] = further.sum(1)
+        live, live_continued = random_texts.split(n, next_tokens[len(rows) :])
         if n == size - 1:
-            lower += float(found.sum())
+            lower += float(continued.sum())
             break
-        parent[on] = len(rows) + np.arange(on.size)
-        token[on] = [_choose(each, rng, 1)[0] for each in further]
-        drawn[on] = near.after(drawn[on], token[on])
-        flat = found.ravel()
-        least = np.partition(np.append(flat, np.zeros(width)), -width)[-width]
-        kept = np.flatnonzero((flat > 0) & (flat >= least))[:width]
-        mass, flat[kept] = flat[kept], 0.0
+        random_texts.add_tokens(live, live_continued, len(rows))
+        pruned = continued.ravel()  # once the likeliest are taken out of it
+        likeliest = _find_largest(pruned, width)
+        mass = pruned[likeliest]
+        pruned[likeliest] = 0.0
         # A draw is of all that was left out so far: it begins anew with the share of
         # what is new.
-        left_out += (pruned := float(flat.sum()))
-        anew = np.flatnonzero(rng.random(draws) * left_out < pruned)
-        parent[anew], token[anew] = np.divmod(
-            _choose(flat, rng, anew.size), found.shape[1]
-        )
-        drawn[anew], weight[anew], came[anew] = (
-            near.after(rows[parent[anew]], token[anew]),
-            1,
-            0,
-        )
-        parents, tokens = np.divmod(kept, found.shape[1])
-        rows = near.after(rows[parents], tokens)
-        parents, tokens = (
-            np.append(own, each[weight > 0])
-            for own, each in ((parents, parent), (tokens, token))
-        )
+        left_out += float(pruned.sum())
+        n_vocabulary = continued.shape[1]
+        random_texts.restart(rows, pruned, n_vocabulary, left_out)
+        parents, tokens = np.divmod(likeliest, n_vocabulary)
+        rows = near.add_tokens(rows[parents], tokens)
+        is_live = random_texts.weight > 0
+        parents = np.append(parents, random_texts.parent[is_live])
+        tokens = np.append(tokens, random_texts.token[is_live])
         if not parents.size:
             break
-    came += weight
-    n_hits = int((rng.random(draws) < came).sum())
-    share = clopper_pearson(n_hits, draws).high if draws else 1.0
+    near_share = random_texts.ended_near + random_texts.weight
+    n_hits = int((rng.random(draws) < near_share).sum())
+    likely_share = clopper_pearson(n_hits, draws).high if draws else 1.0
+    mean_share = near_share.mean() if draws else 0.0
     down, up = (1 - ROUNDING) ** size, (1 + ROUNDING) ** size
-    return Found(
+    return BoundedProbability(
         lower=lower * down,
         upper=min((lower + left_out) * up, 1.0),
-        likely_upper=min((lower + share * left_out) * up, 1.0),
-        estimate=lower + (came.mean() if draws else 0.0) * left_out,
-        tokens_asked=asked,
+        likely_upper=min((lower + likely_share * left_out) * up, 1.0),
+        estimate=lower + mean_share * left_out,
+        tokens_asked=tokens_asked,
     )
 
 
+def _find_largest(values: Floats, n: int) -> Ints:
+    """Find the largest ``n`` values above 0."""
+    threshold = np.partition(np.append(values, np.zeros(n)), -n)[-n]
+    return np.flatnonzero((values > 0) & (values >= threshold))[:n]
+
+
 def _choose(mass: Floats, rng: np.random.Generator, n: int) -> Ints:
+    """Draw ``n`` entries by their mass."""
     sums = mass.cumsum()
     if not n or not sums[-1]:
         return np.zeros(n, np.int64)
-    chosen = sums.searchsorted(rng.random(n) * sums[-1], side="right")
+    entries = sums.searchsorted(rng.random(n) * sums[-1], side="right")
     # Rounding may go beyond
-    return np.asarray(np.minimum(chosen, sums.searchsorted(sums[-1])))
+    return np.asarray(np.minimum(entries, sums.searchsorted(sums[-1])))
 
 
 def samples_needed(probability: float, p: float) -> float:
@@ -218,7 +279,7 @@ def reader(
     prompt: list[int],
     check: CheckMemory | None = None,
 ) -> NextTokens:
-    """Ask a model for next tokens under a decoding; it keeps what it has read of each text."""
+    """Return what asks a model for next tokens under a decoding, and keeps what it has read."""
     import torch
 
     from mia_batch.evidence.engines.transformers import keep_likeliest
@@ -227,13 +288,11 @@ def reader(
     n_tokens = len(prompt) - 1
 
     @torch.inference_mode()
-    def read(parents: Ints | None, tokens: Ints | None, /) -> Floats:
+    def compute_next_tokens(parents: Ints | None, tokens: Ints | None, /) -> Floats:
         nonlocal cache, n_tokens
-        ids = (
-            torch.tensor([prompt])
-            if tokens is None
-            else torch.from_numpy(tokens)[:, None]
-        )
+        ids = torch.tensor([prompt])
+        if tokens is not None:
+            ids = torch.from_numpy(tokens)[:, None]
         n_tokens += 1
         if check is not None:
             check(len(ids), n_tokens)
@@ -243,20 +302,22 @@ def reader(
                     "model: it keeps no cache of texts that bounds can branch"
                 )
             cache.reorder_cache(torch.from_numpy(parents).to(model.device))
-        said = model.model(ids.to(model.device), past_key_values=cache, use_cache=True)
-        cache, logits = said.past_key_values, said.logits[:, -1].float()
-        kept = keep_likeliest(
-            logits / decoding.temperature, decoding.top_k, decoding.top_p
+        output = model.model(
+            ids.to(model.device), past_key_values=cache, use_cache=True
         )
-        return np.asarray(kept.double().softmax(-1).cpu().numpy())
+        cache = output.past_key_values
+        logits = output.logits[:, -1].float() / decoding.temperature
+        likeliest = keep_likeliest(logits, decoding.top_k, decoding.top_p)
+        return np.asarray(likeliest.double().softmax(-1).cpu().numpy())
 
-    return read
+    return compute_next_tokens
 
 
 def _load(audit: Audit) -> Pretrained:
     from mia_batch.evidence.engines.transformers import Pretrained
 
-    run, source = audit.run, audit.find_source("target")
+    run = audit.run
+    source = audit.find_source("target")
     recorded = run.manifest.models["target"]["source"]
     if source != recorded or source["digest"] is None:
         raise SettingsError(
@@ -284,7 +345,7 @@ def _load(audit: Audit) -> Pretrained:
 CheckMemory: TypeAlias = (
     "Callable[[int, int], None]"  # of how many texts, of how many tokens
 )
-_ENTRY_BYTES = 44  # of a text's probabilities: what is said, split, and sorted
+_ENTRY_BYTES = 44  # of a text's probabilities: as computed, split, and sorted
 # Bytes of the smallest tensor that is given back when it is freed
 _KEPT_BY_GLIBC = 32 << 20
 
@@ -294,31 +355,34 @@ class _TooWideError(SettingsError):
 
 
 def memory_needed(model: Pretrained, texts: int, n_tokens: int) -> int:
-    """Bytes that a search takes where the model is, as measured by ``benches.bounds memory``."""
+    """Return the bytes of a search where the model is, measured by ``benches.bounds memory``."""
     from mia_batch.evidence.engines.transformers import numbers_kept
 
     config = model.model.config.get_text_config()
-    kept = 4 * texts * n_tokens * numbers_kept(config)
-    if model.on_cpu and kept < 2 * config.num_hidden_layers * _KEPT_BY_GLIBC:
-        kept *= 2
-    return kept + _ENTRY_BYTES * texts * model.vocab_size
+    cache_bytes = 4 * texts * n_tokens * numbers_kept(config)
+    not_given_back = 2 * config.num_hidden_layers * _KEPT_BY_GLIBC
+    if model.on_cpu and cache_bytes < not_given_back:
+        cache_bytes *= 2
+    return cache_bytes + _ENTRY_BYTES * texts * model.vocab_size
 
 
 def memory_check(model: Pretrained, width: int) -> CheckMemory:
-    """Refuse what is too wide for the memory, a GPU's or this machine's, that is free by now."""
+    """Return what refuses a search that is too wide for the memory that is free by now."""
     import torch
 
-    free, where = available_memory(), "memory"
+    free = available_memory()
+    memory = "memory"
     if model.device.type == "cuda":
-        free, where = torch.cuda.mem_get_info(model.device)[0], "the GPU's memory"
+        free = torch.cuda.mem_get_info(model.device)[0]
+        memory = "the GPU's memory"
 
     def check(texts: int, n_tokens: int) -> None:
         needed = memory_needed(model, texts, n_tokens)
         if needed > free:
-            most = max(1, width * free // memory_needed(model, 2 * width, n_tokens))
+            widest = width * free // memory_needed(model, 2 * width, n_tokens)
             raise _TooWideError(
-                f"--width {width:,} takes {needed / 2**30:,.1f} GiB of {where}, and "
-                f"{free / 2**30:,.1f} GiB are free; give at most {most:,}"
+                f"--width {width:,} takes {needed / 2**30:,.1f} GiB of {memory}, and "
+                f"{free / 2**30:,.1f} GiB are free; give at most {max(1, widest):,}"
             )
 
     return check
@@ -341,58 +405,71 @@ def bound_run(
         raise SettingsError(
             "temperature= is 0, at which one sample is as all; give one above 0"
         )
-    found = strongest(run, passages).select("target_id")
-    model, tokenizer = _load(audit), Tokenizer.load(settings.model, settings.revision)
-    of_decoding = {
-        each: getattr(settings, each) for each in ("temperature", "top_k", "top_p")
-    }
-    n, most = settings.extraction_tokens, settings.extraction_prefix_tokens
-    configs = model.model.config.get_text_config(), model.model.generation_config
-    ends = end_token_ids(
-        tokenizer.end, *(each and each.eos_token_id for each in configs)
-    )
+    targets = strongest(run, passages).select("target_id")
+    model = _load(audit)
+    tokenizer = Tokenizer.load(settings.model, settings.revision)
+    ends = _find_ends(model, tokenizer)
+    n_tokens = settings.extraction_tokens
+    most_context = settings.extraction_prefix_tokens
     check = memory_check(model, width)
-    check(2 * width, most + 2)  # as many draws as texts: few passages need less
-    possible = tuple(end for end in sorted(ends) if end < model.vocab_size)
-    how = {**of_decoding, "distance": distance, "within": within, "n_tokens": n}
-    # The strongest passages: what stands before their true continuation, and this.
-    own = pl.col("target_id").is_in(found["target_id"].implode())
-    targets = run.scan("targets").filter(own).collect(engine="streaming")
-    texts = targets.select(
-        "target_id",
-        "prefix",
-        text=extraction(targets)["text"].fill_null(targets["reference"]),
-    )
-    texts, rows = (
-        found.join(texts, on="target_id", maintain_order="left"),
-        list[dict[str, Any]](),
-    )
+    check(2 * width, most_context + 2)  # as many draws as texts: few passages need less
+    decoding = {
+        name: getattr(settings, name) for name in ("temperature", "top_k", "top_p")
+    }
+    labels = {
+        **decoding,
+        "distance": distance,
+        "within": within,
+        "n_tokens": n_tokens,
+    }
+    texts = _read_passages(run, targets)
+    rows: list[dict[str, Any]] = []
     for number, (target_id, prefix, text) in enumerate(texts.iter_rows(), start=1):
         observer.step(f"bounding passage {number} of {texts.height}")
-        special, before, after = tokenizer.encode_after(prefix or "", text or "")
-        prompt, row = special + before[-most:], {"target_id": target_id, **how}
-        if len(after) < n or not prompt or len(prompt) + n > model.max_model_len:
-            row["reason"] = (
-                f"its prompt has {len(prompt)} tokens and its true text {len(after)};"
-                f" bounds need at least 1 and {n}, together at most"
-                f" {model.max_model_len}"
-            )
-        else:
-            truth, read = (
-                np.array(after[:n]),
-                reader(model, Decoding(**of_decoding), prompt, check),
-            )
-            is_edits = distance == "levenshtein"
-            near = Nearness(truth=truth, within=within, edits=is_edits, ends=possible)
-            try:
-                row |= bound(
-                    read, near, width=width, draws=width, seed=settings.seed
-                )._asdict()
-            except _TooWideError as error:  # what other passages have is kept
-                row["reason"] = str(error)
+        row = {"target_id": target_id, **labels}
         rows.append(row)
+        special, context, true_tokens = tokenizer.encode_after(prefix or "", text or "")
+        prompt = special + context[-most_context:]
+        has_room = len(prompt) + n_tokens <= model.max_model_len
+        if len(true_tokens) < n_tokens or not prompt or not has_room:
+            row["reason"] = (
+                f"its prompt has {len(prompt)} tokens and its true text"
+                f" {len(true_tokens)}; bounds need at least 1 and {n_tokens}, together"
+                f" at most {model.max_model_len}"
+            )
+            continue
+        near = Nearness(
+            truth=np.array(true_tokens[:n_tokens]),
+            within=within,
+            edits=distance == "levenshtein",
+            ends=ends,
+        )
+        next_tokens = reader(model, Decoding(**decoding), prompt, check)
+        try:
+            row |= bound(
+                next_tokens, near, width=width, draws=width, seed=settings.seed
+            )._asdict()
+        except _TooWideError as error:  # other passages keep their bounds
+            row["reason"] = str(error)
     table = pl.DataFrame(rows, schema=Bounds.create_empty().schema)
     with run.held():
         sink(table, run.path("bounds"), Bounds)
         record_file(run, "bounds.parquet")
     return table
+
+
+def _find_ends(model: Pretrained, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Find the tokens at which a sample ends."""
+    configs = model.model.config.get_text_config(), model.model.generation_config
+    config_ends = [config and config.eos_token_id for config in configs]
+    ends = end_token_ids(tokenizer.end, *config_ends)
+    return tuple(end for end in sorted(ends) if end < model.vocab_size)
+
+
+def _read_passages(run: Run, targets: pl.DataFrame) -> pl.DataFrame:
+    """Read what stands before the true continuation of targets, and this, in their order."""
+    is_wanted = pl.col("target_id").is_in(targets["target_id"].implode())
+    rows = run.scan("targets").filter(is_wanted).collect(engine="streaming")
+    text = extraction(rows)["text"].fill_null(rows["reference"])
+    texts = rows.select("target_id", "prefix", text=text)
+    return targets.join(texts, on="target_id", maintain_order="left")

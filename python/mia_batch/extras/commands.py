@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import ExitStack
 from dataclasses import fields, replace
-from itertools import chain, groupby, repeat
+from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ from mia_batch.cli.options import (
 )
 from mia_batch.errors import SettingsError
 from mia_batch.extras.privacy.plan import RECIPE_FIELDS, TUNINGS, PrivacySettings
-from mia_batch.places import mirrored
+from mia_batch.places import mirrored, parse_place
 from mia_batch.recipes import RECIPES, Recipe
 from mia_batch.settings import ClusterSettings, ColumnSettings, EndpointSettings, nested
 
@@ -87,7 +87,7 @@ def finetune(**options: Any) -> None:
     says which. The same command again goes on where training stopped, and makes nothing
     twice.
     """
-    from mia_batch.extras.tune.jobs import finetune as make
+    from mia_batch.extras.tune.jobs import finetune as train
 
     changed = take(options, (field.name for field in fields(Recipe)))
     if "epsilon" in changed or options["insert"] is not None:
@@ -95,19 +95,20 @@ def finetune(**options: Any) -> None:
     with observing() as observer:
         recipe = replace(RECIPES["finetune"], **changed)
         try:
-            made = make(recipe=recipe, observer=observer, **options)
+            model = train(recipe=recipe, observer=observer, **options)
         except SettingsError as error:
             raise SettingsError(re.sub("^model: ", "--base: ", str(error))) from error
-        if (kept := made.privacy) is not None:
-            observer.stage(
-                f"epsilon {kept['epsilon']:.3f} at delta {kept['delta']:g}, of one text"
-            )
+        loss = model.privacy
+        if loss is not None:
+            epsilon, delta = loss["epsilon"], loss["delta"]
+            observer.stage(f"epsilon {epsilon:.3f} at delta {delta:g}, of one text")
 
 
 def _count(
-    name: str, least: int, default: int | None, text: str, most: int | None = None
+    name: str, lowest: int, default: int | None, text: str, highest: int | None = None
 ) -> Decorator:
-    return option(name, click.IntRange(least, most), None, text, default=default)
+    kind = click.IntRange(lowest, highest)
+    return option(name, kind, None, text, default=default)
 
 
 def _epsilons(
@@ -115,7 +116,7 @@ def _epsilons(
 ) -> Sequence[float | None]:
     convert = NumberRange(0.01, 1000).convert
     return tuple(
-        None if each == "none" else convert(each, option, context) for each in values
+        None if value == "none" else convert(value, option, context) for value in values
     )
 
 
@@ -197,37 +198,38 @@ def privacy(*, canary_formats: Path | None, dry_run: bool, **options: Any) -> No
     from mia_batch.extras.privacy.data import read_formats
 
     recipe = replace(RECIPES["privacy"], **take(options, RECIPE_FIELDS))
-    of_plan = {
-        each.name: options.pop(each.name)
-        for each in fields(PrivacySettings)
-        if each.name in options
+    plan_settings = {
+        field.name: options.pop(field.name)
+        for field in fields(PrivacySettings)
+        if field.name in options
     }
-    plan = PrivacySettings(recipe=recipe, **of_plan)
+    plan = PrivacySettings(recipe=recipe, **plan_settings)
     formats = None if canary_formats is None else read_formats(canary_formats)
-    models = ["a target", f"{plan.shadows:,} shadow models", "one with canaries"]
-    wanted = [
-        name
-        for name, n in zip(models, (1, plan.shadows, plan.canaries), strict=True)
-        if n
-    ]
-    what = (
-        f"{', '.join(each.name for each in plan.variants())}: {', '.join(wanted)} each"
-    )
+    models = ["a target"]
+    if plan.shadows:
+        models.append(f"{plan.shadows:,} shadow models")
+    if plan.canaries:
+        models.append("one with canaries")
+    variants = ", ".join(variant.name for variant in plan.variants())
     with observing() as observer:
-        observer.stage(f"to tune {what}; epochs: {plan.recipe.epochs:,}")
+        observer.stage(
+            f"to tune {variants}: {', '.join(models)} each; epochs:"
+            f" {plan.recipe.epochs:,}"
+        )
         if dry_run:
             return
-        found = audit_privacy(
+        audit = audit_privacy(
             settings=plan, formats=formats, observer=observer, **options
         )
-    say(*conclusions(found.summary), f"report: {found.page}")
+    say(*conclusions(audit.summary), f"report: {audit.page}")
 
 
-_MADE = (RECIPES["inverter"], RECIPES["decoder"])
+_INVERTER, _DECODER = RECIPES["inverter"], RECIPES["decoder"]
 _DEFAULTS = {
-    name: " or with --decoder ".join(str(getattr(each, name)) for each in _MADE)
+    name: f"{getattr(_INVERTER, name)} or with --decoder {getattr(_DECODER, name)}"
     for name in ("epochs", "learning_rate", "batch_size", "held_out")
-} | {"max_tokens": f"{RECIPES['inverter'].max_tokens}; longer texts are left out"}
+}
+_DEFAULTS["max_tokens"] = f"{_INVERTER.max_tokens}; longer texts are left out"
 
 
 @click.command("invert")
@@ -265,16 +267,19 @@ def invert(*, embedder: str | None, **options: Any) -> None:
     """
     from mia_batch.extras.privacy.inversion.training import invert as run
 
-    recipe = replace(_MADE[bool(options["decoder"])], **take(options, _DEFAULTS))
+    recipe = _DECODER if options["decoder"] else _INVERTER
+    recipe = replace(recipe, **take(options, _DEFAULTS))
     endpoint = take(options, ("model", *EndpointSettings.model_fields))
-    asked = _embedder(embedder, endpoint)
+    source = _choose_embedder(embedder, endpoint)
     with observing() as observer:
-        inverted = run(embedder=asked, recipe=recipe, observer=observer, **options)
+        inverted = run(embedder=source, recipe=recipe, observer=observer, **options)
     _show(inverted.figures, console_of(stderr=False))
 
 
-def _embedder(embedder: str | None, asked: dict[str, Any]) -> str | ClientSettings:
-    if ("base_url" in asked) == (embedder is not None):
+def _choose_embedder(
+    embedder: str | None, endpoint: dict[str, Any]
+) -> str | ClientSettings:
+    if ("base_url" in endpoint) == (embedder is not None):
         raise click.UsageError(
             "give --embedder MODEL, or --base-url URL and --model NAME"
         )
@@ -282,22 +287,22 @@ def _embedder(embedder: str | None, asked: dict[str, Any]) -> str | ClientSettin
         return embedder
     from mia_batch.settings import endpoint_settings, load_settings
 
-    if "price_in" in asked:
-        asked["price_out"] = 0.0  # an embedding has no output
-    given = {"input": "-", "engine": "openai", **asked}
-    return endpoint_settings(load_settings(given, use_config=False))
+    settings = {"input": "-", "engine": "openai", **endpoint}
+    if "price_in" in settings:
+        settings["price_out"] = 0.0  # an embedding has no output
+    return endpoint_settings(load_settings(settings, use_config=False))
 
 
 def _show(figures: pl.DataFrame, console: Console) -> None:
-    columns, lines = ("precision", "recall", "f1", "exact"), list[list[str]]()
-    named = figures.group_by("unit", "method", "versus", maintain_order=True)
-    for (unit, method, versus), rows in named:
-        each = {row["metric"]: row for row in rows.iter_rows(named=True)}
-        values = (figure(each[name]["value"]) for name in columns)
-        name = method if versus is None else f"{method} less {versus}"
-        lines.append(
-            [str(unit).replace("_", " "), str(name), *values, limits(each["f1"])]
-        )
+    columns = ("precision", "recall", "f1", "exact")
+    lines: list[list[str]] = []
+    methods = figures.group_by("unit", "method", "versus", maintain_order=True)
+    for (unit, method, versus), rows in methods:
+        by_metric = {row["metric"]: row for row in rows.iter_rows(named=True)}
+        values = [figure(by_metric[name]["value"]) for name in columns]
+        name = f"{method}" if versus is None else f"{method} less {versus}"
+        unit_name = str(unit).replace("_", " ")
+        lines.append([unit_name, name, *values, limits(by_metric["f1"])])
     numbers = (*columns, "95 % interval of F1")
     console.print(table_of("unit", "method", *numbers, right=numbers, rows=lines))
 
@@ -397,24 +402,25 @@ def mark(
     from mia_batch.cli.main import audit_and_show
     from mia_batch.extras.sets import marks
 
-    if "model" in (settings := given(options)):
-        name = Path(str(settings["model"])).name
-        settings["out"] = str(out or book.parent / f"{book.stem}-{name}")
+    settings = given(options)
+    if "model" in settings:
+        model_name = Path(str(settings["model"])).name
+        settings["out"] = str(out or book.parent / f"{book.stem}-{model_name}")
         with observing() as observer:
-            asked = marks.audit_of(book, key, observer, **settings)
-        audit_and_show(asked)
+            audit = marks.build_audit(book, key, observer, **settings)
+        audit_and_show(audit)
         return
     if seed is not None:
         marked = out or book.with_stem(f"{book.stem}-marked")
-        n = marks.publish(book, key, seed, marked)
-        say(f"{marked}: the book to publish; {n:,} windows were drawn")
+        n_windows = marks.publish(book, key, seed, marked)
+        say(f"{marked}: the book to publish; {n_windows:,} windows were drawn")
         return
-    n = marks.prepare(book, key, language)
+    n_windows = marks.prepare(book, key, language)
     say(
-        f"{n:,} windows have places; {marks.forecast_sentence(n)}",
+        f"{n_windows:,} windows have places; {marks.forecast_sentence(n_windows)}",
         "lodge this where it cannot be changed, then draw a number and give it as"
         " --seed:",
-        marks.lodged(key),
+        marks.compute_lodged_hash(key),
     )
 
 
@@ -461,7 +467,7 @@ def paraphrase(*, dry_run: bool, **options: object) -> None:
     FOLDER/paraphrases.parquet is the corpus of that audit. The same command again goes
     on where it stopped.
     """
-    from mia_batch.extras.sets.paraphrases import paraphrase as make
+    from mia_batch.extras.sets.paraphrases import paraphrase as write_paraphrases
     from mia_batch.extras.sets.paraphrases import plan_paraphrasing
 
     settings = nested(given(options))
@@ -469,7 +475,7 @@ def paraphrase(*, dry_run: bool, **options: object) -> None:
         say(*map(": ".join, plan_paraphrasing(**settings)))
         return
     with observing() as observer:
-        make(observer=observer, **settings)
+        write_paraphrases(observer=observer, **settings)
 
 
 @click.command("demo")
@@ -536,11 +542,9 @@ def bench(*, json: str | None, **options: Any) -> None:
 
     rows = []
     with observing() as observer, ExitStack() as closing:
-        lines = (
-            None
-            if json is None
-            else closing.enter_context(click.open_file(json, "a", "utf-8"))
-        )
+        lines = None
+        if json is not None:
+            lines = closing.enter_context(click.open_file(json, "a", "utf-8"))
         for row in measure(**options, observer=observer):
             rows.append(row)
             if lines is not None:
@@ -551,30 +555,39 @@ def bench(*, json: str | None, **options: Any) -> None:
 
 def _show_bench(rows: list[dict[str, Any]], console: Console) -> None:
     first = rows[0]
-    of = ", ".join([first["cpu"], f"{first['cores']} cores", *first["gpus"]])
-    toy = "a toy with random weights, whose speed says nothing about your model"
-    model = toy if first["model"] == "toy" else f"model {first['model']}"
-    console.print(plain(f"{of}; {model}; {first['texts']:,} texts"))
-    for part, of_part in groupby(rows, key=itemgetter("part")):
-        found: dict[str, dict[str, str]] = {}
+    machine = ", ".join([first["cpu"], f"{first['cores']} cores", *first["gpus"]])
+    model = f"model {first['model']}"
+    if first["model"] == "toy":
+        model = "a toy with random weights, whose speed says nothing about your model"
+    console.print(plain(f"{machine}; {model}; {first['texts']:,} texts"))
+    for part, part_rows in groupby(rows, key=itemgetter("part")):
+        cells: dict[str, dict[str, str]] = {}  # by way and heading
         reasons = []
-        for row in of_part:
-            if (figure := row["figure"]) is None:
-                reasons.append(f"{part}: {row['way']}: not measured: {row['reason']}")
+        for row in part_rows:
+            way, heading = row["way"], row["figure"]
+            if heading is None:
+                reasons.append(f"{part}: {way}: not measured: {row['reason']}")
                 continue
-            value = row["value"]
-            shown = "-" if value is None else f"{value:,.{2 if value < 100 else 0}f}"
-            shown += "" if row["low"] is None else f" ({limits(row)})"
-            found.setdefault(row["way"], {})[figure.replace("_", " ")] = shown
-        headings = [*dict.fromkeys(chain.from_iterable(found.values()))]
-        lines = (
-            (way, *map(each.get, headings, repeat(""))) for way, each in found.items()
-        )
-        if found:
+            heading = heading.replace("_", " ")
+            cells.setdefault(way, {})[heading] = _format_measure(row)
+        headings = [*dict.fromkeys(chain.from_iterable(cells.values()))]
+        lines = [
+            (way, *(way_cells.get(heading, "") for heading in headings))
+            for way, way_cells in cells.items()
+        ]
+        if lines:
             console.print(table_of(part, *headings, right=headings, rows=lines))
         for reason in reasons:
             console.print(plain(reason), soft_wrap=True)
         console.print()
+
+
+def _format_measure(row: dict[str, Any]) -> str:
+    value = row["value"]
+    text = "-"
+    if value is not None:
+        text = f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
+    return text if row["low"] is None else f"{text} ({limits(row)})"
 
 
 @click.command("bounds")
@@ -612,29 +625,20 @@ def bounds(place: Path | str, **options: Any) -> None:
     from mia_batch.extras.bounds import bound_run, samples_needed
     from mia_batch.pipeline import Run
 
-    of_search = take(options, ("passages", "distance", "within", "width"))
+    search = take(options, ("passages", "distance", "within", "width"))
     with observing() as observer, mirrored(place):
-        table = bound_run(Run(place), observer, given(options), **of_search)
-    names, rows = ("lower", "estimate", "likely_upper", "upper"), []
-    numbers = (
-        "passage",
-        *(name.replace("_", " ") for name in names),
-        "samples for 1 in 2",
-    )
+        table = bound_run(Run(place), observer, given(options), **search)
+    names = ("lower", "estimate", "likely_upper", "upper")
+    headings = [name.replace("_", " ") for name in names]
+    numbers = ("passage", *headings, "samples for 1 in 2")
+    lines = []
     for number, row in enumerate(table.iter_rows(named=True), start=1):
-        shown = ["-" if row[name] is None else f"{row[name]:.3g}" for name in names]
-        ends = (
-            samples_needed(row[name], 0.5)
-            for name in ("upper", "lower")
-            if not row["reason"]
-        )
-        rows.append(
-            [
-                number,
-                *shown,
-                " to ".join(f"{n:,.3g}" for n in ends),
-                row["reason"] or "",
-            ]
-        )
-    made = table_of(*numbers, "no bounds", right=numbers, rows=rows)
-    console_of(stderr=False).print(made, soft_wrap=True)
+        values = ["-" if row[name] is None else f"{row[name]:.3g}" for name in names]
+        n_samples = ""
+        if not row["reason"]:
+            fewest = samples_needed(row["upper"], 0.5)
+            most_needed = samples_needed(row["lower"], 0.5)
+            n_samples = f"{fewest:,.3g} to {most_needed:,.3g}"
+        lines.append([number, *values, n_samples, row["reason"] or ""])
+    printed = table_of(*numbers, "no bounds", right=numbers, rows=lines)
+    console_of(stderr=False).print(printed, soft_wrap=True)

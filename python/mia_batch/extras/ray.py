@@ -62,73 +62,74 @@ def origin(error: Exception) -> Exception:
 
 
 def is_lost(error: Exception) -> bool:
-    """Whether an error says that a worker is gone, or that its engine cannot go on."""
-    from ray import exceptions as of_ray
+    """Check whether an error means that a worker is gone, or that its engine cannot go on."""
+    from ray import exceptions
 
-    gone = of_ray.RayActorError, of_ray.WorkerCrashedError, of_ray.ObjectLostError
-    return isinstance(error, (*gone, of_ray.NodeDiedError)) or isinstance(
-        origin(error), EngineError
+    lost = (
+        exceptions.RayActorError,
+        exceptions.WorkerCrashedError,
+        exceptions.ObjectLostError,
+        exceptions.NodeDiedError,
     )
+    return isinstance(error, lost) or isinstance(origin(error), EngineError)
 
 
-def reason_of(error: Exception) -> str:
-    """Say in one line why; Ray's own reports are pages."""
+def explain(error: Exception) -> str:
+    """Return the reason in one line; Ray's own reports are pages."""
     cause = origin(error)
     if isinstance(cause, MiaBatchError):
         return str(cause)
-    lines = [line.strip() for line in str(cause).splitlines() if line.strip()] or [
-        repr(cause)
-    ]
-    said = next(
-        (line for line in lines if line.startswith("The actor is dead")), lines[0]
-    )
-    return said.partition(". ")[0]
+    stripped = [line.strip() for line in str(cause).splitlines()]
+    lines = [line for line in stripped if line] or [repr(cause)]
+    about_actors = [line for line in lines if line.startswith("The actor is dead")]
+    sentence = (about_actors or lines)[0]
+    return sentence.partition(". ")[0]
 
 
 # A connection to a Ray cluster, or a Ray of this machine alone.
 
 _SECONDS_TO_ANSWER = 10.0
-_OWN: dict[
-    str, str
-] = {}  # what every Ray that this process starts has in its environment
+# What every Ray that this process starts has in its environment
+_STARTED_VARIABLES: dict[str, str] = {}
 
 
 def obstacle() -> str | None:
-    """Say why Ray cannot be used here; None where it can. Nothing is imported."""
+    """Return why Ray cannot be used here; None where it can. Nothing is imported."""
     return missing("ray")
 
 
 @contextmanager
 def connected(address: str | None, n_cpus: int | None = None) -> Iterator[None]:
     """Join the cluster at an address (``auto``: the one that runs here); None starts one here."""
-    with _joined(address, n_cpus):
+    with _session(address, n_cpus):
         from ray import exceptions
 
         try:
             yield
         except Exception as error:
-            full = exceptions.ObjectStoreFullError, exceptions.OutOfDiskError
-            if not isinstance(origin(error), full):
+            is_full = exceptions.ObjectStoreFullError, exceptions.OutOfDiskError
+            if not isinstance(origin(error), is_full):
                 raise
             raise EngineError(
-                f"Ray's object store is full and cannot spill: {reason_of(error)}; free"
+                f"Ray's object store is full and cannot spill: {explain(error)}; free"
                 " space on its disk, or start Ray with more --object-store-memory: the"
                 " same command goes on"
             ) from error
 
 
 @contextmanager
-def _joined(address: str | None, n_cpus: int | None) -> Iterator[None]:
-    # Which reads this as it is imported, and keeps it
+def _session(address: str | None, n_cpus: int | None) -> Iterator[None]:
+    # Ray reads these as it is imported, and keeps them.
     if not address and "ray" not in sys.modules:
         # In no file
-        _OWN.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+        token = secrets.token_hex(32)
+        _STARTED_VARIABLES.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token)
         # Loopback only, as on those systems
-        _OWN.update(RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0")
-    handlers = [
-        (number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)
-    ]
-    with _environment({} if address else _OWN):
+        _STARTED_VARIABLES.update(RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0")
+    handlers = {
+        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    with _environment({} if address else _STARTED_VARIABLES):
         import ray
 
         if ray.is_initialized():
@@ -145,11 +146,11 @@ def _joined(address: str | None, n_cpus: int | None) -> Iterator[None]:
                 logging_level=logging.CRITICAL,
             )
         except Exception as error:  # of a dozen kinds
-            where = (
-                f"the Ray cluster at {address!r}" if address else "Ray on this machine"
-            )
+            name = "Ray on this machine"
+            if address:
+                name = f"the Ray cluster at {address!r}"
             raise EngineError(
-                f"ray: {where} cannot be used: {reason_of(error)}"
+                f"ray: {name} cannot be used: {explain(error)}"
             ) from error
         from ray._private import worker
 
@@ -158,7 +159,7 @@ def _joined(address: str | None, n_cpus: int | None) -> Iterator[None]:
             worker.print_to_stdstream = lambda *_, **__: None
         try:
             if threading.current_thread() is threading.main_thread():
-                for number, handler in handlers:  # Ray puts its own there
+                for number, handler in handlers.items():  # Ray puts its own there
                     signal.signal(number, handler)
             yield
         finally:
@@ -167,18 +168,17 @@ def _joined(address: str | None, n_cpus: int | None) -> Iterator[None]:
 
 
 @contextmanager
-def _environment(wanted: dict[str, str]) -> Iterator[None]:
-    new = {name: value for name, value in wanted.items() if name not in os.environ}
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Set variables that are not set, for a while."""
+    new = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(new)
-    before = os.environ.get("RAY_AUTH_MODE")
+    removed = [*new]
+    if "RAY_AUTH_MODE" not in os.environ:
+        removed.append("RAY_AUTH_MODE")  # Ray sets it itself
     try:
         yield
     finally:
-        # Ray sets it itself
-        for name in (
-            *new,
-            *(["RAY_AUTH_MODE"] if before is None else []),
-        ):
+        for name in removed:
             os.environ.pop(name, None)
 
 
@@ -186,9 +186,8 @@ def _reach(address: str | None) -> None:
     """Knock at an address; Ray itself would wait for minutes where nobody answers."""
     host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
     if colon and port.isdecimal():
-        socket.create_connection(
-            (host.strip("[]"), int(port)), _SECONDS_TO_ANSWER
-        ).close()
+        target = host.strip("[]"), int(port)
+        socket.create_connection(target, _SECONDS_TO_ANSWER).close()
 
 
 def _cluster() -> Any:
@@ -197,21 +196,24 @@ def _cluster() -> Any:
     return ray
 
 
-def resources(each: int) -> dict[str, int]:
-    """Say what one worker takes: ``each`` so many GPUs where the cluster has some, else cores."""
+def resources(n_devices: int) -> dict[str, int]:
+    """Return what one worker takes: so many GPUs where the cluster has some, else cores."""
     has_gpus = _cluster().cluster_resources().get("GPU")
-    return {"num_cpus": 1, "num_gpus": each} if has_gpus else {"num_cpus": each}
+    if has_gpus:
+        return {"num_cpus": 1, "num_gpus": n_devices}
+    return {"num_cpus": n_devices}
 
 
-def room(each: int) -> int:
+def room(n_devices: int) -> int:
     """Count the workers that the cluster has room for, free or not; at least one."""
-    known = _cluster().cluster_resources()
-    return max(int(known.get("GPU") or known.get("CPU", 0)) // each, 1)
+    total = _cluster().cluster_resources()
+    devices = total.get("GPU") or total.get("CPU", 0)
+    return max(int(devices) // n_devices, 1)
 
 
 @contextmanager
-def marked(folder: Path) -> Iterator[Path]:
-    """Lend a file in a folder, which is there for whoever sees the folder."""
+def mark_folder(folder: Path) -> Iterator[Path]:
+    """Make a file in a folder for a while, by which others learn that they see the folder."""
     # Not where the folder is mirrored to a store: files of other machines would not
     # reach that.
     mark = temporary_path(folder.resolve() / "cluster")
@@ -224,7 +226,7 @@ def marked(folder: Path) -> Iterator[Path]:
 
 
 def package_version() -> str:
-    """Name the version of this package, and its own files, which an unfinished one shares."""
+    """Return the version of this package, with a digest of its files, which may be unreleased."""
     digest = sha256()
     for path in sorted(Path(str(mia_batch.__file__)).parent.rglob("*.py")):
         digest.update(path.read_bytes())
@@ -235,36 +237,33 @@ def package_version() -> str:
 
 
 class Start(NamedTuple):
-    """What every worker starts with: the model's ``digest``, a ``mark`` in the run's folder.
-
-    Where there are ``texts``, it reads them with and without a start token.
-    """
+    """What every worker starts with."""
 
     spec: EngineSpec
     tokenizer: Tokenizer | None
     strides: bool
-    digest: str | None
-    version: str
-    mark: Path
-    texts: tuple[str, ...] = ()
+    digest: str | None  # of the model
+    version: str  # of this package
+    mark: Path  # a file in the run's folder
+    texts: tuple[str, ...] = ()  # read with and without a start token
 
 
-class Joined(NamedTuple):
-    """What a started worker says of itself; ``shared``: it sees the run's folder."""
+class WorkerReport(NamedTuple):
+    """What a started worker says of itself."""
 
     info: EngineInfo
     node: str
-    shared: bool
+    shared: bool  # it sees the run's folder
     figures: StartFigures | None = None
 
 
 @dataclass(slots=True)
-class Answered:
-    """What came of a block; since the block before: tokens and passes by label, and sentences."""
+class BlockAnswer:
+    """What came of a block, and of all since the block before."""
 
-    kept: Any
-    counts: list[tuple[str, int, int]]
-    said: list[str]
+    output: Any  # of the keeper
+    counts: list[tuple[str, int, int]]  # tokens and passes by label
+    sentences: list[str]
 
 
 @dataclass(slots=True)
@@ -272,9 +271,9 @@ class _Order:
     """A block in hand, and to whom its answer goes."""
 
     job: int
-    what: ObjectRef[Any]
+    task_ref: ObjectRef[Any]  # task, keeper, and how the tokenizer is turned
     block: Block
-    answer: Future[Answered] = field(default_factory=Future)
+    answer: Future[BlockAnswer] = field(default_factory=Future)
 
 
 class EngineWorker:
@@ -291,72 +290,66 @@ class EngineWorker:
         # By label, since the last answer; so are these
         self._tokens: Counter[str] = Counter()
         self._passes: Counter[str] = Counter()
-        self._said: list[str] = []
+        self._sentences: list[str] = []
 
     def __repr__(self) -> str:
         return self._name
 
-    def start(self, start: Start) -> Joined:
+    def start(self, start: Start) -> WorkerReport:
         node, spec = platform.node(), start.spec
-        if (own := package_version()) != start.version:
+        version = package_version()
+        if version != start.version:
             raise EngineError(
-                f"{node} has mia-batch {own}, the run {start.version}; install the same"
-                " there"
+                f"{node} has mia-batch {version}, the run {start.version}; install the"
+                " same there"
             )
         if start.digest not in (None, digest_folder(spec.model)):
             # An adapter, or a model at a hub; this loads a large library.
-            found = identify_model(spec.model, spec.revision, spec.kind).digest
-            if found != start.digest:
+            model = identify_model(spec.model, spec.revision, spec.kind)
+            if model.digest != start.digest:
                 raise EngineError(
                     f"{spec.model} on {node} is another model than the run's: its"
                     " digest differs"
                 )
-        log = Path(
-            tempfile.gettempdir(), f"{self._name.replace(' ', '-')}-{os.getpid()}.log"
-        )
-        engine = EngineProcess(spec, log=log)
-        tokenizer, figures = start.tokenizer, None
+        log_name = f"{self._name.replace(' ', '-')}-{os.getpid()}.log"
+        engine = EngineProcess(spec, log=Path(tempfile.gettempdir(), log_name))
+        tokenizer = start.tokenizer
+        figures = None
         if tokenizer is not None and start.texts:
             figures = compare_starts(engine, tokenizer, start.texts)
         source = LocalSource(engine, tokenizer, strides=start.strides)
         Thread(target=self._work, args=(source, tokenizer), daemon=True).start()
-        shared = start.mark.exists()
-        return Joined(info=engine.info, node=node, shared=shared, figures=figures)
+        return WorkerReport(
+            info=engine.info, node=node, shared=start.mark.exists(), figures=figures
+        )
 
-    def work(self, job: int, what: list[Any], block: Block) -> Answered:
-        """Work on a block; ``what`` refers to task and keeper, the same for all blocks of a job."""
-        order = _Order(job, what[0], block)
+    def work(self, job: int, task_refs: list[Any], block: Block) -> BlockAnswer:
+        """Work on a block; one reference to task and keeper serves all blocks of a job."""
+        order = _Order(job, task_refs[0], block)
         self._orders.put(order)
         return order.answer.result()
 
     def _work(self, source: LocalSource, tokenizer: Tokenizer | None) -> None:
         executor = LocalExecutor(
-            source, source.restart, self._said.append, source.listen
+            source, source.restart, self._sentences.append, source.listen
         )
         while True:
             order = self._next = self._next or self._orders.get()
-            task, keep, is_turned = _cluster().get(order.what)
+            task, keep, is_turned = _cluster().get(order.task_ref)
             if tokenizer is not None and is_turned:
                 tokenizer.turn_start()
+            blocks = self._blocks(order.job)
             try:
-                for block, kept in executor.collect(
-                    task, self._blocks(order.job), self._count, keep
-                ):
-                    counts = [
-                        (each, n, self._passes[each])
-                        for each, n in self._tokens.items()
-                    ]
-                    answered = Answered(kept, counts, self._said[:])
-                    self._in_hand.pop(id(block)).answer.set_result(answered)
-                    self._forget()
+                for block, output in executor.collect(task, blocks, self._count, keep):
+                    self._answer(block, output)
             except BaseException as error:  # goes to whoever asked
-                for each in self._in_hand.values():
-                    each.answer.set_exception(error)
+                for failed in self._in_hand.values():
+                    failed.answer.set_exception(error)
                 self._in_hand.clear()
-                self._forget()
+                self._clear_counts()
 
     def _blocks(self, job: int) -> Iterator[Block | None]:
-        """Yield blocks of a job until one of another comes; None while others are in hand."""
+        """Iterate over blocks until one of another job comes; None while others are in hand."""
         while True:
             if self._next is None:
                 try:
@@ -364,7 +357,8 @@ class EngineWorker:
                 except Empty:
                     yield None
                     continue
-            if (order := self._next).job != job:
+            order = self._next
+            if order.job != job:
                 return
             self._next = None
             self._in_hand[id(order.block)] = order
@@ -374,67 +368,81 @@ class EngineWorker:
         self._tokens[label] += tokens
         self._passes[label] += passes
 
-    def _forget(self) -> None:
-        for each in (self._tokens, self._passes, self._said):
-            each.clear()
+    def _answer(self, block: Block, output: Any) -> None:
+        counts = [
+            (label, tokens, self._passes[label])
+            for label, tokens in self._tokens.items()
+        ]
+        answer = BlockAnswer(output, counts, self._sentences[:])
+        self._in_hand.pop(id(block)).answer.set_result(answer)
+        self._clear_counts()
+
+    def _clear_counts(self) -> None:
+        self._tokens.clear()
+        self._passes.clear()
+        self._sentences.clear()
 
 
 # Trainings: long calls, each where a whole worker's share of the cluster is free.
 
 Call: TypeAlias = "tuple[str, tuple[object, ...]]"
-"""What is made, by name, and the arguments of what makes it."""
+"""The name of what is made, and the arguments of what makes it."""
 
-_MOST_TRIES = (
-    5  # of a call or a block whose machines are lost: then it may be what loses them
-)
+# Of a call or a block whose machines are lost: then it may be what loses them
+_MOST_TRIES = 5
 
 
-def on_machines(
+def call_on_machines(
     function: Callable[..., object],
     calls: Iterable[Call],
     folder: Path,
     say: Callable[[str], None],
     *,
-    each: int,
-    most: int | None,
+    n_devices: int,
+    most_calls: int | None,
 ) -> Iterator[tuple[str, str | None]]:
-    """Call a function wherever ``each`` GPUs, or else cores, of the connected cluster are free.
+    """Call a function wherever so many GPUs, or else cores, of the connected cluster are free.
 
     It gets its arguments and a function that takes sentences, and leaves what it makes
-    in ``folder``. Yields names as they are done: None, or why that machine could not.
+    in ``folder``. Iterates over names as they are done, with None, or why that machine
+    could not.
     """
     cluster = _cluster()
-    remote = cluster.remote(_called)
-    remote = remote.options(num_returns="streaming", max_retries=0, **resources(each))
-    left, version = iter(calls), package_version()
+    remote = cluster.remote(_run_call).options(
+        num_returns="streaming", max_retries=0, **resources(n_devices)
+    )
+    waiting = iter(calls)
+    version = package_version()
     running: dict[Any, Call] = {}
     tries: Counter[str] = Counter()
-    with marked(folder) as mark:
+    with mark_folder(folder) as mark:
 
         def begin(call: Call) -> None:
-            tries[call[0]] += 1
-            running[remote.remote(mark, version, function, call[1])] = call
+            name, arguments = call
+            tries[name] += 1
+            running[remote.remote(mark, version, function, arguments)] = call
 
         try:
             while True:
-                while len(running) < (most or room(each)) and (
-                    call := next(left, None)
-                ):
+                while len(running) < (most_calls or room(n_devices)):
+                    call = next(waiting, None)
+                    if call is None:
+                        break
                     begin(call)
                 if not running:
                     return
                 (task,), _ = cluster.wait([*running], num_returns=1)
-                name = running[task][0]
+                name, _arguments = running[task]
                 try:
-                    sentence, done, reason = cluster.get(next(task))
+                    sentence, is_done, reason = cluster.get(next(task))
                 except Exception as error:
-                    call = running.pop(task)
+                    lost_call = running.pop(task)
                     if not is_lost(origin(error)) or tries[name] == _MOST_TRIES:
                         raise origin(error) from None
-                    say(f"{name} begins again elsewhere: {reason_of(error)}")
-                    begin(call)
+                    say(f"{name} begins again elsewhere: {explain(error)}")
+                    begin(lost_call)
                     continue
-                if done:
+                if is_done:
                     del running[task]
                     yield name, reason
                 else:
@@ -444,23 +452,26 @@ def on_machines(
                 cluster.cancel(task, force=True)
 
 
-def _called(
+def _run_call(
     mark: Path,
     version: str,
     function: Callable[..., object],
     arguments: tuple[object, ...],
 ) -> Iterator[tuple[str, bool, str | None]]:
-    node, reason = platform.node(), None
-    if not mark.exists():
+    """Iterate over sentences, whether the call is done, and why this machine could not."""
+    node = platform.node()
+    node_version = package_version() if mark.exists() else None
+    reason = None
+    if node_version is None:
         reason = f"{node} does not see the run's folder"
-    elif (own := package_version()) != version:
-        reason = f"{node} has mia-batch {own}, the run {version}"
+    elif node_version != version:
+        reason = f"{node} has mia-batch {node_version}, the run {version}"
     else:
-        said: SimpleQueue[str | None] = SimpleQueue()
+        sentences: SimpleQueue[str | None] = SimpleQueue()
         with ThreadPoolExecutor(1) as thread:
-            call = thread.submit(function, *arguments, said.put)
-            call.add_done_callback(lambda _: said.put(None))
-            for sentence in iter(said.get, None):
+            call = thread.submit(function, *arguments, sentences.put)
+            call.add_done_callback(lambda _: sentences.put(None))
+            for sentence in iter(sentences.get, None):
                 yield sentence, False, None
         try:
             call.result()
@@ -472,7 +483,7 @@ def _called(
 # Calls on the cores of a cluster, as `in_background` makes them in threads of this
 # machine.
 
-_WAITING = 2  # calls for each core: one that runs, and the next
+_CALLS_A_CORE = 2  # one that runs, and the next
 _ONE_CORE = {"POLARS_MAX_THREADS": "1", "RAYON_NUM_THREADS": "1"}
 _functions: dict[Any, Callable[..., object]] = {}
 
@@ -484,45 +495,46 @@ def spread(address: str, folder: Path) -> Iterator[Callable[..., None]]:
     Calls write in ``folder``, so those on a machine that does not see it are done here.
     """
     running: dict[ObjectRef[Any], tuple[Callable[..., object], tuple[object, ...]]] = {}
-    sent: dict[int, Any] = {}
+    function_refs: dict[int, Any] = {}
 
-    def finish(most: int) -> None:
-        while len(running) > most:
+    def wait_until(n_running: int) -> None:
+        while len(running) > n_running:
             (ref,), _ = cluster.wait([*running], num_returns=1)
             function, arguments = running.pop(ref)
             try:
-                done = cluster.get(ref)
+                is_done = cluster.get(ref)
             except Exception as error:
                 raise origin(error) from None
-            if not done:
+            if not is_done:
                 function(*arguments)
 
     def run(function: Callable[..., object], *arguments: object) -> None:
-        finish(most - 1)
-        if id(function) not in sent:
-            sent[id(function)] = cluster.put(function)
-        ref = remote.remote(mark, [sent[id(function)]], arguments)
+        wait_until(most_running - 1)
+        if id(function) not in function_refs:
+            function_refs[id(function)] = cluster.put(function)
+        ref = remote.remote(mark, [function_refs[id(function)]], arguments)
         running[ref] = function, arguments
 
-    with connected(address), marked(folder) as mark:
+    with connected(address), mark_folder(folder) as mark:
         cluster = _cluster()
         remote = cluster.remote(_call).options(
             num_cpus=1, runtime_env={"env_vars": _ONE_CORE}
         )
-        most = max(1, _WAITING * int(cluster.cluster_resources().get("CPU", 1)))
+        n_cores = int(cluster.cluster_resources().get("CPU", 1))
+        most_running = max(1, _CALLS_A_CORE * n_cores)
         try:
             yield run
-            finish(0)
+            wait_until(0)
         finally:
             for ref in running:
                 cluster.cancel(ref, force=True)
 
 
-def _call(mark: Path, sent: list[Any], arguments: tuple[object, ...]) -> bool:
-    """Do a call, where the folder is seen; each process of the cluster keeps what it was sent."""
+def _call(mark: Path, function_refs: list[Any], arguments: tuple[object, ...]) -> bool:
+    """Do a call, where the folder is seen; each process of the cluster keeps its functions."""
     if not mark.exists():
         return False
-    (ref,) = sent
+    (ref,) = function_refs
     if ref not in _functions:
         _functions[ref] = _cluster().get(ref)
     _functions[ref](*arguments)
@@ -539,78 +551,92 @@ _THREADS = 8  # of an actor; blocks in hand and a start
 
 @dataclass(eq=False, slots=True)
 class Worker:
-    """One engine; ``joined`` once it is ready."""
+    """One engine of a run."""
 
     name: str
     actor: Any  # a handle, whose methods Ray makes up
-    joined: Joined | None = None
-    in_hand: int = 0
-    blocks: int = 0
+    report: WorkerReport | None = None  # once it is ready
+    in_hand: int = 0  # blocks
+    blocks: int = 0  # done, and so are
     tokens: int = 0
     ready: float = 0.0  # since when
 
     @property
     def shared(self) -> bool:
-        return self.joined is not None and self.joined.shared
+        return self.report is not None and self.report.shared
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class InHand:
-    """A block of a job at a worker; ``lost``: how many workers it has lost before."""
+class AssignedBlock:
+    """A block of a job at a worker."""
 
     worker: Worker
     job: int
     block: Block
-    lost: int
+    n_lost: int  # workers that had it before
 
 
 class Pool:
     """Keeps so many engines on the cluster, None: all that it has room for; must be closed."""
 
     def __init__(
-        self, start: Start, *, wanted: int | None, name: str, say: Callable[[str], None]
+        self,
+        start: Start,
+        *,
+        n_workers: int | None,
+        name: str,
+        say: Callable[[str], None],
     ) -> None:
         self._ray = _cluster()
         self._start = self._ray.put(start)
-        self._each = start.spec.tensor_parallel_size
-        self._wanted = wanted
+        self._n_devices = start.spec.tensor_parallel_size
+        self._n_workers = n_workers
         self._name = name
         self._say = say
         self._starting: dict[ObjectRef[Any], Worker] = {}
-        self._asked: dict[ObjectRef[Any], InHand] = {}
-        self._numbers = self._refused = self._failed = 0
-        self._info: Joined | None = None
+        self._assigned: dict[ObjectRef[Any], AssignedBlock] = {}
+        self._n_started = 0
+        self._n_refused = 0
+        self._n_failed = 0  # in a row
+        self._first_report: WorkerReport | None = None
         self.workers: list[Worker] = []
 
-    def first(self) -> Joined:
-        waited = time.monotonic()
-        while (info := self._info) is None:
-            deque(self.events(), maxlen=0)
-            if time.monotonic() - waited > _SECONDS_BEFORE_SAYING:
-                free, known = (
-                    self._ray.available_resources(),
-                    self._ray.cluster_resources(),
+    def wait_for_first(self) -> WorkerReport:
+        """Return the report of the first worker that is ready."""
+        last_sentence = time.monotonic()
+        while (report := self._first_report) is None:
+            for _ in self.events():
+                pass
+            if time.monotonic() - last_sentence > _SECONDS_BEFORE_SAYING:
+                free = self._ray.available_resources()
+                total = self._ray.cluster_resources()
+                counts = [
+                    f"{free.get(kind, 0):g} of {total.get(kind, 0):g} {kind}s"
+                    for kind in ("CPU", "GPU")
+                ]
+                self._say(
+                    f"waiting for the cluster to start {self._name}:"
+                    f" {' and '.join(counts)} are free"
                 )
-                each = (
-                    f"{free.get(k, 0):g} of {known.get(k, 0):g} {k}s"
-                    for k in ("CPU", "GPU")
-                )
-                what = f"{self._name}: {' and '.join(each)} are free"
-                self._say(f"waiting for the cluster to start {what}")
-                waited = time.monotonic()
-        return info
+                last_sentence = time.monotonic()
+        return report
 
     def hand(
-        self, worker: Worker, job: int, what: ObjectRef[Any], block: Block, lost: int
+        self,
+        worker: Worker,
+        job: int,
+        task_ref: ObjectRef[Any],
+        block: Block,
+        n_lost: int,
     ) -> None:
-        ref: ObjectRef[Any] = worker.actor.work.remote(job, [what], block)
-        self._asked[ref] = InHand(worker, job, block, lost)
+        ref: ObjectRef[Any] = worker.actor.work.remote(job, [task_ref], block)
+        self._assigned[ref] = AssignedBlock(worker, job, block, n_lost)
         worker.in_hand += 1
 
-    def events(self) -> Iterator[tuple[InHand, Answered | Exception]]:
-        """Wait a while; yield what came of blocks. A block of a worker that is lost is an error."""
+    def events(self) -> Iterator[tuple[AssignedBlock, BlockAnswer | Exception]]:
+        """Wait a while; iterate over answers. A block of a worker that is lost has an error."""
         self._fill()
-        refs = [*self._starting, *self._asked]
+        refs = [*self._starting, *self._assigned]
         ready: list[Any] = self._ray.wait(
             refs, num_returns=1, timeout=_SECONDS_TO_LOOK
         )[0]
@@ -618,27 +644,29 @@ class Pool:
             ready = self._ray.wait(refs, num_returns=len(refs), timeout=0)[0]
         for ref in ready:
             if ref in self._starting:
-                self._take_in(ref)
-            elif ref in self._asked:
-                yield self._came(ref)
+                self._handle_result(ref)
+            elif ref in self._assigned:
+                yield self._fetch_result(ref)
 
     def states(self) -> list[WorkerState]:
+        """Return what each worker does; those that start come last."""
         blocks = defaultdict(list)
-        for asked in self._asked.values():
-            blocks[asked.worker].append(str(asked.block.index))
+        for assigned in self._assigned.values():
+            blocks[assigned.worker].append(str(assigned.block.index))
         now = time.monotonic()
-        states = [
-            WorkerState(
-                f"{each.name} on {each.joined.node}" if each.joined else each.name,
-                f"blocks {', '.join(blocks[each])}" if blocks[each] else "idle",
-                each.blocks,
-                each.tokens / max(now - each.ready, 1e-9),
-            )
-            for each in self.workers
-        ]
         starting = self._starting.values()
+        states = []
+        for worker in self.workers:
+            name = worker.name
+            if worker.report:
+                name = f"{name} on {worker.report.node}"
+            activity = "idle"
+            if blocks[worker]:
+                activity = f"blocks {', '.join(blocks[worker])}"
+            tokens_per_second = worker.tokens / max(now - worker.ready, 1e-9)
+            states.append(WorkerState(name, activity, worker.blocks, tokens_per_second))
         return states + [
-            WorkerState(each.name, "starting", 0, 0.0) for each in starting
+            WorkerState(worker.name, "starting", 0, 0.0) for worker in starting
         ]
 
     def close(self) -> None:
@@ -647,67 +675,75 @@ class Pool:
         self.workers.clear()
 
     def _fill(self) -> None:
-        wanted = room(self._each) if self._wanted is None else self._wanted
-        while len(self.workers) + len(self._starting) < max(wanted - self._refused, 1):
-            self._numbers += 1
-            name = f"{self._name} {self._numbers}"
-            how = {"name": name, "max_restarts": 0, "max_concurrency": _THREADS}
-            actor = self._ray.remote(EngineWorker).options(
-                **how, **resources(self._each)
+        """Start workers in place of those that are missing."""
+        n_wanted = room(self._n_devices) if self._n_workers is None else self._n_workers
+        n_wanted = max(n_wanted - self._n_refused, 1)
+        while len(self.workers) + len(self._starting) < n_wanted:
+            self._n_started += 1
+            name = f"{self._name} {self._n_started}"
+            actor_class = self._ray.remote(EngineWorker).options(
+                name=name,
+                max_restarts=0,
+                max_concurrency=_THREADS,
+                **resources(self._n_devices),
             )
-            worker = Worker(name, actor.remote(name))
+            worker = Worker(name, actor_class.remote(name))
             self._starting[worker.actor.start.remote(self._start)] = worker
 
-    def _take_in(self, ref: ObjectRef[Any]) -> None:
+    def _handle_result(self, ref: ObjectRef[Any]) -> None:
+        """Add a worker that has started, or leave it out."""
         worker = self._starting.pop(ref)
+        first = self._first_report
         try:
-            joined = worker.joined = self._ray.get(ref)
-            if self._info is not None and joined.info != self._info.info:
+            report = worker.report = self._ray.get(ref)
+            if first is not None and report.info != first.info:
                 raise EngineError(  # noqa: TRY301 - left out like one that cannot start
-                    f"its engine is {joined.info}, the others {self._info.info}"
+                    f"its engine is {report.info}, the others {first.info}"
                 )
         except Exception as error:
             self._ray.kill(worker.actor)
-            self._failed += 1
+            self._n_failed += 1
             cause = origin(error)
-            if self._info is None and isinstance(cause, MiaBatchError):
+            if first is None and isinstance(cause, MiaBatchError):
                 raise cause from None
-            if self._failed >= _MOST_FAILED_STARTS and not self.workers:
-                raise EngineError(f"no worker can start: {reason_of(error)}") from None
+            if self._n_failed >= _MOST_FAILED_STARTS and not self.workers:
+                raise EngineError(f"no worker can start: {explain(error)}") from None
             if isinstance(cause, MiaBatchError):
-                self._refused += 1
-            self._say(f"{worker.name} is left out: {reason_of(error)}")
+                self._n_refused += 1
+            self._say(f"{worker.name} is left out: {explain(error)}")
             return
-        self._failed = 0
-        self._info = self._info or joined
+        self._n_failed = 0
+        self._first_report = first or report
         worker.ready = time.monotonic()
         self.workers.append(worker)
-        self._say(f"{worker.name} is ready on {joined.node}")
+        self._say(f"{worker.name} is ready on {report.node}")
 
-    def _came(self, ref: ObjectRef[Any]) -> tuple[InHand, Answered | Exception]:
-        asked = self._asked.pop(ref)
-        worker = asked.worker
+    def _fetch_result(
+        self, ref: ObjectRef[Any]
+    ) -> tuple[AssignedBlock, BlockAnswer | Exception]:
+        """Return a block with its answer, or with the error of its worker."""
+        assigned = self._assigned.pop(ref)
+        worker = assigned.worker
         worker.in_hand -= 1
         try:
-            answered: Answered = self._ray.get(ref)
+            answer: BlockAnswer = self._ray.get(ref)
         except Exception as error:
             if is_lost(error) and worker in self.workers:
-                self.workers.remove(worker)  # another is asked for in its place
+                self.workers.remove(worker)  # another is started in its place
                 self._ray.kill(worker.actor)
                 self._say(
-                    f"{worker.name} is lost, its blocks go to others:"
-                    f" {reason_of(error)}"
+                    f"{worker.name} is lost, its blocks go to others: {explain(error)}"
                 )
-            return asked, error
+            return assigned, error
         worker.blocks += 1
-        worker.tokens += sum(tokens for _, tokens, _ in answered.counts)
-        return asked, answered
+        worker.tokens += sum(tokens for _, tokens, _ in answer.counts)
+        return assigned, answer
 
 
-Kept = TypeVar("Kept")
+Output = TypeVar("Output")
 
 _IN_HAND = 2  # blocks of a worker: the one that it works on, and the next
-_WHY = f"{_MOST_TRIES} workers were lost that had this text's block in hand"
+_LOST_REASON = f"{_MOST_TRIES} workers were lost that had this text's block in hand"
 _SECONDS_BETWEEN_STATES = 1.0
 _JOBS = count()
 
@@ -723,86 +759,96 @@ class RayExecutor:
         *,
         is_turned: bool = False,
     ) -> None:
-        self._pool, self._say, self._show = pool, say, show
-        self._is_turned = (
-            is_turned  # the tokenizer of every worker, see `Tokenizer.turn_start`
-        )
-        self._shown = 0.0
+        self._pool = pool
+        self._say = say
+        self._show = show
+        # The tokenizer of every worker, see `Tokenizer.turn_start`
+        self._is_turned = is_turned
+        self._last_shown = 0.0
 
     def collect(
         self,
         task: Task,
         blocks: Iterable[Block],
-        seen: OnAnswer,
-        keep: Callable[[Block, pl.DataFrame], Kept],
-    ) -> Iterator[tuple[Block, Kept]]:
+        on_answer: OnAnswer,
+        keep: Callable[[Block, pl.DataFrame], Output],
+    ) -> Iterator[tuple[Block, Output]]:
         pool, job = self._pool, next(_JOBS)
-        new, all_open, n_open = iter(blocks), False, 0
+        new_blocks = iter(blocks)
+        all_open, n_open = False, 0
         # And how many workers each has lost
         waiting: deque[tuple[Block, int]] = deque()
-        orders: dict[bool, ObjectRef[Any]] = {}  # task and keeper, once for all blocks
+        task_refs: dict[bool, ObjectRef[Any]] = {}  # the same for all blocks
         while True:
             for worker in self._with_room():
                 if not waiting:
-                    if (block := next(new, None)) is None:
+                    block = next(new_blocks, None)
+                    if block is None:
                         all_open = True
                         break
                     waiting.append((block, 0))
                     n_open += 1
-                if (shared := worker.shared) not in orders:
-                    what = task, keep if shared else _rows, self._is_turned
-                    orders[shared] = _cluster().put(what)
-                pool.hand(worker, job, orders[shared], *waiting.popleft())
+                shared = worker.shared
+                if shared not in task_refs:
+                    content = task, keep if shared else _keep_rows, self._is_turned
+                    task_refs[shared] = _cluster().put(content)
+                pool.hand(worker, job, task_refs[shared], *waiting.popleft())
             if all_open and not n_open:
                 return
-            if time.monotonic() - self._shown > _SECONDS_BETWEEN_STATES:
-                self._show(pool.states())
-                self._shown = time.monotonic()
-            for asked, came in pool.events():
-                if asked.job != job:  # of one that was not waited for to its end
+            self._show_states()
+            for assigned, answer in pool.events():
+                if assigned.job != job:  # of one that was not waited for to its end
                     continue
-                if isinstance(came, Exception):
-                    _raise_unless_lost(asked, came)
-                    if (lost := asked.lost + 1) < _MOST_TRIES:
-                        waiting.append((asked.block, lost))
+                if isinstance(answer, Exception):
+                    _raise_unless_lost(assigned, answer)
+                    n_lost = assigned.n_lost + 1
+                    if n_lost < _MOST_TRIES:
+                        waiting.append((assigned.block, n_lost))
                         continue
-                    seen(asked.block.label, asked.block.units.height, 0, 0)
-                    kept = keep(asked.block, refuse(task, asked.block, _WHY))
+                    on_answer(assigned.block.label, assigned.block.units.height, 0, 0)
+                    rows = refuse(task, assigned.block, _LOST_REASON)
+                    output = keep(assigned.block, rows)
                 else:
-                    self._tell(asked, came, seen)
-                    kept = (
-                        came.kept
-                        if asked.worker.shared
-                        else keep(asked.block, came.kept)
-                    )
+                    self._report(assigned, answer, on_answer)
+                    output = answer.output
+                    if not assigned.worker.shared:
+                        output = keep(assigned.block, output)
                 n_open -= 1
-                yield asked.block, kept
+                yield assigned.block, output
 
-    def _tell(self, asked: InHand, came: Answered, seen: OnAnswer) -> None:
-        seen(asked.block.label, asked.block.units.height, 0, 0)
-        for label, tokens, passes in came.counts:
-            seen(label, 0, tokens, passes)
-        for sentence in came.said:
-            self._say(f"{asked.worker.name}: {sentence}")
+    def _show_states(self) -> None:
+        if time.monotonic() - self._last_shown > _SECONDS_BETWEEN_STATES:
+            self._show(self._pool.states())
+            self._last_shown = time.monotonic()
+
+    def _report(
+        self, assigned: AssignedBlock, answer: BlockAnswer, on_answer: OnAnswer
+    ) -> None:
+        on_answer(assigned.block.label, assigned.block.units.height, 0, 0)
+        for label, tokens, passes in answer.counts:
+            on_answer(label, 0, tokens, passes)
+        for sentence in answer.sentences:
+            self._say(f"{assigned.worker.name}: {sentence}")
 
     def _with_room(self) -> Iterator[Worker]:
-        """Yield workers that can take a block, those that have none in hand first."""
+        """Iterate over workers that can take a block, those that have none in hand first."""
         for depth in range(_IN_HAND):
-            yield from [each for each in self._pool.workers if each.in_hand == depth]
+            workers = self._pool.workers
+            yield from [worker for worker in workers if worker.in_hand == depth]
 
 
-def _raise_unless_lost(asked: InHand, error: Exception) -> None:
+def _raise_unless_lost(assigned: AssignedBlock, error: Exception) -> None:
     if is_lost(error):
         return
     cause = origin(error)
     if isinstance(cause, MiaBatchError):
         raise cause
     raise EngineError(
-        f"{asked.worker.name} cannot go on: {reason_of(error)}"
+        f"{assigned.worker.name} cannot go on: {explain(error)}"
     ) from error
 
 
-def _rows(_: Block, rows: pl.DataFrame) -> pl.DataFrame:
+def _keep_rows(_: Block, rows: pl.DataFrame) -> pl.DataFrame:
     return rows
 
 
@@ -814,9 +860,11 @@ def engines(
     audit: Audit, model: str, spec: EngineSpec, tokenizer: Tokenizer | None
 ) -> Iterator[tuple[Executor, EngineInfo]]:
     settings, say = audit.settings, audit.observer.stage
-    wanted = None if settings.workers in (None, "auto") else int(str(settings.workers))
-    cores = _cores(wanted, spec.tensor_parallel_size)
-    with connected(settings.ray, cores), marked(audit.run.folder) as mark:
+    n_workers = None
+    if settings.workers not in (None, "auto"):
+        n_workers = int(str(settings.workers))
+    n_cores = _count_cores(n_workers, spec.tensor_parallel_size)
+    with connected(settings.ray, n_cores), mark_folder(audit.run.folder) as mark:
         start = Start(
             spec=spec,
             tokenizer=tokenizer,
@@ -826,16 +874,17 @@ def engines(
             mark=mark,
             texts=tuple(choose_start_texts(audit, model)) if tokenizer else (),
         )
-        pool = Pool(
-            start, wanted=wanted, name=f"mia-batch {spec.kind} of {model}", say=say
-        )
+        name = f"mia-batch {spec.kind} of {model}"
+        pool = Pool(start, n_workers=n_workers, name=name, say=say)
         try:
-            joined = pool.first()
+            report = pool.wait_for_first()
             if tokenizer is not None:
-                settle_start(audit, model, tokenizer, joined.figures)
-            turned = tokenizer is not None and tokenizer.is_turned
-            executor = RayExecutor(pool, say, audit.observer.at_work, is_turned=turned)
-            yield executor, joined.info
+                settle_start(audit, model, tokenizer, report.figures)
+            is_turned = tokenizer is not None and tokenizer.is_turned
+            executor = RayExecutor(
+                pool, say, audit.observer.at_work, is_turned=is_turned
+            )
+            yield executor, report.info
             for worker in pool.workers:
                 say(
                     f"{worker.name}: {worker.blocks:,} blocks, {worker.tokens:,} tokens"
@@ -844,45 +893,46 @@ def engines(
             pool.close()
 
 
-def _cores(workers: int | None, each: int) -> int:
+def _count_cores(n_workers: int | None, n_devices: int) -> int:
     """Count the cores of a Ray of this machine alone, which has room for all workers."""
-    return max(os.cpu_count() or 1, (workers or 1) * each)
+    return max(os.cpu_count() or 1, (n_workers or 1) * n_devices)
 
 
 def trained(
     settings: Settings,
     folder: Path,
-    wanted: Iterator[TrainingJob],
+    jobs: Iterator[TrainingJob],
     say: Callable[[str], None],
 ) -> Generator[tuple[str, TrainedModel]]:
     """Let machines that see the run's folder make the models there, then resume each here."""
-    begun: dict[str, tuple[TrainingConfig, Path]] = {}
+    under_way: dict[str, tuple[TrainingConfig, Path]] = {}
 
     def calls() -> Iterator[Call]:
-        for name, making, path in wanted:
-            begun[name] = making, path
-            yield name, (making.digest, replace(making), path.resolve())
+        for name, config, path in jobs:
+            under_way[name] = config, path
+            yield name, (config.digest, replace(config), path.resolve())
 
-    most = settings.workers if isinstance(settings.workers, int) else None
-    each, made_of = (
-        settings.tensor_parallel_size,
-        extra("models", "tuned").train_or_load,
-    )
-    with connected(settings.ray, _cores(most, each)):
-        for name, reason in on_machines(
-            _make, calls(), folder, say, each=each, most=most
+    most_calls = settings.workers if isinstance(settings.workers, int) else None
+    n_devices = settings.tensor_parallel_size
+    train_or_load = extra("models", "tuned").train_or_load
+    with connected(settings.ray, _count_cores(most_calls, n_devices)):
+        for name, reason in call_on_machines(
+            _train, calls(), folder, say, n_devices=n_devices, most_calls=most_calls
         ):
             if reason is not None:
                 say(f"{name} is tuned on this machine: {reason}")
-            yield name, made_of(*begun.pop(name), partial(say_of_model, say, name))
+            yield (
+                name,
+                train_or_load(*under_way.pop(name), partial(say_of_model, say, name)),
+            )
 
 
-def _make(
-    digest: str, making: TrainingConfig, path: Path, say: Callable[[str], None]
+def _train(
+    digest: str, config: TrainingConfig, path: Path, say: Callable[[str], None]
 ) -> None:
     """Make a model on another machine, if its base is the same there."""
-    if making.digest != digest:
+    if config.digest != digest:
         raise SettingsError(
-            f"{making.base} is another model than the run's: its digest differs"
+            f"{config.base} is another model than the run's: its digest differs"
         )
-    extra("models", "tuned").train_or_load(making, path, say)
+    extra("models", "tuned").train_or_load(config, path, say)

@@ -35,10 +35,10 @@ def book(tmp_path_factory):
     (folder / "book.txt").write_bytes(text.encode())
     made = Marked(*(folder / name for name in ("book.txt", "key.jsonl", "marked.txt")))
     assert marks.prepare(made.book, made.key, random=random) == 26
-    lodged = marks.lodged(made.key)
+    lodged = marks.compute_lodged_hash(made.key)
     assert marks.publish(made.book, made.key, 7, made.marked) == 26
     # The draw changes nothing of what was committed to
-    assert marks.lodged(made.key) == lodged
+    assert marks.compute_lodged_hash(made.key) == lodged
     return made
 
 
@@ -80,8 +80,10 @@ def book(tmp_path_factory):
     ],
 )
 def test_places_by_hand(text, found):
-    places = marks.places(text, "en")
-    assert [(text[place.start : place.end], place.other) for place in places] == found
+    places = marks.find_places(text, "en")
+    assert [
+        (text[place.start : place.end], place.alternative) for place in places
+    ] == found
 
 
 def test_a_draw_publishes_one_edition_of_each_window_and_changes_nothing_else(book):
@@ -91,7 +93,7 @@ def test_a_draw_publishes_one_edition_of_each_window_and_changes_nothing_else(bo
     for each in sets:
         one, other = each.texts
         forms = [
-            [text[p.start : p.end] for p in marks.places(text, "en")]
+            [text[p.start : p.end] for p in marks.find_places(text, "en")]
             for text in each.texts
         ]
         assert all(a != b for a, b in zip(*forms, strict=True))
@@ -115,12 +117,12 @@ def test_a_draw_publishes_one_edition_of_each_window_and_changes_nothing_else(bo
 
 
 def test_what_an_editor_left_is_counted(book, tmp_path):
-    counts = marks.survival(book.marked, book.key)
+    counts = marks.count_forms(book.marked, book.key)
     n = counts["drawn"]
     assert counts == {"drawn": n, "other": 0, "lost": 0}
     assert n == 395
     observer = Listener()
-    asked = marks.audit_of(
+    asked = marks.build_audit(
         book.marked, book.key, observer, model="m", out=str(tmp_path / "run")
     )
     assert (asked.canaries, asked.max_windows_per_document) == (str(book.key), 1)
@@ -131,11 +133,11 @@ def test_what_an_editor_left_is_counted(book, tmp_path):
     ]
     edited = tmp_path / "edited.txt"
     edited.write_bytes(book.marked.read_bytes().replace(b"towards", b"toward"))
-    found = marks.survival(edited, book.key)
+    found = marks.count_forms(edited, book.key)
     n_edited = book.marked.read_text("utf-8").count("towards")
     assert sum(found.values()) == n
     assert n_edited / 2 < found["other"] + found["lost"] < 4 * n_edited
-    marks.audit_of(edited, book.key, observer, model="m", out=str(tmp_path / "run"))
+    marks.build_audit(edited, book.key, observer, model="m", out=str(tmp_path / "run"))
     assert observer.sentences[-1].startswith("much of the mark is gone") == (
         found["drawn"] < 0.9 * n
     )
@@ -167,7 +169,7 @@ def test_what_cannot_be_marked_is_refused(book, tmp_path):
     with pytest.raises(SettingsError, match="drawn with the seed 7, and a second draw"):
         marks.publish(book.book, book.key, 8, out)
     with pytest.raises(CorpusError, match="places are not there in either form"):
-        marks.audit_of(text, book.key, Observer(), model="m")
+        marks.build_audit(text, book.key, Observer(), model="m")
     for content in ("{}", "no json", json.dumps([1])):
         key.write_text(content, "utf-8")
         with pytest.raises(CorpusError, match=r"is no key|cannot be read as a key"):
@@ -184,7 +186,7 @@ def test_what_cannot_be_marked_is_refused(book, tmp_path):
     with pytest.raises(
         CorpusError, match="is no key; give the file that mia-batch mark wrote"
     ):
-        marks.audit_of(text, key, Observer(), model="m")
+        marks.build_audit(text, key, Observer(), model="m")
     assert not out.exists()
 
 

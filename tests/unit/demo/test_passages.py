@@ -21,7 +21,7 @@ def test_real_passages_have_their_own_whitespace_and_share_no_long_run():
     modules = dict(demo.read_modules())
     assert {"pydoc_data.topics", "turtle"} <= set(modules)
     assert "turtle" not in sys.modules  # nothing is imported
-    kept = demo.passages_of(None, 128)
+    kept = demo.build_passages(None, 128)
     texts = [text.split() for text in kept["text"]]
     assert {len(words) for words in texts} == {128}
     assert all(
@@ -102,7 +102,7 @@ def test_of_passages_that_share_thirteen_words_the_first_is_kept(tmp_path):
     )
     text = " ".join([*first, *thirteen, *twelve, *first])
     (tmp_path / "m.py").write_text(f'"""{text}"""')
-    kept = demo.passages_of(tmp_path, 15)
+    kept = demo.build_passages(tmp_path, 15)
     assert kept["document_id"].to_list() == ["m-000", "m-002"]
 
 

@@ -124,7 +124,7 @@ def test_bounds_hold_in_hundreds_of_passages():
 
 def test_edits_and_the_sum_of_a_case_by_hand():
     near = Nearness(truth=np.array([0, 1]), within=1, edits=True, ends=(2,))
-    rows = near.after(near.first, np.array([1]))
+    rows = near.add_tokens(near.first, np.array([1]))
     # "1" is one edit from "", from "0" and from "0 1"
     assert rows.tolist() == [[1, 1, 1]]
     same = np.array([[0.5, 0.25, 0.25]])

@@ -15,7 +15,7 @@ from mia_batch.cli.main import command
 from mia_batch.corpus import ColumnNames
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.extras.study import frame
-from mia_batch.extras.study.min_k import _thresholded, _worth
+from mia_batch.extras.study.min_k import _check_separation, _compute_shares
 from mia_batch.extras.tune.jobs import inserted_texts, with_inserted
 from mia_batch.pipeline import run_audit
 from mia_batch.recipes import Recipe
@@ -344,7 +344,7 @@ def test_known_books_have_no_say_in_their_own_threshold():
         orient="row",
     ).with_columns(member=pl.col("kind") == "learnt")
     known = windows.filter(pl.col("kind") != "asked")
-    found = {key: (at, share) for _, key, at, share in _thresholded(windows, known)}
+    found = {key: (at, share) for _, key, at, share in _compute_shares(windows, known)}
     # Of all known windows 3 of 4 and 0 of 4 are at least 4. Without A those of B
     # decide: at 5 the rates are 1/2 and 0, at 1 they are 1 and 3/4.
     assert found["X"] == (4, 0.5)
@@ -389,7 +389,7 @@ def test_a_threshold_that_means_nothing_gives_no_share(sides, gap, exploratory, 
     known = pl.DataFrame(rows, schema_overrides={"group": pl.String})
     manifest = SimpleNamespace(settings={"seed": 0, "exploratory": exploratory})
     run: Any = SimpleNamespace(scan=lambda _: known.lazy(), manifest=manifest)
-    sentences, reason = _worth(run, known)
+    sentences, reason = _check_separation(run, known)
     assert sentences[0].startswith("The scores separate known windows with AUC")
     assert (reason or "").startswith(said) if said else reason is None
 
@@ -434,7 +434,7 @@ def test_too_few_known_books_choose_no_threshold(checkpoint, tmp_path):
 
 
 def opened(out, kind, *, dry_run=False):
-    return frame.opened(out, kind, {"dry_run": dry_run, "tokens_per_second": None})
+    return frame.open_study(out, kind, {"dry_run": dry_run, "tokens_per_second": None})
 
 
 def test_a_folder_is_of_one_study_and_one_process(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from mia_batch.extras.study import study
-from mia_batch.extras.study.min_k import conclusions, figures_of
+from mia_batch.extras.study.min_k import build_figures, conclusions
 from mia_batch.features import why_no_similarity
 from tests.checkpoints import SMALLEST, TEXTS, save_checkpoint
 
@@ -34,7 +34,7 @@ def measured(after, retrained, cluster=None, **columns):
 
 
 def figures(found, names=NAMES):
-    return figures_of({"texts": found}, names)
+    return build_figures({"texts": found}, names)
 
 
 def fact(table, **of):

@@ -1,4 +1,4 @@
-"""Builds evaluation sets, and says whether they can carry any conclusion."""
+"""The building of evaluation sets, and whether they can carry any conclusion."""
 
 import fcntl
 import json
@@ -18,7 +18,7 @@ from mia_batch.corpus import ColumnNames
 from mia_batch.errors import CorpusError, RunFolderError, SettingsError
 from mia_batch.extras.sets.matching import (
     EXCLUDED_ABOVE,
-    MadeSets,
+    SetResults,
     build_length,
     read_labelled,
 )
@@ -43,93 +43,124 @@ _LEAST_WORDS = 8
 _SUMMARY = "summary.json"
 
 
-def _sentence_of(made: MadeSets, length: int) -> str:
-    if length not in made.refused:
-        return " ".join(_sentence(row) for row in made.sets if row["length"] == length)
-    before = made.before.get(length)
-    figure = f"; before, the blind AUC is {_figure(before)}" if before else ""
-    return made.refused[length] + figure
+def _describe_length(results: SetResults, length: int) -> str:
+    if length not in results.refusals:
+        rows = [row for row in results.sets if row["length"] == length]
+        return " ".join(_describe_set(row) for row in rows)
+    sentence = results.refusals[length]
+    strongest = results.before_matching.get(length)
+    if strongest:
+        sentence += f"; before, the blind AUC is {_format_auc(strongest)}"
+    return sentence
 
 
-def _sentence(row: dict[str, Any]) -> str:
-    what = f"{row['length']} words, {row['setting']}:"
+def _describe_set(row: dict[str, Any]) -> str:
+    name = f"{row['length']} words, {row['setting']}:"
     if not row["members"]:
-        return f"{what} no set, because too few texts have it."
-    kept = f"{what} {row['members']:,} members, {row['nonmembers']:,} non-members;"
-    figures = f"blind AUC {_figure(row['before'])} before"
+        return f"{name} no set, because too few texts have it."
+    counts = f"{row['members']:,} members, {row['nonmembers']:,} non-members"
+    figures = f"blind AUC {_format_auc(row['before'])} before"
     if row["after"] is not None:
-        figures += f" and {_figure(row['after'])} after"
+        figures += f" and {_format_auc(row['after'])} after"
     if row["outside"] is not None:
-        figures += (
-            f", {_figure(row['outside'])} to classifiers trained on held-out documents"
-        )
-    how = "can be" if row["verdict"] == "separable" else "may be"
-    end = (
-        f"It can carry no conclusion: its classes {how} distinguished without a model."
-    )
+        auc = _format_auc(row["outside"])
+        figures += f", {auc} to classifiers trained on held-out documents"
     if row["verdict"] == "not separable":
-        end = (
+        conclusion = (
             f"An attack's AUC above {EXCLUDED_ABOVE:.2f} on it is not explained by what"
             " these classifiers see; smaller ones may be."
         )
-    return f"{kept} {figures}. {end}"
+    else:
+        modal = "can be" if row["verdict"] == "separable" else "may be"
+        conclusion = (
+            f"It can carry no conclusion: its classes {modal} distinguished without a"
+            " model."
+        )
+    return f"{name} {counts}; {figures}. {conclusion}"
 
 
-def _figure(row: dict[str, Any]) -> str:
+def _format_auc(row: dict[str, Any]) -> str:
     return f"{row['roc_auc']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
 
 
-def _look(
-    place: Path, request: dict[str, Any], documents: pl.DataFrame
-) -> tuple[str, dict[str, Any] | None]:
-    """Name a request by its SHA-256; return the summary as well where its sets are there."""
+def _compute_key(request: dict[str, Any], documents: pl.DataFrame) -> str:
+    """Compute the SHA-256 of a request and its documents."""
     content = sha256(json.dumps(request, sort_keys=True).encode())
     for row in documents.iter_rows():
         content.update(json.dumps(row, default=str).encode())
-    key = content.hexdigest()
-    if not place.exists() or (place.is_dir() and not any(place.iterdir())):
-        return key, None
+    return content.hexdigest()
+
+
+def _read_summary(folder: Path, key: str) -> dict[str, Any] | None:
+    """Return the summary of the sets in a folder; None where they are still to be built."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return None
     try:
-        summary = json.loads((place / _SUMMARY).read_text("utf-8"))
-        known = summary["request"]
+        summary: dict[str, Any] = json.loads((folder / _SUMMARY).read_text("utf-8"))
+        present_key = summary["request"]
     except (OSError, ValueError, KeyError, TypeError):
         raise RunFolderError(
-            f"{place} is there already and holds no set that was built here; choose"
+            f"{folder} is there already and holds no set that was built here; choose"
             " another name"
         ) from None
-    if known != key:
+    if present_key != key:
         raise RunFolderError(
-            f"{place} holds sets of other documents or settings; delete it or choose"
+            f"{folder} holds sets of other documents or settings; delete it or choose"
             " another name"
         )
-    return key, summary
+    return summary
 
 
-def _write(
-    place: Path,
+def _write_results(
+    folder: Path, request: dict[str, Any], results: SetResults, sentences: list[str]
+) -> dict[str, Any]:
+    """Write sets, tests and what was thrown away; return the summary."""
+    thrown_away = pl.concat(results.thrown_away)
+    counts = thrown_away.group_by("length", "reason").len()
+    counts = counts.sort("length", "reason", nulls_last=False)
+    refusals = results.refusals.items()
+    summary = {
+        **request,
+        "sets": results.sets,
+        "refused": {str(length): sentence for length, sentence in refusals},
+        "sentences": sentences,
+        "thrown_away": counts.to_dicts(),
+    }
+    tables: dict[str, tuple[pl.DataFrame, type[dy.Schema]]] = {
+        name: (table, BuiltTexts) for name, table in results.texts.items()
+    }
+    tests = pl.DataFrame(results.tests, schema=BuiltTests.create_empty().schema)
+    tables["tests"] = tests, BuiltTests
+    tables["thrown-away"] = thrown_away, ThrownAway
+    _write_folder(folder, tables, summary)
+    return summary
+
+
+def _write_folder(
+    folder: Path,
     tables: Mapping[str, tuple[pl.DataFrame, type[dy.Schema]]],
     summary: dict[str, Any],
 ) -> None:
-    work = temporary_path(place)
-    with system_errors(place):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        parent = os.open(place.parent, os.O_RDONLY)
+    """Write the folder whole, or not at all."""
+    staging = temporary_path(folder)
+    with system_errors(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        parent = os.open(folder.parent, os.O_RDONLY)
         try:
             fcntl.flock(parent, fcntl.LOCK_EX)  # no other process writes here
-            for left in place.parent.glob(f".{place.name}.*.tmp"):  # by a killed one
-                shutil.rmtree(left, ignore_errors=True)
-            work.mkdir()
+            for leftover in folder.parent.glob(f".{folder.name}.*.tmp"):
+                shutil.rmtree(leftover, ignore_errors=True)  # of a killed process
+            staging.mkdir()
             for name, (table, schema) in tables.items():
-                sink(table, work / f"{name}.parquet", schema)
+                sink(table, staging / f"{name}.parquet", schema)
             template = environment().get_template("sets.md.jinja")
-            write_text(
-                work / "summary.md", template.render(summary=summary, figure=_figure)
-            )
-            write_text(work / _SUMMARY, json.dumps(summary, indent=2) + "\n")
-            work.replace(place)  # a folder that holds something is not replaced
-            sync_folder(place.parent)
+            text = template.render(summary=summary, figure=_format_auc)
+            write_text(staging / "summary.md", text)
+            write_text(staging / _SUMMARY, json.dumps(summary, indent=2) + "\n")
+            staging.replace(folder)  # a folder that holds something is not replaced
+            sync_folder(folder.parent)
         finally:
-            shutil.rmtree(work, ignore_errors=True)
+            shutil.rmtree(staging, ignore_errors=True)
             os.close(parent)
 
 
@@ -251,71 +282,68 @@ def build_set(
     (2024), "Detecting Pretraining Data from Large Language Models", section 2.2. Concatenated texts
     are not in that paper. Why the test: Das, Zhang and Tramèr (2024), arXiv:2406.16201.
     """
-    lengths, settings = tuple(dict.fromkeys(lengths)), tuple(dict.fromkeys(settings))
+    lengths = tuple(dict.fromkeys(lengths))
+    settings = tuple(dict.fromkeys(settings))
     _check(out, lengths, settings, paraphrase_column, gap_days)
     observer = observer or Observer()
-    place = Path(out).absolute()
-    further = {"date": date_column if cutoff is not None else None}
-    further |= {"source": source_column, "paraphrase": paraphrase_column}
-    columns = columns or ColumnNames()
-    found, away = read_labelled(
-        documents, columns, further, cutoff=cutoff, gap_days=gap_days
+    folder = Path(out).absolute()
+    further_columns = {
+        "date": date_column if cutoff is not None else None,
+        "source": source_column,
+        "paraphrase": paraphrase_column,
+    }
+    labelled, left_out = read_labelled(
+        documents,
+        columns or ColumnNames(),
+        further_columns,
+        cutoff=cutoff,
+        gap_days=gap_days,
     )
     request: dict[str, Any] = {
         "cutoff": cutoff and cutoff.isoformat(),
         "gap_days": gap_days,
+        "lengths": list(lengths),
+        "settings": list(settings),
+        "repair": repair,
+        "seed": seed,
     }
-    request |= {"lengths": list(lengths), "settings": list(settings)}
-    request |= {"repair": repair, "seed": seed}
-    key, there = _look(place, request, found)
-    if there is not None:
+    key = _compute_key(request, labelled)
+    present_summary = _read_summary(folder, key)
+    if present_summary is not None:
         observer.stage(f"{out} holds the sets, which were built before")
-        return BuiltSet(path=place, summary=there, is_new=False)
-    members = int(found["member"].sum())
+        return BuiltSet(path=folder, summary=present_summary, is_new=False)
+    n_members = int(labelled["member"].sum())
     observer.stage(
-        f"{members:,} members and {found.height - members:,} non-members;"
-        f" {away.height:,} documents left out"
+        f"{n_members:,} members and {labelled.height - n_members:,} non-members;"
+        f" {left_out.height:,} documents left out"
     )
-    made = MadeSets(away=[away])
+    results = SetResults(thrown_away=[left_out])
     for length in lengths:
         observer.stage(f"texts of {length:,} words: testing and matching")
-        build_length(made, found, length, settings=settings, repair=repair, seed=seed)
-    sentences = [_sentence_of(made, length) for length in lengths]
-    if not made.texts:
+        build_length(
+            results, labelled, length, settings=settings, repair=repair, seed=seed
+        )
+    sentences = [_describe_length(results, length) for length in lengths]
+    if not results.texts:
         raise CorpusError(
             f"no set can be built: {'; '.join(sentences)}. Give more documents, "
             "documents nearer to each other in time and kind, or shorter lengths"
         )
-    away = pl.concat(made.away)
-    tests = pl.DataFrame(made.tests, schema=BuiltTests.create_empty().schema)
-    counts = (
-        away.group_by("length", "reason")
-        .len()
-        .sort("length", "reason", nulls_last=False)
-    )
-    summary = {"request": key, **request, "sets": made.sets}
-    summary["refused"] = {
-        str(length): reason for length, reason in made.refused.items()
-    }
-    summary |= {"sentences": sentences, "thrown_away": counts.to_dicts()}
-    tables: dict[str, tuple[pl.DataFrame, type[dy.Schema]]] = {
-        name: (table, BuiltTexts) for name, table in made.texts.items()
-    }
-    tables |= {"tests": (tests, BuiltTests), "thrown-away": (away, ThrownAway)}
-    _write(place, tables, summary)
-    return BuiltSet(path=place, summary=summary, is_new=True)
+    request = {"request": key, **request}
+    summary = _write_results(folder, request, results, sentences)
+    return BuiltSet(path=folder, summary=summary, is_new=True)
 
 
 def _check(
-    out: Path | str,
+    folder: Path | str,
     lengths: Sequence[int],
     settings: Sequence[str],
     paraphrase_column: str | None,
     gap_days: int,
 ) -> None:
-    if is_url(out):
+    if is_url(folder):
         raise SettingsError(
-            f"out= is {str(out)!r}: a set can be built on a disk only; copy it from"
+            f"out= is {str(folder)!r}: a set can be built on a disk only; copy it from"
             " there"
         )
     if min(lengths, default=0) < _LEAST_WORDS:

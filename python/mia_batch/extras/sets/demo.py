@@ -58,7 +58,9 @@ _NOT_DOCUMENTATION = frozenset(
 )
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _PACKAGES = ("tokenizers", "torch", "transformers")
-_NAME, _LOCK, _STAGING = "demo.json", ".demo.lock", ".making-"
+_RECORD = "demo.json"
+_LOCK = ".demo.lock"
+_STAGING = ".making-"
 _MADE_BY = "mia-batch demo"
 _COLUMNS = ("document_id", "text", "member", "group")
 _RECIPE = 4  # increase it when the same settings come to mean another demo
@@ -108,80 +110,94 @@ class DemoFolder(NamedTuple):
 
     @classmethod
     def at(cls, folder: Path) -> DemoFolder:
-        tables = (
-            f"{name}.parquet" for name in ("corpus", "nonmember-shots", "member-shots")
+        return cls(
+            corpus=folder / "corpus.parquet",
+            nonmember_shots=folder / "nonmember-shots.parquet",
+            member_shots=folder / "member-shots.parquet",
+            model=folder / "model",
+            reference=folder / "reference",
+            masked=folder / "masked",
+            config=folder / "mia-batch.toml",
         )
-        names = *tables, "model", "reference", "masked", "mia-batch.toml"
-        return cls(*map(folder.joinpath, names))
 
     def models(self) -> tuple[Path, Path, Path]:
         return self.model, self.reference, self.masked
 
 
 def read_modules(library: Path | None = None) -> Iterator[tuple[str, str]]:
-    """Yield name and documentation of the modules of ``library`` (None: this Python's own)."""
+    """Iterate over name and documentation of the modules of ``library``, None: this Python's."""
     root = Path(sysconfig.get_path("stdlib")) if library is None else library
-    for folder, folders, names in os.walk(root):
-        folders[:] = sorted(set(folders) - _NOT_DOCUMENTATION)
-        for path in (
-            Path(folder, name) for name in sorted(names) if name.endswith(".py")
-        ):
+    for folder, subfolders, names in os.walk(root):
+        subfolders[:] = sorted(set(subfolders) - _NOT_DOCUMENTATION)
+        for name in sorted(names):
+            if not name.endswith(".py"):
+                continue
+            path = Path(folder, name)
             parts = path.relative_to(root).with_suffix("").parts
             module = ".".join(parts).removesuffix(".__init__")
-            if text := _documentation(path, topics=module == "pydoc_data.topics"):
+            text = _read_documentation(path, topics=module == "pydoc_data.topics")
+            if text:
                 yield module, text
 
 
-def _documentation(path: Path, *, topics: bool) -> str:
+def _read_documentation(path: Path, *, topics: bool) -> str:
+    """Read the docstrings of a module, or of ``topics`` the strings of its dictionaries."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escapes in old sources
         try:
             tree = ast.parse(path.read_bytes())
         except (OSError, SyntaxError, ValueError):
             return ""
-    found: Iterable[str] = _docstrings(tree)
-    if topics:  # the values of a dictionary
-        nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Dict))
-        values = (getattr(each, "value", None) for of in nodes for each in of.values)
-        found = (value for value in values if isinstance(value, str))
+    texts = [*(_find_topics(tree) if topics else _find_docstrings(tree))]
     # Without lone surrogates
-    return "\n\n".join(found).encode(errors="ignore").decode()
+    return "\n\n".join(texts).encode(errors="ignore").decode()
 
 
-def _docstrings(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, _DOCUMENTED) and (text := ast.get_docstring(node)):
-        yield text
+def _find_topics(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Dict):
+            for value in node.values:
+                text = getattr(value, "value", None)
+                if isinstance(text, str):
+                    yield text
+
+
+def _find_docstrings(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, _DOCUMENTED):
+        docstring = ast.get_docstring(node)
+        if docstring:
+            yield docstring
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt):
-            yield from _docstrings(child)
+            yield from _find_docstrings(child)
 
 
 def cut_passages(text: str, n_words: int) -> Iterator[tuple[int, str]]:
+    """Iterate over passages, with their numbers, without tables and drawings."""
     words = list(re.finditer(r"\S+", text))
     for index in range(len(words) // n_words):
-        first, last = words[index * n_words], words[(index + 1) * n_words - 1]
+        first = words[index * n_words]
+        last = words[(index + 1) * n_words - 1]
         passage = text[first.start() : last.end()]
         if len(passage) <= _CHARACTERS_PER_WORD * n_words:
             yield index, passage
 
 
 @cache
-def passages_of(library: Path | None, n_words: int) -> pl.DataFrame:
+def build_passages(library: Path | None, n_words: int) -> pl.DataFrame:
     """Cut all documentation into passages, none of which shares a long run of words with others."""
-    rows, seen = [], set[tuple[str, ...]]()
+    rows: list[tuple[str, str, str]] = []
+    seen_runs: set[tuple[str, ...]] = set()
+    n_runs = n_words - SHARED_RUN + 1
     for module, text in read_modules(library):
         for index, passage in cut_passages(text, n_words):
             words = passage.split()
-            runs = {
-                tuple(words[i : i + SHARED_RUN])
-                for i in range(n_words - SHARED_RUN + 1)
-            }
-            if seen.isdisjoint(runs):
-                seen |= runs
+            runs = {tuple(words[i : i + SHARED_RUN]) for i in range(n_runs)}
+            if seen_runs.isdisjoint(runs):
+                seen_runs |= runs
                 rows.append((f"{module}-{index:03}", passage, module))
-    return pl.DataFrame(
-        rows, dict.fromkeys(("document_id", "text", "group"), pl.String), orient="row"
-    )
+    schema = dict.fromkeys(("document_id", "text", "group"), pl.String)
+    return pl.DataFrame(rows, schema, orient="row")
 
 
 def hash_order(passages: pl.DataFrame, *salt: object) -> pl.DataFrame:
@@ -189,11 +205,8 @@ def hash_order(passages: pl.DataFrame, *salt: object) -> pl.DataFrame:
     hashes = [
         blake2b(f"{salt} {text}".encode()).hexdigest() for text in passages["text"]
     ]
-    return (
-        passages.with_columns(hash=pl.Series(hashes, dtype=pl.String))
-        .sort("hash")
-        .drop("hash")
-    )
+    hashed = passages.with_columns(hash=pl.Series(hashes, dtype=pl.String))
+    return hashed.sort("hash").drop("hash")
 
 
 def build_corpus(settings: DemoSettings, library: Path | None = None) -> pl.DataFrame:
@@ -202,42 +215,46 @@ def build_corpus(settings: DemoSettings, library: Path | None = None) -> pl.Data
     An even number of each module, from the largest modules first; half of them are
     members. The order of the rows tells nothing of that.
     """
-    chosen, members, left = [], [], settings.n_passages
-    modules = passages_of(library, settings.n_words).partition_by(
-        "group", maintain_order=True
-    )
+    passages = build_passages(library, settings.n_words)
+    modules = passages.partition_by("group", maintain_order=True)
+    documents, members = [], []
+    n_missing = settings.n_passages
     for module in sorted(modules, key=len, reverse=True):
-        n = min(settings.per_group, left, module.height) // 2 * 2
-        chosen.append(hash_order(module, "choice").head(n))
-        members.append(hash_order(chosen[-1], "member", settings.seed).head(n // 2))
-        left -= n
-    if left:
+        n = min(settings.per_group, n_missing, module.height) // 2 * 2
+        module_documents = hash_order(module, "choice").head(n)
+        drawn_order = hash_order(module_documents, "member", settings.seed)
+        documents.append(module_documents)
+        members.append(drawn_order.head(n // 2))
+        n_missing -= n
+    if n_missing:
         raise SettingsError(
             f"the demo needs {settings.n_passages} passages of documentation, but the"
             f" standard library in {sysconfig.get_path('stdlib')} gives"
-            f" {settings.n_passages - left}; use a Python that is installed with its"
+            f" {settings.n_passages - n_missing}; use a Python that is installed with its"
             " sources"
         )
-    drawn = pl.col("document_id").is_in(pl.concat(members)["document_id"].implode())
-    ordered = hash_order(pl.concat(chosen), "order", settings.seed)
-    return ordered.with_columns(member=drawn).select(_COLUMNS)
+    member_ids = pl.concat(members)["document_id"].implode()
+    ordered = hash_order(pl.concat(documents), "order", settings.seed)
+    is_member = pl.col("document_id").is_in(member_ids)
+    return ordered.with_columns(member=is_member).select(_COLUMNS)
 
 
 def build_shots(settings: DemoSettings, corpus: pl.DataFrame) -> pl.DataFrame:
-    rest = passages_of(None, settings.n_words).join(
-        corpus, on="document_id", how="anti"
-    )
-    shots = hash_order(rest, "shots", settings.seed).head(settings.n_shots)
+    """Build non-members to put before other texts, of passages outside the corpus."""
+    passages = build_passages(None, settings.n_words)
+    outside = passages.join(corpus, on="document_id", how="anti")
+    shots = hash_order(outside, "shots", settings.seed).head(settings.n_shots)
     return shots.with_columns(member=pl.lit(False)).select(_COLUMNS)
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
     try:
-        record = json.loads((folder / _NAME).read_bytes())
+        record = json.loads((folder / _RECORD).read_bytes())
     except (FileNotFoundError, ValueError):
         return None
-    is_ours = isinstance(record, dict) and record.get("made_by") == _MADE_BY
-    return record if is_ours and {"recipe", "files"} <= record.keys() else None
+    if not isinstance(record, dict) or record.get("made_by") != _MADE_BY:
+        return None
+    return record if {"recipe", "files"} <= record.keys() else None
 
 
 def _write_record(folder: Path, recipe: str, files: dict[str, str]) -> None:
@@ -248,7 +265,7 @@ def _write_record(folder: Path, recipe: str, files: dict[str, str]) -> None:
         "packages": {name: metadata.version(name) for name in _PACKAGES},
         "made_by": _MADE_BY,
     }
-    write_text(folder / _NAME, json.dumps(record, indent=2) + "\n")
+    write_text(folder / _RECORD, json.dumps(record, indent=2) + "\n")
 
 
 def prepare(
@@ -262,7 +279,8 @@ def prepare(
 
     The folder must be new, empty or an earlier demo's; other files in it stay.
     """
-    folder, settings = Path(folder), settings or DemoSettings()
+    folder = Path(folder)
+    settings = settings or DemoSettings()
     notify = notify or (lambda _line: None)
     try:
         names = {path.name for path in folder.iterdir()} if folder.exists() else set()
@@ -274,48 +292,51 @@ def prepare(
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / _LOCK)
         try:
-            held = lock.acquire(blocking=False)
+            holding = lock.acquire(blocking=False)
         except Timeout:
             notify(f"waiting for another mia-batch demo that works in {folder}")
-            held = lock.acquire()
-        with held:
-            if fresh or not _is_kept(folder, settings, notify):
+            holding = lock.acquire()
+        with holding:
+            if fresh or not _is_complete(folder, settings, notify):
                 _make(folder, settings, notify)
             elif not DemoFolder.at(folder).config.exists():
                 _write_config(folder)
     except OSError as error:
-        why = error.strerror or error
+        reason = error.strerror or error
         raise RunFolderError(
-            f"the demo's folder {folder} cannot be used: {why}; name another folder"
+            f"the demo's folder {folder} cannot be used: {reason}; name another folder"
         ) from error
     return DemoFolder.at(folder)
 
 
-def _is_kept(
+def _is_complete(
     folder: Path, settings: DemoSettings, notify: Callable[[str], None]
 ) -> bool:
+    """Check that a demo of these settings is in the folder as it was made."""
     record = read_record(folder)
     if record is None:
         return False
-    files = {folder / name: wanted for name, wanted in record["files"].items()}
-    kept = record["recipe"] == _recipe_of(settings) and bool(files)
-    kept = kept and all(
-        path.is_file() and digest(path) == files[path] for path in files
-    )
-    what = "kept from before; --fresh makes them anew"
-    what = what if kept else "unfinished, changed or of another version"
-    notify(f"corpus and model in {folder} are {what}")
-    return kept
+    digests = record["files"]
+    is_complete = record["recipe"] == _compute_recipe(settings) and bool(digests)
+    for name, expected in digests.items():
+        path = folder / name
+        is_complete = is_complete and path.is_file() and digest(path) == expected
+    state = "unfinished, changed or of another version"
+    if is_complete:
+        state = "kept from before; --fresh makes them anew"
+    notify(f"corpus and model in {folder} are {state}")
+    return is_complete
 
 
-def _recipe_of(settings: DemoSettings) -> str:
-    """Digest of what decides a demo, except Python and the packages."""
+def _compute_recipe(settings: DemoSettings) -> str:
+    """Compute a digest of what decides a demo, except Python and the packages."""
     return hashlib.sha256(repr((_RECIPE, settings)).encode()).hexdigest()
 
 
 def _make(folder: Path, settings: DemoSettings, notify: Callable[[str], None]) -> None:
     """Make a demo in a locked folder; an earlier one stays until the new one is complete."""
-    if missing := [name for name in _PACKAGES if find_spec(name) is None]:
+    missing = [name for name in _PACKAGES if find_spec(name) is None]
+    if missing:
         raise SettingsError(
             f"the demo needs {', '.join(missing)}; run pip install 'mia-batch[demo]'"
         )
@@ -324,41 +345,43 @@ def _make(folder: Path, settings: DemoSettings, notify: Callable[[str], None]) -
     staging = Path(tempfile.mkdtemp(prefix=_STAGING, dir=folder))
     new, old = DemoFolder.at(staging), DemoFolder.at(folder)
     try:
-        began = time.monotonic()
+        start = time.monotonic()
         corpus = build_corpus(settings)
         corpus.write_parquet(new.corpus)
-        corpus.filter("member").head(settings.n_shots).write_parquet(new.member_shots)
+        members = corpus.filter("member")
+        members.head(settings.n_shots).write_parquet(new.member_shots)
         build_shots(settings, corpus).write_parquet(new.nonmember_shots)
         notify(
             f"cut the documentation of {corpus['group'].n_unique()} standard modules"
             f" into {corpus.height} passages, {corpus['member'].sum()} of them members"
-            f" ({time.monotonic() - began:.0f} s)"
+            f" ({time.monotonic() - start:.0f} s)"
         )
-        began = time.monotonic()
+        start = time.monotonic()
         make_models(corpus, staging, settings, notify)
-        notify(f"made the models ({time.monotonic() - began:.0f} s)")
+        notify(f"made the models ({time.monotonic() - start:.0f} s)")
         # Replaced file by file, so that nothing but the demo's files is lost.
         paths = [new.corpus, new.nonmember_shots, new.member_shots]
         for model in new.models():
             paths += sorted(model.iterdir())
-        files = {path.relative_to(staging).as_posix(): digest(path) for path in paths}
-        recipe = _recipe_of(settings)
+        digests = {path.relative_to(staging).as_posix(): digest(path) for path in paths}
+        recipe = _compute_recipe(settings)
         _write_record(folder, recipe, {})
         for model in old.models():
             model.mkdir(exist_ok=True)
-        for name in files:
+        for name in digests:
             (staging / name).replace(folder / name)
-        _write_record(folder, recipe, files)
+        _write_record(folder, recipe, digests)
         _write_config(folder)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
 
 def _write_config(folder: Path) -> None:
-    files = json.dumps((read_record(folder) or {"files": {}})["files"], sort_keys=True)
-    of_files = hashlib.sha256(files.encode()).hexdigest()[:8]
+    record = read_record(folder) or {"files": {}}
+    files = json.dumps(record["files"], sort_keys=True)
+    short_digest = hashlib.sha256(files.encode()).hexdigest()[:8]
     text = Path(__file__).with_name("demo.toml").read_text("utf-8")
-    write_text(DemoFolder.at(folder).config, text.format(digest=of_files))
+    write_text(DemoFolder.at(folder).config, text.format(digest=short_digest))
 
 
 # The training of the models; torch is loaded only here.
@@ -378,27 +401,26 @@ def make_models(
     from transformers import BertConfig, BertForMaskedLM
 
     def teach(
-        model: PreTrainedModel, texts: pl.DataFrame, epochs: int, what: str, to: str
+        model: PreTrainedModel, texts: pl.DataFrame, epochs: int, noun: str, name: str
     ) -> None:
         rows = [tokenizer.encode(f"{text}{_EOS}").ids for text in texts["text"]]
+        n_tokens = sum(map(len, rows))
+        n_millions = model.num_parameters() / 1e6
         kind, _, head = type(model).__name__.partition("For")
         notify(
-            f"training a {kind} of {model.num_parameters() / 1e6:.1f} million"
-            f" parameters on {len(rows)} {what} ({sum(map(len, rows)):,} tokens),"
+            f"training a {kind} of {n_millions:.1f} million"
+            f" parameters on {len(rows)} {noun} ({n_tokens:,} tokens),"
             f" {epochs} times each"
         )
         mask = tokenizer.token_to_id(_MASK) if head == "MaskedLM" else None
         train(model, rows, settings, epochs, mask, notify)
-        save(model, tokenizer, folder / to)
+        save(model, tokenizer, folder / name)
 
-    with ExitStack() as usual:
-        for each in (
-            quiet(),
-            warnings.catch_warnings(),
-            torch.random.fork_rng(devices=[]),
-        ):
-            usual.enter_context(each)
-        usual.callback(torch.set_num_threads, torch.get_num_threads())
+    with ExitStack() as restored:
+        restored.enter_context(quiet())
+        restored.enter_context(warnings.catch_warnings())
+        restored.enter_context(torch.random.fork_rng(devices=[]))
+        restored.callback(torch.set_num_threads, torch.get_num_threads())
         warnings.simplefilter("ignore")
         tokenizer = train_tokenizer(corpus["text"].sort(), settings.vocabulary)
         notify(
@@ -415,8 +437,8 @@ def make_models(
         teach(reference, corpus, settings.helper_epochs, "passages", "reference")
         tokenizer.add_special_tokens([_MASK])
         torch.manual_seed(settings.seed)
-        config = BertConfig(**_sizes(tokenizer, settings, settings.helper_hidden, 1))
-        masked = BertForMaskedLM(config)
+        sizes = _choose_sizes(tokenizer, settings, settings.helper_hidden, 1)
+        masked = BertForMaskedLM(BertConfig(**sizes))
         teach(masked, corpus, settings.helper_epochs, "passages", "masked")
 
 
@@ -456,7 +478,7 @@ def new_model(
     torch.manual_seed(settings.seed)
     return LlamaForCausalLM(
         LlamaConfig(
-            **_sizes(tokenizer, settings, hidden, layers),
+            **_choose_sizes(tokenizer, settings, hidden, layers),
             tie_word_embeddings=True,
             initializer_range=0.1,  # narrow layers learn slowly from the usual 0.02
             bos_token_id=tokenizer.token_to_id(_BOS),
@@ -465,19 +487,17 @@ def new_model(
     )
 
 
-def _sizes(
+def _choose_sizes(
     tokenizer: Tokenizer, settings: DemoSettings, hidden: int, layers: int
 ) -> dict[str, Any]:
-    sizes = {
+    return {
         "vocab_size": tokenizer.get_vocab_size(),
         "max_position_embeddings": settings.context,
-    }
-    sizes |= {
         "hidden_size": hidden,
         "intermediate_size": 3 * hidden,
         "num_hidden_layers": layers,
+        "num_attention_heads": hidden // settings.head,
     }
-    return sizes | {"num_attention_heads": hidden // settings.head}
 
 
 def train(
@@ -496,41 +516,52 @@ def train(
     from torch.nn.utils import clip_grad_norm_
 
     torch.set_num_threads(1)
-    began = time.monotonic()
+    start = time.monotonic()
     optimizer = torch.optim.AdamW(
         model.parameters(), betas=(0.9, 0.99), weight_decay=0.0, fused=True
     )
-    steps, rate = epochs * len(rows), settings.learning_rate
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=rate, total_steps=steps, pct_start=0.05, cycle_momentum=False
+        optimizer,
+        max_lr=settings.learning_rate,
+        total_steps=epochs * len(rows),
+        pct_start=0.05,
+        cycle_momentum=False,
     )
-    shuffle, gaps = Random(settings.seed).shuffle, Random(settings.seed)
+    order_random = Random(settings.seed)
+    gap_random = Random(settings.seed)
+    epochs_between_reports = -(-epochs // _REPORTS)
     for epoch in range(1, epochs + 1):
-        shuffle(rows)
+        order_random.shuffle(rows)
         loss = 0.0
         for row in rows:
-            tokens, labels = _gaps(row, mask, gaps) if mask else (row, row)
-            ids, wanted = torch.tensor([[tokens, labels]]).unbind(1)
-            of_row: Tensor = model(input_ids=ids, labels=wanted).loss
+            tokens, labels = row, row
+            if mask:
+                tokens, labels = _hide_tokens(row, mask, gap_random)
+            token_ids, label_ids = torch.tensor([[tokens, labels]]).unbind(1)
+            row_loss: Tensor = model(input_ids=token_ids, labels=label_ids).loss
             optimizer.zero_grad()
-            of_row.backward()  # type: ignore[no-untyped-call] # torch gives it no types
+            row_loss.backward()  # type: ignore[no-untyped-call] # torch gives it no types
             clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
-            loss += of_row.item() / len(rows)
-        if (epochs - epoch) % -(-epochs // _REPORTS) == 0:
-            seconds = time.monotonic() - began
+            loss += row_loss.item() / len(rows)
+        if (epochs - epoch) % epochs_between_reports == 0:
+            seconds = time.monotonic() - start
             notify(f"epoch {epoch} of {epochs}: loss {loss:.2f} ({seconds:.0f} s)")
 
 
-def _gaps(row: list[int], mask: int, random: Random) -> tuple[list[int], list[int]]:
-    hidden = [random.random() < _MASKED_SHARE for _ in row]
-    if not any(hidden):
-        hidden[random.randrange(len(row))] = True
-    tokens = [mask if gap else token for token, gap in zip(row, hidden, strict=True)]
-    return tokens, [
-        token if gap else -100 for token, gap in zip(row, hidden, strict=True)
-    ]
+def _hide_tokens(
+    row: list[int], mask: int, random: Random
+) -> tuple[list[int], list[int]]:
+    """Replace some tokens by the mask; return all, and labels of those alone."""
+    is_hidden = [random.random() < _MASKED_SHARE for _ in row]
+    if not any(is_hidden):
+        is_hidden[random.randrange(len(row))] = True
+    tokens, labels = [], []
+    for token, hidden in zip(row, is_hidden, strict=True):
+        tokens.append(mask if hidden else token)
+        labels.append(token if hidden else -100)  # which torch does not count
+    return tokens, labels
 
 
 def save(model: PreTrainedModel, tokenizer: Tokenizer, folder: Path) -> None:

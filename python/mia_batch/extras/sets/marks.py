@@ -33,8 +33,9 @@ _LARGEST = 64 << 20  # bytes of a book, which is held in memory several times
 _AROUND = 20  # letters on each side, by which a place is found again
 # Of a window: its book, language and place
 _NAME = re.compile(r"[0-9a-f]{16} [a-z]+ \d+-\d+")
-_LEVEL, _POWER = 0.001, 0.9
-_MOSTLY = 0.9
+_LEVEL = 0.001  # of the test
+_POWER = 0.9
+_MOSTLY = 0.9  # a smaller share of places that stand as drawn is worth a warning
 _CURLY = "\N{RIGHT SINGLE QUOTATION MARK}"
 _TABLES = tomllib.loads(Path(__file__).with_name("variants.toml").read_text("utf-8"))
 _PROTECTED = re.compile("|".join(_TABLES.pop("protected")), re.MULTILINE | re.DOTALL)
@@ -45,78 +46,90 @@ class Place(NamedTuple):
 
     start: int
     end: int
-    other: str
+    alternative: str
 
 
 @cache
-def _rules(language: str) -> list[tuple[re.Pattern[str], dict[str, str]]]:
+def _load_rules(language: str) -> list[tuple[re.Pattern[str], dict[str, str]]]:
+    """Load patterns, each with the alternatives to the forms that it matches."""
     if language not in _TABLES:
         raise SettingsError(
             f"--language is {language!r}; give one of {', '.join(_TABLES)}"
         )
-    table, rules = _TABLES[language], []
-    words = [
-        ["", *pair.strip().split("/"), of["after"]]
-        for of in table["words"]
-        for pair in of["pairs"].split(",")
-    ]
-    for before, *forms, after in [*words, *table["rules"]]:
-        others = dict(zip(forms, forms[::-1], strict=True))
+    table = _TABLES[language]
+    words: list[list[str]] = []
+    for row in table["words"]:
+        pairs = row["pairs"].split(",")
+        words.extend(["", *pair.strip().split("/"), row["after"]] for pair in pairs)
+    rules = []
+    for preceding, *forms, following in [*words, *table["rules"]]:
+        alternatives = dict(zip(forms, forms[::-1], strict=True))
         if all(forms):
-            others |= {
-                k[0].upper() + k[1:]: v[0].upper() + v[1:] for k, v in others.items()
+            alternatives |= {
+                _capitalize(form): _capitalize(alternative)
+                for form, alternative in alternatives.items()
             }
-        found = "|".join(
-            re.escape(form).replace("'", f"['{_CURLY}]") for form in others
-        )
+        escaped = [re.escape(form) for form in alternatives]
+        choice = "|".join(form.replace("'", f"['{_CURLY}]") for form in escaped)
         edge = r"\b" if forms[0][0].isalpha() else ""
-        rules.append(
-            (re.compile(rf"{before}{edge}(?P<form>{found})(?={after})"), others)
-        )
+        pattern = rf"{preceding}{edge}(?P<form>{choice})(?={following})"
+        rules.append((re.compile(pattern), alternatives))
     return rules
 
 
-def places(text: str, language: str) -> list[Place]:
+def _capitalize(form: str) -> str:
+    return form[0].upper() + form[1:]
+
+
+def find_places(text: str, language: str) -> list[Place]:
     """Find where either of two forms may stand: not in quotations, code or headings."""
-    hidden = _PROTECTED.sub(lambda found: "\0" * len(found[0]), text.replace("\r", " "))
+    searched = _PROTECTED.sub(
+        lambda match: "\0" * len(match[0]), text.replace("\r", " ")
+    )
     apostrophe = _CURLY if text.count(_CURLY) > text.count("'") else "'"
-    kept = list[Place]()
-    for start, end, other in sorted(
-        (*match.span("form"), others[match["form"].replace(_CURLY, "'")])
-        for rule, others in _rules(language)
-        for match in rule.finditer(hidden)
-    ):
-        if not kept or start > kept[-1].end:
-            kept.append(Place(start, end, other.replace("'", apostrophe)))
-    return kept
+    candidates = []
+    for pattern, alternatives in _load_rules(language):
+        for match in pattern.finditer(searched):
+            form = match["form"].replace(_CURLY, "'")
+            candidates.append(Place(*match.span("form"), alternatives[form]))
+    places: list[Place] = []
+    for start, end, form in sorted(candidates):
+        if not places or start > places[-1].end:
+            places.append(Place(start, end, form.replace("'", apostrophe)))
+    return places
 
 
-def _windows(text: str, language: str) -> Iterator[tuple[int, int, list[Place]]]:
+def _cut_windows(text: str, language: str) -> Iterator[tuple[int, int, list[Place]]]:
     """Cut a text into windows of 128 words; those without a place are left out."""
-    found = places(text, language)
-    starts = [place.start for place in found]
+    places = find_places(text, language)
+    starts = [place.start for place in places]
     words = [word.span() for word in re.finditer(r"\S+", text)]
-    for at in range(0, len(words), _WINDOW):
-        start, end = words[at][0], words[at : at + _WINDOW][-1][1]
-        own = found[bisect_left(starts, start) : bisect_left(starts, end)]
-        if own := [place for place in own if place.end <= end]:
-            yield start, end, own
+    for index in range(0, len(words), _WINDOW):
+        window = words[index : index + _WINDOW]
+        start, end = window[0][0], window[-1][1]
+        inside = places[bisect_left(starts, start) : bisect_left(starts, end)]
+        inside = [place for place in inside if place.end <= end]
+        if inside:
+            yield start, end, inside
 
 
-def edition(
-    text: str, start: int, end: int, places: Sequence[Place], others: Sequence[bool]
+def build_edition(
+    text: str, start: int, end: int, places: Sequence[Place], changed: Sequence[bool]
 ) -> str:
-    parts = list[str]()
-    for place, other in zip(places, others, strict=True):
-        form = place.other if other else text[place.start : place.end]
-        parts += [text[start : place.start], form]
+    """Build the part of a text from ``start`` to ``end``, with some places changed."""
+    pieces: list[str] = []
+    for place, is_changed in zip(places, changed, strict=True):
+        form = place.alternative if is_changed else text[place.start : place.end]
+        pieces += [text[start : place.start], form]
         start = place.end
-    return "".join([*parts, text[start:end]])
+    return "".join([*pieces, text[start:end]])
 
 
 def _read(book: Path) -> tuple[str, str]:
+    """Read a book, and compute the digest by which its key knows it."""
     try:
-        if (size := book.stat().st_size) > _LARGEST:
+        size = book.stat().st_size
+        if size > _LARGEST:
             raise CorpusError(
                 f"{book} has {size:,} bytes; mark its volumes or chapters one by one"
             )
@@ -132,47 +145,57 @@ def _read(book: Path) -> tuple[str, str]:
     return text, sha256(text.encode()).hexdigest()[:16]
 
 
+def _write_key(key: Path, windows: list[dict[str, Any]]) -> None:
+    write_text(key, "".join(f"{json.dumps(window)}\n" for window in windows))
+
+
 def prepare(
     book: Path, key: Path, language: str = "en", random: Random | None = None
 ) -> int:
     """Write the key of a book, before the draw, and count its windows."""
-    (text, digest), random = _read(book), random or SystemRandom()
-    if key.suffix != ".jsonl":  # as an audit takes it
+    text, digest = _read(book)
+    random = random or SystemRandom()
+    if key.suffix != ".jsonl":  # as an audit reads it
         raise SettingsError(f"--key is {key}; name a file that ends in .jsonl")
     if key.exists():
         raise SettingsError(
             f"{key} exists; give --seed to publish by it, or name another file"
         )
-    sets = []
-    for start, end, of in _windows(text, language):
-        first = [random.random() < 0.5 for _ in of]
-        patterns = first, [not other for other in first]
-        texts = [edition(text, start, end, of, each) for each in patterns]
+    windows = []
+    for start, end, places in _cut_windows(text, language):
+        changed = [random.random() < 0.5 for _ in places]
+        unchanged = [not is_changed for is_changed in changed]
+        texts = [
+            build_edition(text, start, end, places, pattern)
+            for pattern in (changed, unchanged)
+        ]
         name = f"{digest} {language} {start}-{end}"
-        sets.append(
+        windows.append(
             {"set": name, "texts": texts, "commitment": commitment(name, texts)}
         )
-    if len(sets) < _FEWEST:
+    if len(windows) < _FEWEST:
         raise CorpusError(
-            f"{book} has {len(sets)} windows of {_WINDOW} words with a place where a"
+            f"{book} has {len(windows)} windows of {_WINDOW} words with a place where a"
             f" form can be chosen, and no test of fewer than {_FEWEST} can have p <"
             f" {_LEVEL:g}: it is too short, or --language is another"
         )
-    write_text(key, "".join(f"{json.dumps(each)}\n" for each in sets))
-    return len(sets)
+    _write_key(key, windows)
+    return len(windows)
 
 
 def read_sets(key: Path) -> list[dict[str, Any]]:
+    """Read the windows of a key, each a set of canaries."""
     try:
-        sets = [
-            json.loads(line)
-            for line in key.read_text("utf-8").removesuffix("\n").split("\n")
-        ]
-        if all(
-            _NAME.fullmatch(each["set"]) and len(each["texts"]) == 2 for each in sets
-        ):
-            [each["commitment"].encode() for each in sets]
-            return sets
+        lines = key.read_text("utf-8").removesuffix("\n").split("\n")
+        windows = [json.loads(line) for line in lines]
+        is_key = all(
+            _NAME.fullmatch(window["set"]) and len(window["texts"]) == 2
+            for window in windows
+        )
+        if is_key:
+            for window in windows:
+                window["commitment"].encode()  # raises where it is no text
+            return windows
     except (
         OSError,
         ValueError,
@@ -185,68 +208,79 @@ def read_sets(key: Path) -> list[dict[str, Any]]:
     raise CorpusError(f"{key} is no key; give the file that mia-batch mark wrote")
 
 
-def lodged(key: Path) -> str:
-    """Return the SHA-256 of all commitments, one a line: what is lodged before the draw."""
-    return sha256(
-        "\n".join(each["commitment"] for each in read_sets(key)).encode()
-    ).hexdigest()
+def compute_lodged_hash(key: Path) -> str:
+    """Compute the SHA-256 of all commitments, one a line: what is lodged before the draw."""
+    commitments = [window["commitment"] for window in read_sets(key)]
+    return sha256("\n".join(commitments).encode()).hexdigest()
 
 
-def publish(book: Path, key: Path, seed: int, out: Path) -> int:
+def publish(book: Path, key: Path, seed: int, marked: Path) -> int:
     """Draw the edition of each window, write the marked book, and note the draw in the key."""
-    (text, digest), sets = _read(book), read_sets(key)
-    if out.resolve() in {book.resolve(), key.resolve()}:
+    text, digest = _read(book)
+    windows = read_sets(key)
+    if marked.resolve() in {book.resolve(), key.resolve()}:
         raise SettingsError(
-            f"--out is {out}, which is not to be overwritten; name another file"
+            f"--out is {marked}, which is not to be overwritten; name another file"
         )
-    if {each["set"].split()[0] for each in sets} != {digest}:
+    if {window["set"].split()[0] for window in windows} != {digest}:
         raise CorpusError(
             f"{key} does not fit {book}: it was made of another text; give that one"
         )
-    if (drawn := sets[0].get("seed", seed)) != seed:
+    previous_seed = windows[0].get("seed", seed)
+    if previous_seed != seed:
         raise SettingsError(
-            f"{key} was drawn with the seed {drawn}, and a second draw would make the"
-            " test worthless; publish that one"
+            f"{key} was drawn with the seed {previous_seed}, and a second draw would"
+            " make the test worthless; publish that one"
         )
-    parts, at = list[str](), 0
-    for each in sets:
-        start, end = map(int, each["set"].split()[2].split("-"))
-        each |= {
-            "seed": seed,
-            "published": draw(each["commitment"], len(each["texts"]), seed),
-        }
-        parts += [text[at:start], each["texts"][each["published"]]]
-        at = end
-    write_text(key, "".join(f"{json.dumps(each)}\n" for each in sets))
-    write_text(out, "".join([*parts, text[at:]]))
-    return len(sets)
+    pieces: list[str] = []
+    position = 0
+    for window in windows:
+        start, end = map(int, window["set"].split()[2].split("-"))
+        window["seed"] = seed
+        window["published"] = draw(window["commitment"], len(window["texts"]), seed)
+        edition = window["texts"][window["published"]]
+        pieces += [text[position:start], edition]
+        position = end
+    _write_key(key, windows)
+    write_text(marked, "".join([*pieces, text[position:]]))
+    return len(windows)
 
 
-def survival(book: Path, key: Path) -> dict[str, int]:
+def count_forms(book: Path, key: Path) -> dict[str, int]:
     """Count the places of a published book that stand as drawn, as the other form, or not at all.
 
     A place is looked for with 20 letters before and after it.
     """
     read_sets(key)  # refuses other canaries
-    pairs = list[list[str]]()
-    for each in read_canaries(key):
-        text = each.texts[each.published]
-        for start, end, other in places(text, each.name.split()[1]):
-            before, after = (
-                text[max(0, start - _AROUND) : start],
-                text[end : end + _AROUND],
+    pairs: list[tuple[str, str]] = []
+    for canary in read_canaries(key):
+        text = canary.texts[canary.published]
+        for start, end, alternative in find_places(text, canary.name.split()[1]):
+            preceding = text[max(0, start - _AROUND) : start]
+            following = text[end : end + _AROUND]
+            pairs.append(
+                (
+                    _normalize(f"{preceding}{text[start:end]}{following}"),
+                    _normalize(f"{preceding}{alternative}{following}"),
+                )
             )
-            forms = text[start:end], other
-            pairs.append([" ".join(f"{before}{form}{after}".split()) for form in forms])
-    content = pl.Series([" ".join(_read(book)[0].split())])
-    every = pl.Series([[*chain.from_iterable(pairs)]])
-    stand = {*content.str.extract_many(every, overlapping=True)[0]}
-    counts = dict.fromkeys(("drawn", "other", "lost"), 0)
-    for drawn, changed in pairs:
-        counts[
-            "drawn" if drawn in stand else "other" if changed in stand else "lost"
-        ] += 1
+    content = pl.Series([_normalize(_read(book)[0])])
+    forms = pl.Series([[*chain.from_iterable(pairs)]])
+    present = {*content.str.extract_many(forms, overlapping=True)[0]}
+    counts = {"drawn": 0, "other": 0, "lost": 0}
+    for published, alternative in pairs:
+        if published in present:
+            counts["drawn"] += 1
+        elif alternative in present:
+            counts["other"] += 1
+        else:
+            counts["lost"] += 1
     return counts
+
+
+def _normalize(text: str) -> str:
+    """Join words by single spaces."""
+    return " ".join(text.split())
 
 
 # Mean standardised signed rank of a window by how often it was learnt, and its lower 95
@@ -255,45 +289,57 @@ _EFFECTS = {8: (0.24, 0.0), 16: (0.43, 0.18), 32: (0.67, 0.40), 64: (0.82, 0.74)
 
 
 def forecast_sentence(n_windows: int) -> str:
-    """Say from how many copies on the mark is found, or that nothing can be promised."""
+    """Return from how many copies on the mark is found, or that nothing can be promised."""
     from scipy.special import ndtr, ndtri
 
-    powers, enough = list[str](), list[int]()
+    powers: list[str] = []
+    enough_copies: list[int] = []
     for copies, effects in _EFFECTS.items():
-        power, least = (
-            float(ndtr(each * n_windows**0.5 + ndtri(_LEVEL))) for each in effects
+        power, lower_power = (
+            float(ndtr(effect * n_windows**0.5 + ndtri(_LEVEL))) for effect in effects
         )
-        powers.append(f"{copies}: {least:.0%} to {power:.0%}")
-        enough += [copies] if least >= _POWER else []
-    said = "nothing can be promised: the book has too few places"
-    if enough:
-        said = f"a model that learnt the book {enough[0]} times or more is found"
+        powers.append(f"{copies}: {lower_power:.0%} to {power:.0%}")
+        if lower_power >= _POWER:
+            enough_copies.append(copies)
+    promise = "nothing can be promised: the book has too few places"
+    if enough_copies:
+        promise = (
+            f"a model that learnt the book {enough_copies[0]} times or more is found"
+        )
     return (
-        f"{said}, with power {_POWER:g} at p < {_LEVEL:g} (times learnt, power by the"
+        f"{promise}, with power {_POWER:g} at p < {_LEVEL:g} (times learnt, power by the"
         f" effect's lower limit and by the effect: {'; '.join(powers)}; measured on one"
         " model of 47 million weights, on which 4 times or fewer left nothing to see;"
         " others may remember more or less)"
     )
 
 
-def audit_of(book: Path, key: Path, observer: Observer, **settings: object) -> Settings:
-    """Ask for an ordinary audit with the key as canaries, once it fits the published book."""
-    counts = survival(book, key)
-    n = sum(counts.values())
-    if counts["lost"] > n / 2:
+def build_audit(
+    book: Path, key: Path, observer: Observer, **settings: object
+) -> Settings:
+    """Build the settings of an audit with the key as canaries, once it fits the published book."""
+    counts = count_forms(book, key)
+    n_places = sum(counts.values())
+    if counts["lost"] > n_places / 2:
         raise CorpusError(
-            f"{key} does not fit {book}: {counts['lost']:,} of its {n:,} places are not"
-            " there in either form; give the book as it was published, or its own key"
+            f"{key} does not fit {book}: {counts['lost']:,} of its {n_places:,} places"
+            " are not there in either form; give the book as it was published, or its"
+            " own key"
         )
     observer.stage(
-        f"of {n:,} places of the mark {counts['drawn']:,} stand as drawn,"
+        f"of {n_places:,} places of the mark {counts['drawn']:,} stand as drawn,"
         f" {counts['other']:,} in the other form, and {counts['lost']:,} are not found"
     )
-    if counts["drawn"] < _MOSTLY * n:
+    if counts["drawn"] < _MOSTLY * n_places:
         observer.stage(
             "much of the mark is gone: a large p-value says little, a small one is"
             " valid"
         )
-    usual = {"input": str(book), "canaries": str(key), "max_windows_per_document": 1}
-    usual |= {"evidence": "logprobs", "attacks": "loss_v1"}
-    return load_settings(usual | settings, use_config=False)
+    defaults = {
+        "input": str(book),
+        "canaries": str(key),
+        "max_windows_per_document": 1,
+        "evidence": "logprobs",
+        "attacks": "loss_v1",
+    }
+    return load_settings(defaults | settings, use_config=False)

@@ -55,10 +55,10 @@ def paraphrase(*, observer: Observer | None = None, **settings: object) -> pl.Da
     RunFolderError
         If the folder cannot be used.
     """
-    wanted = _settings(settings)
+    loaded = _load_settings(settings)
     observer = observer or Observer()
-    with mirrored(wanted.place) as folder:
-        audit, stages = _begin(wanted, observer)
+    with mirrored(loaded.place) as folder:
+        audit, stages = _begin(loaded, observer)
         with audit.run.held(), damage_set_aside(stages), closing(audit.kept_engine):
             resume(audit, stages)
             run_timed(audit, [(stage, stage.run) for stage in stages])
@@ -69,28 +69,27 @@ def paraphrase(*, observer: Observer | None = None, **settings: object) -> pl.Da
 
 
 def plan_paraphrasing(**settings: object) -> Iterator[tuple[str, str]]:
-    """Say what is left to ask for and what it may cost, as name and text; nothing is written."""
-    audit, stages = _begin(_settings(settings), Observer())
-    yield (
-        "engine",
-        f"{audit.manifest.evidence['engine']} ({audit.manifest.engine_choice})",
-    )
+    """Iterate over what is left to ask for and its cost, name and text; nothing is written."""
+    audit, stages = _begin(_load_settings(settings), Observer())
+    manifest = audit.manifest
+    yield "engine", f"{manifest.evidence['engine']} ({manifest.engine_choice})"
     for stage in stages:
         yield from stage.remaining()
 
 
-def _settings(given: dict[str, object]) -> Settings:
-    settings = load_settings(
-        {"samples": N_PARAPHRASES} | flattened(given), use_config=False
-    )
-    if settings.out is None:
+def _load_settings(settings: dict[str, object]) -> Settings:
+    defaults = {"samples": N_PARAPHRASES}
+    loaded = load_settings(defaults | flattened(settings), use_config=False)
+    if loaded.out is None:
         raise SettingsError(
             "out= is missing; name the folder that the paraphrases go to"
         )
-    if settings.continuations < N_PARAPHRASES:
-        least = f"of each text at least {N_PARAPHRASES} are needed"
-        raise SettingsError(f"samples= is {settings.samples}; {least}")
-    return settings
+    if loaded.continuations < N_PARAPHRASES:
+        raise SettingsError(
+            f"samples= is {loaded.samples}; of each text at least {N_PARAPHRASES} are"
+            " needed"
+        )
+    return loaded
 
 
 def _begin(settings: Settings, observer: Observer) -> tuple[Audit, list[Stage]]:
@@ -129,56 +128,60 @@ class RewritingStage(SamplesStage):
         (view,) = self.views
         write_prompts(audit, view)
         super().run()
-        table = _table(
-            run.scan("targets"), scan_parts(run.path("samples"), Samples, view.key)
-        )
+        samples = scan_parts(run.path("samples"), Samples, view.key)
+        table = _build_table(run.scan("targets"), samples)
         rows = table.collect(engine="streaming")
         audit.begin_change()
         sink(rows, self.path, Paraphrases)
-        audit.observer.stage(_sentence(rows))
+        audit.observer.stage(_summarize(rows))
 
     @property
     def path(self) -> Path:
         return self.audit.run.path("paraphrases")
 
 
-def _table(targets: pl.LazyFrame, samples: pl.LazyFrame) -> pl.LazyFrame:
-    asked = targets.select("target_id", "target")
-    said = (
-        samples.join(asked, on="target_id")
-        .sort("target_id", "sample_index")
-        .group_by("target_id")
-        .agg(
-            n=pl.len(),
-            refused=pl.col("reason").drop_nulls().first(),
-            paraphrases=_PARAPHRASE.filter(_IS_PARAPHRASE).unique(maintain_order=True),
-        )
+def _build_table(targets: pl.LazyFrame, samples: pl.LazyFrame) -> pl.LazyFrame:
+    """Build the paraphrases of each text: answers that end, and differ from it and each other."""
+    texts = targets.select("target_id", "target")
+    answers = samples.join(texts, on="target_id").sort("target_id", "sample_index")
+    paraphrases = answers.group_by("target_id").agg(
+        n=pl.len(),
+        refused=pl.col("reason").drop_nulls().first(),
+        paraphrases=_PARAPHRASE.filter(_IS_PARAPHRASE).unique(maintain_order=True),
     )
-    is_window, n = pl.col("n_windows") > 1, pl.col("paraphrases").list.len()
-    number = pl.format("{}#{}", "document_id", "window_index")
+    is_window = pl.col("n_windows") > 1
+    window_id = pl.format("{}#{}", "document_id", "window_index")
+    document = pl.coalesce("group", "document_id")
+    n_paraphrases = pl.col("paraphrases").list.len()
+    too_few = pl.coalesce("refused", pl.format(_TOO_FEW, n_paraphrases, "n"))
+    reason = (
+        pl.when(pl.col("target").is_null())
+        .then("reason")
+        .when(n_paraphrases < N_PARAPHRASES)
+        .then(too_few)
+    )
     # Further columns may be called as ours
-    own = targets.select(Targets.column_names())
-    return own.join(said, on="target_id", how="left", maintain_order="left").select(
-        document_id=pl.when(is_window).then(number).otherwise("document_id"),
+    columns = targets.select(Targets.column_names())
+    joined = columns.join(
+        paraphrases, on="target_id", how="left", maintain_order="left"
+    )
+    return joined.select(
+        document_id=pl.when(is_window).then(window_id).otherwise("document_id"),
         text="target",
         member="member",
-        group=pl.when(is_window)
-        .then(pl.coalesce("group", "document_id"))
-        .otherwise("group"),
-        paraphrases=pl.when(n > 0).then("paraphrases"),
-        paraphrases_reason=pl.when(pl.col("target").is_null())
-        .then("reason")
-        .when(n < N_PARAPHRASES)
-        .then(pl.coalesce("refused", pl.format(_TOO_FEW, n, "n"))),
+        group=pl.when(is_window).then(document).otherwise("group"),
+        paraphrases=pl.when(n_paraphrases > 0).then("paraphrases"),
+        paraphrases_reason=reason,
     )
 
 
-def _sentence(rows: pl.DataFrame) -> str:
-    """Say how many texts can be asked about, and how long what was made of them is."""
-    whole = rows.filter(pl.col("paraphrases_reason").is_null())
-    said = f"{whole.height:,} of {rows.height:,} texts have three paraphrases"
-    if whole.is_empty():
-        return said
-    words = pl.col("text", "paraphrases").str.count_matches(_WORDS).mean()
-    text, made = whole.explode("paraphrases").select(words).row(0)
-    return f"{said}, which have {made / text:.2f} times the words of the texts"
+def _summarize(rows: pl.DataFrame) -> str:
+    """Return how many texts can be asked about, and how long their paraphrases are."""
+    complete = rows.filter(pl.col("paraphrases_reason").is_null())
+    sentence = f"{complete.height:,} of {rows.height:,} texts have three paraphrases"
+    if complete.is_empty():
+        return sentence
+    n_words = pl.col("text", "paraphrases").str.count_matches(_WORDS).mean()
+    text, paraphrase = complete.explode("paraphrases").select(n_words).row(0)
+    ratio = paraphrase / text
+    return f"{sentence}, which have {ratio:.2f} times the words of the texts"

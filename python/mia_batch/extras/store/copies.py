@@ -7,7 +7,6 @@ import os
 import re
 import time
 import uuid
-from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -38,15 +38,19 @@ if TYPE_CHECKING:
 # the store. Only what is written in place, such as the journal of answers, may be ahead here.
 
 
-_AT_ONCE = 32
-_MARKS = 1 << 56
-"""Times below, until 1972, are marks: such a file holds what the store called by that mark."""
+_N_FETCHERS = 32
+_FIRST_WRITTEN = 1 << 56
+"""A file that the store has as it is here hides the object's tag (its ETag) in its time of change.
+
+Such times lie below this one, in 1972; writing to the file in place puts a real time there, which
+says that the file may be ahead of the store.
+"""
 
 
 @contextmanager
 def mirrored(place: str) -> Iterator[Path]:
     with ExitStack() as closing:
-        copy = _Copy.of(place)
+        copy = _Copy.open(place)
         with copy.lock("looking"):
             try:
                 closing.enter_context(copy.lock("writing", 0))
@@ -63,33 +67,34 @@ def mirrored(place: str) -> Iterator[Path]:
         except BaseException as error:
             with suppress(RunFolderError):  # then answers wait here for the next run
                 mirror.finish()
-            if isinstance(error, MiaBatchError) and str(copy.folder) in str(error):
-                raise type(error)(
-                    str(error).replace(str(copy.folder), place)
-                ) from error
+            folder = str(copy.folder)
+            if isinstance(error, MiaBatchError) and folder in str(error):
+                raise type(error)(str(error).replace(folder, place)) from error
             raise
         mirror.finish()
 
 
 def fetched(place: str) -> Path:
-    copy = _Copy.of(place)
+    copy = _Copy.open(place)
     with copy.lock("looking"), suppress(Timeout), copy.lock("writing", 0):
-        copy.follow(holder(copy.store, copy.store.read(_NAME)))
+        lease = copy.store.read(_NAME)
+        copy.follow(holder(copy.store, lease))
     return copy.folder
 
 
 @contextmanager
 def settled(place: str) -> Iterator[None]:
-    copy = _Copy.of(place)
-    before = copy.store.read(_NAME)
-    held = RunFolderError(
+    copy = _Copy.open(place)
+    store = copy.store
+    lease = store.read(_NAME)
+    refusal = RunFolderError(
         f"{place} is held by a live run, so it has no root; wait for it"
     )
-    if holder(copy.store, before) != copy.name and is_live(copy.store, before):
-        raise held
+    if holder(store, lease) != copy.name and is_live(store, lease):
+        raise refusal
     yield
-    if copy.store.read(_NAME) != before:
-        raise held
+    if store.read(_NAME) != lease:
+        raise refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +105,7 @@ class _Copy:
     folder: Path
 
     @classmethod
-    def of(cls, url: str) -> Self:
+    def open(cls, url: str) -> Self:
         try:
             check_url(url)
         except ValueError as error:
@@ -120,47 +125,56 @@ class _Copy:
     def name(self) -> str | None:
         """What the lease calls this copy; None where it cannot be ahead of the store."""
         with suppress(FileNotFoundError):
-            return (self.folder.parent / ".name").read_text("utf-8")
+            return self._name_file.read_text("utf-8")
         return None
 
     def lead(self, name: str) -> None:
         """Be the copy that may be ahead, as long as the lease has this name."""
-        (self.folder.parent / ".name").write_text(name, "utf-8")
+        self._name_file.write_text(name, "utf-8")
 
-    def lock(self, what: str, seconds: float = -1) -> FileLock:
+    @property
+    def _name_file(self) -> Path:
+        return self.folder.parent / ".name"
+
+    def lock(self, purpose: str, seconds: float = -1) -> FileLock:
         """Return a lock: ``writing`` for a whole run, ``looking`` while the copy is looked at."""
-        return FileLock(self.folder.parent / f".{what}", timeout=seconds)
+        return FileLock(self.folder.parent / f".{purpose}", timeout=seconds)
 
     def follow(self, holder: str | None) -> None:
         """Become what the store holds, but for what the lease's last holder wrote in place here."""
-        ahead = holder is not None and holder == self.name
-        here = {
+        may_be_ahead = holder is not None and holder == self.name
+        local_times = {
             path.relative_to(self.folder).as_posix(): path.stat().st_mtime_ns
             for path in self.folder.rglob("*")
             if path.is_file() and path.name != ".lock"
         }
-        kept = {name for name, time in here.items() if ahead and time >= _MARKS}
-        there = {
-            name: tag for name, tag in self.store.names().items() if name not in kept
+        ahead = {
+            name
+            for name, time in local_times.items()
+            if may_be_ahead and time >= _FIRST_WRITTEN
         }
-        for name in here.keys() - there.keys() - kept:
+        tags = self.store.names()
+        outdated = []
+        for name, tag in tags.items():
+            if name not in ahead and local_times.get(name) != _encode_tag(tag):
+                outdated.append(name)
+        for name in local_times.keys() - tags.keys() - ahead:
             (self.folder / name).unlink()
-        missing = [name for name, tag in there.items() if here.get(name) != _mark(tag)]
-        for folder in {(self.folder / name).parent for name in missing}:
+        for folder in {(self.folder / name).parent for name in outdated}:
             folder.mkdir(parents=True, exist_ok=True)
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            deque(pool.map(self._fetch, missing), maxlen=0)
+        with ThreadPoolExecutor(_N_FETCHERS) as pool:
+            list(pool.map(self._fetch, outdated))
 
     def _fetch(self, name: str) -> None:
         path = self.folder / name
-        unfinished = path.with_name(f".{path.name}.fetched")
+        download = path.with_name(f".{path.name}.fetched")
         try:
-            _set_mark(unfinished, self.store.fetch(name, unfinished))
+            _hide_tag(download, self.store.fetch(name, download))
         except FileNotFoundError:  # it went after it was listed
-            unfinished.unlink(missing_ok=True)
+            download.unlink(missing_ok=True)
             path.unlink(missing_ok=True)
         else:
-            unfinished.replace(path)
+            download.replace(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +186,8 @@ class _Mirror:
 
     def put(self, path: Path, content: Path) -> None:
         with self._allowed():
-            _set_mark(content, self.copy.store.put(self._name(path), content))
+            tag = self.copy.store.put(self._name(path), content)
+            _hide_tag(content, tag)
 
     def put_copy(self, path: Path, content: Path) -> None:
         """Store what a file that is written in place has held at a moment."""
@@ -185,13 +200,16 @@ class _Mirror:
 
     def finish(self) -> None:
         with self._allowed():
-            there = self.copy.store.names()
+            tags = self.copy.store.names()
         for path in sorted(self.copy.folder.iterdir()):
-            hidden = path.name.startswith(".") or path.name.endswith(("-wal", "-shm"))
-            if path.is_file() and not hidden:
-                tag = there.get(path.name)
-                if tag is None or path.stat().st_mtime_ns != _mark(tag):
-                    self.put(path, path)
+            is_hidden = path.name.startswith(".") or path.name.endswith(
+                ("-wal", "-shm")
+            )
+            if is_hidden or not path.is_file():
+                continue
+            tag = tags.get(path.name)
+            if tag is None or path.stat().st_mtime_ns != _encode_tag(tag):
+                self.put(path, path)
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.copy.folder).as_posix()
@@ -205,13 +223,14 @@ class _Mirror:
             raise RunFolderError(f"{error}; the same command goes on") from error
 
 
-def _mark(tag: str) -> int:
+def _encode_tag(tag: str) -> int:
+    """Encode an object's tag as a time of change that no file written here has."""
     return int.from_bytes(sha256(tag.encode()).digest()[:7])
 
 
-def _set_mark(path: Path, tag: str) -> None:
-    """Note in a file's time of change what the store calls its contents: a write ends that."""
-    os.utime(path, ns=(path.stat().st_atime_ns, _mark(tag)))
+def _hide_tag(path: Path, tag: str) -> None:
+    """Hide the tag of an object with a file's contents in the file's time of change."""
+    os.utime(path, ns=(path.stat().st_atime_ns, _encode_tag(tag)))
 
 
 # One writer at a time: an object of the store that the run which holds it writes again and again.
@@ -234,29 +253,34 @@ class Lease:
     """Holds a folder of the store for a working copy, from `take` to `release`."""
 
     def __init__(self, store: Store, copy: str) -> None:
-        self.copy, self._store, self._session = copy, store, uuid.uuid4().hex
-        self._version: dict[str, str] | None = None
-        self._beats, self._written, self._lost = 0, 0.0, False
+        self.copy = copy
+        self._store = store
+        self._session = uuid.uuid4().hex
+        self._version: dict[str, str] | None = None  # of the object, as last written
+        self._n_beats = 0
+        self._last_beat = 0.0
+        self._is_lost = False
         self._ended = Event()
         self._thread = Thread(target=self._keep, daemon=True)
 
     @classmethod
-    def take(cls, store: Store, own: str | None) -> Lease:
-        """Hold the folder for the working copy ``own``; under a new name unless it wrote last."""
-        found = store.read(_NAME)
-        last = holder(store, found)
-        lease = cls(
-            store, last if last is not None and last == own else uuid.uuid4().hex
-        )
-        lease._version = found.version if found else None
-        if (last != own and is_live(store, found)) or not lease._write(lease._session):
+    def take(cls, store: Store, copy: str | None) -> Lease:
+        """Hold the folder for a working copy; under a new name unless it wrote last."""
+        lease_object = store.read(_NAME)
+        last_copy = holder(store, lease_object)
+        wrote_last = last_copy == copy
+        name = uuid.uuid4().hex if last_copy is None or not wrote_last else last_copy
+        lease = cls(store, name)
+        lease._version = lease_object.version if lease_object else None
+        is_busy = not wrote_last and is_live(store, lease_object)
+        if is_busy or not lease._write(lease._session):
             raise RunFolderError(_HELD.format(store.url))
         lease._thread.start()
         return lease
 
     def check(self) -> None:
         """Raise `RunFolderError` if another run may have taken the folder over."""
-        if self._lost or _now() - self._written > _SECONDS_OF_TRUST:
+        if self._is_lost or _now() - self._last_beat > _SECONDS_OF_TRUST:
             raise RunFolderError(
                 f"{self._store.url} may have been taken over by another run, as this"
                 " one did not reach the store for too long"
@@ -266,32 +290,40 @@ class Lease:
         self._ended.set()
         self._thread.join()
         with suppress(RunFolderError):  # then it runs out
-            if not self._lost:
+            if not self._is_lost:
                 self._write("")
 
     def _keep(self) -> None:
-        while not self._lost and not self._ended.wait(_SECONDS_BETWEEN):
+        while not self._is_lost and not self._ended.wait(_SECONDS_BETWEEN):
             try:
-                self._lost = not self._write(self._session)
+                self._is_lost = not self._write(self._session)
             except RunFolderError:
                 continue  # `check` says when that has lasted too long
 
     def _write(self, session: str) -> bool:
-        """Write the object where it is as this lease left it; tell whether it was."""
-        self._beats += 1  # no two versions are the same
-        about = {"copy": self.copy, "session": session, "beats": self._beats}
-        content = json.dumps(about).encode()
-        while (version := self._store.put_if(_NAME, content, self._version)) is None:
-            found = self._store.read(_NAME)
-            # The answer to a first attempt was lost
-            if found and found.content == content:
-                version = found.version
+        """Write the object if it is as this lease left it; return whether it was."""
+        self._n_beats += 1  # no two versions are the same
+        beat = {"copy": self.copy, "session": session, "beats": self._n_beats}
+        content = json.dumps(beat).encode()
+        while True:
+            version = self._store.put_if(_NAME, content, self._version)
+            if version is not None:
                 break
-            ours = found and _content(self._store, found)["session"] == self._session
-            if found is None or not ours or found.version == self._version:
+            lease_object = self._store.read(_NAME)
+            if lease_object is None:
                 return False
-            self._version = found.version  # that to an earlier beat was lost
-        self._version, self._written = version, _now()
+            # The answer to a first attempt was lost
+            if lease_object.content == content:
+                version = lease_object.version
+                break
+            is_ours = _parse_beat(self._store, lease_object)["session"] == self._session
+            if not is_ours or lease_object.version == self._version:
+                return False
+            self._version = (
+                lease_object.version
+            )  # the answer to an earlier beat was lost
+        self._version = version
+        self._last_beat = _now()
         return True
 
 
@@ -299,25 +331,29 @@ def _now() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def holder(store: Store, found: StoredObject | None) -> str | None:
-    return _content(store, found)["copy"] if found else None
+def holder(store: Store, lease_object: StoredObject | None) -> str | None:
+    """Return the working copy that wrote a lease last."""
+    return _parse_beat(store, lease_object)["copy"] if lease_object else None
 
 
-def is_live(store: Store, found: StoredObject | None) -> bool:
-    """Tell whether the run that wrote a lease still writes it, by the store's own clock."""
-    if found is None or not _content(store, found)["session"]:
+def is_live(store: Store, lease_object: StoredObject | None) -> bool:
+    """Check by the store's own clock that the run that wrote a lease still writes it."""
+    if lease_object is None or not _parse_beat(store, lease_object)["session"]:
         return False
     name = f".clock-{uuid.uuid4().hex}"
     store.put_if(name, b"", None)
-    now = store.read(name)
+    clock = store.read(name)
     store.remove(name)
-    return now is not None and (now.written - found.written).total_seconds() < _SECONDS
+    if clock is None:
+        return False
+    age = clock.modified - lease_object.modified
+    return age.total_seconds() < _SECONDS
 
 
-def _content(store: Store, found: StoredObject) -> dict[str, str]:
+def _parse_beat(store: Store, lease_object: StoredObject) -> dict[str, str]:
     try:
-        content = json.loads(found.content)
-        return {"copy": content["copy"], "session": content["session"]}
+        beat = json.loads(lease_object.content)
+        return {"copy": beat["copy"], "session": beat["session"]}
     except (ValueError, TypeError, KeyError):
         raise RunFolderError(
             f"{store.url} holds an object {_NAME} that is not of a run; choose another"
@@ -330,7 +366,7 @@ def _content(store: Store, found: StoredObject) -> dict[str, str]:
 
 
 # Of small objects: a wrong endpoint is reported at once
-_SOON: Any = {"max_retries": 2}
+_IMPATIENT: Any = {"max_retries": 2}
 _NO_BUCKET = "NoSuchBucket|bucket does not exist|ContainerNotFound"
 _REASONS = {
     "^(?:PermissionDenied|Unauthenticated)Error ": (
@@ -345,9 +381,9 @@ _REASONS = {
         "its endpoint is http://; set AWS_ALLOW_HTTP=true if that is meant"
     ),
     r"<Code>(\w+)</Code>|status code: (\d+)": "it said {}",
-    "": "it does not answer; check the network and the endpoint",
 }
-"""What a refusal means, by signs in the kind of the error and its text; the first counts."""
+"""What a refusal means, by patterns in the kind of the error and its text; the first counts."""
+_NO_ANSWER = "it does not answer; check the network and the endpoint"
 
 
 class StoredObject(NamedTuple):
@@ -355,7 +391,7 @@ class StoredObject(NamedTuple):
 
     content: bytes
     version: dict[str, str]
-    written: datetime
+    modified: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,26 +423,27 @@ class Store:
                     " http://"
                 )
         with _explained(url):
-            opened = partial(from_url, url, **_credentials(url))
-            store = cls(url, opened(), opened(retry_config=_SOON))
+            connect = partial(from_url, url, **_find_credentials(url))
+            store = cls(url, connect(), connect(retry_config=_IMPATIENT))
         store.read(".lock")
         return store
 
     def names(self) -> dict[str, str]:
-        """List all objects but hidden ones, each with what tells its contents from others."""
+        """List all objects but hidden ones, each with its tag."""
+        tags = {}
         with _explained(self.url):
-            listed = (each for chunk in self.store.list() for each in chunk)
-            return {
-                each["path"]: _tag(each) for each in listed if each["path"][0] != "."
-            }
+            for meta in chain.from_iterable(self.store.list()):
+                if meta["path"][0] != ".":
+                    tags[meta["path"]] = _read_tag(meta)
+        return tags
 
     def fetch(self, name: str, path: Path) -> str:
         """Write an object to a file and return its tag; `FileNotFoundError` where it is gone."""
         with _explained(self.url), path.open("wb") as file:
-            got = self.store.get(name)
-            for chunk in got:
+            answer = self.store.get(name)
+            for chunk in answer:
                 file.write(chunk)
-            return _tag(got.meta)
+            return _read_tag(answer.meta)
 
     def put(self, name: str, path: Path) -> str:
         with _explained(self.url):
@@ -418,14 +455,14 @@ class Store:
 
     def read(self, name: str) -> StoredObject | None:
         with suppress(FileNotFoundError), _explained(self.url):
-            got = self.impatient.get(name)
-            meta = got.meta
+            answer = self.impatient.get(name)
+            meta = answer.meta
             version = {
                 key: str(meta[key])
                 for key in ("e_tag", "version")
                 if meta[key] is not None
             }
-            return StoredObject(bytes(got.bytes()), version, meta["last_modified"])
+            return StoredObject(bytes(answer.bytes()), version, meta["last_modified"])
         return None
 
     def put_if(
@@ -437,17 +474,20 @@ class Store:
         with _explained(self.url):
             mode: Any = version or "create"
             try:
-                made = self.impatient.put(name, content, mode=mode)
+                result = self.impatient.put(name, content, mode=mode)
             except (AlreadyExistsError, PreconditionError):
                 return None
-            return {key: str(value) for key, value in made.items() if value is not None}
+            return {
+                key: str(value) for key, value in result.items() if value is not None
+            }
 
 
-def _tag(meta: ObjectMeta) -> str:
+def _read_tag(meta: ObjectMeta) -> str:
+    """Return what tells an object's contents from others."""
     return str(meta["e_tag"] or meta["last_modified"])
 
 
-def _credentials(url: str) -> dict[str, Any]:
+def _find_credentials(url: str) -> dict[str, Any]:
     """Have boto3 look in profiles, where keys are not in the environment."""
     if (
         not url.startswith("s3")
@@ -468,21 +508,26 @@ def _credentials(url: str) -> dict[str, Any]:
 
 @contextmanager
 def _explained(url: str) -> Iterator[None]:
-    """Say what the store refused; only a missing object of a bucket is `FileNotFoundError`."""
+    """Explain what the store refused; only a missing object of a bucket is `FileNotFoundError`."""
     from obstore.exceptions import BaseError
 
     try:
         yield
     except (BaseError, FileNotFoundError) as error:
-        said, kind = str(error), type(error).__name__
-        if isinstance(error, FileNotFoundError) and not re.search(_NO_BUCKET, said):
+        is_object = not re.search(_NO_BUCKET, str(error))
+        if isinstance(error, FileNotFoundError) and is_object:
             raise
-        signs = (
-            (re.search(each, f"{kind} {said}"), why) for each, why in _REASONS.items()
-        )
-        found, why = next((found, why) for found, why in signs if found)
-        reason = why.format(*filter(None, found.groups()))
+        reason = _explain(error)
     else:
         return
     # Outside, so that not even the cause holds anything of a request.
     raise RunFolderError(f"{url} cannot be used: {reason}")
+
+
+def _explain(error: Exception) -> str:
+    text = f"{type(error).__name__} {error}"
+    for pattern, reason in _REASONS.items():
+        match = re.search(pattern, text)
+        if match is not None:
+            return reason.format(*filter(None, match.groups()))
+    return _NO_ANSWER

@@ -59,67 +59,73 @@ def books(*, out: Path, **options: Any) -> None:
     Of a book at most 100 windows of 512 words are asked about. Say how it is known that
     the others are not in the training data with --non-members-known.
     """
-    known = [options.pop(name) for name in ("known", "known_members", "known_others")]
-    if [each is None for each in known] not in (
-        [False, True, True],
-        [True, False, False],
-    ):
+    labelled = options.pop("known")
+    members = options.pop("known_members")
+    nonmembers = options.pop("known_others")
+    is_given = [path is not None for path in (labelled, members, nonmembers)]
+    if is_given not in ([True, False, False], [False, True, True]):
         raise click.UsageError(
             "give --known, or both --known-members and --known-others"
         )
-    with frame.opened(out, "books", options) as study:
-        settings = (
-            _PAPER | cli.given(options) | {"level": "group"} | _written(study, *known)
-        )
-        if (run := study.audited("run", settings)) is None:
+    with frame.open_study(out, "books", options) as study:
+        settings = _PAPER | cli.given(options) | {"level": "group"}
+        settings |= _write_known_books(study, labelled, members, nonmembers)
+        run = study.audit("run", settings)
+        if run is None:
             return
-        table, said = _shares(run)
-        names = [name.replace("_", " ") for name in _SHOWN]
-        top = table.filter(kind="asked").head(_TOP).select(_SHOWN).rows()
-        rows = (
-            ["-" if cell is None else frame.written(cell) for cell in row]
-            for row in top
-        )
-        frame.show(*names, right=names[1:-1], rows=rows)
-        cli.say(*said)
-        lanes = [
-            Lane(
-                f"{kind}: {rows.height:,} books",
-                rows["share"].to_list(),
-                hollow=kind != "asked",
-            )
-            for (kind,), rows in table.drop_nulls("share").group_by(
-                "kind", maintain_order=True
-            )
-        ]
-        axis = round_axis("share of windows above the threshold", [0, 1])
-        frame.write_study(out, table, draw_lanes(axis, lanes) if lanes else None)
+        table, sentences = _build_shares(run)
+        lines = []
+        for row in table.filter(kind="asked").head(_TOP).select(_SHOWN).rows():
+            cells = ["-" if cell is None else frame.format_value(cell) for cell in row]
+            lines.append(cells)
+        headings = [name.replace("_", " ") for name in _SHOWN]
+        frame.show(*headings, right=headings[1:-1], rows=lines)
+        cli.say(*sentences)
+        frame.write_study(out, table, _draw_shares(table))
 
 
-def _written(
-    study: frame.Study, known: Path | None, *each: Path | None
+def _write_known_books(
+    study: frame.Study,
+    labelled: Path | None,
+    members: Path | None,
+    nonmembers: Path | None,
 ) -> dict[str, Any]:
-    """Write known books as the audit takes them: members calibrate, others are compared."""
-    paths = dict[str, Any]()
-    for setting, path in zip(("calibration", "non_members"), each, strict=True):
-        corpus, member = read_documents(str(path or known), ColumnNames()), not paths
-        wanted = corpus.documents if path else corpus.documents.filter(member=member)
-        books = wanted.with_columns(member=pl.lit(member)).collect(engine="streaming")
-        if books.is_empty():
+    """Write known books as an audit reads them, and return its settings: members calibrate."""
+    settings: dict[str, Any] = {}
+    for setting, is_member, path in (
+        ("calibration", True, members),
+        ("non_members", False, nonmembers),
+    ):
+        source = path or labelled
+        corpus = read_documents(str(source), ColumnNames())
+        documents = corpus.documents
+        if path is None:
+            documents = documents.filter(member=is_member)
+        labelled_documents = documents.with_columns(member=pl.lit(is_member))
+        known_books = labelled_documents.collect(engine="streaming")
+        if known_books.is_empty():
             raise SettingsError(
-                f"no known book has member = {member}; some of both are needed"
+                f"no known book has member = {is_member}; some of both are needed"
             )
         for place, reason in (corpus.ignored | corpus.set_aside).items():
-            study.observer.stage(f"left out of {path or known}: {place}: {reason}")
-        paths[setting] = study.folder / f"known-{setting}.parquet"
-        there = [column.name for column in books if column.null_count() < books.height]
-        write_table(books[there], paths[setting])
-    return paths
+            study.observer.stage(f"left out of {source}: {place}: {reason}")
+        settings[setting] = study.folder / f"known-{setting}.parquet"
+        columns = [
+            column.name
+            for column in known_books
+            if column.null_count() < known_books.height
+        ]
+        write_table(known_books[columns], settings[setting])
+    return settings
 
 
-def _shares(run: Run) -> tuple[pl.DataFrame, list[str]]:
-    """Lay out the share of each book, null where a threshold is worth nothing, and what it says."""
-    primary, role = run.manifest.plan["primary"], pl.col("role").cast(pl.String)
+def _build_shares(run: Run) -> tuple[pl.DataFrame, list[str]]:
+    """Build a table with the share of each book, and sentences about it.
+
+    Shares are null where a threshold would mean nothing.
+    """
+    primary = run.manifest.plan["primary"]
+    role = pl.col("role").cast(pl.String)
     scored = run["scores"].filter(role.is_in([*_KINDS]), pl.col(primary).is_finite())
     windows = scored.select(
         *("target_id", "group", "document_id"),
@@ -128,102 +134,130 @@ def _shares(run: Run) -> tuple[pl.DataFrame, list[str]]:
         member=role == "calibration",
         score=primary,
     )
-    known = windows.filter(pl.col("kind") != "asked")
-    said, reason = _worth(run, known)
-    made = [] if reason else [*_thresholded(windows, known)]
-    names = {
+    known_windows = windows.filter(pl.col("kind") != "asked")
+    sentences, reason = _check_separation(run, known_windows)
+    shares: list[tuple[Any, ...]] = []
+    if not reason:
+        shares.extend(_compute_shares(windows, known_windows))
+    schema = {
         "kind": pl.String,
         "key": pl.String,
         "threshold": pl.Float64,
         "share": pl.Float64,
     }
-    ours = run["rollup"].select(
-        "key", "p_value", "q_value", pl.col("verdict").cast(pl.String)
-    )
+    share_table = pl.DataFrame(shares, schema, orient="row")
+    verdict = pl.col("verdict").cast(pl.String)
+    rollup = run["rollup"].select("key", "p_value", "q_value", verdict)
     table = (
         windows.group_by("kind", "key")
         .agg(n_windows=pl.len(), mean=pl.col("score").mean())
-        .join(pl.DataFrame(made, names, orient="row"), on=["kind", "key"], how="left")
-        .join(ours, on="key", how="left")
+        .join(share_table, on=["kind", "key"], how="left")
+        .join(rollup, on="key", how="left")
         .with_columns(reason=pl.lit(reason, pl.String))
-        .sort("kind", -pl.col("share"), -pl.col("mean"), "key", nulls_last=True)
+        .sort(
+            "kind",
+            -pl.col("share"),
+            -pl.col("mean"),
+            "key",
+            nulls_last=True,
+        )
     )
     if reason:
-        return table, [*said, f"No share is given: {reason}."]
-    of = {kind: rows["share"].sort() for (kind,), rows in table.group_by("kind")}
+        return table, [*sentences, f"No share is given: {reason}."]
+    return table, [*sentences, *_describe_shares(table)]
+
+
+def _describe_shares(table: pl.DataFrame) -> Iterator[str]:
+    shares = {kind: rows["share"].sort() for (kind,), rows in table.group_by("kind")}
     for kind in ("learnt", "not learnt"):
-        low, median, high = (of[kind].quantile(q) for q in (0, 0.5, 1))
-        said.append(
-            f"{len(of[kind]):,} books known as {kind}: {low:.0%} to {high:.0%} of a"
+        low, median, high = (shares[kind].quantile(level) for level in (0, 0.5, 1))
+        yield (
+            f"{len(shares[kind]):,} books known as {kind}: {low:.0%} to {high:.0%} of a"
             f" book's windows are above, median {median:.0%}, by the threshold that the"
             " other known books choose."
         )
-    beyond = (of["asked"] > of["not learnt"].max()).sum()
-    said.append(
-        f"{beyond:,} of {len(of['asked']):,} books have a larger share than every book"
-        " known as not learnt. Shares have no error rate, and are not shares of what"
-        " was learnt; p and q have one."
+    is_above_all = shares["asked"] > shares["not learnt"].max()
+    yield (
+        f"{is_above_all.sum():,} of {len(shares['asked']):,} books have a larger share"
+        " than every book known as not learnt. Shares have no error rate, and are not"
+        " shares of what was learnt; p and q have one."
     )
-    return table, said
 
 
-def _worth(run: Run, known: pl.DataFrame) -> tuple[list[str], str | None]:
-    """Say how well scores separate known windows, and why a threshold would mean nothing."""
-    n_in, n_out = (
-        known.filter(kind=kind)["key"].n_unique() for kind in ("learnt", "not learnt")
+def _check_separation(
+    run: Run, known_windows: pl.DataFrame
+) -> tuple[list[str], str | None]:
+    """Return how well scores separate known windows, and why a threshold would mean nothing."""
+    n_learnt, n_not_learnt = (
+        known_windows.filter(kind=kind)["key"].n_unique()
+        for kind in ("learnt", "not learnt")
     )
-    if min(n_in, n_out) < FEWEST_GROUPS:
-        few = (
-            f"{n_in:,} books known as learnt and {n_out:,} known as not learnt are"
-            " too few"
+    if min(n_learnt, n_not_learnt) < FEWEST_GROUPS:
+        return [], (
+            f"{n_learnt:,} books known as learnt and {n_not_learnt:,} known as not"
+            " learnt are too few to choose a threshold,"
+            f" {FEWEST_GROUPS} of each are needed"
         )
-        return [], f"{few} to choose a threshold, {FEWEST_GROUPS} of each are needed"
-    rows = evaluate(known.lazy(), ["score"], preset="default").filter(
-        slice="all", metric="roc_auc"
-    )
-    area, settings = rows.row(0, named=True), run.manifest.settings
-    said = [
+    metrics = evaluate(known_windows.lazy(), ["score"], preset="default")
+    areas = metrics.filter(slice="all", metric="roc_auc")
+    area = areas.row(0, named=True)
+    sentences = [
         f"The scores separate known windows with AUC {area['value']:.3f}"
         f" ({cli.limits(area)})."
     ]
     if area["low"] is None or area["low"] <= 0.5:
-        return (
-            said,
-            f"that is no better than chance ({area['reason'] or 'by its interval'})",
-        )
-    labels = known.lazy().select("target_id", "member")
+        reason = area["reason"] or "by its interval"
+        return sentences, f"that is no better than chance ({reason})"
+    settings = run.manifest.settings
+    labels = known_windows.lazy().select("target_id", "member")
     texts = run.scan("targets").drop("member").join(labels, on="target_id")
     blind = blind_baseline(texts, seed=settings["seed"])
     if blind.verdict == "separable" and not settings["exploratory"]:
-        without = f"a classifier that never sees the model has AUC {blind.auc:.3f}"
-        return (
-            said,
-            f"{without}, so the threshold may be one of kinds of books (--exploratory)",
+        return sentences, (
+            f"a classifier that never sees the model has AUC {blind.auc:.3f}, so the"
+            " threshold may be one of kinds of books (--exploratory)"
         )
-    return said, None
+    return sentences, None
 
 
-def _thresholded(
-    windows: pl.DataFrame, known: pl.DataFrame
+def _compute_shares(
+    windows: pl.DataFrame, known_windows: pl.DataFrame
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield kind, book, threshold and share; a known book has no say in its own threshold."""
-    for (kind, key), own in windows.group_by("kind", "key"):
-        others = known if kind == "asked" else known.filter(pl.col("key") != key)
+    """Iterate over kind, book, threshold and share; no known book chooses its own threshold."""
+    for (kind, key), book in windows.group_by("kind", "key"):
+        choosing = known_windows
+        if kind != "asked":
+            choosing = known_windows.filter(pl.col("key") != key)
         curve = intervals.roc_curve(
-            others["member"].to_numpy(), others["score"].to_numpy()
+            choosing["member"].to_numpy(), choosing["score"].to_numpy()
         )
         # Of the highest accuracy, both kinds alike
         threshold = curve.widest_gap().threshold
-        yield kind, key, threshold, (own["score"] >= threshold).mean()
+        yield kind, key, threshold, (book["score"] >= threshold).mean()
+
+
+def _draw_shares(table: pl.DataFrame) -> Markup | None:
+    """Draw the shares of books, a line for each kind; None where there are none."""
+    shares = table.drop_nulls("share")
+    lanes = []
+    for (kind,), rows in shares.group_by("kind", maintain_order=True):
+        name = f"{kind}: {rows.height:,} books"
+        lanes.append(Lane(name, rows["share"].to_list(), hollow=kind != "asked"))
+    if not lanes:
+        return None
+    axis = round_axis("share of windows above the threshold", [0, 1])
+    return draw_lanes(axis, lanes)
 
 
 # Unlearning (section 7): the model before, after, and one that never learnt the texts.
 # They are screened by the ratio of their Min-K% Prob under two models, and completed;
 # questions about them are answered.
 
-_SCREEN, _NEAREST = "min_k_20_v1", 1.15
-"""The attack whose ratio screens texts, and the largest ratio that is as before (section 7.2.1)."""
-_PARTS = {"texts": "samia_matched_v1", "questions": "rouge_l_v1"}
+_SCREEN = "min_k_20_v1"
+"""The attack whose ratio screens texts."""
+_NEAREST = 1.15
+"""The largest ratio that is as before (section 7.2.1)."""
+_ATTACKS = {"texts": "samia_matched_v1", "questions": "rouge_l_v1"}
 """What is audited, and an attack that has it answered at the length that is compared."""
 _DEFAULTS = {"samples": 20, "top_k": 0}  # multinomial sampling
 _QUESTION_TOKENS = 256  # most of a question and an answer
@@ -247,13 +281,14 @@ _MEASURES = {
     "rouge_l": "ROUGE-L recall",
     "similarity": "similarity",
 }
-# Of what retraining removes: limits are over texts, and trainings differ by chance,
-# too.
+# A share of what retraining removes: limits are over texts, and trainings differ by
+# chance, too.
 _SEEDS = 0.1
 _EQUAL = "it is the same in all groups of texts, so that its spread is unknown"
 _LEARNT = pl.col("member").ne_missing(other=False)  # and no control
 _KEYS = ("part", "set", "measure", "run", "versus", "statistic")
 _REMOVED = ("after", "before", "removed_share")
+_COMPARED = [("after", "before"), ("retrained", "before"), ("after", "retrained")]
 _FIGURES: dict[str, Any] = dict.fromkeys((*_KEYS, "reason"), pl.String)
 _FIGURES |= dict.fromkeys(("value", "low", "high"), pl.Float64)
 _FIGURES |= dict.fromkeys(("n", "n_unscored"), pl.UInt32)
@@ -282,348 +317,383 @@ def unlearning(*, out: Path, **options: Any) -> None:
     completions of 200 words. Without --retrained a score as before is no memory: nobody
     knows how a model that never learnt the text would score it.
     """
-    names = ("question_column", "answer_column", "embedder", "before", "retrained")
-    *columns, embedder, before, retrained = map(options.pop, names)
+    columns = [options.pop("question_column"), options.pop("answer_column")]
     if columns.count(None) == 1:
         raise click.UsageError("--question-column and --answer-column belong together")
+    embedder = options.pop("embedder")
     models = cli.given(
-        {"before": before, "after": options["model"], "retrained": retrained}
+        {
+            "before": options.pop("before"),
+            "after": options["model"],
+            "retrained": options.pop("retrained"),
+        }
     )
     if "after" not in models:
         raise click.UsageError("--model is missing: the model after unlearning")
-    with frame.opened(out, "unlearning", options) as study:
+    with frame.open_study(out, "unlearning", options) as study:
         settings = _DEFAULTS | cli.given(options)
-        embed = _embedder(embedder, study)
-        parts = {"texts": settings}
+        embed = _open_embedder(embedder, study)
+        audits = {"texts": settings}
         if None not in columns:
-            parts["questions"] = _of_questions(
-                study.folder / "asked.parquet", settings, columns
-            )
-        found = dict[str, pl.DataFrame]()
-        for part, how in parts.items():
-            asked = {**how, "attacks": (_SCREEN, _PARTS[part])}
-            runs = dict[str, Run]()
-            for name, model in models.items():
-                try:
-                    run = study.audited(f"{part}-{name}", asked | {"model": model})
-                except RequestError as error:
-                    raise type(error)(f"the model {name}: {error}") from error
-                runs |= {} if run is None else {name: run}
+            path = study.folder / "asked.parquet"
+            audits["questions"] = _write_questions(path, settings, columns)
+        tables: dict[str, pl.DataFrame] = {}
+        for subject, audit_settings in audits.items():
+            runs = _audit_models(study, subject, audit_settings, models)
             if runs:
-                found[part] = _paired(runs, part, embed)
-        if not found:
+                tables[subject] = _compare_models(runs, subject, embed)
+        if not tables:
             return
-        figures = figures_of(found, [*models])
+        figures = build_figures(tables, [*models])
         cli.say(*conclusions(figures))
-        _show(figures, [*models])
-        for part, some in found.items():
-            write_table(some.drop("cluster"), out / f"{part}.parquet")
-        frame.write_study(out, figures, _drawn(found, [*models]))
+        _print_figures(figures, [*models])
+        for subject, table in tables.items():
+            write_table(table.drop("cluster"), out / f"{subject}.parquet")
+        frame.write_study(out, figures, _draw_scores(tables, [*models]))
 
 
-def _drawn(found: Mapping[str, pl.DataFrame], names: Sequence[str]) -> Markup | None:
-    """Draw the screen's scores of what was learnt, a line for each part and model."""
-    scores = {
-        f"{part}, {name}": some.filter(_LEARNT)[f"min_k_{name}"].drop_nulls().to_list()
-        for (part, some), name in product(found.items(), names)
-    }
-    lanes = [Lane(f"{name}: {len(of):,}", of) for name, of in scores.items() if of]
-    axis = (
-        round_axis(_MEASURES["min_k"], chain.from_iterable(scores.values()))
-        if lanes
-        else None
-    )
-    return axis and draw_lanes(axis, lanes)
+def _audit_models(
+    study: frame.Study,
+    subject: str,
+    settings: Mapping[str, Any],
+    models: Mapping[str, str],
+) -> dict[str, Run]:
+    """Return the run of each model; none of a dry run."""
+    attacks = (_SCREEN, _ATTACKS[subject])
+    runs: dict[str, Run] = {}
+    for name, model in models.items():
+        model_settings = {**settings, "attacks": attacks, "model": model}
+        try:
+            run = study.audit(f"{subject}-{name}", model_settings)
+        except RequestError as error:
+            raise type(error)(f"the model {name}: {error}") from error
+        if run is not None:
+            runs[name] = run
+    return runs
 
 
-def _of_questions(
+def _draw_scores(
+    tables: Mapping[str, pl.DataFrame], names: Sequence[str]
+) -> Markup | None:
+    """Draw the screen's scores of what was learnt, a line for each table and model."""
+    lanes = []
+    for (subject, table), name in product(tables.items(), names):
+        scores = table.filter(_LEARNT)[f"min_k_{name}"].drop_nulls().to_list()
+        if scores:
+            lanes.append(Lane(f"{subject}, {name}: {len(scores):,}", scores))
+    if not lanes:
+        return None
+    values = chain.from_iterable(lane.values for lane in lanes)
+    return draw_lanes(round_axis(_MEASURES["min_k"], values), lanes)
+
+
+def _write_questions(
     path: Path, settings: Mapping[str, Any], columns: Sequence[str]
 ) -> dict[str, Any]:
-    """Write questions and answers as prefixes and references, and say how they are audited."""
+    """Write questions and answers as prefixes and references; return the audit's settings."""
     rows = read_rows(settings["input"], columns).drop_nulls()
     question, answer = map(pl.col, columns)
     rows = rows.select(
         text=question, prefix=question, reference=pl.format(" {}", answer)
     )
     write_table(rows, path)
-    kept = {name for name in settings if not name.endswith("_column")} - _TEXT_SETTINGS
-    own = {name: settings[name] for name in kept}
-    return {"max_length": _QUESTION_TOKENS} | own | {"input": str(path)}
+    shared_settings = {
+        name: value
+        for name, value in settings.items()
+        if name not in _TEXT_SETTINGS and not name.endswith("_column")
+    }
+    return {"max_length": _QUESTION_TOKENS} | shared_settings | {"input": str(path)}
 
 
-def _embedder(model: str | None, study: frame.Study) -> Any:
-    """Open what embeds texts: a model, or WordLlama's mean of tokens; None if that is missing."""
+def _open_embedder(model: str | None, study: frame.Study) -> Any:
+    """Return what embeds texts: a model, or WordLlama's mean of tokens; None if that is missing."""
     if model is not None:
         from mia_batch.extras.privacy.inversion.models import embed_all, open_embedder
 
-        where: dict[str, Any] = {
-            "folder": study.folder / "embeddings",
-            "observer": study.observer,
-        }
-        return partial(embed_all, embedder=open_embedder(model), **where)
+        return partial(
+            embed_all,
+            embedder=open_embedder(model),
+            folder=study.folder / "embeddings",
+            observer=study.observer,
+        )
     if (reason := why_no_similarity()) is not None:
         study.observer.stage(f"completions are not compared by embeddings: {reason}")
         return None
     return embed_words
 
 
-def _paired(runs: Mapping[str, Run], part: str, embed: Any) -> pl.DataFrame:
-    """Lay out what each model makes of each text; null where it has no score or no completion."""
+def _compare_models(runs: Mapping[str, Run], subject: str, embed: Any) -> pl.DataFrame:
+    """Build a table of texts with columns of each model; null where it has no score."""
     attack_of([*runs.values()], _SCREEN)  # refuses runs that do not compare
-    scores = (
-        runs["before"]
-        .scan("scores")
-        .filter(pl.col("role").is_in(["target", "non_member"]))
-    )
+    has_question = pl.col("role").is_in(["target", "non_member"])
+    scores = runs["before"].scan("scores").filter(has_question)
     keys = ("target_id", "document_id", "window_index", "member")
     table = scores.select(*keys, cluster=cluster_names(scores)).collect()
     for name, run in runs.items():
-        own = run["scores"].select("target_id", min_k=_SCREEN)
-        own = own.join(_completions(run, part, embed), on="target_id", how="left")
-        named = own.select(
-            "target_id", pl.all().exclude("target_id").name.suffix(f"_{name}")
-        )
-        near = pl.col(f"min_k_{name}") / pl.col("min_k_before")
-        ratio = pl.when(near.is_finite()).then(near)
+        completions = _compare_completions(run, subject, embed)
+        measures = run["scores"].select("target_id", min_k=_SCREEN)
+        measures = measures.join(completions, on="target_id", how="left")
+        columns = pl.all().exclude("target_id").name.suffix(f"_{name}")
+        measures = measures.select("target_id", columns)
         table = table.join(
-            named, on="target_id", how="left", maintain_order="left"
-        ).with_columns(
+            measures,
+            on="target_id",
+            how="left",
+            maintain_order="left",
+        )
+        ratio = pl.col(f"min_k_{name}") / pl.col("min_k_before")
+        ratio = pl.when(ratio.is_finite()).then(ratio)
+        is_as_before = ratio.is_between(1 / _NEAREST, _NEAREST)
+        table = table.with_columns(
             ratio.alias(f"ratio_{name}"),
-            ratio.is_between(1 / _NEAREST, _NEAREST)
-            .cast(pl.Float64)
-            .alias(f"as_before_{name}"),
+            is_as_before.cast(pl.Float64).alias(f"as_before_{name}"),
         )
     return table
 
 
-def _completions(run: Run, part: str, embed: Any) -> pl.DataFrame:
+def _compare_completions(run: Run, subject: str, embed: Any) -> pl.DataFrame:
     """Compare completions with the true ones: means over those of a text."""
-    true = run.scan("targets").select("target_id", "reference")
-    rows = run.scan("samples").filter(
+    references = run.scan("targets").select("target_id", "reference")
+    completions = run.scan("samples").filter(
         pl.col("candidate").is_not_null(), view="continuation"
     )
-    pairs = rows.select("target_id", "candidate").join(true, on="target_id").collect()
-    words = run.manifest.evidence["word_rule"]
-    compared = pair_features(
-        "candidate", "reference", words=words, groups=["lcs", "matched"]
+    completions = completions.select("target_id", "candidate")
+    pairs = completions.join(references, on="target_id").collect()
+    features = pair_features(
+        "candidate",
+        "reference",
+        words=run.manifest.evidence["word_rule"],
+        groups=["lcs", "matched"],
     )
-    counts = pairs.select(compared).unnest("features")
-    shared = "lcs_words_matched" if part == "texts" else "lcs_words"
-    measured = {"rouge_l": counts[shared] / counts["words_reference"]}
+    counts = pairs.select(features).unnest("features")
+    shared_words = "lcs_words_matched" if subject == "texts" else "lcs_words"
+    measures = {"rouge_l": counts[shared_words] / counts["words_reference"]}
     if embed is not None:
-        said = pl.concat([pairs["candidate"], pairs["reference"]])
-        vectors = iter(embed(said.filter(said.str.contains(r"\S")).to_list()))
-        found = [next(vectors) if text.strip() else np.zeros(1) for text in said]
-        cosines = [  # 0 of a blank text, None where one could not be embedded
-            (
-                None
-                if isinstance(one, str) or isinstance(other, str)
-                else float(
-                    (one * other).sum()
-                    / (np.linalg.norm(one) * np.linalg.norm(other) or 1)
-                )
-            )
-            for one, other in zip(
-                found[: pairs.height], found[pairs.height :], strict=True
-            )
-        ]
-        measured["similarity"] = pl.Series(cosines, dtype=pl.Float64)
-    return (
-        pairs.select("target_id", **measured).group_by("target_id").agg(pl.all().mean())
-    )
+        texts = pl.concat([pairs["candidate"], pairs["reference"]])
+        is_blank = ~texts.str.contains(r"\S")
+        embedded = iter(embed(texts.filter(~is_blank).to_list()))
+        vectors = [next(embedded) if text.strip() else np.zeros(1) for text in texts]
+        cosines = map(_compute_cosine, vectors[: pairs.height], vectors[pairs.height :])
+        measures["similarity"] = pl.Series(list(cosines), dtype=pl.Float64)
+    measured = pairs.select("target_id", **measures)
+    return measured.group_by("target_id").agg(pl.all().mean())
 
 
-def figures_of(found: Mapping[str, pl.DataFrame], names: Sequence[str]) -> pl.DataFrame:
-    """Lay out the figures of each part, a fact a row, over what all models have measured."""
-    rows = (
-        {"part": part} | row
-        for part, some in found.items()
-        for row in _sets(some, names)
-    )
+def _compute_cosine(first: Any, second: Any) -> float | None:
+    """Return the cosine of two embeddings: 0 of a zero one, None where one is only a reason."""
+    if isinstance(first, str) or isinstance(second, str):
+        return None
+    norms = np.linalg.norm(first) * np.linalg.norm(second)
+    return float((first * second).sum() / (norms or 1))
+
+
+def build_figures(
+    tables: Mapping[str, pl.DataFrame], names: Sequence[str]
+) -> pl.DataFrame:
+    """Build the figures of each table, a fact a row, over what all models have measured."""
+    rows: list[dict[str, Any]] = []
+    for subject, table in tables.items():
+        rows.extend({"part": subject} | row for row in _measure_sets(table, names))
     return pl.DataFrame(rows, _FIGURES)
 
 
-def _sets(found: pl.DataFrame, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield figures of the texts, of those scored as before and of the others; of controls."""
-    near = pl.col("as_before_after")
+def _measure_sets(
+    table: pl.DataFrame, names: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """Iterate over figures of all texts, of those scored as before, of others and of controls."""
+    is_as_before = pl.col("as_before_after")
     sets = {
         "all": _LEARNT,
-        "as before": _LEARNT & (near == 1),
-        "others": _LEARNT & (near == 0),
+        "as before": _LEARNT & (is_as_before == 1),
+        "others": _LEARNT & (is_as_before == 0),
+        "controls": ~_LEARNT,
     }
-    for (name, of), measure in product(
-        (sets | {"controls": ~_LEARNT}).items(), _MEASURES
-    ):
-        is_share, some = measure == "as_before", found.filter(of)
-        columns = {each: f"{measure}_{each}" for each in names[is_share:]}
-        if (
-            some.is_empty()
-            or columns["after"] not in some.columns
-            or (is_share and name in ("as before", "others"))  # which it chose
-        ):
+    for (name, is_in_set), measure in product(sets.items(), _MEASURES):
+        is_share = measure == "as_before"
+        if is_share and name in ("as before", "others"):
+            continue  # sets that this measure chose
+        texts = table.filter(is_in_set)
+        # Before unlearning all texts are scored as before.
+        compared = names[1:] if is_share else names
+        columns = {run: f"{measure}_{run}" for run in compared}
+        if texts.is_empty() or columns["after"] not in texts.columns:
             continue
-        there = some.select("cluster", *columns.values()).drop_nulls()
-        n = {"n": there.height, "n_unscored": some.height - there.height}
-        score = {each: there[column].to_numpy() for each, column in columns.items()}
-        for fact in _facts(score, there["cluster"].to_numpy(), is_share=is_share):
+        scored = texts.select("cluster", *columns.values()).drop_nulls()
+        n = {"n": scored.height, "n_unscored": texts.height - scored.height}
+        scores = {run: scored[column].to_numpy() for run, column in columns.items()}
+        clusters = scored["cluster"].to_numpy()
+        for fact in _compute_facts(scores, clusters, is_share=is_share):
             yield {"set": name, "measure": measure, **n, **fact}
 
 
-def _facts(
-    score: Mapping[str, np.ndarray], cluster: np.ndarray, *, is_share: bool
+def _compute_facts(
+    scores: Mapping[str, np.ndarray], clusters: np.ndarray, *, is_share: bool
 ) -> Iterator[dict[str, Any]]:
-    """Yield means, differences and what is removed, with intervals over whole clusters.
-
-    Shares have Clopper-Pearson limits, and their difference those limits joined as if
-    its sides were independent (Zou and Donner 2008, equations 1 and 2): wide, but never
-    of zero width.
-    """
-    pairs = [("after", "before"), ("retrained", "before"), ("after", "retrained")]
-    wanted = [
-        *((run, None) for run in score),
-        *(pair for pair in pairs if {*pair} <= {*score}),
-    ]
-    if not cluster.size:
+    """Iterate over means, differences and what is removed, with intervals over whole clusters."""
+    if not clusters.size:
         reason = "no text is measured under every model"
-        yield from (
-            {"run": run, "statistic": "mean", "reason": reason} for run in score
-        )
+        for run in scores:
+            yield {"run": run, "statistic": "mean", "reason": reason}
         return
-    values = [score[run] - (score[versus] if versus else 0) for run, versus in wanted]
-    codes = np.unique(cluster, return_inverse=True)[1]
+    differences = [pair for pair in _COMPARED if {*pair} <= {*scores}]
+    measured = [*((run, None) for run in scores), *differences]
+    columns = []
+    for run, versus in measured:
+        baseline = scores[versus] if versus else 0
+        columns.append(scores[run] - baseline)
+    codes = np.unique(clusters, return_inverse=True)[1]
     means = intervals.cluster_means(
-        np.stack(values, axis=1), np.zeros(codes.size, np.intp), codes
+        np.stack(columns, axis=1), np.zeros(codes.size, np.intp), codes
     )
-    value, half, worth = (
-        means.value[0],
-        means.half_widths()[0],
-        float(means.effective[0]),
-    )
-    low, high = value - half, value + half
+    values = means.value[0]
+    half_widths = means.half_widths()[0]
+    n_effective = float(means.effective[0])
+    low, high = values - half_widths, values + half_widths
     if is_share and means.enough[0]:
-        sizes = [
-            intervals.independent_number(each == 1, codes) for each in score.values()
-        ]
-        exact = [
-            intervals.clopper_pearson(p * n, n)
-            for p, n in zip(value, sizes, strict=False)
-        ]
-        low, high = (
-            np.array([getattr(each, end) for each in exact]) for end in ("low", "high")
-        )
-        if len(exact) > 1:
-            below, above = value[:2] - low, high - value[:2]
-            low = np.append(low, value[2] - np.hypot(below[0], above[1]))
-            high = np.append(high, value[2] + np.hypot(above[0], below[1]))
-    lack = _EQUAL if means.enough[0] else intervals.too_few(worth)
-    for at, (run, versus) in enumerate(wanted):
+        low, high = _limit_shares(values, scores, codes)
+    reason = _EQUAL if means.enough[0] else intervals.too_few(n_effective)
+    for index, (run, versus) in enumerate(measured):
         fact = {
             "run": run,
             "versus": versus,
             "statistic": "difference" if versus else "mean",
+            "value": values[index],
         }
-        ends = (
-            {"low": low[at], "high": high[at]}
-            if np.isfinite(low[at])
-            else {"reason": lack}
-        )
-        yield fact | {"value": value[at]} | ends
-    if len(score) > 2:
-        both = [wanted.index(pair) for pair in pairs[:2]]
-        covariance = means.covariance[0][np.ix_(both, both)]
-        share = intervals.removed_share(-value[both], covariance, worth)
+        if np.isfinite(low[index]):
+            yield fact | {"low": low[index], "high": high[index]}
+        else:
+            yield fact | {"reason": reason}
+    if len(scores) > 2:
+        falls = [measured.index(pair) for pair in _COMPARED[:2]]
+        covariance = means.covariance[0][np.ix_(falls, falls)]
+        share = intervals.removed_share(-values[falls], covariance, n_effective)
         limits = share.interval._asdict() if share.interval else {}
-        about = dict(zip(_KEYS[3:], _REMOVED, strict=True))
-        yield {**about, **limits, "value": share.value, "reason": share.reason}
+        labels = dict(zip(_KEYS[3:], _REMOVED, strict=True))
+        yield {
+            **labels,
+            **limits,
+            "value": share.value,
+            "reason": share.reason,
+        }
+
+
+def _limit_shares(
+    values: np.ndarray, scores: Mapping[str, np.ndarray], codes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return Clopper-Pearson limits of shares and, where there are two, of their difference.
+
+    The difference has those limits joined as if its sides were independent (Zou and
+    Donner 2008, equations 1 and 2): wide, but never of zero width.
+    """
+    exact = []
+    for share, score in zip(values, scores.values(), strict=False):
+        n = intervals.independent_number(score == 1, codes)
+        exact.append(intervals.clopper_pearson(share * n, n))
+    low = np.array([interval.low for interval in exact])
+    high = np.array([interval.high for interval in exact])
+    if len(exact) > 1:
+        below = values[:2] - low
+        above = high - values[:2]
+        low = np.append(low, values[2] - np.hypot(below[0], above[1]))
+        high = np.append(high, values[2] + np.hypot(above[0], below[1]))
+    return low, high
 
 
 def conclusions(figures: pl.DataFrame) -> Iterator[str]:
-    """Yield what may be said of each part: first how much is as before, then what is gone."""
-    rows = {
-        tuple(row[key] for key in _KEYS): row for row in figures.iter_rows(named=True)
-    }
-    for part in dict.fromkeys(figures["part"]):
-        key = (part, "all", "as_before")
-        one, other = (
-            rows.get((*key, run, None, "mean")) for run in ("after", "retrained")
-        )
-        if one is None or one["value"] is None:
-            reason = one["reason"] if one else "the study has none"
-            yield f"Nothing can be said of {part}: {reason}."
+    """Iterate over what may be said of texts and questions: how much is as before, what is gone."""
+    rows = {}
+    for row in figures.iter_rows(named=True):
+        rows[tuple(row[key] for key in _KEYS)] = row
+    for subject in dict.fromkeys(figures["part"]):
+        key = (subject, "all", "as_before")
+        unlearned = rows.get((*key, "after", None, "mean"))
+        retrained = rows.get((*key, "retrained", None, "mean"))
+        if unlearned is None or unlearned["value"] is None:
+            reason = unlearned["reason"] if unlearned else "the study has none"
+            yield f"Nothing can be said of {subject}: {reason}."
             continue
-        n, unscored = one["n"], one["n_unscored"]
-        near = f"{one['value'] * n:.0f} of {n:,} {part} are scored as before unlearning"
-        near += f" ({unscored:,} have no score)" if unscored else ""
-        if other is None:
+        n, n_unscored = unlearned["n"], unlearned["n_unscored"]
+        count = f"{unlearned['value'] * n:.0f} of {n:,}"
+        sentence = f"{count} {subject} are scored as before unlearning"
+        if n_unscored:
+            sentence += f" ({n_unscored:,} have no score)"
+        if retrained is None:
             yield (
-                f"{near}. Whether they are still remembered cannot be said without"
+                f"{sentence}. Whether they are still remembered cannot be said without"
                 " --retrained, a model trained in the same way without them: it may"
                 " score them as before, too."
             )
             continue
-        shares = (
-            (each, rows.get((part, "all", each, *_REMOVED))) for each in _MEASURES
-        )
-        gone = [(_MEASURES[each], share) for each, share in shares if share is not None]
-        gap, alike = (
-            rows[*key, "after", "retrained", "difference"],
-            round(other["value"] * n),
-        )
+        removed = {}
+        for measure, name in _MEASURES.items():
+            share = rows.get((subject, "all", measure, *_REMOVED))
+            if share is not None:
+                removed[name] = share
+        difference = rows[*key, "after", "retrained", "difference"]
+        verdict = _judge(difference, subject, next(iter(removed.values()), {}))
+        n_alike = round(retrained["value"] * n)
         yield (
-            f"{_verdict(gap, part, gone[0][1] if gone else {})}: {near}, and {alike:,}"
-            f" by the retrained model, so that no more than {n - alike:,} can be shown."
+            f"{verdict}: {sentence}, and {n_alike:,} by the retrained model, so that no"
+            f" more than {n - n_alike:,} can be shown."
         )
-        yield from (f"{part}, {measure}: {_removed(share)}." for measure, share in gone)
+        for name, share in removed.items():
+            yield f"{subject}, {name}: {_describe_removed(share)}."
 
 
-def _verdict(gap: Mapping[str, Any], part: str, gone: Mapping[str, Any]) -> str:
-    """Say how many more are as before than of a model that never learnt them, or what is gone."""
-    n, low, high = gap["n"], gap["low"], gap["high"]
+def _judge(
+    difference: Mapping[str, Any], subject: str, removed: Mapping[str, Any]
+) -> str:
+    """Return how many more are as before than under the retrained model, or what is gone."""
+    n, low, high = difference["n"], difference["low"], difference["high"]
     if low is None:
-        return f"Whether {part} are still remembered cannot be said ({gap['reason']})"
+        reason = difference["reason"]
+        return f"Whether {subject} are still remembered cannot be said ({reason})"
     if low > 0:
+        count = f"{difference['value'] * n:.0f} of {n:,}"
         ends = f"{low * n:.0f} to {min(1, high) * n:.0f}"
-        still = f"{gap['value'] * n:.0f} of {n:,} {part} are still remembered as before"
-        return f"{still} (95 %: {ends})"
-    if (gone.get("high") or 1) < 1 - _SEEDS:
-        less = ", if less than before" if gone["low"] > 0 else ""
-        return f"{part.capitalize()} are still remembered{less}"
-    if (gone.get("low") or 1) > 1 + _SEEDS:
+        return f"{count} {subject} are still remembered as before (95 %: {ends})"
+    if (removed.get("high") or 1) < 1 - _SEEDS:
+        extent = ", if less than before" if removed["low"] > 0 else ""
+        return f"{subject.capitalize()} are still remembered{extent}"
+    if (removed.get("low") or 1) > 1 + _SEEDS:
         return (
-            f"Unlearning went further than never having learnt the {part}, and so marks"
-            " them"
+            f"Unlearning went further than never having learnt the {subject}, and so"
+            " marks them"
         )
-    most = f" (95 %: at most {high * n:.0f} of {n:,})" if high > 0 else ""
-    return f"Nothing shows that {part} are still remembered as before{most}"
+    limit = f" (95 %: at most {high * n:.0f} of {n:,})" if high > 0 else ""
+    return f"Nothing shows that {subject} are still remembered as before{limit}"
 
 
-def _removed(share: Mapping[str, Any]) -> str:
+def _describe_removed(share: Mapping[str, Any]) -> str:
     if share["value"] is None:
         return f"how much of the memory is gone cannot be said: {share['reason']}"
-    said = f"{share['value'] + 0.0:.0%} of what retraining would remove is gone"
+    sentence = f"{share['value'] + 0.0:.0%} of what retraining would remove is gone"
     if share["low"] is None:
-        return f"{said}; {share['reason']}"
-    return f"{said} (95 %: {share['low']:.0%} to {share['high']:.0%})"
+        return f"{sentence}; {share['reason']}"
+    return f"{sentence} (95 %: {share['low']:.0%} to {share['high']:.0%})"
 
 
-def _show(figures: pl.DataFrame, names: Sequence[str]) -> None:
+def _print_figures(figures: pl.DataFrame, names: Sequence[str]) -> None:
     """Print the models side by side, a line for each measure of a set of texts."""
-    lines = list[list[str]]()
-    for key, rows in figures.group_by("part", "set", "measure", maintain_order=True):
+    keys = ("part", "set", "measure")
+    lines: list[list[str]] = []
+    for key, rows in figures.group_by(*keys, maintain_order=True):
+        subject, set_name, measure = map(str, key)
         means = dict(rows.filter(statistic="mean").select("run", "value").iter_rows())
-        gap = next(
-            rows.filter(run="after", versus="retrained").iter_rows(named=True), None
-        )
-        lines.append(
-            [str(key[0]), str(key[1]), _MEASURES[str(key[2])], f"{rows['n'][0]:,}"]
-        )
-        lines[-1] += [cli.figure(means.get(name)) for name in names]
-        lines[-1] += (
-            [cli.figure(gap["value"]), cli.limits(gap)] if gap is not None else []
-        )
-    right = (
-        "n",
-        *names,
-        *(("after - retrained", "95 % interval") if len(names) > 2 else ()),
+        line = [subject, set_name, _MEASURES[measure], f"{rows['n'][0]:,}"]
+        line += [cli.figure(means.get(name)) for name in names]
+        differences = rows.filter(run="after", versus="retrained")
+        for difference in differences.iter_rows(named=True):
+            line += [cli.figure(difference["value"]), cli.limits(difference)]
+        lines.append(line)
+    numbers = ["n", *names]
+    if len(names) > 2:
+        numbers += ["after - retrained", "95 % interval"]
+    frame.show(
+        "part",
+        "texts",
+        "measure",
+        *numbers,
+        right=numbers,
+        rows=lines,
     )
-    frame.show("part", "texts", "measure", *right, right=right, rows=lines)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from shutil import copyfile, rmtree
 from typing import Any
@@ -40,37 +40,47 @@ _REFERENCES = {
     "candidate_from",
 }
 _REFERENCES |= {
-    each for each in Settings.model_fields if each.startswith(("generation", "tuning"))
+    name for name in Settings.model_fields if name.startswith(("generation", "tuning"))
 }
 """Settings of other models alone: the target's log-probabilities are the same with each value."""
 
 
-def _over_option(text: str, **how: Any) -> cli.Decorator:
-    how |= {"dest": "points", "multiple": True, "callback": _points}
-    return cli.option("over", str, "NAME=V,V", f"{text}; at most two.", **how)
+def _over_option(text: str, *, required: bool = False) -> cli.Decorator:
+    return cli.option(
+        "over",
+        str,
+        "NAME=V,V",
+        f"{text}; at most two.",
+        dest="points",
+        multiple=True,
+        callback=_parse_points,
+        required=required,
+    )
 
 
-def _points(
-    _: click.Context, _option: click.Parameter, given: Sequence[str]
+def _parse_points(
+    _: click.Context, _option: click.Parameter, texts: Sequence[str]
 ) -> list[Values]:
-    """Read ``--over`` as the values of each place, by name."""
-    found: dict[str, list[str]] = {}
-    for each in given:
-        flag, _equals, listed = each.partition("=")
+    """Parse each ``--over``; return the values of each place, by name."""
+    values_by_name: dict[str, list[str]] = {}
+    for text in texts:
+        flag, _equals, listed = text.partition("=")
         name = flag.strip().lstrip("-").replace("-", "_")
         values = [*dict.fromkeys(value.strip() for value in listed.split(","))]
-        if not name or not all(values) or name in found:
+        if not name or not all(values) or name in values_by_name:
             raise click.BadParameter(
-                f"{each!r} does not read NAME=VALUE,VALUE, each name once"
+                f"{text!r} does not read NAME=VALUE,VALUE, each name once"
             )
         if name in ("fpr", "out", "shard"):
             raise click.BadParameter(
                 f"{name} changes no figure of a study; leave it out"
             )
-        found[name] = values
-    if len(found) > 2:
-        raise click.BadParameter(f"{len(found)} are too many for one table; vary two")
-    return [dict(zip(found, each, strict=True)) for each in product(*found.values())]
+        values_by_name[name] = values
+    n_names = len(values_by_name)
+    if n_names > 2:
+        raise click.BadParameter(f"{n_names} are too many for one table; vary two")
+    combinations = product(*values_by_name.values())
+    return [dict(zip(values_by_name, values, strict=True)) for values in combinations]
 
 
 @click.command("sweep", cls=TopicCommand)
@@ -86,94 +96,115 @@ def sweep(*, points: list[Values], out: Path, **options: Any) -> None:
     of it are scored. A value that an audit refuses is a row with the reason.
     """
     names = [*points[0]]
-    if both := [name.replace("_", "-") for name in names if name in cli.given(options)]:
-        raise click.UsageError(f"--{both[0]} is in --over, too; give it once")
-    with frame.opened(out, "sweep", options) as study:
-        base = cli.given(options)
-        if (table := _swept(study, base, points)) is not None:
-            numbers = [
-                name for name in names if table[name].dtype.is_numeric()
-            ] or names
-            x = max(numbers, key=lambda name: table[name].n_unique())
-            by = [name for name in names if name != x]
-            frame.publish(out, table, names, x=x, by=by, every="attacks" in base)
+    flags = cli.given(options)
+    doubled = [name.replace("_", "-") for name in names if name in flags]
+    if doubled:
+        raise click.UsageError(f"--{doubled[0]} is in --over, too; give it once")
+    with frame.open_study(out, "sweep", options) as study:
+        settings = cli.given(options)
+        table = _audit_points(study, settings, points)
+        if table is None:
+            return
+        numeric = [name for name in names if table[name].dtype.is_numeric()]
+        x = max(numeric or names, key=lambda name: table[name].n_unique())
+        frame.publish(
+            out,
+            table,
+            names,
+            x=x,
+            curve_columns=[name for name in names if name != x],
+            all_attacks="attacks" in settings,
+        )
 
 
-def _swept(
-    study: frame.Study, base: Mapping[str, Any], points: Sequence[Values]
+def _audit_points(
+    study: frame.Study, settings: Mapping[str, Any], points: Sequence[Values]
 ) -> pl.DataFrame | None:
-    """Audit at each point, and lay out the figures; raise if every one is refused."""
-    found, refused = dict[int, pl.DataFrame](), dict[int, pl.DataFrame]()
-    runs = dict[str, list[Values]]()
-    for values in points:
-        own = {name: value for name, value in values.items() if name not in _EXTENDED}
-        runs.setdefault(frame.folder_name(own), []).append(values)
-    for folder, of in runs.items():
-        if not study.dry_run:
-            _copy_evidence(study.folder / folder, [of[0], *chain(*runs.values())])
-        for number, values in enumerate(
-            _in_order(of)[: len(of) if study.dry_run else None]
-        ):
-            if (at := points.index(values)) in refused:
+    """Audit at each point, and return the figures; raise if every one is refused."""
+    runs: dict[str, list[Values]] = {}
+    for point in points:
+        own_run = {
+            name: value for name, value in point.items() if name not in _EXTENDED
+        }
+        runs.setdefault(frame.folder_name(own_run), []).append(point)
+    figures: dict[int, pl.DataFrame] = {}
+    refusals: dict[int, pl.DataFrame] = {}
+    for folder, run_points in runs.items():
+        ordered_points = _order_points(run_points)
+        if study.dry_run:
+            ordered_points = ordered_points[: len(run_points)]
+        else:
+            _copy_evidence(study.folder, folder, runs)
+        for number, point in enumerate(ordered_points):
+            index = points.index(point)
+            if index in refusals:
                 continue
-            name = frame.folder_name(values)
+            name = frame.folder_name(point)
             shares = f"{name} scores the first of those" if number else ""
             try:
-                run = study.audited(folder, {**base, **values}, shares)
-                found[at] = pl.DataFrame() if run is None else frame.figures_of(run)
+                run = study.audit(folder, {**settings, **point}, shares)
+                figures[index] = (
+                    pl.DataFrame() if run is None else frame.build_figures(run)
+                )
             except RequestError as error:
-                why = " ".join(str(error).split())
-                refused[at] = pl.DataFrame({"metric": "roc_auc", "reason": why})
+                reason = " ".join(str(error).split())
+                refusals[index] = pl.DataFrame({"metric": "roc_auc", "reason": reason})
                 study.observer.stage(f"{name} is refused: {error}")
-    if not found:
-        raise SettingsError(f"no value can be audited: {refused[0]['reason'][0]}")
+    if not figures:
+        raise SettingsError(f"no value can be audited: {refusals[0]['reason'][0]}")
     if study.dry_run:
         return None
-    parts = (_named(part, points[at]) for at, part in sorted((refused | found).items()))
-    table = pl.concat(parts, how="diagonal_relaxed")
+    results = refusals | figures
+    labelled = (_add_values(results[index], points[index]) for index in sorted(results))
+    table = pl.concat(labelled, how="diagonal_relaxed")
     numbers = table.select(pl.col(*points[0]).cast(pl.Float64, strict=False))
-    return table.with_columns(each for each in numbers if not each.null_count())
+    return table.with_columns(column for column in numbers if not column.null_count())
 
 
-def _copy_evidence(to: Path, points: Iterable[Values]) -> None:
-    """Begin a run, the first of these, with the target's log-probabilities from another one."""
-    first, *others = (
-        {k: v for k, v in of.items() if k not in _EXTENDED} for of in points
-    )
-    asked = {name: value for name, value in first.items() if name not in _REFERENCES}
-    alike = (
-        to.with_name(frame.folder_name(of))
-        for of in others
-        if asked.items() <= of.items()
-    )
-    found = next(
-        filter(None, ([*run.glob("logprobs/*.target-*.parquet")] for run in alike)),
-        None,
-    )
-    if found and not to.exists():
-        rmtree(made := to.with_name(f".{to.name}"), ignore_errors=True)
-        (made / "logprobs").mkdir(parents=True)
-        for part in found:
-            copyfile(part, made / "logprobs" / part.name)
-        made.rename(to)
+def _copy_evidence(
+    parent: Path, folder: str, runs: Mapping[str, Sequence[Values]]
+) -> None:
+    """Begin a run with the target's log-probabilities of another one that has the same."""
+    run_folder = parent / folder
+    if run_folder.exists():
+        return
+    needed = {
+        name: value
+        for name, value in runs[folder][0].items()
+        if name not in _EXTENDED and name not in _REFERENCES
+    }
+    for other_folder, other_points in runs.items():
+        if not needed.items() <= other_points[0].items():
+            continue
+        parts = [*(parent / other_folder).glob("logprobs/*.target-*.parquet")]
+        if parts:
+            staging = parent / f".{folder}"
+            rmtree(staging, ignore_errors=True)
+            (staging / "logprobs").mkdir(parents=True)
+            for part in parts:
+                copyfile(part, staging / "logprobs" / part.name)
+            staging.rename(run_folder)
+            return
 
 
-def _in_order(points: Sequence[Values]) -> list[Values]:
+def _order_points(points: Sequence[Values]) -> list[Values]:
     """Order the points of one run: the largest first, which asks for everything, and again last.
 
     So the run is left as their audit leaves it.
     """
-    # By the digits of whole numbers; an audit refuses other values.
-    *smaller, largest = sorted(
-        points, key=lambda of: [of.get(name, "").zfill(20) for name in _EXTENDED]
-    )
+
+    def size(point: Values) -> list[str]:
+        # By the digits of whole numbers; an audit refuses other values.
+        return [point.get(name, "").zfill(20) for name in _EXTENDED]
+
+    *smaller, largest = sorted(points, key=size)
     return [largest, *smaller, largest] if smaller else [largest]
 
 
-def _named(rows: pl.DataFrame, values: Values) -> pl.DataFrame:
-    return rows.select(
-        *(pl.lit(value).alias(name) for name, value in values.items()), pl.all()
-    )
+def _add_values(figures: pl.DataFrame, values: Values) -> pl.DataFrame:
+    """Put columns of the values before those of the figures."""
+    columns = [pl.lit(value).alias(name) for name, value in values.items()]
+    return figures.select(*columns, pl.all())
 
 
 # Contamination (Shi et al. 2024, arXiv:2310.16789, section 6): texts are inserted into
@@ -206,7 +237,12 @@ _BASE = "base"
 )
 @cli.path_option("into", "Texts among which they are learnt.")
 @cli.column_options("text")
-@click.option("--base", required=True, metavar="MODEL", help="Model to go on with.")
+@click.option(
+    "--base",
+    required=True,
+    metavar="MODEL",
+    help="Model to go on with.",
+)
 @click.option("--revision", metavar="NAME", help="Hub revision of the base.")
 @_over_option("size (of --into), or a flag such as learning-rate=1e-5,1e-4")
 @frame.study_options
@@ -220,23 +256,31 @@ def contamination(context: click.Context, /, *, out: Path, **options: Any) -> No
     A model is trained for each value of --over. The base is audited, too: it learnt
     none of the texts here, so that its AUC should be one half.
     """
-    recipe = replace(
-        RECIPES["contamination"], **cli.take(options, (*_TRAINING, "seed"))
-    )
-    audit = {**cli.take(options, _AUDIT), "seed": recipe.seed}
-    points = [_typed(context, values) for values in options.pop("points")]
-    with frame.opened(out, "contamination", options) as study:
-        if not (parts := [*_contaminated(study, recipe, points, audit, **options)]):
+    changed = cli.take(options, (*_TRAINING, "seed"))
+    recipe = replace(RECIPES["contamination"], **changed)
+    audit_settings = {**cli.take(options, _AUDIT), "seed": recipe.seed}
+    points = [_convert_values(context, point) for point in options.pop("points")]
+    with frame.open_study(out, "contamination", options) as study:
+        figures = [*_train_and_audit(study, recipe, points, audit_settings, **options)]
+        if not figures:
             return
-        table = pl.concat(parts, how="diagonal_relaxed")
-        x, by = (
-            ("copies", ["model"]) if table["copies"].n_unique() > 2 else ("model", [])
-        )
+        table = pl.concat(figures, how="diagonal_relaxed")
+        has_counts = table["copies"].n_unique() > 2
         frame.publish(
-            out, table, ["model", "copies"], x=x, by=by, every="attacks" in audit
+            out,
+            table,
+            ["model", "copies"],
+            x="copies" if has_counts else "model",
+            curve_columns=["model"] if has_counts else [],
+            all_attacks="attacks" in audit_settings,
         )
-    of_base = {"model": _BASE, "is_primary": True, "metric": "roc_auc"}
-    area = table.filter(pl.col("copies").is_null(), **of_base).row(0, named=True)
+    base_areas = table.filter(
+        pl.col("copies").is_null(),
+        model=_BASE,
+        is_primary=True,
+        metric="roc_auc",
+    )
+    area = base_areas.row(0, named=True)
     if area["low"] is not None and not area["low"] <= 0.5 <= area["high"]:
         cli.say(
             "The base, which learnt none of them here, has an AUC of"
@@ -245,90 +289,90 @@ def contamination(context: click.Context, /, *, out: Path, **options: Any) -> No
         )
 
 
-def _typed(context: click.Context, values: Values) -> Values:
-    """Read values of ``--over`` as the flags of these names do."""
-    known = {each.name: each for each in context.command.params}
+def _convert_values(context: click.Context, values: Values) -> Values:
+    """Convert values of ``--over`` as the flags of these names do."""
+    parameters = {parameter.name: parameter for parameter in context.command.params}
     flags: dict[str, click.Parameter] = {
         "size": click.Option(["--size"], type=click.IntRange(1))
     }
-    flags |= {name: known[name] for name in _TRAINING}
-    if unknown := [name for name in values if name not in flags]:
+    flags |= {name: parameters[name] for name in _TRAINING}
+    unknown = [name.replace("_", "-") for name in values if name not in flags]
+    if unknown:
         names = ", ".join(flags).replace("_", "-")
-        raise click.UsageError(
-            f"--over {unknown[0].replace('_', '-')}: choose from {names}"
-        )
-    return {
-        name: (
-            None
-            if value == "none"
-            else flags[name].type.convert(value, flags[name], context)
-        )
-        for name, value in values.items()
-    }
+        raise click.UsageError(f"--over {unknown[0]}: choose from {names}")
+    converted: Values = dict.fromkeys(values)
+    for name, value in values.items():
+        if value != "none":
+            converted[name] = flags[name].type.convert(value, flags[name], context)
+    return converted
 
 
-def _contaminated(
+def _train_and_audit(
     study: frame.Study,
     recipe: Recipe,
     points: Sequence[Values],
     audit: Mapping[str, Any],
     **options: Any,
 ) -> Iterator[pl.DataFrame]:
-    """Yield the figures of the base, then those of each model that is trained."""
-    recipes = [
-        replace(recipe, **{k: v for k, v in of.items() if k != "size"}) for of in points
-    ]
-    private = any(each.epsilon is not None for each in recipes)
-    if (reason := jobs.why_no_finetuning(with_privacy=private)) is not None:
+    """Iterate over the figures of the base, then those of each model that is trained."""
+    recipes = []
+    for values in points:
+        changed = {name: value for name, value in values.items() if name != "size"}
+        recipes.append(replace(recipe, **changed))
+    is_private = any(recipe.epsilon is not None for recipe in recipes)
+    if (reason := jobs.why_no_finetuning(with_privacy=is_private)) is not None:
         raise SettingsError(reason)
-    often = options["copies"], options["copies_mean"]
     names = ColumnNames(text=options["text_column"])
-    chosen = jobs.inserted_texts(options["input"], names, *often, recipe)
-    others, what = jobs.learnt_texts(options["into"], names)
-    order = others.sample(fraction=1, shuffle=True, seed=recipe.seed)
-    sizes = [values.get("size") or order.len() for values in points]
-    if max(sizes) > order.len():
-        raise SettingsError(f"size {max(sizes):,} is above what --into has: {what}")
+    inserted = jobs.inserted_texts(
+        options["input"], names, options["copies"], options["copies_mean"], recipe
+    )
+    texts_into, count = jobs.learnt_texts(options["into"], names)
+    shuffled = texts_into.sample(fraction=1, shuffle=True, seed=recipe.seed)
+    sizes = [values.get("size") or shuffled.len() for values in points]
+    if max(sizes) > shuffled.len():
+        raise SettingsError(f"size {max(sizes):,} is above what --into has: {count}")
     base, revision = options["base"], options["revision"]
-    of_audit = {
-        **audit,
-        "input": study.folder / "chosen.parquet",
-        "text_column": "text",
-    }
-    write_table(chosen, of_audit["input"])
-    of_base = of_audit | {"model": base, "revision": revision}
-    if (run := study.audited(_BASE, of_base)) is not None:
-        yield _by_copies(run, {"model": _BASE})
-    start, start_revision = weights_source(base, revision)
-    for values, own, size in zip(points, recipes, sizes, strict=True):
+    input_path = study.folder / "chosen.parquet"
+    write_table(inserted, input_path)
+    settings = {**audit, "input": input_path, "text_column": "text"}
+    base_settings = settings | {"model": base, "revision": revision}
+    if (run := study.audit(_BASE, base_settings)) is not None:
+        yield _build_figures(run, {"model": _BASE})
+    source, source_revision = weights_source(base, revision)
+    for values, point_recipe, size in zip(points, recipes, sizes, strict=True):
         name = frame.folder_name(values)
-        content = jobs.with_inserted(order.head(size).to_list(), chosen)
-        said = f"{name}: {len(content):,} texts, {own.steps(len(content)):,} steps"
-        wanted = jobs.TrainingConfig(
-            base=start, revision=start_revision, texts=content, recipe=own
+        texts = jobs.with_inserted(shuffled.head(size).to_list(), inserted)
+        n_steps = point_recipe.steps(len(texts))
+        sentence = f"{name}: {len(texts):,} texts, {n_steps:,} steps"
+        training = jobs.TrainingConfig(
+            base=source, revision=source_revision, texts=texts, recipe=point_recipe
         )
-        path, model = (study.folder / name / "model").absolute(), of_base
-        # What it is asked is forecast with the base
-        if study.dry_run and not path.exists():
-            said += f", {jobs.describe_size(start, start_revision, own)}"
-        study.observer.stage(said)
-        if path.exists() or not study.dry_run:
-            made = jobs.train_or_load(wanted, path, study.observer.stage)
-            model = of_audit | {"model": str(made.path)}
-        if (run := study.audited(f"{name}/run", model)) is not None:
-            yield _by_copies(run, {"model": name, **values})
+        path = (study.folder / name / "model").absolute()
+        is_trained = path.exists() or not study.dry_run
+        if not is_trained:
+            sentence += f", {jobs.describe_size(source, source_revision, point_recipe)}"
+        study.observer.stage(sentence)
+        # What a model that is not trained is asked is forecast with the base.
+        model_settings = base_settings
+        if is_trained:
+            model = jobs.train_or_load(training, path, study.observer.stage)
+            model_settings = settings | {"model": str(model.path)}
+        if (run := study.audit(f"{name}/run", model_settings)) is not None:
+            yield _build_figures(run, {"model": name, **values})
 
 
-def _by_copies(run: Run, values: Values) -> pl.DataFrame:
-    """Measure all inserted texts against the controls, then those of each number of copies."""
+def _build_figures(run: Run, values: Values) -> pl.DataFrame:
+    """Build figures of all inserted texts against the controls, then of each number of copies."""
     counts = run["targets"].select("target_id", "copies")
     scores = run["scores"].join(
         counts, on="target_id", how="left", maintain_order="left"
     )
     attacks = run.manifest.made["scores"]["attacks"]
-    parts = [_named(frame.figures_of(run), {**values, "copies": None})]
-    for k in sorted({*counts["copies"]} - {0}):
-        some = scores.filter(pl.col("copies").is_in([0, k]))
-        found = evaluate(some.lazy(), attacks, preset="default")
-        parts.append(_named(frame.figures_of(run, found), {**values, "copies": k}))
-    return pl.concat(parts, how="diagonal_relaxed")
+    of_all = frame.build_figures(run)
+    figures = [_add_values(of_all, {**values, "copies": None})]
+    for n_copies in sorted({*counts["copies"]} - {0}):
+        compared = scores.filter(pl.col("copies").is_in([0, n_copies]))
+        metrics = evaluate(compared.lazy(), attacks, preset="default")
+        of_copies = frame.build_figures(run, metrics)
+        figures.append(_add_values(of_copies, {**values, "copies": n_copies}))
+    return pl.concat(figures, how="diagonal_relaxed")
