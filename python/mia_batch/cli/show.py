@@ -23,7 +23,7 @@ from mia_batch.inference.memory import VERBATIM_WORDS
 from mia_batch.kernels import pair_features
 from mia_batch.known import NamedSet
 from mia_batch.pipeline import Run, results
-from mia_batch.pipeline.custody import Checked
+from mia_batch.pipeline.custody import Verification
 from mia_batch.pipeline.request import list_columns_needed
 from mia_batch.pipeline.stages.extraction import runs_of
 from mia_batch.places import is_url
@@ -319,7 +319,7 @@ _MARKS = ("⟦", "⟧")
 _LINE_END = re.compile("\r?\n")
 
 
-def show_checked(checked: Checked, console: Console) -> None:
+def show_checked(checked: Verification, console: Console) -> None:
     faults = [f"{fault}: {name}" for name, fault in checked.faults]
     for line in (
         *faults,

@@ -83,7 +83,7 @@ from mia_batch.views import RunModel
 def resume(audit: Audit, stages: Sequence[Stage]) -> None:
     """Repair a locked run folder and record this request."""
     # Another process may have worked in it since
-    audit.manifest = Manifest.of(audit.run.folder) or audit.manifest
+    audit.manifest = Manifest.load(audit.run.folder) or audit.manifest
     if not audit.has_other_shards:
         for sentence in repair(stages):
             audit.observer.stage(sentence)
@@ -304,8 +304,8 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
     if settings.config is not None:
         observer.stage(f"settings are read from {settings.config}")
     observer.step("looking at the texts and the model")
-    made_from = custody.made_from(settings)
-    if made_from is not None and custody.is_unchanged(settings.folder, made_from):
+    sources_hash = custody.hash_sources(settings)
+    if sources_hash is not None and custody.is_unchanged(settings.folder, sources_hash):
         run = Run(settings.folder)
         end = datetime.fromisoformat(run.manifest.times["end"])
         observer.stage(
@@ -321,7 +321,7 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
         if audit.shard is not None:
             run_shard(audit, audit.shard, stages)
         else:
-            _run_whole(audit, stages, lodged, made_from)
+            _run_whole(audit, stages, lodged, sources_hash)
     return Run(audit.run.folder)
 
 
@@ -329,7 +329,7 @@ def _run_whole(
     audit: Audit,
     stages: Sequence[Stage],
     lodged: dict[str, Any] | None,
-    made_from: str | None,
+    sources_hash: str | None,
 ) -> None:
     """Run all stages in a folder that nobody else works in."""
     with audit.run.held(), damage_set_aside(stages), closing(audit.kept_engine):
@@ -341,8 +341,8 @@ def _run_whole(
         if not audit.manifest.custody:
             write_responses(audit)
         _finish(audit)
-        if made_from is not None and has_report(audit):
-            custody.record_unchanged(audit.run.folder, made_from)
+        if sources_hash is not None and has_report(audit):
+            custody.record_unchanged(audit.run.folder, sources_hash)
         spent = describe_spending(audit)
         if spent is not None:
             audit.observer.stage(spent)

@@ -36,7 +36,7 @@ from mia_batch.inference.findings import VerdictPlan
 from mia_batch.models.weights import ModelIdentity, identify_model
 from mia_batch.observer import Observer
 from mia_batch.pipeline.corpora import Corpora, open_corpora
-from mia_batch.pipeline.folder import Manifest, RunFolder, agree, others_at_work
+from mia_batch.pipeline.folder import Manifest, RunFolder, agree, list_live_shards
 from mia_batch.pipeline.request import (
     REMOTE,
     AuditRequest,
@@ -106,7 +106,7 @@ class Audit:
         for note in request.notes:
             observer.stage(note)
         audit = cls(request, RunFolder(request.settings.folder), observer)
-        begun_run = Manifest.of(request.settings.folder)
+        begun_run = Manifest.load(request.settings.folder)
         if begun_run is not None:
             audit.manifest = begun_run
             return audit
@@ -257,7 +257,7 @@ class Audit:
         """Change the manifest: shards do so in turns, and each from what all have stored."""
         is_shared = self.shard is not None
         with self.turn:
-            stored = Manifest.of(self.run.folder) if is_shared else None
+            stored = Manifest.load(self.run.folder) if is_shared else None
             if stored is not None and stored.stored != self.manifest.stored:
                 self.manifest = stored
             yield
@@ -267,7 +267,7 @@ class Audit:
     @property
     def has_other_shards(self) -> bool:
         return self.shard is not None and bool(
-            others_at_work(self.run.folder, self.shard)
+            list_live_shards(self.run.folder, self.shard)
         )
 
     def refuse_other_shards(self, why: str) -> None:

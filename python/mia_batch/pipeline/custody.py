@@ -37,21 +37,25 @@ STAMPS = {"root.tsr": "RFC 3161", "root.ots": "OpenTimestamps"}
 """Files of time stamps, and their kind."""
 
 
-def holds(path: Path, root: str) -> bool:
-    """Whether a stamp is of this root: the root itself, or a file that holds its 64 characters."""
-    files = (sha256(f"{root}{end}".encode()).digest() for end in ("", "\n"))
+def is_stamp_of(path: Path, root: str) -> bool:
+    """Return whether a stamp holds the root, or the hash of a file with its 64 characters."""
+    of_file = sha256(root.encode()).digest()
+    of_line = sha256(f"{root}\n".encode()).digest()
     content = path.read_bytes()
-    return any(each in content for each in (bytes.fromhex(root), *files))
+    return any(stamp in content for stamp in (bytes.fromhex(root), of_file, of_line))
 
 
-def described(folder: Path, root: str) -> str:
-    """Name the stamps in a folder with their SHA-256, and whether they are of this root."""
-    return "; ".join(
-        f"{name} ({kind}), SHA-256 {digest(path)}, "
-        + ("of this root" if holds(path, root) else "of ANOTHER root")
-        for name, kind in STAMPS.items()
-        if (path := folder / name).is_file() and not path.is_symlink()
-    )
+def describe_stamps(folder: Path, root: str) -> str:
+    """Return the stamps in a folder with their SHA-256, and whether they are of this root."""
+    descriptions = []
+    for name, kind in STAMPS.items():
+        path = folder / name
+        if path.is_file() and not path.is_symlink():
+            subject = "this root" if is_stamp_of(path, root) else "ANOTHER root"
+            descriptions.append(
+                f"{name} ({kind}), SHA-256 {digest(path)}, of {subject}"
+            )
+    return "; ".join(descriptions)
 
 
 # Whether a finished run is as it was, by settings, sizes and times of files: none is
@@ -64,64 +68,64 @@ _NO_ROOT = (
     " audit's command again, which goes on to its end"
 )
 _PROGRAM = {".py", ".so", ".jinja"}  # suffixes of files
-_SECONDS_OF_A_TICK = 2.0
+_TICK_SECONDS = 2.0
 """A file that changed so lately may change again within one tick of its file system's clock."""
 
 
-def made_from(settings: Settings) -> str | None:
+def hash_sources(settings: Settings) -> str | None:
     """Hash what decides how a run comes out; None where sizes and times of files cannot tell."""
     # What a hub or an endpoint has is not looked at.
     if settings.shard is not None or settings.retry_failed or is_url(settings.out):
         return None
     try:
-        stamps = [_stamp(path) for path in _sources(settings)]
+        stats = [_read_stat(path) for path in _list_sources(settings)]
     except (OSError, RequestError):  # which the run itself explains
         return None
-    if any(
-        changed > time.time_ns() - _SECONDS_OF_A_TICK * 1e9 for _, _, changed in stamps
-    ):
+    latest = time.time_ns() - _TICK_SECONDS * 1e9
+    if any(modified > latest for _, _, modified in stats):
         return None
     formulas = [
         get(name).expr.meta.serialize().hex() for name in settings.attacks or ()
     ]
-    return _hashed([settings.model_dump(mode="json"), formulas, versions(), stamps])
+    return _hash_json([settings.model_dump(mode="json"), formulas, versions(), stats])
 
 
-def is_unchanged(folder: Path, made: str) -> bool:
-    """Whether a run is finished, and it and what it is ``made`` from are as they were then."""
+def is_unchanged(folder: Path, sources_hash: str) -> bool:
+    """Return whether a run is finished, and it and its sources are as they were then."""
     try:
-        if _manifest_fault(folder) is not None:
+        if _find_manifest_fault(folder) is not None:
             return False
         with reading(folder):
             manifest = RunFolder(folder).manifest
-            return bool(manifest.custody) and manifest.unchanged == _known_by(
-                folder, made
-            )
+            if not manifest.custody:
+                return False
+            return manifest.unchanged == _hash_run(folder, sources_hash)
     except (MiaBatchError, OSError):
         return False
 
 
-def record_unchanged(folder: Path, made: str) -> None:
-    _rewrite(folder, lambda stored: stored.update(unchanged=_known_by(folder, made)))
+def record_unchanged(folder: Path, sources_hash: str) -> None:
+    run_hash = _hash_run(folder, sources_hash)
+    _rewrite(folder, lambda stored: stored.update(unchanged=run_hash))
 
 
-def _known_by(folder: Path, made: str) -> str:
-    return _hashed(
-        [made, [_stamp(folder / name) for name in sorted(files_of(RunFolder(folder)))]]
-    )
+def _hash_run(folder: Path, sources_hash: str) -> str:
+    names = sorted(list_files(RunFolder(folder)))
+    return _hash_json([sources_hash, [_read_stat(folder / name) for name in names]])
 
 
-def _hashed(content: object) -> str:
+def _hash_json(content: object) -> str:
     return sha256(json.dumps(content).encode()).hexdigest()
 
 
-def _stamp(path: Path) -> tuple[str, int, int]:
-    found = path.stat()
-    return str(path.absolute()), found.st_size, found.st_mtime_ns
+def _read_stat(path: Path) -> tuple[str, int, int]:
+    """Return the name, size and time of change of a file."""
+    status = path.stat()
+    return str(path.absolute()), status.st_size, status.st_mtime_ns
 
 
-def _sources(settings: Settings) -> Iterator[Path]:
-    """Yield the files here that a run is made from: texts, models, attacks, and this program."""
+def _list_sources(settings: Settings) -> Iterator[Path]:
+    """Iterate over the files that a run is made from: texts, models, attacks, this program."""
     for name in Settings.marked(Mark.PATH):
         value = getattr(settings, name)
         if name in ("out", "config") or value in (None, CLASSICS, NO_YARDSTICK):
@@ -131,16 +135,18 @@ def _sources(settings: Settings) -> Iterator[Path]:
         elif name in _SCORED_WITH:
             yield Path(value) / _SCORED_WITH[name]
         else:
-            found = find_files(value)
-            yield from (*(file.path for file in found.files), *found.ignored)
+            texts = find_files(value)
+            yield from (file.path for file in texts.files)
+            yield from texts.ignored
     if settings.known_index is not None:
         yield from sorted(Path(settings.known_index.partition("#")[0]).glob("*"))
     for name in Settings.marked(Mark.MODEL):
-        if (model := getattr(settings, name)) is not None and Path(model).is_dir():
-            for folder in {model, weights_source(model, None)[0]}:
-                yield from sorted(
-                    path for path in Path(folder).glob("*") if path.is_file()
-                )
+        model = getattr(settings, name)
+        if model is None or not Path(model).is_dir():
+            continue
+        for folder in {model, weights_source(model, None)[0]}:
+            paths = Path(folder).glob("*")
+            yield from sorted(path for path in paths if path.is_file())
     package = Path(__file__).parents[1]
     yield from sorted(path for path in package.rglob("*") if path.suffix in _PROGRAM)
 
@@ -150,16 +156,25 @@ def _sources(settings: Settings) -> Iterator[Path]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
-    """What a check of every byte found."""
+class Verification:
+    """What a check of every byte came to.
 
-    # A fault is a file and what is wrong: ``changed``, ``missing``, ``added``, or a
-    # sentence.
+    Attributes
+    ----------
+    root
+        The root of the run.
+    n_files
+        Files whose bytes were compared.
+    faults
+        Files and what is wrong: ``changed``, ``missing``, ``added``, or a sentence.
+    not_found
+        Inputs that are not where the run read them.
+    """
 
     root: str
-    n_files: int  # whose bytes were compared
+    n_files: int
     faults: list[tuple[str, str]] = field(default_factory=list)
-    not_found: list[str] = field(default_factory=list)  # inputs where the run read them
+    not_found: list[str] = field(default_factory=list)
 
 
 _UNHASHED = ("run.json", f"{ORDER}.parquet", *STAMPS)
@@ -168,60 +183,68 @@ _UNHASHED = ("run.json", f"{ORDER}.parquet", *STAMPS)
 _NO_TABLES = ("responses.parquet",)
 
 
-def root_of(digests: Mapping[str, str]) -> str:
+def compute_root(digests: Mapping[str, str]) -> str:
     """Hash the lines that ``sha256sum`` prints of these files, sorted by name."""
-    whole = sha256()
-    for name, found in sorted(digests.items()):
-        plain = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
-        whole.update(f"{'' if plain == name else chr(92)}{found}  {plain}\n".encode())
-    return whole.hexdigest()
+    root = sha256()
+    for name, file_digest in sorted(digests.items()):
+        escaped = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+        mark = "" if escaped == name else "\\"
+        root.update(f"{mark}{file_digest}  {escaped}\n".encode())
+    return root.hexdigest()
 
 
 def record_inputs(audit: Audit) -> None:
     """Record what scores are made from with the other inputs, and leave out what is no input."""
     manifest, settings = audit.manifest, audit.settings
     for setting, name in _SCORED_WITH.items():
-        if (given := getattr(settings, setting)) is not None:
-            path = Path(given) / name
+        place = getattr(settings, setting)
+        if place is not None:
+            path = Path(place) / name
             manifest.inputs[setting] = {path.name: digest(path)}
-    no_input = (None, CLASSICS)  # those come with the package
-    for setting in [
-        name for name in manifest.inputs if getattr(settings, name) in no_input
-    ]:
-        del manifest.inputs[setting]
+    for setting in list(manifest.inputs):
+        if getattr(settings, setting) in (
+            None,
+            CLASSICS,
+        ):  # which come with the package
+            del manifest.inputs[setting]
 
 
 def seal(audit: Audit) -> None:
     """Hash all files of a run that has come to its end, and store the manifest with its root."""
     run, manifest = audit.run, audit.manifest
-    regular = {
+    paths = {
         name: run.folder / name
-        for name in sorted(files_of(run))
-        if _fault_of(run.folder / name) is None
-        and name.encode("utf-8", "replace").decode()
-        == name  # any bytes can name a file
+        for name in sorted(list_files(run))
+        if _find_kind_fault(run.folder / name) is None and _is_text(name)
     }
-    audit.observer.stage(f"hashing {len(regular):,} files")
-    digests = dict(zip(regular, side_by_side(digest, regular.values()), strict=True))
-    folders = {".", *PARTS}
-    names = [name for name in digests if str(Path(name).parent) in folders]
-    own = [
-        name for name in names if name.endswith(".parquet") and name not in _NO_TABLES
-    ]
-    tables = {name: digests[name] for name in own}
+    audit.observer.stage(f"hashing {len(paths):,} files")
+    digests = dict(zip(paths, side_by_side(digest, paths.values()), strict=True))
+    tables = {
+        name: file_digest
+        for name, file_digest in digests.items()
+        if str(Path(name).parent) in {".", *PARTS}
+        and name.endswith(".parquet")
+        and name not in _NO_TABLES
+    }
+    others = {name: each for name, each in digests.items() if name not in tables}
     manifest.custody = {
-        "root": root_of(tables | _named_inputs(manifest)),
+        "root": compute_root(tables | _list_inputs(manifest)),
         "tables": tables,
-        "files": {name: found for name, found in digests.items() if name not in tables},
+        "files": others,
     }
     manifest.write(run.folder)
+
+
+def _is_text(name: str) -> bool:
+    """Return whether the name of a file is text: any bytes can name one."""
+    return name.encode("utf-8", "replace").decode() == name
 
 
 def record_file(run: RunFolder, name: str) -> None:
     """Record the hash of a file that was made from a finished run, such as its report."""
     # The root stays as it is; a run without root keeps none.
-    own = {name: digest(run.folder / name)}
-    _rewrite(run.folder, lambda stored: stored["custody"]["files"].update(own))
+    digests = {name: digest(run.folder / name)}
+    _rewrite(run.folder, lambda stored: stored["custody"]["files"].update(digests))
 
 
 def _rewrite(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -245,49 +268,57 @@ def refuse_changed(run: RunFolder) -> None:
             )
 
 
-def verify(place: Path | str, elsewhere: Sequence[Path] = ()) -> Checked:
+def verify(place: Path | str, elsewhere: Sequence[Path] = ()) -> Verification:
     """Compare every byte of a finished run and of its inputs with what was recorded."""
-    with settled(place), reading((run := RunFolder(place)).folder):
-        folder = run.folder
-        if (fault := _manifest_fault(folder)) is not None:
-            return Checked(root="unknown", n_files=0, faults=[("run.json", fault)])
-        manifest = run.manifest
-        if not manifest.custody:
-            raise RunFolderError(_NO_ROOT.format(folder))
-        known = manifest.custody["tables"] | manifest.custody["files"]
-        there = {*files_of(run)}
-        wanted = known | _named_inputs(manifest)
-        inputs = {
-            f"{setting}/{name}": _find((*elsewhere, manifest.settings[setting]), name)
-            for setting, each in manifest.inputs.items()
-            for name in each
-        }
-        looked_at = {name: folder / name for name in known if name in there}
-        looked_at |= {name: path for name, path in inputs.items() if path is not None}
-
-        def compare(name: str) -> str | None:
-            return _fault_in(looked_at[name], lambda path: digest(path) == wanted[name])
-
-        faults = zip(looked_at, side_by_side(compare, looked_at), strict=True)
-        return Checked(
-            root=manifest.custody["root"],
-            n_files=len(looked_at) + 1,
-            faults=[
-                *((name, fault) for name, fault in faults if fault is not None),
-                *((name, "missing") for name in sorted(known.keys() - there)),
-                *((name, "added") for name in sorted(there - known.keys())),
-                *_stamp_faults(folder, manifest.custody["root"]),
-            ],
-            not_found=[name for name, path in inputs.items() if path is None],
-        )
+    run = RunFolder(place)
+    with settled(place), reading(run.folder):
+        fault = _find_manifest_fault(run.folder)
+        if fault is not None:
+            return Verification(root="unknown", n_files=0, faults=[("run.json", fault)])
+        if not run.manifest.custody:
+            raise RunFolderError(_NO_ROOT.format(run.folder))
+        return _verify_files(run, elsewhere)
 
 
-def _manifest_fault(folder: Path) -> str | None:
-    """Say what is wrong with ``run.json``: its text must be what stands for its contents."""
+def _verify_files(run: RunFolder, elsewhere: Sequence[Path]) -> Verification:
+    folder, manifest = run.folder, run.manifest
+    recorded = manifest.custody["tables"] | manifest.custody["files"]
+    present = {*list_files(run)}
+    expected = recorded | _list_inputs(manifest)
+    inputs = {
+        f"{setting}/{name}": _find_input((*elsewhere, manifest.settings[setting]), name)
+        for setting, names in manifest.inputs.items()
+        for name in names
+    }
+    paths = {name: folder / name for name in recorded if name in present}
+    paths |= {name: path for name, path in inputs.items() if path is not None}
+
+    def compare(name: str) -> str | None:
+        return _find_fault(paths[name], lambda path: digest(path) == expected[name])
+
+    faults = [
+        (name, fault)
+        for name, fault in zip(paths, side_by_side(compare, paths), strict=True)
+        if fault is not None
+    ]
+    faults += [(name, "missing") for name in sorted(recorded.keys() - present)]
+    faults += [(name, "added") for name in sorted(present - recorded.keys())]
+    faults += _list_stamp_faults(folder, manifest.custody["root"])
+    return Verification(
+        root=manifest.custody["root"],
+        n_files=len(paths) + 1,
+        faults=faults,
+        not_found=[name for name, path in inputs.items() if path is None],
+    )
+
+
+def _find_manifest_fault(folder: Path) -> str | None:
+    """Return what is wrong with ``run.json``: its text must be what stands for its contents."""
     path = folder / "run.json"
     if not os.path.lexists(path):
-        raise RequestError(RunFolder(folder).why_none)
-    if (fault := _fault_of(path)) is not None:
+        raise RequestError(RunFolder(folder).explain_missing_run())
+    fault = _find_kind_fault(path)
+    if fault is not None:
         return fault
     try:
         text = read_bounded(path)
@@ -300,15 +331,13 @@ def _manifest_fault(folder: Path) -> str | None:
         return "changed"
     if not stored.keys() & {"custody", "sha256"}:
         raise RunFolderError(_NO_ROOT.format(folder))
-    return (
-        None
-        if text == signed_text(stored).encode("utf-8", "surrogatepass")
-        else "changed"
-    )
+    is_signed = text == signed_text(stored).encode("utf-8", "surrogatepass")
+    return None if is_signed else "changed"
 
 
-def files_of(run: RunFolder) -> Iterator[str]:
-    """Names of all that is hashed in a run's folder; links to folders are not followed."""
+def list_files(run: RunFolder) -> Iterator[str]:
+    """Iterate over names of all that is hashed in a run's folder."""
+    # Links to folders are not followed.
     # Those in place of a folder of parts are: the parts may lie on another disk.
 
     def stop(error: OSError) -> None:
@@ -322,55 +351,58 @@ def files_of(run: RunFolder) -> Iterator[str]:
             links = [name for name in folders if (Path(folder) / name).is_symlink()]
             for name in (*names, *links):
                 path = Path(folder) / name
-                known = path.relative_to(run.folder).as_posix()
-                if path not in tops and known not in _UNHASHED and not is_lock(known):
-                    yield known
+                inside = path.relative_to(run.folder).as_posix()
+                is_hashed = inside not in _UNHASHED and not is_lock(inside)
+                if path not in tops and is_hashed:
+                    yield inside
 
 
-def _fault_of(path: Path) -> str | None:
+def _find_kind_fault(path: Path) -> str | None:
     mode = path.lstat().st_mode
     if stat.S_ISLNK(mode):
         return "a link instead of a file"
     return None if stat.S_ISREG(mode) else "not a regular file"
 
 
-def _fault_in(
+def _find_fault(
     path: Path, is_good: Callable[[Path], bool], fault: str = "changed"
 ) -> str | None:
-    """Say why a path is no file of its own, cannot be read or is not good."""
+    """Return why a path is no file of its own, cannot be read or is not good."""
     try:
-        return _fault_of(path) or (None if is_good(path) else fault)
+        return _find_kind_fault(path) or (None if is_good(path) else fault)
     except OSError as error:
         return f"cannot be read: {error.strerror}"
 
 
-def _stamp_faults(folder: Path, root: str) -> Iterator[tuple[str, str]]:
+def _list_stamp_faults(folder: Path, root: str) -> Iterator[tuple[str, str]]:
     for path in (folder / name for name in STAMPS):
-        if os.path.lexists(path):
-            fault = _fault_in(
-                path, lambda path: holds(path, root), "a stamp of another root"
-            )
-            yield from [(path.name, fault)] if fault is not None else []
+        if not os.path.lexists(path):
+            continue
+        fault = _find_fault(
+            path, lambda path: is_stamp_of(path, root), "a stamp of another root"
+        )
+        if fault is not None:
+            yield path.name, fault
 
 
-def _named_inputs(manifest: Manifest) -> dict[str, str]:
+def _list_inputs(manifest: Manifest) -> dict[str, str]:
+    """Return the SHA-256 of all inputs by setting and file."""
     return {
-        f"{setting}/{name}": found
-        for setting, each in manifest.inputs.items()
-        for name, found in each.items()
+        f"{setting}/{name}": file_digest
+        for setting, digests in manifest.inputs.items()
+        for name, file_digest in digests.items()
     }
 
 
-def _find(places: Sequence[Path | str], name: str) -> Path | None:
-    """Find a file by the name that it has behind a path; what may not be looked at is not there."""
-    for given in places:
-        # The latter where "~name" is nobody's home
+def _find_input(places: Sequence[Path | str], name: str) -> Path | None:
+    """Return the file of a name within a place; None where it may not be looked at."""
+    for place in places:
+        # RuntimeError where "~name" is nobody's home
         with suppress(OSError, RuntimeError):
-            base = base_of(str(given))
+            base = base_of(str(place))
             path = (base / name).resolve()
-            is_within = path.is_relative_to(base.resolve()) or base / name == Path(
-                given
-            )
+            is_place_itself = base / name == Path(place)
+            is_within = path.is_relative_to(base.resolve()) or is_place_itself
             if is_within and ".." not in Path(name).parts and path.is_file():
                 return path
     return None

@@ -20,7 +20,7 @@ from mia_batch.observer import Clock, Observer
 from mia_batch.pipeline import audits, lodged_plan
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.costs import forecast_whole_cost, is_asked_remotely
-from mia_batch.pipeline.custody import files_of
+from mia_batch.pipeline.custody import list_files
 from mia_batch.pipeline.earlier_runs import find_speeds, list_earlier_runs
 from mia_batch.pipeline.folder import HELD, UNWRITABLE, RunFolder, reading
 from mia_batch.pipeline.request import list_columns_needed
@@ -214,7 +214,7 @@ def _linked_stages(audit: Audit) -> Iterator[list[Stage]]:
     run = audit.run
     with TemporaryDirectory(prefix="mia-batch-") as folder:
         audit.run = RunFolder(Path(folder))
-        for name in files_of(run) if run.folder.is_dir() else ():
+        for name in list_files(run) if run.folder.is_dir() else ():
             link = audit.run.folder / name
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to((run.folder / name).absolute())

@@ -40,7 +40,7 @@ _PACKAGES = (
     "httpx",
 )
 _OTHER = "give another folder"
-_MOST_MANIFEST_BYTES = 64 << 20  # a hash for each of half a million files
+_MAX_MANIFEST_BYTES = 64 << 20  # a hash for each of half a million files
 
 
 def read_bounded(path: Path) -> bytes:
@@ -48,8 +48,8 @@ def read_bounded(path: Path) -> bytes:
     if not path.is_file() and path.exists():
         raise ValueError("it is no regular file")
     with path.open("rb") as stream:
-        content = stream.read(_MOST_MANIFEST_BYTES + 1)
-    if len(content) > _MOST_MANIFEST_BYTES or has_too_many_values(content):
+        content = stream.read(_MAX_MANIFEST_BYTES + 1)
+    if len(content) > _MAX_MANIFEST_BYTES or has_too_many_values(content):
         raise ValueError("it is larger than that of any run")
     return content
 
@@ -94,7 +94,8 @@ class Manifest:
     stored: str = field(default="", init=False, repr=False, compare=False)
 
     @classmethod
-    def of(cls, folder: Path) -> Manifest | None:
+    def load(cls, folder: Path) -> Manifest | None:
+        """Return the manifest of a folder; None where there is no ``run.json``."""
         path = folder / "run.json"
         try:
             text = read_bounded(path).decode()
@@ -108,25 +109,27 @@ class Manifest:
             ) from None
         if not isinstance(stored, dict) or "evidence" not in stored:
             raise RunFolderError(f"{path} is not a run's manifest; give another folder")
-        if (made_by := stored.get("format", 1)) != _FORMAT:
+        table_format = stored.get("format", 1)
+        if table_format != _FORMAT:
             raise RunFolderError(
-                f"{folder} was made by another version of mia-batch (format {made_by}"
+                f"{folder} was made by another version of mia-batch (format {table_format}"
                 f" of its tables, this version has {_FORMAT}); use that version for it,"
                 " or audit into another folder, to which its samples can be given as"
                 " --samples-from"
             )
         empty = cls()
-        for name in _names():
-            wanted = type(getattr(empty, name))
-            if not isinstance(value := stored.get(name, wanted()), wanted):
-                what = (
-                    f"{name!r} is of type {type(value).__name__} instead of"
-                    f" {wanted.__name__}"
-                )
+        for name in _list_fields():
+            expected_type = type(getattr(empty, name))
+            value = stored.get(name, expected_type())
+            if not isinstance(value, expected_type):
                 raise RunFolderError(
-                    f"{path} is not as mia-batch writes it ({what}); {_OTHER}"
+                    f"{path} is not as mia-batch writes it ({name!r} is of type"
+                    f" {type(value).__name__} instead of {expected_type.__name__});"
+                    f" {_OTHER}"
                 )
-        manifest = cls(**{name: stored[name] for name in _names() if name in stored})
+        manifest = cls(
+            **{name: stored[name] for name in _list_fields() if name in stored}
+        )
         manifest.stored = text
         return manifest
 
@@ -141,11 +144,11 @@ class Manifest:
 
     @property
     def _text(self) -> str:
-        content = {name: getattr(self, name) for name in _names()}
+        content = {name: getattr(self, name) for name in _list_fields()}
         return signed_text(content | {"versions": versions()})
 
 
-def _names() -> list[str]:
+def _list_fields() -> list[str]:
     return [item.name for item in fields(Manifest) if item.init]
 
 
@@ -158,52 +161,49 @@ def signed_text(content: Mapping[str, Any]) -> str:
 
 
 def agree(
-    known: dict[str, Any], wanted: Mapping[str, Any], folder: Path, of: str = ""
+    recorded: dict[str, Any], values: Mapping[str, Any], folder: Path, subject: str = ""
 ) -> None:
     """Record what evidence or a model is made with; refuse all that differs from before."""
-    differing = [
-        f"{name + part!r}{of} was {old!r}, is now {new!r}"
-        for name, value in wanted.items()
-        if name in known and not _same(known[name], value)
-        for part, old, new in [_apart(known[name], value)]
-    ]
-    if differing:
+    differences = []
+    for name, value in values.items():
+        if name in recorded and not _is_same(recorded[name], value):
+            key, old, new = _find_first_difference(recorded[name], value)
+            differences.append(f"{name + key!r}{subject} was {old!r}, is now {new!r}")
+    if differences:
         raise SettingsError(
-            f"{folder} holds evidence made with other settings: {'; '.join(differing)};"
-            " give the old values, or choose another --out"
+            f"{folder} holds evidence made with other settings:"
+            f" {'; '.join(differences)}; give the old values, or choose another --out"
         )
-    known |= wanted
+    recorded |= values
 
 
-def _apart(old: Any, new: Any) -> tuple[str, Any, Any]:
-    """Name and take the first part that differs; a model's name needs none."""
+def _find_first_difference(old: Any, new: Any) -> tuple[str, Any, Any]:
+    """Return the first key that differs and its values; a model's name needs no key."""
     if isinstance(old, dict) and isinstance(new, dict):
-        parts = ((f" {key}", old.get(key), new.get(key)) for key in [*new, *old])
-        part, old, new = next(each for each in parts if each[1] != each[2])
-        return part.replace(" name", ""), old, new
+        for key in [*new, *old]:
+            if old.get(key) != new.get(key):
+                return f" {key}".replace(" name", ""), old.get(key), new.get(key)
     return "", old, new
 
 
-def _same(old: object, new: object) -> bool:
-    """Tell whether two values mean the same; of models, the digest counts where both have one."""
-    if (
-        isinstance(old, dict)
-        and isinstance(new, dict)
-        and old.get("digest")
-        and new.get("digest")
-    ):
-        return bool(old["digest"] == new["digest"])
-    return old == new
+def _is_same(old: object, new: object) -> bool:
+    """Return whether two values mean the same; of models, digests count where both have one."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return old == new
+    old_digest, new_digest = old.get("digest"), new.get("digest")
+    if old_digest and new_digest:
+        return bool(old_digest == new_digest)
+    return bool(old == new)
 
 
 @cache  # they took most of the time of writing a small manifest
 def versions() -> dict[str, str | None]:
-    found: dict[str, str | None] = {"python": platform.python_version()}
+    by_package: dict[str, str | None] = {"python": platform.python_version()}
     for package in _PACKAGES:
-        found[package] = None
+        by_package[package] = None
         with suppress(metadata.PackageNotFoundError):
-            found[package] = metadata.version(package)
-    return found
+            by_package[package] = metadata.version(package)
+    return by_package
 
 
 # Who may use a run's folder: one run, readers, or the shards of a run.
@@ -215,20 +215,19 @@ def versions() -> dict[str, str | None]:
 # folder.
 
 _LOCK, _SHARD_LOCKS = ".lock", ".shard-*.lock"
-_NAMES = re.compile(r"\.lock|\.shard-(\d+)-of-(\d+)\.lock")
+_LOCK_NAME = re.compile(r"\.lock|\.shard-(\d+)-of-(\d+)\.lock")
 HELD = (
     "{} is held by another live run; wait for it, or choose another --out for another"
     " audit"
 )
 UNWRITABLE = "{} cannot be written ({}); choose another --out"
-_SECONDS_OF_A_LOOK = (
-    1.0  # to wait for a lock that is held while a manifest is stored or read
-)
-_MOST_NEAR = 1000  # run folders whose names are compared with a mistyped one
+_LOCK_SECONDS = 1.0
+"""Seconds to wait for a lock that is held while a manifest is stored or read."""
+_MAX_SIMILAR = 1000  # run folders whose names are compared with a mistyped one
 
 
 def is_lock(name: str) -> bool:
-    return _NAMES.fullmatch(name) is not None
+    return _LOCK_NAME.fullmatch(name) is not None
 
 
 @contextmanager
@@ -243,25 +242,29 @@ def reading(
             if not lock.is_file():  # opening a pipe would wait for a writer
                 raise FileNotFoundError(lock)
             stream = closing.enter_context(lock.open("rb"))
-            if not _shares(stream) or others_at_work(folder):
+            if not _shares(stream) or list_live_shards(folder):
                 raise RunFolderError(refusal.format(folder))
         yield
 
 
-def others_at_work(folder: Path, shard: Shard | None = None) -> list[Shard]:
-    found = []
+def list_live_shards(folder: Path, excluded: Shard | None = None) -> list[Shard]:
+    """Return the shards that work in a folder, by their number."""
+    live_shards = []
     for path in folder.glob(_SHARD_LOCKS):
-        named = _NAMES.fullmatch(path.name)
-        if named is None or (one := Shard(*map(int, named.groups()))) == shard:
+        name = _LOCK_NAME.fullmatch(path.name)
+        if name is None:
+            continue
+        shard = Shard(*map(int, name.groups()))
+        if shard == excluded:
             continue
         with suppress(FileNotFoundError), path.open("rb") as stream:
             if not _shares(stream):
-                found.append(one)
-    return sorted(found, key=lambda one: (one.of, one.number))
+                live_shards.append(shard)
+    return sorted(live_shards, key=lambda shard: (shard.of, shard.number))
 
 
 def _shares(lock: IO[bytes]) -> bool:
-    """Take a lock with others that only look; tell whether it was free."""
+    """Take a lock with others that only look; return whether it was free."""
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -270,21 +273,26 @@ def _shares(lock: IO[bytes]) -> bool:
 
 
 def _wait_for(turn: FileLock, folder: Path, say: Callable[[str], None]) -> None:
-    said = False
+    """Wait for the lock that shards hold in turns, and say once who holds it."""
+    is_announced = False
     while not turn.is_locked:
         try:
-            turn.acquire(timeout=_SECONDS_OF_A_LOOK)
+            turn.acquire(timeout=_LOCK_SECONDS)
         except Timeout:
-            if not (others := others_at_work(folder)):
+            shards = list_live_shards(folder)
+            if not shards:
                 raise RunFolderError(HELD.format(folder)) from None
-            if not said:
-                one = f"{'one of ' * (len(others) > 1)}{_named(others)}"
-                say(f"waiting for what all shards need, which {one} makes")
-            said = True
+            if not is_announced:
+                holder = _describe_shards(shards)
+                if len(shards) > 1:
+                    holder = f"one of {holder}"
+                say(f"waiting for what all shards need, which {holder} makes")
+            is_announced = True
 
 
-def _named(shards: list[Shard]) -> str:
-    return f"shard{'s' * (len(shards) > 1)} {', '.join(map(str, shards))}"
+def _describe_shards(shards: list[Shard]) -> str:
+    noun = "shard" if len(shards) == 1 else "shards"
+    return f"{noun} {', '.join(map(str, shards))}"
 
 
 # The folder and its tables.
@@ -348,8 +356,8 @@ class RunFolder:
             return scan_parts(self.path(name), PARTS[name])
         if name in TABLES:
             return scan(self.path(name), TABLES[name])
-        known = ", ".join([*TABLES, *PARTS])
-        raise RequestError(f"a run has no table {name!r}; its tables are {known}")
+        names = ", ".join([*TABLES, *PARTS])
+        raise RequestError(f"a run has no table {name!r}; its tables are {names}")
 
     @property
     def order(self) -> Path:
@@ -372,31 +380,31 @@ class RunFolder:
 
         Raises `RunFolderError` if there is no run here, or ``run.json`` cannot be read.
         """
-        if (found := Manifest.of(self.folder)) is None:
-            raise RunFolderError(self.why_none)
-        return found
+        manifest = Manifest.load(self.folder)
+        if manifest is None:
+            raise RunFolderError(self.explain_missing_run())
+        return manifest
 
-    @property
-    def why_none(self) -> str:
-        """Say that no run is here, and name the run in the folder or in ``runs`` most like it."""
-        places = (each.glob("*/run.json") for each in (self.folder, Path("runs")))
-        near = {str(path.parent) for path in islice(chain(*places), _MOST_NEAR)}
-        such = (
-            f", such as {each}"
-            for each in get_close_matches(str(self.folder), sorted(near), 1, 0)
+    def explain_missing_run(self) -> str:
+        """Return that no run is here, and the run in the folder or in ``runs`` most like it."""
+        manifests = chain(
+            *(each.glob("*/run.json") for each in (self.folder, Path("runs")))
         )
-        why = "holds no run: there is no run.json in it"
+        names = {str(path.parent) for path in islice(manifests, _MAX_SIMILAR)}
+        similar = get_close_matches(str(self.folder), sorted(names), 1, 0)
+        fault = "holds no run: there is no run.json in it"
         if not self.folder.is_dir():
-            why = "is a file, no run" if self.folder.exists() else "does not exist"
-        return f"{self.folder} {why}; give the folder of a run{''.join(such)}"
+            fault = "is a file, no run" if self.folder.exists() else "does not exist"
+        hint = f", such as {similar[0]}" if similar else ""
+        return f"{self.folder} {fault}; give the folder of a run{hint}"
 
     def refuse(self, fault: str) -> NoReturn:
         """Say what is wrong with a run that is not finished, and whether it is alive."""
-        again = "give the audit's command again, which goes on"
-        with reading(
-            self.folder, f"{{}} {fault}, for a live run works in it; wait for its end"
-        ):
-            raise RunFolderError(f"{self.folder} {fault}; {again}")
+        busy = f"{{}} {fault}, for a live run works in it; wait for its end"
+        with reading(self.folder, busy):
+            raise RunFolderError(
+                f"{self.folder} {fault}; give the audit's command again, which goes on"
+            )
 
     def __getitem__(self, name: str) -> pl.DataFrame:
         """Read a table whole, such as ``run["scores"]``."""
@@ -408,9 +416,8 @@ class RunFolder:
         table = self.scan(name).collect()
         if name == "findings":
             manifest = self.manifest
-            others = earlier_findings(manifest.earlier, manifest.custody.get("root"))
-            more = [others, lodged_findings(manifest.lodged)]
-            return pl.concat([table, *more])
+            earlier = earlier_findings(manifest.earlier, manifest.custody.get("root"))
+            return pl.concat([table, earlier, lodged_findings(manifest.lodged)])
         return table
 
     @contextmanager
@@ -421,9 +428,9 @@ class RunFolder:
         folder cannot be made or written, or another live run or shard holds it.
         """
         with ExitStack() as closing:
-            with self._made():
+            with self._make_folders():
                 self._lock(FileLock(self.folder / _LOCK, timeout=0), closing)
-                if others_at_work(self.folder):
+                if list_live_shards(self.folder):
                     raise RunFolderError(HELD.format(self.folder))
                 for path in self.folder.glob(_SHARD_LOCKS):  # of shards that have ended
                     path.unlink()
@@ -440,16 +447,16 @@ class RunFolder:
         ordinary run hold the folder.
         """
         turn = FileLock(self.folder / _LOCK)
-        own = self.folder / f".shard-{shard.number}-of-{shard.of}.lock"
+        shard_lock = self.folder / f".shard-{shard.number}-of-{shard.of}.lock"
         with ExitStack() as closing:
-            with self._made():
+            with self._make_folders():
                 closing.callback(turn.release, force=True)
                 _wait_for(turn, self.folder, say)
-                self._lock(FileLock(own, timeout=_SECONDS_OF_A_LOOK), closing)
-                others = others_at_work(self.folder, shard)
+                self._lock(FileLock(shard_lock, timeout=_LOCK_SECONDS), closing)
+                others = list_live_shards(self.folder, excluded=shard)
                 if any(other.of != shard.of for other in others):
                     raise RunFolderError(
-                        f"{self.folder} is held by {_named(others)}, and shard {shard}"
+                        f"{self.folder} is held by {_describe_shards(others)}, and shard {shard}"
                         " would ask what they ask; wait for them, or go on with shards"
                         " of their number"
                     )
@@ -467,7 +474,7 @@ class RunFolder:
         return [self.folder, *map(self.path, PARTS)]
 
     @contextmanager
-    def _made(self) -> Iterator[None]:
+    def _make_folders(self) -> Iterator[None]:
         try:
             for folder in self._folders:
                 folder.mkdir(parents=True, exist_ok=True)

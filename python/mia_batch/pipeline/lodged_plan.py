@@ -13,7 +13,7 @@ from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.lot import LOT
 from mia_batch.models.weights import digest_folder
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.custody import root_of
+from mia_batch.pipeline.custody import compute_root
 from mia_batch.pipeline.folder import RunFolder, versions
 from mia_batch.places import is_url
 from mia_batch.settings import (
@@ -115,7 +115,10 @@ def _inputs(audit: Audit) -> Iterator[tuple[str, dict[str, str]]]:
 def _content(digests: Mapping[str, str]) -> dict[str, Any]:
     """Describe files by their content; one file by that alone, several with their names below."""
     n_files, first = len(digests), next(iter(digests.values()), "")
-    return {"files": n_files, "sha256": first if n_files == 1 else root_of(digests)}
+    return {
+        "files": n_files,
+        "sha256": first if n_files == 1 else compute_root(digests),
+    }
 
 
 def _models(audit: Audit) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -111,7 +111,7 @@ def settle(settings: Settings) -> AuditRequest:
     if not chose_attacks:  # what is set later changes nothing
         chosen = [attack.name for attack in attacks if attack.evidence != "scores"]
         settings = _fill(settings, {"attacks": tuple(chosen)})
-    begun_run = Manifest.of(settings.folder)
+    begun_run = Manifest.load(settings.folder)
     if begun_run is not None and begun_run.plan and not settings.replace:
         settings = _fill(settings, _choose_as_planned(settings, attacks, begun_run))
         attacks = choose_attacks(settings)

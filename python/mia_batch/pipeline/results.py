@@ -25,7 +25,7 @@ from mia_batch.kernels import RARITY_FIELDS
 from mia_batch.models.weights import cause_of
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.custody import described, record_file
+from mia_batch.pipeline.custody import describe_stamps, record_file
 from mia_batch.pipeline.folder import PARTS, TABLES, Manifest, RunFolder
 from mia_batch.pipeline.request import build_decision_rule
 from mia_batch.pipeline.sessions import ask, build_sample_task, open_session
@@ -179,7 +179,7 @@ def report_of(run: RunFolder, kind: Format = "html") -> str:
         checks=checks(known),
         primary=known.rule.primary,
         command=shlex.join(["mia-batch", *chain.from_iterable(options)]),
-        stamps=described(run.folder, root) if root else "",
+        stamps=describe_stamps(run.folder, root) if root else "",
         meanings={
             name: (each.__doc__ or "").partition("\n")[0] for name, each in schemas
         },

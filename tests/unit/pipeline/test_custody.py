@@ -18,7 +18,7 @@ from mia_batch import attacks
 from mia_batch.errors import RequestError, RunFolderError
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.custody import root_of, verify
+from mia_batch.pipeline.custody import compute_root, verify
 from mia_batch.pipeline.dry_run import plan
 from mia_batch.pipeline.earlier_runs import list_earlier_runs
 from mia_batch.pipeline.results import report_of
@@ -258,7 +258,10 @@ def test_the_root_can_be_made_with_sha256sum(tmp_path):
     lines = subprocess.run(
         ["sha256sum", *names], capture_output=True, cwd=tmp_path, check=True
     )
-    assert root_of(dict(reversed(digests.items()))) == sha256(lines.stdout).hexdigest()
+    assert (
+        compute_root(dict(reversed(digests.items())))
+        == sha256(lines.stdout).hexdigest()
+    )
 
 
 # Runs next to this one that asked the same of the same model.

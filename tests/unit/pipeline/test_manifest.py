@@ -15,7 +15,7 @@ from mia_batch.evidence.parts import Shard
 from mia_batch.observer import Clock, Observer
 from mia_batch.pipeline import Run, dry_run, plan, timing
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.folder import Manifest, others_at_work
+from mia_batch.pipeline.folder import Manifest, list_live_shards
 from mia_batch.pipeline.request import AuditRequest
 from mia_batch.pipeline.stages import run_timed
 from mia_batch.settings import load_settings
@@ -71,7 +71,7 @@ def test_steps_of_a_stage_are_added_up_to_those_of_earlier_calls(called):
 def test_what_stops_on_its_way_is_stored_without_what_it_planned(called, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         called(("a", lambda: None), ("b", stop), made={"a": 1})
-    stored = Manifest.of(tmp_path)
+    stored = Manifest.load(tmp_path)
     assert stored is not None
     assert stored.times == {"end": "day 1", "seconds": {"a": 2.0, "b": 2.0}}
 
@@ -81,7 +81,7 @@ def test_a_finished_run_stays_as_it_is(called, tmp_path):
     assert called(("a", lambda: None), made={"a": 1}, custody=custody) == {}
     with pytest.raises(KeyboardInterrupt):
         called(("a", stop), made={"a": 1}, custody=custody)
-    stored = Manifest.of(tmp_path)
+    stored = Manifest.load(tmp_path)
     assert stored is not None
     assert (stored.custody, stored.times) == (custody, {})
 
@@ -235,7 +235,7 @@ def test_shards_wait_for_who_makes_what_all_need_and_are_kept_apart(tmp_path):
 
     def second():
         with run.shared(Shard(2, 2), said.append):
-            joined.extend(others_at_work(run.folder, Shard(2, 2)))
+            joined.extend(list_live_shards(run.folder, Shard(2, 2)))
 
     waiting = Thread(target=second)
     with run.shared(Shard(1, 2), said.append) as turn:
@@ -287,7 +287,7 @@ def test_shards_change_a_manifest_in_turns_each_from_what_all_have_stored(tmp_pa
             5  # which others do not see: it is not settled
         )
         ask(two, 8, 1.0, tokenizer="t")
-        stored = Manifest.of(tmp_path)
+        stored = Manifest.load(tmp_path)
         assert stored is not None
         assert stored.passes == {"target text": 11}
         assert (stored.times["begin"], stored.times["seconds"]) == (
@@ -301,11 +301,11 @@ def test_shards_change_a_manifest_in_turns_each_from_what_all_have_stored(tmp_pa
             SettingsError, match="'tokenizer' of model 'target' was 't', is now"
         ):
             ask(one, 1, 1.0, tokenizer="u")
-    after = Manifest.of(tmp_path)
+    after = Manifest.load(tmp_path)
     assert after is not None
     assert (after.models, after.passes) == (stored.models, stored.passes)
     finished = Manifest(custody={"root": "00"})
     finished.write(tmp_path)
     with two.changing_manifest():
         two.manifest.passes["target text"] = 9
-    assert Manifest.of(tmp_path) == finished
+    assert Manifest.load(tmp_path) == finished

@@ -147,7 +147,7 @@ def run_timed(audit: Audit, steps: Iterable[tuple[Stage, Callable[[], None]]]) -
                 seconds[stage.name] += time.monotonic() - start
     except BaseException:
         with suppress(RunFolderError, OSError), audit.turn:
-            stored = Manifest.of(audit.run.folder)
+            stored = Manifest.load(audit.run.folder)
             if stored and not stored.custody:
                 timing.add_seconds(stored, seconds)
                 stored.write(audit.run.folder)

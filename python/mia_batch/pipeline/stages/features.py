@@ -153,7 +153,7 @@ def _check_other(audit: Audit) -> None:
         raise SettingsError(
             f"rarity_from= is the run itself, {str(other)!r}; name another run"
         )
-    if (made := Manifest.of(path.parent)) is None or not path.exists():
+    if (made := Manifest.load(path.parent)) is None or not path.exists():
         raise SettingsError(
             f"rarity_from: {other} is no run with a table of rarity; name one"
         )
