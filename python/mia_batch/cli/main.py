@@ -510,7 +510,7 @@ def verify(
     from mia_batch.cli.show import show_checked, show_lodged
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.custody import verify
-    from mia_batch.pipeline.lodged_plan import lodged_differences
+    from mia_batch.pipeline.lodged_plan import compare_lodged_plan
     from mia_batch.pipeline.results import choose_samples
 
     checked = verify(place, options.pop("input"))
@@ -518,7 +518,7 @@ def verify(
     if checked.faults:
         return 1
     run, is_equal = Run(place), True
-    if (lodged := lodged_differences(run, plan)) is not None:
+    if (lodged := compare_lodged_plan(run, plan)) is not None:
         is_equal = show_lodged(*lodged, console_of(stderr=False))
     if second is not None:
         from mia_batch.second import compare

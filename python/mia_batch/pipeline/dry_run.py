@@ -83,7 +83,7 @@ def plan(
     audit = Audit.begin(settings, notes)
     _check_folder(audit)
     can_probe = not is_asked_remotely(audit, "target") and audit.recording is None
-    planned = lodged_plan.plan_of(audit)
+    planned = lodged_plan.build_plan(audit)
     yield from _describe_request(audit, planned)
     yield from (("note", sentence) for sentence in audit.corpora.notes())
     earlier_runs = list_earlier_runs(audit, audits.hash_texts(audit))
@@ -146,8 +146,10 @@ def _describe_request(audit: Audit, planned: dict[str, Any]) -> Iterator[_Line]:
 def _compare_with_plan(audit: Audit, planned: dict[str, Any]) -> Iterator[_Line]:
     """Return the SHA-256 of the plan, what it cannot bind, and how it differs from one given."""
     lodged = lodged_plan.check(audit)
-    differences = [] if lodged is None else lodged_plan.differences(lodged, planned)
-    text = f"SHA-256 {lodged_plan.sha256_of(planned)}"
+    differences = (
+        [] if lodged is None else lodged_plan.list_differences(lodged, planned)
+    )
+    text = f"SHA-256 {lodged_plan.compute_sha256(planned)}"
     if lodged is not None and not differences:
         text += f", equal to {audit.settings.plan}"
     yield "plan", text

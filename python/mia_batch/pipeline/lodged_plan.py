@@ -31,7 +31,7 @@ from mia_batch.tables import digest, write_text
 PLAN = "plan.json"
 """The plan of a run in its folder: the one that was lodged, else that of its first scores."""
 _FORM = 1
-_MOST_SHOWN = 160  # characters of a value in a sentence
+_MAX_LETTERS = 160  # of a value in a sentence
 _NO_ORDER = "none: the answers are recorded"
 _BY_WEIGHTS = "SHA-256 of names, sizes and the first and last mebibyte of its files"
 _BY_COMMIT = "its name and commit at the hub"
@@ -45,30 +45,32 @@ NAME_ALONE = (
 )
 
 
-def plan_of(audit: Audit) -> dict[str, Any]:
+def build_plan(audit: Audit) -> dict[str, Any]:
     """Return all that the audit's answer follows from; no name of a place or machine is in it."""
     return {
         "form": _FORM,
         "program": f"mia-batch {versions()['mia-batch']}",
-        "inputs": {name: _content(each) for name, each in _inputs(audit)},
+        "inputs": {name: _describe_files(files) for name, files in _list_inputs(audit)},
         "null_set": audit.rule.null_set,
-        "models": dict(_models(audit)),
-        "attacks": {attack.name: _formula(attack.name) for attack in audit.attacks},
+        "models": dict(_list_models(audit)),
+        "attacks": {
+            attack.name: _describe_formula(attack.name) for attack in audit.attacks
+        },
         "order_of_asking": LOT if audit.recording is None else _NO_ORDER,
-        "settings": _settings(audit),
+        "settings": _list_settings(audit),
     }
 
 
-def text_of(plan: Mapping[str, Any]) -> str:
+def write_canonical(plan: Mapping[str, Any]) -> str:
     """Return the one text of a plan, whose SHA-256 is lodged."""
     return json.dumps(plan, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def sha256_of(plan: Mapping[str, Any]) -> str:
-    return sha256(text_of(plan).encode("utf-8", "surrogatepass")).hexdigest()
+def compute_sha256(plan: Mapping[str, Any]) -> str:
+    return sha256(write_canonical(plan).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _settings(audit: Audit) -> dict[str, Any]:
+def _list_settings(audit: Audit) -> dict[str, Any]:
     """Return every setting that can change an answer; one that is new is among them."""
     # The order of attacks is that of columns.
     settings = audit.settings
@@ -82,18 +84,15 @@ def _settings(audit: Audit) -> dict[str, Any]:
     return values | {"attacks": names, "primary": audit.rule.primary}
 
 
-def _inputs(audit: Audit) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the SHA-256 of all files by their names, by the setting that names them."""
+def _list_inputs(audit: Audit) -> Iterator[tuple[str, dict[str, str]]]:
+    """Iterate over settings that name files, with the SHA-256 of each file by its name."""
     roles, settings = audit.corpora.digests, audit.settings
     yield from roles.items()
     for name in Settings.marked(Mark.PATH):
         value = getattr(settings, name)
-        if (
-            value is None
-            or name in roles
-            or name in PLAN_OPEN
-            or name == "attacks_from"
-        ):
+        if value is None or name in roles or name == "attacks_from":
+            continue
+        if name in PLAN_OPEN:
             continue
         if name == "rarity_from":
             # Refused before sampling where it is missing
@@ -101,27 +100,23 @@ def _inputs(audit: Audit) -> Iterator[tuple[str, dict[str, str]]]:
             yield name, {table.name: digest(table)} if table.is_file() else {}
         elif value not in (CLASSICS, NO_YARDSTICK):
             yield name, digest_each(find_files(value).files)
-    if (index := settings.known_index) is not None:
-        place, _, name = index.partition("#")
+    if settings.known_index is not None:
+        place, _, name = settings.known_index.partition("#")
         content = digest_folder(place, None)  # None of an address
-        yield "known_index", {name: content or _without_secrets(place)}
-    if (
-        settings.tokenizer is not None
-        and (tokenizer := endpoint_tokenizer(settings)) is not None
-    ):
+        yield "known_index", {name: content or _remove_secrets(place)}
+    tokenizer = endpoint_tokenizer(settings) if settings.tokenizer is not None else None
+    if tokenizer is not None:
         yield "tokenizer", {"tokenizer": tokenizer.digest}
 
 
-def _content(digests: Mapping[str, str]) -> dict[str, Any]:
-    """Describe files by their content; one file by that alone, several with their names below."""
-    n_files, first = len(digests), next(iter(digests.values()), "")
-    return {
-        "files": n_files,
-        "sha256": first if n_files == 1 else compute_root(digests),
-    }
+def _describe_files(digests: Mapping[str, str]) -> dict[str, Any]:
+    """Return the number and hash of files: of one, of its content; of several, with names."""
+    if len(digests) == 1:
+        return {"files": 1, "sha256": next(iter(digests.values()))}
+    return {"files": len(digests), "sha256": compute_root(digests)}
 
 
-def _models(audit: Audit) -> Iterator[tuple[str, dict[str, Any]]]:
+def _list_models(audit: Audit) -> Iterator[tuple[str, dict[str, Any]]]:
     settings = audit.settings
     for model, setting in (
         ("target", "model"),
@@ -140,11 +135,11 @@ def _models(audit: Audit) -> Iterator[tuple[str, dict[str, Any]]]:
         elif content:
             yield model, {"known_by": _BY_COMMIT, "name": name, "commit": content}
         else:
-            address = _without_secrets(settings.base_url or "")
+            address = _remove_secrets(settings.base_url or "")
             yield model, {"known_by": _BY_NAME, "name": name, "address": address}
 
 
-def _without_secrets(address: str) -> str:
+def _remove_secrets(address: str) -> str:
     """Take the user's name, password and query out of an address."""
     parts = urlsplit(address)
     return urlunsplit(
@@ -152,19 +147,20 @@ def _without_secrets(address: str) -> str:
     )
 
 
-def _formula(name: str) -> str:
-    """Say where a formula is fixed: the version in its name, or its SHA-256 if it is another's."""
-    if any(attack.name == name for family in families().values() for attack in family):
-        return "of mia-batch, by its name"
+def _describe_formula(name: str) -> str:
+    """Return where a formula is fixed: the version in its name, or its SHA-256 if another's."""
+    for family in families().values():
+        if any(attack.name == name for attack in family):
+            return "of mia-batch, by its name"
     attack = get(name)
-    how = [
+    fields = [
         attack.evidence,
         attack.reads,
         attack.logprobs,
         attack.least,
         attack.whole_candidates,
     ]
-    content = attack.expr.meta.serialize() + json.dumps(how).encode()
+    content = attack.expr.meta.serialize() + json.dumps(fields).encode()
     return f"SHA-256 of its formula {sha256(content).hexdigest()}"
 
 
@@ -179,43 +175,43 @@ _SECTIONS = {
 """How a part of a section is named in a sentence."""
 
 
-def differences(planned: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Say of each part what was planned and what is now; what is null counts as missing."""
-    found, same_attacks = [], {*planned["attacks"]} == {*now["attacks"]}
+def list_differences(planned: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each part that is other than planned; null counts as missing."""
+    has_same_attacks = {*planned["attacks"]} == {*now["attacks"]}
+    sentences = []
     for section in sorted({*planned, *now}):
         old, new = planned.get(section), now.get(section)
-        if section not in _SECTIONS or not (
-            isinstance(old, dict) and isinstance(new, dict)
-        ):
+        is_whole = section not in _SECTIONS
+        if is_whole or not isinstance(old, dict) or not isinstance(new, dict):
             if old != new:
-                found.append(_difference(section.replace("_", " "), old, new))
+                sentences.append(_write_difference(section.replace("_", " "), old, new))
             continue
         for name in sorted({*old, *new}):
-            is_order = (section, name) != ("settings", "attacks") or same_attacks
-            if is_order and old.get(name) != new.get(name):
-                part = _SECTIONS[section].format(_plain(name))
-                found.append(_difference(part, old.get(name), new.get(name)))
-    return found
+            if (section, name) == ("settings", "attacks") and not has_same_attacks:
+                continue  # which the section of attacks says
+            if old.get(name) != new.get(name):
+                part = _SECTIONS[section].format(_make_printable(name))
+                sentences.append(_write_difference(part, old.get(name), new.get(name)))
+    return sentences
 
 
-def _difference(part: str, old: object, new: object) -> str:
-    return f"{part}: planned {_shown(old)}, now {_shown(new)}"
+def _write_difference(part: str, old: object, new: object) -> str:
+    return f"{part}: planned {_write_value(old)}, now {_write_value(new)}"
 
 
-def _shown(value: object) -> str:
+def _write_value(value: object) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, dict):
-        value = ", ".join(
-            f"{name} {each}" for name, each in value.items() if each is not None
-        )
-    return _plain(value if isinstance(value, str) else json.dumps(value))
+        facts = [f"{name} {fact}" for name, fact in value.items() if fact is not None]
+        value = ", ".join(facts)
+    return _make_printable(value if isinstance(value, str) else json.dumps(value))
 
 
-def _plain(text: str) -> str:
+def _make_printable(text: str) -> str:
     """Write out what cannot be printed, since a plan may be a stranger's."""
     plain = text if text.isprintable() else ascii(text)
-    return plain if len(plain) <= _MOST_SHOWN else f"{plain[:_MOST_SHOWN]}..."
+    return plain if len(plain) <= _MAX_LETTERS else f"{plain[:_MAX_LETTERS]}..."
 
 
 # The plan next to a run.
@@ -226,26 +222,21 @@ def check(audit: Audit) -> dict[str, Any] | None:
     if audit.settings.plan is None:
         return None
     planned = read_plan(audit.settings.plan)
-    begun = audit.manifest.lodged
-    if begun and begun["sha256"] != sha256_of(planned):
+    lodged_before = audit.manifest.lodged
+    if lodged_before and lodged_before["sha256"] != compute_sha256(planned):
         raise SettingsError(
             f"plan= is another plan than the one that {audit.run.folder} was made by"
-            f" (SHA-256 {begun['sha256']}); give that one, or choose another --out"
+            f" (SHA-256 {lodged_before['sha256']}); give that one, or choose another"
+            " --out"
         )
-    found = differences(planned, plan_of(audit))
-    if found and not audit.settings.anyway:
-        raise SettingsError(
-            "\n".join(
-                [
-                    *found,
-                    (
-                        f"plan= is {audit.settings.plan!r}, from which this audit"
-                        " differs as above; nothing was asked. Change the command, or"
-                        " give --anyway: the answer then names each difference"
-                    ),
-                ]
-            )
+    differences = list_differences(planned, build_plan(audit))
+    if differences and not audit.settings.anyway:
+        refusal = (
+            f"plan= is {audit.settings.plan!r}, from which this audit differs as above;"
+            " nothing was asked. Change the command, or give --anyway: the answer then"
+            " names each difference"
         )
+        raise SettingsError("\n".join([*differences, refusal]))
     return planned
 
 
@@ -267,12 +258,13 @@ def record(audit: Audit, lodged: dict[str, Any] | None) -> None:
     manifest, path = audit.manifest, audit.run.folder / PLAN
     is_scored = "scores" in manifest.made
     if lodged is not None and not manifest.lodged:
-        manifest.lodged = {"sha256": sha256_of(lodged), "after_scores": is_scored}
+        manifest.lodged = {"sha256": compute_sha256(lodged), "after_scores": is_scored}
         _keep(path, lodged)
     elif not manifest.lodged and not is_scored:
-        _keep(path, plan_of(audit))
+        _keep(path, build_plan(audit))
     if manifest.lodged:
-        manifest.lodged["differences"] = differences(read_plan(path), plan_of(audit))
+        planned = read_plan(path)
+        manifest.lodged["differences"] = list_differences(planned, build_plan(audit))
 
 
 def record_rescored(audit: Audit) -> None:
@@ -281,31 +273,32 @@ def record_rescored(audit: Audit) -> None:
     if not manifest.lodged:
         return
     planned = read_plan(audit.run.folder / PLAN)
-    scored = {attack.name: _formula(attack.name) for attack in audit.attacks}
+    scored = [attack.name for attack in audit.attacks]
     attacks = {
-        name: each for name, each in scored.items() if name in planned["attacks"]
+        name: _describe_formula(name) for name in scored if name in planned["attacks"]
     }
+    settings = _list_settings(audit)
     now = planned | {
         "null_set": audit.rule.null_set,
         "attacks": attacks,
-        "settings": _settings(audit) | {"attacks": planned["settings"].get("attacks")},
+        "settings": settings | {"attacks": planned["settings"].get("attacks")},
     }
-    kept = [
-        each
-        for each in manifest.lodged["differences"]
-        if not each.startswith("attack ")
+    differences_before = [
+        sentence
+        for sentence in manifest.lodged["differences"]
+        if not sentence.startswith("attack ")
     ]
-    found = differences(planned, now)
-    manifest.lodged["differences"] = list(dict.fromkeys([*found, *kept]))
+    differences = list_differences(planned, now) + differences_before
+    manifest.lodged["differences"] = list(dict.fromkeys(differences))
 
 
 def _keep(path: Path, plan: Mapping[str, Any]) -> None:
-    text = text_of(plan)
+    text = write_canonical(plan)
     if not path.is_file() or path.read_bytes() != text.encode():
         write_text(path, text)
 
 
-def lodged_differences(
+def compare_lodged_plan(
     run: RunFolder, given: Path | None
 ) -> tuple[str, list[str]] | None:
     """Return the SHA-256 of the plan lodged and how a run differs; None where none was lodged."""
@@ -317,18 +310,18 @@ def lodged_differences(
         raise RunFolderError(
             f"{run.folder} has no {PLAN}, so it cannot be compared with a plan"
         )
-    kept = read_plan(path)
-    found = list(manifest.lodged.get("differences", []))
-    if manifest.lodged and manifest.lodged["sha256"] != sha256_of(kept):
-        found.append(f"{PLAN} in the run is not the plan lodged")
-    planned = kept if given is None else read_plan(given)
-    now = kept | {"inputs": dict(kept["inputs"]), "models": dict(kept["models"])}
-    for name, files in manifest.inputs.items():
+    stored = read_plan(path)
+    differences = list(manifest.lodged.get("differences", []))
+    if manifest.lodged and manifest.lodged["sha256"] != compute_sha256(stored):
+        differences.append(f"{PLAN} in the run is not the plan lodged")
+    planned = stored if given is None else read_plan(given)
+    now = stored | {"inputs": dict(stored["inputs"]), "models": dict(stored["models"])}
+    for name, digests in manifest.inputs.items():
         if name in now["inputs"]:
-            now["inputs"][name] = _content(files)
-    for name, known in now["models"].items():
+            now["inputs"][name] = _describe_files(digests)
+    for name, model in now["models"].items():
         weights = manifest.models.get(name, {}).get("source", {}).get("digest")
-        if weights and "sha256" in known:
-            now["models"][name] = known | {"sha256": weights}
-    found += differences(planned, now)
-    return sha256_of(planned), list(dict.fromkeys(found))
+        if weights and "sha256" in model:
+            now["models"][name] = model | {"sha256": weights}
+    differences += list_differences(planned, now)
+    return compute_sha256(planned), list(dict.fromkeys(differences))

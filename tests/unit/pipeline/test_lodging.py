@@ -17,11 +17,11 @@ from mia_batch.observer import Observer
 from mia_batch.pipeline import Run, plan
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.lodged_plan import (
-    differences,
-    lodged_differences,
-    plan_of,
-    sha256_of,
-    text_of,
+    build_plan,
+    compare_lodged_plan,
+    compute_sha256,
+    list_differences,
+    write_canonical,
 )
 from mia_batch.pipeline.results import answer_of, attacks_of
 from mia_batch.settings import (
@@ -48,7 +48,7 @@ def planned_in(folder: Path, out: str = "run", **changed):
         "out": str(folder / out),
     }
     settings = load_settings(given | changed, use_config=False)
-    return plan_of(Audit.begin(settings, Observer()))
+    return build_plan(Audit.begin(settings, Observer()))
 
 
 @pytest.fixture
@@ -79,13 +79,14 @@ def test_other_audits_have_other_hashes_and_the_same_one_elsewhere_has_the_same(
         planned_in(inputs, level="collection"),
         planned_in(inputs, window_words=20),
     ]
-    hashes = [sha256_of(each) for each in plans]
+    hashes = [compute_sha256(each) for each in plans]
     assert len({*hashes}) == len(plans)
     assert (
-        sha256_of(planned_in(elsewhere, out="another name", report=False)) == hashes[0]
+        compute_sha256(planned_in(elsewhere, out="another name", report=False))
+        == hashes[0]
     )
-    assert str(tmp_path) not in text_of(plans[2])
-    assert hashes[0] == sha256(text_of(plans[0]).encode()).hexdigest()
+    assert str(tmp_path) not in write_canonical(plans[2])
+    assert hashes[0] == sha256(write_canonical(plans[0]).encode()).hexdigest()
 
 
 def test_every_setting_is_bound_or_left_open_for_a_reason(inputs):
@@ -103,7 +104,7 @@ def test_a_formula_of_ones_own_is_bound_by_its_content(inputs, tmp_path, monkeyp
         monkeypatch.setattr(attacks, "_REGISTERED", {})
         (tmp_path / "mine.py").write_text(MINE.format(statistic), "utf-8")
         given = {"attacks_from": str(tmp_path / "mine.py"), "attacks": "samia_v1"}
-        hashes.append(sha256_of(planned_in(inputs, **given)))
+        hashes.append(compute_sha256(planned_in(inputs, **given)))
     assert hashes[0] == hashes[2] != hashes[1]
 
 
@@ -117,7 +118,7 @@ def test_an_endpoints_model_is_known_by_name_and_address_alone(inputs):
     assert (known["name"], known["address"]) == ("m", "https://host.example/v1")
     assert known["known_by"].startswith("its name alone")
     other = planned_in(inputs, model="n", **given)
-    (said,) = differences(made, other)
+    (said,) = list_differences(made, other)
     assert said.startswith("the target model: planned known_by its name alone")
 
 
@@ -138,7 +139,7 @@ def test_each_difference_is_a_sentence_with_what_was_planned_and_what_is_now():
         "null_set": "\x1b[2J",
     }
     other |= {"settings": {"q": 0.1, "attacks": ["a_v1"], "new": None}}
-    assert differences(one, other) == [
+    assert list_differences(one, other) == [
         "attack a_v1: planned x, now y",
         "attack b_v1: planned x, now nothing",
         "input: planned files 1, sha256 aa, now nothing",
@@ -146,10 +147,10 @@ def test_each_difference_is_a_sentence_with_what_was_planned_and_what_is_now():
         "q: planned 0.05, now 0.1",
     ]
     swapped = one | {"settings": {"q": 0.05, "attacks": ["b_v1", "a_v1"]}}
-    assert differences(one, swapped) == [
+    assert list_differences(one, swapped) == [
         'attacks: planned ["a_v1", "b_v1"], now ["b_v1", "a_v1"]',
     ]
-    assert differences(one, one | {"form": 2}) == ["form: planned nothing, now 2"]
+    assert list_differences(one, one | {"form": 2}) == ["form: planned nothing, now 2"]
 
 
 def test_a_dry_run_writes_the_plan_by_which_a_run_elsewhere_is_made(inputs, tmp_path):
@@ -217,12 +218,15 @@ def test_an_audit_that_differs_is_refused_or_says_so_everywhere(
 def test_a_run_is_compared_with_any_plan_by_what_it_really_read(recorded, tmp_path):
     folder = shutil.copytree(recorded / "run", tmp_path / "run")
     run, planned = Run(folder), read_plan(folder / "plan.json")
-    assert lodged_differences(run, None) is None
-    assert lodged_differences(run, folder / "plan.json") == (sha256_of(planned), [])
+    assert compare_lodged_plan(run, None) is None
+    assert compare_lodged_plan(run, folder / "plan.json") == (
+        compute_sha256(planned),
+        [],
+    )
     planned["inputs"]["input"]["sha256"] = "0" * 64
     # And the run's own is forged
-    (folder / "plan.json").write_text(text_of(planned), "utf-8")
-    compared = lodged_differences(run, folder / "plan.json")
+    (folder / "plan.json").write_text(write_canonical(planned), "utf-8")
+    compared = compare_lodged_plan(run, folder / "plan.json")
     assert compared is not None
     (said,) = compared[1]
     assert said.startswith("input: planned files 2, sha256 0000")
