@@ -21,7 +21,7 @@ from scipy.stats import rankdata
 
 from mia_batch.inference.comparison import ComparisonSets, collection_test
 from mia_batch.inference.conformal import p_values, q_values, weighted_q_values
-from mia_batch.inference.findings import VerdictPlan
+from mia_batch.inference.findings import DecisionRule
 from mia_batch.inference.verdicts import weigh
 from mia_batch.stats.intervals import deal_folds
 
@@ -41,8 +41,8 @@ EFFECT = 6.0
 Figure = dict[str, Any]
 
 
-def plan_of(level: PlanLevel) -> VerdictPlan:
-    return VerdictPlan(primary="a_v1", level=level, null_set="simulated", q=Q)
+def plan_of(level: PlanLevel) -> DecisionRule:
+    return DecisionRule(primary="a_v1", level=level, null_set="simulated", q=Q)
 
 
 def sets_of(cluster: NDArray[np.int64], label: NDArray[np.bool_]) -> ComparisonSets:

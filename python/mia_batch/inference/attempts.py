@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from mia_batch.inference.findings import VerdictPlan, reported_findings
+from mia_batch.inference.findings import DecisionRule, reported_findings
 
 _BOUNDS = (
     "withheld: it holds for one attempt alone, and there were {} at these texts with"
@@ -73,7 +73,7 @@ class Attempts:
         )
 
     def findings(
-        self, findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: VerdictPlan
+        self, findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: DecisionRule
     ) -> pl.DataFrame:
         """Count the list anew from corrected ``verdicts``, and withhold the bound on members."""
         if self.n == 1:

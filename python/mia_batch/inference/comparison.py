@@ -12,8 +12,8 @@ import polars as pl
 from mia_batch.inference.authors import NAME_TYPES, UNKNOWN, read_authors
 from mia_batch.inference.conformal import significant
 from mia_batch.inference.findings import (
+    DecisionRule,
     Statistic,
-    VerdictPlan,
     finding_rows,
     number_rows,
 )
@@ -152,7 +152,7 @@ class ComparedUnits(NamedTuple):
     enough: Flags  # whether it has enough windows to be compared
     chosen: Ints  # rows of the windows compared, a line per cluster that has enough
 
-    def statistics(self, scores: Floats, plan: VerdictPlan) -> Floats:
+    def statistics(self, scores: Floats, plan: DecisionRule) -> Floats:
         return summarise(scores[self.chosen], plan.statistic)
 
     def too_few(self) -> list[str | None]:
@@ -163,7 +163,7 @@ class ComparedUnits(NamedTuple):
         ]
 
 
-def windows_per_group(sets: ComparisonSets, plan: VerdictPlan) -> int:
+def windows_per_group(sets: ComparisonSets, plan: DecisionRule) -> int:
     """How many windows of each cluster are compared: the plan's, or as many as nine in ten have."""
     sizes = [
         np.unique(sets.cluster[rows], return_counts=True)[1]
@@ -183,7 +183,7 @@ def window_pattern(size: int, n_windows: int, seed: int) -> Ints:
     return edges[:-1] + (shares * np.diff(edges)).astype(np.int64)
 
 
-def tests_groups(sets: ComparisonSets, plan: VerdictPlan) -> bool:
+def tests_groups(sets: ComparisonSets, plan: DecisionRule) -> bool:
     """Whether whole groups are tested: the plan is about them, or texts share them."""
     return plan.level != "target" or sets.share_clusters(sets.targets, sets.nulls)
 
@@ -286,7 +286,7 @@ def summarise(windows: Floats, statistic: Statistic) -> Floats:
     return np.asarray(_STATISTICS[statistic](windows, axis=-1), np.float64)
 
 
-def author_findings(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
+def author_findings(targets: pl.LazyFrame, plan: DecisionRule) -> pl.DataFrame:
     """Rows of check ``authors``; none where no column names authors, or nothing is compared.
 
     Verdict ``units`` where authors are compared instead of texts or books, ``withheld``

@@ -143,7 +143,7 @@ class RoundsTest:
     # Audited groups with too few windows are never asked, and stay in the number of
     # tests.
 
-    def __init__(self, sets: ComparisonSets, plan: findings.VerdictPlan) -> None:
+    def __init__(self, sets: ComparisonSets, plan: findings.DecisionRule) -> None:
         self._plan, self._sets = plan, sets
         n_windows = windows_per_group(sets, plan)
         self._groups = cut_units(sets, sets.targets, n_windows, plan.seed)

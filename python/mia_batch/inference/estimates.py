@@ -16,7 +16,7 @@ from mia_batch.inference.comparison import (
     independent_units,
     windows_per_group,
 )
-from mia_batch.inference.findings import AttackScores, VerdictPlan, verdict_rows
+from mia_batch.inference.findings import AttackScores, DecisionRule, verdict_rows
 from mia_batch.stats import Floats, Ints
 from mia_batch.stats.intervals import CONFIDENCE, design_effect
 
@@ -225,7 +225,7 @@ def _too_few(
 
 
 def contamination_test(
-    sets: ComparisonSets, plan: VerdictPlan, *, blind_warns: bool
+    sets: ComparisonSets, plan: DecisionRule, *, blind_warns: bool
 ) -> Callable[[AttackScores], Iterator[pl.DataFrame]]:
     # The units are clusters of texts, by their statistic over as many windows each;
     # where no texts share a cluster, they are texts. With fewer than 20 groups in a set

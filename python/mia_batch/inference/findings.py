@@ -105,7 +105,7 @@ def lodged_findings(lodged: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def plan_findings(
-    plan: VerdictPlan, preregistered: Mapping[str, Any], rests_on: Mapping[str, object]
+    plan: DecisionRule, preregistered: Mapping[str, Any], rests_on: Mapping[str, object]
 ) -> pl.DataFrame:
     """Rows of check ``plan``: verdict ``as_planned``, ``changed`` or ``late`` about the primary."""
     # ``late``: there were scores before any plan.
@@ -289,7 +289,7 @@ def withhold_all(rows: pl.DataFrame, reason: str | None) -> pl.DataFrame:
     )
 
 
-def reported_findings(verdicts: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
+def reported_findings(verdicts: pl.LazyFrame, plan: DecisionRule) -> pl.DataFrame:
     levels = {"target": ["target"], "group": ["group", "document"]}.get(plan.level, [])
     of_level = (pl.col("level").cast(pl.String).is_in(levels)) & pl.col(
         "estimate"
@@ -326,7 +326,7 @@ Statistic = Literal["mean", "median", "maximum"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerdictPlan:
+class DecisionRule:
     """The one analysis that counts; whatever else is computed is exploratory."""
 
     primary: str  # the attack that decides
@@ -362,7 +362,7 @@ class VerdictPlan:
 
 
 def preregister(
-    plan: VerdictPlan, rests_on: Mapping[str, int | str] | None, attacks: Sequence[str]
+    plan: DecisionRule, rests_on: Mapping[str, int | str] | None, attacks: Sequence[str]
 ) -> dict[str, Any]:
     """Return what is recorded before the first score; answers to anything else are exploratory."""
     # The plan's SHA-256 is not about the ``attacks``, which are tested together.
@@ -384,7 +384,7 @@ class AttackScores(NamedTuple):
     attack: str
     scores: Floats
 
-    def planned(self, plan: VerdictPlan, level: PlanLevel | None = None) -> bool:
+    def planned(self, plan: DecisionRule, level: PlanLevel | None = None) -> bool:
         return self.attack == plan.primary and level in (None, plan.level)
 
 

@@ -9,7 +9,7 @@ import polars as pl
 from mia_batch.attacks.attack import among
 from mia_batch.inference.comparison import ComparisonSets, read_comparison_sets
 from mia_batch.inference.estimates import WindowShare
-from mia_batch.inference.findings import VerdictPlan, gate_verdict, why_withheld
+from mia_batch.inference.findings import DecisionRule, gate_verdict, why_withheld
 from mia_batch.inference.memory import (
     CONTINUED,
     VERBATIM_WORDS,
@@ -81,7 +81,7 @@ def with_share(
 def with_answer(
     rows: pl.DataFrame,
     verdicts: pl.LazyFrame,
-    plan: VerdictPlan,
+    plan: DecisionRule,
     *,
     any_null: bool,
     exploratory: bool,
@@ -130,7 +130,7 @@ def with_answer(
     )
 
 
-def with_claim(rows: pl.DataFrame, plan: VerdictPlan) -> pl.DataFrame:
+def with_claim(rows: pl.DataFrame, plan: DecisionRule) -> pl.DataFrame:
     """Claim a share above 0 of those on the list alone."""
     # A bound holds for a row that was named before: among fifty rows of which none was
     # trained on, some bound is above 0 more often than not, while a list at level q
@@ -280,7 +280,7 @@ def rollup(
     scores: pl.LazyFrame,
     runs: pl.DataFrame,
     verdicts: pl.LazyFrame,
-    plan: VerdictPlan,
+    plan: DecisionRule,
     *,
     extracted: pl.LazyFrame,
     candidates: pl.LazyFrame,

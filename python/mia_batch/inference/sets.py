@@ -12,7 +12,7 @@ from mia_batch.inference import comparison
 from mia_batch.inference.conformal import tie_draws
 from mia_batch.inference.estimates import Flagged, fewest_members
 from mia_batch.inference.findings import (
-    VerdictPlan,
+    DecisionRule,
     finding_rows,
     number_rows,
     read_rows,
@@ -244,7 +244,7 @@ class DatasetInference:
 
 
 def infer_dataset(
-    scores: pl.LazyFrame, attacks: Sequence[str], plan: VerdictPlan, *, separable: bool
+    scores: pl.LazyFrame, attacks: Sequence[str], plan: DecisionRule, *, separable: bool
 ) -> DatasetInference:
     """Learn weights of attacks on half of the groups, and test on the other half.
 
@@ -306,7 +306,7 @@ def infer_dataset(
 def _halves(
     sets: comparison.ComparisonSets,
     units_of_sets: Sequence[comparison.ComparedUnits],
-    plan: VerdictPlan,
+    plan: DecisionRule,
 ) -> list[tuple[Ints, Ints]]:
     """Return of targets and of non-members the windows of both halves, a line per unit."""
     # An author has the name of its first group, and goes to a half with all of its
@@ -421,7 +421,7 @@ def max_t(groups: Floats, nulls: Floats, seed: int) -> MaxT:
 def few_books_findings(
     scores: pl.LazyFrame,
     attacks: Sequence[str],
-    plan: VerdictPlan,
+    plan: DecisionRule,
     planned: Collection[str] | None,
 ) -> pl.DataFrame:
     """Rows of checks ``top``, by the primary attack, and ``max_t``, by all that have scores."""
@@ -470,7 +470,7 @@ def few_books_findings(
 def _max_t_findings(
     scores: pl.LazyFrame,
     attacks: Sequence[str],
-    plan: VerdictPlan,
+    plan: DecisionRule,
     planned: Collection[str] | None,
     units: Sequence[comparison.ComparedUnits],
     noun: str,

@@ -14,7 +14,7 @@ from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.estimates import contamination_test
 from mia_batch.inference.findings import (
     AttackScores,
-    VerdictPlan,
+    DecisionRule,
     finding_rows,
     number_rows,
     plain_difference,
@@ -106,7 +106,7 @@ class TargetTest:
     def __init__(
         self,
         sets: comparison.ComparisonSets,
-        plan: VerdictPlan,
+        plan: DecisionRule,
         odds: Odds | None = None,
     ) -> None:
         dependent = sets.share_clusters(sets.targets, sets.nulls)
@@ -222,7 +222,7 @@ class GroupTest:
     def __init__(
         self,
         sets: comparison.ComparisonSets,
-        plan: VerdictPlan,
+        plan: DecisionRule,
         odds: Odds | None = None,
     ) -> None:
         self.n_windows = comparison.windows_per_group(sets, plan)
@@ -354,7 +354,7 @@ _BOOK = r"\.(txt|epub|x?html?)$"  # a book's group is the name of its file
 _NAMED = 5  # as many as a user may hope for
 
 
-def planned_power(targets: pl.LazyFrame, plan: VerdictPlan) -> Power | None:
+def planned_power(targets: pl.LazyFrame, plan: DecisionRule) -> Power | None:
     sets = comparison.read_comparison_sets(targets, named=plan.level != "target")
     if not (sets.targets.size and sets.nulls.size):
         return None
@@ -403,7 +403,7 @@ def planned_power(targets: pl.LazyFrame, plan: VerdictPlan) -> Power | None:
     )
 
 
-def power_findings(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
+def power_findings(targets: pl.LazyFrame, plan: DecisionRule) -> pl.DataFrame:
     """Rows of check ``power`` about the planned level; none without targets or nulls."""
     # With ``nulls_needed`` nulls ``n_named`` that beat all of them are reported, or a
     # collection's p-value can be 0.05.
@@ -456,7 +456,7 @@ _ALIKE_BELOW = 0.55
 def weigh(
     sets: comparison.ComparisonSets,
     blind: pl.DataFrame,
-    plan: VerdictPlan,
+    plan: DecisionRule,
     *,
     groups: bool,
 ) -> Odds:
@@ -533,7 +533,7 @@ def _log_odds(
 
 
 def _lack(
-    n_effective: float, auc: float, n_tests: int, plan: VerdictPlan, *, by: bool
+    n_effective: float, auc: float, n_tests: int, plan: DecisionRule, *, by: bool
 ) -> str | None:
     if plan.adjustment == "e-bh":
         return "groups that are asked in rounds cannot be weighted"
@@ -556,7 +556,7 @@ def _lack(
 
 
 def weight_findings(
-    targets: pl.LazyFrame, blind: pl.DataFrame, found: pl.DataFrame, plan: VerdictPlan
+    targets: pl.LazyFrame, blind: pl.DataFrame, found: pl.DataFrame, plan: DecisionRule
 ) -> pl.DataFrame:
     """Rows of check ``weights`` about the planned level; none unless targets were compared."""
     baseline = found.filter(
@@ -642,7 +642,7 @@ def rank_sum_p_value(sets: Sequence[Floats]) -> float:
     return float(min(1.0, distribution[observed:].sum()))
 
 
-def canary_test(sets: comparison.ComparisonSets, plan: VerdictPlan) -> _Test:
+def canary_test(sets: comparison.ComparisonSets, plan: DecisionRule) -> _Test:
     rows = np.concatenate([sets.published, sets.controls])
     names: list[str] = []
     places: list[tuple[int, Ints]] = []
@@ -703,7 +703,7 @@ NO_NULL = "no text is known to be outside the training data: give non-members"
 def verdicts(
     scores: pl.LazyFrame,
     attacks: Sequence[str],
-    plan: VerdictPlan,
+    plan: DecisionRule,
     *,
     blind_warns: bool = False,
     blind: pl.DataFrame | None = None,
@@ -729,7 +729,7 @@ def verdicts(
 
 def placebo_findings(
     scores: pl.LazyFrame,
-    plan: VerdictPlan,
+    plan: DecisionRule,
     reported: pl.DataFrame,
     blind: pl.DataFrame | None,
 ) -> pl.DataFrame:
@@ -775,7 +775,7 @@ def placebo_findings(
 
 def _tests(
     sets: comparison.ComparisonSets,
-    plan: VerdictPlan,
+    plan: DecisionRule,
     blind: pl.DataFrame | None,
     *,
     blind_warns: bool,

@@ -14,8 +14,8 @@ from mia_batch.inference import comparison
 from mia_batch.inference.conformal import Adjustment, TieDraws, p_values, q_values
 from mia_batch.inference.estimates import null_threshold
 from mia_batch.inference.findings import (
+    DecisionRule,
     Statistic,
-    VerdictPlan,
     finding_rows,
     number_rows,
 )
@@ -51,7 +51,7 @@ def sort_levels(levels: Iterable[str]) -> list[str]:
 
 
 def yardstick_findings(
-    scores: pl.LazyFrame, plan: VerdictPlan, runs: pl.DataFrame, *, tested: bool = True
+    scores: pl.LazyFrame, plan: DecisionRule, runs: pl.DataFrame, *, tested: bool = True
 ) -> pl.DataFrame:
     """Rows of checks ``yardstick`` and ``absence`` by level, the best known first; the primary's.
 
@@ -150,7 +150,7 @@ class Naming:
     """
 
     def __init__(
-        self, sets: comparison.ComparisonSets, values: Floats, plan: VerdictPlan
+        self, sets: comparison.ComparisonSets, values: Floats, plan: DecisionRule
     ) -> None:
         self._sets, self._values, self._plan = sets, values, plan
         if plan.level == "target":
@@ -289,7 +289,7 @@ def dose(scores: Floats, copies: Floats, of: Floats) -> tuple[Floats, Floats, Fl
 def _dose_rows(
     sets: comparison.ComparisonSets,
     values: Floats,
-    plan: VerdictPlan,
+    plan: DecisionRule,
     copies: Floats,
     of: Floats,
 ) -> Iterator[_Row]:
@@ -335,7 +335,7 @@ _CHECK = "null_audits"
 _SPLITS = "the interval is about the draw of the splits alone, which share their texts"
 
 
-def null_audit_findings(scores: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
+def null_audit_findings(scores: pl.LazyFrame, plan: DecisionRule) -> pl.DataFrame:
     """Rows of check ``null_audits``: 200 audits of texts that are all known to be outside.
 
     Each takes whole clusters of non-members at random for the audited ones: as many as
@@ -369,7 +369,7 @@ def null_audit_findings(scores: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame
 
 
 def _audits(
-    audit: _Audit, n_tests: int, n_units: int, plan: VerdictPlan
+    audit: _Audit, n_tests: int, n_units: int, plan: DecisionRule
 ) -> list[tuple[bool, float]]:
     rng = np.random.default_rng(plan.seed)
     drawn = (rng.choice(audit.n_units, n_units, replace=False) for _ in range(_AUDITS))
@@ -390,7 +390,7 @@ class _Audit(NamedTuple):
 
 
 def _of_texts(
-    sets: comparison.ComparisonSets, scores: Floats, plan: VerdictPlan
+    sets: comparison.ComparisonSets, scores: Floats, plan: DecisionRule
 ) -> _Audit:
     units, which = np.unique(sets.cluster[sets.nulls], return_inverse=True)
 
@@ -416,7 +416,7 @@ def _of_texts(
 
 
 def _of_groups(
-    sets: comparison.ComparisonSets, scores: Floats, plan: VerdictPlan
+    sets: comparison.ComparisonSets, scores: Floats, plan: DecisionRule
 ) -> _Audit:
     test = GroupTest(sets, plan)
     found, draws = test.nulls.statistics(scores, plan), test.ties and test.ties.nulls
@@ -429,7 +429,7 @@ def _of_groups(
 
 
 def audit_rows(
-    plan: VerdictPlan, n_tests: int, n_null: int, made: list[tuple[bool, float]]
+    plan: DecisionRule, n_tests: int, n_null: int, made: list[tuple[bool, float]]
 ) -> pl.DataFrame:
     """Of each audit ``made`` has whether it reports any, and its share of small p-values."""
     main: _Row = {"statistic": "share_reporting", "reason": _SPLITS}

@@ -35,7 +35,7 @@ from mia_batch.evidence.request import (
 from mia_batch.features import why_no_similarity
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.e_values import RoundsTest
-from mia_batch.inference.findings import VerdictPlan
+from mia_batch.inference.findings import DecisionRule
 from mia_batch.models.weights import ModelIdentity, identify_model, of_one_shape
 from mia_batch.observer import Observer
 from mia_batch.pipeline import corpora
@@ -288,7 +288,7 @@ def engine_abilities(attacks: Iterable[Attack]) -> frozenset[str]:
     return engine_columns(attacks) | read & {NOISE} | answers
 
 
-def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
+def verdict_plan(settings: Settings, attacks: Sequence[str]) -> DecisionRule:
     """Say what the run is to decide and how: by the attack asked for, else the first likely one."""
     # Of tuned models those for them tell most (``benches.finetuned``).
     tuned = settings.preset == "spv" or settings.reference_kind == "base"
@@ -301,11 +301,11 @@ def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
             f"primary= is {primary!r}, which is not computed; name it in attacks= too"
         )
     same = settings.model_dump(
-        include={field.name for field in fields(VerdictPlan)} - {"primary"}
+        include={field.name for field in fields(DecisionRule)} - {"primary"}
     )
     same |= {"adjustment": "e-bh"} if settings.stop_when_decided else {}
     null_set = settings.non_members_known or _LABELLED_FALSE
-    return VerdictPlan(primary=primary, null_set=null_set, **same)
+    return DecisionRule(primary=primary, null_set=null_set, **same)
 
 
 def with_reference(settings: Settings) -> Settings:
@@ -425,7 +425,7 @@ class Audit:
     turn: AbstractContextManager[object] = field(default_factory=nullcontext)
     kept: KeptEngine = field(default_factory=KeptEngine)
     most_paid: list[Tokens] = field(default_factory=list)
-    plan: VerdictPlan = field(init=False)
+    plan: DecisionRule = field(init=False)
     _identities: dict[Any, ModelIdentity] = field(
         init=False, default_factory=dict, repr=False
     )

@@ -9,7 +9,7 @@ import polars as pl
 
 from mia_batch.inference.attempts import Attempts
 from mia_batch.inference.findings import (
-    VerdictPlan,
+    DecisionRule,
     behind_gate,
     blind_verdict,
     change_of_service,
@@ -846,7 +846,7 @@ def placebo_sentence(findings: pl.DataFrame, *verdicts: str) -> Iterator[str]:
 
 
 def unlabelled_sentences(
-    verdicts: pl.LazyFrame, findings: pl.DataFrame, plan: VerdictPlan
+    verdicts: pl.LazyFrame, findings: pl.DataFrame, plan: DecisionRule
 ) -> Iterator[str]:
     own = verdicts.filter(attack=plan.primary)
     given, top = ([*say(findings, own, plan)] for say in (_reported, _top))
@@ -936,7 +936,7 @@ def wrong_labels_sentence(metrics: pl.DataFrame, primary: str) -> Iterator[str]:
     )
 
 
-def canary_sentences(verdicts: pl.LazyFrame, plan: VerdictPlan) -> Iterator[str]:
+def canary_sentences(verdicts: pl.LazyFrame, plan: DecisionRule) -> Iterator[str]:
     rows = verdicts.filter(
         attack=plan.primary, level="collection", versus="controls"
     ).collect()
@@ -944,7 +944,7 @@ def canary_sentences(verdicts: pl.LazyFrame, plan: VerdictPlan) -> Iterator[str]
 
 
 def _of_all(
-    rows: pl.DataFrame, plan: VerdictPlan, what: str, *, asked: bool
+    rows: pl.DataFrame, plan: DecisionRule, what: str, *, asked: bool
 ) -> Iterator[str]:
     """Give the answer about a whole collection, or say why there is none if it was asked for."""
     later = "" if asked else f"; exploratory, the plan is about each {plan.level}"
@@ -959,7 +959,7 @@ def _of_all(
 
 
 def _reported(
-    findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: VerdictPlan
+    findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: DecisionRule
 ) -> Iterator[str]:
     """Say what is reported at the planned level, and name it unless it is texts."""
     rows = facts(findings, "reported")
@@ -1017,7 +1017,7 @@ def _highest(verdicts: pl.LazyFrame, n: int) -> str:
 
 
 def _top(
-    findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: VerdictPlan
+    findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: DecisionRule
 ) -> Iterator[str]:
     """Say how many of the highest are members at least, and name them unless they are texts."""
     rows = facts(findings, "top")
@@ -1084,7 +1084,7 @@ def _stopping(findings: pl.DataFrame) -> Iterator[str]:
 # The yardstick, and what came out word for word.
 
 
-def yardstick_sentences(findings: pl.DataFrame, plan: VerdictPlan) -> Iterator[str]:
+def yardstick_sentences(findings: pl.DataFrame, plan: DecisionRule) -> Iterator[str]:
     """Say what came out, and what scored high, of the passages of each level."""
     rows = findings.filter(check="yardstick")
     if back := _counts(rows, "n_given_back", "n_continued"):
@@ -1106,7 +1106,7 @@ def _counts(rows: pl.DataFrame, hits: str, of: str) -> str:
     return "; ".join(f"{level}: {n:,.0f} of {total:,.0f}" for level, n, total in each)
 
 
-def absence_sentences(findings: pl.DataFrame, plan: VerdictPlan) -> Iterator[str]:
+def absence_sentences(findings: pl.DataFrame, plan: DecisionRule) -> Iterator[str]:
     """Say with which probability one text or group more would have been named."""
     rows = findings.filter(check="absence")
     what = "text" if plan.level == "target" else _noun(findings, "group")
@@ -1126,7 +1126,7 @@ def absence_sentences(findings: pl.DataFrame, plan: VerdictPlan) -> Iterator[str
         )
 
 
-def dose_sentences(findings: pl.DataFrame, plan: VerdictPlan) -> Iterator[str]:
+def dose_sentences(findings: pl.DataFrame, plan: DecisionRule) -> Iterator[str]:
     """Say about how often groups were learnt, or of how many texts more than never can be said."""
     rows = findings.filter(check="dose")
     for reason in rows.filter(pl.col("subject").is_null())["reason"].to_list():
@@ -1297,7 +1297,7 @@ class RunResults:
     metrics: pl.DataFrame
     verdicts: pl.LazyFrame
     findings: pl.DataFrame
-    plan: VerdictPlan
+    plan: DecisionRule
 
     def __post_init__(self) -> None:
         """Let nothing pass that the gate withholds, whatever the tables of a run hold."""

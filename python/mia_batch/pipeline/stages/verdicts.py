@@ -23,7 +23,7 @@ from mia_batch.inference import memory, sets
 from mia_batch.inference.comparison import author_findings, read_comparison_sets
 from mia_batch.inference.conformal import score_errors
 from mia_batch.inference.e_values import RoundsTest
-from mia_batch.inference.findings import VerdictPlan, finding_rows, role_counts
+from mia_batch.inference.findings import DecisionRule, finding_rows, role_counts
 from mia_batch.inference.order import by_time, order_findings
 from mia_batch.inference.rollup import perplexities, rollup
 from mia_batch.inference.verdicts import (
@@ -268,7 +268,7 @@ SET_CHECKS = ("combination", "codec", "dataset_inference")  # names of the check
 def set_answers(
     scores: pl.LazyFrame,
     attacks: Sequence[Attack],
-    plan: VerdictPlan,
+    plan: DecisionRule,
     found: pl.DataFrame,
     *,
     separable: bool,
@@ -314,7 +314,7 @@ _FROM_SCORES = (
 )
 
 
-def plan_power(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
+def plan_power(targets: pl.LazyFrame, plan: DecisionRule) -> pl.DataFrame:
     """Find what the planned test can show at best; nothing without texts to compare."""
     roles = role_counts(checks.role_findings(targets))
     if not (roles["n_unknown"] and roles["n_nulls"]):
