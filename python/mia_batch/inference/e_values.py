@@ -190,7 +190,7 @@ class RoundsTest:
             attack=found.attack,
             level=names["level"].replace({"target": "document"}),
             key=names["key"],
-            planned=found.planned(self._plan, "group"),
+            planned=found.is_planned(self._plan, "group"),
             score=values,
             n_null=self.n_null,
             p_value=1 / np.maximum(values, 1.0),

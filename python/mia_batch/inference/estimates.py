@@ -282,7 +282,7 @@ def contamination_test(
                 1,
                 attack=found.attack,
                 level="collection",
-                planned=found.planned(plan),
+                planned=found.is_planned(plan),
                 n_null=nulls.size,
                 estimate="contamination_rate",
                 assumption=_ASSUMPTIONS[one.method] + of_authors,

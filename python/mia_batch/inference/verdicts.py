@@ -159,7 +159,7 @@ class TargetTest:
                 len(part["key"]),
                 attack=found.attack,
                 level="target",
-                planned=found.planned(self._plan, "target"),
+                planned=found.is_planned(self._plan, "target"),
                 adjustment="wcs" if self._selects else self.adjustment,
                 method=self._method,
                 **part,
@@ -292,7 +292,7 @@ class GroupTest:
             attack=found.attack,
             level=self._names["level"],
             key=self._names["key"],
-            planned=found.planned(plan, "group"),
+            planned=found.is_planned(plan, "group"),
             score=scores,
             n_null=self._n_null,
             p_value=p,
@@ -331,7 +331,7 @@ class GroupTest:
             1,
             attack=found.attack,
             level="collection",
-            planned=found.planned(self._plan, "collection"),
+            planned=found.is_planned(self._plan, "collection"),
             score=test and test.score,
             n_null=n_null,
             p_value=test and test.p_value,
@@ -667,7 +667,7 @@ def canary_test(sets: comparison.ComparisonSets, plan: DecisionRule) -> _Test:
         ]
         p = np.array([canary_p_value(*of_set) for of_set in scores])
         same: dict[str, Any] = {"attack": found.attack, "versus": "controls"}
-        same["planned"] = found.planned(plan)
+        same["planned"] = found.is_planned(plan)
         n_null = [controls.size for _, controls in places]
         yield verdict_rows(
             len(names),

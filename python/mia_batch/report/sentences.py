@@ -10,7 +10,7 @@ import polars as pl
 from mia_batch.inference.attempts import Attempts
 from mia_batch.inference.findings import (
     DecisionRule,
-    behind_gate,
+    apply_gate,
     blind_verdict,
     change_of_service,
     gate_verdict,
@@ -1301,7 +1301,7 @@ class RunResults:
 
     def __post_init__(self) -> None:
         """Let nothing pass that the gate withholds, whatever the tables of a run hold."""
-        object.__setattr__(self, "findings", behind_gate(self.findings))
+        object.__setattr__(self, "findings", apply_gate(self.findings))
         if is_closed(self.findings):
             reason = str(why_withheld(self.findings))
             changed = gate_verdict(self.findings) == "changed"

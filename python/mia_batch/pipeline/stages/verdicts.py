@@ -575,7 +575,7 @@ class VerdictsStage(Stage):
             found.append(sets.few_books_findings(scores, planned_names, plan, recorded))
             found.append(null_audit_findings(scores, plan))
         later = checks.later_findings(audit.later_attacks)
-        rows = checks.behind_gate(
+        rows = checks.apply_gate(
             pl.concat([before, *given, planned, later, gate, *found])
         )
         sink(rows, run.path("findings"), schemas.Findings)
@@ -902,7 +902,7 @@ class SummaryStage(Stage):
             all_continued=audit.continues,
         )
         rows = pl.concat([findings.filter(pl.col("check") != "verbatim"), verbatim])
-        rows = checks.behind_gate(rows)
+        rows = checks.apply_gate(rows)
         sink(rows, run.path("findings"), schemas.Findings)
         # Curves mean nothing where what is scored depends on scores, or no text is
         # continued.
