@@ -120,7 +120,7 @@ def _split(
     share = truth.select(pl.col("seen").mean()).item()
     for made in found.filter(estimate="contamination_rate").iter_rows(named=True):
         row |= _covers(made["method"], share, made["value"], made["low"], made["high"])
-    sets = read_comparison_sets(table, named=False)
+    sets = read_comparison_sets(table, with_names=False)
     score = read_finite(table, attack, sets.target_id.len())
     of_windows = WindowShare(sets, score, plan.fpr, blind_warns=False)
     asked = score[sets.targets]

@@ -149,15 +149,15 @@ class RoundsTest:
         self._groups = cut_units(sets, sets.targets, n_windows, plan.seed)
         self._nulls = cut_units(sets, sets.nulls, n_windows, plan.seed)
         order = np.random.default_rng(plan.seed).permutation(n_windows)
-        self._windows = self._groups.chosen[:, order]
-        self._null_windows = self._nulls.chosen[:, order]
+        self._windows = self._groups.windows[:, order]
+        self._null_windows = self._nulls.windows[:, order]
         self.n_groups, self.n_null = self._groups.cluster.size, len(self._null_windows)
         self.rounds = plan_rounds(n_windows, self.n_null, plan.q)
 
     def decisions(self, scores: Floats, n_rounds: int | None = None) -> Decisions:
         """Decide from the scores of all rows; NaN = unscored, or not asked."""
         groups = np.full((self.n_groups, self._windows.shape[1]), np.nan)
-        groups[self._groups.enough] = scores[self._windows]
+        groups[self._groups.usable] = scores[self._windows]
         nulls = scores[self._null_windows]
         plan, rounds = self._plan, self.rounds
         return decide(
@@ -169,7 +169,7 @@ class RoundsTest:
         end = self.rounds.ends[number]
         rows = np.ones(self._sets.cluster.size, np.bool_)
         rows[self._sets.targets] = rows[self._sets.nulls] = False
-        rows[self._windows[decisions.asked[self._groups.enough], :end]] = True
+        rows[self._windows[decisions.asked[self._groups.usable], :end]] = True
         rows[self._null_windows[decisions.nulls_asked, :end]] = True
         return self._sets.target_id.filter(pl.Series(rows))
 
@@ -183,7 +183,7 @@ class RoundsTest:
         if found.attack != self._plan.primary:
             return
         groups, n_windows = self._groups, self.rounds.ends[-1]
-        values = np.where(groups.enough, self.decisions(found.scores).values, np.nan)
+        values = np.where(groups.usable, self.decisions(found.scores).values, np.nan)
         names = self._sets.clusters[groups.cluster]
         yield findings.verdict_rows(
             values.size,
@@ -194,16 +194,16 @@ class RoundsTest:
             score=values,
             n_null=self.n_null,
             p_value=1 / np.maximum(values, 1.0),
-            q_value=np.where(groups.enough, e_bh(np.nan_to_num(values)), np.nan),
+            q_value=np.where(groups.usable, e_bh(np.nan_to_num(values)), np.nan),
             adjustment="e-bh",
             method=f"e_value_{self._plan.statistic}_of_{n_windows}_in_{len(self.rounds.ends)}",
-            reason=groups.too_few(),
+            reason=groups.why_unusable(),
         )
 
     def findings(self, scores: pl.LazyFrame) -> pl.DataFrame:
         score = read_finite(scores, self._plan.primary, self._sets.cluster.size)
         found, n_windows = self.decisions(score), self.rounds.ends[-1]
-        enough = self._groups.enough
+        enough = self._groups.usable
         counts = {
             "n_accepted": found.accepted.sum(),
             "n_out_of_reach": (~found.accepted & ~found.asked).sum(),

@@ -298,7 +298,7 @@ def rollup(
     # chosen by their scores, and no share of them is said to come out. The interval of
     # the mean takes windows as independent draws; those of one document are not, so it
     # is rather too narrow.
-    sets = read_comparison_sets(scores, named=False)
+    sets = read_comparison_sets(scores, with_names=False)
     score = read_finite(scores, plan.primary, sets.target_id.len())
     chosen = _CHOSEN if plan.adjustment == "e-bh" else None
     share = WindowShare(sets, score, plan.fpr, blind_warns=blind_warns, lack=chosen)

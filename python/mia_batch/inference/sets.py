@@ -315,8 +315,8 @@ def _halves(
     first = tie_draws(names, plan.seed) < 1 / 2
     halves = []
     for units in units_of_sets:
-        learns = first[units.cluster[units.enough]]
-        halves.append((units.chosen[learns][:_MOST], units.chosen[~learns][:_MOST]))
+        learns = first[units.cluster[units.usable]]
+        halves.append((units.windows[learns][:_MOST], units.windows[~learns][:_MOST]))
     return halves
 
 
@@ -426,7 +426,7 @@ def few_books_findings(
 ) -> pl.DataFrame:
     """Rows of checks ``top``, by the primary attack, and ``max_t``, by all that have scores."""
     # With other attacks than those ``planned`` ``max_t`` is ``exploratory``.
-    sets = comparison.read_comparison_sets(scores, named=plan.level != "target")
+    sets = comparison.read_comparison_sets(scores, with_names=plan.level != "target")
     if not (sets.targets.size and sets.nulls.size):
         return Findings.create_empty()
     grouped = comparison.tests_groups(sets, plan)
@@ -477,7 +477,7 @@ def _max_t_findings(
 ) -> pl.DataFrame:
     rng = np.random.default_rng(plan.seed)
     chosen = [
-        of_set.chosen[np.sort(rng.permutation(len(of_set.chosen))[:_MOST_PERMUTED])]
+        of_set.windows[np.sort(rng.permutation(len(of_set.windows))[:_MOST_PERMUTED])]
         for of_set in units
     ]
     read = read_rows(

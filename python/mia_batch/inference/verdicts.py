@@ -240,13 +240,13 @@ class GroupTest:
             None,
         )
         self._n_null, self._adjustment = (
-            int(self.nulls.enough.sum()),
+            int(self.nulls.usable.sum()),
             str(plan.adjustment),
         )
         self._method = f"conformal_{plan.statistic}_of_{self.n_windows}"
         if odds is not None:
-            self._own[self.groups.enough] = odds.own(self.groups.chosen[:, 0])
-            self._weights = np.nan_to_num(odds.of_rows[self.nulls.chosen[:, 0]])
+            self._own[self.groups.usable] = odds.own(self.groups.windows[:, 0])
+            self._weights = np.nan_to_num(odds.of_rows[self.nulls.windows[:, 0]])
             self._lack, self._n_null = (
                 odds.lack or conformal.NO_WEIGHT,
                 int(odds.n_effective),
@@ -258,8 +258,8 @@ class GroupTest:
         )
         self.ties = None
         if plan.ties == "random" and odds is None:
-            nulls = sets.clusters[self.nulls.cluster[self.nulls.enough]]
-            groups = self._names.filter(self.groups.enough)
+            nulls = sets.clusters[self.nulls.cluster[self.nulls.usable]]
+            groups = self._names.filter(self.groups.usable)
             self.ties = conformal.TieDraws(
                 *(
                     conformal.tie_draws(
@@ -273,12 +273,12 @@ class GroupTest:
     def rows(self, found: AttackScores) -> Iterator[pl.DataFrame]:
         groups, plan = self.groups, self._plan
         scores = np.full(groups.sizes.size, np.nan)
-        scores[groups.enough] = groups.statistics(found.scores, plan)
+        scores[groups.usable] = groups.statistics(found.scores, plan)
         nulls = self.nulls.statistics(found.scores, plan)
         p = conformal.p_values(scores, nulls, weights=self._weights, own=self._own)
         if self.ties is not None:
-            p[groups.enough] = conformal.p_values(
-                scores[groups.enough], nulls, ties=self.ties
+            p[groups.usable] = conformal.p_values(
+                scores[groups.usable], nulls, ties=self.ties
             )
         if self._weights is None or plan.adjustment == "by":
             q = conformal.q_values(p, plan.adjustment)
@@ -302,14 +302,14 @@ class GroupTest:
             method=self._method,
             reason=self._reasons(scores),
         )
-        yield self._collection(found, scores[groups.enough], nulls)
+        yield self._collection(found, scores[groups.usable], nulls)
 
     def _collection(
         self, found: AttackScores, scores: Floats, nulls: Floats
     ) -> pl.DataFrame:
         test, reason, odds, n_null, unit = None, None, None, self._n_null, ""
         if self._weights is not None:
-            odds = np.concatenate([self._own[self.groups.enough], self._weights])
+            odds = np.concatenate([self._own[self.groups.usable], self._weights])
             reason = None if (odds > 0).all() else self._lack
         if self._together.by_author:
             reason = self._together.reason or (
@@ -340,7 +340,10 @@ class GroupTest:
         )
 
     def _reasons(self, scores: Floats) -> list[str | None]:
-        unscored, few = "one of the group's windows has no score", self.groups.too_few()
+        unscored, few = (
+            "one of the group's windows has no score",
+            self.groups.why_unusable(),
+        )
         lost = zip(few, np.isnan(scores), np.isnan(self._own), strict=True)
         return [
             reason or (unscored if no_score else self._lack if no_weight else None)
@@ -355,7 +358,7 @@ _NAMED = 5  # as many as a user may hope for
 
 
 def planned_power(targets: pl.LazyFrame, plan: DecisionRule) -> Power | None:
-    sets = comparison.read_comparison_sets(targets, named=plan.level != "target")
+    sets = comparison.read_comparison_sets(targets, with_names=plan.level != "target")
     if not (sets.targets.size and sets.nulls.size):
         return None
     n_windows = comparison.windows_per_group(sets, plan)
@@ -388,7 +391,7 @@ def planned_power(targets: pl.LazyFrame, plan: DecisionRule) -> Power | None:
     )
     if together.by_author:
         independent = False
-        n_groups, n_null = (int(of_set.enough.sum()) for of_set in together.units)
+        n_groups, n_null = (int(of_set.usable.sum()) for of_set in together.units)
         n_groups = 0 if together.reason else n_groups
         if plan.level == "collection":
             unit, n_tests = "author", together.units[0].sizes.size
@@ -716,7 +719,7 @@ def verdicts(
             f"the primary attack {plan.primary!r} is not computed; name one of"
             f" {list(attacks)}"
         )
-    sets = comparison.read_comparison_sets(scores, named=plan.level != "target")
+    sets = comparison.read_comparison_sets(scores, with_names=plan.level != "target")
     tests = list(_tests(sets, plan, blind, blind_warns=blind_warns))
     yield verdict_rows(0)
     for attack in attacks:

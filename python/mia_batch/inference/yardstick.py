@@ -66,7 +66,7 @@ def yardstick_findings(
     table = scores.select("role", "target_id", "group")
     keys = table.with_row_index("row").filter(is_own).drop("role")
     own = keys.join(runs.lazy(), on="target_id", how="left").sort("row").collect()
-    sets = comparison.read_comparison_sets(scores, named=plan.level != "target")
+    sets = comparison.read_comparison_sets(scores, with_names=plan.level != "target")
     values = read_finite(scores, plan.primary, sets.target_id.len())
     names = sort_levels(own["group"].unique())[::-1]
     levels = {name: own.filter(group=name) for name in names}
@@ -170,7 +170,7 @@ class Naming:
             plan.adjustment,
         )
         audited = groups.groups.statistics(values, plan)
-        self._tests[groups.groups.enough] = p_values(audited, self._nulls)
+        self._tests[groups.groups.usable] = p_values(audited, self._nulls)
 
     def row(self, places: Ints) -> _Row:
         """Give probability and limits of passages, by their rows; those without a score are out."""
@@ -305,7 +305,7 @@ def _dose_rows(
             sets, sets.targets, comparison.windows_per_group(sets, plan), plan.seed
         )
         scores = units.statistics(values, plan)
-        keys = sets.clusters["key"][units.cluster[units.enough]].to_list()
+        keys = sets.clusters["key"][units.cluster[units.usable]].to_list()
     why = "no text of the ladder has a score" if np.isnan(of).all() else None
     if plan.level != "target" and plan.statistic == "maximum":
         why = (
@@ -344,7 +344,7 @@ def null_audit_findings(scores: pl.LazyFrame, plan: DecisionRule) -> pl.DataFram
     Pearson's interval: verdict ``as_promised``, or ``too_often`` where it lies above q.
     ``share_below_fpr``: of their tests, those with a p-value of at most the plan's fpr.
     """
-    sets = comparison.read_comparison_sets(scores, named=plan.level != "target")
+    sets = comparison.read_comparison_sets(scores, with_names=plan.level != "target")
     if not (sets.targets.size and sets.nulls.size):
         return finding_rows(_CHECK)
     why = "the plan is about all groups together, which have one p-value"

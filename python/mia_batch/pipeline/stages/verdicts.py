@@ -896,7 +896,7 @@ class SummaryStage(Stage):
         named = named.with_columns(n_left=run_words.struct.field("n_left"))
         verbatim = memory.verbatim_findings(
             runs,
-            read_comparison_sets(scores, named=False),
+            read_comparison_sets(scores, with_names=False),
             named.collect(),
             None if controls is None else controls.collect(),
             all_continued=audit.continues,
