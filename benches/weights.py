@@ -139,7 +139,7 @@ def _listed(
         p = p_values(targets, nulls)
         return p, q_values(p, "bh")
     own, of_nulls = weight[label], weight[~label]
-    p = p_values(targets, nulls, weights=of_nulls, own=own)
+    p = p_values(targets, nulls, weights=of_nulls, score_weights=own)
     return p, weighted_q_values(targets, p, own, of_nulls.sum(), Q, ["simulated"], run)
 
 

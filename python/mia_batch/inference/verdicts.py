@@ -181,7 +181,7 @@ class TargetTest:
                 scores[targets],
                 scores[nulls],
                 weights=bucket.weights,
-                own=self._own[bucket.targets],
+                score_weights=self._own[bucket.targets],
                 ties=(
                     None
                     if draws is None
@@ -275,7 +275,7 @@ class GroupTest:
         scores = np.full(groups.sizes.size, np.nan)
         scores[groups.usable] = groups.statistics(found.scores, plan)
         nulls = self.nulls.statistics(found.scores, plan)
-        p = conformal.p_values(scores, nulls, weights=self._weights, own=self._own)
+        p = conformal.p_values(scores, nulls, weights=self._weights, score_weights=self._own)
         if self.ties is not None:
             p[groups.usable] = conformal.p_values(
                 scores[groups.usable], nulls, ties=self.ties

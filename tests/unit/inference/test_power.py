@@ -263,7 +263,7 @@ def test_the_list_of_weighted_p_values_equals_its_reference(seed):
         rng.normal(2 * (np.arange(12) < 7), 1),
         np.round(rng.normal(size=90), 1),
     )
-    p = p_values(scores, nulls, weights=weights, own=own)
+    p = p_values(scores, nulls, weights=weights, score_weights=own)
     names = [f"t{number}" for number in range(12)]
     q = weighted_q_values(scores, p, own, weights.sum(), 0.15, names, seed)
     draw = tie_draws(["\n".join(names)], seed)[0]
@@ -279,7 +279,7 @@ def test_weighted_p_values_by_hand():
         np.array([5, 9.0, 5]),
         np.array([7, 6, 1.0]),
         weights=np.array([4, 1, 3.0]),
-        own=np.array([2, 2, nan]),
+        score_weights=np.array([2, 2, nan]),
     )
     assert p[:2].tolist() == [7 / 10, 2 / 10]
     assert np.isnan(p[2])
@@ -324,7 +324,7 @@ def test_weights_keep_the_level_where_equal_nulls_do_not():
         score = frame["a_v1"].to_numpy()
         weights, own = odds.of_rows[40:], odds.of_rows[:40]
         equal.append((p_values(score[:40], score[40:]) <= 0.05).mean())
-        made = p_values(score[:40], score[40:], weights=weights, own=own)
+        made = p_values(score[:40], score[40:], weights=weights, score_weights=own)
         weighted.append((made <= 0.05).mean())
     assert np.mean(equal) > 0.11
     assert np.mean(weighted) < 0.07
