@@ -612,12 +612,12 @@ def _rounds(audit: Audit) -> Iterator[None]:
                 audit.run.scan("scores"), audit.plan.primary, scores.size
             )
         decided = test.decisions(scores, number)
-        if not decided.asked.any():
+        if not decided.undecided.any():
             return
-        audit.among = test.asked(decided, number)
+        audit.among = test.list_texts(decided, number)
         audit.observer.stage(
-            f"round {number + 1} of {len(test.rounds.ends)}: {decided.asked.sum():,} of"
-            f" {test.n_groups:,} groups are asked, and {decided.nulls_asked.sum():,} of"
+            f"round {number + 1} of {len(test.rounds.ends)}: {decided.undecided.sum():,} of"
+            f" {test.n_groups:,} groups are asked, and {decided.nulls_left.sum():,} of"
             f" {test.n_null:,} outside the training data"
         )
         yield
