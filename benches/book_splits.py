@@ -125,7 +125,7 @@ def _split(
     of_windows = WindowShare(sets, score, plan.fpr, blind_warns=False)
     asked = score[sets.targets]
     above = int(np.count_nonzero(asked > of_windows.threshold))
-    estimate = of_windows.of(above, asked.size, asked.size)
+    estimate = of_windows.estimate(above, asked.size, asked.size)
     return row | _covers("windows", share, estimate.value, estimate.low, estimate.high)
 
 

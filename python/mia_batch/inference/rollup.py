@@ -64,7 +64,7 @@ def with_share(
         if reason := _OUTSIDE if outside else withheld:
             made.append((None, None, None, reason))
         else:
-            found = share.of(*counts)
+            found = share.estimate(*counts)
             made.append((found.value, found.low, found.high, found.reason))
     names = (
         "contamination",
@@ -301,7 +301,7 @@ def rollup(
     sets = read_comparison_sets(scores, with_names=False)
     score = read_finite(scores, plan.primary, sets.target_id.len())
     chosen = _CHOSEN if plan.adjustment == "e-bh" else None
-    share = WindowShare(sets, score, plan.fpr, blind_warns=blind_warns, lack=chosen)
+    share = WindowShare(sets, score, plan.fpr, blind_warns=blind_warns, withheld=chosen)
     windows = _windows(targets, scores, score, sets, controls)
     windows = windows.hstack(runs).with_row_index("row")
     windows = windows.filter(pl.any_horizontal("is_target", "is_non_member"))

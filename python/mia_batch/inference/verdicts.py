@@ -11,7 +11,7 @@ import polars as pl
 from mia_batch.errors import RequestError, SettingsError
 from mia_batch.inference import comparison, conformal
 from mia_batch.inference.e_values import RoundsTest
-from mia_batch.inference.estimates import contamination_test
+from mia_batch.inference.estimates import ContaminationTest
 from mia_batch.inference.findings import (
     AttackScores,
     DecisionRule,
@@ -275,7 +275,9 @@ class GroupTest:
         scores = np.full(groups.sizes.size, np.nan)
         scores[groups.usable] = groups.statistics(found.scores, plan)
         nulls = self.nulls.statistics(found.scores, plan)
-        p = conformal.p_values(scores, nulls, weights=self._weights, score_weights=self._own)
+        p = conformal.p_values(
+            scores, nulls, weights=self._weights, score_weights=self._own
+        )
         if self.ties is not None:
             p[groups.usable] = conformal.p_values(
                 scores[groups.usable], nulls, ties=self.ties
@@ -796,7 +798,7 @@ def _tests(
         if comparison.tests_groups(sets, plan):
             yield GroupTest(sets, plan, odds(groups=True)).rows
         if blind is None:
-            yield contamination_test(sets, plan, blind_warns=blind_warns)
+            yield ContaminationTest(sets, plan, blind_warns=blind_warns).rows
     elif sets.targets.size:
         lack: dict[str, Any] = {"level": "collection", "planned": False, "n_null": 0}
         yield lambda found: [
