@@ -24,7 +24,7 @@ from mia_batch.inference.comparison import author_findings, read_comparison_sets
 from mia_batch.inference.conformal import score_errors
 from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.findings import DecisionRule, finding_rows, role_counts
-from mia_batch.inference.order import by_time, order_findings
+from mia_batch.inference.order import order_findings, sort_by_time
 from mia_batch.inference.rollup import perplexities, rollup
 from mia_batch.inference.verdicts import (
     placebo_findings,
@@ -622,7 +622,7 @@ def _order(audit: Audit) -> pl.DataFrame:
         lot_numbers(texts["target_id"], settings.seed).argsort(kind="stable")
     ]
     if has_grown or not by_lot:
-        in_order = texts.clear() if in_rounds else by_time(texts, responses)
+        in_order = texts.clear() if in_rounds else sort_by_time(texts, responses)
     return order_findings(
         in_order,
         responses,
