@@ -97,7 +97,7 @@ def main() -> None:
         line["share_bound_false"] = float(np.mean([each[3] > members for each in made]))
         line["error"] = dict(zip(names, errors.round(4).tolist(), strict=True))
         if members:
-            design = Design(asked=asked, members=members, effect=effect)
+            design = Design(n_units=asked, members=members, effect=effect)
             line["planned"] = simulate(design, n)._asdict()
         lines.append(line)
         print(f"{time.monotonic() - began:.0f} s", line, flush=True)

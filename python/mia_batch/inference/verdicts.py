@@ -24,10 +24,10 @@ from mia_batch.inference.findings import (
 from mia_batch.inference.power import (
     LEVEL,
     Power,
+    compute_power,
     least_p,
     nulls_to_name,
-    power,
-    power_of,
+    power_from_p_values,
 )
 from mia_batch.inference.sets import needed_for_bound
 from mia_batch.stats import Flags, Floats, Ints
@@ -374,7 +374,9 @@ def planned_power(targets: pl.LazyFrame, plan: DecisionRule) -> Power | None:
         test = TargetTest(sets, plan)
         best = np.ones(sets.target_id.len())
         best[sets.nulls] = 0
-        found = power_of(test.p_values(best)[0], test.n_null, plan.q, test.adjustment)
+        found = power_from_p_values(
+            test.p_values(best)[0], test.n_null, plan.q, test.adjustment
+        )
         independent = not (
             plan.length_edges or sets.share_clusters(sets.targets, sets.nulls)
         )
@@ -383,7 +385,7 @@ def planned_power(targets: pl.LazyFrame, plan: DecisionRule) -> Power | None:
         unit = "book" if names["key"].str.contains(_BOOK).all() else "group"
         unit = "document" if (names["level"] != "group").all() else unit
         smallest = np.where(groups, least_p(n_null, plan.q, plan.adjustment), np.nan)
-        found = power_of(smallest, n_null, plan.q, plan.adjustment)
+        found = power_from_p_values(smallest, n_null, plan.q, plan.adjustment)
         independent = n_null > 0
     together = comparison.independent_units(
         sets,
@@ -546,7 +548,9 @@ def _lack(
         can_report = bool(is_enough(n_effective))
     else:
         adjustment = "by" if by else plan.adjustment
-        can_report = power(n_tests, n_effective, plan.q, adjustment).needed is not None
+        can_report = (
+            compute_power(n_tests, n_effective, plan.q, adjustment).needed is not None
+        )
     if not can_report:
         return (
             "too few non-members are like the targets: weighted, they count as"

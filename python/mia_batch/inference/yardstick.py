@@ -19,7 +19,7 @@ from mia_batch.inference.findings import (
     finding_rows,
     number_rows,
 )
-from mia_batch.inference.power import power
+from mia_batch.inference.power import compute_power
 from mia_batch.inference.verdicts import GroupTest, TargetTest
 from mia_batch.stats import Floats, Ints
 from mia_batch.stats.intervals import auc_interval, clopper_pearson, roc_auc
@@ -355,7 +355,7 @@ def null_audit_findings(scores: pl.LazyFrame, plan: DecisionRule) -> pl.DataFram
         n_tests = min(audit.n_audited, n_units // 2)
         while n_tests:
             n, n_null = n_tests * audit.size, n_units - n_tests
-            if power(n, n_null, plan.q, audit.adjustment).needed is not None:
+            if compute_power(n, n_null, plan.q, audit.adjustment).needed is not None:
                 return audit_rows(
                     plan, n_tests, n_null, _audits(audit, n_tests, n_units, plan)
                 )
