@@ -107,13 +107,13 @@ def texts(
         blind = blind_scores(seen[:, :n_seen], label, np.arange(label.size), rng)
         odds = weigh(sets, blind, plan, groups=False)
         true = np.exp(shift * seen[:, 0])
-        used = odds.lack is None
+        used = odds.reason is None
         row: dict[str, float] = {
             "used": used,
             "n_effective": odds.n_effective,
             "auc": odds.auc,
         }
-        every = {"equal": None, "known": true, "weighted": odds.of_rows}
+        every = {"equal": None, "known": true, "weighted": odds.by_row}
         for name, weight in every.items():
             counts = used or name != "weighted"
             row |= _rates(
@@ -185,13 +185,13 @@ def groups(rng: np.random.Generator, runs: int, auc: float) -> Figure:
         seen = np.column_stack([covariate, rng.normal(size=(cluster.size, 4))])
         blind = blind_scores(seen, label, cluster, rng)
         odds = weigh(sets_of(cluster, label), blind, plan_of("group"), groups=True)
-        used = odds.lack is None
+        used = odds.reason is None
         row: dict[str, float] = {
             "used": used,
             "n_effective": odds.n_effective,
             "auc": odds.auc,
         }
-        weight = odds.of_rows[starts]
+        weight = odds.by_row[starts]
         for name, weights in {"equal": None, "weighted": weight}.items():
             counts = used or name == "equal"
             found = _listed(score, of_group, weights, run)

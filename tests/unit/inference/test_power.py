@@ -322,7 +322,7 @@ def test_weights_keep_the_level_where_equal_nulls_do_not():
             read_comparison_sets(frame.lazy()), blind, plan(q=0.1), groups=False
         )
         score = frame["a_v1"].to_numpy()
-        weights, own = odds.of_rows[40:], odds.of_rows[:40]
+        weights, own = odds.by_row[40:], odds.by_row[:40]
         equal.append((p_values(score[:40], score[40:]) <= 0.05).mean())
         made = p_values(score[:40], score[40:], weights=weights, score_weights=own)
         weighted.append((made <= 0.05).mean())
