@@ -124,20 +124,15 @@ def decide(
             break
         n_windows[undecided] = end
         n_null_windows[nulls_left] = end
-        group_scores = summarise(groups[:, :end], statistic)
-        group_scores = np.nan_to_num(group_scores, nan=-np.inf)
-        null_scores = summarise(nulls[:, :end], statistic)
-        null_scores = np.nan_to_num(null_scores, nan=np.inf)
-        remaining = np.flatnonzero(nulls_left)
-        order = np.argsort(-null_scores[remaining], kind="stable")
-        highest_first = remaining[order]
+        group_scores = np.nan_to_num(summarise(groups[:, :end], statistic), nan=-np.inf)
+        null_scores = np.nan_to_num(summarise(nulls[:, :end], statistic), nan=np.inf)
+        highest_first = _sort_nulls(null_scores, nulls_left)
         ascending = null_scores[highest_first][::-1]
         n_higher = ascending.size - np.searchsorted(ascending, group_scores)
         ranks = np.minimum(n_higher, value_of_rank.size - 1)
         gained = np.where(undecided, value_of_rank[ranks], 0.0)
         values = values + rounds.shares[number] * gained
-        is_last = number + 1 == len(rounds.n_nulls)
-        n_next = 0 if is_last else rounds.n_nulls[number + 1]
+        n_next = (*rounds.n_nulls, 0)[number + 1]
         nulls_left = np.isin(np.arange(len(nulls)), highest_first[:n_next])
         undecided &= n_higher < n_next
         to_come = value_of_rank[0] * sum(rounds.shares[number + 1 :])
@@ -152,6 +147,13 @@ def decide(
         n_windows=n_windows,
         n_null_windows=n_null_windows,
     )
+
+
+def _sort_nulls(scores: Floats, is_left: Flags) -> Ints:
+    """Sort the null groups that are left, the highest first."""
+    remaining = np.flatnonzero(is_left)
+    order = np.argsort(-scores[remaining], kind="stable")
+    return remaining[order]
 
 
 class RoundsTest:

@@ -447,8 +447,8 @@ class WindowShare:
             self._any_missing |= n_missing > 0
         self._reason = withheld or _why_few_clusters(sets, ("null", sets.nulls))
         names = ("calibration non-member", "calibration member")
-        named = zip(names, calibration, strict=True)
-        self._why_no_rate = _why_few_clusters(sets, *named)
+        classes = zip(names, calibration, strict=True)
+        self._why_no_rate = _why_few_clusters(sets, *classes)
         has_scores = all(flagged.total for flagged in self._scored)
         if not (self._why_no_rate or has_scores):
             self._why_no_rate = "a class of the calibration data has no score"
