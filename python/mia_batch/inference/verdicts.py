@@ -541,21 +541,9 @@ def weigh(
     n_tests = np.unique(key[is_audited]).size
     is_dependent = not groups and sets.share_clusters(sets.targets, sets.nulls)
     adjustment = "by" if is_dependent else rule.adjustment
-    reason = _why_no_answer(
-        n_effective,
-        auc,
-        n_tests,
-        rule,
-        adjustment,
-    )
+    reason = _why_no_answer(n_effective, auc, n_tests, rule, adjustment)
     n_null = np.unique(null_clusters).size
-    return Odds(
-        by_row,
-        n_null,
-        n_effective,
-        auc,
-        reason,
-    )
+    return Odds(by_row, n_null, n_effective, auc, reason)
 
 
 def _normal_scores(sets: comparison.ComparisonSets, blind: pl.DataFrame) -> Floats:

@@ -167,7 +167,7 @@ def _share(hits: int, n: int) -> _Row:
 class Naming:
     """With which probability one book more, learnt like some passages, would have been named.
 
-    The book is one more test with the real ones: of as many windows as the plan
+    The book is one more test with the real ones: of as many windows as the rule
     compares, each drawn from the passages' scores, independently. The limits are about
     the passages, which are few: each of 200 draws weights them by Rubin's (1981)
     Bayesian bootstrap, with one more that nobody saw, of the lowest score that there is
