@@ -10,7 +10,7 @@ import polars as pl
 
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.estimates import WindowShare
-from mia_batch.inference.findings import VerdictPlan
+from mia_batch.inference.findings import DecisionRule
 from mia_batch.inference.verdicts import verdicts
 from mia_batch.stats.intervals import roc_curve
 from mia_batch.tables import read_finite
@@ -109,7 +109,7 @@ def _split(
     table = (
         scores.select(columns).join(drawn, on="name").rename({"name": "group"}).lazy()
     )
-    plan = VerdictPlan(primary=attack, level="group", null_set="left out by lot", q=Q)
+    plan = DecisionRule(primary=attack, level="group", null_set="left out by lot", q=Q)
     found = pl.concat(verdicts(table, [attack], plan))
     truth = drawn.filter(role="target").select("seen", key="name")
     told = found.filter(pl.col("q_value") <= Q, level="group").join(truth, on="key")[
@@ -120,12 +120,12 @@ def _split(
     share = truth.select(pl.col("seen").mean()).item()
     for made in found.filter(estimate="contamination_rate").iter_rows(named=True):
         row |= _covers(made["method"], share, made["value"], made["low"], made["high"])
-    sets = read_comparison_sets(table, named=False)
+    sets = read_comparison_sets(table, with_names=False)
     score = read_finite(table, attack, sets.target_id.len())
     of_windows = WindowShare(sets, score, plan.fpr, blind_warns=False)
     asked = score[sets.targets]
     above = int(np.count_nonzero(asked > of_windows.threshold))
-    estimate = of_windows.of(above, asked.size, asked.size)
+    estimate = of_windows.estimate(above, asked.size, asked.size)
     return row | _covers("windows", share, estimate.value, estimate.low, estimate.high)
 
 

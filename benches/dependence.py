@@ -25,7 +25,7 @@ from benches.results import append_results, versions
 
 from mia_batch.diagnostics.plain import plain_differences, plain_ranks
 from mia_batch.inference.estimates import Flagged, contamination_rate
-from mia_batch.inference.findings import VerdictPlan
+from mia_batch.inference.findings import DecisionRule
 from mia_batch.inference.sets import few_books_findings
 from mia_batch.inference.verdicts import verdicts
 from mia_batch.schemas import Role
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 SEED = 20_261_128
 ATTACKS = ("a_v1", "b_v1", "c_v1")
 SPREAD = 0.3  # standard deviation of the logarithms of lengths
-PLAN = VerdictPlan(primary="a_v1", level="group", null_set="simulated")
+PLAN = DecisionRule(primary="a_v1", level="group", null_set="simulated")
 
 Figure = dict[str, Any]
 

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 from benches.results import append_results
 
-from mia_batch.inference.findings import VerdictPlan
+from mia_batch.inference.findings import DecisionRule
 from mia_batch.inference.power import Design, simulate
 from mia_batch.inference.sets import few_books_findings
 from mia_batch.inference.verdicts import verdicts
@@ -29,7 +29,7 @@ CELLS = (  # asked, members, effect, comparison books
     (10, 5, 1.5, 25),
     (30, 0, 0.0, 100),
 )
-PLAN = VerdictPlan(primary="a_v1", level="group", null_set="made up")
+PLAN = DecisionRule(primary="a_v1", level="group", null_set="made up")
 
 
 def made_up(
@@ -97,7 +97,7 @@ def main() -> None:
         line["share_bound_false"] = float(np.mean([each[3] > members for each in made]))
         line["error"] = dict(zip(names, errors.round(4).tolist(), strict=True))
         if members:
-            design = Design(asked=asked, members=members, effect=effect)
+            design = Design(n_units=asked, members=members, effect=effect)
             line["planned"] = simulate(design, n)._asdict()
         lines.append(line)
         print(f"{time.monotonic() - began:.0f} s", line, flush=True)

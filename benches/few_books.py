@@ -21,7 +21,7 @@ from benches.results import append_results, versions
 from mia_batch.inference.comparison import ComparisonSets, collection_test
 from mia_batch.inference.conformal import p_values, q_values
 from mia_batch.inference.estimates import WindowShare
-from mia_batch.inference.findings import VerdictPlan
+from mia_batch.inference.findings import DecisionRule
 from mia_batch.inference.rollup import with_claim, with_share
 from mia_batch.inference.sets import max_t, top_bound
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SEED = 20_261_126
-PLAN = VerdictPlan(primary="a_v1", level="group", null_set="simulated")
+PLAN = DecisionRule(primary="a_v1", level="group", null_set="simulated")
 N_BOOKS, N_WINDOWS = 50, 100
 
 Figure = dict[str, Any]

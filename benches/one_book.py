@@ -20,7 +20,7 @@ from benches.results import append_results, versions
 
 from mia_batch.diagnostics.preflight import likeness, with_undeclared
 from mia_batch.inference.comparison import collection_test
-from mia_batch.inference.findings import VerdictPlan
+from mia_batch.inference.findings import DecisionRule
 from mia_batch.inference.verdicts import verdicts
 from mia_batch.schemas import Targets
 
@@ -101,7 +101,7 @@ def level(books: list[list[str]], runs: int) -> Iterator[Figure]:
     """100 windows of one book as nulls of five texts that no model saw: audits with any finding."""
     rng, plan = (
         np.random.default_rng(SEED),
-        VerdictPlan(primary="a", level="target", null_set="-"),
+        DecisionRule(primary="a", level="target", null_set="-"),
     )
     false, seen = defaultdict[str, list[bool]](list), list[bool]()
     for _ in range(runs):

@@ -24,7 +24,7 @@ from benches.results import append_results, versions
 
 import mia_batch
 from mia_batch.inference.conformal import p_values, q_values
-from mia_batch.inference.findings import VerdictPlan
+from mia_batch.inference.findings import DecisionRule
 from mia_batch.inference.sets import top_bound
 from mia_batch.settings import nested
 
@@ -32,7 +32,9 @@ MODEL = DATA.parent / "models" / "manuals-47m"
 ASKED = {4: 5, 16: 5, 64: 5, 0: 12}
 COMPARED = (25, 40, 100)
 PRIMARY = "min_k_plus_plus_20_v1"
-Q = VerdictPlan(primary=PRIMARY, level="group", null_set="parts that were never seen").q
+Q = DecisionRule(
+    primary=PRIMARY, level="group", null_set="parts that were never seen"
+).q
 
 
 def drawn(

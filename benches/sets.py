@@ -33,7 +33,7 @@ from mia_batch.inference.estimates import (
     null_threshold,
     usage_share,
 )
-from mia_batch.inference.findings import VerdictPlan
+from mia_batch.inference.findings import DecisionRule
 from mia_batch.inference.paired import agreement
 from mia_batch.inference.sets import combine, infer_dataset
 from mia_batch.schemas import Role
@@ -237,7 +237,7 @@ def dataset_inference(
                 p = []
                 for seed in range(runs):
                     frame = drawn(rng, scores, **roles, non_member=((0,), n))
-                    plan = VerdictPlan(
+                    plan = DecisionRule(
                         primary=ALONE, level="collection", null_set="", seed=seed
                     )
                     made = infer_dataset(frame.lazy(), attacks, plan, separable=False)

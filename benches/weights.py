@@ -21,7 +21,7 @@ from scipy.stats import rankdata
 
 from mia_batch.inference.comparison import ComparisonSets, collection_test
 from mia_batch.inference.conformal import p_values, q_values, weighted_q_values
-from mia_batch.inference.findings import VerdictPlan
+from mia_batch.inference.findings import DecisionRule
 from mia_batch.inference.verdicts import weigh
 from mia_batch.stats.intervals import deal_folds
 
@@ -41,8 +41,8 @@ EFFECT = 6.0
 Figure = dict[str, Any]
 
 
-def plan_of(level: PlanLevel) -> VerdictPlan:
-    return VerdictPlan(primary="a_v1", level=level, null_set="simulated", q=Q)
+def plan_of(level: PlanLevel) -> DecisionRule:
+    return DecisionRule(primary="a_v1", level=level, null_set="simulated", q=Q)
 
 
 def sets_of(cluster: NDArray[np.int64], label: NDArray[np.bool_]) -> ComparisonSets:
@@ -107,13 +107,13 @@ def texts(
         blind = blind_scores(seen[:, :n_seen], label, np.arange(label.size), rng)
         odds = weigh(sets, blind, plan, groups=False)
         true = np.exp(shift * seen[:, 0])
-        used = odds.lack is None
+        used = odds.reason is None
         row: dict[str, float] = {
             "used": used,
             "n_effective": odds.n_effective,
             "auc": odds.auc,
         }
-        every = {"equal": None, "known": true, "weighted": odds.of_rows}
+        every = {"equal": None, "known": true, "weighted": odds.by_row}
         for name, weight in every.items():
             counts = used or name != "weighted"
             row |= _rates(
@@ -139,7 +139,7 @@ def _listed(
         p = p_values(targets, nulls)
         return p, q_values(p, "bh")
     own, of_nulls = weight[label], weight[~label]
-    p = p_values(targets, nulls, weights=of_nulls, own=own)
+    p = p_values(targets, nulls, weights=of_nulls, score_weights=own)
     return p, weighted_q_values(targets, p, own, of_nulls.sum(), Q, ["simulated"], run)
 
 
@@ -185,13 +185,13 @@ def groups(rng: np.random.Generator, runs: int, auc: float) -> Figure:
         seen = np.column_stack([covariate, rng.normal(size=(cluster.size, 4))])
         blind = blind_scores(seen, label, cluster, rng)
         odds = weigh(sets_of(cluster, label), blind, plan_of("group"), groups=True)
-        used = odds.lack is None
+        used = odds.reason is None
         row: dict[str, float] = {
             "used": used,
             "n_effective": odds.n_effective,
             "auc": odds.auc,
         }
-        weight = odds.of_rows[starts]
+        weight = odds.by_row[starts]
         for name, weights in {"equal": None, "weighted": weight}.items():
             counts = used or name == "equal"
             found = _listed(score, of_group, weights, run)

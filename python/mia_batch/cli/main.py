@@ -761,10 +761,10 @@ def plan(
     Audits of made-up scores are tested as real ones are. No model is needed; with --input and
     --non-members their texts or groups are counted.
     """
-    from mia_batch.inference.power import Design, effect_of, simulate
+    from mia_batch.inference.power import Design, compute_effect, simulate
 
     if effect is None and auc is not None:
-        effect = effect_of(auc)
+        effect = compute_effect(auc)
     elif effect is None or auc is not None:
         raise click.UsageError(
             "give either --effect or --auc: how well members stand out"
@@ -786,7 +786,11 @@ def plan(
             max(1, power.n_null) * 2**doubled for doubled in range(6)
         ]
     design = Design(
-        asked=asked, members=members, effect=effect, q=settings.q, adjustment=adjustment
+        n_units=asked,
+        members=members,
+        effect=effect,
+        q=settings.q,
+        adjustment=adjustment,
     )
     found = []
     for n_null in comparison or design.sizes():
@@ -825,7 +829,7 @@ def _is_enough(found: AuditOutcome, design: Design, level: str) -> bool:
 def _show_power(
     found: Sequence[AuditOutcome], design: Design, unit: str, level: str
 ) -> None:
-    from mia_batch.inference.power import area_of
+    from mia_batch.inference.power import compute_area
 
     console, members, nulls = (
         console_of(stderr=False),
@@ -833,9 +837,9 @@ def _show_power(
         f"comparison {unit}s",
     )
     console.print(
-        f"{design.asked:,} {unit}s are asked about. Assumed: {members:,} of them are in"
+        f"{design.n_units:,} {unit}s are asked about. Assumed: {members:,} of them are in"
         f" the training data and score {design.effect:.2f} standard deviations higher"
-        f" (AUC {area_of(design.effect):.3f})."
+        f" (AUC {compute_area(design.effect):.3f})."
     )
     columns = {
         nulls: "{0.n_null:,}",

@@ -1,10 +1,10 @@
-"""Answers that count all attempts at the same texts, of which the best looks better than it is."""
+"""Answers that count all attempts at the same texts: the best looks too good."""
 
 from dataclasses import dataclass
 
 import polars as pl
 
-from mia_batch.inference.findings import VerdictPlan, reported_findings
+from mia_batch.inference.findings import DecisionRule, reported_findings
 
 _BOUNDS = (
     "withheld: it holds for one attempt alone, and there were {} at these texts with"
@@ -40,58 +40,64 @@ class Attempts:
         """Multiply p-values and q-values, and withhold estimates."""
         if self.n == 1:
             return verdicts
-        is_estimate, limits = pl.col("estimate").is_not_null(), ("value", "low", "high")
+        is_estimate = pl.col("estimate").is_not_null()
+        limits = pl.col("value", "low", "high")
         return verdicts.with_columns(
-            self._multiplied("p_value"),
-            self._multiplied("q_value"),
-            *(pl.when(~is_estimate).then(name).alias(name) for name in limits),
+            pl.when(~is_estimate).then(limits),
+            p_value=self._multiplied("p_value"),
+            q_value=self._multiplied("q_value"),
             sensitivity_bound=pl.lit(None, pl.Float64),
-            reason=pl.when(is_estimate)
-            .then(pl.lit(self.why_withheld))
-            .otherwise("reason"),
+            reason=self._reason_where(is_estimate, "reason"),
         )
 
     def rollup(self, rollup: pl.LazyFrame, q: float) -> pl.LazyFrame:
-        """Do the same in the table of documents and groups, whose lists become shorter."""
+        """Do the same for documents and groups, whose lists become shorter."""
         if self.n == 1:
             return rollup
         names = ("contamination", "contamination_low", "contamination_high")
-        is_gone = pl.any_horizontal(pl.col(names).is_not_null())
-        listed = pl.col("verdict").cast(pl.String) == "known_better"
-        off_the_list = listed & ~(self._multiplied("q_value") <= q).fill_null(
-            value=False
-        )
-        nothing = pl.lit("nothing_found").cast(rollup.collect_schema()["verdict"])
+        is_withheld = pl.any_horizontal(pl.col(names).is_not_null())
+        q_value = self._multiplied("q_value")
+        stays_listed = (q_value <= q).fill_null(value=False)
+        is_listed = pl.col("verdict").cast(pl.String) == "known_better"
+        verdict_type = rollup.collect_schema()["verdict"]
+        nothing_found = pl.lit("nothing_found").cast(verdict_type)
         return rollup.with_columns(
-            self._multiplied("p_value"),
-            self._multiplied("q_value"),
             *(pl.lit(None, pl.Float64).alias(name) for name in names),
-            contamination_reason=pl.when(is_gone)
-            .then(pl.lit(self.why_withheld))
-            .otherwise("contamination_reason"),
-            verdict=pl.when(off_the_list).then(nothing).otherwise("verdict"),
+            p_value=self._multiplied("p_value"),
+            q_value=q_value,
+            contamination_reason=self._reason_where(
+                is_withheld, "contamination_reason"
+            ),
+            verdict=pl.when(is_listed & ~stays_listed)
+            .then(nothing_found)
+            .otherwise("verdict"),
         )
 
     def findings(
-        self, findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: VerdictPlan
+        self,
+        findings: pl.DataFrame,
+        verdicts: pl.LazyFrame,
+        rule: DecisionRule,
     ) -> pl.DataFrame:
-        """Count the list anew from corrected ``verdicts``, and withhold the bound on members."""
+        """Count the list anew from corrected ``verdicts``; withhold the bound on members."""
         if self.n == 1:
             return findings
         is_reported = pl.col("check") == "reported"
-        parts = [findings.filter(~is_reported)]
+        tables = [findings.filter(~is_reported)]
         if findings.filter(is_reported).height:
-            parts.append(reported_findings(verdicts, plan))
-        is_p = pl.col("check").is_in(["max_t", "dataset_inference"])
+            tables.append(reported_findings(verdicts, rule))
+        is_test = pl.col("check").is_in(["max_t", "dataset_inference"])
+        p_value = self._multiplied("p_value")
         is_bound = (pl.col("check") == "top") & (pl.col("statistic") == "at_least")
-        p_value = pl.when(is_p).then(self._multiplied("p_value")).otherwise("p_value")
-        return pl.concat(parts).with_columns(
-            p_value=p_value,
+        return pl.concat(tables).with_columns(
+            p_value=pl.when(is_test).then(p_value).otherwise("p_value"),
             value=pl.when(~is_bound).then("value"),
-            reason=pl.when(is_bound)
-            .then(pl.lit(self.why_withheld))
-            .otherwise("reason"),
+            reason=self._reason_where(is_bound, "reason"),
         )
 
     def _multiplied(self, name: str) -> pl.Expr:
-        return (pl.col(name) * self.factor).clip(upper_bound=1.0).alias(name)
+        return (pl.col(name) * self.factor).clip(upper_bound=1.0)
+
+    def _reason_where(self, is_withheld: pl.Expr, column: str) -> pl.Expr:
+        reason = pl.lit(self.why_withheld)
+        return pl.when(is_withheld).then(reason).otherwise(column)

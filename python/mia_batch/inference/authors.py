@@ -1,4 +1,4 @@
-"""Authors, a level above books: books of one author move together, so they count once together."""
+"""Authors, a level above books: books of one author move together, so they count once."""
 
 import re
 import unicodedata
@@ -15,34 +15,31 @@ NAME_TYPES = (pl.String, pl.Categorical, pl.Enum)
 _SEPARATOR = re.compile(r"[;&|\n]|\b(?:and|und|et)\b")
 _YEARS_OF_LIFE = re.compile(r"[,(]\s*\d{3,4}\??\s*[-\u2013]\s*(?:\d{3,4}\??)?")
 _WORDS = re.compile(r"[^\W_]+")
-_NOBODY = {  # what stands in the place of an author where none is named; words in their order
-    *(
-        "",
-        "anonymous",
-        "anon",
-        "anonym",
-        "anonyme",
-        "various",
-        "unknown",
-        "unbekannt",
-        "none",
-    ),
-    *(
-        "authors various",
-        "author unknown",
-        "a n",
-        "inconnu",
-        "several",
-        "et al",
-        "al",
-        "others",
-    ),
+# What stands in the place of an author where none is named; words in their order
+_NOBODY = {
+    "",
+    "anonymous",
+    "anon",
+    "anonym",
+    "anonyme",
+    "various",
+    "unknown",
+    "unbekannt",
+    "none",
+    "authors various",
+    "author unknown",
+    "a n",
+    "inconnu",
+    "several",
+    "et al",
+    "al",
+    "others",
 }
 _AUDITED = ("target", "non_member", "calibration")
 
 
 def author_keys(name: str) -> set[str]:
-    """Return a key for each author that a name lists, whatever the order of first and last name.
+    """Return a key for each author in a name, in whatever order its words are.
 
     >>> sorted(author_keys("Austen, Jane, 1775-1817; BRONTË, Emily"))
     ['austen jane', 'bronte emily']
@@ -50,12 +47,12 @@ def author_keys(name: str) -> set[str]:
     decomposed = unicodedata.normalize("NFKD", name).casefold()
     plain = "".join(char for char in decomposed if not unicodedata.combining(char))
     undated = _YEARS_OF_LIFE.sub(" ", plain)
-    words_of_parts = [_WORDS.findall(part) for part in _SEPARATOR.split(undated)]
-    return {" ".join(sorted(words)) for words in words_of_parts} - _NOBODY
+    words_of_authors = [_WORDS.findall(author) for author in _SEPARATOR.split(undated)]
+    return {" ".join(sorted(words)) for words in words_of_authors} - _NOBODY
 
 
 def read_authors(table: pl.LazyFrame, cluster: Ints) -> Ints:
-    """Give every row the number of its author's first cluster; -1 where unknown.
+    """Return of every row the number of its author's first cluster; -1 where unknown.
 
     Clusters (books) that name one author have one number. So have those that are linked
     by a book of several authors.
@@ -65,74 +62,109 @@ def read_authors(table: pl.LazyFrame, cluster: Ints) -> Ints:
     if columns.get("author") not in NAME_TYPES or "role" not in columns:
         return unknown
     author = pl.col("author").cast(pl.String)
-    names = table.select(author.unique().drop_nulls())
-    distinct = names.collect(engine="streaming").to_series()
-    keys, edges = dict[str, int](), list[tuple[int, int]]()
-    for place, name in enumerate(distinct):
-        for key in author_keys(name):
-            edges.append((place, keys.setdefault(key, len(keys))))
-    if not edges:
+    distinct_names = table.select(author.unique().drop_nulls())
+    names = distinct_names.collect(engine="streaming").to_series()
+    authors = _number_authors(names)
+    if (authors == UNKNOWN).all():
         return unknown
-    name_of_edge, key_of_edge = np.array(edges).T
-    authors = _linked(name_of_edge, key_of_edge, distinct.len(), len(keys))
-    authors[~np.isin(np.arange(authors.size), name_of_edge)] = UNKNOWN
 
-    hashes = distinct.hash().to_numpy()
+    hashes = names.hash().to_numpy()
     order = hashes.argsort()
-    compared = pl.col("role").cast(pl.String).is_in(_AUDITED)
-    hash_of_row = pl.when(compared).then(author.hash()).otherwise(0)
-    of_rows = read_numbers(table, hash_of_row, cluster.size, np.uint64)
-    place = order[np.minimum(hashes[order].searchsorted(of_rows), order.size - 1)]
-    rows = np.flatnonzero((hashes[place] == of_rows) & (authors[place] != UNKNOWN))
+    is_audited = pl.col("role").cast(pl.String).is_in(_AUDITED)
+    hash_or_0 = pl.when(is_audited).then(author.hash()).otherwise(0)
+    row_hashes = read_numbers(
+        table,
+        hash_or_0,
+        cluster.size,
+        np.uint64,
+    )
+    place = hashes[order].searchsorted(row_hashes)
+    row_names = order[np.minimum(place, order.size - 1)]
+    has_name = hashes[row_names] == row_hashes
+    rows = np.flatnonzero(has_name & (authors[row_names] != UNKNOWN))
     if not rows.size:
         return unknown
     n_clusters = int(cluster.max()) + 1
-    unit = _linked(cluster[rows], authors[place[rows]], n_clusters, distinct.len())
-    _, first, number = np.unique(unit, return_index=True, return_inverse=True)
+    units = _connect(
+        cluster[rows],
+        authors[row_names[rows]],
+        n_clusters,
+        names.len(),
+    )
+    _, first, number = np.unique(
+        units,
+        return_index=True,
+        return_inverse=True,
+    )
     is_named = np.zeros(n_clusters, np.bool_)
     is_named[cluster[rows]] = True
     numbers: Ints = np.where(is_named, first[number], UNKNOWN)[cluster]
     return numbers
 
 
-def _linked(
-    first: Ints, second: Ints, n_first: int, n_second: int
+def _number_authors(names: pl.Series) -> Ints:
+    """Return the author of each name: names that share one have one number; -1: none."""
+    keys = dict[str, int]()
+    edges = list[tuple[int, int]]()
+    for index, name in enumerate(names):
+        for key in author_keys(name):
+            edges.append((index, keys.setdefault(key, len(keys))))
+    authors: Ints = np.full(names.len(), UNKNOWN)
+    if edges:
+        name_ends, key_ends = np.array(edges).T
+        connected = _connect(
+            name_ends,
+            key_ends,
+            names.len(),
+            len(keys),
+        )
+        authors[name_ends] = connected[name_ends]
+    return authors
+
+
+def _connect(
+    first_ends: Ints,
+    second_ends: Ints,
+    n_first: int,
+    n_second: int,
 ) -> NDArray[np.int64]:
-    """Return the connected part of each node of the first kind; edges join it to the second."""
+    """Return the connected component of each node of the first kind.
+
+    Edges join these nodes to those of the second kind.
+    """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
     size = n_first + n_second
-    ends = (np.asarray(first), np.asarray(second) + n_first)
-    graph = coo_array((np.ones(ends[0].size, np.int8), ends), shape=(size, size))
-    parts = connected_components(graph, directed=False)[1]
-    return np.asarray(parts[:n_first], np.int64)
+    ends = (np.asarray(first_ends), np.asarray(second_ends) + n_first)
+    edges = np.ones(ends[0].size, np.int8)
+    graph = coo_array((edges, ends), shape=(size, size))
+    components = connected_components(graph, directed=False)[1]
+    return np.asarray(components[:n_first], np.int64)
 
 
 def with_authors_of_folders(targets: pl.LazyFrame) -> pl.LazyFrame:
-    """Give books without an author that of their folder, if another book names such an author.
+    """Add to books without an author that of their folder, if another book names it.
 
     A folder may as well be named by a genre or a series, so that its name alone shows
     nothing.
     """
-    books = targets.select("document_id", "author").unique().collect(engine="streaming")
-    known = dict[str, str]()
+    distinct = targets.select("document_id", "author").unique()
+    books = distinct.collect(engine="streaming")
+    name_of_key = dict[str, str]()
     for name in books["author"].drop_nulls().unique().sort():
         keys = author_keys(name)
         if len(keys) == 1:
-            known.setdefault(keys.pop(), name)
+            name_of_key.setdefault(keys.pop(), name)
     author_of_book = dict[str, str]()
-    nameless = books.filter(pl.col("author").is_null())["document_id"].drop_nulls()
-    for path in nameless.unique():
-        for key in map(_key_of_folder, path.split("/")[:-1]):
-            if key in known:
-                author_of_book[path] = known[key]
+    nameless = books.filter(pl.col("author").is_null())
+    for path in nameless["document_id"].drop_nulls().unique():
+        for folder in path.split("/")[:-1]:
+            keys = author_keys(folder)
+            key = keys.pop() if len(keys) == 1 else ""
+            if key in name_of_key:
+                author_of_book[path] = name_of_key[key]
     if not author_of_book:
         return targets
-    found = pl.col("document_id").replace_strict(author_of_book, default=None)
-    return targets.with_columns(author=pl.coalesce("author", found))
-
-
-def _key_of_folder(name: str) -> str:
-    keys = author_keys(name)
-    return keys.pop() if len(keys) == 1 else ""
+    folder_author = pl.col("document_id").replace_strict(author_of_book, default=None)
+    return targets.with_columns(author=pl.coalesce("author", folder_author))

@@ -34,14 +34,14 @@ def p_values(
     nulls: Floats,
     *,
     weights: Floats | None = None,
-    own: Floats | float = 1.0,
+    score_weights: Floats | float = 1.0,
     ties: TieDraws | None = None,
 ) -> Floats:
     r"""Conformal p-value of each score (NaN = unscored), the nulls being exchangeable with it.
 
     .. math:: p = (w + \sum_i w_i [\text{null}_i \ge \text{score}]) / (w + \sum_i w_i)
 
-    ``own`` is w (NaN = unknown). Weights are 1 where nulls are exchangeable;
+    ``score_weights`` is w (NaN = unknown). Weights are 1 where nulls are exchangeable;
     `shared_weights` where groups share the nulls: Lee, Barber and Willett,
     arXiv:2306.06342; or odds of being audited by what else is known of a text:
     Tibshirani, Barber, Candes and Ramdas (2019), arXiv:1904.06019, equation 7. An
@@ -50,54 +50,69 @@ def p_values(
     null sets: Vovk, Gammerman and Shafer (2005), "Algorithmic Learning in a Random
     World", section 2.2; Bates et al. (2023), arXiv:2104.08279.
     """
-    weight = np.ones(nulls.size) if weights is None else weights
-    scores, nulls = significant(scores), significant(nulls)
-    known = ~np.isnan(nulls)
-    distinct = np.unique(nulls[known])
-    index = distinct.searchsorted(nulls[known]).astype(np.float64)
-    below = distinct.searchsorted(scores)
-    wanted = below.astype(np.float64)
+    null_weights = np.ones(nulls.size) if weights is None else weights
+    scores = significant(scores)
+    nulls = significant(nulls)
+    is_scored = ~np.isnan(nulls)
+    distinct = np.unique(nulls[is_scored])
+    # Places among the distinct nulls, between which draws order equal scores
+    null_places = distinct.searchsorted(nulls[is_scored]).astype(np.float64)
+    n_below = distinct.searchsorted(scores)
+    places = n_below.astype(np.float64)
     if ties is not None:
-        index += ties.nulls[known]
-        tied = (
-            distinct[np.minimum(below, distinct.size - 1)] == scores
-            if distinct.size
-            else False
-        )
-        wanted += np.where(tied, ties.scores, 0.0)
-    order = index.argsort(kind="stable")
-    lower = np.concatenate(([0.0], np.cumsum(weight[known][order])))
-    not_lower = weight.sum() - lower[index[order].searchsorted(wanted)]
+        null_places += ties.nulls[is_scored]
+        is_tied = np.zeros(scores.shape, np.bool_)
+        if distinct.size:
+            next_null = distinct[np.minimum(n_below, distinct.size - 1)]
+            is_tied = next_null == scores
+        places += np.where(is_tied, ties.scores, 0.0)
+    order = null_places.argsort(kind="stable")
+    cumulated = np.cumsum(null_weights[is_scored][order])
+    lower = np.concatenate(([0.0], cumulated))
+    n_lower = null_places[order].searchsorted(places)
+    total = null_weights.sum()
+    above = total - lower[n_lower]
     # Rounded, so that three times 1/3 is 1.
-    above, total = (
-        np.round(not_lower, _DIGITS_OF_SUMS),
-        np.round(weight.sum(), _DIGITS_OF_SUMS),
-    )
-    return np.where(np.isnan(scores), np.nan, (own + above) / (own + total))
+    above = np.round(above, _DIGITS_OF_SUMS)
+    total = np.round(total, _DIGITS_OF_SUMS)
+    p = (score_weights + above) / (score_weights + total)
+    return np.where(np.isnan(scores), np.nan, p)
 
 
 def significant(values: Floats) -> Floats:
     """Round to 12 digits: sums of the same numbers in another order are equal."""
-    size = np.floor(np.log10(np.abs(np.where(values == 0, 1.0, values))))
-    scale = 10.0 ** np.clip(_DIGITS - 1 - size, -300, 300)
-    return np.asarray(np.round(values * scale) / scale, np.float64)
+    nonzero = np.where(values == 0, 1.0, values)
+    size = np.floor(np.log10(np.abs(nonzero)))
+    digits = np.clip(_DIGITS - 1 - size, -300, 300)
+    scale = 10.0**digits
+    rounded = np.round(values * scale) / scale
+    return np.asarray(rounded, np.float64)
 
 
 def shared_weights(clusters: Ints) -> Floats:
-    """Weights 1 / size of each null's cluster: each cluster counts as one."""
-    _, which, sizes = np.unique(clusters, return_inverse=True, return_counts=True)
-    weights: Floats = 1 / sizes[which]
+    """Return weights 1 / size of each null's cluster: each cluster counts as one."""
+    _, index, sizes = np.unique(
+        clusters,
+        return_inverse=True,
+        return_counts=True,
+    )
+    weights: Floats = 1 / sizes[index]
     return weights
 
 
 def tie_draws(keys: Iterable[str], seed: int) -> Floats:
-    """Draw a multiple of 2**-53 in [0, 1) for each key: BLAKE2b of seed and key, in any order."""
-    digests = b"".join(
-        blake2b(f"{seed}:{key}".encode(), digest_size=8, person=b"mia-ties").digest()
-        for key in keys
-    )
-    numbers = np.frombuffer(digests, ">u8") >> np.uint64(11)
-    return numbers.astype(np.float64) * 2.0**-53
+    """Draw a multiple of 2**-53 in [0, 1) for each key: BLAKE2b of seed and key."""
+    digests = []
+    for key in keys:
+        hashed = blake2b(
+            f"{seed}:{key}".encode(),
+            digest_size=8,
+            person=b"mia-ties",
+        )
+        digests.append(hashed.digest())
+    numbers = np.frombuffer(b"".join(digests), ">u8")
+    high_bits = numbers >> np.uint64(11)
+    return high_bits.astype(np.float64) * 2.0**-53
 
 
 def q_values(p: Floats, adjustment: Adjustment) -> Floats:
@@ -110,20 +125,24 @@ def q_values(p: Floats, adjustment: Adjustment) -> Floats:
     """
     from scipy.stats import false_discovery_control
 
-    missing = np.isnan(p)
+    is_missing = np.isnan(p)
+    filled = np.where(is_missing, 1.0, p)
     # e-BH: of p = 1 / e
     method: Literal["bh", "by"] = "by" if adjustment == "by" else "bh"
     adjusted = false_discovery_control(
-        np.where(missing, 1.0, p), axis=-1, method=method
+        filled,
+        axis=-1,
+        method=method,
     )
-    return np.where(missing, np.nan, np.round(adjusted, _DIGITS))
+    rounded = np.round(adjusted, _DIGITS)
+    return np.where(is_missing, np.nan, rounded)
 
 
 def weighted_q_values(
     scores: Floats,
     p: Floats,
-    own: Floats,
-    total: float,
+    weights: Floats,
+    null_total: float,
     q: float,
     names: Iterable[str],
     seed: int,
@@ -132,29 +151,41 @@ def weighted_q_values(
 
     Weighted conformalized selection with homogeneous pruning by one number, drawn from
     the ``names`` of all tests and the seed: Jin and Candes (2023), arXiv:2307.09291,
-    algorithm 1. ``own`` are the scores' weights, ``total`` is that of all nulls.
+    algorithm 1. ``weights`` are the scores', ``null_total`` is that of all nulls.
     """
-    made = np.where(np.isnan(p), np.nan, 1.0)
-    known = np.flatnonzero(~np.isnan(p))
-    p, own, scores = p[known], own[known], scores[known]
-    ranks, draw = np.arange(known.size + 1), tie_draws(["\n".join(names)], seed)[0]
+    lowest_levels = np.where(np.isnan(p), np.nan, 1.0)
+    tested = np.flatnonzero(~np.isnan(p))
+    if not tested.size:
+        return lowest_levels
+    n_tests = p.size
+    p = p[tested]
+    weights = weights[tested]
+    scores = scores[tested]
+    ranks = np.arange(tested.size + 1)
+    draw = tie_draws(["\n".join(names)], seed)[0]
     # One line for each test: the p-values of all were it one more null, and its own
     # were 0.
-    above = p * (own + total) - own + own[:, None] * (scores <= scores[:, None])
-    others = above / (own[:, None] + total)
-    np.fill_diagonal(others, 0)
-    others.sort(axis=1)
-    for level in sorted({q, *_LEVELS} if known.size else (), reverse=True):
-        reached = np.round(others - level * ranks[1:] / made.size, _DIGITS) <= 0
-        size = known.size - reached[:, ::-1].argmax(axis=1)
-        first = np.round(p - level * size / made.size, _DIGITS) <= 0
-        order = np.where(first, draw * size, np.inf)
-        most = np.flatnonzero(
-            np.sort(order).searchsorted(ranks, side="right") >= ranks
-        )[-1]
-        listed = (order <= most) & ((level >= q) | (made[known] <= q))
-        made[known[listed]] = level
-    return made
+    is_as_high = scores <= scores[:, None]
+    own_weights = weights[:, None]
+    above = p * (weights + null_total) - weights + own_weights * is_as_high
+    p_of_others = above / (own_weights + null_total)
+    np.fill_diagonal(p_of_others, 0)
+    p_of_others.sort(axis=1)
+    for level in sorted({q, *_LEVELS}, reverse=True):
+        excess = p_of_others - level * ranks[1:] / n_tests
+        is_below = np.round(excess, _DIGITS) <= 0
+        n_above = is_below[:, ::-1].argmax(axis=1)
+        n_listed = tested.size - n_above
+        excess = p - level * n_listed / n_tests
+        is_candidate = np.round(excess, _DIGITS) <= 0
+        keys = np.where(is_candidate, draw * n_listed, np.inf)
+        n_up_to = np.sort(keys).searchsorted(ranks, side="right")
+        threshold = np.flatnonzero(n_up_to >= ranks)[-1]
+        # Below q only what is listed at q
+        may_be_listed = (level >= q) | (lowest_levels[tested] <= q)
+        is_listed = (keys <= threshold) & may_be_listed
+        lowest_levels[tested[is_listed]] = level
+    return lowest_levels
 
 
 def sensitivity_bound(p: Floats) -> Floats:
@@ -169,7 +200,8 @@ def sensitivity_bound(p: Floats) -> Floats:
     matched observational studies".
     """
     low = np.where(p <= _LEVEL, p, np.nan)
-    bounds: Floats = np.round((1 / low - 1) / (1 / _LEVEL - 1), _DIGITS)
+    ratios = (1 / low - 1) / (1 / _LEVEL - 1)
+    bounds: Floats = np.round(ratios, _DIGITS)
     return bounds  # rounding keeps p = 0.05 at 1
 
 
@@ -178,25 +210,41 @@ def sensitivity_bound(p: Floats) -> Floats:
 _SAME = 1e-9  # relative difference of a score and the mean of its samples' values
 
 
-def score_errors(values: pl.DataFrame, scores: pl.DataFrame) -> pl.DataFrame:
-    """``target_id`` and ``standard_error`` of each ``score``, in its unit."""
+def score_errors(
+    values: pl.DataFrame,
+    scores: pl.DataFrame,
+) -> pl.DataFrame:
+    """Compute ``target_id`` and ``standard_error`` of each ``score``, in its unit."""
     # ``values`` has the attack's ``value`` on each sample alone. The error is null
     # where fewer than two samples have a value, or the score is not their mean.
-    found = values.join(
-        scores.select("target_id", row=pl.int_range(pl.len())), on="target_id"
-    )
-    samples = found["sample_index"].rank("dense").to_numpy().astype(np.int64) - 1
+    places = scores.select("target_id", row=pl.int_range(pl.len()))
+    samples = values.join(places, on="target_id")
+    rows = samples["row"].to_numpy()
+    ranks = samples["sample_index"].rank("dense").to_numpy()
+    columns = ranks.astype(np.int64) - 1
+    n_columns = int(columns.max(initial=0)) + 1
     # NaN = no sample
-    matrix = np.full((scores.height, int(samples.max(initial=0)) + 1), np.nan)
-    matrix[found["row"].to_numpy(), samples] = found["value"].fill_null(np.nan)
-    score, present = scores["score"].to_numpy(), ~np.isnan(matrix)
-    n = present.sum(axis=1)
-    errors, many = np.full(n.size, np.nan), n > 1
-    errors[many] = np.nanstd(matrix[many], axis=1, ddof=1) / np.sqrt(n[many])
-    means = np.where(present, matrix, 0.0).sum(axis=1) / np.maximum(n, 1)
-    errors[~(np.isnan(score) | np.isclose(means, score, rtol=_SAME, atol=1e-12))] = (
-        np.nan
+    matrix = np.full((scores.height, n_columns), np.nan)
+    matrix[rows, columns] = samples["value"].fill_null(np.nan)
+    has_value = ~np.isnan(matrix)
+    n_values = has_value.sum(axis=1)
+    errors = np.full(n_values.size, np.nan)
+    several = n_values > 1
+    deviations = np.nanstd(
+        matrix[several],
+        axis=1,
+        ddof=1,
     )
-    return scores.select(
-        "target_id", standard_error=pl.Series(errors, nan_to_null=True)
+    errors[several] = deviations / np.sqrt(n_values[several])
+    sums = np.where(has_value, matrix, 0.0).sum(axis=1)
+    means = sums / np.maximum(n_values, 1)
+    score = scores["score"].to_numpy()
+    is_mean = np.isclose(
+        means,
+        score,
+        rtol=_SAME,
+        atol=1e-12,
     )
+    errors[~(np.isnan(score) | is_mean)] = np.nan
+    standard_error = pl.Series(errors, nan_to_null=True)
+    return scores.select("target_id", standard_error=standard_error)

@@ -26,12 +26,7 @@ from mia_batch.stats import Flags, Floats, Ints
 from mia_batch.tables import read_finite
 
 # Share of a group's windows asked by the end of each round
-_WINDOWS = (
-    0.125,
-    0.25,
-    0.5,
-    1.0,
-)
+_WINDOWS = (0.125, 0.25, 0.5, 1.0)
 _MOST_EARLY = 0.5  # of the shares, for rounds before the last
 _LISTED = 0.5  # share of the groups with which early acceptance is planned
 _DIGITS = 9
@@ -41,12 +36,16 @@ class Rounds(NamedTuple):
     """What is asked when and what it counts, fixed before any score is seen."""
 
     ends: tuple[int, ...]  # windows of a group asked by the end of each round
-    kept: tuple[int, ...]  # null groups asked in each round
+    n_nulls: tuple[int, ...]  # null groups asked in each round
     shares: tuple[float, ...]  # of each round in a group's e-value; 1 in all
     values: tuple[float, ...]  # e-value of each rank from 1; of later ones it is 0
 
 
-def plan_rounds(n_windows: int, n_null: int, q: float) -> Rounds:
+def plan_rounds(
+    n_windows: int,
+    n_null: int,
+    q: float,
+) -> Rounds:
     """Plan rounds for groups of so many windows, against K null groups at level q."""
     # Half of the null groups are left after each round. The e-value of rank r is (K +
     # 1) h(r), h(r) proportional to 1/r up to the square root of q (K + 1), the largest
@@ -54,15 +53,22 @@ def plan_rounds(n_windows: int, n_null: int, q: float) -> Rounds:
     # of rank 1 where half of all are listed, but together at most a half; where that
     # accepts none before the end, the last counts alone.
     ends = sorted({max(1, round(share * n_windows)) for share in _WINDOWS})
+    n_rounds = len(ends)
     n_ranks = max(1, isqrt(int(round(q * (n_null + 1), _DIGITS))))
     weights = 1 / np.arange(1, n_ranks + 1)
     values = (n_null + 1) * weights / weights.sum()
-    kept = [max(min(n_null, n_ranks), n_null >> number) for number in range(len(ends))]
+    fewest = min(n_null, n_ranks)
+    n_nulls = [max(fewest, n_null >> number) for number in range(n_rounds)]
     early = 1 / (q * _LISTED * float(values[0]))
-    n_early = min(int(_MOST_EARLY / early), len(ends) - 1)
-    shares = [0.0] * (len(ends) - 1 - n_early) + [early] * n_early
+    n_early = min(int(_MOST_EARLY / early), n_rounds - 1)
+    shares = [0.0] * (n_rounds - 1 - n_early) + [early] * n_early
     shares.append(1 - early * n_early)
-    return Rounds(tuple(ends), tuple(kept), tuple(shares), tuple(values.tolist()))
+    return Rounds(
+        ends=tuple(ends),
+        n_nulls=tuple(n_nulls),
+        shares=tuple(shares),
+        values=tuple(values.tolist()),
+    )
 
 
 def e_bh(values: Floats) -> Floats:
@@ -71,12 +77,12 @@ def e_bh(values: Floats) -> Floats:
 
 
 class Decisions(NamedTuple):
-    """What is decided of audited groups after some rounds, and who is asked next."""
+    """What is decided of audited groups after some rounds, and which are asked next."""
 
     values: Floats  # e-value of each audited group
     accepted: Flags
-    asked: Flags  # audited groups that go on: the undecided ones
-    nulls_asked: Flags
+    undecided: Flags  # audited groups that are asked again
+    nulls_left: Flags  # null groups that are asked again
     n_windows: Ints  # asked so far of each audited group
     n_null_windows: Ints  # and of each null group
 
@@ -106,35 +112,48 @@ def decide(
     whatever else stops g leaves out terms that are not negative. Conformal e-values:
     Bashari et al. (2023), arXiv:2302.07294; halving: Karnin, Koren and Somekh (2013).
     """
-    of_rank = np.array([*rounds.values, 0.0])
+    value_of_rank = np.array([*rounds.values, 0.0])
     values = np.zeros(len(groups))
-    asked, kept = np.ones(len(groups), np.bool_), np.ones(len(nulls), np.bool_)
     accepted = np.zeros(len(groups), np.bool_)
-    n_windows, n_null_windows = (
-        np.zeros(len(units), np.int64) for units in (groups, nulls)
-    )
+    undecided = np.ones(len(groups), np.bool_)
+    nulls_left = np.ones(len(nulls), np.bool_)
+    n_windows = np.zeros(len(groups), np.int64)
+    n_null_windows = np.zeros(len(nulls), np.int64)
     for number, end in enumerate(rounds.ends[:n_rounds]):
-        if not asked.any():
+        if not undecided.any():
             break
-        n_windows[asked], n_null_windows[kept] = end, end
-        of_groups, of_nulls = (
-            np.nan_to_num(summarise(windows[:, :end], statistic), nan=unscored)
-            for windows, unscored in ((groups, -np.inf), (nulls, np.inf))
-        )
-        left = np.flatnonzero(kept)
-        left = left[np.argsort(-of_nulls[left], kind="stable")]  # the highest first
-        n_higher = left.size - np.searchsorted(of_nulls[left][::-1], of_groups)
-        reached = of_rank[np.minimum(n_higher, of_rank.size - 1)]
-        values = values + rounds.shares[number] * np.where(asked, reached, 0.0)
-        n_next = rounds.kept[number + 1] if number + 1 < len(rounds.kept) else 0
-        kept = np.isin(np.arange(len(nulls)), left[:n_next])
-        asked &= n_higher < n_next
-        to_come = of_rank[0] * sum(rounds.shares[number + 1 :])
+        n_windows[undecided] = end
+        n_null_windows[nulls_left] = end
+        group_scores = np.nan_to_num(summarise(groups[:, :end], statistic), nan=-np.inf)
+        null_scores = np.nan_to_num(summarise(nulls[:, :end], statistic), nan=np.inf)
+        highest_first = _sort_nulls(null_scores, nulls_left)
+        ascending = null_scores[highest_first][::-1]
+        n_higher = ascending.size - np.searchsorted(ascending, group_scores)
+        ranks = np.minimum(n_higher, value_of_rank.size - 1)
+        gained = np.where(undecided, value_of_rank[ranks], 0.0)
+        values = values + rounds.shares[number] * gained
+        n_next = (*rounds.n_nulls, 0)[number + 1]
+        nulls_left = np.isin(np.arange(len(nulls)), highest_first[:n_next])
+        undecided &= n_higher < n_next
+        to_come = value_of_rank[0] * sum(rounds.shares[number + 1 :])
+        highest_values = values + np.where(undecided, to_come, 0.0)
         accepted = e_bh(values) <= q
-        asked &= ~accepted & (e_bh(values + np.where(asked, to_come, 0.0)) <= q)
+        undecided &= ~accepted & (e_bh(highest_values) <= q)
     return Decisions(
-        values, accepted, asked, kept & asked.any(), n_windows, n_null_windows
+        values=values,
+        accepted=accepted,
+        undecided=undecided,
+        nulls_left=nulls_left & undecided.any(),
+        n_windows=n_windows,
+        n_null_windows=n_null_windows,
     )
+
+
+def _sort_nulls(scores: Floats, is_left: Flags) -> Ints:
+    """Sort the null groups that are left, the highest first."""
+    remaining = np.flatnonzero(is_left)
+    order = np.argsort(-scores[remaining], kind="stable")
+    return remaining[order]
 
 
 class RoundsTest:
@@ -143,73 +162,97 @@ class RoundsTest:
     # Audited groups with too few windows are never asked, and stay in the number of
     # tests.
 
-    def __init__(self, sets: ComparisonSets, plan: findings.VerdictPlan) -> None:
-        self._plan, self._sets = plan, sets
-        n_windows = windows_per_group(sets, plan)
-        self._groups = cut_units(sets, sets.targets, n_windows, plan.seed)
-        self._nulls = cut_units(sets, sets.nulls, n_windows, plan.seed)
-        order = np.random.default_rng(plan.seed).permutation(n_windows)
-        self._windows = self._groups.chosen[:, order]
-        self._null_windows = self._nulls.chosen[:, order]
-        self.n_groups, self.n_null = self._groups.cluster.size, len(self._null_windows)
-        self.rounds = plan_rounds(n_windows, self.n_null, plan.q)
+    def __init__(self, sets: ComparisonSets, rule: findings.DecisionRule) -> None:
+        self._rule = rule
+        self._sets = sets
+        n_windows = windows_per_group(sets, rule)
+        self._groups = cut_units(
+            sets,
+            sets.targets,
+            n_windows,
+            rule.seed,
+        )
+        nulls = cut_units(
+            sets,
+            sets.nulls,
+            n_windows,
+            rule.seed,
+        )
+        order = np.random.default_rng(rule.seed).permutation(n_windows)
+        self._windows = self._groups.windows[:, order]
+        self._null_windows = nulls.windows[:, order]
+        self.n_groups = self._groups.cluster.size
+        self.n_null = len(self._null_windows)
+        self.rounds = plan_rounds(n_windows, self.n_null, rule.q)
 
     def decisions(self, scores: Floats, n_rounds: int | None = None) -> Decisions:
         """Decide from the scores of all rows; NaN = unscored, or not asked."""
         groups = np.full((self.n_groups, self._windows.shape[1]), np.nan)
-        groups[self._groups.enough] = scores[self._windows]
+        groups[self._groups.usable] = scores[self._windows]
         nulls = scores[self._null_windows]
-        plan, rounds = self._plan, self.rounds
         return decide(
-            groups, nulls, rounds, plan.q, statistic=plan.statistic, n_rounds=n_rounds
+            groups,
+            nulls,
+            self.rounds,
+            self._rule.q,
+            statistic=self._rule.statistic,
+            n_rounds=n_rounds,
         )
 
-    def asked(self, decisions: Decisions, number: int) -> pl.Series:
-        """Name the rows that may be asked in a round: its windows, and texts of other roles."""
+    def list_texts(self, decisions: Decisions, number: int) -> pl.Series:
+        """List texts that may be asked in a round: its windows, and those of other roles."""
         end = self.rounds.ends[number]
-        rows = np.ones(self._sets.cluster.size, np.bool_)
-        rows[self._sets.targets] = rows[self._sets.nulls] = False
-        rows[self._windows[decisions.asked[self._groups.enough], :end]] = True
-        rows[self._null_windows[decisions.nulls_asked, :end]] = True
-        return self._sets.target_id.filter(pl.Series(rows))
+        undecided = decisions.undecided[self._groups.usable]
+        may_be_asked = np.ones(self._sets.cluster.size, np.bool_)
+        may_be_asked[self._sets.targets] = False
+        may_be_asked[self._sets.nulls] = False
+        may_be_asked[self._windows[undecided, :end]] = True
+        may_be_asked[self._null_windows[decisions.nulls_left, :end]] = True
+        return self._sets.target_id.filter(pl.Series(may_be_asked))
 
     def may_be_asked(self, number: int) -> pl.Series:
-        """Name the rows that may be asked in the first rounds if no group is decided before."""
-        return self.asked(
-            self.decisions(np.full(self._sets.cluster.size, np.nan), 0), number
-        )
+        """List the texts of the first rounds if no group is decided before."""
+        unscored = np.full(self._sets.cluster.size, np.nan)
+        return self.list_texts(self.decisions(unscored, 0), number)
 
-    def rows(self, found: findings.AttackScores) -> Iterator[pl.DataFrame]:
-        if found.attack != self._plan.primary:
+    def rows(self, attack_scores: findings.AttackScores) -> Iterator[pl.DataFrame]:
+        if attack_scores.attack != self._rule.primary:
             return
-        groups, n_windows = self._groups, self.rounds.ends[-1]
-        values = np.where(groups.enough, self.decisions(found.scores).values, np.nan)
+        groups = self._groups
+        decisions = self.decisions(attack_scores.scores)
+        values = np.where(groups.usable, decisions.values, np.nan)
+        q = e_bh(np.nan_to_num(values))
         names = self._sets.clusters[groups.cluster]
+        ends = self.rounds.ends
         yield findings.verdict_rows(
             values.size,
-            attack=found.attack,
+            attack=attack_scores.attack,
             level=names["level"].replace({"target": "document"}),
             key=names["key"],
-            planned=found.planned(self._plan, "group"),
+            planned=attack_scores.is_planned(self._rule, "group"),
             score=values,
             n_null=self.n_null,
             p_value=1 / np.maximum(values, 1.0),
-            q_value=np.where(groups.enough, e_bh(np.nan_to_num(values)), np.nan),
+            q_value=np.where(groups.usable, q, np.nan),
             adjustment="e-bh",
-            method=f"e_value_{self._plan.statistic}_of_{n_windows}_in_{len(self.rounds.ends)}",
-            reason=groups.too_few(),
+            method=f"e_value_{self._rule.statistic}_of_{ends[-1]}_in_{len(ends)}",
+            reason=groups.why_unusable(),
         )
 
     def findings(self, scores: pl.LazyFrame) -> pl.DataFrame:
-        score = read_finite(scores, self._plan.primary, self._sets.cluster.size)
-        found, n_windows = self.decisions(score), self.rounds.ends[-1]
-        enough = self._groups.enough
-        counts = {
-            "n_accepted": found.accepted.sum(),
-            "n_out_of_reach": (~found.accepted & ~found.asked).sum(),
-            "n_undecided": found.asked.sum(),
-            "n_asked": found.n_windows[enough].sum() + found.n_null_windows.sum(),
-            "n_planned": n_windows * (enough.sum() + self.n_null),
+        n_rows = self._sets.cluster.size
+        decisions = self.decisions(read_finite(scores, self._rule.primary, n_rows))
+        accepted = decisions.accepted
+        undecided = decisions.undecided
+        usable = self._groups.usable
+        n_asked = decisions.n_windows[usable].sum() + decisions.n_null_windows.sum()
+        n_windows = self.rounds.ends[-1]
+        numbers = {
+            "n_accepted": accepted.sum(),
+            "n_out_of_reach": (~accepted & ~undecided).sum(),
+            "n_undecided": undecided.sum(),
+            "n_asked": n_asked,
+            "n_planned": n_windows * (usable.sum() + self.n_null),
             "n_rounds": len(self.rounds.ends),
         }
-        return findings.finding_rows("e_values", findings.number_rows(counts))
+        return findings.finding_rows("e_values", findings.number_rows(numbers))

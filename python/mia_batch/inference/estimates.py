@@ -1,9 +1,8 @@
 """How many of the targets were in the training data: a rate with interval, or a lower bound."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache, partial
-from itertools import count
 from math import floor
 from statistics import NormalDist
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from mia_batch.inference.comparison import (
     independent_units,
     windows_per_group,
 )
-from mia_batch.inference.findings import AttackScores, VerdictPlan, verdict_rows
+from mia_batch.inference.findings import AttackScores, DecisionRule, verdict_rows
 from mia_batch.stats import Floats, Ints
 from mia_batch.stats.intervals import CONFIDENCE, design_effect
 
@@ -94,13 +93,12 @@ def contamination_rate(
     gap = members.rate - nonmembers.rate
     gap_variance = nonmembers.spread / nonmembers.total + members.spread / members.total
 
-    refuse = partial(Contamination, method="fieller")
+    fieller = partial(Contamination, method="fieller")
     if blind_warns:
-        return refuse(
-            reason="the calibration labels can be distinguished without the model"
-        )
+        reason = "the calibration labels can be distinguished without the model"
+        return fieller(reason=reason)
     if gap <= z * gap_variance**0.5:
-        return refuse(reason="calibration members do not score above non-members")
+        return fieller(reason="calibration members do not score above non-members")
     estimate = (targets.rate - nonmembers.rate) / gap
 
     def excess(share: float) -> float:
@@ -111,17 +109,22 @@ def contamination_rate(
         variance = of_members * members.spread + of_others * nonmembers.spread
         return (gap * (share - estimate)) ** 2 - z**2 * variance
 
-    beyond = (
-        next(share for n in count() if excess(share := estimate + sign * 2**n) > 0)
-        for sign in (-1, 1)
-    )
-    low, high = (brentq(excess, estimate, outside, xtol=1e-12) for outside in beyond)
+    def find_limit(sign: int) -> float:
+        """Find the end of the interval below (-1) or above (1) the estimate."""
+        step = 1
+        while not excess(estimate + sign * step) > 0:
+            step *= 2
+        outside = estimate + sign * step
+        return float(brentq(excess, estimate, outside, xtol=1e-12))
+
+    low = find_limit(-1)
+    high = find_limit(1)
     if low > 1:
-        return refuse(reason="more targets are flagged than calibration members")
+        return fieller(reason="more targets are flagged than calibration members")
     if high < 0:
-        return refuse(reason="fewer targets are flagged than calibration non-members")
+        return fieller(reason="fewer targets are flagged than calibration non-members")
     value = min(max(estimate, 0.0), 1.0)
-    return refuse(value=value, low=max(low, 0.0), high=min(high, 1.0))
+    return fieller(value=value, low=max(low, 0.0), high=min(high, 1.0))
 
 
 def usage_share(
@@ -143,24 +146,31 @@ def usage_share(
     intervals cover 89 to 94 %. Here one half, by lot, chooses, and the other is
     measured.
     """
-    rng, halves = np.random.default_rng(seed), []
-    for scores in (nonmembers, members):
-        mixed = rng.permutation(scores)
-        halves.append((np.sort(mixed[: scores.size // 2]), mixed[scores.size // 2 :]))
-    if (fewest := min(nonmembers.size, members.size)) < FEWEST_GROUPS:
-        why = (
-            f"{fewest} calibration units of a class are too few to halve,"
+    n_units = min(nonmembers.size, members.size)
+    if n_units < FEWEST_GROUPS:
+        reason = (
+            f"{n_units} calibration units of a class are too few to halve,"
             f" {FEWEST_GROUPS} needed"
         )
-        return Contamination(method="duci", reason=why)
-    tried = np.unique(np.concatenate([chosen for chosen, _ in halves]))
-    below = [chosen.searchsorted(tried, "right") / chosen.size for chosen, _ in halves]
-    threshold = tried[np.argmax(below[0] - below[1])]
-    rates = (
-        Flagged(int((scores > threshold).sum()), scores.size)
-        for scores in (targets, *(measured for _, measured in halves))
-    )
-    return contamination_rate(*rates, blind_warns=blind_warns)._replace(method="duci")
+        return Contamination(method="duci", reason=reason)
+    rng = np.random.default_rng(seed)
+    choosing = []
+    measured = []
+    for scores in (nonmembers, members):
+        shuffled = rng.permutation(scores)
+        half = scores.size // 2
+        choosing.append(np.sort(shuffled[:half]))
+        measured.append(shuffled[half:])
+    thresholds = np.unique(np.concatenate(choosing))
+    below = [half.searchsorted(thresholds, "right") / half.size for half in choosing]
+    threshold = thresholds[np.argmax(below[0] - below[1])]
+    counts = [_count_flagged(scores, threshold) for scores in (targets, *measured)]
+    rate = contamination_rate(*counts, blind_warns=blind_warns)
+    return rate._replace(method="duci")
+
+
+def _count_flagged(scores: Floats, threshold: float) -> Flagged:
+    return Flagged(int((scores > threshold).sum()), scores.size)
 
 
 def contamination_bound(targets: Flagged, *, n_null: int, rank: int) -> Contamination:
@@ -183,7 +193,11 @@ def contamination_bound(targets: Flagged, *, n_null: int, rank: int) -> Contamin
 
 @lru_cache(4096)
 def fewest_members(
-    targets: Flagged, *, n_null: int, rank: int, confidence: float
+    targets: Flagged,
+    *,
+    n_null: int,
+    rank: int,
+    confidence: float,
 ) -> int:
     """M of `contamination_bound`: so many of the flagged targets at least are members."""
     # It bounds the members A among the flagged, too. M > A needs that f - A others, of
@@ -191,12 +205,13 @@ def fewest_members(
     # confidence at most.
     from scipy.stats import betabinom
 
-    def allowed(members: int) -> bool:
-        others, beyond = targets.total - members, targets.above - members
-        chance = betabinom.sf(beyond - 1, others, rank, n_null + 1 - rank)
+    def is_allowed(members: int) -> bool:
+        n_others = targets.total - members
+        n_flagged = targets.above - members
+        chance = betabinom.sf(n_flagged - 1, n_others, rank, n_null + 1 - rank)
         return bool(chance > 1 - confidence)
 
-    return bisect_left(range(int(targets.above)), True, key=allowed)
+    return bisect_left(range(int(targets.above)), True, key=is_allowed)
 
 
 FEWEST_GROUPS = 20  # of a set, where texts are grouped
@@ -210,99 +225,124 @@ def null_rank(n: int, fpr: float) -> int:
 def null_threshold(nulls: Floats, fpr: float) -> tuple[int, float]:
     """Return k and the k-th largest null, k as of `null_rank`; NaN counts as above."""
     rank = null_rank(nulls.size, fpr)
-    highest = np.sort(np.nan_to_num(nulls, nan=np.inf))
-    return rank, float(highest[-rank]) if nulls.size else np.inf
+    ascending = np.sort(np.nan_to_num(nulls, nan=np.inf))
+    return rank, float(ascending[-rank]) if nulls.size else np.inf
 
 
-def _too_few(
-    sets: Iterable[tuple[str, int, bool]], groups: str = "groups"
+def _why_too_few(
+    sizes: Iterable[tuple[str, int, bool]],
+    groups: str = "groups",
 ) -> str | None:
-    for name, n, grouped in sets:
-        unit, fewest = (groups, FEWEST_GROUPS) if grouped else ("texts", 1)
-        if n < fewest:
-            return f"{n} {name} {unit} are too few, {fewest} are needed"
+    """Return which set is too small, of names, sizes and whether texts are grouped."""
+    for name, size, has_groups in sizes:
+        unit, fewest = (groups, FEWEST_GROUPS) if has_groups else ("texts", 1)
+        if size < fewest:
+            return f"{size} {name} {unit} are too few, {fewest} are needed"
     return None
 
 
-def contamination_test(
-    sets: ComparisonSets, plan: VerdictPlan, *, blind_warns: bool
-) -> Callable[[AttackScores], Iterator[pl.DataFrame]]:
+class ContaminationTest:
+    """Estimates of the share of members among the targets, prepared once for all attacks."""
+
     # The units are clusters of texts, by their statistic over as many windows each;
     # where no texts share a cluster, they are texts. With fewer than 20 groups in a set
     # nothing is estimated.
-    rows, calibration = (
-        [sets.targets, sets.nulls],
-        (sets.calibration_nonmembers, sets.calibration_members),
-    )
-    calibrated = any(of_set.size for of_set in calibration)
-    rows += calibration if calibrated else ()
-    grouped = sets.share_clusters(*rows)
-    n_windows = windows_per_group(sets, plan) if grouped else 1
-    together = independent_units(sets, rows, n_windows, plan.seed)
-    units, grouped = together.units, grouped or together.by_author
-    of_authors = (
-        "; the share is one of authors, not of texts" if together.by_author else ""
-    )
 
-    def missing(*named: tuple[str, Floats]) -> str | None:
-        sizes = ((name, of_set.size, grouped) for name, of_set in named)
-        return _too_few(sizes, "authors" if together.by_author else "groups")
+    def __init__(
+        self,
+        sets: ComparisonSets,
+        rule: DecisionRule,
+        *,
+        blind_warns: bool,
+    ) -> None:
+        self._rule = rule
+        self._blind_warns = blind_warns
+        calibration = (sets.calibration_nonmembers, sets.calibration_members)
+        self._is_calibrated = any(rows.size for rows in calibration)
+        row_sets = [sets.targets, sets.nulls]
+        if self._is_calibrated:
+            row_sets += calibration
+        has_groups = sets.share_clusters(*row_sets)
+        n_windows = windows_per_group(sets, rule) if has_groups else 1
+        self._independent = independent_units(sets, row_sets, n_windows, rule.seed)
+        self._has_groups = has_groups or self._independent.by_author
 
-    def estimates(found: AttackScores) -> Iterator[pl.DataFrame]:
-        """Yield the lower bound and, where there are calibration data, both point estimates."""
-        # Unscored targets count as not flagged in the lower bound and are left out of
-        # the point estimate, as unscored calibration units are.
-        values = [of_set.statistics(found.scores, plan) for of_set in units]
-        targets, nulls = values[:2]
-        rank, threshold = null_threshold(nulls, plan.fpr)
-        lack = together.reason or missing(("audited", targets), ("null", nulls))
-        made = [Contamination(method="beta_binomial", reason=lack)]
-        if not lack:
-            flagged = Flagged(
-                int(np.count_nonzero(targets > threshold)), units[0].sizes.size
-            )
-            made = [contamination_bound(flagged, n_null=nulls.size, rank=rank)]
-        if calibrated:
-            scored = [each[~np.isnan(each)] for each in (targets, *values[2:])]
-            lack = lack or missing(*zip(_SCORED, scored, strict=True))
-            if lack:
-                made += (
-                    Contamination(method=name, reason=lack)
-                    for name in ("fieller", "duci")
-                )
-            else:
-                made += _whatever_is_missing(
-                    (targets, *values[2:]),
-                    threshold,
-                    seed=plan.seed,
-                    blind_warns=blind_warns,
-                )
-        for one in made:
+    def rows(self, attack_scores: AttackScores) -> Iterator[pl.DataFrame]:
+        """Iterate over the lower bound and, with calibration data, both point estimates."""
+        values = [
+            units.statistics(attack_scores.scores, self._rule)
+            for units in self._independent.units
+        ]
+        caveat = ""
+        if self._independent.by_author:
+            caveat = "; the share is one of authors, not of texts"
+        for estimate in self._estimates(values):
             yield verdict_rows(
                 1,
-                attack=found.attack,
+                attack=attack_scores.attack,
                 level="collection",
-                planned=found.planned(plan),
-                n_null=nulls.size,
+                planned=attack_scores.is_planned(self._rule),
+                n_null=values[1].size,
                 estimate="contamination_rate",
-                assumption=_ASSUMPTIONS[one.method] + of_authors,
-                **one._asdict(),
+                assumption=_ASSUMPTIONS[estimate.method] + caveat,
+                **estimate._asdict(),
             )
 
-    return estimates
+    def _estimates(self, values: Sequence[Floats]) -> list[Contamination]:
+        # Unscored targets count as not flagged in the lower bound and are left out of
+        # the point estimate, as unscored calibration units are.
+        targets, nulls, *calibration = values
+        rank, threshold = null_threshold(nulls, self._rule.fpr)
+        reason = self._independent.reason or self._why_too_few(
+            ("audited", targets), ("null", nulls)
+        )
+        bound = Contamination(method="beta_binomial", reason=reason)
+        if not reason:
+            n_flagged = int(np.count_nonzero(targets > threshold))
+            flagged = Flagged(n_flagged, self._independent.units[0].sizes.size)
+            bound = contamination_bound(flagged, n_null=nulls.size, rank=rank)
+        if not self._is_calibrated:
+            return [bound]
+        sets = (targets, *calibration)
+        scored = [scores[~np.isnan(scores)] for scores in sets]
+        reason = reason or self._why_too_few(*zip(_SCORED, scored, strict=True))
+        if reason:
+            withheld = [
+                Contamination(method=method, reason=reason)
+                for method in ("fieller", "duci")
+            ]
+            return [bound, *withheld]
+        estimates = _estimate_despite_missing(
+            sets,
+            threshold,
+            seed=self._rule.seed,
+            blind_warns=self._blind_warns,
+        )
+        return [bound, *estimates]
+
+    def _why_too_few(self, *sets: tuple[str, Floats]) -> str | None:
+        sizes = ((name, scores.size, self._has_groups) for name, scores in sets)
+        return _why_too_few(
+            sizes, "authors" if self._independent.by_author else "groups"
+        )
 
 
 # Scores that are missing: of three sets, targets, calibration non-members and members,
 # the share of members rises with flagged targets and falls with flagged calibration
 # texts of either kind.
 
-_LOWEST, _HIGHEST = (-np.inf, np.inf, np.inf), (np.inf, -np.inf, -np.inf)
+_LOWEST = (-np.inf, np.inf, np.inf)
+_HIGHEST = (np.inf, -np.inf, -np.inf)
 _FEW_MISSING = 0.01  # share of a set, above which there is no point estimate
 MISSING = "limits hold whatever the scores would be that are missing ({} of {} units)"
 
 
-def _whatever_is_missing(
-    values: Sequence[Floats], threshold: float, *, seed: int, blind_warns: bool
+def _estimate_despite_missing(
+    sets: Sequence[Floats],
+    threshold: float,
+    *,
+    seed: int,
+    blind_warns: bool,
 ) -> list[Contamination]:
     """Estimate by both methods, with limits that hold whichever scores are missing.
 
@@ -311,38 +351,35 @@ def _whatever_is_missing(
     between the two extremes of what they may be.
     """
 
-    def both(sets: Sequence[Floats]) -> list[Contamination]:
-        counts = (
-            Flagged(int((scores > threshold).sum()), scores.size) for scores in sets
-        )
+    def estimate_both(sets: Sequence[Floats]) -> list[Contamination]:
+        counts = [_count_flagged(scores, threshold) for scores in sets]
         rate = contamination_rate(*counts, blind_warns=blind_warns)
         return [rate, usage_share(*sets, seed=seed, blind_warns=blind_warns)]
 
-    estimates = both([scores[~np.isnan(scores)] for scores in values])
-    n_missing = [int(np.isnan(scores).sum()) for scores in values]
+    estimates = estimate_both([scores[~np.isnan(scores)] for scores in sets])
+    n_missing = [int(np.isnan(scores).sum()) for scores in sets]
     if not any(n_missing):
         return estimates
-    extremes = [
-        both(
-            [
-                np.where(np.isnan(of), filled, of)
-                for of, filled in zip(values, fill, strict=True)
-            ]
-        )
-        for fill in (_LOWEST, _HIGHEST)
-    ]
-    few = all(
-        n <= _FEW_MISSING * of.size for n, of in zip(n_missing, values, strict=True)
+    extremes = []
+    for extreme in (_LOWEST, _HIGHEST):
+        filled = [
+            np.where(np.isnan(scores), value, scores)
+            for scores, value in zip(sets, extreme, strict=True)
+        ]
+        extremes.append(estimate_both(filled))
+    few_missing = all(
+        n <= _FEW_MISSING * scores.size
+        for n, scores in zip(n_missing, sets, strict=True)
     )
-    n_units = sum(scores.size for scores in values)
+    n_units = sum(scores.size for scores in sets)
     reason = MISSING.format(f"{sum(n_missing):,}", f"{n_units:,}")
     return [
-        _between(*of_method, few_missing=few, reason=reason)
+        _widen(*of_method, few_missing=few_missing, reason=reason)
         for of_method in zip(estimates, *extremes, strict=True)
     ]
 
 
-def _between(
+def _widen(
     estimate: Contamination,
     lowest: Contamination,
     highest: Contamination,
@@ -350,18 +387,21 @@ def _between(
     few_missing: bool,
     reason: str,
 ) -> Contamination:
+    """Widen the limits of an estimate to those of both extremes."""
     if estimate.low is None or estimate.high is None:
         return estimate
     low = 0.0 if lowest.low is None else min(lowest.low, estimate.low)
     high = 1.0 if highest.high is None else max(highest.high, estimate.high)
-    value = estimate.value if few_missing else None
     return estimate._replace(
-        value=value, low=low, high=high, reason=None if few_missing else reason
+        value=estimate.value if few_missing else None,
+        low=low,
+        high=high,
+        reason=None if few_missing else reason,
     )
 
 
 class WindowShare:
-    """Estimates of the share of windows, all with one threshold, as `contamination_test` makes."""
+    """Estimates of the share of windows, all with one threshold, as of `ContaminationTest`."""
 
     # Windows of a document depend on each other, so that counts are divided by the
     # `design_effect` on being flagged in the known texts, the larger one for the
@@ -374,84 +414,97 @@ class WindowShare:
         fpr: float,
         *,
         blind_warns: bool,
-        lack: str | None = None,
+        withheld: str | None = None,
     ) -> None:
         nulls = scores[sets.nulls]
         self._blind_warns = blind_warns
         self.threshold = null_threshold(nulls, fpr)[1]
-        calibration = (sets.calibration_nonmembers, sets.calibration_members)
+        is_scored = ~np.isnan(scores)
+        is_above = (scores > self.threshold).astype(np.float64)
         outside = np.concatenate([sets.nulls, sets.calibration_nonmembers])
-        known, flagged = ~np.isnan(scores), (scores > self.threshold).astype(np.float64)
-        effects = [
-            design_effect(flagged[scored], sets.cluster[scored])
-            for scored in (
-                rows[known[rows]] for rows in (outside, sets.calibration_members)
-            )
-        ]
-        self._most = max(effects)
+        effects = []
+        for rows in (outside, sets.calibration_members):
+            scored = rows[is_scored[rows]]
+            effects.append(design_effect(is_above[scored], sets.cluster[scored]))
+        self._largest_effect = max(effects)
         self._n_null = max(int(nulls.size / effects[0]), min(nulls.size, 1))
         self._rank = null_rank(self._n_null, fpr)
-        above = [float(flagged[rows].sum()) for rows in calibration]
-        missing = [int((~known[rows]).sum()) for rows in calibration]
-        sizes = [rows.size for rows in calibration]
-        n_known = [size - n for size, n in zip(sizes, missing, strict=True)]
-        above_at_most = [n + lost for n, lost in zip(above, missing, strict=True)]
-        # By the scores there are; by the most and the fewest that may be flagged of
-        # all.
-        self._known, self._known_low, self._known_high = (
-            [
-                Flagged(n / effect, size / effect)
-                for n, size, effect in zip(counts, of, effects, strict=True)
-            ]
-            for counts, of in ((above, n_known), (above_at_most, sizes), (above, sizes))
-        )
-        self._any_missing = any(missing)
-        self._lack = lack or _lack(sets, ("null", sets.nulls))
+        # Calibration non-members and members: by the scores there are, and by the most
+        # and the fewest that may be flagged of all
+        calibration = (sets.calibration_nonmembers, sets.calibration_members)
+        self._scored = list[Flagged]()
+        self._most_flagged = list[Flagged]()
+        self._fewest_flagged = list[Flagged]()
+        self._any_missing = False
+        for rows, effect in zip(calibration, effects, strict=True):
+            above = float(is_above[rows].sum())
+            n_missing = int((~is_scored[rows]).sum())
+            n_scored = rows.size - n_missing
+            total = rows.size / effect
+            self._scored.append(Flagged(above / effect, n_scored / effect))
+            self._most_flagged.append(Flagged((above + n_missing) / effect, total))
+            self._fewest_flagged.append(Flagged(above / effect, total))
+            self._any_missing |= n_missing > 0
+        self._reason = withheld or _why_few_clusters(sets, ("null", sets.nulls))
         names = ("calibration non-member", "calibration member")
-        self._unusable = _lack(sets, *zip(names, calibration, strict=True))
-        if not (self._unusable or all(of_set.total for of_set in self._known)):
-            self._unusable = "a class of the calibration data has no score"
-        self._calibrated = any(rows.size for rows in calibration)
-        self.of = lru_cache(1 << 16)(self._estimate)
+        classes = zip(names, calibration, strict=True)
+        self._why_no_rate = _why_few_clusters(sets, *classes)
+        has_scores = all(flagged.total for flagged in self._scored)
+        if not (self._why_no_rate or has_scores):
+            self._why_no_rate = "a class of the calibration data has no score"
+        self._is_calibrated = any(rows.size for rows in calibration)
+        self.estimate = lru_cache(1 << 16)(self._estimate)
 
-    def _estimate(self, above: int, scored: int, asked: int) -> Contamination:
-        lack = self._lack or (None if scored else "no window has a score")
-        if lack:
-            return Contamination(method="beta_binomial", reason=lack)
-        why = None
-        if self._calibrated:
-            rate = Contamination(method="fieller", reason=self._unusable)
-            if not self._unusable:
-                rate = self._rate(above, scored, asked)
+    def _estimate(self, n_above: int, n_scored: int, n_asked: int) -> Contamination:
+        reason = self._reason
+        if not n_scored:
+            reason = reason or "no window has a score"
+        if reason:
+            return Contamination(method="beta_binomial", reason=reason)
+        why_no_rate = None
+        if self._is_calibrated:
+            rate = Contamination(method="fieller", reason=self._why_no_rate)
+            if not self._why_no_rate:
+                rate = self._estimate_rate(n_above, n_scored, n_asked)
             if rate.low is not None:
                 return rate
-            why = rate.reason
-        counts = Flagged(int(above / self._most), max(int(asked / self._most), 1))
+            why_no_rate = rate.reason
+        effect = self._largest_effect
+        counts = Flagged(int(n_above / effect), max(int(n_asked / effect), 1))
         bound = contamination_bound(counts, n_null=self._n_null, rank=self._rank)
         # Never all: one window stays open
-        low = min(bound.low or 0.0, (asked - 1) / asked)
-        return bound._replace(low=low, reason=why or bound.reason)
+        low = min(bound.low or 0.0, (n_asked - 1) / n_asked)
+        return bound._replace(low=low, reason=why_no_rate or bound.reason)
 
-    def _rate(self, above: int, scored: int, asked: int) -> Contamination:
-        def rate(above: int, total: int, known: Sequence[Flagged]) -> Contamination:
-            flagged = Flagged(above / self._most, total / self._most)
-            return contamination_rate(flagged, *known, blind_warns=self._blind_warns)
+    def _estimate_rate(
+        self, n_above: int, n_scored: int, n_asked: int
+    ) -> Contamination:
+        def rate(above: int, total: int, calibration: list[Flagged]) -> Contamination:
+            effect = self._largest_effect
+            targets = Flagged(above / effect, total / effect)
+            return contamination_rate(
+                targets,
+                *calibration,
+                blind_warns=self._blind_warns,
+            )
 
-        estimate, n_missing = rate(above, scored, self._known), asked - scored
+        estimate = rate(n_above, n_scored, self._scored)
+        n_missing = n_asked - n_scored
         if not (n_missing or self._any_missing):
             return estimate
-        return _between(
+        few_missing = n_missing <= _FEW_MISSING * n_asked and not self._any_missing
+        return _widen(
             estimate,
-            rate(above, asked, self._known_low),
-            rate(above + n_missing, asked, self._known_high),
-            few_missing=n_missing <= _FEW_MISSING * asked and not self._any_missing,
-            reason=MISSING.format(f"{n_missing:,}", f"{asked:,}"),
+            rate(n_above, n_asked, self._most_flagged),
+            rate(n_above + n_missing, n_asked, self._fewest_flagged),
+            few_missing=few_missing,
+            reason=MISSING.format(f"{n_missing:,}", f"{n_asked:,}"),
         )
 
 
-def _lack(sets: ComparisonSets, *named: tuple[str, Ints]) -> str | None:
-    """Say which set has too few clusters for its windows to stand for others, if one has."""
-    return _too_few(
+def _why_few_clusters(sets: ComparisonSets, *row_sets: tuple[str, Ints]) -> str | None:
+    """Return which set has too few clusters for its windows to stand for others."""
+    return _why_too_few(
         (name, np.unique(sets.cluster[rows]).size, sets.share_clusters(rows))
-        for name, rows in named
+        for name, rows in row_sets
     )

@@ -1,4 +1,4 @@
-"""Whether a service changed while it was asked: the versions it names, and scores by time."""
+"""Changes of a service while it was asked: by the versions it names, and scores by time."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -9,6 +9,7 @@ import polars as pl
 
 from mia_batch.inference.findings import finding_rows
 from mia_batch.stats import Floats
+from mia_batch.stats.intervals import holm
 
 LEVEL = 0.01
 """Share of services that do not change and whose scores are said to have moved; of all tests."""
@@ -16,16 +17,18 @@ FEW = 0.01
 """Share of answers from other versions that moves no p-value by more than about itself."""
 _N_ORDERS = 1999
 _MOST_SHUFFLED = 2000  # values; of more, the limit of the statistic is near enough
-_LEAST = 8  # texts of a set whose scores are tested
-_NAMED, _LONGEST = 3, 60  # versions that are named, and characters of a name
+_FEWEST = 8  # texts of a set whose scores are tested
+_MOST_NAMED = 3  # versions
+_LONGEST_NAME = 60  # characters
 
+_IS_TARGET = pl.col("role") == "target"
 SETS: Final[Mapping[str, pl.Expr]] = {
     "comparison texts": (
         (pl.col("role") == "non_member")
-        | ((pl.col("role") == "target") & pl.col("member").eq(other=False))
+        | (_IS_TARGET & pl.col("member").eq(other=False))
     ),
-    "audited texts": (pl.col("role") == "target") & pl.col("member").is_null(),
-    "members": (pl.col("role") == "target") & pl.col("member"),
+    "audited texts": _IS_TARGET & pl.col("member").is_null(),
+    "members": _IS_TARGET & pl.col("member"),
     "calibration texts": pl.col("role") == "calibration",
     "canaries": pl.col("role") == "canary",
 }
@@ -39,9 +42,9 @@ def change_point(values: Floats) -> tuple[int, float]:
     \(U_k = 2 \sum_{i \le k} R_i - k (n + 1)\): Pettitt (1979), "A non-parametric
     approach to the change-point problem", Applied Statistics 28(2), section 2.3.
     """
-    sums = np.abs(_sums(_centred_ranks(values)))
-    k = int(sums.argmax())
-    return k + 1, float(sums[k])
+    distances = np.abs(_cumulate(_centred_ranks(values)))
+    k = int(distances.argmax())
+    return k + 1, float(distances[k])
 
 
 def change_p_value(values: Floats, seed: int) -> float:
@@ -56,15 +59,16 @@ def change_p_value(values: Floats, seed: int) -> float:
     from scipy.special import kolmogorov
 
     ranks = _centred_ranks(values)
-    distance = float(np.abs(_sums(ranks)).max())
+    distance = float(np.abs(_cumulate(ranks)).max())
     if distance == 0:
         return 1.0
     if ranks.size > _MOST_SHUFFLED:
         return float(kolmogorov(distance / np.sqrt(np.square(ranks).sum())))
     rng = np.random.default_rng(seed)
     shuffled = rng.permuted(np.tile(ranks, (_N_ORDERS, 1)), axis=1)
-    as_large = np.abs(_sums(shuffled)).max(axis=1) >= distance - 1e-9
-    return float(1 + as_large.sum()) / (1 + _N_ORDERS)
+    distances = np.abs(_cumulate(shuffled)).max(axis=1)
+    n_as_large = (distances >= distance - 1e-9).sum()
+    return float(1 + n_as_large) / (1 + _N_ORDERS)
 
 
 def _centred_ranks(values: Floats) -> Floats:
@@ -73,7 +77,7 @@ def _centred_ranks(values: Floats) -> Floats:
     return 2 * rankdata(values) - (values.size + 1)
 
 
-def _sums(ranks: Floats) -> Floats:
+def _cumulate(ranks: Floats) -> Floats:
     sums: Floats = ranks.cumsum(axis=-1)
     return sums
 
@@ -86,82 +90,73 @@ def score_rows(scores: pl.DataFrame, seed: int) -> list[dict[str, Any]]:
     group depend on each other: the lot is drawn text by text.
     """
     scored = scores.filter(pl.col("score").is_finite())
-    sets = {name: scored.filter(own)["score"].to_numpy() for name, own in SETS.items()}
-    sets = {name: values for name, values in sets.items() if values.size >= _LEAST}
+    sets = dict[str, Floats]()
+    for name, is_in_set in SETS.items():
+        values = scored.filter(is_in_set)["score"].to_numpy()
+        if values.size >= _FEWEST:
+            sets[name] = values
     p_values = [change_p_value(values, seed) for values in sets.values()]
-    adjusted = dict(zip(sets, _holm(p_values), strict=True))
+    adjusted = holm(np.array(p_values)).tolist()
     rows = []
-    for name, values in sets.items():
+    for (name, values), p_value in zip(sets.items(), adjusted, strict=True):
         k, _ = change_point(values)
-        after = values[k:].mean() if k < values.size else values.mean()
+        is_last = k == values.size
         rows.append(
             {
                 "subject": name,
                 "statistic": "change_after",
                 "value": k,
                 "low": values[:k].mean(),
-                "high": after,
-                "p_value": adjusted[name],
-                "verdict": "moves" if adjusted[name] <= LEVEL else "steady",
+                "high": (values if is_last else values[k:]).mean(),
+                "p_value": p_value,
+                "verdict": "moves" if p_value <= LEVEL else "steady",
             }
         )
     return rows
 
 
-def by_time(scores: pl.DataFrame, responses: pl.DataFrame) -> pl.DataFrame:
+def sort_by_time(scores: pl.DataFrame, responses: pl.DataFrame) -> pl.DataFrame:
     """Sort scores by when each text was first asked about; of a ``cluster`` the mean of both.
 
     That is the order of a run that has grown: texts that were added are asked last, so
     that the lot says nothing of them, and only clusters can be exchanged.
     """
-    first = responses.group_by("target_id").agg(time=pl.col("sent").min())
-    timed = scores.filter(pl.col("score").is_finite()).join(first, on="target_id")
-    means = timed.group_by("cluster", "role", "member", maintain_order=True).agg(
-        pl.col("target_id").first(), pl.col("time").mean(), pl.col("score").mean()
+    times = responses.group_by("target_id").agg(time=pl.col("sent").min())
+    scored = scores.filter(pl.col("score").is_finite())
+    timed = scored.join(times, on="target_id")
+    clusters = timed.group_by("cluster", "role", "member", maintain_order=True)
+    means = clusters.agg(
+        pl.col("target_id").first(),
+        pl.col("time").mean(),
+        pl.col("score").mean(),
     )
     return means.sort("time", maintain_order=True)
 
 
-def _holm(p_values: list[float]) -> list[float]:
-    """Adjust p-values for several tests (Holm 1979)."""
-    order, adjusted, largest = (
-        np.argsort(p_values, kind="stable"),
-        [1.0] * len(p_values),
-        0.0,
-    )
-    for rank, index in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
-        adjusted[index] = largest
-    return adjusted
-
-
 def version_rows(
-    responses: pl.DataFrame, roles: pl.DataFrame, seed: int, *, by_lot: bool
+    responses: pl.DataFrame,
+    roles: pl.DataFrame,
+    seed: int,
+    *,
+    by_lot: bool,
 ) -> list[dict[str, Any]]:
-    """Say whether answers came from several versions, and whether these depend on time or role.
+    """Count answers by version, and test whether versions depend on time or role.
 
     ``responses`` are in the order of their times, ``roles`` says of texts whether they
     are ``compared`` or not. Verdicts: ``changed``, ``uneven`` (one set of texts met
     another mixture), ``few``, ``in_turn``; no row where there is one version.
     """
-    names = ("served_model", "system_fingerprint")
-    version = pl.concat_str(pl.col(names).fill_null("not given"), separator=", ")
-    n_names = responses.select(pl.col(names).n_unique()).row(0)
-    if n_names[0] <= 1:
-        version = pl.col("system_fingerprint").fill_null("not given")
-    versions = responses.select("target_id", "view", "n_samples", version=version)
+    versions = responses.select("target_id", "view", version=_name_version(responses))
     counts = Counter(versions["version"].to_list())
     if len(counts) <= 1:
         return []
-    in_time = list(dict.fromkeys(versions["version"]))
-    most, n_most = counts.most_common(1)[0]
+    main_version, n_main = counts.most_common(1)[0]
     units = versions.group_by("view", "target_id", maintain_order=True).agg(
-        share=(pl.col("version") == most).mean()
+        share=(pl.col("version") == main_version).mean()
     )
-    shares = units["share"].to_numpy()
-    p_time = change_p_value(shares, seed)
+    p_time = change_p_value(units["share"].to_numpy(), seed)
     p_role = _role_p_value(units, roles, seed)
-    share_of_others = 1 - n_most / responses.height
+    share_of_others = 1 - n_main / responses.height
     verdict = "in_turn"
     if not by_lot:
         verdict = "changed"
@@ -175,38 +170,59 @@ def version_rows(
         {
             "statistic": "n_versions",
             "value": len(counts),
-            "low": responses.height - n_most,
+            "low": responses.height - n_main,
             "high": responses.height,
             "p_value": min(p_time, p_role) if by_lot else None,
             "verdict": verdict,
         }
     ]
-    shown = [name for name in in_time if name == most or name in in_time[:_NAMED]][
-        -_NAMED:
+    in_time = list(counts)
+    first = in_time[:_MOST_NAMED]
+    listed = [name for name in in_time if name == main_version or name in first]
+    rows += [
+        {
+            "statistic": "n_answers",
+            "subject": name[:_LONGEST_NAME],
+            "value": counts[name],
+        }
+        for name in listed[-_MOST_NAMED:]
     ]
-    of_each = {"statistic": "n_answers"}
-    return rows + [
-        of_each | {"subject": name[:_LONGEST], "value": counts[name]} for name in shown
-    ]
+    return rows
+
+
+def _name_version(responses: pl.DataFrame) -> pl.Expr:
+    """Build the name of an answer's version, without a model's name that all share."""
+    names = pl.col("served_model", "system_fingerprint")
+    n_served_models = responses["served_model"].n_unique()
+    if n_served_models <= 1:
+        return pl.col("system_fingerprint").fill_null("not given")
+    return pl.concat_str(names.fill_null("not given"), separator=", ")
 
 
 def _role_p_value(units: pl.DataFrame, roles: pl.DataFrame, seed: int) -> float:
     """Permutation test of the difference between the shares of two sets of texts."""
-    of_texts = units.group_by("target_id", maintain_order=True).agg(
-        pl.col("share").mean()
-    )
+    texts = units.group_by("target_id", maintain_order=True)
+    mean_shares = texts.agg(pl.col("share").mean())
     # Texts that the input no longer has, and answers to older versions, have no role:
     # left out.
-    known = of_texts.join(roles, on="target_id", how="inner", maintain_order="left")
-    shares, compared = known["share"].to_numpy(), known["compared"].to_numpy()
+    with_roles = mean_shares.join(
+        roles,
+        on="target_id",
+        how="inner",
+        maintain_order="left",
+    )
+    shares = with_roles["share"].to_numpy()
+    compared = with_roles["compared"].to_numpy()
     if compared.all() or not compared.any():
         return 1.0
     centred = shares - shares.mean()
-    rng = np.random.default_rng(seed)
     observed = abs(centred[compared].sum())
-    drawn = (abs(rng.permutation(centred)[compared].sum()) for _ in range(_N_ORDERS))
-    as_large = sum(sum_of_set >= observed - 1e-9 for sum_of_set in drawn)
-    return float(1 + as_large) / (1 + _N_ORDERS)
+    rng = np.random.default_rng(seed)
+    n_as_large = 0
+    for _ in range(_N_ORDERS):
+        drawn_sum = abs(rng.permutation(centred)[compared].sum())
+        n_as_large += int(drawn_sum >= observed - 1e-9)
+    return float(1 + n_as_large) / (1 + _N_ORDERS)
 
 
 def order_findings(
@@ -224,50 +240,53 @@ def order_findings(
     """
     compared = SETS["comparison texts"].fill_null(value=False)
     roles = scores.select("target_id", compared=compared)
-    rows = (
-        version_rows(responses, roles, seed, by_lot=by_lot) if responses.height else []
-    )
+    rows = list[dict[str, Any]]()
+    if responses.height:
+        rows += version_rows(responses, roles, seed, by_lot=by_lot)
     rows += score_rows(scores, seed)
-    moved = {row.get("verdict") for row in rows} & {"changed", "uneven", "moves"}
-    if moved:
-        verdict = "exploratory" if exploratory else "withheld"
-        rows.append(
-            {"statistic": "answer", "verdict": verdict, "reason": change_reason(rows)}
-        )
+    verdicts = {row.get("verdict") for row in rows}
+    if verdicts & {"changed", "uneven", "moves"}:
+        answer = {
+            "statistic": "answer",
+            "verdict": "exploratory" if exploratory else "withheld",
+            "reason": change_reason(rows),
+        }
+        rows.append(answer)
     return finding_rows("order", rows)
 
 
 def change_reason(rows: list[dict[str, Any]]) -> str:
-    """Say in one clause what changed."""
-    named = [row for row in rows if row["statistic"] == "n_answers"]
-    verdict = next(
-        (row["verdict"] for row in rows if row["statistic"] == "n_versions"), None
-    )
+    """Return one clause on what changed."""
+    verdict = None
+    for row in rows:
+        if row["statistic"] == "n_versions":
+            verdict = row["verdict"]
     if verdict == "uneven":
-        counted = " and ".join(_counted(named))
+        versions = " and ".join(_count_answers(rows))
         return (
             "audited and comparison texts met different versions of the service"
-            f" ({counted})"
+            f" ({versions})"
         )
-    found = (
-        ", then ".join(_counted(named))
-        if verdict == "changed"
-        else "; ".join(_moves(rows))
-    )
-    return f"the service changed while it was asked ({found})"
+    if verdict == "changed":
+        changes = ", then ".join(_count_answers(rows))
+    else:
+        changes = "; ".join(_list_moves(rows))
+    return f"the service changed while it was asked ({changes})"
 
 
-def _counted(named: list[dict[str, Any]]) -> Iterator[str]:
-    for row in named:
-        n = row["value"]
-        yield f"{n:,.0f} answer{'s' * (n != 1)} of version {row['subject']}"
+def _count_answers(rows: list[dict[str, Any]]) -> Iterator[str]:
+    for row in rows:
+        if row["statistic"] == "n_answers":
+            n = row["value"]
+            noun = "answer" if n == 1 else "answers"
+            yield f"{n:,.0f} {noun} of version {row['subject']}"
 
 
-def _moves(rows: list[dict[str, Any]]) -> Iterator[str]:
+def _list_moves(rows: list[dict[str, Any]]) -> Iterator[str]:
     for row in rows:
         if row.get("verdict") == "moves":
-            way = "fell" if row["high"] < row["low"] else "rose"
+            direction = "fell" if row["high"] < row["low"] else "rose"
             yield (
-                f"scores of {row['subject']} {way} after the first {row['value']:,.0f},"
-                f" p = {row['p_value']:.2g}"
+                f"scores of {row['subject']} {direction} after the first"
+                f" {row['value']:,.0f}, p = {row['p_value']:.2g}"
             )

@@ -10,11 +10,15 @@ from mia_batch.errors import SettingsError
 from mia_batch.inference.conformal import q_values
 from mia_batch.inference.findings import typed_rows
 from mia_batch.schemas import Comparisons
-from mia_batch.stats import Codes, Floats, intervals
+from mia_batch.stats import Codes, Flags, Floats, intervals
 
 _Columns = dict[str, Any]
 
-_SETS = {"members": True, "non_members": False, "unknown": None}
+_SETS = {
+    "members": True,
+    "non_members": False,
+    "unknown": None,
+}
 _TYPES = Comparisons.create_empty().schema | {"unit": pl.UInt64()}
 _EQUAL = (
     "the difference is the same in every group of texts, so that its spread is unknown"
@@ -40,65 +44,95 @@ def compare_scores(
             "no target has a score in every run; compare runs of the same texts, or by"
             " another attack"
         )
-    rows = [*_area_rows(scored, names)]
-    for name, member in _SETS.items():
-        own = scored.filter(pl.col("member").eq_missing(member))
-        for level, kept, cluster in _levels(own, overlapping=overlapping):
-            if not kept.is_empty():
-                made = _mean_rows(
-                    kept, cluster, names, level=level, retrained=retrained
+    tables = [*_area_rows(scored, names)]
+    for set_name, member in _SETS.items():
+        targets = scored.filter(pl.col("member").eq_missing(member))
+        set_tables = list[pl.DataFrame]()
+        for level, rows, cluster in _levels(targets, overlapping=overlapping):
+            if not rows.is_empty():
+                set_tables += _mean_rows(
+                    rows,
+                    cluster,
+                    names,
+                    level=level,
+                    retrained=retrained,
                 )
-                rows += (
-                    each.with_columns(set=pl.lit(name, _TYPES["set"])) for each in made
-                )
-        if learnt and not own.is_empty():
-            made = _agreement_rows(own, names)
-            rows += (
-                each.with_columns(set=pl.lit(name, _TYPES["set"])) for each in made
-            )
-    if not rows:
+        if learnt and not targets.is_empty():
+            set_tables += _agreement_rows(targets, names)
+        set_column = pl.lit(set_name, _TYPES["set"])
+        tables += [table.with_columns(set=set_column) for table in set_tables]
+    if not tables:
         return typed_rows(_TYPES, 0, {})
-    return _adjusted(_counted(pl.concat(rows), scores))
+    return _adjust(_count_unscored(pl.concat(tables), scores))
 
 
-def _area_rows(scored: pl.DataFrame, names: Sequence[str]) -> Iterator[pl.DataFrame]:
+def _area_rows(
+    scored: pl.DataFrame,
+    names: Sequence[str],
+) -> Iterator[pl.DataFrame]:
     """ROC AUC of each run on the labelled targets, and its difference to the first."""
     labelled = scored.filter(pl.col("member").is_not_null())
     member = labelled["member"].to_numpy().astype(np.bool_)
     if member.all() or not member.any():
         return
-    code = _codes(labelled["cluster"]).astype(np.int32)
-    n_clusters = int(code.max()) + 1
-    cluster = None if n_clusters == member.size else code
-    about: _Columns = {"level": "set", "set": "labelled"}
-    about |= {"n_targets": member.size, "n_clusters": n_clusters}
-    score = [labelled[f"score_{number}"].to_numpy() for number in range(len(names))]
-    for run, own in zip(names, score, strict=True):
-        area, _ = intervals.estimate_auc(member, own, cluster)
-        row: _Columns = {"statistic": "roc_auc", "run": run}
-        row |= {"value": area.value, "reason": area.reason}
-        interval = intervals.estimate_interval(area)
-        yield typed_rows(
-            _TYPES, 1, about | row | (interval._asdict() if interval else {})
+    codes = _codes(labelled["cluster"]).astype(np.int32)
+    n_clusters = int(codes.max()) + 1
+    cluster = None if n_clusters == member.size else codes
+    shared: _Columns = {
+        "level": "set",
+        "set": "labelled",
+        "n_targets": member.size,
+        "n_clusters": n_clusters,
+    }
+    scores = [labelled[f"score_{number}"].to_numpy() for number in range(len(names))]
+    for run, run_scores in zip(names, scores, strict=True):
+        area, _ = intervals.estimate_auc(member, run_scores, cluster)
+        row: _Columns = {
+            "statistic": "roc_auc",
+            "run": run,
+            "value": area.value,
+            "reason": area.reason,
+        }
+        limits = _limit_columns(intervals.estimate_interval(area))
+        yield typed_rows(_TYPES, 1, shared | row | limits)
+    for run, run_scores in zip(names[1:], scores[1:], strict=True):
+        difference = intervals.auc_difference(
+            member,
+            run_scores,
+            scores[0],
+            cluster=cluster,
         )
-    for run, own in zip(names[1:], score[1:], strict=True):
-        found = intervals.auc_difference(member, own, score[0], cluster=cluster)
-        row = {"statistic": "roc_auc_difference", "run": run, "versus": names[0]}
-        row |= {"value": found.value, "p_value": found.p_value, "reason": found.reason}
-        limits = found.interval._asdict() if found.interval else {}
-        yield typed_rows(_TYPES, 1, about | row | limits)
+        row = {
+            "statistic": "roc_auc_difference",
+            "run": run,
+            "versus": names[0],
+            "value": difference.value,
+            "p_value": difference.p_value,
+            "reason": difference.reason,
+        }
+        limits = _limit_columns(difference.interval)
+        yield typed_rows(_TYPES, 1, shared | row | limits)
+
+
+def _limit_columns(interval: intervals.Interval | None) -> _Columns:
+    return interval._asdict() if interval else {}
 
 
 def _levels(
-    rows: pl.DataFrame, *, overlapping: bool
+    rows: pl.DataFrame,
+    *,
+    overlapping: bool,
 ) -> Iterator[tuple[str, pl.DataFrame, Codes]]:
-    """Yield the targets that figures at each level are about, by ``unit``, and their clusters."""
+    """Iterate over levels, with the targets of each by ``unit``, and their clusters."""
     yield "set", rows.with_columns(unit=pl.lit(0, pl.UInt64)), _codes(rows["cluster"])
     windows = rows.filter(pl.len().over("document") > 1).with_columns(unit="document")
-    alone = pl.int_range(windows.height, eager=True)
-    yield "document", windows, _codes(windows["document"] if overlapping else alone)
-    documents = rows.filter("grouped", pl.col("document").n_unique().over("group") > 1)
-    yield "group", documents.with_columns(unit="group"), _codes(documents["document"])
+    clusters = pl.int_range(windows.height, eager=True)
+    if overlapping:
+        clusters = windows["document"]
+    yield "document", windows, _codes(clusters)
+    has_several = pl.col("document").n_unique().over("group") > 1
+    documents = rows.filter("grouped", has_several).with_columns(unit="group")
+    yield "group", documents, _codes(documents["document"])
 
 
 def _mean_rows(
@@ -109,60 +143,73 @@ def _mean_rows(
     level: str,
     retrained: bool,
 ) -> Iterator[pl.DataFrame]:
-    runs = [
+    differences = [
         pl.col(f"score_{number}") - pl.col("score_0") for number in range(1, len(names))
     ]
     means = intervals.cluster_means(
-        rows.select(runs).to_numpy(), _codes(rows["unit"]), cluster
+        rows.select(differences).to_numpy(),
+        _codes(rows["unit"]),
+        cluster,
     )
-    half, p, size = means.half_widths(), means.p_values(), means.n.size
-    about: _Columns = {
+    half_widths = means.half_widths()
+    p_values = means.p_values()
+    shared: _Columns = {
         "level": level,
         "unit": None if level == "set" else rows["unit"].unique().sort(),
         "versus": names[0],
         "n_targets": means.n,
         "n_clusters": means.n_clusters,
     }
-    worth = [*zip(means.effective, means.enough, strict=True)]
-    for at, run in enumerate(names[1:]):
-        value, varies = means.value[:, at], means.covariance[:, at, at] > 0
-        reasons = [
-            intervals.too_few(effective) if not enough else None if differs else _EQUAL
-            for (effective, enough), differs in zip(worth, varies, strict=True)
-        ]
-        found: _Columns = {
-            "value": value,
-            "low": value - half[:, at],
-            "high": value + half[:, at],
-        }
+    for index, run in enumerate(names[1:]):
+        value = means.value[:, index]
+        half_width = half_widths[:, index]
         row: _Columns = {
             "statistic": "mean_difference",
             "run": run,
-            "p_value": p[:, at],
-        }
-        row |= {
+            "value": value,
+            "low": value - half_width,
+            "high": value + half_width,
+            "p_value": p_values[:, index],
             "method": "cluster_t",
             "confidence": intervals.CONFIDENCE,
-            "reason": reasons,
+            "reason": _why_no_limits(means, means.covariance[:, index, index] > 0),
         }
-        yield typed_rows(_TYPES, size, about | found | row).with_columns(
-            pl.when(pl.col("low").is_not_null()).then(pl.col("method", "confidence"))
+        has_limits = pl.when(pl.col("low").is_not_null())
+        yield typed_rows(_TYPES, means.n.size, shared | row).with_columns(
+            has_limits.then(pl.col("method", "confidence"))
         )
     if retrained and level == "set":
-        for at, run in enumerate(names[1:-1]):
-            # The last run is that of the retrained model
-            pair = [
-                at,
-                means.value.shape[1] - 1,
-            ]
-            covariance = means.covariance[0][np.ix_(pair, pair)]
+        last = means.value.shape[1] - 1  # that of the retrained model
+        for index, run in enumerate(names[1:-1]):
+            pair = [index, last]
             share = intervals.removed_share(
-                -means.value[0, pair], covariance, float(means.effective[0])
+                -means.value[0, pair],
+                means.covariance[0][np.ix_(pair, pair)],
+                float(means.effective[0]),
             )
-            row = {"statistic": "removed_share", "run": run}
-            row |= {"value": share.value, "reason": share.reason}
-            limits = share.interval._asdict() if share.interval else {}
-            yield typed_rows(_TYPES, 1, about | row | limits)
+            row = {
+                "statistic": "removed_share",
+                "run": run,
+                "value": share.value,
+                "reason": share.reason,
+            }
+            yield typed_rows(_TYPES, 1, shared | row | _limit_columns(share.interval))
+
+
+def _why_no_limits(
+    means: intervals.Means,
+    varies: Flags,
+) -> list[str | None]:
+    reasons = list[str | None]()
+    for n_effective, is_enough, differs in zip(
+        means.effective,
+        means.enough,
+        varies,
+        strict=True,
+    ):
+        reason = None if differs else _EQUAL
+        reasons.append(reason if is_enough else intervals.too_few(n_effective))
+    return reasons
 
 
 _REPLICATES = 1_999
@@ -173,7 +220,10 @@ _NO_AGREEMENT = (
 )
 
 
-def agreement(scores: Floats, cluster: Codes) -> tuple[Floats, Floats, float | None]:
+def agreement(
+    scores: Floats,
+    cluster: Codes,
+) -> tuple[Floats, Floats, float | None]:
     r"""Test whether a model ranks texts more like a model that never saw them than like its copy.
 
     ``scores`` has a line per text: of the audited model T, of a reference model R that
@@ -194,7 +244,7 @@ def agreement(scores: Floats, cluster: Codes) -> tuple[Floats, Floats, float | N
     """
     from scipy.stats import rankdata
 
-    def correlations(rows: Floats) -> Floats:
+    def correlate(rows: Floats) -> Floats:
         ranks = rankdata(rows, axis=0)
         ranks -= ranks.mean(axis=0)
         norms = np.sqrt((ranks**2).sum(axis=0))
@@ -202,91 +252,98 @@ def agreement(scores: Floats, cluster: Codes) -> tuple[Floats, Floats, float | N
             return np.asarray(ranks[:, 1:].T @ ranks[:, 0] / (norms[1:] * norms[0]))
 
     order = np.argsort(cluster, kind="stable")
-    parts = np.split(order, np.flatnonzero(np.diff(cluster[order])) + 1)
-    rng, drawn = np.random.default_rng(0), np.empty((_REPLICATES, 2))
-    for row in drawn:
-        chosen = rng.integers(len(parts), size=len(parts))
-        row[:] = correlations(scores[np.concatenate([parts[each] for each in chosen])])
-    gaps = drawn[:, 0] - drawn[:, 1]
-    sides = (1 - intervals.CONFIDENCE) / 2, (1 + intervals.CONFIDENCE) / 2
+    ends = np.flatnonzero(np.diff(cluster[order])) + 1
+    clusters = np.split(order, ends)
+    rng = np.random.default_rng(0)
+    replicates = np.empty((_REPLICATES, 2))
+    for replicate in replicates:
+        numbers = rng.integers(len(clusters), size=len(clusters))
+        rows = np.concatenate([clusters[number] for number in numbers])
+        replicate[:] = correlate(scores[rows])
+    gaps = replicates[:, 0] - replicates[:, 1]
+    tail = (1 - intervals.CONFIDENCE) / 2
+    sides = (tail, (1 + intervals.CONFIDENCE) / 2)
     limits = np.asarray(np.nanquantile(gaps, sides), np.float64)
-    if not np.nanquantile(drawn[:, 0], sides[0]) > 0:
-        return correlations(scores), limits, None
-    p_value = (1 + np.count_nonzero(~(gaps > 0))) / (_REPLICATES + 1)
-    return correlations(scores), limits, float(p_value)
+    if not np.nanquantile(replicates[:, 0], tail) > 0:
+        return correlate(scores), limits, None
+    n_not_above = np.count_nonzero(~(gaps > 0))
+    p_value = (1 + n_not_above) / (_REPLICATES + 1)
+    return correlate(scores), limits, float(p_value)
 
 
-def _agreement_rows(rows: pl.DataFrame, names: Sequence[str]) -> Iterator[pl.DataFrame]:
-    """Rank correlations of the reference model and of the one that learnt, and their difference."""
-    code = _codes(rows["cluster"])
-    n_clusters = np.unique(code).size
-    about: _Columns = {
+def _agreement_rows(
+    rows: pl.DataFrame,
+    names: Sequence[str],
+) -> Iterator[pl.DataFrame]:
+    """Rank correlations of the reference model and its copy, and their difference."""
+    codes = _codes(rows["cluster"])
+    n_clusters = np.unique(codes).size
+    shared: _Columns = {
         "level": "set",
         "n_targets": rows.height,
         "n_clusters": n_clusters,
     }
-    scores = rows.select("score_0", "score_1", "score_2").to_numpy()
-    if n_clusters < _FEWEST:
-        why = f"{n_clusters} independent units are too few, {_FEWEST} are needed"
-        row: _Columns = {"statistic": "rank_correlation_difference", "run": names[1]}
-        yield typed_rows(_TYPES, 1, about | row | {"versus": names[2], "reason": why})
-        return
-    found, limits, p_value = agreement(scores, code)
-    for name, value in zip(names[1:], found, strict=True):
-        row = {
-            "statistic": "rank_correlation",
-            "run": name,
-            "versus": names[0],
-            "value": value,
-        }
-        yield typed_rows(_TYPES, 1, about | row)
-    row = {
+    difference: _Columns = {
         "statistic": "rank_correlation_difference",
         "run": names[1],
         "versus": names[2],
     }
-    row |= {
-        "value": found[0] - found[1],
+    if n_clusters < _FEWEST:
+        difference["reason"] = (
+            f"{n_clusters} independent units are too few, {_FEWEST} are needed"
+        )
+        yield typed_rows(_TYPES, 1, shared | difference)
+        return
+    scores = rows.select("score_0", "score_1", "score_2").to_numpy()
+    correlations, limits, p_value = agreement(scores, codes)
+    for run, correlation in zip(names[1:], correlations, strict=True):
+        row = {
+            "statistic": "rank_correlation",
+            "run": run,
+            "versus": names[0],
+            "value": correlation,
+        }
+        yield typed_rows(_TYPES, 1, shared | row)
+    difference |= {
+        "value": correlations[0] - correlations[1],
         "low": limits[0],
         "high": limits[1],
         "p_value": p_value,
+        "method": "cluster_bootstrap",
+        "confidence": intervals.CONFIDENCE,
+        "reason": _NO_AGREEMENT if p_value is None else None,
     }
-    row |= {"method": "cluster_bootstrap", "confidence": intervals.CONFIDENCE}
-    row |= {"reason": _NO_AGREEMENT} if p_value is None else {}
-    yield typed_rows(_TYPES, 1, about | row)
+    yield typed_rows(_TYPES, 1, shared | difference)
 
 
-def _counted(table: pl.DataFrame, scores: pl.DataFrame) -> pl.DataFrame:
+def _count_unscored(
+    table: pl.DataFrame,
+    scores: pl.DataFrame,
+) -> pl.DataFrame:
     sets = {name: pl.col("member").eq_missing(member) for name, member in _SETS.items()}
     sets["labelled"] = pl.col("member").is_not_null()
-    total = scores.select(each.sum().alias(name) for name, each in sets.items()).row(
-        0, named=True
-    )
-    missing = pl.col("set").cast(pl.String).replace_strict(total) - pl.col(
-        "n_targets"
-    ).cast(int)
+    sizes = scores.select(in_set.sum().alias(name) for name, in_set in sets.items())
+    total = pl.col("set").cast(pl.String).replace_strict(sizes.row(0, named=True))
+    missing = total - pl.col("n_targets").cast(int)
     return table.with_columns(
         n_unscored=pl.when(level="set").then(missing).cast(_TYPES["n_unscored"])
     )
 
 
-def _adjusted(table: pl.DataFrame) -> pl.DataFrame:
-    tested = table["statistic"].cast(pl.String).str.ends_with("_difference")
+def _adjust(table: pl.DataFrame) -> pl.DataFrame:
+    """Adjust p-values of differences: of sets by Holm, of other levels by BH."""
+    is_test = table["statistic"].cast(pl.String).str.ends_with("_difference")
     adjusted = np.full(table.height, np.nan)
-    for kind, rows in (
-        table.with_row_index().filter(tested).group_by("statistic", "level")
-    ):
+    families = table.with_row_index().filter(is_test).group_by("statistic", "level")
+    for (_, level), rows in families:
         p = rows["p_value"].fill_null(np.nan).to_numpy()
-        adjusted[rows["index"]] = (
-            intervals.holm(p) if kind[1] == "set" else q_values(p, "bh")
-        )
-    how = pl.when(level="set").then(pl.lit("holm")).otherwise(pl.lit("bh"))
-    return table.with_columns(
-        adjusted_p=pl.Series(adjusted).fill_nan(None)
-    ).with_columns(
-        adjustment=pl.when(pl.col("adjusted_p").is_not_null())
-        .then(how)
-        .cast(_TYPES["adjustment"])
+        is_set = level == "set"
+        adjusted[rows["index"]] = intervals.holm(p) if is_set else q_values(p, "bh")
+    method = pl.when(level="set").then(pl.lit("holm")).otherwise(pl.lit("bh"))
+    is_adjusted = pl.col("adjusted_p").is_not_null()
+    adjusted_p = pl.Series(adjusted).fill_nan(None)
+    return table.with_columns(adjusted_p=adjusted_p).with_columns(
+        adjustment=pl.when(is_adjusted).then(method).cast(_TYPES["adjustment"])
     )
 
 

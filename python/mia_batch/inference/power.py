@@ -1,7 +1,7 @@
 """What the planned test can show at best, and what a design finds on average."""
 
 from dataclasses import dataclass
-from itertools import count, repeat
+from itertools import count
 from math import ceil
 from statistics import NormalDist
 from typing import NamedTuple
@@ -25,7 +25,8 @@ class Power:
     unit: str = "text"  # or document, group, book
     n_tests: int  # targets, or groups of them
     n_usable: int  # those that can be compared
-    n_null: float  # that they can be compared with: non-members, or groups; the most of one length
+    # Non-members, or groups of them, to compare with; the most of one length
+    n_null: float
     adjustment: Adjustment
     smallest_p: float | None
     # Fewest that can be reported, each beating every null; None: none can be
@@ -34,54 +35,83 @@ class Power:
     for_bound: int | None = None  # that beat every null for a lower bound of one member
 
 
-def power(n_tests: int, n_null: float, q: float, adjustment: Adjustment) -> Power:
-    return power_of(
-        np.full(n_tests, least_p(n_null, q, adjustment)), n_null, q, adjustment
-    )
-
-
-def power_of(
-    smallest: Floats, n_null: float, q: float, adjustment: Adjustment
+def compute_power(
+    n_tests: int,
+    n_null: float,
+    q: float,
+    adjustment: Adjustment,
 ) -> Power:
-    """Say what tests can show whose smallest possible p-values are these (NaN = none)."""
+    """Return what so many tests against the same nulls can show."""
+    smallest = np.full(n_tests, least_p(n_null, q, adjustment))
+    return power_from_p_values(smallest, n_null, q, adjustment)
+
+
+def power_from_p_values(
+    smallest: Floats,
+    n_null: float,
+    q: float,
+    adjustment: Adjustment,
+) -> Power:
+    """Return what tests can show whose smallest possible p-values are these (NaN = none)."""
     # Under Benjamini-Hochberg r of m targets are reported where each p-value is at most
     # r q / m, and none is below 1 / (n + 1): so r is at least ceil(m / (q (n + 1))).
-    ordered, ranks = np.sort(smallest), np.arange(1, smallest.size + 1)  # NaN is last
-    wanted = np.round(ordered * smallest.size / _share(q, adjustment, smallest.size), 9)
-    enough = np.flatnonzero(wanted <= ranks)
-    usable = int(np.sum(~np.isnan(smallest)))
+    n_tests = smallest.size
+    ordered = np.sort(smallest)  # NaN is last
+    ranks = np.arange(1, n_tests + 1)
+    needed_ranks = ordered * n_tests / _adjusted_q(q, adjustment, n_tests)
+    enough = np.flatnonzero(np.round(needed_ranks, 9) <= ranks)
+    n_usable = int(np.sum(~np.isnan(smallest)))
     return Power(
-        n_tests=smallest.size,
-        n_usable=usable,
+        n_tests=n_tests,
+        n_usable=n_usable,
         n_null=n_null,
         adjustment=adjustment,
-        smallest_p=float(ordered[0]) if usable else None,
+        smallest_p=float(ordered[0]) if n_usable else None,
         needed=int(ranks[enough[0]]) if enough.size else None,
     )
 
 
-def _share(q: float, adjustment: Adjustment, n_tests: int) -> float:
-    return q / float((1 / np.arange(1, n_tests + 1)).sum()) if adjustment == "by" else q
+def _adjusted_q(
+    q: float,
+    adjustment: Adjustment,
+    n_tests: int,
+) -> float:
+    if adjustment != "by":
+        return q
+    return q / float((1 / np.arange(1, n_tests + 1)).sum())
 
 
-def least_p(n_null: float, q: float, adjustment: Adjustment) -> float:
-    e_values = adjustment == "e-bh"
-    return 1 / (plan_rounds(1, int(n_null), q).values[0] if e_values else n_null + 1)
+def least_p(
+    n_null: float,
+    q: float,
+    adjustment: Adjustment,
+) -> float:
+    if adjustment == "e-bh":
+        rounds = plan_rounds(1, int(n_null), q)
+        return 1 / rounds.values[0]
+    return 1 / (n_null + 1)
 
 
-def nulls_to_name(n_named: int, n_tests: int, q: float, adjustment: Adjustment) -> int:
-    """Return the fewest nulls with which so many of m targets that beat all of them are named."""
-    least = _share(q, adjustment, n_tests) * n_named / n_tests
-    fewest = ceil(round(1 / least, 9)) - 1
+def nulls_to_name(
+    n_named: int,
+    n_tests: int,
+    q: float,
+    adjustment: Adjustment,
+) -> int:
+    """Return the fewest nulls with which so many targets that beat all of them are named."""
+    limit = _adjusted_q(q, adjustment, n_tests) * n_named / n_tests
+    fewest = ceil(round(1 / limit, 9)) - 1
     return next(
-        n for n in count(fewest) if round(least_p(n, q, adjustment) / least, 9) <= 1
+        n_null
+        for n_null in count(fewest)
+        if round(least_p(n_null, q, adjustment) / limit, 9) <= 1
     )
 
 
 # What a design finds on average: whole audits of made-up scores, by the tests of a real
 # one.
 
-_DRAWN = 1_000  # audits
+_MOST_AUDITS = 1_000
 _MOST_SCORES = 500_000  # of all audits together; large designs vary less
 
 
@@ -103,59 +133,76 @@ class Design:
     # Scores of units are normal with standard deviation 1, those of members ``effect``
     # higher.
 
-    asked: int
+    n_units: int
     members: int
     effect: float
     q: float = 0.05
     adjustment: Adjustment = "bh"
 
     def __post_init__(self) -> None:
-        if not 1 <= self.members <= self.asked:
+        if not 1 <= self.members <= self.n_units:
             raise SettingsError(
-                f"{self.members:,} members cannot be among {self.asked:,} that are"
+                f"{self.members:,} members cannot be among {self.n_units:,} that are"
                 " asked about; give 1 or more, and at most as many as are asked about"
             )
 
     def sizes(self) -> list[int]:
-        """List numbers of nulls to try, doubled until they hardly limit a list of all members."""
-        most = 4 * nulls_to_name(self.members, self.asked, self.q, self.adjustment)
-        tried = [10]
-        while tried[-1] < max(most, 160):
-            tried.append(2 * tried[-1])
-        return tried
+        """List numbers of nulls to try, doubled until they hardly limit a list."""
+        n_nulls = nulls_to_name(self.members, self.n_units, self.q, self.adjustment)
+        sizes = [10]
+        while sizes[-1] < max(4 * n_nulls, 160):
+            sizes.append(2 * sizes[-1])
+        return sizes
 
 
-def effect_of(area: float) -> float:
+def compute_effect(area: float) -> float:
+    """Return how much higher members score whose ROC AUC is ``area``."""
     return 2**0.5 * NormalDist().inv_cdf(area)
 
 
-def area_of(effect: float) -> float:
+def compute_area(effect: float) -> float:
+    """Return the ROC AUC of members that score so much higher."""
     return NormalDist().cdf(effect / 2**0.5)
 
 
-def simulate(design: Design, n_null: int, *, seed: int = 0) -> AuditOutcome:
-    asked, members = design.asked, design.members
-    n_audits = min(_DRAWN, max(100, _MOST_SCORES // (asked + n_null)))
+def simulate(
+    design: Design,
+    n_null: int,
+    *,
+    seed: int = 0,
+) -> AuditOutcome:
+    n_units = design.n_units
+    members = design.members
+    n_audits = _MOST_SCORES // (n_units + n_null)
+    n_audits = min(_MOST_AUDITS, max(100, n_audits))
     rng = np.random.default_rng(seed)
-    scores = rng.standard_normal((n_audits, asked))
+    scores = rng.standard_normal((n_audits, n_units))
     scores[:, :members] += design.effect
     nulls = np.sort(rng.standard_normal((n_audits, n_null)))
-    p = np.array([p_values(*audit) for audit in zip(scores, nulls, strict=True)])
-    listed = q_values(p, design.adjustment) <= design.q
-    named, reported = listed[:, :members].sum(axis=1), listed.sum(axis=1)
-    bounds = [top_bound(*audit).at_least for audit in zip(scores, repeat(asked), nulls)]
-    ranks = np.arange(asked + n_null, dtype=np.float64)
-    sums, method = permuted_sums(ranks[None], asked, seed)
+    audits = [*zip(scores, nulls, strict=True)]
+    p = np.array([p_values(*audit) for audit in audits])
+    is_listed = q_values(p, design.adjustment) <= design.q
+    n_listed = is_listed.sum(axis=1)
+    n_named = is_listed[:, :members].sum(axis=1)
+    n_false = n_listed - n_named
+    bounds = [
+        top_bound(unit_scores, n_units, null_scores).at_least
+        for unit_scores, null_scores in audits
+    ]
+    ranks = np.arange(n_units + n_null, dtype=np.float64)
+    rank_sums, method = permuted_sums(ranks[None], n_units, seed)
     if method != "permutation_exact":
-        sums[0] = np.inf  # the observed order, of whichever audit
-    below = n_null + 1 - p * (n_null + 1)  # nulls that score lower
-    observed = below.sum(axis=1).round() + ranks[:asked].sum()
-    together = [(sums >= each).mean() <= LEVEL for each in observed]
+        rank_sums[0] = np.inf  # the observed order, of whichever audit
+    n_below = n_null + 1 - p * (n_null + 1)  # nulls that score lower
+    observed_sums = n_below.sum(axis=1).round() + ranks[:n_units].sum()
+    together = [
+        (rank_sums >= observed_sum).mean() <= LEVEL for observed_sum in observed_sums
+    ]
     return AuditOutcome(
         n_null=n_null,
-        named=float(named.mean()),
-        any_named=float((named > 0).mean()),
-        false=float(((reported - named) / np.maximum(reported, 1)).mean()),
+        named=float(n_named.mean()),
+        any_named=float((n_named > 0).mean()),
+        false=float((n_false / np.maximum(n_listed, 1)).mean()),
         at_least=float(np.median(bounds)),
         together=float(np.mean(together)),
     )

@@ -12,7 +12,7 @@ from mia_batch.inference import comparison
 from mia_batch.inference.conformal import tie_draws
 from mia_batch.inference.estimates import Flagged, fewest_members
 from mia_batch.inference.findings import (
-    VerdictPlan,
+    DecisionRule,
     finding_rows,
     number_rows,
     read_rows,
@@ -36,33 +36,39 @@ def codec_findings(scores: pl.LazyFrame) -> pl.DataFrame:
     sets = comparison.read_comparison_sets(scores)
     falls = read_finite(scores, CODEC, sets.target_id.len())
 
-    def share(rows: Ints) -> Row:
+    def share_row(rows: Ints) -> Row:
         scored = rows[~np.isnan(falls[rows])]
         if not scored.size:
             return {"reason": "no text of the set has a score"}
-        share, cluster = float(falls[scored].mean()), sets.cluster[scored]
-        effective = intervals.effective_number(
-            np.unique(cluster, return_counts=True)[1]
-        )
-        if sets.share_clusters(scored) and not intervals.is_enough(effective):
-            return {"value": share, "reason": intervals.too_few(effective)}
+        share = float(falls[scored].mean())
+        cluster = sets.cluster[scored]
+        sizes = np.unique(cluster, return_counts=True)[1]
+        n_effective = intervals.effective_number(sizes)
+        if sets.share_clusters(scored) and not intervals.is_enough(n_effective):
+            return {"value": share, "reason": intervals.too_few(n_effective)}
         n = intervals.independent_number(falls[scored] == 1, cluster)
         interval = intervals.clopper_pearson(share * n, n)
-        return {"value": share, "low": interval.low, "high": interval.high}
+        return {
+            "value": share,
+            "low": interval.low,
+            "high": interval.high,
+        }
 
-    of = (("targets", sets.targets), ("non-members", sets.nulls))
-    return finding_rows(
-        "codec", ({"subject": k, **share(v)} for k, v in of), statistic="share"
-    )
+    rows = [
+        {"subject": "targets", **share_row(sets.targets)},
+        {"subject": "non-members", **share_row(sets.nulls)},
+    ]
+    return finding_rows("codec", rows, statistic="share")
 
 
 # One score of each text from all its scores, learned from texts of known membership.
 
 _N_FOLDS = 5
 _FEWEST = 10  # clusters of each class
-_DECIMALS = (
-    9  # beyond them, scores of equal texts may differ with their places in a matrix
-)
+# Beyond them, scores of equal texts may differ with their places in a matrix
+_DECIMALS = 9
+
+_Source = Literal["calibration", "all", "too_few"]
 
 
 class _Teachers(NamedTuple):
@@ -70,10 +76,15 @@ class _Teachers(NamedTuple):
 
     rows: Ints  # of the scores table, ascending
     label: Flags  # known members true
-    source: Literal["calibration", "all", "too_few"]  # too few: of clusters of a class
+    source: _Source  # too few: of clusters of a class
 
 
-def combine(scores: pl.LazyFrame, attacks: Sequence[str], *, seed: int) -> Floats:
+def combine(
+    scores: pl.LazyFrame,
+    attacks: Sequence[str],
+    *,
+    seed: int,
+) -> Floats:
     """Learn to tell members by all attacks' scores, and score every text by what others taught.
 
     Where the calibration data have both classes, they alone are learned from. Otherwise
@@ -99,27 +110,31 @@ def combine(scores: pl.LazyFrame, attacks: Sequence[str], *, seed: int) -> Float
     # Clusters of teachers are dealt to folds evenly, each other one by a draw of its
     # own.
     names = (f"{level} {key}" for level, key in sets.clusters.iter_rows())
-    fold_of = (tie_draws(names, seed) * _N_FOLDS).astype(np.int64)
-    clusters, which = np.unique(sets.cluster[teachers.rows], return_inverse=True)
+    cluster_folds = (tie_draws(names, seed) * _N_FOLDS).astype(np.int64)
+    clusters, index = np.unique(sets.cluster[teachers.rows], return_inverse=True)
     generator = np.random.default_rng(seed)
     dealt = intervals.deal_folds(
-        teachers.label, which, n_folds=_N_FOLDS, generator=generator
+        teachers.label,
+        index,
+        n_folds=_N_FOLDS,
+        generator=generator,
     )
-    fold_of[clusters] = dealt.fold
-    folds = fold_of[sets.cluster]
-    taught = read_rows(scores, attacks, teachers.rows)
+    cluster_folds[clusters] = dealt.fold
+    folds = cluster_folds[sets.cluster]
+    teacher_folds = folds[teachers.rows]
+    teacher_scores = read_rows(scores, attacks, teachers.rows)
     with threadpool_limits(1):  # sums of several threads differ in the last bit
         models = []
         for fold in range(_N_FOLDS):
-            others = folds[teachers.rows] != fold
-            models.append(_Model(taught[others], teachers.label[others]))
-        for start, part in score_batches(scores, attacks):
-            of_part = slice(start, start + len(part))
-            there = ~np.isnan(part).all(axis=1)
+            teaches = teacher_folds != fold
+            models.append(_Model(teacher_scores[teaches], teachers.label[teaches]))
+        for start, batch in score_batches(scores, attacks):
+            stretch = slice(start, start + len(batch))
+            has_score = ~np.isnan(batch).all(axis=1)
             for fold, model in enumerate(models):
-                own = there & (folds[of_part] == fold)
-                if own.any():
-                    combined[of_part][own] = model.log_odds(part[own])
+                in_fold = has_score & (folds[stretch] == fold)
+                if in_fold.any():
+                    combined[stretch][in_fold] = model.log_odds(batch[in_fold])
     return combined.round(_DECIMALS)
 
 
@@ -133,22 +148,25 @@ def combination_findings(scores: pl.LazyFrame) -> pl.DataFrame:
 
 def _find_teachers(scores: pl.LazyFrame, sets: comparison.ComparisonSets) -> _Teachers:
     classes = [sets.calibration_nonmembers, sets.calibration_members]
-    calibrated = all(rows.size for rows in classes)
-    if not calibrated:
-        size = sets.target_id.len()
+    source: _Source = "calibration"
+    if not all(rows.size for rows in classes):
+        source = "all"
+        member = pl.col("member").fill_null(value=False)
         is_member = read_numbers(
-            scores, pl.col("member").fill_null(value=False), size, np.bool_
+            scores,
+            member,
+            sets.target_id.len(),
+            np.bool_,
         )
         rows = np.concatenate([sets.targets, sets.nulls, *classes])
         classes = [rows[~is_member[rows]], rows[is_member[rows]]]
+    for class_rows in classes:
+        if np.unique(sets.cluster[class_rows]).size < _FEWEST:
+            source = "too_few"
     rows = np.concatenate(classes)
     order = rows.argsort()
-    label = np.repeat([False, True], [of_class.size for of_class in classes])
-    enough = all(
-        np.unique(sets.cluster[of_class]).size >= _FEWEST for of_class in classes
-    )
-    source: Literal["calibration", "all"] = "calibration" if calibrated else "all"
-    return _Teachers(rows[order], label[order], source if enough else "too_few")
+    label = np.repeat([False, True], [class_rows.size for class_rows in classes])
+    return _Teachers(rows[order], label[order], source)
 
 
 class _Model:
@@ -173,20 +191,18 @@ class _Model:
             early_stopping=False,
             random_state=0,
         )
-        self._empty = np.isnan(scores).all(axis=0)
-        self._models = [
-            model.fit(self._without_empty(scores), label) for model in (linear, trees)
-        ]
+        self._is_empty = np.isnan(scores).all(axis=0)
+        filled = self._fill_empty(scores)
+        self._models = [model.fit(filled, label) for model in (linear, trees)]
 
     def log_odds(self, scores: Floats) -> Floats:
-        known = self._without_empty(scores)
-        return np.asarray(
-            np.mean([m.decision_function(known) for m in self._models], axis=0)
-        )
+        filled = self._fill_empty(scores)
+        log_odds = [model.decision_function(filled) for model in self._models]
+        return np.asarray(np.mean(log_odds, axis=0))
 
-    def _without_empty(self, scores: Floats) -> Floats:
-        """Make attacks that none of the teachers has a score of say the same of every text."""
-        return np.where(self._empty, 0.0, scores)
+    def _fill_empty(self, scores: Floats) -> Floats:
+        """Set attacks that no teacher has a score of to the same for every text."""
+        return np.where(self._is_empty, 0.0, scores)
 
 
 # Whether a set of texts is known better than texts outside, by all attacks together.
@@ -230,21 +246,35 @@ class DatasetInference:
     def findings(self) -> pl.DataFrame:
         """Rows of check ``dataset_inference``; ``paper`` is the p-value of the paper's own form."""
         n_targets, n_null = self.n_tested
-        counts = {"n_learned": self.n_learned, "n_targets": n_targets, "n_null": n_null}
+        counts = {
+            "n_learned": self.n_learned,
+            "n_targets": n_targets,
+            "n_null": n_null,
+        }
         p_values = {
             "permutation": self.test and self.test.p_value,
             "paper": self.paper_p_value,
         }
         rows = number_rows(counts)
         for name, p_value in p_values.items():
-            rows.append({"statistic": name, "p_value": p_value, "reason": self.reason})
+            rows.append(
+                {
+                    "statistic": name,
+                    "p_value": p_value,
+                    "reason": self.reason,
+                }
+            )
         for attack, weight in self.weights.items():
             rows += number_rows({"weight": weight}, subject=attack)
         return finding_rows("dataset_inference", rows)
 
 
 def infer_dataset(
-    scores: pl.LazyFrame, attacks: Sequence[str], plan: VerdictPlan, *, separable: bool
+    scores: pl.LazyFrame,
+    attacks: Sequence[str],
+    rule: DecisionRule,
+    *,
+    separable: bool,
 ) -> DatasetInference:
     """Learn weights of attacks on half of the groups, and test on the other half.
 
@@ -255,80 +285,101 @@ def infer_dataset(
     *lower* is no less different, and would count as trained on. Nor are windows of one
     group taken as independent.
     """
-    from scipy.stats import ttest_ind
-    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.linear_model import Ridge
 
     sets = comparison.read_comparison_sets(scores)
-    together = comparison.independent_units(
+    independent = comparison.independent_units(
         sets,
         (sets.targets, sets.nulls),
-        comparison.windows_per_group(sets, plan),
-        plan.seed,
+        comparison.windows_per_group(sets, rule),
+        rule.seed,
     )
-    halves = _halves(sets, together.units, plan)
-    sizes = [[len(half) for half in of_set] for of_set in halves]
-    n_learned, n_tested = sizes[0][0] + sizes[1][0], (sizes[0][1], sizes[1][1])
-    fewest = min(min(of_set) for of_set in sizes)
-    if separable or together.reason or fewest < _FEWEST:
-        few = (
+    halves = _split_units(sets, independent.units, rule)
+    learned = [half for half, _ in halves]
+    tested = [half for _, half in halves]
+    n_learned = sum(len(half) for half in learned)
+    n_targets, n_null = (len(half) for half in tested)
+    fewest = min(len(half) for half in [*learned, *tested])
+    if separable or independent.reason or fewest < _FEWEST:
+        reason = _SEPARABLE if separable else independent.reason
+        too_few = (
             f"one half of a set has {fewest} groups of enough windows, {_FEWEST} are"
             " needed"
         )
-        reason = _SEPARABLE if separable else together.reason or few
-        return DatasetInference(n_learned=n_learned, reason=reason)
-    learned, tested = ([of_set[half] for of_set in halves] for half in (0, 1))
-    known, asked = (
-        read_rows(scores, attacks, np.concatenate([rows.ravel() for rows in half]))
-        for half in (learned, tested)
-    )
-    label = np.repeat([True, False], [rows.size for rows in learned])
-    known, asked = _standard(known, known), _standard(asked, known)
-    weights: Floats = Ridge(alpha=_PENALTY, positive=True).fit(known, label).coef_
+        return DatasetInference(n_learned=n_learned, reason=reason or too_few)
+    learned_scores = read_rows(scores, attacks, _concatenate_rows(learned))
+    tested_scores = read_rows(scores, attacks, _concatenate_rows(tested))
+    label = np.repeat([True, False], [half.size for half in learned])
+    features = _standardise(learned_scores, learned_scores)
+    tested_features = _standardise(tested_scores, learned_scores)
+    weights: Floats = Ridge(alpha=_PENALTY, positive=True).fit(features, label).coef_
     n_windows = tested[0].shape[1]
-    statistics = comparison.summarise(
-        (asked @ weights).reshape(-1, n_windows), plan.statistic
-    )
-    targets, nulls = np.split(statistics, [n_tested[0]])
-    # The paper's own: Welch's one-sided test over windows, by weights of either sign.
-    odds = LogisticRegression(max_iter=1000).fit(known, label).decision_function(asked)
-    sides = np.split(odds, [n_tested[0] * n_windows])
+    windows = (tested_features @ weights).reshape(-1, n_windows)
+    statistics = comparison.summarise(windows, rule.statistic)
+    targets, nulls = np.split(statistics, [n_targets])
     return DatasetInference(
         n_learned=n_learned,
-        n_tested=n_tested,
-        test=comparison.collection_test(targets, nulls, plan.seed),
-        paper_p_value=float(
-            ttest_ind(*sides, equal_var=False, alternative="greater").pvalue
+        n_tested=(n_targets, n_null),
+        test=comparison.collection_test(targets, nulls, rule.seed),
+        paper_p_value=_paper_p_value(
+            features,
+            label,
+            tested_features,
+            n_targets * n_windows,
         ),
         weights=dict(zip(attacks, weights.tolist(), strict=True)),
     )
 
 
-def _halves(
+def _paper_p_value(
+    features: Floats,
+    label: Flags,
+    tested_features: Floats,
+    n_target_windows: int,
+) -> float:
+    """Test as the paper does: by Welch over windows, by weights of either sign."""
+    from scipy.stats import ttest_ind
+    from sklearn.linear_model import LogisticRegression
+
+    model = LogisticRegression(max_iter=1000).fit(features, label)
+    log_odds = model.decision_function(tested_features)
+    sides = np.split(log_odds, [n_target_windows])
+    welch = ttest_ind(*sides, equal_var=False, alternative="greater")
+    return float(welch.pvalue)
+
+
+def _split_units(
     sets: comparison.ComparisonSets,
     units_of_sets: Sequence[comparison.ComparedUnits],
-    plan: VerdictPlan,
+    rule: DecisionRule,
 ) -> list[tuple[Ints, Ints]]:
     """Return of targets and of non-members the windows of both halves, a line per unit."""
     # An author has the name of its first group, and goes to a half with all of its
     # books.
     names = (f"half {level} {key}" for level, key in sets.clusters.iter_rows())
-    first = tie_draws(names, plan.seed) < 1 / 2
+    is_learned = tie_draws(names, rule.seed) < 1 / 2
     halves = []
     for units in units_of_sets:
-        learns = first[units.cluster[units.enough]]
-        halves.append((units.chosen[learns][:_MOST], units.chosen[~learns][:_MOST]))
+        learns = is_learned[units.cluster[units.usable]]
+        learned = units.windows[learns]
+        tested = units.windows[~learns]
+        halves.append((learned[:_MOST], tested[:_MOST]))
     return halves
 
 
-def _standard(scores: Floats, known: Floats) -> Floats:
-    """Standardise by what is ``known``, outliers clipped; 0 where a score is missing."""
-    there = ~np.isnan(known)
-    n = there.sum(axis=0).clip(1)
-    mean = np.where(there, known, 0.0).sum(axis=0) / n
-    deviation = np.sqrt(np.where(there, (known - mean) ** 2, 0.0).sum(axis=0) / n)
-    standard = (np.nan_to_num(scores, nan=0.0) - mean) / np.where(
-        deviation > 0, deviation, 1.0
-    )
+def _concatenate_rows(windows: Sequence[Ints]) -> Ints:
+    return np.concatenate([rows.ravel() for rows in windows])
+
+
+def _standardise(scores: Floats, reference: Floats) -> Floats:
+    """Standardise by the ``reference``, outliers clipped; 0 where a score is missing."""
+    has_score = ~np.isnan(reference)
+    n = has_score.sum(axis=0).clip(1)
+    mean = np.where(has_score, reference, 0.0).sum(axis=0) / n
+    squares = np.where(has_score, (reference - mean) ** 2, 0.0)
+    deviation = np.sqrt(squares.sum(axis=0) / n)
+    divisor = np.where(deviation > 0, deviation, 1.0)
+    standard = (np.nan_to_num(scores, nan=0.0) - mean) / divisor
     return np.where(np.isnan(scores), 0.0, standard.clip(-_CLIP, _CLIP))
 
 
@@ -337,9 +388,8 @@ def _standard(scores: Floats, known: Floats) -> Floats:
 FEW_BOOKS = ("top", "max_t")  # names of the checks
 
 _RANKS = (1, 2, 3, 5, 10, 20, 50, 100)
-_NULLS_PER_RANK = (
-    8  # fewer find less where few are far above, more where many are little above
-)
+# Fewer find less where few are far above, more where many are little above
+_NULLS_PER_RANK = 8
 _MOST_PERMUTED = 2_000  # units of each set that are permuted
 _CHANGED = "attacks were added or left out since the plan was recorded"
 
@@ -360,8 +410,12 @@ class MaxT(NamedTuple):
     n_orders: int
 
 
-def top_bound(targets: Floats, n_targets: int, nulls: Floats) -> Top:
-    """Bound from below how many of the highest units are members, for some numbers of highest."""
+def top_bound(
+    targets: Floats,
+    n_targets: int,
+    nulls: Floats,
+) -> Top:
+    """Bound from below how many of the highest units are members."""
     # For each rank k of `_ranks`, F of the ``n_targets`` lie above the k-th largest
     # null, and M of these are members at least, by `fewest_members` with the error of 5
     # % shared equally. All hold at once; returned is the largest M, of equal ones that
@@ -369,14 +423,17 @@ def top_bound(targets: Floats, n_targets: int, nulls: Floats) -> Top:
     ranks = _ranks(nulls.size)
     highest = np.sort(np.nan_to_num(nulls, nan=np.inf))[::-1]
     confidence = 1 - (1 - intervals.CONFIDENCE) / len(ranks)
-    found = []
+    tops = []
     for rank in ranks:
-        flagged = Flagged(int(np.count_nonzero(targets > highest[rank - 1])), n_targets)
+        n_above = int(np.count_nonzero(targets > highest[rank - 1]))
         fewest = fewest_members(
-            flagged, n_null=nulls.size, rank=rank, confidence=confidence
+            Flagged(n_above, n_targets),
+            n_null=nulls.size,
+            rank=rank,
+            confidence=confidence,
         )
-        found.append(Top(fewest, int(flagged.above), rank))
-    return max(found, key=lambda top: (top.at_least, -top.of_top))
+        tops.append(Top(fewest, n_above, rank))
+    return max(tops, key=lambda top: (top.at_least, -top.of_top))
 
 
 def _ranks(n_null: int) -> list[int]:
@@ -384,15 +441,26 @@ def _ranks(n_null: int) -> list[int]:
 
 
 def needed_for_bound(n_targets: int, n_null: int) -> int | None:
-    """Return how many targets must lie above every null for a `top_bound` of 1, if any number."""
+    """Return how many targets must lie above every null for a `top_bound` of 1."""
     from scipy.stats import betabinom
 
     error = (1 - intervals.CONFIDENCE) / len(_ranks(n_null))
-    needed = 1 + int(betabinom.isf(error, n_targets, 1, n_null))
+    needed = 1 + int(
+        betabinom.isf(
+            error,
+            n_targets,
+            1,
+            n_null,
+        )
+    )
     return needed if needed <= n_targets else None
 
 
-def max_t(groups: Floats, nulls: Floats, seed: int) -> MaxT:
+def max_t(
+    groups: Floats,
+    nulls: Floats,
+    seed: int,
+) -> MaxT:
     r"""Test by several attacks whether G groups rank higher together than K null groups.
 
     Each line of ``groups`` and ``nulls`` is an attack. In each of the `permuted_sums`
@@ -404,109 +472,150 @@ def max_t(groups: Floats, nulls: Floats, seed: int) -> MaxT:
     step-down maxT: Westfall and Young (1993), "Resampling-Based Multiple Testing",
     algorithm 4.1.
     """
-    ranks = np.array(
-        [comparison.pooled_ranks(*attack) for attack in zip(groups, nulls, strict=True)]
-    )
-    (n_groups, n_null), size = (groups.shape[1], nulls.shape[1]), ranks.shape[1]
+    pairs = zip(groups, nulls, strict=True)
+    ranks = np.array([comparison.pooled_ranks(*attack) for attack in pairs])
+    n_groups = groups.shape[1]
+    n_null = nulls.shape[1]
+    n_units = ranks.shape[1]
     sums, _ = comparison.permuted_sums(ranks, n_groups, seed)
-    spread = np.sqrt(ranks.var(axis=1, ddof=1) * n_groups * n_null / size)
-    t = (sums - n_groups * (size + 1) / 2) / np.where(spread > 0, spread, 1)
+    variance = ranks.var(axis=1, ddof=1)
+    spread = np.sqrt(variance * n_groups * n_null / n_units)
+    expected = n_groups * (n_units + 1) / 2
+    t = (sums - expected) / np.where(spread > 0, spread, 1)
     order = np.argsort(-t[0], kind="stable")
     largest = np.maximum.accumulate(t[:, order[::-1]], axis=1)[:, ::-1]
+    shares = (largest >= t[0, order]).mean(axis=0)
     p_values = np.empty(order.size)
-    p_values[order] = np.maximum.accumulate((largest >= t[0, order]).mean(axis=0))
+    p_values[order] = np.maximum.accumulate(shares)
     return MaxT(t[0], p_values, len(t))
 
 
 def few_books_findings(
     scores: pl.LazyFrame,
     attacks: Sequence[str],
-    plan: VerdictPlan,
+    rule: DecisionRule,
     planned: Collection[str] | None,
 ) -> pl.DataFrame:
     """Rows of checks ``top``, by the primary attack, and ``max_t``, by all that have scores."""
     # With other attacks than those ``planned`` ``max_t`` is ``exploratory``.
-    sets = comparison.read_comparison_sets(scores, named=plan.level != "target")
+    with_names = rule.level != "target"
+    sets = comparison.read_comparison_sets(scores, with_names=with_names)
     if not (sets.targets.size and sets.nulls.size):
         return Findings.create_empty()
-    grouped = comparison.tests_groups(sets, plan)
-    n_windows = comparison.windows_per_group(sets, plan) if grouped else 1
-    together = comparison.independent_units(
-        sets, (sets.targets, sets.nulls), n_windows, plan.seed
+    has_groups = comparison.tests_groups(sets, rule)
+    n_windows = comparison.windows_per_group(sets, rule) if has_groups else 1
+    independent = comparison.independent_units(
+        sets,
+        (sets.targets, sets.nulls),
+        n_windows,
+        rule.seed,
     )
-    units = together.units
-    levels = ["text"]
-    if grouped and not together.by_author:
-        levels = sets.clusters[units[0].cluster]["level"].to_list()
-    noun = next((level for level in ("group", "text") if level in levels), "document")
-    noun = "author" if together.by_author else noun
-    score = read_finite(scores, plan.primary, sets.target_id.len())
-    own, null = (of_set.statistics(score, plan) for of_set in units)
-    reason = None if null.size else f"no null {noun} has {n_windows} windows"
-    reason = together.reason or reason
-    if plan.length_edges and not grouped:
+    units = independent.units
+    noun = _unit_noun(sets, independent, has_groups=has_groups)
+    score = read_finite(scores, rule.primary, sets.target_id.len())
+    target_scores = units[0].statistics(score, rule)
+    null_scores = units[1].statistics(score, rule)
+    reason = independent.reason
+    if reason is None and not null_scores.size:
+        reason = f"no null {noun} has {n_windows} windows"
+    if rule.length_edges and not has_groups:
         reason = "texts are compared with those of their own length alone"
-    top = None if reason else top_bound(own, units[0].sizes.size, null)
-    stands_out = top is not None and top.at_least > 0
-    main: Row = {
-        "statistic": "at_least",
-        "value": top and top.at_least,
-        "reason": reason,
-    }
-    found = [main | {"verdict": top and ("some" if stands_out else "none")}]
-    if top is not None and stands_out:
-        found += number_rows({"of_top": top.of_top, "rank": top.rank})
+    n_tests = units[0].sizes.size
+    top = None if reason else top_bound(target_scores, n_tests, null_scores)
+    rows: list[Row] = [{"statistic": "at_least", "reason": reason}]
+    if top is not None:
+        rows[0]["value"] = top.at_least
+        rows[0]["verdict"] = "some" if top.at_least > 0 else "none"
+        if top.at_least > 0:
+            rows += number_rows({"of_top": top.of_top, "rank": top.rank})
     counts = {
-        "n_tests": units[0].sizes.size,
-        "n_null": null.size,
+        "n_tests": n_tests,
+        "n_null": null_scores.size,
         "confidence": intervals.CONFIDENCE,
     }
-    made = [finding_rows("top", [*found, *number_rows(counts)], subject=noun)]
-    if own.size and null.size and together.reason is None:
-        made.append(_max_t_findings(scores, attacks, plan, planned, units, noun))
-    return pl.concat(made)
+    tables = [finding_rows("top", [*rows, *number_rows(counts)], subject=noun)]
+    if target_scores.size and null_scores.size and independent.reason is None:
+        tables.append(
+            _max_t_findings(
+                scores,
+                attacks,
+                rule,
+                planned,
+                units,
+                noun,
+            )
+        )
+    return pl.concat(tables)
+
+
+def _unit_noun(
+    sets: comparison.ComparisonSets,
+    independent: comparison.IndependentUnits,
+    *,
+    has_groups: bool,
+) -> str:
+    if independent.by_author:
+        return "author"
+    if not has_groups:
+        return "text"
+    levels = sets.clusters[independent.units[0].cluster]["level"].to_list()
+    return next((level for level in ("group", "text") if level in levels), "document")
 
 
 def _max_t_findings(
     scores: pl.LazyFrame,
     attacks: Sequence[str],
-    plan: VerdictPlan,
+    rule: DecisionRule,
     planned: Collection[str] | None,
     units: Sequence[comparison.ComparedUnits],
     noun: str,
 ) -> pl.DataFrame:
-    rng = np.random.default_rng(plan.seed)
-    chosen = [
-        of_set.chosen[np.sort(rng.permutation(len(of_set.chosen))[:_MOST_PERMUTED])]
-        for of_set in units
+    rng = np.random.default_rng(rule.seed)
+    windows_of_sets = []
+    for set_units in units:
+        lines = rng.permutation(len(set_units.windows))[:_MOST_PERMUTED]
+        windows_of_sets.append(set_units.windows[np.sort(lines)])
+    values = read_rows(scores, attacks, _concatenate_rows(windows_of_sets))
+    n_windows = windows_of_sets[0].shape[1]
+    windows = values.T.reshape(len(attacks), -1, n_windows)
+    statistics = comparison.summarise(windows, rule.statistic)
+    is_scored = np.asarray(~np.isnan(statistics).all(axis=1))
+    names = [
+        name for name, has_score in zip(attacks, is_scored, strict=True) if has_score
     ]
-    read = read_rows(
-        scores, attacks, np.concatenate([lines.ravel() for lines in chosen])
-    )
-    windows = read.T.reshape(len(attacks), -1, chosen[0].shape[1])
-    values = comparison.summarise(windows, plan.statistic)
-    scored = np.asarray(~np.isnan(values).all(axis=1))
-    names = [name for name, there in zip(attacks, scored, strict=True) if there]
     if len(names) < 2:
         return Findings.create_empty()
-    sizes = [len(of_set) for of_set in chosen]
-    groups, nulls = np.split(values[scored], sizes[:1], axis=1)
-    found = max_t(groups, nulls, plan.seed)
+    n_tests, n_null = (len(windows) for windows in windows_of_sets)
+    groups, nulls = np.split(statistics[is_scored], [n_tests], axis=1)
+    test = max_t(groups, nulls, rule.seed)
     as_planned = planned is not None and {*planned} == {*attacks}
-    all_together = {
-        "subject": names[found.statistics.argmax()],
+    largest = {
+        "subject": names[test.statistics.argmax()],
         "statistic": "largest",
-        "value": found.statistics.max(),
-        "p_value": found.p_values.min(),
+        "value": test.statistics.max(),
+        "p_value": test.p_values.min(),
         "verdict": "as_planned" if as_planned else "exploratory",
         "reason": None if as_planned or planned is None else _CHANGED,
     }
-    counts = {"n_attacks": len(names), "n_orders": found.n_orders}
-    counts |= {"n_tests": sizes[0], "n_null": sizes[1]}
-    of_attacks = [
-        {"subject": name, "statistic": "rank_sum", "value": t, "p_value": p}
-        for name, t, p in zip(names, found.statistics, found.p_values, strict=True)
+    counts = {
+        "n_attacks": len(names),
+        "n_orders": test.n_orders,
+        "n_tests": n_tests,
+        "n_null": n_null,
+    }
+    rank_sums = [
+        {
+            "subject": name,
+            "statistic": "rank_sum",
+            "value": statistic,
+            "p_value": p_value,
+        }
+        for name, statistic, p_value in zip(
+            names,
+            test.statistics,
+            test.p_values,
+            strict=True,
+        )
     ]
-    return finding_rows(
-        "max_t", [all_together, *number_rows(counts, subject=noun), *of_attacks]
-    )
+    rows = [largest, *number_rows(counts, subject=noun), *rank_sums]
+    return finding_rows("max_t", rows)

@@ -391,13 +391,13 @@ def _iterate_rounds(audit: Audit) -> Iterator[None]:
             table = audit.run.scan("scores")
             scores = read_finite(table, audit.rule.primary, scores.size)
         decisions = test.decisions(scores, number)
-        if not decisions.asked.any():
+        if not decisions.undecided.any():
             return
-        audit.askable_targets = test.asked(decisions, number)
+        audit.askable_targets = test.list_texts(decisions, number)
         audit.observer.stage(
-            f"round {number + 1} of {n_rounds}: {decisions.asked.sum():,} of"
+            f"round {number + 1} of {n_rounds}: {decisions.undecided.sum():,} of"
             f" {test.n_groups:,} groups are asked, and"
-            f" {decisions.nulls_asked.sum():,} of {test.n_null:,} outside the training"
+            f" {decisions.nulls_left.sum():,} of {test.n_null:,} outside the training"
             " data"
         )
         yield

@@ -32,7 +32,7 @@ from mia_batch.evidence.request import (
 )
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.e_values import RoundsTest
-from mia_batch.inference.findings import VerdictPlan
+from mia_batch.inference.findings import DecisionRule
 from mia_batch.models.weights import ModelIdentity, identify_model
 from mia_batch.observer import Observer
 from mia_batch.pipeline.corpora import Corpora, open_corpora
@@ -138,7 +138,7 @@ class Audit:
         return list(self.request.attacks)
 
     @property
-    def rule(self) -> VerdictPlan:
+    def rule(self) -> DecisionRule:
         return self.request.rule
 
     @property

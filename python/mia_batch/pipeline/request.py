@@ -30,7 +30,7 @@ from mia_batch.errors import SettingsError
 from mia_batch.evidence.engines.registry import why_not
 from mia_batch.evidence.replay import Recording
 from mia_batch.features import why_no_similarity
-from mia_batch.inference.findings import VerdictPlan
+from mia_batch.inference.findings import DecisionRule
 from mia_batch.models.weights import of_one_shape
 from mia_batch.pipeline.corpora import check_paths, target_plan
 from mia_batch.pipeline.folder import Manifest
@@ -78,7 +78,7 @@ class AuditRequest:
 
     settings: Settings
     attacks: tuple[Attack, ...]
-    rule: VerdictPlan
+    rule: DecisionRule
     recording: Recording | None = None
     notes: tuple[str, ...] = ()
 
@@ -370,7 +370,7 @@ _LABELLED_FALSE = (
 )
 
 
-def build_decision_rule(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
+def build_decision_rule(settings: Settings, attacks: Sequence[str]) -> DecisionRule:
     """Return how a run decides: by the attack asked for, else the first likely one."""
     is_tuned = settings.preset == "spv" or settings.reference_kind == "base"
     candidates = _PRIMARY_ATTACKS
@@ -383,12 +383,12 @@ def build_decision_rule(settings: Settings, attacks: Sequence[str]) -> VerdictPl
         raise SettingsError(
             f"primary= is {primary!r}, which is not computed; name it in attacks= too"
         )
-    shared_names = {field.name for field in fields(VerdictPlan)} - {"primary"}
+    shared_names = {field.name for field in fields(DecisionRule)} - {"primary"}
     values = settings.model_dump(include=shared_names)
     if settings.stop_when_decided:
         values["adjustment"] = "e-bh"
     null_set = settings.non_members_known or _LABELLED_FALSE
-    return VerdictPlan(primary=primary, null_set=null_set, **values)
+    return DecisionRule(primary=primary, null_set=null_set, **values)
 
 
 def read_decision(manifest: Manifest) -> dict[str, Any]:
@@ -429,7 +429,7 @@ def _choose_as_planned(
     return chosen
 
 
-def _check_decision(settings: Settings, rule: VerdictPlan, manifest: Manifest) -> None:
+def _check_decision(settings: Settings, rule: DecisionRule, manifest: Manifest) -> None:
     """Refuse a request that would answer otherwise than planned, unless it is to replace that."""
     if not manifest.plan or settings.replace:
         return

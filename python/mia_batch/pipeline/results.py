@@ -19,7 +19,7 @@ from mia_batch.errors import MiaBatchError, SettingsError
 from mia_batch.evidence.parts import Block, Work
 from mia_batch.evidence.request import EvidenceKind
 from mia_batch.inference.attempts import Attempts
-from mia_batch.inference.findings import VerdictPlan
+from mia_batch.inference.findings import DecisionRule
 from mia_batch.inference.paired import compare_scores
 from mia_batch.kernels import RARITY_FIELDS
 from mia_batch.models.weights import cause_of
@@ -66,7 +66,7 @@ def attempts_of(run: RunFolder) -> Attempts:
     return Attempts(1 + others.height)
 
 
-def plan_of_answer(run: RunFolder) -> VerdictPlan:
+def plan_of_answer(run: RunFolder) -> DecisionRule:
     manifest = run.manifest
     return build_decision_rule(
         stored_settings(manifest.settings), manifest.made["scores"]["attacks"]

@@ -9,8 +9,8 @@ import polars as pl
 
 from mia_batch.inference.attempts import Attempts
 from mia_batch.inference.findings import (
-    VerdictPlan,
-    behind_gate,
+    DecisionRule,
+    apply_gate,
     blind_verdict,
     change_of_service,
     gate_verdict,
@@ -889,7 +889,7 @@ def placebo_sentence(findings: pl.DataFrame, *verdicts: str) -> Iterator[str]:
 
 
 def unlabelled_sentences(
-    verdicts: pl.LazyFrame, findings: pl.DataFrame, rule: VerdictPlan
+    verdicts: pl.LazyFrame, findings: pl.DataFrame, rule: DecisionRule
 ) -> Iterator[str]:
     verdicts = verdicts.filter(attack=rule.primary)
     reported = [*_write_reported(findings, verdicts, rule)]
@@ -992,13 +992,13 @@ def find_collection_tests(
     return rows.collect(engine="streaming")
 
 
-def canary_sentences(verdicts: pl.LazyFrame, rule: VerdictPlan) -> Iterator[str]:
+def canary_sentences(verdicts: pl.LazyFrame, rule: DecisionRule) -> Iterator[str]:
     tests = find_collection_tests(verdicts, rule.primary, "controls")
     yield from _write_collection(tests, rule, "All canaries", planned=True)
 
 
 def _write_collection(
-    tests: pl.DataFrame, rule: VerdictPlan, subject: str, *, planned: bool
+    tests: pl.DataFrame, rule: DecisionRule, subject: str, *, planned: bool
 ) -> Iterator[str]:
     """Write the answer about a whole collection, or why one that was planned is none."""
     later = "" if planned else f"; exploratory, the plan is about each {rule.level}"
@@ -1012,7 +1012,7 @@ def _write_collection(
 
 
 def _write_reported(
-    findings: pl.DataFrame, verdicts: pl.LazyFrame, rule: VerdictPlan
+    findings: pl.DataFrame, verdicts: pl.LazyFrame, rule: DecisionRule
 ) -> Iterator[str]:
     """Write what is reported at the planned level, and name it unless it is texts."""
     rows = find_rows(findings, "reported")
@@ -1106,7 +1106,7 @@ def find_top_bound(findings: pl.DataFrame) -> TopBound | None:
 
 
 def _write_top(
-    findings: pl.DataFrame, verdicts: pl.LazyFrame, rule: VerdictPlan
+    findings: pl.DataFrame, verdicts: pl.LazyFrame, rule: DecisionRule
 ) -> Iterator[str]:
     """Write how many of the highest are members, and name them unless they are texts."""
     bound = find_top_bound(findings)
@@ -1168,7 +1168,7 @@ def _write_stopping(findings: pl.DataFrame) -> Iterator[str]:
 # The yardstick, and what came out word for word.
 
 
-def yardstick_sentences(findings: pl.DataFrame, rule: VerdictPlan) -> Iterator[str]:
+def yardstick_sentences(findings: pl.DataFrame, rule: DecisionRule) -> Iterator[str]:
     """Write what came out, and what scored high, of the passages of each level."""
     rows = findings.filter(check="yardstick")
     given_back = _write_hits(rows, "n_given_back", "n_continued")
@@ -1194,7 +1194,7 @@ def _write_hits(rows: pl.DataFrame, hits: str, trials: str) -> str:
     )
 
 
-def absence_sentences(findings: pl.DataFrame, rule: VerdictPlan) -> Iterator[str]:
+def absence_sentences(findings: pl.DataFrame, rule: DecisionRule) -> Iterator[str]:
     """Write with which probability one text or group more would have been named."""
     rows = findings.filter(check="absence")
     noun = "text" if rule.level == "target" else _find_noun(findings, "group")
@@ -1215,7 +1215,7 @@ def absence_sentences(findings: pl.DataFrame, rule: VerdictPlan) -> Iterator[str
         )
 
 
-def dose_sentences(findings: pl.DataFrame, rule: VerdictPlan) -> Iterator[str]:
+def dose_sentences(findings: pl.DataFrame, rule: DecisionRule) -> Iterator[str]:
     """Write about how often groups were learnt, or how many texts more than never."""
     rows = findings.filter(check="dose")
     for reason in rows.filter(pl.col("subject").is_null())["reason"].to_list():
@@ -1398,11 +1398,11 @@ class RunResults:
     metrics: pl.DataFrame
     verdicts: pl.LazyFrame
     findings: pl.DataFrame
-    rule: VerdictPlan
+    rule: DecisionRule
 
     def __post_init__(self) -> None:
         """Let nothing pass that the gate withholds, whatever the tables of a run hold."""
-        object.__setattr__(self, "findings", behind_gate(self.findings))
+        object.__setattr__(self, "findings", apply_gate(self.findings))
         if is_closed(self.findings):
             reason = str(why_withheld(self.findings))
             changed = gate_verdict(self.findings) == "changed"

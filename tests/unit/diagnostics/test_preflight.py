@@ -18,7 +18,7 @@ from mia_batch.diagnostics.preflight import (
     with_undeclared,
 )
 from mia_batch.inference.comparison import read_comparison_sets
-from mia_batch.inference.findings import VerdictPlan, finding_rows
+from mia_batch.inference.findings import DecisionRule, finding_rows
 from mia_batch.inference.verdicts import planned_power
 from mia_batch.report.sentences import undeclared_sentences
 from tests.texts import king_james_books
@@ -211,7 +211,7 @@ def test_texts_that_stand_alone_are_seldom_taken_for_a_book():
 
 
 def test_parts_of_a_book_are_one_group_of_nulls():
-    plan = VerdictPlan(primary="a", level="target", null_set="-")
+    plan = DecisionRule(primary="a", level="target", null_set="-")
     before = table(apart(5, 1), book(40))
     after = with_undeclared(before)
     assert after.collect()["group"].to_list() == [None] * 5 + [UNDECLARED] * 40

@@ -5,7 +5,7 @@ from typing import Any
 
 import polars as pl
 
-from mia_batch.inference.findings import VerdictPlan
+from mia_batch.inference.findings import DecisionRule
 from mia_batch.schemas import Role
 
 TYPES: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -39,7 +39,7 @@ def table(*parts: list[dict[str, Any]]) -> pl.DataFrame:
     )
 
 
-def plan(**changes: Any) -> VerdictPlan:
-    return VerdictPlan(
+def plan(**changes: Any) -> DecisionRule:
+    return DecisionRule(
         **{"primary": "a_v1", "level": "target", "null_set": "known"} | changes
     )

@@ -83,12 +83,12 @@ def test_authors_are_compared_by_as_many_books_each_and_unknown_ones_are_left_ou
     assert (together.by_author, together.n_books, together.reason) == (True, 3, None)
     targets, nulls = together.units
     assert targets.sizes.tolist() == [3] * 8
-    assert targets.chosen.tolist() == np.arange(24).reshape(8, 3).tolist()
-    assert (nulls.sizes.tolist(), nulls.enough.tolist()) == (
+    assert targets.windows.tolist() == np.arange(24).reshape(8, 3).tolist()
+    assert (nulls.sizes.tolist(), nulls.usable.tolist()) == (
         [3, 3, 1],
         [True, True, False],
     )
-    assert nulls.chosen.tolist() == [[24, 25, 26], [27, 28, 29]]
+    assert nulls.windows.tolist() == [[24, 25, 26], [27, 28, 29]]
 
 
 def test_a_book_of_two_authors_makes_their_books_one_unit():

@@ -75,7 +75,7 @@ def test_texts_belong_together_by_group_else_by_document_else_as_windows_of_one(
     ):
         rows_of = table(*kinds).lazy()
         found, named = (
-            read_comparison_sets(rows_of, named=False),
+            read_comparison_sets(rows_of, with_names=False),
             read_comparison_sets(rows_of),
         )
         assert found.clusters.height == n_named
@@ -98,9 +98,9 @@ def test_windows_are_chosen_by_index_as_many_as_the_plan_or_the_sizes_say():
     units = cut_units(SETS, SETS.targets, 4, seed=3)
     assert [SETS.clusters["key"][int(one)] for one in units.cluster] == ["a", "b", "c"]
     assert units.sizes.tolist() == [7, 5, 1]
-    assert units.enough.tolist() == [True, True, False]
+    assert units.usable.tolist() == [True, True, False]
     of_a, of_b = np.arange(13, 20), np.array([0, 1, 2, 20, 21])
-    assert units.chosen.tolist() == [
+    assert units.windows.tolist() == [
         of_a[window_pattern(7, 4, 3)].tolist(),
         of_b[window_pattern(5, 4, 3)].tolist(),
     ]

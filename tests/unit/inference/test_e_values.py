@@ -8,7 +8,7 @@ from mia_batch.inference.e_values import Rounds, RoundsTest, decide, e_bh, plan_
 from mia_batch.inference.findings import AttackScores
 from tests.unit.inference.scored import plan, rows, table
 
-ROUNDS = Rounds(ends=(1, 2), kept=(3, 1), shares=(0.25, 0.75), values=(8 / 3, 4 / 3))
+ROUNDS = Rounds(ends=(1, 2), n_nulls=(3, 1), shares=(0.25, 0.75), values=(8 / 3, 4 / 3))
 # Means of both windows: 0, 2, 1.5
 NULLS = np.array([[0.0, 0.0], [1.0, 3.0], [2.0, 1.0]])
 
@@ -21,18 +21,18 @@ NULLS = np.array([[0.0, 0.0], [1.0, 3.0], [2.0, 1.0]])
             25,
             Rounds(
                 ends=(1, 2, 4, 8),
-                kept=(25, 12, 6, 3),
+                n_nulls=(25, 12, 6, 3),
                 shares=(0, 0, 0, 1),
                 values=(26,),
             ),
         ),
-        (1, 39, Rounds(ends=(1,), kept=(39,), shares=(1,), values=(40,))),
+        (1, 39, Rounds(ends=(1,), n_nulls=(39,), shares=(1,), values=(40,))),
         (
             40,
             99,  # 0.05 * 100 = 5, so two ranks count: 100 * 2/3 and 100 * 1/3
             Rounds(
                 ends=(5, 10, 20, 40),
-                kept=(99, 49, 24, 12),
+                n_nulls=(99, 49, 24, 12),
                 shares=(0, 0, 0, 1),
                 values=(200 / 3, 100 / 3),
             ),
@@ -42,7 +42,7 @@ NULLS = np.array([[0.0, 0.0], [1.0, 3.0], [2.0, 1.0]])
 def test_rounds_are_planned_from_counts_alone(n_windows, n_null, expected):
     made = plan_rounds(n_windows, n_null, 0.05)
     assert made.ends == expected.ends
-    assert made.kept == expected.kept
+    assert made.n_nulls == expected.n_nulls
     assert made.shares == pytest.approx(expected.shares)
     assert made.values == pytest.approx(expected.values)
 
@@ -52,7 +52,7 @@ def test_the_e_values_of_all_ranks_are_one_on_average(n_null):
     made = plan_rounds(16, n_null, 0.05)
     assert sum(made.values) / (n_null + 1) == pytest.approx(1)
     assert sum(made.shares) == pytest.approx(1)
-    assert list(made.kept) == sorted(made.kept, reverse=True)
+    assert list(made.n_nulls) == sorted(made.n_nulls, reverse=True)
     # Many nulls allow early acceptance: of 10 ranks the first is 2000 / 2.929.
     assert plan_rounds(40, 1999, 0.05).shares[:3] == pytest.approx([2.9289682 / 50] * 3)
 
@@ -62,18 +62,18 @@ def test_two_rounds_by_hand():
     after_one = decide(groups, NULLS, ROUNDS, 0.9, n_rounds=1)
     # Ranks 1 and 2 of 4, for an equal null counts as higher; only rank 1 may go on.
     assert after_one.values == pytest.approx([0.25 * 8 / 3, 0.25 * 4 / 3])
-    assert after_one.asked.tolist() == [True, False]
-    assert after_one.nulls_asked.tolist() == [False, False, True]
+    assert after_one.undecided.tolist() == [True, False]
+    assert after_one.nulls_left.tolist() == [False, False, True]
     after_two = decide(groups, NULLS, ROUNDS, 0.9)
     assert after_two.values == pytest.approx([8 / 3, 1 / 3])
     assert after_two.n_windows.tolist() == [2, 1]
     assert after_two.n_null_windows.tolist() == [1, 1, 2]
     assert after_two.accepted.tolist() == [True, False]  # 8/3 >= 2 / 0.9
-    assert not after_two.asked.any()
+    assert not after_two.undecided.any()
 
 
 def test_an_accepted_group_and_one_out_of_reach_are_asked_no_more():
-    rounds = Rounds(ends=(1, 2), kept=(9, 9), shares=(0.5, 0.5), values=(10.0,))
+    rounds = Rounds(ends=(1, 2), n_nulls=(9, 9), shares=(0.5, 0.5), values=(10.0,))
     nulls = np.zeros((9, 2))
     alone = decide(np.array([[1.0, np.nan]]), nulls, rounds, 0.2)
     assert alone.accepted.tolist() == [True]  # 5 >= 1 / 0.2
@@ -81,7 +81,7 @@ def test_an_accepted_group_and_one_out_of_reach_are_asked_no_more():
     beyond = decide(
         np.array([[-1.0, np.nan]] * 2),
         nulls,
-        Rounds(ends=(1, 2), kept=(9, 9), shares=(0.9, 0.1), values=(10.0,)),
+        Rounds(ends=(1, 2), n_nulls=(9, 9), shares=(0.9, 0.1), values=(10.0,)),
         0.2,
     )
     assert not beyond.accepted.any()
@@ -117,7 +117,7 @@ def dominating(pool, rounds):
         left = left[np.argsort(-pool[left, :end].mean(axis=1), kind="stable")]
         of_rank = np.array(rounds.values[: left.size])
         values[left[: of_rank.size]] += rounds.shares[number] * of_rank
-        left = left[: rounds.kept[min(number + 1, len(rounds.kept) - 1)]]
+        left = left[: rounds.n_nulls[min(number + 1, len(rounds.n_nulls) - 1)]]
     return values
 
 
@@ -184,5 +184,5 @@ def test_rows_of_groups_say_what_was_decided():
     # Of each alike
     assert len({int(name[1:]) % 4 for name in first if int(name[1:]) < 12}) == 1
     assert test.may_be_asked(-1).len() == 42 * 4
-    assert test.asked(test.decisions(values, 2), 2).len() == 4 * (2 + 9)
+    assert test.list_texts(test.decisions(values, 2), 2).len() == 4 * (2 + 9)
     assert not [*test.rows(AttackScores(attack="other_v1", scores=values))]

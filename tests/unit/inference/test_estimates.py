@@ -192,16 +192,16 @@ def test_the_threshold_is_that_of_the_collection_and_the_bound_leaves_one_window
     many = rows("non_member", [number / 10_000 for number in range(9_999)])
     strict = share(many, fpr=0.0001)
     assert contamination_bound(Flagged(3, 3), n_null=9_999, rank=1).low == 1
-    assert strict.of(3, 3, 3).low == pytest.approx(2 / 3)
-    assert strict.of(1, 1, 1).low == 0
+    assert strict.estimate(3, 3, 3).low == pytest.approx(2 / 3)
+    assert strict.estimate(1, 1, 1).low == 0
 
 
 def test_there_is_a_rate_with_calibration_data_else_a_bound_that_says_why():
-    found = share(NULLS, *calibration()).of(10, 38, 38)
+    found = share(NULLS, *calibration()).estimate(10, 38, 38)
     # Above 0.94 lie 12 of the 200 non-members, and 112 of the members.
     assert found == estimate((10, 38), (12, 200), (112, 200))
     # Of two more windows nobody knows on which side they are.
-    lost = share(NULLS, *calibration()).of(10, 38, 40)
+    lost = share(NULLS, *calibration()).estimate(10, 38, 40)
     least, most = (estimate((n, 40), (12, 200), (112, 200)) for n in (10, 12))
     assert (lost.value, lost.reason) == (None, MISSING.format(2, 40))
     assert lost.low == min(least.low, found.low)
@@ -216,7 +216,7 @@ def test_there_is_a_rate_with_calibration_data_else_a_bound_that_says_why():
             "the calibration labels can be distinguished without the",
         ),
     ):
-        made = share(*parts, blind_warns=warns).of(30, 38, 40)
+        made = share(*parts, blind_warns=warns).estimate(30, 38, 40)
         assert (made.value, made.low, made.high) == (None, bound.low, 1.0)
         assert made.reason.startswith(reason)
 
@@ -234,7 +234,7 @@ def test_there_is_a_rate_with_calibration_data_else_a_bound_that_says_why():
     ],
 )
 def test_without_enough_to_compare_with_there_is_a_reason(parts, counts, reason):
-    found = share(*parts).of(*counts)
+    found = share(*parts).estimate(*counts)
     assert (found.value, found.low, found.high, found.reason) == (
         None,
         None,
@@ -246,12 +246,12 @@ def test_without_enough_to_compare_with_there_is_a_reason(parts, counts, reason)
 def test_calibration_data_of_few_groups_or_without_scores_give_no_rate():
     members = rows("calibration", [0.9, 0.8], member=True, group="one")
     others = rows("calibration", [0.1, 0.2], member=False)
-    found = share(NULLS, members, others).of(30, 38, 40)
+    found = share(NULLS, members, others).estimate(30, 38, 40)
     assert found.reason == "1 calibration member groups are too few, 20 are needed"
     unscored = rows("calibration", [None], member=True)
-    found = share(NULLS, unscored, others).of(30, 38, 40)
+    found = share(NULLS, unscored, others).estimate(30, 38, 40)
     assert found.reason == "a class of the calibration data has no score"
-    assert found.low == share(NULLS).of(30, 38, 40).low
+    assert found.low == share(NULLS).estimate(30, 38, 40).low
 
 
 def test_windows_that_depend_on_each_other_count_less():
@@ -265,7 +265,7 @@ def test_windows_that_depend_on_each_other_count_less():
     found = share(*nulls)
     assert found.threshold == 0.94  # the nineteenth largest of 396
     apart = contamination_bound(Flagged(30, 40), n_null=99, rank=5)
-    assert found.of(120, 160, 160).low == apart.low
+    assert found.estimate(120, 160, 160).low == apart.low
 
 
 # The share of the targets that were used, as DUCI estimates it.

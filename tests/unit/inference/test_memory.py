@@ -17,7 +17,7 @@ def found(
 ):
     """Findings of targets and non-members with such longest runs, None where nothing came."""
     scored = table(rows("target", own, **columns), rows("non_member", others)).lazy()
-    sets = read_comparison_sets(scored, named=False)
+    sets = read_comparison_sets(scored, with_names=False)
     longest = pl.Series("longest_words", [*own, *others], dtype=pl.UInt32)
     whole = {"copied": False, "run_words": longest, "foreseen_words": 0}
     runs = pl.DataFrame([longest, longest.alias("near_words")]).with_columns(

@@ -9,11 +9,11 @@ import pytest
 from mia_batch.evidence.lot import lot_numbers
 from mia_batch.inference.conformal import p_values, q_values
 from mia_batch.inference.order import (
-    by_time,
     change_p_value,
     change_point,
     order_findings,
     score_rows,
+    sort_by_time,
 )
 
 N = 90
@@ -199,7 +199,7 @@ def test_of_a_run_that_has_grown_clusters_are_compared_by_time():
     values = np.random.default_rng(6).normal(size=N) - 5 * (np.arange(N) >= 60)
     scores = scores_of(values, n_targets=1).with_columns(cluster=pl.Series(groups))
     responses = responses_of(["fp"] * 180).with_columns(sent=pl.int_range(180))
-    means = by_time(scores[::-1], responses)
+    means = sort_by_time(scores[::-1], responses)
     # The one audited text, and the others
     assert means["cluster"].to_list()[:2] == [
         "g0",

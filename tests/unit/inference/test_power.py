@@ -15,10 +15,10 @@ from mia_batch.inference.conformal import (
 )
 from mia_batch.inference.power import (
     Design,
-    area_of,
-    effect_of,
+    compute_area,
+    compute_effect,
+    compute_power,
     nulls_to_name,
-    power,
     simulate,
 )
 from mia_batch.inference.sets import needed_for_bound, top_bound
@@ -118,7 +118,7 @@ HARMONIC = sum(1 / i for i in range(1, 1001))
     ],
 )
 def test_so_many_must_stand_out(n_tests, n_null, q, adjustment, needed):
-    assert power(n_tests, n_null, q, adjustment).needed == needed
+    assert compute_power(n_tests, n_null, q, adjustment).needed == needed
 
 
 @pytest.mark.parametrize("n_null", [5, 18, 19, 40, 199, 1000])
@@ -126,7 +126,7 @@ def test_so_many_must_stand_out(n_tests, n_null, q, adjustment, needed):
 def test_so_many_that_beat_every_null_are_reported_and_one_fewer_are_not(
     n_null, adjustment
 ):
-    made = power(20, n_null, 0.1, adjustment)
+    made = compute_power(20, n_null, 0.1, adjustment)
     p = np.ones(20)
     for above in range(1, 21):
         p[:above] = made.smallest_p
@@ -145,8 +145,8 @@ def facts(targets, **changes):
 @pytest.mark.parametrize("named", [1, 5, 20])
 def test_so_many_nulls_name_as_many_and_one_fewer_do_not(named, adjustment):
     n_null = nulls_to_name(named, 27, 0.05, adjustment)
-    assert power(27, n_null, 0.05, adjustment).needed <= named
-    fewer = power(27, n_null - 1, 0.05, adjustment).needed
+    assert compute_power(27, n_null, 0.05, adjustment).needed <= named
+    fewer = compute_power(27, n_null - 1, 0.05, adjustment).needed
     assert fewer is None or fewer > named
     assert nulls_to_name(5, 27, 0.05, "bh") == 107
 
@@ -192,29 +192,29 @@ def test_findings_about_power():
 
 
 def test_effects_are_areas_and_numbers_to_try_are_doubled():
-    assert effect_of(0.95) == pytest.approx(2.3262, abs=1e-4)
-    assert area_of(effect_of(0.8)) == pytest.approx(0.8)
-    assert area_of(0) == 0.5
-    assert Design(asked=50, members=10, effect=1).sizes() == [
+    assert compute_effect(0.95) == pytest.approx(2.3262, abs=1e-4)
+    assert compute_area(compute_effect(0.8)) == pytest.approx(0.8)
+    assert compute_area(0) == 0.5
+    assert Design(n_units=50, members=10, effect=1).sizes() == [
         10 * 2**power for power in range(7)
     ]
     for members in (0, 4):
         with pytest.raises(
             SettingsError, match=f"{members} members cannot be among 3 that are"
         ):
-            Design(asked=3, members=members, effect=1)
+            Design(n_units=3, members=members, effect=1)
 
 
 def test_members_that_always_stand_out_are_named_as_soon_as_their_number_allows_a_list():
-    design = Design(asked=50, members=10, effect=20)
-    assert power(50, 100, 0.05, "bh").needed == 10
+    design = Design(n_units=50, members=10, effect=20)
+    assert compute_power(50, 100, 0.05, "bh").needed == 10
     # A list needs one of 40 others above all 98 and itself
     one_fewer = simulate(design, 98)
     assert one_fewer.any_named == pytest.approx(40 / 138, abs=0.06)
     enough = simulate(design, 100)
     assert (enough.named, enough.any_named) == (10, 1)
     assert 0.02 < enough.false < 0.06  # 40/50 of q, and 0.04 is its law
-    dependent = Design(asked=50, members=10, effect=20, adjustment="by")
+    dependent = Design(n_units=50, members=10, effect=20, adjustment="by")
     assert simulate(dependent, 100).named == 0
 
 
@@ -226,7 +226,7 @@ def test_the_law_of_all_together_is_that_of_the_rank_sum():
     asked, nulls = rng.standard_normal((2, 2000, 40))
     asked[:, :20] += 1
     p = mannwhitneyu(asked, nulls, alternative="greater", axis=1).pvalue
-    found = simulate(Design(asked=40, members=20, effect=1), 40)
+    found = simulate(Design(n_units=40, members=20, effect=1), 40)
     assert found.together == pytest.approx(np.mean(p <= 0.05), abs=0.06)
 
 
@@ -263,7 +263,7 @@ def test_the_list_of_weighted_p_values_equals_its_reference(seed):
         rng.normal(2 * (np.arange(12) < 7), 1),
         np.round(rng.normal(size=90), 1),
     )
-    p = p_values(scores, nulls, weights=weights, own=own)
+    p = p_values(scores, nulls, weights=weights, score_weights=own)
     names = [f"t{number}" for number in range(12)]
     q = weighted_q_values(scores, p, own, weights.sum(), 0.15, names, seed)
     draw = tie_draws(["\n".join(names)], seed)[0]
@@ -279,7 +279,7 @@ def test_weighted_p_values_by_hand():
         np.array([5, 9.0, 5]),
         np.array([7, 6, 1.0]),
         weights=np.array([4, 1, 3.0]),
-        own=np.array([2, 2, nan]),
+        score_weights=np.array([2, 2, nan]),
     )
     assert p[:2].tolist() == [7 / 10, 2 / 10]
     assert np.isnan(p[2])
@@ -322,9 +322,9 @@ def test_weights_keep_the_level_where_equal_nulls_do_not():
             read_comparison_sets(frame.lazy()), blind, plan(q=0.1), groups=False
         )
         score = frame["a_v1"].to_numpy()
-        weights, own = odds.of_rows[40:], odds.of_rows[:40]
+        weights, own = odds.by_row[40:], odds.by_row[:40]
         equal.append((p_values(score[:40], score[40:]) <= 0.05).mean())
-        made = p_values(score[:40], score[40:], weights=weights, own=own)
+        made = p_values(score[:40], score[40:], weights=weights, score_weights=own)
         weighted.append((made <= 0.05).mean())
     assert np.mean(equal) > 0.11
     assert np.mean(weighted) < 0.07

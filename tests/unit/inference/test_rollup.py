@@ -272,7 +272,7 @@ def test_documents_of_the_non_members_come_after_the_audited_ones():
 
 
 def test_a_column_of_any_name_says_something_of_the_document():
-    names = ("row", "document", "level", "outside", "walked", "said")
+    names = ("row", "document", "level", "outside", "walked", "labels")
     columns = {name: [f"{name} of {key}" for key in "aabb"] for name in names}
     rows = [*document("a", 0.2, 0.4), *document("b", 0.1, 0.3)]
     found = summed(*rows, columns=columns)

@@ -14,7 +14,7 @@ from polars.testing import assert_frame_equal
 from mia_batch.errors import RequestError, SettingsError
 from mia_batch.inference import verdicts as module
 from mia_batch.inference.estimates import Flagged, contamination_bound
-from mia_batch.inference.findings import VerdictPlan, preregister
+from mia_batch.inference.findings import DecisionRule, preregister
 from mia_batch.inference.verdicts import (
     aligned_ranks,
     canary_p_value,
@@ -366,7 +366,7 @@ def test_nothing_claims_membership():
         assert "probability" not in words
 
 
-PLAN = VerdictPlan(
+PLAN = DecisionRule(
     primary="a_v1", level="group", null_set="file 1f: written after the model"
 )
 

@@ -6,7 +6,7 @@ from sklearn.metrics import roc_auc_score
 from mia_batch.attacks.attack import PROBE
 from mia_batch.diagnostics import blind
 from mia_batch.diagnostics.preflight import check_targets, uneven_findings
-from mia_batch.inference.findings import VerdictPlan
+from mia_batch.inference.findings import DecisionRule
 from mia_batch.metrics import curves, growth, measure, quintile_rows
 from mia_batch.report import sentences
 from mia_batch.report.sentences import RunResults
@@ -122,7 +122,7 @@ def test_scores_that_members_lack_are_warned_of_before_any_figure(run, monkeypat
         ("non-members", "n_unscored", 0, None),
         ("non-members", "n_texts", 60, None),
     ]
-    planned = VerdictPlan(primary="b_v1", level="target", null_set="written later")
+    planned = DecisionRule(primary="b_v1", level="target", null_set="written later")
     known = RunResults(metrics, Verdicts.create_empty().lazy(), findings, planned)
     lines = list(sentences(known))
     warning = next(

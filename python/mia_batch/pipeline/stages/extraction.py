@@ -570,7 +570,7 @@ def _continued(audit: Audit, runs: pl.DataFrame) -> pl.DataFrame:
     )
     places = features.filter(among(memory.CONTINUED)).select(*key, *read, asked_as)
     places = places.unique(key, keep="first", maintain_order=True)
-    passage = memory.passage_of(audit.settings.word_rule)
+    passage = memory.longest_passage(audit.settings.word_rule)
     passages = named.join(places, on=key).select(
         "target_id", passage=passage, text=pl.lit(None, pl.String), view="asked_as"
     )
@@ -722,7 +722,7 @@ class ControlsStage(Stage):
             without=prompts.NOTHING_UNRELATED if self._models else _RECORDED,
         )
         sink(rows, audit.run.path("controls"), Controls)
-        audit.manifest.controls = memory.counts_of(rows)
+        audit.manifest.controls = memory.count_controls(rows)
         n, common = (
             audit.manifest.controls["any"][name] for name in ("passages", "common")
         )

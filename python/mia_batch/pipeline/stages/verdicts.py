@@ -23,8 +23,8 @@ from mia_batch.inference import memory, sets
 from mia_batch.inference.comparison import author_findings, read_comparison_sets
 from mia_batch.inference.conformal import score_errors
 from mia_batch.inference.e_values import RoundsTest
-from mia_batch.inference.findings import VerdictPlan, finding_rows, role_counts
-from mia_batch.inference.order import by_time, order_findings
+from mia_batch.inference.findings import DecisionRule, finding_rows, role_counts
+from mia_batch.inference.order import order_findings, sort_by_time
 from mia_batch.inference.rollup import perplexities, rollup
 from mia_batch.inference.verdicts import (
     placebo_findings,
@@ -269,7 +269,7 @@ SET_CHECKS = ("combination", "codec", "dataset_inference")  # names of the check
 def set_answers(
     scores: pl.LazyFrame,
     attacks: Sequence[Attack],
-    plan: VerdictPlan,
+    plan: DecisionRule,
     found: pl.DataFrame,
     *,
     separable: bool,
@@ -315,7 +315,7 @@ _FROM_SCORES = (
 )
 
 
-def plan_power(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
+def plan_power(targets: pl.LazyFrame, plan: DecisionRule) -> pl.DataFrame:
     """Find what the planned test can show at best; nothing without texts to compare."""
     roles = role_counts(checks.role_findings(targets))
     if not (roles["n_unknown"] and roles["n_nulls"]):
@@ -576,7 +576,7 @@ class VerdictsStage(Stage):
             found.append(sets.few_books_findings(scores, planned_names, plan, recorded))
             found.append(null_audit_findings(scores, plan))
         later = checks.later_findings(audit.later_attacks)
-        rows = checks.behind_gate(
+        rows = checks.apply_gate(
             pl.concat([before, *given, planned, later, gate, *found])
         )
         sink(rows, run.path("findings"), schemas.Findings)
@@ -623,7 +623,7 @@ def _order(audit: Audit) -> pl.DataFrame:
         lot_numbers(texts["target_id"], settings.seed).argsort(kind="stable")
     ]
     if has_grown or not by_lot:
-        in_order = texts.clear() if in_rounds else by_time(texts, responses)
+        in_order = texts.clear() if in_rounds else sort_by_time(texts, responses)
     return order_findings(
         in_order,
         responses,
@@ -902,13 +902,13 @@ class SummaryStage(Stage):
         named = named.with_columns(n_left=run_words.struct.field("n_left"))
         verbatim = memory.verbatim_findings(
             runs,
-            read_comparison_sets(scores, named=False),
+            read_comparison_sets(scores, with_names=False),
             named.collect(),
             None if controls is None else controls.collect(),
             all_continued=audit.continues_texts,
         )
         rows = pl.concat([findings.filter(pl.col("check") != "verbatim"), verbatim])
-        rows = checks.behind_gate(rows)
+        rows = checks.apply_gate(rows)
         sink(rows, run.path("findings"), schemas.Findings)
         # Curves mean nothing where what is scored depends on scores, or no text is
         # continued.
