@@ -146,11 +146,12 @@ def one_address(value: object) -> object:
 
 
 def known_encoding(value: str) -> str:
-    from mia_batch.corpus.books import codec
+    from mia_batch.corpus.books import find_codec
 
-    if (found := codec(value)) is None:
+    codec = find_codec(value)
+    if codec is None:
         raise ValueError("name an encoding of text, such as cp1252, latin-1 or gb18030")
-    return found
+    return codec
 
 
 def known_set(value: str) -> str:

@@ -214,13 +214,13 @@ def test_marks_of_an_end_are_read_once_however_often_they_stand_there(marks, n):
     text = "word " * 50 + "\n" + "\n".join(marks * n) + "\n" + "word " * 900
     with pytest.MonkeyPatch.context() as patched:
         searches = []
-        starts = books._starts
+        starts = books._find_starts
 
         def counted_starts(*of):
             searches.append(of)
             return starts(*of)
 
-        patched.setattr(books, "_starts", counted_starts)
+        patched.setattr(books, "_find_starts", counted_starts)
         cut = books.find_cut(text)
     assert len(searches) == 2
     assert cut.start == 0

@@ -189,7 +189,9 @@ def open_text(
 ) -> Iterator[io.TextIOWrapper]:
     with open_bytes(file) as stream:
         encoding = (
-            books.declared_encoding(stream.peek(4)[:4]) or reading.encoding or "utf-8"
+            books.read_byte_order_mark(stream.peek(4)[:4])
+            or reading.encoding
+            or "utf-8"
         )
         try:
             yield io.TextIOWrapper(stream, encoding=encoding, newline=newline)
@@ -200,7 +202,7 @@ def open_text(
 def read_lines(file: SourceFile, reading: Reading) -> Iterator[bytes]:
     """Yield the lines of a text file in UTF-8, each with its end; what is UTF-8 is not checked."""
     with open_bytes(file) as stream:
-        declared = books.declared_encoding(stream.peek(4)[:4])
+        declared = books.read_byte_order_mark(stream.peek(4)[:4])
         if (declared or reading.encoding or "utf-8").startswith("utf-8"):
             stream.read(len(codecs.BOM_UTF8) if declared else 0)
             yield from bounded(file, stream.readline)
@@ -1021,8 +1023,8 @@ def _read_book(file: SourceFile, stream: IO[bytes], encoding: str | None) -> boo
     header = content[:_HEADER_BYTES].decode("ascii", "replace")
     found = _DECLARED.search(header) if "gutenberg" in header.lower() else None
     names = re.findall(r"[\w.-]+", found[1]) if found else []
-    declared = next(filter(books.codec, reversed(names)), None)
-    return books.Book(books.decode(content, declared=declared, given=encoding))
+    declared = next(filter(books.find_codec, reversed(names)), None)
+    return books.Book(books.decode(content, declared=declared, fallback=encoding))
 
 
 class Format(NamedTuple):

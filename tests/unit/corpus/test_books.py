@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mia_batch.corpus import books, read_documents
-from mia_batch.corpus.books import BookError, codec, decode, find_cut, read_html, tidy
+from mia_batch.corpus.books import (
+    BookError,
+    decode,
+    find_codec,
+    find_cut,
+    read_html,
+    tidy,
+)
 from tests.books import FOOTERS, HEADER, HEADERS, LICENCE, SMALL_PRINT, page
 from tests.texts import king_james_books
 
@@ -280,7 +287,7 @@ TEXT = "café naïve\n"
     ],
 )
 def test_texts_are_decoded(content, declared, given, text):
-    assert decode(content, declared=declared, given=given) == text
+    assert decode(content, declared=declared, fallback=given) == text
 
 
 @pytest.mark.parametrize(
@@ -297,7 +304,7 @@ def test_a_text_in_another_encoding_is_refused_with_its_place(
     content, declared, given, line, what
 ):
     with pytest.raises(BookError) as error:
-        decode(content, declared=declared, given=given)
+        decode(content, declared=declared, fallback=given)
     assert (str(error.value), error.value.line) == (
         f"{what}; save the file as UTF-8",
         line,
@@ -330,7 +337,7 @@ NO_CODECS = (
     ],
 )
 def test_only_encodings_of_text_are_known(name, known):
-    assert codec(name) == known
+    assert find_codec(name) == known
     if name in NO_CODECS:
         said = f"declares the encoding '{name}', which is not one of"
         for head in (
