@@ -194,7 +194,7 @@ _LINES_OF_BOOK = 500_000  # its headings are looked for in them
 _LEAST_SHARE = 0.9  # of lines that come again
 
 
-class Cut(NamedTuple):
+class BookSpan(NamedTuple):
     """The part of a text that is the book, and what the header says of it."""
 
     start: int
@@ -203,7 +203,7 @@ class Cut(NamedTuple):
     author: str | None
 
 
-def find_cut(text: str) -> Cut:
+def find_book(text: str) -> BookSpan:
     """Find the book in a text."""
     # What is cut: header, small print and licence of Project Gutenberg and its sisters,
     # the names of those who produced the file, a transcriber's note at either end, and
@@ -212,7 +212,7 @@ def find_cut(text: str) -> Cut:
     view = text.replace("\r\n", " \n").replace("\r", "\n").replace("\f", "\n")
     aozora_header = _AOZORA_HEADER.match(view)
     if aozora_header is not None:
-        return _find_aozora_cut(view, aozora_header)
+        return _find_aozora_book(view, aozora_header)
     start = header_end = _find_header_end(view)
     end = _find_end(view, header_end)
     if header_end:
@@ -228,7 +228,7 @@ def find_cut(text: str) -> Cut:
     header = view[:header_end]
     title = _find_field(header, "Title|Titel|Titre")
     author = _find_field(header, "Author|Auteur|Autor")
-    return Cut(start, end, title, author)
+    return BookSpan(start, end, title, author)
 
 
 def _find_field(header: str, names: str) -> str | None:
@@ -236,19 +236,21 @@ def _find_field(header: str, names: str) -> str | None:
     return None if field is None else " ".join(field[1].split())
 
 
-def _find_aozora_cut(view: str, header: re.Match[str]) -> Cut:
+def _find_aozora_book(view: str, header: re.Match[str]) -> BookSpan:
     start = _skip_blank(view, header.end(), len(view))
     source = _AOZORA_END.search(view, max(start, len(view) - _AOZORA_END_CHARS))
     end = len(view) if source is None else source.start()
     end = start + len(view[start:end].rstrip())
-    return Cut(start, end, header["title"].strip(), header["author"].strip() or None)
+    return BookSpan(
+        start, end, header["title"].strip(), header["author"].strip() or None
+    )
 
 
 def tidy(text: str) -> tuple[str, Counter[str]]:
     """Remove what stands within a text and is not of it; count it by kind."""
     braced = islice(_BRACED.finditer(text), _MOST_MARKS)
     numbers = [int(mark[1]) for mark in braced]
-    n_consecutive = sum(after == before + 1 for before, after in pairwise(numbers))
+    n_consecutive = sum(b == a + 1 for a, b in pairwise(numbers))
     page = _PAGE
     if n_consecutive > max(3, 0.9 * len(numbers) - 1):
         page = rf"{_PAGE}|{_BRACED.pattern}"
@@ -675,14 +677,16 @@ class Pages:
         if self.length > length + _LONGEST_MARK and rule is not _ANYTHING:
             return
         self._text.seek(max(length - 2, 0))
-        before = self._text.read(min(length, 2))
+        last_chars = self._text.read(min(length, 2))
         text = self._text.read()
         content = text.strip()
         if not mark.kind:
             self._separator = mark.separator
         elif content and rule.fullmatch(content):
-            if before.endswith("[") and rule is _NOTE_MARK:  # its brackets go with it
-                text = before[:-1] or text
+            if (
+                last_chars.endswith("[") and rule is _NOTE_MARK
+            ):  # its brackets go with it
+                text = last_chars[:-1] or text
                 self._closing = "]"
                 length -= 1 + text[0].isspace()
             space = _SPACE if text[0].isspace() else 0

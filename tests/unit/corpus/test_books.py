@@ -10,8 +10,8 @@ from mia_batch.corpus import books, read_documents
 from mia_batch.corpus.books import (
     BookError,
     decode,
+    find_book,
     find_codec,
-    find_cut,
     read_html,
     tidy,
 )
@@ -37,7 +37,7 @@ Contents
 
 
 def cut(text):
-    found = find_cut(text)
+    found = find_book(text)
     return text[found.start : found.end]
 
 
@@ -123,7 +123,7 @@ ABOUT = (
 )
 def test_what_is_not_sure_is_left_to_the_byte(text):
     assert cut(text) == text
-    assert find_cut(text)[2:] == (None, None)
+    assert find_book(text)[2:] == (None, None)
 
 
 def test_what_follows_a_header_is_cut_with_it_only_there():
@@ -231,7 +231,7 @@ PIECES = [
     )
 )
 def test_a_cut_text_is_part_of_the_text(text):
-    found = find_cut(text)
+    found = find_book(text)
     assert 0 <= found.start <= found.end <= len(text)
     marks = ("gutenberg", "small print", "transcriber", "contents")
     if not any(mark in text.casefold() for mark in marks):
