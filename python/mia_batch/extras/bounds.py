@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import polars as pl
 
-from mia_batch.cli.show import strongest
+from mia_batch.cli.show import rank_passages
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.engines.registry import available_memory, end_token_ids
 from mia_batch.evidence.request import Decoding, EngineSpec
@@ -341,7 +341,7 @@ def bound_run(
         raise SettingsError(
             "temperature= is 0, at which one sample is as all; give one above 0"
         )
-    found = strongest(run, passages).select("target_id")
+    found = rank_passages(run, passages).select("target_id")
     model, tokenizer = _load(audit), Tokenizer.load(settings.model, settings.revision)
     of_decoding = {
         each: getattr(settings, each) for each in ("temperature", "top_k", "top_p")

@@ -17,20 +17,20 @@ from mia_batch.cli.options import (
     PATH,
     Decorator,
     NumberRange,
+    build_table,
     column_options,
-    console_of,
     figure,
-    given,
     limits,
     observing,
+    open_console,
     option,
     path_option,
     plain,
     recipe_options,
     say,
     seed_option,
+    select_given,
     settings_options,
-    table_of,
     take,
     whole_numbers,
 )
@@ -268,7 +268,7 @@ def invert(*, embedder: str | None, **options: Any) -> None:
     asked = _embedder(embedder, endpoint)
     with observing() as observer:
         inverted = run(embedder=asked, recipe=recipe, observer=observer, **options)
-    _show(inverted.figures, console_of(stderr=False))
+    _show(inverted.figures, open_console(stderr=False))
 
 
 def _embedder(embedder: str | None, asked: dict[str, Any]) -> str | ClientSettings:
@@ -297,7 +297,7 @@ def _show(figures: pl.DataFrame, console: Console) -> None:
             [str(unit).replace("_", " "), str(name), *values, limits(each["f1"])]
         )
     numbers = (*columns, "95 % interval of F1")
-    console.print(table_of("unit", "method", *numbers, right=numbers, rows=lines))
+    console.print(build_table("unit", "method", *numbers, right=numbers, rows=lines))
 
 
 @click.command("build-set")
@@ -395,7 +395,7 @@ def mark(
     from mia_batch.cli.main import audit_and_show
     from mia_batch.extras.sets import marks
 
-    if "model" in (settings := given(options)):
+    if "model" in (settings := select_given(options)):
         name = Path(str(settings["model"])).name
         settings["out"] = str(out or book.parent / f"{book.stem}-{name}")
         with observing() as observer:
@@ -462,7 +462,7 @@ def paraphrase(*, dry_run: bool, **options: object) -> None:
     from mia_batch.extras.sets.paraphrases import paraphrase as make
     from mia_batch.extras.sets.paraphrases import plan_paraphrasing
 
-    settings = nested(given(options))
+    settings = nested(select_given(options))
     if dry_run:
         say(*map(": ".join, plan_paraphrasing(**settings)))
         return
@@ -486,7 +486,7 @@ def demo(goes_on: list[str], /, *, folder: Path, fresh: bool) -> None:
     from mia_batch.extras.sets.demo import prepare
     from mia_batch.settings import load_settings
 
-    console = console_of(stderr=True)
+    console = open_console(stderr=True)
     prepared = prepare(
         folder, fresh=fresh, notify=lambda line: console.print(line, markup=False)
     )
@@ -544,7 +544,7 @@ def bench(*, json: str | None, **options: Any) -> None:
             if lines is not None:
                 lines.write(f"{dumps(row)}\n")
                 lines.flush()
-    _show_bench(rows, console_of(stderr=json == "-"))
+    _show_bench(rows, open_console(stderr=json == "-"))
 
 
 def _show_bench(rows: list[dict[str, Any]], console: Console) -> None:
@@ -569,7 +569,7 @@ def _show_bench(rows: list[dict[str, Any]], console: Console) -> None:
             (way, *map(each.get, headings, repeat(""))) for way, each in found.items()
         )
         if found:
-            console.print(table_of(part, *headings, right=headings, rows=lines))
+            console.print(build_table(part, *headings, right=headings, rows=lines))
         for reason in reasons:
             console.print(plain(reason), soft_wrap=True)
         console.print()
@@ -612,7 +612,7 @@ def bounds(place: Path | str, **options: Any) -> None:
 
     of_search = take(options, ("passages", "distance", "within", "width"))
     with observing() as observer, mirrored(place):
-        table = bound_run(Run(place), observer, given(options), **of_search)
+        table = bound_run(Run(place), observer, select_given(options), **of_search)
     names, rows = ("lower", "estimate", "likely_upper", "upper"), []
     numbers = (
         "passage",
@@ -634,5 +634,5 @@ def bounds(place: Path | str, **options: Any) -> None:
                 row["reason"] or "",
             ]
         )
-    made = table_of(*numbers, "no bounds", right=numbers, rows=rows)
-    console_of(stderr=False).print(made, soft_wrap=True)
+    made = build_table(*numbers, "no bounds", right=numbers, rows=rows)
+    open_console(stderr=False).print(made, soft_wrap=True)

@@ -71,11 +71,11 @@ from mia_batch.settings import (
     ReportSettings,
     Settings,
     VerdictSettings,
-    flattened,
+    flatten,
     load_settings,
+    split_names,
     stored_settings,
 )
-from mia_batch.settings import names as split_names
 from mia_batch.tables import read_finite, remove
 from mia_batch.views import RunModel
 
@@ -540,7 +540,7 @@ def audit(
         for name, each in locals().items()
         if name not in ("observer", "unknown")
     }
-    settings = flattened(given | unknown)
+    settings = flatten(given | unknown)
     return run_audit(load_settings(with_files(settings)), observer or usual_observer())
 
 
@@ -676,7 +676,7 @@ def rescore(
     SettingsError
         If an attack needs evidence that the run does not have.
     """
-    changed = flattened(changed)
+    changed = flatten(changed)
     stored = dict(RunFolder(place).manifest.settings)
     if changed.get("attacks_from") and not changed.get("attacks"):
         stored["attacks"] = (

@@ -20,7 +20,7 @@ from mia_batch.pipeline.timing import record_requests
 from mia_batch.places import mirrored
 from mia_batch.prompts import N_PARAPHRASES
 from mia_batch.schemas import Paraphrases, Samples, Targets
-from mia_batch.settings import Settings, flattened, load_settings
+from mia_batch.settings import Settings, flatten, load_settings
 from mia_batch.tables import remove, scan, sink
 from mia_batch.views import View, build_view
 
@@ -81,7 +81,7 @@ def plan_paraphrasing(**settings: object) -> Iterator[tuple[str, str]]:
 
 def _settings(given: dict[str, object]) -> Settings:
     settings = load_settings(
-        {"samples": N_PARAPHRASES} | flattened(given), use_config=False
+        {"samples": N_PARAPHRASES} | flatten(given), use_config=False
     )
     if settings.out is None:
         raise SettingsError(

@@ -47,7 +47,7 @@ _KIND, _LOCK = ".study", ".lock"
 
 
 _DRY_RUN = "Say which runs would be made and what each would ask; ask nothing."
-study_options = cli.all_of(
+study_options = cli.combine_options(
     (
         cli.path_option(
             "out", "Folder of the study: its runs, its table, its picture."
@@ -77,7 +77,9 @@ class Study:
         said of a run before, or what it ``shares``, and raises what the audit would
         refuse.
         """
-        own = load_settings({**cli.given(dict(settings)), "out": self.folder / name})
+        own = load_settings(
+            {**cli.select_given(dict(settings)), "out": self.folder / name}
+        )
         if not self.dry_run:
             return run_audit(own, self.observer)
         rows = [("run", name)]
@@ -216,7 +218,7 @@ def _without_folder(names: pl.Series) -> pl.Series:
 
 
 def show(*headings: str, **options: Any) -> None:
-    cli.console_of(stderr=False).print(cli.table_of(*headings, **options))
+    cli.open_console(stderr=False).print(cli.build_table(*headings, **options))
 
 
 def write_study(out: Path, table: pl.DataFrame, picture: Markup | None) -> None:

@@ -69,7 +69,10 @@ def books(*, out: Path, **options: Any) -> None:
         )
     with frame.opened(out, "books", options) as study:
         settings = (
-            _PAPER | cli.given(options) | {"level": "group"} | _written(study, *known)
+            _PAPER
+            | cli.select_given(options)
+            | {"level": "group"}
+            | _written(study, *known)
         )
         if (run := study.audited("run", settings)) is None:
             return
@@ -286,13 +289,13 @@ def unlearning(*, out: Path, **options: Any) -> None:
     *columns, embedder, before, retrained = map(options.pop, names)
     if columns.count(None) == 1:
         raise click.UsageError("--question-column and --answer-column belong together")
-    models = cli.given(
+    models = cli.select_given(
         {"before": before, "after": options["model"], "retrained": retrained}
     )
     if "after" not in models:
         raise click.UsageError("--model is missing: the model after unlearning")
     with frame.opened(out, "unlearning", options) as study:
-        settings = _DEFAULTS | cli.given(options)
+        settings = _DEFAULTS | cli.select_given(options)
         embed = _embedder(embedder, study)
         parts = {"texts": settings}
         if None not in columns:

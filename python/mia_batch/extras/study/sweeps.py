@@ -86,10 +86,12 @@ def sweep(*, points: list[Values], out: Path, **options: Any) -> None:
     of it are scored. A value that an audit refuses is a row with the reason.
     """
     names = [*points[0]]
-    if both := [name.replace("_", "-") for name in names if name in cli.given(options)]:
+    if both := [
+        name.replace("_", "-") for name in names if name in cli.select_given(options)
+    ]:
         raise click.UsageError(f"--{both[0]} is in --over, too; give it once")
     with frame.opened(out, "sweep", options) as study:
-        base = cli.given(options)
+        base = cli.select_given(options)
         if (table := _swept(study, base, points)) is not None:
             numbers = [
                 name for name in names if table[name].dtype.is_numeric()
