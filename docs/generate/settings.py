@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from docs.generate.markdown import code, table
 from mia_batch.cli.main import command
-from mia_batch.settings import PARTS, user_only
+from mia_batch.settings import GROUPS, find_user_only
 
 if TYPE_CHECKING:
     import click
 
-    from mia_batch.settings import Part
+    from mia_batch.settings import SettingsGroup
 
 __all__ = ["sections"]
 
@@ -21,10 +21,10 @@ _HEADINGS = ("option", "meaning", "in a file of settings")
 def sections() -> str:
     """One section per part of the settings, in the order of the help."""
     options = {str(option.name): option for option in command.params}
-    return "\n".join(_section(part, options) for part in PARTS)
+    return "\n".join(_section(group, options) for group in GROUPS)
 
 
-def _section(part: type[Part], options: dict[str, click.Parameter]) -> str:
+def _section(part: type[SettingsGroup], options: dict[str, click.Parameter]) -> str:
     rows = ((*_row(options[name]), _in_a_file(name)) for name in part.model_fields)
     where = "" if part.table is None else f" Table {code(f'[{part.table}]')}."
     return f"## {part.topic}\n\n{part.__doc__}{where}\n\n{table(_HEADINGS, rows)}"
@@ -41,7 +41,7 @@ def _row(option: click.Parameter) -> tuple[str, str]:
 
 def _in_a_file(name: str) -> str:
     """Say whether a file that may be a stranger's can set it, and why not."""
-    rule = user_only(name)
+    rule = find_user_only(name)
     if rule is None:
         return "only what loads no code" if name == "engine_arg" else "yes"
     return (

@@ -1,4 +1,4 @@
-"""The settings of a run: its parts, and one validated value from options and a TOML file."""
+"""The settings of a run: their groups, and one validated value from options and TOML files."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 Text = Annotated[
     str,
     Field(min_length=1),
-    BeforeValidator(lambda given: str(given) if isinstance(given, Path) else given),
+    BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value),
 ]
 Sentence = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Column = Annotated[str | None, Field(min_length=1)]
-"""Name of a column; None = that of the part it plays."""
+"""Name of a column; None = that of its role."""
 
 
 class Mark(Enum):
@@ -67,7 +67,7 @@ class UserOnly:
 SENDS = "says where texts and keys are sent"
 
 
-class Part(BaseModel):
+class SettingsGroup(BaseModel):
     """Some of the settings: frozen, and nothing unknown among them.
 
     ``topic`` heads them in the help, ``table`` is their table in TOML and their keyword
@@ -95,38 +95,39 @@ class Part(BaseModel):
         use_attribute_docstrings=True,
     )
 
-    def __init_subclass__(cls, **about: str) -> None:
-        for name, value in about.items():
+    def __init_subclass__(cls, **class_variables: str) -> None:
+        for name, value in class_variables.items():
             setattr(cls, name, value)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """Take the line breaks of the source out of descriptions; the help breaks its own lines."""
+        """Join the lines of descriptions; the help breaks its own lines."""
         for field in cls.model_fields.values():
-            said = " ".join((field.description or "").split())
-            field.description = said.replace(" [default", "  [default")
+            description = " ".join((field.description or "").split())
+            field.description = description.replace(" [default", "  [default")
 
 
-def names(value: Any) -> Any:
+def split_names(value: Any) -> Any:
     """Accept ``"a,b"`` as well as a list."""
     if isinstance(value, str):
         return tuple(name.strip() for name in value.split(",") if name.strip())
     return value
 
 
-def attack_names(value: object) -> object:
+def register_attacks(value: object) -> object:
     """Accept attacks by their names or as objects, which are registered; one or several."""
     from mia_batch.attacks import Attack, register
 
-    several = names([value] if isinstance(value, Attack) else value)
-    if not isinstance(several, list | tuple):
-        return several
+    attacks = split_names([value] if isinstance(value, Attack) else value)
+    if not isinstance(attacks, list | tuple):
+        return attacks
     return [
-        register(each).name if isinstance(each, Attack) else each for each in several
+        register(attack).name if isinstance(attack, Attack) else attack
+        for attack in attacks
     ]
 
 
-def folder_or_url(value: Path | str | None) -> Path | str | None:
+def check_run_place(value: Path | str | None) -> Path | str | None:
     if value == "":
         raise ValueError("name a folder")
     if is_url(value):
@@ -134,26 +135,31 @@ def folder_or_url(value: Path | str | None) -> Path | str | None:
     return None if value is None else parse_place(value)
 
 
-def one_address(value: object) -> object:
+def check_address(value: object) -> object:
     """Refuse several addresses: a load balancer spreads requests over servers."""
-    given = [value] if isinstance(value, str) else value
-    if not isinstance(given, list | tuple) or len(given) != 1 or "," in str(given[0]):
+    addresses = [value] if isinstance(value, str) else value
+    if (
+        not isinstance(addresses, list | tuple)
+        or len(addresses) != 1
+        or "," in str(addresses[0])
+    ):
         raise ValueError(
             "give one address; to ask several servers, put a load balancer in front of"
             " them"
         )
-    return given[0]
+    return addresses[0]
 
 
-def known_encoding(value: str) -> str:
-    from mia_batch.corpus.books import codec
+def check_encoding(value: str) -> str:
+    from mia_batch.corpus.books import find_codec
 
-    if (found := codec(value)) is None:
+    codec = find_codec(value)
+    if codec is None:
         raise ValueError("name an encoding of text, such as cp1252, latin-1 or gb18030")
-    return found
+    return codec
 
 
-def known_set(value: str) -> str:
+def check_dataset(value: str) -> str:
     from mia_batch.known import find_set
 
     try:
@@ -162,13 +168,13 @@ def known_set(value: str) -> str:
         raise ValueError(str(error)) from None
 
 
-def digits_of_sha256(value: str) -> str:
+def check_sha256(value: str) -> str:
     if not re.fullmatch("[0-9a-f]{64}", value):
         raise ValueError("give the 64 hexadecimal digits of a SHA-256")
     return value
 
 
-def shard_name(value: str) -> str:
+def check_shard(value: str) -> str:
     from mia_batch.evidence.parts import Shard
 
     return str(Shard.parse(value))
@@ -177,35 +183,39 @@ def shard_name(value: str) -> str:
 def engine_names() -> list[str]:
     from mia_batch.evidence.engines.registry import engine_types
 
-    asked = {"samples", "logprobs"}
-    return [
-        "auto",
-        *(name for name, kind in engine_types().items() if kind.kinds & asked),
-    ]
+    of_audits = {"samples", "logprobs"}
+    engines = [name for name, kind in engine_types().items() if kind.kinds & of_audits]
+    return ["auto", *engines]
 
 
-def arguments(value: object) -> object:
+def parse_arguments(value: object) -> object:
     """Accept ``["key=value", ...]`` as well as a table; a value is JSON where it parses as such."""
     if not isinstance(value, list | tuple):
         return value
-    found: dict[str, object] = {}
-    for key, equals, text in (str(item).partition("=") for item in value):
+    arguments: dict[str, object] = {}
+    for item in value:
+        key, equals, text = str(item).partition("=")
         if not (key and equals):
             raise ValueError(f"each must read KEY=VALUE, but {key!r} does not")
+        name = key.replace("-", "_")
         try:
-            found[key.replace("-", "_")] = json.loads(text)
+            arguments[name] = json.loads(text)
         except json.JSONDecodeError:
-            found[key.replace("-", "_")] = text
-    return found
+            arguments[name] = text
+    return arguments
 
 
 class EndpointSettings(
-    Part, topic="Endpoint", table="endpoint", engine_of="openai", key="base_url"
+    SettingsGroup,
+    topic="Endpoint",
+    table="endpoint",
+    engine_of="openai",
+    key="base_url",
 ):
     """How an endpoint is reached and asked."""
 
     base_url: Annotated[
-        Text | None, BeforeValidator(one_address), Mark.USUAL, UserOnly(SENDS)
+        Text | None, BeforeValidator(check_address), Mark.USUAL, UserOnly(SENDS)
     ] = None
     """Address of an OpenAI-compatible endpoint, such as http://host:8000/v1."""
     api_key_env: Annotated[Text, UserOnly("names a secret of your environment")] = (
@@ -217,8 +227,8 @@ class EndpointSettings(
     chat_instruction: Text | None = None
     """What is said to a chat model before the text to continue."""
     tokenizer: Annotated[Text | None, Mark.MODEL] = None
-    """Folder or hub name of the endpoint's tokenizer; probe-logprobs need it. [default: tokens
-    estimated]"""
+    """Folder or hub name of the endpoint's tokenizer; probe-logprobs need it. [default:
+    tokens estimated]"""
     max_concurrency: int = Field(default=32, ge=1, le=4096)
     """Most requests in flight."""
     requests_per_minute: float | None = Field(default=None, gt=0)
@@ -242,7 +252,11 @@ class EndpointSettings(
 
 
 class RecordingSettings(
-    Part, topic="Recording", table="recording", engine_of="replay", key="samples_from"
+    SettingsGroup,
+    topic="Recording",
+    table="recording",
+    engine_of="replay",
+    key="samples_from",
 ):
     """Continuations that were generated elsewhere."""
 
@@ -252,7 +266,7 @@ class RecordingSettings(
     """Column with the recorded continuation."""
 
 
-class ColumnSettings(Part, topic="Columns of the corpus", table="columns"):
+class ColumnSettings(SettingsGroup, topic="Columns of the corpus", table="columns"):
     """The user's names for the columns of a corpus."""
 
     text_column: Text = "text"
@@ -266,44 +280,45 @@ class ColumnSettings(Part, topic="Columns of the corpus", table="columns"):
     group_column: Column = None
     """Column with the group, such as a book. [default: group, if there]"""
     author_column: Column = None
-    """Column with the author; books of one count once together. [default: author, if there]"""
+    """Column with the author; books of one count once together. [default: author, if
+    there]"""
     prefix_column: Column = None
     """Column with a prefix of your own. [default: prefix, if there]"""
     reference_column: Column = None
     """Column with its true continuation. [default: reference, if there]"""
 
 
-def whole_number(value: object) -> object:
+def parse_digits(value: object) -> object:
     """Read digits, which a list of numbers does not accept as text."""
     return int(value) if isinstance(value, str) and value.isdecimal() else value
 
 
-def _number_or_auto(value: object) -> object:
-    if value in (None, "auto") or (
-        str(value).isdecimal() and 1 <= int(str(value)) <= 100_000
-    ):
+def _check_workers(value: object) -> object:
+    if value in (None, "auto"):
+        return value
+    if str(value).isdecimal() and 1 <= int(str(value)) <= 100_000:
         return value
     raise ValueError(f"give a number from 1 to 100000, or auto, not {value!r}")
 
 
-class ClusterSettings(Part, topic="Many GPUs and machines", table="cluster"):
+class ClusterSettings(SettingsGroup, topic="Many GPUs and machines", table="cluster"):
     """How many engines or processes work on a run, and where; none of it is stored with the run."""
 
     workers: Annotated[
-        int | Literal["auto"] | None, BeforeValidator(_number_or_auto)
+        int | Literal["auto"] | None, BeforeValidator(_check_workers)
     ] = Field(default=None, exclude=True)
-    """Engines at work, or models tuned at once, each with tensor_parallel_size GPUs, or cores
-    without GPUs; auto: as many as fit. Needs Ray. [default: one, without Ray]"""
+    """Engines at work, or models tuned at once, each with tensor_parallel_size GPUs, or
+    cores without GPUs; auto: as many as fit. Needs Ray. [default: one, without Ray]"""
     ray: Annotated[Text | None, UserOnly("says which machines run the work")] = Field(
         default=None, exclude=True
     )
-    """Address of a Ray cluster, or auto for the one that runs here. [default: with workers, Ray on
-    this machine alone]"""
-    shard: Annotated[str | None, AfterValidator(shard_name)] = Field(
+    """Address of a Ray cluster, or auto for the one that runs here. [default: with
+    workers, Ray on this machine alone]"""
+    shard: Annotated[str | None, AfterValidator(check_shard)] = Field(
         default=None, exclude=True
     )
-    """I/N: work on every N-th block only, as one of N processes that share the run folder; the
-    command without it merges and scores."""
+    """I/N: work on every N-th block only, as one of N processes that share the run
+    folder; the command without it merges and scores."""
 
     @property
     def executor(self) -> str | None:
@@ -311,17 +326,17 @@ class ClusterSettings(Part, topic="Many GPUs and machines", table="cluster"):
         return "ray" if self.ray is not None or self.workers is not None else None
 
 
-class LogprobSettings(Part, topic="Log-probabilities", table="logprobs"):
+class LogprobSettings(SettingsGroup, topic="Log-probabilities", table="logprobs"):
     """What log-probabilities are asked of, and by which other models."""
 
     reference_model: Annotated[Text | None, Mark.MODEL] = None
-    """Model to compare with, smaller or the base of a tuned one; it is asked the same, at points
-    too. With --non-members the planned test is made on it, too: a placebo."""
+    """Model to compare with, smaller or the base of a tuned one; it is asked the same,
+    at points too. With --non-members the planned test is made on it, too: a placebo."""
     reference_revision: Text | None = None
     """Hub revision of the reference model."""
     reference_kind: Literal["base", "other"] | None = None
-    """Whether it is the base of the model, or made as the base: the planned attack then reads it.
-    [default: base where both are of the same architecture and size]"""
+    """Whether it is the base of the model, or made as the base: the planned attack then
+    reads it. [default: base where both are of the same architecture and size]"""
     masked_model: Annotated[Text | None, Mark.MODEL] = None
     """Masked model that makes neighbours of the texts."""
     neighbours: int = Field(default=25, ge=1, le=1000)
@@ -341,106 +356,113 @@ class LogprobSettings(Part, topic="Log-probabilities", table="logprobs"):
     extraction_tokens: int = Field(default=50, ge=1)
     """First tokens of the reference that are to be extracted."""
     long_texts: Literal["refuse", "stride"] = "refuse"
-    """Texts longer than the context get no log-probabilities, or those of pieces of its length,
-    none of which sees another. [default: pieces where one pass is the default, else refuse]"""
+    """Texts longer than the context get no log-probabilities, or those of pieces of its
+    length, none of which sees another. [default: pieces where one pass is the default,
+    else refuse]"""
 
 
-class MainSettings(Part, topic="What everybody needs"):
+class MainSettings(SettingsGroup, topic="What everybody needs"):
     """What is audited, and by which attacks; these stand in no table."""
 
     input: Annotated[Text, Mark.PATH, Mark.USUAL]
-    """Corpus: a file, folder or glob of Parquet, Arrow, JSON, CSV, TSV, or books (.txt, .epub,
-    .html); with --dataset, a local copy of it."""
-    dataset: Annotated[Text | None, AfterValidator(known_set), Mark.USUAL] = None
+    """Corpus: a file, folder or glob of Parquet, Arrow, JSON, CSV, TSV, or books (.txt,
+    .epub, .html); with --dataset, a local copy of it."""
+    dataset: Annotated[Text | None, AfterValidator(check_dataset), Mark.USUAL] = None
     """Data set by its name, such as wikimia:64; `mia-batch datasets` lists them."""
-    dataset_sha256: Annotated[str, AfterValidator(digits_of_sha256)] | None = None
+    dataset_sha256: Annotated[str, AfterValidator(check_sha256)] | None = None
     """SHA-256 that the rows of the data set must have. [default: that of its record]"""
     model: Annotated[Text, Mark.MODEL, Mark.USUAL]
     """Folder of a checkpoint or an adapter, hub name, or the name at the endpoint."""
     out: Annotated[
         Path | str | None,
-        AfterValidator(folder_or_url),
+        AfterValidator(check_run_place),
         Mark.PATH,
         Mark.USUAL,
         UserOnly(SENDS, addresses=True),
     ] = None
-    """Run folder, here or in an object store (s3://bucket/run). [default: runs/INPUT-MODEL]"""
+    """Run folder, here or in an object store (s3://bucket/run). [default:
+    runs/INPUT-MODEL]"""
     config: Annotated[
         Text | None, Mark.PATH, Mark.USUAL, UserOnly("names this file")
     ] = None
-    """TOML file of settings. [default: mia-batch.toml in the working directory, if there, and what
-    that leaves open from your own, ~/.config/mia-batch/mia-batch.toml]"""
+    """TOML file of settings. [default: mia-batch.toml in the working directory, if
+    there, and what that leaves open from your own,
+    ~/.config/mia-batch/mia-batch.toml]"""
     plan: Annotated[Text | None, Mark.PATH, UserOnly("says what is audited")] = None
-    """Plan that --dry-run wrote, plan.json: the audit is made exactly by it, or says what differs.
-    Settings that are not given are taken from it; texts and models are named again."""
+    """Plan that --dry-run wrote, plan.json: the audit is made exactly by it, or says
+    what differs. Settings that are not given are taken from it; texts and models are
+    named again."""
     evidence: Literal["samples", "logprobs", "probe-logprobs", "both"] | None = None
-    """Sampled continuations, log-probabilities of all tokens, those of the true next token at each
-    point, or the first two. [default: what the attacks need; without attacks one pass of
-    log-probabilities where the model runs here, else samples]"""
+    """Sampled continuations, log-probabilities of all tokens, those of the true next
+    token at each point, or the first two. [default: what the attacks need; without
+    attacks one pass of log-probabilities where the model runs here, else samples]"""
     preset: Annotated[
         Literal["default", "matched", "samia", "min-k", "spv"],
         Mark.EVIDENCE,
         Mark.USUAL,
     ] = "default"
-    """default: one pass of log-probabilities, or next tokens or words of an endpoint; matched:
-    length-matched continuations; samia, min-k, spv: the whole procedures of the SaMIA, Min-K% and
-    SPV-MIA papers."""
+    """default: one pass of log-probabilities, or next tokens or words of an endpoint;
+    matched: length-matched continuations; samia, min-k, spv: the whole procedures of
+    the SaMIA, Min-K% and SPV-MIA papers."""
     attacks: Annotated[
-        tuple[str, ...] | None, BeforeValidator(attack_names), Mark.USUAL
+        tuple[str, ...] | None, BeforeValidator(register_attacks), Mark.USUAL
     ] = None
-    """Attacks, separated by commas: by name, family (min-k++) or as papers call them; `mia-batch
-    attacks` lists them. [default: the preset's]"""
+    """Attacks, separated by commas: by name, family (min-k++) or as papers call them;
+    `mia-batch attacks` lists them. [default: the preset's]"""
     attacks_from: Annotated[Text | None, Mark.PATH, UserOnly("runs code")] = None
-    """Python file with attacks of your own, which are computed with those in attacks."""
+    """Python file with attacks of your own, which are computed with those in
+    attacks."""
     seed: Annotated[int, Mark.EVIDENCE] = Field(default=0, ge=0, lt=2**62)
     """Seed of the run; same seed, same samples."""
     max_failed: float = Field(default=0.05, ge=0, le=1)
     """Share of targets that may fail; with more the exit code is 1."""
 
 
-class TextSettings(Part, topic="Texts", table="texts"):
+class TextSettings(SettingsGroup, topic="Texts", table="texts"):
     """How the texts are read and cut."""
 
-    encoding: Annotated[str, AfterValidator(known_encoding)] | None = None
+    encoding: Annotated[str, AfterValidator(check_encoding)] | None = None
     """Encoding of text files that declare none. [default: UTF-8]"""
     bad_input: Literal["refuse", "set-aside"] = "refuse"
-    """Files and rows that cannot be read: refuse the first, or list them with their reasons in the
-    table set_aside and go on with the others."""
+    """Files and rows that cannot be read: refuse the first, or list them with their
+    reasons in the table set_aside and go on with the others."""
     word_rule: Annotated[
         Literal["whitespace", "space", "rouge", "unicode", "script", "folded"],
         Mark.EVIDENCE,
     ] = "folded"
-    """How text is split into words; script: at white space, and character by character or so where
-    a script has none between words; folded: so, too, and quotes, dashes, ligatures, the long s and
-    accents count as the same however they are written. [default: folded; samia preset: space]"""
+    """How text is split into words; script: at white space, and character by character
+    or so where a script has none between words; folded: so, too, and quotes, dashes,
+    ligatures, the long s and accents count as the same however they are written.
+    [default: folded; samia preset: space]"""
     window_words: Annotated[int | None, Mark.EVIDENCE, Mark.USUAL] = Field(
         default=None, ge=2
     )
-    """Cut documents into windows of this many words. [default: 128 for books, else a document is
-    one target]"""
+    """Cut documents into windows of this many words. [default: 128 for books, else a
+    document is one target]"""
     window_characters: Annotated[int | None, Mark.EVIDENCE] = Field(default=None, ge=2)
     """Cut documents into windows of at most this many characters instead."""
     max_windows_per_document: Annotated[int | None, Mark.USUAL] = Field(
         default=None, ge=1
     )
-    """Ask about this many windows of a document at most, evenly spread; a larger number later adds
-    to them. [default: all]"""
+    """Ask about this many windows of a document at most, evenly spread; a larger number
+    later adds to them. [default: all]"""
     stride: Annotated[int | None, Mark.EVIDENCE] = Field(default=None, ge=1)
-    """Words, or characters, between the starts of windows. [default: those of a window]"""
+    """Words, or characters, between the starts of windows. [default: those of a
+    window]"""
     text_length: Annotated[
-        Literal[32, 64, 128, 256] | None, BeforeValidator(whole_number), Mark.EVIDENCE
+        Literal[32, 64, 128, 256] | None, BeforeValidator(parse_digits), Mark.EVIDENCE
     ] = None
     """Nominal words of a text (samia preset). [default: each text's own]"""
     prefix_ratio: Annotated[float, Mark.EVIDENCE] = Field(default=0.5, gt=0, lt=1)
     """Share of a target's words that is given to the model."""
 
 
-class EngineSettings(Part, topic="Engine", table="engine"):
+class EngineSettings(SettingsGroup, topic="Engine", table="engine"):
     """What answers for the model."""
 
     engine: Annotated[str, Mark.EVIDENCE, Mark.USUAL] = "auto"
-    """What answers; auto: openai with --base-url, replay with --samples-from, else vllm or
-    transformers, whichever runs and is faster at what is asked."""
+    """What answers; auto: openai with --base-url, replay with --samples-from, else vllm
+    or transformers, whichever runs and is faster at what is asked."""
     revision: Text | None = None
     """Hub revision of the model."""
     dtype: Annotated[
@@ -449,13 +471,13 @@ class EngineSettings(Part, topic="Engine", table="engine"):
     """auto: float32 on a CPU; on a GPU the engine's choice for the checkpoint."""
     tensor_parallel_size: Annotated[int, Mark.EVIDENCE] = Field(default=1, ge=1)
     """GPUs that share one copy of the model."""
-    engine_arg: Annotated[dict[str, Any], BeforeValidator(arguments), Mark.EVIDENCE] = (
-        Field(default_factory=dict)
-    )
+    engine_arg: Annotated[
+        dict[str, Any], BeforeValidator(parse_arguments), Mark.EVIDENCE
+    ] = Field(default_factory=dict)
     """KEY=VALUE for the engine itself, such as max_model_len=2048; repeatable."""
     logits_memory: int | None = Field(default=None, ge=1)
-    """Most memory in MiB for logits at a time. [default: 128 on a CPU; on a GPU an eighth of what
-    the weights leave free, at most 4096]"""
+    """Most memory in MiB for logits at a time. [default: 128 on a CPU; on a GPU an
+    eighth of what the weights leave free, at most 4096]"""
 
     @field_validator("engine_arg")
     @classmethod
@@ -466,12 +488,12 @@ class EngineSettings(Part, topic="Engine", table="engine"):
         return arguments
 
 
-class SamplingSettings(Part, topic="Sampling", table="sampling"):
+class SamplingSettings(SettingsGroup, topic="Sampling", table="sampling"):
     """How continuations are sampled."""
 
     samples: Annotated[int | None, Mark.USUAL] = Field(default=None, ge=1)
-    """Continuations drawn of each prompt. [default: 10; at probes the most likely one, which is not
-    drawn]"""
+    """Continuations drawn of each prompt. [default: 10; at probes the most likely one,
+    which is not drawn]"""
     probes: int = Field(default=32, ge=1, le=4096)
     """Most points of a text at which the next words are asked. [default: 32; 128 of
     probe-logprobs]"""
@@ -494,60 +516,62 @@ class SamplingSettings(Part, topic="Sampling", table="sampling"):
     top_p: Annotated[float, Mark.EVIDENCE] = Field(default=1.0, gt=0, le=1)
     """Draw from this much probability only."""
     continue_strongest: int | None = Field(default=None, ge=0)
-    """Texts of highest scores whose likeliest continuation is shown where no attack asks for
-    continuations. [default: 64 where one pass of log-probabilities is the default, else 0]"""
+    """Texts of highest scores whose likeliest continuation is shown where no attack
+    asks for continuations. [default: 64 where one pass of log-probabilities is the
+    default, else 0]"""
     paraphrases_column: Column = None
     """Column with lists of three paraphrases of each text (DE-COP)."""
     choice_orders: int = Field(default=24, ge=4, le=24, multiple_of=4)
     """Orders in which a text and its paraphrases are shown (DE-COP)."""
     rarity_from: Annotated[Path | None, Mark.PATH] = None
-    """Run that tells how often the model says each word elsewhere: scores then depend on the text
-    alone. [default: this run]"""
+    """Run that tells how often the model says each word elsewhere: scores then depend
+    on the text alone. [default: this run]"""
     retry_failed: bool = False
     """Try again what could not be sampled before."""
 
 
-class ExtractionSettings(Part, topic="Extraction", table="extract"):
+class ExtractionSettings(SettingsGroup, topic="Extraction", table="extract"):
     """How the model is followed through documents."""
 
     extract: bool = False
     """Follow the model through the documents, from their strongest windows on."""
     extract_starts: int = Field(default=3, ge=1)
-    """Strongest windows of a document that it is followed from, and back from there as long as text
-    comes out."""
+    """Strongest windows of a document that it is followed from, and back from there as
+    long as text comes out."""
     extract_draws: int = Field(default=0, ge=0, le=1000)
-    """Walks that are drawn from each of these windows where the greedy one, of the most likely
-    words, led nowhere."""
+    """Walks that are drawn from each of these windows where the greedy one, of the most
+    likely words, led nowhere."""
     extract_tokens: int = Field(default=2000, ge=1)
     """Tokens of a document after which nothing further is asked."""
     controls: bool = False
-    """Ask for passages that came out after an unrelated prefix, too, and look for them in the other
-    documents: what is common is no evidence."""
+    """Ask for passages that came out after an unrelated prefix, too, and look for them
+    in the other documents: what is common is no evidence."""
     known_corpus: Annotated[Text | None, Mark.PATH] = None
-    """Texts of a corpus that is known: each passage that comes out is looked for in them."""
+    """Texts of a corpus that is known: each passage that comes out is looked for in
+    them."""
     known_index: Annotated[Text | None, UserOnly(SENDS, addresses=True)] = None
-    """The same in an index of infini-gram: ADDRESS#INDEX of its API, to which the passages are
-    sent, or FOLDER#TOKENIZER on this machine, of which nothing is sent."""
+    """The same in an index of infini-gram: ADDRESS#INDEX of its API, to which the
+    passages are sent, or FOLDER#TOKENIZER on this machine, of which nothing is sent."""
 
 
-class ReportSettings(Part, topic="Report", table="report"):
+class ReportSettings(SettingsGroup, topic="Report", table="report"):
     """What the report shows."""
 
     report: bool = True
     """Write report.html at the end."""
-    slice_by: Annotated[tuple[str, ...], BeforeValidator(names)] = ()
+    slice_by: Annotated[tuple[str, ...], BeforeValidator(split_names)] = ()
     """Columns, separated by commas, by whose values metrics are given as well."""
     plan_lodged: Sentence | None = None
-    """When and where the plan was lodged before the run, in a sentence that the report shows;
-    --dry-run writes the plan and prints its SHA-256."""
+    """When and where the plan was lodged before the run, in a sentence that the report
+    shows; --dry-run writes the plan and prints its SHA-256."""
 
 
-class FinetuningSettings(Part, topic="Fine-tuned references", table="tuning"):
+class FinetuningSettings(SettingsGroup, topic="Fine-tuned references", table="tuning"):
     """Reference models that a run makes: of what they are made, and how they are compared."""
 
     prompts_from: Annotated[Text | None, Mark.PATH] = None
-    """Texts whose first tokens the target goes on with; a reference model is tuned on what it says
-    (SPV-MIA)."""
+    """Texts whose first tokens the target goes on with; a reference model is tuned on
+    what it says (SPV-MIA)."""
     prompt_tokens: int = Field(default=16, ge=1, le=1024)
     """First tokens of each such text."""
     generations: int = Field(default=1000, ge=2, le=1_000_000)
@@ -555,9 +579,11 @@ class FinetuningSettings(Part, topic="Fine-tuned references", table="tuning"):
     generation_tokens: int = Field(default=128, ge=2, le=100_000)
     """Most tokens of a generation."""
     candidate_from: Annotated[Text | None, Mark.PATH] = None
-    """Texts of the same kind, on which a second reference model is tuned (LiRA-Candidate)."""
+    """Texts of the same kind, on which a second reference model is tuned
+    (LiRA-Candidate)."""
     shadows: int | None = Field(default=None, ge=2, le=1024, multiple_of=2)
-    """Shadow models, an even number: each text is in half of them, at random (LiRA, RMIA)."""
+    """Shadow models, an even number: each text is in half of them, at random (LiRA,
+    RMIA)."""
     tuning: Method = recipe_field("method")
     tuning_rank: int = recipe_field("rank")
     tuning_epochs: int = recipe_field("epochs")
@@ -569,51 +595,60 @@ class FinetuningSettings(Part, topic="Fine-tuned references", table="tuning"):
     paraphrase_share: float = Field(default=0.2, gt=0, le=1)
     """Share of the tokens that a paraphrase replaces."""
     noise: float = Field(default=0.1, gt=0, le=100)
-    """Standard deviation of noise on embeddings. [default: 0.1; with an absolute scale 0.05]"""
+    """Standard deviation of noise on embeddings. [default: 0.1; with an absolute scale
+    0.05]"""
     noise_scale: Literal["relative", "absolute"] = "relative"
-    """What that is measured in: the standard deviation of the entries of the model's embedding
-    matrix, or none: the number itself, as the SPV-MIA paper gives it."""
+    """What that is measured in: the standard deviation of the entries of the model's
+    embedding matrix, or none: the number itself, as the SPV-MIA paper gives it."""
 
 
-CLASSICS, NO_YARDSTICK = "default", "none"  # yardsticks that are no file
+# Yardsticks that are no file
+CLASSICS = "default"
+NO_YARDSTICK = "none"
 
 
-class VerdictSettings(Part, topic="Reference sets and answers", table="verdict"):
+class VerdictSettings(
+    SettingsGroup, topic="Reference sets and answers", table="verdict"
+):
     """Reference sets, and how the answer is given."""
 
     non_members: Annotated[Text | None, Mark.PATH, Mark.USUAL] = None
-    """Texts known not to be in the training data: each text is compared with them. [default: the
-    input's own of member = false]"""
+    """Texts known not to be in the training data: each text is compared with them.
+    [default: the input's own of member = false]"""
     non_members_known: Annotated[Sentence | None, Mark.USUAL] = None
-    """How it is known that they are not, in a sentence that is printed with the result."""
+    """How it is known that they are not, in a sentence that is printed with the
+    result."""
     calibration: Annotated[Text | None, Mark.PATH] = None
     """Other texts of known membership, from which thresholds and rates are taken."""
     canaries: Annotated[Text | None, Mark.PATH] = None
     """Sets of texts of which one each, drawn at random, was published."""
     yardstick: Annotated[Text | None, Mark.PATH] = None
-    """Texts that the model knows to a known degree, with a column level, or copies: they are asked
-    in the same way and say what finding nothing means, and how often texts were learnt.
-    default: 115 passages of classics; none, or --no-yardstick: no such texts. [default: the
-    classics for books that are compared or continued, else none]"""
+    """Texts that the model knows to a known degree, with a column level, or copies:
+    they are asked in the same way and say what finding nothing means, and how often
+    texts were learnt. default: 115 passages of classics; none, or --no-yardstick: no
+    such texts. [default: the classics for books that are compared or continued, else
+    none]"""
     replace: bool = Field(default=False, exclude=True)
-    """Let this request take the place of what the run has answered: another primary attack, level
-    or threshold then answers, marked as exploratory, and scores that are not asked for are taken
-    away; run.json keeps a record. [default: scores are added, and the planned answer stays]"""
+    """Let this request take the place of what the run has answered: another primary
+    attack, level or threshold then answers, marked as exploratory, and scores that are
+    not asked for are taken away; run.json keeps a record. [default: scores are added,
+    and the planned answer stays]"""
     combine: bool = False
-    """Learn from texts of known membership how to combine the scores of all attacks, as a further
-    attack: combination_v1."""
+    """Learn from texts of known membership how to combine the scores of all attacks, as
+    a further attack: combination_v1."""
     primary: Text | None = None
     """The attack that the answer rests on. [default: min_k_plus_plus_20_v1,
-    token_hits_less_expected_v1, token_hits_v1, probe_leading_rarity_v1 or samia_matched_v1, the
-    first that is computed]"""
+    token_hits_less_expected_v1, token_hits_v1, probe_leading_rarity_v1 or
+    samia_matched_v1, the first that is computed]"""
     level: Literal["target", "group", "collection"] = "target"
-    """What the answer is about: each target, each whole group, or all groups together."""
+    """What the answer is about: each target, each whole group, or all groups
+    together."""
     windows_per_group: int | None = Field(default=None, ge=1)
-    """Targets compared of each group; groups with fewer get no answer. [default: as many as nine
-    groups in ten have]"""
+    """Targets compared of each group; groups with fewer get no answer. [default: as
+    many as nine groups in ten have]"""
     exploratory: bool = False
-    """Print p-values, lists and estimates, marked as exploratory, even where a classifier that
-    never sees the model tells the targets from the non-members."""
+    """Print p-values, lists and estimates, marked as exploratory, even where a
+    classifier that never sees the model tells the targets from the non-members."""
     statistic: Literal["mean", "median", "maximum"] = "mean"
     """What is compared of a group's targets."""
     q: float = Field(default=0.05, gt=0, lt=1)
@@ -621,33 +656,35 @@ class VerdictSettings(Part, topic="Reference sets and answers", table="verdict")
     adjustment: Literal["bh", "by"] = "bh"
     """Benjamini-Hochberg, or Benjamini-Yekutieli for any dependence."""
     anyway: bool = False
-    """Go on where no answer can come of it: so few non-members allow none at this level, or they
-    can be distinguished from the targets without the model; and where the audit differs from its
-    --plan. Print the numbers, marked as exploratory, where the service changed while it was asked.
-    End with 0 where the model predicts no better than chance."""
+    """Go on where no answer can come of it: so few non-members allow none at this
+    level, or they can be distinguished from the targets without the model; and where
+    the audit differs from its --plan. Print the numbers, marked as exploratory, where
+    the service changed while it was asked. End with 0 where the model predicts no
+    better than chance."""
     stop_when_decided: bool = False
-    """Ask about the windows of groups in rounds, each group until it is reported or can no longer
-    be (e-BH), instead of about all: saves tokens. Needs --level group."""
+    """Ask about the windows of groups in rounds, each group until it is reported or can
+    no longer be (e-BH), instead of about all: saves tokens. Needs --level group."""
     ties: Literal["conservative", "random"] = "conservative"
     """Equal scores count against the target, or are ordered at random."""
     length_edges: Annotated[
-        tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(names)
+        tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(split_names)
     ] = ()
-    """Words at which a new bucket begins, separated by commas: targets are compared with
-    non-members of their own bucket."""
+    """Words at which a new bucket begins, separated by commas: targets are compared
+    with non-members of their own bucket."""
     fpr: float = Field(default=0.05, gt=0, lt=1)
-    """Share of non-members above the threshold at which the contamination rate is estimated."""
+    """Share of non-members above the threshold at which the contamination rate is
+    estimated."""
 
 
 RESOURCES = frozenset(
     {
-        *(
-            "batch_size",
-            "cpu_offload_gb",
-            "gpu_memory_utilization",
-            "kv_cache_memory_bytes",
-        ),
-        *("max_num_batched_tokens", "max_num_seqs", "swap_space"),
+        "batch_size",
+        "cpu_offload_gb",
+        "gpu_memory_utilization",
+        "kv_cache_memory_bytes",
+        "max_num_batched_tokens",
+        "max_num_seqs",
+        "swap_space",
     }
 )
 """Arguments of engines that decide how much memory they take, never what they sample."""
@@ -679,12 +716,7 @@ _FOLLOWING = (  # a setting, a value of it, and the default that another has the
     ("preset", "min-k", "evidence", "logprobs"),
     ("preset", "spv", "evidence", "logprobs"),
     # Generations are to be the target's own distribution
-    (
-        "preset",
-        "spv",
-        "top_k",
-        0,
-    ),
+    ("preset", "spv", "top_k", 0),
     ("noise_scale", "absolute", "noise", 0.05),  # of the SPV-MIA paper
     *(("temperature", zero, "samples", 1) for zero in (0, "0", "0.0")),
 )
@@ -707,7 +739,7 @@ class Settings(
 ):
     """Everything that decides what a run does; frozen, validated as a whole.
 
-    Attributes are described by the fields of the parts; ``mia-batch --help`` prints the
+    Attributes are described by the fields of the groups; ``mia-batch --help`` prints the
     same sentences.
     """
 
@@ -719,9 +751,9 @@ class Settings(
         values = dict(values)
         if values.get("dataset") is not None:
             values.setdefault("input", values["dataset"])  # until its files are located
-        for setting, value, other, default in _FOLLOWING:
+        for setting, value, follower, default in _FOLLOWING:
             if values.get(setting) == value:
-                values.setdefault(other, default)
+                values.setdefault(follower, default)
         if values.get("engine", "auto") == "auto":
             for setting, engine in _KEYS.items():
                 if values.get(setting) is not None:
@@ -734,9 +766,10 @@ class Settings(
     @classmethod
     def _path_or_no_boolean(cls, value: object, info: ValidationInfo) -> object:
         field = cls.model_fields[str(info.field_name)]
-        if Mark.PATH in field.metadata and isinstance(value, os.PathLike):
+        is_path = Mark.PATH in field.metadata
+        if is_path and isinstance(value, os.PathLike):
             return os.fspath(value)
-        if Mark.PATH in field.metadata and info.field_name != "out" and is_url(value):
+        if is_path and info.field_name != "out" and is_url(value):
             raise ValueError(
                 "only a run may be in an object store; copy this to a disk first"
             )
@@ -747,8 +780,9 @@ class Settings(
     @field_validator("engine")
     @classmethod
     def _known_engine(cls, name: str) -> str:
-        if name not in (known := engine_names()):
-            raise ValueError(f"known engines are {', '.join(known)}")
+        engines = engine_names()
+        if name not in engines:
+            raise ValueError(f"known engines are {', '.join(engines)}")
         return name
 
     @field_validator("attacks", "primary")
@@ -763,42 +797,47 @@ class Settings(
             return None
         if not value:
             raise ValueError("name at least one attack; `mia-batch attacks` lists them")
-        stays, known = info.context and info.context["unknown attacks"], names()
-        several = [value] if isinstance(value, str) else value
-        full = (
-            meant(each, known) or ((each,) if stays else resolve(each))
-            for each in several
-        )
-        found = tuple(dict.fromkeys(name for names in full for name in names))
-        return found[0] if isinstance(value, str) else found
+        keeps_unknown = info.context and info.context["unknown attacks"]
+        registered = names()
+        full_names = dict[str, None]()
+        for name in [value] if isinstance(value, str) else value:
+            attacks = meant(name, registered)
+            attacks = attacks or ((name,) if keeps_unknown else resolve(name))
+            full_names |= dict.fromkeys(attacks)
+        return next(iter(full_names)) if isinstance(value, str) else tuple(full_names)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         for fault in chain(
-            self._engine_faults(), self._text_faults(), self._other_faults()
+            self._engine_faults(),
+            self._text_faults(),
+            self._dependency_faults(),
+            self._value_faults(),
         ):
             raise ValueError(fault)
         return self
 
     def _engine_faults(self) -> Iterator[str]:
         if self.shard is not None and self.engine in _ONE_PROCESS:
-            why = _ONE_PROCESS[self.engine]
-            yield f"shard= cannot be used with engine {self.engine!r}: {why}"
+            reason = _ONE_PROCESS[self.engine]
+            yield f"shard= cannot be used with engine {self.engine!r}: {reason}"
         for name, engine in _KEYS.items():
-            given, asked = getattr(self, name) is not None, self.engine == engine
-            if given and not asked:
+            is_set = getattr(self, name) is not None
+            is_engine = self.engine == engine
+            if is_set and not is_engine:
                 yield f"{name}= belongs to engine {engine!r}; leave one of the two out"
-            if asked and not given:
+            if is_engine and not is_set:
                 yield f"engine {engine!r} needs {name}="
-        for part in (
-            part for part in PARTS if part.engine_of not in (None, self.engine)
-        ):
-            for name, field in part.model_fields.items():
+        for group in GROUPS:
+            if group.engine_of in (None, self.engine):
+                continue
+            for name, field in group.model_fields.items():
                 if getattr(self, name) != field.default:
-                    yield f"{name}= belongs to engine {part.engine_of!r}; leave it out"
+                    yield f"{name}= belongs to engine {group.engine_of!r}; leave it out"
 
     def _text_faults(self) -> Iterator[str]:
-        length, windows = self.text_length, [self.window_words, self.window_characters]
+        length = self.text_length
+        windows = [self.window_words, self.window_characters]
         if None not in windows:
             yield "window_words= and window_characters= are two; leave out one of them"
         if self.preset == "samia" and self.word_rule != "space":
@@ -808,46 +847,46 @@ class Settings(
                 "text_length= belongs to preset 'samia'; leave it out or set the preset"
             )
         if length is not None and self.window_words not in (None, length):
-            both = f"window_words= ({self.window_words}) and text_length= ({length})"
-            yield f"{both} must be equal where both are given"
+            lengths = f"window_words= ({self.window_words}) and text_length= ({length})"
+            yield f"{lengths} must be equal where both are given"
         for name in _WHOLE_TEXTS:
             if getattr(self, name) is not None and windows != [None, None]:
                 yield f"{name}= is about whole texts; leave windows out"
 
-    def _other_faults(self) -> Iterator[str]:
-        from mia_batch.prompts import SAMPLES_PER_TARGET
-
-        for name, needed, why in _NEEDED:
-            absent = all(
-                any(getattr(self, each) is no for no in (None, False))
-                for each in needed
-            )
-            if getattr(self, name) is not None and absent:  # a price of 0 is a price
-                yield (
-                    f"{name}= needs {' or '.join(f'{each}=' for each in needed)} as"
-                    f" well{why}"
-                )
+    def _dependency_faults(self) -> Iterator[str]:
+        for name, alternatives, reason in _NEEDED:
+            values = [getattr(self, setting) for setting in alternatives]
+            # A price of 0 is a price
+            is_absent = all(value is None or value is False for value in values)
+            if getattr(self, name) is not None and is_absent:
+                needed = " or ".join(f"{setting}=" for setting in alternatives)
+                yield f"{name}= needs {needed} as well{reason}"
         if self.known_corpus is not None and self.known_index is not None:
             yield "known_corpus= and known_index= are two; leave out one of them"
-        n, out = self.continuations, str(self.folder)
+
+    def _value_faults(self) -> Iterator[str]:
+        from mia_batch.prompts import SAMPLES_PER_TARGET
+
+        n, folder = self.continuations, str(self.folder)
         if n > SAMPLES_PER_TARGET:
-            most = f"a target has seeds for {SAMPLES_PER_TARGET} samples; ask for fewer"
-            yield f"samples= is {n}: {most}"
+            limit = f"a target has seeds for {SAMPLES_PER_TARGET} samples"
+            yield f"samples= is {n}: {limit}; ask for fewer"
         if self.temperature == 0 and n > 1:
-            same = "at temperature 0 all samples of a text are the same; ask for 1"
-            yield f"samples= is {n}, but {same}"
+            reason = "at temperature 0 all samples of a text are the same"
+            yield f"samples= is {n}, but {reason}; ask for 1"
         if self.folder.exists() and not self.folder.is_dir():
-            yield f"out= is {out!r}, which is a file; name a folder"
+            yield f"out= is {folder!r}, which is a file; name a folder"
         for name, path in (("input", self.input), ("model", self.model)):
-            if os.path.realpath(out) == os.path.realpath(path):
-                yield f"out= is the {name} itself, {out!r}; choose another"
-        if self.primary is not None and self.primary not in (
-            self.attacks or (self.primary,)
-        ):
+            if os.path.realpath(folder) == os.path.realpath(path):
+                yield f"out= is the {name} itself, {folder!r}; choose another"
+        attacks = self.attacks or (self.primary,)
+        if self.primary is not None and self.primary not in attacks:
             yield f"primary= is {self.primary!r}, which attacks= does not name"
-        for name, value in _ROUNDS.items():
-            if self.stop_when_decided and (found := getattr(self, name)) != value:
-                yield f"stop_when_decided= needs {name}= {value!r}, not {found!r}"
+        if self.stop_when_decided:
+            for name, needed in _ROUNDS.items():
+                value = getattr(self, name)
+                if value != needed:
+                    yield f"stop_when_decided= needs {name}= {needed!r}, not {value!r}"
         if list(self.length_edges) != sorted(set(self.length_edges)):
             yield (
                 f"length_edges= is {self.length_edges}: each must exceed the one before"
@@ -859,13 +898,11 @@ class Settings(
 
     @property
     def columns(self) -> dict[str, Any]:
-        names = [name for name in type(self).model_fields if name.endswith("_column")]
-        given = self.model_dump(
-            include=set(names) - {"candidate_column", *_WHOLE_TEXTS}
-        )
+        names = {name for name in type(self).model_fields if name.endswith("_column")}
+        columns = self.model_dump(include=names - {"candidate_column", *_WHOLE_TEXTS})
         if self.author_column is None:  # runs of earlier versions had no such setting
-            del given["author_column"]
-        return given
+            del columns["author_column"]
+        return columns
 
     @property
     def continuations(self) -> int:
@@ -884,39 +921,38 @@ class Settings(
             return find_working_copy(self.out)
         if self.out is not None:
             return Path(self.out)
-        name = (
-            re.sub("[:/]", "_", self.dataset)
-            if self.dataset
-            else _file_name(self.input)
-        )
+        name = _file_name(self.input)
+        if self.dataset:
+            name = re.sub("[:/]", "_", self.dataset)
         return Path("runs") / f"{name}-{_file_name(self.model)}"
 
     @property
     def evidence_values(self) -> dict[str, Any]:
         values = self.model_dump(mode="json", include=set(self.marked(Mark.EVIDENCE)))
         arguments = values["engine_arg"].items()
-        kept = {name: value for name, value in arguments if name not in RESOURCES}
-        # Presets that sample alike
-        cut = "samia" if self.preset == "samia" else "default"
-        return values | {"engine_arg": kept, "preset": cut}
+        # Resources decide no sample, and other presets sample alike
+        values["engine_arg"] = {
+            name: value for name, value in arguments if name not in RESOURCES
+        }
+        values["preset"] = "samia" if self.preset == "samia" else "default"
+        return values
 
 
-PARTS: tuple[type[Part], ...] = Settings.__bases__[::-1]
-"""The parts of the settings, in the order of the help."""
-_KEYS = {part.key: part.engine_of for part in PARTS if part.key and part.engine_of}
+GROUPS: tuple[type[SettingsGroup], ...] = Settings.__bases__[::-1]
+"""The groups of the settings, in the order of the help."""
+_KEYS = {
+    group.key: group.engine_of for group in GROUPS if group.key and group.engine_of
+}
 
 
 _NAME_BYTES = 100  # of each half of a folder's name, of which there may be 255
 
 
 def _file_name(path_or_name: str) -> str:
-    """Last part of a path or hub name without its suffix; wildcards become ``_``."""
+    """Return the end of a path or hub name without its suffix; wildcards become ``_``."""
     path = Path(path_or_name)
-    name = (
-        path.stem
-        if path.suffix in {".parquet", ".jsonl", ".ndjson", ".csv"}
-        else path.name
-    )
+    is_table = path.suffix in {".parquet", ".jsonl", ".ndjson", ".csv"}
+    name = path.stem if is_table else path.name
     name = name.encode(errors="ignore")[:_NAME_BYTES].decode(errors="ignore")
     return "".join("_" if letter in "*?[]" else letter for letter in name) or "here"
 
@@ -925,15 +961,18 @@ def endpoint_settings(settings: Settings) -> ClientSettings:
     """Return what the client follows; the key comes from the environment variable named."""
     from mia_batch.evidence.endpoint import CHAT_INSTRUCTION, ClientSettings
 
-    key = os.environ.get(named := settings.api_key_env)
-    if key is None and named != Settings.model_fields["api_key_env"].default:
-        what = f"api_key_env= is {named!r}, but there is no such environment variable"
-        raise SettingsError(f"{what}; set it to the endpoint's key")
-    names = {each.name for each in fields(ClientSettings)} - {"api_key"}
-    given: dict[str, Any] = {name: getattr(settings, name) for name in names}
-    given["base_url"] = given["base_url"] or ""
-    given["chat_instruction"] = given["chat_instruction"] or CHAT_INSTRUCTION
-    return ClientSettings(**given, api_key=key)
+    variable = settings.api_key_env
+    key = os.environ.get(variable)
+    if key is None and variable != Settings.model_fields["api_key_env"].default:
+        problem = (
+            f"api_key_env= is {variable!r}, but there is no such environment variable"
+        )
+        raise SettingsError(f"{problem}; set it to the endpoint's key")
+    names = {field.name for field in fields(ClientSettings)} - {"api_key"}
+    values: dict[str, Any] = {name: getattr(settings, name) for name in names}
+    values["base_url"] = values["base_url"] or ""
+    values["chat_instruction"] = values["chat_instruction"] or CHAT_INSTRUCTION
+    return ClientSettings(**values, api_key=key)
 
 
 def endpoint_tokenizer(settings: Settings) -> Tokenizer | None:
@@ -948,119 +987,120 @@ CONFIG_NAME = "mia-batch.toml"
 """Settings file that is looked for in the working directory, never in the input's folder."""
 
 
-def own_config() -> Path:
-    """Name the user's own file of settings, which may set all of them; it need not be there."""
-    given = Path(os.environ.get("XDG_CONFIG_HOME", ""))
-    folder = given if given.is_absolute() else Path("~/.config").expanduser()
-    return folder / "mia-batch" / CONFIG_NAME
+def user_config_path() -> Path:
+    """Return the path of the user's own file of settings, which may set all; it may not exist."""
+    config_home = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    if not config_home.is_absolute():
+        config_home = Path("~/.config").expanduser()
+    return config_home / "mia-batch" / CONFIG_NAME
 
 
-_TABLES = {part.table: part for part in PARTS if part.table is not None}
-_HOMES = {name: part.table for part in PARTS for name in part.model_fields}
+_TABLES = {group.table: group for group in GROUPS if group.table is not None}
+_HOMES: dict[str, str | None] = {}
 """Of each setting its table."""
+for _group in GROUPS:
+    _HOMES |= dict.fromkeys(_group.model_fields, _group.table)
 
 
-def flattened(values: Mapping[str, object], where: str = "") -> dict[str, Any]:
+def flatten(values: Mapping[str, object], origin: str = "") -> dict[str, Any]:
     """Take settings out of their tables; outside a table stands what has none."""
-    # A table is a mapping, or a part of the settings, of which what is set counts.
+    # A table is a mapping, or a group of settings, of which what is set counts.
     # ``engine``, ``tuning``, ``extract`` and ``report`` are names of a table and of a
-    # setting in it: a value that is no table is that setting. ``where`` follows the
+    # setting in it: a value that is no table is that setting. ``origin`` follows the
     # name of a setting in messages.
     flat: dict[str, Any] = {}
     for key, value in values.items():
         name = key.replace("-", "_")
-        part = _TABLES.get(name)
-        if part is not None and isinstance(value, Mapping | part):
-            inside = (
-                value
-                if isinstance(value, Mapping)
-                else value.model_dump(exclude_unset=True)
-            )
-            for given, each in inside.items():
-                _check_table(own := str(given).replace("-", "_"), part.table, where)
-                flat[own] = each
-        elif part is not None and name not in _HOMES and value is not None:
-            names = ", ".join([*part.model_fields][:3])
+        group = _TABLES.get(name)
+        if group is not None and isinstance(value, Mapping | group):
+            table = value
+            if not isinstance(table, Mapping):
+                table = table.model_dump(exclude_unset=True)
+            for table_key, table_value in table.items():
+                setting = str(table_key).replace("-", "_")
+                _check_table(setting, group.table, origin)
+                flat[setting] = table_value
+        elif group is not None and name not in _HOMES and value is not None:
+            examples = ", ".join([*group.model_fields][:3])
             raise SettingsError(
-                f"{name!r}{where} is a table of settings, such as {names}"
+                f"{name!r}{origin} is a table of settings, such as {examples}"
             )
         else:
             if value is not None:
-                _check_table(name, None, where)
+                _check_table(name, None, origin)
             flat[name] = value
     return flat
 
 
-def _check_table(name: str, table: str | None, where: str) -> None:
+def _check_table(name: str, table: str | None, origin: str) -> None:
     """Refuse a setting of another table; outside of tables a later check knows the names."""
     if name not in _HOMES and table is not None:
-        known = _TABLES[table].model_fields
-        raise SettingsError(f"table [{table}]{where}: {_no_setting(name, known)}")
+        settings = _TABLES[table].model_fields
+        raise SettingsError(f"table [{table}]{origin}: {_no_setting(name, settings)}")
     home = _HOMES.get(name, table)
     if home == table or (table is None and home == name):
         return
-    place = f"write it below [{home}]" if where else f"write {home}={{{name!r}: ...}}"
+    setting = f"`{name}`{origin}" if origin else f"{name}="
     if home is None:
-        place = "write it above all tables" if where else f"write {name}=..."
-    stands = "in no table" if home is None else f"in the table {home!r}"
-    named = f"`{name}`{where}" if where else f"{name}="
-    raise SettingsError(f"{named} stands {stands}: {place}")
+        way_out = "write it above all tables" if origin else f"write {name}=..."
+        raise SettingsError(f"{setting} stands in no table: {way_out}")
+    way_out = f"write {home}={{{name!r}: ...}}"
+    if origin:
+        way_out = f"write it below [{home}]"
+    raise SettingsError(f"{setting} stands in the table {home!r}: {way_out}")
 
 
 def nested(flat: Mapping[str, object]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, value in flat.items():
-        table = _HOMES.get(name)
-        (values if table is None else values.setdefault(table, {}))[name] = value
+        home = _HOMES.get(name)
+        table = values if home is None else values.setdefault(home, {})
+        table[name] = value
     return values
 
 
-_SAFE_ARGUMENTS = (
-    RESOURCES
-    | {  # arguments of engines that can load no code, whatever their value
-        *(
-            "block_size",
-            "device_map",
-            "enable_chunked_prefill",
-            "enable_prefix_caching",
-        ),
-        *("enforce_eager", "kv_cache_dtype", "max_model_len", "pipeline_parallel_size"),
-        *("quantization", "seed"),
-    }
-)
+# Arguments of engines that can load no code, whatever their value
+_SAFE_ARGUMENTS = RESOURCES | {
+    "block_size",
+    "device_map",
+    "enable_chunked_prefill",
+    "enable_prefix_caching",
+    "enforce_eager",
+    "kv_cache_dtype",
+    "max_model_len",
+    "pipeline_parallel_size",
+    "quantization",
+    "seed",
+}
 
 
 # A plan that was lodged: it binds every setting that can change an answer.
 
 PLAN_OPEN = frozenset(
     {
-        *(
-            "out",
-            "config",
-            "plan",
-            "plan_lodged",
-            "report",
-            "anyway",
-            "retry_failed",
-            "workers",
-        ),
-        *(
-            "ray",
-            "shard",
-            "api_key_env",
-            "max_concurrency",
-            "requests_per_minute",
-            "timeout",
-        ),
-        *(
-            "tokens_per_minute",
-            "max_retries",
-            "price_in",
-            "price_out",
-            "currency",
-            "max_cost",
-        ),
-        *("logits_memory", "dataset_sha256", "replace"),
+        "out",
+        "config",
+        "plan",
+        "plan_lodged",
+        "report",
+        "anyway",
+        "retry_failed",
+        "workers",
+        "ray",
+        "shard",
+        "api_key_env",
+        "max_concurrency",
+        "requests_per_minute",
+        "timeout",
+        "tokens_per_minute",
+        "max_retries",
+        "price_in",
+        "price_out",
+        "currency",
+        "max_cost",
+        "logits_memory",
+        "dataset_sha256",
+        "replace",
     }
 )
 """Settings that a plan leaves open: where a run lies, what it may cost, what is shown."""
@@ -1068,7 +1108,11 @@ PLAN_PLACES = frozenset(
     {
         *Settings.marked(Mark.PATH),
         *Settings.marked(Mark.MODEL),
-        *("attacks", "base_url", "known_index", "revision", "reference_revision"),
+        "attacks",
+        "base_url",
+        "known_index",
+        "revision",
+        "reference_revision",
     }
 )
 """Settings that name what a plan knows by its content: texts, models, formulas."""
@@ -1088,43 +1132,45 @@ def read_plan(path: Path | str) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         cause = getattr(error, "strerror", None) or "it is no JSON, or longer than 1 MB"
         raise SettingsError(f"plan: {path} cannot be read: {cause}") from None
-    sections = [
-        plan.get(name) if isinstance(plan, dict) else None for name in _PLAN_SECTIONS
-    ]
-    described = [
-        each
-        for part in sections[1:3]
-        if isinstance(part, dict)
-        for each in part.values()
-    ]
-    if not all(isinstance(each, dict) for each in (*sections, *described)):
+    if not _is_plan(plan):
         raise SettingsError(
             f"plan: {path} is no plan of an audit; --dry-run writes one"
         )
     return dict(plan)
 
 
-def _planned(given: Mapping[str, object]) -> dict[str, object]:
+def _is_plan(plan: object) -> bool:
+    """Return whether all sections are tables, and inputs and models tables of tables."""
+    if not isinstance(plan, dict):
+        return False
+    sections = [plan.get(name) for name in _PLAN_SECTIONS]
+    if not all(isinstance(section, dict) for section in sections):
+        return False
+    records = (*plan["inputs"].values(), *plan["models"].values())
+    return all(isinstance(record, dict) for record in records)
+
+
+def _settings_of_plan(options: Mapping[str, object]) -> dict[str, object]:
     """Return the settings of the plan that the user leaves open; none that names a place."""
-    path = str(given["plan"])
-    plan, found = read_plan(path), dict[str, object]()
+    path = str(options["plan"])
+    plan = read_plan(path)
+    settings = dict[str, object]()
     for name, value in plan["settings"].items():
         field = Settings.model_fields.get(name)
-        is_name = name in PLAN_OPEN | PLAN_PLACES and value not in (
-            CLASSICS,
-            NO_YARDSTICK,
-        )
-        if field is None or is_name or user_only(name) is not None:
+        is_place = name in PLAN_OPEN | PLAN_PLACES
+        is_place = is_place and value not in (CLASSICS, NO_YARDSTICK)
+        if field is None or is_place or find_user_only(name) is not None:
             continue
         if value != field.get_default(call_default_factory=True):
-            found[name] = tuple(value) if isinstance(value, list) else value
-    if "attacks_from" not in given:
-        found["attacks"] = tuple(plan["settings"].get("attacks") or plan["attacks"])
-    if given.keys() & {"attacks", "attacks_from"}:
-        found.pop("primary", None)  # which may not be among these
-    own_arguments: Any = given.get("engine_arg", ())
-    refuse_code(found.get("engine_arg"), path, but=own_arguments)
-    return found
+            settings[name] = tuple(value) if isinstance(value, list) else value
+    if "attacks_from" not in options:
+        attacks = plan["settings"].get("attacks") or plan["attacks"]
+        settings["attacks"] = tuple(attacks)
+    if options.keys() & {"attacks", "attacks_from"}:
+        settings.pop("primary", None)  # which may not be among these
+    user_arguments: Any = options.get("engine_arg", ())
+    refuse_code(settings.get("engine_arg"), path, but=user_arguments)
+    return settings
 
 
 def load_settings(
@@ -1138,23 +1184,24 @@ def load_settings(
     # ``use_config`` no file is read. The code that ``attacks_from`` names runs last,
     # after all else was found right and the input was found. `SettingsError` has a line
     # for each setting that is wrong: its name, what came, what is allowed.
-    given = {name: value for name, value in options.items() if value is not None}
-    if use_config and "plan" in given:
-        given = _planned(given) | given
-    where: dict[str, Path | None] = {}
+    values = {name: value for name, value in options.items() if value is not None}
+    if use_config and "plan" in values:
+        values = _settings_of_plan(values) | values
+    origins: dict[str, Path | None] = {}
     if use_config:
-        paths = _config_files(given.get("config"))
+        paths = _config_files(values.get("config"))
         for path in paths:
             in_file = _read_config(path)
-            where |= dict.fromkeys(in_file.keys() - given.keys(), path)
-            given = in_file | given
-        given["config"] = " and ".join(map(str, paths)) or None
-    settings = _validated(given, where, stored="attacks_from" in given)
-    if settings.dataset is not None and settings.input == given.get("dataset"):
+            origins |= dict.fromkeys(in_file.keys() - values.keys(), path)
+            values = in_file | values
+        values["config"] = " and ".join(map(str, paths)) or None
+    keeps_unknown = "attacks_from" in values
+    settings = _validate(values, origins, keeps_unknown=keeps_unknown)
+    if settings.dataset is not None and settings.input == values.get("dataset"):
         from mia_batch.known import find_set
 
-        given = {**given, "input": find_set(settings.dataset).locate()}
-        settings = _validated(given, where, stored="attacks_from" in given)
+        values = {**values, "input": find_set(settings.dataset).locate()}
+        settings = _validate(values, origins, keeps_unknown=keeps_unknown)
     if settings.attacks_from is None:
         return settings
     from mia_batch.attacks import load_file
@@ -1162,23 +1209,26 @@ def load_settings(
 
     if use_config:
         find_files(settings.input)
-    own = dict.fromkeys((*(settings.attacks or ()), *load_file(settings.attacks_from)))
-    return _validated(given | {"attacks": tuple(own)}, where)
+    attacks = (*(settings.attacks or ()), *load_file(settings.attacks_from))
+    return _validate(values | {"attacks": tuple(dict.fromkeys(attacks))}, origins)
 
 
-def _config_files(named: object) -> list[Path]:
+def _config_files(config: object) -> list[Path]:
     """Return the files of settings to read, the one that counts more first."""
-    files = [Path(str(named))] if named is not None else []
-    by_default = [Path(CONFIG_NAME)] if named is None else []
-    return files + [path for path in (*by_default, own_config()) if path.is_file()]
+    user_config = user_config_path()
+    user_files = [user_config] if user_config.is_file() else []
+    if config is not None:
+        return [Path(str(config)), *user_files]
+    default = Path(CONFIG_NAME)
+    return [default, *user_files] if default.is_file() else user_files
 
 
-def stored_settings(stored: Mapping[str, object], **changed: object) -> Settings:
+def stored_settings(stored_values: Mapping[str, object], **changed: object) -> Settings:
     # A run may be a stranger's: no code that it names is loaded, and attacks that
     # nobody here knows stay names.
-    values = {name: value for name, value in stored.items() if value is not None}
+    values = {name: value for name, value in stored_values.items() if value is not None}
     try:
-        return _validated(values | changed, {}, stored=True)
+        return _validate(values | changed, {}, keeps_unknown=True)
     except SettingsError as error:
         if changed:
             raise
@@ -1187,24 +1237,25 @@ def stored_settings(stored: Mapping[str, object], **changed: object) -> Settings
         ) from None
 
 
-def _validated(
+def _validate(
     values: Mapping[str, object],
-    where: Mapping[str, Path | None],
+    origins: Mapping[str, Path | None],
     *,
-    stored: bool = False,
+    keeps_unknown: bool = False,
 ) -> Settings:
-    """Validate the whole; ``where`` has the file of each setting that is of a file."""
+    """Validate the whole; ``origins`` has the file of each setting that is of a file."""
     try:
-        return Settings.model_validate(values, context={"unknown attacks": stored})
+        context = {"unknown attacks": keeps_unknown}
+        return Settings.model_validate(values, context=context)
     except ValidationError as error:
-        text = "\n".join(_sentence(detail, where) for detail in error.errors())
-        in_file = {name: f"`{name}` in {path}" for name, path in where.items()}
-        raise SettingsError(spelled(text, in_file)) from None
+        text = "\n".join(_sentence(detail, origins) for detail in error.errors())
+        in_file = {name: f"`{name}` in {path}" for name, path in origins.items()}
+        raise SettingsError(spell_settings(text, in_file)) from None
 
 
-def spelled(message: str, forms: Mapping[str, str]) -> str:
+def spell_settings(message: str, forms: Mapping[str, str]) -> str:
     """Write settings that a message names, as ``samples=`` or ``samples:``, in other forms."""
-    return _NAMED.sub(lambda found: forms.get(found[1] or found[2], found[0]), message)
+    return _NAMED.sub(lambda match: forms.get(match[1] or match[2], match[0]), message)
 
 
 _NAMES = "|".join(Settings.model_fields)
@@ -1213,31 +1264,32 @@ _NAMED = re.compile(
 )
 
 
-def refuse_code(engine_arg: object, where: str, *, but: Iterable[str] = ()) -> None:
+def refuse_code(engine_arg: object, origin: str, *, but: Iterable[str] = ()) -> None:
     """Refuse arguments of engines that may load code, since a file may be a stranger's."""
     # ``but`` names those that the user set as well.
-    pairs = engine_arg if isinstance(engine_arg, dict | list | tuple) else ()
-    asked, allowed = (
-        [str(each).partition("=")[0].replace("-", "_") for each in some]
-        for some in (pairs, but)
-    )
-    for name in asked:
-        if name not in _SAFE_ARGUMENTS and name not in allowed:
-            instead = f"give it on the command line instead: --engine-arg {name}=VALUE"
+    arguments = engine_arg if isinstance(engine_arg, dict | list | tuple) else ()
+    allowed = _SAFE_ARGUMENTS.union(map(_argument_name, but))
+    for name in map(_argument_name, arguments):
+        if name not in allowed:
+            way_out = f"give it on the command line instead: --engine-arg {name}=VALUE"
             raise SettingsError(
-                f"engine_arg: {where} sets {name}, which may load code; {instead}"
+                f"engine_arg: {origin} sets {name}, which may load code; {way_out}"
             )
+
+
+def _argument_name(argument: object) -> str:
+    return str(argument).partition("=")[0].replace("-", "_")
 
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        values = tomllib.loads(path.read_text("utf-8-sig"))
+        tables = tomllib.loads(path.read_text("utf-8-sig"))
     except FileNotFoundError:
         raise SettingsError(f"config: there is no file {path}") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"config: {path} cannot be read as TOML: {error}") from None
-    values = flattened(values, f" in {path}")
-    if path != own_config():
+    values = flatten(tables, f" in {path}")
+    if path != user_config_path():
         _refuse_user_only(values, path)
     paths = Settings.marked(Mark.PATH)
     for name in paths + Settings.marked(Mark.MODEL):
@@ -1250,37 +1302,36 @@ def _read_config(path: Path) -> dict[str, Any]:
     return values
 
 
-def user_only(name: str) -> UserOnly | None:
-    """Say why a setting, or an address as its value, is taken from no file but the user's own."""
+def find_user_only(name: str) -> UserOnly | None:
+    """Return why a setting, or an address as its value, is only read from the user's own file."""
     field = Settings.model_fields.get(name)
-    rules = (
-        rule for rule in (field.metadata if field else ()) if isinstance(rule, UserOnly)
-    )
-    return next(rules, None)
+    for mark in field.metadata if field else ():
+        if isinstance(mark, UserOnly):
+            return mark
+    return None
 
 
 def _refuse_user_only(values: Mapping[str, object], path: Path) -> None:
     for name, value in values.items():
-        rule = user_only(name)
-        if (
-            value is None
-            or rule is None
-            or (rule.addresses and "://" not in str(value))
-        ):
+        rule = find_user_only(name)
+        if value is None or rule is None:
             continue
-        instead = "give it as an option"
+        if rule.addresses and "://" not in str(value):
+            continue
+        way_out = "give it as an option"
         if name != "config":
-            instead += f", or write it in your own file of settings, {own_config()}"
+            own_file = f"your own file of settings, {user_config_path()}"
+            way_out += f", or write it in {own_file}"
         raise SettingsError(
-            f"{name}= {rule.reason} and cannot be set in {path}; {instead}"
+            f"{name}= {rule.reason} and cannot be set in {path}; {way_out}"
         )
     refuse_code(values.get("engine_arg"), str(path))
 
 
-def _no_setting(name: str, known: Iterable[str], where: str = "") -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.65)
+def _no_setting(name: str, settings: Iterable[str], origin: str = "") -> str:
+    near = difflib.get_close_matches(name, settings, n=1, cutoff=0.65)
     hint = f"did you mean {near[0]!r}?" if near else "`mia-batch help` lists them all"
-    return f"there is no setting {name!r}{where}; {hint}"
+    return f"there is no setting {name!r}{origin}; {hint}"
 
 
 _RULES = {
@@ -1296,22 +1347,22 @@ _RULES = {
 }
 
 
-def _sentence(detail: ErrorDetails, where: Mapping[str, Path | None]) -> str:
+def _sentence(detail: ErrorDetails, origins: Mapping[str, Path | None]) -> str:
     name = str(detail["loc"][0]) if detail["loc"] else ""
     if detail["type"] == "extra_forbidden":
-        in_file = f" in {where[name]}" if name in where else ""
-        return _no_setting(name, [*Settings.model_fields, *_TABLES], in_file)
+        origin = f" in {origins[name]}" if name in origins else ""
+        return _no_setting(name, [*Settings.model_fields, *_TABLES], origin)
     if detail["type"] == "missing":
         return f"{name}= is missing; give it, or write {name} = ... in {CONFIG_NAME}"
     message = detail["msg"].removeprefix("Value error, ")
     if not name:
         return message
-    if (rule := _RULES.get(detail["type"])) is not None:
-        return (
-            f"{name}= must be {rule.format(**detail.get('ctx', {}))}, not"
-            f" {detail['input']!r}"
-        )
+    value = detail["input"]
+    rule = _RULES.get(detail["type"])
+    if rule is not None:
+        allowed = rule.format(**detail.get("ctx", {}))
+        return f"{name}= must be {allowed}, not {value!r}"
     # An address may hold a password.
-    known = is_url(detail["input"]) or repr(detail["input"]) in message
-    given = ":" if known else f"= is {detail['input']!r}:"
-    return f"{name}{given} {message[0].lower()}{message[1:]}"
+    is_shown = is_url(value) or repr(value) in message
+    separator = ":" if is_shown else f"= is {value!r}:"
+    return f"{name}{separator} {message[0].lower()}{message[1:]}"

@@ -23,7 +23,7 @@ from docs.generate import (
 )
 from mia_batch.attacks import families, names
 from mia_batch.known import find_set, named_sets
-from mia_batch.settings import PARTS, Settings
+from mia_batch.settings import GROUPS, Settings
 
 REPOSITORY = Path(__file__).parents[2]
 DOCS = REPOSITORY / "docs"
@@ -108,7 +108,7 @@ def test_a_table_says_of_a_column_what_its_schema_says():
 def test_every_setting_stands_under_its_topic():
     sections = re.split(r"^## ", settings.sections(), flags=re.MULTILINE)[1:]
     found: set[str] = set()
-    for section, part in zip(sections, PARTS, strict=True):
+    for section, part in zip(sections, GROUPS, strict=True):
         assert section.startswith(f"{part.topic}\n")
         for name, field in part.model_fields.items():
             assert f"`--{name.replace('_', '-')}`" in section

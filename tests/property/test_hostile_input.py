@@ -117,7 +117,7 @@ def test_rows_of_a_dictionary_count_as_often_as_they_stand_there(tmp_path, limit
     path = tmp_path / "a.parquet"
     pl.DataFrame({"text": ["word " * 1000] * 5000}).write_parquet(path)
     assert path.stat().st_size < 25_000
-    frames = [frame.height for frame in files.columnar_rows(*_columnar(path))]
+    frames = [frame.height for frame in files.read_columnar_rows(*_columnar(path))]
     assert sum(frames) == 5000
     assert max(frames) * 5000 <= 8 << 20  # bytes
     limits(_MOST_UNPACKED=1 << 20)
@@ -126,7 +126,7 @@ def test_rows_of_a_dictionary_count_as_often_as_they_stand_there(tmp_path, limit
 
 def _columnar(path):
     found, reading = find_files(path).files, files.Reading()
-    return found, files.columnar_schema(found, reading), ["text"], reading
+    return found, files.read_columnar_schema(found, reading), ["text"], reading
 
 
 FLOODS = [
@@ -214,14 +214,14 @@ def test_marks_of_an_end_are_read_once_however_often_they_stand_there(marks, n):
     text = "word " * 50 + "\n" + "\n".join(marks * n) + "\n" + "word " * 900
     with pytest.MonkeyPatch.context() as patched:
         searches = []
-        starts = books._starts
+        starts = books._find_starts
 
         def counted_starts(*of):
             searches.append(of)
             return starts(*of)
 
-        patched.setattr(books, "_starts", counted_starts)
-        cut = books.find_cut(text)
+        patched.setattr(books, "_find_starts", counted_starts)
+        cut = books.find_book(text)
     assert len(searches) == 2
     assert cut.start == 0
     assert cut.end in (len(text), len(text.rstrip()), 249, 250)

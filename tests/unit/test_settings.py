@@ -16,11 +16,11 @@ from mia_batch.settings import (
     Mark,
     SamplingSettings,
     Settings,
-    flattened,
+    find_user_only,
+    flatten,
     load_settings,
     nested,
     stored_settings,
-    user_only,
 )
 
 GIVEN = {"input": "corpus.parquet", "model": "models/llama"}
@@ -217,7 +217,7 @@ ONLY_THE_USER = {
 
 def test_each_setting_that_no_file_decides_is_known_by_its_name():
     assert {
-        name for name in Settings.model_fields if user_only(name)
+        name for name in Settings.model_fields if find_user_only(name)
     } == ONLY_THE_USER.keys()
 
 
@@ -227,7 +227,7 @@ def test_what_sends_or_runs_counts_from_the_user_alone(tmp_path, name, file):
     (text,) = _toml({name: ONLY_THE_USER[name]})
     (tmp_path / file).write_text(text)
     settings = {} if file == CONFIG_NAME else {"config": file}
-    marked = user_only(name)
+    marked = find_user_only(name)
     assert marked is not None
     assert f"{name}= {marked.reason} and cannot be set in {file}; " in refusal(
         **settings
@@ -299,12 +299,12 @@ def test_tables_are_mappings_or_parts_and_four_names_are_also_settings():
         "tuning": None,
     }
     rest = {"seed": 1, "engine": "vllm", "extract": True, "tuning": None}
-    assert flattened(asked) == rest | {"top_k": 5}
+    assert flatten(asked) == rest | {"top_k": 5}
     part = SamplingSettings(samples=3)  # of which what is set counts
-    found = flattened({"sampling": part, "report": {"slice_by": "a"}})
+    found = flatten({"sampling": part, "report": {"slice_by": "a"}})
     assert found == {"samples": 3, "slice_by": "a"}
     flat = {"seed": 1, "samples": 3, "engine": "vllm", "extract": True, "what": 2}
-    assert flattened(nested(flat)) == flat
+    assert flatten(nested(flat)) == flat
     with pytest.raises(SettingsError, match=r"^samples= .*: write sampling={'samples'"):
         mia_batch.audit("corpus.parquet", "model", samples=3)
 

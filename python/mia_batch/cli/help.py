@@ -5,7 +5,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from textwrap import wrap
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import click
 from click import Command, Context, HelpFormatter, Parameter
@@ -13,42 +13,43 @@ from click.shell_completion import CompletionItem
 
 from mia_batch.errors import SettingsError
 from mia_batch.plugins import extra, plugins
-from mia_batch.settings import PARTS, Part, engine_names
+from mia_batch.settings import GROUPS, SettingsGroup, engine_names
 
 _MORE = "--help names all settings by topic; mia-batch help TOPIC describes them."
 _BY_TOPIC = "All settings by topic (mia-batch help TOPIC describes them):"
 _SHORT = "mia_batch.short_help"
 _FILES = {"PATH": "file", "FOLDER": "dir", "MODEL": "dir"}
-TOPICS: dict[str, type[Part]] = {part.table or "main": part for part in PARTS}
-"""What a part of the settings is called in the help: as in TOML."""
+TOPICS: dict[str, type[SettingsGroup]] = {
+    group.table or "main": group for group in GROUPS
+}
+"""What a group of settings is called in the help: as in TOML."""
 
 
 class SettingOption(click.Option):
-    """An option of a setting; ``topic`` is its part's name, ``usual`` puts it first."""
+    """An option of a setting; ``topic`` is its group's name, ``usual`` puts it first."""
 
     def __init__(self, *names: Any, topic: str, usual: bool, **options: Any) -> None:
         super().__init__(*names, **options)
-        self.topic, self.usual = topic, usual
+        self.topic = topic
+        self.usual = usual
 
     def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
         if self.name in ("attacks", "primary"):
             return complete_attacks(ctx, self, incomplete)
         kinds = str(self.metavar).split("|")
-        choices = (
-            engine_names()
-            if self.name == "engine"
-            else [k for k in kinds if k == k.lower()]
-        )
+        choices = [kind for kind in kinds if kind == kind.lower()]
+        if self.name == "engine":
+            choices = engine_names()
         types = [type_ for kind, type_ in _FILES.items() if kind in kinds]
         files = [CompletionItem(incomplete, type=type_) for type_ in types]
-        return _beginning(choices, incomplete) or files
+        return _complete(choices, incomplete) or files
 
 
-def _beginning(
-    known: Iterable[str], incomplete: str, before: str = ""
+def _complete(
+    names: Iterable[str], incomplete: str, prefix: str = ""
 ) -> list[CompletionItem]:
     return [
-        CompletionItem(before + name) for name in known if name.startswith(incomplete)
+        CompletionItem(prefix + name) for name in names if name.startswith(incomplete)
     ]
 
 
@@ -58,9 +59,9 @@ def complete_attacks(
     from mia_batch.attacks import names
     from mia_batch.attacks.attack import FAMILIES
 
-    before, comma, last = incomplete.rpartition(",")
-    known = dict.fromkeys((*(family.name for family in FAMILIES), *names()))
-    return _beginning(known, last, before + comma)
+    earlier, comma, last = incomplete.rpartition(",")
+    families = (family.name for family in FAMILIES)
+    return _complete(dict.fromkeys((*families, *names())), last, earlier + comma)
 
 
 def complete_runs(
@@ -72,14 +73,15 @@ def complete_runs(
 def complete_help(
     context: Context, _: Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    return _beginning((*_commands(context), *TOPICS, "completion"), incomplete)
+    return _complete((*_commands(context), *TOPICS, "completion"), incomplete)
 
 
 class TopicCommand(click.Command):
     """A command of many settings: ``-h`` describes the usual ones, ``--help`` names all."""
 
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
-        usual = (each for each in self.get_params(ctx) if getattr(each, "usual", True))
+        parameters = self.get_params(ctx)
+        usual = [option for option in parameters if getattr(option, "usual", True)]
         with formatter.section("Usual options"):
             formatter.write_dl(_records(usual, ctx))
         if ctx.meta.get(_SHORT):
@@ -87,17 +89,13 @@ class TopicCommand(click.Command):
             return
         formatter.write(f"\n{_BY_TOPIC}\n")
         width = max(map(len, TOPICS)) + 4
+        visible = [option for option in _settings(self) if not option.hidden]
         for topic in TOPICS:
-            own = [
-                each
-                for each in _settings(self)
-                if each.topic == topic and not each.hidden
-            ]
-            flags = ", ".join(each.opts[0] for each in own)
-            lines = wrap(flags, formatter.width - width, break_on_hyphens=False)
-            formatter.write(
-                f"  {topic}".ljust(width) + f"\n{' ' * width}".join(lines) + "\n"
-            )
+            flags = [option.opts[0] for option in visible if option.topic == topic]
+            text_width = formatter.width - width
+            lines = wrap(", ".join(flags), text_width, break_on_hyphens=False)
+            text = f"\n{' ' * width}".join(lines)
+            formatter.write(f"  {topic}".ljust(width) + text + "\n")
 
 
 class TopicGroup(TopicCommand, click.Group):
@@ -107,10 +105,9 @@ class TopicGroup(TopicCommand, click.Group):
         return sorted({*super().list_commands(ctx), *plugins("commands")})
 
     def get_command(self, ctx: Context, name: str) -> Command | None:
-        if (own := super().get_command(ctx, name)) is not None or name not in plugins(
-            "commands"
-        ):
-            return own
+        command = super().get_command(ctx, name)
+        if command is not None or name not in plugins("commands"):
+            return command
         try:
             return cast("Command", extra("commands", name))
         except SettingsError:
@@ -124,11 +121,10 @@ class TopicGroup(TopicCommand, click.Group):
         for name in self.list_commands(ctx):
             try:
                 command = self.get_command(ctx, name)
-                records.append(
-                    (name, "" if command is None else command.get_short_help_str(100))
-                )
+                text = "" if command is None else command.get_short_help_str(100)
             except SettingsError:
-                records.append((name, "cannot be loaded"))
+                text = "cannot be loaded"
+            records.append((name, text))
         with formatter.section("Commands"):
             formatter.write_dl(records)
 
@@ -136,27 +132,25 @@ class TopicGroup(TopicCommand, click.Group):
         self, ctx: Context, args: list[str]
     ) -> tuple[str | None, Command | None, list[str]]:
         name = args[0]
-        if (
-            name in self.list_commands(ctx)
-            or name.startswith("-")
-            or ctx.resilient_parsing
-        ):
+        is_command = name in self.list_commands(ctx)
+        if is_command or name.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
-        for (
-            option,
-            given,
-        ) in ctx.params.items():  # such as that of a variable which is empty
-            value = str(next(iter(given), "") if isinstance(given, tuple) else given)
+        # Such as that of a variable which is empty
+        for option, values in ctx.params.items():
+            first = next(iter(values), "") if isinstance(values, tuple) else values
+            value = str(first)
             if value.startswith("--"):
                 flag = f"--{option.replace('_', '-')}"
                 raise click.UsageError(
                     f"{flag} has no value, for {value} follows; give it one"
                 )
         near = get_close_matches(name, self.list_commands(ctx), n=1)
-        meant = f"mia-batch {near[0]}" if near else "mia-batch help"
+        suggestion = f"mia-batch {near[0]}" if near else "mia-batch help"
         if Path(name).exists():
-            meant = f"mia-batch audit {name}"
-        raise click.UsageError(f"there is no command {name!r}; did you mean `{meant}`?")
+            suggestion = f"mia-batch audit {name}"
+        raise click.UsageError(
+            f"there is no command {name!r}; did you mean `{suggestion}`?"
+        )
 
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
         super().format_options(ctx, formatter)
@@ -165,33 +159,37 @@ class TopicGroup(TopicCommand, click.Group):
 
     def about(self, root: Context, name: str) -> str:
         """Describe a command, a topic, a setting, or all that is so called; or list them."""
-        if name in ("", "completion"):
-            return _text("completion") if name else self._contents(root)
+        if name == "completion":
+            return _read_text("completion")
+        if not name:
+            return self._contents(root)
         formatter = root.make_formatter()
-        if (command := self.get_command(root, name)) is not None:
-            with click.Context(command, info_name=name, parent=root) as own:
-                formatter.write(command.get_help(own) + "\n\n")
-        lower, settings = name.lower(), _settings(self)
-        topics = (
-            each for each, part in TOPICS.items() if lower in (each, part.topic.lower())
-        )
-        if (topic := next(topics, None)) is not None:
-            part = TOPICS[topic]
-            where = f" In TOML they stand below [{part.table}]." if part.table else ""
-            formatter.write_text(f"{part.topic}: {part.__doc__}{where}")
+        command = self.get_command(root, name)
+        if command is not None:
+            with click.Context(command, info_name=name, parent=root) as context:
+                formatter.write(command.get_help(context) + "\n\n")
+        topic = _find_topic(name)
+        settings = _settings(self)
+        if topic is not None:
+            group = TOPICS[topic]
+            place = f" In TOML they stand below [{group.table}]." if group.table else ""
+            formatter.write_text(f"{group.topic}: {group.__doc__}{place}")
             formatter.write_paragraph()
-            formatter.write_dl(
-                _records((each for each in settings if each.topic == topic), root)
-            )
-        key = lower.lstrip("-").replace("-", "_")
-        asked = [each for each in settings if each.name == key]
-        if asked and command is None and topic is None:
-            formatter.write_dl(_records(asked, root))
-        if text := formatter.getvalue():
-            return text
-        flags = (str(each.name).replace("_", "-") for each in settings)
-        known = [*self.list_commands(root), *TOPICS, *flags]
-        near = get_close_matches(lower.lstrip("-"), known, n=1, cutoff=0.65)
+            of_topic = [option for option in settings if option.topic == topic]
+            formatter.write_dl(_records(of_topic, root))
+        key = name.lower().lstrip("-").replace("-", "_")
+        matches = [option for option in settings if option.name == key]
+        if matches and command is None and topic is None:
+            formatter.write_dl(_records(matches, root))
+        text = formatter.getvalue()
+        if not text:
+            self._refuse_unknown(root, name)
+        return text
+
+    def _refuse_unknown(self, root: Context, name: str) -> NoReturn:
+        flags = [str(option.name).replace("_", "-") for option in _settings(self)]
+        names = [*self.list_commands(root), *TOPICS, *flags]
+        near = get_close_matches(name.lower().lstrip("-"), names, n=1, cutoff=0.65)
         hint = "`mia-batch help` lists them"
         if near:
             hint = f"did you mean `mia-batch help {near[0]}`?"
@@ -205,10 +203,9 @@ class TopicGroup(TopicCommand, click.Group):
 
     def _contents(self, root: Context) -> str:
         formatter = root.make_formatter()
+        topics = [(name, str(group.__doc__)) for name, group in TOPICS.items()]
         with formatter.section("Topics of settings"):
-            formatter.write_dl(
-                [(name, str(part.__doc__)) for name, part in TOPICS.items()]
-            )
+            formatter.write_dl(topics)
         self.format_commands(root, formatter)
         formatter.write(
             "\nmia-batch help NAME describes a topic, a command or a setting;\n"
@@ -217,10 +214,24 @@ class TopicGroup(TopicCommand, click.Group):
         return formatter.getvalue()
 
 
+def _find_topic(name: str) -> str | None:
+    """Find a topic by its key or its heading."""
+    lower = name.lower()
+    for topic, group in TOPICS.items():
+        if lower in (topic, group.topic.lower()):
+            return topic
+    return None
+
+
 def short_help_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    how: dict[str, Any] = {"is_flag": True, "is_eager": True, "hidden": True}
     add = click.option(
-        "-h", "short_help", expose_value=False, callback=_show_short_help, **how
+        "-h",
+        "short_help",
+        is_flag=True,
+        is_eager=True,
+        hidden=True,
+        expose_value=False,
+        callback=_show_short_help,
     )
     return add(command)
 
@@ -235,30 +246,31 @@ def _show_short_help(context: Context, _option: Parameter, value: bool) -> None:
 
 
 def overview(context: Context) -> str:
-    text = _text("overview")
-    others = [name for name in _commands(context) if f"\n  {name} " not in text]
-    lines = wrap(", ".join(others), 96, break_on_hyphens=False)
+    text = _read_text("overview")
+    unlisted = [name for name in _commands(context) if f"\n  {name} " not in text]
+    lines = wrap(", ".join(unlisted), 96, break_on_hyphens=False)
     return text.format(others="\n  ".join(lines))
 
 
-def _text(name: str) -> str:
+def _read_text(name: str) -> str:
     return Path(__file__).with_name(f"{name}.txt").read_text("utf-8")
 
 
 def _commands(context: Context) -> list[str]:
     root = context.find_root()
-    return (
-        root.command.list_commands(root)
-        if isinstance(root.command, click.Group)
-        else []
-    )
+    if not isinstance(root.command, click.Group):
+        return []
+    return root.command.list_commands(root)
 
 
 def _settings(command: click.Command) -> list[SettingOption]:
-    return [each for each in command.params if isinstance(each, SettingOption)]
+    return [option for option in command.params if isinstance(option, SettingOption)]
 
 
 def _records(options: Iterable[click.Parameter], ctx: Context) -> list[tuple[str, str]]:
-    shown = (option for option in options if isinstance(option, click.Option))
-    records = (option.get_help_record(ctx) for option in shown)
+    records = [
+        option.get_help_record(ctx)
+        for option in options
+        if isinstance(option, click.Option)
+    ]
     return [record for record in records if record is not None]

@@ -31,13 +31,13 @@ from mia_batch.cli.options import (
     Decorator,
     NumberRange,
     as_typed,
-    console_of,
-    given,
+    build_table,
     observing,
+    open_console,
     option,
+    select_given,
     settings_options,
     speed_option,
-    table_of,
     whole_numbers,
 )
 from mia_batch.errors import MiaBatchError, RequestError, RunFolderError, SettingsError
@@ -65,9 +65,8 @@ if TYPE_CHECKING:
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SECONDS_TO_END = 5.0
-_SECONDS_OF_ONE_STOP = (
-    0.3  # timeout(1), make and others pass a signal on that came already
-)
+# timeout(1), make and others pass on a signal that came already
+_SECONDS_OF_ONE_STOP = 0.3
 _SHOW_CURSOR = "\x1b[?25h"
 
 
@@ -79,14 +78,14 @@ class Stopping:
 
     def __init__(self, command: list[str]) -> None:
         self._command = command
-        self._asked = False
-        self._woken, self._waker = socketpair()
+        self._is_asked = False
+        self._receiver, self._sender = socketpair()
 
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Listen to signals; the first one raises `KeyboardInterrupt` in the main thread."""
-        self._waker.setblocking(False)
-        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        self._sender.setblocking(False)
+        signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
         for number in _SIGNALS:
             # Of nohup
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
@@ -95,22 +94,22 @@ class Stopping:
         try:
             yield
         except BaseException:  # libraries turn the interrupt into errors of their own
-            if not self._asked:
+            if not self._is_asked:
                 raise
             self._end()
 
     def _interrupt(self, _signal: int, _frame: FrameType | None) -> None:
-        if not self._asked:
-            self._asked = True
+        if not self._is_asked:
+            self._is_asked = True
             raise KeyboardInterrupt
 
     def _watch(self) -> NoReturn:
-        """Give the main thread some seconds after the first signal, and none after the second."""
-        self._woken.recv(1)
+        """Let the main thread end by itself for seconds after the first signal, then end it."""
+        self._receiver.recv(1)
         sleep(_SECONDS_OF_ONE_STOP)
-        while select([self._woken], [], [], 0.0)[0]:
-            self._woken.recv(1)
-        select([self._woken], [], [], _SECONDS_TO_END)
+        while select([self._receiver], [], [], 0.0)[0]:
+            self._receiver.recv(1)
+        select([self._receiver], [], [], _SECONDS_TO_END)
         self._end()
 
     def _end(self) -> NoReturn:
@@ -127,21 +126,22 @@ class Stopping:
 def command_line() -> list[str]:
     """Return the arguments that start this program as it was started, to be typed again."""
     script = sys.argv[0]
-    if Path(script).name == "__main__.py":
+    name = Path(script).name
+    if name == "__main__.py":
         return list(sys.orig_argv)
-    found = shutil.which(name := Path(script).name)
-    in_path = found is not None and Path(found).resolve() == Path(script).resolve()
-    return [name if in_path else script, *sys.argv[1:]]
+    path = shutil.which(name)
+    is_in_path = path is not None and Path(path).resolve() == Path(script).resolve()
+    return [name if is_in_path else script, *sys.argv[1:]]
 
 
 def main() -> None:
     """Run ``mia-batch``; exit 0 when done, 2 on a wrong request, 1 on anything else."""
     _prepare_streams()
     _check_memory_limit()
-    goes_on = command_line()
-    with Stopping(goes_on).listening():
+    arguments = command_line()
+    with Stopping(arguments).listening():
         try:
-            status = command.main(standalone_mode=False, obj=goes_on)
+            status = command.main(standalone_mode=False, obj=arguments)
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             sys.exit(2)
@@ -149,9 +149,8 @@ def main() -> None:
             _fail(_usage_sentence(error), 2)
         except MiaBatchError as error:
             message = str(error)
-            for address in filter(
-                is_url, sys.argv
-            ):  # as it was given, not its working copy
+            # Addresses as they were given, not their working copies
+            for address in filter(is_url, sys.argv):
                 message = message.replace(str(find_working_copy(address)), address)
             _fail(as_typed(message), 2 if isinstance(error, RequestError) else 1)
         except OSError as error:
@@ -162,7 +161,7 @@ def main() -> None:
 
 
 def _prepare_streams() -> None:
-    """Take the numbers of closed streams, or a file would get one; let any text be printed."""
+    """Open closed standard streams, or a file would get their numbers; let any text be printed."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
@@ -179,15 +178,15 @@ _LEAST_ADDRESS_SPACE = 1536 << 20
 def _check_memory_limit() -> None:
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY and limit < _LEAST_ADDRESS_SPACE:
-        least = (
-            f"mia-batch needs at least {_LEAST_ADDRESS_SPACE >> 10:,} KiB of address"
-            " space"
+        needed = f"{_LEAST_ADDRESS_SPACE >> 10:,} KiB of address space"
+        _fail(
+            f"mia-batch needs at least {needed}, more with a model{_limit_sentence()}",
+            1,
         )
-        _fail(f"{least}, more with a model{_limit_sentence()}", 1)
 
 
 def _limit_sentence() -> str:
-    """Name the limit that a shell or a scheduler has set, if there is one."""
+    """Return the end of a sentence on the limit that a shell or a scheduler has set."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY:
         return "; use a machine with more, or fewer texts at a time"
@@ -197,28 +196,28 @@ def _limit_sentence() -> str:
 
 
 def _usage_sentence(error: click.ClickException) -> str:
-    """Say what is wrong with what was typed and, where that names no way out, what describes it."""
-    what, context = error.format_message().rstrip("."), getattr(error, "ctx", None)
+    """Return what is wrong with what was typed and, where that has no way out, where to look."""
+    problem = error.format_message().rstrip(".")
     if isinstance(error, click.NoSuchOption):
+        problem = f"there is no option {error.option_name}"
         near = get_close_matches(error.option_name, error.possibilities or (), 1, 0.7)
-        what = f"there is no option {error.option_name}"
-        what += "".join(f"; did you mean {each}?" for each in near)
-    if ";" in what or "?" in what:
-        return what
-    return (
-        f"{what}; `{context.command_path if context else 'mia-batch'} -h` says what it"
-        " takes"
-    )
+        if near:
+            problem += f"; did you mean {near[0]}?"
+    if ";" in problem or "?" in problem:
+        return problem
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "mia-batch"
+    return f"{problem}; `{path} -h` says what it takes"
 
 
 def _system_sentence(error: OSError) -> str:
-    """Say what the system refused: of files the stages speak themselves, so it is mostly output."""
+    """Return what the system refused, mostly output: stages describe failures of files."""
     try:
         Path.cwd()
     except FileNotFoundError:
         return "the working directory has been deleted; change to one that exists"
-    where = f" ({error.filename})" if error.filename else ""
-    return f"the system refused to read or write{where}: {error.strerror or error}"
+    place = f" ({error.filename})" if error.filename else ""
+    return f"the system refused to read or write{place}: {error.strerror or error}"
 
 
 def _fail(message: str, status: int) -> NoReturn:
@@ -257,21 +256,24 @@ def command(
 
     `mia-batch audit INPUT` and `mia-batch --input INPUT` are the same.
     """
-    chosen = given(options)
-    if (named := context.invoked_subcommand) is not None:
-        if chosen or dry_run:
-            raise click.UsageError(f"{named} takes its own options, after its name")
+    settings = select_given(options)
+    subcommand = context.invoked_subcommand
+    if subcommand is not None:
+        if settings or dry_run:
+            raise click.UsageError(
+                f"{subcommand} takes its own options, after its name"
+            )
         return
-    if not chosen and not dry_run and len(sys.argv) == 1:
+    if not settings and not dry_run and len(sys.argv) == 1:
         click.echo(helping.overview(context), nl=False)
         return
-    _audit(chosen, dry_run=dry_run, speed=tokens_per_second)
+    _audit(settings, dry_run=dry_run, speed=tokens_per_second)
 
 
-def _audit(chosen: dict[str, Any], *, dry_run: bool, speed: Speed) -> None:
+def _audit(options: dict[str, Any], *, dry_run: bool, speed: Speed) -> None:
     if speed is not None and not dry_run:
         raise click.UsageError("--tokens-per-second is about --dry-run; give that, too")
-    settings = load_settings(chosen)
+    settings = load_settings(options)
     if not dry_run:
         audit_and_show(settings)
         return
@@ -282,14 +284,14 @@ def _audit(chosen: dict[str, Any], *, dry_run: bool, speed: Speed) -> None:
     try:
         with observing() as observer:
             rows.extend(plan(settings, speed=speed, observer=observer, write=True))
-    finally:  # of a refusal, what is known by then comes before it
+    finally:  # before a refusal, the rows that could be computed are shown
         if rows:
-            show_plan(rows, settings, console_of(stderr=False))
+            show_plan(rows, settings, open_console(stderr=False))
 
 
 _params = [
     click.Argument(["texts"], metavar="[INPUT]", nargs=-1, type=PATH),
-    *(each for each in command.params if each.name != "version"),
+    *(parameter for parameter in command.params if parameter.name != "version"),
 ]
 
 
@@ -306,17 +308,14 @@ def audit(
     INPUT is a file, a folder or a glob of texts. The same command again goes on where
     it stopped.
     """
-    chosen = given(options)
-    if len(texts) + ("input" in chosen) > 1:
+    settings = select_given(options)
+    if len(texts) + ("input" in settings) > 1:
         raise click.UsageError(
             "give one INPUT, and the model with --model; of several files their folder,"
             " or a glob in quotes"
         )
-    _audit(
-        chosen | given({"input": next(iter(texts), None)}),
-        dry_run=dry_run,
-        speed=tokens_per_second,
-    )
+    settings |= select_given({"input": next(iter(texts), None)})
+    _audit(settings, dry_run=dry_run, speed=tokens_per_second)
 
 
 @command.command("help", context_settings={"ignore_unknown_options": True})
@@ -338,93 +337,105 @@ def audit_and_show(settings: Settings) -> None:
         run = run_audit(settings, observer)
     if settings.shard is not None:
         return
-    show_run(run, console_of(stderr=False))
-    most, failed = settings.max_failed, run.manifest.failed
-    more = f"more than --max-failed ({most:g}) allows"
-    set_aside = run.manifest.input.get("n_set_aside", 0)
-    n = run.manifest.input["n_documents"] + set_aside
-    if set_aside > most * n:
-        what = f"{set_aside:,} of {n:,} files or rows of the input could not be read"
-        where = "reasons above and in the table set_aside"
-        _fail(f"{what} and were set aside ({where}), {more}", 1)
-    if failed["targets"] > most * failed["of"]:
-        again = "asking again would bring the same answers"
+    show_run(run, open_console(stderr=False))
+    allowed, failed = settings.max_failed, run.manifest.failed
+    excess = f"more than --max-failed ({allowed:g}) allows"
+    n_set_aside = run.manifest.input.get("n_set_aside", 0)
+    n_inputs = run.manifest.input["n_documents"] + n_set_aside
+    if n_set_aside > allowed * n_inputs:
+        problem = (
+            f"{n_set_aside:,} of {n_inputs:,} files or rows of the input could not be"
+            " read and were set aside"
+        )
+        _fail(f"{problem} (reasons above and in the table set_aside), {excess}", 1)
+    if failed["targets"] > allowed * failed["of"]:
+        way_out = "asking again would bring the same answers"
         if failed["again"]:
-            again = "the same command with --retry-failed tries them again"
-        what = f"{failed['targets']:,} of {failed['of']:,} texts have failed samples"
-        _fail(f"{what}, {more}; {again}", 1)
+            way_out = "the same command with --retry-failed tries them again"
+        counts = f"{failed['targets']:,} of {failed['of']:,}"
+        _fail(f"{counts} texts have failed samples, {excess}; {way_out}", 1)
     _fail_worthless(run)
 
 
 def _fail_worthless(run: Run) -> None:
     from mia_batch.inference.findings import why_not_continued
 
-    if not any(
-        run["scores"][name].count() for name in run.manifest.made["scores"]["attacks"]
-    ):
+    attacks = run.manifest.made["scores"]["attacks"]
+    if not any(run["scores"][name].count() for name in attacks):
         _fail("no text has a score (reasons above)", 1)
-    chance = run["findings"].filter(
+    by_chance = run["findings"].filter(
         check="chance", subject="target", verdict="no_better"
     )
-    is_worthless = chance.height or why_not_continued(run["findings"]) is not None
+    is_worthless = by_chance.height or why_not_continued(run["findings"]) is not None
     if is_worthless and not run.manifest.settings["anyway"]:
         _fail("the scores mean nothing (reason above); --anyway ends with 0", 1)
 
 
-_a_run: dict[str, Any] = {"type": parse_place, "shell_complete": helping.complete_runs}
-_run_argument = click.argument("place", metavar="RUN", **_a_run)
+_RUN_KEYWORDS: dict[str, Any] = {
+    "type": parse_place,
+    "shell_complete": helping.complete_runs,
+}
+_run_argument = click.argument("place", metavar="RUN", **_RUN_KEYWORDS)
 
 
-_MEANT = (
-    *(MiaBatchError, OSError, click.ClickException, click.exceptions.Exit),
-    *(KeyboardInterrupt, SystemExit, MemoryError),
+_PLAIN_ERRORS = (
+    MiaBatchError,
+    OSError,
+    click.ClickException,
+    click.exceptions.Exit,
+    KeyboardInterrupt,
+    SystemExit,
+    MemoryError,
 )
 """Exceptions that say themselves what is wrong."""
 
 
 def _reads_runs(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Say in a sentence where a run that mia-batch did not write cannot be read."""
+    """Refuse in a sentence where a run that mia-batch did not write cannot be read."""
 
     @wraps(function)
     def guarded(**options: Any) -> Any:
         try:
             return function(**options)
-        except _MEANT:
+        except _PLAIN_ERRORS:
             raise
         except BaseException as error:  # a panic of Rust is no Exception
             from mia_batch.models.weights import cause_of
 
             frames = traceback.extract_tb(error.__traceback__)
             last = [frame for frame in frames if "mia_batch" in frame.filename][-1]
-            where = f"{cause_of(error)}, {Path(last.filename).name} line {last.lineno}"
+            line = f"{Path(last.filename).name} line {last.lineno}"
             places = options.get("places") or [options["place"]]
             raise RunFolderError(
                 f"{' or '.join(map(str, places))} cannot be read: run.json or a table"
-                f" is not as mia-batch writes it ({where}); `mia-batch verify` says"
-                " which file has changed"
+                f" is not as mia-batch writes it ({cause_of(error)}, {line});"
+                " `mia-batch verify` says which file has changed"
             ) from error
 
     return guarded
 
 
 def _runs_argument(metavar: str) -> Decorator:
-    return click.argument("places", metavar=metavar, nargs=-1, required=True, **_a_run)
+    return click.argument(
+        "places", metavar=metavar, nargs=-1, required=True, **_RUN_KEYWORDS
+    )
 
 
 @command.command("score")
 @_run_argument
 @settings_options(
-    *(
-        "attacks",
-        "attacks_from",
-        "combine",
-        "primary",
-        "samples",
-        "rarity_from",
-        "level",
-        "q",
-    ),
-    *("exploratory", "fpr", "slice_by", "replace"),
+    "attacks",
+    "attacks_from",
+    "combine",
+    "primary",
+    "samples",
+    "rarity_from",
+    "level",
+    "q",
+    "exploratory",
+    "fpr",
+    "slice_by",
+    "replace",
 )
 @_reads_runs
 def score(place: Path | str, **options: object) -> None:
@@ -436,9 +447,9 @@ def score(place: Path | str, **options: object) -> None:
     from mia_batch.pipeline import rescore
 
     with observing() as observer:
-        scored = rescore(place, observer=observer, **nested(given(options)))
-    show_run(scored, console_of(stderr=False))
-    _fail_worthless(scored)
+        run = rescore(place, observer=observer, **nested(select_given(options)))
+    show_run(run, open_console(stderr=False))
+    _fail_worthless(run)
 
 
 @command.command("attacks")
@@ -450,7 +461,7 @@ def attacks(name: str | None) -> None:
     from mia_batch.attacks import get, names, resolve
     from mia_batch.cli.show import show_attack, show_attacks
 
-    console = console_of(stderr=False)
+    console = open_console(stderr=False)
     if name is None:
         show_attacks(names(), console)
     else:
@@ -465,9 +476,9 @@ def datasets(name: str | None) -> None:
     from mia_batch.known import find_set, named_sets
 
     if name is None:
-        show_sets(named_sets().values(), console_of(stderr=False))
+        show_sets(named_sets().values(), open_console(stderr=False))
     else:
-        show_set(find_set(name), console_of(stderr=False))
+        show_set(find_set(name), open_console(stderr=False))
 
 
 _HOW_TO_ASK = ("base_url", "api_key_env", "engine_arg")
@@ -514,24 +525,24 @@ def verify(
     from mia_batch.pipeline.results import choose_samples
 
     checked = verify(place, options.pop("input"))
-    show_checked(checked, console_of(stderr=False))
+    show_checked(checked, open_console(stderr=False))
     if checked.faults:
         return 1
-    run, is_equal = Run(place), True
-    if (lodged := compare_lodged_plan(run, plan)) is not None:
-        is_equal = show_lodged(*lodged, console_of(stderr=False))
+    run = Run(place)
+    is_equal = True
+    lodged = compare_lodged_plan(run, plan)
+    if lodged is not None:
+        is_equal = show_lodged(*lodged, open_console(stderr=False))
     if second is not None:
         from mia_batch.second import compare
 
         lines, is_same = compare(run.folder, second, seed)
         is_equal &= is_same
         click.echo("\n".join(lines))
-    differs = (
-        0
-        if again is None
-        else _draw_again(run, choose_samples(run, again, seed), options)
-    )
-    return max(int(not is_equal), differs)
+    status = 0
+    if again is not None:
+        status = _draw_again(run, choose_samples(run, again, seed), options)
+    return max(int(not is_equal), status)
 
 
 @command.command("show")
@@ -555,7 +566,8 @@ def show(
     from mia_batch.pipeline.custody import refuse_changed
     from mia_batch.pipeline.stages.questions import read_answers
 
-    run, console = Run(place), console_of(stderr=False)
+    run = Run(place)
+    console = open_console(stderr=False)
     refuse_changed(run)
     if passage is None:
         if again:
@@ -575,14 +587,16 @@ def _draw_again(run: Run, samples: DataFrame, options: dict[str, object]) -> int
     from mia_batch.pipeline.results import draw_again
 
     with observing() as observer:
-        drawn = draw_again(run, samples, observer, **given(options))
-    return int(not show_agreement(drawn, console_of(stderr=False)))
+        redrawn = draw_again(run, samples, observer, **select_given(options))
+    return int(not show_agreement(redrawn, open_console(stderr=False)))
 
 
 @command.command("report")
 @_run_argument
 @option(
-    *("format", click.Choice(["html", "md", "json", "csv", "latex"]), None),
+    "format",
+    click.Choice(["html", "md", "json", "csv", "latex"]),
+    None,
     "A page; or to paste: the answer and table of documents, clauses (json), or attacks"
     " (latex).",
     dest="kind",
@@ -608,21 +622,25 @@ def report(place: Path | str, kind: Format, out: Path | None) -> None:
         with mirrored(place), run.held():
             click.echo(f"report: {write_report(run)}")
     else:
-        _give("report", report_of(run, kind), out)
+        _write_or_print("report", report_of(run, kind), out)
 
 
-def _give(what: str, text: str, out: Path | None) -> None:
+def _write_or_print(title: str, text: str, path: Path | None) -> None:
     from mia_batch.tables import write_text
 
-    if out is not None:
-        write_text(out, text)
-    click.echo(text if out is None else f"{what}: {out}", nl=out is not None)
+    if path is None:
+        click.echo(text, nl=False)
+        return
+    write_text(path, text)
+    click.echo(f"{title}: {path}")
 
 
 @command.command("table")
 @_runs_argument("RUN...")
 @option(
-    *("format", click.Choice(["md", "latex", "csv", "html"]), None),
+    "format",
+    click.Choice(["md", "latex", "csv", "html"]),
+    None,
     "Markdown, LaTeX with booktabs, CSV or HTML.",
     dest="kind",
     default="md",
@@ -642,43 +660,55 @@ def table(places: Sequence[Path | str], kind: str, out: Path | None) -> None:
     runs = [Run(place) for place in places]
     for run in runs:
         refuse_changed(run)
-    _give("table", table_of(runs, kind), out)
+    _write_or_print("table", table_of(runs, kind), out)
 
 
 _SUFFIXES = {"out": (".parquet", ".csv"), "plot": (".svg",)}
 
 
-def _with_suffix(
+def _check_suffix(
     _: click.Context, option: click.Parameter, path: Path | None
 ) -> Path | None:
-    allowed = _SUFFIXES[str(option.name)]
-    if path is None or path.suffix in allowed:
+    suffixes = _SUFFIXES[str(option.name)]
+    if path is None or path.suffix in suffixes:
         return path
-    raise click.BadParameter(f"{path} must end in {' or '.join(allowed)}", param=option)
+    raise click.BadParameter(
+        f"{path} must end in {' or '.join(suffixes)}", param=option
+    )
 
 
 @command.command("compare")
 @_runs_argument("RUN RUN...")
 @option(
-    *("attack", str, "NAME", "Whose scores.  [default: the primary attack]"),
+    "attack",
+    str,
+    "NAME",
+    "Whose scores.  [default: the primary attack]",
     shell_complete=helping.complete_attacks,
 )
 @option(
-    *("retrained", parse_place, "RUN"),
+    "retrained",
+    parse_place,
+    "RUN",
     "Run of a model that never saw the texts: how much has unlearning removed?",
 )
 @option(
-    *("learnt", parse_place, "RUN"),
+    "learnt",
+    parse_place,
+    "RUN",
     "Run of a reference model that learnt the texts, after those of the audited model"
     " and of the reference model: does the audited one rank texts as if it never saw"
     " them?",
 )
 @option(
-    "out", PATH, "FILE", "Write the table as .parquet or .csv.", callback=_with_suffix
+    "out", PATH, "FILE", "Write the table as .parquet or .csv.", callback=_check_suffix
 )
 @option(
-    *("plot", PATH, "FILE", "Draw the mean differences with their intervals, as .svg."),
-    callback=_with_suffix,
+    "plot",
+    PATH,
+    "FILE",
+    "Draw the mean differences with their intervals, as .svg.",
+    callback=_check_suffix,
 )
 @_reads_runs
 def compare(
@@ -708,19 +738,21 @@ def compare(
         sink(table, out, Comparisons)
     if plot is not None:
         write_text(plot, draw_differences(table))
-    show_comparisons(table, console_of(stderr=False))
+    show_comparisons(table, open_console(stderr=False))
 
 
 _OFTEN = 0.8  # share of audits in which a test should find what is there
 
 
 @command.command("plan")
-@option("asked", ABOVE_0, "N", "Texts, or groups, asked about.")
+@option("asked", ABOVE_0, "N", "Texts, or groups, asked about.", dest="n_asked")
 @option(
     "members", ABOVE_0, "N", "Of these in the training data, as assumed.", required=True
 )
 @option(
-    *("effect", NumberRange(0, 20), "X"),
+    "effect",
+    NumberRange(0, 20),
+    "X",
     "How much higher they score, in standard deviations between texts, or between"
     " groups.",
 )
@@ -731,25 +763,27 @@ _OFTEN = 0.8  # share of audits in which a test should find what is there
     "The same as an AUC, instead of --effect.",
 )
 @option(
-    *("comparison", str, "N,N"),
+    "comparison",
+    str,
+    "N,N",
     "Numbers of comparison texts, or groups, to try.  [default: 10, 20, 40, ...]",
     callback=whole_numbers,
 )
 @settings_options(
-    *(
-        "input",
-        "non_members",
-        "config",
-        "level",
-        "q",
-        "adjustment",
-        "windows_per_group",
-    ),
-    *("max_windows_per_document", "group_column", "seed"),
+    "input",
+    "non_members",
+    "config",
+    "level",
+    "q",
+    "adjustment",
+    "windows_per_group",
+    "max_windows_per_document",
+    "group_column",
+    "seed",
 )
 def plan(
     *,
-    asked: int | None,
+    n_asked: int | None,
     members: int,
     effect: float | None,
     auc: float | None,
@@ -769,38 +803,39 @@ def plan(
         raise click.UsageError(
             "give either --effect or --auc: how well members stand out"
         )
-    if asked is not None and options["input"] is not None:
+    if n_asked is not None and options["input"] is not None:
         raise click.UsageError(
             "give either --asked or --input, whose texts are counted"
         )
-    named = {"model": "planned", "non_members_known": "planned"}
-    if asked is not None:
-        named["input"] = "planned"
-    settings = load_settings(named | given(options), use_config=asked is None)
+    placeholders = {"model": "planned", "non_members_known": "planned"}
+    if n_asked is not None:
+        placeholders["input"] = "planned"
+    values = placeholders | select_given(options)
+    settings = load_settings(values, use_config=n_asked is None)
     unit = "text" if settings.level == "target" else "group"
     adjustment: Adjustment = settings.adjustment
-    if asked is None:
-        power = _power_of_files(settings)
-        asked, unit, adjustment = power.n_tests, power.unit, power.adjustment
-        comparison = comparison or [
-            max(1, power.n_null) * 2**doubled for doubled in range(6)
-        ]
+    if n_asked is None:
+        power = _compute_power(settings)
+        n_asked, unit, adjustment = power.n_tests, power.unit, power.adjustment
+        n_null = max(1, power.n_null)
+        comparison = comparison or [n_null * 2**doublings for doublings in range(6)]
     design = Design(
-        n_units=asked,
+        n_units=n_asked,
         members=members,
         effect=effect,
         q=settings.q,
         adjustment=adjustment,
     )
-    found = []
+    outcomes = []
     for n_null in comparison or design.sizes():
-        found.append(simulate(design, n_null, seed=settings.seed))
-        if comparison is None and _is_enough(found[-1], design, settings.level):
+        outcome = simulate(design, n_null, seed=settings.seed)
+        outcomes.append(outcome)
+        if comparison is None and _is_enough(outcome, design, settings.level):
             break
-    _show_power(found, design, unit, settings.level)
+    _show_power(outcomes, design, unit, settings.level)
 
 
-def _power_of_files(settings: Settings) -> Power:
+def _compute_power(settings: Settings) -> Power:
     from mia_batch.inference.verdicts import planned_power
     from mia_batch.pipeline.corpora import open_corpora
     from mia_batch.pipeline.request import build_decision_rule, fill_windows
@@ -820,22 +855,19 @@ def _power_of_files(settings: Settings) -> Power:
     return power
 
 
-def _is_enough(found: AuditOutcome, design: Design, level: str) -> bool:
+def _is_enough(outcome: AuditOutcome, design: Design, level: str) -> bool:
     if level == "collection":
-        return found.together >= _OFTEN
-    return found.named >= design.members / 2
+        return outcome.together >= _OFTEN
+    return outcome.named >= design.members / 2
 
 
 def _show_power(
-    found: Sequence[AuditOutcome], design: Design, unit: str, level: str
+    outcomes: Sequence[AuditOutcome], design: Design, unit: str, level: str
 ) -> None:
     from mia_batch.inference.power import compute_area
 
-    console, members, nulls = (
-        console_of(stderr=False),
-        design.members,
-        f"comparison {unit}s",
-    )
+    console = open_console(stderr=False)
+    members, nulls = design.members, f"comparison {unit}s"
     console.print(
         f"{design.n_units:,} {unit}s are asked about. Assumed: {members:,} of them are in"
         f" the training data and score {design.effect:.2f} standard deviations higher"
@@ -849,30 +881,36 @@ def _show_power(
         "at least (median)": "{0.at_least:.0f}",
         "all together, p <= 0.05": "{0.together:.0%}",
     }
-    rows = ([form.format(each) for form in columns.values()] for each in found)
-    console.print(table_of(*columns, right=columns, rows=rows))
+    rows = [[form.format(row) for form in columns.values()] for row in outcomes]
+    console.print(build_table(*columns, right=columns, rows=rows))
     if level != "collection":
-        best = max(found, key=lambda each: each.named)
-        enough = next((each for each in found if _is_enough(each, design, level)), None)
-        said = f"None of these numbers names half of the {members:,}"
-        said += f": {best.n_null:,} {nulls} name {best.named:.1f} on average."
-        if enough is not None:
-            named = f"on average {enough.named:.1f} of the {members:,} are named"
-            said = f"Give {enough.n_null:,} {nulls}: {named}."
-        console.print(said)
-    whole = next(
-        (each for each in found if _is_enough(each, design, "collection")), None
-    )
-    if whole is None and level != "collection":
-        return
-    best = whole or max(found, key=lambda each: each.together)
-    said = (
-        f"None of these numbers is enough for all together: with {best.n_null:,}"
-        f" {nulls}"
-    )
-    if whole is not None:
-        said = (
+        console.print(_named_sentence(outcomes, design, nulls, level))
+    enough = [row for row in outcomes if _is_enough(row, design, "collection")]
+    if enough:
+        first = enough[0]
+        console.print(
             "For one answer about all together (--level collection) give"
-            f" {best.n_null:,}:"
+            f" {first.n_null:,}: {first.together:.0%} of audits have p <= 0.05."
         )
-    console.print(f"{said} {best.together:.0%} of audits have p <= 0.05.")
+    elif level == "collection":
+        best = max(outcomes, key=lambda row: row.together)
+        console.print(
+            "None of these numbers is enough for all together: with"
+            f" {best.n_null:,} {nulls} {best.together:.0%} of audits have p <= 0.05."
+        )
+
+
+def _named_sentence(
+    outcomes: Sequence[AuditOutcome], design: Design, nulls: str, level: str
+) -> str:
+    """Return how many comparison texts it takes to name half of the members."""
+    members = design.members
+    for outcome in outcomes:
+        if _is_enough(outcome, design, level):
+            result = f"on average {outcome.named:.1f} of the {members:,} are named"
+            return f"Give {outcome.n_null:,} {nulls}: {result}."
+    best = max(outcomes, key=lambda outcome: outcome.named)
+    return (
+        f"None of these numbers names half of the {members:,}: {best.n_null:,} {nulls}"
+        f" name {best.named:.1f} on average."
+    )

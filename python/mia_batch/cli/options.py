@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import timedelta
-from functools import reduce
 from itertools import repeat
 from math import isnan
 from pathlib import Path
@@ -26,7 +25,14 @@ from mia_batch.cli.help import SettingOption
 from mia_batch.observer import Observer, WorkerState
 from mia_batch.places import parse_place
 from mia_batch.recipes import recipe_field
-from mia_batch.settings import NO_YARDSTICK, PARTS, Mark, Part, Settings, spelled
+from mia_batch.settings import (
+    GROUPS,
+    NO_YARDSTICK,
+    Mark,
+    Settings,
+    SettingsGroup,
+    spell_settings,
+)
 
 Decorator: TypeAlias = "Callable[[Callable[..., Any]], Callable[..., Any]]"
 
@@ -36,11 +42,14 @@ ABOVE_0 = click.IntRange(min=1)
 
 
 def option(
-    name: str, kind: Any, metavar: str | None, text: str, **more: Any
+    name: str, kind: Any, metavar: str | None, text: str, **keywords: Any
 ) -> Decorator:
     """Add an option, whose value goes by the option's name, or by the one in ``dest``."""
-    named = (f"--{name.replace('_', '-')}", more.pop("dest", name.replace("-", "_")))
-    return click.option(*named, type=kind, metavar=metavar, help=text, **more)
+    flag = f"--{name.replace('_', '-')}"
+    parameter = keywords.pop("dest", name.replace("-", "_"))
+    return click.option(
+        flag, parameter, type=kind, metavar=metavar, help=text, **keywords
+    )
 
 
 _SEED = click.IntRange(0, 2**31)
@@ -49,45 +58,47 @@ seed_option = option("seed", _SEED, None, "Seed of everything random.", default=
 
 def path_option(name: str, text: str, *, is_place: bool = False) -> Decorator:
     """Add an option that must name a file or folder, or with ``is_place`` the address of a run."""
-    kind, metavar = (
-        parse_place if is_place else PATH,
-        "FOLDER" if name == "out" else "PATH",
-    )
+    kind = parse_place if is_place else PATH
+    metavar = "FOLDER" if name == "out" else "PATH"
     return option(name, kind, metavar, text, required=True)
 
 
 def column_options(*usual: str, **columns: str | None) -> Decorator:
     """Add options for the names of columns, with their help; ``usual`` ones are their defaults."""
-    said = {
+    texts = {
         name: f"Column of the {name.replace('_', ' ')}." for name in (*usual, *columns)
     }
-    said |= {name: text for name, text in columns.items() if text}
+    texts |= {name: text for name, text in columns.items() if text}
     defaults = dict(zip(usual, usual, strict=True))
-    return all_of(
+    return combine_options(
         option(f"{name}_column", str, "COLUMN", text, default=defaults.get(name))
-        for name, text in said.items()
+        for name, text in texts.items()
     )
 
 
-def all_of(options: Iterable[Decorator]) -> Decorator:
-    return lambda command: reduce(
-        lambda made, add: add(made), [*options][::-1], command
-    )
+def combine_options(options: Iterable[Decorator]) -> Decorator:
+    decorators = [*options]
+
+    def add_all(command: Callable[..., Any]) -> Callable[..., Any]:
+        for add in reversed(decorators):
+            command = add(command)
+        return command
+
+    return add_all
 
 
 def as_typed(message: str) -> str:
-    """Name settings as on the command line, where a message has ``samples=``."""
-    return spelled(
-        message, {name: f"--{name.replace('_', '-')}" for name in Settings.model_fields}
-    )
+    """Write settings as on the command line, where a message has ``samples=``."""
+    flags = {name: f"--{name.replace('_', '-')}" for name in Settings.model_fields}
+    return spell_settings(message, flags)
 
 
-def given(options: dict[str, Any]) -> dict[str, Any]:
+def select_given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value not in (None, ())}
 
 
 def take(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    return given({name: options.pop(name) for name in names if name in options})
+    return select_given({name: options.pop(name) for name in names if name in options})
 
 
 class NumberRange(click.FloatRange):
@@ -106,12 +117,14 @@ def _speed(
     context: Context, option: Parameter, value: str | None
 ) -> float | str | None:
     if value is None or value == "probe":
-        return "probe" if value else None
+        return value
     return float(NumberRange(min=0, min_open=True).convert(value, option, context))  # type: ignore[arg-type]
 
 
 speed_option = option(
-    *("tokens-per-second", str, "X|probe"),
+    "tokens-per-second",
+    str,
+    "X|probe",
     "Speed of the model, from which --dry-run tells how long it takes; `probe` measures"
     " it with a few texts.",
     callback=_speed,
@@ -124,7 +137,8 @@ def whole_numbers(
     if value is None:
         return None
     with suppress(ValueError):
-        if min(numbers := [int(part) for part in value.split(",")]) >= 1:
+        numbers = [int(digits) for digits in value.split(",")]
+        if min(numbers) >= 1:
             return numbers
     raise click.BadParameter(f"{value!r} is no list of whole numbers such as 32,64")
 
@@ -146,18 +160,20 @@ _METAVARS |= {"workers": "N|auto", "ray": "ADDRESS", "yardstick": "PATH|default|
 
 
 def settings_options(
-    *names: str | type[Part], without: Iterable[str] = ()
+    *names: str | type[SettingsGroup], without: Iterable[str] = ()
 ) -> Decorator:
-    """Add an option for each setting, or for those that are named, or are of the parts named.
+    """Add an option for each setting, or for those that are named, or are of the groups named.
 
     Values are validated with all others, not one by one.
     """
-    return all_of(
-        _option(name, field, part, usual=bool(names) or Mark.USUAL in field.metadata)
-        for part in PARTS
-        for name, field in part.model_fields.items()
-        if name not in without and (not names or name in names or part in names)
-    )
+    options = list[Decorator]()
+    for group in GROUPS:
+        for name, field in group.model_fields.items():
+            is_selected = not names or name in names or group in names
+            if is_selected and name not in without:
+                is_usual = bool(names) or Mark.USUAL in field.metadata
+                options.append(_build_option(name, field, group, usual=is_usual))
+    return combine_options(options)
 
 
 def recipe_options(recipe: str, *names: str, **defaults: str) -> Decorator:
@@ -167,41 +183,44 @@ def recipe_options(recipe: str, *names: str, **defaults: str) -> Decorator:
     ``defaults``.
     """
 
-    def of_recipe(name: str) -> Decorator:
+    def build_option(name: str) -> Decorator:
         field = recipe_field(name, recipe)
-        kinds = [*_parts(field.annotation)]
-        bounds = {
-            key: value for each in field.metadata for key, value in asdict(each).items()
-        }
-        ends: dict[str, Any] = {
-            "min": bounds.get("ge", bounds.get("gt")),
-            "max": bounds.get("le"),
-        }
-        kind: click.ParamType[Any] = click.Choice(
-            [str(each) for each in get_args(kinds[0])]
-        )
-        if int in kinds:
-            kind = click.IntRange(**ends)
-        elif float in kinds:
-            kind = NumberRange(**ends, min_open="gt" in bounds)
-        other = f"{field.description}  [default: {defaults.get(name)}]"
-        return option(name, kind, None, other if name in defaults else _help(field))
+        types = [*_nested_types(field.annotation)]
+        bounds: dict[str, Any] = {}
+        for bound in field.metadata:
+            bounds |= asdict(bound)
+        minimum = bounds.get("ge", bounds.get("gt"))
+        maximum = bounds.get("le")
+        kind: click.ParamType[Any]
+        if int in types:
+            kind = click.IntRange(minimum, maximum)
+        elif float in types:
+            kind = NumberRange(minimum, maximum, min_open="gt" in bounds)
+        else:
+            kind = click.Choice([str(choice) for choice in get_args(types[0])])
+        text = _help(field)
+        if name in defaults:
+            text = f"{field.description}  [default: {defaults[name]}]"
+        return option(name, kind, None, text)
 
-    return all_of(map(of_recipe, (*names, *defaults)))
+    return combine_options(map(build_option, (*names, *defaults)))
 
 
-def _option(name: str, field: FieldInfo, part: type[Part], *, usual: bool) -> Decorator:
-    how: dict[str, Any] = {
+def _build_option(
+    name: str, field: FieldInfo, group: type[SettingsGroup], *, usual: bool
+) -> Decorator:
+    keywords: dict[str, Any] = {
         "cls": SettingOption,
-        "topic": part.table or "main",
+        "topic": group.table or "main",
         "usual": usual,
     }
     if field.annotation is bool:
         flag = name.replace("_", "-")
-        both = f"--{flag}/--no-{flag}"
-        return click.option(both, name, default=None, help=field.description, **how)
-    how["multiple"] = name in _REPEATABLE
-    add = option(name, None, _metavar(name, field), _help(field), **how)
+        switches = f"--{flag}/--no-{flag}"
+        text = field.description
+        return click.option(switches, name, default=None, help=text, **keywords)
+    keywords["multiple"] = name in _REPEATABLE
+    add = option(name, None, _metavar(name, field), _help(field), **keywords)
     if name != "yardstick":
         return add
     switch = click.option("--no-yardstick", name, flag_value=NO_YARDSTICK, hidden=True)
@@ -211,43 +230,34 @@ def _option(name: str, field: FieldInfo, part: type[Part], *, usual: bool) -> De
 def _metavar(name: str, field: FieldInfo) -> str:
     if name in _METAVARS or name.endswith("_column"):
         return _METAVARS.get(name, "COLUMN")
-    parts = list(_parts(field.annotation))
-    if literals := [part for part in parts if get_origin(part) is Literal]:
-        return "|".join(str(each) for part in literals for each in get_args(part))
-    kinds = (
-        metavar
-        for kind, metavar in _KINDS.items()
-        if any(part is kind for part in parts)
-    )
-    metavar = next(kinds, "NAME")
-    return (
-        f"{metavar},..."
-        if any(get_origin(part) is tuple for part in parts)
-        else metavar
-    )
+    types = list(_nested_types(field.annotation))
+    choices = list[str]()
+    for literal in types:
+        if get_origin(literal) is Literal:
+            choices += map(str, get_args(literal))
+    if choices:
+        return "|".join(choices)
+    metavars = (metavar for kind, metavar in _KINDS.items() if kind in types)
+    metavar = next(metavars, "NAME")
+    is_list = any(get_origin(type_) is tuple for type_ in types)
+    return f"{metavar},..." if is_list else metavar
 
 
-def _parts(
-    annotation: Any,
-) -> Iterator[Any]:
+def _nested_types(annotation: Any) -> Iterator[Any]:
     yield annotation
-    for part in get_args(annotation):
-        yield from _parts(part)
+    for argument in get_args(annotation):
+        yield from _nested_types(argument)
 
 
 def _help(field: FieldInfo) -> str:
     text = field.description or ""
-    if (
-        field.is_required()
-        or field.default in (None, ())
-        or field.default_factory
-        or "[" in text
-    ):
+    has_default = field.default not in (None, ()) and not field.default_factory
+    if field.is_required() or not has_default or "[" in text:
         return text
     return f"{text}  [default: {field.default}]"
 
 
-def console_of(*, stderr: bool) -> Console:
+def open_console(*, stderr: bool) -> Console:
     """Open standard output or error; 120 characters wide where it is no terminal."""
     console = Console(stderr=stderr, highlight=False)
     if not console.is_terminal:
@@ -263,33 +273,31 @@ def figure(value: float | None) -> str:
 
 
 def limits(row: Mapping[str, Any]) -> str:
-    return (
-        "-" if row["low"] is None else f"{figure(row['low'])} to {figure(row['high'])}"
-    )
+    if row["low"] is None:
+        return "-"
+    return f"{figure(row['low'])} to {figure(row['high'])}"
 
 
 def plain(value: object) -> Text:
     """Show a value as it is: no markup, and nothing that a terminal would obey."""
-    return Text(
-        "".join(letter if letter.isprintable() else "\ufffd" for letter in str(value))
-    )
+    letters = (letter if letter.isprintable() else "\ufffd" for letter in str(value))
+    return Text("".join(letters))
 
 
 def say(*sentences: object) -> None:
     for sentence in sentences:
-        console_of(stderr=False).print(plain(sentence), soft_wrap=True)
+        open_console(stderr=False).print(plain(sentence), soft_wrap=True)
 
 
-def table_of(
+def build_table(
     *headings: str,
     right: Collection[str] = (),
     rows: Iterable[Iterable[object]] = (),
     **options: Any,
 ) -> Table:
     """Lay rows out without lines; without headings the table has none."""
-    table = Table(
-        **{"box": None, "pad_edge": False, "show_header": bool(headings), **options}
-    )
+    defaults = {"box": None, "pad_edge": False, "show_header": bool(headings)}
+    table = Table(**{**defaults, **options})
     for heading in headings:
         table.add_column(heading, justify="right" if heading in right else "left")
     for row in rows:
@@ -297,14 +305,14 @@ def table_of(
     return table
 
 
-def cut(value: object, most: int) -> Text:
+def cut_cell(value: object, width: int) -> Text:
     """Show the beginning of a value, in as many columns of the terminal."""
     cell = plain(value)
-    cell.truncate(most, overflow="ellipsis")
+    cell.truncate(width, overflow="ellipsis")
     return cell
 
 
-def fitted_table(
+def fit_table(
     columns: Mapping[str, Sequence[object]],
     fitted: str,
     width: int,
@@ -314,12 +322,13 @@ def fitted_table(
     """Lay columns out, a line for each row; what one of them has is cut to the width left to it."""
     cells = {name: [*map(plain, values)] for name, values in columns.items()}
     widths = {
-        name: max(len(name), *(each.cell_len for each in cells[name])) + 2
-        for name in cells
+        name: max(len(name), *(cell.cell_len for cell in column)) + 2
+        for name, column in cells.items()
     }
-    left = max(_LEAST_FITTED, width - sum(widths.values()) + widths[fitted])
-    cells[fitted] = [cut(each, left) for each in cells[fitted]]
-    table = table_of(*columns, **options)
+    other_widths = sum(widths.values()) - widths[fitted]
+    fitted_width = max(_LEAST_FITTED, width - other_widths)
+    cells[fitted] = [cut_cell(cell, fitted_width) for cell in cells[fitted]]
+    table = build_table(*columns, **options)
     rows = zip(*cells.values(), strict=True)
     for row, style in zip(rows, styles or repeat(""), strict=False):
         table.add_row(*row, style=style)
@@ -346,10 +355,10 @@ class ConsoleObserver(Observer):
     def __init__(self, console: Console) -> None:
         self._console = console
         self._is_live = console.is_terminal and not console.is_dumb_terminal
-        self._stage_began: float | None = None
-        self._spoke = self._step_began = time.monotonic()
+        self._stage_start: float | None = None
+        self._last_line_time = self._step_start = time.monotonic()
         self._step = "starting"
-        self._what = ""  # what an engine works at; "" where none does
+        self._work = ""  # what an engine works at; "" where none does
         self._bar: _Bar | None = None
         self._spinner: Live | None = None
         self._lock = RLock()  # `still` is called by another thread
@@ -357,11 +366,12 @@ class ConsoleObserver(Observer):
     def stage(self, sentence: str) -> None:
         with self._lock:
             self.ended()
-            self._say(as_typed(sentence))
-            self._stage_began = time.monotonic()
+            self._print(as_typed(sentence))
+            self._stage_start = time.monotonic()
 
     def step(self, doing: str) -> None:
-        self._step, self._step_began = doing, time.monotonic()
+        self._step = doing
+        self._step_start = time.monotonic()
 
     def stop_spinner(self) -> None:
         with self._lock:
@@ -372,58 +382,68 @@ class ConsoleObserver(Observer):
     def ended(self) -> None:
         with self._lock:
             self.stop_spinner()
-            began, self._stage_began = self._stage_began, None
-            if began is not None and (seconds := time.monotonic() - began) >= 0.1:
-                self._say(f"  took {seconds:.1f} s", style="dim")
+            start, self._stage_start = self._stage_start, None
+            if start is None:
+                return
+            seconds = time.monotonic() - start
+            if seconds >= 0.1:
+                self._print(f"  took {seconds:.1f} s", style="dim")
 
     def still(self) -> None:
-        """Say what is being done if nothing has been said for a while."""
+        """Print what is being done if nothing has been printed for a while."""
         with self._lock:
             now = time.monotonic()
-            doing = f"{self._step}, {timedelta(seconds=round(now - self._step_began))}"
+            silence = now - self._last_line_time
+            step_time = timedelta(seconds=round(now - self._step_start))
+            doing = f"{self._step}, {step_time}"
             if self._bar is not None:
                 return
             if self._spinner is not None:
                 self._spinner.update(Spinner("dots", plain(doing)))
-            elif self._is_live and now - self._spoke >= _SECONDS_BEFORE_A_SPINNER:
-                how: dict[str, Any] = {"transient": True, "redirect_stdout": False}
+            elif self._is_live and silence >= _SECONDS_BEFORE_A_SPINNER:
                 self._spinner = Live(
-                    Spinner("dots", plain(doing)), console=self._console, **how
+                    Spinner("dots", plain(doing)),
+                    console=self._console,
+                    transient=True,
+                    redirect_stdout=False,
                 )
                 self._spinner.start()
-            elif not self._is_live and now - self._spoke >= _SECONDS_BETWEEN_LINES:
-                self._print_line() if self._what else self._say(f"still {doing}")
+            elif not self._is_live and silence >= _SECONDS_BETWEEN_LINES:
+                if self._work:
+                    self._print_progress()
+                else:
+                    self._print(f"still {doing}")
 
     def working(self, what: str, *, done: int, total: int, unit: str) -> None:
         with self._lock:
             self.ended()
-            self._stage_began = self._began = time.monotonic()
-            self._what, self._total, self._tokens = what, total, 0
-            self._before = self._done = done
+            self._stage_start = self._work_start = time.monotonic()
+            self._work = what
+            self._total, self._n_tokens = total, 0
+            self._n_at_start = self._n_done = done
             self._unit = unit if total == 1 else f"{unit}s"
-            if not self._is_live:
-                return
-            columns = [MofNCompleteColumn(), TextColumn(f"{self._unit},")]
-            left = [TextColumn("{task.fields[left]} left")]
-            if self._console.width >= _WIDTH_OF_ALL:
-                tokens = (
-                    "{task.fields[tokens]}"
-                    if self._console.width >= _WIDTH_OF_TOKENS
-                    else ""
-                )
-                speed = TextColumn(f"{tokens}{{task.fields[speed]}},")
-                columns = [TextColumn(what), BarColumn(), *columns, speed]
-            self._bar = _Bar(*columns, *left, console=self._console)
-            self._task = self._bar.add_task(
-                what, total=total, completed=done, **self._pace
-            )
-            self._bar.start()
+            if self._is_live:
+                self._start_bar()
+
+    def _start_bar(self) -> None:
+        columns = [MofNCompleteColumn(), TextColumn(f"{self._unit},")]
+        if self._console.width >= _WIDTH_OF_ALL:
+            is_wide = self._console.width >= _WIDTH_OF_TOKENS
+            tokens = "{task.fields[tokens]}" if is_wide else ""
+            speed = TextColumn(f"{tokens}{{task.fields[speed]}},")
+            columns = [TextColumn(self._work), BarColumn(), *columns, speed]
+        time_left = TextColumn("{task.fields[left]} left")
+        self._bar = _Bar(*columns, time_left, console=self._console)
+        self._task = self._bar.add_task(
+            self._work, total=self._total, completed=self._n_done, **self._pace
+        )
+        self._bar.start()
 
     def worked(self, units: int, tokens: int) -> None:
-        if not self._what:
+        if not self._work:
             return
-        self._done += units
-        self._tokens += tokens
+        self._n_done += units
+        self._n_tokens += tokens
         if self._bar is not None:
             self._bar.update(self._task, advance=units, **self._pace)
 
@@ -435,55 +455,53 @@ class ConsoleObserver(Observer):
         with self._lock:
             if self._bar is not None:
                 self._bar.stop()
-            elif self._what:
-                self._print_line()
-            self._what, self._bar = "", None
-            self._spoke = time.monotonic()
+            elif self._work:
+                self._print_progress()
+            self._work = ""
+            self._bar = None
+            self._last_line_time = time.monotonic()
 
     @property
     def _pace(self) -> dict[str, Any]:
-        """Say how much there is, how fast it goes, and how long it takes at that pace."""
+        """How much there is, how fast it goes, and how long it takes at that pace."""
         # Some work, such as filling gaps, counts no tokens. While nothing is completed,
         # tokens go on and the time that is left grows.
-        seconds = max(time.monotonic() - self._began, 1e-9)
-        completed, more = self._done - self._before, self._total - self._done
-        n, unit, tokens = completed, self._unit, ""
-        if self._tokens:
-            n, unit, tokens = self._tokens, "tokens", f"{self._tokens:,} tokens, "
+        seconds = max(time.monotonic() - self._work_start, 1e-9)
+        n_completed = self._n_done - self._n_at_start
+        n_left = self._total - self._n_done
+        n, unit, tokens = n_completed, self._unit, ""
+        if self._n_tokens:
+            n, unit = self._n_tokens, "tokens"
+            tokens = f"{self._n_tokens:,} tokens, "
         speed = n / seconds
-        left = (
-            timedelta(seconds=round(seconds * more / completed))
-            if completed
-            else "-:--:--"
-        )
+        time_left = "-:--:--"
+        if n_completed:
+            time_left = str(timedelta(seconds=round(seconds * n_left / n_completed)))
         return {
-            "tokens": tokens if more else "",
+            "tokens": tokens if n_left else "",
             "speed": f"{speed:,.{int(speed < 10)}f} {unit}/s",
-            "left": str(left),
+            "left": time_left,
         }
 
-    def _print_line(self) -> None:
-        pace, done = (
-            self._pace,
-            f"{self._what}: {self._done:,} of {self._total:,} {self._unit}",
-        )
-        self._say(
-            f"{done}, {pace['tokens']}{pace['speed']}, {pace['left']} left",
-            soft_wrap=True,
-        )
+    def _print_progress(self) -> None:
+        pace = self._pace
+        counts = f"{self._work}: {self._n_done:,} of {self._total:,} {self._unit}"
+        speed = f"{pace['tokens']}{pace['speed']}"
+        self._print(f"{counts}, {speed}, {pace['left']} left", soft_wrap=True)
 
-    def _say(self, sentence: str, **how: Any) -> None:
-        self._console.print(Text(sentence), **how)
-        self._spoke = time.monotonic()
+    def _print(self, sentence: str, **options: Any) -> None:
+        self._console.print(Text(sentence), **options)
+        self._last_line_time = time.monotonic()
 
 
 @contextmanager
 def observing() -> Iterator[ConsoleObserver]:
     """Show on standard error what is done, and in the end how long it took."""
-    observer, over = ConsoleObserver(console_of(stderr=True)), Event()
+    observer = ConsoleObserver(open_console(stderr=True))
+    has_ended = Event()
 
     def watch() -> None:
-        while not over.wait(_SECONDS_OF_A_LOOK):
+        while not has_ended.wait(_SECONDS_OF_A_LOOK):
             with suppress(OSError, ValueError):  # nobody reads
                 observer.still()
 
@@ -493,22 +511,24 @@ def observing() -> Iterator[ConsoleObserver]:
         yield observer
         observer.ended()
     finally:
-        over.set()
+        has_ended.set()
         watcher.join()
         observer.stop_spinner()
 
 
 class _Bar(Progress):
+    """A progress bar, below it what each of several workers does."""
+
     workers: Sequence[WorkerState] = ()
 
     def get_renderables(self) -> Iterable[RenderableType]:
         yield from super().get_renderables()
         if len(self.workers) > 1:
-            right = ("blocks done", "tokens/s")
-            rows = (
-                (each.name, each.state, f"{each.blocks:,}", f"{each.speed:,.0f}")
-                for each in self.workers
-            )
-            yield table_of(
-                "worker", "does", *right, right=right, rows=rows, pad_edge=True
-            )
+            numbers = ("blocks done", "tokens/s")
+            headings = ("worker", "does", *numbers)
+            table = build_table(*headings, right=numbers, pad_edge=True)
+            for worker in self.workers:
+                blocks, speed = f"{worker.blocks:,}", f"{worker.speed:,.0f}"
+                cells = (worker.name, worker.state, blocks, speed)
+                table.add_row(*map(plain, cells))
+            yield table

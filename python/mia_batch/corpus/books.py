@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from lxml.etree import _Element
 
 
-# What stands around and within a book and is not the book: found by sure marks, else
-# left.
+# What stands around and within a book and is not the book: it is cut only at sure marks.
 
 _HEADER_CHARS = 50_000  # with the licence of the 1990s, which stood before the text
 _LICENCE_CHARS = 60_000
@@ -162,8 +161,7 @@ _ALONE_OR_WITHIN = (
 _FOOTNOTE = re.compile(r"\[Footnote (\w{1,4}):")
 
 # Files of Aozora Bunko: a title page, a legend of signs between rules, the text with
-# readings of its characters and notes for whoever sets it, and the printed book that it
-# was taken from.
+# readings of its characters and notes for typesetters, and the source of the text.
 _AOZORA_RULE = r"-{20,200}[ \t\r]*\n"
 _AOZORA_HEADER = re.compile(
     rf"\A\ufeff?(?P<title>[^\n]{{1,200}})\n(?P<author>[^\n]{{0,200}})\n(?:[^\n]{{0,200}}\n){{0,8}}?"
@@ -196,7 +194,7 @@ _LINES_OF_BOOK = 500_000  # its headings are looked for in them
 _LEAST_SHARE = 0.9  # of lines that come again
 
 
-class Cut(NamedTuple):
+class BookSpan(NamedTuple):
     """The part of a text that is the book, and what the header says of it."""
 
     start: int
@@ -205,65 +203,69 @@ class Cut(NamedTuple):
     author: str | None
 
 
-def find_cut(text: str) -> Cut:
+def find_book(text: str) -> BookSpan:
     """Find the book in a text."""
-    # Cut are Project Gutenberg's header, small print and licence, and those of its
-    # sisters, the names of those who produced the file behind a header, a transcriber's
-    # note at either end, and a table of contents whose lines come again as headings. A
-    # text without such marks is the book from its first character to its last.
-    # As long as before
+    # What is cut: header, small print and licence of Project Gutenberg and its sisters,
+    # the names of those who produced the file, a transcriber's note at either end, and
+    # a table of contents whose lines come again as headings. A text without such marks
+    # is the book from its first character to its last. The view is as long as the text.
     view = text.replace("\r\n", " \n").replace("\r", "\n").replace("\f", "\n")
-    if aozora := _AOZORA_HEADER.match(view):
-        return _aozora_cut(view, aozora)
-    header = _header(view)
-    start, end = header, _end(view, header)
-    if header:
-        start = _past_paragraphs(view, start, end, _CREDITS)
-    note = _FIRST_NOTE.match(view, _next_word(view, start, end), end)
-    start = start if note is None else note.end()
-    start = _contents_end(view, start, end) or start
+    aozora_header = _AOZORA_HEADER.match(view)
+    if aozora_header is not None:
+        return _find_aozora_book(view, aozora_header)
+    start = header_end = _find_header_end(view)
+    end = _find_end(view, header_end)
+    if header_end:
+        start = _skip_paragraphs(view, start, end, _CREDITS)
+    note = _FIRST_NOTE.match(view, _skip_blank(view, start, end), end)
+    if note is not None:
+        start = note.end()
+    start = _find_contents_end(view, start, end) or start
     if start:
-        start = _next_word(view, start, end)
+        start = _skip_blank(view, start, end)
     if end < len(text):
         end = start + len(text[start:end].rstrip())
-    head = view[:header]
-    names = ("Title|Titel|Titre", "Author|Auteur|Autor")
-    fields = (re.search(_FIELD.format(name), head, _FLAGS) for name in names)
-    title, author = (" ".join(found[1].split()) if found else None for found in fields)
-    return Cut(start, end, title, author)
+    header = view[:header_end]
+    title = _find_field(header, "Title|Titel|Titre")
+    author = _find_field(header, "Author|Auteur|Autor")
+    return BookSpan(start, end, title, author)
 
 
-def _aozora_cut(view: str, header: re.Match[str]) -> Cut:
-    start = _next_word(view, header.end(), len(view))
+def _find_field(header: str, names: str) -> str | None:
+    field = re.search(_FIELD.format(names), header, _FLAGS)
+    return None if field is None else " ".join(field[1].split())
+
+
+def _find_aozora_book(view: str, header: re.Match[str]) -> BookSpan:
+    start = _skip_blank(view, header.end(), len(view))
     source = _AOZORA_END.search(view, max(start, len(view) - _AOZORA_END_CHARS))
     end = len(view) if source is None else source.start()
     end = start + len(view[start:end].rstrip())
-    return Cut(start, end, header["title"].strip(), header["author"].strip() or None)
+    return BookSpan(
+        start, end, header["title"].strip(), header["author"].strip() or None
+    )
 
 
 def tidy(text: str) -> tuple[str, Counter[str]]:
-    """Leave out what stands within a text and is not of it; return how much of each kind."""
-    numbers = [int(found[1]) for found in islice(_BRACED.finditer(text), _MOST_MARKS)]
-    n_next = sum(after == before + 1 for before, after in pairwise(numbers))
-    page = (
-        rf"{_PAGE}|{_BRACED.pattern}"
-        if n_next > max(3, 0.9 * len(numbers) - 1)
-        else _PAGE
-    )
-    labels = "|".join(
-        {found[1] for found in islice(_FOOTNOTE.finditer(text), _MOST_MARKS)}
-    )
+    """Remove what stands within a text and is not of it; count it by kind."""
+    braced = islice(_BRACED.finditer(text), _MOST_MARKS)
+    numbers = [int(mark[1]) for mark in braced]
+    n_consecutive = sum(b == a + 1 for a, b in pairwise(numbers))
+    page = _PAGE
+    if n_consecutive > max(3, 0.9 * len(numbers) - 1):
+        page = rf"{_PAGE}|{_BRACED.pattern}"
+    footnotes = islice(_FOOTNOTE.finditer(text), _MOST_MARKS)
+    labels = "|".join({footnote[1] for footnote in footnotes})
     marks = [("licences", _WORLD_LIBRARY)]
     if _AOZORA_HEADER.match(text.replace("\r\n", " \n")):
         marks += _AOZORA_MARKS
-    if any(map(text.__contains__, _INVISIBLE)):
+    if any(character in text for character in _INVISIBLE):
         marks.append(("soft_hyphens", _SOFT_HYPHEN))
     if re.search(page, text):
         marks.append(("page_numbers", _ALONE_OR_WITHIN.format(page)))
     if labels:
-        marks.append(
-            ("note_marks", rf"[ \t]?\[(?:{labels})\](?=\s)|\[(?:{labels})\](?!\w)")
-        )
+        note_mark = rf"[ \t]?\[(?:{labels})\](?=\s)|\[(?:{labels})\](?!\w)"
+        marks.append(("note_marks", note_mark))
     left_out = Counter[str]()
     for kind, mark in marks:
         tidied, n_marks = re.subn(mark, "", text, flags=re.MULTILINE)
@@ -272,123 +274,120 @@ def tidy(text: str) -> tuple[str, Counter[str]]:
     return text, left_out
 
 
-def _header(view: str) -> int:
-    last = _LAST_LINE.search(view, 0, _HEADER_CHARS)
-    limit = _HEADER_CHARS if last is None else last.start()
-    starts = (
+def _find_header_end(view: str) -> int:
+    """Return where the header ends; 0 without one."""
+    last_line = _LAST_LINE.search(view, 0, _HEADER_CHARS)
+    limit = _HEADER_CHARS if last_line is None else last_line.start()
+    ends = (
         mark.end()
         for mark in _STARTS.finditer(view, 0, limit)
         if mark["sure"] or _OPENING.search(view, 0, min(mark.start(), _OPENING_CHARS))
     )
-    if header := max(starts, default=0):
-        return header
+    header_end = max(ends, default=0)
+    if header_end:
+        return header_end
     if _OPENING.search(view, 0, _LAST_CHARS):
-        header = _past_paragraphs(view, 0, limit, _FRONT, _CREDITS)
-    return header if _SURE_FRONT.search(view, 0, header) else 0
+        header_end = _skip_paragraphs(view, 0, limit, _FRONT, _CREDITS)
+    return header_end if _SURE_FRONT.search(view, 0, header_end) else 0
 
 
-def _end(view: str, start: int) -> int:
+def _find_end(view: str, start: int) -> int:
+    """Return where the licence or a transcriber's note begins behind the book."""
     end = len(view)
     marks = [*_ENDS.finditer(view, max(start, end - _LICENCE_CHARS))]
-    begin = marks[0].start() if marks else end
-    mentions, licences = (
-        _starts(pattern, view, begin) for pattern in (_MENTION, _LICENCE)
-    )
+    marks_start = marks[0].start() if marks else end
+    mentions = _find_starts(_MENTION, view, marks_start)
+    licence_words = _find_starts(_LICENCE, view, marks_start)
     for mark in reversed(marks):
-        is_near = not view[mark.end() + _LAST_CHARS : end].strip()
-        words = mentions if mark["sure"] else licences
-        n_before = bisect_left(words, mark.start())
-        places = [mark.end(), *words[n_before : bisect_left(words, end)], end]
-        is_licence = len(places) > 2 and all(
-            b - a < _GAP_CHARS for a, b in pairwise(places)
-        )
-        is_last = is_near and not (mark["phrase"] and end == len(view))
-        if is_last or is_licence or (mark["sure"] and end == len(view)):
+        words = mentions if mark["sure"] else licence_words
+        first_word = bisect_left(words, mark.start())
+        places = [mark.end(), *words[first_word : bisect_left(words, end)], end]
+        is_dense = all(b - a < _GAP_CHARS for a, b in pairwise(places))
+        is_licence = len(places) > 2 and is_dense
+        is_whole = end == len(view)
+        is_near_end = not view[mark.end() + _LAST_CHARS : end].strip()
+        is_last_line = is_near_end and not (mark["phrase"] and is_whole)
+        if is_last_line or is_licence or (mark["sure"] and is_whole):
             end = mark.start()
     note = _LAST_NOTE.search(view, max(start, end - _NOTE_CHARS), end)
     return end if note is None else note.start()
 
 
-def _starts(words: re.Pattern[str], view: str, begin: int) -> list[int]:
-    return [found.start() for found in words.finditer(view, begin)]
+def _find_starts(words: re.Pattern[str], view: str, start: int) -> list[int]:
+    return [word.start() for word in words.finditer(view, start)]
 
 
-def _contents_end(text: str, start: int, end: int) -> int | None:
-    """Return where the table of contents ends that stands behind a title page; None without."""
+def _find_contents_end(text: str, start: int, end: int) -> int | None:
+    """Return where a table of contents behind a title page ends; None without."""
     # It is one if its first entry comes again as a line or two, and of the lines
     # between at least three, and nine in ten, come again after that. Letters and digits
     # count.
     heading = _CONTENTS.search(text, start, min(end, start + _CHARS_BEFORE))
     if heading is None or len(text[start : heading.start()].split()) > _WORDS_BEFORE:
         return None
-    lines = [*islice(_lines(text, heading.end(), end), _LINES_OF_BOOK)]
+    lines = [*islice(_iterate_lines(text, heading.end(), end), _LINES_OF_BOOK)]
     while lines and lines[0][0] in _COLUMN_HEADINGS:
         del lines[0]
-    # The line where the first one comes again, alone or with the one that follows.
-    places = range(1, min(len(lines) - 1, _MOST_LINES))
-    both = ((place, lines[place][0], lines[place + 1][0]) for place in places)
-    first = next((at for at, a, b in both if lines[0][0] in (a, f"{a} {b}")), None)
-    if first is None:
+    words = [line_words for line_words, _ in lines]
+    for body_start in range(1, min(len(words) - 1, _MOST_LINES)):
+        line, next_line = words[body_start : body_start + 2]
+        if words[0] in (line, f"{line} {next_line}"):
+            break
+    else:
         return None
-    body = lines[first:]
-    headings = {line for line, _ in body} | {
-        f"{a} {b}" for (a, _), (b, _) in pairwise(body)
-    }
-    entries = [
-        place for place, (line, _) in enumerate(lines[:first]) if line in headings
-    ]
-    n_lines = entries[-1] + 1 if entries else 0
-    if len(entries) < max(_LEAST_ENTRIES, _LEAST_SHARE * n_lines):
+    body = words[body_start:]
+    headings = {*body, *map(" ".join, pairwise(body))}
+    repeated = [n for n, line in enumerate(words[:body_start], 1) if line in headings]
+    n_lines = repeated[-1] if repeated else 0
+    if len(repeated) < max(_LEAST_ENTRIES, _LEAST_SHARE * n_lines):
         return None
     return lines[n_lines - 1][1]
 
 
-def _lines(text: str, start: int, end: int) -> Iterator[tuple[str, int]]:
-    """Yield the words of each line that has some, in small letters, and where the line ends."""
-    for found in _LINE.finditer(text, start, end):
-        line = found[0] if len(found[0]) < _LINE_CHARS else found[0][:_LINE_CHARS]
-        content = line.rstrip()
+def _iterate_lines(text: str, start: int, end: int) -> Iterator[tuple[str, int]]:
+    """Iterate over lines with words: these in small letters, and where the line ends."""
+    for line in _LINE.finditer(text, start, end):
+        content = line[0][:_LINE_CHARS].rstrip()
         unnumbered = content.rstrip("0123456789")
         stem = unnumbered.rstrip(_LEADERS)
         if unnumbered != content and len(unnumbered) > len(stem) + 1:
             content = stem  # without the number of a page
-        if words := _WORDS.findall(content.casefold()):
-            yield " ".join(words), found.end()
+        words = _WORDS.findall(content.casefold())
+        if words:
+            yield " ".join(words), line.end()
 
 
-def _past_paragraphs(view: str, start: int, end: int, *marks: re.Pattern[str]) -> int:
-    """Return where the paragraphs end that follow and have one of the marks; else ``start``."""
-    while paragraph := _PARAGRAPH.match(view, _next_word(view, start, end), end):
+def _skip_paragraphs(view: str, start: int, end: int, *marks: re.Pattern[str]) -> int:
+    """Return where the paragraphs that follow and have one of the marks end."""
+    while paragraph := _PARAGRAPH.match(view, _skip_blank(view, start, end), end):
         if not any(mark.search(paragraph[0]) for mark in marks):
             break
         start = paragraph.end()
     return start
 
 
-def _next_word(view: str, start: int, end: int) -> int:
-    """Skip white space, not the indent of the line that follows it."""
+def _skip_blank(view: str, start: int, end: int) -> int:
+    """Return where white space ends, before the indent of the line that follows it."""
     blank = _BLANK.match(view, start, end)
-    skipped = start if blank is None else blank.end()
-    line = view.rfind("\n", start, skipped)
-    return skipped if line < 0 else line + 1
+    blank_end = start if blank is None else blank.end()
+    line_end = view.rfind("\n", start, blank_end)
+    return blank_end if line_end < 0 else line_end + 1
 
 
 MOST_CHARS = 32 << 20
 """Longer texts are refused, so that memory is bounded; the longest dictionaries have 28 million."""
 
 LEFT_OUT = (
-    *(
-        "soft_hyphens",
-        "ruby_readings",
-        "note_marks",
-        "page_numbers",
-        "licences",
-        "missing_pages",
-    ),
+    "soft_hyphens",
+    "ruby_readings",
+    "note_marks",
+    "page_numbers",
+    "licences",
+    "missing_pages",
 )
 """Columns that count what stands within a book and is no text of it."""
 
-_MARKS = (
+_BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),  # begins like that of UTF-16
     (codecs.BOM_UTF32_BE, "utf-32"),
@@ -418,63 +417,66 @@ class Book(NamedTuple):
     isbn: str | None = None
     # How many of each kind; "characters" of all
     left_out: Mapping[str, int] = MappingProxyType({})
-    chapters: Sequence[
-        tuple[int, str]
-    ] = ()  # where each begins, and its heading, as listed
+    # Where each begins, and its heading, as listed
+    chapters: Sequence[tuple[int, str]] = ()
 
 
 class BookError(Exception):
     """Says what is wrong with a file, which the sentence does not name, and what to do."""
 
-    def __init__(self, what: str, line: int | None = None) -> None:
-        super().__init__(what)
+    def __init__(self, sentence: str, line: int | None = None) -> None:
+        super().__init__(sentence)
         self.line = line
 
 
-def declared_encoding(start: bytes) -> str | None:
-    return next((encoding for mark, encoding in _MARKS if start.startswith(mark)), None)
+def read_byte_order_mark(start: bytes) -> str | None:
+    """Return the encoding that the first bytes of a file mark."""
+    encodings = (
+        encoding for mark, encoding in _BYTE_ORDER_MARKS if start.startswith(mark)
+    )
+    return next(encodings, None)
 
 
-def codec(name: str) -> str | None:
+def find_codec(name: str) -> str | None:
     """Return Python's name for an encoding of text; None for others, such as ``hex``."""
     try:
-        found = codecs.lookup(re.sub(r"^x-|(?<=^cp)-", "", name.strip().lower())).name
+        codec = codecs.lookup(re.sub(r"^x-|(?<=^cp)-", "", name.strip().lower())).name
     except (LookupError, ValueError):
         return None
-    return found if _TEXT_CODECS.match(found) else None
+    return codec if _TEXT_CODECS.match(codec) else None
 
 
 def decode(
-    content: bytes, *, declared: str | None = None, given: str | None = None
+    content: bytes, *, declared: str | None = None, fallback: str | None = None
 ) -> str:
-    """Decode by the byte-order mark, as UTF-8, as the content declares, or as the user says."""
+    """Decode by byte-order mark, as UTF-8, as declared, or as the user says."""
     # UTF-8 comes before what is declared: hardly a text of another encoding is valid
     # UTF-8, but many were saved as UTF-8 and declare what they were before.
-    marked = declared_encoding(content[:4])
-    labels = (
-        [marked.removesuffix("-sig").upper()]
-        if marked
-        else [*filter(None, (declared, given))]
-    )
+    marked = read_byte_order_mark(content[:4])
+    labels = [label for label in (declared, fallback) if label]
+    if marked:
+        labels = [marked.removesuffix("-sig").upper()]
     content = content.removeprefix(codecs.BOM_UTF8)
-    tried = list[tuple[str, str]]()
+    candidates = list[tuple[str, str]]()
     for label in labels:
-        name = codec(label)
+        name = find_codec(label)
         if name is None:
-            what = f"declares the encoding {label!r}, which is not one of text"
-            raise BookError(f"{what}; save it as UTF-8")
+            problem = f"declares the encoding {label!r}, which is not one of text"
+            raise BookError(f"{problem}; save it as UTF-8")
         if not (name.startswith(_ZEROS) and b"\0" not in content):
-            tried += [(_READ_AS.get(name, name), label), (name, label)]
-    if not any(name.startswith((*_ZEROS, "hz", "iso2022")) for name, _ in tried):
-        tried.insert(0, ("utf-8", "UTF-8"))  # the others are valid UTF-8 as they stand
+            candidates += [(_READ_AS.get(name, name), label), (name, label)]
+    # Texts of the other encodings are valid UTF-8 as they stand
+    not_utf8_first = (*_ZEROS, "hz", "iso2022")
+    if not any(name.startswith(not_utf8_first) for name, _ in candidates):
+        candidates.insert(0, ("utf-8", "UTF-8"))
     failures = list[BookError]()
-    for name, label in tried:
+    for name, label in candidates:
         try:
             return content.decode(name)
         except UnicodeDecodeError as error:
             line = content[: error.start].decode(name, "replace").count("\n") + 1
-            what = f"byte 0x{content[error.start]:02x} is not valid {label}"
-            failures.append(BookError(f"{what}; save the file as UTF-8", line))
+            problem = f"byte 0x{content[error.start]:02x} is not valid {label}"
+            failures.append(BookError(f"{problem}; save the file as UTF-8", line))
     raise failures[min(1, len(failures) - 1)]
 
 
@@ -515,7 +517,7 @@ _LAID_OUT = re.compile(  # its groups are cells, lines, paragraphs and what is n
 _PREFORMATTED = ("listing", "plaintext", "pre", "xmp")
 _UNDISPLAYED = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
 
-_ANY = re.compile(r".*", re.DOTALL)
+_ANYTHING = re.compile(r".*", re.DOTALL)
 _NOTHING = re.compile(r"(?!)")
 _PAGE_NUMBER = re.compile(
     r"\W*(?:(?:pg?|pp|page|pagina|página|seite|s|f|fol)\b\W*)?"
@@ -532,7 +534,7 @@ _SURE_MARK = re.compile(rf"\[\s*(?:\w{{1,4}}|{_SYMBOL})\s*\]|{_SYMBOL}")
 _TO_NOTE = re.compile(r"#[\W_]*(?:\w*note|fn|ftn|en)s?(?:ref)?[\W_]*\d", re.IGNORECASE)
 _LONGEST_MARK = 40
 _LICENCE_TYPE = re.compile(r"(?<!\S)(?:(?:doc-)?colophon|imprint|copyright-page)(?!\S)")
-_CALLED = re.compile(  # by type, role, class or id
+_MARK_NAME = re.compile(  # by type, role, class or id
     r"(?<!\S)(?:((?:doc-)?pagebreak|page[-_]?num(?:ber)?|pgnum|(?:x-ebookmaker-)?pageno)"
     r"|((?:doc-)?(?:noteref|backlink)|fn(?:anchor|ref)|(?:foot|end)note-?ref|_idfootnotelink)"
     r"|(pg-boilerplate|pg-?(?:header|footer)|pg-\w+-(?:header|separator)))(?!\S)"
@@ -540,8 +542,19 @@ _CALLED = re.compile(  # by type, role, class or id
 _MARKUP_MARKS = (
     ("page_numbers", _PAGE_NUMBER),
     ("note_marks", _NOTE_MARK),
-    ("licences", _ANY),
+    ("licences", _ANYTHING),
 )
+
+
+class _OpenMark(NamedTuple):
+    """An open element that may be a mark, and the state in which it began."""
+
+    kind: str  # the column that counts it; "" if it is not displayed
+    rule: re.Pattern[str]  # what its whole text must be like
+    length: int
+    separator: int
+    n_links: int
+    n_sups: int
 
 
 class Pages:
@@ -550,7 +563,7 @@ class Pages:
     def __init__(self) -> None:
         self.left_out: Counter[str] = Counter()
         self.title = self.author = ""
-        self.named: dict[str, list[str]] = {}
+        self.headings: dict[str, list[str]] = {}  # of the page, by the id of a place
         self.chapters: list[tuple[int, str]] = []
         self._text = io.StringIO()
         self.length = self._n_elements = 0
@@ -567,74 +580,62 @@ class Pages:
 
         if len(content) > MOST_PAGE_BYTES:
             raise BookError(f"is longer than {MOST_PAGE_BYTES >> 20} MiB; split it")
-        found = _DECLARED.search(content[:_DECLARED_WITHIN])
-        declared = found[1].decode().lower() if found else None
-        # As browsers do
-        declared = "cp1252" if declared in ("ascii", "us-ascii") else declared
-        source = decode(content, declared=declared, given=encoding).lstrip().encode()
+        declaration = _DECLARED.search(content[:_DECLARED_WITHIN])
+        declared = declaration[1].decode().lower() if declaration else None
+        if declared in ("ascii", "us-ascii"):  # as browsers do
+            declared = "cp1252"
+        text = decode(content, declared=declared, fallback=encoding)
+        source = text.lstrip().encode()
         head = source[:_DECLARED_WITHIN]
         if b"<?xml" in head or b"xmlns=" in head:
-            if doctype := _DOCTYPE.match(
-                source, max(0, head.lower().find(b"<!doctype"))
-            ):
-                source = source[: doctype.start()] + source[doctype.end() :]
-            # Behind it, a search for an end would not end
-            last = source.rfind(b"]]>") + 3
-            plain = _LITERAL.sub(
-                lambda literal: (
-                    literal[1].replace(b"&", b"&amp;").replace(b"<", b"&lt;")
-                ),
-                source[:last],
-            )
-            source = _EMPTY.sub(rb"<\1\2></\1>", plain + source[last:])
+            source = _convert_xhtml(source)
         _check_tags(source)
         options = {"encoding": "utf-8", "no_network": True, "huge_tree": True}
         parser = etree.HTMLParser(target=self, **options)
-        for start in range(
-            0, len(source) + 1, _PIECE
-        ):  # an error shows at the end of a piece
+        # An error shows at the end of a piece
+        for start in range(0, len(source) + 1, _PIECE):
             parser.feed(source[start : start + _PIECE])
         parser.close()
 
     def close(self) -> None:
         self._flush()
-        self._open: list[tuple[str, re.Pattern[str], int, int, int, int] | None] = []
-        self._apart, self._closing = _MARKUP_PARAGRAPH, ""
+        self._open: list[_OpenMark | None] = []
+        self._separator = _MARKUP_PARAGRAPH
+        self._closing = ""  # bracket of a mark that was left out
         self._is_title = self._is_left_out = False
         self._n_preformatted = self._n_links = self._n_sups = 0
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
         self._flush()
-        tag, layout = _tag(name)
+        tag, layout = _parse_tag(name)
         self._n_elements += 1
-        if len(self._open) == _MOST_DEEP or self._n_elements > _MOST_ELEMENTS:
-            what = (
-                f"more than {_MOST_ELEMENTS:,} elements, with earlier pages; split the"
-                " book"
-            )
-            if len(self._open) == _MOST_DEEP:
-                what = f"elements nested more than {_MOST_DEEP} deep; simplify it"
-            raise BookError(f"has {what}")
-        if headings := self.named.get(attributes.get("id", "")):
-            self.chapters += [(self.length, heading) for heading in headings]
+        if len(self._open) == _MOST_DEEP:
+            excess = f"elements nested more than {_MOST_DEEP} deep"
+            raise BookError(f"has {excess}; simplify it")
+        if self._n_elements > _MOST_ELEMENTS:
+            excess = f"more than {_MOST_ELEMENTS:,} elements, with earlier pages"
+            raise BookError(f"has {excess}; split the book")
+        headings = self.headings.get(attributes.get("id", ""), [])
+        self.chapters += [(self.length, heading) for heading in headings]
         self._is_title = tag == "title" and not self.title
-        if (
-            tag == "meta"
-            and not self.author
-            and attributes.get("name", "").lower() in _AUTHORS
-        ):
-            self.author = " ".join(attributes.get("content", "").split())
-        mark = None if self._is_left_out else _mark(tag, layout, attributes)
-        place = (self.length, self._apart, self._n_links, self._n_sups)
-        self._open.append(None if mark is None else (*mark, *place))
-        self._is_left_out |= mark is not None and mark[1] is _ANY
+        if tag == "meta" and not self.author:
+            name = attributes.get("name", "").lower()
+            if name in _AUTHORS:
+                self.author = " ".join(attributes.get("content", "").split())
+        mark = None if self._is_left_out else _find_mark(tag, layout, attributes)
+        if mark is None:
+            self._open.append(None)
+        else:
+            counts = (self._n_links, self._n_sups)
+            self._open.append(_OpenMark(*mark, self.length, self._separator, *counts))
+            self._is_left_out |= mark[1] is _ANYTHING
         self._n_preformatted += tag in _PREFORMATTED
         self._n_links += tag == "a" and "#" in attributes.get("href", "")
         self._n_sups += tag == "sup"
         self._separate(tag, layout)
 
     def data(self, text: str) -> None:
-        """Take a piece of text; a parser gives as many as it likes, such as one for each ``<``."""
+        """Add a piece of text; a parser may give one for each ``<``."""
         self._pieces.append(text)
 
     def _flush(self) -> None:
@@ -644,21 +645,23 @@ class Pages:
             return
         if self._is_title and len(self.title) < _DECLARED_WITHIN:
             self.title += text
-        text, self._closing = text.removeprefix(self._closing), ""
+        text = text.removeprefix(self._closing)
+        self._closing = ""
         if self._n_preformatted:
             self._write(text)
             return
         words = _SPACES.sub(" ", text)
         if words.startswith(" "):
-            self._apart = max(self._apart, _SPACE)
-        if inner := words.strip(" "):
-            self._write(inner)
-            self._apart = _SPACE if words.endswith(" ") else 0
+            self._separator = max(self._separator, _SPACE)
+        stripped = words.strip(" ")
+        if stripped:
+            self._write(stripped)
+            self._separator = _SPACE if words.endswith(" ") else 0
 
     def end(self, name: str) -> None:
         """End an element, and leave it out if it is a mark."""
         self._flush()
-        tag, layout = _tag(name)
+        tag, layout = _parse_tag(name)
         if tag != "br":
             self._separate(tag, layout)
         self._n_preformatted -= tag in _PREFORMATTED
@@ -666,46 +669,50 @@ class Pages:
         mark = self._open.pop()
         if mark is None:
             return
-        kind, rule, length, apart, n_links, n_sups = mark
-        self._is_left_out &= rule is not _ANY
-        raised = rule is _SURE_MARK and self._n_sups > n_sups
-        if raised or (rule is _NOTHING and self._n_links > n_links):
+        rule, length = mark.rule, mark.length
+        self._is_left_out &= rule is not _ANYTHING
+        is_raised = rule is _SURE_MARK and self._n_sups > mark.n_sups
+        if is_raised or (rule is _NOTHING and self._n_links > mark.n_links):
             rule = _NOTE_MARK
-        if self.length > length + _LONGEST_MARK and rule is not _ANY:
+        if self.length > length + _LONGEST_MARK and rule is not _ANYTHING:
             return
         self._text.seek(max(length - 2, 0))
-        before, text = self._text.read(min(length, 2)), self._text.read()
-        found = text.strip()
-        if not kind:
-            self._apart = apart
-        elif found and rule.fullmatch(found):
-            if before.endswith("[") and rule is _NOTE_MARK:  # its brackets go with it
-                text, self._closing = before[:-1] or text, "]"
+        last_chars = self._text.read(min(length, 2))
+        text = self._text.read()
+        content = text.strip()
+        if not mark.kind:
+            self._separator = mark.separator
+        elif content and rule.fullmatch(content):
+            if (
+                last_chars.endswith("[") and rule is _NOTE_MARK
+            ):  # its brackets go with it
+                text = last_chars[:-1] or text
+                self._closing = "]"
                 length -= 1 + text[0].isspace()
-            self._apart = max(self._apart, apart, _SPACE if text[0].isspace() else 0)
-            self.left_out += Counter({kind: 1, "characters": len(found)})
+            space = _SPACE if text[0].isspace() else 0
+            self._separator = max(self._separator, mark.separator, space)
+            self.left_out += Counter({mark.kind: 1, "characters": len(content)})
         else:
             return
         self.cut(length)
 
     def _separate(self, tag: str, layout: int) -> None:
-        """Set what comes between the text before and after the beginning or end of an element."""
-        if tag == "br" and self._apart == _MARKUP_LINE:
-            self._apart = _MARKUP_PARAGRAPH
+        """Set what separates the texts before and after a tag."""
+        if tag == "br" and self._separator == _MARKUP_LINE:
+            self._separator = _MARKUP_PARAGRAPH
         elif tag == "q":
             self._write('"')
-        elif self._apart < layout < _NOWHERE:
-            self._apart = layout
+        elif self._separator < layout < _NOWHERE:
+            self._separator = layout
 
     def _write(self, text: str) -> None:
         if self.length:
-            text = _SEPARATORS[self._apart] + text
-        self._apart = 0
+            text = _SEPARATORS[self._separator] + text
+        self._separator = 0
         self.length += len(text)
         if self.length > MOST_CHARS:
-            raise BookError(
-                f"holds more than {MOST_CHARS:,} characters; split the book"
-            )
+            excess = f"holds more than {MOST_CHARS:,} characters"
+            raise BookError(f"{excess}; split the book")
         self._text.write(text)
 
     def cut(self, length: int) -> None:
@@ -716,10 +723,24 @@ class Pages:
 def read_html(content: bytes, encoding: str | None = None) -> Book:
     pages = Pages()
     pages.add(content, encoding)
-    title = " ".join(pages.title.split())
-    return Book(
-        pages.text, title or None, pages.author or None, left_out=pages.left_out
+    title = " ".join(pages.title.split()) or None
+    author = pages.author or None
+    return Book(pages.text, title, author, left_out=pages.left_out)
+
+
+def _convert_xhtml(source: bytes) -> bytes:
+    """Rewrite what HTML has not: declared entities, CDATA, empty elements."""
+    start = max(0, source[:_DECLARED_WITHIN].lower().find(b"<!doctype"))
+    doctype = _DOCTYPE.match(source, start)
+    if doctype:
+        source = source[: doctype.start()] + source[doctype.end() :]
+    # Behind the last end, a search for an end would not end
+    last = source.rfind(b"]]>") + 3
+    plain = _LITERAL.sub(
+        lambda literal: literal[1].replace(b"&", b"&amp;").replace(b"<", b"&lt;"),
+        source[:last],
     )
+    return _EMPTY.sub(rb"<\1\2></\1>", plain + source[last:])
 
 
 def _check_tags(source: bytes) -> None:
@@ -728,47 +749,45 @@ def _check_tags(source: bytes) -> None:
         if len(tag[0]) <= _MOST_ATTRIBUTES:
             continue
         if max(tag[0].count(b"="), len(tag[0].split())) > _MOST_ATTRIBUTES:
-            what = f"has an element of more than {_MOST_ATTRIBUTES:,} attributes"
-            raise BookError(f"{what}; simplify it")
+            excess = f"has an element of more than {_MOST_ATTRIBUTES:,} attributes"
+            raise BookError(f"{excess}; simplify it")
 
 
 @lru_cache(1000)
-def _tag(name: str) -> tuple[str, int]:
+def _parse_tag(name: str) -> tuple[str, int]:
     """Return the name of an element, without a prefix, and how it is laid out."""
     tag = name.rpartition(":")[2].lower()
-    found = _LAID_OUT.fullmatch(tag)
-    return tag, _SPACE + (found.lastindex or 0) if found else 0
+    match = _LAID_OUT.fullmatch(tag)
+    return tag, _SPACE + (match.lastindex or 0) if match else 0
 
 
-def _mark(
+def _find_mark(
     tag: str, layout: int, attributes: Mapping[str, str]
 ) -> tuple[str, re.Pattern[str]] | None:
-    """Return which kind of mark an element may be, "" if hidden, and what its text then is like."""
+    """Return the kind of mark an element may be, "" if hidden, and its text's rule."""
     if layout == _NOWHERE:
-        return "", _ANY
+        return "", _ANYTHING
     if tag in ("rt", "rtc"):
-        return "ruby_readings", _ANY
+        return "ruby_readings", _ANYTHING
     if attributes:
-        hidden = attributes.get("hidden", "until-found") != "until-found"
-        if hidden or _UNDISPLAYED.search(attributes.get("style", "")):
-            return "", _ANY
+        is_hidden = attributes.get("hidden", "until-found") != "until-found"
+        if is_hidden or _UNDISPLAYED.search(attributes.get("style", "")):
+            return "", _ANYTHING
         types = " ".join(attributes.get(name, "") for name in _TYPES).lower()
         if _LICENCE_TYPE.search(types):
-            return "licences", _ANY
-        names = (
-            f"{types} {attributes.get('class', '')} {attributes.get('id', '')}".lower()
-        )
-        if called := _CALLED.search(names):
-            # Headings have it
-            is_style = called[0] == "pagebreak" and called[0] not in types
+            return "licences", _ANYTHING
+        style, identifier = attributes.get("class", ""), attributes.get("id", "")
+        mark_name = _MARK_NAME.search(f"{types} {style} {identifier}".lower())
+        if mark_name:
+            # Headings have this class
+            is_style = mark_name[0] == "pagebreak" and mark_name[0] not in types
             if not (is_style and layout):
-                return _MARKUP_MARKS[(called.lastindex or 0) - 1]
+                return _MARKUP_MARKS[(mark_name.lastindex or 0) - 1]
     if tag == "sup":
         return "note_marks", _NOTHING  # unless it holds a link
-    if tag == "a" and "#" in attributes.get("href", ""):
-        return "note_marks", (
-            _NOTE_MARK if _TO_NOTE.search(attributes["href"]) else _SURE_MARK
-        )
+    link = attributes.get("href", "")
+    if tag == "a" and "#" in link:
+        return "note_marks", _NOTE_MARK if _TO_NOTE.search(link) else _SURE_MARK
     return None
 
 
@@ -800,14 +819,14 @@ def read_epub(file: IO[bytes], encoding: str | None = None) -> Book:
     """Read a book; `BookError` says what is wrong and what to do."""
     # Nothing is looked up but in the archive, and at most 64 MiB are unpacked.
     try:
-        with ZipFile(_sparing(file)) as archive:
+        with ZipFile(_limit_reads(file)) as archive:
             return _Epub(archive).read(encoding)
     except _BROKEN as error:
         reason = str(error) or type(error).__name__
         raise BookError(f"{_UNREADABLE} ({reason}); restore the file") from error
 
 
-def _sparing(file: IO[bytes]) -> Any:
+def _limit_reads(file: IO[bytes]) -> Any:
     """Refuse an archive whose list of contents is too long, before it is parsed."""
 
     def read(size: int = -1) -> bytes:
@@ -828,50 +847,49 @@ class _Epub:
         # By its path: some packers write \ in names, and links may differ in case.
         self._names = {name.replace("\\", "/"): name for name in archive.namelist()}
         self._paths = {path.casefold(): path for path in self._names}
-        self._left = _MOST_BYTES
+        self._n_bytes_left = _MOST_BYTES
 
     def read(self, encoding: str | None) -> Book:
         if _ENCRYPTION in self._names:
-            data = self._xml(_ENCRYPTION).iterfind(
-                ".//{*}EncryptedData/{*}EncryptionMethod"
-            )
-            if any(each.get("Algorithm") not in _HIDDEN_FONTS for each in data):
-                raise BookError(
-                    "is encrypted (its rights are managed); give a copy that is not"
-                )
-        roots = (
-            each.get("full-path") for each in self._xml(_CONTAINER).iter("{*}rootfile")
-        )
-        path = next(filter(None, roots), "").lstrip("/")
+            self._refuse_encrypted()
+        roots = self._parse_xml(_CONTAINER).iter("{*}rootfile")
+        paths = (root.get("full-path") for root in roots)
+        path = next((path for path in paths if path), "").lstrip("/")
         if not path:
-            raise BookError(
-                f"{_UNREADABLE}: {_CONTAINER} names no package; restore the file"
-            )
-        package = self._xml(path)
-        pages = self._pages(package, path, encoding)
+            problem = f"{_UNREADABLE}: {_CONTAINER} names no package"
+            raise BookError(f"{problem}; restore the file")
+        package = self._parse_xml(path)
+        pages = self._read_pages(package, path, encoding)
+        isbns = map(find_isbn, _read_values(package, "identifier"))
         return Book(
             text=pages.text,
-            title=next(_values(package, "title"), None),
-            author="; ".join(_values(package, "creator")) or None,
-            isbn=next(
-                filter(None, map(find_isbn, _values(package, "identifier"))), None
-            ),
+            title=next(_read_values(package, "title"), None),
+            author="; ".join(_read_values(package, "creator")) or None,
+            isbn=next((isbn for isbn in isbns if isbn), None),
             left_out=pages.left_out,
             chapters=sorted(pages.chapters),
         )
 
-    def _pages(self, package: _Element, path: str, encoding: str | None) -> Pages:
-        """Read the pages in the order of the spine, each once; count those that are not there."""
+    def _refuse_encrypted(self) -> None:
+        methods = self._parse_xml(_ENCRYPTION).iterfind(
+            ".//{*}EncryptedData/{*}EncryptionMethod"
+        )
+        if any(method.get("Algorithm") not in _HIDDEN_FONTS for method in methods):
+            problem = "is encrypted (its rights are managed)"
+            raise BookError(f"{problem}; give a copy that is not")
+
+    def _read_pages(self, package: _Element, path: str, encoding: str | None) -> Pages:
+        """Read each page once, in the order of the spine; count missing ones."""
         items = {
             item.get("id"): item for item in package.iterfind("./{*}manifest/{*}item")
         }
-        spine = (
-            each.get("idref") for each in package.iterfind("./{*}spine/{*}itemref")
-        )
-        pages, done, listed = Pages(), set[str](), self._listed(items.values(), path)
-        for identifier in dict.fromkeys(spine):
+        references = package.iterfind("./{*}spine/{*}itemref")
+        spine = dict.fromkeys(reference.get("idref") for reference in references)
+        contents = self._read_contents(items.values(), path)
+        pages, names_read = Pages(), set[str]()
+        for identifier in spine:
             item = items.get(identifier, {})
-            name, _ = self._place(path, item.get("href", ""))
+            name, _ = self._resolve_link(path, item.get("href", ""))
             if name is None:
                 pages.left_out["missing_pages"] += 1
                 continue
@@ -879,71 +897,75 @@ class _Epub:
             # another thing.
             media = item.get("media-type", "").lower()
             is_other = _NO_PAGE.search(media) or _OTHER_FILE.search(name.lower())
-            if name in done or (is_other and not _EPUB_PAGE.search(media)):
+            if name in names_read or (is_other and not _EPUB_PAGE.search(media)):
                 continue
-            done.add(name)
-            start, pages.named = pages.length, listed.get(name, {})
-            pages.chapters += [(start, heading) for heading in pages.named.pop("", [])]
-            try:
-                pages.add(self._content(name), encoding)
-            except BookError as error:
-                what, _, way_out = str(error).rpartition("; ")
-                said = (
-                    f"{what} in {name!r}"
-                    if error.line
-                    else f"has a page {name!r} that {what}"
-                )
-                raise BookError(f"{said}; {way_out}", error.line) from error
+            names_read.add(name)
+            start = pages.length
+            pages.headings = contents.get(name, {})
+            chapters = [(start, heading) for heading in pages.headings.pop("", [])]
+            pages.chapters += chapters
+            self._add_page(pages, name, encoding)
             is_contents = "nav" in item.get("properties", "").split()
             if is_contents and pages.length < start + _HEADING_CHARS:
                 pages.cut(start)
-                pages.chapters = [each for each in pages.chapters if each[0] < start]
-        if not done:
-            raise BookError(
-                "has no page that can be read; give a copy with all its files"
-            )
+                pages.chapters = [
+                    chapter for chapter in pages.chapters if chapter[0] < start
+                ]
+        if not names_read:
+            problem = "has no page that can be read"
+            raise BookError(f"{problem}; give a copy with all its files")
         return pages
 
-    def _place(self, base: str, href: str) -> tuple[str | None, str]:
-        """Find the file that a link in another leads to, and the name of the place in it."""
-        file, _, place = href.partition("#")
-        path = posixpath.normpath(
-            posixpath.join(posixpath.dirname(base), unquote(file))
-        )
-        path = path.lstrip("/")
-        path_in_archive = (
-            path if path in self._names else self._paths.get(path.casefold())
-        )
-        return path_in_archive if file else None, place
+    def _add_page(self, pages: Pages, name: str, encoding: str | None) -> None:
+        """Add a page, and name it where it cannot be read."""
+        try:
+            pages.add(self._unpack(name), encoding)
+        except BookError as error:
+            problem, _, way_out = str(error).rpartition("; ")
+            sentence = f"has a page {name!r} that {problem}"
+            if error.line:
+                sentence = f"{problem} in {name!r}"
+            raise BookError(f"{sentence}; {way_out}", error.line) from error
 
-    def _listed(
+    def _resolve_link(self, base: str, href: str) -> tuple[str | None, str]:
+        """Find the file that a link leads to, and the name of the place in it."""
+        file, _, place = href.partition("#")
+        if not file:
+            return None, place
+        folder = posixpath.dirname(base)
+        path = posixpath.normpath(posixpath.join(folder, unquote(file))).lstrip("/")
+        if path in self._names:
+            return path, place
+        return self._paths.get(path.casefold()), place
+
+    def _read_contents(
         self, items: Iterable[_Element], base: str
     ) -> dict[str, dict[str, list[str]]]:
-        """Read the table of contents, if it can be: of each page, headings by place in it."""
-        found: dict[str, dict[str, list[str]]] = {}
-        listed = [*items]
-        navs = [item for item in listed if "nav" in item.get("properties", "").split()]
-        tables = [*navs, *(item for item in listed if item.get("media-type") == _NCX)]
-        for name, _ in (self._place(base, item.get("href", "")) for item in tables):
+        """Read the table of contents, if it can be: headings by page and place."""
+        contents: dict[str, dict[str, list[str]]] = {}
+        files = [*items]
+        navs = [item for item in files if "nav" in item.get("properties", "").split()]
+        ncx = [item for item in files if item.get("media-type") == _NCX]
+        for item in navs + ncx:
+            name = self._resolve_link(base, item.get("href", ""))[0] or ""
             with suppress(BookError):
-                for href, heading in islice(
-                    _entries(self._xml(name or "")), _MOST_CHAPTERS
-                ):
-                    file, place = self._place(name or "", href)
+                entries = _iterate_entries(self._parse_xml(name))
+                for href, heading in islice(entries, _MOST_CHAPTERS):
+                    file, place = self._resolve_link(name, href)
                     if file and heading:
-                        found.setdefault(file, {}).setdefault(place, []).append(heading)
-            if found:
+                        places = contents.setdefault(file, {})
+                        places.setdefault(place, []).append(heading)
+            if contents:
                 break
-        return found
+        return contents
 
-    def _xml(self, name: str) -> _Element:
+    def _parse_xml(self, name: str) -> _Element:
         """Parse strictly, and look nothing up."""
         from lxml import etree
 
-        content = self._content(name).lstrip()
-        n_parts = max(
-            content.count(b"<"), content.count(b"&"), content.count(b"=") // 4
-        )
+        content = self._unpack(name).lstrip()
+        n_attributes = content.count(b"=") // 4
+        n_parts = max(content.count(b"<"), content.count(b"&"), n_attributes)
         if len(content) > MOST_PAGE_BYTES or n_parts > _MOST_LISTED:
             raise BookError(f"lists more than {_MOST_LISTED:,} parts; split the book")
         parser = etree.XMLParser(
@@ -954,68 +976,64 @@ class _Epub:
                 content = _BARE_AMPERSAND.sub(b"&amp;", content)  # in titles, mostly
             return etree.fromstring(content, parser)
         except etree.XMLSyntaxError as error:
-            what = f"{name} is not XML ({' '.join(error.msg.split())})"
-            raise BookError(f"{_UNREADABLE}: {what}; restore the file") from error
+            problem = f"{name} is not XML ({' '.join(error.msg.split())})"
+            raise BookError(f"{_UNREADABLE}: {problem}; restore the file") from error
 
-    def _content(self, name: str) -> bytes:
-        """Unpack a file of the archive; what it holds beyond its stated size is not unpacked."""
+    def _unpack(self, name: str) -> bytes:
+        """Unpack a file of the archive, up to its stated size."""
         if name not in self._names:
-            raise BookError(
-                f"{_UNREADABLE}: there is no {name!r} in it; restore the file"
-            )
+            problem = f"{_UNREADABLE}: there is no {name!r} in it"
+            raise BookError(f"{problem}; restore the file")
         info = self._archive.getinfo(self._names[name])
-        self._left -= info.file_size
-        if self._left < 0:
-            raise BookError(
-                f"unpacks to more than {_MOST_BYTES >> 20} MiB of text; split the book"
-            )
+        self._n_bytes_left -= info.file_size
+        if self._n_bytes_left < 0:
+            problem = f"unpacks to more than {_MOST_BYTES >> 20} MiB of text"
+            raise BookError(f"{problem}; split the book")
         if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
-            raise BookError(
-                f"packs {name!r} in a way that EPUB does not allow; pack it anew"
-            )
+            problem = f"packs {name!r} in a way that EPUB does not allow"
+            raise BookError(f"{problem}; pack it anew")
         with self._archive.open(info) as stream:
             return stream.read(min(info.file_size, MOST_PAGE_BYTES) + 1)
 
 
-def _entries(table: _Element) -> Iterator[tuple[str, str]]:
-    """Yield the link and the heading of each entry, of EPUB 3's form and of EPUB 2's."""
+def _iterate_entries(table: _Element) -> Iterator[tuple[str, str]]:
+    """Iterate over the links and headings of EPUB 3 and of EPUB 2."""
     for nav in table.iter("{*}nav"):
         if nav.get("{http://www.idpf.org/2007/ops}type", "toc") == "toc":
             for link in nav.iter("{*}a"):
-                yield (
-                    link.get("href", ""),
-                    " ".join("".join(link.itertext()).split())[:_HEADING],
-                )
+                yield link.get("href", ""), _shorten_heading("".join(link.itertext()))
     for point in table.iter("{*}navPoint"):
-        content, heading = (
-            point.find("{*}content"),
-            point.findtext("{*}navLabel/{*}text") or "",
-        )
+        content = point.find("{*}content")
+        heading = point.findtext("{*}navLabel/{*}text") or ""
         if content is not None:
-            yield content.get("src", ""), " ".join(heading.split())[:_HEADING]
+            yield content.get("src", ""), _shorten_heading(heading)
 
 
-def _values(package: _Element, name: str) -> Iterator[str]:
-    """Yield the values of an element of the Dublin Core that are not blank."""
+def _shorten_heading(heading: str) -> str:
+    return " ".join(heading.split())[:_HEADING]
+
+
+def _read_values(package: _Element, name: str) -> Iterator[str]:
+    """Iterate over the values of an element of the Dublin Core that are not blank."""
     for element in package.iter(f"{{http://purl.org/dc/elements/1.1/}}{name}"):
-        if value := " ".join("".join(element.itertext()).split()):
+        value = " ".join("".join(element.itertext()).split())
+        if value:
             yield value
 
 
 def find_isbn(identifier: str) -> str | None:
-    """Return the 10 or 13 digits of an identifier that is a valid ISBN, without hyphens."""
-    written = _ISBN.fullmatch(identifier.strip())
-    if written is None:
+    """Return the digits of a valid ISBN, without hyphens; None for others."""
+    match = _ISBN.fullmatch(identifier.strip())
+    if match is None:
         return None
-    number = re.sub(r"[\s-]", "", written[1]).upper()
+    number = re.sub(r"[\s-]", "", match[1]).upper()
     digits = [10 if digit == "X" else int(digit) for digit in number]
     if len(digits) == 10:
-        total, base = (
-            sum(weight * digit for weight, digit in enumerate(reversed(digits), 1)),
-            11,
-        )
+        base = 11
+        total = sum(weight * digit for weight, digit in enumerate(reversed(digits), 1))
     elif len(digits) == 13 and number.isdecimal() and number.startswith(("978", "979")):
-        total, base = sum(digits[::2]) + 3 * sum(digits[1::2]), 10
+        base = 10
+        total = sum(digits[::2]) + 3 * sum(digits[1::2])
     else:
         return None
     return number if total % base == 0 else None

@@ -1,4 +1,4 @@
-"""A corpus, read into the documents table: columns are found, and every row is checked first."""
+"""Reads a corpus into the documents table: finds its columns, and checks every row first."""
 
 import json
 import re
@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, Self
 import numpy as np
 import polars as pl
 from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from mia_batch.corpus.files import (
     DESCRIPTIONS,
@@ -23,39 +24,41 @@ from mia_batch.corpus.files import (
     Reading,
     Source,
     SourceFile,
-    digest_each,
-    digest_of,
+    combine_digests,
+    digest_files,
     find_files,
-    partition_of,
+    parse_partition,
 )
 from mia_batch.errors import CorpusError
 from mia_batch.schemas import Documents, LogProbs, Prompts, Samples, Scores, Targets
 from mia_batch.tables import generate
 
-_WRITTEN = {  # a further column of one of these names would be mixed up with our own
-    name
-    for schema in (Documents, Targets, Prompts, Samples, LogProbs, Scores)
-    for name in schema.column_names()
+# A further column of one of these names would be mixed up with our own
+_TABLE_COLUMNS = {
+    *Documents.column_names(),
+    *Targets.column_names(),
+    *Prompts.column_names(),
+    *Samples.column_names(),
+    *LogProbs.column_names(),
+    *Scores.column_names(),
 }
 
 _SHOWN = 20  # column names in a message
 _OURS = "input_"  # before the name of a further column that is named as one of ours
-_ALSO = {
+_OTHER_NAMES = {
     "text": ("input",),
     "member": ("is_member", "membership"),
     "label": ("labels",),
     "document_id": ("doc_id", "id"),
 }
-"""Further names by which a column is known to play a part."""
+"""Further names by which the column of a role is found."""
 _PAIR_ID = {"document_id": "pair_id"}
 # Columns of texts in pairs, as benchmarks of membership write them
-PAIR = (
-    "member",
-    "nonmember",
-)
+PAIR = ("member", "nonmember")
 _WORDS = dict.fromkeys(("1", "1.0", "true", "member"), True)
 _WORDS |= dict.fromkeys(("0", "0.0", "false", "nonmember", "non_member"), False)
 _SPOKEN = {"yes": True, "no": False}  # a label of that name may be about anything
+_TEXT_TYPES = (pl.String, pl.Categorical, pl.Enum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,197 +100,202 @@ class ColumnNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """The columns of a corpus, each with its part."""
+    """The columns of a corpus, each with its role."""
 
     raw: pl.Schema  # the columns as they are read
-    parts: Mapping[str, str]  # an attribute of `ColumnNames` to the user's column
+    roles: Mapping[str, str]  # an attribute of `ColumnNames` to the user's column
     further: Mapping[str, str]  # our name of a pass-through column to the user's
 
     @property
     def schema(self) -> pl.Schema:
         """The columns of the documents table; nested JSON values pass as text."""
-        types = {name: self.raw[column] for name, column in self.further.items()}
-        passing = {
-            name: pl.String() if of == pl.Object else of for name, of in types.items()
-        }
-        return pl.Schema({**Documents.create_empty().schema, **passing})
+        schema = {**Documents.create_empty().schema}
+        for name, column in self.further.items():
+            dtype = self.raw[column]
+            schema[name] = pl.String() if dtype == pl.Object else dtype
+        return pl.Schema(schema)
 
     def notes(self) -> Iterator[str]:
-        """Say which columns play a part under another name, or pass under another."""
-        for part, column in self.parts.items():
+        """Iterate over sentences on columns whose role or name in the table is another."""
+        for role, column in self.roles.items():
             if column == "author" or column not in asdict(ColumnNames()):
-                yield f"the {part} is in column {column!r}"
+                yield f"the {role} is in column {column!r}"
         for name, column in self.further.items():
             if name != column:
                 yield f"column {column!r} is kept as {name!r}"
 
-    def expression(self, name: str) -> pl.Expr:
-        """Return a column of the documents table as an expression over the user's columns."""
+    def build_expression(self, name: str) -> pl.Expr:
+        """Build a column of the documents table from the user's columns."""
         if name == "member":
-            answers = [
-                self.membership(part)
-                for part in ("member", "label")
-                if part in self.parts
-            ]
+            roles = [role for role in ("member", "label") if role in self.roles]
+            answers = [self.parse_membership(role) for role in roles]
             return pl.coalesce(*answers, pl.lit(None, pl.Boolean)).alias(name)
-        if name in Documents.column_names():
-            source = self.parts.get(name)
-            column = (
-                pl.lit(None, pl.String)
-                if source is None
-                else pl.col(source).cast(pl.String)
-            )
-            return column.alias(name)
-        return pl.col(self.further[name]).alias(name)
+        if name not in Documents.column_names():
+            return pl.col(self.further[name]).alias(name)
+        column = self.roles.get(name)
+        if column is None:
+            return pl.lit(None, pl.String).alias(name)
+        return pl.col(column).cast(pl.String).alias(name)
 
-    def membership(self, part: str) -> pl.Expr:
-        more = _SPOKEN if part == "member" else {}
-        return membership(self.parts[part], self.raw[self.parts[part]], _WORDS | more)
+    def parse_membership(self, role: str) -> pl.Expr:
+        words = _WORDS | _SPOKEN if role == "member" else _WORDS
+        column = self.roles[role]
+        return parse_membership(column, self.raw[column], words)
 
-    def needed(self, names: Collection[str]) -> list[str]:
+    def find_raw_columns(self, names: Collection[str]) -> list[str]:
         """Return the user's columns behind some columns of the documents table, at least one."""
-        roots = {
-            root for name in names for root in self.expression(name).meta.root_names()
-        }
-        return [name for name in self.raw if name in roots] or [self.parts["text"]]
+        roots = set[str]()
+        for name in names:
+            roots.update(self.build_expression(name).meta.root_names())
+        return [name for name in self.raw if name in roots] or [self.roles["text"]]
 
 
-def membership(
-    name: str, dtype: pl.DataType, said: Mapping[str, bool] = _WORDS
+def parse_membership(
+    name: str, dtype: pl.DataType, words: Mapping[str, bool] = _WORDS
 ) -> pl.Expr:
-    """Read a column as booleans: null for null, and for what says neither."""
+    """Read a column as booleans: null for null, and for what is neither true nor false."""
     column = pl.col(name)
     if dtype in (pl.Boolean, pl.Null):
         return column.cast(pl.Boolean)
     if dtype.is_numeric():
         return pl.when((column == 0) | (column == 1)).then(column == 1)
-    words = (
-        column.cast(pl.String)
-        .str.strip_chars()
-        .str.to_lowercase()
-        .str.replace("[ -]", "_")
-    )
-    return words.replace_strict(said, default=None, return_dtype=pl.Boolean)
+    answers = column.cast(pl.String).str.strip_chars().str.to_lowercase()
+    spelled = answers.str.replace("[ -]", "_")
+    return spelled.replace_strict(words, default=None, return_dtype=pl.Boolean)
 
 
-def resolve(
-    names: ColumnNames, raw: pl.Schema, *, where: str, reserved: Collection[str] = ()
+def find_columns(
+    names: ColumnNames,
+    raw: pl.Schema,
+    *,
+    location: str,
+    reserved: Collection[str] = (),
 ) -> Columns:
+    """Find the role of each column, and check that its type fits."""
     for name in raw:
         if name == "*" or (name.startswith("^") and name.endswith("$")):
             raise CorpusError(
-                f"{where} has a column {name!r}, a name that Polars takes for a"
+                f"{location} has a column {name!r}, a name that Polars takes for a"
                 " pattern; rename it"
             )
-    parts = _find_parts(names, raw, where)
-    author = parts.get("author")
-    types_of_names = (pl.String, pl.Categorical, pl.Enum)
-    if (
-        names.author is None
-        and author is not None
-        and raw[author] not in types_of_names
-    ):
-        del parts["author"]  # a column of that name that holds something else
-    for part, name in parts.items():
-        dtype, wanted = raw[name], _WANTED.get(part, "strings")
-        allowed = dtype in (pl.String, pl.Categorical, pl.Enum, pl.Null)
-        allowed |= wanted != "strings" and dtype.is_integer()
-        allowed |= wanted == _ANSWERS and (dtype == pl.Boolean or dtype.is_float())
-        if not allowed:
-            came = "nested JSON values" if dtype == pl.Object else f"type {dtype}"
-            raise CorpusError(
-                f"{where}: column {name!r} is the {part} but holds {came}; it must hold"
-                f" {wanted}"
-            )
-    author = parts.pop("author", None)
-    ours = {*reserved, *_WRITTEN, *([] if author is None else ["author"])}
+    roles = _find_roles(names, raw, location)
+    author = roles.get("author")
+    if author is not None and names.author is None and raw[author] not in _TEXT_TYPES:
+        del roles["author"]  # a column of that name that holds something else
+    for role, name in roles.items():
+        _check_type(role, name, raw[name], location)
+    author = roles.pop("author", None)
+    reserved_names = {*reserved, *_TABLE_COLUMNS}
+    if author is not None:
+        reserved_names.add("author")
     further: dict[str, str] = {}
     for column in raw:
         if column == author:
             further["author"] = column
-        elif column not in parts.values():
+        elif column not in roles.values():
             name = column
-            while name in ours or name in further or (name != column and name in raw):
+            while (
+                name in reserved_names
+                or name in further
+                or (name != column and name in raw)
+            ):
                 name = _OURS + name
             further[name] = column
-    return Columns(raw=raw, parts=parts, further=further)
+    return Columns(raw=raw, roles=roles, further=further)
+
+
+def _check_type(role: str, name: str, dtype: pl.DataType, location: str) -> None:
+    values = _ROLE_VALUES.get(role, "strings")
+    is_allowed = dtype in (*_TEXT_TYPES, pl.Null)
+    is_allowed |= values != "strings" and dtype.is_integer()
+    is_allowed |= values == _ANSWERS and (dtype == pl.Boolean or dtype.is_float())
+    if not is_allowed:
+        actual = "nested JSON values" if dtype == pl.Object else f"type {dtype}"
+        raise CorpusError(
+            f"{location}: column {name!r} is the {role} but holds {actual}; it must"
+            f" hold {values}"
+        )
 
 
 _ANSWERS = "booleans, or 0 and 1"
-_WANTED = {
+_ROLE_VALUES = {
     **dict.fromkeys(("document_id", "group"), "strings or integers"),
     **dict.fromkeys(("member", "label"), _ANSWERS),
 }
 
 
-def in_pairs(names: ColumnNames, raw: pl.Schema) -> tuple[str, str] | None:
-    """Name the columns of a corpus whose rows hold a member and a non-member each."""
-    spelled = {_spelling(name).replace("_", ""): name for name in raw}
-    found = [spelled.get(name) for name in PAIR]
-    texts = [name for name in found if name is not None and raw[name] == pl.String]
-    named = names.text in raw or names.member is not None or names.label is not None
-    return None if named or len(texts) < len(PAIR) else (texts[0], texts[1])
+def find_pair(names: ColumnNames, raw: pl.Schema) -> tuple[str, str] | None:
+    """Find the columns of a corpus whose rows hold a member and a non-member each."""
+    spellings = {_spelling(name).replace("_", ""): name for name in raw}
+    columns = [spellings.get(name) for name in PAIR]
+    texts = [name for name in columns if name is not None and raw[name] == pl.String]
+    has_names = names.text in raw or names.member is not None or names.label is not None
+    if has_names or len(texts) < len(PAIR):
+        return None
+    return texts[0], texts[1]
 
 
-def _find_parts(names: ColumnNames, raw: pl.Schema, where: str) -> dict[str, str]:
-    wanted, default = asdict(names), asdict(ColumnNames())
-    given = {part: name for part, name in wanted.items() if name != default[part]}
-    # A column that the user gave another part does not also play its own.
-    free = [name for name in raw if name not in given.values()]
-    parts = {
-        part: name for part in wanted if (name := _find(part, free, where))
-    } | given
-    if "text" not in given and parts.get("text") not in (None, "text"):
-        _refuse_instructions(parts["text"], raw, where)
-    for part, name in ({"text": "text"} | given).items():
-        if name not in raw and parts.get(part, name) == name:
+def _find_roles(names: ColumnNames, raw: pl.Schema, location: str) -> dict[str, str]:
+    """Return the user's column of each role that has one."""
+    column_names, default = asdict(names), asdict(ColumnNames())
+    renamed = {
+        role: name for role, name in column_names.items() if name != default[role]
+    }
+    # A column that the user gave another role does not also play its own.
+    free = [name for name in raw if name not in renamed.values()]
+    columns = {role: _find_column(role, free, location) for role in column_names}
+    roles = {role: name for role, name in columns.items() if name} | renamed
+    if "text" not in renamed and roles.get("text") not in (None, "text"):
+        _refuse_instructions(roles["text"], raw, location)
+    for role, name in ({"text": "text"} | renamed).items():
+        if name not in raw and roles.get(role, name) == name:
             near = get_close_matches(name, raw.names(), n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
-            there = ", ".join(map(repr, raw.names()[:_SHOWN])) + ", ..." * (
-                len(raw) > _SHOWN
-            )
-            way_out = f"name the {part} with {_option(part)}"
+            listing = ", ".join(map(repr, raw.names()[:_SHOWN]))
+            if len(raw) > _SHOWN:
+                listing += ", ..."
+            way_out = f"name the {role} with {_option(role)}"
             raise CorpusError(
-                f"{where} has no column {name!r}{hint}, only {there}; {way_out}"
+                f"{location} has no column {name!r}{hint}, only {listing}; {way_out}"
             )
-    for one, other in (("prefix", "reference"), ("reference", "prefix")):
-        if one in parts and other not in parts:
+    for role, partner in (("prefix", "reference"), ("reference", "prefix")):
+        if role in roles and partner not in roles:
             raise CorpusError(
-                f"{where} has a column {parts[one]!r} but no {other!r}; give both or"
-                " neither"
+                f"{location} has a column {roles[role]!r} but no {partner!r}; give both"
+                " or neither"
             )
-    return {part: parts[part] for part in wanted if part in parts}
+    return {role: roles[role] for role in column_names if role in roles}
 
 
 _ANSWERED = ("output", "response", "answer", "completion")
 
 
-def _refuse_instructions(text: str, raw: pl.Schema, where: str) -> None:
+def _refuse_instructions(text: str, raw: pl.Schema, location: str) -> None:
     """Refuse to take the input of instructions, often empty, for the text."""
     answers = [name for name in raw if _spelling(name) in _ANSWERED]
     if "input" in _spelling(text) and answers:
         columns = ", ".join(map(repr, raw.names()[:_SHOWN]))
         raise CorpusError(
-            f"{where} has the columns of instructions and answers ({columns}), and no"
-            f" column 'text'; name the one to audit with {_option('text')}, such as"
+            f"{location} has the columns of instructions and answers ({columns}), and"
+            f" no column 'text'; name the one to audit with {_option('text')}, such as"
             f" {answers[0]!r}"
         )
 
 
-def _find(part: str, free: list[str], where: str) -> str | None:
-    """Find the column that plays a part by its name, then by its spelling, then by another name."""
-    if part in free:
-        return part
-    for known in (part, *_ALSO.get(part, ())):
-        found = [name for name in free if _spelling(name) == known]
-        if len(found) > 1:
-            both = " and ".join(map(repr, found))
+def _find_column(role: str, free: list[str], location: str) -> str | None:
+    """Find the column of a role by its name, then by its spelling, then by another name."""
+    if role in free:
+        return role
+    for spelling in (role, *_OTHER_NAMES.get(role, ())):
+        matches = [name for name in free if _spelling(name) == spelling]
+        if len(matches) > 1:
+            listing = " and ".join(map(repr, matches))
             raise CorpusError(
-                f"{where}: columns {both} may both be the {part}; name one with"
-                f" {_option(part)}"
+                f"{location}: columns {listing} may both be the {role}; name one with"
+                f" {_option(role)}"
             )
-        if found:
-            return found[0]
+        if matches:
+            return matches[0]
     return None
 
 
@@ -295,8 +303,8 @@ def _spelling(name: str) -> str:
     return re.sub(r"[\s-]+", "_", name.strip().casefold())
 
 
-def _option(part: str) -> str:
-    return f"{part}_column="
+def _option(role: str) -> str:
+    return f"{role}_column="
 
 
 class Fault(NamedTuple):
@@ -308,36 +316,40 @@ class Fault(NamedTuple):
 
 
 def check_rows(
-    frames: Callable[[list[str]], Iterator[pl.DataFrame]],
+    read_frames: Callable[[list[str]], Iterator[pl.DataFrame]],
     columns: Columns,
     *,
-    place_of: Callable[[int], str],
-    wrong: Callable[[int, str], None],
+    find_place: Callable[[int], str],
+    reject: Callable[[int, str], None],
 ) -> int:
-    """Read all rows once and count them; ``wrong`` takes a wrong one, and may raise."""
+    """Read all rows once and count them; ``reject`` gets a wrong one, and may raise."""
     faults = [*_faults(columns)]
-    identifier = columns.expression("document_id")
-    hashes, n_rows = [np.empty(0, np.uint64)], 0
-    for frame in frames(columns.raw.names()):
-        for row, what in faulty_rows(frame, faults):
-            wrong(n_rows + row, what)
+    identifier = columns.build_expression("document_id")
+    hashes = [np.empty(0, np.uint64)]
+    n_rows = 0
+    for frame in read_frames(columns.raw.names()):
+        for row, sentence in faulty_rows(frame, faults):
+            reject(n_rows + row, sentence)
         n_rows += frame.height
-        if "document_id" in columns.parts:
+        if "document_id" in columns.roles:
             hashes.append(frame.select(identifier.hash()).to_series().to_numpy())
     ordered = np.sort(np.concatenate(hashes))
-    repeated = pl.Series(np.unique(ordered[1:][ordered[1:] == ordered[:-1]]))
+    is_repeated = ordered[1:] == ordered[:-1]
+    repeated = pl.Series(np.unique(ordered[1:][is_repeated]))
     if repeated.is_empty():
         return n_rows
     # Different identifiers may share a hash, so those that do are compared in full.
-    first: dict[str, int] = {}
+    first_rows: dict[str, int] = {}
     start = 0
-    for frame in frames(columns.needed(["document_id"])):
+    for frame in read_frames(columns.find_raw_columns(["document_id"])):
         names = frame.select(identifier).to_series()
-        for place in names.hash().is_in(repeated.implode()).arg_true():
-            row, name = start + place, names[place]
-            if (before := first.setdefault(name, row)) != row:
-                also = f"is also in {place_of(before)}; identifiers must be unique"
-                wrong(row, f"document_id {name!r} {also}")
+        for index in names.hash().is_in(repeated.implode()).arg_true():
+            row, name = start + index, names[index]
+            first_row = first_rows.setdefault(name, row)
+            if first_row != row:
+                place = find_place(first_row)
+                problem = f"document_id {name!r} is also in {place}"
+                reject(row, f"{problem}; identifiers must be unique")
         start += frame.height
     return n_rows
 
@@ -346,38 +358,37 @@ _NO_LABEL = ", which says nothing of membership"
 
 
 def _faults(columns: Columns) -> Iterator[Fault]:
-    parts = columns.parts
+    roles = columns.roles
     answers = {
-        part: columns.membership(part) for part in ("member", "label") if part in parts
+        role: columns.parse_membership(role)
+        for role in ("member", "label")
+        if role in roles
     }
-    for part, answer in answers.items():
-        wrong = pl.col(parts[part]).is_not_null() & answer.is_null()
-        alike = "true or false, member or non-member" + ", yes or no" * (
-            part == "member"
-        )
-        yield Fault(
-            wrong, parts[part], f"{_NO_LABEL}; write 1 or 0 ({alike}), null if unknown"
-        )
+    for role, answer in answers.items():
+        is_unclear = pl.col(roles[role]).is_not_null() & answer.is_null()
+        answers_known = "true or false, member or non-member"
+        if role == "member":
+            answers_known += ", yes or no"
+        way_out = f"write 1 or 0 ({answers_known}), null if unknown"
+        yield Fault(is_unclear, roles[role], f"{_NO_LABEL}; {way_out}")
     if len(answers) == 2:
         differ = answers["member"].ne(answers["label"]).fill_null(value=False)
-        rest = f" but {parts['label']!r} says the opposite; make them agree"
-        yield Fault(differ, parts["member"], rest)
-    if (name := parts.get("document_id")) is not None:
-        yield Fault(
-            pl.col(name).is_null(), name, "; give every document an identifier or none"
-        )
-    if "prefix" in parts:
-        for part, other in (("reference", "prefix"), ("prefix", "reference")):
-            alone = pl.col(parts[other]).is_not_null() & pl.col(parts[part]).is_null()
-            yield Fault(
-                alone,
-                parts[part],
-                f" but {parts[other]!r} is not; give both or neither",
-            )
+        rest = f" but {roles['label']!r} says the opposite; make them agree"
+        yield Fault(differ, roles["member"], rest)
+    identifier = roles.get("document_id")
+    if identifier is not None:
+        rest = "; give every document an identifier or none"
+        yield Fault(pl.col(identifier).is_null(), identifier, rest)
+    if "prefix" in roles:
+        for role, partner in (("reference", "prefix"), ("prefix", "reference")):
+            column, partner_column = roles[role], roles[partner]
+            is_alone = pl.col(partner_column).is_not_null() & pl.col(column).is_null()
+            rest = f" but {partner_column!r} is not; give both or neither"
+            yield Fault(is_alone, column, rest)
 
 
 def faulty_rows(frame: pl.DataFrame, faults: list[Fault]) -> Iterator[tuple[int, str]]:
-    """Yield each wrong row of a frame, with what is wrong and what to do."""
+    """Iterate over the wrong rows of a frame, with what is wrong and what to do."""
     for fault in faults:
         for row in frame.select(fault.wrong.arg_true()).to_series():
             value = frame[fault.name][row]
@@ -424,7 +435,7 @@ class Corpus:
 
     def digest(self) -> str:
         """Hash the content of the files in order, whatever their names: 64 hexadecimal digits."""
-        return digest_of(digest_each(self.files))
+        return combine_digests(digest_files(self.files))
 
 
 def read_documents(
@@ -494,17 +505,16 @@ def read_documents(
     except BadInputError as error:
         if bad_input is None:
             raise
-        named = "name its encoding with encoding=, or " * isinstance(
-            error, EncodingError
-        )
         way_out = "set aside what cannot be read with bad_input= set-aside"
-        if error.what.endswith(_NO_LABEL):  # as every row's label may be
+        if error.problem.endswith(_NO_LABEL):  # as every row's label may be
             way_out = "rename the column if it says something else"
-        raise CorpusError(f"{error}; or {named}{way_out}") from error
+        if isinstance(error, EncodingError):
+            way_out = f"name its encoding with encoding=, or {way_out}"
+        raise CorpusError(f"{error}; or {way_out}") from error
 
 
 def _is_readable(file: SourceFile, source: Source, reading: Reading) -> bool:
-    """Whether a file can be read to its end, for which its rows are read once more."""
+    """Return whether a file can be read to its end; its rows are read once more for it."""
     reader = FORMATS[source.kind]
     try:
         schema = reader.read_schema([file], reading)
@@ -516,89 +526,116 @@ def _is_readable(file: SourceFile, source: Source, reading: Reading) -> bool:
     return True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RowReader:
+    """The rows of a corpus's files; a row of a pair of texts becomes two."""
+
+    source: Source
+    reading: Reading
+    file_schema: pl.Schema  # the columns of the files
+    partitions: Mapping[SourceFile, Mapping[str, str | None]]
+    folder_columns: list[str]  # those that only the names of folders have
+    pair: tuple[str, str] | None  # columns of a member and of a non-member
+
+    def read(self, columns: list[str]) -> Iterator[pl.DataFrame]:
+        if self.pair is None:
+            yield from self._read_stored(columns)
+            return
+        member = pl.lit([True, False], pl.List(pl.Boolean))
+        for frame in self._read_stored([*self.file_schema, *self.folder_columns]):
+            pairs = frame.with_columns(text=pl.concat_list(self.pair), member=member)
+            renamed = pairs.rename(_PAIR_ID, strict=False)
+            yield renamed.explode("text", "member").select(columns)
+
+    def _read_stored(self, columns: list[str]) -> Iterator[pl.DataFrame]:
+        reader, files = FORMATS[self.source.kind], self.source.files
+        if not self.folder_columns:
+            yield from reader.read_rows(files, self.file_schema, columns, self.reading)
+            return
+        in_files = [name for name in columns if name in self.file_schema]
+        in_files = in_files or self.file_schema.names()[:1]
+        for file in files:
+            values = self.partitions[file]
+            constants = [
+                pl.lit(values.get(name), pl.String).alias(name)
+                for name in self.folder_columns
+            ]
+            for frame in reader.read_rows(
+                [file], self.file_schema, in_files, self.reading
+            ):
+                yield frame.with_columns(constants).select(columns)
+
+    def find_place(self, row: int) -> str:
+        """Return where a row is, as the user counts."""
+        number = row if self.pair is None else row // 2
+        places = FORMATS[self.source.kind].places(self.source.files, self.reading)
+        return next(islice(places, number, None))
+
+
 def _read(
     source: Source, names: ColumnNames, reading: Reading, reserved: Collection[str]
 ) -> Corpus:
-    reader, files = FORMATS[source.kind], source.files
-    raw = reader.read_schema(files, reading) if files else pl.Schema()
-    if not raw:  # JSON Lines without a line
-        raise _empty(source, reading.rejected or {})
-    partitions = {file: partition_of(file) for file in files if source.kind != "books"}
-    in_folders = [name for name in _names_in(partitions.values()) if name not in raw]
-    stored = raw
-    raw = pl.Schema({**stored, **dict.fromkeys(in_folders, pl.String())})
-    if source.kind == "books":
-        identity = names.document_id or "document_id"
-        names = replace(names, document_id=identity, group=names.group or identity)
-    pair, schema = in_pairs(names, raw), raw
+    files, is_books = source.files, source.kind == "books"
+    file_schema = pl.Schema()
+    if files:
+        file_schema = FORMATS[source.kind].read_schema(files, reading)
+    if not file_schema:  # JSON Lines without a line
+        raise _no_rows(source, reading.rejected or {})
+    partitions = {} if is_books else {file: parse_partition(file) for file in files}
+    folder_columns = [
+        name for name in _list_names(partitions.values()) if name not in file_schema
+    ]
+    raw = pl.Schema({**file_schema, **dict.fromkeys(folder_columns, pl.String())})
+    if is_books:
+        identifier = names.document_id or "document_id"
+        group = names.group or identifier
+        names = replace(names, document_id=identifier, group=group)
+    pair = find_pair(names, raw)
+    rows = _RowReader(
+        source=source,
+        reading=reading,
+        file_schema=file_schema,
+        partitions=partitions,
+        folder_columns=folder_columns,
+        pair=pair,
+    )
     if pair is not None:  # an identifier names both texts, so neither has one
-        others = {
-            _PAIR_ID.get(name, name): raw[name] for name in raw if name not in pair
-        }
-        raw = pl.Schema({"text": pl.String(), "member": pl.Boolean(), **others})
-    found = resolve(names, raw, where=source.given, reserved=reserved)
-
-    def read_stored(wanted: list[str]) -> Iterator[pl.DataFrame]:
-        if not in_folders:
-            yield from reader.read_rows(files, stored, wanted, reading)
-            return
-        needed = [name for name in wanted if name in stored] or stored.names()[:1]
-        for file in files:
-            values = partitions[file]
-            constants = [
-                pl.lit(values.get(name), pl.String).alias(name) for name in in_folders
-            ]
-            for frame in reader.read_rows([file], stored, needed, reading):
-                yield frame.with_columns(constants).select(wanted)
-
-    def read_rows(wanted: list[str]) -> Iterator[pl.DataFrame]:
-        if pair is None:
-            return read_stored(wanted)
-        frames = read_stored(schema.names())
-        member = pl.lit([True, False], pl.List(pl.Boolean))
-        two = (
-            frame.with_columns(text=pl.concat_list(pair), member=member)
-            for frame in frames
-        )
-        named = (frame.rename(_PAIR_ID, strict=False) for frame in two)
-        return (frame.explode("text", "member").select(wanted) for frame in named)
-
-    def place_of(row: int) -> str:
-        number = row if pair is None else row // 2
-        return next(islice(reader.places(files, reading), number, None))
-
+        rest = {_PAIR_ID.get(name, name): raw[name] for name in raw if name not in pair}
+        raw = pl.Schema({"text": pl.String(), "member": pl.Boolean(), **rest})
+    columns = find_columns(names, raw, location=source.location, reserved=reserved)
     bad_rows: dict[int, BadInputError] = {}
 
-    def wrong(row: int, sentence: str) -> None:
-        what, _, way_out = sentence.rpartition("; ")
-        error = BadInputError(place_of(row), what, way_out)
+    def reject(row: int, sentence: str) -> None:
+        problem, _, way_out = sentence.rpartition("; ")
+        error = BadInputError(rows.find_place(row), problem, way_out)
         if reading.rejected is None:
             raise error
         bad_rows.setdefault(row, error)
 
-    n_rows = check_rows(read_rows, found, place_of=place_of, wrong=wrong)
-    rejected = (reading.rejected or {}) | {
-        each.place: each.what for each in bad_rows.values()
-    }
+    n_rows = check_rows(rows.read, columns, find_place=rows.find_place, reject=reject)
+    rejected = {error.place: error.problem for error in bad_rows.values()}
+    rejected = (reading.rejected or {}) | rejected
     if n_rows == len(bad_rows):
-        raise _empty(source, rejected)
-    notes = [*found.notes()]
-    notes += [f"the column {name!r} is in the names of folders" for name in in_folders]
-    if pair is not None:
-        notes.insert(
-            0, f"each row is two texts: a member in {pair[0]!r}, another in {pair[1]!r}"
-        )
+        raise _no_rows(source, rejected)
+    bad = pl.Series(sorted(bad_rows), dtype=pl.Int64)
     return Corpus(
-        documents=_documents(
-            read_rows, found, pl.Series(sorted(bad_rows), dtype=pl.Int64)
-        ),
+        documents=_scan_documents(rows.read, columns, bad),
         files=files,
         ignored={str(path): _why_ignored(path) for path in source.ignored},
         n_documents=n_rows - len(bad_rows),
-        are_books=source.kind == "books",
+        are_books=is_books,
         set_aside=rejected,
-        notes=tuple(notes),
+        notes=tuple(_list_notes(rows, columns)),
     )
+
+
+def _list_notes(rows: _RowReader, columns: Columns) -> Iterator[str]:
+    if rows.pair is not None:
+        member, non_member = map(repr, rows.pair)
+        yield f"each row is two texts: a member in {member}, another in {non_member}"
+    yield from columns.notes()
+    for name in rows.folder_columns:
+        yield f"the column {name!r} is in the names of folders"
 
 
 def _why_ignored(path: Path) -> str:
@@ -609,40 +646,46 @@ def _why_ignored(path: Path) -> str:
     return f"files of kind {path.suffix or path.name} are not read"
 
 
-def _names_in(partitions: Iterable[Mapping[str, str | None]]) -> list[str]:
-    return [*dict.fromkeys(name for values in partitions for name in values)]
+def _list_names(partitions: Iterable[Mapping[str, str | None]]) -> list[str]:
+    names = dict[str, None]()
+    for values in partitions:
+        names |= dict.fromkeys(values)
+    return [*names]
 
 
-def _empty(source: Source, rejected: Mapping[str, str]) -> CorpusError:
-    why = "has no rows"
+def _no_rows(source: Source, rejected: Mapping[str, str]) -> CorpusError:
+    problem = "has no rows"
     if rejected:
         place, reason = next(iter(rejected.items()))
-        why = (
+        problem = (
             f"has no row that can be read ({place}: {reason}; {len(rejected):,} set"
             " aside in all)"
         )
-    return CorpusError(f"{source.given} {why}; give a corpus with at least one text")
+    way_out = "give a corpus with at least one text"
+    return CorpusError(f"{source.location} {problem}; {way_out}")
 
 
-def _documents(
+def _scan_documents(
     read_rows: Callable[[list[str]], Iterator[pl.DataFrame]],
     columns: Columns,
-    bad: pl.Series,
+    bad_rows: pl.Series,
 ) -> pl.LazyFrame:
     schema = columns.schema
 
-    def frames(names: list[str] | None) -> Iterator[pl.DataFrame]:
-        wanted = names or schema.names()
-        expressions = [columns.expression(name) for name in wanted]
+    def read_frames(requested: list[str] | None) -> Iterator[pl.DataFrame]:
+        names = requested or schema.names()
+        expressions = [columns.build_expression(name) for name in names]
         start = 0
-        for rows in read_rows(columns.needed(wanted)):
+        for rows in read_rows(columns.find_raw_columns(names)):
             number = pl.int_range(start, start + pl.len())
             start += rows.height
+            good = rows
+            if len(bad_rows):
+                good = rows.filter(~number.is_in(bad_rows.implode()))
             # Not select() alone: of constants only, it would make a single row.
-            made = rows.filter(~number.is_in(bad.implode())) if len(bad) else rows
-            yield made.with_columns(expressions).select(wanted)
+            yield good.with_columns(expressions).select(names)
 
-    return generate(schema, frames)
+    return generate(schema, read_frames)
 
 
 # Files of canaries: sets of texts, committed by a hash, of which one text each was published.
@@ -708,31 +751,34 @@ def read_canaries(path: Path) -> list[CanarySet]:
     sets: dict[str, CanarySet] = {}
     for number, line in enumerate(lines, start=1):
         try:
-            one = CanarySet.model_validate_json(line)
+            canary_set = CanarySet.model_validate_json(line)
         except ValidationError as error:
-            fault = error.errors()[0]
-            where = "".join(f"{part!r}: " for part in fault["loc"][:1])
-            what = (
-                f"this is not a set of canaries ({where}{fault['msg']}); correct the"
-                " line"
-            )
-            if fault["type"] == "value_error":
-                what = str(fault["ctx"]["error"])
-            raise CorpusError(f"{path}, line {number}: {what}") from error
-        if one.name in sets:
+            problem = _describe_fault(error.errors()[0])
+            raise CorpusError(f"{path}, line {number}: {problem}") from error
+        name = canary_set.name
+        if name in sets:
             raise CorpusError(
-                f"{path}, line {number}: the set {one.name!r} comes twice; give each"
-                " set one line"
+                f"{path}, line {number}: the set {name!r} comes twice; give each set"
+                " one line"
             )
-        sets[one.name] = one
+        sets[name] = canary_set
     return list(sets.values())
 
 
+def _describe_fault(fault: ErrorDetails) -> str:
+    if fault["type"] == "value_error":
+        return str(fault["ctx"]["error"])
+    field_name = "".join(f"{key!r}: " for key in fault["loc"][:1])
+    reason = f"{field_name}{fault['msg']}"
+    return f"this is not a set of canaries ({reason}); correct the line"
+
+
 def canary_documents(sets: Iterable[CanarySet]) -> pl.DataFrame:
-    """Make documents of canaries: a set is a group, its published text the group's only member."""
-    rows = [
-        (f"{one.name}/{index}", text, index == one.published, one.name, None, None)
-        for one in sets
-        for index, text in enumerate(one.texts)
-    ]
+    """Build documents of canaries: a set is a group, its published text the only member."""
+    rows = []
+    for canary_set in sets:
+        name = canary_set.name
+        for index, text in enumerate(canary_set.texts):
+            is_published = index == canary_set.published
+            rows.append((f"{name}/{index}", text, is_published, name, None, None))
     return pl.DataFrame(rows, schema=Documents.create_empty().schema, orient="row")

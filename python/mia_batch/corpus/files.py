@@ -47,26 +47,23 @@ else:
 
 _MOST_WORDS = 3  # of a path that does not exist; more look like a text
 
-# What a file may hold, so that one that was made to fill the memory is refused in a
-# sentence.
+# Limits, so that a file that was made to fill the memory is refused in a sentence
 MOST_COLUMNS = 4_000
 LONGEST_RECORD = 32 << 20  # characters; the longest dictionaries have 28 million
 _LONGEST_CSV_RECORD = 16 << 20  # which costs its reader more
 # Text shrinks to a third, tables to a tenth
-_MOST_UNPACKED, _MOST_TIMES_PACKED = (
-    256 << 20,
-    200,
-)
+_MOST_UNPACKED = 256 << 20
+_MOST_TIMES_PACKED = 200
 
 
 class BadInputError(CorpusError):
     """A file (``place`` is its path) or row that cannot be read, while others can."""
 
-    def __init__(self, place: Path | str, what: str, way_out: str) -> None:
-        super().__init__(
-            f"{place}{' ' if isinstance(place, Path) else ': '}{what}; {way_out}"
-        )
-        self.place, self.what = str(place), what
+    def __init__(self, place: Path | str, problem: str, way_out: str) -> None:
+        separator = " " if isinstance(place, Path) else ": "
+        super().__init__(f"{place}{separator}{problem}; {way_out}")
+        self.place = str(place)
+        self.problem = problem
 
 
 class EncodingError(BadInputError):
@@ -77,18 +74,15 @@ class EncodingError(BadInputError):
 class Reading:
     """How files are read, and which of them and of their rows were set aside."""
 
-    # ``encoding`` is that of text files that declare none; None is UTF-8. ``rejected``
-    # says where what was set aside is, and why; None refuses the first that cannot be
-    # read.
-
-    encoding: str | None = None
+    encoding: str | None = None  # of text files that declare none; None is UTF-8
+    # Where what was set aside is, and why; None refuses the first that cannot be read
     rejected: dict[str, str] | None = None
 
     def reject(self, error: BadInputError) -> None:
         """Remember a bad row, or raise the error where the first one is refused."""
         if self.rejected is None:
             raise error
-        self.rejected.setdefault(error.place, error.what)
+        self.rejected.setdefault(error.place, error.problem)
 
 
 Kind = Literal["columnar", "jsonl", "csv", "books"]
@@ -99,7 +93,7 @@ class SourceFile:
     """One file of a corpus."""
 
     path: Path
-    name: str  # path below the folder that was asked for, with forward slashes
+    name: str  # path below the corpus's folder, with forward slashes
     size: int  # bytes
 
 
@@ -107,7 +101,7 @@ class SourceFile:
 class Source:
     """The files of a corpus, at least one, all of one kind."""
 
-    given: str  # the path as the user gave it
+    location: str  # path or glob, as the user gave it
     kind: Kind
     files: tuple[SourceFile, ...]  # sorted by name
     ignored: tuple[Path, ...]  # files below the folder that are of no known kind
@@ -135,9 +129,7 @@ def open_bytes(file: SourceFile) -> Iterator[io.BufferedReader]:
         with io.BufferedReader(raw) as stream:
             yield stream
     except (OSError, EOFError, zlib.error, lzma.LZMAError, zstd.ZstdError) as error:
-        reason = (
-            error.strerror if isinstance(error, OSError) and error.strerror else error
-        )
+        reason = getattr(error, "strerror", None) or error
         raise BadInputError(
             file.path, f"cannot be read: {reason}", "restore the file"
         ) from error
@@ -147,7 +139,7 @@ class _Unpacked(io.RawIOBase):
     """What a packed file holds, up to what a file of its size can hold."""
 
     def __init__(self, file: SourceFile, stream: IO[bytes]) -> None:
-        self._file, self._stream = file, stream
+        self._stream = stream
         self._volume = Volume(file)
 
     def readable(self) -> bool:
@@ -168,19 +160,19 @@ class Volume:
     """Counts the bytes that a file unpacks to; some grow a million times."""
 
     def __init__(self, file: SourceFile) -> None:
-        self._file, self._n_bytes = file, 0
-        self._most = max(_MOST_UNPACKED, _MOST_TIMES_PACKED * file.size)
+        self._file = file
+        self._n_bytes = 0
+        self._limit = max(_MOST_UNPACKED, _MOST_TIMES_PACKED * file.size)
 
     def add(self, n_bytes: int) -> None:
         self._n_bytes += n_bytes
-        if self._n_bytes > self._most:
-            times = (
+        if self._n_bytes > self._limit:
+            limit = (
                 f"{_MOST_TIMES_PACKED} times its size and {_MOST_UNPACKED >> 20} MiB"
             )
+            problem = f"unpacks to more than {limit}"
             way_out = "unpack it, and leave out what comes again and again"
-            raise BadInputError(
-                self._file.path, f"unpacks to more than {times}", way_out
-            )
+            raise BadInputError(self._file.path, problem, way_out)
 
 
 @contextmanager
@@ -188,9 +180,8 @@ def open_text(
     file: SourceFile, reading: Reading, newline: str = ""
 ) -> Iterator[io.TextIOWrapper]:
     with open_bytes(file) as stream:
-        encoding = (
-            books.declared_encoding(stream.peek(4)[:4]) or reading.encoding or "utf-8"
-        )
+        marked = books.read_byte_order_mark(stream.peek(4)[:4])
+        encoding = marked or reading.encoding or "utf-8"
         try:
             yield io.TextIOWrapper(stream, encoding=encoding, newline=newline)
         except UnicodeDecodeError as error:
@@ -198,52 +189,52 @@ def open_text(
 
 
 def read_lines(file: SourceFile, reading: Reading) -> Iterator[bytes]:
-    """Yield the lines of a text file in UTF-8, each with its end; what is UTF-8 is not checked."""
+    """Iterate over the lines of a text file in UTF-8, with their ends; UTF-8 is not checked."""
     with open_bytes(file) as stream:
-        declared = books.declared_encoding(stream.peek(4)[:4])
-        if (declared or reading.encoding or "utf-8").startswith("utf-8"):
-            stream.read(len(codecs.BOM_UTF8) if declared else 0)
-            yield from bounded(file, stream.readline)
+        marked = books.read_byte_order_mark(stream.peek(4)[:4])
+        if (marked or reading.encoding or "utf-8").startswith("utf-8"):
+            stream.read(len(codecs.BOM_UTF8) if marked else 0)
+            yield from limit_lines(file, stream.readline)
             return
     with open_text(file, reading, "\n") as text:
-        yield from (line.encode() for line in bounded(file, text.readline))
+        for line in limit_lines(file, text.readline):
+            yield line.encode()
 
 
-def bounded(file: SourceFile, readline: Callable[[int], Any]) -> Iterator[Any]:
-    """Yield lines; one without end would fill the memory."""
+def limit_lines(file: SourceFile, readline: Callable[[int], Any]) -> Iterator[Any]:
+    """Iterate over lines; one without end, which would fill the memory, is refused."""
     while line := readline(LONGEST_RECORD + 1):
         if len(line) > LONGEST_RECORD:
             raise _too_long(file, "line", LONGEST_RECORD)
         yield line
 
 
-def _too_long(file: SourceFile, of: str, most: int) -> BadInputError:
-    what = f"has a {of} of more than {most >> 20} MiB"
-    return BadInputError(file.path, what, "cut it into several texts")
+def _too_long(file: SourceFile, unit: str, limit: int) -> BadInputError:
+    problem = f"has a {unit} of more than {limit >> 20} MiB"
+    return BadInputError(file.path, problem, "cut it into several texts")
 
 
 def check_width(place: Path | str, n_columns: int) -> None:
     if n_columns > MOST_COLUMNS:
-        what = (
+        problem = (
             f"has {n_columns:,} columns, of which at most {MOST_COLUMNS:,} can be read"
         )
-        raise BadInputError(place, what, "leave out those that are not needed")
+        raise BadInputError(place, problem, "leave out those that are not needed")
 
 
 def _not_decodable(file: SourceFile, encoding: str) -> EncodingError:
-    known = {"utf-8": "UTF-8", "utf-8-sig": "UTF-8"}.get(encoding, encoding)
+    label = {"utf-8": "UTF-8", "utf-8-sig": "UTF-8"}.get(encoding, encoding)
     way_out = "save the file as UTF-8"
     with open_bytes(file) as stream:
         decoder = codecs.getincrementaldecoder(encoding)()
-        for number, line in enumerate(bounded(file, stream.readline), 1):
+        for number, line in enumerate(limit_lines(file, stream.readline), 1):
             try:
                 decoder.decode(line)
             except UnicodeDecodeError as error:
-                where, byte = f"{file.path}, line {number}", error.object[error.start]
-                return EncodingError(
-                    where, f"byte 0x{byte:02x} is not valid {known}", way_out
-                )
-    return EncodingError(file.path, f"ends within a character of {known}", way_out)
+                byte = error.object[error.start]
+                problem = f"byte 0x{byte:02x} is not valid {label}"
+                return EncodingError(f"{file.path}, line {number}", problem, way_out)
+    return EncodingError(file.path, f"ends within a character of {label}", way_out)
 
 
 KINDS: dict[str, Kind] = {
@@ -260,8 +251,10 @@ DESCRIPTIONS = (
     "state.json",
 )
 """What the datasets library writes next to tables of Arrow or Parquet; no data."""
-_KNOWN = f"one of {', '.join(KINDS)}; JSON, CSV and TSV also with {', '.join(PACKED)}"
-_KNOWN += "; save PDF and word processors' files as one of these"
+_EXTENSIONS = (
+    f"one of {', '.join(KINDS)}; JSON, CSV and TSV also with {', '.join(PACKED)}"
+)
+_EXTENSIONS += "; save PDF and word processors' files as one of these"
 
 
 def find_files(path: Path | str) -> Source:
@@ -269,52 +262,49 @@ def find_files(path: Path | str) -> Source:
     # A folder is read with its subfolders, less hidden ones (names that begin with
     # ``.`` or ``_``) and run folders (they hold a ``run.json``). A path that does not
     # exist is tried as a glob, in which ``**`` stands for any folders.
-    given = str(path)
-    if not given or "\0" in given or not _is_unicode(given):
-        raise CorpusError(f"{given!r} is not a path; give a file, a folder or a glob")
-    if (
-        len(given.split()) > _MOST_WORDS
-        and kind_of(PurePath(given)) is None
-        and not _is_there(given)
-    ):
+    location = str(path)
+    if not location or "\0" in location or not _is_unicode(location):
         raise CorpusError(
-            f"{reprlib.repr(given)} is no path but looks like a text; give a file, a"
+            f"{location!r} is not a path; give a file, a folder or a glob"
+        )
+    is_long = len(location.split()) > _MOST_WORDS
+    if is_long and find_kind(PurePath(location)) is None and not _exists(location):
+        raise CorpusError(
+            f"{reprlib.repr(location)} is no path but looks like a text; give a file, a"
             " folder or a glob, or in Python a list of texts or a DataFrame"
         )
     try:
-        base, found = _expand(given)
-        return _source(
-            given, base, sorted(found, key=lambda file: file.relative_to(base).parts)
-        )
-    except (
-        OSError,
-        RuntimeError,
-    ) as error:  # the latter where "~name" is nobody's home
-        where = getattr(error, "filename", None) or given
+        base, paths = _expand(location)
+        paths.sort(key=lambda file: file.relative_to(base).parts)
+        return _build_source(location, base, paths)
+    except (OSError, RuntimeError) as error:  # the latter: "~name" is nobody's home
+        place = getattr(error, "filename", None) or location
         raise CorpusError(
-            f"{where} cannot be read: {getattr(error, 'strerror', error)}"
+            f"{place} cannot be read: {getattr(error, 'strerror', error)}"
         ) from error
 
 
-def digest_each(files: Iterable[SourceFile]) -> dict[str, str]:
+def digest_files(files: Iterable[SourceFile]) -> dict[str, str]:
+    """Compute the SHA-256 of each file, by its name."""
     files = tuple(files)
+    names = [file.name for file in files]
     try:
         digests = side_by_side(digest, (file.path for file in files))
-        return dict(zip((file.name for file in files), digests, strict=True))
+        return dict(zip(names, digests, strict=True))
     except OSError as error:
         raise CorpusError(
             f"{error.filename} cannot be read: {error.strerror}"
         ) from error
 
 
-def digest_of(digests: Mapping[str, str]) -> str:
+def combine_digests(digests: Mapping[str, str]) -> str:
     """Return the SHA-256 of SHA-256 digests in their order: 64 hexadecimal digits."""
     return hashlib.sha256(b"".join(map(bytes.fromhex, digests.values()))).hexdigest()
 
 
-def base_of(given: str) -> Path:
+def find_base(location: str) -> Path:
     """Return the folder that the names of the files behind a path are relative to."""
-    path = Path(given).expanduser()
+    path = Path(location).expanduser()
     if path.is_dir():
         return path
     if path.exists():
@@ -322,24 +312,25 @@ def base_of(given: str) -> Path:
     return Path(*takewhile(lambda part: not glob.has_magic(part), path.parts[:-1]))
 
 
-def _expand(given: str) -> tuple[Path, list[Path]]:
+def _expand(location: str) -> tuple[Path, list[Path]]:
     """Return the folder that names are relative to, and the candidate files."""
-    path, base = Path(given).expanduser(), base_of(given)
+    path = Path(location).expanduser()
+    base = find_base(location)
     if path.is_dir():
         return base, list(_walk(path))
-    if path.exists() and kind_of(path) is None:
-        raise CorpusError(f"{path} has an unknown extension; it must be {_KNOWN}")
+    if path.exists() and find_kind(path) is None:
+        raise CorpusError(f"{path} has an unknown extension; it must be {_EXTENSIONS}")
     if path.exists():
         return base, [path]
-    if not glob.has_magic(given):
-        raise CorpusError(f"{given} does not exist; give a file, a folder or a glob")
+    if not glob.has_magic(location):
+        raise CorpusError(f"{location} does not exist; give a file, a folder or a glob")
     matches = map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
     return base, [match for match in matches if not match.is_dir()]
 
 
-def _is_there(given: str) -> bool:
-    """Whether it is a path or a glob of some; nothing is raised, however long it is."""
-    place = os.path.expanduser(given)  # noqa: PTH111 - as said
+def _exists(location: str) -> bool:
+    """Return whether it is a path or a glob of some, however long it is; nothing is raised."""
+    place = os.path.expanduser(location)  # noqa: PTH111 - as above
     return os.path.exists(place) or bool(glob.glob(place, recursive=True))  # noqa: PTH110, PTH207
 
 
@@ -352,50 +343,54 @@ def _walk(folder: Path) -> Iterator[Path]:
             folders.clear()
             continue
         folders[:] = [name for name in folders if not name.startswith((".", "_"))]
-        paths = (Path(root, name) for name in names if not name.startswith("."))
-        yield from (
-            path for path in paths if not _is_marked(path) or kind_of(path) is not None
-        )
+        for name in names:
+            path = Path(root, name)
+            is_read = not _is_marked(path) or find_kind(path) is not None
+            if is_read and not name.startswith("."):
+                yield path
 
 
 def _is_marked(path: Path) -> bool:
-    """Whether a file of a folder is not read, as ``_SUCCESS`` and ``_metadata`` of other tools."""
+    """Return whether a folder's file is not read, as ``_SUCCESS`` of other tools."""
     return path.name.startswith("_")
 
 
-def _source(given: str, base: Path, found: list[Path]) -> Source:
+def _group_by_kind(
+    paths: list[Path], *, in_folder: bool
+) -> dict[Kind | None, list[Path]]:
+    """Return paths by how they are read; None holds those that are ignored."""
     kinds: dict[Kind | None, list[Path]] = {}
-    in_folder = Path(given).expanduser().is_dir()
-    for path in found:
-        kind = None if in_folder and _is_marked(path) else kind_of(path)
+    for path in paths:
+        kind = None if in_folder and _is_marked(path) else find_kind(path)
         kinds.setdefault(kind, []).append(path)
     if "columnar" in kinds and in_folder:
-        described = [
-            path for path in kinds.get("jsonl", []) if path.name in DESCRIPTIONS
-        ]
-        kinds.setdefault(None, []).extend(described)
-        data = [
-            path for path in kinds.pop("jsonl", []) if path.name not in DESCRIPTIONS
-        ]
-        kinds |= {"jsonl": data} if data else {}
+        for path in kinds.pop("jsonl", []):
+            kind = None if path.name in DESCRIPTIONS else "jsonl"
+            kinds.setdefault(kind, []).append(path)
+    return kinds
+
+
+def _build_source(location: str, base: Path, candidates: list[Path]) -> Source:
+    in_folder = Path(location).expanduser().is_dir()
+    kinds = _group_by_kind(candidates, in_folder=in_folder)
     ignored = tuple(kinds.pop(None, ()))
     if not kinds:
         raise CorpusError(
-            f"{given} holds no file that can be read as a corpus; the extension must be"
-            f" {_KNOWN}"
+            f"{location} holds no file that can be read as a corpus; the extension must be"
+            f" {_EXTENSIONS}"
         )
     if len(kinds) > 1:
-        several = " and ".join(str(paths[-1]) for paths in kinds.values())
+        examples = " and ".join(str(paths[-1]) for paths in kinds.values())
         raise CorpusError(
-            f"{given} mixes kinds of files, such as {several}; give files of one kind"
+            f"{location} mixes kinds of files, such as {examples}; give files of one kind"
         )
     ((kind, paths),) = kinds.items()
-    is_alone = paths == [Path(given).expanduser()]
+    is_alone = paths == [Path(location).expanduser()]
     files: list[SourceFile] = []
     unreadable: list[BadInputError] = []
     for path in paths:
         try:
-            file = _source_file(path, base)
+            file = _check_file(path, base)
             if not is_alone:
                 _refuse_link_out(base, path)
             files.append(file)
@@ -404,10 +399,11 @@ def _source(given: str, base: Path, found: list[Path]) -> Source:
         except OSError as error:
             if not in_folder:
                 raise
-            what = f"cannot be read: {error.strerror}"
-            unreadable.append(BadInputError(path, what, "restore or remove the file"))
+            problem = f"cannot be read: {error.strerror}"
+            way_out = "restore or remove the file"
+            unreadable.append(BadInputError(path, problem, way_out))
     return Source(
-        given=given,
+        location=location,
         kind=cast("Kind", kind),
         files=tuple(files),
         ignored=ignored,
@@ -419,10 +415,10 @@ _PARTITION = re.compile(r"([A-Za-z_]\w*)=(.*)")
 _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
-def partition_of(file: SourceFile) -> dict[str, str | None]:
+def parse_partition(file: SourceFile) -> dict[str, str | None]:
     """Return the columns that the folders of a file name, as in ``member=1/part.parquet``."""
-    folders = map(_PARTITION.fullmatch, PurePath(file.name).parts[:-1])
-    values = {found[1]: unquote(found[2]) for found in folders if found}
+    matches = map(_PARTITION.fullmatch, PurePath(file.name).parts[:-1])
+    values = {match[1]: unquote(match[2]) for match in matches if match}
     return {
         name: None if value == _NULL_PARTITION else value
         for name, value in values.items()
@@ -431,24 +427,26 @@ def partition_of(file: SourceFile) -> dict[str, str | None]:
 
 def _refuse_link_out(base: Path, path: Path) -> None:
     """Refuse a link to a file elsewhere, which a stranger's folder may hold: it must be named."""
-    within = base.resolve()
+    folder = base.resolve()
     # Of a cache of the hub, whose files are links to its blobs
-    if "snapshots" in within.parts:
-        within = Path(*takewhile(lambda part: part != "snapshots", within.parts))
-    if not (target := path.resolve()).is_relative_to(within):
-        what = f"is a link to {target}, which lies outside of {base}"
+    if "snapshots" in folder.parts:
+        folder = Path(*takewhile(lambda part: part != "snapshots", folder.parts))
+    target = path.resolve()
+    if not target.is_relative_to(folder):
+        problem = f"is a link to {target}, which lies outside of {base}"
         way_out = "give that file itself as a corpus, or a copy of it in the folder"
-        raise BadInputError(path, what, way_out)
+        raise BadInputError(path, problem, way_out)
 
 
-def kind_of(path: PurePath) -> Kind | None:
-    """Tell by its name how a file is read; None if it is not."""
-    packed = path.suffix.lower() in PACKED
-    kind = KINDS.get((PurePath(path.stem) if packed else path).suffix.lower())
-    return None if packed and kind not in _PACKABLE else kind
+def find_kind(path: PurePath) -> Kind | None:
+    """Return how a file is read, by its name; None if it is not."""
+    is_packed = path.suffix.lower() in PACKED
+    unpacked = PurePath(path.stem) if is_packed else path
+    kind = KINDS.get(unpacked.suffix.lower())
+    return None if is_packed and kind not in _PACKABLE else kind
 
 
-def _source_file(path: Path, base: Path) -> SourceFile:
+def _check_file(path: Path, base: Path) -> SourceFile:
     if not _is_unicode(str(path)):
         raise CorpusError(
             f"the file name {str(path)!r} is not valid UTF-8; rename the file"
@@ -459,9 +457,8 @@ def _source_file(path: Path, base: Path) -> SourceFile:
             f"{path} is not a regular file; give a file, a folder or a glob"
         )
     path.open("rb").close()  # refuses what this user may not read
-    return SourceFile(
-        path=path, name=path.relative_to(base).as_posix(), size=status.st_size
-    )
+    name = path.relative_to(base).as_posix()
+    return SourceFile(path=path, name=name, size=status.st_size)
 
 
 def _is_unicode(name: str) -> bool:
@@ -481,8 +478,8 @@ _ERRORS = (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
 def agreed_schema(schemas: Mapping[str, pl.Schema]) -> pl.Schema:
     """Merge the schemas of files, by path; a column that is null throughout fits any type."""
-    (first, merged), *others = schemas.items()
-    for path, schema in others:
+    (first, merged), *later = schemas.items()
+    for path, schema in later:
         for name in sorted(merged.keys() ^ schema.keys()):
             has, misses = (first, path) if name in merged else (path, first)
             raise CorpusError(
@@ -500,7 +497,7 @@ def agreed_schema(schemas: Mapping[str, pl.Schema]) -> pl.Schema:
     return merged
 
 
-def columnar_schema(files: Sequence[SourceFile], _reading: Reading) -> pl.Schema:
+def read_columnar_schema(files: Sequence[SourceFile], _reading: Reading) -> pl.Schema:
     schemas = {}
     for file in files:
         with _refusing(file):
@@ -510,47 +507,46 @@ def columnar_schema(files: Sequence[SourceFile], _reading: Reading) -> pl.Schema
     return agreed_schema(schemas)
 
 
-def columnar_rows(
+def read_columnar_rows(
     files: Sequence[SourceFile],
     schema: pl.Schema,
     columns: Sequence[str],
     _reading: Reading,
 ) -> Iterator[pl.DataFrame]:
-    """Yield the rows of all files in order, a slice at a time."""
-    wanted = [pl.col(name).cast(schema[name]) for name in columns]
+    """Iterate over the rows of all files in order, a slice at a time."""
+    expressions = [pl.col(name).cast(schema[name]) for name in columns]
     for file in files:
         with _refusing(file):
-            rows = _scan(file).select(wanted)
-            height = _height(rows)
+            rows = _scan(file).select(expressions)
+            height = _count_rows(rows)
         step = min(max(1, height * _SLICE_BYTES // max(file.size, 1)), _SLICE_ROWS)
         volume = Volume(file)
         for start in range(0, height, step):
             table = rows.slice(start, step)
             try:
                 # Streamed, since a row group of some bytes may unpack to a gigabyte.
-                for read in table.collect_batches(
+                for batch in table.collect_batches(
                     chunk_size=_FRAME_ROWS, maintain_order=True
                 ):
-                    volume.add(_unfolded_bytes(read))
-                    yield from _small_frames(file, read)
+                    volume.add(_count_unfolded_bytes(batch))
+                    yield from _small_frames(file, batch)
             except _ERRORS as error:
-                row = start + _first_broken(table, step) + 1
-                what = f"is broken at row {row}: {_first_line(error)}"
-                raise BadInputError(file.path, what, "restore the file") from error
+                row = start + _find_broken_row(table, step) + 1
+                problem = f"is broken at row {row}: {_first_line(error)}"
+                raise BadInputError(file.path, problem, "restore the file") from error
 
 
 def _small_frames(file: SourceFile, rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
     """Cut rows into frames, since engines read some of them ahead, whatever their size."""
-    mean = _unfolded_bytes(rows) // max(1, rows.height)
-    for frame in rows.iter_slices(
-        max(1, min(_FRAME_ROWS, _FRAME_BYTES // max(1, mean)))
-    ):
-        if frame.height == 1 and _unfolded_bytes(frame) > LONGEST_RECORD:
+    row_bytes = max(1, _count_unfolded_bytes(rows) // max(1, rows.height))
+    frame_rows = max(1, min(_FRAME_ROWS, _FRAME_BYTES // row_bytes))
+    for frame in rows.iter_slices(frame_rows):
+        if frame.height == 1 and _count_unfolded_bytes(frame) > LONGEST_RECORD:
             raise _too_long(file, "row", LONGEST_RECORD)
         yield frame
 
 
-def _unfolded_bytes(rows: pl.DataFrame) -> int:
+def _count_unfolded_bytes(rows: pl.DataFrame) -> int:
     """Count bytes as they are where each row has its own text; those of a dictionary share it."""
     texts = rows.select(pl.col(pl.String).str.len_bytes().cast(pl.UInt64).sum())
     return max(int(rows.estimated_size()), sum(texts.row(0)) if texts.width else 0)
@@ -565,11 +561,11 @@ def _scan(file: SourceFile) -> pl.LazyFrame:
     return pl.scan_ipc(file.path) if is_file else pl.read_ipc_stream(file.path).lazy()
 
 
-def _height(rows: pl.LazyFrame) -> int:
+def _count_rows(rows: pl.LazyFrame) -> int:
     return int(rows.select(pl.len()).collect().item())
 
 
-def _first_broken(rows: pl.LazyFrame, length: int) -> int:
+def _find_broken_row(rows: pl.LazyFrame, length: int) -> int:
     """Return the first row of a slice that cannot be read, by halving."""
     good, bad = 0, length
     while bad - good > 1:
@@ -589,8 +585,8 @@ def _refusing(file: SourceFile) -> Iterator[None]:
         yield
     except _ERRORS as error:
         kind = file.path.suffix[1:].capitalize()
-        what = f"cannot be read as {kind}: {_first_line(error)}"
-        raise BadInputError(file.path, what, "restore the file") from error
+        problem = f"cannot be read as {kind}: {_first_line(error)}"
+        raise BadInputError(file.path, problem, "restore the file") from error
 
 
 def _first_line(error: BaseException) -> str:
@@ -605,7 +601,7 @@ def _first_line(error: BaseException) -> str:
 _BATCH_CHARS = 4 << 20
 
 
-def csv_schema(files: Sequence[SourceFile], reading: Reading) -> pl.Schema:
+def read_csv_schema(files: Sequence[SourceFile], reading: Reading) -> pl.Schema:
     schemas = {}
     for file in files:
         _, header = next(_csv_records(file, reading), ("", []))
@@ -616,64 +612,66 @@ def csv_schema(files: Sequence[SourceFile], reading: Reading) -> pl.Schema:
         check_width(file.path, len(header))
         for number, name in enumerate(header, 1):
             if not name or name in header[: number - 1]:
-                what = (
+                fault = (
                     f"is named {name!r} like one before it" if name else "has no name"
                 )
-                where = f"{file.path}, line 1"
-                raise BadInputError(
-                    where, f"column {number} {what}", "give it a name of its own"
-                )
+                problem = f"column {number} {fault}"
+                place = f"{file.path}, line 1"
+                raise BadInputError(place, problem, "give it a name of its own")
         schemas[str(file.path)] = pl.Schema(dict.fromkeys(header, pl.String()))
     return agreed_schema(schemas)
 
 
-def csv_rows(
+def read_csv_rows(
     files: Sequence[SourceFile],
     schema: pl.Schema,
     columns: Sequence[str],
     reading: Reading,
 ) -> Iterator[pl.DataFrame]:
-    """Yield the rows of all files in order, some megabytes at a time."""
+    """Iterate over the rows of all files in order, some megabytes at a time."""
+    values = [pl.when(pl.col(name) != "").then(pl.col(name)) for name in columns]
     for file in files:
         records = _csv_records(file, reading)
         _, header = next(records, ("", []))
-        for batch in in_batches(
-            records, lambda each: sum(map(len, each[1])), _BATCH_CHARS
-        ):
+        for batch in in_batches(records, _count_characters, _BATCH_CHARS):
             fields = zip(*(record for _, record in batch), strict=True)
             frame = pl.DataFrame(
                 dict(zip(header, fields, strict=True)), schema_overrides=schema
             )
-            yield frame.select(
-                pl.when(pl.col(name) != "").then(pl.col(name)) for name in columns
-            )
+            yield frame.select(values)
+
+
+def _count_characters(record: tuple[str, list[str]]) -> int:
+    return sum(map(len, record[1]))
 
 
 def _csv_records(file: SourceFile, reading: Reading) -> Iterator[tuple[str, list[str]]]:
-    """Yield where each record begins and its fields: the header, then those with as many fields."""
-    where, n_columns = f"{file.path}, line 1", 0
+    """Iterate over the place and fields of records: the header, then those with as many fields."""
+    place, n_columns = f"{file.path}, line 1", 0
     with open_text(file, reading) as text:
-        lines, tabs = _RecordLines(file, text), ".tsv" in file.path.name.lower()
-        reader = csv.reader(lines, strict=True, delimiter="\t" if tabs else ",")
+        lines = _RecordLines(file, text)
+        has_tabs = ".tsv" in file.path.name.lower()
+        reader = csv.reader(lines, strict=True, delimiter="\t" if has_tabs else ",")
         try:
             while (record := _next_record(reader)) is not None:
                 lines.begin_record()
                 n_columns = n_columns or len(record)
                 if len(record) == n_columns > 0:
-                    yield where, record
+                    yield place, record
                 elif record:
-                    what = f"{len(record)} fields where the header has {n_columns}"
-                    reading.reject(_broken(where, what))
-                where = f"{file.path}, line {reader.line_num + 1}"
+                    problem = f"{len(record)} fields where the header has {n_columns}"
+                    reading.reject(_broken(place, problem))
+                place = f"{file.path}, line {reader.line_num + 1}"
         except csv.Error as error:
-            raise _broken(where, f"not valid CSV, {error}") from error
+            raise _broken(place, f"not valid CSV, {error}") from error
 
 
 class _RecordLines:
     """The lines of a delimited file, of which a quoted record may have any number."""
 
     def __init__(self, file: SourceFile, text: IO[str]) -> None:
-        self._file, self._lines = file, bounded(file, text.readline)
+        self._file = file
+        self._lines = limit_lines(file, text.readline)
         self._n_characters = 0
 
     def __iter__(self) -> Self:
@@ -692,11 +690,11 @@ class _RecordLines:
 
 def _next_record(reader: _csv.Reader) -> list[str] | None:
     """Read a record; meanwhile the process-wide limit of 128 KiB a field is lifted."""
-    before = csv.field_size_limit(sys.maxsize)
+    limit = csv.field_size_limit(sys.maxsize)
     try:
         return next(reader, None)
     finally:
-        csv.field_size_limit(before)
+        csv.field_size_limit(limit)
 
 
 # JSON: an object or a text per line, or an array of them; blank lines are skipped, a missing key is
@@ -709,9 +707,8 @@ def _next_record(reader: _csv.Reader) -> list[str] | None:
 _BATCH_BYTES = 4 << 20
 _READ_CHARS = 1 << 20
 _START = 64  # bytes in which an array begins
-_BEFORE_START = (  # byte-order marks of UTF-8 and UTF-16, blanks
-    b"\xef\xbb\xbf\xff\xfe\0 \t\r\n"
-)
+# Byte-order marks of UTF-8 and UTF-16, blanks
+_BEFORE_START = b"\xef\xbb\xbf\xff\xfe\0 \t\r\n"
 # A key may be written so that it looks like another
 _ESCAPED_LETTER = re.compile(rb"\\u00[2-7]")
 _BETWEEN_ITEMS = re.compile(r"\s*,?\s*")
@@ -733,164 +730,173 @@ _JSONKINDS: dict[type, tuple[str, type[pl.DataType]]] = {
 }
 
 
-def jsonl_schema(files: Sequence[SourceFile], reading: Reading) -> pl.Schema:
+def read_jsonl_schema(files: Sequence[SourceFile], reading: Reading) -> pl.Schema:
     """Return every key of every record with the one type that all its values have."""
-    seen: dict[str, dict[type, str]] = {}
+    # Of each key the types of its values, and where each type comes first
+    types: dict[str, dict[type, str]] = {}
     for file in files:
-        for where, record in _json_records(file, reading):
+        for place, record in _json_records(file, reading):
             try:
-                parsed = _parse(where, record)
+                parsed = _parse_record(place, record)
             except BadInputError as error:
                 reading.reject(error)
                 continue
-            check_width(where, len(parsed))
+            check_width(place, len(parsed))
             for name, value in parsed.items():
                 is_long = type(value) is int and not -(2**63) <= value < 2**63
-                kind = _LongInteger if is_long else type(value)
-                seen.setdefault(name, {}).setdefault(kind, where)
-            check_width(where, len(seen))
-    return pl.Schema({name: _column_type(name, kinds) for name, kinds in seen.items()})
+                value_type = _LongInteger if is_long else type(value)
+                types.setdefault(name, {}).setdefault(value_type, place)
+            check_width(place, len(types))
+    return pl.Schema(
+        {name: _column_type(name, places) for name, places in types.items()}
+    )
 
 
-def jsonl_rows(
+def read_jsonl_rows(
     files: Sequence[SourceFile],
     schema: pl.Schema,
     columns: Sequence[str],
     reading: Reading,
 ) -> Iterator[pl.DataFrame]:
-    """Yield the rows of all files in order, some megabytes at a time, nested values as JSON."""
+    """Iterate over the rows of all files, some megabytes at a time, nested values as JSON."""
     types = {
         name: pl.String() if schema[name] == pl.Object else schema[name]
         for name in columns
     }
     for file in files:
         records = _json_records(file, reading)
-        for batch in in_batches(records, lambda each: len(each[1]), _BATCH_BYTES):
+        for batch in in_batches(records, lambda record: len(record[1]), _BATCH_BYTES):
             yield _read_batch(batch, types, reading)
 
 
 def _json_records(file: SourceFile, reading: Reading) -> Iterator[_JsonRecord]:
-    """Yield the records that were not rejected, with where they stand, counted from 1."""
+    """Iterate over the records that were not rejected, with their places, counted from 1."""
     with open_bytes(file) as stream:
         is_array = stream.peek(1)[:_START].lstrip(_BEFORE_START).startswith(b"[")
-    numbered = enumerate(read_lines(file, reading), 1)
-    lines = (
-        (f"{file.path}, line {n}", line) for n, line in numbered if not line.isspace()
-    )
-    for where, record in _items(file, reading) if is_array else lines:
-        if where in (reading.rejected or ()):
+    records = _array_items(file, reading) if is_array else _json_lines(file, reading)
+    for place, record in records:
+        if place in (reading.rejected or ()):
             continue
-        check_values(where, record)
+        check_values(place, record)
         if b"NaN" in record or b"Infinity" in record:
             with suppress(ValueError):  # which the strict parser will say
                 record = to_json(from_json(record), inf_nan_mode="null")  # noqa: PLW2901
         if record.lstrip().startswith(b'"'):  # a text alone
             with suppress(ValueError):
                 record = to_json({"text": from_json(record.strip())})  # noqa: PLW2901
-        yield where, record
+        yield place, record
 
 
-def check_values(where: str, record: str | bytes) -> None:
+def _json_lines(file: SourceFile, reading: Reading) -> Iterator[_JsonRecord]:
+    for number, line in enumerate(read_lines(file, reading), 1):
+        if not line.isspace():
+            yield f"{file.path}, line {number}", line
+
+
+def check_values(place: str, record: str | bytes) -> None:
     """Refuse JSON whose values take many times the memory of their text."""
     if has_too_many_values(record.encode() if isinstance(record, str) else record):
-        what = f"holds more than {MOST_VALUES:,} values"
-        raise BadInputError(where, what, "leave out those that are not needed")
+        problem = f"holds more than {MOST_VALUES:,} values"
+        raise BadInputError(place, problem, "leave out those that are not needed")
 
 
-def _items(file: SourceFile, reading: Reading) -> Iterator[_JsonRecord]:
-    """Yield the items of an array, reading on as long as the next one may be cut short."""
+def _array_items(file: SourceFile, reading: Reading) -> Iterator[_JsonRecord]:
+    """Iterate over the items of an array, reading on where the next one may be cut short."""
     decoder = json.JSONDecoder()
     with open_text(file, reading) as text:
         buffer = text.read(_READ_CHARS)
-        at, number = buffer.index("[") + 1, 1
+        position, number = buffer.index("[") + 1, 1
         while True:
-            where = f"{file.path}, item {number}"
-            at = _BETWEEN_ITEMS.match(buffer, at).end()  # type: ignore[union-attr] # it matches
-            if buffer.startswith("]", at):
-                if (buffer[at + 1 :] + text.read(_READ_CHARS)).strip():
-                    raise _broken(where, "there is text after the array", "array")
+            place = f"{file.path}, item {number}"
+            position = _BETWEEN_ITEMS.match(buffer, position).end()  # type: ignore[union-attr] # it matches
+            if buffer.startswith("]", position):
+                if (buffer[position + 1 :] + text.read(_READ_CHARS)).strip():
+                    raise _broken(place, "there is text after the array", "array")
                 return
-            item, after, problem = None, len(buffer), None
+            problem: ValueError | None = None
             try:
-                item, after = decoder.raw_decode(buffer, at)
+                item, item_end = decoder.raw_decode(buffer, position)
             except ValueError as error:
-                problem = error
-            # Twice as much each time, or a long item would be parsed for each of its
-            # parts.
-            if after == len(buffer) and (
-                more := text.read(max(_READ_CHARS, len(buffer) - at))
-            ):
-                buffer, at = buffer[at:] + more, 0
-                if len(buffer) > LONGEST_RECORD:
-                    raise _broken(
-                        where, f"more than {LONGEST_RECORD >> 20} MiB", "item"
-                    )
-                check_values(where, buffer)
-                continue
+                item, item_end, problem = None, len(buffer), error
+            if item_end == len(buffer):
+                # Twice as much each time, or a long item would be parsed for each of
+                # its parts.
+                size = max(_READ_CHARS, len(buffer) - position)
+                continuation = text.read(size)
+                if continuation:
+                    buffer, position = buffer[position:] + continuation, 0
+                    if len(buffer) > LONGEST_RECORD:
+                        excess = f"more than {LONGEST_RECORD >> 20} MiB"
+                        raise _broken(place, excess, "item")
+                    check_values(place, buffer)
+                    continue
             if problem is not None:
-                raise _broken(where, f"not valid JSON, {problem}", "item")
-            yield where, json.dumps(item).encode()
-            at, number = after, number + 1
+                raise _broken(place, f"not valid JSON, {problem}", "item")
+            yield place, json.dumps(item).encode()
+            position, number = item_end, number + 1
 
 
-def _broken(where: str, what: str, of: str = "line") -> BadInputError:
-    return BadInputError(where, what, f"correct or remove the {of}")
+def _broken(place: str, problem: str, unit: str = "line") -> BadInputError:
+    return BadInputError(place, problem, f"correct or remove the {unit}")
 
 
-def _parse(where: str, line: bytes) -> dict[str, object]:
+def _parse_record(place: str, line: bytes) -> dict[str, object]:
     try:
         record = from_json(line.strip(), allow_inf_nan=False)
     except ValueError as error:
         try:
             line.decode()
-        except UnicodeDecodeError as problem:
-            what = f"byte 0x{line[problem.start]:02x} is not valid UTF-8"
-            raise EncodingError(where, what, "save the file as UTF-8") from error
-        what = (
-            f"not valid JSON, {str(error).replace(' at line 1 column', ' at column')}"
-        )
-        raise _broken(where, what) from error
+        except UnicodeDecodeError as decode_error:
+            byte = line[decode_error.start]
+            problem = f"byte 0x{byte:02x} is not valid UTF-8"
+            raise EncodingError(place, problem, "save the file as UTF-8") from error
+        reason = str(error).replace(" at line 1 column", " at column")
+        raise _broken(place, f"not valid JSON, {reason}") from error
     if not isinstance(record, dict):
-        raise _broken(where, "not a JSON object")
-    if repeated := _repeated_key(line, record):
-        raise _broken(
-            where, f"two keys {repeated!r} in one object, of which one would be lost"
-        )
+        raise _broken(place, "not a JSON object")
+    repeated = _find_repeated_key(line, record)
+    if repeated:
+        problem = f"two keys {repeated!r} in one object, of which one would be lost"
+        raise _broken(place, problem)
     return record
 
 
-def _repeated_key(line: bytes, record: Mapping[str, object]) -> str | None:
+def _find_repeated_key(line: bytes, record: Mapping[str, object]) -> str | None:
     """Find a key that an object has twice; most lines show at a glance that they have none."""
-    n_quoted = sum(
-        line.count(b'"%s"' % name.encode(errors="ignore")) for name in record
-    )
+    quoted = (b'"%s"' % name.encode(errors="ignore") for name in record)
+    n_quoted = sum(map(line.count, quoted))
     if n_quoted <= len(record) and not _ESCAPED_LETTER.search(line):
         return None
 
     def first_repeated(pairs: list[tuple[str, object]]) -> str | None:
-        names = Counter(name for name, _ in pairs)
-        return next((name for name, times in names.items() if times > 1), None)
+        counts = Counter(name for name, _ in pairs)
+        return next((name for name, count in counts.items() if count > 1), None)
 
     # The hook is called for inner objects first, so the last answer is that of the
     # record.
     return cast("str | None", json.loads(line, object_pairs_hook=first_repeated))
 
 
-def _column_type(name: str, kinds: Mapping[type, str]) -> pl.DataType:
-    found = [
-        (*_JSONKINDS[kind], where)
-        for kind, where in kinds.items()
-        if kind is not type(None)
-    ]
-    for word, _, where in found:
-        if word != found[0][0]:
+def _column_type(name: str, places: Mapping[type, str]) -> pl.DataType:
+    """Return the type of a column whose values' types come first at these places."""
+    first_word = first_place = ""
+    dtypes: list[type[pl.DataType]] = []
+    for value_type, place in places.items():
+        if value_type is type(None):
+            continue
+        word, dtype = _JSONKINDS[value_type]
+        if not dtypes:
+            first_word, first_place = word, place
+        elif word != first_word:
             raise CorpusError(
-                f"column {name!r} is {found[0][0]} in {found[0][2]}, but {word} in"
-                f" {where}; give it one type"
+                f"column {name!r} is {first_word} in {first_place}, but {word} in"
+                f" {place}; give it one type"
             )
-    types = {dtype for _, dtype, _ in found}
-    wide = next((dtype for dtype in (pl.Float64, pl.String) if dtype in types), None)
-    return (wide or next(iter(types), pl.Null))()
+        dtypes.append(dtype)
+    for wide in (pl.Float64, pl.String):
+        if wide in dtypes:
+            return wide()
+    return dtypes[0]() if dtypes else pl.Null()
 
 
 def _read_batch(
@@ -931,6 +937,10 @@ _SCHEMA = pl.Schema(
     }
 )
 _HEADER_BYTES = 20_000
+_NO_TEXT = re.compile(
+    rb"(?i)(\xef\xbb\xbf)?\s*(%PDF-|\{\\rtf|<!doctype"
+    rb" html|<html|PK\x03\x04|\xd0\xcf\x11\xe0)"
+)
 _DECLARED = re.compile(
     r"^\W*(?:character set (?:en)?cod\w+|[ck]odierung|encodage|codific\w+|encoding)["
     r" \t]*:(.*)",
@@ -938,16 +948,16 @@ _DECLARED = re.compile(
 )
 
 
-def book_rows(
+def read_book_rows(
     files: Sequence[SourceFile],
     schema: pl.Schema,
     columns: Sequence[str],
     reading: Reading,
 ) -> Iterator[pl.DataFrame]:
-    """Yield one row per file; line ends of texts are kept, a byte-order mark is not."""
+    """Iterate over rows, one a file; line ends of texts are kept, a byte-order mark is not."""
     needs_content = set(columns) != {"document_id"}
     rows = (
-        _row(file, reading) if needs_content else {"document_id": file.name}
+        _read_book_row(file, reading) if needs_content else {"document_id": file.name}
         for file in files
     )
     for batch in in_batches(
@@ -956,112 +966,109 @@ def book_rows(
         yield pl.DataFrame(batch, schema=schema).select(columns)
 
 
-def _row(file: SourceFile, reading: Reading) -> dict[str, Any]:
+def _read_book_row(file: SourceFile, reading: Reading) -> dict[str, Any]:
     with open_bytes(file) as stream:
         sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
         stream.seek(0)
         try:
             book = _read_book(file, stream, reading.encoding)
         except books.BookError as error:
-            what, _, way_out = str(error).rpartition("; ")
+            problem, _, way_out = str(error).rpartition("; ")
             if error.line is None:
-                raise BadInputError(file.path, what, way_out) from error
-            raise EncodingError(
-                f"{file.path}, line {error.line}", what, way_out
-            ) from error
+                raise BadInputError(file.path, problem, way_out) from error
+            place = f"{file.path}, line {error.line}"
+            raise EncodingError(place, problem, way_out) from error
     text, left_out = books.tidy(book.text)
     left_out.update(book.left_out)
-    cut = books.find_cut(text)
+    span = books.find_book(text)
     return {
         "document_id": file.name,
-        "text": text[cut.start : cut.end],
-        "title": book.title or cut.title,
-        "author": book.author or cut.author,
+        "text": text[span.start : span.end],
+        "title": book.title or span.title,
+        "author": book.author or span.author,
         "isbn": book.isbn,
         "sha256": sha256,
         "n_characters": len(text) + left_out["characters"],
-        "cut_start": cut.start,
+        "cut_start": span.start,
         "cut_inside": left_out["characters"],
-        "cut_end": len(text) - cut.end,
+        "cut_end": len(text) - span.end,
         **{name: left_out[name] for name in books.LEFT_OUT},
-        "chapters": list(_chapters(book, len(text), cut)),
+        "chapters": list(_locate_chapters(book, len(text), span)),
     }
 
 
-def _chapters(
-    book: books.Book, n_tidied: int, cut: books.Cut
+def _locate_chapters(
+    book: books.Book, n_tidied: int, span: books.BookSpan
 ) -> Iterator[dict[str, Any]]:
-    """Say where chapters begin in the text that is left, as if what was left out were spread."""
+    """Iterate over chapters as they begin in the text that is left, as if cuts were spread."""
     for start, heading in book.chapters:
-        place = start * n_tidied // max(1, len(book.text)) - cut.start
-        if place < cut.end - cut.start:
+        place = start * n_tidied // max(1, len(book.text)) - span.start
+        if place < span.end - span.start:
             yield {"start": max(0, place), "heading": heading}
 
 
 def _read_book(file: SourceFile, stream: IO[bytes], encoding: str | None) -> books.Book:
-    ending = file.path.suffix.lower()
-    if ending == ".epub":
+    extension = file.path.suffix.lower()
+    if extension == ".epub":
         return books.read_epub(stream, encoding)
     content = stream.read(books.MOST_CHARS + 1)
-    if ending != ".txt":
+    if extension != ".txt":
         return books.read_html(content, encoding)
     if len(content) > books.MOST_CHARS:
         raise books.BookError(
             f"is longer than {books.MOST_CHARS >> 20} MiB; split the book"
         )
-    other = (
-        rb"(?i)(\xef\xbb\xbf)?\s*(%PDF-|\{\\rtf|<!doctype"
-        rb" html|<html|PK\x03\x04|\xd0\xcf\x11\xe0)"
-    )
-    if re.match(other, content):
+    if _NO_TEXT.match(content):
         way_out = "save its text, or name a page of HTML .html"
         raise books.BookError(
             f"is PDF, RTF, HTML, an archive or of a word processor; {way_out}"
         )
     header = content[:_HEADER_BYTES].decode("ascii", "replace")
-    found = _DECLARED.search(header) if "gutenberg" in header.lower() else None
-    names = re.findall(r"[\w.-]+", found[1]) if found else []
-    declared = next(filter(books.codec, reversed(names)), None)
-    return books.Book(books.decode(content, declared=declared, given=encoding))
+    declaration = _DECLARED.search(header) if "gutenberg" in header.lower() else None
+    names = re.findall(r"[\w.-]+", declaration[1]) if declaration else []
+    declared = next(filter(books.find_codec, reversed(names)), None)
+    return books.Book(books.decode(content, declared=declared, fallback=encoding))
 
 
 class Format(NamedTuple):
     """How one kind of file is read."""
 
-    # The type ``Object`` in a schema stands for JSON arrays and objects; rows hold them
-    # as JSON text. ``places_in`` a file says of every row where it is, as a user
-    # counts.
-
+    # The type ``Object`` stands for JSON arrays and objects; rows hold them as JSON
+    # text.
     read_schema: Callable[[Sequence[SourceFile], Reading], pl.Schema]
     read_rows: Callable[
         [Sequence[SourceFile], pl.Schema, Sequence[str], Reading],
         Iterator[pl.DataFrame],
     ]
+    # Where each row of a file is, as a user counts
     places_in: Callable[[SourceFile, Reading], Iterable[str]]
 
     def places(self, files: Sequence[SourceFile], reading: Reading) -> Iterator[str]:
-        return (place for file in files for place in self.places_in(file, reading))
+        for file in files:
+            yield from self.places_in(file, reading)
 
 
 FORMATS: dict[Kind, Format] = {
     "columnar": Format(
-        columnar_schema,
-        columnar_rows,
+        read_columnar_schema,
+        read_columnar_rows,
         lambda file, _: (
-            f"{file.path}, row {row + 1}" for row in range(_height(_scan(file)))
+            f"{file.path}, row {row + 1}" for row in range(_count_rows(_scan(file)))
         ),
     ),
     "jsonl": Format(
-        jsonl_schema,
-        jsonl_rows,
-        lambda file, reading: (where for where, _ in _json_records(file, reading)),
+        read_jsonl_schema,
+        read_jsonl_rows,
+        lambda file, reading: (place for place, _ in _json_records(file, reading)),
     ),
     "csv": Format(
-        csv_schema,
-        csv_rows,
+        read_csv_schema,
+        read_csv_rows,
         lambda file, reading: (
-            where for where, _ in islice(_csv_records(file, reading), 1, None)
+            place for place, _ in islice(_csv_records(file, reading), 1, None)
         ),
     ),
-    "books": Format(lambda *_: _SCHEMA, book_rows, lambda file, _: [str(file.path)]),
+    "books": Format(
+        lambda *_: _SCHEMA, read_book_rows, lambda file, _: [str(file.path)]
+    ),
 }

@@ -484,7 +484,7 @@ class Recording:
                     else "no identifier in the corpus"
                 )
                 raise SettingsError(
-                    f"{self.source.given} names documents, but these have {why}; "
+                    f"{self.source.location} names documents, but these have {why}; "
                     "give it a column 'target_id' or 'prefix' instead"
                 )
         return self._collect(targets, iter(blocks), work / "replay", view, words)
@@ -509,7 +509,7 @@ class Recording:
                 recorded = next(read_rows(self.source, self.columns))["key"][0]
                 known = keys.table.drop_nulls().head(1).collect().item()
                 raise SettingsError(
-                    f"none of the {self.counts.rows:,} rows of {self.source.given}"
+                    f"none of the {self.counts.rows:,} rows of {self.source.location}"
                     f" names a target: {self.key!r} is {brief(recorded)} in its first"
                     f" row and {brief(known)} of the first target; give both the same"
                     " names"

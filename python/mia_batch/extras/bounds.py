@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import polars as pl
 
-from mia_batch.cli.show import strongest
+from mia_batch.cli.show import rank_passages
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.engines.registry import available_memory, end_token_ids
 from mia_batch.evidence.request import Decoding, EngineSpec
@@ -405,7 +405,7 @@ def bound_run(
         raise SettingsError(
             "temperature= is 0, at which one sample is as all; give one above 0"
         )
-    targets = strongest(run, passages).select("target_id")
+    targets = rank_passages(run, passages).select("target_id")
     model = _load(audit)
     tokenizer = Tokenizer.load(settings.model, settings.revision)
     ends = _find_ends(model, tokenizer)

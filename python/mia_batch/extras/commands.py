@@ -17,20 +17,20 @@ from mia_batch.cli.options import (
     PATH,
     Decorator,
     NumberRange,
+    build_table,
     column_options,
-    console_of,
     figure,
-    given,
     limits,
     observing,
+    open_console,
     option,
     path_option,
     plain,
     recipe_options,
     say,
     seed_option,
+    select_given,
     settings_options,
-    table_of,
     take,
     whole_numbers,
 )
@@ -273,7 +273,7 @@ def invert(*, embedder: str | None, **options: Any) -> None:
     source = _choose_embedder(embedder, endpoint)
     with observing() as observer:
         inverted = run(embedder=source, recipe=recipe, observer=observer, **options)
-    _show(inverted.figures, console_of(stderr=False))
+    _show(inverted.figures, open_console(stderr=False))
 
 
 def _choose_embedder(
@@ -304,7 +304,7 @@ def _show(figures: pl.DataFrame, console: Console) -> None:
         unit_name = str(unit).replace("_", " ")
         lines.append([unit_name, name, *values, limits(by_metric["f1"])])
     numbers = (*columns, "95 % interval of F1")
-    console.print(table_of("unit", "method", *numbers, right=numbers, rows=lines))
+    console.print(build_table("unit", "method", *numbers, right=numbers, rows=lines))
 
 
 @click.command("build-set")
@@ -402,7 +402,7 @@ def mark(
     from mia_batch.cli.main import audit_and_show
     from mia_batch.extras.sets import marks
 
-    settings = given(options)
+    settings = select_given(options)
     if "model" in settings:
         model_name = Path(str(settings["model"])).name
         settings["out"] = str(out or book.parent / f"{book.stem}-{model_name}")
@@ -470,7 +470,7 @@ def paraphrase(*, dry_run: bool, **options: object) -> None:
     from mia_batch.extras.sets.paraphrases import paraphrase as write_paraphrases
     from mia_batch.extras.sets.paraphrases import plan_paraphrasing
 
-    settings = nested(given(options))
+    settings = nested(select_given(options))
     if dry_run:
         say(*map(": ".join, plan_paraphrasing(**settings)))
         return
@@ -494,7 +494,7 @@ def demo(goes_on: list[str], /, *, folder: Path, fresh: bool) -> None:
     from mia_batch.extras.sets.demo import prepare
     from mia_batch.settings import load_settings
 
-    console = console_of(stderr=True)
+    console = open_console(stderr=True)
     prepared = prepare(
         folder, fresh=fresh, notify=lambda line: console.print(line, markup=False)
     )
@@ -550,7 +550,7 @@ def bench(*, json: str | None, **options: Any) -> None:
             if lines is not None:
                 lines.write(f"{dumps(row)}\n")
                 lines.flush()
-    _show_bench(rows, console_of(stderr=json == "-"))
+    _show_bench(rows, open_console(stderr=json == "-"))
 
 
 def _show_bench(rows: list[dict[str, Any]], console: Console) -> None:
@@ -576,7 +576,7 @@ def _show_bench(rows: list[dict[str, Any]], console: Console) -> None:
             for way, way_cells in cells.items()
         ]
         if lines:
-            console.print(table_of(part, *headings, right=headings, rows=lines))
+            console.print(build_table(part, *headings, right=headings, rows=lines))
         for reason in reasons:
             console.print(plain(reason), soft_wrap=True)
         console.print()
@@ -627,7 +627,7 @@ def bounds(place: Path | str, **options: Any) -> None:
 
     search = take(options, ("passages", "distance", "within", "width"))
     with observing() as observer, mirrored(place):
-        table = bound_run(Run(place), observer, given(options), **search)
+        table = bound_run(Run(place), observer, select_given(options), **search)
     names = ("lower", "estimate", "likely_upper", "upper")
     headings = [name.replace("_", " ") for name in names]
     numbers = ("passage", *headings, "samples for 1 in 2")
@@ -640,5 +640,5 @@ def bounds(place: Path | str, **options: Any) -> None:
             most_needed = samples_needed(row["lower"], 0.5)
             n_samples = f"{fewest:,.3g} to {most_needed:,.3g}"
         lines.append([number, *values, n_samples, row["reason"] or ""])
-    printed = table_of(*numbers, "no bounds", right=numbers, rows=lines)
-    console_of(stderr=False).print(printed, soft_wrap=True)
+    printed = build_table(*numbers, "no bounds", right=numbers, rows=lines)
+    open_console(stderr=False).print(printed, soft_wrap=True)

@@ -69,11 +69,11 @@ from mia_batch.settings import (
     ReportSettings,
     Settings,
     VerdictSettings,
-    flattened,
+    flatten,
     load_settings,
+    split_names,
     stored_settings,
 )
-from mia_batch.settings import names as split_names
 from mia_batch.tables import read_finite, remove
 from mia_batch.views import RunModel
 
@@ -296,7 +296,7 @@ def audit(
         for name, value in locals().items()
         if name not in ("observer", "unknown")
     }
-    written = with_files(flattened(settings | unknown))
+    written = with_files(flatten(settings | unknown))
     return run_audit(load_settings(written), observer or usual_observer())
 
 
@@ -458,7 +458,7 @@ def rescore(
     SettingsError
         If an attack needs evidence that the run does not have.
     """
-    changed = flattened(changed)
+    changed = flatten(changed)
     stored = dict(RunFolder(place).manifest.settings)
     if changed.get("attacks_from") and not changed.get("attacks"):
         # Those of an earlier request would hide those of the file

@@ -14,7 +14,7 @@ import polars as pl
 
 from mia_batch.attacks import Attack
 from mia_batch.attacks.attack import CONTINUATION, PROBE, TOKEN
-from mia_batch.corpus import SourceFile, digest_each, digest_of
+from mia_batch.corpus import SourceFile, combine_digests, digest_files
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.collect import FREQUENCY
 from mia_batch.evidence.endpoint.wire import Tokens
@@ -301,8 +301,8 @@ class Audit:
         self, setting: str, files: Iterable[SourceFile], agreed_as: str = ""
     ) -> str:
         """Record the files of a setting; evidence that is made from them agrees on a name."""
-        self.manifest.inputs[setting] = digest_each(files)
-        digest = digest_of(self.manifest.inputs[setting])
+        self.manifest.inputs[setting] = digest_files(files)
+        digest = combine_digests(self.manifest.inputs[setting])
         if agreed_as:
             self.agree({agreed_as: digest})
         return digest

@@ -16,13 +16,13 @@ from mia_batch.corpus import (
     ColumnNames,
     Corpus,
     canary_documents,
-    digest_each,
-    digest_of,
+    combine_digests,
+    digest_files,
     find_files,
     read_canaries,
     read_documents,
 )
-from mia_batch.corpus.files import kind_of
+from mia_batch.corpus.files import find_kind
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.inference.yardstick import sort_levels
 from mia_batch.known import advice, find_set
@@ -88,7 +88,7 @@ class Corpora:
     def digests(self) -> dict[str, dict[str, str]]:
         """SHA-256 of every file by its name, by the setting that names the files."""
         return {
-            setting: digest_each(each.files)
+            setting: digest_files(each.files)
             for setting, each in self._by_setting.items()
         }
 
@@ -112,7 +112,7 @@ class Corpora:
 
     def fingerprint(self, settings: Settings) -> dict[str, Any]:
         """SHA-256 of the input and each reference set, names of columns, most windows of a text."""
-        digests = {name: digest_of(each) for name, each in self.digests.items()}
+        digests = {name: combine_digests(each) for name, each in self.digests.items()}
         left_out = sha256(self.set_aside.write_json().encode()).hexdigest()
         return {
             **({"set_aside": left_out} if self.set_aside.height else {}),
@@ -203,7 +203,7 @@ def _as_table(name: str, value: Any) -> pl.DataFrame:
         # file.
         files = (isinstance(each, Path) or os.path.isfile(each) for each in there)  # noqa: PTH113
         named = (
-            kind_of(PurePath(each)) and len(str(each).split()) == 1 for each in there
+            find_kind(PurePath(each)) and len(str(each).split()) == 1 for each in there
         )
         if any(files) or (there and all(named)):
             raise SettingsError(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mia_batch.attacks import get
-from mia_batch.corpus import base_of, find_files
+from mia_batch.corpus import find_base, find_files
 from mia_batch.errors import MiaBatchError, RequestError, RunFolderError
 from mia_batch.models.weights import weights_source
 from mia_batch.pipeline.context import Audit
@@ -399,7 +399,7 @@ def _find_input(places: Sequence[Path | str], name: str) -> Path | None:
     for place in places:
         # RuntimeError where "~name" is nobody's home
         with suppress(OSError, RuntimeError):
-            base = base_of(str(place))
+            base = find_base(str(place))
             path = (base / name).resolve()
             is_place_itself = base / name == Path(place)
             is_within = path.is_relative_to(base.resolve()) or is_place_itself

@@ -13,7 +13,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from mia_batch.corpus import digest_each, digest_of
+from mia_batch.corpus import combine_digests, digest_files
 from mia_batch.inference.findings import earlier_findings
 from mia_batch.pipeline import journal
 from mia_batch.pipeline.context import Audit
@@ -169,7 +169,7 @@ def _hash_question(audit: Audit, texts: str) -> str:
 
 def _find_recording_digest(audit: Audit) -> object:
     if audit.recording is not None:
-        return digest_of(digest_each(audit.recording.source.files))
+        return combine_digests(digest_files(audit.recording.source.files))
     return audit.manifest.evidence.get("recording")
 
 

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mia_batch.corpus import books, read_documents
-from mia_batch.corpus.books import BookError, codec, decode, find_cut, read_html, tidy
+from mia_batch.corpus.books import (
+    BookError,
+    decode,
+    find_book,
+    find_codec,
+    read_html,
+    tidy,
+)
 from tests.books import FOOTERS, HEADER, HEADERS, LICENCE, SMALL_PRINT, page
 from tests.texts import king_james_books
 
@@ -30,7 +37,7 @@ Contents
 
 
 def cut(text):
-    found = find_cut(text)
+    found = find_book(text)
     return text[found.start : found.end]
 
 
@@ -116,7 +123,7 @@ ABOUT = (
 )
 def test_what_is_not_sure_is_left_to_the_byte(text):
     assert cut(text) == text
-    assert find_cut(text)[2:] == (None, None)
+    assert find_book(text)[2:] == (None, None)
 
 
 def test_what_follows_a_header_is_cut_with_it_only_there():
@@ -224,7 +231,7 @@ PIECES = [
     )
 )
 def test_a_cut_text_is_part_of_the_text(text):
-    found = find_cut(text)
+    found = find_book(text)
     assert 0 <= found.start <= found.end <= len(text)
     marks = ("gutenberg", "small print", "transcriber", "contents")
     if not any(mark in text.casefold() for mark in marks):
@@ -280,7 +287,7 @@ TEXT = "café naïve\n"
     ],
 )
 def test_texts_are_decoded(content, declared, given, text):
-    assert decode(content, declared=declared, given=given) == text
+    assert decode(content, declared=declared, fallback=given) == text
 
 
 @pytest.mark.parametrize(
@@ -297,7 +304,7 @@ def test_a_text_in_another_encoding_is_refused_with_its_place(
     content, declared, given, line, what
 ):
     with pytest.raises(BookError) as error:
-        decode(content, declared=declared, given=given)
+        decode(content, declared=declared, fallback=given)
     assert (str(error.value), error.value.line) == (
         f"{what}; save the file as UTF-8",
         line,
@@ -330,7 +337,7 @@ NO_CODECS = (
     ],
 )
 def test_only_encodings_of_text_are_known(name, known):
-    assert codec(name) == known
+    assert find_codec(name) == known
     if name in NO_CODECS:
         said = f"declares the encoding '{name}', which is not one of"
         for head in (

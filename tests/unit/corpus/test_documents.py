@@ -25,7 +25,7 @@ from mia_batch.corpus import (
     read_canaries,
     read_documents,
 )
-from mia_batch.corpus.documents import check_rows, membership, resolve
+from mia_batch.corpus.documents import check_rows, find_columns, parse_membership
 from mia_batch.errors import CorpusError
 from mia_batch.schemas import Documents
 
@@ -539,8 +539,8 @@ def check(frame, **names):
     def frames(wanted):
         yield frame.select(wanted)
 
-    columns = resolve(ColumnNames(**names), frame.schema, where="corpus")
-    return check_rows(frames, columns, place_of="row {}".format, wrong=refuse)
+    columns = find_columns(ColumnNames(**names), frame.schema, location="corpus")
+    return check_rows(frames, columns, find_place="row {}".format, reject=refuse)
 
 
 def test_equal_hashes_of_different_identifiers_are_no_duplicates(monkeypatch):
@@ -572,10 +572,10 @@ RAW = pl.Schema(
 
 
 def test_only_the_columns_behind_a_column_are_needed():
-    columns = resolve(ColumnNames(document_id="y"), RAW, where="corpus")
-    assert columns.needed(["member"]) == ["label"]
-    assert columns.needed(["x", "document_id"]) == ["x", "y"]
-    assert columns.needed(["prefix"]) == ["text"]
+    columns = find_columns(ColumnNames(document_id="y"), RAW, location="corpus")
+    assert columns.find_raw_columns(["member"]) == ["label"]
+    assert columns.find_raw_columns(["x", "document_id"]) == ["x", "y"]
+    assert columns.find_raw_columns(["prefix"]) == ["text"]
 
 
 @pytest.mark.parametrize(
@@ -596,7 +596,7 @@ def test_only_the_columns_behind_a_column_are_needed():
 )
 def test_names_of_columns_that_are_refused(raw, said):
     with pytest.raises(CorpusError, match=said):
-        resolve(ColumnNames(), raw, where="corpus")
+        find_columns(ColumnNames(), raw, location="corpus")
 
 
 @pytest.mark.parametrize(
@@ -620,7 +620,7 @@ def test_names_of_columns_that_are_refused(raw, said):
 )
 def test_membership(values, expected):
     column = pl.Series("x", values)
-    found = column.to_frame().select(membership("x", column.dtype)).to_series()
+    found = column.to_frame().select(parse_membership("x", column.dtype)).to_series()
     assert found.dtype == pl.Boolean
     assert found.to_list() == expected
 

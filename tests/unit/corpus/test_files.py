@@ -517,7 +517,7 @@ def test_batches_do_not_show(tmp_path, monkeypatch):
 
 def texts_of(folder, encoding=None):
     found, reading = find_files(folder).files, Reading(encoding)
-    frames = files.book_rows(
+    frames = files.read_book_rows(
         found, files.FORMATS["books"].read_schema(found, reading), ["text"], reading
     )
     return pl.concat(frames)["text"].to_list()

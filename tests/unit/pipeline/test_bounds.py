@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from transformers import AutoModelForCausalLM
 
 from mia_batch.cli.main import command
-from mia_batch.cli.show import strongest
+from mia_batch.cli.show import rank_passages
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.engines.transformers import Pretrained
 from mia_batch.evidence.request import EngineSpec
@@ -173,7 +173,9 @@ def test_passages_of_a_run_are_bounded_with_its_model_unless_that_is_elsewhere(
         exact = bound_run(
             run, Observer(), how, passages=9, distance="hamming", within=0
         )
-        assert exact["target_id"].to_list() == strongest(run, 9)["target_id"].to_list()
+        assert (
+            exact["target_id"].to_list() == rank_passages(run, 9)["target_id"].to_list()
+        )
         for row in exact.iter_rows(named=True):
             target = targets.row(
                 by_predicate=pl.col("target_id") == row["target_id"], named=True

@@ -290,7 +290,7 @@ def test_what_a_disk_has_changed_is_made_again_by_the_second_command(
     ],
 )
 def test_what_is_no_damage_is_said_and_changes_nothing(
-    recorded, monkeypatch, refused, kind_of, words
+    recorded, monkeypatch, refused, find_kind, words
 ):
     """Patched, because no disk fails on demand; the words are those of Polars."""
     _, run, before = recorded
@@ -301,9 +301,9 @@ def test_what_is_no_damage_is_said_and_changes_nothing(
         raise error
 
     with monkeypatch.context() as patch:
-        if kind_of is mia_batch.RunFolderError:
+        if find_kind is mia_batch.RunFolderError:
             patch.setattr(pl, "scan_parquet", scan_parquet)
-        with run.held(), pytest.raises(kind_of, match=words), damage_set_aside(found):
+        with run.held(), pytest.raises(find_kind, match=words), damage_set_aside(found):
             raise error
     assert contents(run) == before
 

@@ -20,7 +20,7 @@ from mia_batch.pipeline.timing import record_requests
 from mia_batch.places import mirrored
 from mia_batch.prompts import N_PARAPHRASES
 from mia_batch.schemas import Paraphrases, Samples, Targets
-from mia_batch.settings import Settings, flattened, load_settings
+from mia_batch.settings import Settings, flatten, load_settings
 from mia_batch.tables import remove, scan, sink
 from mia_batch.views import View, build_view
 
@@ -79,7 +79,7 @@ def plan_paraphrasing(**settings: object) -> Iterator[tuple[str, str]]:
 
 def _load_settings(settings: dict[str, object]) -> Settings:
     defaults = {"samples": N_PARAPHRASES}
-    loaded = load_settings(defaults | flattened(settings), use_config=False)
+    loaded = load_settings(defaults | flatten(settings), use_config=False)
     if loaded.out is None:
         raise SettingsError(
             "out= is missing; name the folder that the paraphrases go to"

@@ -47,7 +47,7 @@ _KIND, _LOCK = ".study", ".lock"
 
 
 _DRY_RUN = "Say which runs would be made and what each would ask; ask nothing."
-study_options = cli.all_of(
+study_options = cli.combine_options(
     (
         cli.path_option(
             "out", "Folder of the study: its runs, its table, its picture."
@@ -79,7 +79,7 @@ class Study:
         A dry run returns None: it prints what the audit would ask, as far as no run
         before asks it, or what it ``shares``, and raises what the audit would refuse.
         """
-        flat = cli.given(dict(settings))
+        flat = cli.select_given(dict(settings))
         flat["out"] = self.folder / name
         run_settings = load_settings(flat)
         if not self.dry_run:
@@ -253,7 +253,7 @@ def _without_folder(names: pl.Series) -> pl.Series:
 
 
 def show(*headings: str, **options: Any) -> None:
-    cli.console_of(stderr=False).print(cli.table_of(*headings, **options))
+    cli.open_console(stderr=False).print(cli.build_table(*headings, **options))
 
 
 def write_study(folder: Path, table: pl.DataFrame, picture: Markup | None) -> None:

@@ -68,7 +68,7 @@ def books(*, out: Path, **options: Any) -> None:
             "give --known, or both --known-members and --known-others"
         )
     with frame.open_study(out, "books", options) as study:
-        settings = _PAPER | cli.given(options) | {"level": "group"}
+        settings = _PAPER | cli.select_given(options) | {"level": "group"}
         settings |= _write_known_books(study, labelled, members, nonmembers)
         run = study.audit("run", settings)
         if run is None:
@@ -321,7 +321,7 @@ def unlearning(*, out: Path, **options: Any) -> None:
     if columns.count(None) == 1:
         raise click.UsageError("--question-column and --answer-column belong together")
     embedder = options.pop("embedder")
-    models = cli.given(
+    models = cli.select_given(
         {
             "before": options.pop("before"),
             "after": options["model"],
@@ -331,7 +331,7 @@ def unlearning(*, out: Path, **options: Any) -> None:
     if "after" not in models:
         raise click.UsageError("--model is missing: the model after unlearning")
     with frame.open_study(out, "unlearning", options) as study:
-        settings = _DEFAULTS | cli.given(options)
+        settings = _DEFAULTS | cli.select_given(options)
         embed = _open_embedder(embedder, study)
         audits = {"texts": settings}
         if None not in columns:

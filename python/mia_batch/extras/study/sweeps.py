@@ -96,12 +96,12 @@ def sweep(*, points: list[Values], out: Path, **options: Any) -> None:
     of it are scored. A value that an audit refuses is a row with the reason.
     """
     names = [*points[0]]
-    flags = cli.given(options)
+    flags = cli.select_given(options)
     doubled = [name.replace("_", "-") for name in names if name in flags]
     if doubled:
         raise click.UsageError(f"--{doubled[0]} is in --over, too; give it once")
     with frame.open_study(out, "sweep", options) as study:
-        settings = cli.given(options)
+        settings = cli.select_given(options)
         table = _audit_points(study, settings, points)
         if table is None:
             return
