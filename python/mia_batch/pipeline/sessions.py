@@ -485,7 +485,7 @@ def expected(
 
 def expected_work(audit: Audit, view: View) -> pl.Expr:
     """Estimate the work of a view's prompts, whatever model and context they meet."""
-    return request.work_of(audit.budget(view, _UNSTATED_CONTEXT), view.samples)
+    return request.estimate_work(audit.budget(view, _UNSTATED_CONTEXT), view.samples)
 
 
 def cost_lines(audit: Audit, workload: request.Workload) -> Iterator[tuple[str, str]]:

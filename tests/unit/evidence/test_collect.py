@@ -34,7 +34,7 @@ from mia_batch.evidence.request import (
     Request,
     Workload,
     forecast,
-    work_of,
+    estimate_work,
 )
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import Measure, estimate_tokens
@@ -516,12 +516,12 @@ def test_the_work_of_prompts_is_what_is_decoded_and_a_quarter_of_what_is_read():
     units = prompts_of(("a" * 400, "b" * 78), ("ü" * 8, ""), ("", "b")).units
     whole = Budget(scope="whole", max_length=1024, max_model_len=4096)
     budget = Budget(scope="matched", max_length=1024, max_model_len=4096)
-    assert units.select(work_of(whole, 2)).to_series().to_list() == [
+    assert units.select(estimate_work(whole, 2)).to_series().to_list() == [
         100 // 4 + 2 * (1024 - 100),
         4 // 4 + 2 * (1024 - 4),
         2 * 1024,
     ]
-    assert units.select(work_of(budget, 10)).to_series().to_list() == [
+    assert units.select(estimate_work(budget, 10)).to_series().to_list() == [
         100 // 4 + 10 * (20 + 5 + 8),
         4 // 4 + 10 * 4,
         10 * 4,
