@@ -145,9 +145,11 @@ class _Undressing:
     def __call__(self, part: Path) -> bool:
         """Tell whether anything was taken off; done twice, it changes nothing more."""
         rows = scan(part, Samples).collect()
-        places = [self.samples.targets_of(part)]
+        places = [self.samples.target_rows(part)]
         targets = self._targets.of(rows["target_id"], places)
-        prompts = self.prompts.of(targets, places).select(*_KEY, "context", "text")
+        prompts = self.prompts.find_prompts(targets, places).select(
+            *_KEY, "context", "text"
+        )
         joined = rows.join(prompts, on=_KEY, how="left", maintain_order="left")
         changed = undressed(joined, self.rule, self.words).select(rows.columns)
         if changed.equals(rows):
