@@ -499,7 +499,8 @@ def bench(
     """Measure part by part; a row has one figure, or a reason, and what it was measured on."""
     if (
         model is not None
-        and registry.missing("transformers", "torch", "transformers") is None
+        and registry.find_missing_package("transformers", "torch", "transformers")
+        is None
     ):
         check_model(model)
     with TemporaryDirectory(prefix="mia-batch-bench-") as folder:
@@ -671,7 +672,9 @@ def _write_texts(folder: Path, given: str | None) -> tuple[int, bool]:
 
 def _toy(folder: Path) -> str:
     if (
-        reason := registry.missing("demo", "tokenizers", "torch", "transformers")
+        reason := registry.find_missing_package(
+            "demo", "tokenizers", "torch", "transformers"
+        )
     ) is not None:
         raise SettingsError(f"no model can be made here, because {reason}")
     settings, texts = DemoSettings(), pl.read_parquet(folder / "texts.parquet")["text"]

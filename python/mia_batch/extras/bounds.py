@@ -295,10 +295,10 @@ class _TooWideError(SettingsError):
 
 def memory_needed(model: Pretrained, texts: int, n_tokens: int) -> int:
     """Bytes that a search takes where the model is, as measured by ``benches.bounds memory``."""
-    from mia_batch.evidence.engines.transformers import numbers_kept
+    from mia_batch.evidence.engines.transformers import count_keys_and_values
 
     config = model.model.config.get_text_config()
-    kept = 4 * texts * n_tokens * numbers_kept(config)
+    kept = 4 * texts * n_tokens * count_keys_and_values(config)
     if model.on_cpu and kept < 2 * config.num_hidden_layers * _KEPT_BY_GLIBC:
         kept *= 2
     return kept + _ENTRY_BYTES * texts * model.vocab_size

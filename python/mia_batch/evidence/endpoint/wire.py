@@ -785,7 +785,7 @@ class Echo(RequestFormat):
         if len(logprob) < (request.text_tokens or 0):
             n, wanted = len(logprob), request.text_tokens
             error = f"the text has {n} tokens, fewer than the {wanted} wanted"
-            return request.failed(error, asked=False)
+            return request.failed(error, is_eligible=False)
         tokens: dict[str, NDArray[np.generic]] = {
             "logprob": logprob[: request.text_tokens]
         }
@@ -886,7 +886,7 @@ class NextToken(RequestFormat):
         error = "the endpoint would cut the words before the text in another way alone"
         if not ids:
             error = "the text has 0 tokens, fewer than the 1 wanted"
-        return request.failed(error, passes=0, asked=bool(ids))
+        return request.failed(error, passes=0, is_eligible=bool(ids))
 
     def prompt(self, request: Request) -> str:
         return request.context
