@@ -22,7 +22,7 @@ from mia_batch.evidence.collect import (
     SampleTask,
     Task,
 )
-from mia_batch.evidence.dress import Rule, rule_of
+from mia_batch.evidence.dress import Rule, parse_rule
 from mia_batch.evidence.endpoint import Capabilities, ClientSettings, Endpoint
 from mia_batch.evidence.endpoint.journal import Journal
 from mia_batch.evidence.endpoint.wire import (
@@ -263,7 +263,7 @@ def sample_task(audit: Audit, session: Session, view: View) -> SampleTask:
     view = replace(view, greedy=view.greedy or settings.temperature == 0)
     rule: Rule = ()
     if view.model == "target" and view.continues_texts:
-        rule = rule_of(audit.manifest.dress.get("rule", ()))
+        rule = parse_rule(audit.manifest.dress.get("rule", ()))
     task = SampleTask(
         view=view, measure=measure, budget=budget, words=words, run_seed=seed
     )
@@ -561,7 +561,7 @@ def _most(
 
 
 def _priced(settings: Settings, tokens: Tokens) -> str:
-    text = f"{tokens.given:,} prompt tokens, {tokens.drawn:,} output tokens"
+    text = f"{tokens.prompt:,} prompt tokens, {tokens.output:,} output tokens"
     cost = money(endpoint_settings(settings), tokens)
     return text if cost is None else f"{text}, cost: {amount(settings, cost)}"
 
@@ -582,7 +582,7 @@ def spent_sentence(audit: Audit) -> str | None:
     cost, more = money(endpoint_settings(settings), spent), _PROBED
     if cost is None:
         return (
-            f"spent {spent.given:,} prompt tokens and {spent.drawn:,} output tokens"
+            f"spent {spent.prompt:,} prompt tokens and {spent.output:,} output tokens"
             f" ({more})"
         )
     limit = "" if settings.max_cost is None else f" of at most {settings.max_cost:,.2f}"
