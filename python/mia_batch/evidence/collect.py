@@ -456,7 +456,7 @@ class SampleTask:
         return self.measure(contexts, texts)
 
     def _cut_nudged(self, measure: Measure) -> tuple[Measure, tuple[int, float] | None]:
-        """Take the last token off a prompt whose view nudges it: it is not read."""
+        """Remove the last token of a prompt whose view nudges it: it is not read."""
         token_ids = measure.prompt_token_ids
         if not (self.view.nudge and token_ids):
             return measure, None

@@ -120,7 +120,7 @@ def undress(
     prompt: str,
     rule: Rule,
 ) -> str:
-    """Take off what a rule names; an answer that wears nothing of it stays as it is."""
+    """Remove what a rule names; an answer that wears nothing of it stays as it is."""
     text = answer.strip() if rule else answer
     for layer in rule:
         if layer.kind == "close":
@@ -248,7 +248,7 @@ class RuleEffect(NamedTuple):
 
     @property
     def continues(self) -> bool:
-        """Whether the answers, as the rule leaves them, are continuations."""
+        """True where the answers, as the rule leaves them, are continuations."""
         n_uncovered = max(self.n_alike, self.n_empty)
         if n_uncovered > max(_FEWEST, _MOST_UNCOVERED * self.n_prompts):
             return False
@@ -268,7 +268,7 @@ def learn(
     layers: list[Layer] = []
     for layer in dict.fromkeys(rule):
         n = sum(wears(item.answer.strip(), item.prompt, layer) for item in answered)
-        if n == 0 or not _have_texts(layer, n, answered):
+        if n == 0 or not _texts_have(layer, n, answered):
             layers.append(layer)
     for _ in range(_ROUNDS - len(layers)):
         following = _find_layer(answered, tuple(layers), fewest)
@@ -296,7 +296,7 @@ def _find_layer(
         if is_frequent and layer not in rule and _differ(rests.values()):
             counts[layer] = len(rests)
     for layer in sorted(counts, key=lambda layer: _precedence(layer, counts[layer])):
-        if not _have_texts(layer, counts[layer], answered):
+        if not _texts_have(layer, counts[layer], answered):
             return layer._replace(kind="lead") if layer.kind == "start" else layer
     return None
 
@@ -397,7 +397,7 @@ def _differ(rests: Iterable[str]) -> bool:
     return len(ordered) - n_cut >= max(_FEWEST, _CLEAR * len(texts))
 
 
-def _have_texts(
+def _texts_have(
     layer: Layer,
     n: int,
     answered: Sequence[AnsweredPrompt],
@@ -445,7 +445,7 @@ def examine(
         and (len(start) < _BEGINNING or _differ(texts.values()))
         and not _begin_so(start, len(texts), answered)
     }
-    if _have_texts(Layer("echo"), len(repeating), answered):
+    if _texts_have(Layer("echo"), len(repeating), answered):
         repeating.clear()
     largest = max(common.values(), key=len, default={"": ""})
     return RuleEffect(

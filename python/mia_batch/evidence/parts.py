@@ -413,11 +413,11 @@ _NO_FAILED = pl.DataFrame(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """How many units lack rows, and how many have all of them; and what a unit is called."""
+    """Count of the units of a run."""
 
-    left: int = 0
-    done: int = 0
-    unit: str = "prompt"
+    left: int = 0  # that lack rows
+    done: int = 0  # that have all of them
+    unit: str = "prompt"  # what a unit is called
 
     def __add__(self, work: Self) -> Self:
         return type(self)(

@@ -612,7 +612,7 @@ class _TokenCount:
 def _take_all(
     requests: _Requests, *, block: bool
 ) -> list[list[tuple[Any, ...]] | str | None]:
-    """Take everything that has arrived; with ``block`` wait for at least one."""
+    """Collect everything that has arrived; with ``block`` wait for at least one."""
     messages = [requests.get()] if block else []
     try:
         while True:

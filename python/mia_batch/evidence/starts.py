@@ -1,4 +1,4 @@
-"""Whether a model reads texts better after its start token, or without it."""
+"""Compare how a model reads texts after its start token, and without it."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class Endpoint:
 
     @property
     def repeats(self) -> bool:
-        """Whether the same prompt and seed give the same continuation again."""
+        """True where the same prompt and seed give the same continuation again."""
         return self.capabilities.seed == "honoured" or not self.capabilities.varied
 
     def has_room(self, *, requests: int, samples: int) -> bool:  # noqa: ARG002 - of the protocol

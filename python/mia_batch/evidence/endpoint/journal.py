@@ -162,7 +162,7 @@ class Journal:
             return self._database.execute(_RESPONSES).fetchall()
 
     def _hand_on(self) -> None:
-        """Give a copy to who keeps the folder elsewhere, too; seldom where that takes long."""
+        """Write a copy for who keeps the folder elsewhere, too; seldom where that takes long."""
         start = time.monotonic()
         copy = temporary_path(self._path)
         try:

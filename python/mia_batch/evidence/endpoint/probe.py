@@ -199,7 +199,7 @@ class Probe:
         )
 
     async def _seed(self) -> tuple[wire.Support, bool]:
-        """Find whether a seed acts, and whether samples differ at all."""
+        """Probe what a seed does; return also if samples differ at all."""
         seeds = (_SEED, _SEED, _SEED + 1)
         texts = await self._texts(*({"seed": seed} for seed in seeds))
         if texts is None:
@@ -210,7 +210,7 @@ class Probe:
         return support, len(set(texts)) > 1
 
     async def _several(self, seed: wire.Support, *, varied: bool) -> wire.Support:
-        """Find whether one request brings several continuations, which are no copies."""
+        """Probe several continuations in one request; copies of one count as ignored."""
         # With a seed, because some endpoints then draw every continuation with the
         # same.
         answer = await self._try(2, n=2, **_seeded(seed))
@@ -251,7 +251,7 @@ class Probe:
     async def _neutral(
         self, seed: wire.Support, greedy: wire.Support, *, varied: bool
     ) -> dict[str, wire.Support]:
-        """Find whether the values act that keep the endpoint's own settings from acting."""
+        """Probe the values that keep the endpoint's own settings from acting."""
         # Only an effect on answers that are the same otherwise shows it.
         names = (*_PENALTIES, "min_p")
         withdrawn = self._format.dialect.withdrawn
@@ -353,7 +353,7 @@ class Probe:
     async def _named_token(
         self, next_token: wire.NextToken, listed: wire.ListedTokens, *, by_id: bool
     ) -> wire.Support:
-        """Name unlikely tokens: each has a value of its own, twice the same, below all listed."""
+        """Probe unlikely tokens by name: each has a value, twice the same, below all listed."""
         unlikely = self._unlikely_tokens(next_token.tokenizer, listed, by_id=by_id)
         values = []
         for token in (*unlikely, *unlikely[:1]):

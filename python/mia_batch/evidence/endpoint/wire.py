@@ -68,7 +68,7 @@ class ClientSettings:
             )
 
     def redact(self, text: str) -> str:
-        """Take the key out of a text that came from elsewhere, unless it is too short to be one."""
+        """Remove the key from a text that came from elsewhere, unless it is too short to be one."""
         key = self.api_key or ""
         return text.replace(key, "[key]") if len(key) >= _SHORTEST_SECRET else text
 
@@ -274,7 +274,7 @@ class Ledger:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is in flight that could turn out cheaper than reserved."""
+        """True where nothing is in flight that could turn out cheaper than reserved."""
         return self._open == 0
 
     def fits(self, tokens: Tokens) -> bool:
@@ -449,7 +449,7 @@ def shorten(text: str) -> str:
 
 
 def _redact(value: Any, redact: Callable[[str], str]) -> Any:
-    """Take the key out of every text of a JSON value."""
+    """Remove the key from every text of a JSON value."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, list):
@@ -498,7 +498,7 @@ def _refused(sentence: str) -> Continuation:
 
 
 def _read_reply(text: str) -> Continuation:
-    """Take the thoughts off what a chat model says, and find refusals."""
+    """Remove the thoughts from what a chat model says, and find refusals."""
     without_thoughts = _THOUGHTS.sub("", text, count=1)
     bare = _THOUGHT_ENDS.split(without_thoughts)[-1]
     if _THOUGHT_BEGINS.match(bare):
@@ -734,7 +734,7 @@ def _first_index(choices: list[Any], n: int) -> int:
 
 
 def _remove_prompt(continuation: Continuation, text: str, prompt: str) -> Continuation:
-    """Take a repeated prompt off an answer."""
+    """Remove a repeated prompt from an answer."""
     stripped = prompt.strip()
     if text.startswith(prompt):
         bare = text[len(prompt) :]
@@ -957,7 +957,7 @@ class NextToken(RequestFormat):
         return fields
 
     def fields(self, request: Request, capabilities: Capabilities) -> dict[str, object]:
-        """Name the tokens that are needed where that is honoured, else ask for the most likely."""
+        """Ask for the tokens by name where that is honoured, else for the most likely."""
         n = capabilities.top_logprobs
         tokens: list[int] = []
         if capabilities.named_token == "honoured" and request.text_ids:

@@ -205,7 +205,7 @@ def take_batch(
     fits: Callable[..., bool],
     padding: float = 1.0,
 ) -> list[Item]:
-    """Take the oldest item and those most like it in length out of a queue, while they fit."""
+    """Pop the oldest item and those most like it in length from a queue, while they fit."""
     # ``padding`` is the largest share of a batch that may be padding; one item always
     # fits.
     if not queue:
@@ -687,7 +687,7 @@ class ChunkedLogits:
 
     @property
     def may_pad(self) -> bool:
-        """Whether padding changes nothing: not where embeddings depend on the length."""
+        """True where padding changes nothing: not where embeddings depend on the length."""
         config = self._model.config.get_text_config()
         rope = getattr(config, "rope_parameters", None) or {}
         layers = [value for value in rope.values() if isinstance(value, dict)]

@@ -338,7 +338,7 @@ class VllmEngine:
     def _read_samples(
         self, request: Request, output: vllm.RequestOutput
     ) -> Answer | None:
-        """Take in what was decoded since the last time; None while more is to come."""
+        """Add what was decoded since the last time; return None while more is to come."""
         # Of several continuations of one prompt vLLM cannot end one alone.
         number = request.request_id
         in_loop = False
@@ -442,7 +442,7 @@ class VllmEngine:
 
 
 def _sampling_arguments(decoding: Decoding) -> dict[str, Any]:
-    """Everything that decides how tokens are drawn, so that no default of the model remains."""
+    """Build all arguments of the draw of tokens, so that no default of the model remains."""
     arguments = asdict(decoding)
     try:
         accepted = vllm.SamplingParams(**arguments)
