@@ -20,8 +20,11 @@ _TAIL = 40  # last characters of a prompt: prompts that end alike may be answere
 _BEGINNING = 20  # characters at which answers are said to begin alike
 _FEWEST_CUT = 10  # characters of a short answer that was cut
 _FEWEST_LETTERS = 6  # different ones: a loop of one word is no lead-in
-_FEWEST, _LONG_BYTES, _ECHO_BYTES = 3, 12, 8
-_CLEAR, _FAINT = 0.05, 0.2  # share of prompts at which clear and faint layers count
+_FEWEST = 3  # prompts whose answers have something in common
+_LONG_BYTES = 12  # of a lead-in or a closing remark that is clear, not faint
+_ECHO_BYTES = 8  # of a single word that counts as repeated
+_CLEAR = 0.05  # share of prompts at which clear layers count
+_FAINT = 0.2  # the same of faint layers
 _MOST_UNCOVERED = 0.1  # share of prompts: more, and the model does not continue texts
 
 _FRONT: Final[dict[str, str]] = {
@@ -39,7 +42,15 @@ _BACK: Final[dict[str, str]] = {
 }
 """What ends a layer that also stands behind the continuation."""
 _KINDS = (
-    *("thoughts", "fence", "echo", "lead", "close", "line", "dots", "mark", "quote"),
+    "thoughts",
+    "fence",
+    "echo",
+    "lead",
+    "close",
+    "line",
+    "dots",
+    "mark",
+    "quote",
     "start",  # a lead-in without an end of its own, while it is looked for
 )
 _FAINT_KINDS = frozenset({"echo", "line", "dots", "mark", "quote"})
@@ -64,7 +75,8 @@ _LAST_UNITS = tuple(
 )
 
 
-_COPIED, _OPENING_WORDS = "most copied", 20
+_COPIED = "most copied"  # level of the classics in the yardstick
+_OPENING_WORDS = 20
 NOTHING_LEFT = "the answer has nothing besides what is put around continuations"
 
 
@@ -79,13 +91,13 @@ Rule = tuple[Layer, ...]
 """Layers that are taken off, each at most once, the first one that is there first."""
 
 
-def rule_of(recorded: object) -> Rule:
-    """Read a rule that a run has recorded; what is no layer takes nothing off."""
-    listed = recorded if isinstance(recorded, list) else []
+def parse_rule(recorded: object) -> Rule:
+    """Parse a rule that a run has recorded; what is no layer takes nothing off."""
+    items = recorded if isinstance(recorded, list) else []
     layers = [
-        Layer(str(each.get("kind")), str(each.get("text", "")))
-        for each in listed[:_ROUNDS]
-        if isinstance(each, dict)
+        Layer(str(item.get("kind")), str(item.get("text", "")))
+        for item in items[:_ROUNDS]
+        if isinstance(item, dict)
     ]
     return tuple(layer for layer in layers if layer.kind in _KINDS)
 
@@ -94,7 +106,7 @@ def recorded_rule(rule: Rule) -> list[dict[str, str]]:
     return [layer._asdict() for layer in rule]
 
 
-class Asked(NamedTuple):
+class AnsweredPrompt(NamedTuple):
     """A prompt, what a model answered, and what truly follows."""
 
     prompt: str
@@ -103,87 +115,120 @@ class Asked(NamedTuple):
     is_cut: bool = False  # by the limit of tokens
 
 
-def undress(answer: str, prompt: str, rule: Rule) -> str:
-    """Take off what a rule names; an answer that wears nothing of it stays as it is."""
+def undress(
+    answer: str,
+    prompt: str,
+    rule: Rule,
+) -> str:
+    """Remove what a rule names; an answer that wears nothing of it stays as it is."""
     text = answer.strip() if rule else answer
     for layer in rule:
         if layer.kind == "close":
             text = text.removesuffix(layer.text).rstrip()
-    left = [layer for layer in rule if layer.kind != "close"]
-    while (
-        worn := next((layer for layer in left if wears(text, prompt, layer)), None)
-    ) is not None:
-        left.remove(worn)
-        text = _without(text, prompt, worn)
+    remaining = [layer for layer in rule if layer.kind != "close"]
+    outermost = _find_outermost(text, prompt, remaining)
+    while outermost is not None:
+        remaining.remove(outermost)
+        text = _take_off(text, prompt, outermost)
+        outermost = _find_outermost(text, prompt, remaining)
     return answer if rule and text == answer.strip() else text
 
 
-def wears(text: str, prompt: str, layer: Layer) -> bool:
-    """Whether a text, without white space around it, begins or ends with a layer."""
+def _find_outermost(
+    text: str,
+    prompt: str,
+    layers: Sequence[Layer],
+) -> Layer | None:
+    return next((layer for layer in layers if wears(text, prompt, layer)), None)
+
+
+def wears(
+    text: str,
+    prompt: str,
+    layer: Layer,
+) -> bool:
+    """Check that a text, without white space around it, begins or ends with a layer."""
     if layer.kind in _LEADS:
         return text.startswith(layer.text)
     if layer.kind == "close":
         return text.endswith(layer.text) and text != layer.text
     if layer.kind == "echo":
-        return echoed(text, prompt) > 0
+        return count_echoed(text, prompt) > 0
     return re.match(_FRONT[layer.kind], text) is not None
 
 
-def _without(text: str, prompt: str, layer: Layer) -> str:
+def _take_off(
+    text: str,
+    prompt: str,
+    layer: Layer,
+) -> str:
     if layer.kind in _LEADS:
         return text[len(layer.text) :].lstrip()
     if layer.kind == "close":
         return text.removesuffix(layer.text).rstrip()
     if layer.kind == "echo":
-        return text[echoed(text, prompt) :].lstrip()
+        return text[count_echoed(text, prompt) :].lstrip()
     opening = re.match(_FRONT[layer.kind], text)
     bare = text if opening is None else text[opening.end() :].lstrip()
-    if layer.kind == "mark" and opening is not None:  # which each line may have
-        bare = re.sub(rf"(?m)^{re.escape(opening[0].strip())}[ \t]+", "", bare)
+    if layer.kind == "mark" and opening is not None:
+        # Each line may have one
+        mark = re.escape(opening[0].strip())
+        bare = re.sub(rf"(?m)^{mark}[ \t]+", "", bare)
     if layer.kind in _BACK:
         bare = re.sub(_BACK[layer.kind], "", bare, count=1)
     return bare
 
 
-def echoed(text: str, prompt: str) -> int:
+def count_echoed(
+    text: str,
+    prompt: str,
+) -> int:
     """Count the characters at the beginning of a text that are the end of its prompt."""
     # White space may differ. A single word counts where it is long.
     words = prompt.split()
-    said = text[: 2 * len(prompt)].split()
-    if not words or not said:
+    text_words = text[: 2 * len(prompt)].split()
+    if not words or not text_words:
         return 0
-    starts = (at for at, word in enumerate(words) if word == said[0])
-    for start in starts:
-        repeated = words[start:]
-        is_long = len(repeated) > 1 or len(repeated[0].encode()) >= _ECHO_BYTES
-        if is_long and said[: len(repeated)] == repeated:
-            match = re.match(r"\s+".join(map(re.escape, repeated)), text)
+    for start, word in enumerate(words):
+        if word != text_words[0]:
+            continue
+        end = words[start:]
+        is_long = len(end) > 1 or len(end[0].encode()) >= _ECHO_BYTES
+        if is_long and text_words[: len(end)] == end:
+            match = re.match(r"\s+".join(map(re.escape, end)), text)
             return match.end() if match else 0
-    return _echoed_letters(text, words[-1])
+    return _count_echoed_letters(text, words[-1])
 
 
-def _echoed_letters(text: str, last_word: str) -> int:
+def _count_echoed_letters(
+    text: str,
+    last_word: str,
+) -> int:
     """Count them in a script without spaces, where a word is a whole sentence."""
     if last_word.isascii():
         return 0
     end = last_word[-_LONGEST:]
-    lengths = range(min(len(end), len(text)), 0, -1)
-    longest = next((n for n in lengths if text.startswith(end[-n:])), 0)
-    return longest if len(end[-longest:].encode()) >= _ECHO_BYTES and longest else 0
+    for n in range(min(len(end), len(text)), 0, -1):
+        if text.startswith(end[-n:]):
+            return n if len(end[-n:].encode()) >= _ECHO_BYTES else 0
+    return 0
 
 
 @cache
 def known_openings() -> tuple[tuple[str, str], ...]:
-    """Give beginnings of classics that every model has read many times, and how they go on."""
+    """Read beginnings of classics that every model has read, and how they go on."""
     path = Path(str(files("mia_batch") / "corpus" / "yardstick.jsonl"))
-    passages = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    first = {
-        each["title"]: each["text"]
-        for each in reversed(passages)
-        if each["level"] == _COPIED
-    }
-    parts = (text.split(" ", _OPENING_WORDS) for text in first.values())
-    return tuple((" ".join(words[:-1]), f" {words[-1]}") for words in parts)
+    lines = path.read_text("utf-8").splitlines()
+    first_passages: dict[str, str] = {}  # of each title
+    for line in reversed(lines):
+        passage = json.loads(line)
+        if passage["level"] == _COPIED:
+            first_passages[passage["title"]] = passage["text"]
+    openings = []
+    for text in first_passages.values():
+        *words, rest = text.split(" ", _OPENING_WORDS)
+        openings.append((" ".join(words), f" {rest}"))
+    return tuple(openings)
 
 
 # A rule is learned of many answers together: what follows a prompt truly is looked at
@@ -191,7 +236,7 @@ def known_openings() -> tuple[tuple[str, str], ...]:
 # answer.
 
 
-class Findings(NamedTuple):
+class RuleEffect(NamedTuple):
     """What a rule does to the answers, in numbers of prompts that end differently."""
 
     n_prompts: int
@@ -203,117 +248,147 @@ class Findings(NamedTuple):
 
     @property
     def continues(self) -> bool:
-        """Whether the answers, as the rule leaves them, are continuations."""
-        n_others = max(self.n_alike, self.n_empty)
-        most = max(_FEWEST, _MOST_UNCOVERED * self.n_prompts)
+        """True where the answers, as the rule leaves them, are continuations."""
+        n_uncovered = max(self.n_alike, self.n_empty)
+        if n_uncovered > max(_FEWEST, _MOST_UNCOVERED * self.n_prompts):
+            return False
         # A weak model may say some words of the prompt again.
-        return n_others <= most and self.n_repeating <= max(
-            _FEWEST, _FAINT * self.n_prompts
-        )
+        return self.n_repeating <= max(_FEWEST, _FAINT * self.n_prompts)
 
 
-def learn(asked: Sequence[Asked], rule: Rule = (), *, fewest: int = _FEWEST) -> Rule:
-    """Find the layers that many answers wear, one after the other, the most frequent first."""
+def learn(
+    answered: Sequence[AnsweredPrompt],
+    rule: Rule = (),
+    *,
+    fewest: int = _FEWEST,
+) -> Rule:
+    """Find the layers that many answers wear, the most frequent first."""
     # ``rule`` has layers that are known before; those that the texts themselves have
     # are left out.
-    n_prompts = len({_tail(each) for each in asked})
-    worn = {
-        layer: sum(wears(each.answer.strip(), each.prompt, layer) for each in asked)
-        for layer in rule
-    }
-    rule = tuple(
-        layer for layer, n in worn.items() if not (n and _of_the_texts(layer, n, asked))
-    )
-    for _ in range(_ROUNDS - len(rule)):
-        bare = [
-            (each, undress(each.answer, each.prompt, rule).strip()) for each in asked
-        ]
-        frequent = {
-            layer: len(rests)
-            for layer, rests in (_candidates(bare) | _common_beginnings(bare)).items()
-            if len(rests) >= _needed(layer, n_prompts, fewest)
-            and layer not in rule
-            and _differ(rests.values())
-        }
-        ordered = sorted(
-            frequent, key=lambda layer: _precedence(layer, frequent[layer])
-        )
-        dressing = (
-            each for each in ordered if not _of_the_texts(each, frequent[each], asked)
-        )
-        best = next(dressing, None)
-        if best is None:
-            return rule
-        rule = (*rule, best._replace(kind="lead") if best.kind == "start" else best)
-    return rule
+    layers: list[Layer] = []
+    for layer in dict.fromkeys(rule):
+        n = sum(wears(item.answer.strip(), item.prompt, layer) for item in answered)
+        if n == 0 or not _texts_have(layer, n, answered):
+            layers.append(layer)
+    for _ in range(_ROUNDS - len(layers)):
+        following = _find_layer(answered, tuple(layers), fewest)
+        if following is None:
+            break
+        layers.append(following)
+    return tuple(layers)
 
 
-def _candidates(bare: Iterable[tuple[Asked, str]]) -> dict[Layer, dict[str, str]]:
-    """Find what each prompt's answers may wear, and what would be left, by the prompt's end."""
-    found: defaultdict[Layer, dict[str, str]] = defaultdict(dict)
-    for each, text in bare:
-        for layer in _worn(text, each.prompt):
-            if rest := _without(text, each.prompt, layer):
-                found[layer][_tail(each)] = rest
-    return found
+def _find_layer(
+    answered: Sequence[AnsweredPrompt],
+    rule: Rule,
+    fewest: int,
+) -> Layer | None:
+    """Find the layer that most answers wear once a rule has taken off the others."""
+    n_prompts = len({_tail(item) for item in answered})
+    undressed = []
+    for item in answered:
+        text = undress(item.answer, item.prompt, rule)
+        undressed.append((item, text.strip()))
+    candidates = _find_layers(undressed) | _find_common_beginnings(undressed)
+    counts = {}
+    for layer, rests in candidates.items():
+        is_frequent = len(rests) >= _needed(layer, n_prompts, fewest)
+        if is_frequent and layer not in rule and _differ(rests.values()):
+            counts[layer] = len(rests)
+    for layer in sorted(counts, key=lambda layer: _precedence(layer, counts[layer])):
+        if not _texts_have(layer, counts[layer], answered):
+            return layer._replace(kind="lead") if layer.kind == "start" else layer
+    return None
 
 
-def _common_beginnings(
-    bare: Iterable[tuple[Asked, str]],
+def _find_layers(
+    undressed: Iterable[tuple[AnsweredPrompt, str]],
 ) -> dict[Layer, dict[str, str]]:
-    """Find lead-ins without an end of their own: what answers that begin alike share, in words."""
+    """Find what answers may wear, and what would be left, by the end of the prompt."""
+    layers: defaultdict[Layer, dict[str, str]] = defaultdict(dict)
+    for item, text in undressed:
+        for layer in _worn(text, item.prompt):
+            rest = _take_off(text, item.prompt, layer)
+            if rest:
+                layers[layer][_tail(item)] = rest
+    return layers
+
+
+def _find_common_beginnings(
+    undressed: Iterable[tuple[AnsweredPrompt, str]],
+) -> dict[Layer, dict[str, str]]:
+    """Find lead-ins without an end of their own: words that answers of one beginning share."""
     groups: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    for each, text in bare:
-        if start := _beginning(text):
-            groups[start][_tail(each)] = text
-    found = {}
+    for item, text in undressed:
+        start = _beginning(text)
+        if start:
+            groups[start][_tail(item)] = text
+    layers = {}
     for texts in groups.values():
         if len(texts) < 2 * _FEWEST:
             continue
         shared = _shared_start([*texts.values()]).rpartition(" ")[0].strip()
-        rests = {tail: text[len(shared) :].lstrip() for tail, text in texts.items()}
         if len(shared) >= _BEGINNING and _says_something(shared):
-            found[Layer("start", shared)] = rests
-    return found
+            layers[Layer("start", shared)] = {
+                tail: text[len(shared) :].lstrip() for tail, text in texts.items()
+            }
+    return layers
 
 
 def _shared_start(texts: Sequence[str]) -> str:
-    first, last = min(texts), max(texts)
-    pairs = enumerate(zip(first, last, strict=False))
-    return first[: next((at for at, (one, other) in pairs if one != other), len(first))]
+    first = min(texts)
+    last = max(texts)
+    for index, (letter, last_letter) in enumerate(zip(first, last, strict=False)):
+        if letter != last_letter:
+            return first[:index]
+    return first
 
 
 def _says_something(text: str) -> bool:
-    """Whether it has letters, and not one word again and again, as a model in a loop says."""
+    """Check for letters, and not one word again and again, as a model in a loop says."""
     words = text.split()
-    return any(map(str.isalpha, text)) and (len(words) == 1 or len(set(words)) > 1)
+    is_loop = len(words) > 1 and len(set(words)) == 1
+    return any(map(str.isalpha, text)) and not is_loop
 
 
-def _worn(text: str, prompt: str) -> Iterator[Layer]:
-    first = (pattern.match(text) for pattern in _FIRST_UNITS)
-    last = (
-        pattern.search(text, max(0, len(text) - _LONGEST)) for pattern in _LAST_UNITS
-    )
-    for kind, found in (("lead", first), ("close", last)):
-        units = {unit[0].strip() for unit in found if unit is not None}
+def _worn(
+    text: str,
+    prompt: str,
+) -> Iterator[Layer]:
+    """Iterate over the layers that a text may wear."""
+    leads = (pattern.match(text) for pattern in _FIRST_UNITS)
+    last = max(0, len(text) - _LONGEST)
+    closes = (pattern.search(text, last) for pattern in _LAST_UNITS)
+    for kind, matches in (("lead", leads), ("close", closes)):
+        units = {match[0].strip() for match in matches if match is not None}
         yield from (Layer(kind, unit) for unit in units if _says_something(unit))
-    others = (Layer(kind) for kind in _KINDS if kind not in _LITERAL)
-    yield from (layer for layer in others if wears(text, prompt, layer))
+    for kind in _KINDS:
+        if kind not in _LITERAL and wears(text, prompt, Layer(kind)):
+            yield Layer(kind)
 
 
-def _needed(layer: Layer, n_prompts: int, fewest: int) -> float:
-    is_faint = layer.kind in _FAINT_KINDS
-    is_faint |= layer.kind in _LITERAL and len(layer.text.encode()) < _LONG_BYTES
-    return max(fewest + is_faint, (_FAINT if is_faint else _CLEAR) * n_prompts)
+def _needed(
+    layer: Layer,
+    n_prompts: int,
+    fewest: int,
+) -> float:
+    """Compute the prompts whose answers must wear a layer, so that it counts."""
+    is_short = layer.kind in _LITERAL and len(layer.text.encode()) < _LONG_BYTES
+    if layer.kind in _FAINT_KINDS or is_short:
+        return max(fewest + 1, _FAINT * n_prompts)
+    return max(fewest, _CLEAR * n_prompts)
 
 
-def _precedence(layer: Layer, n: int) -> tuple[int, int, int, str]:
+def _precedence(
+    layer: Layer,
+    n: int,
+) -> tuple[int, int, int, str]:
     """Order layers: those of most prompts first, then by kind, then the longest lead-in."""
     return -n, _KINDS.index(layer.kind), -len(layer.text), layer.text
 
 
 def _differ(rests: Iterable[str]) -> bool:
-    """Whether what follows differs, as continuations of different texts do."""
+    """Check that what follows differs, as continuations of different texts do."""
     # Texts that a model does not know may all be answered alike, and cut at different
     # words.
     texts = [*rests]
@@ -322,65 +397,88 @@ def _differ(rests: Iterable[str]) -> bool:
     return len(ordered) - n_cut >= max(_FEWEST, _CLEAR * len(texts))
 
 
-def _of_the_texts(layer: Layer, n: int, asked: Sequence[Asked]) -> bool:
-    """Whether the texts themselves have a layer, half as often as the answers or more."""
-    prompts = {_tail(each): each for each in asked}.values()
-    truly = sum(wears(each.reference.strip(), each.prompt, layer) for each in prompts)
+def _texts_have(
+    layer: Layer,
+    n: int,
+    answered: Sequence[AnsweredPrompt],
+) -> bool:
+    """Check that the texts themselves have a layer, half as often as the ``n`` answers."""
+    items = {_tail(item): item for item in answered}.values()
+    n_true = sum(wears(item.reference.strip(), item.prompt, layer) for item in items)
     if layer.kind in _LITERAL:
-        truly = max(truly, sum(layer.text in each.prompt for each in prompts))
-    return 2 * truly >= n
+        n_true = max(n_true, sum(layer.text in item.prompt for item in items))
+    return 2 * n_true >= n
 
 
-def _tail(asked: Asked) -> str:
-    return " ".join(asked.prompt[-2 * _TAIL :].split())[-_TAIL:]
+def _tail(item: AnsweredPrompt) -> str:
+    words = item.prompt[-2 * _TAIL :].split()
+    return " ".join(words)[-_TAIL:]
 
 
-def examine(asked: Sequence[Asked], rule: Rule) -> Findings:
+def examine(
+    answered: Sequence[AnsweredPrompt],
+    rule: Rule,
+) -> RuleEffect:
     """Count what a rule takes off, and what it leaves that is no continuation."""
-    tails, dressed, repeating, empty = set[str](), set[str](), set[str](), set[str]()
-    alike: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    for each in asked:
-        tail, text = _tail(each), undress(each.answer, each.prompt, rule)
+    tails: set[str] = set()
+    dressed: set[str] = set()
+    repeating: set[str] = set()
+    empty: set[str] = set()
+    by_beginning: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for item in answered:
+        tail = _tail(item)
         tails.add(tail)
-        if text != each.answer:
+        text = undress(item.answer, item.prompt, rule)
+        if text != item.answer:
             dressed.add(tail)
         text = text.strip()
-        if each.answer.strip() and not text:
+        if item.answer.strip() and not text:
             empty.add(tail)
-        if echoed(text, each.prompt):
+        if count_echoed(text, item.prompt):
             repeating.add(tail)
-        alike[_beginning(text, is_cut=each.is_cut)][tail] = text
-    beginnings = {
-        start: rests
-        for start, rests in alike.items()
+        by_beginning[_beginning(text, is_cut=item.is_cut)][tail] = text
+    common = {
+        start: texts
+        for start, texts in by_beginning.items()
         if len({*start}) >= _FEWEST_LETTERS
-        and len(rests) >= max(_FEWEST, _CLEAR * len(tails))
-        and (len(start) < _BEGINNING or _differ(rests.values()))
-        and not _begin_so(start, len(rests), asked)
+        and len(texts) >= max(_FEWEST, _CLEAR * len(tails))
+        and (len(start) < _BEGINNING or _differ(texts.values()))
+        and not _begin_so(start, len(texts), answered)
     }
-    if _of_the_texts(Layer("echo"), len(repeating), asked):
+    if _texts_have(Layer("echo"), len(repeating), answered):
         repeating.clear()
-    most = max(beginnings.values(), key=len, default={"": ""})
-    same = {tail for rests in beginnings.values() for tail in rests}
-    example = next(iter(most.values()))[:_TAIL]
-    return Findings(
-        len(tails), len(dressed), len(same), len(repeating), len(empty), example
+    largest = max(common.values(), key=len, default={"": ""})
+    return RuleEffect(
+        n_prompts=len(tails),
+        n_dressed=len(dressed),
+        n_alike=len(set().union(*common.values())),
+        n_repeating=len(repeating),
+        n_empty=len(empty),
+        example=next(iter(largest.values()))[:_TAIL],
     )
 
 
-def _beginning(text: str, *, is_cut: bool = False) -> str:
-    """Give the first letters; of a short answer those before the limit of tokens cut it."""
+def _beginning(
+    text: str,
+    *,
+    is_cut: bool = False,
+) -> str:
+    """Return the first letters; of a short answer those before the limit of tokens cut it."""
     letters = _letters(text[: 4 * _BEGINNING])
-    whole = is_cut and len(letters) >= _FEWEST_CUT
-    return letters[:_BEGINNING] if whole or len(letters) > _BEGINNING else ""
+    is_enough = is_cut and len(letters) >= _FEWEST_CUT
+    return letters[:_BEGINNING] if is_enough or len(letters) > _BEGINNING else ""
 
 
-def _begin_so(start: str, n: int, asked: Sequence[Asked]) -> bool:
-    """Whether the texts begin so, or have it elsewhere, half as often as the answers or more."""
-    prompts = {_tail(each): each for each in asked}.values()
-    truly = sum(_letters(each.reference).startswith(start) for each in prompts)
-    elsewhere = sum(start in _letters(each.prompt) for each in prompts)
-    return 2 * max(truly, elsewhere) >= n
+def _begin_so(
+    start: str,
+    n: int,
+    answered: Sequence[AnsweredPrompt],
+) -> bool:
+    """Check that the texts begin so, or have it elsewhere, half as often as ``n`` answers."""
+    items = {_tail(item): item for item in answered}.values()
+    n_begin = sum(_letters(item.reference).startswith(start) for item in items)
+    n_elsewhere = sum(start in _letters(item.prompt) for item in items)
+    return 2 * max(n_begin, n_elsewhere) >= n
 
 
 def _letters(text: str) -> str:

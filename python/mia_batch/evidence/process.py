@@ -1,4 +1,4 @@
-"""An engine in a process of its own, and the source of answers that it is on this side of its pipe.
+"""An engine in a process of its own, and the source of answers on this side of its pipe.
 
 It works whatever the caller has imported before, from a script without a main guard and
 from a notebook, and reading, decoding and writing go on at the same time.
@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import chain, count
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from operator import attrgetter
@@ -37,8 +37,8 @@ from mia_batch.models.weights import (
     weights_source,
 )
 
-# Which cross the pipe in a quarter of a request's time
-_values = attrgetter(*Request.__slots__)
+# The values alone cross the pipe in a quarter of the time that a request takes
+_request_values = attrgetter(*Request.__slots__)
 _SECONDS_TO_CLOSE = 10.0
 _SECONDS_TO_DIE = 5.0
 
@@ -63,16 +63,15 @@ class EngineProcess:
 
     def _start(self) -> None:
         self._failure: MiaBatchError | None = None
-        self._connection, theirs = Pipe()
-        with theirs:
-            self._process = _spawn(theirs, self._log)
+        self._connection, worker_end = Pipe()
+        with worker_end:
+            self._process = _spawn(worker_end, self._log)
         self._exit = os.pidfd_open(self._process.pid)
         try:
             self._introduce(self.spec)
             spec = self.spec
-            if not Path(
-                weights_source(spec.model, None)[0]
-            ).is_dir():  # else they were checked
+            source, _ = weights_source(spec.model, None)
+            if not Path(source).is_dir():  # else they were checked
                 check_weights(spec.model, spec.revision, spec.kind)
         except BaseException:
             self._end()
@@ -91,10 +90,10 @@ class EngineProcess:
     def submit(self, *requests: Request) -> None:
         if self._failure is not None:
             raise self._failure
-        self._send([_values(each) for each in requests])
+        self._send([_request_values(request) for request in requests])
 
     def results(self, timeout: float | None = None) -> list[Answer]:
-        """Complete answers: at least one, except where the time (seconds) passed before."""
+        """Wait for answers: at least one, except where the time (seconds) passed before."""
         if self._failure is not None:
             raise self._failure
         results: list[Answer] = []
@@ -163,7 +162,8 @@ class EngineProcess:
             return EngineError("the engine has been closed; start another")
         with suppress(EOFError, OSError):
             while self._connection.poll(0.0):
-                if isinstance(message := self._connection.recv(), MiaBatchError):
+                message = self._connection.recv()
+                if isinstance(message, MiaBatchError):
                     return message
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_SECONDS_TO_DIE)
@@ -207,30 +207,27 @@ def _explain_exit(code: int | None, log: Path) -> str:
     if code is not None and code < 0:
         ending = f"was ended by {signal.Signals(-code).name}"
     lines = log.read_text(errors="replace").split("\n")
-    last = next(
-        (line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing"
-    )
+    messages = [line.strip() for line in lines if line.strip()]
+    last = messages[-1] if messages else "it wrote nothing"
     return f"the engine's process {ending} ({last}); the whole log is in {log}"
 
 
-# Of the former enough to sort by length among
-_TEXTS_IN_FLIGHT = {
-    "logprobs": 512,
-    "fills": 16,
-}
+# Requests on their way: of texts that are read enough to sort by length among
+_TEXTS_IN_FLIGHT = {"logprobs": 512, "fills": 16}
 _STEPS_IN_FLIGHT = 32  # of an engine that decodes all sequences it has room for
 _FEWEST_STEPS, _MOST_STEPS = 4, 16  # that an answer counts as
 
 
 @dataclass(slots=True)
-class _Open:
-    """A text on its way: which engine requests its strides are, and what came of them."""
+class _OpenText:
+    """A text on its way to the engine, in strides."""
 
     request: Request
     token_ids: list[int]
     bos: bool
+    # By the number of a stride, the tokens of the text that it scores
     strides: dict[int, tuple[int, int]] = field(default_factory=dict)
-    done: dict[int, Answer] = field(default_factory=dict)
+    answers: dict[int, Answer] = field(default_factory=dict)
 
 
 class LocalSource:
@@ -252,7 +249,7 @@ class LocalSource:
         self._kind = engine.spec.kind
         self._steps = _MOST_STEPS
         self._ids = count()  # of the strides of texts
-        self._open: dict[int, _Open] = {}  # by the number of a stride
+        self._open: dict[int, _OpenText] = {}  # by the number of a stride
         # Of each request, by its number, the tokens of its prompt and of the answer so
         # far.
         self._prompts: dict[int, tuple[list[int], list[int]]] = {}
@@ -260,52 +257,45 @@ class LocalSource:
 
     def has_room(self, *, requests: int, samples: int) -> bool:
         """Keep the engine's queue full: of short answers more are on their way, or many texts."""
+        max_sequences = self._engine.info.max_sequences
         if self._kind == "samples":
-            return (
-                samples * self._steps
-                < _STEPS_IN_FLIGHT * self._engine.info.max_sequences
-            )
-        return requests < max(
-            _TEXTS_IN_FLIGHT[self._kind], 2 * self._engine.info.max_sequences
-        )
+            return samples * self._steps < _STEPS_IN_FLIGHT * max_sequences
+        return requests < max(_TEXTS_IN_FLIGHT[self._kind], 2 * max_sequences)
 
     def submit(self, *requests: Request) -> None:
         """Queue requests of one kind; prompts get their tokens."""
         if self._kind == "logprobs":
-            requests = tuple(
-                stride for each in requests for stride in self._strides_of(each)
-            )
+            requests = tuple(chain.from_iterable(map(self._build_strides, requests)))
         elif self._kind == "samples" and self._tokenizer is not None:
-            for each in requests:
-                ids = (
-                    each.context_ids
-                    or self._tokenizer.encode_prompts([each.context])[0]
-                )
-                each.context_ids = ids
-                partial = each.partial.token_ids if each.partial else None
-                self._prompts[each.request_id] = ids, partial or []
-            requests = tuple(each.rest() for each in requests)
+            for request in requests:
+                ids = request.context_ids
+                ids = ids or self._tokenizer.encode_prompts([request.context])[0]
+                request.context_ids = ids
+                partial = request.partial.token_ids if request.partial else None
+                self._prompts[request.request_id] = ids, partial or []
+            requests = tuple(request.rest() for request in requests)
             self._steps = min(max(requests[-1].max_tokens, _FEWEST_STEPS), _MOST_STEPS)
         if requests:
             self._engine.submit(*requests)
 
     def results(self, timeout: float | None = None) -> list[Answer]:
-        complete, self._refused = self._refused, []
+        complete = self._refused
+        self._refused = []
         while not complete:
             for answer in self._engine.results(timeout):
                 if self._kind != "logprobs":
-                    complete.append(self._decoded(answer))
+                    complete.append(self._decode(answer))
                     continue
-                opened = self._open.pop(answer.request_id)
-                opened.done[answer.request_id] = answer
-                if len(opened.done) == len(opened.strides):
-                    complete.append(_joined(opened))
+                text = self._open.pop(answer.request_id)
+                text.answers[answer.request_id] = answer
+                if len(text.answers) == len(text.strides):
+                    complete.append(_join_strides(text))
             if timeout is not None:
                 break
         return complete
 
     def listen(self, on_tokens: Callable[[int], None]) -> None:
-        """Name who hears of tokens that are decoded before their answers are complete."""
+        """Set who hears of tokens that are decoded before their answers are complete."""
         self._engine.on_tokens = on_tokens
 
     def restart(self) -> None:
@@ -314,19 +304,23 @@ class LocalSource:
         self._prompts.clear()
         self._refused.clear()
 
-    def _decoded(self, answer: Answer) -> Answer:
-        asked = self._prompts.pop(answer.request_id, None)
-        if self._tokenizer is not None and asked is not None:
-            prompt, partial = asked
-            ids = [partial + (given.token_ids or []) for given in answer.continuations]
-            answer.resumed = bool(partial)
-            answer.prompt, texts = self._tokenizer.decode_candidates(prompt, ids)
-            for given, text, own in zip(answer.continuations, texts, ids, strict=True):
-                given.text, given.token_ids, given.n_tokens = text, own, len(own)
+    def _decode(self, answer: Answer) -> Answer:
+        """Add the texts to an answer, each with the answer so far."""
+        prompt, partial = self._prompts.pop(answer.request_id, (None, []))
+        if self._tokenizer is None or prompt is None:
+            return answer
+        parts = answer.continuations
+        token_ids = [partial + (part.token_ids or []) for part in parts]
+        answer.resumed = bool(partial)
+        answer.prompt, texts = self._tokenizer.decode_candidates(prompt, token_ids)
+        for part, text, ids in zip(parts, texts, token_ids, strict=True):
+            part.text = text
+            part.token_ids = ids
+            part.n_tokens = len(ids)
         return answer
 
-    def _strides_of(self, request: Request) -> Iterator[Request]:
-        """Yield what the engine is asked about a text, or refuse it."""
+    def _build_strides(self, request: Request) -> Iterator[Request]:
+        """Iterate over what the engine is asked about a text, or refuse it."""
         if self._tokenizer is None:
             self._refuse(request, "there is no tokenizer to cut the text into tokens")
             return
@@ -334,82 +328,97 @@ class LocalSource:
             request.context, request.text
         )
         if request.context_tokens is not None:
-            context = context[
-                len(context) - min(len(context), request.context_tokens) :
-            ]
-        wanted = request.text_tokens
-        if len(text) < (wanted or 0):
-            why = f"the text has {len(text)} tokens, fewer than the {wanted} wanted"
-            self._refuse(request, why, asked=False)
+            n_cut = max(0, len(context) - request.context_tokens)
+            context = context[n_cut:]
+        n_wanted = request.text_tokens
+        if n_wanted is not None and len(text) < n_wanted:
+            reason = (
+                f"the text has {len(text)} tokens, fewer than the {n_wanted} wanted"
+            )
+            self._refuse(request, reason, is_eligible=False)
             return
-        before, text = special + context, text[:wanted]
-        limit, n_tokens = self._engine.info.max_model_len, len(before) + len(text)
-        room, why_no_answers = limit - len(before), request.why_no_answers(text)
-        in_strides = self._strides and not context and room > 0
-        if why_no_answers is not None:
-            self._refuse(request, why_no_answers)
-        elif not text:
-            self._refuse(request, "the text has no token")
-        elif n_tokens == 1:
-            self._refuse(request, "the text has one token, and nothing precedes it")
-        elif len(text) > room and not in_strides:
-            more = (
-                ""
-                if context or self._strides
-                else "; --long-texts stride reads it in pieces"
-            )
-            why = (
-                f"the text has {n_tokens} tokens with what precedes it, the context"
-                f" {limit}{more}"
-            )
-            self._refuse(request, why)
+        text = text[:n_wanted]
+        obstacle = self._why_unreadable(request, special, context, text)
+        if obstacle is not None:
+            self._refuse(request, obstacle)
         else:
-            yield from self._strided(_Open(request, text, bool(special)), before, room)
+            yield from self._cut(
+                _OpenText(request, text, bool(special)), special + context
+            )
 
-    def _strided(
-        self, opened: _Open, before: list[int], room: int
-    ) -> Iterator[Request]:
-        request, text = opened.request, opened.token_ids
-        for start in range(0, len(text), room):
-            piece = text[start : start + room]
-            if len(before) + len(piece) > 1:
-                unscored = int(not before)  # nothing precedes the first token
+    def _why_unreadable(
+        self, request: Request, special: list[int], context: list[int], text: list[int]
+    ) -> str | None:
+        reason = request.why_no_answers(text)
+        if reason is not None:
+            return reason
+        if not text:
+            return "the text has no token"
+        n_before = len(special) + len(context)
+        n_tokens = n_before + len(text)
+        if n_tokens == 1:
+            return "the text has one token, and nothing precedes it"
+        limit = self._engine.info.max_model_len
+        in_strides = self._strides and not context and limit > n_before
+        if n_tokens <= limit or in_strides:
+            return None
+        way_out = "; --long-texts stride reads it in pieces"
+        if context or self._strides:
+            way_out = ""
+        return (
+            f"the text has {n_tokens} tokens with what precedes it, the context"
+            f" {limit}{way_out}"
+        )
+
+    def _cut(self, text: _OpenText, context: list[int]) -> Iterator[Request]:
+        """Cut a text into strides, each with the same context before it."""
+        request = text.request
+        room = self._engine.info.max_model_len - len(context)
+        for start in range(0, len(text.token_ids), room):
+            piece = text.token_ids[start : start + room]
+            if len(context) + len(piece) > 1:
+                unscored = int(not context)  # nothing precedes the first token
                 number = next(self._ids)
-                opened.strides[number] = (start + unscored, start + len(piece))
-                self._open[number] = opened
-                ids = {"context_ids": before or piece[:1], "text_ids": piece[unscored:]}
-                seed = request.seed + start  # so that no two pieces have the same noise
-                read: dict[str, Any] = {
-                    "request_id": number,
-                    "context": "",
-                    "text": "",
-                    **ids,
-                }
-                yield replace(request, **read, seed=seed)
+                text.strides[number] = (start + unscored, start + len(piece))
+                self._open[number] = text
+                yield replace(
+                    request,
+                    request_id=number,
+                    context="",
+                    text="",
+                    context_ids=context or piece[:1],
+                    text_ids=piece[unscored:],
+                    seed=request.seed + start,  # so that no two have the same noise
+                )
 
-    def _refuse(self, request: Request, why: str, *, asked: bool = True) -> None:
-        self._refused.append(request.failed(why, passes=0, asked=asked))
+    def _refuse(
+        self, request: Request, reason: str, *, is_eligible: bool = True
+    ) -> None:
+        answer = request.failed(reason, passes=0, is_eligible=is_eligible)
+        self._refused.append(answer)
 
 
-def _joined(opened: _Open) -> Answer:
-    request, answers = opened.request, opened.done.values()
-    passes = sum(each.passes for each in answers if each.error is None)
-    if (
-        error := next((each.error for each in answers if each.error), None)
-    ) is not None:
-        return request.failed(error, passes=passes)
-    n_tokens = len(opened.token_ids)
-    tokens: dict[str, NDArray[Any]] = {
-        "token_ids": np.array(opened.token_ids, np.uint32)
-    }
-    for number, answer in opened.done.items():
+def _join_strides(text: _OpenText) -> Answer:
+    """Build the answer about a text from those about its strides."""
+    request = text.request
+    answers = text.answers.values()
+    passes = sum(answer.passes for answer in answers if answer.error is None)
+    errors = [answer.error for answer in answers if answer.error]
+    if errors:
+        return request.failed(errors[0], passes=passes)
+    n_tokens = len(text.token_ids)
+    token_ids = np.array(text.token_ids, np.uint32)
+    tokens: dict[str, NDArray[Any]] = {"token_ids": token_ids}
+    for number, answer in text.answers.items():
+        start, end = text.strides[number]
         for name, values in (answer.tokens or {}).items():
-            # Where nothing precedes the token
-            unscored = 0 if name == "rank" else np.nan
-            whole = np.full(n_tokens, unscored, values.dtype)
-            tokens.setdefault(name, whole)[slice(*opened.strides[number])] = values
+            if name not in tokens:
+                # Where nothing precedes the token
+                unscored = 0 if name == "rank" else np.nan
+                tokens[name] = np.full(n_tokens, unscored, values.dtype)
+            tokens[name][start:end] = values
     return Answer(
-        request_id=request.request_id, tokens=tokens, bos=opened.bos, passes=passes
+        request_id=request.request_id, tokens=tokens, bos=text.bos, passes=passes
     )
 
 
@@ -431,7 +440,8 @@ class KeptEngine:
         if self._engine is not None and self.serves(spec):
             with suppress(EngineError):  # starting another says what is wrong
                 self._engine.turn_to(spec)
-                engine, self._engine = self._engine, None
+                engine = self._engine
+                self._engine = None
         if engine is None:
             self.close()
             engine = EngineProcess(spec, log=log)
@@ -442,7 +452,8 @@ class KeptEngine:
                 self._engine = engine
 
     def close(self) -> None:
-        engine, self._engine = self._engine, None
+        engine = self._engine
+        self._engine = None
         if engine is not None:
             engine.close()
 
@@ -454,10 +465,7 @@ _PARENT_CHECK_SECONDS = 1.0
 _SECONDS_BETWEEN_COUNTS = 0.5
 _COMPILERS = ("g++", "clang++")
 # vLLM, of an error in its own processes
-_CAUSE_IN_LOG = (
-    "root cause above",
-    "trace (above)",
-)
+_CAUSE_IN_LOG = ("root cause above", "trace (above)")
 
 _Requests: TypeAlias = "SimpleQueue[list[tuple[Any, ...]] | str | None]"
 """The values of requests; a model to turn to; None = no more."""
@@ -496,24 +504,23 @@ def main(descriptor: int, parent: int, log: str) -> None:
 
 def _set_environment(spec: EngineSpec) -> None:
     """Set what the engine's libraries read when they are imported; the user's own values stay."""
-    wanted = {
+    defaults = {
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "VLLM_DO_NOT_TRACK": "1",
         "VLLM_NO_USAGE_STATS": "1",
     }
-    if on_cpu := engine_types()[spec.engine].on_cpu():
-        wanted["OMP_NUM_THREADS"] = (
-            "1"  # more threads spin against each other and other processes
-        )
+    on_cpu = engine_types()[spec.engine].on_cpu()
+    if on_cpu:
+        # More threads spin against each other and other processes
+        defaults["OMP_NUM_THREADS"] = "1"
     slow = on_cpu and spec.engine_args.get("enforce_eager", True)
     if slow or (spec.kind == "logprobs" and not any(map(which, _COMPILERS))):
-        wanted["TORCH_COMPILE_DISABLE"] = (
-            "1"  # vLLM would compile what finds ranks, for nothing
-        )
+        # Else vLLM compiles what finds ranks, for nothing
+        defaults["TORCH_COMPILE_DISABLE"] = "1"
     if spec.tensor_parallel_size == 1:
-        wanted["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    for name, value in wanted.items():
+        defaults["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    for name, value in defaults.items():
         os.environ.setdefault(name, value)
 
 
@@ -527,8 +534,8 @@ def end_with_parent(parent: int) -> None:
 def _receive(connection: Connection, requests: _Requests) -> None:
     """Empty the pipe at all times, so that the parent never waits to send."""
     try:
-        while (request := connection.recv()) is not None:
-            requests.put(request)
+        for message in iter(connection.recv, None):
+            requests.put(message)
     except (EOFError, OSError):
         _end_group()
     requests.put(None)
@@ -537,7 +544,7 @@ def _receive(connection: Connection, requests: _Requests) -> None:
 def _send(connection: Connection, answers: _Answers) -> None:
     """Send what is ready, so that the engine never waits for the parent to read."""
     try:
-        while (answer := answers.get()) is not None:
+        for answer in iter(answers.get, None):
             connection.send(answer)
     except OSError:
         _end_group()
@@ -552,19 +559,19 @@ def _explain(error: Exception, engine: str, log: str, log_start: int) -> EngineE
     if not isinstance(error, EngineError):
         cause = f"the {engine} engine stopped ({cause_of(error)})"
     if any(words in str(error.__cause__) for words in _CAUSE_IN_LOG):
-        written = Path(log).read_bytes()[log_start:].decode(errors="replace")
-        cause = f"{cause}: {first_error_in(written)}"
+        tail = Path(log).read_bytes()[log_start:].decode(errors="replace")
+        cause = f"{cause}: {first_error_in(tail)}"
     return EngineError(f"{cause}; the engine's log is {log}")
 
 
 def _serve(engine: Engine, requests: _Requests, answers: _Answers) -> None:
     """Feed the engine and pass its results on, until the parent says that all is done."""
-    teller = _Teller(answers)
+    token_count = _TokenCount(answers)
     if hasattr(engine, "tell"):
-        engine.tell = teller.add
-    open_requests = 0
+        engine.tell = token_count.add
+    n_open = 0
     while True:
-        for message in _waiting(requests, block=open_requests == 0):
+        for message in _take_all(requests, block=n_open == 0):
             if message is None:
                 return
             if isinstance(message, str):
@@ -572,22 +579,23 @@ def _serve(engine: Engine, requests: _Requests, answers: _Answers) -> None:
                 answers.put(engine.info)
                 continue
             for values in message:
-                engine.submit(
-                    Request(**dict(zip(Request.__slots__, values, strict=True)))
-                )
-            open_requests += len(message)
-        if results := engine.step():
-            open_requests -= len(results)
-            teller.pass_on()  # else its tokens would count twice
+                fields = zip(Request.__slots__, values, strict=True)
+                engine.submit(Request(**dict(fields)))
+            n_open += len(message)
+        results = engine.step()
+        if results:
+            n_open -= len(results)
+            token_count.pass_on()  # else its tokens would count twice
             answers.put(results)
 
 
-class _Teller:
+class _TokenCount:
     """Adds up the tokens that an engine decodes, and passes them on twice a second."""
 
     def __init__(self, answers: _Answers) -> None:
         self._answers = answers
-        self._n_tokens, self._last_time = 0, time.monotonic()
+        self._n_tokens = 0
+        self._last_time = time.monotonic()
 
     def add(self, n_tokens: int) -> None:
         self._n_tokens += n_tokens
@@ -597,16 +605,17 @@ class _Teller:
     def pass_on(self) -> None:
         if self._n_tokens:
             self._answers.put(self._n_tokens)
-        self._n_tokens, self._last_time = 0, time.monotonic()
+        self._n_tokens = 0
+        self._last_time = time.monotonic()
 
 
-def _waiting(
+def _take_all(
     requests: _Requests, *, block: bool
 ) -> list[list[tuple[Any, ...]] | str | None]:
-    """Everything that has arrived; with ``block`` at least one."""
-    waiting = [requests.get()] if block else []
+    """Collect everything that has arrived; with ``block`` wait for at least one."""
+    messages = [requests.get()] if block else []
     try:
         while True:
-            waiting.append(requests.get_nowait())
+            messages.append(requests.get_nowait())
     except Empty:
-        return waiting
+        return messages

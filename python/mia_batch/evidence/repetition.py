@@ -5,21 +5,22 @@ from collections.abc import Iterable
 import numpy as np
 
 _TIMES = 4  # that the same tokens stand one after the other
-_TOKENS = (
-    32  # that all of them have together, so that a refrain or a ruled line is no loop
-)
+# That all of them have together, so that a refrain or a ruled line is no loop
+_TOKENS = 32
 _LONGEST_PATTERN = 128
 _CHARACTERS_PER_TOKEN = 4
 
 
 class LoopDetector:
-    """Says when a sequence has ended with the same few tokens again and again."""
+    """Finds where a sequence has ended with the same few tokens again and again."""
 
     # For each length of a pattern it counts how many tokens in a row are the same as
     # those so many places before.
 
     def __init__(
-        self, tokens: int = _TOKENS, longest_pattern: int = _LONGEST_PATTERN
+        self,
+        tokens: int = _TOKENS,
+        longest_pattern: int = _LONGEST_PATTERN,
     ) -> None:
         lengths = np.arange(1, longest_pattern + 1)
         self._needed = np.maximum((_TIMES - 1) * lengths, tokens - lengths)
@@ -27,19 +28,26 @@ class LoopDetector:
         self._recent = np.full(longest_pattern, -1, np.int64)  # the newest first
 
     def add(self, token: int) -> bool:
-        """Take the next token; True where the sequence is in a loop from here on."""
+        """Add the next token; True where the sequence is in a loop from here on."""
         self._matches += 1
         self._matches *= self._recent == token
         self._recent[1:] = self._recent[:-1]
         self._recent[0] = token
-        return bool((self._matches >= self._needed).any())
+        is_loop = self._matches >= self._needed
+        return bool(is_loop.any())
 
     def end(self, tokens: Iterable[int]) -> int | None:
         """Count the tokens up to the one by which it is in a loop; None where it is in none."""
-        return next((n for n, token in enumerate(tokens, 1) if self.add(token)), None)
+        for n, token in enumerate(tokens, 1):
+            if self.add(token):
+                return n
+        return None
 
 
 def text_loop_end(text: str) -> int | None:
     """Count the characters likewise, where the tokens of a text are not known."""
-    scale = _CHARACTERS_PER_TOKEN
-    return LoopDetector(scale * _TOKENS, scale * _LONGEST_PATTERN).end(map(ord, text))
+    detector = LoopDetector(
+        tokens=_CHARACTERS_PER_TOKEN * _TOKENS,
+        longest_pattern=_CHARACTERS_PER_TOKEN * _LONGEST_PATTERN,
+    )
+    return detector.end(map(ord, text))

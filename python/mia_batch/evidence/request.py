@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mia_batch.evidence.parts import Block
 
 EvidenceKind: TypeAlias = Literal["samples", "logprobs", "fills"]
-"""What is asked: continuations, log-probabilities of a text's tokens, or variants of a text."""
+"""What is asked: continuations, log-probabilities of tokens, or variants of a text."""
 
 FinishReason: TypeAlias = Literal["stop", "length", "repeats"]
 """``stop``: the model ended the text; ``length``: the budget or the context ended it; ``repeats``:
@@ -79,14 +79,16 @@ class EngineInfo:
 class Request:
     """Ask a model one thing about one text."""
 
-    # ``samples``: continue ``context`` ``n`` times; continuation i is drawn with ``seed`` + i.
-    # ``logprobs``: the log-probability of each token of ``text`` after ``context``, both read as
-    # one text; only tokens that start within ``text`` count. To a ``question`` each token of
-    # ``text`` is an answer of its own, with the log-probability that it has right after
-    # ``context``. ``fills``: ``n`` variants of ``text``, of the kind that ``view`` names.
+    # ``samples``: continue ``context`` ``n`` times; continuation i is drawn with
+    # ``seed`` + i. ``logprobs``: the log-probability of each token of ``text`` after
+    # ``context``, both read as one text; only tokens that start within ``text`` count.
+    # To a ``question`` each token of ``text`` is an answer of its own, with the
+    # log-probability that it has right after ``context``. ``fills``: ``n`` variants of
+    # ``text``, of the kind that ``view`` names.
     #
-    # Token ids may come with the texts, special tokens included in those of the context; an engine
-    # reads token ids alone, unless it fills. Whoever sends a request numbers it.
+    # Token ids may come with the texts, special tokens included in those of the
+    # context; an engine reads token ids alone, unless it fills. Whoever sends a request
+    # numbers it.
 
     request_id: int  # unique among requests in flight
     kind: EvidenceKind
@@ -97,9 +99,8 @@ class Request:
     context_ids: list[int] | None = None
     text_ids: list[int] | None = None
     context_tokens: int | None = None  # keep only so many last tokens of the context
-    text_tokens: int | None = (
-        None  # only so many first tokens of the text; refused where fewer
-    )
+    # Only so many first tokens of the text; refused where it has fewer
+    text_tokens: int | None = None
     noise: float = 0.0  # on the embeddings of the text, see `NoisyEmbeddings`
     is_absolute: bool = False  # the noise is no multiple of the embeddings' own spread
     question: bool = False  # the context asks one: a chat model gets nothing before it
@@ -109,15 +110,19 @@ class Request:
     max_tokens: int = 1  # of the whole answer, ``partial`` included
     partial: Continuation | None = None  # the answer so far: who can goes on from there
     greedy: bool = False  # take the most likely token, whatever the run's decoding
-    nudge: tuple[int, float] | None = (
-        None  # a token, and nats that are added to its logit
-    )
+    # A token, and nats that are added to its logit
+    nudge: tuple[int, float] | None = None
     # Of the engine's columns, those that this text needs
     columns: frozenset[str] = frozenset()
 
-    def failed(self, error: str, *, passes: int = 1, asked: bool = True) -> Answer:
+    def failed(
+        self, error: str, *, passes: int = 1, is_eligible: bool = True
+    ) -> Answer:
         return Answer(
-            request_id=self.request_id, passes=passes, error=error, asked=asked
+            request_id=self.request_id,
+            passes=passes,
+            error=error,
+            is_eligible=is_eligible,
         )
 
     def rest(self) -> Request:
@@ -141,12 +146,9 @@ class Request:
 
     def why_no_answers(self, text_ids: list[int]) -> str | None:
         answers = self.text.split()
-        one_each = not self.question or len(text_ids) == len(answers)
-        return (
-            None
-            if one_each
-            else f"the answers {', '.join(answers)} are not one token each"
-        )
+        if not self.question or len(text_ids) == len(answers):
+            return None
+        return f"the answers {', '.join(answers)} are not one token each"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -182,9 +184,8 @@ class Answer:
     passes: int = 1  # forward passes that it took
     resumed: bool = False  # whether it goes on from the answer so far
     error: str | None = None  # why this one request failed
-    asked: bool = (
-        True  # False: the text is not of the kind that was asked for; nothing failed
-    )
+    # False: the text is not of the kind that was asked for; nothing failed
+    is_eligible: bool = True
 
 
 class Engine(Protocol):
@@ -196,13 +197,13 @@ class Engine(Protocol):
 
     @property
     def info(self) -> EngineInfo:
-        """What the started engine says of itself."""
+        """Return what the started engine says of itself."""
 
     def submit(self, request: Request) -> None:
         """Queue a request; one that cannot be answered comes back with its reason."""
 
     def step(self) -> list[Answer]:
-        """Work for a while; answers that are complete, possibly none."""
+        """Work for a while; return the answers that are complete, possibly none."""
 
     def close(self) -> None:
         """Free the model; further calls are not allowed."""
@@ -212,7 +213,7 @@ class AnswerSource(Protocol):
     """Whatever answers requests, as the collector sees it: text goes out, text comes back."""
 
     def has_room(self, *, requests: int, samples: int) -> bool:
-        """Whether more should be submitted while so many requests and samples are in flight."""
+        """Check whether to submit more while so many requests and samples are in flight."""
 
     def submit(self, *requests: Request) -> None:
         """Queue requests; returns at once."""
@@ -253,59 +254,63 @@ class Budget:
 
     @property
     def _limit(self) -> int:
-        whole = self.scope == "whole"
-        return min(self.max_model_len, self.max_length) if whole else self.max_model_len
+        if self.scope == "whole":
+            return min(self.max_model_len, self.max_length)
+        return self.max_model_len
 
     def _usual(self, reference_tokens: _Tokens) -> _Tokens:
-        """Give the tokens that most candidates take to reach the reference's number of words."""
+        """Compute the tokens that most candidates take to reach the reference's words."""
         # Words of sampled text vary in length, hence the margin of a quarter and
         # ``spare`` tokens; with a single attempt it is all twice as large.
         usual = reference_tokens + reference_tokens // 4 + self.spare
         return usual * (2 if self.max_attempts == 1 else 1)
 
     def room(self, prompt_tokens: int) -> int:
-        """Most tokens that may ever be decoded after a prompt; 0 or less where it does not fit."""
+        """Compute the most tokens to decode after a prompt; 0 or less where it does not fit."""
         room = self._limit - prompt_tokens
         return room if self.most_new is None else min(room, self.most_new)
 
     def longest(self, prompt_tokens: int, reference_tokens: int) -> int:
-        """Most tokens that the answer to a prompt may have, all attempts together."""
+        """Compute the most tokens that an answer may have, all attempts together."""
         room = self.room(prompt_tokens)
-        matched = _MOST_LENGTHS * max(reference_tokens, 1)
-        return room if self.scope == "whole" else min(matched, room)
+        if self.scope == "whole":
+            return room
+        return min(_MOST_LENGTHS * max(reference_tokens, 1), room)
 
     def first(self, prompt_tokens: int, reference_tokens: int) -> int:
+        """Compute the tokens to decode at the first attempt."""
         longest = self.longest(prompt_tokens, reference_tokens)
-        return (
-            longest
-            if self.scope == "whole"
-            else min(self._usual(reference_tokens), longest)
-        )
+        if self.scope == "whole":
+            return longest
+        return min(self._usual(reference_tokens), longest)
 
     def expected(self, prompt_tokens: pl.Expr, reference_tokens: pl.Expr) -> pl.Expr:
-        """Give `first` of columns, and 0 where there is no room."""
+        """Compute `first` of columns, and 0 where there is no room."""
         limits = [self._limit - prompt_tokens, self.most_new]
         if self.scope == "matched":
             matched = _MOST_LENGTHS * reference_tokens.clip(lower_bound=1)
             limits += [self._usual(reference_tokens), matched]
         return pl.min_horizontal(*limits).clip(lower_bound=0)
 
-    def next(self, longest: int, tried: int, attempts: int) -> int | None:
-        """Tokens to decode after ``attempts`` of which the last, of ``tried``, were too few."""
-        if tried >= longest or attempts == self.max_attempts or self.scope == "whole":
+    def next(self, longest: int, budget: int, attempts: int) -> int | None:
+        """Compute the tokens to decode after ``attempts``, the last with a ``budget`` too small."""
+        is_last = budget >= longest or attempts == self.max_attempts
+        if is_last or self.scope == "whole":
             return None
-        return min(2 * tried, longest)
+        return min(2 * budget, longest)
 
     def attempts(self, prompt_tokens: int, reference_tokens: int) -> list[int]:
         """List the tokens of the answer at each attempt if every one is too short."""
         longest = self.longest(prompt_tokens, reference_tokens)
-        budgets = [self.first(prompt_tokens, reference_tokens)]
-        while (budget := self.next(longest, budgets[-1], len(budgets))) is not None:
+        budgets: list[int] = []
+        budget: int | None = self.first(prompt_tokens, reference_tokens)
+        while budget is not None:
             budgets.append(budget)
+            budget = self.next(longest, budget, len(budgets))
         return budgets
 
-    def most(self, prompt_tokens: int, reference_tokens: int) -> int:
-        """Tokens that are decoded if every attempt is too short."""
+    def most_tokens(self, prompt_tokens: int, reference_tokens: int) -> int:
+        """Compute the tokens that are decoded if every attempt is too short."""
         budgets = self.attempts(prompt_tokens, reference_tokens)
         return budgets[-1] if self.resumes else sum(budgets)
 
@@ -315,13 +320,14 @@ _MOST_MEASURED = 2048
 
 _MOST_NAMED = 3
 _READ_FOR_ONE = 4
-"""Tokens read that count as one decoded: GPUs read in batches some four times as fast (assumed)."""
+"""Tokens read that count as one decoded: GPUs read some four times as fast (assumed)."""
 
 
-def work_of(budget: Budget, samples: int) -> pl.Expr:
-    """Estimate the work of prompts in tokens decoded; those read count a quarter, once a prompt."""
-    read, reference = estimated_tokens("context"), estimated_tokens("text")
-    return read // _READ_FOR_ONE + samples * budget.expected(read, reference)
+def estimate_work(budget: Budget, samples: int) -> pl.Expr:
+    """Estimate the work of prompts in tokens decoded; those read count a quarter, once."""
+    prompt_tokens = estimated_tokens("context")
+    decoded = budget.expected(prompt_tokens, estimated_tokens("text"))
+    return prompt_tokens // _READ_FOR_ONE + samples * decoded
 
 
 @dataclass(slots=True, kw_only=True)
@@ -335,41 +341,36 @@ class Workload:
     unfit: Counter[str] = field(default_factory=Counter)
     prompt_bytes: int = 0  # each prompt counted once
     read_tokens: int = 0  # likewise, with the text where it is read only
-    matched_tokens: int = (
-        0  # as ``first_tokens``, were samples cut where the reference ends
-    )
+    # As ``first_tokens``, were samples cut where the reference ends
+    matched_tokens: int = 0
     first_tokens: int = 0  # most at the first attempt
     most_tokens: int = 0  # most if every candidate stays too short at every attempt
-    resent_tokens: int = (
-        0  # then, of answers that are read again, so that the model goes on
-    )
+    # Then, of answers that are read again, so that the model goes on
+    resent_tokens: int = 0
     estimated: bool = False
 
-    def __add__(self, other: Workload) -> Workload:
-        names = [each.name for each in fields(self) if each.name != "estimated"]
-        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
-        return Workload(**sums, estimated=self.estimated or other.estimated)
+    def __add__(self, workload: Workload) -> Workload:
+        names = [column.name for column in fields(self) if column.name != "estimated"]
+        sums = {name: getattr(self, name) + getattr(workload, name) for name in names}
+        return Workload(**sums, estimated=self.estimated or workload.estimated)
 
     def times(self, n: int) -> Workload:
-        names = [
-            each.name
-            for each in fields(self)
-            if each.name not in ("estimated", "unfit")
-        ]
+        """Multiply every number by ``n``."""
+        names = {column.name for column in fields(self)} - {"estimated", "unfit"}
         return replace(self, **{name: n * getattr(self, name) for name in names})
 
     def lines(self) -> Iterator[tuple[str, str]]:
+        """Iterate over the label and the text of each line of a summary."""
         about = "about " if self.estimated else ""
         yield "prompts", f"{self.prompts:,}"
         yield "samples", f"{self.samples:,}"
         if self.too_long:
-            most = ", ".join(
-                f"{n:,} of {name}" for name, n in self.unfit.most_common(_MOST_NAMED)
-            )
-            named = f", such as {most}" if most else ""
+            largest = self.unfit.most_common(_MOST_NAMED)
+            examples = ", ".join(f"{n:,} of {document}" for document, n in largest)
+            such_as = f", such as {examples}" if examples else ""
             yield (
                 "prompts that do not fit the context",
-                f"{about}{self.too_long:,}{named}",
+                f"{about}{self.too_long:,}{such_as}",
             )
         yield "tokens to read", f"{about}{self.read_tokens:,}"
         yield (
@@ -377,10 +378,10 @@ class Workload:
             f"{about}{self.first_tokens:,}, at most {self.most_tokens:,}",
         )
         if self.first_tokens > self.matched_tokens:
-            less = f"{about}{self.matched_tokens:,} tokens to decode"
             yield (
                 "with --preset matched",
-                f"{less}: it cuts answers where the true text ends",
+                f"{about}{self.matched_tokens:,} tokens to decode:"
+                " it cuts answers where the true text ends",
             )
 
 
@@ -391,55 +392,78 @@ def forecast(
 ) -> Workload:
     """Add up what there is to decode: exactly for up to 2,048 prompts, else from some of them."""
     # Texts that are only read have no budget, but must fit a context of so many tokens.
-    rows: list[tuple[str, str, str | None, int]] = []  # every ``step``-th of those seen
-    step, seen, samples, prompt_bytes = 1, 0, 0, 0
+    rows: list[tuple[str, str, str | None, int]] = []  # every ``step``-th prompt
+    step = 1
+    n_prompts = n_samples = prompt_bytes = 0
     for block in blocks:
-        n, units = block.last - block.first, block.units
-        samples += n * units.height
+        n = block.last - block.first
+        units = block.units
+        n_samples += n * units.height
         prompt_bytes += int(units["context"].str.len_bytes().sum())
-        none = pl.repeat(None, units.height, dtype=pl.String, eager=True)
-        documents = units.get_column("document_id", default=none)
+        nulls = pl.repeat(None, units.height, dtype=pl.String, eager=True)
+        documents = units.get_column("document_id", default=nulls)
         for row in zip(units["context"], units["text"], documents, strict=True):
-            if seen % step == 0:
+            if n_prompts % step == 0:
                 rows.append((*row, n))
                 if len(rows) > _MOST_MEASURED:
-                    rows, step = rows[::2], 2 * step
-            seen += 1
-    found = Workload()
+                    rows = rows[::2]
+                    step *= 2
+            n_prompts += 1
     measures = measure([row[0] for row in rows], [row[1] for row in rows])
-    for (context, _, document, n), measured in zip(rows, measures, strict=True):
-        prompt, reference = measured.prompt_tokens, measured.reference_tokens
-        if isinstance(budget, int):
-            room = budget + 1 - prompt - reference
-        else:
-            room = budget.first(prompt, reference) if prompt else 0
-        if room <= 0:
-            found.too_long += 1
-            found.unfit.update([document] if document else [])
-            continue
-        found.prompts += 1
-        found.samples += n
-        found.prompt_bytes += len(context.encode())
-        if isinstance(budget, int):
-            found.read_tokens += prompt + reference
-            found.first_tokens += (
-                reference  # those that are answered, as speeds count them
-            )
-            continue
-        usual = budget if budget.most_new else replace(budget, scope="matched")
-        found.read_tokens += prompt
-        found.first_tokens += n * room
-        found.most_tokens += n * budget.most(prompt, reference)
-        if budget.resumes:
-            found.resent_tokens += n * sum(budget.attempts(prompt, reference)[:-1])
-        found.matched_tokens += n * usual.first(prompt, reference)
+    workload = Workload()
+    for (context, _, document, n), tokens in zip(rows, measures, strict=True):
+        _add_prompt(workload, context, document, n, tokens, budget)
     if step == 1:
-        return found
+        return workload
     decoded = ("matched_tokens", "first_tokens", "most_tokens", "resent_tokens")
-    scaled = ("too_long", "read_tokens", *decoded)
-    sums = {name: round(seen / len(rows) * getattr(found, name)) for name in scaled}
-    sums["prompts"] = seen - sums["too_long"]
-    sums["samples"] = samples - round(samples * found.too_long / len(rows))
+    scale = n_prompts / len(rows)
+    sums = {
+        name: round(scale * getattr(workload, name))
+        for name in ("too_long", "read_tokens", *decoded)
+    }
+    sums["prompts"] = n_prompts - sums["too_long"]
+    sums["samples"] = n_samples - round(n_samples * workload.too_long / len(rows))
     return Workload(
-        unfit=found.unfit, prompt_bytes=prompt_bytes, estimated=True, **sums
+        unfit=workload.unfit,
+        prompt_bytes=prompt_bytes,
+        estimated=True,
+        **sums,
     )
+
+
+def _add_prompt(
+    workload: Workload,
+    context: str,
+    document: str | None,
+    n: int,
+    tokens: Measure,
+    budget: Budget | int,
+) -> None:
+    """Add ``n`` samples of a prompt to a workload, or count it as too long."""
+    prompt_tokens = tokens.prompt_tokens
+    reference_tokens = tokens.reference_tokens
+    if isinstance(budget, int):
+        room = budget + 1 - prompt_tokens - reference_tokens
+    else:
+        room = budget.first(prompt_tokens, reference_tokens) if prompt_tokens else 0
+    if room <= 0:
+        workload.too_long += 1
+        if document:
+            workload.unfit[document] += 1
+        return
+    workload.prompts += 1
+    workload.samples += n
+    workload.prompt_bytes += len(context.encode())
+    workload.read_tokens += prompt_tokens
+    if isinstance(budget, int):
+        workload.read_tokens += reference_tokens
+        # Those that are answered, as speeds count them
+        workload.first_tokens += reference_tokens
+        return
+    matched = budget if budget.most_new else replace(budget, scope="matched")
+    workload.first_tokens += n * room
+    workload.most_tokens += n * budget.most_tokens(prompt_tokens, reference_tokens)
+    workload.matched_tokens += n * matched.first(prompt_tokens, reference_tokens)
+    if budget.resumes:
+        attempts = budget.attempts(prompt_tokens, reference_tokens)
+        workload.resent_tokens += n * sum(attempts[:-1])

@@ -1,4 +1,4 @@
-"""Whether a model reads texts better after its start token, or without it."""
+"""Compare how a model reads texts after its start token, and without it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from mia_batch.models.tokens import Tokenizer
 
 N_TEXTS = 16
 _FEWEST = 4  # texts that a test takes
-# Tokens of a text: where its figures begin and end, and points
-_FIRST, _LAST, _STEP = (
-    8,
-    64,
-    8,
-)
+# Tokens of a text: where its figures begin and end, and from point to point
+_FIRST = 8
+_LAST = 64
+_STEP = 8
 _ERROR_RATE = 0.01
 _MARGINS = {"nats_per_token": 0.1, "next_tokens": 0.05}
 """What the other form must gain at least: nats, or a share of next tokens that are right."""
@@ -27,9 +25,9 @@ _MARGINS = {"nats_per_token": 0.1, "next_tokens": 0.05}
 class StartFigures(NamedTuple):
     """How well texts are read as the tokenizer begins them, and in the other way."""
 
-    token: str
+    token: str  # that a text starts with, or could
     change: str  # of the other way: ``added``, or ``left_out``
-    statistic: str
+    statistic: str  # ``nats_per_token`` or ``next_tokens``
     by_tokenizer: float
     otherwise: float
     is_better_otherwise: bool
@@ -47,57 +45,76 @@ def compare_starts(
     from scipy.stats import ttest_1samp
 
     starts = tokenizer.starts()
-    cut = [ids[:_LAST] for ids in tokenizer.encode(texts)]
-    long = [ids for ids in cut if len(ids) > 2 * _FIRST]
-    if starts is None or len(long) < _FEWEST:
+    token_ids = [ids[:_LAST] for ids in tokenizer.encode(texts)]
+    long_texts = [ids for ids in token_ids if len(ids) > 2 * _FIRST]
+    if starts is None or len(long_texts) < _FEWEST:
         return None
     is_read = engine.spec.kind == "logprobs"
-    ask = _reading if is_read else _continuing
-    figures = np.array(
-        [[_figure(engine, [*ask(start, ids)]) for start in starts] for ids in long]
-    )
+    build_requests = _ask_to_read if is_read else _ask_to_continue
+    rows = []
+    for ids in long_texts:
+        requests = [[*build_requests(start, ids)] for start in starts]
+        rows.append([_compute_figure(engine, pairs) for pairs in requests])
+    figures = np.array(rows)
     figures = figures[np.isfinite(figures).all(axis=1)]
     if len(figures) < _FEWEST:
         return None
     statistic = "nats_per_token" if is_read else "next_tokens"
-    gains, margin = figures[:, 1] - figures[:, 0], _MARGINS[statistic]
+    margin = _MARGINS[statistic]
+    gains = figures[:, 1] - figures[:, 0]
     is_better = bool(gains.mean() > margin)
     if np.ptp(gains) > 0:
         test = ttest_1samp(gains, margin, alternative="greater")
         is_better = bool(test.pvalue <= _ERROR_RATE)
-    change = "added" if len(starts[1]) > len(starts[0]) else "left_out"
-    with_own, with_other = figures.mean(axis=0).tolist()
+    by_tokenizer, otherwise = figures.mean(axis=0).tolist()
     return StartFigures(
-        tokenizer.start_token, change, statistic, with_own, with_other, is_better
+        token=tokenizer.start_token,
+        change="added" if len(starts[1]) > len(starts[0]) else "left_out",
+        statistic=statistic,
+        by_tokenizer=by_tokenizer,
+        otherwise=otherwise,
+        is_better_otherwise=is_better,
     )
 
 
-def _reading(start: list[int], ids: list[int]) -> Iterator[tuple[Request, int]]:
-    context, text = [*start, *ids[:_FIRST]], ids[_FIRST:]
-    yield Request(request_id=0, kind="logprobs", context_ids=context, text_ids=text), 0
+def _ask_to_read(start: list[int], ids: list[int]) -> Iterator[tuple[Request, int]]:
+    """Build the one request for the log-probabilities of a text."""
+    request = Request(
+        request_id=0,
+        kind="logprobs",
+        context_ids=[*start, *ids[:_FIRST]],
+        text_ids=ids[_FIRST:],
+    )
+    yield request, 0
 
 
-def _continuing(start: list[int], ids: list[int]) -> Iterator[tuple[Request, int]]:
+def _ask_to_continue(start: list[int], ids: list[int]) -> Iterator[tuple[Request, int]]:
+    """Build a request for the next token at each point, with the true token."""
     for point in range(_FIRST, len(ids), _STEP):
-        context = [*start, *ids[:point]]
-        asked = Request(
-            request_id=point, kind="samples", context_ids=context, greedy=True
+        request = Request(
+            request_id=point,
+            kind="samples",
+            context_ids=[*start, *ids[:point]],
+            greedy=True,
         )
-        yield asked, ids[point]
+        yield request, ids[point]
 
 
-def _figure(engine: EngineProcess, asked: list[tuple[Request, int]]) -> float:
-    """Mean log-probability, or share of next tokens that are right; NaN where one is missing."""
-    engine.submit(*(request for request, _ in asked))
+def _compute_figure(
+    engine: EngineProcess, requests: list[tuple[Request, int]]
+) -> float:
+    """Compute the mean log-probability, or the share of right next tokens; NaN if incomplete."""
+    engine.submit(*(request for request, _ in requests))
     answers: list[Answer] = []
-    while len(answers) < len(asked):
+    while len(answers) < len(requests):
         answers += engine.results()
-    true = {request.request_id: token for request, token in asked}
-    found = [_of_answer(answer, true[answer.request_id]) for answer in answers]
-    return float(np.mean(found))
+    true_tokens = {request.request_id: token for request, token in requests}
+    values = [_read_value(answer, true_tokens[answer.request_id]) for answer in answers]
+    return float(np.mean(values))
 
 
-def _of_answer(answer: Answer, true_token: int) -> float:
+def _read_value(answer: Answer, true_token: int) -> float:
+    """Read what one answer adds to a figure; NaN where it is missing."""
     if answer.tokens is not None:
         return float(answer.tokens["logprob"].mean())
     if answer.error is not None or not answer.continuations:

@@ -549,7 +549,8 @@ def bench(
     """Measure part by part; a row has one figure, or a reason, and what it was measured on."""
     if (
         model is not None
-        and registry.missing("transformers", "torch", "transformers") is None
+        and registry.find_missing_package("transformers", "torch", "transformers")
+        is None
     ):
         check_model(model)
     with TemporaryDirectory(prefix="mia-batch-bench-") as folder:
@@ -759,7 +760,9 @@ def _choose_engine(folder: Path, model: str | None) -> tuple[str, str]:
 
 
 def _make_toy(folder: Path) -> str:
-    reason = registry.missing("demo", "tokenizers", "torch", "transformers")
+    reason = registry.find_missing_package(
+        "demo", "tokenizers", "torch", "transformers"
+    )
     if reason is not None:
         raise SettingsError(f"no model can be made here, because {reason}")
     settings = DemoSettings()

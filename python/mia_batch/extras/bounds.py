@@ -356,10 +356,10 @@ class _TooWideError(SettingsError):
 
 def memory_needed(model: Pretrained, texts: int, n_tokens: int) -> int:
     """Return the bytes of a search where the model is, measured by ``benches.bounds memory``."""
-    from mia_batch.evidence.engines.transformers import numbers_kept
+    from mia_batch.evidence.engines.transformers import count_keys_and_values
 
     config = model.model.config.get_text_config()
-    cache_bytes = 4 * texts * n_tokens * numbers_kept(config)
+    cache_bytes = 4 * texts * n_tokens * count_keys_and_values(config)
     not_given_back = 2 * config.num_hidden_layers * _KEPT_BY_GLIBC
     if model.on_cpu and cache_bytes < not_given_back:
         cache_bytes *= 2

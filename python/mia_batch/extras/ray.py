@@ -35,7 +35,7 @@ import polars as pl
 import mia_batch
 from mia_batch.errors import EngineError, MiaBatchError, RequestError, SettingsError
 from mia_batch.evidence.collect import Executor, LocalExecutor, OnAnswer, Task, refuse
-from mia_batch.evidence.engines.registry import missing
+from mia_batch.evidence.engines.registry import find_missing_package
 from mia_batch.evidence.parts import Block
 from mia_batch.evidence.process import EngineProcess, LocalSource
 from mia_batch.evidence.request import EngineInfo, EngineSpec
@@ -95,7 +95,7 @@ _STARTED_VARIABLES: dict[str, str] = {}
 
 def obstacle() -> str | None:
     """Return why Ray cannot be used here; None where it can. Nothing is imported."""
-    return missing("ray")
+    return find_missing_package("ray")
 
 
 @contextmanager

@@ -94,7 +94,7 @@ def describe_spending(audit: Audit) -> str | None:
     cost = money(endpoint_settings(settings), spent)
     if cost is None:
         return (
-            f"spent {spent.given:,} prompt tokens and {spent.drawn:,} output tokens"
+            f"spent {spent.prompt:,} prompt tokens and {spent.output:,} output tokens"
             f" ({_PROBES_EXCLUDED})"
         )
     limit = "" if settings.max_cost is None else f" of at most {settings.max_cost:,.2f}"
@@ -114,7 +114,7 @@ def format_amount(settings: Settings, cost: float) -> str:
 
 
 def _format_cost(settings: Settings, tokens: Tokens) -> str:
-    text = f"{tokens.given:,} prompt tokens, {tokens.drawn:,} output tokens"
+    text = f"{tokens.prompt:,} prompt tokens, {tokens.output:,} output tokens"
     cost = money(endpoint_settings(settings), tokens)
     return text if cost is None else f"{text}, cost: {format_amount(settings, cost)}"
 

@@ -21,7 +21,7 @@ from mia_batch.evidence.collect import (
     SampleTask,
     Task,
 )
-from mia_batch.evidence.dress import Rule, rule_of
+from mia_batch.evidence.dress import Rule, parse_rule
 from mia_batch.evidence.endpoint import Capabilities, ClientSettings, Endpoint
 from mia_batch.evidence.parts import Block, Work
 from mia_batch.evidence.process import LocalSource
@@ -191,7 +191,7 @@ def build_sample_task(audit: Audit, session: Session, view: View) -> SampleTask:
         view = replace(view, nudge=0.0)
     dress_rule: Rule = ()
     if view.model == "target" and view.continues_texts:
-        dress_rule = rule_of(audit.manifest.dress.get("rule", ()))
+        dress_rule = parse_rule(audit.manifest.dress.get("rule", ()))
     return SampleTask(
         view=replace(view, greedy=view.greedy or settings.temperature == 0),
         measure=session.tokenizer.measure if session.tokenizer else estimate_tokens,
@@ -454,4 +454,6 @@ def forecast_reading(
 
 def estimate_work(audit: Audit, view: View) -> pl.Expr:
     """Estimate the work of a view's prompts, whatever model and context they meet."""
-    return request.work_of(audit.build_budget(view, _UNSTATED_CONTEXT), view.samples)
+    return request.estimate_work(
+        audit.build_budget(view, _UNSTATED_CONTEXT), view.samples
+    )

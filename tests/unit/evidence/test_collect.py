@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from mia_batch.errors import EngineError, SchemaMismatchError, SettingsError
 from mia_batch.evidence.collect import (
     REFUSED,
-    Asked,
+    AnsweredRequest,
     FillTask,
     LocalExecutor,
-    Pair,
     Row,
     SampleTask,
+    UnitRequest,
     log_inverse,
     stored_frequencies,
 )
@@ -33,8 +33,8 @@ from mia_batch.evidence.request import (
     Continuation,
     Request,
     Workload,
+    estimate_work,
     forecast,
-    work_of,
 )
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import Measure, estimate_tokens
@@ -217,7 +217,7 @@ def test_a_view_s_share_reaches_the_masked_model():
     block = Block(index=0, first=4, last=6, attempt=0, label="", units=units)
     view = View(model="target", name="paraphrase", make=None, n=6, share=0.4)
     (asked,) = FillTask(view=view, run_seed=3).ask(block)
-    assert isinstance(asked, Asked)
+    assert isinstance(asked, UnitRequest)
     request = asked.request
     assert (request.view, request.n, request.share) == ("paraphrase", 6, 0.4)
     assert request.seed == sample_seed(3, "0" * 32)
@@ -274,13 +274,15 @@ N_UNITS = 64
 class Echo:
     """A task whose rows name the text and what came of it."""
 
-    def ask(self, block: Block) -> Iterator[Asked | Row]:
+    def ask(self, block: Block) -> Iterator[UnitRequest | Row]:
         for unit, text in enumerate(block.units["text"]):
-            yield Asked(
+            yield UnitRequest(
                 unit=unit, request=Request(request_id=0, kind="samples", text=text)
             )
 
-    def read(self, block: Block, answered: Sequence[Pair], /) -> Iterator[Row]:
+    def read(
+        self, block: Block, answered: Sequence[AnsweredRequest], /
+    ) -> Iterator[Row]:
         for asked, answer in answered:
             text = block.units["text"][asked.unit]
             yield asked.unit, {"text": text, "reason": answer.error}
@@ -447,9 +449,9 @@ def test_the_budget_doubles_twice_up_to_the_room_or_four_times_the_reference():
     assert replace(MATCHED, max_attempts=1).attempts(100, 80) == [216]
     assert replace(MATCHED, max_model_len=131_072).attempts(100, 80)[-1] == 320
     assert WHOLE.attempts(100, 80) == [924]
-    assert MATCHED.most(100, 80) == 320  # who goes on decodes nothing twice
-    assert replace(MATCHED, resumes=False).most(100, 80) == 108 + 216 + 320
-    assert WHOLE.most(100, 80) == 924
+    assert MATCHED.most_tokens(100, 80) == 320  # who goes on decodes nothing twice
+    assert replace(MATCHED, resumes=False).most_tokens(100, 80) == 108 + 216 + 320
+    assert WHOLE.most_tokens(100, 80) == 924
 
 
 # What there is to decode, added up before anything is.
@@ -516,12 +518,12 @@ def test_the_work_of_prompts_is_what_is_decoded_and_a_quarter_of_what_is_read():
     units = prompts_of(("a" * 400, "b" * 78), ("ü" * 8, ""), ("", "b")).units
     whole = Budget(scope="whole", max_length=1024, max_model_len=4096)
     budget = Budget(scope="matched", max_length=1024, max_model_len=4096)
-    assert units.select(work_of(whole, 2)).to_series().to_list() == [
+    assert units.select(estimate_work(whole, 2)).to_series().to_list() == [
         100 // 4 + 2 * (1024 - 100),
         4 // 4 + 2 * (1024 - 4),
         2 * 1024,
     ]
-    assert units.select(work_of(budget, 10)).to_series().to_list() == [
+    assert units.select(estimate_work(budget, 10)).to_series().to_list() == [
         100 // 4 + 10 * (20 + 5 + 8),
         4 // 4 + 10 * 4,
         10 * 4,

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from mia_batch import second
 from mia_batch.evidence.dress import (
-    Asked,
+    AnsweredPrompt,
     Layer,
-    echoed,
+    count_echoed,
     examine,
     known_openings,
     learn,
+    parse_rule,
     recorded_rule,
-    rule_of,
     undress,
 )
 
@@ -39,13 +39,13 @@ def words(seed: str, n: int = 30) -> str:
     )
 
 
-def answers(wear: Wearing, n: int = 24) -> list[Asked]:
+def answers(wear: Wearing, n: int = 24) -> list[AnsweredPrompt]:
     """Half of the texts are known by heart, all answers are dressed alike."""
     asked = []
     for number in range(n):
         prompt, true = words(f"prompt {number}"), words(f"text {number}")
         said = true if number % 2 else words(f"other {number}")
-        asked.append(Asked(prompt, wear(prompt, said, number), true))
+        asked.append(AnsweredPrompt(prompt, wear(prompt, said, number), true))
     return asked
 
 
@@ -122,7 +122,7 @@ def test_a_dress_is_taken_off_and_the_words_are_left(name):
         sum(changed),
         True,
     )
-    assert rule_of(recorded_rule(rule)) == rule
+    assert parse_rule(recorded_rule(rule)) == rule
 
 
 def test_texts_that_are_not_known_may_all_be_answered_alike():
@@ -183,7 +183,7 @@ def test_texts_that_begin_alike_themselves_keep_their_beginnings(name):
     texts = [GENUINE[name](number) for number in range(24)]
     guessed = [GENUINE[name](number)[1] for number in range(100, 124)]
     asked = [
-        Asked(prompt, true if number % 2 else guessed[number], true)
+        AnsweredPrompt(prompt, true if number % 2 else guessed[number], true)
         for number, (prompt, true) in enumerate(texts)
     ]
     assert learn(asked) == ()
@@ -234,7 +234,8 @@ def test_a_rule_that_the_probe_gave_is_kept_unless_the_texts_begin_so():
     plain = answers(plainly)
     assert learn(plain, (dots,)) == (dots,)
     spoken = [
-        Asked(each.prompt, f'"{each.answer}"', f'"{each.reference}"') for each in plain
+        AnsweredPrompt(each.prompt, f'"{each.answer}"', f'"{each.reference}"')
+        for each in plain
     ]
     assert learn(spoken, (quote, dots)) == (dots,)
 
@@ -261,7 +262,7 @@ def test_openings_are_of_several_classics():
     ],
 )
 def test_the_end_of_a_prompt_is_found_whatever_the_white_space(text, prompt, n):
-    assert echoed(text, prompt) == second.count_repeated(text, prompt) == n
+    assert count_echoed(text, prompt) == second.count_repeated(text, prompt) == n
 
 
 PIECES = st.lists(

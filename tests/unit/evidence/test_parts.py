@@ -129,12 +129,12 @@ def test_at_first_everything_is_missing_and_parts_are_named_by_where_their_targe
     parts = parts_of(run)
     blocks = missing(run, 10)
     for block in blocks[1:]:
-        rows = parts.targets_of(run / "samples" / block.part_name)
+        rows = parts.target_rows(run / "samples" / block.part_name)
         assert targets[rows.start : rows.stop]["target_id"].equals(
             block.units["target_id"]
         )
     recorded = parts_of(run, block_targets=RECORDED_BLOCK_TARGETS)
-    assert recorded.targets_of(run / "samples" / blocks[2].part_name) == range(
+    assert recorded.target_rows(run / "samples" / blocks[2].part_name) == range(
         1024, 1536
     )
 

@@ -215,13 +215,13 @@ def test_columns_of_recordings_that_others_made_are_known(
     columns, key, named, candidate
 ):
     raw = pl.Schema(dict.fromkeys(columns, pl.String()))
-    found = module.resolve(raw, candidate="candidate", where="made.jsonl")
+    found = module.resolve(raw, candidate="candidate", source_name="made.jsonl")
     assert (found.key, found.key_column, found.candidate) == (key, named, candidate)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_other_forms_of_the_same_rows(form, expected, recorded, replay, monkeypatch):
-    monkeypatch.setattr(module, "_HELD_ROWS", 50)
+    monkeypatch.setattr(module, "_BATCH_ROWS", 50)
     rows = FORMS[form](recorded)
     column = "output" if form == "renamed" else "candidate"
     samples, recording = replay(rows, candidate_column=column)

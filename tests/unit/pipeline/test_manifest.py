@@ -135,7 +135,8 @@ def test_each_block_belongs_to_one_shard_and_no_run_remembers_it():
     blocks = pl.Series("block", range(10), dtype=pl.UInt32).to_frame()
     shards = [Shard.parse(f"{number}/3") for number in (1, 2, 3)]
     own = [
-        blocks.filter(shard.has(pl.col("block")))["block"].to_list() for shard in shards
+        blocks.filter(shard.contains(pl.col("block")))["block"].to_list()
+        for shard in shards
     ]
     assert own == [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]]
     settings = load(shard="03/8")

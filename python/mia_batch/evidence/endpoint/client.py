@@ -30,9 +30,11 @@ from mia_batch.models.weights import cause_of
 
 def identify(request: Request, sample_identity: Mapping[str, object]) -> bytes:
     """Digest all that decides what the answer is; the ``request_id`` does not."""
-    asked = [request.kind, request.key, request.context + request.text]
-    drawn = [request.seed, request.n, request.max_tokens, *[True] * request.greedy]
-    text = json.dumps([dict(sample_identity), asked, drawn], sort_keys=True)
+    question = [request.kind, request.key, request.context + request.text]
+    draw = [request.seed, request.n, request.max_tokens]
+    if request.greedy:
+        draw.append(True)
+    text = json.dumps([dict(sample_identity), question, draw], sort_keys=True)
     return blake2b(text.encode(), digest_size=16, person=b"mia-journal").digest()
 
 
@@ -41,13 +43,15 @@ _PROMPT_PARTS = 4  # of a request's key: target, model, view, and number of the 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
+    """A request, and the answers to it that are in the journal."""
+
     request: Request
     identity: bytes
-    found: dict[int, Continuation]
+    continuations: dict[int, Continuation]
 
     @property
     def missing(self) -> list[int]:
-        return [i for i in range(self.request.n) if i not in self.found]
+        return [i for i in range(self.request.n) if i not in self.continuations]
 
 
 class Endpoint:
@@ -73,7 +77,7 @@ class Endpoint:
         self._tokenizer = tokenizer
         self._waiting: deque[_Job] = deque()
         self._running: set[asyncio.Task[None]] = set()
-        self._ends: MiaBatchError | None = None  # no request is sent any more
+        self._end_error: MiaBatchError | None = None  # no request is sent any more
         self._results: queue.SimpleQueue[Answer | MiaBatchError] = queue.SimpleQueue()
         self._failure: MiaBatchError | None = None  # the same, as `results` has seen it
         self._stack = AsyncExitStack()
@@ -113,7 +117,7 @@ class Endpoint:
 
     @property
     def repeats(self) -> bool:
-        """Whether the same prompt and seed give the same continuation again."""
+        """True where the same prompt and seed give the same continuation again."""
         return self.capabilities.seed == "honoured" or not self.capabilities.varied
 
     def has_room(self, *, requests: int, samples: int) -> bool:  # noqa: ARG002 - of the protocol
@@ -159,7 +163,7 @@ class Endpoint:
         self.close()
 
     def _prepare(self, request: Request) -> Request | Answer:
-        """Cut the context; an answer with the reason where the request cannot be sent."""
+        """Cut the context; return an answer with the reason where it cannot be sent."""
         if request.kind != self._kind:
             error = f"the endpoint was opened for {self._kind}, not for {request.kind}"
         elif self._kind == "logprobs" and not request.text:
@@ -173,8 +177,8 @@ class Endpoint:
         elif self._tokenizer is None:
             error = "the context cannot be cut without its tokens; give --tokenizer"
         else:
-            kept = self._tokenizer.keep_last(request.context, request.context_tokens)
-            return replace(request, context=kept)
+            end = self._tokenizer.keep_last(request.context, request.context_tokens)
+            return replace(request, context=end)
         return request.failed(error, passes=0)
 
     def _work(self) -> None:
@@ -191,8 +195,8 @@ class Endpoint:
         probe = Probe(self._runner)
         self.capabilities = await probe.run()
         if nudges and self._tokenizer is not None:
-            honour = await probe.nudge(self._tokenizer)
-            self.capabilities = replace(self.capabilities, nudge=honour)
+            support = await probe.nudge(self._tokenizer)
+            self.capabilities = replace(self.capabilities, nudge=support)
         self._runner.probing = False
         self._format = self._runner.request_format
         self._identity = self._settings.sample_identity(self.capabilities)
@@ -204,7 +208,7 @@ class Endpoint:
         await asyncio.gather(*self._running, return_exceptions=True)
 
     def _accept(self, request: Request) -> None:
-        if self._ends is not None:
+        if self._end_error is not None:
             return
         fields = self._format.fields(request, self.capabilities)
         identity = identify(request, self._identity | fields)
@@ -223,9 +227,9 @@ class Endpoint:
         while self._waiting and len(self._running) < self._runner.concurrency.limit:
             task = asyncio.create_task(self._run(self._waiting.popleft()))
             self._running.add(task)
-            task.add_done_callback(self._done)
+            task.add_done_callback(self._end_task)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _end_task(self, task: asyncio.Task[None]) -> None:
         self._running.remove(task)
         if task.cancelled():
             return
@@ -234,79 +238,96 @@ class Endpoint:
             error = EngineError(
                 f"the client of the endpoint has failed ({cause_of(error)})"
             )
-        if error is not None or self._ends is not None:
-            self._end(error or self._ends)
+        if error is not None or self._end_error is not None:
+            self._end(error or self._end_error)
         else:
             self._send_waiting()
 
     def _end(self, error: MiaBatchError | None) -> None:
         """Send no more requests; the error comes after the answers to those in flight."""
         self._waiting.clear()
-        self._ends = self._ends or error
-        if self._ends is not None and not self._running:
-            self._results.put(self._ends)
+        self._end_error = self._end_error or error
+        if self._end_error is not None and not self._running:
+            self._results.put(self._end_error)
 
     async def _run(self, job: _Job) -> None:
+        take = partial(self._take, job)
         try:
-            await self._runner.complete(self._request(job), partial(self._take, job))
+            await self._runner.complete(self._build_request(job), take)
         except RefusedError as error:
-            verb = (
-                "gave no usable answer"
-                if error.status is None
-                else "refused the request"
-            )
+            verb = "refused the request"
+            if error.status is None:
+                verb = "gave no usable answer"
             self._results.put(job.request.failed(f"the endpoint {verb}: {error}"))
         else:
             self._put_answer(job)
 
-    def _request(self, job: _Job) -> wire.WireRequest:
-        missing, request = job.missing, job.request
-        first, n = missing[0], 1
+    def _build_request(self, job: _Job) -> wire.WireRequest:
+        """Build the request for the first samples that are missing."""
+        request = job.request
+        missing = job.missing
+        first = missing[0]
+        n = 1
         if self.capabilities.n == "honoured":
+            # All that follow without a gap
             n = sum(index == first + i for i, index in enumerate(missing))
         fields = self.capabilities.sampling_fields(
-            n=n, seed=request.seed + first, top_k=self._settings.top_k
+            n=n,
+            seed=request.seed + first,
+            top_k=self._settings.top_k,
         )
         if request.greedy and self.capabilities.greedy != "refused":
             fields["temperature"] = 0.0
         fields |= self._format.fields(request, self.capabilities)
-        prompt = self._format.prompt(request)
         return self._format.write(
-            prompt, fields, n=n, max_tokens=request.max_tokens, first=first
+            self._format.prompt(request),
+            fields,
+            n=n,
+            max_tokens=request.max_tokens,
+            first=first,
         )
 
     def _take(
         self, job: _Job, sent: wire.WireRequest, choices: wire.Choices
     ) -> wire.WireRequest | None:
-        found = {sent.first + index: each for index, each in choices.found.items()}
+        """Store what came, and return the request for what is still missing."""
+        continuations = {
+            sent.first + index: continuation
+            for index, continuation in choices.continuations.items()
+        }
         self._runner.journal.record(
             job.identity,
-            found,
-            choices.used or sent.most,
-            sent=choices.sent,
+            continuations,
+            choices.tokens or sent.limit,
+            sent=choices.sent_at,
             system_fingerprint=choices.system_fingerprint,
             prompt=":".join(job.request.key.split(":")[:_PROMPT_PARTS]),
             served_model=choices.served_model,
         )
-        job.found.update(found)
-        return self._request(job) if job.missing else None
+        job.continuations.update(continuations)
+        return self._build_request(job) if job.missing else None
 
     def _put_answer(self, job: _Job) -> None:
-        in_order = [job.found[i] for i in range(job.request.n)]
+        in_order = [job.continuations[i] for i in range(job.request.n)]
         answer = self._format.answer(job.request, in_order, self.capabilities)
-        if (partial := job.request.partial) is not None:
-            answer.continuations = [_joined(partial, given) for given in in_order]
+        beginning = job.request.partial
+        if beginning is not None:
+            answer.continuations = [_join(beginning, rest) for rest in in_order]
             answer.resumed = True
         self._results.put(answer)
 
 
-def _joined(partial: Continuation, rest: Continuation) -> Continuation:
+def _join(beginning: Continuation, rest: Continuation) -> Continuation:
     """Put an answer so far before what follows it, unless that is missing."""
-    n_tokens = (partial.n_tokens or 0) + (rest.n_tokens or 0)
-    if rest.text is None or partial.text is None:
+    n_tokens = (beginning.n_tokens or 0) + (rest.n_tokens or 0)
+    if rest.text is None or beginning.text is None:
         return replace(rest, n_tokens=n_tokens)
-    kind = rest.answer if partial.answer in (None, "text") else partial.answer
-    return replace(rest, text=partial.text + rest.text, n_tokens=n_tokens, answer=kind)
+    return replace(
+        rest,
+        text=beginning.text + rest.text,
+        n_tokens=n_tokens,
+        answer=rest.answer if beginning.answer in (None, "text") else beginning.answer,
+    )
 
 
 def _request_format(
@@ -316,6 +337,7 @@ def _request_format(
     *,
     at_points: bool,
 ) -> wire.RequestFormat:
+    """Choose the format in which an endpoint is asked; refuse what no endpoint can do."""
     if at_points and tokenizer is None:
         raise SettingsError(
             "tokenizer= is missing: log-probabilities at points need the true"
@@ -324,10 +346,9 @@ def _request_format(
     if at_points and tokenizer is not None:
         # The most likely token is drawn: any other would be listed in addition to
         # those.
-        drawn = replace(settings, temperature=0.0, top_k=0, top_p=1.0)
-        return (wire.NextChatToken if settings.chat else wire.NextToken)(
-            drawn, tokenizer
-        )
+        greedy = replace(settings, temperature=0.0, top_k=0, top_p=1.0)
+        next_token = wire.NextChatToken if settings.chat else wire.NextToken
+        return next_token(greedy, tokenizer)
     if kind == "samples":
         return wire.Chat(settings) if settings.chat else wire.RequestFormat(settings)
     if kind != "logprobs":
@@ -357,32 +378,35 @@ class _Embeddings(wire.RequestFormat):
             "encoding_format": "float",
         }
         n_bytes = sum(len(text.encode()) for text in texts)
-        most = wire.most_prompt_tokens(
-            self.settings, prompt_bytes=n_bytes, prompts=len(texts)
+        n_tokens = wire.most_prompt_tokens(
+            self.settings,
+            prompt_bytes=n_bytes,
+            prompts=len(texts),
         )
-        return wire.WireRequest(payload, len(texts), 0, wire.Tokens(most, 0))
+        limit = wire.Tokens(n_tokens, 0)
+        return wire.WireRequest(payload, n=len(texts), first=0, limit=limit)
 
     def read(self, body: bytes, request: wire.WireRequest) -> wire.Choices:
         document: dict[str, Any] = wire.decode_object(body) or {}
-        found = vectors_of(document, request.n)
-        problem = found if isinstance(found, str) else None
+        vectors = read_vectors(document, request.n)
         return wire.Choices(
-            found={}, used=wire.read_usage(document), problem=problem, document=document
+            continuations={},
+            tokens=wire.read_usage(document),
+            problem=vectors if isinstance(vectors, str) else None,
+            document=document,
         )
 
 
-def vectors_of(document: dict[str, Any], n: int) -> NDArray[np.float32] | str:
-    """Take the vectors of ``n`` texts out of a reply, by their index; a text says what is wrong."""
+def read_vectors(document: dict[str, Any], n: int) -> NDArray[np.float32] | str:
+    """Read the vectors of ``n`` texts from a reply, by their index; a text says what is wrong."""
     try:
-        data = {int(each["index"]): each["embedding"] for each in document["data"]}
-        vectors = np.array([data[i] for i in range(n)], np.float32)
+        rows = document["data"]
+        by_index = {int(row["index"]): row["embedding"] for row in rows}
+        vectors = np.array([by_index[i] for i in range(n)], np.float32)
     except (KeyError, TypeError, ValueError, OverflowError):
         return f"it has no embedding of one length for each of {n} texts"
-    if (
-        vectors.ndim != 2
-        or not np.isfinite(vectors).all()
-        or len(document["data"]) != n
-    ):
+    is_matrix = vectors.ndim == 2 and len(rows) == n
+    if not is_matrix or not np.isfinite(vectors).all():
         return f"it has no embedding of finite numbers for each of {n} texts"
     return vectors
 
@@ -390,7 +414,7 @@ def vectors_of(document: dict[str, Any], n: int) -> NDArray[np.float32] | str:
 def embed_at(
     settings: wire.ClientSettings,
     blocks: Sequence[Sequence[str]],
-    journal: Path,
+    journal_path: Path,
     take: Callable[[int, list[NDArray[np.float32] | str]], None],
     *,
     rng: Random | None = None,
@@ -405,8 +429,8 @@ def embed_at(
             for number in numbers:
                 take(number, await _embed(runner, blocks[number]))
 
-        with Journal(journal) as opened:
-            runner = RequestRunner(_Embeddings(settings), opened, rng or Random())
+        with Journal(journal_path) as journal:
+            runner = RequestRunner(_Embeddings(settings), journal, rng or Random())
             async with aclosing(runner.transport):
                 # Alone: what is wrong with all is found once
                 await work(islice(numbers, 1))
@@ -426,13 +450,16 @@ async def _embed(
     """Ask for some texts at once, and for each alone where the endpoint refuses them so."""
 
     def take(request: wire.WireRequest, choices: wire.Choices) -> None:
-        runner.journal.record(b"", {}, choices.used or request.most)
+        runner.journal.record(b"", {}, choices.tokens or request.limit)
 
     try:
         request = _Embeddings(runner.request_format.settings).ask(texts)
-        answer = await runner.complete(request, take)
+        choices = await runner.complete(request, take)
     except RefusedError as error:
         if len(texts) == 1:
             return [f"the endpoint gives no embedding ({error})"]
-        return [found for text in texts for found in await _embed(runner, [text])]
-    return [*vectors_of(answer.document, len(texts))]  # else it would be a problem
+        vectors: list[NDArray[np.float32] | str] = []
+        for text in texts:
+            vectors += await _embed(runner, [text])
+        return vectors
+    return [*read_vectors(choices.document, len(texts))]  # else it would be a problem

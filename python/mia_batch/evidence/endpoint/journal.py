@@ -46,9 +46,8 @@ SELECT prompt, min(sample), count(*), sent, system_fingerprint, served_model FRO
 WHERE sent IS NOT NULL GROUP BY request, sent ORDER BY sent, prompt
 """
 _SECONDS_BETWEEN_COPIES = 30.0
-_MOST_TIME_COPYING = (
-    0.05  # of the time that a run takes, because the event loop waits meanwhile
-)
+# Of the time that a run takes, because the event loop waits meanwhile
+_MOST_TIME_COPYING = 0.05
 
 
 class Journal:
@@ -63,19 +62,19 @@ class Journal:
             )
             try:
                 self._database.executescript(_SCHEMA)
-                there = {
-                    row[1]
-                    for row in self._database.execute("PRAGMA table_info(answers)")
-                }
-                for name in (name for name in _ADDED if name not in there):
-                    self._database.execute(
-                        f"ALTER TABLE answers ADD COLUMN {name} TEXT"
-                    )
+                columns = self._database.execute("PRAGMA table_info(answers)")
+                present = {name for _, name, *_ in columns}
+                for name in _ADDED:
+                    if name not in present:
+                        self._database.execute(
+                            f"ALTER TABLE answers ADD COLUMN {name} TEXT"
+                        )
             except BaseException:
                 self._database.close()
                 raise
 
     def find(self, request: bytes) -> dict[int, Continuation]:
+        """Read the answers to a request, by the number of the sample."""
         with self._explained():
             rows = self._database.execute(
                 "SELECT sample, CASE WHEN reason IS NULL THEN text END, n_tokens,"
@@ -92,8 +91,8 @@ class Journal:
     def record(
         self,
         request: bytes,
-        found: Mapping[int, Continuation],
-        used: Tokens,
+        continuations: Mapping[int, Continuation],
+        tokens: Tokens,
         *,
         sent: str | None = None,
         system_fingerprint: str | None = None,
@@ -102,16 +101,21 @@ class Journal:
     ) -> None:
         """Store what one HTTP answer brought and cost; on disk when this returns."""
         rows = []
-        for sample, each in found.items():
-            said = (
-                each.text or "",
-                each.n_tokens,
-                each.finish_reason,
-                each.answer,
-                each.reason,
+        for sample, continuation in continuations.items():
+            row = (
+                request,
+                sample,
+                continuation.text or "",
+                continuation.n_tokens,
+                continuation.finish_reason,
+                continuation.answer,
+                continuation.reason,
+                prompt,
+                sent,
+                system_fingerprint,
+                served_model,
             )
-            source = (prompt, sent, system_fingerprint, served_model)
-            rows.append((request, sample, *said, *source))
+            rows.append(row)
         with self._explained(), self._database:
             self._database.executemany(
                 f"INSERT OR IGNORE INTO answers {_COLUMNS}", rows
@@ -119,12 +123,13 @@ class Journal:
             self._database.execute(
                 "UPDATE spent SET tokens_in = tokens_in + ?, tokens_out ="
                 " tokens_out + ?",
-                used,
+                tokens,
             )
         if time.monotonic() >= self._next_copy and is_followed(self._path):
             self._hand_on()
 
     def spent(self) -> Tokens:
+        """Read the tokens of all requests so far."""
         with self._explained():
             row = self._database.execute(
                 "SELECT tokens_in, tokens_out FROM spent"
@@ -134,18 +139,18 @@ class Journal:
     def answered(self) -> dict[str, Any]:
         """Count the requests with answers, with the times of the first and last, and by version."""
         # Those of older versions, which kept no times, are ``undated``.
-        each = "SELECT DISTINCT request, sent, system_fingerprint FROM answers"
+        requests = "SELECT DISTINCT request, sent, system_fingerprint FROM answers"
         with self._explained():
-            number, dated, first, last = self._database.execute(
-                f"SELECT count(*), count(sent), min(sent), max(sent) FROM ({each})"
+            n_requests, n_dated, first, last = self._database.execute(
+                f"SELECT count(*), count(sent), min(sent), max(sent) FROM ({requests})"
             ).fetchone()
             versions = self._database.execute(
                 "SELECT coalesce(system_fingerprint, 'not given'), count(*) FROM"
-                f" ({each}) WHERE sent IS NOT NULL GROUP BY 1 ORDER BY 1"
+                f" ({requests}) WHERE sent IS NOT NULL GROUP BY 1 ORDER BY 1"
             ).fetchall()
         times = {
-            "answered": number,
-            "undated": number - dated,
+            "answered": n_requests,
+            "undated": n_requests - n_dated,
             "first": first,
             "last": last,
         }
@@ -157,7 +162,7 @@ class Journal:
             return self._database.execute(_RESPONSES).fetchall()
 
     def _hand_on(self) -> None:
-        """Give a copy to who keeps the folder elsewhere, too; seldom where that takes long."""
+        """Write a copy for who keeps the folder elsewhere, too; seldom where that takes long."""
         start = time.monotonic()
         copy = temporary_path(self._path)
         try:

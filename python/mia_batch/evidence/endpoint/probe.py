@@ -1,12 +1,13 @@
 """Learn what an endpoint honours, by asking it; documentation and silence are not believed."""
 
 from dataclasses import replace
+from itertools import product
 from math import isclose
 from typing import Any
 
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.dress import (
-    Asked,
+    AnsweredPrompt,
     known_openings,
     learn,
     recorded_rule,
@@ -59,11 +60,8 @@ _CONTEXT_NAMES = (
 )
 _UNKNOWN_FIELD = frozenset({400, 422, 501})
 # What vLLM and OpenAI's chat list at most, OpenAI's completions, anyone
-_TOP = (
-    20,
-    5,
-    1,
-)
+# What vLLM and OpenAI's chat list at most, OpenAI's completions, anyone
+_TOP = (20, 5, 1)
 _NOISE = 0.1  # nats between two answers to the same question, on an accelerator
 _N_NAMED = 3  # one value could be a constant of the server's
 _TRIED = 64  # tokens, spread over the vocabulary, of which some unlikely ones are named
@@ -82,23 +80,24 @@ class Probe:
         return self._runner.request_format
 
     async def run(self) -> wire.Capabilities:
-        wanted = self._format
+        """Probe the endpoint; its format is set to what it understands."""
+        target_format = self._format
         plain = wire.Chat if self._settings.chat else wire.RequestFormat
         self._runner.request_format = plain(self._settings)
-        answer = await self._agree(
-            draws=type(wanted) in {wire.RequestFormat, wire.Chat}
-        )
-        self._runner.request_format = replace(wanted, dialect=self._format.dialect)
-        if isinstance(wanted, wire.Echo):
+        draws = type(target_format) in {wire.RequestFormat, wire.Chat}
+        answer = await self._agree(draws=draws)
+        dialect = self._format.dialect
+        self._runner.request_format = replace(target_format, dialect=dialect)
+        if isinstance(target_format, wire.Echo):
             await self._check_echo()
             # What was not asked counts as refused, so it is not sent
-            found = wire.Capabilities()
-        elif isinstance(wanted, wire.NextToken):
-            found = await self._next_token(wanted)
+            capabilities = wire.Capabilities()
+        elif isinstance(target_format, wire.NextToken):
+            capabilities = await self._next_token(target_format)
         else:
-            found = await self._samples(answer)
+            capabilities = await self._samples(answer)
         return replace(
-            found,
+            capabilities,
             max_model_len=await self._max_model_len(),
             dialect=self._format.dialect,
             serves=_other_name(answer.document.get("model"), self._settings.model),
@@ -116,34 +115,34 @@ class Probe:
         except RefusedError as error:
             if error.unusable or error.status not in _UNKNOWN_FIELD:
                 raise _first_refusal(error, self._settings) from None
-            first = error
-        chosen = {
-            "temperature": self._settings.temperature,
-            "top_p": self._settings.top_p,
-        }
-        optional = [*sorted(chosen, key=lambda name: chosen[name] == 1), *wire.NEUTRAL]
+            refusal = error
+        settings = self._settings
+        values = {"temperature": settings.temperature, "top_p": settings.top_p}
+        optional = [*sorted(values, key=lambda name: values[name] == 1), *wire.NEUTRAL]
         for limit in _LIMITS:
             self._speak(limit=limit, withdrawn=tuple(optional))
             answer = await self._try()
             if answer is not None:
                 break
         else:
-            raise _first_refusal(first, self._settings)
+            raise _first_refusal(refusal, settings)
         for name in optional:
-            before = self._format.dialect.withdrawn
-            self._speak(withdrawn=tuple(each for each in before if each != name))
-            if (more := await self._try()) is not None:
-                answer = more
+            withdrawn = self._format.dialect.withdrawn
+            self._speak(withdrawn=tuple(field for field in withdrawn if field != name))
+            following = await self._try()
+            if following is not None:
+                answer = following
                 continue
-            self._speak(withdrawn=before)
-            if draws and chosen.get(name, 1) != 1:
+            self._speak(withdrawn=withdrawn)
+            if draws and values.get(name, 1) != 1:
                 raise SettingsError(
-                    f"the endpoint {self._settings.base_url} refuses {name}"
-                    f" {chosen[name]:g} ({first}); leave {name}= at 1"
+                    f"the endpoint {settings.base_url} refuses {name}"
+                    f" {values[name]:g} ({refusal}); leave {name}= at 1"
                 )
         return answer
 
     async def _look_for_thoughts(self, answer: wire.Choices) -> None:
+        """Find how to keep the model from thinking, or make room for its thoughts."""
         if _kind(answer) != "thinking":
             return
         for added in _UNTHINKING:
@@ -151,7 +150,8 @@ class Probe:
             if _kind(await self._try()) not in (None, "thinking"):
                 return
         self._speak(added={}, thinking=_THOUGHTS)
-        if (found := await self._try()) is None or _kind(found) == "thinking":
+        answer_with_room = await self._try()
+        if answer_with_room is None or _kind(answer_with_room) == "thinking":
             raise EngineError(
                 f"the model {self._settings.model} spends {_THOUGHTS:,} tokens and more"
                 " on thoughts and gives no answer; take a model that does not think,"
@@ -161,221 +161,258 @@ class Probe:
     # Samples.
 
     async def _samples(self, answer: wire.Choices) -> wire.Capabilities:
+        """Probe what acts on samples."""
         await self._look_for_thoughts(answer)
         self._speak(repeats_prompt=_kind(answer) in _WITH_PROMPT)
-        seed: wire.Honour = "refused"
-        texts = await self._texts(
-            *({"seed": each} for each in (_SEED, _SEED, _SEED + 1))
-        )
-        if texts is not None:
-            seed = "honoured" if texts[0] == texts[1] else "ignored"
-        else:
-            texts = [_text(await self._try()) for _ in range(2)]
-        varied = len(set(texts)) > 1
-        greedy: wire.Honour = "honoured"
-        if self._settings.temperature > 0:
-            twice = await self._texts(*[{"temperature": 0.0}] * 2)
-            greedy = _shown(twice is not None and twice[0] == twice[1], twice)
-        top_k, limits_k = None, self._settings.top_k > 0
-        if self._settings.temperature > 0:
+        draws = self._settings.temperature > 0
+        seed, varied = await self._seed()
+        greedy: wire.Support = "honoured"
+        if draws:
+            texts = await self._texts({"temperature": 0.0}, {"temperature": 0.0})
+            is_same = texts is not None and texts[0] == texts[1]
+            greedy = _support(texts, has_effect=is_same)
+        top_k: wire.Support | None = None
+        if draws:
             # Only the most likely token may be drawn, so what is drawn must always be
             # the same.
-            drawn = await self._texts(
-                *({"top_k": 1} | _seeded(seed, i) for i in range(3))
-            )
-            top_k = _shown(varied and drawn is not None and len(set(drawn)) == 1, drawn)
+            fields = ({"top_k": 1} | _seeded(seed, i) for i in range(3))
+            texts = await self._texts(*fields)
+            is_same = texts is not None and len(set(texts)) == 1
+            top_k = _support(texts, has_effect=varied and is_same)
+        limits_k = self._settings.top_k > 0
         neutral = {} if top_k is None or limits_k else {"top_k": top_k}
         neutral |= await self._neutral(seed, greedy, varied=varied)
-        # With a seed, because some endpoints then draw every continuation with the
-        # same.
-        two = await self._try(2, n=2, **_seeded(seed))
-        copies = [] if two is None else [found.text for found in two.found.values()]
-        several = len(copies) == 2 and not (varied and copies[0] == copies[1])
+        n = await self._several(seed, varied=varied)
         with_ids = await self._try(return_token_ids=True)
+        token_ids = None
+        if with_ids is not None:
+            token_ids = with_ids.document["choices"][0].get("token_ids")
         return wire.Capabilities(
             dress=await self._dress(),
             greedy=greedy,
             neutral=neutral,
-            n=_shown(several, two),
+            n=n,
             seed=seed,
             varied=varied,
             top_k=top_k if limits_k else None,
-            output_token_ids=with_ids is not None
-            and with_ids.document["choices"][0].get("token_ids") is not None,
+            output_token_ids=token_ids is not None,
         )
+
+    async def _seed(self) -> tuple[wire.Support, bool]:
+        """Probe what a seed does; return also if samples differ at all."""
+        seeds = (_SEED, _SEED, _SEED + 1)
+        texts = await self._texts(*({"seed": seed} for seed in seeds))
+        if texts is None:
+            support: wire.Support = "refused"
+            texts = [_text(await self._try()) for _ in range(2)]
+        else:
+            support = "honoured" if texts[0] == texts[1] else "ignored"
+        return support, len(set(texts)) > 1
+
+    async def _several(self, seed: wire.Support, *, varied: bool) -> wire.Support:
+        """Probe several continuations in one request; copies of one count as ignored."""
+        # With a seed, because some endpoints then draw every continuation with the
+        # same.
+        answer = await self._try(2, n=2, **_seeded(seed))
+        if answer is None:
+            return "refused"
+        texts = [part.text for part in answer.continuations.values()]
+        has_copies = varied and len(set(texts)) < len(texts)
+        return "honoured" if len(texts) == 2 and not has_copies else "ignored"
 
     async def _dress(self) -> list[dict[str, str]]:
         """Find what stands around continuations that every model knows; make room for it."""
-        asked, says_prompt = [], False
+        answered = []
+        says_prompt = False
         for prompt, continuation in known_openings():
             try:
-                length = {"max_tokens": _OPENING_TOKENS, "max_retries": _RETRIES}
-                answer = await self._ask({}, prompt=prompt, **length)
+                answer = await self._ask(
+                    {},
+                    prompt=prompt,
+                    max_tokens=_OPENING_TOKENS,
+                    max_retries=_RETRIES,
+                )
             except RefusedError:
                 continue
-            if text := _text(answer):
-                asked.append(Asked(prompt, text, continuation))
+            text = _text(answer)
+            if text:
+                answered.append(AnsweredPrompt(prompt, text, continuation))
             says_prompt |= prompt in text or _kind(answer) in _WITH_PROMPT
-        if rule := learn(asked, fewest=_FEWEST_DRESSED):
-            taken_off = [
-                len(each.answer) - len(undress(each.answer, each.prompt, rule))
-                for each in asked
-            ]
-            self._speak(lead=max(taken_off) // _CHARACTERS_A_TOKEN + _SPARE)
+        rule = learn(answered, fewest=_FEWEST_DRESSED)
+        if rule:
+            lengths = []
+            for item in answered:
+                bare = undress(item.answer, item.prompt, rule)
+                lengths.append(len(item.answer) - len(bare))
+            self._speak(lead=max(lengths) // _CHARACTERS_A_TOKEN + _SPARE)
         self._speak(says_prompt=says_prompt)
         return recorded_rule(rule)
 
     async def _neutral(
-        self, seed: wire.Honour, greedy: wire.Honour, *, varied: bool
-    ) -> dict[str, wire.Honour]:
-        """Find whether the values act that keep the endpoint's own settings from acting."""
+        self, seed: wire.Support, greedy: wire.Support, *, varied: bool
+    ) -> dict[str, wire.Support]:
+        """Probe the values that keep the endpoint's own settings from acting."""
         # Only an effect on answers that are the same otherwise shows it.
-        asked, withdrawn = (*_PENALTIES, "min_p"), self._format.dialect.withdrawn
-        found: dict[str, wire.Honour] = {
-            name: "refused" for name in asked if name in withdrawn
+        names = (*_PENALTIES, "min_p")
+        withdrawn = self._format.dialect.withdrawn
+        support: dict[str, wire.Support] = {
+            name: "refused" for name in names if name in withdrawn
         }
         likely: dict[str, object] = {} if greedy == "refused" else {"temperature": 0.0}
         likely |= _seeded(seed)
+        is_certain = "honoured" in {seed, greedy}
         plain = await self._try(prompt=_REPETITIVE, **likely)
         for name, value in _PENALTIES.items():
-            if name not in found:
-                other = await self._try(prompt=_REPETITIVE, **likely, **{name: value})
-                same = other is None or _text(other) == _text(plain)
-                certain = "honoured" in {seed, greedy}
-                found[name] = "honoured" if certain and not same else "ignored"
-        if "min_p" not in found:
-            texts = await self._texts(
-                *({"min_p": 1.0} | _seeded(seed, i) for i in range(2))
-            )
-            same = varied and texts is not None and texts[0] == texts[1]
-            found["min_p"] = "honoured" if same else "ignored"
-        return {name: found[name] for name in asked}
+            if name not in support:
+                fields = likely | {name: value}
+                answer = await self._try(prompt=_REPETITIVE, **fields)
+                is_same = answer is None or _text(answer) == _text(plain)
+                support[name] = "honoured" if is_certain and not is_same else "ignored"
+        if "min_p" not in support:
+            fields_of_two = ({"min_p": 1.0} | _seeded(seed, i) for i in range(2))
+            texts = await self._texts(*fields_of_two)
+            is_same = varied and texts is not None and texts[0] == texts[1]
+            support["min_p"] = "honoured" if is_same else "ignored"
+        return {name: support[name] for name in names}
 
-    async def nudge(self, tokenizer: Tokenizer) -> wire.Honour:
+    async def nudge(self, tokenizer: Tokenizer) -> wire.Support:
         """Raise the logits of unlikely words, of which each must then be said, space and all."""
-        size, (before,) = tokenizer.vocabulary, tokenizer.encode_prompts([PROBE_PROMPT])
-        spread = [size * i // _TRIED for i in range(1, _TRIED)]
-        _, texts = tokenizer.decode_candidates(before, [[token] for token in spread])
+        (prompt_ids,) = tokenizer.encode_prompts([PROBE_PROMPT])
+        spread = _spread_tokens(tokenizer)
+        _, texts = tokenizer.decode_candidates(
+            prompt_ids, [[token] for token in spread]
+        )
         words = {
             token: text
             for token, text in zip(spread, texts, strict=True)
             if text.strip().isalpha()
         }
-        named = sorted(words, key=lambda token: words[token][0] != " ")[:_N_NAMED]
-        for token in named:
-            answer = await self._one_token(
-                {"logit_bias": {str(token): 100}, "temperature": 0.0}
-            )
+        in_order = sorted(words, key=lambda token: words[token][0] != " ")
+        for token in in_order[:_N_NAMED]:
+            fields: dict[str, object] = {
+                "logit_bias": {str(token): 100},
+                "temperature": 0.0,
+            }
+            answer = await self._one_token(fields)
             if isinstance(answer, RefusedError):
                 return "refused"
             if answer.text != words[token]:
                 return "ignored"
-        return "honoured" if named else "ignored"
+        return "honoured" if words else "ignored"
 
     # Log-probabilities.
 
     async def _check_echo(self) -> None:
         try:
             choices = await self._ask({}, max_tokens=1)
-            found = wire.read_echo(
-                *wire.Echo.listed(choices.text), "", PROBE_PROMPT, n_drawn=None
-            )
+            listing = wire.Echo.parse_listing(choices.text)
+            echo = wire.read_echo(*listing, "", PROBE_PROMPT, n_drawn=None)
         except RefusedError as error:
-            found = str(error)
-        if isinstance(found, str):
+            echo = str(error)
+        if isinstance(echo, str):
             raise SettingsError(
                 f"the endpoint {self._settings.base_url} does not echo"
-                f" log-probabilities of prompts ({found}); take another endpoint, or"
+                f" log-probabilities of prompts ({echo}); take another endpoint, or"
                 " engine transformers or vllm"
             )
 
-    async def _next_token(self, of: wire.NextToken) -> wire.Capabilities:
+    async def _next_token(self, next_token: wire.NextToken) -> wire.Capabilities:
+        """Probe what the endpoint lists about the next token."""
         try:
-            top, answer = await self._most_likely(of)
-            listed = of.listed(answer.text)
+            top, answer = await self._most_likely(next_token)
+            listed = next_token.parse_listing(answer.text)
             by_id = all(wire.is_id(name) for name, _ in listed)
-            plain = await self._ask(of.listing(top), max_tokens=1) if by_id else answer
-            _check_names(of, listed, plain)
-            named = await self._named_token(of, listed, by_id=by_id)
+            plain = answer
+            if by_id:
+                plain = await self._ask(next_token.listing_fields(top), max_tokens=1)
+            _check_names(next_token, listed, plain)
+            named_token = await self._named_token(next_token, listed, by_id=by_id)
         except RefusedError as error:
             raise _first_refusal(error, self._settings) from None
         return wire.Capabilities(
-            named_token=named, top_logprobs=top, token_id_names=by_id
+            named_token=named_token,
+            top_logprobs=top,
+            token_id_names=by_id,
         )
 
-    async def _most_likely(self, of: wire.NextToken) -> tuple[int, wire.Choices]:
-        found: wire.Choices | RefusedError | None = None
-        for n, by_id in ((n, by_id) for n in _TOP for by_id in (True, False)):
-            found = await self._one_token(of.listing(n, by_id=by_id))
-            if isinstance(found, wire.Choices):
-                return n, found
+    async def _most_likely(
+        self, next_token: wire.NextToken
+    ) -> tuple[int, wire.Choices]:
+        """Find how many of the most likely tokens it lists; return also a listing."""
+        answer: wire.Choices | RefusedError | None = None
+        for n, by_id in product(_TOP, (True, False)):
+            answer = await self._one_token(next_token.listing_fields(n, by_id=by_id))
+            if isinstance(answer, wire.Choices):
+                return n, answer
         raise SettingsError(
             f"the endpoint {self._settings.base_url} gives no log-probabilities of the"
-            f" next token ({found}); take another endpoint, engine transformers or"
+            f" next token ({answer}); take another endpoint, engine transformers or"
             " vllm, or evidence 'samples'"
         )
 
     async def _named_token(
-        self, of: wire.NextToken, listed: wire.Listed, *, by_id: bool
-    ) -> wire.Honour:
-        """Name unlikely tokens: each has a value of its own, twice the same, below all listed."""
-        tokenizer = of.tokenizer
-        likely = wire.named_ids(listed, tokenizer)
-        spread = dict.fromkeys(
-            tokenizer.vocabulary * i // _TRIED for i in range(1, _TRIED)
-        )
-        unlikely = [
-            token
-            for token in spread
-            if token not in likely
-            and (by_id or tokenizer.by_text.get(tokenizer.token_text(token)) == token)
-        ][:_N_NAMED]
+        self, next_token: wire.NextToken, listed: wire.ListedTokens, *, by_id: bool
+    ) -> wire.Support:
+        """Probe unlikely tokens by name: each has a value, twice the same, below all listed."""
+        unlikely = self._unlikely_tokens(next_token.tokenizer, listed, by_id=by_id)
         values = []
         for token in (*unlikely, *unlikely[:1]):
-            answer = await self._one_token(of.listing(1, [token], by_id=by_id))
+            fields = next_token.listing_fields(1, [token], by_id=by_id)
+            answer = await self._one_token(fields)
             if isinstance(answer, RefusedError):
                 return "refused"
-            found = wire.read_next_token(
-                of.listed(answer.text), token, tokenizer, exact=True
+            entries = next_token.parse_listing(answer.text)
+            value = wire.read_next_token(
+                entries, token, next_token.tokenizer, exact=True
             )
-            if isinstance(found, str):
+            if isinstance(value, str):
                 return "ignored"
-            values.append(found[0])
-        least = min(value for _, value in listed)
-        same = values and isclose(values[0], values[-1], rel_tol=0, abs_tol=_NOISE)
-        differ = len(set(values[:-1])) > 1
-        return (
-            "honoured"
-            if same and differ and max(values) <= least + _NOISE
-            else "ignored"
-        )
+            values.append(value[0])
+        if not values:
+            return "ignored"
+        is_same = isclose(values[0], values[-1], rel_tol=0, abs_tol=_NOISE)
+        do_differ = len(set(values[:-1])) > 1
+        lowest_listed = min(value for _, value in listed)
+        are_below = max(values) <= lowest_listed + _NOISE
+        return "honoured" if is_same and do_differ and are_below else "ignored"
+
+    def _unlikely_tokens(
+        self, tokenizer: Tokenizer, listed: wire.ListedTokens, *, by_id: bool
+    ) -> list[int]:
+        """Choose tokens that are not listed, and that have a name which no other has."""
+        likely = wire.find_ids(listed, tokenizer)
+        unlikely = []
+        for token in dict.fromkeys(_spread_tokens(tokenizer)):
+            text = tokenizer.token_text(token)
+            has_name = by_id or tokenizer.by_text.get(text) == token
+            if has_name and token not in likely:
+                unlikely.append(token)
+        return unlikely[:_N_NAMED]
 
     # Requests.
 
     async def _max_model_len(self) -> int | None:
+        """Read the model's context from the list of models; None where it is not stated."""
         try:
             reply = await self._runner.transport.send("/models")
         except UnansweredError:
             return None
-        models = (
-            (wire.decode_object(reply.body) or {}).get("data")
-            if reply.status == 200
-            else None
-        )
-        listed = models if isinstance(models, list) else []
-        own = (each for each in listed if isinstance(each, dict))
-        of = next((each for each in own if each.get("id") == self._settings.model), {})
-        return next(
-            (n for n in map(of.get, _CONTEXT_NAMES) if type(n) is int and n > 0), None
-        )
+        document = wire.decode_object(reply.body) or {}
+        models = document.get("data") if reply.status == 200 else None
+        for model in models if isinstance(models, list) else []:
+            if isinstance(model, dict) and model.get("id") == self._settings.model:
+                lengths = map(model.get, _CONTEXT_NAMES)
+                return next((n for n in lengths if type(n) is int and n > 0), None)
+        return None
 
-    def _speak(self, **changed: Any) -> None:
-        dialect = replace(self._format.dialect, **changed)
+    def _speak(self, **changes: Any) -> None:
+        """Change how requests are written from here on."""
+        dialect = replace(self._format.dialect, **changes)
         self._runner.request_format = replace(self._format, dialect=dialect)
 
-    async def _texts(self, *asked: dict[str, Any]) -> list[str] | None:
+    async def _texts(self, *requests: dict[str, Any]) -> list[str] | None:
         """Ask with some fields, then with others; None where the endpoint refuses any."""
-        answers = [await self._try(**fields) for fields in asked]
+        answers = [await self._try(**fields) for fields in requests]
         return None if None in answers else [_text(answer) for answer in answers]
 
     async def _try(
@@ -414,12 +451,14 @@ class Probe:
         )
 
 
-def _shown(effect: bool, answers: object) -> wire.Honour:  # noqa: FBT001 - what is asked
-    """Say what an effect on answers shows, which are None where the field was refused."""
-    return "refused" if answers is None else "honoured" if effect else "ignored"
+def _support(answers: object, *, has_effect: bool) -> wire.Support:
+    """Return what an effect on answers shows, which are None where the field was refused."""
+    if answers is None:
+        return "refused"
+    return "honoured" if has_effect else "ignored"
 
 
-def _seeded(seed: wire.Honour, number: int = 0) -> dict[str, Any]:
+def _seeded(seed: wire.Support, number: int = 0) -> dict[str, Any]:
     return {} if seed == "refused" else {"seed": _SEED + number}
 
 
@@ -428,54 +467,72 @@ def _text(answer: wire.Choices | None) -> str:
 
 
 def _kind(answer: wire.Choices | None) -> AnswerKind | None:
-    return answer.found[0].answer if answer is not None and 0 in answer.found else None
+    first = None if answer is None else answer.continuations.get(0)
+    return None if first is None else first.answer
 
 
-def _check_names(of: wire.NextToken, listed: wire.Listed, plain: wire.Choices) -> None:
-    """Look whether most tokens that are named are the tokenizer's, which has the same texts."""
+def _spread_tokens(tokenizer: Tokenizer) -> list[int]:
+    """Choose tokens all over the vocabulary."""
+    return [tokenizer.vocabulary * i // _TRIED for i in range(1, _TRIED)]
+
+
+def _check_names(
+    next_token: wire.NextToken, listed: wire.ListedTokens, plain: wire.Choices
+) -> None:
+    """Check that most tokens that are named are the tokenizer's, which has the same texts."""
     # Where they are named by text alone, the drawn token's own text must be among them:
     # a name that has lost its space, for one, is that of another token.
-    ids = wire.named_ids(listed, of.tokenizer)
-    known = {of.tokenizer.token_text(token) for token in ids if token is not None}
-    names, others = (
-        [name for name, _ in each] for each in (listed, of.listed(plain.text))
-    )
-    said = str(of.said(plain.document["choices"][0]) or "")
-    if all(map(wire.is_id, others)):
-        right = said.strip() in {"", *map(str.strip, known)}
+    tokenizer = next_token.tokenizer
+    ids = wire.find_ids(listed, tokenizer)
+    texts = {tokenizer.token_text(token) for token in ids if token is not None}
+    names = [name for name, _ in listed]
+    plain_names = [name for name, _ in next_token.parse_listing(plain.text)]
+    reply = str(next_token.reply_text(plain.document["choices"][0]) or "")
+    if all(map(wire.is_id, plain_names)):
+        is_right = reply.strip() in {"", *map(str.strip, texts)}
     else:
-        right = 2 * len(known.intersection(others)) >= len(set(others))
-        right = right and (others != names or said in {"", *names})
-    if not right:
+        n_shared = len(texts.intersection(plain_names))
+        is_right = 2 * n_shared >= len(set(plain_names))
+        if plain_names == names and reply not in {"", *names}:
+            is_right = False
+    if not is_right:
         raise SettingsError(
             "tokenizer: the endpoint's tokens are named otherwise"
-            f" ({', '.join(map(repr, others[:3]))}, where the answer is {said!r}); give"
-            " the folder or hub name of the model's own tokenizer, or take engine"
+            f" ({', '.join(map(repr, plain_names[:3]))}, where the answer is {reply!r});"
+            " give the folder or hub name of the model's own tokenizer, or take engine"
             " transformers or vllm"
         )
 
 
-def _other_name(said: object, asked: str) -> str | None:
+def _other_name(served: object, requested: str) -> str | None:
     """Return what answers call a model, unless it is its name, shortened or with a version."""
-    if not isinstance(said, str) or not said.strip():
+    if not isinstance(served, str) or not served.strip():
         return None
-    one, other = (
-        name.casefold().rstrip("/").rpartition("/")[2] for name in (said, asked)
-    )
-    return None if one in other or other in one else wire.shorten(said)
+    served_name = _bare_name(served)
+    requested_name = _bare_name(requested)
+    is_form = served_name in requested_name or requested_name in served_name
+    return None if is_form else wire.shorten(served)
+
+
+def _bare_name(model: str) -> str:
+    """Return the name of a model without the folders before it, in lower case."""
+    return model.casefold().rstrip("/").rpartition("/")[2]
 
 
 def _first_refusal(
     error: RefusedError, settings: wire.ClientSettings
 ) -> SettingsError | EngineError:
+    """Build the error for an endpoint that answers no request at all."""
     if error.unusable:
         way_out = "its replies are not of the form that OpenAI's API has"
         if wire.STREAMED in str(error):
             way_out = "let the server, or the gateway before it, answer whole"
         elif not error.is_json:
             way_out = "check base_url=, which usually ends with /v1"
-        said = f"the endpoint {settings.base_url} gives no usable answer ({error})"
-        return EngineError(f"{said}; {way_out}")
+        return EngineError(
+            f"the endpoint {settings.base_url} gives no usable answer ({error});"
+            f" {way_out}"
+        )
     start = (
         f"the endpoint {settings.base_url} refuses model {settings.model!r} ({error})"
     )
@@ -488,14 +545,16 @@ def _first_refusal(
         if settings.api_key is None:
             way_out = "OPENAI_API_KEY is not set, and api_key_env= names no other"
     elif status in {404, 405}:
-        other = "the completions endpoint" if settings.chat else "chat="
-        way_out = f"check model=, or try {other}"
+        alternative = "the completions endpoint" if settings.chat else "chat="
+        way_out = f"check model=, or try {alternative}"
         if not error.is_json or "model" not in str(error).lower():
             start = (
                 f"the endpoint {settings.base_url} has nothing at that address"
                 f" ({error})"
             )
-            way_out = f"check base_url=, which usually ends with /v1, or try {other}"
+            way_out = (
+                f"check base_url=, which usually ends with /v1, or try {alternative}"
+            )
     elif 300 <= status < 400:
         way_out = "set base_url= to the address that answers by itself"
     return SettingsError(f"{start}; {way_out}")

@@ -63,15 +63,22 @@ class Transport:
         import httpx  # here, because whoever has no endpoint does not need it
 
         self._settings = settings
-        timeout, most = settings.timeout, settings.max_concurrency
+        n_connections = settings.max_concurrency
         address = urlsplit(settings.base_url)
+        headers = {"Accept-Encoding": "identity"}
+        headers |= _key_header(settings.api_key, address)
         self._client = httpx.AsyncClient(
             base_url=urlunsplit(address._replace(query="")),
             params=dict(parse_qsl(address.query)),
-            headers={"Accept-Encoding": "identity"}
-            | _key_header(settings.api_key, address),
-            timeout=httpx.Timeout(timeout, connect=min(timeout, _SECONDS_TO_CONNECT)),
-            limits=httpx.Limits(max_connections=most, max_keepalive_connections=most),
+            headers=headers,
+            timeout=httpx.Timeout(
+                settings.timeout,
+                connect=min(settings.timeout, _SECONDS_TO_CONNECT),
+            ),
+            limits=httpx.Limits(
+                max_connections=n_connections,
+                max_keepalive_connections=n_connections,
+            ),
             follow_redirects=False,
             # httpx prepares every proxy of the environment, even those that this host
             # has no use for, and fails where one needs a package that is not installed.
@@ -96,10 +103,10 @@ class Transport:
             is_late = isinstance(error, (TimeoutError, httpx.TimeoutException))
             unsent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
             cause = self._settings.redact(str(error) or type(error).__name__)
-            sentence = (
-                f"{'no connection' if unsent else 'the connection was cut'} ({cause})"
-            )
-            if is_late and not unsent:
+            sentence = f"the connection was cut ({cause})"
+            if unsent:
+                sentence = f"no connection ({cause})"
+            elif is_late:
                 sentence = f"no answer came within {self._settings.timeout:g} s"
             raise UnansweredError(sentence, sent=not unsent) from None
         return Reply(status=response.status_code, headers=response.headers, body=body)
@@ -125,16 +132,15 @@ async def _read(response: httpx.Response) -> bytes:
     unpacker = zlib.decompressobj(_WINDOWS[coding]) if coding in _WINDOWS else None
     body = bytearray()
     async for chunk in response.aiter_raw():
-        try:
-            body += (
-                chunk
-                if unpacker is None
-                else unpacker.decompress(chunk, _MOST_BYTES + 1)
-            )
-        except zlib.error as error:
-            raise DecodingError(
-                f"an answer that cannot be unpacked: {error}"
-            ) from error
+        if unpacker is None:
+            body += chunk
+        else:
+            try:
+                body += unpacker.decompress(chunk, _MOST_BYTES + 1)
+            except zlib.error as error:
+                raise DecodingError(
+                    f"an answer that cannot be unpacked: {error}"
+                ) from error
         if len(body) > _MOST_BYTES:
             raise DecodingError(f"an answer of more than {_MOST_BYTES >> 20} MiB")
     return bytes(body)
@@ -144,14 +150,14 @@ _START = 8
 
 
 class Concurrency:
-    """A limit, from 1 to ``most``, that finds what the endpoint can take."""
+    """A limit, from 1 to ``maximum``, that finds what the endpoint can take."""
 
     # It grows by one with each answer until the endpoint first refuses, then by one
     # with each round of answers; each round of refusals halves it.
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._limit = float(min(most, _START))
+    def __init__(self, maximum: int) -> None:
+        self._maximum = maximum
+        self._limit = float(min(maximum, _START))
         self.round = 0  # halvings so far; a request remembers it from when it was sent
 
     @property
@@ -160,7 +166,7 @@ class Concurrency:
 
     def succeeded(self) -> None:
         step = 1.0 / self._limit if self.round else 1.0
-        self._limit = min(float(self._most), self._limit + step)
+        self._limit = min(float(self._maximum), self._limit + step)
 
     def refused(self, sent_in_round: int) -> None:
         """Note a status 429; requests in flight at the last halving do not halve it again."""
@@ -183,7 +189,7 @@ class TokenBucket:
         self._free_at = clock()
 
     def take(self, amount: float) -> float:
-        """Reserve requests or tokens; seconds to wait before they may be used."""
+        """Reserve requests or tokens; return the seconds to wait before they may be used."""
         now = self._clock()
         start = max(now, self._free_at)
         self._free_at = start + amount / self._rate
@@ -206,7 +212,7 @@ _EXHAUSTED = {
 }
 
 
-class Next(NamedTuple):
+class NextStep(NamedTuple):
     """What to do after a failure."""
 
     # ``give_up``: this request has failed; ``exhausted``: the account is empty;
@@ -216,33 +222,37 @@ class Next(NamedTuple):
     wait: float | None = None  # seconds, as the endpoint asks of every request
 
 
-def after_refusal(
+def choose_next_step(
     status: int,
     headers: Mapping[str, str],
     codes: frozenset[str],
     now: datetime,
     *,
     last: bool,
-) -> Next:
+) -> NextStep:
+    """Choose what to do after a reply with an error status."""
     if status == 402 or codes & _EXHAUSTED:
-        return Next("exhausted")
+        return NextStep("exhausted")
     # ``x-should-retry`` is followed where it is sent, else the status.
-    wished = {"true": True, "false": False}.get(headers.get("x-should-retry", ""))
-    if last or not (status in _RETRIED or status >= 500 if wished is None else wished):
-        return Next("give_up")
+    should_retry = status in _RETRIED or status >= 500
+    wish = headers.get("x-should-retry", "")
+    if wish in ("true", "false"):
+        should_retry = wish == "true"
+    if last or not should_retry:
+        return NextStep("give_up")
     wait = stated_wait(headers, now)
-    return Next(
-        "again" if wait is None or wait <= _LONGEST_STATED_WAIT else "later", wait
-    )
+    is_short = wait is None or wait <= _LONGEST_STATED_WAIT
+    return NextStep("again" if is_short else "later", wait)
 
 
 def backoff(attempt: int, rng: Random) -> float:
-    """Seconds to wait where the endpoint names none: full jitter over a doubling span."""
-    return rng.uniform(0.0, min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(attempt, 16)))
+    """Draw seconds to wait where the endpoint names none: full jitter over a doubling span."""
+    span = min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(attempt, 16))
+    return rng.uniform(0.0, span)
 
 
 def stated_wait(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Seconds to wait, from ``retry-after-ms`` or ``retry-after`` (RFC 9110, section 10.2.3)."""
+    """Read the seconds to wait from ``retry-after-ms`` or ``retry-after`` (RFC 9110, 10.2.3)."""
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         with suppress(ValueError):
             number = float(headers.get(name, ""))
@@ -256,9 +266,8 @@ def stated_wait(headers: Mapping[str, str], now: datetime) -> float | None:
     return max(0.0, (date - now).total_seconds())
 
 
-_MOST_UNUSABLE = (
-    2  # times that an unusable answer is repeated; each may have been paid for
-)
+# Times that an unusable answer is repeated; each may have been paid for
+_MOST_UNUSABLE = 2
 
 
 class RequestRunner:
@@ -267,18 +276,17 @@ class RequestRunner:
     def __init__(
         self, request_format: wire.RequestFormat, journal: Journal, rng: Random
     ) -> None:
+        settings = request_format.settings
         self.request_format = request_format
         self.journal = journal
         self.probing = False
-        self._settings = settings = request_format.settings
+        self._settings = settings
         self.transport = Transport(settings)
         self._rng = rng
         self._ledger = wire.Ledger(settings, journal.spent())
         self.concurrency = Concurrency(settings.max_concurrency)
-        limits = (settings.requests_per_minute, settings.tokens_per_minute)
-        self._requests, self._tokens = (
-            TokenBucket(limit, time.monotonic) for limit in limits
-        )
+        self._requests = TokenBucket(settings.requests_per_minute, time.monotonic)
+        self._tokens = TokenBucket(settings.tokens_per_minute, time.monotonic)
         self._in_flight = 0
         self._not_before = 0.0  # the endpoint asks to wait until then
         self._reached = False
@@ -293,40 +301,44 @@ class RequestRunner:
     ) -> wire.Choices:
         """Send a request, and what ``take`` wants to be asked after an answer; return the last."""
         # A few answers that cannot be used are asked for again.
-        most = self._settings.max_retries if max_retries is None else max_retries
-        unusable = 0
+        if max_retries is None:
+            max_retries = self._settings.max_retries
+        n_unusable = 0
         while True:
-            choices = await self._send(request, most)
+            choices = await self._send(request, max_retries)
             following = take(request, choices)
             if choices.problem is not None:
-                if unusable == _MOST_UNUSABLE:
-                    said = _with_tries(choices.problem, unusable)
+                if n_unusable == _MOST_UNUSABLE:
+                    sentence = _with_tries(choices.problem, n_unusable)
                     raise RefusedError(
-                        None, said, is_json=bool(choices.document), unusable=True
+                        None, sentence, is_json=bool(choices.document), unusable=True
                     )
-                await asyncio.sleep(backoff(unusable, self._rng))
-                unusable += 1
+                await asyncio.sleep(backoff(n_unusable, self._rng))
+                n_unusable += 1
             elif following is None:
                 return choices
             request = following or request
 
     async def _send(self, request: wire.WireRequest, max_retries: int) -> wire.Choices:
-        attempt, most = 0, sum(request.most)
+        attempt = 0
+        n_tokens = sum(request.limit)
         while True:
             async with self._slot():
-                await asyncio.sleep(
-                    max(self._requests.take(1), self._tokens.take(most))
-                )
+                request_wait = self._requests.take(1)
+                token_wait = self._tokens.take(n_tokens)
+                await asyncio.sleep(max(request_wait, token_wait))
                 if time.monotonic() < self._not_before:
                     self._requests.give_back(1)
-                    self._tokens.give_back(most)
+                    self._tokens.give_back(n_tokens)
                     continue
                 await self._reserve(request)
-                found = await self._try(request, attempt, last=attempt >= max_retries)
-            if isinstance(found, wire.Choices):
-                return found
-            if found.wait is not None:
-                self._not_before = max(self._not_before, time.monotonic() + found.wait)
+                is_last = attempt >= max_retries
+                outcome = await self._try(request, attempt, last=is_last)
+            if isinstance(outcome, wire.Choices):
+                return outcome
+            if outcome.wait is not None:
+                pause_end = time.monotonic() + outcome.wait
+                self._not_before = max(self._not_before, pause_end)
             else:
                 await asyncio.sleep(backoff(attempt, self._rng))
             attempt += 1
@@ -335,11 +347,12 @@ class RequestRunner:
     async def _slot(self) -> AsyncIterator[None]:
         """Wait until the endpoint may be asked, and count a request in flight."""
         async with self._settled:
-            while (
-                left := self._not_before - time.monotonic()
-            ) > 0 or self._in_flight >= self.concurrency.limit:
+            while True:
+                wait = self._not_before - time.monotonic()
+                if wait <= 0 and self._in_flight < self.concurrency.limit:
+                    break
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(left if left > 0 else None):
+                    async with asyncio.timeout(wait if wait > 0 else None):
                         await self._settled.wait()
             self._in_flight += 1
         try:
@@ -350,80 +363,84 @@ class RequestRunner:
                 self._settled.notify_all()
 
     async def _reserve(self, request: wire.WireRequest) -> None:
+        """Wait until the most that a request can cost is within the limit."""
         ledger = self._ledger
         async with self._settled:
             await self._settled.wait_for(
-                lambda: ledger.fits(request.most) or ledger.idle
+                lambda: ledger.fits(request.limit) or ledger.idle
             )
-            if not ledger.fits(request.most):
+            if not ledger.fits(request.limit):
                 raise EngineError(
                     f"max_cost= is {self._settings.max_cost:g}, of which"
                     f" {ledger.spent:.6g} is spent, and the next request could pass it;"
                     " give the same command with a higher max_cost= to go on; no"
                     " answer is lost"
                 )
-            ledger.reserve(request.most)
+            ledger.reserve(request.limit)
 
     async def _try(
         self, request: wire.WireRequest, attempt: int, *, last: bool
-    ) -> wire.Choices | Next:
+    ) -> wire.Choices | NextStep:
         sent_in_round = self.concurrency.round
         # Of an answer that is lost on its way nobody knows the price
-        used = request.most
-        sent = datetime.now(UTC).isoformat(timespec="milliseconds")
+        tokens = request.limit
+        sent_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         try:
             reply = await self.transport.send(self.request_format.path, request.payload)
             self._reached = True
             if not 200 <= reply.status < 300:
-                used = wire.Tokens(0, 0)
+                tokens = wire.Tokens(0, 0)
                 if reply.status == 429:
                     self.concurrency.refused(sent_in_round)
                 return self._after_refusal(reply, attempt, last=last)
             self.concurrency.succeeded()
-            choices = replace(self.request_format.read(reply.body, request), sent=sent)
-            if choices.used is not None:
-                texts = [each.text for each in choices.found.values()]
-                used = wire.paid_for(choices.used, request, texts)
-                choices = replace(choices, used=used)
+            choices = self.request_format.read(reply.body, request)
+            choices = replace(choices, sent_at=sent_at)
+            if choices.tokens is not None:
+                texts = [part.text for part in choices.continuations.values()]
+                tokens = wire.paid_for(choices.tokens, request, texts)
+                choices = replace(choices, tokens=tokens)
         except UnansweredError as error:
             if error.sent:
-                self.journal.record(b"", {}, used)
+                self.journal.record(b"", {}, tokens)
             else:
-                used = wire.Tokens(0, 0)
-            said = _with_tries(str(error), attempt)
+                tokens = wire.Tokens(0, 0)
+            sentence = _with_tries(str(error), attempt)
             if not error.sent and (last or not self._reached):
+                setting = "" if self._reached else "base_url= and "
                 raise EngineError(
-                    f"the endpoint {self._settings.base_url} cannot be reached: {said};"
-                    " check "
-                    + ("" if self._reached else "base_url= and ")
-                    + "that its server runs, and give the same command again"
+                    f"the endpoint {self._settings.base_url} cannot be reached: {sentence};"
+                    f" check {setting}that its server runs, and give the same command again"
                 ) from None
             if last:
-                raise RefusedError(None, said) from None
-            return Next("again")
+                raise RefusedError(None, sentence) from None
+            return NextStep("again")
         else:
             return choices
         finally:
-            self._ledger.settle(request.most, used)
-            self._tokens.give_back(max(0, sum(request.most) - sum(used)))
+            self._ledger.settle(request.limit, tokens)
+            self._tokens.give_back(max(0, sum(request.limit) - sum(tokens)))
 
-    def _after_refusal(self, reply: Reply, attempt: int, *, last: bool) -> Next:
+    def _after_refusal(self, reply: Reply, attempt: int, *, last: bool) -> NextStep:
+        """Return how to try again; raise where the request, or all of them, have failed."""
         refusal = wire.read_refusal(reply, self._settings)
-        step = after_refusal(
-            reply.status, reply.headers, refusal.codes, datetime.now(UTC), last=last
+        now = datetime.now(UTC)
+        following = choose_next_step(
+            reply.status, reply.headers, refusal.codes, now, last=last
         )
-        if step.step == "again":
-            return step
+        if following.step == "again":
+            return following
         # The next request would get these as well. Not 403: the key was good, so it is
         # the prompt.
         concerns_all = reply.status in {401, 404, 405} or 300 <= reply.status < 400
-        if step.step == "give_up" and (self.probing or not concerns_all):
-            said = _with_tries(refusal.sentence, attempt)
-            raise RefusedError(reply.status, said, is_json=refusal.is_json)
-        way_out = {
-            "give_up": "check the API key and the model, and",
-            "exhausted": "the account is exhausted: pay in, then",
-        }.get(step.step, f"it asks to wait {step.wait or 0:.0f} s: wait, then")
+        if following.step == "give_up" and (self.probing or not concerns_all):
+            sentence = _with_tries(refusal.sentence, attempt)
+            raise RefusedError(reply.status, sentence, is_json=refusal.is_json)
+        way_out = f"it asks to wait {following.wait or 0:.0f} s: wait, then"
+        if following.step == "give_up":
+            way_out = "check the API key and the model, and"
+        elif following.step == "exhausted":
+            way_out = "the account is exhausted: pay in, then"
         raise EngineError(
             f"the endpoint {self._settings.base_url} takes no more requests"
             f" ({refusal.sentence}); {way_out} give the same command again; no answer"

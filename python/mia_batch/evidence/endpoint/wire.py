@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, chain, product
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
@@ -20,9 +20,8 @@ from mia_batch.evidence.request import Answer, Continuation, FinishReason, Reque
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import cause_of
 
-_SHORTEST_SECRET = (
-    8  # a shorter key, such as "x" for a server that wants none, is in many words
-)
+# A shorter key, such as "x" for a server that wants none, is in many words
+_SHORTEST_SECRET = 8
 CHAT_INSTRUCTION = (
     "Continue the following text verbatim, from exactly where it ends. "
     "Write only the continuation: no comment, no repetition, no quotation marks."
@@ -43,9 +42,8 @@ class ClientSettings:
     temperature: float = 1.0  # this and the next two as in `Decoding`
     top_k: int = 50
     top_p: float = 1.0
-    requests_per_minute: float | None = (
-        None  # this and the next are kept by the client itself
-    )
+    # This and the next are kept by the client itself
+    requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
     max_concurrency: int = 32  # requests in flight
     timeout: float = 600.0  # seconds that one answer may take
@@ -57,35 +55,33 @@ class ClientSettings:
     def __post_init__(self) -> None:
         _check_address(self.base_url)
         key = self.api_key
-        if key is not None and not (
-            key and all("!" <= letter <= "~" for letter in key)
-        ):
+        is_printable = all("!" <= letter <= "~" for letter in key or "")
+        if key is not None and not (key and is_printable):
             raise SettingsError(  # before a library of HTTP quotes it in an error
                 "the API key is empty or has spaces, line ends or other characters that"
                 " no key has; set its environment variable again"
             )
-        if self.max_cost is not None and (
-            self.price_in is None or self.price_out is None
-        ):
+        has_prices = self.price_in is not None and self.price_out is not None
+        if self.max_cost is not None and not has_prices:
             raise SettingsError(
                 "max_cost= needs prices; give price_in= and price_out= as well"
             )
 
     def redact(self, text: str) -> str:
-        """Take the key out of a text that came from elsewhere, unless it is too short to be one."""
+        """Remove the key from a text that came from elsewhere, unless it is too short to be one."""
         key = self.api_key or ""
         return text.replace(key, "[key]") if len(key) >= _SHORTEST_SECRET else text
 
-    def sample_identity(self, found: Capabilities) -> dict[str, object]:
+    def sample_identity(self, capabilities: Capabilities) -> dict[str, object]:
         """Describe what changes a sample, as JSON values; only equal ones may share answers."""
         # The key is no part of it.
-        dialect = found.dialect
+        dialect = capabilities.dialect
         return {
             "base_url": self.base_url.rstrip("/"),
             "model": self.model,
             "chat_instruction": self.chat_instruction if self.chat else None,
             "temperature": self.temperature,
-            "top_k": self.top_k if found.top_k == "honoured" else None,
+            "top_k": self.top_k if capabilities.top_k == "honoured" else None,
             "top_p": self.top_p,
             "fields not sent": sorted(dialect.withdrawn),
             "fields against thinking": dialect.added,
@@ -98,29 +94,30 @@ _SECRET = re.compile(r"key|token|secret|sig|pass|code|auth", re.IGNORECASE)
 
 
 def _check_address(base_url: str) -> None:
-    if "@" in base_url.partition("://")[2].partition("/")[0]:
+    host = base_url.partition("://")[2].partition("/")[0]
+    if "@" in host:
         raise SettingsError(
             "base_url= carries a user name or password; leave them out, and set the "
             "environment variable of the key"
         )
+    is_address = base_url.isascii() and not any(map(str.isspace, base_url))
+    secrets = []
     try:
         parts = urlsplit(base_url)
-        usable = (
-            parts.scheme in {"http", "https"}
-            and bool(parts.hostname)
-            and parts.port != 0
-        )
-        usable = usable and not parts.fragment
-        secrets = [name for name, _ in parse_qsl(parts.query) if _SECRET.search(name)]
+        is_web = parts.scheme in {"http", "https"} and bool(parts.hostname)
+        if not is_web or parts.port == 0 or parts.fragment:
+            is_address = False
+        names = [name for name, _ in parse_qsl(parts.query)]
+        secrets = [name for name in names if _SECRET.search(name)]
     except ValueError:
-        usable, secrets = False, []
+        is_address = False
     if secrets:
         raise SettingsError(
             f"base_url= carries {secrets[0]!r} behind its question mark, and a run"
             " keeps its address; leave it out, and set the environment variable of"
             " the key"
         )
-    if not usable or not base_url.isascii() or any(map(str.isspace, base_url)):
+    if not is_address:
         raise SettingsError(
             f"base_url= is {base_url!r}, which is not an address of an endpoint; "
             "write it like https://api.openai.com/v1"
@@ -137,8 +134,9 @@ NEUTRAL: dict[str, object] = {
 }
 """Fields that would act on the draw, with the values at which they do nothing."""
 
-Honour = Literal["honoured", "ignored", "refused"]
-"""``honoured``: it showed an effect; ``ignored``: accepted without one; ``refused``: an error."""
+Support = Literal["honoured", "ignored", "refused"]
+"""Of a field: ``honoured``: it showed an effect; ``ignored``: accepted without one;
+``refused``: an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,9 +147,8 @@ class Dialect:
     withdrawn: tuple[str, ...] = ()  # fields that it refuses: they are not sent
     # What keeps the model from thinking
     added: dict[str, Any] = field(default_factory=dict)
-    thinking: int = (
-        0  # tokens for thoughts that cannot be kept off, on top of the answer's
-    )
+    # Tokens for thoughts that cannot be kept off, on top of the answer's
+    thinking: int = 0
     repeats_prompt: bool = False  # whether the prompt stands before each answer
     lead: int = 0  # tokens for what stands before a continuation, on top of it
     says_prompt: bool = False  # whether that can be the whole prompt
@@ -162,43 +159,44 @@ class Capabilities:
     """What a probe of an endpoint found; every value is JSON."""
 
     dialect: Dialect = field(default_factory=Dialect)
-    greedy: Honour | None = None  # whether temperature 0 gives the same text twice
+    # Whether temperature 0 gives the same text twice
+    greedy: Support | None = None
     # Of `NEUTRAL`, whether values act
-    neutral: dict[str, Honour] = field(default_factory=dict)
+    neutral: dict[str, Support] = field(default_factory=dict)
 
-    n: Honour = (
-        "refused"  # several continuations in one request; copies count as ``ignored``
-    )
-    seed: Honour = "refused"  # whether the same seed gives the same text twice
-    varied: bool = (
-        False  # False: it does not sample, or the temperature is 0 or close to it
-    )
-    top_k: Honour | None = None  # None where the run does not limit it
-    output_token_ids: bool = (
-        False  # whether answers hold token ids (``return_token_ids``, vLLM's)
-    )
-    named_token: Honour | None = (
-        None  # ``logprob_token_ids``; None where it is not asked for
-    )
-    top_logprobs: int = (
-        0  # most likely next tokens that it lists on request, as far as tried
-    )
-    nudge: Honour | None = None  # ``logit_bias``; None where it is not needed
+    # Several continuations in one request; copies count as ``ignored``
+    n: Support = "refused"
+    seed: Support = "refused"  # whether the same seed gives the same text twice
+    # False: it does not sample, or the temperature is 0 or close to it
+    varied: bool = False
+    top_k: Support | None = None  # None where the run does not limit it
+    # Whether answers hold token ids (``return_token_ids``, vLLM's)
+    output_token_ids: bool = False
+    # ``logprob_token_ids``; None where it is not asked for
+    named_token: Support | None = None
+    # Most likely next tokens that it lists on request, as far as tried
+    top_logprobs: int = 0
+    nudge: Support | None = None  # ``logit_bias``; None where it is not needed
     token_id_names: bool = False  # whether it then names tokens by their ids
     # See `mia_batch.evidence.dress`
     dress: list[dict[str, str]] = field(default_factory=list)
-    serves: str | None = (
-        None  # what answers call the model, if that is no form of its name
-    )
-    max_model_len: int | None = (
-        None  # tokens of prompt and output together; None = not stated
-    )
+    # What answers call the model, if that is no form of its name
+    serves: str | None = None
+    # Tokens of prompt and output together; None = not stated
+    max_model_len: int | None = None
 
     def sampling_fields(self, *, n: int, seed: int, top_k: int) -> dict[str, object]:
-        fields: dict[str, object] = {"n": n} if self.n != "refused" else {}
-        fields |= {"seed": seed} if self.seed != "refused" else {}
-        fields |= {"top_k": top_k} if self.top_k == "honoured" else {}
-        return fields | ({"return_token_ids": True} if self.output_token_ids else {})
+        """Build the fields of a draw that the endpoint takes."""
+        fields: dict[str, object] = {}
+        if self.n != "refused":
+            fields["n"] = n
+        if self.seed != "refused":
+            fields["seed"] = seed
+        if self.top_k == "honoured":
+            fields["top_k"] = top_k
+        if self.output_token_ids:
+            fields["return_token_ids"] = True
+        return fields
 
 
 # Tokens and money.
@@ -211,12 +209,13 @@ _SPECIAL_TOKENS = 16  # a text's start, and the marks of a chat template
 class Tokens(NamedTuple):
     """Tokens that are paid for."""
 
-    given: int  # of prompts
-    drawn: int  # decoded
+    prompt: int
+    output: int  # decoded
 
-    def plus(self, other: Tokens, times: int = 1) -> Tokens:
+    def plus(self, tokens: Tokens, times: int = 1) -> Tokens:
         return Tokens(
-            self.given + times * other.given, self.drawn + times * other.drawn
+            self.prompt + times * tokens.prompt,
+            self.output + times * tokens.output,
         )
 
 
@@ -241,19 +240,23 @@ def least_tokens(text: str) -> int:
 def paid_for(
     stated: Tokens, request: WireRequest, texts: Iterable[str | None]
 ) -> Tokens:
-    """Take what a server says was used, but no less than what was sent and what came."""
-    sent = max(least_tokens(request.prompt), request.most.given // MOST_BYTES_PER_TOKEN)
-    came = sum(least_tokens(text) for text in texts if text is not None)
-    least = Tokens(min(sent, request.most.given), min(came, request.most.drawn))
-    return Tokens(max(stated.given, least.given), max(stated.drawn, least.drawn))
+    """Return what a server says was used, but no less than what was sent and what came."""
+    n_sent = max(
+        least_tokens(request.prompt),
+        request.limit.prompt // MOST_BYTES_PER_TOKEN,
+    )
+    n_received = sum(least_tokens(text) for text in texts if text is not None)
+    n_sent = min(n_sent, request.limit.prompt)
+    n_received = min(n_received, request.limit.output)
+    return Tokens(max(stated.prompt, n_sent), max(stated.output, n_received))
 
 
 def money(settings: ClientSettings, tokens: Tokens) -> float | None:
+    """Compute the price of tokens; None where prices are unknown."""
     if settings.price_in is None or settings.price_out is None:
         return None
-    return (
-        tokens.given * settings.price_in + tokens.drawn * settings.price_out
-    ) / _PRICED
+    price = tokens.prompt * settings.price_in + tokens.output * settings.price_out
+    return price / _PRICED
 
 
 class Ledger:
@@ -271,22 +274,23 @@ class Ledger:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is in flight that could turn out cheaper than reserved."""
+        """True where nothing is in flight that could turn out cheaper than reserved."""
         return self._open == 0
 
-    def fits(self, most: Tokens) -> bool:
+    def fits(self, tokens: Tokens) -> bool:
         limit = self._settings.max_cost
-        cost = money(self._settings, self._spent.plus(self._reserved).plus(most))
+        total = self._spent.plus(self._reserved).plus(tokens)
+        cost = money(self._settings, total)
         return limit is None or cost is None or cost <= limit
 
-    def reserve(self, most: Tokens) -> None:
+    def reserve(self, tokens: Tokens) -> None:
         self._open += 1
-        self._reserved = self._reserved.plus(most)
+        self._reserved = self._reserved.plus(tokens)
 
-    def settle(self, most: Tokens, used: Tokens) -> None:
+    def settle(self, reserved: Tokens, paid: Tokens) -> None:
         self._open -= 1
-        self._reserved = self._reserved.plus(most, -1)
-        self._spent = self._spent.plus(used)
+        self._reserved = self._reserved.plus(reserved, -1)
+        self._spent = self._spent.plus(paid)
 
 
 # What replies say.
@@ -338,9 +342,8 @@ _REFUSES = re.compile(
 """How chat models begin a refusal in English; others show by being the same about every text."""
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 _LAST_WORD = re.compile(r"\s+\S*\Z|\ufffd+\Z")
-_LONG_PROMPT = (
-    32  # characters; a continuation may begin with the words of a shorter one
-)
+# Characters; a continuation may begin with the words of a shorter one
+_LONG_PROMPT = 32
 _Count = Annotated[int, Field(ge=0, lt=2**40)]
 
 _ONLY_THOUGHTS = Continuation(
@@ -353,11 +356,11 @@ _ONLY_THOUGHTS = Continuation(
 class Choices:
     """What a reply with status 2xx brought."""
 
-    found: dict[int, Continuation]  # those that can be used, by index
-    used: Tokens | None = None  # paid for; None where it does not say
+    continuations: dict[int, Continuation]  # those that can be used, by index
+    tokens: Tokens | None = None  # paid for; None where it does not say
     problem: str | None = None  # why not all that it holds can be used
     document: dict[str, Any]  # the whole body
-    sent: str | None = None  # when the request was, in UTC
+    sent_at: str | None = None  # when the request was sent, in UTC
 
     @property
     def system_fingerprint(self) -> str | None:
@@ -368,12 +371,13 @@ class Choices:
         return self._stated("model")
 
     def _stated(self, name: str) -> str | None:
-        said = self.document.get(name)
-        return shorten(said) if isinstance(said, str) and said else None
+        value = self.document.get(name)
+        return shorten(value) if isinstance(value, str) and value else None
 
     @property
     def text(self) -> str:
-        return (self.found[0].text or "") if 0 in self.found else ""
+        first = self.continuations.get(0)
+        return "" if first is None else first.text or ""
 
 
 class Refusal(NamedTuple):
@@ -407,19 +411,24 @@ STREAMED = "it is a stream of events, although `stream` is false in the request"
 
 
 def read_refusal(reply: Reply, settings: ClientSettings) -> Refusal:
+    """Read what a reply with an error status says."""
     decoded = decode_object(reply.body)
     document = decoded or {}
     error = document.get("error", document)
     if not isinstance(error, dict):
         error = {"message": error}
-    codes = frozenset(str(error[name]) for name in ("code", "type") if error.get(name))
+    codes = [str(error[name]) for name in ("code", "type") if error.get(name)]
     message = error.get("message") or error.get("detail")
     if 300 <= reply.status < 400:
         message = f"a redirect to {reply.headers.get('location', 'nowhere')}"
     elif message is None:
         message = reply.body.decode(errors="replace")
-    said = shorten(settings.redact(str(message))) or "no message"
-    return Refusal(codes, decoded is not None, f"status {reply.status}: {said}")
+    sentence = shorten(settings.redact(str(message))) or "no message"
+    return Refusal(
+        codes=frozenset(codes),
+        is_json=decoded is not None,
+        sentence=f"status {reply.status}: {sentence}",
+    )
 
 
 def decode_object(body: bytes) -> dict[str, object] | None:
@@ -432,65 +441,77 @@ def decode_object(body: bytes) -> dict[str, object] | None:
 
 def shorten(text: str) -> str:
     """Make one line of a foreign text: no mark-up, at most about 300 printable characters."""
-    bare = re.sub(
-        r"<(script|style).*?</\1>|<[^>]*>", " ", text[:20_000], flags=re.S | re.I
-    )
-    line = " ".join("".join(c if c.isprintable() else " " for c in bare).split())
+    mark_up = r"<(script|style).*?</\1>|<[^>]*>"
+    bare = re.sub(mark_up, " ", text[:20_000], flags=re.S | re.I)
+    printable = (letter if letter.isprintable() else " " for letter in bare)
+    line = " ".join("".join(printable).split())
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
 
 
-def _redacted(value: Any, redact: Callable[[str], str]) -> Any:
+def _redact(value: Any, redact: Callable[[str], str]) -> Any:
+    """Remove the key from every text of a JSON value."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, list):
-        return [_redacted(each, redact) for each in value]
+        return [_redact(element, redact) for element in value]
     if isinstance(value, dict):
-        return {redact(name): _redacted(each, redact) for name, each in value.items()}
+        return {
+            redact(name): _redact(element, redact) for name, element in value.items()
+        }
     return value
 
 
 def _object(value: object) -> dict[str, Any]:
+    """Return a JSON object as it is, and nothing in place of anything else."""
     return value if isinstance(value, dict) else {}
 
 
-def _finish_of(choice: dict[str, Any]) -> str:
+def _read_finish(choice: dict[str, Any]) -> str:
     finish = choice.get("finish_reason")
     return finish.strip().lower() if isinstance(finish, str) else ""
 
 
-def _held_back(choice: dict[str, Any]) -> Continuation | None:
-    finish = _finish_of(choice)
+def _read_withheld(choice: dict[str, Any]) -> Continuation | None:
+    """Read why a provider or a model gives no answer; None where it gives one."""
+    finish = _read_finish(choice)
     if finish in _FAILURES:
         raise ValueError(f"the endpoint ended it with {finish!r}")
     if finish in _FILTERS:
-        results = _object(choice.get("content_filter_results")).items()
-        hit = [name for name, each in results if any(_object(each).values())]
-        said = shorten(", ".join([finish, *map(str, hit)]))
-        reason = f"the provider filtered the answer ({said})"
+        results = _object(choice.get("content_filter_results"))
+        hits = [
+            str(name)
+            for name, result in results.items()
+            if any(_object(result).values())
+        ]
+        causes = shorten(", ".join([finish, *hits]))
+        reason = f"the provider filtered the answer ({causes})"
         return Continuation(answer="filtered", reason=reason)
     refusal = _object(choice.get("message")).get("refusal")
     if isinstance(refusal, str) and refusal:
-        return Continuation(
-            answer="refusal", reason=f"the model refused: {shorten(refusal)}"
-        )
+        return _refused(refusal)
     return None
 
 
-def _spoken(text: str) -> Continuation:
-    """Take the thoughts off what a chat model says, and tell a refusal."""
-    bare = _THOUGHT_ENDS.split(_THOUGHTS.sub("", text, count=1))[-1]
+def _refused(sentence: str) -> Continuation:
+    reason = f"the model refused: {shorten(sentence)}"
+    return Continuation(answer="refusal", reason=reason)
+
+
+def _read_reply(text: str) -> Continuation:
+    """Remove the thoughts from what a chat model says, and find refusals."""
+    without_thoughts = _THOUGHTS.sub("", text, count=1)
+    bare = _THOUGHT_ENDS.split(without_thoughts)[-1]
     if _THOUGHT_BEGINS.match(bare):
         return _ONLY_THOUGHTS
-    thought = bare != text
-    bare = bare.lstrip("\n") if thought else bare
+    has_thoughts = bare != text
+    if has_thoughts:
+        bare = bare.lstrip("\n")
     if not bare.strip():
-        nothing = Continuation(answer="empty", reason="the answer is empty")
-        return _ONLY_THOUGHTS if thought else nothing
+        empty = Continuation(answer="empty", reason="the answer is empty")
+        return _ONLY_THOUGHTS if has_thoughts else empty
     if _REFUSES.match(bare):
-        return Continuation(
-            answer="refusal", reason=f"the model refused: {shorten(bare)}"
-        )
-    return Continuation(text=bare, answer="thought_removed" if thought else "text")
+        return _refused(bare)
+    return Continuation(text=bare, answer="thought_removed" if has_thoughts else "text")
 
 
 # The formats of requests.
@@ -503,7 +524,7 @@ class WireRequest:
     payload: dict[str, object]
     n: int
     first: int
-    most: Tokens  # the most that it can use
+    limit: Tokens  # the most that it can use
     prompt: str = ""
 
 
@@ -512,12 +533,10 @@ class RequestFormat:
     """The format of ``/completions``, which others vary."""
 
     path: ClassVar[str] = "/completions"
-    converses: ClassVar[bool] = (
-        False  # whether a chat model answers, which thinks and refuses
-    )
-    lists: ClassVar[bool] = (
-        False  # whether what is kept of a choice are tokens, not its text
-    )
+    # Whether a chat model answers, which thinks and refuses
+    converses: ClassVar[bool] = False
+    # Whether the journal keeps tokens of a choice, not its text
+    lists: ClassVar[bool] = False
     settings: ClientSettings
     dialect: Dialect = field(default_factory=Dialect, kw_only=True)
 
@@ -537,13 +556,13 @@ class RequestFormat:
         is_long = len(words.encode()) > MOST_BYTES_PER_TOKEN * (partial.n_tokens or 0)
         if not words.strip() or is_long:
             return replace(request, partial=None)
-        kept = replace(partial, text=words)
-        return replace(request, partial=kept).rest()
+        whole_words = replace(partial, text=words)
+        return replace(request, partial=whole_words).rest()
 
     def fields(
         self, request: Request, _capabilities: Capabilities
     ) -> dict[str, object]:
-        """Say what is asked for besides a continuation, as the endpoint takes it."""
+        """Build the fields of what is asked for besides a continuation."""
         if request.nudge is None:
             return {}
         token, nats = request.nudge
@@ -559,29 +578,30 @@ class RequestFormat:
         first: int = 0,
     ) -> WireRequest:
         """Write all fields, so that no default of the endpoint acts; ``fields`` come last."""
-        settings, dialect = self.settings, self.dialect
+        settings = self.settings
+        dialect = self.dialect
+        prompt_bytes = len(prompt.encode())
+        max_tokens += dialect.thinking + dialect.lead
+        if dialect.says_prompt:
+            max_tokens += prompt_bytes // _BYTES_A_TOKEN
         acting = {
             "temperature": settings.temperature,
             "top_p": settings.top_p,
             **NEUTRAL,
         }
-        most = max_tokens + dialect.thinking + dialect.lead
-        if dialect.says_prompt:
-            most += len(prompt.encode()) // _BYTES_A_TOKEN
+        for name in dialect.withdrawn:
+            acting.pop(name, None)
         payload = {
             "model": settings.model,
-            **{
-                name: value
-                for name, value in acting.items()
-                if name not in dialect.withdrawn
-            },
+            **acting,
             **dialect.added,
-            dialect.limit: most,
+            dialect.limit: max_tokens,
             **self.prompt_fields(prompt),
             **fields,
         }
-        sent = most_prompt_tokens(settings, prompt_bytes=len(prompt.encode()))
-        return WireRequest(payload, n, first, Tokens(sent, n * most), prompt)
+        prompt_tokens = most_prompt_tokens(settings, prompt_bytes=prompt_bytes)
+        limit = Tokens(prompt_tokens, n * max_tokens)
+        return WireRequest(payload, n, first, limit, prompt)
 
     def text(self, choice: dict[str, Any]) -> object:
         """Find the text of a choice; anything but a string cannot be used."""
@@ -593,7 +613,7 @@ class RequestFormat:
         continuations: list[Continuation],
         _capabilities: Capabilities,
     ) -> Answer:
-        """Make the answer to a request of its choices, in the order of their seeds."""
+        """Build the answer to a request from its choices, in the order of their seeds."""
         return Answer(request_id=request.request_id, continuations=continuations)
 
     def read(self, body: bytes, request: WireRequest) -> Choices:
@@ -601,109 +621,131 @@ class RequestFormat:
         # What the reply says of the key is taken out before anything is kept.
         decoded = decode_object(body)
         if decoded is None:
-            quoted = (
-                shorten(self.settings.redact(body.decode(errors="replace")))
-                or "nothing"
-            )
-            is_stream = body.lstrip().startswith(_EVENTS)
-            fault = STREAMED if is_stream else f"it is not JSON: {quoted}"
-            return Choices(found={}, problem=fault, document={})
-        document: dict[str, Any] = _redacted(decoded, self.settings.redact)
-        found, problem = self._choices(document, request)
+            problem: str | None = STREAMED
+            if not body.lstrip().startswith(_EVENTS):
+                text = self.settings.redact(body.decode(errors="replace"))
+                problem = f"it is not JSON: {shorten(text) or 'nothing'}"
+            return Choices(continuations={}, problem=problem, document={})
+        document: dict[str, Any] = _redact(decoded, self.settings.redact)
+        continuations, problem = self._read_choices(document, request)
         return Choices(
-            found=found, used=read_usage(document), problem=problem, document=document
+            continuations=continuations,
+            tokens=read_usage(document),
+            problem=problem,
+            document=document,
         )
 
-    def _choices(
+    def _read_choices(
         self, document: dict[str, Any], request: WireRequest
     ) -> tuple[dict[int, Continuation], str | None]:
-        n, raw = request.n, document.get("choices")
-        if not isinstance(raw, list) or not raw:
-            said = document.get("error")
-            return {}, "it holds no choices" + (
-                f": {shorten(str(said))}" if said else ""
-            )
-        if len(raw) > n:
-            return {}, f"it holds {len(raw)} choices where {n} were asked for"
-        # Else it is that of all together
-        used = read_usage(document) if len(raw) == 1 else None
-        details = _object(
-            _object(document.get("usage")).get("completion_tokens_details")
-        )
-        thinking = details.get("reasoning_tokens") if len(raw) == 1 else 0
-        thinking = thinking if type(thinking) is int and thinking > 0 else 0
-        drawn = None if used is None else max(0, used.drawn - thinking)
-        # Some servers count choices from 1.
-        indices = [_object(item).get("index") for item in raw]
-        first = (
-            1
-            if n == 1 or sorted(map(str, indices)) == sorted(map(str, range(1, n + 1)))
-            else 0
-        )
-        found: dict[int, Continuation] = {}
+        """Read the choices that can be used, by index, and why others cannot."""
+        n = request.n
+        choices = document.get("choices")
+        if not isinstance(choices, list) or not choices:
+            error = document.get("error")
+            message = f": {shorten(str(error))}" if error else ""
+            return {}, f"it holds no choices{message}"
+        if len(choices) > n:
+            return {}, f"it holds {len(choices)} choices where {n} were asked for"
+        n_thoughts = 0
+        n_tokens = None
+        if len(choices) == 1:  # else it is that of all together
+            n_thoughts = _count_thoughts(document)
+            usage = read_usage(document)
+            if usage is not None:
+                n_tokens = max(0, usage.output - n_thoughts)
+        offset = _first_index(choices, n)
+        continuations: dict[int, Continuation] = {}
         problem = None
-        for position, item in enumerate(raw):
+        for position, choice in enumerate(choices):
             try:
-                index, continuation = self._choice(
-                    item, request.prompt, drawn, thinking
+                index, continuation = self._read_choice(
+                    choice, request.prompt, n_tokens, n_thoughts
                 )
                 index = position if index is None else index
                 self._check_length(continuation.text or "", request)
-                index -= first if index == 1 or n > 1 else 0
-                if not 0 <= index < n or index in found:
+                if index == 1 or n > 1:
+                    index -= offset
+                if not 0 <= index < n or index in continuations:
                     return {}, f"its choices have index {index} twice or beyond {n - 1}"
-                found[index] = continuation
+                continuations[index] = continuation
             except ValueError as error:
                 cause = cause_of(error).partition(": ")[2]
                 problem = f"choice {position} cannot be used ({cause})"
-        return found, problem
+        return continuations, problem
 
     def _check_length(self, text: str, request: WireRequest) -> None:
-        tokens = request.most.drawn // max(1, request.n)
+        tokens = request.limit.output // max(1, request.n)
         if not self.lists and len(text) > _LONGEST_START + _LONGEST_TOKEN * tokens:
             raise ValueError(
                 f"its text has {len(text):,} characters, far beyond {tokens} tokens"
             )
 
-    def _choice(
-        self, item: object, prompt: str, drawn: int | None, thinking: int
+    def _read_choice(
+        self, item: object, prompt: str, n_tokens: int | None, n_thoughts: int
     ) -> tuple[int | None, Continuation]:
         """Read a choice; `ValueError` if it is of no use, and may be of use the next time."""
         if not isinstance(item, dict):
             raise ValueError("it is not an object")  # noqa: TRY004 - one kind for all that is wrong
-        found = self._find(item, prompt, thinking)
+        continuation = self._read_continuation(item, prompt, n_thoughts)
         choice = _Choice.model_validate(item)
-        n_tokens = drawn if choice.token_ids is None else len(choice.token_ids)
-        finish = _FINISHES.get(_finish_of(item))
-        return choice.index, replace(found, n_tokens=n_tokens, finish_reason=finish)
+        if choice.token_ids is not None:
+            n_tokens = len(choice.token_ids)
+        finish = _FINISHES.get(_read_finish(item))
+        continuation = replace(continuation, n_tokens=n_tokens, finish_reason=finish)
+        return choice.index, continuation
 
-    def _find(self, choice: dict[str, Any], prompt: str, thinking: int) -> Continuation:
-        if (held := _held_back(choice)) is not None:
-            return held
-        text, message = self.text(choice), _object(choice.get("message"))
-        if text in (None, "") and (thinking > 0 or any(map(message.get, _REASONING))):
+    def _read_continuation(
+        self, choice: dict[str, Any], prompt: str, n_thoughts: int
+    ) -> Continuation:
+        withheld = _read_withheld(choice)
+        if withheld is not None:
+            return withheld
+        text = self.text(choice)
+        message = _object(choice.get("message"))
+        has_thoughts = n_thoughts > 0 or any(map(message.get, _REASONING))
+        if text in (None, "") and has_thoughts:
             return _ONLY_THOUGHTS
         if not isinstance(text, str):
             raise ValueError("it holds no text")  # noqa: TRY004 - one kind for all that is wrong
         # Which no file can hold
         if any("\ud800" <= letter <= "\udfff" for letter in text):
             raise ValueError("its text is not valid Unicode")
-        found = _spoken(text) if self.converses else Continuation(text=text)
-        if found.text is None:
-            return found
-        if not self.dialect.repeats_prompt and len(prompt) < _LONG_PROMPT:
-            return found
-        bare = found.text.lstrip()
-        if found.text.startswith(prompt):
-            bare = found.text[len(prompt) :]
-        elif prompt.strip() and bare.startswith(prompt.strip()):
-            bare = bare[len(prompt.strip()) :]
-        else:
-            return found
-        if bare.strip():
-            return Continuation(text=bare, answer="prompt_removed")
-        reason = "the answer is the prompt and nothing more"
-        return Continuation(answer="prompt_repeated", reason=reason)
+        continuation = _read_reply(text) if self.converses else Continuation(text=text)
+        may_repeat = self.dialect.repeats_prompt or len(prompt) >= _LONG_PROMPT
+        if continuation.text is None or not may_repeat:
+            return continuation
+        return _remove_prompt(continuation, continuation.text, prompt)
+
+
+def _count_thoughts(document: dict[str, Any]) -> int:
+    """Read the tokens of thoughts that a reply with one choice counts."""
+    usage = _object(document.get("usage"))
+    details = _object(usage.get("completion_tokens_details"))
+    n_tokens = details.get("reasoning_tokens")
+    return n_tokens if type(n_tokens) is int and n_tokens > 0 else 0
+
+
+def _first_index(choices: list[Any], n: int) -> int:
+    """Return where the count of choices begins: some servers count from 1."""
+    indices = sorted(str(_object(choice).get("index")) for choice in choices)
+    from_one = sorted(map(str, range(1, n + 1)))
+    return 1 if n == 1 or indices == from_one else 0
+
+
+def _remove_prompt(continuation: Continuation, text: str, prompt: str) -> Continuation:
+    """Remove a repeated prompt from an answer."""
+    stripped = prompt.strip()
+    if text.startswith(prompt):
+        bare = text[len(prompt) :]
+    elif stripped and text.lstrip().startswith(stripped):
+        bare = text.lstrip()[len(stripped) :]
+    else:
+        return continuation
+    if bare.strip():
+        return Continuation(text=bare, answer="prompt_removed")
+    reason = "the answer is the prompt and nothing more"
+    return Continuation(answer="prompt_repeated", reason=reason)
 
 
 class Chat(RequestFormat):
@@ -763,7 +805,8 @@ class Echo(RequestFormat):
         return json.dumps([logprobs.get("tokens"), logprobs.get("token_logprobs")])
 
     @staticmethod
-    def listed(text: str | None) -> tuple[object, object]:
+    def parse_listing(text: str | None) -> tuple[object, object]:
+        """Parse the tokens and log-probabilities that the journal keeps."""
         tokens, logprobs = json.loads(text or "[null, null]")
         return tokens, logprobs
 
@@ -774,21 +817,24 @@ class Echo(RequestFormat):
         _capabilities: Capabilities,
     ) -> Answer:
         """Read the echo, of which no more tokens are kept than were asked for."""
-        (echoed,) = continuations
-        listed = self.listed(echoed.text)
-        found = read_echo(
-            *listed, request.context, request.text, n_drawn=echoed.n_tokens
+        (continuation,) = continuations
+        listing = self.parse_listing(continuation.text)
+        echo = read_echo(
+            *listing,
+            request.context,
+            request.text,
+            n_drawn=continuation.n_tokens,
         )
-        if isinstance(found, str):
-            return request.failed(found)
-        bos, logprob = found
-        if len(logprob) < (request.text_tokens or 0):
-            n, wanted = len(logprob), request.text_tokens
-            error = f"the text has {n} tokens, fewer than the {wanted} wanted"
-            return request.failed(error, asked=False)
-        tokens: dict[str, NDArray[np.generic]] = {
-            "logprob": logprob[: request.text_tokens]
-        }
+        if isinstance(echo, str):
+            return request.failed(echo)
+        bos, logprob = echo
+        n_wanted = request.text_tokens
+        if len(logprob) < (n_wanted or 0):
+            error = (
+                f"the text has {len(logprob)} tokens, fewer than the {n_wanted} wanted"
+            )
+            return request.failed(error, is_eligible=False)
+        tokens: dict[str, NDArray[np.generic]] = {"logprob": logprob[:n_wanted]}
         return Answer(request_id=request.request_id, tokens=tokens, bos=bos)
 
 
@@ -797,29 +843,26 @@ def read_echo(
 ) -> tuple[bool, NDArray[np.float32]] | str:
     """Read whether a special token came first, and the log-probabilities of the text's tokens."""
     # Nothing that does not fit the prompt is believed: then the reason is returned.
-    if not (isinstance(tokens, list) and isinstance(logprobs, list)) or (
-        len(tokens) != len(logprobs)
-        or not all(isinstance(each, str) for each in tokens)
-    ):
-        return "the endpoint's log-probabilities are not one for each token"
-    pieces = [
-        (
-            bytes.fromhex(part[1].replace("\\x", ""))
-            if part
-            else token.encode(errors="replace")
-        )
-        for token, part in zip(tokens, map(_BYTES.fullmatch, tokens), strict=True)
-    ]
-    prompt, n = (context + text).encode(), len(pieces)
+    mismatch = "the endpoint's log-probabilities are not one for each token"
+    if not isinstance(tokens, list) or not isinstance(logprobs, list):
+        return mismatch
+    is_text = all(isinstance(token, str) for token in tokens)
+    if len(tokens) != len(logprobs) or not is_text:
+        return mismatch
+    pieces = list(map(_token_bytes, tokens))
+    prompt = (context + text).encode()
+    n = len(pieces)
     # A token that was drawn may be without text
     ends = (n,) if n_drawn == 0 else (n - 1, n)
-    places = ((bos, end) for end in ends for bos in (0, 1))
-    where = [place for place in places if b"".join(pieces[slice(*place)]) == prompt]
-    if not where:
+    for end, bos in product(ends, (0, 1)):
+        if b"".join(pieces[bos:end]) == prompt:
+            break
+    else:
         return "the endpoint's tokens, put together, are not the prompt"
-    bos, end = where[0]
-    starts = list(accumulate(map(len, pieces[bos:end]), initial=0))[:-1]
-    first = bos + sum(start < len(context.encode()) for start in starts)
+    lengths = map(len, pieces[bos:end])
+    starts = list(accumulate(lengths, initial=0))[:-1]
+    n_context = len(context.encode())
+    first = bos + sum(start < n_context for start in starts)
     unscored = int(first == 0)  # nothing precedes the first token
     values = logprobs[first + unscored : end]
     if not values:
@@ -829,16 +872,22 @@ def read_echo(
     return bos == 1, np.array([math.nan] * unscored + values, np.float32)
 
 
+def _token_bytes(token: str) -> bytes:
+    match = _BYTES.fullmatch(token)
+    if match is None:
+        return token.encode(errors="replace")
+    return bytes.fromhex(match[1].replace("\\x", ""))
+
+
 def is_logprob(value: object) -> bool:
-    """Whether it is a number up to 0, and none that stands for minus infinity."""
+    """Check for a number up to 0, and none that stands for minus infinity."""
     return isinstance(value, (int, float)) and _LEAST < value <= 0
 
 
 _BY_ID = re.compile(r"token_id:([0-9]+)")  # how vLLM names a token by its id
-_LEAST_LEFT = (
-    1e-4  # probability of what is not listed, as far as rounding lets it be known
-)
-Listed = list[tuple[str, float]]
+# Probability of what is not listed, as far as rounding lets it be known
+_LEAST_UNLISTED = 1e-4
+ListedTokens = list[tuple[str, float]]
 """Tokens that an endpoint lists at a position, by the names that it has for them."""
 
 
@@ -857,41 +906,44 @@ class NextToken(RequestFormat):
         """Find the ids of the true token, or of all answers, and the prompt before them."""
         # The endpoint must cut that as it is cut here. A chat reply starts anew,
         # without a space.
+        prompt: str | None = request.context
         if self.settings.chat:
-            prompt: str | None = request.context
-            texts = (
-                request.text.split() if request.question else [request.text.lstrip()]
-            )
-            ids = [token for each in self.tokenizer.encode(texts) for token in each]
+            texts = [request.text.lstrip()]
+            if request.question:
+                texts = request.text.split()
+            ids = list(chain.from_iterable(self.tokenizer.encode(texts)))
         else:
-            special, before, ids = self.tokenizer.encode_after(
+            special, context_ids, ids = self.tokenizer.encode_after(
                 request.context, request.text
             )
-            # The last token before the text may reach into it.
-            prompts = (
-                request.context + request.text[:end] for end in range(len(request.text))
-            )
-            encoded = (
-                (each, self.tokenizer.encode_prompts([each])[0]) for each in prompts
-            )
-            prompt = next(
-                (each for each, found in encoded if found == special + before), None
-            )
-        if no_answers := request.why_no_answers(ids):
+            prompt = self._find_prompt(request, special + context_ids)
+        no_answers = request.why_no_answers(ids)
+        if no_answers:
             return request.failed(no_answers, passes=0)
-        if ids and prompt is not None:
-            return replace(
-                request, context=prompt, text_ids=ids if request.question else ids[:1]
-            )
-        error = "the endpoint would cut the words before the text in another way alone"
         if not ids:
             error = "the text has 0 tokens, fewer than the 1 wanted"
-        return request.failed(error, passes=0, asked=bool(ids))
+            return request.failed(error, passes=0, is_eligible=False)
+        if prompt is None:
+            error = (
+                "the endpoint would cut the words before the text in another way alone"
+            )
+            return request.failed(error, passes=0)
+        text_ids = ids if request.question else ids[:1]
+        return replace(request, context=prompt, text_ids=text_ids)
+
+    def _find_prompt(self, request: Request, token_ids: list[int]) -> str | None:
+        """Find a prompt that has just these tokens; None where there is none."""
+        # The last token before the text may reach into it.
+        for end in range(len(request.text)):
+            prompt = request.context + request.text[:end]
+            if self.tokenizer.encode_prompts([prompt])[0] == token_ids:
+                return prompt
+        return None
 
     def prompt(self, request: Request) -> str:
         return request.context
 
-    def listing(
+    def listing_fields(
         self, n: int, tokens: Sequence[int] = (), *, by_id: bool = False
     ) -> dict[str, object]:
         """Ask for the ``n`` most likely tokens, or for ``n`` that are named by their ids."""
@@ -905,33 +957,37 @@ class NextToken(RequestFormat):
         return fields
 
     def fields(self, request: Request, capabilities: Capabilities) -> dict[str, object]:
-        """Name the tokens that are wanted where that is honoured, else ask for the most likely."""
-        by_id, tokens = capabilities.token_id_names, request.text_ids or []
-        named = tokens if capabilities.named_token == "honoured" else []
-        listing = self.listing(
-            len(named) or capabilities.top_logprobs, named, by_id=by_id
-        )
+        """Ask for the tokens by name where that is honoured, else for the most likely."""
+        n = capabilities.top_logprobs
+        tokens: list[int] = []
+        if capabilities.named_token == "honoured" and request.text_ids:
+            tokens = request.text_ids
+            n = len(tokens)
+        listing = self.listing_fields(n, tokens, by_id=capabilities.token_id_names)
         return super().fields(request, capabilities) | listing
 
     def text(self, choice: dict[str, Any]) -> object:
         match choice.get("logprobs"):
             case {"content": [{"top_logprobs": [*entries]}, *_]}:
-                objects = [each for each in entries if isinstance(each, dict)]
-                listed = [(each.get("token"), each.get("logprob")) for each in objects]
+                objects = [entry for entry in entries if isinstance(entry, dict)]
+                pairs = [
+                    (entry.get("token"), entry.get("logprob")) for entry in objects
+                ]
             case {"top_logprobs": [dict(entries), *_]}:
-                listed = [*entries.items()]
+                pairs = [*entries.items()]
             case _:
                 return None
-        usable = all(
-            isinstance(n, str) and isinstance(v, (int, float)) for n, v in listed
-        )
-        return json.dumps(listed) if listed and usable else None
+        for name, value in pairs:
+            if not (isinstance(name, str) and isinstance(value, (int, float))):
+                return None
+        return json.dumps(pairs) if pairs else None
 
     @staticmethod
-    def listed(text: str | None) -> Listed:
+    def parse_listing(text: str | None) -> ListedTokens:
+        """Parse the listed tokens that the journal keeps."""
         return [(name, value) for name, value in json.loads(text or "[]")]
 
-    def said(self, choice: dict[str, Any]) -> object:
+    def reply_text(self, choice: dict[str, Any]) -> object:
         return super().text(choice)
 
     def answer(
@@ -942,34 +998,36 @@ class NextToken(RequestFormat):
     ) -> Answer:
         """Read what the listing says of the tokens; bounds alone do not tell answers apart."""
         (continuation,) = continuations
-        listed, tokens = self.listed(continuation.text), request.text_ids or []
+        listed = self.parse_listing(continuation.text)
+        token_ids = request.text_ids or []
         exact = capabilities.named_token == "honoured"
-        found = []
-        for token in tokens:
-            read = read_next_token(listed, token, self.tokenizer, exact=exact)
-            if isinstance(read, str):
-                return request.failed(read)
-            found.append(read)
-        logprobs, bounded = zip(*found, strict=True)
-        if request.question and all(bounded):
+        logprobs: list[float] = []
+        is_bound: list[bool] = []
+        for token in token_ids:
+            value = read_next_token(listed, token, self.tokenizer, exact=exact)
+            if isinstance(value, str):
+                return request.failed(value)
+            logprobs.append(value[0])
+            is_bound.append(value[1])
+        if request.question and all(is_bound):
             error = (
                 f"none of the answers is among the {capabilities.top_logprobs} tokens"
                 " listed"
             )
             return request.failed(error)
         special, _, _ = self.tokenizer.encode_after("", "")
-        numbers: dict[str, NDArray[np.generic]] = {
-            "token_ids": np.array(tokens, np.uint32)
+        tokens: dict[str, NDArray[np.generic]] = {
+            "token_ids": np.array(token_ids, np.uint32),
+            "logprob": np.array(logprobs, np.float32),
         }
-        numbers["logprob"] = np.array(logprobs, np.float32)
         if "vocabulary_mean" in request.columns:
-            most = most_mean([value for _, value in listed], exact=exact)
-            numbers["vocabulary_mean"] = np.array([most], np.float32)
+            mean = most_mean([value for _, value in listed], exact=exact)
+            tokens["vocabulary_mean"] = np.array([mean], np.float32)
         return Answer(
             request_id=request.request_id,
-            tokens=numbers,
+            tokens=tokens,
             bos=bool(special) and not self.settings.chat,
-            bounded=any(bounded),
+            bounded=any(is_bound),
         )
 
 
@@ -981,40 +1039,45 @@ def most_mean(values: list[float], *, exact: bool) -> float:
     """Bound the mean log-probability over the vocabulary from above, by those that are listed."""
     # A token that is not listed is less likely than the likeliest; where none is asked
     # for by name, than all that are listed. Together they have what those leave.
-    left = max(1 - math.fsum(map(math.exp, values)), 0.0)
-    most = min((max if exact else min)(values), math.log(max(left, _LEAST_LEFT)))
-    return math.fsum(math.exp(value) * value for value in values) + left * most
+    unlisted = max(1 - math.fsum(map(math.exp, values)), 0.0)
+    likeliest = max(values) if exact else min(values)
+    bound = min(likeliest, math.log(max(unlisted, _LEAST_UNLISTED)))
+    return math.fsum(math.exp(value) * value for value in values) + unlisted * bound
 
 
 def is_id(name: str) -> bool:
     return _BY_ID.fullmatch(name) is not None
 
 
-def named_ids(listed: Listed, tokenizer: Tokenizer) -> list[int | None]:
-    """Tell which tokens are listed, by id or by a text that no other has; else None."""
-    return [
-        int(name.partition(":")[2]) if is_id(name) else tokenizer.by_text.get(name)
-        for name, _ in listed
-    ]
+def find_ids(listed: ListedTokens, tokenizer: Tokenizer) -> list[int | None]:
+    """Find which tokens are listed, by id or by a text that no other has; else None."""
+    ids: list[int | None] = []
+    for name, _ in listed:
+        if is_id(name):
+            ids.append(int(name.partition(":")[2]))
+        else:
+            ids.append(tokenizer.by_text.get(name))
+    return ids
 
 
 def read_next_token(
-    listed: Listed, token: int, tokenizer: Tokenizer, *, exact: bool
+    listed: ListedTokens, token: int, tokenizer: Tokenizer, *, exact: bool
 ) -> tuple[float, bool] | str:
     """Read a token's log-probability, and whether it is an upper bound; or why it is missing."""
     # A token that is not listed is less likely than all that are, and has no more than
     # they leave. Where it was asked for by name, ``exact``, it must be there.
-    values, ids = [value for _, value in listed], named_ids(listed, tokenizer)
-    own = {value for value, known in zip(values, ids, strict=True) if known == token}
-    if not all(map(is_logprob, own if exact else values)):
+    values = [value for _, value in listed]
+    pairs = zip(values, find_ids(listed, tokenizer), strict=True)
+    true_values = {value for value, listed_id in pairs if listed_id == token}
+    if not all(map(is_logprob, true_values if exact else values)):
         return _NO_LOGPROB
-    if len(own) > 1:
+    if len(true_values) > 1:
         return "the endpoint gives the true token several log-probabilities"
-    left = 1.0 if exact else 1 - math.fsum(map(math.exp, values))
-    if left < -_LEAST_LEFT:
+    unlisted = 1.0 if exact else 1 - math.fsum(map(math.exp, values))
+    if unlisted < -_LEAST_UNLISTED:
         return "the probabilities of the endpoint's tokens add up to more than 1"
-    if own:
-        return own.pop(), False
+    if true_values:
+        return true_values.pop(), False
     by_text = not all(is_id(name) for name, _ in listed)
     if by_text and tokenizer.by_text.get(tokenizer.token_text(token)) != token:
         return (
@@ -1023,4 +1086,5 @@ def read_next_token(
         )
     if exact:
         return "the endpoint's answer does not name the true token"
-    return min(*values, math.log(max(left, _LEAST_LEFT))), True
+    bound = math.log(max(unlisted, _LEAST_UNLISTED))
+    return min(*values, bound), True

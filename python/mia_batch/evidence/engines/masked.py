@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from itertools import accumulate, chain
+from itertools import chain
 from math import ceil
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 from unicodedata import category
 
 import numpy as np
@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.engines.registry import why_not_finite
-from mia_batch.evidence.engines.transformers import padded
+from mia_batch.evidence.engines.transformers import pad_rows
 from mia_batch.evidence.request import (
     Answer,
     Continuation,
@@ -33,15 +33,13 @@ from mia_batch.models.weights import cause_of
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Find the words of a text, first and end index: between whitespace, less signs at its ends."""
+    """Find the words of a text, start and end: between whitespace, less signs at the ends."""
     spans = []
-    for match in re.finditer(
-        r"\S+", text
-    ):  # at its ends letters, marks and numbers stay
-        inner = [
-            place for place in range(*match.span()) if category(text[place])[0] in "LMN"
-        ]
-        spans += [(inner[0], inner[-1] + 1)] if inner else []
+    for match in re.finditer(r"\S+", text):
+        # At its ends letters, marks and numbers stay
+        inner = [i for i in range(*match.span()) if category(text[i])[0] in "LMN"]
+        if inner:
+            spans.append((inner[0], inner[-1] + 1))
     return spans
 
 
@@ -53,15 +51,15 @@ class Gaps(NamedTuple):
 
     def fill(self, words: Sequence[str]) -> tuple[str, list[int]]:
         """Fill the gaps; return the text, and the index of each word's first character."""
-        ends = [0, *(end for _, end in self.spans)]
-        starts = [*(start for start, _ in self.spans), len(self.text)]
-        between = [
-            self.text[end:start] for end, start in zip(ends, starts, strict=True)
-        ]
-        parts = [
-            part for pair in zip(between, [*words, ""], strict=True) for part in pair
-        ]
-        return "".join(parts), list(accumulate(map(len, parts)))[:-2:2]
+        filled = ""
+        starts = []
+        position = 0
+        for (start, end), word in zip(self.spans, words, strict=True):
+            filled += self.text[position:start]
+            starts.append(len(filled))
+            filled += word
+            position = end
+        return filled + self.text[position:], starts
 
 
 # Texts that differ from a target in some words, made with a masked language model. The
@@ -80,7 +78,13 @@ class Variants(NamedTuple):
     reason: str | None = None
 
 
-def neighbours(model: MaskedModel, text: str, *, n: int, seed: int) -> Variants:
+def neighbours(
+    model: MaskedModel,
+    text: str,
+    *,
+    n: int,
+    seed: int,
+) -> Variants:
     """Replace one word of a text, each time another one: at most n texts, all different.
 
     The masked model sees the text without the word and gives the most likely other one.
@@ -96,27 +100,46 @@ def neighbours(model: MaskedModel, text: str, *, n: int, seed: int) -> Variants:
     words = word_spans(text)
     if len(words) < 2:
         return Variants((), _TOO_SHORT)
-    order = np.random.default_rng([_NEIGHBOUR, seed]).permutation(len(words))[:n]
+    generator = np.random.default_rng([_NEIGHBOUR, seed])
+    order = generator.permutation(len(words))[:n]
     gaps = [Gaps(text, [words[index]]) for index in order]
-    rounds = -(-n // len(words))
-    texts: list[list[str]] = [[] for _ in range(rounds)]
-    for of, (row,) in zip(gaps, model.predict(gaps), strict=True):
-        hidden = text[slice(*of.spans[0])].casefold()
-        found: dict[
-            str, str
-        ] = {}  # likeliest words other than the hidden one, letter case aside
-        for index in np.argsort(-row, kind="stable"):
-            word = model.words[index]
-            if word.casefold() != hidden:
-                found.setdefault(word.casefold(), word)
-            if len(found) == rounds:
-                break
-        for number, word in enumerate(found.values()):
-            texts[number].append(of.fill([word])[0])
-    return Variants(tuple(chain.from_iterable(texts))[:n])
+    n_rounds = -(-n // len(words))
+    rounds: list[list[str]] = [[] for _ in range(n_rounds)]
+    for gap, (logprobs,) in zip(gaps, model.predict(gaps), strict=True):
+        hidden = text[slice(*gap.spans[0])]
+        replacements = _likeliest_words(model, logprobs, n_rounds, hidden)
+        for texts, word in zip(rounds, replacements, strict=False):
+            filled, _ = gap.fill([word])
+            texts.append(filled)
+    return Variants(tuple(chain.from_iterable(rounds))[:n])
 
 
-def perturbations(model: MaskedModel, text: str, *, n: int, seed: int) -> Variants:
+def _likeliest_words(
+    model: MaskedModel,
+    logprobs: npt.NDArray[np.float32],
+    n: int,
+    hidden: str,
+) -> list[str]:
+    """List the ``n`` likeliest words other than the hidden one, letter case aside."""
+    folded_hidden = hidden.casefold()
+    words: dict[str, str] = {}
+    for index in np.argsort(-logprobs, kind="stable"):
+        word = model.words[index]
+        folded = word.casefold()
+        if folded != folded_hidden:
+            words.setdefault(folded, word)
+        if len(words) == n:
+            break
+    return list(words.values())
+
+
+def perturbations(
+    model: MaskedModel,
+    text: str,
+    *,
+    n: int,
+    seed: int,
+) -> Variants:
     """Hide 15 percent of a text's words, in spans of two, and draw others: n texts.
 
     One forward pass each; the first texts are the same whatever n.
@@ -129,40 +152,56 @@ def perturbations(model: MaskedModel, text: str, *, n: int, seed: int) -> Varian
     words = word_spans(text)
     if len(words) < 2:
         return Variants((), _TOO_SHORT)
-    generators = [
-        np.random.default_rng([_PERTURBATION, seed, index]) for index in range(n)
-    ]
-    gaps = [Gaps(text, [words[i] for i in _spans(len(words), of)]) for of in generators]
-    predicted = model.predict(gaps)
-    texts = [
-        of.fill([model.words[_draw(row, own)] for row in rows])[0]
-        for of, rows, own in zip(gaps, predicted, generators, strict=True)
-    ]
+    generators = []
+    gaps = []
+    for number in range(n):
+        generator = np.random.default_rng([_PERTURBATION, seed, number])
+        hidden = _choose_words(len(words), generator)
+        generators.append(generator)
+        gaps.append(Gaps(text, [words[index] for index in hidden]))
+    texts = []
+    predictions = model.predict(gaps)
+    for gap, rows, generator in zip(gaps, predictions, generators, strict=True):
+        replacements = [model.words[_draw(row, generator)] for row in rows]
+        filled, _ = gap.fill(replacements)
+        texts.append(filled)
     return Variants(tuple(texts))
 
 
-def _spans(n_words: int, own: np.random.Generator) -> Iterator[int]:
-    """Yield the words to hide, ascending: random spans with a word between any two."""
-    wanted = ceil(_HIDDEN * n_words / _SPAN)
-    free = set(range(n_words - _SPAN + 1))
+def _choose_words(
+    n_words: int,
+    generator: np.random.Generator,
+) -> list[int]:
+    """Choose the words to hide, ascending: random spans with a word between any two."""
+    n_spans = ceil(_HIDDEN * n_words / _SPAN)
+    n_starts = n_words - _SPAN + 1
+    free = set(range(n_starts))
     hidden: set[int] = set()
-    for start in own.permutation(n_words - _SPAN + 1).tolist():
-        if start in free and len(hidden) < wanted * _SPAN:
+    for start in generator.permutation(n_starts).tolist():
+        if start in free and len(hidden) < n_spans * _SPAN:
             hidden.update(range(start, start + _SPAN))
             free.difference_update(range(start - _SPAN, start + _SPAN + 1))
-    return iter(sorted(hidden))
+    return sorted(hidden)
 
 
-def _draw(logprob: npt.NDArray[np.float32], own: np.random.Generator) -> int:
-    shares = np.exp(logprob.astype(np.float64))
-    return int(own.choice(len(shares), p=shares / shares.sum()))
+def _draw(
+    logprobs: npt.NDArray[np.float32],
+    generator: np.random.Generator,
+) -> int:
+    shares = np.exp(logprobs.astype(np.float64))
+    return int(generator.choice(len(shares), p=shares / shares.sum()))
 
 
 _AT_ONCE = 8  # pairs whose probabilities are in memory
 
 
 def paraphrases(
-    model: MaskedModel, text: str, *, n: int, seed: int, share: float = 0.2
+    model: MaskedModel,
+    text: str,
+    *,
+    n: int,
+    seed: int,
+    share: float = 0.2,
 ) -> Variants:
     """Replace a share of a text's tokens, and mirror what was put in: n texts, pair by pair.
 
@@ -181,31 +220,42 @@ def paraphrases(
     tokens throughout.
     """
     vocabulary = model.vocabulary
-    cut = vocabulary.cut(text)
-    if len(cut.places) < 2:
+    tokens = vocabulary.cut(text)
+    if len(tokens.places) < 2:
         return Variants((), _TOO_SHORT.replace("words", "tokens"))
     n_pairs = -(-n // 2)
     texts: list[str] = []
     for first in range(0, n_pairs, _AT_ONCE):
-        pairs = range(first, min(first + _AT_ONCE, n_pairs))
         generators = [
-            np.random.default_rng([_PARAPHRASE, seed, pair]) for pair in pairs
+            np.random.default_rng([_PARAPHRASE, seed, pair])
+            for pair in range(first, min(first + _AT_ONCE, n_pairs))
         ]
-        hidden = [_hide(cut.places, share, own) for own in generators]
-        predicted = model.predict_tokens(cut, hidden)
-        for places, rows, own in zip(hidden, predicted, generators, strict=True):
-            plus = [int(vocabulary.ids[_draw(row, own)]) for row in rows]
-            minus = vocabulary.mirror([cut.token_ids[place] for place in places], plus)
-            texts += [vocabulary.replace(cut, places, each) for each in (plus, minus)]
+        hidden = [_hide(tokens.places, share, generator) for generator in generators]
+        predictions = model.predict_tokens(tokens, hidden)
+        for places, rows, generator in zip(
+            hidden,
+            predictions,
+            generators,
+            strict=True,
+        ):
+            originals = [tokens.token_ids[place] for place in places]
+            plus = [int(vocabulary.ids[_draw(row, generator)]) for row in rows]
+            minus = vocabulary.mirror(originals, plus)
+            texts.append(vocabulary.replace(tokens, places, plus))
+            texts.append(vocabulary.replace(tokens, places, minus))
     return Variants(tuple(texts[:n]))
 
 
-def _hide(places: Sequence[int], share: float, own: np.random.Generator) -> list[int]:
+def _hide(
+    places: Sequence[int],
+    share: float,
+    generator: np.random.Generator,
+) -> list[int]:
     """Choose the tokens to hide, ascending: each by itself, but at least one."""
-    chosen = own.random(len(places)) < share
-    if not chosen.any():
-        chosen[own.integers(len(places))] = True
-    return [place for place, hide in zip(places, chosen, strict=True) if hide]
+    is_hidden = generator.random(len(places)) < share
+    if not is_hidden.any():
+        is_hidden[generator.integers(len(places))] = True
+    return [place for place, hide in zip(places, is_hidden, strict=True) if hide]
 
 
 # Tokens of a masked model as text, and as points of its embedding space.
@@ -227,76 +277,95 @@ class Vocabulary:
     """Tokens that a masked model can put for others: text, none of them special; ``ids`` ascend."""
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
     ) -> None:
         self._model = model
         self._tokenizer = tokenizer
         # Each token is decoded as within a text: with its space, without marks of its
         # place.
         anchor = tokenizer.encode("a", add_special_tokens=False)[-1:]
-        pairs = [
-            [*anchor, token]
-            for token in range(min(len(tokenizer), model.config.vocab_size))
-        ]
+        n_tokens = min(len(tokenizer), model.config.vocab_size)
+        pairs = [[*anchor, token] for token in range(n_tokens)]
         options = {"clean_up_tokenization_spaces": False}
-        first, *both = tokenizer.batch_decode([anchor, *pairs], **options)
-        self._decoded = [text.removeprefix(first) for text in both]
-        special, texts = set(tokenizer.all_special_ids), enumerate(self._decoded)
-        usable = (
-            (token, text) for token, text in texts if text.strip() and _CUT not in text
-        )
-        self.ids = np.array([token for token, _ in usable if token not in special])
+        anchor_text, *texts = tokenizer.batch_decode([anchor, *pairs], **options)
+        self._decoded = [text.removeprefix(anchor_text) for text in texts]
+        special = set(tokenizer.all_special_ids)
+        ids = []
+        for token, text in enumerate(self._decoded):
+            is_text = text.strip() and _CUT not in text
+            if is_text and token not in special:
+                ids.append(token)
+        self.ids = np.array(ids)
 
     def cut(self, text: str) -> TokenText:
+        """Cut a text into tokens, and find those that can be replaced."""
         encoded = self._tokenizer(
-            text, add_special_tokens=False, return_offsets_mapping=True
+            text,
+            add_special_tokens=False,
+            return_offsets_mapping=True,
         )
         ids: list[int] = encoded["input_ids"]
         spans = []
-        for start, end in encoded[
-            "offset_mapping"
-        ]:  # whitespace is left out at both ends
+        for start, end in encoded["offset_mapping"]:
+            # Whitespace is left out at both ends
             piece = text[start:end]
             spans.append((end - len(piece.lstrip()), start + len(piece.rstrip())))
         usable = set(self.ids.tolist())
-        ends = [0, *(end for _, end in spans)]
-        starts = [*(start for start, _ in spans[1:]), len(text)]
-        places = [
-            place
-            for place, (start, end) in enumerate(spans)
-            if ids[place] in usable and ends[place] <= start < end <= starts[place]
-        ]
+        places = []
+        previous_end = 0
+        next_starts = [*(start for start, _ in spans[1:]), len(text)]
+        for place, (start, end) in enumerate(spans):
+            is_apart = previous_end <= start < end <= next_starts[place]
+            if is_apart and ids[place] in usable:
+                places.append(place)
+            previous_end = end
         return TokenText(text, ids, spans, places)
 
     def replace(
-        self, cut: TokenText, places: Sequence[int], tokens: Sequence[int]
+        self,
+        original: TokenText,
+        places: Sequence[int],
+        tokens: Sequence[int],
     ) -> str:
         """Put other tokens in some places, ascending; all else stays, character by character."""
         # A space before one changes only where one of both begins a word and the other
         # goes on.
-        made, done = "", 0
+        replaced = ""
+        position = 0
         for place, token in zip(places, tokens, strict=True):
-            if token == cut.token_ids[place]:
+            original_token = original.token_ids[place]
+            if token == original_token:
                 continue
-            (start, end), new = cut.spans[place], self._decoded[token]
-            before, spaced = cut.text[done:start], new[:1].isspace()
-            if spaced != self._decoded[cut.token_ids[place]][:1].isspace():
-                gap = " " if spaced and start and not before[-1:].isspace() else ""
-                before = before + gap if spaced else before.removesuffix(" ")
-            made, done = made + before + new.strip(), end
-        return made + cut.text[done:]
+            start, end = original.spans[place]
+            between = original.text[position:start]
+            new = self._decoded[token]
+            begins_word = new[:1].isspace()
+            if begins_word != self._decoded[original_token][:1].isspace():
+                if not begins_word:
+                    between = between.removesuffix(" ")
+                elif start and not between[-1:].isspace():
+                    between += " "
+            replaced += between + new.strip()
+            position = end
+        return replaced + original.text[position:]
 
-    def mirror(self, token_ids: Sequence[int], others: Sequence[int]) -> list[int]:
-        """Find the token nearest to where each other one lies, on the opposite side of a token."""
+    def mirror(
+        self,
+        token_ids: Sequence[int],
+        replacements: Sequence[int],
+    ) -> list[int]:
+        """Find for each token the nearest to where its replacement lies, on its other side."""
         # Euclidean distance to 2 E(t) - E(t+), in the matrix of the model's input
         # embeddings; of two that are as near, the one with the smaller id.
         matrix: Tensor = self._model.get_input_embeddings().weight.detach()
-        points = 2 * matrix[list(token_ids)] - matrix[list(others)]
+        points = 2 * matrix[list(token_ids)] - matrix[list(replacements)]
         usable, half_squares = self._usable
         # Minus half the squared distance, less |p|^2, which is the same for all.
         nearness = points @ usable.T - half_squares
-        found: list[int] = self.ids[nearness.argmax(1).cpu().numpy()].tolist()
-        return found
+        nearest: list[int] = self.ids[nearness.argmax(1).cpu().numpy()].tolist()
+        return nearest
 
     @cached_property
     def _usable(self) -> tuple[Tensor, Tensor]:
@@ -304,6 +373,15 @@ class Vocabulary:
         matrix = self._model.get_input_embeddings().weight.detach()
         usable: Tensor = matrix[self.ids.tolist()]
         return usable, usable.square().sum(1) / 2
+
+
+class _Piece(NamedTuple):
+    """Tokens of a text with masks, as many as fit the model's context."""
+
+    text: int  # its number
+    masks: list[int]  # numbers of the masks of the text that are in the piece
+    positions: list[int]  # where these are
+    token_ids: list[int]
 
 
 _LOGIT_BYTES = 1 << 28
@@ -319,7 +397,9 @@ class MaskedModel:
     # must be of the fast kind, with a mask token.
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
     ) -> None:
         if tokenizer.mask_token is None or not tokenizer.is_fast:
             raise SettingsError(
@@ -328,22 +408,25 @@ class MaskedModel:
             )
         self._model = model.eval()
         self._tokenizer = tokenizer
-        known = range(min(len(tokenizer), model.config.vocab_size))
-        texts = [text.strip() for text in tokenizer.batch_decode([[i] for i in known])]
+        n_tokens = min(len(tokenizer), model.config.vocab_size)
+        decoded = tokenizer.batch_decode([[token] for token in range(n_tokens)])
         special = set(tokenizer.all_special_ids)
-        is_word = [word_spans(text) == [(0, len(text))] for text in texts]
-        self._word_ids = [i for i in known if is_word[i] and i not in special]
+        self._word_ids: list[int] = []
+        self.words: list[str] = []
+        for token, text in enumerate(map(str.strip, decoded)):
+            is_word = word_spans(text) == [(0, len(text))]
+            if is_word and token not in special:
+                self._word_ids.append(token)
+                self.words.append(text)
         if not self._word_ids:
             raise SettingsError(
                 "masked_model: no token of it is a word; give another masked model"
             )
-        self.words: list[str] = [texts[i] for i in self._word_ids]
         self._before, self._after = find_specials(tokenizer)
+        self.context: int = tokenizer.model_max_length
         positions = getattr(model.config, "max_position_embeddings", None)
-        length: int = tokenizer.model_max_length
-        self.context = (
-            length if positions is None else min(length, positions - _UNUSED_POSITIONS)
-        )
+        if positions is not None:
+            self.context = min(self.context, positions - _UNUSED_POSITIONS)
         self._room = self.context - len(self._before) - len(self._after)
         tokenizer.model_max_length = NO_LIMIT  # longer texts are cut here
 
@@ -353,12 +436,19 @@ class MaskedModel:
 
     @classmethod
     def load(
-        cls, model: str, revision: str | None = None, *, device: str = "cpu"
+        cls,
+        model: str,
+        revision: str | None = None,
+        *,
+        device: str = "cpu",
     ) -> Self:
         """Load a model in float32; `SettingsError` if it cannot be or is no masked model."""
         from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-        options = {"revision": revision, "trust_remote_code": False}
+        options = {
+            "revision": revision,
+            "trust_remote_code": False,
+        }
         try:
             tokenizer = AutoTokenizer.from_pretrained(model, **options)
             loaded = AutoModelForMaskedLM.from_pretrained(
@@ -370,76 +460,90 @@ class MaskedModel:
                 "masked language model, with its tokenizer, such as distilroberta-base"
             ) from error
         with torch.inference_mode():
-            if not loaded(torch.arange(_TEST_TOKENS)[None]).logits.isfinite().all():
+            logits = loaded(torch.arange(_TEST_TOKENS)[None]).logits
+            if not logits.isfinite().all():
                 raise SettingsError(why_not_finite(model, revision, "float32"))
         return cls(loaded.to(device), tokenizer)
 
     def predict(self, texts: Sequence[Gaps]) -> list[npt.NDArray[np.float32]]:
-        """Say how likely each word is in each gap, all gaps of a text hidden at once."""
+        """Compute how likely each word is in each gap, all gaps of a text hidden at once."""
         return self._predict([self._hide(gaps) for gaps in texts], self._word_ids)
 
     def predict_tokens(
-        self, text: TokenText, hidden: Sequence[Sequence[int]]
+        self,
+        text: TokenText,
+        hidden: Sequence[Sequence[int]],
     ) -> list[npt.NDArray[np.float32]]:
-        """Say how likely each token is in place of hidden ones, for several choices of these."""
-        masked = []
+        """Compute how likely each token is in place of hidden ones, for each choice of these."""
+        texts = []
         for places in hidden:
             ids = list(text.token_ids)
             for place in places:
                 ids[place] = self._tokenizer.mask_token_id
-            masked.append((ids, places))
-        return self._predict(masked, self.vocabulary.ids.tolist())
+            texts.append((ids, places))
+        return self._predict(texts, self.vocabulary.ids.tolist())
 
     @torch.inference_mode()
     def _predict(
-        self, texts: Sequence[tuple[list[int], Sequence[int]]], wanted: list[int]
+        self,
+        texts: Sequence[tuple[list[int], Sequence[int]]],
+        candidates: list[int],
     ) -> list[npt.NDArray[np.float32]]:
-        """Predict masks of tokenized texts, each with the places of its masks."""
-        # Pieces of the context's length: number of the text, its masks in there, and
-        # their places.
-        pieces: list[tuple[int, list[int], list[int], list[int]]] = []
-        for number, (ids, places) in enumerate(texts):
-            for begin in range(0, len(ids), self._room):
-                inside = [
-                    i
-                    for i, place in enumerate(places)
-                    if 0 <= place - begin < self._room
-                ]
-                if inside:
-                    tokens = [
-                        *self._before,
-                        *ids[begin : begin + self._room],
-                        *self._after,
-                    ]
-                    at = [places[i] - begin + len(self._before) for i in inside]
-                    pieces.append((number, inside, at, tokens))
-        found: dict[tuple[int, int], npt.NDArray[np.float32]] = {}
-        longest = max((len(tokens) for *_, tokens in pieces), default=1)
-        at_once = max(1, _LOGIT_BYTES // (4 * longest * self._model.config.vocab_size))
+        """Compute the log-probabilities of candidates at the masks of tokenized texts."""
+        pieces = self._cut_pieces(texts)
+        longest = max((len(piece.token_ids) for piece in pieces), default=1)
+        logit_bytes = 4 * longest * self._model.config.vocab_size
+        at_once = max(1, _LOGIT_BYTES // logit_bytes)
         padding = self._tokenizer.pad_token_id or 0
+        values: dict[tuple[int, int], npt.NDArray[np.float32]] = {}
         for start in range(0, len(pieces), at_once):
             batch = pieces[start : start + at_once]
-            rows = [tokens for *_, tokens in batch]
-            read, mask = padded(rows, self._model.device, padding=padding)
-            logits = self._model(input_ids=read, attention_mask=mask).logits
-            for row, (number, inside, at, _) in zip(logits, batch, strict=True):
-                values = row[at].float().log_softmax(dim=-1)[:, wanted].cpu().numpy()
-                found |= {(number, i): of for i, of in zip(inside, values, strict=True)}
-        return [
-            np.stack([found[number, gap] for gap in range(len(places))])
-            for number, (_, places) in enumerate(texts)
-        ]
+            token_ids, attention_mask = pad_rows(
+                [piece.token_ids for piece in batch],
+                self._model.device,
+                padding=padding,
+            )
+            output = self._model(input_ids=token_ids, attention_mask=attention_mask)
+            for logits, piece in zip(output.logits, batch, strict=True):
+                logprobs = logits[piece.positions].float().log_softmax(dim=-1)
+                rows = logprobs[:, candidates].cpu().numpy()
+                for mask, row in zip(piece.masks, rows, strict=True):
+                    values[piece.text, mask] = row
+        predictions = []
+        for number, (_, places) in enumerate(texts):
+            rows = [values[number, mask] for mask in range(len(places))]
+            predictions.append(np.stack(rows))
+        return predictions
+
+    def _cut_pieces(
+        self, texts: Sequence[tuple[list[int], Sequence[int]]]
+    ) -> list[_Piece]:
+        """Cut texts, each with the places of its masks, into pieces that have some of these."""
+        pieces = []
+        for number, (ids, places) in enumerate(texts):
+            for start in range(0, len(ids), self._room):
+                end = start + self._room
+                masks = [i for i, place in enumerate(places) if start <= place < end]
+                if not masks:
+                    continue
+                offset = len(self._before) - start
+                piece = _Piece(
+                    text=number,
+                    masks=masks,
+                    positions=[places[mask] + offset for mask in masks],
+                    token_ids=[*self._before, *ids[start:end], *self._after],
+                )
+                pieces.append(piece)
+        return pieces
 
     def _hide(self, gaps: Gaps) -> tuple[list[int], list[int]]:
-        """Tokenize a text with a mask in each gap; say where the masks are."""
-        masked, starts = gaps.fill([self._tokenizer.mask_token] * len(gaps.spans))
-        encoded = self._tokenizer(masked, add_special_tokens=False)
+        """Tokenize a text with a mask in each gap; return also where the masks are."""
+        mask_id = self._tokenizer.mask_token_id
+        text, starts = gaps.fill([self._tokenizer.mask_token] * len(gaps.spans))
+        encoded = self._tokenizer(text, add_special_tokens=False)
         ids = encoded["input_ids"]
         places = [encoded.char_to_token(start) for start in starts]
-        if any(
-            place is None or ids[place] != self._tokenizer.mask_token_id
-            for place in places
-        ):
+        if any(place is None or ids[place] != mask_id for place in places):
             raise EngineError(
                 "the masked model's tokenizer does not keep its mask token; give"
                 " another model"
@@ -476,15 +580,21 @@ class MaskedEngine:
     def step(self) -> list[Answer]:
         if not self._waiting:
             return []
-        asked = self._waiting.popleft()
-        own = {"share": asked.share} if asked.share else {}
-        made = _MAKERS[asked.view](
-            self._model, asked.text, n=asked.n, seed=asked.seed, **own
+        request = self._waiting.popleft()
+        options: dict[str, Any] = {
+            "n": request.n,
+            "seed": request.seed,
+        }
+        if request.share:
+            options["share"] = request.share
+        make_variants = _MAKERS[request.view]
+        variants = make_variants(self._model, request.text, **options)
+        answer = Answer(
+            request_id=request.request_id,
+            continuations=[Continuation(text=text) for text in variants.texts],
+            error=variants.reason,
         )
-        texts = [Continuation(text=text) for text in made.texts]
-        return [
-            Answer(request_id=asked.request_id, continuations=texts, error=made.reason)
-        ]
+        return [answer]
 
     def close(self) -> None:
         del self._model

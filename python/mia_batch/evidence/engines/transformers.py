@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
-from itertools import accumulate, pairwise
 from math import sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -53,7 +52,7 @@ _DEFAULT_CONTEXT = 2048  # of models whose configuration names none
 class Pretrained:
     """A model as a specification says, loaded and checked."""
 
-    # Of ``engine_args``, ``batch_size`` and ``max_model_len`` stay here, all others go
+    # Of ``engine_args``, ``batch_size`` and ``max_model_len`` stay here, all else goes
     # to ``AutoModelForCausalLM.from_pretrained``. The modules of an adapter are in
     # ``model``, ``added`` is what peft makes of both. ``prompted`` puts its virtual
     # tokens before every text, if it has any; ``max_model_len`` does not count them.
@@ -86,44 +85,50 @@ class Pretrained:
         self.check(spec.model, spec.revision)
 
     @torch.inference_mode()
-    def check(self, model: str, revision: str | None = None) -> None:
-        """Check what has been loaded, see `check_probes`; texts are read one by one."""
-        said = []
-        for text in registry.probes(self.vocab_size, self.max_model_len):
-            ids = torch.tensor([text], device=self.device)
-            logits = (self.prompted or self.model)(ids, use_cache=False).logits[
-                0, -len(text) : -1
-            ]
-            found = logits.float().log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
-            said.append(found.cpu().numpy())
-        registry.check_probes(model, revision, self.dtype, said)
+    def check(
+        self,
+        model: str,
+        revision: str | None = None,
+    ) -> None:
+        """Check what has been loaded, see `check_health`; texts are read one by one."""
+        whole = self.prompted or self.model
+        logprobs = []
+        for text in registry.health_check_texts(self.vocab_size, self.max_model_len):
+            token_ids = torch.tensor([text], device=self.device)
+            logits = whole(token_ids, use_cache=False).logits[0, -len(text) : -1]
+            following = token_ids[0, 1:, None]
+            values = logits.float().log_softmax(-1).gather(1, following)[:, 0]
+            logprobs.append(values.cpu().numpy())
+        registry.check_health(model, revision, self.dtype, logprobs)
 
     def exchange(self, model: str) -> None:
-        """Put the weights of an adapter in the place of those of another with the same settings."""
+        """Put the weights of an adapter in the place of another's with the same settings."""
         from peft import (
             get_peft_model_state_dict,
             load_peft_weights,
             set_peft_model_state_dict,
         )
 
-        adapter, added = read_adapter(model), self.added
+        adapter = read_adapter(model)
+        added = self.added
         if adapter is None or added is None:
             raise EngineError(
                 f"{model!r} is no adapter, which alone can take the place of another"
             )
-        given = load_peft_weights(adapter.folder, device=str(self.device))
-        if (
-            given.keys()
-            != get_peft_model_state_dict(added, save_embedding_layers=False).keys()
-        ):
+        weights = load_peft_weights(adapter.folder, device=str(self.device))
+        present = get_peft_model_state_dict(added, save_embedding_layers=False)
+        if weights.keys() != present.keys():
             raise EngineError(
                 f"the adapter {model!r} has other weights than its settings say"
             )
-        set_peft_model_state_dict(added, given)
+        set_peft_model_state_dict(added, weights)
         self.check(model)
 
 
-def _load(spec: EngineSpec, arguments: dict[str, Any]) -> PreTrainedModel:
+def _load(
+    spec: EngineSpec,
+    arguments: dict[str, Any],
+) -> PreTrainedModel:
     on_cpu = not torch.cuda.is_available()
     dtype = "float32" if on_cpu and spec.dtype == "auto" else spec.dtype
     source, revision = weights_source(spec.model, spec.revision)
@@ -147,7 +152,10 @@ def _load(spec: EngineSpec, arguments: dict[str, Any]) -> PreTrainedModel:
     return model.eval()
 
 
-def _add_adapter(model: PreTrainedModel, adapter: Adapter) -> PeftModel:
+def _add_adapter(
+    model: PreTrainedModel,
+    adapter: Adapter,
+) -> PeftModel:
     from peft import PeftModel
 
     try:
@@ -163,7 +171,10 @@ def _add_adapter(model: PreTrainedModel, adapter: Adapter) -> PeftModel:
     return added.eval()
 
 
-def _take_positive(arguments: dict[str, Any], name: str) -> int | None:
+def _take_positive(
+    arguments: dict[str, Any],
+    name: str,
+) -> int | None:
     value = arguments.pop(name, None)
     if value is not None and (not isinstance(value, int) or value < 1):
         raise SettingsError(
@@ -173,9 +184,13 @@ def _take_positive(arguments: dict[str, Any], name: str) -> int | None:
 
 
 def _context(config: PreTrainedConfig) -> int:
+    """Return the tokens of a model's context, by any of the names that it has for them."""
     names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
-    stated = (getattr(config, name, None) for name in names)
-    return next((int(each) for each in stated if each is not None), _DEFAULT_CONTEXT)
+    for name in names:
+        length = getattr(config, name, None)
+        if length is not None:
+            return int(length)
+    return _DEFAULT_CONTEXT
 
 
 # What both engines of transformers share: a queue, batches of like lengths, and memory
@@ -190,41 +205,38 @@ def take_batch(
     fits: Callable[..., bool],
     padding: float = 1.0,
 ) -> list[Item]:
-    """Take the oldest and those most like it in length out of a queue, as many as fit together."""
+    """Pop the oldest item and those most like it in length from a queue, while they fit."""
     # ``padding`` is the largest share of a batch that may be padding; one item always
     # fits.
     if not queue:
         return []
-    oldest = largest = lengths(queue[0])
+    oldest = lengths(queue[0])
+    largest = oldest
     batch: list[Item] = []
     n_tokens = 0
 
     def difference(item: Item) -> int:
-        return sum(
-            abs(one - other) for one, other in zip(lengths(item), oldest, strict=True)
-        )
+        pairs = zip(lengths(item), oldest, strict=True)
+        return sum(abs(length - target) for length, target in pairs)
 
     for item in sorted(queue, key=difference):
-        larger, n_tokens = (
-            tuple(map(max, largest, lengths(item))),
-            n_tokens + sum(lengths(item)),
-        )
-        room = (len(batch) + 1) * sum(larger)
-        if batch and not (
-            fits(len(batch) + 1, *larger) and room - n_tokens <= padding * room
-        ):
+        largest = tuple(map(max, largest, lengths(item)))
+        n_tokens += sum(lengths(item))
+        n_items = len(batch) + 1
+        room = n_items * sum(largest)
+        is_dense = room - n_tokens <= padding * room
+        if batch and not (fits(n_items, *largest) and is_dense):
             break
-        largest = larger
         batch.append(item)
-    taken = set(map(id, batch))
-    queue[:] = [item for item in queue if id(item) not in taken]
+    taken_ids = set(map(id, batch))
+    queue[:] = [item for item in queue if id(item) not in taken_ids]
     return batch
 
 
 class _BatchEngine(Pretrained):
     """An engine that answers one batch of items after the other."""
 
-    one: str  # what a batch must at least have room for
+    item_name: str  # of what a batch must at least have room for
     way_out: str  # where it has none
     _accept: Callable[[Request], None]
     _lengths: Callable[[Any], tuple[int, ...]]
@@ -239,15 +251,15 @@ class _BatchEngine(Pretrained):
         self._padding = 1.0
         self.tell: Callable[[int], None] = lambda _: None
 
-    def _start(self, most: int) -> None:
-        self._most = most
+    def _start(self, max_items: int) -> None:
+        self._max_items = max_items
         self.info = EngineInfo(
             engine="transformers",
             version=__version__,
             device="cpu" if self.on_cpu else torch.cuda.get_device_name(self.device),
             dtype=self.dtype,
             max_model_len=self.max_model_len,
-            max_sequences=most,
+            max_sequences=max_items,
         )
 
     def submit(self, request: Request) -> None:
@@ -259,7 +271,8 @@ class _BatchEngine(Pretrained):
 
     def step(self) -> list[Answer]:
         """Work on one batch. Raises `EngineError` if memory does not suffice for one item."""
-        complete, self._refused = self._refused, []
+        complete = self._refused
+        self._refused = []
         queue = max(self._queues.values(), key=len, default=[])
         batch = take_batch(queue, self._lengths, self._fits, self._padding)
         if not batch:
@@ -276,46 +289,46 @@ class _BatchEngine(Pretrained):
             if len(batch) == 1:
                 lengths = " + ".join(map(str, self._lengths(batch[0])))
                 raise EngineError(
-                    f"memory does not suffice for one {self.one} of {lengths} tokens;"
+                    f"memory does not suffice for one {self.item_name} of {lengths} tokens;"
                     f" set a smaller max_model_len through --engine-arg, {self.way_out}"
                     " a smaller dtype"
                 ) from error
             queue[:0] = batch
-            self._most = len(batch) // 2
+            self._max_items = len(batch) // 2
         return complete
 
     def _last(self) -> list[Answer]:
-        """Give the answers that are still to come where nothing waits."""
+        """Return the answers that are still to come where nothing waits."""
         return []
 
     def close(self) -> None:
         vars(self).clear()
 
 
-def sent(tensor: Tensor, device: torch.device) -> Tensor:
+def send(
+    tensor: Tensor,
+    device: torch.device,
+) -> Tensor:
     """Copy to a device without waiting for what it still works on."""
     if device.type == "cuda":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
 
 
-def padded(
+def pad_rows(
     rows: Sequence[Sequence[int]],
     device: torch.device,
     *,
-    left: bool = False,
+    on_left: bool = False,
     padding: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Put token ids into one tensor; the other has 1 where they are, 0 elsewhere."""
-    pad = partial(
-        pad_sequence, batch_first=True, padding_side="left" if left else "right"
-    )
-    given = [torch.tensor(row, dtype=torch.long) for row in rows]
-    ids, mask = (
-        pad(given, padding_value=padding),
-        pad([torch.ones_like(row) for row in given]),
-    )
-    return sent(ids, device), sent(mask, device)
+    side = "left" if on_left else "right"
+    pad = partial(pad_sequence, batch_first=True, padding_side=side)
+    tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
+    ids = pad(tensors, padding_value=padding)
+    mask = pad([torch.ones_like(tensor) for tensor in tensors])
+    return send(ids, device), send(mask, device)
 
 
 # Samples.
@@ -344,38 +357,43 @@ class SeededSampler:
             decoding.temperature, dtype=torch.float32, device=device
         )
         self._decoding = decoding
-        self._generators = [
-            (
-                None
-                if seed is None or decoding.temperature == 0
-                else torch.Generator(device).manual_seed(seed)
-            )
-            for seed in seeds
-        ]
+        self._generators: dict[int, torch.Generator] = {}  # by row
+        for row, seed in enumerate(seeds):
+            if seed is not None and decoding.temperature != 0:
+                generator = torch.Generator(device).manual_seed(seed)
+                self._generators[row] = generator
 
-    # The library calls with both: one of them is not used.
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002
+    def __call__(
+        self,
+        input_ids: Tensor,  # noqa: ARG002 - the library calls with both
+        scores: Tensor,
+    ) -> Tensor:
         """Return 0 at the drawn token of each row, minus infinity elsewhere."""
         for row, (token, nats) in self._nudges.items():
             scores[row, token] += nats
-        drawn = scores.argmax(dim=-1, keepdim=True)
-        if rows := [row for row, generator in enumerate(self._generators) if generator]:
-            drawn[rows] = self._draw(scores[rows])
-        return torch.full_like(scores, -torch.inf).scatter_(1, drawn, 0.0)
+        tokens = scores.argmax(dim=-1, keepdim=True)
+        rows = list(self._generators)
+        if rows:
+            tokens[rows] = self._draw(scores[rows])
+        return torch.full_like(scores, -torch.inf).scatter_(1, tokens, 0.0)
 
     def _draw(self, scores: Tensor) -> Tensor:
+        """Draw a token for each row that has a generator."""
         decoding = self._decoding
-        logits = keep_likeliest(
-            scores / self._temperature, decoding.top_k, decoding.top_p
-        )
+        scaled = scores / self._temperature
+        logits = keep_likeliest(scaled, decoding.top_k, decoding.top_p)
         noise = torch.empty(logits.shape, dtype=torch.float64, device=logits.device)
-        for row, generator in zip(noise, filter(None, self._generators), strict=True):
+        for row, generator in zip(noise, self._generators.values(), strict=True):
             row.exponential_(generator=generator)
         race = noise.reciprocal_().mul_(logits.softmax(dim=-1, dtype=torch.float32))
         return race.argmax(dim=-1, keepdim=True)
 
 
-def keep_likeliest(logits: Tensor, top_k: int, top_p: float) -> Tensor:
+def keep_likeliest(
+    logits: Tensor,
+    top_k: int,
+    top_p: float,
+) -> Tensor:
     """Put every token out of the running that top-k, then top-p, leaves out."""
     # Of tokens that tie with the k-th likeliest all stay.
     if 0 < top_k < logits.shape[-1]:
@@ -384,10 +402,11 @@ def keep_likeliest(logits: Tensor, top_k: int, top_p: float) -> Tensor:
     if top_p >= 1.0:
         return logits
     ascending, order = logits.sort(dim=-1)
-    least = 1 - torch.tensor(top_p, dtype=logits.dtype, device=logits.device)
-    left_out = ascending.softmax(dim=-1).cumsum(dim=-1) <= least
+    outside = 1 - torch.tensor(top_p, dtype=logits.dtype, device=logits.device)
+    left_out = ascending.softmax(dim=-1).cumsum(dim=-1) <= outside
     left_out[:, -1] = False
-    return logits.scatter(1, order, ascending.masked_fill(left_out, -torch.inf))
+    remaining = ascending.masked_fill(left_out, -torch.inf)
+    return logits.scatter(1, order, remaining)
 
 
 _SEQUENCES_ON_CPU = 64
@@ -397,11 +416,9 @@ _DRAWING_BYTES = 32  # per row and token of the vocabulary: logits, probabilitie
 
 
 def start(spec: EngineSpec) -> Engine:
-    return (
-        TransformersSamples(spec)
-        if spec.kind == "samples"
-        else TransformersLogprobs(spec)
-    )
+    if spec.kind == "samples":
+        return TransformersSamples(spec)
+    return TransformersLogprobs(spec)
 
 
 class _Row(NamedTuple):
@@ -416,12 +433,16 @@ class _Row(NamedTuple):
 class TransformersSamples(_BatchEngine):
     """Batches of left-padded prompts, each continuation drawn with its own seeded generator."""
 
-    one, way_out = "sequence", "or"
+    item_name = "sequence"
+    way_out = "or"
 
     def __init__(self, spec: EngineSpec) -> None:
         super().__init__(spec)
         source, revision = tokenizer_source(spec.model, spec.revision)
-        options = {"revision": revision, "trust_remote_code": False}
+        options = {
+            "revision": revision,
+            "trust_remote_code": False,
+        }
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
         config = self.model.config.get_text_config()
         self._ends = registry.end_token_ids(
@@ -429,27 +450,34 @@ class TransformersSamples(_BatchEngine):
             config.eos_token_id,
             self.model.generation_config.eos_token_id,
         )
-        for model in filter(None, (self.model, self.prompted)):
-            # Nothing of the checkpoint's own acts
-            model.generation_config = GenerationConfig()
+        # Nothing of the checkpoint's own acts
+        self.model.generation_config = GenerationConfig()
+        if self.prompted is not None:
+            self.prompted.generation_config = GenerationConfig()
         self._token_bytes = numbers_per_token(config) * self.model.dtype.itemsize
         self._memory = int(registry.available_memory() * _SHARE_OF_MEMORY)
-        most = _SEQUENCES_ON_CPU if self.on_cpu else _SEQUENCES_ON_ACCELERATOR
         self._outputs: dict[int, dict[int, Continuation]] = defaultdict(dict)
-        self._start(self.batch_size or most)
+        n_sequences = _SEQUENCES_ON_CPU if self.on_cpu else _SEQUENCES_ON_ACCELERATOR
+        self._start(self.batch_size or n_sequences)
 
     def _accept(self, request: Request) -> None:
         prompt = request.context_ids or []
-        most = min(request.max_tokens, self.max_model_len - len(prompt))
-        self._queues[None] += [_Row(request, i, most, prompt) for i in range(request.n)]
+        room = self.max_model_len - len(prompt)
+        max_tokens = min(request.max_tokens, room)
+        rows = (_Row(request, i, max_tokens, prompt) for i in range(request.n))
+        self._queues[None].extend(rows)
 
     def _lengths(self, item: _Row) -> tuple[int, int]:
         return len(item.prompt), item.max_tokens
 
-    def _fits(self, n_items: int, *largest: int) -> bool:
-        """Whether a batch fits the context and main memory; an accelerator says so itself."""
+    def _fits(
+        self,
+        n_items: int,
+        *largest: int,
+    ) -> bool:
+        """Check that a batch fits the context and main memory; an accelerator says so itself."""
         n_tokens = sum(largest)
-        if n_items > self._most or n_tokens > self.max_model_len:
+        if n_items > self._max_items or n_tokens > self.max_model_len:
             return False
         row_bytes = n_tokens * self._token_bytes + self.vocab_size * _DRAWING_BYTES
         return not self.on_cpu or n_items * row_bytes <= self._memory
@@ -457,89 +485,108 @@ class TransformersSamples(_BatchEngine):
     def _answers(self, batch: list[_Row]) -> list[Answer]:
         complete = []
         for row, output in zip(batch, self._decode(batch), strict=True):
-            name, n = row.request.request_id, row.request.n
-            self._outputs[name][row.number] = output
-            if len(self._outputs[name]) == n:
-                outputs = self._outputs.pop(name)
-                in_order = [outputs[number] for number in range(n)]
-                complete.append(Answer(request_id=name, continuations=in_order))
+            number = row.request.request_id
+            n = row.request.n
+            outputs = self._outputs[number]
+            outputs[row.number] = output
+            if len(outputs) == n:
+                del self._outputs[number]
+                continuations = [outputs[i] for i in range(n)]
+                answer = Answer(request_id=number, continuations=continuations)
+                complete.append(answer)
         return complete
 
     @torch.inference_mode()
     def _decode(self, batch: list[_Row]) -> list[Continuation]:
-        generate, given, width = self._opening([row.prompt for row in batch])
+        generate, inputs, width = self._prepare([row.prompt for row in batch])
         budgets = [row.max_tokens for row in batch]
-        seeds = [
-            None if row.request.greedy else row.request.seed + row.number
-            for row in batch
-        ]
-        nudges = [row.request.nudge for row in batch]
-        most = torch.tensor(budgets, device=self.device)
+        max_tokens = torch.tensor(budgets, device=self.device)
         ends = torch.tensor(sorted(self._ends), dtype=torch.long, device=self.device)
-        done = torch.zeros_like(most, dtype=torch.bool)
-        loops = [registry.loop_of(row.request) for row in batch]
+        finished = torch.zeros_like(max_tokens, dtype=torch.bool)
+        loops = [registry.build_loop_detector(row.request) for row in batch]
 
-        def finished(read: Tensor, _scores: Tensor, **_: object) -> Tensor:
-            """Say which rows need no further token."""
-            self.tell(len(batch) - int(done.sum()))
-            latest = read[:, -1].tolist()
-            looping = [
+        def find_finished(
+            token_ids: Tensor,
+            _scores: Tensor,
+            **_: object,
+        ) -> Tensor:
+            """Find the rows that need no further token."""
+            self.tell(len(batch) - int(finished.sum()))
+            latest = token_ids[:, -1]
+            in_loop = [
                 loop is not None and loop.add(token)
-                for loop, token in zip(loops, latest, strict=True)
+                for loop, token in zip(loops, latest.tolist(), strict=True)
             ]
-            done.logical_or_(torch.tensor(looping, device=self.device))
-            done.logical_or_(
-                torch.isin(read[:, -1], ends) | (most <= read.shape[1] - width)
-            )
-            return done
+            finished.logical_or_(torch.tensor(in_loop, device=self.device))
+            is_full = max_tokens <= token_ids.shape[1] - width
+            finished.logical_or_(torch.isin(latest, ends) | is_full)
+            return finished
 
         config = GenerationConfig(
-            max_new_tokens=max(budgets), do_sample=False, pad_token_id=0
+            max_new_tokens=max(budgets),
+            do_sample=False,
+            pad_token_id=0,
         )
         sequences = generate(
-            **given,
+            **inputs,
             generation_config=config,
-            logits_processor=[
-                SeededSampler(self._decoding, seeds, self.device, nudges)
-            ],
-            stopping_criteria=[finished],
+            logits_processor=[self._build_sampler(batch)],
+            stopping_criteria=[find_finished],
         )
-        return [
-            registry.cut_at_end(
-                ids, self._ends, row.max_tokens, registry.loop_of(row.request)
-            )
-            for ids, row in zip(sequences[:, width:].tolist(), batch, strict=True)
-        ]
+        continuations = []
+        for ids, row in zip(sequences[:, width:].tolist(), batch, strict=True):
+            loop = registry.build_loop_detector(row.request)
+            continuation = registry.cut_at_end(ids, self._ends, row.max_tokens, loop)
+            continuations.append(continuation)
+        return continuations
 
-    def _opening(
+    def _build_sampler(self, batch: list[_Row]) -> SeededSampler:
+        seeds: list[int | None] = []
+        for row in batch:
+            seed = row.request.seed + row.number
+            seeds.append(None if row.request.greedy else seed)
+        nudges = [row.request.nudge for row in batch]
+        return SeededSampler(self._decoding, seeds, self.device, nudges)
+
+    def _prepare(
         self, prompts: list[list[int]]
     ) -> tuple[Callable[..., Tensor], dict[str, Tensor], int]:
-        """Give what generates, what it reads, and how many of the tokens it returns it has read."""
+        """Return what generates, its inputs, and how many tokens of its output it has read."""
         # Virtual tokens stand between padding and prompt, as embeddings; but those of
         # prefix tuning have none: peft puts them into the cache.
         prompted = self.prompted
-        ids, mask = padded(prompts, self.device, left=True)
+        ids, mask = pad_rows(prompts, self.device, on_left=True)
         if prompted is None or prompted.active_peft_config.peft_type == "PREFIX_TUNING":
             generate = (prompted or self.model).generate
-            return generate, {"inputs": ids, "attention_mask": mask}, ids.shape[1]
+            return (
+                generate,
+                {
+                    "inputs": ids,
+                    "attention_mask": mask,
+                },
+                ids.shape[1],
+            )
         embedded = self.model.get_input_embeddings()(ids)
         virtual = prompted.get_prompt(batch_size=1)[0].to(self.device, embedded.dtype)
-        gaps = (mask == 0).sum(1).tolist()
-        both = zip(embedded, gaps, strict=True)
-        rows = [torch.cat([row[:gap], virtual, row[gap:]]) for row, gap in both]
-        mask = torch.cat([mask, mask.new_ones((len(mask), len(virtual)))], dim=1)
-        read = {"inputs_embeds": torch.stack(rows), "attention_mask": mask}
-        return self.model.generate, read, 0
+        rows = []
+        for row, gap in zip(embedded, (mask == 0).sum(1).tolist(), strict=True):
+            rows.append(torch.cat([row[:gap], virtual, row[gap:]]))
+        virtual_mask = mask.new_ones((len(mask), len(virtual)))
+        inputs = {
+            "inputs_embeds": torch.stack(rows),
+            "attention_mask": torch.cat([mask, virtual_mask], dim=1),
+        }
+        return self.model.generate, inputs, 0
 
 
 def numbers_per_token(config: PreTrainedConfig) -> int:
     """Count the numbers that one token of a batch needs in memory, roughly."""
-    # What is kept, twice, as it is copied while it grows, and what one layer computes
-    # from it.
-    return int(2 * numbers_kept(config) + 16 * config.hidden_size)
+    # Keys and values twice, as they are copied while they grow, and what one layer
+    # computes from them.
+    return int(2 * count_keys_and_values(config) + 16 * config.hidden_size)
 
 
-def numbers_kept(config: PreTrainedConfig) -> int:
+def count_keys_and_values(config: PreTrainedConfig) -> int:
     """Count the keys and values that a model keeps of one token."""
     heads = getattr(config, "num_attention_heads", 1)
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
@@ -556,56 +603,58 @@ _LEAST = -200.0  # of a logit below the largest: exp is 0 there in float32
 
 
 def score_tokens(
-    logits: Tensor, token_ids: Tensor, columns: frozenset[str], decoding: Decoding
+    logits: Tensor,
+    token_ids: Tensor,
+    columns: frozenset[str],
+    decoding: Decoding,
 ) -> dict[str, Tensor]:
-    """Log-probabilities of tokens and further ``columns``, one entry a token."""
+    """Compute log-probabilities of tokens and further ``columns``, one entry a token."""
     # Log-probabilities are differences to the largest logit, and the variance is that
     # of differences to the mean, so that float32 loses nothing.
-    own, on_cpu = logits.gather(1, token_ids[:, None]), logits.device.type == "cpu"
+    true_logits = logits.gather(1, token_ids[:, None])
     top = logits.amax(1, keepdim=True)
     probabilities = logits.softmax(1)
-    log_top = probabilities.amax(
-        1, keepdim=True
-    ).log_()  # of the likeliest token: never underflows
-    found = {"logprob": own - top + log_top}
+    # Of the likeliest token: never underflows
+    log_top = probabilities.amax(1, keepdim=True).log_()
+    scores = {"logprob": true_logits - top + log_top}
     if "top_logprob" in columns:
-        found["top_logprob"] = log_top
+        scores["top_logprob"] = log_top
     if "rank" in columns:
-        # A CPU adds up floats four times as fast as booleans, and exactly below 2**24.
-        above = (
-            torch.gt(logits, own, out=torch.empty_like(logits))
-            if on_cpu
-            else logits > own
-        )
-        found["rank"] = above.sum(1, keepdim=True) + 1
+        if logits.device.type == "cpu":
+            # A CPU adds up floats four times as fast as booleans, and exactly below
+            # 2**24.
+            above = torch.gt(logits, true_logits, out=torch.empty_like(logits))
+        else:
+            above = logits > true_logits
+        scores["rank"] = above.sum(1, keepdim=True) + 1
     if "support_mass" in columns:
-        kept = keep_likeliest(logits, decoding.top_k, decoding.top_p)
-        mass = (kept.logsumexp(1, keepdim=True) - top + log_top).clamp_(max=0.0)
-        left_out = kept.gather(1, token_ids[:, None]).isneginf()
-        found["support_mass"] = mass.masked_fill_(left_out, torch.nan)
+        support = keep_likeliest(logits, decoding.top_k, decoding.top_p)
+        mass = (support.logsumexp(1, keepdim=True) - top + log_top).clamp_(max=0.0)
+        left_out = support.gather(1, token_ids[:, None]).isneginf()
+        scores["support_mass"] = mass.masked_fill_(left_out, torch.nan)
     if columns & VOCABULARY:
         # 0 times minus infinity is no number
         below_top = logits.sub_(top).clamp_(min=_LEAST)
         mean = (probabilities * below_top).sum(1, keepdim=True)
         distance = below_top.sub_(mean)
-        found["vocabulary_mean"] = mean + log_top
+        scores["vocabulary_mean"] = mean + log_top
         squares = probabilities.mul_(distance).mul_(distance)
-        found["vocabulary_variance"] = squares.sum(1, keepdim=True)
-    return {name: values[:, 0] for name, values in found.items()}
+        scores["vocabulary_variance"] = squares.sum(1, keepdim=True)
+    return {name: values[:, 0] for name, values in scores.items()}
 
 
-def entry_bytes(columns: frozenset[str], decoding: Decoding) -> int:
-    """Bytes that one entry of the logits takes at most, with all that is computed from it."""
+def entry_bytes(
+    columns: frozenset[str],
+    decoding: Decoding,
+) -> int:
+    """Return the bytes that an entry of the logits takes at most, with what comes of it."""
     return 48 if "support_mass" in columns and decoding.top_p < 1.0 else 16
 
 
 _TEST_TOKENS = 12
 _TEST_CHUNK = 5
 # Kinds of rotary embedding that see the longest text
-_LENGTH_DEPENDENT = {
-    "dynamic",
-    "longrope",
-}
+_LENGTH_DEPENDENT = {"dynamic", "longrope"}
 # That rounding explains, of logits relative to the largest
 _DIFFERENCE = {torch.float32: 1e-3}
 _DIFFERENCE_OF_HALVES = 2e-2
@@ -620,7 +669,9 @@ class ChunkedLogits:
     # looks only at those before it.
 
     def __init__(
-        self, model: PreTrainedModel, prompted: PeftModel | None = None
+        self,
+        model: PreTrainedModel,
+        prompted: PeftModel | None = None,
     ) -> None:
         self._model = model
         self._prompted = prompted
@@ -629,67 +680,78 @@ class ChunkedLogits:
         self._body = model.get_decoder()
         self._run_body: Callable[..., Any] = self._body.forward
         self._body.forward = self._forward
-        self._given: Any = None  # output of the body while the head is asked
+        self._body_output: Any = None  # that stands in while the head is asked
         self._output: Any = None  # of the body, when peft has run it
-        self._kind: Any = None
+        self._output_type: Any = None
         self.test()
 
     @property
     def may_pad(self) -> bool:
-        rope = (
-            getattr(self._model.config.get_text_config(), "rope_parameters", None) or {}
-        )
-        kinds = [rope, *(each for each in rope.values() if isinstance(each, dict))]
-        return not {str(each.get("rope_type")) for each in kinds} & _LENGTH_DEPENDENT
+        """True where padding changes nothing: not where embeddings depend on the length."""
+        config = self._model.config.get_text_config()
+        rope = getattr(config, "rope_parameters", None) or {}
+        layers = [value for value in rope.values() if isinstance(value, dict)]
+        kinds = {str(options.get("rope_type")) for options in [rope, *layers]}
+        return not kinds & _LENGTH_DEPENDENT
 
     def chunks(
         self,
         token_ids: Tensor,
         places: Tensor,
-        most: int,
+        size: int,
         embeddings: Tensor | None = None,
     ) -> Iterator[Tensor]:
-        """Yield the logits (float32) of ``most`` positions of the flattened batch at a time."""
+        """Iterate over the logits (float32) of ``size`` positions of the flattened batch."""
         # The caller may overwrite what it gets.
-        read = (
-            {"input_ids": token_ids}
-            if embeddings is None
-            else {"inputs_embeds": embeddings}
-        )
+        inputs = {"input_ids": token_ids}
+        if embeddings is not None:
+            inputs = {"inputs_embeds": embeddings}
         if not self.may_batch:  # the body runs again for every chunk
-            for chunk in torch.split(places, most):
-                kept = chunk + self._virtual
-                output = self._whole(**read, use_cache=False, logits_to_keep=kept)
+            for chunk in torch.split(places, size):
+                positions = chunk + self._virtual
+                output = self._whole(
+                    **inputs,
+                    use_cache=False,
+                    logits_to_keep=positions,
+                )
                 yield output.logits[0].float()
             return
         if self._prompted is None:
-            output = self._body(**read, use_cache=False)
+            output = self._body(**inputs, use_cache=False)
         else:
-            self._prompted(**read, use_cache=False, logits_to_keep=1)
-            output, self._output = self._output, None
-        self._kind = type(output)
-        hidden = output.last_hidden_state[:, -token_ids.shape[1] :].flatten(0, 1)[
-            places
-        ]
+            self._prompted(
+                **inputs,
+                use_cache=False,
+                logits_to_keep=1,
+            )
+            output = self._output
+            self._output = None
+        self._output_type = type(output)
+        width = token_ids.shape[1]
+        hidden = output.last_hidden_state[:, -width:].flatten(0, 1)[places]
         del output
-        for rows in torch.split(hidden, most):
+        for rows in torch.split(hidden, size):
             yield self._head(rows).float()
 
     def _head(self, hidden: Tensor) -> Tensor:
-        self._given = self._kind(last_hidden_state=hidden[None])
+        self._body_output = self._output_type(last_hidden_state=hidden[None])
         placeholders = torch.zeros(
             (1, len(hidden)), dtype=torch.long, device=self._model.device
         )
         try:
             logits: Tensor = self._model(placeholders, use_cache=False).logits
         finally:
-            self._given = None
+            self._body_output = None
         return logits[0]
 
-    def _forward(self, *args: object, **kwargs: object) -> object:
+    def _forward(
+        self,
+        *args: object,
+        **kwargs: object,
+    ) -> object:
         """Stand in for the body while the head is asked."""
-        if self._given is not None:
-            return self._given
+        if self._body_output is not None:
+            return self._body_output
         output = self._run_body(*args, **kwargs)
         self._output = None if self._prompted is None else output
         return output
@@ -698,40 +760,48 @@ class ChunkedLogits:
     def test(self) -> None:
         """Compare with the model's own logits; take the next best way where they differ."""
         vocab_size = self._model.config.get_text_config().vocab_size
-        text = (
-            torch.arange(5, 5 + 37 * _TEST_TOKENS, 37, device=self._model.device)
-            % vocab_size
-        )
-        own = self._whole(text[None], use_cache=False).logits[0].float()
-        self._virtual = len(own) - _TEST_TOKENS
-        own = own[self._virtual :]
+        end = 5 + 37 * _TEST_TOKENS
+        text = torch.arange(5, end, 37, device=self._model.device) % vocab_size
+        expected = self._whole(text[None], use_cache=False).logits[0].float()
+        self._virtual = len(expected) - _TEST_TOKENS
+        expected = expected[self._virtual :]
         reason = None
-        for way in (True, False):
-            self.may_batch = way
-            if (reason := self._why_wrong(text[None], own)) is None:
+        for may_batch in (True, False):
+            self.may_batch = may_batch
+            reason = self._why_wrong(text[None], expected)
+            if reason is None:
                 return
         raise EngineError(
             "the transformers engine cannot compute the logits of a "
             f"{type(self._model).__name__} in parts ({reason}); take engine vllm"
         )
 
-    def _why_wrong(self, text: Tensor, own: Tensor) -> str | None:
-        """Why chunks are not the model's own logits; None where they are."""
+    def _why_wrong(
+        self,
+        text: Tensor,
+        expected: Tensor,
+    ) -> str | None:
+        """Return why chunks are not the model's own logits; None where they are."""
         places = torch.arange(_TEST_TOKENS, device=text.device)
         try:
-            found = torch.cat(list(self.chunks(text, places, _TEST_CHUNK)))
+            logits = torch.cat(list(self.chunks(text, places, _TEST_CHUNK)))
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # whatever code of a stranger's model says
             return cause_of(error)
-        if found.shape != own.shape:
+        if logits.shape != expected.shape:
             return "their shape is another"
         share = _DIFFERENCE.get(self._model.dtype, _DIFFERENCE_OF_HALVES)
-        scale = own[own.isfinite()].abs().max().item() if own.isfinite().any() else 0.0
-        same = torch.allclose(
-            found, own, rtol=share, atol=share * scale, equal_nan=True
+        finite = expected[expected.isfinite()]
+        scale = finite.abs().max().item() if finite.numel() else 0.0
+        is_same = torch.allclose(
+            logits,
+            expected,
+            rtol=share,
+            atol=share * scale,
+            equal_nan=True,
         )
-        return None if same else "they differ from its own"
+        return None if is_same else "they differ from its own"
 
 
 _ROWS = 4096  # of the matrix at once, in float64
@@ -759,24 +829,25 @@ class NoisyEmbeddings:
     @cached_property
     def _scale(self) -> float:
         weights: Tensor = self._embed.weight.detach()
-        parts, n = torch.split(weights, _ROWS), weights.numel()
+        parts = torch.split(weights, _ROWS)
+        n = weights.numel()
         mean = sum(rows.double().sum().item() for rows in parts) / n
-        variance = (
-            sum((rows.double() - mean).square().sum().item() for rows in parts) / n
-        )
+        squares = ((rows.double() - mean).square().sum().item() for rows in parts)
+        variance = sum(squares) / n
         return sqrt(variance) * float(getattr(self._embed, "embed_scale", 1.0))
 
-    def __call__(self, token_ids: Tensor, batch: Sequence[Request]) -> Tensor:
+    def __call__(
+        self,
+        token_ids: Tensor,
+        batch: Sequence[Request],
+    ) -> Tensor:
         """Embed a batch of right-padded texts; requests are in the order of its rows."""
         embedded: Tensor = self._embed(token_ids)
         for row, request in zip(embedded, batch, strict=True):
-            first, n_tokens = (
-                len(request.context_ids or ()),
-                len(request.text_ids or ()),
-            )
-            z = np.random.default_rng(request.seed).standard_normal(
-                (n_tokens, row.shape[1])
-            )
+            first = len(request.context_ids or ())
+            n_tokens = len(request.text_ids or ())
+            generator = np.random.default_rng(request.seed)
+            z = generator.standard_normal((n_tokens, row.shape[1]))
             sigma = request.noise * (1.0 if request.is_absolute else self._scale)
             noise = torch.from_numpy(sigma * z).to(row.device, torch.float32)
             text = row[first : first + n_tokens]
@@ -791,16 +862,13 @@ _FEWEST_TOKENS = 1024
 _TOKENS_OF_SHORT_TEXTS = 32
 _NUMBERS_OF_A_LAYER = 24  # that it computes from a token, in units of the hidden size
 # Of what weights leave free: one part in so many
-_SHARE_FOR_LOGITS, _SHARE_FOR_TOKENS = (
-    8,
-    4,
-)
+_SHARE_FOR_LOGITS = 8
+_SHARE_FOR_TOKENS = 4
 _PADDING = 0.02  # what packing without any could save at most, for masks that cost more
 _NUMBERS_OF_A_ROW = 256  # that it may always give
 _CHUNK_ON_CPU = 256  # positions whose logits are computed together
-_ROWS_ON_CPU = (
-    32  # of these, whose logits a processor's caches hold with all that is made of them
-)
+# Of these, whose logits a processor's caches hold with all that is made of them
+_ROWS_ON_CPU = 32
 _LARGEST_BLOCK = 31 << 20  # that glibc learns from; its limit is 32 MiB
 
 
@@ -811,11 +879,12 @@ class TransformersLogprobs(_BatchEngine):
     # are in batches of their own, see `NoisyEmbeddings`. An item of a batch is what one
     # row answers: a text, after others that are its beginnings.
 
-    one, way_out = "text", "a smaller logits_memory or"
+    item_name = "text"
+    way_out = "a smaller logits_memory or"
 
     def __init__(self, spec: EngineSpec) -> None:
-        self._columns = _whole(spec.columns)
-        self._late: Callable[[], list[Answer]] = list
+        self._columns = _complete_columns(spec.columns)
+        self._take_pending: Callable[[], list[Answer]] = list
         if "support_mass" in self._columns and spec.decoding.temperature != 1.0:
             raise SettingsError(
                 "temperature: the mass that decoding keeps is defined at temperature 1;"
@@ -826,142 +895,179 @@ class TransformersLogprobs(_BatchEngine):
         self._logits = ChunkedLogits(self.model, self.prompted)
         self._padding = _PADDING if self._logits.may_pad else 0.0
         free = None if self.on_cpu else torch.cuda.mem_get_info(self.device)[0]
-        self._logits_bytes = registry.logits_bytes(
-            spec, free and free // _SHARE_FOR_LOGITS
-        )
-        self._tokens, texts = _TOKENS_ON_CPU, _TEXTS
+        room = free and free // _SHARE_FOR_LOGITS
+        self._logits_bytes = registry.logits_bytes(spec, room)
+        self._max_tokens = _TOKENS_ON_CPU
+        n_texts = _TEXTS
         if free is not None:
             hidden: int = self.model.config.get_text_config().hidden_size
             token_bytes = _NUMBERS_OF_A_LAYER * hidden * self.model.dtype.itemsize
             fitting = max(free // _SHARE_FOR_TOKENS // token_bytes, _FEWEST_TOKENS)
-            self._tokens = min(fitting, _MOST_TOKENS)
-            texts = max(texts, self._tokens // _TOKENS_OF_SHORT_TEXTS)
+            self._max_tokens = min(fitting, _MOST_TOKENS)
+            n_texts = max(n_texts, self._max_tokens // _TOKENS_OF_SHORT_TEXTS)
         if self.on_cpu:
             # So that the memory of one chunk serves the next, since fresh pages cost
             # time: glibc gives freed blocks back at once, up to the size of the largest
             # that it ever freed.
             torch.empty(_LARGEST_BLOCK, dtype=torch.uint8)
-        self._start(self.batch_size or texts if self._logits.may_batch else 1)
+        self._start((self.batch_size or n_texts) if self._logits.may_batch else 1)
 
     def turn_to(self, model: str) -> None:
         self.exchange(model)
         self._logits.test()
 
     def _accept(self, request: Request) -> None:
-        columns = self._columns & _whole(request.columns)
+        columns = self._columns & _complete_columns(request.columns)
         queue = self._queues[columns, request.noise != 0]
         # Points of a text come one after the other: a text that another begins with is
         # read in its row, because a token looks only at those before it.
-        if queue and self._logits.may_pad and not request.noise:
-            last, ids = _token_ids(queue[-1]), _token_ids([request])
-            short, long = (last, ids) if len(last) < len(ids) else (ids, last)
-            # A row gives few numbers more than it has tokens, so that memory for a
-            # batch stays what it is; copies of a long text therefore have rows of their
-            # own.
-            wanted = sum(len(each.text_ids or ()) for each in (*queue[-1], request))
-            if long[: len(short)] == short and wanted <= max(
-                len(long), _NUMBERS_OF_A_ROW
-            ):
-                queue[-1].insert(len(queue[-1]) if long is ids else 0, request)
-                return
+        may_share = self._logits.may_pad and not request.noise
+        if queue and may_share and self._insert(queue[-1], request):
+            return
         queue.append([request])
 
-    def _lengths(self, item: list[Request]) -> tuple[int]:
-        return (len(item[-1].context_ids or ()) + len(item[-1].text_ids or ()),)
+    def _insert(
+        self,
+        item: list[Request],
+        request: Request,
+    ) -> bool:
+        """Put a text into an item of which the longest text begins it, or continues it."""
+        longest = _token_ids(item)
+        ids = _token_ids([request])
+        is_longer = len(longest) < len(ids)
+        beginning = longest if is_longer else ids
+        whole = ids if is_longer else longest
+        # A row gives few numbers more than it has tokens, so that memory for a batch
+        # stays what it is; copies of a long text therefore have rows of their own.
+        n_scored = sum(len(text.text_ids or ()) for text in (*item, request))
+        if n_scored > max(len(whole), _NUMBERS_OF_A_ROW):
+            return False
+        if whole[: len(beginning)] != beginning:
+            return False
+        item.insert(len(item) if is_longer else 0, request)
+        return True
 
-    def _fits(self, n_items: int, *largest: int) -> bool:
-        return n_items <= self._most and n_items * sum(largest) <= self._tokens
+    def _lengths(self, item: list[Request]) -> tuple[int]:
+        longest = item[-1]
+        return (len(longest.context_ids or ()) + len(longest.text_ids or ()),)
+
+    def _fits(
+        self,
+        n_items: int,
+        *largest: int,
+    ) -> bool:
+        has_room = n_items * sum(largest) <= self._max_tokens
+        return n_items <= self._max_items and has_room
 
     def _answers(self, batch: list[list[Request]]) -> list[Answer]:
-        answers = self._read(batch)
-        if not self.on_cpu:  # which has nothing to do meanwhile
-            answers, self._late = self._late, answers
-        return answers()
+        take_answers = self._read(batch)
+        if self.on_cpu:  # which has nothing to do meanwhile
+            return take_answers()
+        take_earlier = self._take_pending
+        self._take_pending = take_answers
+        return take_earlier()
 
     def _last(self) -> list[Answer]:
-        answers, self._late = self._late, list
-        return answers()
+        take_answers = self._take_pending
+        self._take_pending = list
+        return take_answers()
 
     @torch.inference_mode()
     def _read(self, batch: list[list[Request]]) -> Callable[[], list[Answer]]:
-        """Give the device a batch to work on; what is returned waits for it."""
-        rows = [(row, request) for row, item in enumerate(batch) for request in item]
-        asked = [request for _, request in rows]
-        columns = self._columns & _whole(asked[0].columns)
-        token_ids, _ = padded([_token_ids(item) for item in batch], self.device)
-        width = token_ids.shape[1]
-        wanted = np.concatenate([request.text_ids or [] for request in asked])
-        starts = []  # the token whose logits give the probability of one that is wanted
-        for row, request in rows:
-            n_tokens, first = (
-                len(request.text_ids or ()),
-                len(request.context_ids or ()),
-            )
-            places = (
-                np.zeros(n_tokens, np.int64)
-                if request.question
-                else np.arange(n_tokens)
-            )
-            starts.append(row * width + first - 1 + places)
-        most = self._logits_bytes // (
-            self.vocab_size * entry_bytes(columns, self._decoding)
-        )
-        most = max(1, min(most, _CHUNK_ON_CPU) if self.on_cpu else most)
-        at_once = min(most, _ROWS_ON_CPU) if self.on_cpu else most
-        before = sent(torch.from_numpy(np.concatenate(starts)), self.device)
-        noisy = self._noisy(token_ids, asked) if asked[0].noise else None
-        split = torch.split(sent(torch.from_numpy(wanted), self.device), most)
-        parts = [
-            score_tokens(logits, ids.to(logits.device), columns, self._decoding)
-            for chunk in zip(
-                self._logits.chunks(token_ids, before, most, noisy), split, strict=True
-            )
-            for logits, ids in zip(
-                *(torch.split(each, at_once) for each in chunk), strict=True
-            )
-        ]
-        found = {
-            name: torch.cat([part[name] for part in parts]).to("cpu", non_blocking=True)
-            for name in parts[0]
-        }
-        done = (
-            None
-            if self.device.type == "cpu"
-            else torch.cuda.current_stream().record_event()
-        )
-        return partial(_answered, rows, found, done)
+        """Put the device to work on a batch; what is returned waits for it."""
+        rows: list[tuple[int, Request]] = []
+        for row, item in enumerate(batch):
+            rows += ((row, text) for text in item)
+        texts = [text for _, text in rows]
+        columns = self._columns & _complete_columns(texts[0].columns)
+        token_ids, _ = pad_rows([_token_ids(item) for item in batch], self.device)
+        places = send(_places_before(rows, token_ids.shape[1]), self.device)
+        noisy = self._noisy(token_ids, texts) if texts[0].noise else None
+        scored = np.concatenate([text.text_ids or [] for text in texts])
+        scored_ids = send(torch.from_numpy(scored), self.device)
+        size = self._chunk_size(columns)
+        chunks = self._logits.chunks(token_ids, places, size, noisy)
+        parts = self._score(chunks, torch.split(scored_ids, size), columns)
+        values = {}
+        for name in parts[0]:
+            column = torch.cat([part[name] for part in parts])
+            values[name] = column.to("cpu", non_blocking=True)
+        event = None
+        if self.device.type != "cpu":
+            event = torch.cuda.current_stream().record_event()
+        return partial(_build_answers, rows, values, event)
+
+    def _score(
+        self,
+        chunks: Iterator[Tensor],
+        token_ids: Sequence[Tensor],
+        columns: frozenset[str],
+    ) -> list[dict[str, Tensor]]:
+        """Compute the columns of all chunks of logits, some rows of a chunk at a time."""
+        parts = []
+        for chunk, chunk_ids in zip(chunks, token_ids, strict=True):
+            size = _ROWS_ON_CPU if self.on_cpu else len(chunk)
+            split_ids = torch.split(chunk_ids, size)
+            for logits, ids in zip(torch.split(chunk, size), split_ids, strict=True):
+                ids_there = ids.to(logits.device)
+                scores = score_tokens(logits, ids_there, columns, self._decoding)
+                parts.append(scores)
+        return parts
+
+    def _chunk_size(self, columns: frozenset[str]) -> int:
+        """Compute how many positions have their logits computed together."""
+        position_bytes = self.vocab_size * entry_bytes(columns, self._decoding)
+        size = self._logits_bytes // position_bytes
+        if self.on_cpu:
+            size = min(size, _CHUNK_ON_CPU)
+        return max(1, size)
 
 
 def _token_ids(item: list[Request]) -> list[int]:
-    """Tokens of an item's last text, the longest."""
+    """Return the tokens of an item's last text, the longest."""
     return [*(item[-1].context_ids or ()), *(item[-1].text_ids or ())]
 
 
-def _answered(
+def _places_before(
     rows: list[tuple[int, Request]],
-    found: dict[str, Tensor],
-    done: torch.cuda.Event | None,
+    width: int,
+) -> Tensor:
+    """Find the tokens of a flattened batch whose logits give the texts' probabilities."""
+    places = []
+    for row, request in rows:
+        offsets = np.arange(len(request.text_ids or ()))
+        if request.question:
+            offsets = np.zeros_like(offsets)
+        last_before = row * width + len(request.context_ids or ()) - 1
+        places.append(last_before + offsets)
+    return torch.from_numpy(np.concatenate(places))
+
+
+def _build_answers(
+    rows: list[tuple[int, Request]],
+    values: dict[str, Tensor],
+    event: torch.cuda.Event | None,
 ) -> list[Answer]:
     """Wait until the device is done and its numbers are here; give each text its own."""
     # The first text of a row counts its pass.
-    if done is not None:
-        done.synchronize()
-    tokens = {name: values.numpy() for name, values in found.items()}
-    if "rank" in tokens:
-        tokens["rank"] = tokens["rank"].astype(np.uint32)
-    ends = accumulate((len(request.text_ids or ()) for _, request in rows), initial=0)
-    passes = [
-        int(row != before) for before, row in pairwise([-1, *(row for row, _ in rows)])
-    ]
-    return [
-        registry.text_answer(
-            request, {name: values[start:end] for name, values in tokens.items()}, n
-        )
-        for (_, request), (start, end), n in zip(
-            rows, pairwise(ends), passes, strict=True
-        )
-    ]
+    if event is not None:
+        event.synchronize()
+    columns = {name: column.numpy() for name, column in values.items()}
+    if "rank" in columns:
+        columns["rank"] = columns["rank"].astype(np.uint32)
+    answers = []
+    start = 0
+    previous_row = -1
+    for row, request in rows:
+        end = start + len(request.text_ids or ())
+        tokens = {name: column[start:end] for name, column in columns.items()}
+        passes = int(row != previous_row)
+        answers.append(registry.text_answer(request, tokens, passes))
+        start = end
+        previous_row = row
+    return answers
 
 
-def _whole(columns: frozenset[str]) -> frozenset[str]:
+def _complete_columns(columns: frozenset[str]) -> frozenset[str]:
+    """Add the columns that are computed together with one of these."""
     return columns | VOCABULARY if columns & VOCABULARY else columns

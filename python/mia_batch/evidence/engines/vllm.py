@@ -55,39 +55,32 @@ _WAY_OUT = (
 )
 
 
-def _started(spec: EngineSpec, arguments: Mapping[str, Any]) -> vllm.LLMEngine:
+def _start_vllm(spec: EngineSpec, arguments: Mapping[str, Any]) -> vllm.LLMEngine:
     """Start vLLM in this process; ``engine_args`` win over the further ``arguments``."""
-    known = [field.name for field in fields(vllm.EngineArgs)]
-    for key in spec.engine_args:
-        if key not in known:
-            near = get_close_matches(key, known, n=1)
-            way_out = (
-                f"did you mean {near[0]!r}?"
-                if near
-                else "see vllm.EngineArgs for its names"
-            )
-            raise SettingsError(f"engine_arg: vLLM has no argument {key!r}; {way_out}")
-    lora = _lora(spec.model)
+    _check_argument_names(spec.engine_args)
+    lora = _build_lora_request(spec.model)
     try:
         config = _configure(spec, arguments)
         engine = vllm.LLMEngine.from_vllm_config(config, disable_log_stats=True)
         if lora is not None:
             engine.add_lora(lora)  # not only when the first request wants it
     except Exception as error:
-        model, cause = repr(spec.model), cause_of(error)
-        why = f"vLLM cannot start with {model} ({cause})"
+        model = repr(spec.model)
+        cause = cause_of(error)
+        sentence = f"vLLM cannot start with {model} ({cause})"
         if _is_out_of_memory(error):
-            why = f"{model} does not fit this machine's memory ({cause}); {_WAY_OUT}"
-        elif "root cause above" in str(
-            error
-        ):  # said by vLLM's own processes, in the log
-            why = (
+            sentence = (
+                f"{model} does not fit this machine's memory ({cause}); {_WAY_OUT}"
+            )
+        elif "root cause above" in str(error):
+            # Said by vLLM's own processes, in the log
+            sentence = (
                 f"vLLM's processes cannot start with {model}; if memory is short,"
                 f" {_WAY_OUT}"
             )
         elif lora is not None:
-            why += "; take engine transformers"
-        raise EngineError(why) from error
+            sentence += "; take engine transformers"
+        raise EngineError(sentence) from error
     core = engine.engine_core
 
     def wake_on_death() -> None:
@@ -101,17 +94,28 @@ def _started(spec: EngineSpec, arguments: Mapping[str, Any]) -> vllm.LLMEngine:
     return engine
 
 
-def _lora(model: str, number: int = 1) -> LoRARequest | None:
-    """Name the adapter that every request of a model wants; None where a model is no adapter."""
+def _check_argument_names(arguments: Mapping[str, Any]) -> None:
+    names = [argument.name for argument in fields(vllm.EngineArgs)]
+    for key in arguments:
+        if key in names:
+            continue
+        way_out = "see vllm.EngineArgs for its names"
+        similar = get_close_matches(key, names, n=1)
+        if similar:
+            way_out = f"did you mean {similar[0]!r}?"
+        raise SettingsError(f"engine_arg: vLLM has no argument {key!r}; {way_out}")
+
+
+def _build_lora_request(model: str, number: int = 1) -> LoRARequest | None:
+    """Build the adapter that every request of a model wants; None: the model is none."""
     adapter = read_adapter(model)
-    return (
-        None
-        if adapter is None
-        else LoRARequest(f"adapter {number}", number, adapter.folder)
-    )
+    if adapter is None:
+        return None
+    return LoRARequest(f"adapter {number}", number, adapter.folder)
 
 
-def _configure(spec: EngineSpec, given: Mapping[str, Any]) -> VllmConfig:
+def _configure(spec: EngineSpec, further: Mapping[str, Any]) -> VllmConfig:
+    """Build vLLM's configuration; ``further`` arguments and ``engine_args`` win."""
     on_cpu = current_platform.is_cpu()
     model, revision = weights_source(spec.model, spec.revision)
     tokenizer, tokenizer_revision = tokenizer_source(spec.model, spec.revision)
@@ -125,15 +129,13 @@ def _configure(spec: EngineSpec, given: Mapping[str, Any]) -> VllmConfig:
         "generation_config": "vllm",  # not the model's own
         "disable_log_stats": True,
     }
-    if (
-        adapter := read_adapter(spec.model)
-    ) is not None:  # room for the weights of its own
+    adapter = read_adapter(spec.model)
+    if adapter is not None:  # room for the weights of its own
+        ranks = [rank for rank in get_args(MaxLoRARanks) if rank >= adapter.rank]
         arguments |= {
             "enable_lora": True,
             "max_loras": 1,
-            "max_lora_rank": min(
-                each for each in get_args(MaxLoRARanks) if each >= adapter.rank
-            ),
+            "max_lora_rank": min(ranks),
             # Else the head would be wrapped too, whose log-probabilities of a batch of
             # texts fail.
             "lora_target_modules": list(adapter.modules) or None,
@@ -147,7 +149,7 @@ def _configure(spec: EngineSpec, given: Mapping[str, Any]) -> VllmConfig:
             "enable_chunked_prefill": False,
             "block_size": 32,
         }
-    engine_args = vllm.EngineArgs(**(arguments | dict(given) | spec.engine_args))
+    engine_args = vllm.EngineArgs(**(arguments | dict(further) | spec.engine_args))
     config = engine_args.create_engine_config(UsageContext.LLM_CLASS)
     if on_cpu and config.cache_config.kv_cache_memory_bytes is None:
         config.cache_config.kv_cache_memory_bytes = _cache_bytes(config)
@@ -155,17 +157,18 @@ def _configure(spec: EngineSpec, given: Mapping[str, Any]) -> VllmConfig:
 
 
 def _cache_bytes(config: VllmConfig) -> int:
-    """Room for as many sequences of usual length as run at once, within a share of memory."""
+    """Compute room for all sequences that run at once, within a share of memory."""
     # Left to itself, vLLM would take nearly all of it.
-    model, parallel = config.model_config, config.parallel_config
+    model = config.model_config
+    parallel = config.parallel_config
     values = model.get_num_layers(parallel) * model.get_num_kv_heads(parallel)
     token_bytes = 2 * values * model.get_head_size() * model.dtype.itemsize
     block = config.cache_config.block_size
-    tokens = min(model.max_model_len, _USUAL_TOKENS) + block
-    usual = config.scheduler_config.max_num_seqs * tokens
+    usual_length = min(model.max_model_len, _USUAL_TOKENS) + block
+    usual = config.scheduler_config.max_num_seqs * usual_length
     longest = model.max_model_len + 2 * block
-    wanted = int(max(usual, longest) * token_bytes)
-    return min(wanted, int(registry.available_memory() * _SHARE_OF_MEMORY))
+    needed = int(max(usual, longest) * token_bytes)
+    return min(needed, int(registry.available_memory() * _SHARE_OF_MEMORY))
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
@@ -188,9 +191,8 @@ _PLAIN: dict[str, Any] = {
     "output_kind": RequestOutputKind.FINAL_ONLY,
 }
 if hasattr(vllm.SamplingParams, "skip_clone"):  # older vLLM always copies
-    _PLAIN["skip_clone"] = (
-        True  # a deep copy takes as long as all else that takes a request in
-    )
+    # A deep copy takes as long as all else that takes a request in
+    _PLAIN["skip_clone"] = True
 _TEXT_ARGUMENTS = {
     "temperature": 0.0,
     "prompt_logprobs": 0,
@@ -233,7 +235,7 @@ class VllmEngine:
         self._samples = spec.kind == "samples"
         if self._samples:
             self._parameters = _sampling_arguments(spec.decoding)
-            self._engine = _started(spec, {})
+            self._engine = _start_vllm(spec, {})
             model = self._engine.model_config
             ends = registry.end_token_ids(
                 self._engine.renderer.get_eos_token_id(),
@@ -245,26 +247,26 @@ class VllmEngine:
         else:
             self._parameters = dict(_TEXT_ARGUMENTS)
             forced = {"enable_prefix_caching": False, "logprobs_mode": "raw_logprobs"}
-            arguments = spec.engine_args | forced
-            self._engine = _started(
-                replace(spec, engine_args=arguments), _in_pieces(spec)
-            )
+            text_spec = replace(spec, engine_args=spec.engine_args | forced)
+            self._engine = _start_vllm(text_spec, _in_pieces(spec))
         self._parameters |= _PLAIN | (_IN_PARTS if self._samples else {})
         config: VllmConfig = self._engine.vllm_config
-        drawn = 0 if self._samples else 1  # the token that vLLM must draw takes a place
+        n_drawn = (
+            0 if self._samples else 1
+        )  # the token that vLLM must draw takes a place
         self.info = EngineInfo(
             engine="vllm",
             version=vllm.__version__,
             device=current_platform.get_device_name(),
             dtype=str(config.model_config.dtype).removeprefix("torch."),
-            max_model_len=config.model_config.max_model_len - drawn,
+            max_model_len=config.model_config.max_model_len - n_drawn,
             max_sequences=config.scheduler_config.max_num_seqs,
         )
         # Of many requests the same, which take long to make.
-        self._same = cache(
-            lambda **own: vllm.SamplingParams(**(self._parameters | own))
+        self._build_parameters = cache(
+            lambda **changes: vllm.SamplingParams(**(self._parameters | changes))
         )
-        self._lora = _lora(spec.model)
+        self._lora = _build_lora_request(spec.model)
         self._vocab_size = self._engine.model_config.get_vocab_size()
         self._waiting: dict[int, Request] = {}
         self._streams: dict[int, list[_Stream]] = {}  # by the number of a request
@@ -274,20 +276,21 @@ class VllmEngine:
 
     def turn_to(self, model: str) -> None:
         """Load an adapter in the place of another; its number is new, by which vLLM knows it."""
-        before = self._lora
-        after = _lora(model, 1 if before is None else before.lora_int_id + 1)
-        if before is None or after is None:
+        present = self._lora
+        number = 1 if present is None else present.lora_int_id + 1
+        lora = _build_lora_request(model, number)
+        if present is None or lora is None:
             raise EngineError(
                 f"{model!r} is no adapter, which alone can take the place of another"
             )
         try:
-            self._engine.remove_lora(before.lora_int_id)
-            self._engine.add_lora(after)
+            self._engine.remove_lora(present.lora_int_id)
+            self._engine.add_lora(lora)
         except Exception as error:
             raise EngineError(
                 f"vLLM cannot load {model!r} ({cause_of(error)})"
             ) from error
-        self._lora = after
+        self._lora = lora
         self._check(model)
 
     def submit(self, request: Request) -> None:
@@ -306,11 +309,13 @@ class VllmEngine:
 
     def step(self) -> list[Answer]:
         """Decode one token of every sequence that runs, or read one batch of texts."""
-        complete, self._refused = self._refused, []
+        complete = self._refused
+        self._refused = []
+        read_output = self._read_samples if self._samples else self._read_logprobs
         for output in self._outputs() if self._waiting else ():
             request = self._waiting[int(output.request_id)]
-            read = self._continued if self._samples else self._read
-            if (answer := read(request, output)) is not None:
+            answer = read_output(request, output)
+            if answer is not None:
                 del self._waiting[request.request_id]
                 complete.append(answer)
         return complete
@@ -330,13 +335,17 @@ class VllmEngine:
                 msg = f"a process of vLLM ended; if memory is short, {_WAY_OUT}"
             raise EngineError(msg) from error
 
-    def _continued(self, request: Request, output: vllm.RequestOutput) -> Answer | None:
-        """Take in what was decoded since the last time; None while more is to come."""
+    def _read_samples(
+        self, request: Request, output: vllm.RequestOutput
+    ) -> Answer | None:
+        """Add what was decoded since the last time; return None while more is to come."""
         # Of several continuations of one prompt vLLM cannot end one alone.
-        number, looping = request.request_id, False
+        number = request.request_id
+        in_loop = False
         if number not in self._streams:
-            streams = [_Stream(registry.loop_of(request)) for _ in range(request.n)]
-            self._streams[number] = streams
+            self._streams[number] = [
+                _Stream(registry.build_loop_detector(request)) for _ in range(request.n)
+            ]
         streams = self._streams[number]
         for part in output.outputs:
             stream = streams[part.index]
@@ -344,11 +353,11 @@ class VllmEngine:
             stream.finish_reason = part.finish_reason
             self.tell(len(part.token_ids))
             if stream.loop and request.n == 1:
-                looping = stream.loop.end(part.token_ids) is not None
-        if looping and not output.finished:
+                in_loop = stream.loop.end(part.token_ids) is not None
+        if not output.finished:
+            if not in_loop:
+                return None
             self._engine.abort_request([output.request_id])
-        elif not output.finished:
-            return None
         del self._streams[number]
         continuations = []
         for stream in streams:
@@ -356,65 +365,84 @@ class VllmEngine:
                 return request.failed(
                     f"vLLM ended the request with {stream.finish_reason!r}"
                 )
-            loop, most = registry.loop_of(request), request.max_tokens
-            given = registry.cut_at_end(stream.token_ids, self._ends, most, loop)
-            continuations.append(given)
+            continuation = registry.cut_at_end(
+                stream.token_ids,
+                self._ends,
+                request.max_tokens,
+                registry.build_loop_detector(request),
+            )
+            continuations.append(continuation)
         return Answer(request_id=number, continuations=continuations)
 
-    def _read(self, request: Request, output: vllm.RequestOutput) -> Answer:
+    def _read_logprobs(self, request: Request, output: vllm.RequestOutput) -> Answer:
         """Check that all came back, then keep what was asked for."""
-        before, text = request.context_ids or [], request.text_ids or []
+        context = request.context_ids or []
+        text = request.text_ids or []
         if request.question:
-            listed: Any = output.outputs[0].logprobs
-            logprob = [listed[0][token].logprob for token in text]
+            next_token: Any = output.outputs[0].logprobs
+            values = [next_token[0][token].logprob for token in text]
         else:
-            found: Any = output.prompt_logprobs
-            if found is None or found.token_ids != [*before, *text][1:]:
-                error = (
+            flat: Any = output.prompt_logprobs
+            if flat is None or flat.token_ids != [*context, *text][1:]:
+                return request.failed(
                     "vLLM gave log-probabilities of other tokens than those of the text"
                 )
-                return request.failed(error)
-            logprob = found.logprobs[len(before) - 1 :]
-        return registry.text_answer(
-            request, {"logprob": np.array(logprob, dtype=np.float32)}
-        )
+            values = flat.logprobs[len(context) - 1 :]
+        logprob = np.array(values, dtype=np.float32)
+        return registry.text_answer(request, {"logprob": logprob})
 
     def _check(self, model: str, revision: str | None = None) -> None:
+        """Check what has been loaded, see `check_health`."""
         parameters = vllm.SamplingParams(**_TEXT_ARGUMENTS, max_tokens=1)
-        texts = registry.probes(self._vocab_size, self.info.max_model_len - 1)
-        for number, text in enumerate(map(tokens_input, texts)):
+        room = self.info.max_model_len - 1
+        texts = registry.health_check_texts(self._vocab_size, room)
+        for number, text in enumerate(texts):
             self._engine.add_request(
-                str(number), text, parameters, lora_request=self._lora
+                str(number),
+                tokens_input(text),
+                parameters,
+                lora_request=self._lora,
             )
-        said: dict[str, Any] = {}
-        while len(said) < len(texts):
-            said |= {each.request_id: each.prompt_logprobs for each in self._outputs()}
-        found = [
-            np.array(said[number].logprobs, dtype=np.float32) for number in sorted(said)
+        outputs: dict[str, Any] = {}
+        while len(outputs) < len(texts):
+            for output in self._outputs():
+                outputs[output.request_id] = output.prompt_logprobs
+        logprobs = [
+            np.array(outputs[number].logprobs, dtype=np.float32)
+            for number in sorted(outputs)
         ]
-        registry.check_probes(model, revision, self.info.dtype, found)
+        registry.check_health(model, revision, self.info.dtype, logprobs)
 
     def _add(self, request: Request) -> None:
-        token_ids = [*(request.context_ids or ()), *(request.text_ids or ())]
+        text = request.text_ids or ()
+        token_ids = [*(request.context_ids or ()), *text]
         if self._samples or not request.question:
-            own: dict[str, Any] = _GREEDY if request.greedy else {}
+            greedy: dict[str, Any] = _GREEDY if request.greedy else {}
             parameters = copy(
-                self._same(n=request.n, max_tokens=request.max_tokens, **own)
+                self._build_parameters(
+                    n=request.n,
+                    max_tokens=request.max_tokens,
+                    **greedy,
+                )
             )
             parameters.seed = request.seed
             parameters.logit_bias = dict([request.nudge]) if request.nudge else None
         else:
-            own = {"prompt_logprobs": None, "logprob_token_ids": request.text_ids}
-            parameters = vllm.SamplingParams(**(self._parameters | own), max_tokens=1)
+            changes = {"prompt_logprobs": None, "logprob_token_ids": request.text_ids}
+            arguments = self._parameters | changes
+            parameters = vllm.SamplingParams(**arguments, max_tokens=1)
             token_ids = request.context_ids or []
-        prompt = tokens_input(token_ids)
-        number = str(request.request_id)
-        self._engine.add_request(number, prompt, parameters, lora_request=self._lora)
+        self._engine.add_request(
+            str(request.request_id),
+            tokens_input(token_ids),
+            parameters,
+            lora_request=self._lora,
+        )
         self._waiting[request.request_id] = request
 
 
 def _sampling_arguments(decoding: Decoding) -> dict[str, Any]:
-    """Everything that decides how tokens are drawn, so that no default of the model remains."""
+    """Build all arguments of the draw of tokens, so that no default of the model remains."""
     arguments = asdict(decoding)
     try:
         accepted = vllm.SamplingParams(**arguments)
@@ -431,18 +459,20 @@ def _sampling_arguments(decoding: Decoding) -> dict[str, Any]:
 
 
 def _in_pieces(spec: EngineSpec) -> dict[str, Any]:
+    """Build the arguments by which vLLM makes no more logits at once than have room."""
     model, revision = weights_source(spec.model, spec.revision)
     config = AutoConfig.from_pretrained(model, revision=revision)
     room = None
     if not current_platform.is_cpu():
-        used = spec.engine_args.get("gpu_memory_utilization", _USED_SHARE)
-        room = int((1 - used) / 2 * current_platform.get_device_total_memory())
+        used_share = spec.engine_args.get("gpu_memory_utilization", _USED_SHARE)
+        memory = current_platform.get_device_total_memory()
+        room = int((1 - used_share) / 2 * memory)
     entry_bytes = config.get_text_config().vocab_size * _ENTRY_BYTES
-    most = registry.logits_bytes(spec, room) // entry_bytes
-    texts = spec.engine_args.get("max_num_seqs", _TEXTS)
+    n_tokens = registry.logits_bytes(spec, room) // entry_bytes
+    n_texts = spec.engine_args.get("max_num_seqs", _TEXTS)
     return {
         "enable_chunked_prefill": True,
         # vLLM wants at least one token of each
-        "max_num_batched_tokens": max(most, texts),
-        "max_num_seqs": texts,
+        "max_num_batched_tokens": max(n_tokens, n_texts),
+        "max_num_seqs": n_texts,
     }

@@ -72,7 +72,7 @@ class DressStage(Stage):
         rule = (
             dress.learn(asked, _probed(audit))
             if known is None
-            else dress.rule_of(known)
+            else dress.parse_rule(known)
         )
         found = dress.examine(asked, rule)
         recorded = {"rule": dress.recorded_rule(rule), **found._asdict()}
@@ -97,10 +97,10 @@ class DressStage(Stage):
 def _probed(audit: Audit) -> dress.Rule:
     """Read what the probe of the endpoint saw around continuations that every model knows."""
     engine = audit.manifest.engines.get("samples of target", {})
-    return dress.rule_of(engine.get("capabilities", {}).get("dress", ()))
+    return dress.parse_rule(engine.get("capabilities", {}).get("dress", ()))
 
 
-def _asked(audit: Audit, view: View) -> list[dress.Asked]:
+def _asked(audit: Audit, view: View) -> list[dress.AnsweredPrompt]:
     """Take answers to up to 2,000 prompts."""
     run = audit.run
     own = run.scan("targets").filter(pl.col("reason").is_null())
@@ -122,7 +122,7 @@ def _asked(audit: Audit, view: View) -> list[dress.Asked]:
     columns = rows.select("context", "answer", "text", "is_cut").collect(
         engine="streaming"
     )
-    return [dress.Asked(*row) for row in columns.iter_rows()]
+    return [dress.AnsweredPrompt(*row) for row in columns.iter_rows()]
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots: the targets are looked up once
@@ -145,9 +145,11 @@ class _Undressing:
     def __call__(self, part: Path) -> bool:
         """Tell whether anything was taken off; done twice, it changes nothing more."""
         rows = scan(part, Samples).collect()
-        places = [self.samples.targets_of(part)]
+        places = [self.samples.target_rows(part)]
         targets = self._targets.of(rows["target_id"], places)
-        prompts = self.prompts.of(targets, places).select(*_KEY, "context", "text")
+        prompts = self.prompts.find_prompts(targets, places).select(
+            *_KEY, "context", "text"
+        )
         joined = rows.join(prompts, on=_KEY, how="left", maintain_order="left")
         changed = undressed(joined, self.rule, self.words).select(rows.columns)
         if changed.equals(rows):

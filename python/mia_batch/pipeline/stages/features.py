@@ -276,7 +276,7 @@ class FeatureWriter:
             [scan(part, Samples).select(sample_columns) for part in group]
         )
         names = pl.concat(part["target_id"] for part in rows)
-        places = dict.fromkeys(map(self.samples.targets_of, group))
+        places = dict.fromkeys(map(self.samples.target_rows, group))
         targets = self._targets.of(names, places)
         # Samples of texts that the input no longer has stay, and have no features.
         own = pl.col("target_id").is_in(targets["target_id"].implode())
@@ -284,7 +284,7 @@ class FeatureWriter:
             part.name: each.filter(own) for part, each in zip(group, rows, strict=True)
         }
         names = pl.concat(part["target_id"] for part in samples.values())
-        asked = self.prompts.of(targets, places, prompt_columns)
+        asked = self.prompts.find_prompts(targets, places, prompt_columns)
         if not names.is_in(asked["target_id"].implode()).all():
             folder = self.prompts.parts.folder
             raise DamagedTableError(

@@ -20,7 +20,7 @@ import pytest
 
 from mia_batch.errors import EngineError, MiaBatchError
 from mia_batch.evidence.endpoint import journal as journals
-from mia_batch.evidence.endpoint.client import embed_at, identify, vectors_of
+from mia_batch.evidence.endpoint.client import embed_at, identify, read_vectors
 from mia_batch.evidence.endpoint.journal import Journal
 from mia_batch.evidence.endpoint.wire import Tokens
 from mia_batch.evidence.request import Continuation
@@ -635,4 +635,4 @@ def test_the_limit_of_cost_is_kept(tmp_path):
 )
 def test_what_is_no_vector_for_each_text(data):
     document = json.loads(json.dumps({"data": data}))
-    assert isinstance(vectors_of(document, 2), str)
+    assert isinstance(read_vectors(document, 2), str)

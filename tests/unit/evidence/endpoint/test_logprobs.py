@@ -135,7 +135,7 @@ def test_a_limit_of_tokens_takes_the_first_and_refuses_shorter_texts(tmp_path):
     found, _ = answered(echo, tmp_path, requests, kind="logprobs")
     assert len(logprobs(found[0])) == 2
     assert found[1].error == "the text has 3 tokens, fewer than the 4 wanted"
-    assert not found[1].asked
+    assert not found[1].is_eligible
 
 
 def test_tokens_that_are_not_the_prompts_fail_their_request_and_unscored_is_nan(
@@ -516,7 +516,7 @@ def test_a_text_without_a_token_of_its_own_is_not_asked_about(model, opened_at_p
         (answer,) = results(endpoint, [point(0, "some of th", "e")]).values()
         assert server.asked == []
     assert answer.error == "the text has 0 tokens, fewer than the 1 wanted"
-    assert not answer.asked
+    assert not answer.is_eligible
 
 
 def test_answers_are_paid_for_once_and_only_for_what_was_asked(

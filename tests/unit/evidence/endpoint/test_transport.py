@@ -220,8 +220,8 @@ NOW = datetime(2026, 11, 20, 8, 0, 0, tzinfo=UTC)
 
 def decide(
     status: int, attempt: int = 0, codes: str = "", **headers: str
-) -> transport.Next:
-    return transport.after_refusal(
+) -> transport.NextStep:
+    return transport.choose_next_step(
         status,
         {name.replace("_", "-"): value for name, value in headers.items()},
         frozenset(codes.split()),

@@ -44,19 +44,19 @@ def test_choices_are_in_the_order_of_their_index_and_the_usage_tells_the_tokens_
             usage={"prompt_tokens": 3, "completion_tokens": 3},
         )
     )
-    assert answer.found == {
+    assert answer.continuations == {
         0: continuation(" a", 2, "length"),
         1: continuation(" b", 1, "stop"),
     }
-    assert (answer.used, answer.problem) == (wire.Tokens(3, 3), None)
+    assert (answer.tokens, answer.problem) == (wire.Tokens(3, 3), None)
     usage = {"prompt_tokens": 3, "completion_tokens": 9, "total_tokens": 12}
     answer = read(choices({"text": "a", "finish_reason": "eos_token"}, usage=usage))
-    assert answer.found == {0: continuation("a", 9, "stop")}
+    assert answer.continuations == {0: continuation("a", 9, "stop")}
     answer = read(choices({"text": "a"}, {"text": ""}, usage=usage))
-    assert answer.found == {0: continuation("a"), 1: continuation("")}
+    assert answer.continuations == {0: continuation("a"), 1: continuation("")}
     # Fewer choices are no problem here
     answer = read(choices({"index": 1, "text": "b"}))
-    assert (answer.found, answer.problem) == ({1: continuation("b")}, None)
+    assert (answer.continuations, answer.problem) == ({1: continuation("b")}, None)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_choices_are_in_the_order_of_their_index_and_the_usage_tells_the_tokens_
 )
 def test_a_usage_that_makes_no_sense_counts_as_unknown(usage):
     answer = read(choices({"text": "a"}, usage=usage))
-    assert (answer.used, answer.problem) == (None, None)
+    assert (answer.tokens, answer.problem) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_usage_that_makes_no_sense_counts_as_unknown(usage):
 )
 def test_a_choice_that_cannot_be_used_leaves_the_others(bad, why):
     answer = read(choices(bad, {"index": 1, "text": "b"}))
-    assert answer.found == {1: continuation("b")}
+    assert answer.continuations == {1: continuation("b")}
     assert answer.problem == f"choice 0 cannot be used ({why})"
 
 
@@ -124,7 +124,7 @@ def test_a_choice_that_cannot_be_used_leaves_the_others(bad, why):
 )
 def test_an_answer_that_is_not_what_was_asked_for_has_nothing(document, problem):
     answer = read(document)
-    assert answer.found == {}
+    assert answer.continuations == {}
     assert answer.problem is not None
     assert problem in answer.problem
 
@@ -161,9 +161,9 @@ document_like = st.fixed_dictionaries(
 @given(document_like | json_values)
 def test_nothing_that_json_can_say_breaks_the_reader(document):
     answer = read(document)
-    assert set(answer.found) <= {0, 1}
-    assert all(isinstance(found.text, str) for found in answer.found.values())
-    assert answer.found or answer.problem is not None
+    assert set(answer.continuations) <= {0, 1}
+    assert all(isinstance(found.text, str) for found in answer.continuations.values())
+    assert answer.continuations or answer.problem is not None
 
 
 def test_chat_answers_hold_the_text_in_a_message():
@@ -177,7 +177,7 @@ def test_chat_answers_hold_the_text_in_a_message():
         )
     ).encode()
     answer = chat.read(body, wire.WireRequest({}, 2, 0, wire.Tokens(1, 1)))
-    assert answer.found == {0: continuation("upon", None, "stop")}
+    assert answer.continuations == {0: continuation("upon", None, "stop")}
     assert answer.problem == "choice 1 cannot be used (it holds no text)"
 
 
@@ -431,7 +431,7 @@ def test_an_answer_far_longer_than_what_was_asked_for_is_not_kept(n):
     request = wire.WireRequest({}, n, 0, wire.Tokens(9, 40 * n), "prompt")
     body = json.dumps(choices(*[{"text": "a" * 10**6}] * n)).encode()
     found = wire.RequestFormat(SETTINGS).read(body, request)
-    assert found.found == {}
+    assert found.continuations == {}
     assert "characters, far beyond 40 tokens" in str(found.problem)
 
 

@@ -453,16 +453,16 @@ def test_log_probabilities_may_move_as_much_as_rounding_explains(
     other[-1] -= 5  # of another token
     refused = pytest.raises(SettingsError, match="'m' looks at later tokens")
     with refused if is_refused else nullcontext():
-        registry.check_probes("m", None, dtype, [said, other])
+        registry.check_health("m", None, dtype, [said, other])
 
 
 def test_the_texts_differ_in_their_last_token_and_fit_the_context():
-    one, other = registry.probes(600, 256)
+    one, other = registry.health_check_texts(600, 256)
     assert one[:-1] == other[:-1]
     assert one[-1] != other[-1]
     assert len(one) == len(other) == 32
-    assert [len(each) for each in registry.probes(5, 7)] == [7, 7]
-    assert max(map(max, registry.probes(5, 7))) < 5
+    assert [len(each) for each in registry.health_check_texts(5, 7)] == [7, 7]
+    assert max(map(max, registry.health_check_texts(5, 7))) < 5
 
 
 # Batches, ends of texts, and what no engine can answer.

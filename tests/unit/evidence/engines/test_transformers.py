@@ -379,7 +379,7 @@ def test_on_an_accelerator_answers_come_one_batch_late(
     engine = started_logprobs(
         checkpoint, columns=EVERYTHING, decoding=Decoding(top_k=TOP_K)
     )
-    engine.on_cpu, engine._tokens = False, 300
+    engine.on_cpu, engine._max_tokens = False, 300
     tried = out_of_memory(monkeypatch, engine, "_answers", most=99)
     asked = [
         text_request(i, each, columns=EVERYTHING) for i, each in enumerate(texts(40))
