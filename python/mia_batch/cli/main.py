@@ -392,11 +392,11 @@ def _reads_runs(function: Callable[..., Any]) -> Callable[..., Any]:
         except _MEANT:
             raise
         except BaseException as error:  # a panic of Rust is no Exception
-            from mia_batch.models.weights import cause_of
+            from mia_batch.errors import describe_error
 
             frames = traceback.extract_tb(error.__traceback__)
             last = [frame for frame in frames if "mia_batch" in frame.filename][-1]
-            where = f"{cause_of(error)}, {Path(last.filename).name} line {last.lineno}"
+            where = f"{describe_error(error)}, {Path(last.filename).name} line {last.lineno}"
             places = options.get("places") or [options["place"]]
             raise RunFolderError(
                 f"{' or '.join(map(str, places))} cannot be read: run.json or a table"

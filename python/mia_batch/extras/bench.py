@@ -27,7 +27,13 @@ import numpy as np
 import polars as pl
 
 from mia_batch import tables
-from mia_batch.errors import CorpusError, EngineError, MiaBatchError, SettingsError
+from mia_batch.errors import (
+    CorpusError,
+    EngineError,
+    MiaBatchError,
+    SettingsError,
+    describe_error,
+)
 from mia_batch.evidence.collect import LocalExecutor, SampleTask
 from mia_batch.evidence.engines import registry
 from mia_batch.evidence.parts import BLOCK_TARGETS, FreshUnits, Missing, Parts
@@ -42,13 +48,7 @@ from mia_batch.extras.sets.demo import (
 )
 from mia_batch.kernels import pair_features
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.models.weights import (
-    cause_of,
-    check_model,
-    config_of,
-    quiet,
-    weights_source,
-)
+from mia_batch.models.weights import check_model, config_of, quiet, weights_source
 from mia_batch.observer import Clock, Observer
 from mia_batch.pipeline import run_audit
 from mia_batch.pipeline.corpora import open_corpora, target_plan, with_windows
@@ -442,7 +442,9 @@ def _run_way() -> None:
     except Exception as error:  # whatever a library raises is a reason
         found = {
             "reason": (
-                str(error) if isinstance(error, MiaBatchError) else cause_of(error)
+                str(error)
+                if isinstance(error, MiaBatchError)
+                else describe_error(error)
             )
         }
     sys.stdout.write(f"\n{json.dumps(found)}\n")

@@ -13,10 +13,9 @@ from math import prod
 from operator import eq
 from typing import TYPE_CHECKING, Any, Self
 
-from mia_batch.errors import SettingsError
+from mia_batch.errors import SettingsError, describe_error
 from mia_batch.models.weights import (
     Measure,
-    cause_of,
     config_of,
     tokenizer_source,
     weights_source,
@@ -150,7 +149,7 @@ class Tokenizer:
             way_out = "give a folder that a tokenizer was saved to, or a hub name"
             if setting == "model":
                 way_out = "save a tokenizer in the folder of the model's weights"
-            msg = f"{named} cannot be loaded ({cause_of(error)}); {way_out}"
+            msg = f"{named} cannot be loaded ({describe_error(error)}); {way_out}"
             raise SettingsError(msg) from error
         if (longest := growth_of(loaded)) > MOST_GROWTH:
             what = (

@@ -16,35 +16,12 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import polars as pl
-from pydantic import ValidationError
 
-from mia_batch.errors import SettingsError
+from mia_batch.errors import SettingsError, describe_error
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-_LONGEST = 300  # characters of a foreign message, which may quote a whole file
-
-
-def cause_of(error: BaseException) -> str:
-    """Type and first line of a foreign exception, for the end of a message of ours."""
-    if isinstance(error, ValidationError):  # its first line only counts
-        text = error.errors()[0]["msg"]
-    else:
-        text = (str(error).strip().splitlines() or ["no message"])[0]
-    return f"{type(error).__name__}: {_shorten(text)}"
-
-
-def first_error_in(log: str) -> str:
-    """Find the first exception that a log tells of; later ones mostly follow from it."""
-    found = re.search(r"(\w+(?:Error|Exception): .+)", log)
-    return _shorten(found[1]) if found else "the log names no error"
-
-
-def _shorten(line: str) -> str:
-    text = line.strip().rstrip(".")
-    return text[:_LONGEST] + " ..." * (len(text) > _LONGEST)
 
 
 def _refuse(reason: str) -> NoReturn:
@@ -161,7 +138,7 @@ def read_adapter(model: str) -> Adapter | None:
         adapter = _described(model, config)
     except (OSError, ValueError, TypeError, KeyError) as error:
         _refuse(
-            f"{_CONFIG} of {model!r} cannot be read ({cause_of(error)}); save the"
+            f"{_CONFIG} of {model!r} cannot be read ({describe_error(error)}); save the"
             " adapter again with save_pretrained"
         )
     task, reason = config.get("task_type"), None
@@ -290,7 +267,9 @@ def check_weights(
     except Exception as error:  # such as parts of a tensor that do not fit together
         fault = _fault(owner, _parts(architecture, config) - tensors.keys())
         fault = (
-            None if quantised else fault or f"do not fit {owner} ({cause_of(error)})"
+            None
+            if quantised
+            else fault or f"do not fit {owner} ({describe_error(error)})"
         )
     else:
         missing, shapes, strange = (info[f"{key}_keys"] for key in _KEYS)
@@ -344,7 +323,7 @@ def check_adapter(adapter: Adapter) -> None:
             added = get_peft_model(architecture(config), settings)
         wanted = get_peft_model_state_dict(added, save_embedding_layers=False)
     except Exception as error:  # every library behind it raises its own kind
-        fault: str | None = f"do not fit {adapter.base!r} ({cause_of(error)})"
+        fault: str | None = f"do not fit {adapter.base!r} ({describe_error(error)})"
     else:
         places = added.state_dict() | wanted
         shapes = {
@@ -376,7 +355,9 @@ def weight_files(model: str, revision: str | None = None) -> list[Path]:
                     json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
                 )
         except (ValueError, KeyError, AttributeError, TypeError) as error:
-            _refuse(f"{str(index)!r} is damaged ({cause_of(error)}); copy it again")
+            _refuse(
+                f"{str(index)!r} is damaged ({describe_error(error)}); copy it again"
+            )
         if name not in names and (folder / name).is_file():
             _refuse(
                 f"{model!r} has both {name} and {index.name} of other files; remove one"
@@ -413,7 +394,7 @@ def tensors_in(files: Iterable[Path], device: str) -> Iterator[tuple[str, Tensor
                     yield name, empty if device == "meta" else opened.get_tensor(name)
         except Exception as error:  # every library behind it raises its own kind
             _refuse(
-                f"{str(file)!r} is damaged or cut short ({cause_of(error)}); copy it"
+                f"{str(file)!r} is damaged or cut short ({describe_error(error)}); copy it"
                 " again"
             )
 
@@ -590,7 +571,7 @@ def _check_checkpoint(
         if "gated" in str(error):
             way_out = "ask for access on the hub, then log in with 'hf auth login'"
         _refuse(
-            f"the configuration of {model!r} cannot be read ({cause_of(error)});"
+            f"the configuration of {model!r} cannot be read ({describe_error(error)});"
             f" {way_out}"
         )
     check_weights(model, revision, asked)

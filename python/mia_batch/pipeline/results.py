@@ -15,14 +15,13 @@ from markupsafe import escape
 from mia_batch.attacks import get, names
 from mia_batch.attacks.attack import meant
 from mia_batch.corpus.files import KINDS
-from mia_batch.errors import MiaBatchError, SettingsError
+from mia_batch.errors import MiaBatchError, SettingsError, describe_error
 from mia_batch.evidence.parts import Block, Work
 from mia_batch.evidence.request import EvidenceKind
 from mia_batch.inference.attempts import Attempts
 from mia_batch.inference.findings import VerdictPlan
 from mia_batch.inference.paired import compare_scores
 from mia_batch.kernels import RARITY_FIELDS
-from mia_batch.models.weights import cause_of
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit, verdict_plan
 from mia_batch.pipeline.custody import described, record_file
@@ -212,7 +211,7 @@ def try_report(run: RunFolder) -> str | None:
         ):
             raise
         return (
-            f"the report could not be made ({cause_of(error)}); the tables of the run"
+            f"the report could not be made ({describe_error(error)}); the tables of the run"
             f" are whole, and `mia-batch report {run.folder}` tries again"
         )
     return None

@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError
 
-from mia_batch.errors import SettingsError
+from mia_batch.errors import SettingsError, describe_error
 from mia_batch.evidence.request import Answer, Continuation, FinishReason, Request
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.models.weights import cause_of
 
 _SHORTEST_SECRET = (
     8  # a shorter key, such as "x" for a server that wants none, is in many words
@@ -654,7 +653,7 @@ class RequestFormat:
                     return {}, f"its choices have index {index} twice or beyond {n - 1}"
                 found[index] = continuation
             except ValueError as error:
-                cause = cause_of(error).partition(": ")[2]
+                cause = describe_error(error).partition(": ")[2]
                 problem = f"choice {position} cannot be used ({cause})"
         return found, problem
 

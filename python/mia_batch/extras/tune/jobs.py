@@ -22,9 +22,15 @@ from filelock import FileLock, Timeout
 from numpy.random import default_rng
 
 from mia_batch.corpus import ColumnNames, read_documents
-from mia_batch.errors import EngineError, MiaBatchError, RunFolderError, SettingsError
+from mia_batch.errors import (
+    EngineError,
+    MiaBatchError,
+    RunFolderError,
+    SettingsError,
+    describe_error,
+)
 from mia_batch.extras.tune.base import TrainingTexts, adapted, check_base, n_checkpoints
-from mia_batch.models.weights import cause_of, identify_model, quiet, weights_source
+from mia_batch.models.weights import identify_model, quiet, weights_source
 from mia_batch.observer import Observer
 from mia_batch.places import is_url
 from mia_batch.recipes import Recipe, in_half
@@ -177,7 +183,7 @@ def _trained(making: Making, work: Path, say: Callable[[str], None]) -> dict[str
     except MiaBatchError:
         raise
     except Exception as error:  # every library behind a training raises its own kind
-        msg = f"the model cannot be tuned: {cause_of(error)}"
+        msg = f"the model cannot be tuned: {describe_error(error)}"
         said = (
             "No space left on device" in str(error)
             or getattr(error, "errno", None) == ENOSPC
