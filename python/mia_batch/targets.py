@@ -23,7 +23,7 @@ from mia_batch.kernels import WordRule, word_spans
 from mia_batch.schemas import CHAPTERS, Documents, Targets
 from mia_batch.tables import RowIndex, check, generate, in_batches, read_numbers, scan
 
-__all__ = ["Ordinals", "TargetPlan", "build_targets"]
+__all__ = ["Ordinals", "Windowing", "build_targets"]
 
 
 @lru_cache(maxsize=16)
@@ -201,7 +201,7 @@ _COUNTS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TargetPlan:
+class Windowing:
     """How documents are cut into targets.
 
     Attributes
@@ -441,7 +441,7 @@ def cut_documents(
     texts: Iterable[str | None],
     prefixes: Iterable[str | None],
     references: Iterable[str | None],
-    plan: TargetPlan,
+    plan: Windowing,
 ) -> Iterator[Iterator[Split]]:
     """Yield each document's targets, at least one; given prefix and reference are its only one."""
     rows = list(zip(texts, prefixes, references, strict=True))
@@ -460,7 +460,7 @@ def cut_documents(
                 yield _cut(text, words, plan)
 
 
-def _cut(text: str, words: Words, plan: TargetPlan) -> Iterator[Split]:
+def _cut(text: str, words: Words, plan: Windowing) -> Iterator[Split]:
     """Yield the windows of a text, each split; a single one is the text to its ends."""
     n_words = len(words.starts)
     if plan.window_characters is None:
@@ -549,7 +549,7 @@ _Row = tuple[int, int, str, Split]  # document, window_index, target_id
 
 
 def build_targets(
-    documents: pl.LazyFrame, plan: TargetPlan, *, role: str = "target"
+    documents: pl.LazyFrame, plan: Windowing, *, role: str = "target"
 ) -> pl.LazyFrame:
     """Cut documents into targets.
 
@@ -613,7 +613,7 @@ def build_targets(
     return generate(schema, frames)
 
 
-def _refuse(batch: pl.DataFrame, plan: TargetPlan) -> None:
+def _refuse(batch: pl.DataFrame, plan: Windowing) -> None:
     if plan.window is not None and batch["prefix"].is_not_null().any():
         raise SettingsError(
             "a window is set but the corpus has its own prefix and reference; "
@@ -656,7 +656,7 @@ def _identities(piece: pl.DataFrame, ordinals: Ordinals) -> list[bytes]:
 
 
 def _rows(
-    piece: pl.DataFrame, identities: list[bytes], plan: TargetPlan
+    piece: pl.DataFrame, identities: list[bytes], plan: Windowing
 ) -> Iterator[list[_Row]]:
     """Return all windows of a piece, a few megabytes of text at a time."""
     cut = cut_documents(piece["text"], piece["prefix"], piece["reference"], plan)
@@ -676,7 +676,7 @@ def _rows(
 class _Copies:
     """Takes the text from windows that came before; a document that is one target is no window."""
 
-    def __init__(self, plan: TargetPlan) -> None:
+    def __init__(self, plan: Windowing) -> None:
         self._equal = Ordinals()
         overlap = plan.stride is not None and plan.stride < (plan.window or 0)
         # Overlapping ones are alike as it is

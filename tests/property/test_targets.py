@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from mia_batch import targets as reasons
 from mia_batch.kernels import WORD_RULES, word_spans
 from mia_batch.schemas import Documents
-from mia_batch.targets import TargetPlan, build_targets
+from mia_batch.targets import Windowing, build_targets
 
 SPACES = st.sampled_from(
     [" ", "  ", "\n", "\t", "\r\n", "\x1c", "\x85", "\xa0", "\u2028", "\u3000"]
@@ -49,7 +49,7 @@ def build(texts, document_ids=None, *, role="non_member", **plan):
     columns = {name: [None] * len(texts) for name in types}
     columns |= {"text": texts, "document_id": document_ids or columns["document_id"]}
     frame = pl.LazyFrame(columns, schema_overrides=types)
-    return build_targets(frame, TargetPlan(**plan), role=role).collect()
+    return build_targets(frame, Windowing(**plan), role=role).collect()
 
 
 @example(texts=["ၐ\x1b 0"], rule="script", ratio=0.5)

@@ -65,7 +65,7 @@ def cut(text, prefix=None, reference=None, **plan):
     """Cut a text among others."""
     columns = (["x y", text, None], [None, prefix, None], [None, reference, None])
     first, second, third = map(
-        list, targets.cut_documents(*columns, targets.TargetPlan(**plan))
+        list, targets.cut_documents(*columns, targets.Windowing(**plan))
     )
     assert [split.target for split in first + third] == ["x y", None]
     return [split[:5] for split in second]
@@ -333,7 +333,7 @@ LONG = {"window_words": 5}
 )
 def test_plans_that_make_no_sense_are_refused(settings, message):
     with pytest.raises(SettingsError) as error:
-        targets.TargetPlan(**settings)
+        targets.Windowing(**settings)
     assert str(error.value) == message
 
 
@@ -345,7 +345,7 @@ def documents(**columns):
 
 
 def build(frame, **plan):
-    built = targets.build_targets(frame, targets.TargetPlan(**plan))
+    built = targets.build_targets(frame, targets.Windowing(**plan))
     found = built.collect()
     assert found.schema == built.collect_schema()
     tables.check(found, Targets, what="targets")
@@ -421,7 +421,7 @@ def test_documents_that_are_refused(frame, plan, sentence):
 
 def test_targets_can_be_sunk_and_asked_for_a_part(tmp_path):
     built = targets.build_targets(
-        documents(text=["a b", "c"], n=[1, 2]), targets.TargetPlan()
+        documents(text=["a b", "c"], n=[1, 2]), targets.Windowing()
     )
     tables.sink(built, tmp_path / "targets.parquet", Targets)
     assert (
@@ -443,7 +443,7 @@ def build_windows(texts, *, role="target", **plan):
     columns |= {"text": list(texts.values()), "document_id": list(texts)}
     frame = pl.LazyFrame(columns, schema_overrides=types)
     return targets.build_targets(
-        frame, targets.TargetPlan(**{"window_words": 2} | plan), role=role
+        frame, targets.Windowing(**{"window_words": 2} | plan), role=role
     ).collect()
 
 
