@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from mia_batch.attacks import Attack
-from mia_batch.attacks.attack import CONTINUATION, PROBE, among
+from mia_batch.attacks.attack import CONTINUATION, PROBE, matches_views
 from mia_batch.attacks.from_logprobs import with_series
 from mia_batch.errors import RequestError
 from mia_batch.schemas import Curves, Metrics, Scores
@@ -654,7 +654,7 @@ def _measure_rows(
         if attack.evidence == "samples"
         else []
     )
-    rows = evidence.filter(among(attack.reads), *answered)
+    rows = evidence.filter(matches_views(attack.reads), *answered)
     rows = rows.select(*key, *sorted({*attack.columns} - {*key}))
     return (
         rows.join(labels.lazy(), on="target_id").sort(key).collect(engine="streaming")

@@ -757,7 +757,7 @@ class Settings(
         cls, value: tuple[str, ...] | str | None, info: ValidationInfo
     ) -> tuple[str, ...] | str | None:
         from mia_batch.attacks import names, resolve
-        from mia_batch.attacks.attack import meant
+        from mia_batch.attacks.attack import find_attack_names
 
         if value is None:
             return None
@@ -766,7 +766,7 @@ class Settings(
         stays, known = info.context and info.context["unknown attacks"], names()
         several = [value] if isinstance(value, str) else value
         full = (
-            meant(each, known) or ((each,) if stays else resolve(each))
+            find_attack_names(each, known) or ((each,) if stays else resolve(each))
             for each in several
         )
         found = tuple(dict.fromkeys(name for names in full for name in names))

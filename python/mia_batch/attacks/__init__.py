@@ -16,7 +16,13 @@ import polars as pl
 
 from mia_batch.attacks import from_logprobs, from_samples
 from mia_batch.attacks.apply import check_alone, find_unscored, score, score_by
-from mia_batch.attacks.attack import CHOICES, COMBINATION, Attack, meant, suggestion
+from mia_batch.attacks.attack import (
+    CHOICES,
+    COMBINATION,
+    Attack,
+    find_attack_names,
+    suggest_names,
+)
 from mia_batch.errors import MiaBatchError, SettingsError
 from mia_batch.plugins import every
 from mia_batch.targets import Preset
@@ -182,8 +188,8 @@ def resolve(name: str) -> tuple[str, ...]:
     (('min_k_plus_plus_20_v1',), ('samia_matched_v1',))
     """
     known = names()
-    if not (found := meant(name, known)):
-        near = f"; {near} " if (near := suggestion(name, known)) else "; "
+    if not (found := find_attack_names(name, known)):
+        near = f"; {near} " if (near := suggest_names(name, known)) else "; "
         raise SettingsError(
             f"there is no attack {name!r}{near}`mia-batch attacks` lists them"
         )

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from mia_batch.attacks.attack import CONTINUATION, Attack, among
+from mia_batch.attacks.attack import CONTINUATION, Attack, matches_views
 from mia_batch.attacks.from_logprobs import SERIES_COLUMNS, with_series, with_shadows
 from mia_batch.attacks.from_samples import EXPECTED
 from mia_batch.errors import SchemaMismatchError, SettingsError
@@ -105,7 +105,7 @@ def _kinds(
     number: tuple[str, ...] = ("model", "view", "view_index", "sample_index")
     if {pair for attack in samples for pair in attack.reads} <= _CONTINUATIONS:
         # No batch has the columns that say so.
-        rows, own = rows.filter(among(_CONTINUATIONS)), pl.lit(value=True)
+        rows, own = rows.filter(matches_views(_CONTINUATIONS)), pl.lit(value=True)
         number = number[2:]
     there = pl.col("there") & own
     yield _Evidence(
@@ -204,11 +204,11 @@ def check_alone(attack: Attack) -> None:
     if attack.evidence == "scores":
         return
     columns: dict[str, Any] = {}
-    if attack.reads_of("samples"):
+    if attack.list_reads("samples"):
         columns |= Features.create_empty().schema
         columns |= pl.Struct(feature_fields([*GROUPS, *OTHER_GROUPS])).to_schema()
         columns |= {EXPECTED: pl.Float64}
-    if attack.reads_of("logprobs"):
+    if attack.list_reads("logprobs"):
         columns |= LogProbs.create_empty().schema
         columns |= dict.fromkeys(SERIES_COLUMNS, pl.Float64)
     try:
@@ -240,7 +240,7 @@ def _numbers(
                     try:
                         _aggregate(batch, replace(evidence, attacks=[attack]))
                     except pl.exceptions.PolarsError as error:
-                        raise attack.fault(error) from error
+                        raise attack.build_error(error) from error
                 raise
         rows = pl.select(row=pl.int_range(start, end, dtype=pl.UInt32))
         found = rows.join(held, on="row", how="left", maintain_order="left").drop("row")
@@ -264,7 +264,7 @@ def _aggregate(rows: pl.DataFrame, evidence: _Evidence) -> pl.DataFrame:
     for pairs, attacks in groups.items():
         own = rows.lazy()
         if pairs is not None and "model" in evidence.number:
-            own = own.filter(among(pairs))
+            own = own.filter(matches_views(pairs))
         wanted = {attack.name: attack.expr for attack in attacks}
         if pairs == counted:
             wanted |= {
@@ -273,7 +273,9 @@ def _aggregate(rows: pl.DataFrame, evidence: _Evidence) -> pl.DataFrame:
         made = own.filter(evidence.seen).set_sorted("row").group_by("row").agg(**wanted)
         if not complete:  # an attack needs its share of what it reads
             reads = {
-                a.name: among(a.reads + a.logprobs) for a in attacks if "model" in rows
+                a.name: matches_views(a.reads + a.logprobs)
+                for a in attacks
+                if "model" in rows
             }
             shares = own.group_by("row").agg(
                 there.filter(reads.get(a.name, pl.lit(value=True)))
@@ -328,7 +330,7 @@ def find_unscored(
     # the attack's.
     read = {
         attack.name: tuple(
-            frozenset(attack.reads_of(kind)) for kind in ("samples", "logprobs")
+            frozenset(attack.list_reads(kind)) for kind in ("samples", "logprobs")
         )
         for attack in attacks
     }
@@ -411,7 +413,9 @@ def score_by(features: pl.LazyFrame, attack: Attack, *key: str) -> pl.LazyFrame:
     """Apply an attack to the rows of each key: the key and Float64 ``value``, in any order."""
     value = pl.col("value").cast(pl.Float64)
     return (
-        features.filter(pl.col("words_candidate").is_not_null(), among(attack.reads))
+        features.filter(
+            pl.col("words_candidate").is_not_null(), matches_views(attack.reads)
+        )
         .group_by(key)
         .agg(value=attack.expr)
         .with_columns(value=pl.when(value.is_finite()).then(value))

@@ -13,11 +13,16 @@ from mia_batch.attacks.attack import (
     TOKEN,
     Attack,
     Formula,
-    among,
-    attacks_of,
+    build_attacks,
+    matches_views,
     mean,
 )
-from mia_batch.attacks.from_logprobs import average, from_texts, logprobs, lowest
+from mia_batch.attacks.from_logprobs import (
+    build_text_attacks,
+    logprobs,
+    lowest,
+    mean_logprob,
+)
 from mia_batch.prompts import LABELS
 
 
@@ -133,7 +138,7 @@ def _of_words(weighed: str) -> pl.Expr:
 
 
 def _leading_rarity(view: tuple[str, str]) -> pl.Expr:
-    return mean(pl.when(among([view])).then(_of_words("rarity_leading")))
+    return mean(pl.when(matches_views([view])).then(_of_words("rarity_leading")))
 
 
 def _log_hit_rate() -> pl.Expr:
@@ -151,7 +156,7 @@ _LEADING, _SUM_OF = (
     "leading words that agree / words asked",
     f"the sum of {_WEIGHT} over",
 )
-PROBE_ATTACKS = attacks_of(
+PROBE_ATTACKS = build_attacks(
     {
         f"probe_{name}": (
             mean(term.cast(pl.Float64)),
@@ -192,7 +197,7 @@ _HIT = _IS_TRUE.cast(pl.Float64)
 _LIKELIEST = (
     "the likeliest token, nudge added to the logit of the true one, is the true one"
 )
-TOKEN_ATTACKS = attacks_of(
+TOKEN_ATTACKS = build_attacks(
     {
         "token_hits_less_expected": (
             mean(
@@ -241,7 +246,7 @@ def with_expected(rows: pl.LazyFrame, texts: pl.DataFrame) -> pl.LazyFrame:
     # which leave out other non-members, they do so nearly (the tests simulate it). With its own
     # answers counted, or those of other parts of its book, a non-member would be measured
     # otherwise than a target, and a book that is known whole would hide.
-    token = among([TOKEN]) & pl.col("words_candidate").is_not_null()
+    token = matches_views([TOKEN]) & pl.col("words_candidate").is_not_null()
     fold = (pl.col("target_id").min().over("group").rank("dense") % _FOLDS).cast(
         pl.UInt8
     )
@@ -302,7 +307,7 @@ _LOG_HIT_RATE = Attack(  # what log-probabilities would be, estimated from drawn
 )
 _COMBINED = Attack(
     name="probe_rarity_loss_v1",
-    expr=_leading_rarity(PROBE) + average(TEXT),
+    expr=_leading_rarity(PROBE) + mean_logprob(TEXT),
     formula="probe_leading_rarity_v1 + loss_v1: per word, and per token, in nats",
     source=(
         f"Church and Hanks 1990 (pointwise mutual information); {_PETAL}; {_WEIGHED}"
@@ -312,10 +317,10 @@ _COMBINED = Attack(
     logprobs=(TEXT,),
 )
 _FIRST, _EXPECTED = (
-    pl.when(among([PROBE])).then(pl.col(name).list.first().cast(pl.Float64))
+    pl.when(matches_views([PROBE])).then(pl.col(name).list.first().cast(pl.Float64))
     for name in ("logprob", "vocabulary_mean")
 )
-PROBE_LOGPROB_ATTACKS = from_texts(
+PROBE_LOGPROB_ATTACKS = build_text_attacks(
     {
         "probe_centred": (
             mean(_FIRST - _EXPECTED),
@@ -358,7 +363,7 @@ def _matched_rarity(n: int) -> Formula:
     return expr, formula, f"{_SAMIA}, N = {n}; {_WEIGHED}", why
 
 
-MATCHED_RARITY_ATTACKS = attacks_of(
+MATCHED_RARITY_ATTACKS = build_attacks(
     {f"samia_matched_rarity{_ending(n)}": _matched_rarity(n) for n in (1, 2)}, ""
 )
 
@@ -394,7 +399,7 @@ def _aggregated(terms: dict[str, tuple[pl.Expr, str, str]]) -> tuple[Attack, ...
         for name, (term, formula, source) in terms.items()
         for ending, aggregate in _AGGREGATES.items()
     }
-    return attacks_of(formulas, "there is no candidate", whole_candidates=True)
+    return build_attacks(formulas, "there is no candidate", whole_candidates=True)
 
 
 _CREATIVITY = [_share(f"covered_{length}", _CANDIDATE) for length in range(2, 13)]
@@ -460,7 +465,7 @@ _FLOOR = 1e-16  # of similarity, in the authors' code
 
 def _log_similarity(view: tuple[str, str]) -> pl.Expr:
     """Log similarity of the first answer at each point; null in other rows."""
-    first = among([view]) & (pl.col("sample_index") == 0)
+    first = matches_views([view]) & (pl.col("sample_index") == 0)
     return pl.when(first).then(pl.col("similarity").clip(lower_bound=_FLOOR).log())
 
 
@@ -529,7 +534,7 @@ _P = [each / pl.sum_horizontal(_ODDS, ignore_nulls=False) for each in _ODDS]
 def _over_labels(term: pl.Expr) -> pl.Expr:
     """Mean over labels of the mean of a term over the orders where the label is right."""
     means = [
-        mean(pl.when(among([CHOICE]), place == _RIGHT).then(term))
+        mean(pl.when(matches_views([CHOICE]), place == _RIGHT).then(term))
         for place in range(len(LABELS))
     ]
     return pl.sum_horizontal(means, ignore_nulls=False) / len(LABELS)
@@ -556,7 +561,7 @@ CHOICE_ATTACK = Attack(
     reads=(CHOICE,),
     settings=_PARAPHRASES,
 )
-CHOICE_LOGPROB_ATTACKS = from_texts(
+CHOICE_LOGPROB_ATTACKS = build_text_attacks(
     {
         f"decop_{name}": (
             _over_labels(term),
@@ -616,9 +621,9 @@ CLOZE_ATTACK = Attack(
 )
 
 FAMILIES: dict[str, tuple[Attack, ...]] = {
-    "SaMIA, length-matched": attacks_of(dict(_samia(matched=True)), ""),
-    "SaMIA": attacks_of(dict(_samia(matched=False)), "", whole_candidates=True),
-    "ROUGE": attacks_of(dict(_rouge()), "", whole_candidates=True),
+    "SaMIA, length-matched": build_attacks(dict(_samia(matched=True)), ""),
+    "SaMIA": build_attacks(dict(_samia(matched=False)), "", whole_candidates=True),
+    "ROUGE": build_attacks(dict(_rouge()), "", whole_candidates=True),
     "Next tokens": TOKEN_ATTACKS,
     "Probes": PROBE_ATTACKS,
     "Probes of two models": (_DIFFERENCE,),

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mia_batch.attacks import Attack, get, names
-from mia_batch.attacks.attack import FAMILIES, family_of, members
+from mia_batch.attacks.attack import FAMILIES, find_family, list_family_attacks
 from mia_batch.cli.options import cut, figure, fitted_table, limits, plain, table_of
 from mia_batch.diagnostics.preflight import count_reasons
 from mia_batch.errors import SettingsError
@@ -42,11 +42,13 @@ def show_attacks(names: Iterable[str], console: Console) -> None:
     names = [*names]
     rows = [("family", "in papers", "asks a text", "stands for", "needs")]
     for family in FAMILIES:
-        first, n = family.default[0], len(members(family, names))
+        first, n = family.default[0], len(list_family_attacks(family, names))
         stands = first if n == 1 else f"{len(family.default)} of {n}: {first}"
         asked, needed = _cost(get(first))
-        rows.append((family.name, "".join(family.papers[:1]), asked, stands, needed))
-    for name in (name for name in names if family_of(name) is None):
+        rows.append(
+            (family.name, "".join(family.paper_names[:1]), asked, stands, needed)
+        )
+    for name in (name for name in names if find_family(name) is None):
         asked, needed = _cost(get(name))
         rows.append((name, "", asked, name, needed))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -65,7 +67,7 @@ def _cost(attack: Attack) -> tuple[str, str]:
     settings = load_settings({"input": "-", "model": "-"}, use_config=False)
     asked: dict[str, int] = {}
     for kind in ("samples", "logprobs"):
-        for model, view in attack.reads_of(kind):
+        for model, view in attack.list_reads(kind):
             question = build_view(settings, model, view)
             unit = question.type.answer_unit if kind == "samples" else "passes"
             unit = "by each shadow model" if model == SHADOW else unit
@@ -115,10 +117,12 @@ def show_attack(attack: Attack, console: Console) -> None:
     reads = ", ".join(f"{view} by the {model} model" for model, view in attack.reads)
     asked, needed = _cost(attack)
     facts = {"attack": attack.name}
-    if (family := family_of(attack.name)) is not None:
+    if (family := find_family(attack.name)) is not None:
         facts["family"] = f"{family.name}, which stands for {', '.join(family.default)}"
-        facts["in papers"] = ", ".join(family.papers)
-        others = (each for each in members(family, names()) if each != attack.name)
+        facts["in papers"] = ", ".join(family.paper_names)
+        others = (
+            each for each in list_family_attacks(family, names()) if each != attack.name
+        )
         facts["others"] = ", ".join(others)
     facts |= {
         "source": attack.source,

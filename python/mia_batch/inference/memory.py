@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from mia_batch.attacks.attack import CONTINUATION, RECITAL, among
+from mia_batch.attacks.attack import CONTINUATION, RECITAL, matches_views
 from mia_batch.inference.comparison import ComparisonSets
 from mia_batch.inference.findings import finding_rows, number_rows
 from mia_batch.kernels import (
@@ -171,7 +171,7 @@ def verbatim_runs(
     run_words, n_foreseen = (mapped_zeros(index.height, np.uint32) for _ in range(2))
     is_copied, n_words = mapped_zeros(index.height, np.bool_), pl.col(_READ[0])
     if set(_READ) <= set(features.collect_schema()):
-        first = among(CONTINUED), pl.col("sample_index") < samples
+        first = matches_views(CONTINUED), pl.col("sample_index") < samples
         own = features.filter(*first, n_words.is_not_null())
         runs = own.filter(n_words >= VERBATIM_WORDS)
         runs = runs.select(*_ANSWER_KEY, _READ[0], "longest_block_start")

@@ -20,7 +20,7 @@ import polars as pl
 
 from mia_batch import settings as rooms
 from mia_batch.attacks import Attack, names
-from mia_batch.attacks.attack import meant
+from mia_batch.attacks.attack import find_attack_names
 from mia_batch.corpus import digest_each, digest_of
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.parts import Shard, Work
@@ -744,7 +744,9 @@ def _refuse_stored_code(stored: dict[str, Any], changed: Mapping[str, object]) -
     path = stored.pop("attacks_from", None)
     wanted = split_names(changed.get("attacks") or stored.get("attacks") or ())
     unknown = [
-        name for name in wanted if isinstance(name, str) and not meant(name, names())
+        name
+        for name in wanted
+        if isinstance(name, str) and not find_attack_names(name, names())
     ]
     if path and unknown and not changed.get("attacks_from"):
         raise SettingsError(

@@ -14,7 +14,7 @@ import polars as pl
 
 from mia_batch.attacks import ONE_PASS, Attack, defaults, get, names
 from mia_batch.attacks import attack as views
-from mia_batch.attacks.attack import meant
+from mia_batch.attacks.attack import find_attack_names
 from mia_batch.attacks.from_samples import EXPECTED
 from mia_batch.corpus import SourceFile, digest_each, digest_of
 from mia_batch.errors import RunFolderError, SettingsError
@@ -114,7 +114,7 @@ def _possible(kinds: tuple[str, ...], settings: Settings) -> list[Attack]:
         pairs = [
             (each, why)
             for each, why in pairs
-            if left_out not in each.reads_of("samples")
+            if left_out not in each.list_reads("samples")
         ]
     possible = [attack for attack, obstacle in pairs if obstacle is None]
     for attack, obstacle in pairs:
@@ -185,7 +185,7 @@ def check_together(settings: Settings, attacks: Sequence[Attack]) -> None:
             " to answer"
         )
     continued = any(
-        views.CONTINUATION in attack.reads_of("samples") for attack in attacks
+        views.CONTINUATION in attack.list_reads("samples") for attack in attacks
     )
     about = [name for name in _ABOUT_PASSAGES if getattr(settings, name)]
     if about and not (continued or settings.extract or settings.continue_strongest):
@@ -232,7 +232,7 @@ def _obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
             yield f"needs {' or '.join(f'{name}=' for name in names)}"
     if "similarity" in attack.columns and (reason := why_no_similarity()) is not None:
         yield f"cannot be computed: {reason}"
-    if settings.engine == "replay" and attack.reads_of("logprobs"):
+    if settings.engine == "replay" and attack.list_reads("logprobs"):
         yield "needs log-probabilities, and engine 'replay' has recorded samples only"
     if settings.engine == "replay" and any(
         model != "target" for model, _ in attack.reads
@@ -240,14 +240,14 @@ def _obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
         yield "needs answers of another model, and engine 'replay' has those of one"
     if "support_mass" in attack.columns and settings.temperature != 1:
         yield "needs temperature 1: only there is the mass known that decoding keeps"
-    at_points = set(filter(views.is_next_token, attack.reads_of("logprobs")))
+    at_points = set(filter(views.is_next_token, attack.list_reads("logprobs")))
     if settings.engine == "openai" and "token_ids" in attack.columns:
         yield "needs token ids, which no endpoint gives"
     yield from _view_obstacles(attack, settings)
     at_points |= {views.TOKEN}.intersection(attack.reads)
     if settings.engine == "openai" and at_points and settings.tokenizer is None:
         yield "needs tokenizer= at an endpoint: without it nobody knows the true token"
-    if attack.reads_of("logprobs") and settings.engine != "auto":
+    if attack.list_reads("logprobs") and settings.engine != "auto":
         bounded = (
             {"vocabulary_mean"} if settings.engine == "openai" and at_points else set()
         )
@@ -274,7 +274,7 @@ def _view_obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
 
 
 def reads_tokens(audit: Audit) -> bool:
-    return any(views.TOKEN in attack.reads_of("samples") for attack in audit.asking)
+    return any(views.TOKEN in attack.list_reads("samples") for attack in audit.asking)
 
 
 def engine_columns(attacks: Iterable[Attack]) -> frozenset[str]:
@@ -285,7 +285,9 @@ def engine_columns(attacks: Iterable[Attack]) -> frozenset[str]:
 def engine_abilities(attacks: Iterable[Attack]) -> frozenset[str]:
     """Name what an engine must be able to do with log-probabilities: columns, noise, answers."""
     attacks = [*attacks]
-    views_read = {view for attack in attacks for _, view in attack.reads_of("logprobs")}
+    views_read = {
+        view for attack in attacks for _, view in attack.list_reads("logprobs")
+    }
     abilities = (find_view_type(view).abilities for view in views_read)
     return engine_columns(attacks).union(*abilities)
 
@@ -339,7 +341,7 @@ def with_planned(
         return settings
     scored = manifest.made.get("scores", manifest.plan).get("attacks", ())
     for name in scored:
-        if not meant(name, names()):
+        if not find_attack_names(name, names()):
             raise SettingsError(
                 f"attacks: the run has scores of {name}, whose formula is not known"
                 " here; give attacks_from= with its file, or replace= to take these"
@@ -571,7 +573,7 @@ class Audit:
         return [*self.attacks, *filter(None, [self.placebo])]
 
     def reading(self, kind: EvidenceKind) -> list[Attack]:
-        return [attack for attack in self.asking if attack.reads_of(kind)]
+        return [attack for attack in self.asking if attack.list_reads(kind)]
 
     @property
     def continues(self) -> bool:
@@ -749,7 +751,7 @@ class Audit:
                 return own.name, "as before"
         # An endpoint gives those of its own model only
         asked = "auto" if name in _REMOTE else name
-        reads = {view for each in self.attacks for view in each.reads_of(kind)}
+        reads = {view for each in self.attacks for view in each.list_reads(kind)}
         points = kind == "logprobs" and views.PROBE in reads
         return choose_engine(
             asked,

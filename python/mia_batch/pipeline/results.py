@@ -13,7 +13,7 @@ import polars as pl
 from markupsafe import escape
 
 from mia_batch.attacks import get, names
-from mia_batch.attacks.attack import meant
+from mia_batch.attacks.attack import find_attack_names
 from mia_batch.corpus.files import KINDS
 from mia_batch.errors import MiaBatchError, SettingsError, describe_error
 from mia_batch.evidence.parts import Block, Work
@@ -271,7 +271,8 @@ def attack_of(runs: Sequence[RunFolder], attack: str | None) -> str:
     """Name the attack to compare; refuse runs whose scores of it do not compare."""
     manifests = [finished(run, sealed=True) for run in runs]
     chosen: str = attack or manifests[0].plan["primary"]
-    chosen = next(iter(meant(chosen, names())), chosen)  # a family by its first default
+    # A family by its first default
+    chosen = next(iter(find_attack_names(chosen, names())), chosen)
     for run, manifest in zip(runs, manifests, strict=True):
         if attack is None and manifest.plan["primary"] != chosen:
             raise SettingsError(
@@ -310,7 +311,7 @@ def _rests_on(run: RunFolder, attack: str, *, borrowed_rarity: bool) -> dict[str
     reads = {
         view
         for kind in _EVIDENCE
-        for _, view in (known.reads_of(kind) if known else ())
+        for _, view in (known.list_reads(kind) if known else ())
     }
     for kind, what in _EVIDENCE.items():
         for view, n in manifest.made["scores"][kind].items():

@@ -597,7 +597,7 @@ def _costs(
     n_texts = tables["scores"].select(pl.len()).collect(engine="streaming").item()
     rows = []
     for attack in attacks:
-        tokens, took, read = 0.0, 0.0, attack.reads_of("logprobs")
+        tokens, took, read = 0.0, 0.0, attack.list_reads("logprobs")
         for model in {model for model, _ in read}:
             all_passes = sum(
                 n for view, n in passes.items() if view.startswith(f"{model} ")
@@ -608,7 +608,7 @@ def _costs(
             took += seconds.get(f"logprobs of {model}", 0.0) * (
                 own / all_passes if own else 1.0
             )
-        for view in attack.reads_of("samples"):
+        for view in attack.list_reads("samples"):
             drawn, n = of_view.get(view, (0, 0))
             tokens += drawn / max(n, 1)
             share = drawn / max(decoded.get(view[0], 0), 1)

@@ -334,7 +334,7 @@ class EvidenceStage(Stage):
             is_short, made = self.is_short(view), {*computed.get(view.name, [])}
             for attack in self.audit.attacks:
                 has_columns = self.kind == "samples" or engine_columns([attack]) <= made
-                if view.read_as in attack.reads_of(self.kind) and (
+                if view.read_as in attack.list_reads(self.kind) and (
                     is_short or not has_columns
                 ):
                     short.add(attack.name)
@@ -814,7 +814,7 @@ class LogprobsStage(EvidenceStage):
     def _read(self, view: View) -> frozenset[str]:
         asking = self.audit.asking
         reading = [
-            attack for attack in asking if view.read_as in attack.reads_of("logprobs")
+            attack for attack in asking if view.read_as in attack.list_reads("logprobs")
         ]
         counted = any(FREQUENCY in attack.columns for attack in reading)
         return engine_columns(reading) | ({FREQUENCY} if counted else set())

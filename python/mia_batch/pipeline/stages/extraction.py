@@ -13,7 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from mia_batch import prompts
-from mia_batch.attacks.attack import RECITAL, among
+from mia_batch.attacks.attack import RECITAL, matches_views
 from mia_batch.diagnostics.preflight import find_elsewhere
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.engines.registry import engine_types, why_not
@@ -567,7 +567,9 @@ def _continued(audit: Audit, runs: pl.DataFrame) -> pl.DataFrame:
         .otherwise(pl.lit("control"))
         .alias("asked_as")
     )
-    places = features.filter(among(memory.CONTINUED)).select(*key, *read, asked_as)
+    places = features.filter(matches_views(memory.CONTINUED)).select(
+        *key, *read, asked_as
+    )
     places = places.unique(key, keep="first", maintain_order=True)
     passage = memory.passage_of(audit.settings.word_rule)
     passages = named.join(places, on=key).select(
