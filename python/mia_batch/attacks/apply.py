@@ -199,7 +199,7 @@ def score(
         yield made.with_columns(none).select(columns)
 
 
-def check_alone(attack: Attack) -> None:
+def check_columns(attack: Attack) -> None:
     """Refuse an attack that no evidence could feed, before any is asked for."""
     if attack.evidence == "scores":
         return

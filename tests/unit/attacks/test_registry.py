@@ -27,9 +27,9 @@ MINE = Attack(
 def _as_installed(monkeypatch):
     """What a test registers is gone after it, and no other has registered anything."""
     monkeypatch.setattr(attacks, "_REGISTERED", {})
-    attacks._plugged_in.cache_clear()
+    attacks._load_plugins.cache_clear()
     yield
-    attacks._plugged_in.cache_clear()
+    attacks._load_plugins.cache_clear()
 
 
 def plug_in(monkeypatch, *values):
