@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import polars as pl
 
 from mia_batch.errors import SchemaMismatchError, SettingsError
 from mia_batch.views import find_view_type
 
+ModelView: TypeAlias = tuple[str, str]
+"""A model of a run and what it is asked, as attacks name what they read."""
 CONTINUATION = ("target", "continuation")  # what attacks read that say nothing else
 RECITAL = ("target", "recital")
 """The likeliest continuation of the texts of highest scores; no attack reads it."""
@@ -109,8 +111,8 @@ class Attack:
     undefined: str
     evidence: Literal["samples", "logprobs", "scores"] = "samples"
     whole_candidates: bool = False
-    reads: tuple[tuple[str, str], ...] = ()
-    logprobs: tuple[tuple[str, str], ...] = ()
+    reads: tuple[ModelView, ...] = ()
+    logprobs: tuple[ModelView, ...] = ()
     settings: tuple[str, ...] = ()
     least: float = 0.5
     formula: str = ""
@@ -151,7 +153,7 @@ class Attack:
         """Evidence columns that the expression reads, in alphabetical order."""
         return tuple(sorted(set(self.expr.meta.root_names())))
 
-    def list_reads(self, kind: str) -> tuple[tuple[str, str], ...]:
+    def list_reads(self, kind: str) -> tuple[ModelView, ...]:
         """Return the pairs of model and view that it reads of one kind of evidence."""
         if kind == self.evidence:
             return self.reads
@@ -240,19 +242,19 @@ def build_attacks(
 # What the formulas of attacks have in common.
 
 
-def is_next_token(pair: tuple[str, str]) -> bool:
+def is_next_token(pair: ModelView) -> bool:
     """Return whether a model's view needs log-probabilities of the next token alone."""
     model, view = pair
     return model == "target" and find_view_type(view).reads_next_token
 
 
-def matches_view(pair: tuple[str, str]) -> pl.Expr:
+def matches_view(pair: ModelView) -> pl.Expr:
     """Return whether a row is of a model's view."""
     model, view = pair
     return (pl.col("model") == model) & (pl.col("view") == view)
 
 
-def matches_views(pairs: Iterable[tuple[str, str]]) -> pl.Expr:
+def matches_views(pairs: Iterable[ModelView]) -> pl.Expr:
     """Return whether a row is of one of some models' views."""
     return pl.any_horizontal(matches_view(pair) for pair in sorted(pairs))
 

@@ -22,6 +22,7 @@ from mia_batch.attacks.attack import (
     TEXT,
     Attack,
     Formula,
+    ModelView,
     build_attacks,
     matches_view,
     matches_views,
@@ -53,11 +54,11 @@ def build_text_attack(name: str, *formula: Any, **shared: Any) -> tuple[Attack, 
     return build_text_attacks({name: formula}, **shared)
 
 
-def _first(column: str, view: tuple[str, str] = TEXT) -> pl.Expr:
+def _first(column: str, view: ModelView = TEXT) -> pl.Expr:
     return pl.col(column).filter(matches_view(view)).first()
 
 
-def _tokens(*columns: str, view: tuple[str, str] = TEXT) -> tuple[pl.Expr, ...]:
+def _tokens(*columns: str, view: ModelView = TEXT) -> tuple[pl.Expr, ...]:
     """Return numbers of a text's tokens, aligned and in order; null where there is none."""
     has_numbers = matches_view(view) & pl.all_horizontal(
         pl.col(name).is_not_null() for name in columns
@@ -67,30 +68,30 @@ def _tokens(*columns: str, view: tuple[str, str] = TEXT) -> tuple[pl.Expr, ...]:
     )
 
 
-def _scored(column: str, view: tuple[str, str] = TEXT) -> pl.Expr:
+def _scored(column: str, view: ModelView = TEXT) -> pl.Expr:
     """Return numbers of those tokens of a text that have a log-probability, else null."""
     logprob, number = _tokens("logprob", column, view=view)
     return pl.when(logprob.is_not_null()).then(number)
 
 
-def logprobs(view: tuple[str, str] = TEXT) -> pl.Expr:
+def logprobs(view: ModelView = TEXT) -> pl.Expr:
     """Return log-probabilities of a text's tokens, in nats; null where a token has none."""
     return _tokens("logprob", view=view)[0]
 
 
-def mean_logprob(view: tuple[str, str]) -> pl.Expr:
+def mean_logprob(view: ModelView) -> pl.Expr:
     """Return the mean log-probability of a text's tokens, in nats; 0 or less."""
     return mean(logprobs(view))
 
 
-def _mean_logprobs(view: tuple[str, str], *conditions: pl.Expr) -> pl.Expr:
+def _mean_logprobs(view: ModelView, *conditions: pl.Expr) -> pl.Expr:
     """Return `mean_logprob` of each of several texts; null where one has no tokens."""
     lists = pl.col("logprob").filter(matches_view(view), *conditions)
     n = lists.list.len() - lists.list.count_matches(None)
     return pl.when(n > 0).then(lists.cast(pl.List(pl.Float64)).list.sum() / n)
 
 
-def _have_same_tokens(*views: tuple[str, str]) -> pl.Expr:
+def _have_same_tokens(*views: ModelView) -> pl.Expr:
     """Return whether texts, one of each model, have numbers and are the same tokens."""
     has_numbers = matches_views(views) & pl.col("logprob").is_not_null()
     token_ids = pl.col("token_ids").filter(has_numbers).drop_nulls()
@@ -281,7 +282,7 @@ _BOTH_MODELS = (TEXT, REFERENCE_TEXT)
 _REFERENCE = ("reference_model",)
 
 
-def _rate(view: tuple[str, str]) -> pl.Expr:
+def _rate(view: ModelView) -> pl.Expr:
     """Return the nats per byte of the text; 0 or less."""
     return mean_logprob(view) * logprobs(view).len() / _first("n_bytes", view)
 
@@ -360,7 +361,7 @@ _RANKED = (
 )
 
 
-def _compared(column: str, view: tuple[str, str], condition: pl.Expr) -> pl.Expr:
+def _compared(column: str, view: ModelView, condition: pl.Expr) -> pl.Expr:
     """Return numbers of the tokens of one text; none of texts that are not compared."""
     is_compared = matches_views([view]) & condition
     return pl.col(column).filter(is_compared).explode().cast(pl.Float64)
@@ -486,7 +487,7 @@ _SINGLE_TEXTS = {"neighbour": "any neighbour", "perturbation": "any perturbed te
 """Texts around a text; those of other views are asked about in pairs."""
 
 
-def _mean_of_pairs(view: tuple[str, str]) -> pl.Expr:
+def _mean_of_pairs(view: ModelView) -> pl.Expr:
     """Return the mean probability over whole pairs: texts 2n and 2n + 1 of a view."""
     index = pl.col("view_index").filter(matches_views([view]))
     p = _mean_logprobs(view).exp().sort_by(index)
@@ -748,7 +749,7 @@ _NEIGHBOUR_ATTACKS = (
 _FAR, _NEAR = 5, 30  # percent
 
 
-def _distance(view: tuple[str, str]) -> pl.Expr:
+def _distance(view: ModelView) -> pl.Expr:
     """Return the mean of each text's likeliest tokens less that of the least likely ones."""
     lists = pl.col("logprob").filter(matches_view(view)).list.drop_nulls().list.sort()
     ascending = lists.cast(pl.List(pl.Float64))
@@ -1000,7 +1001,7 @@ def with_series(rows: pl.LazyFrame, attacks: Iterable[Attack]) -> pl.LazyFrame:
     """Return rows of evidence with those of `SERIES_COLUMNS` that attacks read."""
     # An attack calls no Python function, and these kernels are called by one.
     columns: set[str] = set()
-    pairs: set[tuple[str, str]] = set()
+    pairs: set[ModelView] = set()
     for attack in attacks:
         if set(attack.columns).intersection(SERIES_COLUMNS):
             columns.update(attack.columns)

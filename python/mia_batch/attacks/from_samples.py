@@ -14,6 +14,7 @@ from mia_batch.attacks.attack import (
     TOKEN,
     Attack,
     Formula,
+    ModelView,
     build_attacks,
     matches_views,
     mean,
@@ -169,7 +170,7 @@ def _by_words(weighed: str) -> pl.Expr:
     return pl.col(weighed) / pl.col("words_reference").clip(lower_bound=1)
 
 
-def _leading_rarity(view: tuple[str, str]) -> pl.Expr:
+def _leading_rarity(view: ModelView) -> pl.Expr:
     return mean(pl.when(matches_views([view])).then(_by_words("rarity_leading")))
 
 
@@ -503,7 +504,7 @@ _VERBATIM_ATTACKS = _build_aggregates(
 _FLOOR = 1e-16  # of similarity, in the authors' code
 
 
-def _log_similarity(view: tuple[str, str]) -> pl.Expr:
+def _log_similarity(view: ModelView) -> pl.Expr:
     """Return the log similarity of the first answer at each point; null in other rows."""
     is_first = matches_views([view]) & (pl.col("sample_index") == 0)
     return pl.when(is_first).then(pl.col("similarity").clip(lower_bound=_FLOOR).log())
