@@ -278,7 +278,7 @@ def between_tokens(
     text: str, *, tokenizer: tuple[str, str | None, str]
 ) -> Callable[[int], bool]:
     """Return what says of a place in a text whether it is between two of its tokens."""
-    return _load(*tokenizer).token_ends(text)
+    return _load(*tokenizer).find_token_ends(text)
 
 
 def tokens(
@@ -287,7 +287,7 @@ def tokens(
     """Ask at up to ``n`` points for the next token alone, wherever a token of the text begins."""
     # The points stand behind token 8 and later ones, numbered as those of `probes`. The
     # tokenizer is that of a model with this name and revision, which a setting gives.
-    cut = _load(*tokenizer).steps
+    cut = _load(*tokenizer).find_token_spans
     made: list[tuple[str, int, int | None, str | None, str | None]] = []
     for name, target in targets.select("target_id", "target").iter_rows():
         points = [*islice(cut(target, LEAST_CONTEXT, _spread), n)]

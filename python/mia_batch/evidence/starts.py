@@ -46,7 +46,7 @@ def compare_starts(
     """
     from scipy.stats import ttest_1samp
 
-    starts = tokenizer.starts()
+    starts = tokenizer.find_starts()
     cut = [ids[:_LAST] for ids in tokenizer.encode(texts)]
     long = [ids for ids in cut if len(ids) > 2 * _FIRST]
     if starts is None or len(long) < _FEWEST:

@@ -48,7 +48,7 @@ from mia_batch.extras.sets.demo import (
 )
 from mia_batch.kernels import pair_features
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.models.weights import check_model, config_of, quiet, weights_source
+from mia_batch.models.weights import check_model, load_config, quiet, weights_source
 from mia_batch.observer import Clock, Observer
 from mia_batch.pipeline import run_audit
 from mia_batch.pipeline.corpora import open_corpora, target_plan, with_windows
@@ -291,7 +291,7 @@ def bare_scorer(model: str) -> Callable[[list[Text]], None]:
 
 def score_texts(folder: str, model: str, *, bare: bool, seconds: float) -> Row:
     words = pl.read_parquet(Path(folder, "texts.parquet"))["text"].to_list()
-    config = config_of(*weights_source(model, None)).get_text_config()
+    config = load_config(*weights_source(model, None)).get_text_config()
     longest = min(_LONGEST, getattr(config, "max_position_embeddings", _LONGEST))
     texts = [
         ids[:longest]

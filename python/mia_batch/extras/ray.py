@@ -336,7 +336,7 @@ class EngineWorker:
             order = self._next = self._next or self._orders.get()
             task, keep, is_turned = _cluster().get(order.what)
             if tokenizer is not None and is_turned:
-                tokenizer.turn_start()
+                tokenizer.toggle_start()
             try:
                 for block, kept in executor.collect(
                     task, self._blocks(order.job), self._count, keep
@@ -724,7 +724,7 @@ class RayExecutor:
     ) -> None:
         self._pool, self._say, self._show = pool, say, show
         self._is_turned = (
-            is_turned  # the tokenizer of every worker, see `Tokenizer.turn_start`
+            is_turned  # the tokenizer of every worker, see `Tokenizer.toggle_start`
         )
         self._shown = 0.0
 
@@ -832,7 +832,7 @@ def engines(
             joined = pool.first()
             if tokenizer is not None:
                 settle_start(audit, model, tokenizer, joined.figures)
-            turned = tokenizer is not None and tokenizer.is_turned
+            turned = tokenizer is not None and tokenizer.is_start_toggled
             executor = RayExecutor(pool, say, audit.observer.at_work, is_turned=turned)
             yield executor, joined.info
             for worker in pool.workers:

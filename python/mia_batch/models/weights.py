@@ -28,7 +28,7 @@ def _refuse(reason: str) -> NoReturn:
     raise SettingsError(f"model: {reason}")
 
 
-def config_of(model: str, revision: str | None) -> Any:
+def load_config(model: str, revision: str | None) -> Any:
     """Load a model's configuration; no code that it names is run."""
     from transformers import AutoConfig
 
@@ -169,9 +169,9 @@ def weights_source(model: str, revision: str | None) -> tuple[str, str | None]:
     )
 
 
-def of_one_shape(*models: tuple[str, str | None]) -> bool:
+def have_same_shape(*models: tuple[str, str | None]) -> bool:
     """Whether models are of one architecture and size, as a tuned model and its base are."""
-    configs = [config_of(*weights_source(*each)).get_text_config() for each in models]
+    configs = [load_config(*weights_source(*each)).get_text_config() for each in models]
     shapes = {tuple(getattr(each, name, None) for name in _SHAPE) for each in configs}
     return len(shapes) == 1
 
@@ -251,11 +251,11 @@ def check_weights(
     # layers, and no layer of noise. Files that a hub still has, and formats of vLLM's
     # alone, are left out.
     model, revision = weights_source(model, revision)
-    config, architecture = _load_config(model, revision, asked)
-    files = weight_files(model, revision)
+    config, architecture = _load_architecture(model, revision, asked)
+    files = find_weight_files(model, revision)
     if not hasattr(architecture, "from_pretrained") or not files:
         return
-    tensors = dict(tensors_in(files, "meta"))
+    tensors = dict(read_tensors(files, "meta"))
     owner = f"a {architecture.__name__} of its config.json"
     if quantised := getattr(config, "quantization_config", None) is not None:
         del config.quantization_config  # its library need not be installed here
@@ -310,10 +310,12 @@ def check_adapter(adapter: Adapter) -> None:
         _refuse("adapters need the package peft (pip install 'mia-batch[finetune]')")
     from peft import PeftConfig, get_peft_model, get_peft_model_state_dict
 
-    config, architecture = _load_config(adapter.base, adapter.base_revision, "logprobs")
+    config, architecture = _load_architecture(
+        adapter.base, adapter.base_revision, "logprobs"
+    )
     if architecture is None:
         return
-    found = dict(tensors_in(weight_files(adapter.folder), "meta"))
+    found = dict(read_tensors(find_weight_files(adapter.folder), "meta"))
     try:
         settings: Any = PeftConfig.from_pretrained(adapter.folder)
         settings.init_lora_weights = (
@@ -339,7 +341,7 @@ def check_adapter(adapter: Adapter) -> None:
         )
 
 
-def weight_files(model: str, revision: str | None = None) -> list[Path]:
+def find_weight_files(model: str, revision: str | None = None) -> list[Path]:
     """Find the files of a checkpoint's or adapter's weights; none while a hub has one of them."""
     from huggingface_hub import try_to_load_from_cache
 
@@ -374,7 +376,7 @@ def weight_files(model: str, revision: str | None = None) -> list[Path]:
     return sorted(folder.glob("model-*-of-*.safetensors")) if here else []
 
 
-def tensors_in(files: Iterable[Path], device: str) -> Iterator[tuple[str, Tensor]]:
+def read_tensors(files: Iterable[Path], device: str) -> Iterator[tuple[str, Tensor]]:
     """Read the tensors of one file after the other; on the device ``meta`` without their values."""
     import torch
     from safetensors import safe_open
@@ -399,11 +401,11 @@ def tensors_in(files: Iterable[Path], device: str) -> Iterator[tuple[str, Tensor
             )
 
 
-def _load_config(model: str, revision: str | None, asked: str) -> tuple[Any, Any]:
+def _load_architecture(model: str, revision: str | None, asked: str) -> tuple[Any, Any]:
     """Load a configuration, with the class of its model if transformers has one of this kind."""
     import transformers as library
 
-    config = config_of(model, revision)
+    config = load_config(model, revision)
     name = (config.architectures or [config.model_type])[0]
     if asked == "any":  # its head may be another's
         return config, library.MODEL_MAPPING.get(type(config), None)
@@ -563,7 +565,7 @@ def _check_checkpoint(
     else:
         _check_hub(model, revision)
     try:
-        config_of(model, revision)
+        load_config(model, revision)
     except SettingsError:
         raise
     except Exception as error:  # every kind of model has its own
@@ -635,7 +637,7 @@ def identify_model(
     # An adapter has a digest of itself and its base.
     check_model(model, revision, asked)
     adapter, (base, of_base) = read_adapter(model), weights_source(model, revision)
-    config = config_of(base, of_base)
+    config = load_config(base, of_base)
     digest = digest_folder(base) or str(config._commit_hash)
     context = getattr(config.get_text_config(), "max_position_embeddings", None)
     if adapter is not None:

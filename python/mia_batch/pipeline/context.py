@@ -36,7 +36,7 @@ from mia_batch.features import why_no_similarity
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.findings import VerdictPlan
-from mia_batch.models.weights import ModelIdentity, identify_model, of_one_shape
+from mia_batch.models.weights import ModelIdentity, have_same_shape, identify_model
 from mia_batch.observer import Observer
 from mia_batch.pipeline import corpora
 from mia_batch.pipeline.corpora import Corpora
@@ -320,7 +320,7 @@ def with_reference(settings: Settings) -> Settings:
     kind = "other"
     # Which checks of the models say better
     with suppress(OSError, ValueError, SettingsError):
-        if of_one_shape((str(settings.model), settings.revision), reference):
+        if have_same_shape((str(settings.model), settings.revision), reference):
             kind = "base"
     return settings.model_copy(update={"reference_kind": kind})
 

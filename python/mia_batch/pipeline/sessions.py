@@ -184,7 +184,7 @@ def settle_start(
             of_model["start"] = {} if figures is None else figures._asdict()
             audit.save()
     if of_model["start"].get("is_better_otherwise"):
-        tokenizer.turn_start()
+        tokenizer.toggle_start()
     if is_new:
         for sentence in start_sentences(start_findings({model: of_model})):
             audit.observer.stage(sentence)
@@ -327,7 +327,7 @@ def chosen_engine(
             return spec, why, None
         tokenizer = Tokenizer.load(spec.model, spec.revision)
         if audit.manifest.models[model].get("start", {}).get("is_better_otherwise"):
-            tokenizer.turn_start()
+            tokenizer.toggle_start()
         own = {} if same else {f"{kind} engine": spec.engine}
         audit.agree({"tokenizer": tokenizer.digest} | own, model)
         return spec, why, tokenizer

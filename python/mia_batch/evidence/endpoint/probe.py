@@ -328,7 +328,9 @@ class Probe:
             token
             for token in spread
             if token not in likely
-            and (by_id or tokenizer.by_text.get(tokenizer.token_text(token)) == token)
+            and (
+                by_id or tokenizer.ids_by_text.get(tokenizer.token_text(token)) == token
+            )
         ][:_N_NAMED]
         values = []
         for token in (*unlikely, *unlikely[:1]):

@@ -992,7 +992,7 @@ def is_id(name: str) -> bool:
 def named_ids(listed: Listed, tokenizer: Tokenizer) -> list[int | None]:
     """Tell which tokens are listed, by id or by a text that no other has; else None."""
     return [
-        int(name.partition(":")[2]) if is_id(name) else tokenizer.by_text.get(name)
+        int(name.partition(":")[2]) if is_id(name) else tokenizer.ids_by_text.get(name)
         for name, _ in listed
     ]
 
@@ -1015,7 +1015,7 @@ def read_next_token(
     if own:
         return own.pop(), False
     by_text = not all(is_id(name) for name, _ in listed)
-    if by_text and tokenizer.by_text.get(tokenizer.token_text(token)) != token:
+    if by_text and tokenizer.ids_by_text.get(tokenizer.token_text(token)) != token:
         return (
             "the endpoint names tokens by their text, and others have that of the true"
             " token"

@@ -381,8 +381,8 @@ def why_not_finite(model: str, revision: str | None, dtype: str) -> str:
     sources = dict.fromkeys(
         [(model, revision), weights.weights_source(model, revision)]
     )
-    files = [file for source in sources for file in weights.weight_files(*source)]
-    for name, tensor in weights.tensors_in(files, "cpu"):
+    files = [file for source in sources for file in weights.find_weight_files(*source)]
+    for name, tensor in weights.read_tensors(files, "cpu"):
         if tensor.itemsize > 1 and not tensor.isfinite().all():  # others are codes
             return (
                 f"the weights of {model!r} have values that are not finite numbers"
