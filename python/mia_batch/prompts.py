@@ -16,7 +16,12 @@ from mia_batch.errors import SettingsError
 from mia_batch.kernels import WordRule, word_spans
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.schemas import Prompts
-from mia_batch.targets import MayCut, from_text, target_id, text_digest
+from mia_batch.targets import (
+    MayCut,
+    build_text_identity,
+    compute_target_id,
+    compute_text_digest,
+)
 
 SCHEMA = Prompts.create_empty().schema
 """Columns of the prompts table."""
@@ -537,7 +542,10 @@ def first_tokens(
     there = texts.filter(pl.col("text").str.contains(r"\S")).unique("text")
     found = there.collect(engine="streaming")["text"].to_list()
     named = {
-        target_id(from_text(text_digest(text), 0), 0, text): text for text in found
+        compute_target_id(
+            build_text_identity(compute_text_digest(text), 0), 0, text
+        ): text
+        for text in found
     }
     chosen = sorted(named)[:n]
     cut = [" ".join(named[name].split()[:n_tokens]) for name in chosen]

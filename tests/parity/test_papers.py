@@ -73,8 +73,8 @@ def authors_table(
 ) -> pl.DataFrame:
     """Scores of the texts as a run with the preset ``samia`` makes them."""
     documents = frames.table(Documents, [{"text": text} for text in texts])
-    plan = Windowing(preset="samia", text_length=text_length)
-    targets = build_targets(documents.lazy(), plan).collect()
+    windowing = Windowing(preset="samia", text_length=text_length)
+    targets = build_targets(documents.lazy(), windowing).collect()
     number = pl.col("target_id").str.to_integer(base=16, dtype=pl.UInt32)
     samples = frames.samples(*sampled).with_columns(
         target_id=pl.lit(targets["target_id"]).gather(number)

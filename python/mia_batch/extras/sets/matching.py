@@ -18,11 +18,11 @@ from mia_batch.stats import Codes, Flags, Floats
 from mia_batch.stats.intervals import auc_interval, deal_folds, roc_auc
 from mia_batch.targets import (
     Passages,
+    build_document_identity,
     choose_windows,
     cluster_name,
     find_words,
-    from_document_id,
-    windows,
+    word_windows,
 )
 
 # Documents with a membership, by a cutoff of dates or by labels, and their texts of one
@@ -125,7 +125,7 @@ def _without_copies(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         ~pl.col("member"), -pl.col("n_words").cast(pl.Int64), maintain_order=True
     )
     is_copy = pl.Series(
-        Passages().are_copies(ordered["text"].to_list()), dtype=pl.Boolean
+        Passages().find_copies(ordered["text"].to_list()), dtype=pl.Boolean
     )
     is_copy |= ~ordered["text"].is_first_distinct()
     kept, copies = ordered.filter(~is_copy), ordered.filter(is_copy)
@@ -178,9 +178,9 @@ def cut(
 
 def _starts(document: str, text: str, length: int, seed: int) -> list[int]:
     (words,) = find_words([text], "whitespace")
-    found = list(windows(len(words.starts), length, None)) or [range(length)]
+    found = list(word_windows(len(words.starts), length, None)) or [range(length)]
     later = choose_windows(
-        len(found) - 1, _MOST_WINDOWS - 1, seed, from_document_id(document)
+        len(found) - 1, _MOST_WINDOWS - 1, seed, build_document_identity(document)
     )
     return [
         found[place].start for place in (0, *(1 + index for index in sorted(later)))

@@ -146,7 +146,7 @@ class _Undressing:
         """Tell whether anything was taken off; done twice, it changes nothing more."""
         rows = scan(part, Samples).collect()
         places = [self.samples.targets_of(part)]
-        targets = self._targets.of(rows["target_id"], places)
+        targets = self._targets.find(rows["target_id"], places)
         prompts = self.prompts.of(targets, places).select(*_KEY, "context", "text")
         joined = rows.join(prompts, on=_KEY, how="left", maintain_order="left")
         changed = undressed(joined, self.rule, self.words).select(rows.columns)

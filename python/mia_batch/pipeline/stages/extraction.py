@@ -60,7 +60,7 @@ from mia_batch.schemas import (
 )
 from mia_batch.settings import Settings
 from mia_batch.tables import read_numbers, scan, sink
-from mia_batch.targets import owner_of_documents, owner_of_targets
+from mia_batch.targets import build_document_owner, build_target_owner
 from mia_batch.views import View, build_view
 from mia_batch.walks import MOST_ROUNDS, ROUND_WORDS, Text, Walks, Window
 
@@ -538,7 +538,7 @@ def passages_of(audit: Audit, runs: pl.DataFrame) -> pl.DataFrame:
         audit.run.scan("targets")
         .with_row_index("target_row")
         .filter(pl.col("role") == "target")
-        .select("target_id", "target_row", owner=owner_of_targets().hash())
+        .select("target_id", "target_row", owner=build_target_owner().hash())
     )
     walked = walked.join(continued, on="target_id", how="anti")
     rows = pl.concat([continued, walked])
@@ -759,7 +759,7 @@ class ControlsStage(Stage):
         # theirs only where there are no others.
         targets = self.audit.run.scan("targets")
         size = targets.select(pl.len()).collect(engine="streaming").item()
-        owners = read_numbers(targets, owner_of_targets().hash(), size, np.uint64)
+        owners = read_numbers(targets, build_target_owner().hash(), size, np.uint64)
         has_prefix = pl.col("prefix").str.contains(r"\S").fill_null(value=False)
         may_stand = read_numbers(targets, has_prefix, size, np.bool_)
         recited = np.isin(owners, self._passages["owner"].to_numpy())
@@ -823,7 +823,7 @@ def _other_documents(audit: Audit, passages: pl.DataFrame) -> pl.DataFrame:
     documents = [
         corpus.documents.with_row_index("place", 1).select(
             "text",
-            owner=owner_of_documents(role).hash(),
+            owner=build_document_owner(role).hash(),
             name=pl.coalesce(
                 "document_id", pl.format(f"document {{}} of the {role} texts", "place")
             ),
