@@ -24,7 +24,7 @@ from mia_batch import tables
 from mia_batch.corpus import ColumnNames, read_documents
 from mia_batch.extras.bench import run_in_process
 from mia_batch.schemas import Targets
-from mia_batch.targets import TargetPlan, build_targets
+from mia_batch.targets import Windowing, build_targets
 
 WAYS = {
     "ours": "sample",
@@ -56,7 +56,7 @@ def main() -> None:
         documents = read_documents(
             given.corpus, ColumnNames(), reserved=frozenset()
         ).documents
-        targets = build_targets(documents.head(given.targets), TargetPlan())
+        targets = build_targets(documents.head(given.targets), Windowing())
         tables.sink(targets, Path(folder, "targets.parquet"), Targets)
         found: dict[str, list[dict[str, Any]]] = {"ours": [], "bare": []}
         for _ in range(given.rounds):

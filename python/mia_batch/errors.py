@@ -1,4 +1,6 @@
-"""Every exception that the package raises on purpose."""
+"""Every exception that the package raises on purpose, and one line about foreign ones."""
+
+import re
 
 
 class MiaBatchError(Exception):
@@ -31,3 +33,31 @@ class EngineError(MiaBatchError, RuntimeError):
 
 class SchemaMismatchError(MiaBatchError, TypeError):
     """A table does not have the columns or types that a stage needs."""
+
+
+# What foreign libraries raise, in one line.
+
+_MAX_MESSAGE = 300  # characters of a foreign message, which may quote a whole file
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the type and first line of a foreign exception, for the end of a message of ours."""
+    from pydantic import ValidationError
+
+    if isinstance(error, ValidationError):  # its first line only counts
+        text = error.errors()[0]["msg"]
+    else:
+        lines = str(error).strip().splitlines()
+        text = lines[0] if lines else "no message"
+    return f"{type(error).__name__}: {_shorten(text)}"
+
+
+def find_first_error(log: str) -> str:
+    """Return the first exception in a log; later ones mostly follow from it."""
+    match = re.search(r"(\w+(?:Error|Exception): .+)", log)
+    return _shorten(match[1]) if match else "the log names no error"
+
+
+def _shorten(line: str) -> str:
+    text = line.strip().rstrip(".")
+    return text if len(text) <= _MAX_MESSAGE else text[:_MAX_MESSAGE] + " ..."

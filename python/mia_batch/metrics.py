@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from mia_batch.attacks import Attack
-from mia_batch.attacks.attack import CONTINUATION, PROBE, among
+from mia_batch.attacks.attack import CONTINUATION, PROBE, matches_views
 from mia_batch.attacks.from_logprobs import with_series
 from mia_batch.errors import RequestError
 from mia_batch.schemas import Curves, Metrics, Scores
@@ -703,7 +703,7 @@ def _read_rows(
     """Read an attack's evidence of some texts, in its order, with their ``member``."""
     columns = evidence.collect_schema().names()
     key = [name for name in _KEY if name in columns]
-    rows = evidence.filter(among(attack.reads))
+    rows = evidence.filter(matches_views(attack.reads))
     if attack.evidence == "samples":
         rows = rows.filter(pl.col("words_candidate").is_not_null())
     further = sorted({*attack.columns} - {*key})

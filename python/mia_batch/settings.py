@@ -791,7 +791,7 @@ class Settings(
         cls, value: tuple[str, ...] | str | None, info: ValidationInfo
     ) -> tuple[str, ...] | str | None:
         from mia_batch.attacks import names, resolve
-        from mia_batch.attacks.attack import meant
+        from mia_batch.attacks.attack import find_attack_names
 
         if value is None:
             return None
@@ -801,7 +801,7 @@ class Settings(
         registered = names()
         full_names = dict[str, None]()
         for name in [value] if isinstance(value, str) else value:
-            attacks = meant(name, registered)
+            attacks = find_attack_names(name, registered)
             attacks = attacks or ((name,) if keeps_unknown else resolve(name))
             full_names |= dict.fromkeys(attacks)
         return next(iter(full_names)) if isinstance(value, str) else tuple(full_names)

@@ -18,7 +18,7 @@ import polars as pl
 from mia_batch import prompts
 from mia_batch.errors import SettingsError
 from mia_batch.plugins import extra, plugins
-from mia_batch.targets import MayCut, at_pauses
+from mia_batch.targets import MayCut, find_pauses
 
 if TYPE_CHECKING:
     from mia_batch.settings import Settings
@@ -252,7 +252,7 @@ def may_cut(settings: Settings) -> MayCut | None:
     if settings.samples_from is not None or settings.engine == "replay":
         return None
     if settings.tokenizer is None and settings.base_url is not None:
-        return at_pauses
+        return find_pauses
     return partial(prompts.between_tokens, tokenizer=_find_tokenizer(settings))
 
 

@@ -8,7 +8,7 @@ import pytest
 from mia_batch.attacks import defaults, get, score
 from mia_batch.features import build_features
 from mia_batch.schemas import Documents
-from mia_batch.targets import TargetPlan, build_targets
+from mia_batch.targets import Windowing, build_targets
 from tests import frames, reference_scores
 from tests.texts import king_james_passages
 
@@ -73,8 +73,8 @@ def authors_table(
 ) -> pl.DataFrame:
     """Scores of the texts as a run with the preset ``samia`` makes them."""
     documents = frames.table(Documents, [{"text": text} for text in texts])
-    plan = TargetPlan(preset="samia", text_length=text_length)
-    targets = build_targets(documents.lazy(), plan).collect()
+    windowing = Windowing(preset="samia", text_length=text_length)
+    targets = build_targets(documents.lazy(), windowing).collect()
     number = pl.col("target_id").str.to_integer(base=16, dtype=pl.UInt32)
     samples = frames.samples(*sampled).with_columns(
         target_id=pl.lit(targets["target_id"]).gather(number)

@@ -19,7 +19,7 @@ from mia_batch import tables
 from mia_batch.corpus import books, files, read_documents
 from mia_batch.corpus.files import PACKED, find_files
 from mia_batch.errors import CorpusError, SettingsError
-from mia_batch.models.tokens import MOST_GROWTH, _growth
+from mia_batch.models.tokens import MOST_GROWTH, _compute_step_growth
 from mia_batch.models.weights import check_size
 from mia_batch.report import names
 
@@ -293,7 +293,7 @@ LETTER = {"String": "e"}
     ],
 )
 def test_the_growth_of_a_text_by_a_tokenizer_is_known_before_it_is_used(step, growth):
-    assert _growth(step) == growth
+    assert _compute_step_growth(step) == growth
     assert (growth > MOST_GROWTH) == (growth >= 10**5)
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from mia_batch import targets as reasons
 from mia_batch.kernels import WORD_RULES, word_spans
 from mia_batch.schemas import Documents
-from mia_batch.targets import TargetPlan, build_targets
+from mia_batch.targets import Windowing, build_targets
 
 SPACES = st.sampled_from(
     [" ", "  ", "\n", "\t", "\r\n", "\x1c", "\x85", "\xa0", "\u2028", "\u3000"]
@@ -43,13 +43,13 @@ def split(text, rule):
     ]
 
 
-def build(texts, document_ids=None, *, role="non_member", **plan):
+def build(texts, document_ids=None, *, role="non_member", **settings):
     """Build targets of a role whose repeated windows are kept."""
     types = Documents.create_empty().schema
     columns = {name: [None] * len(texts) for name in types}
     columns |= {"text": texts, "document_id": document_ids or columns["document_id"]}
     frame = pl.LazyFrame(columns, schema_overrides=types)
-    return build_targets(frame, TargetPlan(**plan), role=role).collect()
+    return build_targets(frame, Windowing(**settings), role=role).collect()
 
 
 @example(texts=["ၐ\x1b 0"], rule="script", ratio=0.5)
@@ -100,8 +100,8 @@ def test_windows_cover_every_word_up_to_the_last_full_one(text, rule, window, da
 def test_windows_of_characters_have_room_for_no_further_word(text, rule, size, stride):
     spans = pl.select(word_spans(pl.lit(text), words=rule)).item()
     starts, ends = spans["starts"], spans["ends"]
-    plan = {"words": rule, "window_characters": size, "stride": stride}
-    targets = build([text], **plan)["target"].to_list()
+    settings = {"words": rule, "window_characters": size, "stride": stride}
+    targets = build([text], **settings)["target"].to_list()
     if not ends or ends[-1] - starts[0] <= size:
         assert targets == [text]
         return

@@ -18,7 +18,7 @@ from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.known import advice, content_digest, find_set, named_sets
 from mia_batch.pipeline import plan
 from mia_batch.settings import load_settings
-from mia_batch.targets import TargetPlan, build_targets
+from mia_batch.targets import Windowing, build_targets
 from tests.texts import king_james_passages
 
 FACTS = ("licence", "published", "hub", "revision", "files", "rows", "sha256", "blind")
@@ -58,7 +58,7 @@ def test_wikimia_is_the_recorded_one_in_any_order_and_format(wikimia, tmp_path):
 def test_the_recorded_classifier_is_the_one_that_a_run_finds(wikimia):
     named = find_set("wikimia:128")
     documents = named.read(str(wikimia / "128.jsonl"), {}).documents
-    texts = build_targets(documents, TargetPlan())
+    texts = build_targets(documents, Windowing())
     found = blind_baseline(texts).metrics.sort(
         "value", descending=True, nulls_last=True
     )

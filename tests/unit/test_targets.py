@@ -34,7 +34,7 @@ from tests.processes import HANGS
     ],
 )
 def test_windows_by_hand(n_words, window_words, stride, expected):
-    found = targets.windows(n_words, window_words, stride)
+    found = targets.word_windows(n_words, window_words, stride)
     assert [(window.start, window.stop) for window in found] == expected
 
 
@@ -61,11 +61,11 @@ def test_windows_of_characters_by_hand(text, size, stride, expected):
     assert cut == expected
 
 
-def cut(text, prefix=None, reference=None, **plan):
+def cut(text, prefix=None, reference=None, **settings):
     """Cut a text among others."""
     columns = (["x y", text, None], [None, prefix, None], [None, reference, None])
     first, second, third = map(
-        list, targets.cut_documents(*columns, targets.TargetPlan(**plan))
+        list, targets.cut_documents(*columns, targets.Windowing(**settings))
     )
     assert [split.target for split in first + third] == ["x y", None]
     return [split[:5] for split in second]
@@ -75,7 +75,7 @@ SAMIA = {"preset": "samia", "words": "space"}
 
 
 @pytest.mark.parametrize(
-    ("text", "plan", "splits"),
+    ("text", "settings", "splits"),
     [
         ("\n a b  c ", {}, [("\n a b  c ", "\n a", " b  c ", 3, None)]),
         (
@@ -110,8 +110,8 @@ SAMIA = {"preset": "samia", "words": "space"}
         ),
     ],
 )
-def test_documents_are_cut_by_hand(text, plan, splits):
-    assert cut(text, **plan) == splits
+def test_documents_are_cut_by_hand(text, settings, splits):
+    assert cut(text, **settings) == splits
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ TEXTS = st.lists(
 @given(texts=TEXTS, split=st.integers(0, 20))
 def test_copies_are_those_of_the_reference(texts, split):
     passages = targets.Passages()
-    found = [*passages.are_copies(texts[:split]), *passages.are_copies(texts[split:])]
+    found = [*passages.find_copies(texts[:split]), *passages.find_copies(texts[split:])]
     assert found == reference(texts)
 
 
@@ -220,14 +220,14 @@ def test_case_and_punctuation_hide_no_copy():
         "call me ishmael some years ago, never mind how long precisely; HAVING LITTLE"
         " money"
     )
-    assert targets.Passages().are_copies([first, other]).tolist() == [False, True]
-    assert targets.Passages().are_copies([]).tolist() == []
+    assert targets.Passages().find_copies([first, other]).tolist() == [False, True]
+    assert targets.Passages().find_copies([]).tolist() == []
 
 
 @pytest.mark.parametrize("most", [1 << 24, 20_000, 4_000])
 def test_passages_are_found_again_in_bounded_memory(monkeypatch, most):
     """Of texts of 121 runs even a few runs each are enough."""
-    monkeypatch.setattr(targets, "_MOST_KEPT", most)
+    monkeypatch.setattr(targets, "_MOST_HASHES", most)
     monkeypatch.setattr(targets, "_TEXTS_AT_ONCE", 32)
     rng = random.Random(7)
     words = [str(rng.random()) for _ in range(128 * 400)]
@@ -240,12 +240,12 @@ def test_passages_are_found_again_in_bounded_memory(monkeypatch, most):
         for start in range(50, len(words) - 128, 128)
     ]
     passages = targets.Passages()
-    assert not passages.are_copies(texts).any()
-    found = passages.are_copies(moved)
+    assert not passages.find_copies(texts).any()
+    found = passages.find_copies(moved)
     assert found.mean() > (0.99 if most >= 20_000 else 0.6)
-    assert passages.n_kept <= most
+    assert passages.n_hashes <= most
     one_by_one = targets.Passages()
-    assert [one_by_one.are_copies([text])[0] for text in texts + moved] == [
+    assert [one_by_one.find_copies([text])[0] for text in texts + moved] == [
         False
     ] * 400 + [*found]
 
@@ -275,15 +275,19 @@ def test_memory_is_a_few_bytes_a_key():
 def test_known_names():
     """These never change: a run folder is continued by them."""
     assert (
-        targets.target_id(targets.from_document_id("book 1"), 3, "né à")
+        targets.compute_target_id(targets.build_document_identity("book 1"), 3, "né à")
         == "68a61df3a9a450ada303d223a5c8c52c"
     )
     assert (
-        targets.target_id(targets.from_text(targets.text_digest("a b"), 0), 0, "a b")
+        targets.compute_target_id(
+            targets.build_text_identity(targets.compute_text_digest("a b"), 0), 0, "a b"
+        )
         == "186ae4a3a13881352bfa1bb3a3a41354"
     )
     assert (
-        targets.target_id(targets.from_text(targets.text_digest(None), 2), 0, None)
+        targets.compute_target_id(
+            targets.build_text_identity(targets.compute_text_digest(None), 2), 0, None
+        )
         == "dc86c223eb22298ad3dd144266d1033b"
     )
 
@@ -331,9 +335,9 @@ LONG = {"window_words": 5}
         ),
     ],
 )
-def test_plans_that_make_no_sense_are_refused(settings, message):
+def test_windowings_that_make_no_sense_are_refused(settings, message):
     with pytest.raises(SettingsError) as error:
-        targets.TargetPlan(**settings)
+        targets.Windowing(**settings)
     assert str(error.value) == message
 
 
@@ -344,8 +348,8 @@ def documents(**columns):
     return pl.LazyFrame(nothing | columns, schema_overrides=types)
 
 
-def build(frame, **plan):
-    built = targets.build_targets(frame, targets.TargetPlan(**plan))
+def build(frame, **settings):
+    built = targets.build_targets(frame, targets.Windowing(**settings))
     found = built.collect()
     assert found.schema == built.collect_schema()
     tables.check(found, Targets, name="targets")
@@ -395,7 +399,7 @@ def test_names_do_not_depend_on_batches():
 
 
 @pytest.mark.parametrize(
-    ("frame", "plan", "sentence"),
+    ("frame", "settings", "sentence"),
     [
         (
             documents(text=["x", "y"], prefix=[None, "a"], reference=[None, "b"]),
@@ -414,14 +418,14 @@ def test_names_do_not_depend_on_batches():
         ),
     ],
 )
-def test_documents_that_are_refused(frame, plan, sentence):
+def test_documents_that_are_refused(frame, settings, sentence):
     with pytest.raises((SettingsError, SchemaMismatchError), match=sentence):
-        build(frame, **plan)
+        build(frame, **settings)
 
 
 def test_targets_can_be_sunk_and_asked_for_a_part(tmp_path):
     built = targets.build_targets(
-        documents(text=["a b", "c"], n=[1, 2]), targets.TargetPlan()
+        documents(text=["a b", "c"], n=[1, 2]), targets.Windowing()
     )
     tables.sink(built, tmp_path / "targets.parquet", Targets)
     assert (
@@ -437,13 +441,13 @@ def test_targets_can_be_sunk_and_asked_for_a_part(tmp_path):
 NUMBERED = " ".join(map(str, range(100)))
 
 
-def build_windows(texts, *, role="target", **plan):
+def build_windows(texts, *, role="target", **settings):
     types = Documents.create_empty().schema
     columns = {name: [None] * len(texts) for name in types}
     columns |= {"text": list(texts.values()), "document_id": list(texts)}
     frame = pl.LazyFrame(columns, schema_overrides=types)
     return targets.build_targets(
-        frame, targets.TargetPlan(**{"window_words": 2} | plan), role=role
+        frame, targets.Windowing(**{"window_words": 2} | settings), role=role
     ).collect()
 
 
@@ -554,7 +558,7 @@ def names_of(*numbers: int) -> pl.Series:
 
 
 def test_targets_are_taken_from_where_they_are_looked_for(found):
-    rows = found.of(names_of(4, 4, 2, 7), [range(2, 5), range(6, 8)])
+    rows = found.find(names_of(4, 4, 2, 7), [range(2, 5), range(6, 8)])
     assert rows["n_words"].to_list() == [2, 3, 4, 6, 7]
     assert rows.n_chunks() == 1
     assert "_index" not in vars(found)
@@ -577,13 +581,13 @@ def test_targets_that_stand_elsewhere_are_found_once_whatever_the_order(
     found, numbers, places, rows
 ):
     asked = names_of(*numbers).cast(pl.String)
-    assert found.of(asked, places).rows() == [
+    assert found.find(asked, places).rows() == [
         (frames.target_id(n), f"r{n}", n) for n in rows
     ]
 
 
 def test_threads_that_ask_at_once_read_once(found):
-    read: Callable[[int], pl.DataFrame] = found._read
+    read: Callable[[int], pl.DataFrame] = found._read_piece
     pieces: list[int] = []
 
     def count(piece: int) -> pl.DataFrame:
@@ -596,7 +600,7 @@ def test_threads_that_ask_at_once_read_once(found):
 
     def ask(_: int) -> list[int]:
         together.wait()
-        return list(found.of(names_of(3, 4), [range(3, 5)])["n_words"])
+        return list(found.find(names_of(3, 4), [range(3, 5)])["n_words"])
 
     with ThreadPoolExecutor(threads) as pool:
         assert list(pool.map(ask, range(threads))) == [[3, 4]] * threads

@@ -15,8 +15,14 @@ from pathlib import Path
 import polars as pl
 
 from mia_batch.attacks import from_logprobs, from_samples
-from mia_batch.attacks.apply import check_alone, find_unscored, score, score_by
-from mia_batch.attacks.attack import CHOICES, COMBINATION, Attack, meant, suggestion
+from mia_batch.attacks.apply import check_columns, find_unscored, score, score_by
+from mia_batch.attacks.attack import (
+    CHOICES,
+    COMBINATION,
+    Attack,
+    find_attack_names,
+    suggest_names,
+)
 from mia_batch.errors import MiaBatchError, SettingsError
 from mia_batch.plugins import load_all
 from mia_batch.targets import Preset
@@ -63,19 +69,25 @@ _SAMPLING = {
 }
 
 
-def _of(*titles: str) -> tuple[str, ...]:
-    return tuple(attack.name for title in titles for attack in _FAMILIES[title])
+def _list_families(*titles: str) -> list[str]:
+    names: list[str] = []
+    for title in titles:
+        names += [attack.name for attack in _FAMILIES[title]]
+    return names
 
 
-def _chosen(name: str) -> tuple[str, ...]:
-    """List the attacks of a choice, whose members are named by themselves or by their family."""
-    named = (_of(each) if each in _FAMILIES else (each,) for each in CHOICES[name])
-    return tuple(chain.from_iterable(named))
+def _list_choice(name: str) -> tuple[str, ...]:
+    """Return the attacks of a choice, which names attacks and families."""
+    names: list[str] = []
+    for member in CHOICES[name]:
+        names += _list_families(member) if member in _FAMILIES else [member]
+    return tuple(names)
 
 
-SPV_PAPER, ONE_PASS = map(_chosen, ("spv", "one-pass"))
-_BUILT_IN = {attack.name: attack for family in _FAMILIES.values() for attack in family}
-_PAPERS = {"min-k": _chosen("min-k"), "spv": SPV_PAPER}
+SPV_PAPER = _list_choice("spv")
+ONE_PASS = _list_choice("one-pass")
+_BUILT_IN = {attack.name: attack for attack in chain.from_iterable(_FAMILIES.values())}
+_PAPERS = {"min-k": _list_choice("min-k"), "spv": SPV_PAPER}
 _REGISTERED: dict[str, Attack] = {}
 
 
@@ -95,14 +107,14 @@ def register(attack: Attack) -> Attack:
     >>> register(longest).name in names()
     True
     """
-    check_alone(attack)
-    known = _known().get(attack.name)
-    if known is not None and _formula(known) != _formula(attack):
+    check_columns(attack)
+    present = _all_attacks().get(attack.name)
+    if present is not None and _formula(present) != _formula(attack):
         raise SettingsError(
             f"attacks: there is another attack {attack.name!r}, with another formula; a"
             " name never changes meaning: give yours another"
         )
-    if known is None:
+    if present is None:
         _REGISTERED[attack.name] = attack
     return attack
 
@@ -114,55 +126,61 @@ def load_file(path: str) -> tuple[str, ...]:
     none.
     """
     try:
-        bound = runpy.run_path(path)
+        variables = runpy.run_path(path)
     except (Exception, SystemExit) as error:  # whatever the user's file raises
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == path]
-        line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
-        where = path if line is None else f"{path}, line {line}"
+        line = lines[-1] if lines else None
+        if isinstance(error, SyntaxError):
+            line = error.lineno
+        place = path if line is None else f"{path}, line {line}"
         if isinstance(error, MiaBatchError):
-            raise SettingsError(f"{where}: {error}") from error
+            raise SettingsError(f"{place}: {error}") from error
         raise SettingsError(
-            f"attacks_from: {where} cannot be run ({type(error).__name__}: {error}); "
+            f"attacks_from: {place} cannot be run ({type(error).__name__}: {error}); "
             "correct the file"
         ) from error
-    found = [value for value in bound.values() if isinstance(value, Attack)]
-    if not found:
+    attacks = [value for value in variables.values() if isinstance(value, Attack)]
+    if not attacks:
         raise SettingsError(
             f"attacks_from: {path} binds no Attack to a name; define one at its top"
             " level"
         )
-    written = Path(path).read_text("utf-8").splitlines()
-    for attack in found:
-        at = next((n for n, text in enumerate(written, 1) if attack.name in text), None)
-        register(replace(attack, defined=path if at is None else f"{path}, line {at}"))
-    return tuple(dict.fromkeys(attack.name for attack in found))
+    code = Path(path).read_text("utf-8").splitlines()
+    for attack in attacks:
+        lines_with_name = (
+            number for number, text in enumerate(code, 1) if attack.name in text
+        )
+        line = next(lines_with_name, None)
+        place = path if line is None else f"{path}, line {line}"
+        register(replace(attack, defined=place))
+    return tuple(dict.fromkeys(attack.name for attack in attacks))
 
 
 def names() -> tuple[str, ...]:
-    """Names of every attack, family by family, those of plug-ins and the user's own last."""
-    return tuple(_known())
+    """Return all attacks' names, family by family, those of plug-ins and the user's last."""
+    return tuple(_all_attacks())
 
 
 def families() -> dict[str, tuple[Attack, ...]]:
-    """Attacks that come with the package, by the title of their family."""
+    """Return the attacks that come with the package, by the title of their family."""
     return dict(_FAMILIES)
 
 
-def _known() -> dict[str, Attack]:
-    return _BUILT_IN | _plugged_in() | _REGISTERED
+def _all_attacks() -> dict[str, Attack]:
+    return _BUILT_IN | _load_plugins() | _REGISTERED
 
 
 @cache
-def _plugged_in() -> dict[str, Attack]:
-    found: dict[str, Attack] = {}
+def _load_plugins() -> dict[str, Attack]:
+    attacks: dict[str, Attack] = {}
     for place, attack in load_all("attacks"):
-        if not isinstance(attack, Attack) or attack.name in {*_BUILT_IN, *found}:
+        if not isinstance(attack, Attack) or attack.name in {*_BUILT_IN, *attacks}:
             raise SettingsError(
                 f"{place} is not an Attack with a name of its own; remove its package"
             )
-        found[attack.name] = attack
-    return found
+        attacks[attack.name] = attack
+    return attacks
 
 
 def _formula(attack: Attack) -> tuple[object, ...]:
@@ -181,28 +199,32 @@ def resolve(name: str) -> tuple[str, ...]:
     >>> resolve("Min-K%++"), resolve("samia_matched")
     (('min_k_plus_plus_20_v1',), ('samia_matched_v1',))
     """
-    known = names()
-    if not (found := meant(name, known)):
-        near = f"; {near} " if (near := suggestion(name, known)) else "; "
+    all_names = names()
+    matches = find_attack_names(name, all_names)
+    if not matches:
+        question = suggest_names(name, all_names)
+        hint = f"{question} " if question else ""
         raise SettingsError(
-            f"there is no attack {name!r}{near}`mia-batch attacks` lists them"
+            f"there is no attack {name!r}; {hint}`mia-batch attacks` lists them"
         )
-    return found
+    return matches
 
 
 def get(name: str) -> Attack:
-    """Look one attack up, by any name that `resolve` knows."""
-    first, *others = resolve(name)
-    if others:
-        some = f"{first}, {others[0]}, ..."
-        raise SettingsError(f"{name!r} stands for several attacks: name one of {some}")
-    return _known()[first]
+    """Return one attack, by any name that `resolve` knows."""
+    matches = resolve(name)
+    if len(matches) > 1:
+        first_two = ", ".join(matches[:2])
+        raise SettingsError(
+            f"{name!r} stands for several attacks: name one of {first_two}, ..."
+        )
+    return _all_attacks()[matches[0]]
 
 
 def defaults(
     preset: Preset, evidence: Collection[str] = ("samples",)
 ) -> tuple[str, ...]:
-    """Names of the attacks that a preset computes where none are asked for, its main one first.
+    """Return the attacks that a preset computes where none are asked for, its main one first.
 
     ``default``: next tokens, and next words for where those cannot be asked;
     ``matched``: the length-matched family; ``samia``: the authors' over whole
@@ -210,13 +232,20 @@ def defaults(
     paper and later ones on tuned models. ``evidence`` says which kinds there will be;
     ``probe-logprobs`` are those at points alone, whatever the preset.
     """
-    on_texts = [
-        name for name, attack in _BUILT_IN.items() if attack.evidence == "logprobs"
-    ]
-    from_tokens = [name for name in on_texts if name not in _chosen("by-name")]
+    candidates: list[str] = []
+    if preset == "default" and len(evidence) == 1:
+        candidates += _list_families("Next tokens")
+    candidates += _list_families(*_SAMPLING.get(preset, ()))
     if preset in _PAPERS:
-        from_tokens = [*_of("Log-probabilities at points"), *_PAPERS[preset]]
-    both = _of("Probes and loss") if preset == "default" and len(evidence) > 1 else ()
-    alone = _of("Next tokens") if preset == "default" and len(evidence) == 1 else ()
-    wanted = (*alone, *_of(*_SAMPLING.get(preset, ())), *from_tokens, *both)
-    return tuple(name for name in wanted if get(name).kind in evidence)
+        candidates += _list_families("Log-probabilities at points")
+        candidates += _PAPERS[preset]
+    else:
+        by_name = _list_choice("by-name")
+        candidates += [
+            name
+            for name, attack in _BUILT_IN.items()
+            if attack.evidence == "logprobs" and name not in by_name
+        ]
+    if preset == "default" and len(evidence) > 1:
+        candidates += _list_families("Probes and loss")
+    return tuple(name for name in candidates if get(name).kind in evidence)

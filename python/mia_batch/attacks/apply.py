@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import partial, reduce
 from heapq import merge
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from mia_batch.attacks.attack import CONTINUATION, Attack, among
+from mia_batch.attacks.attack import CONTINUATION, Attack, ModelView, matches_views
 from mia_batch.attacks.from_logprobs import SERIES_COLUMNS, with_series, with_shadows
 from mia_batch.attacks.from_samples import EXPECTED
 from mia_batch.errors import SchemaMismatchError, SettingsError
@@ -32,22 +32,26 @@ def count_rows(batches: Iterable[pl.DataFrame], n_targets: int) -> NDArray[np.ui
 
 def whole_targets(
     batches: Iterable[pl.DataFrame],
-    to_come: NDArray[np.uint32],
-    number: tuple[str, ...],
+    n_missing: NDArray[np.uint32],
+    order: tuple[str, ...],
 ) -> Iterator[pl.DataFrame]:
-    """Regroup batches of rows so that none splits a target, sorted by ``row`` and ``number``."""
-    # Rows of a target that is not complete yet wait in memory; ``to_come`` is counted
-    # down to 0.
+    """Regroup batches of rows so that none splits a target, sorted by ``row`` and ``order``."""
+    # Rows of a target that is not complete yet wait in memory; ``n_missing`` of each
+    # target is counted down to 0.
     waiting: list[pl.DataFrame] = []
     for batch in batches:
-        _add(to_come, batch, -1)
-        arrived = pl.concat([*waiting, batch])
-        whole = pl.Series(to_come[arrived["row"].to_numpy()] == 0, dtype=pl.Boolean)
-        yield arrived.filter(whole).sort("row", *number)
-        waiting = [arrived.filter(~whole)]
+        _add(n_missing, batch, -1)
+        rows = pl.concat([*waiting, batch])
+        is_whole = pl.Series(n_missing[rows["row"].to_numpy()] == 0, dtype=pl.Boolean)
+        yield rows.filter(is_whole).sort("row", *order)
+        waiting = [rows.filter(~is_whole)]
 
 
-def _add(counts: NDArray[np.uint32], batch: pl.DataFrame, sign: int) -> None:
+def _add(
+    counts: NDArray[np.uint32],
+    batch: pl.DataFrame,
+    sign: int,
+) -> None:
     rows, numbers = np.unique(batch["row"].to_numpy(), return_counts=True)
     counts[rows] += (sign * numbers).astype(np.uint32)  # -1 wraps around, and back
 
@@ -69,69 +73,93 @@ class _Evidence:
 
     attacks: list[Attack]
     tables: tuple[pl.LazyFrame, ...]  # of the same columns, ``there`` among them
-    number: tuple[str, ...]  # columns that tell a target's rows apart
+    row_key: tuple[str, ...]  # columns that distinguish the rows of a target
     # Which rows formulas see
-    seen: pl.Expr = field(default_factory=lambda: pl.lit(value=True))
+    is_seen: pl.Expr = field(default_factory=lambda: pl.lit(value=True))
     # What is counted of continuations
     counts: dict[str, pl.Expr] = field(default_factory=dict)
-    at_once: int = _TEXTS_AT_ONCE  # rows
+    chunk_size: int = _TEXTS_AT_ONCE  # rows
 
-    def batches(self, index: RowIndex, columns: set[str]) -> Iterator[pl.DataFrame]:
-        """Yield the rows of targets, some at a time, with the target's ``row``."""
-
-        def of(table: pl.LazyFrame) -> Iterator[pl.DataFrame]:
-            wanted = table.select("target_id", *sorted({*self.number} | columns))
-            for batch in wanted.collect_batches(
-                chunk_size=self.at_once, maintain_order=True
-            ):
-                which, found = index.find(batch["target_id"])
-                rows = pl.Series(found, dtype=pl.UInt32)
-                yield batch.drop("target_id")[which].with_columns(row=rows)
-
-        return merge(*map(of, self.tables), key=lambda batch: batch["row"].min() or 0)
+    def read_batches(
+        self, index: RowIndex, columns: set[str]
+    ) -> Iterator[pl.DataFrame]:
+        """Read the rows of targets, some at a time, with the target's ``row``."""
+        names = sorted({*self.row_key} | columns)
+        streams = [
+            _read_table(table.select("target_id", *names), index, self.chunk_size)
+            for table in self.tables
+        ]
+        return merge(*streams, key=lambda batch: batch["row"].min() or 0)
 
 
-def _kinds(
-    features: pl.LazyFrame, logprobs: pl.LazyFrame | None, attacks: Sequence[Attack]
+def _read_table(
+    table: pl.LazyFrame,
+    index: RowIndex,
+    chunk_size: int,
+) -> Iterator[pl.DataFrame]:
+    batches = table.collect_batches(chunk_size=chunk_size, maintain_order=True)
+    for batch in batches:
+        places, rows = index.find(batch["target_id"])
+        row = pl.Series(rows, dtype=pl.UInt32)
+        yield batch.drop("target_id")[places].with_columns(row=row)
+
+
+def _list_evidence(
+    features: pl.LazyFrame,
+    logprobs: pl.LazyFrame | None,
+    attacks: Sequence[Attack],
 ) -> Iterator[_Evidence]:
-    """Yield what attacks on samples read, then on log-probabilities, then on both tables."""
-    both = [each for each in attacks if each.logprobs]
-    alone = [each for each in attacks if not each.logprobs]
-    samples, texts = (
-        [a for a in alone if a.evidence == each] for each in ("samples", "logprobs")
-    )
+    """Iterate over what attacks read: samples, log-probabilities, then both tables."""
+    on_both = [attack for attack in attacks if attack.logprobs]
+    on_one = [attack for attack in attacks if not attack.logprobs]
+    on_samples = [attack for attack in on_one if attack.evidence == "samples"]
+    on_texts = [attack for attack in on_one if attack.evidence == "logprobs"]
     answers = features.with_columns(there=_IS_ANSWER)
-    rows, own = answers, pl.col("model") == "target"
-    number: tuple[str, ...] = ("model", "view", "view_index", "sample_index")
-    if {pair for attack in samples for pair in attack.reads} <= _CONTINUATIONS:
-        # No batch has the columns that say so.
-        rows, own = rows.filter(among(_CONTINUATIONS)), pl.lit(value=True)
-        number = number[2:]
-    there = pl.col("there") & own
-    yield _Evidence(
-        attacks=samples,
-        tables=(rows,),
-        number=number,
-        seen=pl.col("there"),
-        counts={"n_samples": there.sum(), "n_short": (pl.col("short") & own).sum()},
-        at_once=_SAMPLES_AT_ONCE,
-    )
+    yield _build_sample_evidence(answers, on_samples)
     if logprobs is None:
         return
-    read = logprobs.with_columns(there=_IS_READ)
-    number = ("model", "view", "view_index")
-    if texts:
-        yield _Evidence(attacks=texts, tables=(read,), number=number)
-    if both:
-        types = read.collect_schema() | answers.collect_schema()
-        none = pl.LazyFrame(schema=types)  # each table gets the columns of both
-        tables = tuple(
-            pl.concat([none, each], how="diagonal") for each in (read, answers)
-        )
-        seen = pl.col("there") | pl.col("sample_index").is_null()
+    texts = logprobs.with_columns(there=_IS_READ)
+    row_key = ("model", "view", "view_index")
+    if on_texts:
         yield _Evidence(
-            attacks=both, tables=tables, number=(*number, "sample_index"), seen=seen
+            attacks=on_texts,
+            tables=(texts,),
+            row_key=row_key,
         )
+    if on_both:
+        types = texts.collect_schema() | answers.collect_schema()
+        no_rows = pl.LazyFrame(schema=types)  # each table gets the columns of both
+        yield _Evidence(
+            attacks=on_both,
+            tables=(
+                pl.concat([no_rows, texts], how="diagonal"),
+                pl.concat([no_rows, answers], how="diagonal"),
+            ),
+            row_key=(*row_key, "sample_index"),
+            is_seen=pl.col("there") | pl.col("sample_index").is_null(),
+        )
+
+
+def _build_sample_evidence(answers: pl.LazyFrame, attacks: list[Attack]) -> _Evidence:
+    reads = set[ModelView]().union(*(attack.reads for attack in attacks))
+    row_key: tuple[str, ...] = ("model", "view", "view_index", "sample_index")
+    is_continuation = pl.col("model") == "target"
+    if reads <= _CONTINUATIONS:
+        # No batch has the columns that say so.
+        answers = answers.filter(matches_views(_CONTINUATIONS))
+        row_key = ("view_index", "sample_index")
+        is_continuation = pl.lit(value=True)
+    return _Evidence(
+        attacks=attacks,
+        tables=(answers,),
+        row_key=row_key,
+        is_seen=pl.col("there"),
+        counts={
+            "n_samples": (pl.col("there") & is_continuation).sum(),
+            "n_short": (pl.col("short") & is_continuation).sum(),
+        },
+        chunk_size=_SAMPLES_AT_ONCE,
+    )
 
 
 def score(
@@ -175,40 +203,41 @@ def score(
     """
     if logprobs is not None:
         logprobs = with_series(with_shadows(logprobs, attacks), attacks)
-    kinds = [*_kinds(features, logprobs, attacks)]
+    kinds = [*_list_evidence(features, logprobs, attacks)]
     for evidence in kinds:
         for attack in evidence.attacks:
             attack.check(evidence.tables[0])
     names = [attack.name for attack in attacks]
     learned = [attack.name for attack in attacks if attack.evidence == "scores"]
     types = targets.collect_schema()
-    passing = [name for name in types if name not in Targets.column_names()]
-    for name in set(passing).intersection(names):
+    further = [name for name in types if name not in Targets.column_names()]
+    for name in set(further).intersection(names):
         raise SchemaMismatchError(
             f"the input has a column {name!r}, the name of an attack; rename the column"
         )
-    columns = (*Scores.column_names(), *names, *passing)
+    columns = (*Scores.column_names(), *names, *further)
     keys = targets.select(name for name in columns if name in types)
     index = RowIndex(keys.select("target_id"))
-    none = [pl.lit(None, pl.Float64).alias(name) for name in learned]
+    learned_later = [pl.lit(None, pl.Float64).alias(name) for name in learned]
     starts = range(0, max(index.height, 1), _TARGETS_AT_ONCE)
-    numbers = [_numbers(evidence, keys, index, starts) for evidence in kinds]
-    for start, *chunks in zip(starts, *numbers, strict=True):
+    scores = [_compute_scores(evidence, keys, index, starts) for evidence in kinds]
+    for start, *chunks in zip(starts, *scores, strict=True):
         chunk = keys.slice(start, _TARGETS_AT_ONCE).collect()
-        made = pl.concat([chunk, *chunks], how="horizontal")
-        yield made.with_columns(none).select(columns)
+        table = pl.concat([chunk, *chunks], how="horizontal")
+        yield table.with_columns(learned_later).select(columns)
 
 
-def check_alone(attack: Attack) -> None:
-    """Refuse an attack that no evidence could feed, before any is asked for."""
+def check_columns(attack: Attack) -> None:
+    """Refuse an attack whose columns no evidence has, before any is asked for."""
     if attack.evidence == "scores":
         return
     columns: dict[str, Any] = {}
-    if attack.reads_of("samples"):
+    if attack.list_reads("samples"):
+        fields = feature_fields([*GROUPS, *OTHER_GROUPS])
         columns |= Features.create_empty().schema
-        columns |= pl.Struct(feature_fields([*GROUPS, *OTHER_GROUPS])).to_schema()
+        columns |= pl.Struct(fields).to_schema()
         columns |= {EXPECTED: pl.Float64}
-    if attack.reads_of("logprobs"):
+    if attack.list_reads("logprobs"):
         columns |= LogProbs.create_empty().schema
         columns |= dict.fromkeys(SERIES_COLUMNS, pl.Float64)
     try:
@@ -217,99 +246,138 @@ def check_alone(attack: Attack) -> None:
         raise SettingsError(str(error)) from error
 
 
-def _numbers(
-    evidence: _Evidence, keys: pl.LazyFrame, index: RowIndex, starts: range
+def _compute_scores(
+    evidence: _Evidence,
+    keys: pl.LazyFrame,
+    index: RowIndex,
+    starts: range,
 ) -> Iterator[pl.DataFrame]:
-    attacks = evidence.attacks
-    types: dict[str, type[pl.DataType]] = dict.fromkeys(evidence.counts, pl.UInt32)
-    types |= dict.fromkeys((attack.name for attack in attacks), pl.Float64)
-    to_come = count_rows(evidence.batches(index, set()), index.height)
-    used = {"there"}.union(*(attack.columns for attack in attacks))
-    used.update(*(count.meta.root_names() for count in evidence.counts.values()))
-    batches = whole_targets(evidence.batches(index, used), to_come, evidence.number)
-    held = pl.DataFrame(schema={"row": pl.UInt32, **types})
+    """Iterate over counts and scores of targets, from each start to the next."""
+    types: dict[str, type[pl.DataType]] = {"row": pl.UInt32}
+    types |= dict.fromkeys(evidence.counts, pl.UInt32)
+    types |= dict.fromkeys((attack.name for attack in evidence.attacks), pl.Float64)
+    n_missing = count_rows(evidence.read_batches(index, set()), index.height)
+    columns = {"there"}.union(*(attack.columns for attack in evidence.attacks))
+    for count in evidence.counts.values():
+        columns.update(count.meta.root_names())
+    batches = whole_targets(
+        evidence.read_batches(index, columns), n_missing, evidence.row_key
+    )
+    scores = pl.DataFrame(schema=types)  # of targets from ``start`` on
     for start in starts:
         end = min(start + _TARGETS_AT_ONCE, index.height)
-        while to_come[start:end].any():
+        while n_missing[start:end].any():
             batch = next(batches)
-            _refuse_duplicates(batch, evidence.number, keys)
+            _refuse_duplicates(batch, evidence.row_key, keys)
             try:
-                held = pl.concat([held, _aggregate(batch, evidence)])
+                scores = pl.concat([scores, _aggregate(batch, evidence)])
             except pl.exceptions.PolarsError:
-                for attack in attacks:  # which of them it is
-                    try:
-                        _aggregate(batch, replace(evidence, attacks=[attack]))
-                    except pl.exceptions.PolarsError as error:
-                        raise attack.fault(error) from error
+                _raise_for_attack(batch, evidence)
                 raise
         rows = pl.select(row=pl.int_range(start, end, dtype=pl.UInt32))
-        found = rows.join(held, on="row", how="left", maintain_order="left").drop("row")
-        yield found.with_columns(pl.col(name).fill_null(0) for name in evidence.counts)
-        held = held.filter(pl.col("row") >= end)
+        chunk = rows.join(
+            scores,
+            on="row",
+            how="left",
+            maintain_order="left",
+        )
+        yield chunk.drop("row").with_columns(
+            pl.col(name).fill_null(0) for name in evidence.counts
+        )
+        scores = scores.filter(pl.col("row") >= end)
+
+
+def _raise_for_attack(batch: pl.DataFrame, evidence: _Evidence) -> None:
+    """Raise the error of the first attack that cannot be computed, if it is one alone."""
+    for attack in evidence.attacks:
+        try:
+            _aggregate(batch, replace(evidence, attacks=[attack]))
+        except pl.exceptions.PolarsError as error:
+            raise attack.build_error(error) from error
 
 
 def _aggregate(rows: pl.DataFrame, evidence: _Evidence) -> pl.DataFrame:
-    """One row per target of the sorted rows; a value that is no finite number becomes null."""
-    groups: dict[frozenset[tuple[str, str]] | None, list[Attack]] = {}
-    counted = None if "model" in evidence.number else _CONTINUATIONS
+    """Return a row per target of sorted rows; a value that is no finite number is null."""
+    has_views = "model" in evidence.row_key
+    counted_views = None if has_views else _CONTINUATIONS
+    groups: dict[frozenset[ModelView] | None, list[Attack]] = {}
     if evidence.counts:
-        groups[counted] = []
+        groups[counted_views] = []
     for attack in evidence.attacks:
         # Together, they share what they compute
-        picks = {"model", "view"} <= set(attack.columns)
-        read = frozenset(attack.reads + attack.logprobs)
-        groups.setdefault(None if picks else read, []).append(attack)
+        picks_rows = {"model", "view"} <= set(attack.columns)
+        views = None if picks_rows else frozenset(attack.reads + attack.logprobs)
+        groups.setdefault(views, []).append(attack)
+    is_complete = rows["there"].all()
     frames = []
-    complete, there = rows["there"].all(), pl.col("there")
-    for pairs, attacks in groups.items():
-        own = rows.lazy()
-        if pairs is not None and "model" in evidence.number:
-            own = own.filter(among(pairs))
-        wanted = {attack.name: attack.expr for attack in attacks}
-        if pairs == counted:
-            wanted |= {
-                name: count.cast(pl.UInt32) for name, count in evidence.counts.items()
-            }
-        made = own.filter(evidence.seen).set_sorted("row").group_by("row").agg(**wanted)
-        if not complete:  # an attack needs its share of what it reads
-            reads = {
-                a.name: among(a.reads + a.logprobs) for a in attacks if "model" in rows
-            }
-            shares = own.group_by("row").agg(
-                there.filter(reads.get(a.name, pl.lit(value=True)))
-                .mean()
-                .alias(f"{a.name} there")
-                for a in attacks
+    for views, attacks in groups.items():
+        group_rows = rows.lazy()
+        if views is not None and has_views:
+            group_rows = group_rows.filter(matches_views(views))
+        columns = {attack.name: attack.expr for attack in attacks}
+        if views == counted_views:
+            for name, count in evidence.counts.items():
+                columns[name] = count.cast(pl.UInt32)
+        seen_rows = group_rows.filter(evidence.is_seen).set_sorted("row")
+        scores = seen_rows.group_by("row").agg(**columns)
+        if not is_complete:
+            scores = _drop_incomplete(
+                scores, group_rows, attacks, by_view="model" in rows.columns
             )
-            made = made.join(shares, on="row").with_columns(
-                pl.when(pl.col(f"{a.name} there") >= a.least).then(a.name).alias(a.name)
-                for a in attacks
-            )
-        frames.append(made)
-    found = reduce(
-        lambda one, other: one.join(other, on="row", how="full", coalesce=True), frames
+        frames.append(scores)
+    join = partial(
+        pl.LazyFrame.join,
+        on="row",
+        how="full",
+        coalesce=True,
     )
     names = [attack.name for attack in evidence.attacks]
     value = pl.col(names).cast(pl.Float64)
-    found = found.with_columns(pl.when(value.is_finite()).then(value))
-    return found.select("row", *evidence.counts, *names).collect()
+    finite = pl.when(value.is_finite()).then(value)
+    scores = reduce(join, frames).with_columns(finite)
+    return scores.select("row", *evidence.counts, *names).collect()
+
+
+def _drop_incomplete(
+    scores: pl.LazyFrame,
+    rows: pl.LazyFrame,
+    attacks: list[Attack],
+    *,
+    by_view: bool,
+) -> pl.LazyFrame:
+    """Return scores with null where too little is there of what an attack reads."""
+    shares = []
+    complete_scores = []
+    for attack in attacks:
+        is_read = pl.lit(value=True)
+        if by_view:
+            is_read = matches_views(attack.reads + attack.logprobs)
+        name = f"{attack.name} there"
+        shares.append(pl.col("there").filter(is_read).mean().alias(name))
+        complete_score = pl.when(pl.col(name) >= attack.least).then(attack.name)
+        complete_scores.append(complete_score.alias(attack.name))
+    table = rows.group_by("row").agg(shares)
+    return scores.join(table, on="row").with_columns(complete_scores)
 
 
 def _refuse_duplicates(
-    rows: pl.DataFrame, number: tuple[str, ...], keys: pl.LazyFrame
+    rows: pl.DataFrame,
+    row_key: tuple[str, ...],
+    keys: pl.LazyFrame,
 ) -> None:
-    key = pl.col("row", *number)
-    twice = rows.filter(pl.all_horizontal(key == key.shift())).head(1)
-    if twice.height:
-        row, *which = twice.select("row", *number).row(0)
-        target = keys.select("target_id").slice(row, 1).collect().item()
-        named = ", ".join(
-            f"{name} {value}" for name, value in zip(number, which, strict=True)
-        )
-        raise SchemaMismatchError(
-            f"the evidence holds {named} of target {target} twice; delete one of the"
-            " two parts"
-        )
+    key = pl.col("row", *row_key)
+    repeated = rows.filter(pl.all_horizontal(key == key.shift())).head(1)
+    if repeated.is_empty():
+        return
+    row, *values = repeated.select("row", *row_key).row(0)
+    target_id = keys.select("target_id").slice(row, 1).collect().item()
+    place = ", ".join(
+        f"{name} {value}" for name, value in zip(row_key, values, strict=True)
+    )
+    raise SchemaMismatchError(
+        f"the evidence holds {place} of target {target_id} twice; delete one of the"
+        " two parts"
+    )
 
 
 # Why scores are missing.
@@ -323,96 +391,148 @@ def find_unscored(
     *,
     logprobs: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
-    """Say of each missing score why it is missing, in the order of ``scores``."""
+    """Find the reason of each missing score, in the order of ``scores``."""
     # That of the evidence which the attack reads counts, else the target's own, else
-    # the attack's.
-    read = {
-        attack.name: tuple(
-            frozenset(attack.reads_of(kind)) for kind in ("samples", "logprobs")
+    # the attack's. Attacks that read the same have one set of pairs, by its number.
+    reads = {
+        attack.name: (
+            frozenset(attack.list_reads("samples")),
+            frozenset(attack.list_reads("logprobs")),
         )
         for attack in attacks
     }
-    sets = list(dict.fromkeys(read.values()))
-    which = {name: sets.index(pairs) for name, pairs in read.items()}
+    sets = list(dict.fromkeys(reads.values()))
+    set_numbers = {name: sets.index(pairs) for name, pairs in reads.items()}
     sampled_sets = [number for number, (_, texts) in enumerate(sets) if not texts]
-    without = [pl.when(pl.col(name).is_null()).then(pl.lit(name)) for name in read]
-    missing = (
-        pl.concat([scores, targets.select(own="reason")], how="horizontal")
-        .select("target_id", "own", attack=pl.concat_list(without).list.drop_nulls())
-        .filter(pl.col("attack").list.len() > 0)
-        .explode("attack")
-        .with_columns(
-            reads=pl.col("attack").replace_strict(which, return_dtype=pl.UInt32)
-        )
-    )
-    sampled = _rows_read(samples, [pairs for pairs, _ in sets], "sample_index")
-    why = _first_reasons(sampled, "sample_index")
+    missing = _list_missing(scores, targets, set_numbers)
+    sampled = _join_sets(samples, [pairs for pairs, _ in sets], "sample_index")
+    reasons = _find_first_reasons(sampled, "sample_index")
     if logprobs is not None:
-        rows = _rows_read(with_shadows(logprobs, attacks), [pairs for _, pairs in sets])
-        why = pl.concat([why, _first_reasons(rows)])
-        why = why.unique(["target_id", "reads"], maintain_order=True)
+        texts = _join_sets(
+            with_shadows(logprobs, attacks), [pairs for _, pairs in sets]
+        )
+        reasons = pl.concat([reasons, _find_first_reasons(texts)])
+        reasons = reasons.unique(["target_id", "set"], maintain_order=True)
     shares = (
-        sampled.filter(pl.col("reads").is_in(sampled_sets))
+        sampled.filter(pl.col("set").is_in(sampled_sets))
         # Few: all are held. Not of the join with reasons, which samples would wait for.
-        .join(missing.select("target_id"), on="target_id", how="semi")
-        .group_by("target_id", "reads")
-        .agg(there=pl.col("reason").is_null().mean())
+        .join(
+            missing.select("target_id"),
+            on="target_id",
+            how="semi",
+        )
+        .group_by("target_id", "set")
+        .agg(share=pl.col("reason").is_null().mean())
     )
-    key = ["target_id", "reads"]
-    for further in (why, shares):
-        missing = missing.join(further, on=key, how="left", maintain_order="left")
-    of = pl.col("attack").replace_strict
-    undefined = of(
-        {attack.name: attack.undefined for attack in attacks}, return_dtype=pl.String
+    key = ["target_id", "set"]
+    missing = missing.join(
+        reasons,
+        on=key,
+        how="left",
+        maintain_order="left",
     )
-    least = of(
-        {attack.name: attack.least for attack in attacks}, return_dtype=pl.Float64
+    missing = missing.join(
+        shares,
+        on=key,
+        how="left",
+        maintain_order="left",
     )
-    is_sampled = pl.col("reads").is_in(sampled_sets)
-    continued = [number for number in sampled_sets if sets[number][0] == _CONTINUATIONS]
-    none = pl.when(pl.col("reads").is_in(continued)).then(
-        pl.lit("no continuation was sampled")
-    )
-    nothing = (pl.col("there") == 0).fill_null(value=True)
-    reason = pl.coalesce(
-        pl.when(~is_sampled).then("why"),
-        "own",
-        pl.when(is_sampled, nothing).then(pl.coalesce("why", none)),
-        pl.when(pl.col("there") < least).then(
-            pl.format("too few answers; the first: {}", "why")
-        ),
-        undefined,
-    )
+    continued_sets = [n for n in sampled_sets if sets[n][0] == _CONTINUATIONS]
+    reason = _choose_reason(attacks, sampled_sets, continued_sets)
     return missing.select("target_id", "attack", reason=reason)
 
 
-def _rows_read(
-    rows: pl.LazyFrame, sets: Sequence[frozenset[tuple[str, str]]], *number: str
+def _list_missing(
+    scores: pl.LazyFrame,
+    targets: pl.LazyFrame,
+    set_numbers: dict[str, int],
 ) -> pl.LazyFrame:
-    """Rows of evidence with the number ``reads`` of each set of pairs that has them."""
-    pairs = [(which, *pair) for which, own in enumerate(sets) for pair in own]
-    schema = {"reads": pl.UInt32, "model": pl.String, "view": pl.String}
-    reads = pl.LazyFrame(pairs, schema=schema, orient="row")
-    keys = rows.select("target_id", "model", "view", "view_index", *number, "reason")
-    return keys.join(reads, on=["model", "view"])
+    """Return a row per missing score, with the number of the ``set`` that its attack reads."""
+    missing_names = [
+        pl.when(pl.col(name).is_null()).then(pl.lit(name)) for name in set_numbers
+    ]
+    attack = pl.col("attack")
+    return (
+        pl.concat([scores, targets.select(target_reason="reason")], how="horizontal")
+        .select(
+            "target_id",
+            "target_reason",
+            attack=pl.concat_list(missing_names).list.drop_nulls(),
+        )
+        .filter(attack.list.len() > 0)
+        .explode("attack")
+        .with_columns(set=attack.replace_strict(set_numbers, return_dtype=pl.UInt32))
+    )
 
 
-def _first_reasons(rows: pl.LazyFrame, *number: str) -> pl.LazyFrame:
-    """First reason among the rows of each set of pairs: ``target_id``, ``reads``, ``why``."""
-    first = pl.col("reason").sort_by("model", "view", "view_index", *number).first()
+def _choose_reason(
+    attacks: Sequence[Attack],
+    sampled_sets: list[int],
+    continued_sets: list[int],
+) -> pl.Expr:
+    """Choose why a score is missing by ``first_reason``, ``target_reason`` and ``share``."""
+    undefined = {attack.name: attack.undefined for attack in attacks}
+    least_shares = {attack.name: attack.least for attack in attacks}
+    name = pl.col("attack")
+    share = pl.col("share")
+    is_sampled = pl.col("set").is_in(sampled_sets)
+    is_continued = pl.col("set").is_in(continued_sets)
+    not_continued = pl.when(is_continued).then(pl.lit("no continuation was sampled"))
+    has_nothing = (share == 0).fill_null(value=True)
+    least_share = name.replace_strict(least_shares, return_dtype=pl.Float64)
+    too_few = pl.format("too few answers; the first: {}", "first_reason")
+    return pl.coalesce(
+        pl.when(~is_sampled).then("first_reason"),
+        "target_reason",
+        pl.when(is_sampled, has_nothing).then(
+            pl.coalesce("first_reason", not_continued)
+        ),
+        pl.when(share < least_share).then(too_few),
+        name.replace_strict(undefined, return_dtype=pl.String),
+    )
+
+
+def _join_sets(
+    rows: pl.LazyFrame,
+    sets: Sequence[frozenset[ModelView]],
+    *sample_key: str,
+) -> pl.LazyFrame:
+    """Return rows of evidence with the number of each ``set`` of pairs that has them."""
+    numbered_pairs: list[tuple[int, str, str]] = []
+    for number, pairs in enumerate(sets):
+        numbered_pairs += [(number, model, view) for model, view in pairs]
+    schema = {
+        "set": pl.UInt32,
+        "model": pl.String,
+        "view": pl.String,
+    }
+    table = pl.LazyFrame(
+        numbered_pairs,
+        schema=schema,
+        orient="row",
+    )
+    columns = ("target_id", "model", "view", "view_index", *sample_key, "reason")
+    return rows.select(columns).join(table, on=["model", "view"])
+
+
+def _find_first_reasons(rows: pl.LazyFrame, *sample_key: str) -> pl.LazyFrame:
+    """Return the first reason among the rows of each set of pairs."""
+    order = ("model", "view", "view_index", *sample_key)
+    first_reason = pl.col("reason").sort_by(*order).first()
     failed = rows.filter(pl.col("reason").is_not_null())
-    return failed.group_by("target_id", "reads").agg(why=first)
+    return failed.group_by("target_id", "set").agg(first_reason=first_reason)
 
 
 # An attack on each sample alone.
 
 
-def score_by(features: pl.LazyFrame, attack: Attack, *key: str) -> pl.LazyFrame:
+def score_by(
+    features: pl.LazyFrame,
+    attack: Attack,
+    *key: str,
+) -> pl.LazyFrame:
     """Apply an attack to the rows of each key: the key and Float64 ``value``, in any order."""
     value = pl.col("value").cast(pl.Float64)
-    return (
-        features.filter(pl.col("words_candidate").is_not_null(), among(attack.reads))
-        .group_by(key)
-        .agg(value=attack.expr)
-        .with_columns(value=pl.when(value.is_finite()).then(value))
-    )
+    answers = features.filter(_IS_ANSWER, matches_views(attack.reads))
+    scores = answers.group_by(key).agg(value=attack.expr)
+    return scores.with_columns(value=pl.when(value.is_finite()).then(value))

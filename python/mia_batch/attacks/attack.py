@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import polars as pl
 
 from mia_batch.errors import SchemaMismatchError, SettingsError
 from mia_batch.views import find_view_type
 
+ModelView: TypeAlias = tuple[str, str]
+"""A model of a run and what it is asked, as attacks name what they read."""
 CONTINUATION = ("target", "continuation")  # what attacks read that say nothing else
 RECITAL = ("target", "recital")
 """The likeliest continuation of the texts of highest scores; no attack reads it."""
@@ -30,7 +32,7 @@ CHOICE = ("target", "choice")
 CLOZE = ("target", "cloze")  # questions which word of a passage is hidden
 CODEC = "codec_v1"
 COMBINATION = "combination_v1"
-_MOST_SAID = 400  # letters of an error of Polars
+_MAX_MESSAGE = 400  # letters of an error of Polars
 _NAME = re.compile(r"[a-z][a-z0-9_]*_v[0-9]+")
 
 
@@ -109,8 +111,8 @@ class Attack:
     undefined: str
     evidence: Literal["samples", "logprobs", "scores"] = "samples"
     whole_candidates: bool = False
-    reads: tuple[tuple[str, str], ...] = ()
-    logprobs: tuple[tuple[str, str], ...] = ()
+    reads: tuple[ModelView, ...] = ()
+    logprobs: tuple[ModelView, ...] = ()
     settings: tuple[str, ...] = ()
     least: float = 0.5
     formula: str = ""
@@ -137,9 +139,9 @@ class Attack:
                 " list.mean().first())"
             )
         if not self.reads and self.evidence != "scores":
-            usual = TEXT if self.evidence == "logprobs" else CONTINUATION
-            object.__setattr__(self, "reads", (usual,))
-        if CONTINUATION in self.reads_of("logprobs"):
+            default_view = TEXT if self.evidence == "logprobs" else CONTINUATION
+            object.__setattr__(self, "reads", (default_view,))
+        if CONTINUATION in self.list_reads("logprobs"):
             raise SettingsError(
                 f"attack {self.name!r} reads log-probabilities of the view"
                 " 'continuation', which is only sampled; the view of a text itself is"
@@ -151,8 +153,8 @@ class Attack:
         """Evidence columns that the expression reads, in alphabetical order."""
         return tuple(sorted(set(self.expr.meta.root_names())))
 
-    def reads_of(self, kind: str) -> tuple[tuple[str, str], ...]:
-        """Pairs of model and view that it reads of one kind of evidence, possibly none."""
+    def list_reads(self, kind: str) -> tuple[ModelView, ...]:
+        """Return the pairs of model and view that it reads of one kind of evidence."""
         if kind == self.evidence:
             return self.reads
         return self.logprobs if kind == "logprobs" else ()
@@ -176,40 +178,39 @@ class Attack:
         SchemaMismatchError
             If a column that the expression reads is missing, or its value is no number.
         """
-        present = evidence.collect_schema()
+        types = evidence.collect_schema()
         for column in self.columns:
-            if column not in present:
-                near = get_close_matches(column, present, n=1)
-                hint = f"did you mean {near[0]!r}? " if near else ""
-                views = ", ".join(
-                    sorted({view for _, view in self.reads + self.logprobs})
-                )
-                known = ", ".join(
-                    sorted(name for name in present if not name.endswith("_matched"))
+            if column not in types:
+                close_names = get_close_matches(column, types, n=1)
+                hint = f"did you mean {close_names[0]!r}? " if close_names else ""
+                views = sorted({view for _, view in self.reads + self.logprobs})
+                columns = sorted(
+                    name for name in types if not name.endswith("_matched")
                 )
                 raise SchemaMismatchError(
                     f"{self} reads the column {column!r}, which rows of the view"
-                    f" {views} do not have; {hint}They have {known}"
+                    f" {', '.join(views)} do not have; {hint}They have"
+                    f" {', '.join(columns)}"
                 )
         try:
-            one = (
-                pl.LazyFrame(schema=present)
+            scores = (
+                pl.LazyFrame(schema=types)
                 .group_by(pl.lit(1))
                 .agg(self.expr.alias(self.name))
             )
-            made = one.collect().schema[self.name]
+            score_type = scores.collect().schema[self.name]
         except pl.exceptions.PolarsError as error:
-            raise self.fault(error) from error
-        if not (made.is_numeric() or made == pl.Boolean):
-            how = "end its expression with cast(pl.Float64)"
+            raise self.build_error(error) from error
+        if not (score_type.is_numeric() or score_type == pl.Boolean):
             raise SchemaMismatchError(
-                f"{self} makes values of type {made}, not numbers; {how}"
+                f"{self} makes values of type {score_type}, not numbers; end its"
+                " expression with cast(pl.Float64)"
             )
 
-    def fault(self, error: pl.exceptions.PolarsError) -> SchemaMismatchError:
-        """Say what Polars said of the expression, and where it is written."""
-        said = " ".join(str(error).split())
-        return SchemaMismatchError(f"{self} cannot be computed: {said[:_MOST_SAID]}")
+    def build_error(self, error: pl.exceptions.PolarsError) -> SchemaMismatchError:
+        """Return an error with what Polars said of the expression, and where it is defined."""
+        message = " ".join(str(error).split())[:_MAX_MESSAGE]
+        return SchemaMismatchError(f"{self} cannot be computed: {message}")
 
     def __str__(self) -> str:
         return f"attack {self.name!r}" + (f" ({self.defined})" if self.defined else "")
@@ -219,45 +220,47 @@ Formula = tuple[pl.Expr, str, str] | tuple[pl.Expr, str, str, str]
 """Expression, the same for people, where it is from, and why it can be null if not as others."""
 
 
-def attacks_of(
+def build_attacks(
     formulas: Mapping[str, Formula],
     undefined: str,
     **shared: Any,
 ) -> tuple[Attack, ...]:
-    """Make attacks, by their names without a version, that share all but their formulas."""
+    """Build attacks, by their names without a version, that share all but their formulas."""
     return tuple(
         Attack(
             name=f"{name}_v1",
             expr=expr,
             formula=formula,
             source=source,
-            undefined=why[0] if why else undefined,
+            undefined=reason[0] if reason else undefined,
             **shared,
         )
-        for name, (expr, formula, source, *why) in formulas.items()
+        for name, (expr, formula, source, *reason) in formulas.items()
     )
 
 
 # What the formulas of attacks have in common.
 
 
-def is_next_token(pair: tuple[str, str]) -> bool:
+def is_next_token(pair: ModelView) -> bool:
     """Return whether a model's view needs log-probabilities of the next token alone."""
     model, view = pair
     return model == "target" and find_view_type(view).reads_next_token
 
 
-def is_of(view: tuple[str, str]) -> pl.Expr:
-    model, name = view
-    return (pl.col("model") == model) & (pl.col("view") == name)
+def matches_view(pair: ModelView) -> pl.Expr:
+    """Return whether a row is of a model's view."""
+    model, view = pair
+    return (pl.col("model") == model) & (pl.col("view") == view)
 
 
-def among(pairs: Iterable[tuple[str, str]]) -> pl.Expr:
-    return pl.any_horizontal(is_of(pair) for pair in sorted(pairs))
+def matches_views(pairs: Iterable[ModelView]) -> pl.Expr:
+    """Return whether a row is of one of some models' views."""
+    return pl.any_horizontal(matches_view(pair) for pair in sorted(pairs))
 
 
 def mean(term: pl.Expr) -> pl.Expr:
-    """Mean of a term over candidates, tokens or texts, the same to the bit on every machine."""
+    """Return the mean over candidates, tokens or texts, the same to the bit on every machine."""
     # Polars' ``mean()`` and ``sum()`` add in an order that depends on threads and
     # processor.
     n = term.count()
@@ -265,7 +268,7 @@ def mean(term: pl.Expr) -> pl.Expr:
 
 
 def total(term: pl.Expr) -> pl.Expr:
-    """Sum of a term, 0 where nothing but nulls is there, the same to the bit likewise."""
+    """Return the sum of a term, 0 where all are null, the same to the bit likewise."""
     return term.drop_nulls().implode().list.sum()
 
 
@@ -277,81 +280,90 @@ _LEAST_ALIKE = 0.7  # of names, for a question whether one was meant
 
 
 class Family(NamedTuple):
-    """Attacks of one idea: `papers` names them elsewhere, most usual first."""
-
-    # ``stems`` are beginnings of its members' names; the longest stem of all families
-    # decides. ``default`` are the members that the family's name stands for, by default
-    # ``<stem>_v1``.
+    """Attacks of one idea."""
 
     name: str
-    papers: tuple[str, ...]
+    paper_names: tuple[str, ...]  # its names elsewhere, most usual first
+    # Beginnings of its attacks' names; the longest of all families decides
     stems: tuple[str, ...]
-    default: tuple[str, ...]
+    default: tuple[str, ...]  # attacks that its name stands for
 
 
-def _family(name: str, papers: str = "", stems: str = "", default: str = "") -> Family:
-    own = stems or name.replace("-", "_")
-    default = default or f"{own.partition(', ')[0]}_v1"
-    return Family(
-        name,
-        *(tuple(filter(None, each.split(", "))) for each in (papers, own, default)),
-    )
+def _build_family(
+    name: str, papers: str = "", stems: str = "", default: str = ""
+) -> Family:
+    stems = stems or name.replace("-", "_")
+    default = default or f"{stems.partition(', ')[0]}_v1"
+    return Family(name, _split(papers), _split(stems), _split(default))
+
+
+def _split(names: str) -> tuple[str, ...]:
+    return tuple(name for name in names.split(", ") if name)
 
 
 _TABLE = tomllib.loads(Path(__file__).with_name("families.toml").read_text("utf-8"))
-FAMILIES, CHOICES = (
-    tuple(_family(**each) for each in _TABLE["families"]),
-    _TABLE["choices"],
-)
+FAMILIES = tuple(_build_family(**entry) for entry in _TABLE["families"])
+CHOICES = _TABLE["choices"]
 
 
-def key_of(name: str) -> str:
+def normalise_name(name: str) -> str:
     """Forgive case and punctuation, except that ``+`` makes another name."""
     return re.sub("[^a-z0-9]", "", name.lower().replace("+", "plus"))
 
 
 @cache
-def _by_key() -> dict[str, Family]:
-    return {
-        key_of(each): family
-        for family in FAMILIES
-        for each in (family.name, *family.papers)
-    }
+def _build_families_by_name() -> dict[str, Family]:
+    """Return families by their names and those in papers, normalised."""
+    families: dict[str, Family] = {}
+    for family in FAMILIES:
+        for name in (family.name, *family.paper_names):
+            families[normalise_name(name)] = family
+    return families
 
 
-def family_of(attack: str) -> Family | None:
-    """Find the family of an attack; None of one that did not come with the package."""
-    stems = {stem: family for family in FAMILIES for stem in family.stems}
-    fitting = max(filter(attack.startswith, stems), default="", key=len)
-    return stems.get(fitting)
+def find_family(attack: str) -> Family | None:
+    """Return the family of an attack; None of one that did not come with the package."""
+    families: dict[str, Family] = {}
+    for family in FAMILIES:
+        families |= dict.fromkeys(family.stems, family)
+    stems = [stem for stem in families if attack.startswith(stem)]
+    return families[max(stems, key=len)] if stems else None
 
 
-def members(family: Family, known: Collection[str]) -> list[str]:
-    return [name for name in known if family_of(name) is family]
+def list_family_attacks(family: Family, names: Collection[str]) -> list[str]:
+    return [name for name in names if find_family(name) is family]
 
 
-def meant(name: str, known: Collection[str]) -> tuple[str, ...]:
-    """Return the names of attacks that a name or pattern stands for; empty where none is known."""
-    if name in known or "*" in name:
-        return tuple(fnmatch.filter(known, name))
-    if (family := _by_key().get(key := key_of(name))) is not None:
+def find_attack_names(name: str, names: Collection[str]) -> tuple[str, ...]:
+    """Return those of all attacks' names that a name or pattern stands for, possibly none."""
+    if name in names or "*" in name:
+        return tuple(fnmatch.filter(names, name))
+    key = normalise_name(name)
+    family = _build_families_by_name().get(key)
+    if family is not None:
         return family.default
-    alike = {key_of(each.rpartition("_v")[0]): each for each in known}
-    alike |= {key_of(each): each for each in known}
-    return (alike[key],) if key in alike else ()
+    names_by_key = {
+        normalise_name(attack.rpartition("_v")[0]): attack for attack in names
+    }
+    names_by_key |= {normalise_name(attack): attack for attack in names}
+    return (names_by_key[key],) if key in names_by_key else ()
 
 
-def suggestion(name: str, known: Collection[str]) -> str:
-    """Ask which attacks or family may have been meant; "" if nothing is near."""
-    attacks = {key_of(each): each for each in known}
-    near = get_close_matches(
-        key_of(name), [*_by_key(), *attacks], n=1, cutoff=_LEAST_ALIKE
+def suggest_names(name: str, names: Collection[str]) -> str:
+    """Return the question which attacks or family may have been meant; "" if nothing is near."""
+    families = _build_families_by_name()
+    names_by_key = {normalise_name(attack): attack for attack in names}
+    key = normalise_name(name)
+    closest = get_close_matches(
+        key, [*families, *names_by_key], n=1, cutoff=_LEAST_ALIKE
     )
-    if not near:
+    if not closest:
         return ""
-    if (family := _by_key().get(near[0])) is None:
-        close = get_close_matches(key_of(name), attacks, n=3)
-        return f"did you mean {' or '.join(attacks[each] for each in close)}?"
-    first, *others = members(family, known)
-    last = f" ... {others[-1]}" if others else ""
-    return f"did you mean the family {family.name} ({first}{last})?"
+    family = families.get(closest[0])
+    if family is None:
+        close_keys = get_close_matches(key, names_by_key, n=3)
+        attacks = " or ".join(names_by_key[close_key] for close_key in close_keys)
+        return f"did you mean {attacks}?"
+    members = list_family_attacks(family, names)
+    last = f" ... {members[-1]}" if len(members) > 1 else ""
+    return f"did you mean the family {family.name} ({members[0]}{last})?"

@@ -1,4 +1,4 @@
-"""Attacks on log-probabilities: of a text, and of it against other models, texts and shots.
+"""Attacks on log-probabilities: of a text, alone or against other models, texts and shots.
 
 In formulas columns are of the text's tokens, ``loss`` is minus the mean of ``logprob``
 over tokens, and ``loss(view)`` the same of another text. A refused text has null
@@ -6,8 +6,9 @@ instead of lists, and a token that nothing precedes has null instead of a number
 neither takes part in anything.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import reduce
+from itertools import chain
 from math import log
 from operator import add, sub
 from typing import Any
@@ -21,89 +22,93 @@ from mia_batch.attacks.attack import (
     TEXT,
     Attack,
     Formula,
-    among,
-    attacks_of,
-    is_of,
+    ModelView,
+    build_attacks,
+    matches_view,
+    matches_views,
     mean,
     total,
 )
 from mia_batch.kernels import approximate_entropy, lempel_ziv_complexity
 
-_REPEATED, _NEIGHBOUR = ("target", "repeated"), ("target", "neighbour")
-_PERTURBATION, _EXTRACTION = ("target", "perturbation"), ("target", "extraction")
-_NONMEMBERS, _MEMBERS = ("target", "nonmember_shots"), ("target", "member_shots")
+_REPEATED = ("target", "repeated")
+_NEIGHBOUR = ("target", "neighbour")
+_PERTURBATION = ("target", "perturbation")
+_EXTRACTION = ("target", "extraction")
+_NONMEMBERS = ("target", "nonmember_shots")
+_MEMBERS = ("target", "member_shots")
 _SWAPPED = ("target", "swapped")
 _SHADOW_TEXT = ("shadow", "text")
 _UNSCORED = "no token of the text has a log-probability"
 
 
-def from_texts(
+def build_text_attacks(
     formulas: Mapping[str, Formula],
     undefined: str = _UNSCORED,
     **shared: Any,
 ) -> tuple[Attack, ...]:
-    return attacks_of(formulas, undefined, evidence="logprobs", **shared)
+    return build_attacks(formulas, undefined, evidence="logprobs", **shared)
 
 
-def from_text(name: str, *formula: Any, **shared: Any) -> tuple[Attack, ...]:
-    return from_texts({name: formula}, **shared)
+def build_text_attack(name: str, *formula: Any, **shared: Any) -> tuple[Attack, ...]:
+    return build_text_attacks({name: formula}, **shared)
 
 
-def _first(column: str, view: tuple[str, str] = TEXT) -> pl.Expr:
-    return pl.col(column).filter(is_of(view)).first()
+def _first(column: str, view: ModelView = TEXT) -> pl.Expr:
+    return pl.col(column).filter(matches_view(view)).first()
 
 
-def _tokens(*columns: str, view: tuple[str, str] = TEXT) -> tuple[pl.Expr, ...]:
-    """Numbers of a text's tokens, aligned and in their order, as float64; null where not known."""
-    there = is_of(view) & pl.all_horizontal(
+def _tokens(*columns: str, view: ModelView = TEXT) -> tuple[pl.Expr, ...]:
+    """Return numbers of a text's tokens, aligned and in order; null where there is none."""
+    has_numbers = matches_view(view) & pl.all_horizontal(
         pl.col(name).is_not_null() for name in columns
     )
     return tuple(
-        pl.col(name).filter(there).explode().cast(pl.Float64) for name in columns
+        pl.col(name).filter(has_numbers).explode().cast(pl.Float64) for name in columns
     )
 
 
-def _scored(column: str, view: tuple[str, str] = TEXT) -> pl.Expr:
-    """Numbers of those tokens of a text that have a log-probability, else null; as float64."""
+def _scored(column: str, view: ModelView = TEXT) -> pl.Expr:
+    """Return numbers of those tokens of a text that have a log-probability, else null."""
     logprob, number = _tokens("logprob", column, view=view)
     return pl.when(logprob.is_not_null()).then(number)
 
 
-def logprobs(view: tuple[str, str] = TEXT) -> pl.Expr:
-    """Log-probabilities of a text's tokens, in nats, 0 or less; null where a token has none."""
+def logprobs(view: ModelView = TEXT) -> pl.Expr:
+    """Return log-probabilities of a text's tokens, in nats; null where a token has none."""
     return _tokens("logprob", view=view)[0]
 
 
-def average(view: tuple[str, str]) -> pl.Expr:
-    """Mean log-probability of a text's tokens, in nats; 0 or less."""
+def mean_logprob(view: ModelView) -> pl.Expr:
+    """Return the mean log-probability of a text's tokens, in nats; 0 or less."""
     return mean(logprobs(view))
 
 
-def _averages(view: tuple[str, str], *where: pl.Expr) -> pl.Expr:
-    """Mean log-probability of each of several texts, in nats; null where one has no tokens."""
-    lists = pl.col("logprob").filter(is_of(view), *where)
+def _mean_logprobs(view: ModelView, *conditions: pl.Expr) -> pl.Expr:
+    """Return `mean_logprob` of each of several texts; null where one has no tokens."""
+    lists = pl.col("logprob").filter(matches_view(view), *conditions)
     n = lists.list.len() - lists.list.count_matches(None)
     return pl.when(n > 0).then(lists.cast(pl.List(pl.Float64)).list.sum() / n)
 
 
-def _cut_alike(*views: tuple[str, str]) -> pl.Expr:
-    """Whether these texts, one of each model, have numbers and are the same tokens."""
-    there = among(views) & pl.col("logprob").is_not_null()
-    cuts = pl.col("token_ids").filter(there).drop_nulls()
-    return (cuts.len() == len(views)) & (cuts.n_unique() == 1)
+def _have_same_tokens(*views: ModelView) -> pl.Expr:
+    """Return whether texts, one of each model, have numbers and are the same tokens."""
+    has_numbers = matches_views(views) & pl.col("logprob").is_not_null()
+    token_ids = pl.col("token_ids").filter(has_numbers).drop_nulls()
+    return (token_ids.len() == len(views)) & (token_ids.n_unique() == 1)
 
 
-def _n_lowest(term: pl.Expr, percent: int) -> pl.Expr:
-    """How many numbers of a term make up a share of them: rounded down, and at least one."""
+def _count_lowest(term: pl.Expr, percent: int) -> pl.Expr:
+    """Count the numbers that make up a share of a term: rounded down, at least one."""
     return (term.count() * percent // 100).clip(lower_bound=1)
 
 
 def lowest(term: pl.Expr, percent: int) -> pl.Expr:
-    """Take the lowest numbers of a term, ascending, nulls left out."""
-    return term.drop_nulls().sort().head(_n_lowest(term, percent))
+    """Return the lowest numbers of a term, ascending, nulls left out."""
+    return term.drop_nulls().sort().head(_count_lowest(term, percent))
 
 
-_OWN = average(TEXT)
+_TEXT_LOGPROB = mean_logprob(TEXT)
 _CARLINI = "Carlini et al. 2021 (arXiv:2012.07805)"
 
 
@@ -112,31 +117,35 @@ _CARLINI = "Carlini et al. 2021 (arXiv:2012.07805)"
 _BOTH_FORMS = "no token of the text or of its lowercased form has a log-probability"
 
 _LOSS_ATTACKS = (
-    *from_texts(
+    *build_text_attacks(
         {
-            "loss": (_OWN, "-loss", "Yeom et al. 2018 (arXiv:1709.01604), adversary 2"),
+            "loss": (
+                _TEXT_LOGPROB,
+                "-loss",
+                "Yeom et al. 2018 (arXiv:1709.01604), adversary 2",
+            ),
             "perplexity": (
-                -(-_OWN).exp(),
+                -(-_TEXT_LOGPROB).exp(),
                 "-exp(loss)",
                 f"{_CARLINI}, section 4.2",
                 f"{_UNSCORED}, or its perplexity is too large for a number",
             ),
             "loss_zlib": (
-                _OWN / _first("zlib_size"),
+                _TEXT_LOGPROB / _first("zlib_size"),
                 "-loss / zlib_size",
                 f"{_CARLINI}, section 5.2",
             ),
         }
     ),
-    *from_texts(
+    *build_text_attacks(
         {
             "lowercase_difference": (
-                _OWN - average(LOWERCASE),
+                _TEXT_LOGPROB - mean_logprob(LOWERCASE),
                 "loss(lowercase) - loss",
                 "Kaneko et al. 2024 (arXiv:2404.11262v1), equation 9",
             ),
             "lowercase_ratio": (
-                -_OWN / average(LOWERCASE),
+                -_TEXT_LOGPROB / mean_logprob(LOWERCASE),
                 "-loss / loss(lowercase)",
                 f"{_CARLINI}, section 5.2",
                 f"{_BOTH_FORMS}, or the loss of the lowercased form is 0",
@@ -157,7 +166,7 @@ _NO_VARIANCE = (
 
 
 def _standardised() -> pl.Expr:
-    """Log-probability less its mean over the vocabulary, by its standard deviation there."""
+    """Return log-probabilities less their means over the vocabulary, in deviations there."""
     logprob, expected, variance = _tokens(
         "logprob", "vocabulary_mean", "vocabulary_variance"
     )
@@ -165,30 +174,28 @@ def _standardised() -> pl.Expr:
 
 
 _Z = "(logprob - vocabulary_mean) / sqrt(vocabulary_variance)"
-_SHI, _ZHANG = (
-    "Shi et al. 2024 (arXiv:2310.16789)",
-    "Zhang et al. 2025 (arXiv:2404.02936)",
-)
-_MIN_K_ATTACKS = from_texts(
-    {
-        f"{name}_{k}": (
-            mean(lowest(term, k)),
-            f"mean of the lowest {k} % of {of}",
-            f"{source}, k = {k}",
-            undefined,
-        )
-        for name, term, of, source, undefined in (
-            ("min_k", logprobs(), "logprob", f"{_SHI}, equation 1", _UNSCORED),
-            (
-                "min_k_plus_plus",
-                _standardised(),
-                _Z,
-                f"{_ZHANG}, the Min-K%++ score",
-                _NO_VARIANCE,
-            ),
-        )
-        for k in (5, 10, 20, 30, 40, 50, 60)
-    }
+_SHI = "Shi et al. 2024 (arXiv:2310.16789)"
+_ZHANG = "Zhang et al. 2025 (arXiv:2404.02936)"
+_PERCENTS = (5, 10, 20, 30, 40, 50, 60)
+_MIN_K: dict[str, Formula] = {
+    f"min_k_{k}": (
+        mean(lowest(logprobs(), k)),
+        f"mean of the lowest {k} % of logprob",
+        f"{_SHI}, equation 1, k = {k}",
+    )
+    for k in _PERCENTS
+}
+_MIN_K_PLUS_PLUS: dict[str, Formula] = {
+    f"min_k_plus_plus_{k}": (
+        mean(lowest(_standardised(), k)),
+        f"mean of the lowest {k} % of {_Z}",
+        f"{_ZHANG}, the Min-K%++ score, k = {k}",
+    )
+    for k in _PERCENTS
+}
+_MIN_K_ATTACKS = (
+    *build_text_attacks(_MIN_K),
+    *build_text_attacks(_MIN_K_PLUS_PLUS, _NO_VARIANCE),
 )
 
 
@@ -205,24 +212,23 @@ _KWAK = "Kwak and Kim 2026 (arXiv:2601.19936), Gap-K%, k = 20"
 
 
 def _early(term: pl.Expr, percent: int, *columns: str) -> pl.Expr:
-    """Mean of a term's lowest numbers, each weighed by its token's place; unweighed ones decide."""
+    """Return the mean of a term's lowest numbers, each weighed by its token's place."""
     logprob = _tokens("logprob", *columns)[0]
     n = logprob.count()
     weight = (n + 1 - logprob.cum_count().cast(pl.Int64)) / n
-    return mean(
-        (term * weight).filter(term.rank("ordinal") <= _n_lowest(term, percent))
-    )
+    is_lowest = term.rank("ordinal") <= _count_lowest(term, percent)
+    return mean((term * weight).filter(is_lowest))
 
 
 def _gap(length: int) -> pl.Expr:
-    """Log-probability less the likeliest token's, in standard deviations: means of so many."""
+    """Return means of so many gaps to the likeliest token, in standard deviations."""
     logprob, top, variance = _tokens("logprob", "top_logprob", "vocabulary_variance")
     gap = ((logprob - top) / pl.when(variance > 0).then(variance.sqrt())).drop_nulls()
     means = reduce(add, (gap.shift(place) for place in range(length))) / length
     return pl.when(gap.count() >= length).then(means).otherwise(gap)
 
 
-_EARLY_ATTACKS = from_texts(
+_EARLY_ATTACKS = build_text_attacks(
     {
         "pdr_loss": (
             _early(logprobs(), 100),
@@ -248,7 +254,7 @@ _EARLY_ATTACKS = from_texts(
         ),
     }
 )
-_GAP_ATTACKS = from_texts(
+_GAP_ATTACKS = build_text_attacks(
     {
         name: (
             mean(lowest(_gap(window), 20)),
@@ -256,9 +262,9 @@ _GAP_ATTACKS = from_texts(
                 f"mean of the lowest 20 % of means of {window} tokens in a row of"
                 " (logprob - top_logprob) / sqrt(vocabulary_variance)"
             ),
-            f"{_KWAK}, window of {window}{of}",
+            f"{_KWAK}, window of {window}{origin}",
         )
-        for name, window, of in (
+        for name, window, origin in (
             ("gap_k_20", 3, " as in the authors' scripts for Pythia and Mamba"),
             ("gap_k_20_window_6", 6, " as in the authors' scripts for LLaMA"),
         )
@@ -276,21 +282,27 @@ _BOTH_MODELS = (TEXT, REFERENCE_TEXT)
 _REFERENCE = ("reference_model",)
 
 
-def _rate(view: tuple[str, str]) -> pl.Expr:
-    """Nats per byte of the text; 0 or less."""
-    return average(view) * logprobs(view).len() / _first("n_bytes", view)
+def _rate(view: ModelView) -> pl.Expr:
+    """Return the nats per byte of the text; 0 or less."""
+    return mean_logprob(view) * logprobs(view).len() / _first("n_bytes", view)
 
 
 def _difference(name: str, model: str, source: str, setting: str) -> tuple[Attack, ...]:
-    """Loss per token under another model less the target's, where both read the same tokens."""
-    other = (model, "text")
-    score = pl.when(_cut_alike(TEXT, other)).then(_OWN - average(other))
-    why = f"{_ONE_UNSCORED}, or the two models' tokenizers cut it differently"
-    formula = score, f"loss({model.replace('_', '-')} model) - loss", source, why
-    return from_text(name, *formula, reads=(TEXT, other), settings=(setting,))
+    """Build the attack by another model's loss less the target's, on the same tokens."""
+    view = (model, "text")
+    difference = _TEXT_LOGPROB - mean_logprob(view)
+    return build_text_attack(
+        name,
+        pl.when(_have_same_tokens(TEXT, view)).then(difference),
+        f"loss({model.replace('_', '-')} model) - loss",
+        source,
+        f"{_ONE_UNSCORED}, or the two models' tokenizers cut it differently",
+        reads=(TEXT, view),
+        settings=(setting,),
+    )
 
 
-_RATE_ATTACKS = from_texts(
+_RATE_ATTACKS = build_text_attacks(
     {
         "reference_difference": (
             _rate(TEXT) - _rate(REFERENCE_TEXT),
@@ -336,74 +348,78 @@ _TUNED_ATTACKS = (
 
 _NEAR_1 = -(2.0**-24)  # float32 cannot tell a probability above exp of this from 1
 _WINDOWS = (2, 3, 4, 6, 9, 13, 18, 25, 32, 40)
-_ROUNDING = (
-    1e-5  # nats that one model's numbers of a token may differ from call to call
-)
+# Nats that one model's numbers of a token may differ from call to call
+_ROUNDING = 1e-5
 _APART = (
     "no token of the text has numbers under both models, or their tokenizers cut it"
     " differently"
 )
 _AGREE = f"to {_ROUNDING:.5f} nats on average, which is rounding"
-_ALIKE = _cut_alike(*_BOTH_MODELS)
-_RANKED = _ALIKE & pl.col("rank").filter(among([TEXT])).is_not_null().any()
+_HAVE_SAME_TOKENS = _have_same_tokens(*_BOTH_MODELS)
+_RANKED = (
+    _HAVE_SAME_TOKENS & pl.col("rank").filter(matches_views([TEXT])).is_not_null().any()
+)
 
 
-def _compared(column: str, view: tuple[str, str], where: pl.Expr) -> pl.Expr:
-    """Numbers of the tokens of one text; none of texts that are not compared."""
-    return pl.col(column).filter(among([view]) & where).explode().cast(pl.Float64)
+def _compared(column: str, view: ModelView, condition: pl.Expr) -> pl.Expr:
+    """Return numbers of the tokens of one text; none of texts that are not compared."""
+    is_compared = matches_views([view]) & condition
+    return pl.col(column).filter(is_compared).explode().cast(pl.Float64)
 
 
-def _gain(where: pl.Expr) -> pl.Expr:
-    """Log-probability of each token less the base model's; null where either has none."""
-    return _compared("logprob", TEXT, where) - _compared(
-        "logprob", REFERENCE_TEXT, where
-    )
+def _gain(condition: pl.Expr) -> pl.Expr:
+    """Return log-probabilities less the base model's; null where either has none."""
+    base = _compared("logprob", REFERENCE_TEXT, condition)
+    return _compared("logprob", TEXT, condition) - base
 
 
 def _differ(gain: pl.Expr) -> pl.Expr:
-    """Whether the models differ by more than rounding, of which there would be gains, too."""
+    """Return whether the models differ by more than rounding, which gives gains, too."""
     return total(gain.abs()) > _ROUNDING * gain.count()
 
 
 def _error_zone() -> pl.Expr:
-    """Gains over gains and losses, where the target's most likely token is another."""
-    rank, gain = _compared("rank", TEXT, _RANKED), _gain(_RANKED)
-    wrong = gain.filter(rank > 1)
-    share = total(wrong.clip(lower_bound=0)) / total(wrong.abs())
-    known = gain.filter(rank.is_not_null()).count()
-    right = (known > 0) & (wrong.count() == 0)
-    return pl.when(right).then(1.0).otherwise(pl.when(_differ(wrong)).then(share))
+    """Return gains over gains and losses, where the target's likeliest token is another."""
+    rank = _compared("rank", TEXT, _RANKED)
+    gain = _gain(_RANKED)
+    error_gain = gain.filter(rank > 1)
+    share = total(error_gain.clip(lower_bound=0)) / total(error_gain.abs())
+    n_ranked = gain.filter(rank.is_not_null()).count()
+    has_no_error = (n_ranked > 0) & (error_gain.count() == 0)
+    share_of_errors = pl.when(_differ(error_gain)).then(share)
+    return pl.when(has_no_error).then(1.0).otherwise(share_of_errors)
 
 
 def _windows() -> pl.Expr:
-    """Share of windows of one length in which the target is surer, averaged over lengths."""
-    gain = _gain(_ALIKE).drop_nulls()
-    sums, n = gain.cum_sum(), gain.count()
-
-    def share(length: int) -> pl.Expr:
-        inner = sums - sums.shift(length, fill_value=0.0)
-        votes = (inner.slice(length - 1) > 0).sum()
-        return (
-            pl.when(n >= length)
-            .then(votes / (n - length + 1).cast(pl.Float64))
-            .otherwise((sums.last() > 0).cast(pl.Float64))
-        )
-
-    return pl.when(_differ(gain)).then(
-        reduce(add, map(share, _WINDOWS)) / len(_WINDOWS)
-    )
+    """Return the share of windows in which the target is surer, averaged over lengths."""
+    gain = _gain(_HAVE_SAME_TOKENS).drop_nulls()
+    n = gain.count()
+    sums = gain.cum_sum()
+    shares = []
+    for length in _WINDOWS:
+        window_sums = sums - sums.shift(length, fill_value=0.0)
+        n_surer = (window_sums.slice(length - 1) > 0).sum()
+        n_windows = (n - length + 1).cast(pl.Float64)
+        is_surer = (sums.last() > 0).cast(pl.Float64)
+        share = pl.when(n >= length).then(n_surer / n_windows).otherwise(is_surer)
+        shares.append(share)
+    return pl.when(_differ(gain)).then(reduce(add, shares) / len(_WINDOWS))
 
 
 def _information() -> pl.Expr:
-    """Gain of each token, and how far the models are apart on whether it comes, in nats."""
-    gain, base = _gain(_ALIKE), _compared("logprob", REFERENCE_TEXT, _ALIKE)
-    other = _compared("logprob", TEXT, _ALIKE).clip(upper_bound=_NEAR_1)
+    """Return the mean gain, and how far the models are apart on whether a token comes."""
+    gain = _gain(_HAVE_SAME_TOKENS)
+    base = _compared("logprob", REFERENCE_TEXT, _HAVE_SAME_TOKENS)
+    target = _compared("logprob", TEXT, _HAVE_SAME_TOKENS).clip(upper_bound=_NEAR_1)
     base = base.clip(upper_bound=_NEAR_1)
-    p, rest, other_rest = base.exp(), (-base.exp()).log1p(), (-other.exp()).log1p()
-    return mean(gain + p * (base - other) + (1 - p) * (rest - other_rest))
+    p = base.exp()
+    log_not_base = (-base.exp()).log1p()
+    log_not_target = (-target.exp()).log1p()
+
+    return mean(gain + p * (base - target) + (1 - p) * (log_not_base - log_not_target))
 
 
-_BASE_MODEL_ATTACKS = from_texts(
+_BASE_MODEL_ATTACKS = build_text_attacks(
     {
         "ez_mia": (
             _error_zone(),
@@ -452,10 +468,12 @@ _BASE_MODEL_ATTACKS = from_texts(
 )
 
 
-# How likely a text is among texts around it, and the same under a reference model (SPV-MIA).
+# How likely a text is among texts around it, and the same under a reference model
+# (SPV-MIA).
 #
-# p = exp(mean log-probability of the tokens), as in the authors' code: the joint probability of
-# equation 1 is 0 in floating point for all but short texts. Negated, so that members score high.
+# p = exp(mean log-probability of the tokens), as in the authors' code: the joint
+# probability of equation 1 is 0 in floating point for all but short texts. Negated, so
+# that members score high.
 
 _NEIGHBOURS = ("masked_model|neighbours_column",)
 _RELEASED = "5 and 11 as in the authors' code: unpaired texts perturbed as in DetectGPT"
@@ -465,61 +483,86 @@ _SPV_VIEWS = {
     "neighbour": ("neighbour", "5 and 11", _NEIGHBOURS),
     "released": ("perturbation", _RELEASED, ("masked_model",)),
 }
-_CALLED = {"neighbour": "any neighbour", "perturbation": "any perturbed text"}
+_SINGLE_TEXTS = {"neighbour": "any neighbour", "perturbation": "any perturbed text"}
 """Texts around a text; those of other views are asked about in pairs."""
 
 
-def _mean_of_pairs(view: tuple[str, str]) -> pl.Expr:
-    """Mean probability over the whole pairs there are: texts 2n and 2n + 1 of a view."""
-    index = pl.col("view_index").filter(among([view]))
-    p, index = _averages(view).exp().sort_by(index), index.sort()
-    whole = (index % 2 == 0) & (index.shift(-1) == index + 1)
-    return mean(pl.when(whole).then((p + p.shift(-1)) / 2))
+def _mean_of_pairs(view: ModelView) -> pl.Expr:
+    """Return the mean probability over whole pairs: texts 2n and 2n + 1 of a view."""
+    index = pl.col("view_index").filter(matches_views([view]))
+    p = _mean_logprobs(view).exp().sort_by(index)
+    index = index.sort()
+    is_whole = (index % 2 == 0) & (index.shift(-1) == index + 1)
+    return mean(pl.when(is_whole).then((p + p.shift(-1)) / 2))
 
 
 def _variation(model: str, view: str) -> pl.Expr:
-    """Mean probability of the texts around a text less its own; lowest at a peak."""
-    around = (model, view)
-    p = mean(_averages(around).exp()) if view in _CALLED else _mean_of_pairs(around)
-    return p - average((model, "text")).exp()
+    """Return the mean probability of texts around a text less its own; lowest at a peak."""
+    if view in _SINGLE_TEXTS:
+        p = mean(_mean_logprobs((model, view)).exp())
+    else:
+        p = _mean_of_pairs((model, view))
+    return p - mean_logprob((model, "text")).exp()
 
 
-def _spv(*names: str, calibrated: bool) -> Iterator[Attack]:
-    """Make attacks on the target alone, or less the same of the self-prompt model."""
-    for name in names:
-        view, paper, settings = _SPV_VIEWS[name]
-        around = _CALLED.get(view, "both texts of any pair")
-        why = f"no token of the text, or of {around}, has a log-probability"
-        score, formula = -_variation("target", view), f"p(text) - mean of p({view})"
-        if calibrated:
-            score += _variation("self_prompt", view)
-            formula += ", less the same of the self-prompt model"
-            why += " under one of the two models"
-            source, settings = f"{_FU}, equations {paper}", ("prompts_from", *settings)
-        else:
-            name += "_uncalibrated"  # noqa: PLW2901
-            source = (
-                f"{_FU}, equation {paper.removeprefix('5 and ')}, table 6 (without"
-                " difficulty "
-            )
-            source += "calibration)"
-        models = ("target", "self_prompt") if calibrated else ("target",)
-        reads = tuple((model, each) for model in models for each in ("text", view))
-        given = score, formula, source, why
-        yield from from_text(f"spv_{name}", *given, reads=reads, settings=settings)
+def _build_spv(name: str) -> tuple[Attack, ...]:
+    """Build the attack on the target less the same of the self-prompt model."""
+    view, equations, settings = _SPV_VIEWS[name]
+    texts = _SINGLE_TEXTS.get(view, "both texts of any pair")
+    return build_text_attack(
+        f"spv_{name}",
+        -_variation("target", view) + _variation("self_prompt", view),
+        f"p(text) - mean of p({view}), less the same of the self-prompt model",
+        f"{_FU}, equations {equations}",
+        f"no token of the text, or of {texts}, has a log-probability under one of the"
+        " two models",
+        reads=(
+            TEXT,
+            ("target", view),
+            ("self_prompt", "text"),
+            ("self_prompt", view),
+        ),
+        settings=("prompts_from", *settings),
+    )
+
+
+def _build_uncalibrated_spv(name: str) -> tuple[Attack, ...]:
+    """Build the attack on the target alone."""
+    view, equations, settings = _SPV_VIEWS[name]
+    texts = _SINGLE_TEXTS.get(view, "both texts of any pair")
+    return build_text_attack(
+        f"spv_{name}_uncalibrated",
+        -_variation("target", view),
+        f"p(text) - mean of p({view})",
+        f"{_FU}, equation {equations.removeprefix('5 and ')}, table 6 (without"
+        " difficulty calibration)",
+        f"no token of the text, or of {texts}, has a log-probability",
+        reads=(TEXT, ("target", view)),
+        settings=settings,
+    )
+
+
+_SPV_ATTACKS = tuple(chain.from_iterable(map(_build_spv, _SPV_VIEWS)))
+_UNCALIBRATED_SPV_ATTACKS = (
+    *_build_uncalibrated_spv("semantic"),
+    *_build_uncalibrated_spv("embedding"),
+    *_build_uncalibrated_spv("neighbour"),
+)
 
 
 # A text under the target and under shadow models, half of them tuned on it.
 #
-# Rows of the models ``shadow-0``, ``shadow-1``, ... are seen as those of one model ``shadow``,
-# with the number in ``view_index``; ``trained`` says which of them were tuned on the text.
+# Rows of the models ``shadow-0``, ``shadow-1``, ... are seen as those of one model
+# ``shadow``, with the number in ``view_index``; ``trained`` says which of them were
+# tuned on the text.
 #
-# LiRA's phi is log(p / (1 - p)) with p = exp(mean log-probability of the tokens). Of the shadow
-# models' phi means are taken, as in the paper, where the authors' code has medians. Scores with one
-# variance for all texts are those of the paper times a constant, hence in the same order; so is
-# the z-score offline, of which 1 - Pr[Z > phi] is an increasing function. RMIA is the ratio
-# p / p(x) alone: the share of a population that it exceeds never falls as it rises. InfoRMIA of
-# whole texts is the logarithm of that plus a constant of the model, hence in the same order.
+# LiRA's phi is log(p / (1 - p)) with p = exp(mean log-probability of the tokens). Of
+# the shadow models' phi means are taken, as in the paper, where the authors' code has
+# medians. Scores with one variance for all texts are those of the paper times a
+# constant, hence in the same order; so is the z-score offline, of which 1 - Pr[Z > phi]
+# is an increasing function. RMIA is the ratio p / p(x) alone: the share of a population
+# that it exceeds never falls as it rises. InfoRMIA of whole texts is the logarithm of
+# that plus a constant of the model, hence in the same order.
 
 _LIRA = "Carlini et al. 2022 (arXiv:2112.03570), algorithm 1"
 _RMIA = "Zarifzadeh et al. 2024 (arXiv:2312.03262), RMIA"
@@ -532,10 +575,11 @@ _NO_SPREAD = f"{_UNSCORED} under the target, or fewer than two shadow models tha
 
 
 def with_shadows(rows: pl.LazyFrame, attacks: Iterable[Attack]) -> pl.LazyFrame:
-    """Rows of evidence as attacks see them: with one model ``shadow``, where one reads it."""
-    if not any(
-        model == "shadow" for each in attacks for model, _ in each.reads_of("logprobs")
-    ):
+    """Return rows of evidence with one model ``shadow``, where an attack reads it."""
+    models: set[str] = set()
+    for attack in attacks:
+        models.update(model for model, _ in attack.list_reads("logprobs"))
+    if "shadow" not in models:
         return rows
     number = pl.col("model").str.extract(r"^shadow-(\d+)$").cast(pl.UInt32)
     return rows.with_columns(
@@ -545,34 +589,38 @@ def with_shadows(rows: pl.LazyFrame, attacks: Iterable[Attack]) -> pl.LazyFrame:
 
 
 def _phi(mean_logprob: pl.Expr) -> pl.Expr:
-    """Log-odds of a probability from its logarithm, finite."""
-    near = mean_logprob.clip(upper_bound=_NEAR_1)
-    return near - (-near.exp()).log1p()
+    """Return the log-odds of a probability from its logarithm, finite."""
+    log_p = mean_logprob.clip(upper_bound=_NEAR_1)
+    return log_p - (-log_p.exp()).log1p()
 
 
 def _variance(term: pl.Expr) -> pl.Expr:
-    """Mean square distance from the mean; null where all are equal."""
+    """Return the mean square distance from the mean; null where all are equal."""
     differ = term.drop_nulls().n_unique() > 1  # rounding gives equal ones a spread, too
     return pl.when(differ).then(total((term - mean(term)) ** 2) / term.count())
 
 
-def _log_density(term: pl.Expr, of: pl.Expr) -> pl.Expr:
-    """Log of the density of a normal distribution that is fitted, without its constant."""
-    variance = _variance(of)
-    return -((term - mean(of)) ** 2) / (2 * variance) - variance.log() / 2
+def _log_density(term: pl.Expr, sample: pl.Expr) -> pl.Expr:
+    """Return the log of a normal density fitted to a sample, without its constant."""
+    variance = _variance(sample)
+    return -((term - mean(sample)) ** 2) / (2 * variance) - variance.log() / 2
 
 
-def _over(below: pl.Expr) -> pl.Expr:
-    return pl.when(below > 0).then(_OWN.exp() / below)
+def _divide_by(p_text: pl.Expr) -> pl.Expr:
+    """Return the text's probability over that under other models."""
+    return pl.when(p_text > 0).then(_TEXT_LOGPROB.exp() / p_text)
 
 
-def _shadow_attacks() -> tuple[Attack, ...]:
-    tuned = _averages(_SHADOW_TEXT, pl.col("trained"))
-    others = _averages(_SHADOW_TEXT, ~pl.col("trained"))
-    phi, inside, outside = _phi(_OWN), _phi(tuned), _phi(others)
-    n_tuned, n_others = tuned.count(), others.count()
-    both = (total(tuned.exp()) + total(others.exp())) / (n_tuned + n_others)
-    return from_texts(
+def _build_shadow_attacks() -> tuple[Attack, ...]:
+    tuned = _mean_logprobs(_SHADOW_TEXT, pl.col("trained"))
+    untuned = _mean_logprobs(_SHADOW_TEXT, ~pl.col("trained"))
+    phi = _phi(_TEXT_LOGPROB)
+    inside = _phi(tuned)
+    outside = _phi(untuned)
+    n_tuned = tuned.count()
+    n_untuned = untuned.count()
+    p_text = (total(tuned.exp()) + total(untuned.exp())) / (n_tuned + n_untuned)
+    return build_text_attacks(
         {
             "lira_online": (
                 _log_density(phi, inside) - _log_density(phi, outside),
@@ -602,13 +650,13 @@ def _shadow_attacks() -> tuple[Attack, ...]:
                 _NO_OUTSIDE,
             ),
             "rmia": (
-                _over(pl.when(n_tuned > 0, n_others > 0).then(both)),
+                _divide_by(pl.when(n_tuned > 0, n_untuned > 0).then(p_text)),
                 "p / p(x), p(x) = mean of p over the shadow models",
                 f"{_RMIA} online",
                 f"{_NO_EACH}, or all give it probability 0",
             ),
             "rmia_offline": (
-                _over(mean(others.exp())),
+                _divide_by(mean(untuned.exp())),
                 "p / mean of p(out)",
                 f"{_RMIA} offline, a = 1",
                 _NO_OUTSIDE,
@@ -627,26 +675,26 @@ _AFTER_SHOTS = "no token of the text, alone or after the shots, has a log-probab
 _AFTER_ONE = {"reads": (TEXT, _NONMEMBERS), "settings": ("nonmember_shots",)}
 
 _SHOT_ATTACKS = (
-    *from_text(
+    *build_text_attack(
         "recall_prefix",
-        average(_NONMEMBERS) / _OWN,
+        mean_logprob(_NONMEMBERS) / _TEXT_LOGPROB,
         "loss(nonmember_shots) / loss",
         "Xie et al. 2024 (arXiv:2406.15968), the ReCaLL score, per token",
         f"{_AFTER_SHOTS} below 0",
         **_AFTER_ONE,
     ),
-    *from_text(
+    *build_text_attack(
         "con_recall_prefix",
-        (average(_NONMEMBERS) - _GAMMA * average(_MEMBERS)) / _OWN,
+        (mean_logprob(_NONMEMBERS) - _GAMMA * mean_logprob(_MEMBERS)) / _TEXT_LOGPROB,
         f"(loss(nonmember_shots) - {_GAMMA} loss(member_shots)) / loss",
         f"Wang et al. 2024 (arXiv:2409.03363), the Con-ReCall score, gamma = {_GAMMA}",
         f"{_AFTER_SHOTS} below 0",
         reads=(TEXT, _NONMEMBERS, _MEMBERS),
         settings=("nonmember_shots", "member_shots"),
     ),
-    *from_text(
+    *build_text_attack(
         CODEC.removesuffix("_v1"),
-        (average(_NONMEMBERS) < _OWN).cast(float),
+        (mean_logprob(_NONMEMBERS) < _TEXT_LOGPROB).cast(float),
         "1 where loss(nonmember_shots) > loss, else 0",
         "Zawalski et al. 2025 (arXiv:2510.27055), CoDeC, with the same shots for all"
         " texts",
@@ -660,19 +708,19 @@ _SHOT_ATTACKS = (
 
 _NO_NEIGHBOUR = "no token of the text, or of any neighbour, has a log-probability"
 _MATTERN = "Mattern et al. 2023 (arXiv:2305.18462)"
-_PERTURBED = _averages(_PERTURBATION)
+_PERTURBED = _mean_logprobs(_PERTURBATION)
 _SPREAD = _PERTURBED.min() < _PERTURBED.max()  # rounding gives equal ones a spread, too
 
 _NEIGHBOUR_ATTACKS = (
-    *from_texts(
+    *build_text_attacks(
         {
             "neighbour_difference": (
-                _OWN - mean(_averages(_NEIGHBOUR)),
+                _TEXT_LOGPROB - mean(_mean_logprobs(_NEIGHBOUR)),
                 "mean of loss(neighbour) - loss",
                 f"{_MATTERN}, difference of losses per token",
             ),
             "neighbour_ratio": (
-                -_OWN / mean(_averages(_NEIGHBOUR)),
+                -_TEXT_LOGPROB / mean(_mean_logprobs(_NEIGHBOUR)),
                 "-loss / (mean of loss(neighbour))",
                 f"{_MATTERN}, the same as a ratio",
                 f"{_NO_NEIGHBOUR}, or the mean loss of the neighbours is 0",
@@ -682,9 +730,9 @@ _NEIGHBOUR_ATTACKS = (
         reads=(TEXT, _NEIGHBOUR),
         settings=_NEIGHBOURS,
     ),
-    *from_text(
+    *build_text_attack(
         "detect_gpt",
-        pl.when(_SPREAD).then((_OWN - mean(_PERTURBED)) / _PERTURBED.std()),
+        pl.when(_SPREAD).then((_TEXT_LOGPROB - mean(_PERTURBED)) / _PERTURBED.std()),
         "(mean of loss(perturbation) - loss) / (standard deviation of"
         " loss(perturbation))",
         "Mitchell et al. 2023 (arXiv:2301.11305), algorithm 1, normalised, per token",
@@ -701,21 +749,21 @@ _NEIGHBOUR_ATTACKS = (
 _FAR, _NEAR = 5, 30  # percent
 
 
-def _apart(view: tuple[str, str]) -> pl.Expr:
-    """Mean of the likeliest tokens less that of the least likely ones, of each text."""
-    lists = pl.col("logprob").filter(is_of(view)).list.drop_nulls().list.sort()
-    ascending, n = lists.cast(pl.List(pl.Float64)), lists.list.len()
-    far, near = ((n * percent // 100).clip(lower_bound=1) for percent in (_FAR, _NEAR))
-    apart = (
-        ascending.list.tail(far).list.sum() / far
-        - ascending.list.head(near).list.sum() / near
-    )
-    return pl.when(n > 0).then(apart)
+def _distance(view: ModelView) -> pl.Expr:
+    """Return the mean of each text's likeliest tokens less that of the least likely ones."""
+    lists = pl.col("logprob").filter(matches_view(view)).list.drop_nulls().list.sort()
+    ascending = lists.cast(pl.List(pl.Float64))
+    n = lists.list.len()
+    n_far = (n * _FAR // 100).clip(lower_bound=1)
+    n_near = (n * _NEAR // 100).clip(lower_bound=1)
+    far = ascending.list.tail(n_far).list.sum() / n_far
+    near = ascending.list.head(n_near).list.sum() / n_near
+    return pl.when(n > 0).then(far - near)
 
 
-_SWAPPED_ATTACKS = from_text(
+_SWAPPED_ATTACKS = build_text_attack(
     "pac",
-    mean(_apart(_SWAPPED)) - _apart(TEXT).first(),
+    mean(_distance(_SWAPPED)) - _distance(TEXT).first(),
     f"mean of d(swapped) - d; d = mean of the highest {_FAR} % of logprob - mean of the"
     f" lowest {_NEAR} %",
     "Ye et al. 2024 (arXiv:2405.11930), PAC with the shares, swaps and sign of the"
@@ -731,7 +779,7 @@ _CAP = 0.01
 
 
 def _dc_pdd() -> pl.Expr:
-    """Mean of probability times log inverse frequency, capped, where a token comes first."""
+    """Return the mean over distinct tokens of probability times log inverse frequency."""
     token_id, logprob, surprise = _tokens(
         "token_ids", "logprob", "log_inverse_frequency"
     )
@@ -741,19 +789,19 @@ def _dc_pdd() -> pl.Expr:
 
 
 def _deviation(term: pl.Expr) -> pl.Expr:
-    """Take the standard deviation, with 1 / n."""
+    """Return the standard deviation, with 1 / n."""
     return mean((term - mean(term)) ** 2).sqrt()
 
 
 def _aeca() -> pl.Expr:
-    """How far probability times log inverse frequency jumps, less how far losses vary."""
+    """Return how far probability times log inverse frequency jumps, less losses' spread."""
     logprob, surprise = _tokens("logprob", "log_inverse_frequency")
-    logprob, potential = logprob.drop_nulls(), (logprob.exp() * surprise).drop_nulls()
+    potential = (logprob.exp() * surprise).drop_nulls()
     jumps = potential - potential.shift(-1, fill_value=0.0)
-    return _deviation(jumps) - _deviation(logprob)
+    return _deviation(jumps) - _deviation(logprob.drop_nulls())
 
 
-_FREQUENCY_ATTACKS = from_texts(
+_FREQUENCY_ATTACKS = build_text_attacks(
     {
         "aeca": (
             _aeca(),
@@ -790,39 +838,38 @@ _EXTRACTION_RANK = _scored("rank", _EXTRACTION)
 
 
 def _whole(term: pl.Expr, value: pl.Expr) -> pl.Expr:
-    """Let a value stand where every token of the reference has its term."""
+    """Return a value where every token of the reference has its term, else null."""
     return pl.when(term.len() > 0, term.null_count() == 0).then(value)
 
 
 def _sum(term: pl.Expr) -> pl.Expr:
-    """Sum of a term, added one by one; null where a token has none."""
+    """Return the sum of a term, added one by one; null where a token has none."""
     return _whole(term, term.implode().list.sum())
 
 
 def _log_samples(log_p: pl.Expr, p: float) -> pl.Expr:
-    """Log of the samples needed to have the reference among them with probability p; 0 or more."""
-    hazard = (
-        pl.when(log_p < _UNLIKELY)
-        .then(log_p)
-        .otherwise((-(-log_p.exp()).log1p()).log())
-    )
+    """Return the log of the samples that hold the reference with probability p; 0 or more."""
+    exact_hazard = (-(-log_p.exp()).log1p()).log()
+    hazard = pl.when(log_p < _UNLIKELY).then(log_p).otherwise(exact_hazard)
     return (log(-log(1 - p)) - hazard).clip(lower_bound=0.0)
 
 
-def _longest(hit: pl.Expr) -> pl.Expr:
-    """Most tokens in a row that are hits; null where it is known of none."""
-    known, hit = hit.count() > 0, hit.fill_null(value=False)
-    hits = hit.cum_sum().cast(pl.Int64)
-    until_miss = pl.when(hit).then(0).otherwise(hits).cum_max()
-    return pl.when(known).then((hits - until_miss).max())
+def _longest(is_hit: pl.Expr) -> pl.Expr:
+    """Count the most tokens in a row that are hits; null where no token has a rank."""
+    has_ranks = is_hit.count() > 0
+    is_hit = is_hit.fill_null(value=False)
+    n_hits = is_hit.cum_sum().cast(pl.Int64)
+    n_hits_at_miss = pl.when(is_hit).then(0).otherwise(n_hits).cum_max()
+    return pl.when(has_ranks).then((n_hits - n_hits_at_miss).max())
 
 
-def _extraction(
+def _build_extraction_attacks(
     name: str, log_p: pl.Expr, formula: str, scheme: str, undefined: str
 ) -> tuple[Attack, ...]:
-    found: dict[str, Formula] = {name: (log_p, formula, f"{_HAYES}, log p_z {scheme}")}
+    formulas: dict[str, Formula] = {}
+    formulas[name] = (log_p, formula, f"{_HAYES}, log p_z {scheme}")
     for p in (0.5, 0.9, 0.99):
-        found[f"{name}_n_{p * 100:.0f}"] = (
+        formulas[f"{name}_n_{p * 100:.0f}"] = (
             -_log_samples(log_p, p),
             f"-log(max(1, log(1 - {p}) / log(1 - exp({formula}))))",
             (
@@ -830,27 +877,28 @@ def _extraction(
                 f" {scheme}"
             ),
         )
-    return from_texts(found, undefined, reads=(_EXTRACTION,))
+    return build_text_attacks(formulas, undefined, reads=(_EXTRACTION,))
+
+
+_EXTRACTION_SUPPORT = sub(*_tokens("logprob", "support_mass", view=_EXTRACTION))
 
 
 _EXTRACTION_ATTACKS = (  # sums are clipped at 0, since rounding may exceed certainty
-    *_extraction(
+    *_build_extraction_attacks(
         "extraction",
         _sum(logprobs(_EXTRACTION)),
         "sum of logprob",
         "from the whole vocabulary",
         _NOT_EVERY_TOKEN,
     ),
-    *_extraction(
+    *_build_extraction_attacks(
         "extraction_top_k",
-        _sum(sub(*_tokens("logprob", "support_mass", view=_EXTRACTION))).clip(
-            upper_bound=0.0
-        ),
+        _sum(_EXTRACTION_SUPPORT).clip(upper_bound=0.0),
         "sum of (logprob - support_mass)",
         "under the run's decoding",
         f"{_NOT_EVERY_TOKEN}, or decoding leaves one of them out",
     ),
-    *from_text(
+    *build_text_attack(
         "extraction_greedy",
         _whole(_EXTRACTION_RANK, (_EXTRACTION_RANK == 1).all().cast(pl.Float64)),
         "1 where all tokens have rank = 1, else 0",
@@ -858,7 +906,7 @@ _EXTRACTION_ATTACKS = (  # sums are clipped at 0, since rounding may exceed cert
         _NOT_EVERY_TOKEN,
         reads=(_EXTRACTION,),
     ),
-    *from_texts(
+    *build_text_attacks(
         {
             "extraction_run": (
                 _longest(_scored("rank") == 1),
@@ -891,13 +939,13 @@ _CERTAIN = 2.0  # nats of entropy
 
 
 def _surprising() -> pl.Expr:
-    """Log-probabilities of the least likely tokens where the model was certain."""
+    """Return log-probabilities of the least likely tokens where the model was certain."""
     logprob, expected = _tokens("logprob", "vocabulary_mean")
-    unlikely = logprob.rank("ordinal") <= _n_lowest(logprob, _PERCENT)
-    return logprob.filter(unlikely & (-expected < _CERTAIN))
+    is_unlikely = logprob.rank("ordinal") <= _count_lowest(logprob, _PERCENT)
+    return logprob.filter(is_unlikely & (-expected < _CERTAIN))
 
 
-_RANK_ATTACKS = from_texts(
+_RANK_ATTACKS = build_text_attacks(
     {
         "rank": (-mean(_scored("rank")), "-mean of rank", f"{_MITCHELL} (Rank)"),
         "log_rank": (
@@ -928,11 +976,13 @@ _RANK_ATTACKS = from_texts(
 )
 
 
-# The losses of a text's tokens as a series: how many are low, whether they fall, how complex.
+# The losses of a text's tokens as a series: how many are low, whether they fall, how
+# complex.
 #
-# Negated, for losses of members fall faster and few words make up what is learnt by heart; but no
-# sign of the shapes is right everywhere, and the authors' code takes it from the labels. That of
-# the entropy was higher for members until hardly a loss was left, so it is not negated.
+# Negated, for losses of members fall faster and few words make up what is learnt by
+# heart; but no sign of the shapes is right everywhere, and the authors' code takes it
+# from the labels. That of the entropy was higher for members until hardly a loss was
+# left, so it is not negated.
 
 _CHANG = "Chang et al. 2024 (arXiv:2409.13745), CAMIA's signals"
 _BINS = (3, 4, 5)
@@ -940,7 +990,7 @@ _M, _R = 8, 0.8  # of approximate entropy, as the authors take them
 _AT_MOST = 200  # log-probabilities that the authors compare with each other
 _NOT_FINITE = "one is no finite number"
 _losses = -logprobs().drop_nulls()
-_LOW = _losses < 1
+_IS_LOW = _losses < 1
 _MEAN_BEFORE = (_losses.cum_sum() / _losses.cum_count()).shift()  # null for the first
 
 SERIES_COLUMNS = (*(f"complexity_{bins}" for bins in _BINS), "approximate_entropy")
@@ -948,46 +998,50 @@ SERIES_COLUMNS = (*(f"complexity_{bins}" for bins in _BINS), "approximate_entrop
 
 
 def with_series(rows: pl.LazyFrame, attacks: Iterable[Attack]) -> pl.LazyFrame:
-    """Rows of evidence with those of `SERIES_COLUMNS` that attacks read, where they read them."""
+    """Return rows of evidence with those of `SERIES_COLUMNS` that attacks read."""
     # An attack calls no Python function, and these kernels are called by one.
-    reading = [
-        each for each in attacks if set(each.columns).intersection(SERIES_COLUMNS)
-    ]
-    used = {column for attack in reading for column in attack.columns}
-    pairs = {pair for attack in reading for pair in attack.reads_of("logprobs")}
+    columns: set[str] = set()
+    pairs: set[ModelView] = set()
+    for attack in attacks:
+        if set(attack.columns).intersection(SERIES_COLUMNS):
+            columns.update(attack.columns)
+            pairs.update(attack.list_reads("logprobs"))
     if not pairs:
         return rows
-    series = pl.when(among(pairs)).then("logprob").list.drop_nulls().list.head(_AT_MOST)
-    made = [lempel_ziv_complexity(series, bins=bins) for bins in _BINS]
-    made.append(approximate_entropy(series, m=_M, r=_R))
-    columns = zip(SERIES_COLUMNS, made, strict=True)
-    return rows.with_columns(**{name: expr for name, expr in columns if name in used})
+    logprob = pl.when(matches_views(pairs)).then("logprob")
+    series = logprob.list.drop_nulls().list.head(_AT_MOST)
+    numbers = [lempel_ziv_complexity(series, bins=bins) for bins in _BINS]
+    numbers.append(approximate_entropy(series, m=_M, r=_R))
+    named_numbers = zip(SERIES_COLUMNS, numbers, strict=True)
+    return rows.with_columns(
+        **{name: number for name, number in named_numbers if name in columns}
+    )
 
 
-def _share(low: pl.Expr) -> pl.Expr:
-    return mean(low.cast(int))
+def _share(is_counted: pl.Expr) -> pl.Expr:
+    return mean(is_counted.cast(int))
 
 
 def _slope() -> pl.Expr:
-    """Slope of the least-squares line of the losses over 1, 2, 3, ..., in nats a token."""
+    """Return the slope of the least-squares line of the losses, in nats a token."""
     n = _losses.count()
-    middle = _losses.cum_count().cast(float) - (n + 1) / 2
-    return pl.when(n > 1).then(total(middle * _losses) / total(middle * middle))
+    place = _losses.cum_count().cast(float) - (n + 1) / 2  # from the middle
+    return pl.when(n > 1).then(total(place * _losses) / total(place * place))
 
 
 def _from_end(percent: int) -> pl.Expr:
-    """Share of the tokens that stand, from the end, before that share of low losses is exceeded."""
-    short_of = _LOW.reverse().cum_sum() * 100 <= percent * _LOW.sum()
-    return pl.when(_LOW.any()).then(_share(short_of))
+    """Return the share of tokens, from the end, with at most a share of the low losses."""
+    n_low = _IS_LOW.reverse().cum_sum()
+    return pl.when(_IS_LOW.any()).then(_share(n_low * 100 <= percent * _IS_LOW.sum()))
 
 
 def _diversity() -> pl.Expr:
-    """Distinct tokens over tokens, of those with a log-probability."""
+    """Return distinct tokens over tokens, of those with a log-probability."""
     ids = _scored("token_ids").drop_nulls()
     return pl.when(ids.count() > 0).then(ids.n_unique() / ids.count())
 
 
-_SERIES_ATTACKS = from_texts(
+_SERIES_ATTACKS = build_text_attacks(
     {
         f"losses_below_{limit}": (
             _share(_losses <= limit),
@@ -1018,7 +1072,7 @@ _SERIES_ATTACKS = from_texts(
             f"{_UNSCORED}, or only one has",
         ),
         "loss_by_diversity": (
-            _OWN / _diversity(),
+            _TEXT_LOGPROB / _diversity(),
             "-loss / (distinct token_ids / tokens)",
             f"{_CHANG}: the loss calibrated by the diversity of tokens",
             f"{_UNSCORED}, or they are not known by number",
@@ -1027,15 +1081,15 @@ _SERIES_ATTACKS = from_texts(
 )
 
 SHAPE_ATTACKS = (
-    *from_text(
+    *build_text_attack(
         "repeated_difference",
-        _OWN - average(_REPEATED),
+        _TEXT_LOGPROB - mean_logprob(_REPEATED),
         "loss(repeated) - loss",
         f"{_CHANG}: the fall of the loss where the text stands behind itself",
         "no token of the text, alone or behind itself, has a log-probability",
         reads=(TEXT, _REPEATED),
     ),
-    *from_texts(
+    *build_text_attacks(
         {
             f"low_losses_from_end_{percent}": (
                 -_from_end(percent),
@@ -1049,7 +1103,7 @@ SHAPE_ATTACKS = (
         },
         f"{_UNSCORED} above -1",
     ),
-    *from_texts(
+    *build_text_attacks(
         {
             f"loss_complexity_{bins}": (
                 -_first(f"complexity_{bins}"),
@@ -1084,11 +1138,9 @@ FAMILIES = {
     "Reference models": (_RATE_ATTACKS[0], *_TOKEN_DIFFERENCE, _RATE_ATTACKS[1]),
     "Base models, token by token": _BASE_MODEL_ATTACKS,
     "Tuned reference models": _TUNED_ATTACKS,
-    "SPV-MIA": (*_spv(*_SPV_VIEWS, calibrated=True),),
-    "SPV-MIA without a reference model": (
-        *_spv("semantic", "embedding", "neighbour", calibrated=False),
-    ),
-    "Shadow models: LiRA and RMIA": _shadow_attacks(),
+    "SPV-MIA": _SPV_ATTACKS,
+    "SPV-MIA without a reference model": _UNCALIBRATED_SPV_ATTACKS,
+    "Shadow models: LiRA and RMIA": _build_shadow_attacks(),
     "Shots before the text": _SHOT_ATTACKS,
     "Neighbours": _NEIGHBOUR_ATTACKS,
     "Swapped words": _SWAPPED_ATTACKS,

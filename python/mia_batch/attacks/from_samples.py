@@ -1,6 +1,7 @@
-"""Attacks on what a model says: continuations, answers at points, choices among passages."""
+"""Attacks on what a model says: continuations, answers at points, choices of passages."""
 
 from collections.abc import Callable, Iterator
+from itertools import product
 
 import polars as pl
 
@@ -13,76 +14,103 @@ from mia_batch.attacks.attack import (
     TOKEN,
     Attack,
     Formula,
-    among,
-    attacks_of,
+    ModelView,
+    build_attacks,
+    matches_views,
     mean,
 )
-from mia_batch.attacks.from_logprobs import average, from_texts, logprobs, lowest
+from mia_batch.attacks.from_logprobs import (
+    build_text_attacks,
+    logprobs,
+    lowest,
+    mean_logprob,
+)
 from mia_batch.prompts import LABELS
 
 
 def _share(part: str | pl.Expr, whole: str | pl.Expr) -> pl.Expr:
-    """Share of one count in another, float64 in [0, 1]; 0 where both are 0."""
+    """Return the share of one count in another, in [0, 1]; 0 where both are 0."""
     parts = pl.col(part) if isinstance(part, str) else part
     wholes = pl.col(whole) if isinstance(whole, str) else whole
     return parts / wholes.clip(lower_bound=1)
 
 
 def _ngrams(words: str, n: int) -> pl.Expr:
-    """Count the n-grams of a text of so many words; 0 or less where it is shorter than n."""
+    """Return the n-grams of a text of so many words; 0 or less where it is shorter."""
     return pl.col(words).cast(pl.Int64) - (n - 1)
 
 
 def _where_long(expr: pl.Expr, n: int) -> tuple[pl.Expr, str]:
-    """Let a score stand where the reference has n-grams; and say why it does not elsewhere."""
-    why = (
-        f"the reference has fewer than {n} words" if n > 1 else "the reference is empty"
-    )
-    return pl.when(pl.col("words_reference").max() >= n).then(expr), why
+    """Return a score where the reference has n-grams, and why there is none elsewhere."""
+    undefined = "the reference is empty"
+    if n > 1:
+        undefined = f"the reference has fewer than {n} words"
+    return pl.when(pl.col("words_reference").max() >= n).then(expr), undefined
 
 
-def _ending(n: int) -> str:
+def _suffix(n: int) -> str:
     return "" if n == 1 else f"_n{n}"
 
 
 # SaMIA and its relatives: n-gram overlap between sampled candidates and the reference.
 #
-# ``samia_...`` attacks read whole candidates and keep the denominators of the authors' code;
-# ``samia_matched_...`` attacks read each candidate up to the reference's number of words. In
-# version 1 of the paper, equation 9 is 11.
+# ``samia_...`` attacks read whole candidates and keep the denominators of the authors'
+# code; ``samia_matched_...`` attacks read each candidate up to the reference's number
+# of words. In version 1 of the paper, equation 9 is 11.
 
 _SAMIA = "Kaneko et al. 2024 (arXiv:2404.11262v2)"
 _KINDS = {"": "equations 1 and 5", "_precision": "equation 9", "_zlib": "equation 7"}
 """Mean recall and precision lie in [0, 1]; with compressed sizes in bytes a score is 0 or more."""
+_SAMIA_FORMULAS = [
+    (kind, place, n) for (kind, place), n in product(_KINDS.items(), range(1, 6))
+]
 _PLUS_ZLIB = ("_plus_zlib", "appendix D, table 11", 1)
 
 
-def _samia(*, matched: bool) -> Iterator[tuple[str, Formula]]:
-    cut = "_matched" if matched else ""
-    asked = [(kind, place, n) for kind, place in _KINDS.items() for n in range(1, 6)]
-    for kind, place, n in asked if matched else [*asked, _PLUS_ZLIB]:
-        side = f"words_candidate{cut}" if kind == "_precision" else "words_reference"
-        overlap, zlib = f"overlap_{n}{cut}", f"zlib_candidate{cut}"
-        term = _share(overlap, _ngrams(side, n) if matched else pl.col(side))
-        formula = (
-            f"{overlap} / ({side} - {n - 1})"
-            if matched and n > 1
-            else f"{overlap} / {side}"
-        )
+def _samia() -> Iterator[tuple[str, Formula]]:
+    """Iterate over the authors' formulas, of whole candidates."""
+    for kind, place, n in [*_SAMIA_FORMULAS, _PLUS_ZLIB]:
+        side = "words_candidate" if kind == "_precision" else "words_reference"
+        term = _share(f"overlap_{n}", pl.col(side))
+        formula = f"overlap_{n} / {side}"
         if kind == "_zlib":
-            term, formula = term * pl.col(zlib), f"{formula} * {zlib}"
+            term = term * pl.col("zlib_candidate")
+            formula += " * zlib_candidate"
         if kind == "_plus_zlib":
-            term, formula = term + pl.col(zlib), f"{formula} + {zlib}"
-        expr, why = (
-            _where_long(mean(term), n)
-            if matched
-            else (mean(term), "there is no candidate")
+            term = term + pl.col("zlib_candidate")
+            formula += " + zlib_candidate"
+        yield (
+            f"samia{kind}{_suffix(n)}",
+            (
+                mean(term),
+                f"mean over candidates of {formula}",
+                f"{_SAMIA}, {place}, N = {n}",
+                "there is no candidate",
+            ),
         )
-        said, source = (
-            f"mean over candidates of {formula}",
-            f"{_SAMIA}, {place}, N = {n}",
+
+
+def _matched_samia() -> Iterator[tuple[str, Formula]]:
+    """Iterate over the formulas of candidates that are as long as the reference."""
+    for kind, place, n in _SAMIA_FORMULAS:
+        is_precision = kind == "_precision"
+        side = "words_candidate_matched" if is_precision else "words_reference"
+        term = _share(f"overlap_{n}_matched", _ngrams(side, n))
+        n_grams = f"({side} - {n - 1})" if n > 1 else side
+        formula = f"overlap_{n}_matched / {n_grams}"
+        if kind == "_zlib":
+            term = term * pl.col("zlib_candidate_matched")
+            formula += " * zlib_candidate_matched"
+        expr, undefined = _where_long(mean(term), n)
+        yield (
+            f"samia_matched{kind}{_suffix(n)}",
+            (
+                expr,
+                f"mean over candidates of {formula}",
+                f"{_SAMIA}, {place}, N = {n}",
+                undefined,
+            ),
         )
-        yield f"samia{cut}{kind}{_ending(n)}", (expr, said, source, why)
 
 
 # ROUGE between whole candidates and the reference, under the run's word rule, in [0,
@@ -94,7 +122,7 @@ _ROUGE_L = ("l", 1, "lcs_words", "section 3.1 (ROUGE-L)")
 
 
 def _rouge() -> Iterator[tuple[str, Formula]]:
-    """Recall, precision and F1 of each kind; a side without n-grams gives 0."""
+    """Iterate over recall, precision and F1 of each kind; without n-grams 0."""
     ngrams = (
         (f"{n}", n, f"overlap_{n}", f"section 2 (ROUGE-N), N = {n}")
         for n in range(1, 6)
@@ -104,23 +132,33 @@ def _rouge() -> Iterator[tuple[str, Formula]]:
         precision = _share(shared, _ngrams("words_candidate", n))
         f1 = 2 * recall * precision / (recall + precision)
         f1 = pl.when(recall + precision == 0).then(0.0).otherwise(f1)  # null stays null
-        there, here = "words_reference", "words_candidate"
+        reference = "words_reference"
+        candidate = "words_candidate"
         if n > 1:
-            there, here = (f"({words} - {n - 1})" for words in (there, here))
-        for ending, term, formula in (
-            ("", recall, f"{shared} / {there}"),
-            ("_precision", precision, f"{shared} / {here}"),
-            ("_f1", f1, f"2 {shared} / ({there} + {here})"),
+            reference = f"(words_reference - {n - 1})"
+            candidate = f"(words_candidate - {n - 1})"
+        for suffix, term, formula in (
+            ("", recall, f"{shared} / {reference}"),
+            ("_precision", precision, f"{shared} / {candidate}"),
+            ("_f1", f1, f"2 {shared} / ({reference} + {candidate})"),
         ):
-            expr, why = _where_long(mean(term), n)
-            said = f"mean over candidates of {formula}"
-            yield f"rouge_{kind}{ending}", (expr, said, f"Lin 2004, {section}", why)
+            expr, undefined = _where_long(mean(term), n)
+            yield (
+                f"rouge_{kind}{suffix}",
+                (
+                    expr,
+                    f"mean over candidates of {formula}",
+                    f"Lin 2004, {section}",
+                    undefined,
+                ),
+            )
 
 
 # Probes: whether the model goes on with the true next words at many points of a text.
 #
-# Either by what it answers, or by the log-probability that it gives to the true next token.
-# ``..._rarity_...`` attacks weigh each shared word by how rarely the model says it elsewhere.
+# Either by what it answers, or by the log-probability that it gives to the true next
+# token. ``..._rarity_...`` attacks weigh each shared word by how rarely the model says
+# it elsewhere.
 
 _PETAL = "He et al. 2025 (USENIX Security)"
 _WEIGHED = "weight: Spärck Jones 1972"
@@ -128,30 +166,28 @@ _TOO_SHORT = "the text is too short for a point"
 _WEIGHT = "ln(T / (1 + df))"
 
 
-def _of_words(weighed: str) -> pl.Expr:
+def _by_words(weighed: str) -> pl.Expr:
     return pl.col(weighed) / pl.col("words_reference").clip(lower_bound=1)
 
 
-def _leading_rarity(view: tuple[str, str]) -> pl.Expr:
-    return mean(pl.when(among([view])).then(_of_words("rarity_leading")))
+def _leading_rarity(view: ModelView) -> pl.Expr:
+    return mean(pl.when(matches_views([view])).then(_by_words("rarity_leading")))
 
 
 def _log_hit_rate() -> pl.Expr:
-    """Log of the smoothed share of hits at each point; rows come point by point."""
-    is_last = (pl.col("view_index") != pl.col("view_index").shift(-1)).fill_null(
-        value=True
-    )
-    hits = (pl.col("leading_words") >= 1).cum_sum().cast(pl.Float64).filter(is_last)
-    answers = pl.int_range(1, pl.len() + 1).cast(pl.Float64).filter(is_last)
-    first = hits - hits.shift(1, fill_value=0), answers - answers.shift(1, fill_value=0)
-    return ((first[0] + 0.5) / (first[1] + 1)).log()
+    """Return the log of the smoothed share of hits at each point, in the points' order."""
+    index = pl.col("view_index")
+    is_last = (index != index.shift(-1)).fill_null(value=True)
+    n_hits = (pl.col("leading_words") >= 1).cum_sum().cast(pl.Float64).filter(is_last)
+    n_answers = pl.int_range(1, pl.len() + 1).cast(pl.Float64).filter(is_last)
+    hits = n_hits - n_hits.shift(1, fill_value=0)
+    answers = n_answers - n_answers.shift(1, fill_value=0)
+    return ((hits + 0.5) / (answers + 1)).log()
 
 
-_LEADING, _SUM_OF = (
-    "leading words that agree / words asked",
-    f"the sum of {_WEIGHT} over",
-)
-PROBE_ATTACKS = attacks_of(
+_LEADING = "leading words that agree / words asked"
+_SUM_OF = f"the sum of {_WEIGHT} over"
+PROBE_ATTACKS = build_attacks(
     {
         f"probe_{name}": (
             mean(term.cast(pl.Float64)),
@@ -161,7 +197,7 @@ PROBE_ATTACKS = attacks_of(
         for name, term, formula in (
             (
                 "leading_rarity",
-                _of_words("rarity_leading"),
+                _by_words("rarity_leading"),
                 f"{_SUM_OF} the {_LEADING}",
             ),
             (
@@ -172,7 +208,7 @@ PROBE_ATTACKS = attacks_of(
             ("leading", _share("leading_words", "words_reference"), _LEADING),
             (
                 "recall_rarity",
-                _of_words("rarity_1"),
+                _by_words("rarity_1"),
                 f"{_SUM_OF} shared words / words asked",
             ),
         )
@@ -192,7 +228,7 @@ _HIT = _IS_TRUE.cast(pl.Float64)
 _LIKELIEST = (
     "the likeliest token, nudge added to the logit of the true one, is the true one"
 )
-TOKEN_ATTACKS = attacks_of(
+TOKEN_ATTACKS = build_attacks(
     {
         "token_hits_less_expected": (
             mean(
@@ -227,29 +263,47 @@ TOKEN_ATTACKS = attacks_of(
 
 
 def with_expected(rows: pl.LazyFrame, texts: pl.DataFrame) -> pl.LazyFrame:
-    """Rows of features with how often the model says their true tokens elsewhere: `EXPECTED`."""
-    # ``texts`` has the ``target_id`` of each text, the number of its ``group``, and whether it is
-    # ``counted``. Groups are dealt into 16 folds. With n counted points of other folds that have
-    # this true token, h of them hits, and a share r of hits at counted points of other folds whose
-    # true tokens occur in the run as often, up to a factor of two, what is expected is (h + 30 r)
-    # / (n + 30). It is null where other folds have fewer than 100 answers.
+    """Return rows with how often the model says their true tokens elsewhere: `EXPECTED`."""
+    # ``texts`` has the ``target_id`` of each text, the number of its ``group``, and
+    # whether it is ``counted``. Groups are dealt into 16 folds.
+    # With n counted points of other folds that have this true token, h of them hits,
+    # and a share r of hits at counted points of other folds whose true tokens occur in
+    # the run as often, up to a factor of two, what is expected is (h + 30 r) / (n +
+    # 30). It is null where other folds have fewer than 100 answers.
     #
-    # Counted are the texts that others are compared with, as for rarity. A text that was never
-    # seen and a non-member of the same fold are measured by the same answers, none of them their
-    # own, and how often a token occurs is a matter of the texts, the same for all. So the two
-    # could change places, and conformal p-values hold as for scores of texts alone; between folds,
-    # which leave out other non-members, they do so nearly (the tests simulate it). With its own
-    # answers counted, or those of other parts of its book, a non-member would be measured
-    # otherwise than a target, and a book that is known whole would hide.
-    token = among([TOKEN]) & pl.col("words_candidate").is_not_null()
-    fold = (pl.col("target_id").min().over("group").rank("dense") % _FOLDS).cast(
-        pl.UInt8
-    )
-    dealt = texts.select("target_id", "counted", fold=fold).lazy()
-    found = rows.join(dealt, on="target_id", how="left", maintain_order="left")
+    # Counted are the texts that others are compared with, as for rarity. A text that
+    # was never seen and a non-member of the same fold are measured by the same answers,
+    # none of them their own, and how often a token occurs is a matter of the texts, the
+    # same for all. So the two could change places, and conformal p-values hold as for
+    # scores of texts alone; between folds, which leave out other non-members, they do
+    # so nearly (the tests simulate it). With its own answers counted, or those of other
+    # parts of its book, a non-member would be measured otherwise than a target, and a
+    # book that is known whole would hide.
+    first_of_group = pl.col("target_id").min().over("group")
+    fold = (first_of_group.rank("dense") % _FOLDS).cast(pl.UInt8)
+    folds = texts.select("target_id", "counted", fold=fold).lazy()
+    rows = rows.join(folds, on="target_id", how="left", maintain_order="left")
+    cells = _count_elsewhere(rows)
+    n = pl.col("n").sum()
+    hits = pl.col("hits").sum()
+    cell = ["fold", "frequency"]
+    share_of_fold = hits.over("fold") / n.over("fold")
+    share = (hits.over(cell) + share_of_fold) / (n.over(cell) + 1)
+    expected = (pl.col("hits") + _PRIOR * share) / (pl.col("n") + _PRIOR)
+    has_enough = n.over("fold") >= _LEAST
     key = ["fold", "true_token"]
-    sums = (
-        found.filter(token)
+    expected = pl.when(has_enough).then(expected).alias(EXPECTED)
+    table = cells.select(*key, expected).lazy()
+    rows = rows.join(table, on=key, how="left", maintain_order="left")
+    return rows.drop("fold", "counted")
+
+
+def _count_elsewhere(rows: pl.LazyFrame) -> pl.DataFrame:
+    """Count points ``n`` and ``hits`` of each true token in all folds but one, for each fold."""
+    key = ["fold", "true_token"]
+    is_answer = matches_views([TOKEN]) & pl.col("words_candidate").is_not_null()
+    in_fold = (
+        rows.filter(is_answer)
         .group_by(key)
         .agg(
             asked=pl.len(),
@@ -258,25 +312,16 @@ def with_expected(rows: pl.LazyFrame, texts: pl.DataFrame) -> pl.LazyFrame:
         )
         .collect(engine="streaming")
     )
-    whole = sums.group_by("true_token").agg(pl.col("asked", "n", "hits").sum())
-    often = whole.with_columns(often=(pl.col("asked") + 0.5).log(2).cast(pl.UInt8))
-    cells = sums.select("fold").unique().join(often.drop("asked"), how="cross")
-    cells = cells.join(
-        sums.drop("asked"), on=key, how="left", suffix="_own"
+    everywhere = in_fold.group_by("true_token").agg(pl.col("asked", "n", "hits").sum())
+    frequency = (pl.col("asked") + 0.5).log(2).cast(pl.UInt8)
+    everywhere = everywhere.with_columns(frequency=frequency).drop("asked")
+    cells = in_fold.select("fold").unique().join(everywhere, how="cross")
+    return cells.join(
+        in_fold.drop("asked"), on=key, how="left", suffix="_own"
     ).with_columns(
         pl.col(name).cast(pl.Int64) - pl.col(f"{name}_own").fill_null(0)
         for name in ("n", "hits")
     )
-    n, hits = (pl.col(name).sum() for name in ("n", "hits"))
-    alike = ["fold", "often"]
-    share = (hits.over(alike) + hits.over("fold") / n.over("fold")) / (
-        n.over(alike) + 1
-    )
-    expected = (pl.col("hits") + _PRIOR * share) / (pl.col("n") + _PRIOR)
-    enough = n.over("fold") >= _LEAST
-    table = cells.select(*key, pl.when(enough).then(expected).alias(EXPECTED)).lazy()
-    made = found.join(table, on=key, how="left", maintain_order="left")
-    return made.drop("fold", "counted")
 
 
 _DIFFERENCE = Attack(  # what this model knows that the reference model does not
@@ -302,7 +347,7 @@ _LOG_HIT_RATE = Attack(  # what log-probabilities would be, estimated from drawn
 )
 _COMBINED = Attack(
     name="probe_rarity_loss_v1",
-    expr=_leading_rarity(PROBE) + average(TEXT),
+    expr=_leading_rarity(PROBE) + mean_logprob(TEXT),
     formula="probe_leading_rarity_v1 + loss_v1: per word, and per token, in nats",
     source=(
         f"Church and Hanks 1990 (pointwise mutual information); {_PETAL}; {_WEIGHED}"
@@ -312,10 +357,10 @@ _COMBINED = Attack(
     logprobs=(TEXT,),
 )
 _FIRST, _EXPECTED = (
-    pl.when(among([PROBE])).then(pl.col(name).list.first().cast(pl.Float64))
+    pl.when(matches_views([PROBE])).then(pl.col(name).list.first().cast(pl.Float64))
     for name in ("logprob", "vocabulary_mean")
 )
-PROBE_LOGPROB_ATTACKS = from_texts(
+PROBE_LOGPROB_ATTACKS = build_text_attacks(
     {
         "probe_centred": (
             mean(_FIRST - _EXPECTED),
@@ -350,23 +395,24 @@ PROBE_LOGPROB_ATTACKS = from_texts(
 
 def _matched_rarity(n: int) -> Formula:
     term = pl.col(f"rarity_{n}") / _ngrams("words_reference", n).clip(lower_bound=1)
-    expr, why = _where_long(mean(term), n)
+    expr, undefined = _where_long(mean(term), n)
     formula = (
         f"mean over candidates of {_SUM_OF} shared {n}-grams / {n}-grams of the"
         " reference"
     )
-    return expr, formula, f"{_SAMIA}, N = {n}; {_WEIGHED}", why
+    return expr, formula, f"{_SAMIA}, N = {n}; {_WEIGHED}", undefined
 
 
-MATCHED_RARITY_ATTACKS = attacks_of(
-    {f"samia_matched_rarity{_ending(n)}": _matched_rarity(n) for n in (1, 2)}, ""
+MATCHED_RARITY_ATTACKS = build_attacks(
+    {f"samia_matched_rarity{_suffix(n)}": _matched_rarity(n) for n in (1, 2)}, ""
 )
 
 
 # Words of a candidate in spans that the reference has, too; and the longest such spans.
 #
-# The released code matches detokenised text, so that parts of words match, and finds spans for one
-# length only; here spans start and end between words, and each length is exact.
+# The released code matches detokenised text, so that parts of words match, and finds
+# spans for one length only; here spans start and end between words, and each length is
+# exact.
 
 _HALLINAN = "Hallinan et al. 2025 (arXiv:2508.09603)"
 _SUBSTRING = f"{_HALLINAN}, longest common substring"
@@ -383,22 +429,21 @@ _AGGREGATES: dict[str, Callable[[pl.Expr], pl.Expr]] = {
 }
 
 
-def _aggregated(terms: dict[str, tuple[pl.Expr, str, str]]) -> tuple[Attack, ...]:
-    """Mean, maximum, median and minimum of terms over candidates."""
-    formulas: dict[str, Formula] = {
-        f"{name}{ending}": (
-            aggregate(term.cast(pl.Float64)),
-            f"{ending.removeprefix('_') or 'mean'} over candidates of {formula}",
-            source,
-        )
-        for name, (term, formula, source) in terms.items()
-        for ending, aggregate in _AGGREGATES.items()
-    }
-    return attacks_of(formulas, "there is no candidate", whole_candidates=True)
+def _build_aggregates(terms: dict[str, tuple[pl.Expr, str, str]]) -> tuple[Attack, ...]:
+    """Build attacks by the mean, maximum, median and minimum of terms over candidates."""
+    formulas: dict[str, Formula] = {}
+    for name, (term, formula, source) in terms.items():
+        for suffix, aggregate in _AGGREGATES.items():
+            formulas[f"{name}{suffix}"] = (
+                aggregate(term.cast(pl.Float64)),
+                f"{suffix.removeprefix('_') or 'mean'} over candidates of {formula}",
+                source,
+            )
+    return build_attacks(formulas, "there is no candidate", whole_candidates=True)
 
 
 _CREATIVITY = [_share(f"covered_{length}", _CANDIDATE) for length in range(2, 13)]
-_COVERAGE_ATTACKS = _aggregated(
+_COVERAGE_ATTACKS = _build_aggregates(
     {
         "ngram_coverage": (
             _share(_COVERED, _CANDIDATE),
@@ -422,7 +467,7 @@ _COVERAGE_ATTACKS = _aggregated(
         ),
     }
 )
-_VERBATIM_ATTACKS = _aggregated(
+_VERBATIM_ATTACKS = _build_aggregates(
     {
         "longest_block": (
             pl.col("longest_block_words"),
@@ -451,34 +496,37 @@ _VERBATIM_ATTACKS = _aggregated(
 )
 
 
-# PETAL: log-probabilities guessed from how alike the model's word and the true word are.
+# PETAL: log-probabilities guessed from how alike the model's word and the true word
+# are.
 #
 # With log similarity, its floor and a line per text as in the authors' code.
 
 _FLOOR = 1e-16  # of similarity, in the authors' code
 
 
-def _log_similarity(view: tuple[str, str]) -> pl.Expr:
-    """Log similarity of the first answer at each point; null in other rows."""
-    first = among([view]) & (pl.col("sample_index") == 0)
-    return pl.when(first).then(pl.col("similarity").clip(lower_bound=_FLOOR).log())
+def _log_similarity(view: ModelView) -> pl.Expr:
+    """Return the log similarity of the first answer at each point; null in other rows."""
+    is_first = matches_views([view]) & (pl.col("sample_index") == 0)
+    return pl.when(is_first).then(pl.col("similarity").clip(lower_bound=_FLOOR).log())
 
 
 def _petal() -> pl.Expr:
-    """Fit a line on the surrogate, from similarity to log-probability, and apply it."""
-    same = pl.all_horizontal(
+    """Return a line, fitted on the surrogate from similarity to log-probability, applied."""
+    follows_its_logprob = pl.all_horizontal(
         pl.col(name) == pl.col(name).shift(1)
         for name in ("model", "view", "view_index")
     )
-    logprob = (
-        pl.when(same).then(pl.col("logprob").shift(1)).list.first().cast(pl.Float64)
-    )
-    known = pl.when(logprob.is_not_null()).then(_log_similarity(REFERENCE_PROBE))
-    logprob = pl.when(known.is_not_null()).then(logprob)
-    spread = mean((known - mean(known)) ** 2)
-    both = mean((known - mean(known)) * (logprob - mean(logprob)))
-    slope = pl.when(known.max() > known.min()).then(both / spread).otherwise(0.0)
-    return mean(logprob) + slope * (mean(_log_similarity(PROBE)) - mean(known))
+    logprobs_before = pl.when(follows_its_logprob).then(pl.col("logprob").shift(1))
+    logprob = logprobs_before.list.first().cast(pl.Float64)
+    has_logprob = logprob.is_not_null()
+    similarity = pl.when(has_logprob).then(_log_similarity(REFERENCE_PROBE))
+    logprob = pl.when(similarity.is_not_null()).then(logprob)
+    distance = similarity - mean(similarity)
+    variance = mean(distance**2)
+    covariance = mean(distance * (logprob - mean(logprob)))
+    differ = similarity.max() > similarity.min()
+    slope = pl.when(differ).then(covariance / variance).otherwise(0.0)
+    return mean(logprob) + slope * (mean(_log_similarity(PROBE)) - mean(similarity))
 
 
 PETAL_ATTACKS = (
@@ -509,39 +557,41 @@ PETAL_ATTACKS = (
 )
 
 
-# DE-COP: whether the model tells a text from three paraphrases of it, shown in every order.
+# DE-COP: whether the model tells a text from three paraphrases of it, shown in every
+# order.
 #
-# Every score is a mean over the four labels of what is found where that label is right. A model
-# that prefers a label whatever it stands for is thereby at chance, 0.25, exactly.
+# Every score is a mean over the four labels of what is found where that label is right.
+# A model that prefers a label whatever it stands for is thereby at chance, 0.25,
+# exactly.
 
 _DECOP = "Duarte et al. 2024 (arXiv:2402.09910), DE-COP"
 _PARAPHRASES = ("paraphrases_column",)
 _FEW = "the text has no three paraphrases that differ from it and each other"
 _RIGHT = pl.col("view_index") % len(LABELS)
 _LOG_P = [
-    pl.col("logprob").list.get(i, null_on_oob=True).cast(pl.Float64)
-    for i in range(len(LABELS))
+    pl.col("logprob").list.get(place, null_on_oob=True).cast(pl.Float64)
+    for place in range(len(LABELS))
 ]
-_ODDS = [each.exp() for each in _LOG_P]
-_P = [each / pl.sum_horizontal(_ODDS, ignore_nulls=False) for each in _ODDS]
+_ODDS = [log_p.exp() for log_p in _LOG_P]
+_P = [odds / pl.sum_horizontal(_ODDS, ignore_nulls=False) for odds in _ODDS]
 
 
 def _over_labels(term: pl.Expr) -> pl.Expr:
-    """Mean over labels of the mean of a term over the orders where the label is right."""
+    """Return the mean over labels of a term's mean over the orders where each is right."""
     means = [
-        mean(pl.when(among([CHOICE]), place == _RIGHT).then(term))
+        mean(pl.when(matches_views([CHOICE]), place == _RIGHT).then(term))
         for place in range(len(LABELS))
     ]
     return pl.sum_horizontal(means, ignore_nulls=False) / len(LABELS)
 
 
 def _less_means(values: list[pl.Expr]) -> pl.Expr:
-    """Take each label's mean off its values; a list."""
-    return pl.concat_list(each - _over_labels(each) for each in values)
+    """Return a list of the labels' values, each less its mean."""
+    return pl.concat_list(value - _over_labels(value) for value in values)
 
 
 def _is_highest(values: pl.Expr) -> pl.Expr:
-    """1 where the right label's value is the highest, or the first of several such; else 0."""
+    """Return 1 where the right label's value is the highest, or the first such; else 0."""
     return (values.list.arg_max() == _RIGHT).cast(pl.Float64)
 
 
@@ -556,14 +606,14 @@ CHOICE_ATTACK = Attack(
     reads=(CHOICE,),
     settings=_PARAPHRASES,
 )
-CHOICE_LOGPROB_ATTACKS = from_texts(
+CHOICE_LOGPROB_ATTACKS = build_text_attacks(
     {
         f"decop_{name}": (
             _over_labels(term),
-            f"mean over labels of {what} where the label is right",
+            f"mean over labels of {formula} where the label is right",
             f"{_DECOP}, {source}",
         )
-        for name, term, what, source in (
+        for name, term, formula, source in (
             (
                 "calibrated",
                 _is_highest(_less_means(_P)),
@@ -616,9 +666,9 @@ CLOZE_ATTACK = Attack(
 )
 
 FAMILIES: dict[str, tuple[Attack, ...]] = {
-    "SaMIA, length-matched": attacks_of(dict(_samia(matched=True)), ""),
-    "SaMIA": attacks_of(dict(_samia(matched=False)), "", whole_candidates=True),
-    "ROUGE": attacks_of(dict(_rouge()), "", whole_candidates=True),
+    "SaMIA, length-matched": build_attacks(dict(_matched_samia()), ""),
+    "SaMIA": build_attacks(dict(_samia()), "", whole_candidates=True),
+    "ROUGE": build_attacks(dict(_rouge()), "", whole_candidates=True),
     "Next tokens": TOKEN_ATTACKS,
     "Probes": PROBE_ATTACKS,
     "Probes of two models": (_DIFFERENCE,),

@@ -400,7 +400,7 @@ def _reads_runs(function: Callable[..., Any]) -> Callable[..., Any]:
         except _PLAIN_ERRORS:
             raise
         except BaseException as error:  # a panic of Rust is no Exception
-            from mia_batch.models.weights import cause_of
+            from mia_batch.errors import describe_error
 
             frames = traceback.extract_tb(error.__traceback__)
             last = [frame for frame in frames if "mia_batch" in frame.filename][-1]
@@ -408,7 +408,7 @@ def _reads_runs(function: Callable[..., Any]) -> Callable[..., Any]:
             places = options.get("places") or [options["place"]]
             raise RunFolderError(
                 f"{' or '.join(map(str, places))} cannot be read: run.json or a table"
-                f" is not as mia-batch writes it ({cause_of(error)}, {line});"
+                f" is not as mia-batch writes it ({describe_error(error)}, {line});"
                 " `mia-batch verify` says which file has changed"
             ) from error
 

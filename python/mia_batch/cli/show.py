@@ -14,7 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from mia_batch.attacks import Attack, get, names
-from mia_batch.attacks.attack import FAMILIES, family_of, members
+from mia_batch.attacks.attack import (
+    FAMILIES,
+    find_family,
+    list_family_attacks,
+)
 from mia_batch.cli.options import (
     build_table,
     cut_cell,
@@ -51,15 +55,15 @@ def show_attacks(names: Iterable[str], console: Console) -> None:
     rows = [("family", "in papers", "asks a text", "stands for", "needs")]
     for family in FAMILIES:
         first = family.default[0]
-        n_members = len(members(family, names))
+        n_members = len(list_family_attacks(family, names))
         stands_for = first
         if n_members != 1:
             stands_for = f"{len(family.default)} of {n_members}: {first}"
         cost, needed = _describe_cost(get(first))
-        paper_name = "".join(family.papers[:1])
+        paper_name = "".join(family.paper_names[:1])
         rows.append((family.name, paper_name, cost, stands_for, needed))
     for name in names:
-        if family_of(name) is None:
+        if find_family(name) is None:
             cost, needed = _describe_cost(get(name))
             rows.append((name, "", cost, name, needed))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -78,7 +82,7 @@ def _describe_cost(attack: Attack) -> tuple[str, str]:
     settings = load_settings({"input": "-", "model": "-"}, use_config=False)
     counts: dict[str, int] = {}
     for kind in ("samples", "logprobs"):
-        for model, view in attack.reads_of(kind):
+        for model, view in attack.list_reads(kind):
             question = build_view(settings, model, view)
             unit = question.type.answer_unit if kind == "samples" else "passes"
             if model == SHADOW:
@@ -124,11 +128,13 @@ def show_attack(attack: Attack, console: Console) -> None:
     reads = ", ".join(f"{view} by the {model} model" for model, view in attack.reads)
     cost, needed = _describe_cost(attack)
     facts = {"attack": attack.name}
-    family = family_of(attack.name)
+    family = find_family(attack.name)
     if family is not None:
         facts["family"] = f"{family.name}, which stands for {', '.join(family.default)}"
-        facts["in papers"] = ", ".join(family.papers)
-        relatives = [name for name in members(family, names()) if name != attack.name]
+        facts["in papers"] = ", ".join(family.paper_names)
+        relatives = [
+            name for name in list_family_attacks(family, names()) if name != attack.name
+        ]
         facts["others"] = ", ".join(relatives)
     facts |= {
         "source": attack.source,

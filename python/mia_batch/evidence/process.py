@@ -26,16 +26,17 @@ from typing import Any, Self, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from mia_batch.errors import EngineError, MiaBatchError, RequestError
+from mia_batch.errors import (
+    EngineError,
+    MiaBatchError,
+    RequestError,
+    describe_error,
+    find_first_error,
+)
 from mia_batch.evidence.engines.registry import can_turn, engine_types, load_engine
 from mia_batch.evidence.request import Answer, Engine, EngineInfo, EngineSpec, Request
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.models.weights import (
-    cause_of,
-    check_weights,
-    first_error_in,
-    weights_source,
-)
+from mia_batch.models.weights import check_weights, weights_source
 
 # The values alone cross the pipe in a quarter of the time that a request takes
 _request_values = attrgetter(*Request.__slots__)
@@ -557,10 +558,10 @@ def _end_group() -> None:
 def _explain(error: Exception, engine: str, log: str, log_start: int) -> EngineError:
     cause = str(error)
     if not isinstance(error, EngineError):
-        cause = f"the {engine} engine stopped ({cause_of(error)})"
+        cause = f"the {engine} engine stopped ({describe_error(error)})"
     if any(words in str(error.__cause__) for words in _CAUSE_IN_LOG):
         tail = Path(log).read_bytes()[log_start:].decode(errors="replace")
-        cause = f"{cause}: {first_error_in(tail)}"
+        cause = f"{cause}: {find_first_error(tail)}"
     return EngineError(f"{cause}; the engine's log is {log}")
 
 

@@ -44,7 +44,7 @@ def compare_starts(
     """
     from scipy.stats import ttest_1samp
 
-    starts = tokenizer.starts()
+    starts = tokenizer.find_starts()
     token_ids = [ids[:_LAST] for ids in tokenizer.encode(texts)]
     long_texts = [ids for ids in token_ids if len(ids) > 2 * _FIRST]
     if starts is None or len(long_texts) < _FEWEST:

@@ -27,7 +27,13 @@ import numpy as np
 import polars as pl
 
 from mia_batch import tables
-from mia_batch.errors import CorpusError, EngineError, MiaBatchError, SettingsError
+from mia_batch.errors import (
+    CorpusError,
+    EngineError,
+    MiaBatchError,
+    SettingsError,
+    describe_error,
+)
 from mia_batch.evidence.collect import LocalExecutor, SampleTask
 from mia_batch.evidence.engines import registry
 from mia_batch.evidence.parts import BLOCK_TARGETS, FreshUnits, Missing, Parts
@@ -42,13 +48,7 @@ from mia_batch.extras.sets.demo import (
 )
 from mia_batch.kernels import pair_features
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.models.weights import (
-    cause_of,
-    check_model,
-    config_of,
-    quiet,
-    weights_source,
-)
+from mia_batch.models.weights import check_model, load_config, quiet, weights_source
 from mia_batch.observer import Clock, Observer
 from mia_batch.pipeline import run_audit
 from mia_batch.pipeline.corpora import open_corpora, target_plan
@@ -319,7 +319,7 @@ def bare_scorer(model: str) -> Callable[[list[Text]], None]:
 
 def score_texts(folder: str, model: str, *, bare: bool, seconds: float) -> Row:
     texts = pl.read_parquet(Path(folder, "texts.parquet"))["text"].to_list()
-    config = config_of(*weights_source(model, None)).get_text_config()
+    config = load_config(*weights_source(model, None)).get_text_config()
     longest = min(_LONGEST, getattr(config, "max_position_embeddings", _LONGEST))
     prompts = Tokenizer.load(model).encode_prompts(texts)
     encoded = [ids[:longest] for ids in prompts if len(ids) > 1]
@@ -496,7 +496,7 @@ def _run_way() -> None:
     except MiaBatchError as error:
         figures = {"reason": str(error)}
     except Exception as error:  # whatever a library raises is a reason
-        figures = {"reason": cause_of(error)}
+        figures = {"reason": describe_error(error)}
     sys.stdout.write(f"\n{json.dumps(figures)}\n")
     sys.stdout.flush()
     os._exit(0)  # libraries take seconds to end

@@ -337,7 +337,7 @@ class EngineWorker:
             order = self._next = self._next or self._orders.get()
             task, keep, is_turned = _cluster().get(order.task_ref)
             if tokenizer is not None and is_turned:
-                tokenizer.turn_start()
+                tokenizer.toggle_start()
             blocks = self._blocks(order.job)
             try:
                 for block, output in executor.collect(task, blocks, self._count, keep):
@@ -762,7 +762,7 @@ class RayExecutor:
         self._pool = pool
         self._say = say
         self._show = show
-        # The tokenizer of every worker, see `Tokenizer.turn_start`
+        # The tokenizer of every worker, see `Tokenizer.toggle_start`
         self._is_turned = is_turned
         self._last_shown = 0.0
 
@@ -880,7 +880,7 @@ def engines(
             report = pool.wait_for_first()
             if tokenizer is not None:
                 settle_start(audit, model, tokenizer, report.figures)
-            is_turned = tokenizer is not None and tokenizer.is_turned
+            is_turned = tokenizer is not None and tokenizer.is_start_toggled
             executor = RayExecutor(
                 pool, say, audit.observer.at_work, is_turned=is_turned
             )

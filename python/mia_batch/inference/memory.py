@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from mia_batch.attacks.attack import CONTINUATION, RECITAL, among
+from mia_batch.attacks.attack import CONTINUATION, RECITAL, matches_views
 from mia_batch.inference.comparison import ComparisonSets
 from mia_batch.inference.findings import finding_rows, number_rows
 from mia_batch.kernels import (
@@ -187,7 +187,7 @@ def verbatim_runs(
     is_copied = mapped_zeros(index.height, np.bool_)
     if set(_RUN_COLUMNS) <= set(features.collect_schema()):
         answers = features.filter(
-            among(CONTINUED),
+            matches_views(CONTINUED),
             pl.col("sample_index") < samples,
             _N_WORDS.is_not_null(),
         )

@@ -6,7 +6,7 @@ from math import log
 import numpy as np
 import polars as pl
 
-from mia_batch.attacks.attack import among
+from mia_batch.attacks.attack import matches_views
 from mia_batch.inference.comparison import ComparisonSets, read_comparison_sets
 from mia_batch.inference.estimates import WindowShare
 from mia_batch.inference.findings import DecisionRule, gate_verdict, why_withheld
@@ -250,7 +250,7 @@ def _window_spans(
     )
     continuations = candidates.filter(
         is_asked,
-        among(CONTINUED),
+        matches_views(CONTINUED),
         pl.col("sample_index") < samples,
         pl.col("candidate").is_not_null(),
     ).select("target_id", "candidate")

@@ -8,16 +8,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from hashlib import sha256
-from itertools import accumulate, takewhile
+from itertools import accumulate, chain, takewhile
 from math import prod
 from operator import eq
 from typing import TYPE_CHECKING, Any, Self
 
-from mia_batch.errors import SettingsError
+from mia_batch.errors import SettingsError, describe_error
 from mia_batch.models.weights import (
     Measure,
-    cause_of,
-    config_of,
+    load_config,
     tokenizer_source,
     weights_source,
 )
@@ -28,47 +27,50 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 NO_LIMIT = 2**62
-"""A tokenizer's ``model_max_length`` where lengths are checked against the model's context."""
+"""A tokenizer's ``model_max_length``, since lengths are checked against the context."""
 
 
 def find_specials(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     """Find the special tokens that a tokenizer puts before and after a text by itself."""
     # All are taken to stand before where a text is cut in another way between them than
     # without.
-    whole: list[int] = tokenizer("a")["input_ids"]
-    bare: list[int] = tokenizer("a", add_special_tokens=False)["input_ids"]
-    extra = len(whole) - len(bare)
-    starts = (i for i in range(extra + 1) if whole[i : i + len(bare)] == bare)
-    before = next(starts, extra)
-    return whole[:before], whole[before + len(bare) :]
+    ids: list[int] = tokenizer("a")["input_ids"]
+    bare_ids: list[int] = tokenizer("a", add_special_tokens=False)["input_ids"]
+    n_bare = len(bare_ids)
+    n_special = len(ids) - n_bare
+    starts = (i for i in range(n_special + 1) if ids[i : i + n_bare] == bare_ids)
+    start = next(starts, n_special)
+    return ids[:start], ids[start + n_bare :]
 
 
-def why_of_another(tokenizer: PreTrainedTokenizerBase, config: Any) -> str | None:
-    """Say what shows that a tokenizer is of another model than a configuration, if any."""
+def find_mismatch(
+    tokenizer: PreTrainedTokenizerBase,
+    config: Any,
+) -> str | None:
+    """Return what shows that a tokenizer is of another model, by its configuration."""
     # Tokens that were added to a tokenizer can be more than the model has, which no
     # text of a corpus has. An end of texts that is the default of its architecture may
     # never have been set.
-    text_config, added = config.get_text_config(), set(tokenizer.added_tokens_decoder)
-    size, own = text_config.vocab_size, tokenizer.eos_token_id
+    text_config = config.get_text_config()
+    n_tokens = text_config.vocab_size
+    added = set(tokenizer.added_tokens_decoder)
     highest = max(set(tokenizer.get_vocab().values()) - added, default=0)
-    if highest >= size:
-        return f"has the token {highest}, and the model has {size:,} tokens"
+    if highest >= n_tokens:
+        return f"has the token {highest}, and the model has {n_tokens:,} tokens"
+    end = tokenizer.eos_token_id
     declared = text_config.eos_token_id
     ends = declared if isinstance(declared, list) else [declared]
-    strange = {None, getattr(type(text_config), "eos_token_id", None)}
-    if (
-        own is None
-        or own in ends
-        or any(end in strange or end in added for end in ends)
-    ):
+    default_end = getattr(type(text_config), "eos_token_id", None)
+    unsure_ends = {None, default_end, *added}
+    if end is None or end in ends or not unsure_ends.isdisjoint(ends):
         return None
-    return f"ends texts with token {own}, and the model's config.json with {ends[0]}"
+    return f"ends texts with token {end}, and the model's config.json with {ends[0]}"
 
 
 MOST_GROWTH = 16_384  # characters for one; Unicode's own forms have 18
 
 
-def growth_of(tokenizer: PreTrainedTokenizerBase) -> int:
+def compute_growth(tokenizer: PreTrainedTokenizerBase) -> int:
     """Return the most characters that a step of a tokenizer writes for one of a text."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     steps = [
@@ -76,27 +78,26 @@ def growth_of(tokenizer: PreTrainedTokenizerBase) -> int:
         for name in ("normalizer", "pre_tokenizer", "decoder")
     ]
     states = [json.loads(step.__getstate__()) for step in steps if step is not None]
-    return max(map(_growth, states), default=1)
+    return max(map(_compute_step_growth, states), default=1)
 
 
-def _growth(step: Any) -> int:
+def _compute_step_growth(step: Any) -> int:
     if not isinstance(step, dict):
         return 1
-    written = [step.get(name) for name in ("content", "prepend", "replacement")]
-    longest = max((len(text) for text in written if isinstance(text, str)), default=1)
+    values = [step.get(name) for name in ("content", "prepend", "replacement")]
+    texts = [value for value in values if isinstance(value, str)]
+    longest = max(map(len, texts), default=1)
     pattern = step.get("pattern")
     replaced = pattern.get("String") if isinstance(pattern, dict) else None
-    forms = _forms(base64.b64decode(step.get("precompiled_charsmap") or ""))
-    inner = [
-        each for value in step.values() if isinstance(value, list) for each in value
-    ]
-    return max(1, -(-longest // len(replaced or "a")), forms) * prod(
-        map(_growth, inner)
-    )
+    n_replaced = len(replaced or "a")
+    charsmap = base64.b64decode(step.get("precompiled_charsmap") or "")
+    lists = [value for value in step.values() if isinstance(value, list)]
+    inner_growth = prod(map(_compute_step_growth, chain.from_iterable(lists)))
+    return max(1, -(-longest // n_replaced), _longest_form(charsmap)) * inner_growth
 
 
-def _forms(charsmap: bytes) -> int:
-    """Return the length of the longest form in a map of SentencePiece, behind its index."""
+def _longest_form(charsmap: bytes) -> int:
+    """Return the length of the longest form in a map of SentencePiece."""
     size = int.from_bytes(charsmap[:4], "little")
     return max(map(len, charsmap[4 + size :].split(b"\0")))
 
@@ -105,7 +106,7 @@ _CUT = "\N{REPLACEMENT CHARACTER}"
 """What the first bytes of a character decode to where the rest of them is missing."""
 
 _SHORT = 1024  # tokens of a text whose beginnings are all encoded at once
-_PLACES_AT_ONCE = 32
+_TOKENS_AT_ONCE = 32
 
 
 class Tokenizer:
@@ -116,78 +117,86 @@ class Tokenizer:
 
         self._tokenizer = tokenizer
         self._tokenizer.model_max_length = NO_LIMIT
-        if (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if backend is not None:
             content = backend.to_str()
         else:  # a tokenizer written in Python
-            content = repr(
-                (type(tokenizer).__name__, sorted(tokenizer.get_vocab().items()))
-            )
-        self.digest = sha256(
-            content.encode()
-        ).hexdigest()  # of all that decides how text is cut
+            vocabulary = sorted(tokenizer.get_vocab().items())
+            content = repr((type(tokenizer).__name__, vocabulary))
+        # Of all that decides how text is cut
+        self.digest = sha256(content.encode()).hexdigest()
         self._prepended, appended = find_specials(tokenizer)
         self._n_appended = len(appended)
         self._has_own_start = True
         self.end: int | None = tokenizer.eos_token_id
-        usual = PreTrainedTokenizerFast._encode_plus
-        self._is_plain = type(tokenizer)._encode_plus is usual
+        fast_encode = PreTrainedTokenizerFast._encode_plus
+        self._is_plain = type(tokenizer)._encode_plus is fast_encode
 
     @classmethod
     def load(
-        cls, model: str, revision: str | None = None, *, setting: str = "model"
+        cls,
+        model: str,
+        revision: str | None = None,
+        *,
+        setting: str = "model",
     ) -> Self:
-        """Load the tokenizer of a model; `SettingsError` names the ``setting`` that named it."""
+        """Load a model's tokenizer; a `SettingsError` names the ``setting`` of the model."""
         from transformers import AutoTokenizer
 
-        source, of_source = tokenizer_source(model, revision)
-        named = f"{setting}: the tokenizer of {model!r}"
+        source, source_revision = tokenizer_source(model, revision)
+        owner = f"{setting}: the tokenizer of {model!r}"
         try:
-            options = {"revision": of_source, "trust_remote_code": False}
-            loaded = AutoTokenizer.from_pretrained(source, **options)
-        except (
-            Exception
-        ) as error:  # every library behind a tokenizer raises its own kind
+            tokenizer = AutoTokenizer.from_pretrained(
+                source,
+                revision=source_revision,
+                trust_remote_code=False,
+            )
+        except Exception as error:  # every library behind it raises its own kind
             way_out = "give a folder that a tokenizer was saved to, or a hub name"
             if setting == "model":
                 way_out = "save a tokenizer in the folder of the model's weights"
-            msg = f"{named} cannot be loaded ({cause_of(error)}); {way_out}"
-            raise SettingsError(msg) from error
-        if (longest := growth_of(loaded)) > MOST_GROWTH:
-            what = (
-                f"writes up to {longest:,} characters for one, which would fill the"
-                " memory"
+            cause = describe_error(error)
+            raise SettingsError(
+                f"{owner} cannot be loaded ({cause}); {way_out}"
+            ) from error
+        growth = compute_growth(tokenizer)
+        if growth > MOST_GROWTH:
+            raise SettingsError(
+                f"{owner} writes up to {growth:,} characters for one, which would fill"
+                " the memory; give the model's own tokenizer"
             )
-            raise SettingsError(f"{named} {what}; give the model's own tokenizer")
         if setting != "tokenizer":  # which has no model here
-            config = config_of(*weights_source(model, revision))
-            if (reason := why_of_another(loaded, config)) is not None:
+            config = load_config(*weights_source(model, revision))
+            mismatch = find_mismatch(tokenizer, config)
+            if mismatch is not None:
                 raise SettingsError(
-                    f"{named} is of another model: it {reason}; save the model's own"
+                    f"{owner} is of another model: it {mismatch}; save the model's own"
                     " tokenizer in the folder of its weights"
                 )
-        return cls(loaded)
+        return cls(tokenizer)
 
-    def starts(self) -> tuple[list[int], list[int]] | None:
-        """Give the special tokens before a text, and what they are with or without a start token.
+    def find_starts(self) -> tuple[list[int], list[int]] | None:
+        """Return the special tokens before a text: as they are, and with the start toggled.
 
         None where the tokenizer has no start token.
         """
         start = self._tokenizer.bos_token_id
         if start is None:
             return None
-        others = [token for token in self._prepended if token != start]
-        own = self._prepended
-        return own, others if start in own else [start, *others]
+        without_start = [token for token in self._prepended if token != start]
+        if start in self._prepended:
+            return self._prepended, without_start
+        return self._prepended, [start, *without_start]
 
-    def turn_start(self) -> None:
-        """Put the start token before texts from now on; leave it out if the tokenizer puts it."""
-        starts = self.starts()
+    def toggle_start(self) -> None:
+        """Put the start token before texts from now on; leave it out where it was put."""
+        starts = self.find_starts()
         if starts is not None and self._has_own_start:
             self._prepended = starts[1]
             self._has_own_start = False
 
     @property
-    def is_turned(self) -> bool:
+    def is_start_toggled(self) -> bool:
         return not self._has_own_start
 
     @property
@@ -195,88 +204,108 @@ class Tokenizer:
         return str(self._tokenizer.bos_token)
 
     def encode_prompts(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of prompts, with the special tokens that the tokenizer puts before a text."""
-        # Tokens that it puts after a text (an end-of-text token) are left out, because
-        # the model shall go on.
-        # Of a text that another goes on from, the longest
-        whole, begins = (
-            "",
-            dict[str, str](),
-        )
-        for text in sorted(
-            {*texts}, reverse=True
-        ):  # what begins a text comes behind it
-            if _ends_word(text, whole):
-                begins[text] = whole
+        """Return the token ids of prompts, with the special tokens before a text."""
+        # Tokens that the tokenizer puts after a text (an end-of-text token) are left
+        # out, because the model shall go on.
+        longer_texts: dict[str, str] = {}  # of a text, the longest that goes on from it
+        longer = ""
+        # What begins a text comes behind it
+        for text in sorted({*texts}, reverse=True):
+            if _ends_word(text, longer):
+                longer_texts[text] = longer
             else:
-                whole = text
-        found = self._prompts(set(texts).difference(begins))
-        cuts = {whole: self._cuts(whole, found[whole]) for whole in {*begins.values()}}
-        for text, whole in begins.items():
-            if cut := cuts[whole].get(len(text.encode())):
-                found[text] = found[whole][:cut]
-        found |= self._prompts(begins.keys() - found.keys())
-        return [found[text] for text in texts]
+                longer = text
+        prompts = self._encode_whole(set(texts).difference(longer_texts))
+        cuts = {
+            longer: self._cuts(longer, prompts[longer])
+            for longer in {*longer_texts.values()}
+        }
+        for text, longer in longer_texts.items():
+            n_tokens = cuts[longer].get(len(text.encode()))
+            if n_tokens:
+                prompts[text] = prompts[longer][:n_tokens]
+        prompts |= self._encode_whole(longer_texts.keys() - prompts.keys())
+        return [prompts[text] for text in texts]
 
-    def _prompts(self, texts: Collection[str]) -> dict[str, list[int]]:
-        if not self._has_own_start:
-            bare = self._encode([*texts], add_special_tokens=False)
-            begun = ([*self._prepended, *ids] for ids in bare)
-            return dict(zip(texts, begun, strict=True))
-        encoded = self._encode([*texts], add_special_tokens=True)
-        cut = (ids[: len(ids) - self._n_appended] for ids in encoded)
-        return dict(zip(texts, cut, strict=True))
+    def _encode_whole(self, texts: Collection[str]) -> dict[str, list[int]]:
+        bare = not self._has_own_start
+        encoded = self._encode([*texts], add_special_tokens=not bare)
+        if bare:
+            prompts = [[*self._prepended, *ids] for ids in encoded]
+        else:
+            prompts = [ids[: len(ids) - self._n_appended] for ids in encoded]
+        return dict(zip(texts, prompts, strict=True))
 
-    def _cuts(self, text: str, ids: list[int]) -> dict[int, int]:
-        """Count the tokens up to each byte where one ends; none where they are not the text's."""
-        found = [self._bytes[token] for token in ids] if self._bytes else []
-        ends = enumerate(accumulate(map(len, found)), start=1)
-        return {end: n for n, end in ends} if b"".join(found) == text.encode() else {}
+    def _cuts(
+        self,
+        text: str,
+        ids: list[int],
+    ) -> dict[int, int]:
+        """Count the tokens up to each byte where one ends; none if they are not the text."""
+        pieces = [self._bytes[token] for token in ids] if self._bytes else []
+        if b"".join(pieces) != text.encode():
+            return {}
+        ends = accumulate(map(len, pieces))
+        return {end: n_tokens for n_tokens, end in enumerate(ends, start=1)}
 
     def encode_after(
-        self, context: str, text: str
+        self,
+        context: str,
+        text: str,
     ) -> tuple[list[int], list[int], list[int]]:
-        """Token ids of a text that follows another: special tokens, the context's, the text's."""
+        """Return special tokens, and the ids of a context and of the text that follows."""
         # Both texts are cut as one: a token that reaches from one into the other is the
         # context's. Tokenizers written in Python cannot tell, and cut them one by one.
         if not context or not self._tokenizer.is_fast:
-            before, after = self.encode([context, text])
-            return self._prepended, before, after
-        ids, spans = self._cut(context + text)
-        cut = next(
-            (i for i, (start, _) in enumerate(spans) if start >= len(context)), len(ids)
-        )
-        return self._prepended, ids[:cut], ids[cut:]
+            context_ids, text_ids = self.encode([context, text])
+            return self._prepended, context_ids, text_ids
+        ids, spans = self._encode_spans(context + text)
+        starts = (i for i, (start, _) in enumerate(spans) if start >= len(context))
+        n_context = next(starts, len(ids))
+        return self._prepended, ids[:n_context], ids[n_context:]
 
-    def keep_last(self, text: str, n_tokens: int) -> str:
+    def keep_last(
+        self,
+        text: str,
+        n_tokens: int,
+    ) -> str:
         """Cut a text to its last tokens, at most ``n_tokens``."""
         if not self._tokenizer.is_fast:
-            return self._decode([self.encode([text])[0][-n_tokens:]])[0]
-        _, spans = self._cut(text)
+            ids = self.encode([text])[0]
+            return self._decode([ids[-n_tokens:]])[0]
+        _, spans = self._encode_spans(text)
         return text[spans[-n_tokens][0] :] if len(spans) > n_tokens else text
 
-    def keep_first(self, text: str, n_tokens: int) -> str:
-        """Cut a text to its first tokens, at most ``n_tokens``; what they share with it stays."""
+    def keep_first(
+        self,
+        text: str,
+        n_tokens: int,
+    ) -> str:
+        """Cut a text to its first tokens, at most ``n_tokens``."""
         if not self._tokenizer.is_fast:
-            return self._decode([self.encode([text])[0][:n_tokens]])[0]
-        return text[: max((end for _, end in self._cut(text)[1][:n_tokens]), default=0)]
+            ids = self.encode([text])[0]
+            return self._decode([ids[:n_tokens]])[0]
+        _, spans = self._encode_spans(text)
+        return text[: max((end for _, end in spans[:n_tokens]), default=0)]
 
-    def _cut(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Token ids of a text, and where each begins and ends in it."""
+    def _encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return token ids of a text, and where each begins and ends in it."""
         encoded = self._tokenizer(
-            text, add_special_tokens=False, return_offsets_mapping=True
+            text,
+            add_special_tokens=False,
+            return_offsets_mapping=True,
         )
         return encoded["input_ids"], encoded["offset_mapping"]
 
-    def token_ends(self, text: str) -> Callable[[int], bool]:
-        """Return what says of a place in a text, in characters, whether it is between two tokens.
+    def find_token_ends(self, text: str) -> Callable[[int], bool]:
+        """Return a function that checks that a place, in characters, is between tokens.
 
         It is where the tokens of the text up to there begin the tokens of the whole. Of
         tokenizers written in Python nobody knows: any place does.
         """
         if not self._tokenizer.is_fast:
             return lambda _: True
-        ids, spans = self._cut(text)
+        ids, spans = self._encode_spans(text)
         n_before = {end: n for n, (_, end) in enumerate(spans, start=1)}
 
         def is_between(place: int) -> bool:
@@ -285,28 +314,34 @@ class Tokenizer:
 
         return is_between
 
-    def steps(
-        self, text: str, first: int, order: Callable[[int], NDArray[np.int64]]
+    def find_token_spans(
+        self,
+        text: str,
+        first: int,
+        order: Callable[[int], NDArray[np.int64]],
     ) -> Iterator[tuple[int, int]]:
-        """Yield where tokens of a text begin and end, in characters, from number ``first`` on."""
+        """Iterate over where tokens from ``first`` on begin and end, in characters."""
         # ``order`` orders so many. Only those up to which, and with which, the text
         # alone is cut as the whole is. Of tokenizers written in Python nobody knows.
         if not self._tokenizer.is_fast:
             return
-        ids, spans = self._cut(text)
+        ids, spans = self._encode_spans(text)
         ends = [0, *(end for _, end in spans)]
-        places = (first + order(max(len(ids) - first, 0))).tolist()
-        at_once = len(places) if len(ids) <= _SHORT else _PLACES_AT_ONCE
-        for start in range(0, len(places), max(at_once, 1)):
-            some = places[start : start + at_once]
-            numbers = sorted({*some, *(place + 1 for place in some)})
-            heads = self.encode([text[: ends[n]] for n in numbers])
-            same = {
-                n for n, head in zip(numbers, heads, strict=True) if head == ids[:n]
+        tokens = (first + order(max(len(ids) - first, 0))).tolist()
+        n_at_once = len(tokens) if len(ids) <= _SHORT else _TOKENS_AT_ONCE
+        for start in range(0, len(tokens), max(n_at_once, 1)):
+            batch = tokens[start : start + n_at_once]
+            lengths = sorted({*batch, *(token + 1 for token in batch)})
+            heads = self.encode([text[: ends[length]] for length in lengths])
+            same_lengths = {
+                length
+                for length, head in zip(lengths, heads, strict=True)
+                if head == ids[:length]
             }
-            for place in some:
-                if {place, place + 1} <= same and ends[place] < ends[place + 1]:
-                    yield ends[place], ends[place + 1]
+            for token in batch:
+                is_same = {token, token + 1} <= same_lengths
+                if is_same and ends[token] < ends[token + 1]:
+                    yield ends[token], ends[token + 1]
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         return [len(ids) for ids in self.encode(texts)]
@@ -323,16 +358,17 @@ class Tokenizer:
         return self._decode([[token]], skip_special=False)[0]
 
     @cached_property
-    def by_text(self) -> dict[str, int]:
-        """Token ids by what they decode to alone; a text that several have is left out."""
-        texts = self._decode(
-            [[token] for token in range(self.vocabulary)], skip_special=False
-        )
+    def ids_by_text(self) -> dict[str, int]:
+        """Token ids by the text of each alone; a text that several have is left out."""
+        ids = [[token] for token in range(self.vocabulary)]
+        texts = self._decode(ids, skip_special=False)
         counts = Counter(texts)
         return {text: token for token, text in enumerate(texts) if counts[text] == 1}
 
     def measure(
-        self, prefixes: Sequence[str], references: Sequence[str]
+        self,
+        prefixes: Sequence[str],
+        references: Sequence[str],
     ) -> list[Measure]:
         """Encode prompts, and count the tokens of their references."""
         different = [*{*references}]  # many of single words are the same
@@ -341,70 +377,86 @@ class Tokenizer:
         return [Measure(ids, len(ids), lengths[text]) for ids, text in prompts]
 
     def decode_candidates(
-        self, prompt_ids: Sequence[int], outputs: Sequence[Sequence[int]]
+        self,
+        prompt_ids: Sequence[int],
+        outputs: Sequence[Sequence[int]],
     ) -> tuple[str, list[str]]:
-        """Decode a prompt and sampled continuations of it, special tokens removed from both."""
+        """Decode a prompt and sampled continuations, special tokens removed from both."""
         # A continuation alone can decode to another text than it does after its prompt
         # (a first space is lost, for one), so both are decoded together and the
         # prompt's text is taken off, unless tokens are bytes. Where the last character
         # is cut within its bytes, the tokens that begin it are left out, as servers do
         # it.
-        prompt, texts = self._text(prompt_ids), []
+        prompt = self._decode_text(prompt_ids)
         alone = self._bytes and not prompt.endswith(_CUT)
-        before = () if alone else prompt_ids
+        context = () if alone else prompt_ids
+        texts = []
         for output in outputs:
-            text, n_tokens = self._text([*before, *output]), len(output)
+            text = self._decode_text([*context, *output])
+            n_tokens = len(output)
             while text.endswith(_CUT) and n_tokens:
                 n_tokens -= 1
-                text = self._text([*before, *output[:n_tokens]])
-            texts.append(text if alone else _after(prompt, text))
+                text = self._decode_text([*context, *output[:n_tokens]])
+            texts.append(text if alone else _remove_prompt(prompt, text))
         return prompt, texts
 
-    def _text(self, ids: Sequence[int]) -> str:
+    def _decode_text(self, ids: Sequence[int]) -> str:
         if self._bytes:
-            return b"".join(map(self._bytes.__getitem__, ids)).decode(errors="replace")
+            pieces = [self._bytes[token] for token in ids]
+            return b"".join(pieces).decode(errors="replace")
         return self._decode([[*ids]])[0]
 
     @cached_property
     def _bytes(self) -> dict[int, bytes]:
-        """The bytes that each token stands for in any text, special ones for none; else nothing."""
+        """The bytes of each token in any text, special ones' none; empty if it varies."""
         if not self._tokenizer.is_fast:
             return {}
         from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-        byte_of = {sign: byte for byte, sign in bytes_to_unicode().items()}
-        added, tokens = self._tokenizer.added_tokens_decoder, [*range(self.vocabulary)]
+        byte_by_sign = {sign: byte for byte, sign in bytes_to_unicode().items()}
+        added = self._tokenizer.added_tokens_decoder
+        tokens = [*range(self.vocabulary)]
+        names = self._tokenizer.convert_ids_to_tokens(tokens)
         # Of a model there may be more than of its tokenizer
-        found = defaultdict[int, bytes](bytes)
-        for token, name in zip(
-            tokens, self._tokenizer.convert_ids_to_tokens(tokens), strict=True
-        ):
-            if name and not (token in added and added[token].special):
-                is_bytes = byte_of.keys() >= {*name}
-                found[token] = (
-                    bytes(map(byte_of.__getitem__, name)) if is_bytes else name.encode()
-                )
-        together = b"".join([found[token] for token in tokens]).decode(errors="replace")
-        return found if [together] == self._decode([tokens]) else {}
+        pieces = defaultdict[int, bytes](bytes)
+        for token, name in zip(tokens, names, strict=True):
+            is_special = token in added and added[token].special
+            if name and not is_special:
+                if byte_by_sign.keys() >= {*name}:
+                    pieces[token] = bytes(byte_by_sign[sign] for sign in name)
+                else:
+                    pieces[token] = name.encode()
+        text = b"".join([pieces[token] for token in tokens]).decode(errors="replace")
+        return pieces if [text] == self._decode([tokens]) else {}
 
-    def _decode(self, ids: list[list[int]], *, skip_special: bool = True) -> list[str]:
+    def _decode(
+        self,
+        ids: list[list[int]],
+        *,
+        skip_special: bool = True,
+    ) -> list[str]:
         decoded: list[str] = self._tokenizer.batch_decode(
-            ids, skip_special_tokens=skip_special, clean_up_tokenization_spaces=False
+            ids,
+            skip_special_tokens=skip_special,
+            clean_up_tokenization_spaces=False,
         )
         return decoded
 
     def _encode(
-        self, texts: Sequence[str], *, add_special_tokens: bool
+        self,
+        texts: Sequence[str],
+        *,
+        add_special_tokens: bool,
     ) -> list[list[int]]:
         if not texts:
             return []
         # Without what transformers makes of each text, ten times as long
         if self._is_plain:
             backend = self._tokenizer.backend_tokenizer
-            found = backend.encode_batch_fast(
+            encodings = backend.encode_batch_fast(
                 [*texts], add_special_tokens=add_special_tokens
             )
-            return [each.ids for each in found]
+            return [encoding.ids for encoding in encodings]
         encoded: list[list[int]] = self._tokenizer(
             list(texts),
             add_special_tokens=add_special_tokens,
@@ -413,16 +465,23 @@ class Tokenizer:
         return encoded
 
 
-def _ends_word(beginning: str, text: str) -> bool:
-    """Whether a text goes on from its beginning where no tokenizer looks across."""
+def _ends_word(
+    beginning: str,
+    text: str,
+) -> bool:
+    """Return whether a text goes on where no tokenizer looks across."""
     if not beginning or not text.startswith(beginning):
         return False
-    last, following = beginning[-1], text[len(beginning) :][:1]
+    last = beginning[-1]
+    following = text[len(beginning) :][:1]
     is_parted = following == " " or (following.isspace() and last.isalnum())
     return is_parted and not last.isspace()
 
 
-def _after(prompt: str, text: str) -> str:
+def _remove_prompt(
+    prompt: str,
+    text: str,
+) -> str:
     """Cut ``prompt`` off the start of ``text``, as far as ``text`` starts with it."""
     if text.startswith(prompt):
         return text[len(prompt) :]

@@ -1,4 +1,4 @@
-"""Models before they are asked: adapters, whole weights, digests; and lengths in tokens."""
+"""Models on disk: adapters, whole weights, digests; and lengths in tokens."""
 
 from __future__ import annotations
 
@@ -16,42 +16,19 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import polars as pl
-from pydantic import ValidationError
 
-from mia_batch.errors import SettingsError
+from mia_batch.errors import SettingsError, describe_error
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-_LONGEST = 300  # characters of a foreign message, which may quote a whole file
-
-
-def cause_of(error: BaseException) -> str:
-    """Type and first line of a foreign exception, for the end of a message of ours."""
-    if isinstance(error, ValidationError):  # its first line only counts
-        text = error.errors()[0]["msg"]
-    else:
-        text = (str(error).strip().splitlines() or ["no message"])[0]
-    return f"{type(error).__name__}: {_shorten(text)}"
-
-
-def first_error_in(log: str) -> str:
-    """Find the first exception that a log tells of; later ones mostly follow from it."""
-    found = re.search(r"(\w+(?:Error|Exception): .+)", log)
-    return _shorten(found[1]) if found else "the log names no error"
-
-
-def _shorten(line: str) -> str:
-    text = line.strip().rstrip(".")
-    return text[:_LONGEST] + " ..." * (len(text) > _LONGEST)
 
 
 def _refuse(reason: str) -> NoReturn:
     raise SettingsError(f"model: {reason}")
 
 
-def config_of(model: str, revision: str | None) -> Any:
+def load_config(model: str, revision: str | None) -> Any:
     """Load a model's configuration; no code that it names is run."""
     from transformers import AutoConfig
 
@@ -69,21 +46,23 @@ _EXPERT_NAMES = re.compile(r"(num|n)_(local_|routed_)?experts")
 
 
 def check_size(model: str, settings: Mapping[str, Any]) -> None:
-    """Refuse a configuration whose modules alone, without a weight, would fill the memory."""
-    numbers = [(name, value) for name, value in settings.items() if type(value) is int]
-    layers = max((n for name, n in numbers if _LAYER_NAMES.fullmatch(name)), default=1)
-    experts = max(
-        (n for name, n in numbers if _EXPERT_NAMES.fullmatch(name)), default=1
-    )
-    if layers > MOST_LAYERS or layers * experts > MOST_EXPERTS:
-        what = f"{layers:,} layers" + f" of {experts:,} experts" * (experts > 1)
+    """Refuse a configuration whose modules, without any weight, would fill the memory."""
+    numbers = {name: value for name, value in settings.items() if type(value) is int}
+    layers = [n for name, n in numbers.items() if _LAYER_NAMES.fullmatch(name)]
+    experts = [n for name, n in numbers.items() if _EXPERT_NAMES.fullmatch(name)]
+    n_layers = max(layers, default=1)
+    n_experts = max(experts, default=1)
+    if n_layers > MOST_LAYERS or n_layers * n_experts > MOST_EXPERTS:
+        size = f"{n_layers:,} layers"
+        if n_experts > 1:
+            size += f" of {n_experts:,} experts"
         _refuse(
-            f"the config.json of {model!r} names {what}, as no model has; restore the"
+            f"the config.json of {model!r} names {size}, as no model has; restore the"
             " file"
         )
-    for part in settings.values():
-        if isinstance(part, dict):
-            check_size(model, part)
+    for section in settings.values():
+        if isinstance(section, dict):
+            check_size(model, section)
 
 
 _LOADING = RLock()
@@ -92,20 +71,21 @@ _SHAPE = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers")
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Let transformers tell neither of its progress nor of weights that are not wanted."""
+    """Keep transformers from showing its progress, and weights that are not wanted."""
     # One thread at a time: while transformers loads a model, the whole process ties no
     # weights, and of two loads that overlap the later end would leave it so.
     from transformers.utils import logging
 
     with _LOADING:
-        level, shows = logging.get_verbosity(), logging.is_progress_bar_enabled()
+        level = logging.get_verbosity()
+        shows_progress = logging.is_progress_bar_enabled()
         logging.set_verbosity_error()
         logging.disable_progress_bar()
         try:
             yield
         finally:
             logging.set_verbosity(level)
-            if shows:
+            if shows_progress:
                 logging.enable_progress_bar()
 
 
@@ -121,14 +101,15 @@ _LENGTH_BYTES = 8  # of a safetensors file's header, which names its weights
 _INJECTED = ("LORA", "IA3")
 _VIRTUAL = ("PREFIX_TUNING", "P_TUNING", "PROMPT_TUNING")
 _BEYOND_LORA = (
-    *(
-        "modules_to_save",
-        "use_dora",
-        "lora_bias",
-        "alora_invocation_tokens",
-        "layer_replication",
-    ),
-    *("use_bdlora", "use_qalora", "target_parameters", "trainable_token_indices"),
+    "modules_to_save",
+    "use_dora",
+    "lora_bias",
+    "alora_invocation_tokens",
+    "layer_replication",
+    "use_bdlora",
+    "use_qalora",
+    "target_parameters",
+    "trainable_token_indices",
 )
 """Settings of peft that make an adapter more than two matrices added to a frozen one."""
 
@@ -137,36 +118,35 @@ _BEYOND_LORA = (
 class Adapter:
     """What was tuned in addition to a base model that stays as it is."""
 
-    # ``virtual_tokens`` stand before every text, and take their place of the context.
-    # ``rank`` is the highest of any matrix; ``extras`` are what a LoRA adapter has
-    # beyond its matrices.
-
     folder: str
     kind: str
     base: str
     base_revision: str | None = None
+    # Tokens that stand before every text, and take their place of the context
     virtual_tokens: int = 0
-    rank: int = 0
+    rank: int = 0  # the highest of any matrix
     modules: tuple[str, ...] = ()
-    extras: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ()  # what a LoRA adapter has beyond its matrices
 
 
 def read_adapter(model: str) -> Adapter | None:
-    """Read what a folder says of its adapter; None where a model is no adapter."""
+    """Read the configuration of an adapter; None where a model is no adapter."""
     path = Path(model, _CONFIG)
     if not path.is_file():
         return None
     try:
         config = dict(json.loads(path.read_text(encoding="utf-8")))
-        adapter = _described(model, config)
+        adapter = _parse_adapter(model, config)
     except (OSError, ValueError, TypeError, KeyError) as error:
         _refuse(
-            f"{_CONFIG} of {model!r} cannot be read ({cause_of(error)}); save the"
+            f"{_CONFIG} of {model!r} cannot be read ({describe_error(error)}); save the"
             " adapter again with save_pretrained"
         )
-    task, reason = config.get("task_type"), None
-    if adapter.kind not in (known := (*_INJECTED, *_VIRTUAL)):
-        reason = f"is of kind {adapter.kind}; known are {', '.join(known)}"
+    task = config.get("task_type")
+    kinds = (*_INJECTED, *_VIRTUAL)
+    reason = None
+    if adapter.kind not in kinds:
+        reason = f"is of kind {adapter.kind}; known are {', '.join(kinds)}"
     elif task != "CAUSAL_LM" and (task is not None or adapter.virtual_tokens):
         reason = f"has the task type {task}; give one that was tuned for CAUSAL_LM"
     elif "alora_invocation_tokens" in adapter.extras:
@@ -178,75 +158,81 @@ def read_adapter(model: str) -> Adapter | None:
     return adapter
 
 
-def differ_in_weights(model: str, other: str) -> bool:
-    """Whether two models are adapters of one base whose settings are the same."""
-    one, two = (Path(each, _CONFIG) for each in (model, other))
-    return one.is_file() and two.is_file() and one.read_bytes() == two.read_bytes()
+def differ_in_weights(first: str, second: str) -> bool:
+    """Return whether two models are adapters of one base whose settings are the same."""
+    configs = [Path(first, _CONFIG), Path(second, _CONFIG)]
+    if not all(config.is_file() for config in configs):
+        return False
+    return configs[0].read_bytes() == configs[1].read_bytes()
 
 
 def weights_source(model: str, revision: str | None) -> tuple[str, str | None]:
-    """Say where a model's weights and configuration lie, and their revision: an adapter's base."""
+    """Return where weights and configuration lie, and their revision: an adapter's base."""
     adapter = read_adapter(model)
-    return (
-        (model, revision) if adapter is None else (adapter.base, adapter.base_revision)
-    )
+    if adapter is None:
+        return model, revision
+    return adapter.base, adapter.base_revision
 
 
-def of_one_shape(*models: tuple[str, str | None]) -> bool:
-    """Whether models are of one architecture and size, as a tuned model and its base are."""
-    configs = [config_of(*weights_source(*each)).get_text_config() for each in models]
-    shapes = {tuple(getattr(each, name, None) for name in _SHAPE) for each in configs}
+def have_same_shape(*models: tuple[str, str | None]) -> bool:
+    """Return whether models have one architecture and size, as a tuned one and its base."""
+    shapes = set()
+    for model, revision in models:
+        config = load_config(*weights_source(model, revision)).get_text_config()
+        shapes.add(tuple(getattr(config, name, None) for name in _SHAPE))
     return len(shapes) == 1
 
 
 def tokenizer_source(model: str, revision: str | None) -> tuple[str, str | None]:
-    """Say where a model's tokenizer lies, and its revision: an adapter's own, or its base's."""
-    return (
-        (model, revision)
-        if _has_any(model, TOKENIZERS)
-        else weights_source(model, revision)
-    )
+    """Return where a tokenizer lies, and its revision: an adapter's own, or its base's."""
+    if _has_any(model, TOKENIZERS):
+        return model, revision
+    return weights_source(model, revision)
 
 
 def _has_any(folder: str | Path, patterns: Iterable[str]) -> bool:
     return any(any(Path(folder).glob(pattern)) for pattern in patterns)
 
 
-def _described(folder: str, config: dict[str, Any]) -> Adapter:
+def _parse_adapter(folder: str, config: dict[str, Any]) -> Adapter:
     if not config.get("base_model_name_or_path"):
         raise ValueError("it names no base_model_name_or_path")
     kind = str(config["peft_type"])
-    initialised = config.get("init_lora_weights")
     extras = [name for name in _BEYOND_LORA if config.get(name)]
+    initialised = config.get("init_lora_weights")
     if isinstance(initialised, str) and initialised != "gaussian":
         extras.append("init_lora_weights")
     if config.get("bias", "none") != "none":
         extras.append("bias")
-    ranks = dict(config.get("rank_pattern") or {}).values()
+    rank_pattern = dict(config.get("rank_pattern") or {})
+    n_virtual = 0
+    if kind in _VIRTUAL:
+        n_virtual = int(config.get("num_virtual_tokens") or 0)
+    ranks = [0]
+    if kind == "LORA":
+        ranks = [config.get("r") or 0, *rank_pattern.values()]
     return Adapter(
         folder=folder,
         kind=kind,
         base=str(config["base_model_name_or_path"]),
         base_revision=config.get("revision"),
-        virtual_tokens=(
-            int(config.get("num_virtual_tokens") or 0) if kind in _VIRTUAL else 0
-        ),
-        rank=max(map(int, (config.get("r") or 0, *ranks))) if kind == "LORA" else 0,
+        virtual_tokens=n_virtual,
+        rank=max(map(int, ranks)),
         modules=_tuned_modules(Path(folder, _SAFETENSORS)),
         extras=tuple(extras),
     )
 
 
 def _tuned_modules(weights: Path) -> tuple[str, ...]:
-    """Last names of modules that have LoRA matrices; () for weights that nobody can read."""
+    """Return last names of modules with LoRA matrices; () for weights that nobody can read."""
     try:
         with weights.open("rb") as file:
             length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
             names = json.loads(file.read(min(length, weights.stat().st_size)))
     except (OSError, ValueError):  # loading says what is wrong with it
         return ()
-    tuned = (name.partition(".lora_")[0] for name in names if ".lora_" in name)
-    return tuple(sorted({name.rpartition(".")[2] for name in tuned}))
+    modules = [name.partition(".lora_")[0] for name in names if ".lora_" in name]
+    return tuple(sorted({module.rpartition(".")[2] for module in modules}))
 
 
 # Whether a model has every tensor of its architecture, by its files' headers, and no
@@ -267,60 +253,75 @@ _META = {
 
 
 def check_weights(
-    model: str, revision: str | None = None, asked: str = "logprobs"
+    model: str, revision: str | None = None, purpose: str = "logprobs"
 ) -> None:
-    """Check that a checkpoint, or the base of an adapter, can answer what is asked and is whole."""
+    """Check that a checkpoint, or an adapter's base, is whole and serves a purpose."""
     # It must have every tensor of its architecture in the right shape, no other of its
     # layers, and no layer of noise. Files that a hub still has, and formats of vLLM's
     # alone, are left out.
     model, revision = weights_source(model, revision)
-    config, architecture = _load_config(model, revision, asked)
-    files = weight_files(model, revision)
+    config, architecture = _load_architecture(model, revision, purpose)
+    files = find_weight_files(model, revision)
     if not hasattr(architecture, "from_pretrained") or not files:
         return
-    tensors = dict(tensors_in(files, "meta"))
-    owner = f"a {architecture.__name__} of its config.json"
-    if quantised := getattr(config, "quantization_config", None) is not None:
+    tensors = dict(read_tensors(files, "meta"))
+    is_quantised = getattr(config, "quantization_config", None) is not None
+    if is_quantised:
         del config.quantization_config  # its library need not be installed here
+    fault = _find_fault(
+        architecture, config, tensors, purpose, is_quantised=is_quantised
+    )
+    if fault is not None:
+        _refuse(
+            f"the weights of {model!r} {fault}; copy it again, or correct its"
+            " config.json"
+        )
+    noise = None if is_quantised else _find_noise(files)
+    if noise is not None:
+        _refuse(
+            f"the weights of {model!r} are noise in {noise}, as before any training,"
+            " and in most other layers not; give another checkpoint of the model"
+        )
+
+
+def _find_fault(
+    architecture: Any,
+    config: Any,
+    tensors: dict[str, Tensor],
+    purpose: str,
+    *,
+    is_quantised: bool,
+) -> str | None:
+    """Find what a checkpoint's tensors lack for their architecture, or have beyond it."""
+    owner = f"a {architecture.__name__} of its config.json"
     try:
         with quiet():
             empty, info = architecture.from_pretrained(
                 None, config=config, state_dict=tensors, **_META
             )
     except Exception as error:  # such as parts of a tensor that do not fit together
-        fault = _fault(owner, _parts(architecture, config) - tensors.keys())
-        fault = (
-            None if quantised else fault or f"do not fit {owner} ({cause_of(error)})"
-        )
-    else:
-        missing, shapes, strange = (info[f"{key}_keys"] for key in _KEYS)
-        missing = {each for each in missing if asked != "any" or "pooler." not in each}
-        if quantised:  # its tensors have other names and shapes, in the same modules
-            there = {
-                name[: at.start()]
-                for name in strange
-                for at in re.finditer(r"\.", name)
-            }
-            missing -= empty.all_tied_weights_keys.keys()
-            missing = {each for each in missing if each.rpartition(".")[0] not in there}
-            shapes = strange = ()
-        if any(name not in tensors for name, *_ in shapes):  # it is made of several
-            missing |= _parts(architecture, config) - tensors.keys()
-        generates = asked not in ("any", "fills")
-        lost = {
-            each for each in strange if generates and _is_of_layer(each, tensors, empty)
-        }
-        fault = _fault(owner, missing, shapes, lost)
-    if fault is not None:
-        _refuse(
-            f"the weights of {model!r} {fault}; copy it again, or correct its"
-            " config.json"
-        )
-    if not quantised and (layer := _find_noise(files)) is not None:
-        _refuse(
-            f"the weights of {model!r} are noise in {layer}, as before any training,"
-            " and in most other layers not; give another checkpoint of the model"
-        )
+        if is_quantised:
+            return None
+        missing = _list_tensors(architecture, config) - tensors.keys()
+        fault = _describe_fault(owner, missing)
+        return fault or f"do not fit {owner} ({describe_error(error)})"
+    missing, shapes, unexpected = (info[f"{key}_keys"] for key in _KEYS)
+    missing = set(missing)
+    if purpose == "any":
+        missing = {name for name in missing if "pooler." not in name}
+    if is_quantised:  # its tensors have other names and shapes, in the same modules
+        modules: set[str] = set()
+        for name in unexpected:
+            modules.update(name[: dot.start()] for dot in re.finditer(r"\.", name))
+        missing -= empty.all_tied_weights_keys.keys()
+        missing = {name for name in missing if name.rpartition(".")[0] not in modules}
+        shapes = unexpected = ()
+    if any(name not in tensors for name, *_ in shapes):  # it is made of several
+        missing |= _list_tensors(architecture, config) - tensors.keys()
+    unplaced: set[str] = set()
+    if purpose not in ("any", "fills"):
+        unplaced = {name for name in unexpected if _is_of_layer(name, tensors, empty)}
+    return _describe_fault(owner, missing, shapes, unplaced)
 
 
 def check_adapter(adapter: Adapter) -> None:
@@ -331,28 +332,32 @@ def check_adapter(adapter: Adapter) -> None:
         _refuse("adapters need the package peft (pip install 'mia-batch[finetune]')")
     from peft import PeftConfig, get_peft_model, get_peft_model_state_dict
 
-    config, architecture = _load_config(adapter.base, adapter.base_revision, "logprobs")
+    config, architecture = _load_architecture(
+        adapter.base, adapter.base_revision, "logprobs"
+    )
     if architecture is None:
         return
-    found = dict(tensors_in(weight_files(adapter.folder), "meta"))
+    tensors = dict(read_tensors(find_weight_files(adapter.folder), "meta"))
     try:
         settings: Any = PeftConfig.from_pretrained(adapter.folder)
-        settings.init_lora_weights = (
-            False  # other values are computed from the base's weights
-        )
+        # Other values are computed from the base's weights
+        settings.init_lora_weights = False
         with quiet(), torch.device("meta"):
-            added = get_peft_model(architecture(config), settings)
-        wanted = get_peft_model_state_dict(added, save_embedding_layers=False)
+            adapted = get_peft_model(architecture(config), settings)
+        needed = get_peft_model_state_dict(adapted, save_embedding_layers=False)
     except Exception as error:  # every library behind it raises its own kind
-        fault: str | None = f"do not fit {adapter.base!r} ({cause_of(error)})"
+        cause = describe_error(error)
+        fault: str | None = f"do not fit {adapter.base!r} ({cause})"
     else:
-        places = added.state_dict() | wanted
+        places = adapted.state_dict() | needed
         shapes = {
-            (name, found[name].shape, places[name].shape)
-            for name in found & places.keys()
+            (name, tensors[name].shape, places[name].shape)
+            for name in tensors & places.keys()
         }
-        missing, lost = wanted.keys() - found.keys(), found.keys() - places.keys()
-        fault = _fault(f"its base {adapter.base!r}", missing, shapes, lost)
+        missing = needed.keys() - tensors.keys()
+        unplaced = tensors.keys() - places.keys()
+        owner = f"its base {adapter.base!r}"
+        fault = _describe_fault(owner, missing, shapes, unplaced)
     if fault is not None:
         _refuse(
             f"the weights of the adapter {adapter.folder!r} {fault}; save it again, or"
@@ -360,116 +365,121 @@ def check_adapter(adapter: Adapter) -> None:
         )
 
 
-def weight_files(model: str, revision: str | None = None) -> list[Path]:
-    """Find the files of a checkpoint's or adapter's weights; none while a hub has one of them."""
+def find_weight_files(model: str, revision: str | None = None) -> list[Path]:
+    """Find the weights of a checkpoint or adapter; none while a hub has one of the files."""
     from huggingface_hub import try_to_load_from_cache
 
     folder = Path(model)
-    if not (here := folder.is_dir()):
+    is_local = folder.is_dir()
+    if not is_local:
         config = try_to_load_from_cache(model, "config.json", revision=revision)
-        folder = Path(config).parent if isinstance(config, str) else folder
-    for name in _FILES if read_adapter(model) is None else _FILES_OF_ADAPTER:
-        index, names = folder / f"{name}.index.json", {name}
+        if isinstance(config, str):
+            folder = Path(config).parent
+    for whole in _FILES if read_adapter(model) is None else _FILES_OF_ADAPTER:
+        index = folder / f"{whole}.index.json"
+        names = {whole}
         try:
             if index.is_file():
-                names = set(
-                    json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-                )
+                content = json.loads(index.read_text(encoding="utf-8"))
+                names = set(content["weight_map"].values())
         except (ValueError, KeyError, AttributeError, TypeError) as error:
-            _refuse(f"{str(index)!r} is damaged ({cause_of(error)}); copy it again")
-        if name not in names and (folder / name).is_file():
+            cause = describe_error(error)
+            _refuse(f"{str(index)!r} is damaged ({cause}); copy it again")
+        if whole not in names and (folder / whole).is_file():
             _refuse(
-                f"{model!r} has both {name} and {index.name} of other files; remove one"
+                f"{model!r} has both {whole} and {index.name} of other files; remove"
+                " one"
             )
-        lost = sorted(each for each in names if not (folder / each).is_file())
-        if not lost:
-            return [folder / each for each in sorted(names)]
-        if here and index.is_file():
+        missing = sorted(name for name in names if not (folder / name).is_file())
+        if not missing:
+            return [folder / name for name in sorted(names)]
+        if is_local and index.is_file():
             _refuse(
-                f"{model!r} has no {lost[0]}, which its {index.name} names; copy it"
+                f"{model!r} has no {missing[0]}, which its {index.name} names; copy it"
                 " again"
             )
     # vLLM needs no index
-    return sorted(folder.glob("model-*-of-*.safetensors")) if here else []
+    return sorted(folder.glob("model-*-of-*.safetensors")) if is_local else []
 
 
-def tensors_in(files: Iterable[Path], device: str) -> Iterator[tuple[str, Tensor]]:
-    """Read the tensors of one file after the other; on the device ``meta`` without their values."""
+def read_tensors(files: Iterable[Path], device: str) -> Iterator[tuple[str, Tensor]]:
+    """Read the tensors of one file after the other; on the device ``meta`` without values."""
     import torch
     from safetensors import safe_open
 
     for file in files:
         try:
             if file.suffix != ".safetensors":
-                yield from torch.load(
-                    file, map_location=device, weights_only=True
-                ).items()
+                tensors = torch.load(file, map_location=device, weights_only=True)
+                yield from tensors.items()
                 continue
             with safe_open(file, framework="pt") as opened:
                 for name in opened.keys():  # noqa: SIM118 - it is no mapping
-                    empty = torch.empty(
-                        opened.get_slice(name).get_shape(), device="meta"
-                    )
-                    yield name, empty if device == "meta" else opened.get_tensor(name)
+                    if device == "meta":
+                        shape = opened.get_slice(name).get_shape()
+                        yield name, torch.empty(shape, device="meta")
+                    else:
+                        yield name, opened.get_tensor(name)
         except Exception as error:  # every library behind it raises its own kind
-            _refuse(
-                f"{str(file)!r} is damaged or cut short ({cause_of(error)}); copy it"
-                " again"
-            )
+            cause = describe_error(error)
+            _refuse(f"{str(file)!r} is damaged or cut short ({cause}); copy it again")
 
 
-def _load_config(model: str, revision: str | None, asked: str) -> tuple[Any, Any]:
-    """Load a configuration, with the class of its model if transformers has one of this kind."""
+def _load_architecture(
+    model: str, revision: str | None, purpose: str
+) -> tuple[Any, Any]:
+    """Load a configuration, and the class of its model if transformers has one for it."""
     import transformers as library
 
-    config = config_of(model, revision)
+    config = load_config(model, revision)
+    kind = type(config)
     name = (config.architectures or [config.model_type])[0]
-    if asked == "any":  # its head may be another's
-        return config, library.MODEL_MAPPING.get(type(config), None)
-    masked = library.MODEL_FOR_MASKED_LM_MAPPING.get(type(config), None)
-    if asked == "fills":
+    if purpose == "any":  # its head may be another's
+        return config, library.MODEL_MAPPING.get(kind, None)
+    masked = library.MODEL_FOR_MASKED_LM_MAPPING.get(kind, None)
+    if purpose == "fills":
         return config, masked
-    causal = library.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    causal = library.MODEL_FOR_CAUSAL_LM_MAPPING.get(kind, None)
     decodes = causal is not None and getattr(config, "is_decoder", True)
-    other = None
+    wrong_kind = None
     if config.is_encoder_decoder:
-        other = "an encoder-decoder"
+        wrong_kind = "an encoder-decoder"
     elif name.endswith("ForMaskedLM") or (masked and not decodes):
-        other = "a masked model"
+        wrong_kind = "a masked model"
     elif name.endswith(_OTHER_HEADS):
-        other = "no language model"
-    if other is not None:
-        _refuse(f"{model!r} is {other} ({name}); give a causal language model")
-    return config, causal or library.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING.get(
-        type(config), None
-    )
+        wrong_kind = "no language model"
+    if wrong_kind is not None:
+        _refuse(f"{model!r} is {wrong_kind} ({name}); give a causal language model")
+    with_images = library.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    return config, causal or with_images.get(kind, None)
 
 
-def _parts(architecture: Any, config: Any) -> set[str]:
-    """Name the tensors of a checkpoint, several of which may be one of the model."""
+def _list_tensors(architecture: Any, config: Any) -> set[str]:
+    """List the tensors of a checkpoint, several of which may be one of the model."""
     import torch
     from transformers.core_model_loading import revert_weight_conversion
 
-    parts: set[str] = set()
+    names: set[str] = set()
     with suppress(Exception), torch.device("meta"):  # whatever failed before
         empty = architecture(config)
-        parts.update(revert_weight_conversion(empty, empty.state_dict()))
-    return parts
+        names.update(revert_weight_conversion(empty, empty.state_dict()))
+    return names
 
 
 def _is_of_layer(name: str, tensors: Mapping[str, Tensor], model: Any) -> bool:
-    """Whether a tensor without a place is a weight of a layer, which old files' masks are not."""
+    """Return whether a tensor without a place is a layer's weight, not an old file's mask."""
     # Layers of other names are heads of other tasks; further layers may predict later
     # tokens.
-    found = re.fullmatch(r"(.+?)\.(\d+)\..*(weight|bias)", name)
-    if found is None or (name in tensors and tensors[name].dim() not in (1, 2)):
+    match = re.fullmatch(r"(.+?)\.(\d+)\..*(weight|bias)", name)
+    if match is None or (name in tensors and tensors[name].dim() not in (1, 2)):
         return False
-    more = getattr(model.config.get_text_config(), "num_nextn_predict_layers", 0)
-    return any(
-        of.endswith(found[1]) and not (more and int(found[2]) >= len(layers))
-        for of, layers in model.named_modules()
-        if hasattr(layers, "append")
-    )
+    text_config = model.config.get_text_config()
+    has_later_layers = bool(getattr(text_config, "num_nextn_predict_layers", 0))
+    for module_name, layers in model.named_modules():
+        is_list = hasattr(layers, "append") and module_name.endswith(match[1])
+        if is_list and not (has_later_layers and int(match[2]) >= len(layers)):
+            return True
+    return False
 
 
 def _find_noise(files: Iterable[Path]) -> str | None:
@@ -479,129 +489,151 @@ def _find_noise(files: Iterable[Path]) -> str | None:
     # 2021). A layer is noise where no matrix of it exceeds this in its first rows. The
     # first layer of a small model that learnt a little may exceed it in more rows only,
     # so a few are read of all layers, and many of those that look like noise.
+    matrices = _list_matrices(files)
+    ratios = {
+        layer: _compute_noise_ratio(places, _ROWS) for layer, places in matrices.items()
+    }
+    ratios = {layer: ratio for layer, ratio in ratios.items() if ratio > 0}
+    if len(ratios) < _LAYERS or median(ratios.values()) < _TRAINED:
+        return None
+    for layer, ratio in ratios.items():
+        if ratio < _NOISE:
+            more_rows = _compute_noise_ratio(matrices[layer], _MANY_ROWS)
+            if more_rows < _NOISE:
+                return layer
+    return None
+
+
+def _list_matrices(files: Iterable[Path]) -> dict[str, list[tuple[Path, str]]]:
+    """List the large matrices of each layer: files, and names in them."""
     from safetensors import safe_open
 
-    parts: dict[str, list[tuple[Path, str]]] = {}
-    for file in (each for each in files if each.suffix == ".safetensors"):
+    matrices: dict[str, list[tuple[Path, str]]] = {}
+    for file in files:
+        if file.suffix != ".safetensors":
+            continue
         with safe_open(file, framework="pt") as opened:
             for name in opened.keys():  # noqa: SIM118 - it is no mapping
-                layer, shape = (
-                    re.match(r".+?\.\d+(?=\.)", name),
-                    opened.get_slice(name).get_shape(),
-                )
+                layer = re.match(r".+?\.\d+(?=\.)", name)
+                shape = opened.get_slice(name).get_shape()
                 if layer is not None and len(shape) == 2 and min(shape) >= _ROWS:
-                    parts.setdefault(layer[0], []).append((file, name))
-    found_by = {layer: _above_noise(some, _ROWS) for layer, some in parts.items()}
-    highest = {layer: found for layer, found in found_by.items() if found > 0}
-    if len(highest) < _LAYERS or median(highest.values()) < _TRAINED:
-        return None
-    alike = (layer for layer, found in highest.items() if found < _NOISE)
-    return next(
-        (each for each in alike if _above_noise(parts[each], _MANY_ROWS) < _NOISE), None
-    )
+                    matrices.setdefault(layer[0], []).append((file, name))
+    return matrices
 
 
-def _above_noise(parts: Iterable[tuple[Path, str]], most_rows: int) -> float:
-    """Return the largest singular value of a layer's first rows, as a share of that of noise."""
+def _compute_noise_ratio(matrices: Iterable[tuple[Path, str]], n_rows: int) -> float:
+    """Compute the largest singular value of a layer's first rows, over that of noise."""
     import torch
     from safetensors import safe_open
 
-    shares = [0.0]
-    for file, name in parts:
+    ratios = [0.0]
+    for file, name in matrices:
         with safe_open(file, framework="pt") as opened:
-            rows = opened.get_slice(name)[:most_rows].float()
+            rows = opened.get_slice(name)[:n_rows].float()
         rows -= rows.mean()
         if rows.std() > 0:  # all the same, or not finite, which a started model shows
             largest = torch.linalg.eigvalsh(rows @ rows.T)[-1].sqrt() / rows.std()
-            shares.append(largest.item() / sum(map(sqrt, rows.shape)))
-    return max(shares)
+            ratios.append(largest.item() / sum(map(sqrt, rows.shape)))
+    return max(ratios)
 
 
-def _fault(
+def _describe_fault(
     owner: str,
     missing: Collection[str],
     shapes: Collection[tuple[str, torch.Size, torch.Size]] = (),
-    lost: Collection[str] = (),
+    unplaced: Collection[str] = (),
 ) -> str | None:
-    """Say what is wrong with tensors, and with which first; None where nothing is."""
-    first = min(missing or lost, default="")
-    more = f" and {n:,} more" if (n := len(missing or lost) - 1) > 0 else ""
+    """Return what is wrong with tensors, and with which first; None where nothing is."""
     if missing:
-        return f"lack {first}{more}, which {owner} needs"
-    for name, has, needs in sorted(each for each in shapes if each[1] != each[2]):
-        return f"have {name} of shape {list(has)}, and {owner} needs {list(needs)}"
-    return f"have {first}{more}, for which {owner} has no place" if lost else None
+        return f"lack {_format_names(missing)}, which {owner} needs"
+    mismatched = sorted(entry for entry in shapes if entry[1] != entry[2])
+    if mismatched:
+        name, shape, needed_shape = mismatched[0]
+        return (
+            f"have {name} of shape {list(shape)}, and {owner} needs"
+            f" {list(needed_shape)}"
+        )
+    if unplaced:
+        return f"have {_format_names(unplaced)}, for which {owner} has no place"
+    return None
+
+
+def _format_names(names: Collection[str]) -> str:
+    n_more = len(names) - 1
+    return f"{min(names)} and {n_more:,} more" if n_more else min(names)
 
 
 # Whether a model is there at all, found out before any engine starts.
 
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.pt", "*.gguf")
 _SECONDS_FOR_HUB = 20.0
-_PARTS = {"config.json": ("config.json",), "weights": _WEIGHTS, "tokenizer": TOKENIZERS}
-_PARTS_OF_ADAPTER = {"adapter's weights": _FILES_OF_ADAPTER}
+_NEEDED_FILES = {
+    "config.json": ("config.json",),
+    "weights": _WEIGHTS,
+    "tokenizer": TOKENIZERS,
+}
+_NEEDED_ADAPTER_FILES = {"adapter's weights": _FILES_OF_ADAPTER}
 
 
 def check_model(
-    model: str, revision: str | None = None, asked: str = "logprobs"
+    model: str, revision: str | None = None, purpose: str = "logprobs"
 ) -> None:
-    """Check that a model can be found and is a whole checkpoint, or an adapter that fits one."""
+    """Check that a model can be found and is a whole checkpoint, or an adapter of one."""
     adapter = read_adapter(model)
     if adapter is None:
-        _check_checkpoint(model, revision, _PARTS, asked)
+        _check_checkpoint(model, revision, _NEEDED_FILES, purpose)
         return
-    _check_folder(model, _PARTS_OF_ADAPTER)
-    own = _has_any(model, TOKENIZERS)  # else its base needs one
-    parts = {
-        name: files
-        for name, files in _PARTS.items()
-        if not (own and name == "tokenizer")
-    }
-    named = f"{adapter.folder!r} is an adapter of {adapter.base!r}, which"
+    _check_folder(model, _NEEDED_ADAPTER_FILES)
+    needed_files = dict(_NEEDED_FILES)
+    if _has_any(model, TOKENIZERS):  # else its base needs one
+        del needed_files["tokenizer"]
+    subject = f"{adapter.folder!r} is an adapter of {adapter.base!r}, which"
     if read_adapter(adapter.base) is not None:
-        _refuse(f"{named} is an adapter itself; merge one of them into its own base")
+        _refuse(f"{subject} is an adapter itself; merge one of them into its own base")
     try:
-        _check_checkpoint(adapter.base, adapter.base_revision, parts, asked)
+        _check_checkpoint(adapter.base, adapter.base_revision, needed_files, purpose)
     except SettingsError as error:
         cause = str(error).removeprefix("model: ").rpartition(";")[0]
         _refuse(
-            f"{named} cannot be used: {cause}; set base_model_name_or_path in its "
+            f"{subject} cannot be used: {cause}; set base_model_name_or_path in its "
             "adapter_config.json to a checkpoint folder or a hub name"
         )
     check_adapter(adapter)
 
 
 def _check_checkpoint(
-    model: str, revision: str | None, parts: Mapping[str, Sequence[str]], asked: str
+    model: str,
+    revision: str | None,
+    needed_files: Mapping[str, Sequence[str]],
+    purpose: str,
 ) -> None:
     path = Path(model)
     if path.is_dir():
-        _check_folder(model, parts)
+        _check_folder(model, needed_files)
     elif path.exists() or model.startswith(("/", ".", "~")) or model.count("/") > 1:
-        what = "is a file" if path.exists() else "does not exist"
-        _refuse(f"{model!r} {what}; give a checkpoint folder or a hub name")
+        problem = "is a file" if path.exists() else "does not exist"
+        _refuse(f"{model!r} {problem}; give a checkpoint folder or a hub name")
     else:
         _check_hub(model, revision)
     try:
-        config_of(model, revision)
+        load_config(model, revision)
     except SettingsError:
         raise
     except Exception as error:  # every kind of model has its own
         way_out = "give a model that the installed transformers library knows"
         if "gated" in str(error):
             way_out = "ask for access on the hub, then log in with 'hf auth login'"
-        _refuse(
-            f"the configuration of {model!r} cannot be read ({cause_of(error)});"
-            f" {way_out}"
-        )
-    check_weights(model, revision, asked)
+        cause = describe_error(error)
+        _refuse(f"the configuration of {model!r} cannot be read ({cause}); {way_out}")
+    check_weights(model, revision, purpose)
 
 
-def _check_folder(folder: str, parts: Mapping[str, Sequence[str]]) -> None:
-    for part, patterns in parts.items():
+def _check_folder(folder: str, needed_files: Mapping[str, Sequence[str]]) -> None:
+    for name, patterns in needed_files.items():
         if not _has_any(folder, patterns):
-            files = "" if part in patterns else f" ({', '.join(patterns)})"
+            files = "" if name in patterns else f" ({', '.join(patterns)})"
             _refuse(
-                f"the folder {folder!r} has no {part}{files}; give a folder that"
+                f"the folder {folder!r} has no {name}{files}; give a folder that"
                 " save_pretrained has written, model and tokenizer"
             )
 
@@ -610,17 +642,16 @@ def _check_hub(model: str, revision: str | None) -> None:
     from huggingface_hub import errors, model_info, try_to_load_from_cache
 
     neither = "it is neither a folder here nor {}; check the spelling"
-    no_hub = (
-        "it is no folder here, and the hub cannot be reached; check the network, or"
-        " give the "
-    )
     causes: dict[type[Exception], str] = {
         errors.HFValidationError: neither.format("a possible hub name"),
         errors.RevisionNotFoundError: (
             f"it has no revision {revision!r}; check revision="
         ),
         errors.RepositoryNotFoundError: neither.format("on the hub"),
-        Exception: f"{no_hub}folder of a downloaded checkpoint",
+        Exception: (
+            "it is no folder here, and the hub cannot be reached; check the network,"
+            " or give the folder of a downloaded checkpoint"
+        ),
     }
     cached: object = None
     try:
@@ -641,20 +672,21 @@ _SUFFIXES = frozenset(
 
 
 class ModelIdentity(NamedTuple):
-    """Digest of a folder, or commit at the hub; the context in tokens, None where not stated."""
+    """Which model it is."""
 
-    digest: str
-    max_model_len: int | None
+    digest: str  # of a folder, or the commit at the hub
+    max_model_len: int | None  # the context in tokens; None where not stated
 
 
 def identify_model(
-    model: str, revision: str | None = None, asked: str = "logprobs"
+    model: str, revision: str | None = None, purpose: str = "logprobs"
 ) -> ModelIdentity:
-    """Check that a model is there, and say which one it is; no weights are loaded."""
+    """Check that a model is there, and return which one it is; no weights are loaded."""
     # An adapter has a digest of itself and its base.
-    check_model(model, revision, asked)
-    adapter, (base, of_base) = read_adapter(model), weights_source(model, revision)
-    config = config_of(base, of_base)
+    check_model(model, revision, purpose)
+    adapter = read_adapter(model)
+    base, base_revision = weights_source(model, revision)
+    config = load_config(base, base_revision)
     digest = digest_folder(base) or str(config._commit_hash)
     context = getattr(config.get_text_config(), "max_position_embeddings", None)
     if adapter is not None:
@@ -666,7 +698,7 @@ def identify_model(
 def digest_folder(
     model: str, suffixes: frozenset[str] | None = _SUFFIXES
 ) -> str | None:
-    """SHA-256 of names, sizes and the first and last mebibyte of each file of a checkpoint."""
+    """Compute the SHA-256 of names, sizes, and the first and last mebibyte of each file."""
     # Any training changes these. None where there is no such folder; suffixes None: all
     # files.
     folder = Path(model)
@@ -674,7 +706,8 @@ def digest_folder(
         return None
     digest = sha256()
     for path in sorted(folder.iterdir()):
-        if (suffixes is None or path.suffix in suffixes) and path.is_file():
+        is_included = suffixes is None or path.suffix in suffixes
+        if is_included and path.is_file():
             size = path.stat().st_size
             digest.update(f"{path.name}\0{size}\0".encode())
             with path.open("rb") as file:

@@ -16,7 +16,7 @@ import polars as pl
 
 from mia_batch import settings as setting_groups
 from mia_batch.attacks import Attack, names
-from mia_batch.attacks.attack import meant
+from mia_batch.attacks.attack import find_attack_names
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.parts import Shard, Work
 from mia_batch.observer import Observer, usual_observer
@@ -538,7 +538,7 @@ def _refuse_stored_code(stored: dict[str, Any], changed: Mapping[str, object]) -
         return
     attacks = split_names(changed.get("attacks") or stored.get("attacks") or ())
     for name in attacks:
-        if isinstance(name, str) and not meant(name, names()):
+        if isinstance(name, str) and not find_attack_names(name, names()):
             raise SettingsError(
                 f"attacks: {name} may be defined in {path}, whose code is run only if"
                 f" you name it; give --attacks-from {path} too, or other --attacks"

@@ -198,7 +198,9 @@ class Audit:
 
     def list_attacks_on(self, kind: EvidenceKind) -> list[Attack]:
         """Return the attacks, with the placebo, that read one kind of evidence."""
-        return [attack for attack in self.attacks_and_placebo if attack.reads_of(kind)]
+        return [
+            attack for attack in self.attacks_and_placebo if attack.list_reads(kind)
+        ]
 
     @property
     def continues_texts(self) -> bool:
@@ -210,7 +212,7 @@ class Audit:
     def reads_tokens(self) -> bool:
         """Whether models are asked for single tokens, which a nudge may help."""
         return any(
-            TOKEN in attack.reads_of("samples") for attack in self.attacks_and_placebo
+            TOKEN in attack.list_reads("samples") for attack in self.attacks_and_placebo
         )
 
     # Texts.
@@ -419,7 +421,9 @@ class Audit:
             return of_target.name, "as the target, so that their answers compare"
         if of_target and of_target.start and of_target.obstacle(is_elsewhere) is None:
             return of_target.name, "as before"
-        views_read = {view for attack in self.attacks for view in attack.reads_of(kind)}
+        views_read = {
+            view for attack in self.attacks for view in attack.list_reads(kind)
+        }
         return choose_engine(
             # An endpoint answers for its own model only
             "auto" if engine in REMOTE else engine,

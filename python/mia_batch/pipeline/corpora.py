@@ -32,7 +32,7 @@ from mia_batch.schemas import Documents, SetAside
 from mia_batch.settings import CLASSICS, Settings
 from mia_batch.tables import digest as stored_digest
 from mia_batch.tables import generate, replacing
-from mia_batch.targets import TargetPlan, build_targets
+from mia_batch.targets import Windowing, build_targets
 from mia_batch.views import may_cut
 
 _CLASSICS = Path(__file__).parents[1] / "corpus" / "yardstick.jsonl"
@@ -233,9 +233,9 @@ def _as_table(name: str, value: Any) -> pl.DataFrame:
     return table
 
 
-def target_plan(settings: Settings) -> TargetPlan:
-    same = {field.name for field in fields(TargetPlan)} - {"words"}
-    return TargetPlan(words=settings.word_rule, **settings.model_dump(include=same))
+def target_plan(settings: Settings) -> Windowing:
+    same = {field.name for field in fields(Windowing)} - {"words"}
+    return Windowing(words=settings.word_rule, **settings.model_dump(include=same))
 
 
 def check_paths(settings: Settings) -> None:

@@ -21,8 +21,8 @@ from mia_batch.attacks.attack import (
     CONTINUATION,
     PROBE,
     TOKEN,
+    find_attack_names,
     is_next_token,
-    meant,
 )
 from mia_batch.attacks.from_samples import EXPECTED
 from mia_batch.corpus import find_files
@@ -31,7 +31,7 @@ from mia_batch.evidence.engines.registry import why_not
 from mia_batch.evidence.replay import Recording
 from mia_batch.features import why_no_similarity
 from mia_batch.inference.findings import DecisionRule
-from mia_batch.models.weights import of_one_shape
+from mia_batch.models.weights import have_same_shape
 from mia_batch.pipeline.corpora import check_paths, target_plan
 from mia_batch.pipeline.folder import Manifest
 from mia_batch.plugins import extra
@@ -249,7 +249,7 @@ def _choose_possible_attacks(settings: Settings) -> list[Attack]:
         )
         left_out = TOKEN if wants_words else PROBE
         attacks = [
-            attack for attack in attacks if left_out not in attack.reads_of("samples")
+            attack for attack in attacks if left_out not in attack.list_reads("samples")
         ]
     possible = [attack for attack in attacks if obstacles[attack.name] is None]
     possible_kinds = {attack.kind for attack in possible}
@@ -283,7 +283,7 @@ def _list_obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
         if reason is not None:
             yield f"cannot be computed: {reason}"
     if settings.engine == "replay":
-        if attack.reads_of("logprobs"):
+        if attack.list_reads("logprobs"):
             yield "needs log-probabilities, and engine 'replay' has recorded samples only"
         if any(model != "target" for model, _ in attack.reads):
             yield "needs answers of another model, and engine 'replay' has those of one"
@@ -311,12 +311,12 @@ def _list_view_obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
 
 
 def _list_engine_obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
-    reads_next_token = any(map(is_next_token, attack.reads_of("logprobs")))
+    reads_next_token = any(map(is_next_token, attack.list_reads("logprobs")))
     is_endpoint = settings.engine == "openai"
     needs_tokens = reads_next_token or TOKEN in attack.reads
     if is_endpoint and needs_tokens and settings.tokenizer is None:
         yield "needs tokenizer= at an endpoint: without it nobody knows the true token"
-    if attack.reads_of("logprobs") and settings.engine != "auto":
+    if attack.list_reads("logprobs") and settings.engine != "auto":
         needed = list_abilities_needed([attack])
         if is_endpoint and needs_tokens:
             needed -= {"vocabulary_mean"}  # which has bounds there
@@ -344,7 +344,7 @@ def list_columns_needed(attacks: Iterable[Attack]) -> frozenset[str]:
 def list_abilities_needed(attacks: Iterable[Attack]) -> frozenset[str]:
     """Return what an engine must do with log-probabilities: columns, noise, questions."""
     attacks = list(attacks)
-    views = {view for attack in attacks for _, view in attack.reads_of("logprobs")}
+    views = {view for attack in attacks for _, view in attack.list_reads("logprobs")}
     abilities = (find_view_type(view).abilities for view in views)
     return list_columns_needed(attacks).union(*abilities)
 
@@ -404,7 +404,7 @@ def _choose_as_planned(
         return {}
     scored = manifest.made.get("scores", manifest.plan).get("attacks", ())
     for name in scored:
-        if not meant(name, names()):
+        if not find_attack_names(name, names()):
             raise SettingsError(
                 f"attacks: the run has scores of {name}, whose formula is not known"
                 " here; give attacks_from= with its file, or replace= to take these"
@@ -474,10 +474,9 @@ def fill_reference_kind(settings: Settings) -> Settings:
     target = (str(settings.model), settings.revision)
     reference = (str(settings.reference_model), settings.reference_revision)
     kind = "other"
-    with suppress(
-        OSError, ValueError, SettingsError
-    ):  # checks of the models say better
-        if of_one_shape(target, reference):
+    # Which checks of the models say better
+    with suppress(OSError, ValueError, SettingsError):
+        if have_same_shape(target, reference):
             kind = "base"
     return _fill(settings, {"reference_kind": kind})
 
@@ -539,7 +538,7 @@ def check_together(settings: Settings, attacks: Sequence[Attack]) -> None:
 
 def _check_passages(settings: Settings, attacks: Sequence[Attack]) -> None:
     continues_texts = any(
-        CONTINUATION in attack.reads_of("samples") for attack in attacks
+        CONTINUATION in attack.list_reads("samples") for attack in attacks
     )
     if continues_texts or settings.extract or settings.continue_strongest:
         return

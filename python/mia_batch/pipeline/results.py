@@ -13,16 +13,15 @@ import polars as pl
 from markupsafe import escape
 
 from mia_batch.attacks import get, names
-from mia_batch.attacks.attack import meant
+from mia_batch.attacks.attack import find_attack_names
 from mia_batch.corpus.files import KINDS
-from mia_batch.errors import MiaBatchError, SettingsError
+from mia_batch.errors import MiaBatchError, SettingsError, describe_error
 from mia_batch.evidence.parts import Block, Work
 from mia_batch.evidence.request import EvidenceKind
 from mia_batch.inference.attempts import Attempts
 from mia_batch.inference.findings import DecisionRule
 from mia_batch.inference.paired import compare_scores
 from mia_batch.kernels import RARITY_FIELDS
-from mia_batch.models.weights import cause_of
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import describe_stamps, record_file
@@ -213,7 +212,7 @@ def try_report(run: RunFolder) -> str | None:
         ):
             raise
         return (
-            f"the report could not be made ({cause_of(error)}); the tables of the run"
+            f"the report could not be made ({describe_error(error)}); the tables of the run"
             f" are whole, and `mia-batch report {run.folder}` tries again"
         )
     return None
@@ -273,7 +272,8 @@ def attack_of(runs: Sequence[RunFolder], attack: str | None) -> str:
     """Name the attack to compare; refuse runs whose scores of it do not compare."""
     manifests = [finished(run, sealed=True) for run in runs]
     chosen: str = attack or manifests[0].plan["primary"]
-    chosen = next(iter(meant(chosen, names())), chosen)  # a family by its first default
+    # A family by its first default
+    chosen = next(iter(find_attack_names(chosen, names())), chosen)
     for run, manifest in zip(runs, manifests, strict=True):
         if attack is None and manifest.plan["primary"] != chosen:
             raise SettingsError(
@@ -312,7 +312,7 @@ def _rests_on(run: RunFolder, attack: str, *, borrowed_rarity: bool) -> dict[str
     reads = {
         view
         for kind in _EVIDENCE
-        for _, view in (known.reads_of(kind) if known else ())
+        for _, view in (known.list_reads(kind) if known else ())
     }
     for kind, what in _EVIDENCE.items():
         for view, n in manifest.made["scores"][kind].items():

@@ -113,7 +113,7 @@ def settle_start(
             model_record["start"] = {} if figures is None else figures._asdict()
             audit.save()
     if model_record["start"].get("is_better_otherwise"):
-        tokenizer.turn_start()
+        tokenizer.toggle_start()
     if is_new:
         findings = build_start_findings({model: model_record})
         for sentence in start_sentences(findings):
@@ -261,7 +261,7 @@ def settle_engine(
             return spec, reason, None
         tokenizer = Tokenizer.load(spec.model, spec.revision)
         if audit.manifest.models[model].get("start", {}).get("is_better_otherwise"):
-            tokenizer.turn_start()
+            tokenizer.toggle_start()
         identity = {"tokenizer": tokenizer.digest}
         if not started_engine:
             identity[f"{kind} engine"] = spec.engine

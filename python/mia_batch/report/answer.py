@@ -698,7 +698,7 @@ def _compute_costs(
     for attack in attacks:
         tokens = 0.0
         took = _compute_seconds(attack, seconds, passes)
-        for view in attack.reads_of("samples"):
+        for view in attack.list_reads("samples"):
             model, _ = view
             n = n_tokens.get(view, 0)
             tokens += n / max(n_asked.get(view, 0), 1)
@@ -739,7 +739,7 @@ def _compute_seconds(
     attack: Attack, seconds: Mapping[str, float], passes: Mapping[str, int]
 ) -> float:
     """Compute the time of an attack's logprobs: its share, by forward passes."""
-    views = attack.reads_of("logprobs")
+    views = attack.list_reads("logprobs")
     total = 0.0
     for model in {model for model, _ in views}:
         n_of_model = sum(

@@ -6,7 +6,7 @@ import pytest
 from mia_batch import attacks, plugins
 from mia_batch.attacks import Attack, defaults, families, get, names, register, resolve
 from mia_batch.attacks.attack import FAMILIES as FAMILIES_BY_NAME
-from mia_batch.attacks.attack import family_of, members
+from mia_batch.attacks.attack import find_family, list_family_attacks
 from mia_batch.attacks.from_samples import EXPECTED
 from mia_batch.errors import SettingsError
 from mia_batch.features import OTHER_GROUPS, feature_fields
@@ -27,9 +27,9 @@ MINE = Attack(
 def _as_installed(monkeypatch):
     """What a test registers is gone after it, and no other has registered anything."""
     monkeypatch.setattr(attacks, "_REGISTERED", {})
-    attacks._plugged_in.cache_clear()
+    attacks._load_plugins.cache_clear()
     yield
-    attacks._plugged_in.cache_clear()
+    attacks._load_plugins.cache_clear()
 
 
 def plug_in(monkeypatch, *values):
@@ -149,10 +149,14 @@ def test_each_attack_has_a_formula_a_source_and_one_family():
             assert set(attack.columns) <= there
             author = attack.source.split(",")[0].removesuffix(")").split("(")[0]
             assert author.rstrip()[-4:].isdecimal()
-    listed = [name for family in FAMILIES_BY_NAME for name in members(family, names())]
+    listed = [
+        name
+        for family in FAMILIES_BY_NAME
+        for name in list_family_attacks(family, names())
+    ]
     assert sorted(listed) == sorted(names())
     for family in FAMILIES_BY_NAME:
-        assert {family_of(name) for name in resolve(family.name)} == {family}
+        assert {find_family(name) for name in resolve(family.name)} == {family}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 
 from mia_batch.corpus import books, read_documents
 from mia_batch.corpus.books import LEFT_OUT, BookError, find_isbn
-from mia_batch.targets import TargetPlan, build_targets
+from mia_batch.targets import Windowing, build_targets
 from tests.books import CONTAINER, HEADER, LICENCE, PACKAGE, page, write_epub
 from tests.unit.corpus.test_documents import refusal
 
@@ -114,7 +114,7 @@ def test_chapters_are_those_of_the_table_of_contents(tmp_path, form):
     ]
     assert found == [("I", "Down the hole"), ("II", "Pool"), ("gamma", "Race")]
     windows = build_targets(
-        read_documents(path).documents, TargetPlan(window_words=30)
+        read_documents(path).documents, Windowing(window_words=30)
     ).collect()
     assert "chapters" not in windows.columns
     listed = [name for name in ("Down the hole", "Pool", "Race") for _ in range(2)]

@@ -26,7 +26,7 @@ from mia_batch.evidence.parts import (
 from mia_batch.evidence.replay import Counts, Partition, Recording, pack
 from mia_batch.prompts import continuation
 from mia_batch.schemas import Documents, Samples
-from mia_batch.targets import TargetPlan, build_targets
+from mia_batch.targets import Windowing, build_targets
 from mia_batch.views import View
 from tests import frames
 from tests.frames import table
@@ -62,7 +62,7 @@ def targets(words, tmp_path_factory):
         ],
     )
     path: Path = tmp_path_factory.mktemp("replay") / "targets.parquet"
-    build_targets(documents.lazy(), TargetPlan()).sink_parquet(path)
+    build_targets(documents.lazy(), Windowing()).sink_parquet(path)
     return path
 
 

@@ -16,7 +16,7 @@ from huggingface_hub import errors
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, PreTrainedModel
 
-from mia_batch.errors import SettingsError
+from mia_batch.errors import SettingsError, describe_error, find_first_error
 from mia_batch.models import weights
 from mia_batch.models.tokens import Tokenizer
 from tests.adapters import KINDS, VIRTUAL_TOKENS, save_adapter, save_gpt2
@@ -588,10 +588,10 @@ def test_an_adapter_is_another_model_when_it_or_its_base_changes(base, lora):
     ],
 )
 def test_a_cause_is_type_and_first_line(error, cause):
-    assert weights.cause_of(error) == cause
+    assert describe_error(error) == cause
     with pytest.raises(pydantic.ValidationError) as caught:
         pydantic.TypeAdapter(int).validate_python("x")
-    assert weights.cause_of(caught.value).startswith(
+    assert describe_error(caught.value).startswith(
         "ValidationError: Input should be a valid integer"
     )
 
@@ -603,8 +603,8 @@ def test_the_first_error_of_a_log_is_its_cause():
         "(Core pid=7) ERROR [core.py:1] ValueError: no memory for the cache.\n"
         "RuntimeError: the core did not start\n"
     )
-    assert weights.first_error_in(log) == "ValueError: no memory for the cache"
-    assert weights.first_error_in("INFO all is well\n") == "the log names no error"
+    assert find_first_error(log) == "ValueError: no memory for the cache"
+    assert find_first_error("INFO all is well\n") == "the log names no error"
 
 
 def test_a_token_for_every_four_bytes_rounded_up():

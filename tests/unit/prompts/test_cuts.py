@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from mia_batch import prompts
 from mia_batch.models import tokens
 from mia_batch.schemas import Documents
-from mia_batch.targets import TargetPlan, at_pauses, build_targets
+from mia_batch.targets import Windowing, build_targets, find_pauses
 from tests.checkpoints import BOS, EOS, TEXTS, save_tokenizer
 
 COMMA = "\N{FULLWIDTH COMMA}"
@@ -62,8 +62,8 @@ def test_prompts_end_between_the_tokens_of_the_text(tmp_path, monkeypatch, texts
     may_cut = partial(prompts.between_tokens, tokenizer=named)
     targets = {}
     for name, rule in (("anywhere", None), ("between tokens", may_cut)):
-        plan = TargetPlan(words="folded", may_cut=rule)
-        targets[name] = build_targets(documents(texts), plan).collect()
+        windowing = Windowing(words="folded", may_cut=rule)
+        targets[name] = build_targets(documents(texts), windowing).collect()
         assert (targets[name]["prefix"] + targets[name]["reference"]).to_list() == texts
     share = {
         name: share_known(texts, table["prefix"].to_list(), loaded)
@@ -91,18 +91,20 @@ def tokens_of(folder):
 
 
 def test_where_tokens_are_not_known_scripts_without_spaces_are_cut_before_marks():
-    plan = TargetPlan(words="folded", may_cut=at_pauses)
+    windowing = Windowing(words="folded", may_cut=find_pauses)
     for row in (
-        build_targets(documents(chinese(8)), plan).collect().iter_rows(named=True)
+        build_targets(documents(chinese(8)), windowing).collect().iter_rows(named=True)
     ):
         assert row["reference"][0] in (COMMA, "。")
-    spaced = build_targets(documents(SPACED), plan).collect()
+    spaced = build_targets(documents(SPACED), windowing).collect()
     assert spaced.equals(
-        build_targets(documents(SPACED), TargetPlan(words="folded")).collect()
+        build_targets(documents(SPACED), Windowing(words="folded")).collect()
     )
 
 
 def test_a_text_without_such_a_place_is_cut_as_before():
-    plan = TargetPlan(words="folded", may_cut=lambda _: lambda _: False)
-    (row,) = build_targets(documents(["a b c d"]), plan).collect().iter_rows(named=True)
+    windowing = Windowing(words="folded", may_cut=lambda _: lambda _: False)
+    (row,) = (
+        build_targets(documents(["a b c d"]), windowing).collect().iter_rows(named=True)
+    )
     assert (row["prefix"], row["reference"]) == ("a b", " c d")

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from mia_batch.prompts import Text, Walk, Window, follow
+from mia_batch.walks import Text, Walk, Window, follow
 
 BOOK = [f"w{at}" for at in range(200)]
 NOTHING = np.zeros(0, bool)
@@ -12,7 +12,7 @@ def wrong(*places):
 
 
 @pytest.mark.parametrize(
-    ("said", "step"),
+    ("generated", "expected"),
     [
         (BOOK[:64], (64, 64, 64, True)),
         (wrong(1, 2, 3, 4, 5), (64, 64, 59, True)),
@@ -29,9 +29,14 @@ def wrong(*places):
         ([], (0, 0, 0, True)),
     ],
 )
-def test_how_far_words_keep_to_a_book(said, step):
-    found = follow(said, BOOK, NOTHING)
-    assert (found.said, found.passed, int(found.agree.sum()), found.keeps) == step
+def test_how_far_words_keep_to_a_book(generated, expected):
+    step = follow(generated, BOOK, NOTHING)
+    assert (
+        step.n_generated,
+        step.n_document,
+        int(step.agrees.sum()),
+        step.keeps,
+    ) == expected
 
 
 def test_misses_before_and_places_of_words():
@@ -50,19 +55,19 @@ def test_a_walk_by_hand():
     document = Text(" ".join(BOOK), "whitespace")
     window = Window(target_id="t", target_row=0, start=3, prefix="w1 w2", n_words=4)
     walk = Walk(window, document)
-    assert walk.prompt()["context"] == "w1 w2"
-    assert walk.prompt()["text"] == " " + " ".join(BOOK[3:67])
-    walk.take(" " + " ".join([*BOOK[3:65], "x", "x"]) + " more", "length", 70)
+    assert walk.build_prompt()["context"] == "w1 w2"
+    assert walk.build_prompt()["text"] == " " + " ".join(BOOK[3:67])
+    walk.add_answer(" " + " ".join([*BOOK[3:65], "x", "x"]) + " more", "length", 70)
     assert (walk.next_word, walk.n_words, walk.ended) == (67, 62, False)
-    assert walk.prompt()["context"] == "x x"
-    walk.take(" " + " ".join(BOOK[68:133]), None, 70)
+    assert walk.build_prompt()["context"] == "x x"
+    walk.add_answer(" " + " ".join(BOOK[68:133]), None, 70)
     assert (walk.next_word, walk.n_words, walk.n_verbatim, walk.ended) == (
         132,
         129,
         126,
         False,
     )
-    walk.take(" no" * 64, "length", 70)
+    walk.add_answer(" no" * 64, "length", 70)
     assert (walk.ended, walk.n_words, walk.n_rounds, walk.n_tokens) == (
         True,
         129,
@@ -73,7 +78,7 @@ def test_a_walk_by_hand():
         BOOK[3:132]
     )
     nothing = Walk(window, document)
-    nothing.take(None, None, 0)
+    nothing.add_answer(None, None, 0)
     assert (nothing.ended, nothing.n_words, list(nothing.stretch)) == (True, 0, [])
 
 
@@ -81,10 +86,10 @@ def test_an_answer_that_was_cut_may_end_within_a_word():
     document = Text(" ".join(BOOK), "whitespace")
     window = Window(target_id="t", target_row=0, start=0, prefix="w0", n_words=4)
     walk = Walk(window, document)
-    walk.take(" " + " ".join(BOOK[1:31]) + " w", "length", 20)
+    walk.add_answer(" " + " ".join(BOOK[1:31]) + " w", "length", 20)
     assert (walk.next_word, walk.n_words, walk.ended) == (31, 30, False)
-    walk.take(" " + " ".join(BOOK[31:41]), "stop", 10)
+    walk.add_answer(" " + " ".join(BOOK[31:41]), "stop", 10)
     assert (walk.next_word, walk.n_words, walk.ended) == (41, 40, True)
     silent = Walk(window, document)
-    silent.take("w", "length", 1)
-    assert (silent.ended, silent.said) == (True, "")
+    silent.add_answer("w", "length", 1)
+    assert (silent.ended, silent.generated) == (True, "")

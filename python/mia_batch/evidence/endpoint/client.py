@@ -19,13 +19,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mia_batch.errors import EngineError, MiaBatchError, SettingsError
+from mia_batch.errors import EngineError, MiaBatchError, SettingsError, describe_error
 from mia_batch.evidence.endpoint import wire
 from mia_batch.evidence.endpoint.journal import Journal
 from mia_batch.evidence.endpoint.transport import RefusedError, RequestRunner
 from mia_batch.evidence.request import Answer, Continuation, EvidenceKind, Request
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.models.weights import cause_of
 
 
 def identify(request: Request, sample_identity: Mapping[str, object]) -> bytes:
@@ -111,7 +110,7 @@ class Endpoint:
             endpoint.close()
             if isinstance(error, MiaBatchError) or not isinstance(error, Exception):
                 raise
-            msg = f"the client of the endpoint cannot start ({cause_of(error)})"
+            msg = f"the client of the endpoint cannot start ({describe_error(error)})"
             raise EngineError(msg) from None
         return endpoint
 
@@ -236,7 +235,7 @@ class Endpoint:
         error = task.exception()
         if error is not None and not isinstance(error, MiaBatchError):
             error = EngineError(
-                f"the client of the endpoint has failed ({cause_of(error)})"
+                f"the client of the endpoint has failed ({describe_error(error)})"
             )
         if error is not None or self._end_error is not None:
             self._end(error or self._end_error)

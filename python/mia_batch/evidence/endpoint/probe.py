@@ -384,7 +384,7 @@ class Probe:
         unlikely = []
         for token in dict.fromkeys(_spread_tokens(tokenizer)):
             text = tokenizer.token_text(token)
-            has_name = by_id or tokenizer.by_text.get(text) == token
+            has_name = by_id or tokenizer.ids_by_text.get(text) == token
             if has_name and token not in likely:
                 unlikely.append(token)
         return unlikely[:_N_NAMED]

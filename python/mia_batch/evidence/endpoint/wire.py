@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError
 
-from mia_batch.errors import SettingsError
+from mia_batch.errors import SettingsError, describe_error
 from mia_batch.evidence.request import Answer, Continuation, FinishReason, Request
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.models.weights import cause_of
 
 # A shorter key, such as "x" for a server that wants none, is in many words
 _SHORTEST_SECRET = 8
@@ -670,7 +669,7 @@ class RequestFormat:
                     return {}, f"its choices have index {index} twice or beyond {n - 1}"
                 continuations[index] = continuation
             except ValueError as error:
-                cause = cause_of(error).partition(": ")[2]
+                cause = describe_error(error).partition(": ")[2]
                 problem = f"choice {position} cannot be used ({cause})"
         return continuations, problem
 
@@ -1056,7 +1055,7 @@ def find_ids(listed: ListedTokens, tokenizer: Tokenizer) -> list[int | None]:
         if is_id(name):
             ids.append(int(name.partition(":")[2]))
         else:
-            ids.append(tokenizer.by_text.get(name))
+            ids.append(tokenizer.ids_by_text.get(name))
     return ids
 
 
@@ -1079,7 +1078,7 @@ def read_next_token(
     if true_values:
         return true_values.pop(), False
     by_text = not all(is_id(name) for name, _ in listed)
-    if by_text and tokenizer.by_text.get(tokenizer.token_text(token)) != token:
+    if by_text and tokenizer.ids_by_text.get(tokenizer.token_text(token)) != token:
         return (
             "the endpoint names tokens by their text, and others have that of the true"
             " token"

@@ -18,7 +18,7 @@ import transformers
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from mia_batch.errors import EngineError, SettingsError
+from mia_batch.errors import EngineError, SettingsError, describe_error
 from mia_batch.evidence.engines.registry import why_not_finite
 from mia_batch.evidence.engines.transformers import pad_rows
 from mia_batch.evidence.request import (
@@ -29,7 +29,6 @@ from mia_batch.evidence.request import (
     Request,
 )
 from mia_batch.models.tokens import NO_LIMIT, find_specials
-from mia_batch.models.weights import cause_of
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
@@ -456,7 +455,7 @@ class MaskedModel:
             )
         except Exception as error:  # every library behind it raises its own kind
             raise SettingsError(
-                f"masked_model: {model!r} cannot be loaded ({cause_of(error)}); give a "
+                f"masked_model: {model!r} cannot be loaded ({describe_error(error)}); give a "
                 "masked language model, with its tokenizer, such as distilroberta-base"
             ) from error
         with torch.inference_mode():

@@ -381,9 +381,9 @@ def why_not_finite(model: str, revision: str | None, dtype: str) -> str:
     """Return the first tensor of a model's files that is not finite, or the dtype to take."""
     own_source = (model, revision)
     sources = dict.fromkeys([own_source, weights.weights_source(model, revision)])
-    lists = (weights.weight_files(*source) for source in sources)
+    lists = (weights.find_weight_files(*source) for source in sources)
     files = list(chain.from_iterable(lists))
-    for name, tensor in weights.tensors_in(files, "cpu"):
+    for name, tensor in weights.read_tensors(files, "cpu"):
         if tensor.itemsize > 1 and not tensor.isfinite().all():  # others are codes
             return (
                 f"the weights of {model!r} have values that are not finite numbers"

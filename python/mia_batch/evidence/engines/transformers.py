@@ -21,7 +21,7 @@ from transformers import (
     __version__,
 )
 
-from mia_batch.errors import EngineError, SettingsError
+from mia_batch.errors import EngineError, SettingsError, describe_error
 from mia_batch.evidence.engines import registry
 from mia_batch.evidence.request import (
     Answer,
@@ -34,7 +34,6 @@ from mia_batch.evidence.request import (
 )
 from mia_batch.models.weights import (
     Adapter,
-    cause_of,
     read_adapter,
     tokenizer_source,
     weights_source,
@@ -147,7 +146,7 @@ def _load(
         if isinstance(error, TypeError) and unknown:
             msg = f"engine_arg: transformers knows no {unknown[0]!r}; leave it out"
             raise SettingsError(msg) from error
-        msg = f"the transformers engine cannot load {spec.model!r} ({cause_of(error)})"
+        msg = f"the transformers engine cannot load {spec.model!r} ({describe_error(error)})"
         raise EngineError(msg) from error
     return model.eval()
 
@@ -165,7 +164,7 @@ def _add_adapter(
     except Exception as error:  # every library behind it raises its own kind
         raise EngineError(
             f"the adapter {adapter.folder!r} cannot be put on {adapter.base!r}"
-            f" ({cause_of(error)}); save it again, or correct its"
+            f" ({describe_error(error)}); save it again, or correct its"
             " base_model_name_or_path"
         ) from error
     return added.eval()
@@ -788,7 +787,7 @@ class ChunkedLogits:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # whatever code of a stranger's model says
-            return cause_of(error)
+            return describe_error(error)
         if logits.shape != expected.shape:
             return "their shape is another"
         share = _DIFFERENCE.get(self._model.dtype, _DIFFERENCE_OF_HALVES)

@@ -23,7 +23,7 @@ from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.core_client import SyncMPClient
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from mia_batch.errors import EngineError, SettingsError
+from mia_batch.errors import EngineError, SettingsError, describe_error
 from mia_batch.evidence.engines import registry
 from mia_batch.evidence.repetition import LoopDetector
 from mia_batch.evidence.request import (
@@ -33,12 +33,7 @@ from mia_batch.evidence.request import (
     EngineSpec,
     Request,
 )
-from mia_batch.models.weights import (
-    cause_of,
-    read_adapter,
-    tokenizer_source,
-    weights_source,
-)
+from mia_batch.models.weights import read_adapter, tokenizer_source, weights_source
 
 # Older versions (0.26) raise a ValueError of their own.
 _REFUSALS = (
@@ -66,7 +61,7 @@ def _start_vllm(spec: EngineSpec, arguments: Mapping[str, Any]) -> vllm.LLMEngin
             engine.add_lora(lora)  # not only when the first request wants it
     except Exception as error:
         model = repr(spec.model)
-        cause = cause_of(error)
+        cause = describe_error(error)
         sentence = f"vLLM cannot start with {model} ({cause})"
         if _is_out_of_memory(error):
             sentence = (
@@ -288,7 +283,7 @@ class VllmEngine:
             self._engine.add_lora(lora)
         except Exception as error:
             raise EngineError(
-                f"vLLM cannot load {model!r} ({cause_of(error)})"
+                f"vLLM cannot load {model!r} ({describe_error(error)})"
             ) from error
         self._lora = lora
         self._check(model)
@@ -303,7 +298,7 @@ class VllmEngine:
             if reason is None:
                 self._add(request)
         except _REFUSALS as error:
-            reason = cause_of(error)
+            reason = describe_error(error)
         if reason is not None:
             self._refused.append(request.failed(reason))
 
@@ -328,9 +323,9 @@ class VllmEngine:
         try:
             return list(self._engine.step())
         except Exception as error:
-            msg = f"vLLM stopped ({cause_of(error)})"
+            msg = f"vLLM stopped ({describe_error(error)})"
             if _is_out_of_memory(error):
-                msg = f"vLLM ran out of memory ({cause_of(error)}); {_WAY_OUT}"
+                msg = f"vLLM ran out of memory ({describe_error(error)}); {_WAY_OUT}"
             elif isinstance(error, EngineDeadError):
                 msg = f"a process of vLLM ended; if memory is short, {_WAY_OUT}"
             raise EngineError(msg) from error
@@ -448,7 +443,7 @@ def _sampling_arguments(decoding: Decoding) -> dict[str, Any]:
         accepted = vllm.SamplingParams(**arguments)
     except _REFUSALS as error:
         raise SettingsError(
-            f"vLLM cannot draw tokens like this ({cause_of(error)}); change the setting"
+            f"vLLM cannot draw tokens like this ({describe_error(error)}); change the setting"
         ) from error
     if accepted.temperature != decoding.temperature:
         raise SettingsError(

@@ -18,11 +18,11 @@ from mia_batch.stats import Codes, Flags, Floats
 from mia_batch.stats.intervals import auc_interval, deal_folds, roc_auc
 from mia_batch.targets import (
     Passages,
+    build_document_identity,
     choose_windows,
     cluster_name,
     find_words,
-    from_document_id,
-    windows,
+    word_windows,
 )
 
 # Documents with a membership, by a cutoff of dates or by labels, and their texts of one
@@ -128,7 +128,7 @@ def _separate_copies(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     ordered = rows.with_row_index("place").sort(
         ~pl.col("member"), -pl.col("n_words").cast(pl.Int64), maintain_order=True
     )
-    copied = Passages().are_copies(ordered["text"].to_list())
+    copied = Passages().find_copies(ordered["text"].to_list())
     is_copy = pl.Series(copied, dtype=pl.Boolean)
     is_copy |= ~ordered["text"].is_first_distinct()
     originals = ordered.filter(~is_copy)
@@ -195,9 +195,9 @@ def _choose_starts(
 ) -> list[int]:
     """Return the first words of a document's texts, that of its beginning first."""
     (words,) = find_words([text], "whitespace")
-    spans = list(windows(len(words.starts), length, None)) or [range(length)]
+    spans = list(word_windows(len(words.starts), length, None)) or [range(length)]
     later = choose_windows(
-        len(spans) - 1, _MOST_WINDOWS - 1, seed, from_document_id(document_id)
+        len(spans) - 1, _MOST_WINDOWS - 1, seed, build_document_identity(document_id)
     )
     starts = [spans[index + 1].start for index in sorted(later)]
     return [spans[0].start, *starts]

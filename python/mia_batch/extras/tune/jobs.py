@@ -22,7 +22,13 @@ from filelock import FileLock, Timeout
 from numpy.random import default_rng
 
 from mia_batch.corpus import ColumnNames, read_documents
-from mia_batch.errors import EngineError, MiaBatchError, RunFolderError, SettingsError
+from mia_batch.errors import (
+    EngineError,
+    MiaBatchError,
+    RunFolderError,
+    SettingsError,
+    describe_error,
+)
 from mia_batch.extras.tune.base import (
     TrainingTexts,
     add_adapter,
@@ -30,7 +36,7 @@ from mia_batch.extras.tune.base import (
     count_trained_weights,
     n_checkpoints,
 )
-from mia_batch.models.weights import cause_of, identify_model, quiet, weights_source
+from mia_batch.models.weights import identify_model, quiet, weights_source
 from mia_batch.observer import Observer
 from mia_batch.places import is_url
 from mia_batch.recipes import Recipe, in_half
@@ -198,7 +204,7 @@ def _train(
     except MiaBatchError:
         raise
     except Exception as error:  # every library behind a training raises its own kind
-        message = f"the model cannot be tuned: {cause_of(error)}"
+        message = f"the model cannot be tuned: {describe_error(error)}"
         is_disk_full = (
             "No space left on device" in str(error)
             or getattr(error, "errno", None) == ENOSPC

@@ -146,7 +146,7 @@ class _Undressing:
         """Tell whether anything was taken off; done twice, it changes nothing more."""
         rows = scan(part, Samples).collect()
         places = [self.samples.target_rows(part)]
-        targets = self._targets.of(rows["target_id"], places)
+        targets = self._targets.find(rows["target_id"], places)
         prompts = self.prompts.find_prompts(targets, places).select(
             *_KEY, "context", "text"
         )

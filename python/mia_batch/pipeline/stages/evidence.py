@@ -340,7 +340,7 @@ class EvidenceStage(Stage):
                 has_columns = (
                     self.kind == "samples" or list_columns_needed([attack]) <= made
                 )
-                if view.read_as in attack.reads_of(self.kind) and (
+                if view.read_as in attack.list_reads(self.kind) and (
                     is_short or not has_columns
                 ):
                     short.add(attack.name)
@@ -822,7 +822,7 @@ class LogprobsStage(EvidenceStage):
     def _read(self, view: View) -> frozenset[str]:
         asking = self.audit.attacks_and_placebo
         reading = [
-            attack for attack in asking if view.read_as in attack.reads_of("logprobs")
+            attack for attack in asking if view.read_as in attack.list_reads("logprobs")
         ]
         counted = any(FREQUENCY in attack.columns for attack in reading)
         return list_columns_needed(reading) | ({FREQUENCY} if counted else set())

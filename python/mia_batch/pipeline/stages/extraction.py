@@ -13,7 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from mia_batch import prompts
-from mia_batch.attacks.attack import RECITAL, among
+from mia_batch.attacks.attack import RECITAL, matches_views
 from mia_batch.diagnostics.preflight import find_elsewhere
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.engines.registry import engine_types, why_not
@@ -59,8 +59,9 @@ from mia_batch.schemas import (
 )
 from mia_batch.settings import Settings
 from mia_batch.tables import read_numbers, scan, sink
-from mia_batch.targets import owner_of_documents, owner_of_targets
+from mia_batch.targets import build_document_owner, build_target_owner
 from mia_batch.views import View, build_view
+from mia_batch.walks import MOST_ROUNDS, ROUND_WORDS, Text, Walks, Window
 
 # The stage that follows the target model through documents, from their strongest
 # windows on.
@@ -97,8 +98,8 @@ def _costs(audit: Audit, what: str, work: Workload) -> Iterator[tuple[str, str]]
             yield f"{what}, at most", most
 
 
-def _stretches(walks: prompts.Walks) -> Iterator[dict[str, Any]]:
-    for number, walk in enumerate(walks.made):
+def _stretches(walks: Walks) -> Iterator[dict[str, Any]]:
+    for number, walk in enumerate(walks.started):
         yield {
             "document_id": walks.document_id,
             "walk": number,
@@ -113,12 +114,12 @@ def _stretches(walks: prompts.Walks) -> Iterator[dict[str, Any]]:
         }
 
 
-def _summary(walks: prompts.Walks, every: Sequence[prompts.Walks]) -> dict[str, Any]:
+def _summary(walks: Walks, every: Sequence[Walks]) -> dict[str, Any]:
     document, rule = walks.document, walks.document.rule
-    said = pl.Series([walk.said for walk in walks.made], dtype=pl.String)
-    given = pl.Series([walk.window.prefix for walk in walks.made], dtype=pl.String)
-    in_order = sorted(walks.made, key=lambda walk: walk.first)
-    whole = pl.lit("\n".join(walk.said for walk in in_order))
+    said = pl.Series([walk.generated for walk in walks.started], dtype=pl.String)
+    given = pl.Series([walk.window.prefix for walk in walks.started], dtype=pl.String)
+    in_order = sorted(walks.started, key=lambda walk: walk.first)
+    whole = pl.lit("\n".join(walk.generated for walk in in_order))
     recalled = near_verbatim_recall(whole, pl.lit(document.text), words=rule)
     others = [each.document.text for each in every if each is not walks][:_OTHERS]
     coverage = partial(book_coverage, generations=said, instructions=given, words=rule)
@@ -136,14 +137,15 @@ def _summary(walks: prompts.Walks, every: Sequence[prompts.Walks]) -> dict[str, 
         return found.with_columns(words=words_left).filter(pl.col("words") >= k)
 
     own, inside = passages(20), np.zeros(len(document.ends), bool)
-    for walk in walks.made if own.height else ():  # else all may be copied, or foreseen
+    # Without passages of its own, all may be copied, or foreseen
+    for walk in walks.started if own.height else ():
         inside[walk.first : walk.first + walk.n_words] = True
     inside &= ~is_cut
     chance = [coverage(text, k=5)["coverage"].item() for text in others]
     return {
         "document_id": walks.document_id,
         "words_document": inside.size,
-        "n_walks": len(walks.made),
+        "n_walks": len(walks.started),
         "n_tokens": walks.n_tokens,
         "coverage": inside.mean() if inside.size else None,
         "longest_words": own["words"].max() or 0,
@@ -158,16 +160,14 @@ def _summary(walks: prompts.Walks, every: Sequence[prompts.Walks]) -> dict[str, 
     }
 
 
-def _words_at(
-    document: prompts.Text, blocks: pl.DataFrame
-) -> Iterator[tuple[int, int]]:
+def _words_at(document: Text, blocks: pl.DataFrame) -> Iterator[tuple[int, int]]:
     """Yield the first word of each passage, and the one after its last."""
     for place in blocks.select("start", "end").iter_rows():
         first, last = np.searchsorted(document.starts, place).tolist()
         yield first, last
 
 
-def _foreseen(document: prompts.Text, blocks: pl.DataFrame) -> NDArray[np.bool_]:
+def _foreseen(document: Text, blocks: pl.DataFrame) -> NDArray[np.bool_]:
     """Mark the words of passages that do not count, as they could be foreseen."""
     text, starts, ends = document.text, document.starts.tolist(), document.ends.tolist()
     firsts, texts = list[int](), list[tuple[str, str]]()
@@ -236,7 +236,9 @@ class ExtractionStage(Stage):
             for walks in self._batches():
                 self._take(walks)
                 while asked := [
-                    prompt for each in walks if (prompt := each.prompt()) is not None
+                    prompt
+                    for each in walks
+                    if (prompt := each.next_prompt()) is not None
                 ]:
                     self._ask(session(), pl.DataFrame(asked))
                     self._take(walks)
@@ -271,9 +273,9 @@ class ExtractionStage(Stage):
             fault = "extract= needs documents with names; add a column document_id"
         if fault is not None:
             raise SettingsError(fault)
-        audit.agree({"walk_words": prompts.ROUND_WORDS})
+        audit.agree({"walk_words": ROUND_WORDS})
 
-    def _batches(self) -> Iterator[list[prompts.Walks]]:
+    def _batches(self) -> Iterator[list[Walks]]:
         audit, settings = self.audit, self.audit.settings
         every = (
             scan(audit.run.order, Targets)
@@ -297,11 +299,11 @@ class ExtractionStage(Stage):
                 of_documents.sort("start", maintain_order=True), texts
             )
             yield [
-                prompts.Walks(
+                Walks(
                     document_id=name,
-                    document=prompts.Text(texts[name], settings.word_rule),
-                    windows=chosen,
-                    every=windows[name],
+                    document=Text(texts[name], settings.word_rule),
+                    strongest_windows=chosen,
+                    all_windows=windows[name],
                     budget=settings.extract_tokens,
                     draws=settings.extract_draws,
                 )
@@ -329,29 +331,29 @@ class ExtractionStage(Stage):
             .collect(engine="streaming")
         )
 
-    def _take(self, walks: Sequence[prompts.Walks]) -> None:
+    def _take(self, walks: Sequence[Walks]) -> None:
         folder = self.audit.run.path("samples")
         stored = pl.concat(
             scan_parts(folder, Samples, view.key) for view in self._views
         )
         columns = ("target_id", "view_index", "candidate", "finish_reason", "n_tokens")
-        starts = [window.target_id for each in walks for window in each.every]
+        starts = [window.target_id for each in walks for window in each.all_windows]
         own = stored.filter(pl.col("target_id").is_in(starts)).select(columns).collect()
         said = {row[:2]: row[2:] for row in own.iter_rows()}
         for each in walks:
-            while (asked := each.prompt()) is not None:
+            while (asked := each.next_prompt()) is not None:
                 sample = said.get((asked["target_id"], asked["view_index"]))
                 if sample is None:
                     break
                 candidate, finish_reason, n_tokens = sample
-                each.made[-1].take(candidate, finish_reason, n_tokens or 0)
+                each.started[-1].add_answer(candidate, finish_reason, n_tokens or 0)
 
     def _ask(self, session: Session, asked: pl.DataFrame) -> None:
         audit, wanted = self.audit, []
         ordered = asked.sort("target_row").cast(
             {"view_index": pl.UInt32, "target_row": pl.UInt32}
         )
-        drawn = pl.col("view_index") >= prompts.MOST_ROUNDS
+        drawn = pl.col("view_index") >= MOST_ROUNDS
         for view, own in zip(self._views, (~drawn, drawn), strict=True):
             parts = sample_parts(audit, view)
             blocks = list(Missing(RowUnits(ordered.filter(own)), parts).blocks())
@@ -381,15 +383,15 @@ class ExtractionStage(Stage):
 
 def _by_document(
     windows: pl.DataFrame, texts: Mapping[str, str | None]
-) -> dict[str, list[prompts.Window]]:
+) -> dict[str, list[Window]]:
     """Sort windows by document; those whose prefix does not stand there as given are left out."""
-    found: dict[str, list[prompts.Window]] = {}
+    found: dict[str, list[Window]] = {}
     for row in windows.to_dicts():
         name = row.pop("document_id")
         if (text := texts.get(name)) is not None:
             of_document = found.setdefault(name, [])
             if text.startswith(row["prefix"], row["start"]):
-                of_document.append(prompts.Window(**row))
+                of_document.append(Window(**row))
     return found
 
 
@@ -539,7 +541,7 @@ def passages_of(audit: Audit, runs: pl.DataFrame) -> pl.DataFrame:
         audit.run.scan("targets")
         .with_row_index("target_row")
         .filter(pl.col("role") == "target")
-        .select("target_id", "target_row", owner=owner_of_targets().hash())
+        .select("target_id", "target_row", owner=build_target_owner().hash())
     )
     walked = walked.join(continued, on="target_id", how="anti")
     rows = pl.concat([continued, walked])
@@ -568,7 +570,9 @@ def _continued(audit: Audit, runs: pl.DataFrame) -> pl.DataFrame:
         .otherwise(pl.lit("control"))
         .alias("asked_as")
     )
-    places = features.filter(among(memory.CONTINUED)).select(*key, *read, asked_as)
+    places = features.filter(matches_views(memory.CONTINUED)).select(
+        *key, *read, asked_as
+    )
     places = places.unique(key, keep="first", maintain_order=True)
     passage = memory.longest_passage(audit.settings.word_rule)
     passages = named.join(places, on=key).select(
@@ -758,7 +762,7 @@ class ControlsStage(Stage):
         # theirs only where there are no others.
         targets = self.audit.run.scan("targets")
         size = targets.select(pl.len()).collect(engine="streaming").item()
-        owners = read_numbers(targets, owner_of_targets().hash(), size, np.uint64)
+        owners = read_numbers(targets, build_target_owner().hash(), size, np.uint64)
         has_prefix = pl.col("prefix").str.contains(r"\S").fill_null(value=False)
         may_stand = read_numbers(targets, has_prefix, size, np.bool_)
         recited = np.isin(owners, self._passages["owner"].to_numpy())
@@ -822,7 +826,7 @@ def _other_documents(audit: Audit, passages: pl.DataFrame) -> pl.DataFrame:
     documents = [
         corpus.documents.with_row_index("place", 1).select(
             "text",
-            owner=owner_of_documents(role).hash(),
+            owner=build_document_owner(role).hash(),
             name=pl.coalesce(
                 "document_id", pl.format(f"document {{}} of the {role} texts", "place")
             ),

@@ -277,7 +277,7 @@ class FeatureWriter:
         )
         names = pl.concat(part["target_id"] for part in rows)
         places = dict.fromkeys(map(self.samples.target_rows, group))
-        targets = self._targets.of(names, places)
+        targets = self._targets.find(names, places)
         # Samples of texts that the input no longer has stay, and have no features.
         own = pl.col("target_id").is_in(targets["target_id"].implode())
         samples = {

@@ -15,11 +15,11 @@ from typing import Any
 import polars as pl
 
 from mia_batch.diagnostics.preflight import count_documents
-from mia_batch.errors import SettingsError
+from mia_batch.errors import SettingsError, describe_error
 from mia_batch.evidence.endpoint.transport import Transport, UnansweredError
 from mia_batch.evidence.endpoint.wire import ClientSettings, Reply
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.models.weights import cause_of, digest_folder
+from mia_batch.models.weights import digest_folder
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.evidence import texts_for
 from mia_batch.pipeline.stages.extraction import passages_of, runs_of
@@ -152,7 +152,7 @@ def _counted(
             UnansweredError,
         ) as error:
             unanswered += isinstance(error, UnansweredError)
-            yield {"reason": f"the index gives no count: {cause_of(error)}"}
+            yield {"reason": f"the index gives no count: {describe_error(error)}"}
             continue
         unanswered = 0
         n_documents = len(documents) if len(looked_at) == n else None

@@ -26,7 +26,7 @@ def list_views(audit: Audit, kind: EvidenceKind | None = None) -> list[View]:
         (each, view)
         for attack in audit.attacks_and_placebo
         for kind in kinds
-        for model, view in attack.reads_of(kind)
+        for model, view in attack.list_reads(kind)
         # A name for all shadow models stands for each of them.
         for each in (shadows if model == SHADOW else [model])
     )

@@ -775,7 +775,7 @@ def evidence_of(audit: Audit) -> dict[str, pl.LazyFrame]:
         evidence["samples"] = with_expected(evidence["samples"], counted_groups(audit))
     if audit.list_attacks_on("logprobs"):
         wanted = [
-            views.among([view.key]) & (pl.col("view_index") < view.n)
+            views.matches_views([view.key]) & (pl.col("view_index") < view.n)
             for view in list_views(audit, "logprobs")
         ]
         rows = scan_parts(audit.run.path("logprobs"), schemas.LogProbs)

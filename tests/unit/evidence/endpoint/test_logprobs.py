@@ -194,7 +194,7 @@ TOKENS = {1: " a", 2: " b", 3: " c", 4: "x", 5: "x", 6: "y"}
 TOKENIZER = cast(
     "Tokenizer",
     SimpleNamespace(
-        by_text={text: token for token, text in TOKENS.items() if text != "x"},
+        ids_by_text={text: token for token, text in TOKENS.items() if text != "x"},
         token_text=TOKENS.__getitem__,
     ),
 )

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mia_batch.errors import SettingsError
+from mia_batch.errors import SettingsError, describe_error
 from mia_batch.extras.tune.base import max_text_tokens
-from mia_batch.models.weights import cause_of, check_model, quiet, tokenizer_source
+from mia_batch.models.weights import check_model, quiet, tokenizer_source
 from mia_batch.recipes import Recipe
 from mia_batch.tables import system_errors, temporary_path
 
@@ -35,7 +35,7 @@ def decoder_tokenizer(
         )
     except Exception as error:  # every library behind a tokenizer raises its own kind
         raise SettingsError(
-            f"the tokenizer of {model!r} cannot be loaded ({cause_of(error)}); name a"
+            f"the tokenizer of {model!r} cannot be loaded ({describe_error(error)}); name a"
             " 'decoder'"
         ) from error
     if tokenizer.eos_token is None:

@@ -16,7 +16,7 @@ import transformers
 from numpy.typing import NDArray
 from torch import nn
 
-from mia_batch.errors import SettingsError
+from mia_batch.errors import SettingsError, describe_error
 from mia_batch.evidence.endpoint import ClientSettings
 from mia_batch.extras.tune.jobs import TrainingConfig
 from mia_batch.extras.tune.training import fit, pad_rows
@@ -81,7 +81,7 @@ def _open_sentence_transformer(model: str, revision: str | None) -> Embedder:
     except Exception as error:  # every library behind it raises its own kind
         raise SettingsError(
             f"the embedder {model!r} cannot be loaded by sentence-transformers "
-            f"({checkpoints.cause_of(error)})"
+            f"({describe_error(error)})"
         ) from error
     top = Path(model)
     folders = [top, *sorted(path for path in top.rglob("*") if path.is_dir())]
@@ -164,7 +164,7 @@ def _load(model: str, revision: str | None) -> Any:
         )
     except Exception as error:  # of any library
         raise SettingsError(
-            f"the embedder {model!r} cannot be loaded ({checkpoints.cause_of(error)})"
+            f"the embedder {model!r} cannot be loaded ({describe_error(error)})"
         ) from error
     reader = loaded.get_encoder() if config.is_encoder_decoder else loaded
     return reader.eval().to(_device())
