@@ -16,7 +16,7 @@ import mia_batch
 from mia_batch import Run, pipeline
 from mia_batch.attacks.from_samples import PROBE_ATTACKS
 from mia_batch.extras.sets import paraphrases
-from mia_batch.pipeline.results import known_of
+from mia_batch.pipeline.results import load_results
 from mia_batch.report import sentences
 from mia_batch.settings import load_settings, nested
 from tests.checkpoints import SMALLEST, TEXTS, save_checkpoint, save_masked_checkpoint
@@ -40,7 +40,7 @@ def planned(settings: dict[str, Any]) -> dict[str, str]:
 
 
 def said_of(run: Run) -> list[str]:
-    return [*sentences(known_of(run))]
+    return [*sentences(load_results(run))]
 
 
 def tables_of(folder: Path) -> dict[str, bytes]:

@@ -613,16 +613,16 @@ def report(place: Path | str, kind: Format, out: Path | None) -> None:
     """Render the report of a finished run from its tables."""
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.custody import refuse_changed
-    from mia_batch.pipeline.results import finished, report_of, write_report
+    from mia_batch.pipeline.results import check_finished, render_report, write_report
 
     run = Run(place)
     refuse_changed(run)
     if kind == "html" and out is None:
-        finished(run)  # only a run's folder is held
+        check_finished(run)  # only a run's folder is held
         with mirrored(place), run.held():
             click.echo(f"report: {write_report(run)}")
     else:
-        _write_or_print("report", report_of(run, kind), out)
+        _write_or_print("report", render_report(run, kind), out)
 
 
 def _write_or_print(title: str, text: str, path: Path | None) -> None:
@@ -655,12 +655,12 @@ def table(places: Sequence[Path | str], kind: str, out: Path | None) -> None:
     """
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.custody import refuse_changed
-    from mia_batch.pipeline.results import table_of
+    from mia_batch.pipeline.results import build_table
 
     runs = [Run(place) for place in places]
     for run in runs:
         refuse_changed(run)
-    _write_or_print("table", table_of(runs, kind), out)
+    _write_or_print("table", build_table(runs, kind), out)
 
 
 _SUFFIXES = {"out": (".parquet", ".csv"), "plot": (".svg",)}

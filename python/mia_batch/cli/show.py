@@ -187,7 +187,7 @@ def show_plan(
     plan: Iterable[tuple[str, str]], settings: Settings, console: Console
 ) -> None:
     rows: list[tuple[str, ...]] = [*plan, ()]
-    for name, values in results.changed_settings(settings):
+    for name, values in results.list_changed_settings(settings):
         rows.append((name, " ".join(values) or "yes"))
     if settings.out is None:
         rows.append(("--out", str(settings.place)))
@@ -200,10 +200,10 @@ def show_plan(
 def show_run(run: Run, console: Console) -> None:
     manifest = run.manifest
     settings = stored_settings(manifest.settings)
-    console.print(plain(results.answer_of(run)), style="bold")
+    console.print(plain(results.build_answer(run)), style="bold")
     console.print()
     width = max(console.width, _LEAST_WIDTH)
-    books, attacks = results.books_of(run), results.attacks_of(run)
+    books, attacks = results.list_books(run), results.list_attacks(run)
     if attacks.height:
         _print_whole(_attack_table(attacks, width), console)
         console.print(_figures_sentence(run, attacks))
@@ -212,7 +212,7 @@ def show_run(run: Run, console: Console) -> None:
     else:
         show_passages(run, console)
     console.print()
-    lines = [*sentences(results.known_of(run)), *_missing(run)]
+    lines = [*sentences(results.load_results(run)), *_missing(run)]
     root = manifest.custody.get("root")
     if root:
         lines.append(f"root of inputs and tables: {root}")

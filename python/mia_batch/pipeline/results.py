@@ -5,7 +5,6 @@ import random
 import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,64 +42,62 @@ from mia_batch.views import build_view
 # What a run answers.
 
 
-def answer_of(run: RunFolder) -> str:
-    manifest, known = finished(run), known_of(run)
-    primary = known.rule.primary
-    if (
-        not run.scan("scores")
-        .select(pl.col(primary).count())
-        .collect(engine="streaming")
-        .item()
-    ):
+def build_answer(run: RunFolder) -> str:
+    """Return the sentence that answers; see `mia_batch.report.answer`."""
+    manifest, results = check_finished(run), load_results(run)
+    primary = results.rule.primary
+    scored = run.scan("scores").select(pl.col(primary).count())
+    if not scored.collect(engine="streaming").item():
         return f"No answer: no text has a score of {primary}."
     files = manifest.input.get("files") or [""]
-    books = all(KINDS.get(Path(file).suffix.lower()) == "books" for file in files)
-    rollup = attempts_of(run).rollup(run.scan("rollup"), known.rule.q)
-    return answer(known, rollup.collect(), books=books)
+    are_books = all(KINDS.get(Path(file).suffix.lower()) == "books" for file in files)
+    rollup = count_attempts(run).rollup(run.scan("rollup"), results.rule.q)
+    return answer(results, rollup.collect(), books=are_books)
 
 
-def attempts_of(run: RunFolder) -> Attempts:
+def count_attempts(run: RunFolder) -> Attempts:
     """Count this run and the others of its texts and model, see `inference.attempts`."""
     others = run["findings"].filter(check="earlier_runs", statistic="primary")
     return Attempts(1 + others.height)
 
 
-def plan_of_answer(run: RunFolder) -> DecisionRule:
+def load_rule(run: RunFolder) -> DecisionRule:
+    """Return how a finished run decides."""
     manifest = run.manifest
-    return build_decision_rule(
-        stored_settings(manifest.settings), manifest.made["scores"]["attacks"]
-    )
+    attacks = manifest.made["scores"]["attacks"]
+    return build_decision_rule(stored_settings(manifest.settings), attacks)
 
 
-def known_of(run: RunFolder) -> RunResults:
-    attempts, plan = attempts_of(run), plan_of_answer(run)
+def load_results(run: RunFolder) -> RunResults:
+    """Load what sentences are made from, with verdicts that count all attempts."""
+    attempts, rule = count_attempts(run), load_rule(run)
     verdicts = attempts.verdicts(run.scan("verdicts"))
-    findings = attempts.findings(run["findings"], verdicts, plan)
-    return RunResults(run["metrics"], verdicts, findings, plan)
+    findings = attempts.findings(run["findings"], verdicts, rule)
+    return RunResults(run["metrics"], verdicts, findings, rule)
 
 
-def books_of(run: RunFolder) -> pl.DataFrame:
-    finished(run)
-    return audited_books(_tables(run))
+def list_books(run: RunFolder) -> pl.DataFrame:
+    check_finished(run)
+    return audited_books(_open_tables(run))
 
 
-def attacks_of(run: RunFolder) -> pl.DataFrame:
-    manifest = finished(run)
-    known = [
-        get(name) for name in manifest.made["scores"]["attacks"] if name in names()
+def list_attacks(run: RunFolder) -> pl.DataFrame:
+    manifest = check_finished(run)
+    registered = names()
+    attacks = [
+        get(name) for name in manifest.made["scores"]["attacks"] if name in registered
     ]
-    return attack_rows(
-        _tables(run), known, manifest.times.get("seconds"), manifest.passes
-    )
+    seconds = manifest.times.get("seconds")
+    return attack_rows(_open_tables(run), attacks, seconds, manifest.passes)
 
 
-def table_of(runs: Sequence[RunFolder], kind: str = "md") -> str:
-    # Runs that differ in nothing but their seed are averaged.
-    return paper_table([_column(run) for run in runs], kind)
+def build_table(runs: Sequence[RunFolder], kind: str = "md") -> str:
+    """Return the table of a paper; runs that differ in nothing but their seed are averaged."""
+    return paper_table([_build_column(run) for run in runs], kind)
 
 
-def _column(run: RunFolder) -> PaperColumn:
-    rows = attacks_of(run)
+def _build_column(run: RunFolder) -> PaperColumn:
+    rows = list_attacks(run)
     if rows.is_empty():
         raise SettingsError(
             f"{run.folder} knows no members and non-members, so there is no figure for"
@@ -108,52 +105,50 @@ def _column(run: RunFolder) -> PaperColumn:
             " (--member-column)"
         )
     settings, manifest = stored_settings(run.manifest.settings), run.manifest
-    name = (
-        manifest.models["target"]["source"]["name"] if manifest.models else "recorded"
-    )
+    source_name = "recorded"
+    if manifest.models:
+        source_name = manifest.models["target"]["source"]["name"]
+    model, folder = Path(source_name).name, run.folder.resolve()
     file = Path(next(iter(manifest.input.get("files") or ["texts"])))
-    model, folder = Path(name).name, run.folder.resolve()
-    in_run = file.parent.resolve() == folder  # texts that were no file
-    data = settings.dataset or (
-        folder.name.removesuffix(f"-{model}") if in_run else file.stem
+    data = file.stem
+    if file.parent.resolve() == folder:  # texts that were no file
+        data = folder.name.removesuffix(f"-{model}")
+    labelled = run["metrics"].filter(slice="all").select("n_members", "n_nonmembers")
+    n_members, n_nonmembers = labelled.max().row(0)
+    notes = [f"{n_members:,} members, {n_nonmembers:,} non-members"]
+    sentence = build_answer(run)
+    doubts = ("No answer", "; exploratory: ", "it is unknown whether")
+    if any(doubt in sentence for doubt in doubts):
+        notes.append(sentence[:-1])
+    notes += [later[:-1] for later in later_sentence(run["findings"])]
+    return PaperColumn(
+        settings.dataset or data, model, settings.seed, rows, tuple(notes)
     )
-    counts = (
-        run["metrics"]
-        .filter(slice="all")
-        .select("n_members", "n_nonmembers")
-        .max()
-        .row(0)
-    )
-    notes = ["{:,} members, {:,} non-members".format(*counts)]
-    said = answer_of(run)
-    if any(
-        each in said
-        for each in ("No answer", "; exploratory: ", "it is unknown whether")
-    ):
-        notes.append(said[:-1])
-    notes += [each[:-1] for each in later_sentence(run["findings"])]
-    return PaperColumn(data, model, settings.seed, rows, tuple(notes))
 
 
-def finished(run: RunFolder, *, sealed: bool = False) -> Manifest:
+def check_finished(run: RunFolder, *, sealed: bool = False) -> Manifest:
+    """Return the manifest of a finished run; raises `RunFolderError` for any other."""
     manifest = run.manifest
     # The last of its tables
-    judged = "verdicts" in manifest.made and run.path("rollup").exists()
-    if not (manifest.custody if sealed else judged):
+    has_rollup = "verdicts" in manifest.made and run.path("rollup").exists()
+    if not (manifest.custody if sealed else has_rollup):
         run.refuse("is not finished")
     return manifest
 
 
-def _tables(run: RunFolder) -> dict[str, pl.LazyFrame]:
+def _open_tables(run: RunFolder) -> dict[str, pl.LazyFrame]:
     """Open the tables of a finished run, with answers that count all attempts at its texts."""
-    found = {name: run.scan(name) for name in TABLES | PARTS if run.path(name).exists()}
-    attempts, plan = attempts_of(run), plan_of_answer(run)
+    tables = {
+        name: run.scan(name) for name in TABLES | PARTS if run.path(name).exists()
+    }
+    attempts, rule = count_attempts(run), load_rule(run)
     if attempts.n > 1:
-        found["verdicts"] = attempts.verdicts(found["verdicts"])
-        found["rollup"] = attempts.rollup(found["rollup"], plan.q)
-        findings = found["findings"].collect(engine="streaming")
-        found["findings"] = attempts.findings(findings, found["verdicts"], plan).lazy()
-    return found
+        tables["verdicts"] = attempts.verdicts(tables["verdicts"])
+        tables["rollup"] = attempts.rollup(tables["rollup"], rule.q)
+        findings = tables["findings"].collect(engine="streaming")
+        corrected = attempts.findings(findings, tables["verdicts"], rule)
+        tables["findings"] = corrected.lazy()
+    return tables
 
 
 # A run's report.
@@ -163,45 +158,50 @@ FORMATS = {"html": render, "md": as_markdown, "json": as_json, "csv": as_csv}
 REPORT = "report.html"
 
 
-def report_of(run: RunFolder, kind: Format = "html") -> str:
+def render_report(run: RunFolder, kind: Format = "html") -> str:
     if kind == "latex":
-        return table_of([run], kind)
-    manifest, known = finished(run), known_of(run)
+        return build_table([run], kind)
+    manifest, results = check_finished(run), load_results(run)
     settings, root = stored_settings(manifest.settings), manifest.custody.get("root")
-    schemas = (TABLES | PARTS).items()
-    options = ((option, *values) for option, values in changed_settings(settings))
+    command = ["mia-batch"]
+    for option, values in list_changed_settings(settings):
+        command += [option, *values]
+    meanings = {
+        name: (schema.__doc__ or "").partition("\n")[0]
+        for name, schema in (TABLES | PARTS).items()
+    }
     contents = Contents(
         manifest=json.loads((run.folder / "run.json").read_text("utf-8")),
-        tables=_tables(run),
-        answer=answer_of(run),
-        conclusions=[*sentences(known)],
-        checks=checks(known),
-        primary=known.rule.primary,
-        command=shlex.join(["mia-batch", *chain.from_iterable(options)]),
+        tables=_open_tables(run),
+        answer=build_answer(run),
+        conclusions=[*sentences(results)],
+        checks=checks(results),
+        primary=results.rule.primary,
+        command=shlex.join(command),
         stamps=describe_stamps(run.folder, root) if root else "",
-        meanings={
-            name: (each.__doc__ or "").partition("\n")[0] for name, each in schemas
-        },
+        meanings=meanings,
     )
     return FORMATS[kind](contents)
 
 
 def write_report(run: RunFolder) -> Path:
     path = run.folder / REPORT
-    write_text(path, report_of(run))
+    write_text(path, render_report(run))
     record_file(run, REPORT)
     return path
 
 
 def has_report(audit: Audit) -> bool:
-    """Whether the report is there as it was recorded, or none is wanted."""
+    """Return whether the report is there as it was recorded, or none is asked for."""
+    if not audit.settings.report:
+        return True
     path = audit.run.folder / REPORT
-    known = audit.run.manifest.custody.get("files", {}).get(REPORT)
-    return not audit.settings.report or (path.is_file() and digest(path) == known)
+    recorded = audit.run.manifest.custody.get("files", {}).get(REPORT)
+    return path.is_file() and digest(path) == recorded
 
 
 def try_report(run: RunFolder) -> str | None:
-    """Write the report of a run whose tables are sealed; if it cannot be made, say why."""
+    """Write the report of a run whose tables are sealed; return why it cannot be made, if so."""
     try:
         write_report(run)
     except (KeyboardInterrupt, SystemExit):
@@ -218,28 +218,30 @@ def try_report(run: RunFolder) -> str | None:
     return None
 
 
-_MOST_SHOWN = 10
+_MAX_ROWS = 10
 
 
-def first_screen(run: RunFolder) -> str:
+def render_for_notebook(run: RunFolder) -> str:
+    """Render the answer with the first attacks and books, as a notebook shows a run."""
     try:
-        answered, attacks, books = answer_of(run), attacks_of(run), books_of(run)
+        sentence = build_answer(run)
+        attacks, books = list_attacks(run), list_books(run)
     except MiaBatchError as error:
         return f"<p>{escape(str(error))}</p>"
-    shown = attacks if attacks.height else books
+    n_rows = attacks.height or books.height
     template = environment().get_template("notebook.html.jinja")
     return template.render(
-        answer=answered,
-        attacks=attacks.head(_MOST_SHOWN).to_dicts(),
-        books=books.head(_MOST_SHOWN).to_dicts(),
-        more=max(shown.height - _MOST_SHOWN, 0),
+        answer=sentence,
+        attacks=attacks.head(_MAX_ROWS).to_dicts(),
+        books=books.head(_MAX_ROWS).to_dicts(),
+        more=max(n_rows - _MAX_ROWS, 0),
         report=str(run.folder / REPORT),
         shade_strip=shade_strip,
     )
 
 
-def changed_settings(settings: Settings) -> Iterator[tuple[str, list[str]]]:
-    """Yield the options that give the settings other than the defaults, with their values."""
+def list_changed_settings(settings: Settings) -> Iterator[tuple[str, list[str]]]:
+    """Iterate over the options whose settings are not the defaults, with their values."""
     for name, value in settings.model_dump(mode="json").items():
         default = Settings.model_fields[name].get_default(call_default_factory=True)
         # What a file set follows
@@ -249,8 +251,8 @@ def changed_settings(settings: Settings) -> Iterator[tuple[str, list[str]]]:
         if isinstance(value, bool):
             yield (option if value else option.replace("--", "--no-", 1)), []
         elif isinstance(value, dict):
-            for key, each in value.items():
-                yield option, [f"{key}={json.dumps(each)}"]
+            for key, argument in value.items():
+                yield option, [f"{key}={json.dumps(argument)}"]
         elif isinstance(value, list):
             yield option, [",".join(map(str, value))]
         elif value is not None:
@@ -268,75 +270,80 @@ _EVIDENCE: dict[EvidenceKind, str]
 _EVIDENCE = {"samples": "prompts", "logprobs": "texts with log-probabilities"}
 
 
-def attack_of(runs: Sequence[RunFolder], attack: str | None) -> str:
-    """Name the attack to compare; refuse runs whose scores of it do not compare."""
-    manifests = [finished(run, sealed=True) for run in runs]
-    chosen: str = attack or manifests[0].plan["primary"]
-    # A family by its first default
-    chosen = next(iter(find_attack_names(chosen, names())), chosen)
+def choose_attack(runs: Sequence[RunFolder], attack: str | None) -> str:
+    """Return the attack to compare; refuse runs whose scores of it do not compare."""
+    manifests = [check_finished(run, sealed=True) for run in runs]
+    name: str = attack or manifests[0].plan["primary"]
+    name = next(
+        iter(find_attack_names(name, names())), name
+    )  # a family's first default
     for run, manifest in zip(runs, manifests, strict=True):
-        if attack is None and manifest.plan["primary"] != chosen:
+        if attack is None and manifest.plan["primary"] != name:
             raise SettingsError(
-                f"the primary attack of {runs[0].folder} is {chosen!r}, that of"
+                f"the primary attack of {runs[0].folder} is {name!r}, that of"
                 f" {run.folder} is {manifest.plan['primary']!r}; name one that all have"
                 " with --attack"
             )
-        if chosen not in manifest.made["scores"]["attacks"]:
+        if name not in manifest.made["scores"]["attacks"]:
             raise SettingsError(
-                f"{run.folder} has no scores of the attack {chosen!r}; compute them"
-                f" with `mia-batch score {run.folder} --attacks {chosen}`, or name"
+                f"{run.folder} has no scores of the attack {name!r}; compute them"
+                f" with `mia-batch score {run.folder} --attacks {name}`, or name"
                 " another with --attack"
             )
-    others = any("from" in manifest.made.get("rarity", {}) for manifest in manifests)
-    first, *rest = (_rests_on(run, chosen, borrowed_rarity=others) for run in runs)
-    for run, second in zip(runs[1:], rest, strict=True):
-        differing = [
-            f"{name} is {first[name]!r} in the first and {second[name]!r} in the second"
-            for name in first
-            if name in second and first[name] != second[name]
+    borrows = any("from" in manifest.made.get("rarity", {}) for manifest in manifests)
+    first_basis, *bases = (
+        _describe_basis(run, name, borrowed_rarity=borrows) for run in runs
+    )
+    for run, basis in zip(runs[1:], bases, strict=True):
+        differences = [
+            f"{part} is {value!r} in the first and {basis[part]!r} in the second"
+            for part, value in first_basis.items()
+            if part in basis and value != basis[part]
         ]
-        if differing:
+        if differences:
             raise SettingsError(
-                f"scores of {chosen!r} in {runs[0].folder} and {run.folder} are not"
-                f" comparable: {'; '.join(differing)}; audit both alike"
+                f"scores of {name!r} in {runs[0].folder} and {run.folder} are not"
+                f" comparable: {'; '.join(differences)}; audit both alike"
             )
-    return chosen
+    return name
 
 
-def _rests_on(run: RunFolder, attack: str, *, borrowed_rarity: bool) -> dict[str, Any]:
-    """Say by name what scores of an attack rest on, apart from the model."""
+def _describe_basis(
+    run: RunFolder, attack_name: str, *, borrowed_rarity: bool
+) -> dict[str, Any]:
+    """Return by name what scores of an attack rest on, apart from the model."""
     manifest = run.manifest
-    known = get(attack) if attack in names() else None
-    asked = manifest.evidence.items()
-    evidence = {f"{name}=": value for name, value in asked if name not in _MAY_DIFFER}
-    reads = {
-        view
-        for kind in _EVIDENCE
-        for _, view in (known.list_reads(kind) if known else ())
+    attack = get(attack_name) if attack_name in names() else None
+    basis = {
+        f"{name}=": value
+        for name, value in manifest.evidence.items()
+        if name not in _MAY_DIFFER
     }
-    for kind, what in _EVIDENCE.items():
-        for view, n in manifest.made["scores"][kind].items():
-            if reads and view not in reads:
+    views = set()
+    for kind in _EVIDENCE:
+        pairs = attack.list_reads(kind) if attack else ()
+        views |= {view for _, view in pairs}
+    for kind, noun in _EVIDENCE.items():
+        for view, counts in manifest.made["scores"][kind].items():
+            if views and view not in views:
                 continue
-            n_prompts, *n_samples = n if isinstance(n, list) else [n]
-            evidence[f"the number of {what} (view {view!r})"] = n_prompts
+            n_prompts, *n_samples = counts if isinstance(counts, list) else [counts]
+            basis[f"the number of {noun} (view {view!r})"] = n_prompts
             if n_samples:
-                evidence[f"the number of samples (view {view!r})"] = n_samples[0]
-    for model, made in manifest.models.items():
-        if model != "target" and "source" in made:
-            evidence[f"model {model!r}"] = (
-                made["source"]["digest"] or made["source"]["name"]
-            )
-    evidence["the file of attacks"] = [
-        *manifest.inputs.get("attacks_from", {}).values()
-    ] or "none"
+                basis[f"the number of samples (view {view!r})"] = n_samples[0]
+    for model, record in manifest.models.items():
+        if model != "target" and "source" in record:
+            source = record["source"]
+            basis[f"model {model!r}"] = source["digest"] or source["name"]
+    files = manifest.inputs.get("attacks_from", {})
+    basis["the file of attacks"] = [*files.values()] or "none"
     # Which the user's own attacks may read
     columns = {field.name for field in RARITY_FIELDS}
-    weighed = known is None or not columns.isdisjoint(known.columns)
-    if borrowed_rarity and "rarity" in manifest.made and weighed:
+    reads_rarity = attack is None or not columns.isdisjoint(attack.columns)
+    if borrowed_rarity and "rarity" in manifest.made and reads_rarity:
         table = manifest.made["rarity"].get("from") or digest(run.path("rarity"))
-        evidence["the SHA-256 of the rarity table (rarity_from=)"] = table
-    return evidence
+        basis["the SHA-256 of the rarity table (rarity_from=)"] = table
+    return basis
 
 
 # Several runs of one corpus in one table: several models, or before and after
@@ -404,80 +411,91 @@ def compare(
             "learnt= takes two runs, of the audited model and of the reference model,"
             " and no retrained="
         )
-    given = [*folders, *(each for each in (retrained, learnt) if each is not None)]
-    runs = [RunFolder(folder) for folder in given]
+    references = [folder for folder in (retrained, learnt) if folder is not None]
+    runs = [RunFolder(folder) for folder in (*folders, *references)]
     if len(folders) < 2 or len({run.folder.resolve() for run in runs}) < len(runs):
         raise SettingsError(
             "a comparison needs at least two runs, each of a folder of its own; that of"
             " a retrained model is not one of them"
         )
-    chosen = attack_of(runs, attack)
-    titles = [run.folder.resolve().name for run in runs]
-    for at in reversed(range(len(titles))):  # folders of one name are numbered
-        if (n := titles[: at + 1].count(titles[at])) > 1:
-            titles[at] += f" ({n})"
-    cut = runs[0].manifest.evidence
-    stride, sizes = (
-        cut.get("stride"),
-        (cut.get("window_words"), cut.get("window_characters")),
-    )
-    made = compare_scores(
-        _scores(runs, chosen),
-        titles,
+    attack_name = choose_attack(runs, attack)
+    facts = compare_scores(
+        _join_scores(runs, attack_name),
+        _number_titles([run.folder.resolve().name for run in runs]),
         retrained=retrained is not None,
         learnt=learnt is not None,
-        overlapping=stride is not None
-        and any(size and stride < size for size in sizes),
+        overlapping=_has_overlaps(runs[0].manifest.evidence),
     )
-    return _with_keys(made, runs[0]).with_columns(attack=pl.lit(chosen))
+    return _add_keys(facts, runs[0]).with_columns(attack=pl.lit(attack_name))
 
 
-def _scores(runs: Sequence[RunFolder], attack: str) -> pl.DataFrame:
-    scores = (
-        runs[0].scan("scores").filter(pl.col("role").is_in(["target", "non_member"]))
-    )
+def _number_titles(titles: list[str]) -> list[str]:
+    """Return titles of which those that were there before have a number."""
+    numbered = []
+    for place, title in enumerate(titles):
+        n = titles[: place + 1].count(title)
+        numbered.append(title if n == 1 else f"{title} ({n})")
+    return numbered
+
+
+def _has_overlaps(evidence: dict[str, Any]) -> bool:
+    """Return whether windows of a text share words."""
+    stride = evidence.get("stride")
+    if stride is None:
+        return False
+    sizes = (evidence.get("window_words"), evidence.get("window_characters"))
+    return any(size and stride < size for size in sizes)
+
+
+def _join_scores(runs: Sequence[RunFolder], attack: str) -> pl.DataFrame:
+    """Return the scores of all runs by the hash of the target, with its cluster and label."""
+    first_scores = runs[0].scan("scores")
+    scores = first_scores.filter(pl.col("role").is_in(["target", "non_member"]))
     keys = pl.col("target_id", "cluster", "document", "group").hash()
     document = cluster_names(scores.drop("group"))
     named = scores.with_columns(cluster=cluster_names(scores), document=document)
     hashed = named.select(keys, grouped=pl.col("group").is_not_null(), member=_MEMBER)
     joined = hashed.collect(engine="streaming")
     for number, run in enumerate(runs):
-        own = run.scan("scores").select(
+        run_scores = run.scan("scores").select(
             pl.col("target_id").hash(),
             pl.col(attack).cast(pl.Float64).alias(f"score_{number}"),
-            other=_MEMBER,
+            run_member=_MEMBER,
         )
         joined = joined.join(
-            own.collect(engine="streaming"), on="target_id", maintain_order="left"
+            run_scores.collect(engine="streaming"),
+            on="target_id",
+            maintain_order="left",
         )
-        if joined["member"].ne_missing(joined["other"]).any():
+        if joined["member"].ne_missing(joined["run_member"]).any():
             raise SettingsError(
                 f"{runs[0].folder} and {run.folder} disagree on which targets are"
                 " members; audit both with the same labels"
             )
-        joined = joined.drop("other")
+        joined = joined.drop("run_member")
     return joined
 
 
-def _with_keys(made: pl.DataFrame, run: RunFolder) -> pl.DataFrame:
+def _add_keys(facts: pl.DataFrame, run: RunFolder) -> pl.DataFrame:
+    """Return facts with the names of documents and groups instead of their hashes."""
     scores = run.scan("scores")
-    names = {
+    scores = scores.with_columns(document=cluster_names(scores.drop("group")))
+    names_by_level = {
         "document": pl.col("document").str.splitn(" ", 2).struct[1],
         "group": pl.col("group"),
     }
-    numbers = made["unit"].drop_nulls().unique().implode()
-    keys = pl.concat(
-        scores.with_columns(document=cluster_names(scores.drop("group")))
-        .select(
-            unit=pl.col(level).hash(),
-            level=pl.lit(level, made.schema["level"]),
-            key=pl.when(pl.col(level).hash().is_in(numbers)).then(name),
+    hashes = facts["unit"].drop_nulls().unique().implode()
+    tables = []
+    for level, name in names_by_level.items():
+        unit = pl.col(level).hash()
+        table = scores.select(
+            unit=unit,
+            level=pl.lit(level, facts.schema["level"]),
+            key=pl.when(unit.is_in(hashes)).then(name),
         )
-        .filter(pl.col("key").is_not_null())
-        .unique()
-        for level, name in names.items()
-    ).collect(engine="streaming")
-    joined = made.drop("key").join(
+        tables.append(table.filter(pl.col("key").is_not_null()).unique())
+    keys = pl.concat(tables).collect(engine="streaming")
+    joined = facts.drop("key").join(
         keys, on=["level", "unit"], how="left", maintain_order="left"
     )
     ordered = joined.sort("level", "key", maintain_order=True)
@@ -489,13 +507,13 @@ def _with_keys(made: pl.DataFrame, run: RunFolder) -> pl.DataFrame:
 
 def choose_samples(run: RunFolder, n: int, seed: int) -> pl.DataFrame:
     """Choose ``n`` of a run's samples at random, or all; failed ones are left out."""
-    drawn = run.scan("samples").filter(
+    samples = run.scan("samples").filter(
         pl.col("reason").is_null(), pl.col("view") != "generation"
     )
-    height = drawn.select(pl.len()).collect(engine="streaming").item()
-    chosen = random.Random(seed).sample(range(height), min(n, height))
-    numbers = pl.LazyFrame({"row": chosen}, schema={"row": pl.get_index_type()})
-    rows = drawn.with_row_index("row").join(numbers, on="row", how="semi")
+    n_samples = samples.select(pl.len()).collect(engine="streaming").item()
+    numbers = random.Random(seed).sample(range(n_samples), min(n, n_samples))
+    chosen = pl.LazyFrame({"row": numbers}, schema={"row": pl.get_index_type()})
+    rows = samples.with_row_index("row").join(chosen, on="row", how="semi")
     return rows.drop("row").sort(SAMPLE).collect(engine="streaming")
 
 
@@ -527,48 +545,43 @@ def draw_again(
                 " key is sent to no address that only the run names; give it yourself"
                 " with --base-url"
             )
-        changed = {
-            "api_key_env": Settings.model_fields["api_key_env"].default
-        } | changed
-    drawn = [samples.clear().select(*SAMPLE, again="candidate")]
+        defaults = {"api_key_env": Settings.model_fields["api_key_env"].default}
+        changed = defaults | changed
+    tables = [samples.clear().select(*SAMPLE, again="candidate")]
     with tempfile.TemporaryDirectory() as folder:
         audit = resumed(run, observer, RunFolder(Path(folder)), **changed)
         try:
             for (model,), rows in samples.group_by("model", maintain_order=True):
-                drawn += _draw(audit, run, str(model), rows)
+                tables += _draw(audit, run, str(model), rows)
         except SettingsError as error:
             raise SettingsError(str(error).replace(folder, str(run.folder))) from error
-    return samples.join(pl.concat(drawn), on=SAMPLE, how="left").sort(SAMPLE)
+    return samples.join(pl.concat(tables), on=SAMPLE, how="left").sort(SAMPLE)
 
 
 def _draw(
     audit: Audit, run: RunFolder, model: str, samples: pl.DataFrame
 ) -> list[pl.DataFrame]:
-    own = pl.col("target_id").is_in(samples["target_id"].unique().implode())
-    targets = run.scan("targets").filter(own).collect(engine="streaming")
-    drawn: list[pl.DataFrame] = []
+    """Draw samples of one model anew; return them in tables, as column ``again``."""
+    is_sampled = pl.col("target_id").is_in(samples["target_id"].unique().implode())
+    targets = run.scan("targets").filter(is_sampled).collect(engine="streaming")
+    tables: list[pl.DataFrame] = []
+
+    def add(_task: object, _block: Block, rows: pl.DataFrame) -> None:
+        tables.append(rows.select(*SAMPLE, again="candidate"))
+
     with open_session(audit, model, "samples") as session:
-        wanted = []
+        tasks = []
         for (name,), rows in samples.group_by("view", maintain_order=True):
             view = build_view(audit.settings, model, str(name))
-            blocks = _blocks(read_prompts(run, view, targets), rows)
-            wanted.append(
-                (build_sample_task(audit, session, view), blocks, lambda _, rows: rows)
-            )
-        ask(
-            audit,
-            session,
-            "drawing again",
-            Work(left=samples.height),
-            wanted,
-            on_block=lambda *found: drawn.append(
-                found[2].select(*SAMPLE, again="candidate")
-            ),
-        )
-    return drawn
+            blocks = _build_blocks(read_prompts(run, view, targets), rows)
+            task = build_sample_task(audit, session, view)
+            tasks.append((task, blocks, lambda _, rows: rows))
+        work = Work(left=samples.height)
+        ask(audit, session, "drawing again", work, tasks, on_block=add)
+    return tables
 
 
-def _blocks(prompts: pl.DataFrame, samples: pl.DataFrame) -> Iterator[Block]:
+def _build_blocks(prompts: pl.DataFrame, samples: pl.DataFrame) -> Iterator[Block]:
     for index in samples["sample_index"].unique().sort():
         rows = samples.filter(sample_index=index)
         units = prompts.join(rows, on=["target_id", "view_index"], how="semi")

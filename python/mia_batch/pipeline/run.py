@@ -7,12 +7,12 @@ import polars as pl
 from mia_batch.pipeline.folder import RunFolder
 from mia_batch.pipeline.results import (
     REPORT,
-    answer_of,
-    attacks_of,
-    books_of,
-    finished,
-    first_screen,
-    table_of,
+    build_answer,
+    build_table,
+    check_finished,
+    list_attacks,
+    list_books,
+    render_for_notebook,
     write_report,
 )
 
@@ -40,7 +40,7 @@ class Run(RunFolder):
 
         Raises `RunFolderError` where the run is not finished, as all that follows.
         """
-        return answer_of(self)
+        return build_answer(self)
 
     @property
     def books(self) -> pl.DataFrame:
@@ -48,26 +48,26 @@ class Run(RunFolder):
 
         Empty for texts that belong to no document: each is a row of ``run["scores"]``.
         """
-        return books_of(self)
+        return list_books(self)
 
     @property
     def attacks(self) -> pl.DataFrame:
         """Figures of attacks, the best first; see `mia_batch.report.answer`."""
-        return attacks_of(self)
+        return list_attacks(self)
 
     def table(self, kind: str = "md") -> str:
         """Write the attacks as the table of a paper: ``md``, ``latex``, ``csv`` or ``html``."""
-        return table_of([self], kind)
+        return build_table([self], kind)
 
     def report(self) -> Path:
         """Return the path of the report, one page of HTML, which is made where it is missing."""
         path = self.folder / REPORT
         if not path.exists():
-            finished(self)  # only a run's folder is held
+            check_finished(self)  # only a run's folder is held
             with self.held():
                 write_report(self)
         return path
 
     def _repr_html_(self) -> str:
         """Show the answer in a notebook."""
-        return first_screen(self)
+        return render_for_notebook(self)

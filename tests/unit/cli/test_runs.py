@@ -21,7 +21,7 @@ from mia_batch.errors import MiaBatchError, RequestError, RunFolderError
 from mia_batch.pipeline import Run
 from mia_batch.pipeline.custody import verify
 from mia_batch.pipeline.folder import Manifest, signed_text
-from mia_batch.pipeline.results import report_of
+from mia_batch.pipeline.results import render_report
 from mia_batch.schemas import Comparisons
 from tests import runs
 from tests.comparing import audit_recorded, write_corpus
@@ -177,7 +177,7 @@ def test_probes_are_a_line_each_and_no_report_is_written_where_none_is_wanted(tm
 
 def test_an_audit_ends_with_a_report_of_its_tables(run):
     page = (run.folder / "report.html").read_text("utf-8")
-    assert page == report_of(run)
+    assert page == render_report(run)
     assert "a high score alone shows nothing" in page
     assert "&lt;script&gt;" in page
     assert "<script>[bold]" not in page
@@ -198,7 +198,7 @@ def test_the_report_is_rendered_again_to_where_it_is_wanted(run, tmp_path):
     written.unlink()
     for options, at in (((), written), (("--out", page), page)):
         assert invoke("report", run.folder, *options)[1] == [f"report: {at}"]
-        assert at.read_text("utf-8") == report_of(run)
+        assert at.read_text("utf-8") == render_report(run)
     lines = invoke("report", run.folder, "--format", "md")[1]  # to paste
     assert lines[0].startswith("**Scores only rank your texts")
     pasted = "\n".join(invoke("report", run.folder, "--format", "csv")[1])

@@ -9,7 +9,7 @@ import pytest
 
 from mia_batch.inference.attempts import Attempts
 from mia_batch.pipeline import Run, journal
-from mia_batch.pipeline.results import answer_of, known_of
+from mia_batch.pipeline.results import build_answer, load_results
 from mia_batch.places import JOURNAL, journal_path
 from tests.runs import audit_books, said_of, write_books
 from tests.unit.pipeline.test_verdicts import ATTACK, KNOWN, Library
@@ -86,14 +86,16 @@ def test_swapped_comparison_texts_count_in_other_folders_and_in_the_same_one(
     first = audit(sets[0], at[0])
     alone = first["verdicts"].filter(attack=ATTACK, level="target")
     assert first.manifest.earlier == {}
-    assert "stand out from 99 comparison texts" in answer_of(first)
+    assert "stand out from 99 comparison texts" in build_answer(first)
     second = audit(sets[1], at[1])
     assert len(second.manifest.earlier) == 1
     assert (
-        answer_of(second).count("1 other run of these texts with this model counted")
+        build_answer(second).count("1 other run of these texts with this model counted")
         == 1
     )
-    known = known_of(second).verdicts.filter(attack=ATTACK, level="target").collect()
+    known = (
+        load_results(second).verdicts.filter(attack=ATTACK, level="target").collect()
+    )
     raw = second["verdicts"].filter(attack=ATTACK, level="target")
     np.testing.assert_allclose(
         known["p_value"], (raw["p_value"] * 6).clip(upper_bound=1)
@@ -101,7 +103,7 @@ def test_swapped_comparison_texts_count_in_other_folders_and_in_the_same_one(
     assert not any("Share of members" in line for line in said_of(second))
     third = audit(sets[2], at[1])
     assert len(third.manifest.earlier) == 2
-    assert "p and q are 12 times as large" in answer_of(third)
+    assert "p and q are 12 times as large" in build_answer(third)
     again = audit(sets[0], library.folder / "three" / "run")
     assert again.manifest.custody["root"] == first.manifest.custody["root"]
     counted = again["findings"].filter(check="earlier_runs", statistic="primary")
@@ -144,7 +146,7 @@ def test_lists_and_bounds_of_further_attempts_are_corrected_by_hand(library):
         non_members=library.write("new", [False] * 99),
         **KNOWN,
     )
-    known, plan = known_of(run), known_of(run).rule
+    known, plan = load_results(run), load_results(run).rule
     verdicts = Attempts(2).verdicts(known.verdicts)
     findings = Attempts(2).findings(known.findings, verdicts, plan)
     listed = findings.filter(check="reported", statistic="n_reported")["value"].item()

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from mia_batch import schemas
 from mia_batch.cli.main import command
-from mia_batch.pipeline.results import report_of
+from mia_batch.pipeline.results import render_report
 from mia_batch.report.html.page import clauses
 from tests.unit.pipeline.test_second import of_labels, of_non_members
 
@@ -21,7 +21,7 @@ RARE = {  # of audits that no fast test makes: by log-probabilities of books, of
 
 
 def answered(run):
-    found = json.loads(report_of(run, "json"))["clauses"]
+    found = json.loads(render_report(run, "json"))["clauses"]
     assert [(each["text"], each["at"]) for each in found] == [
         (c.text, c.at) for c in clauses()
     ]

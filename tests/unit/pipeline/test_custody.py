@@ -21,7 +21,7 @@ from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import compute_root, verify
 from mia_batch.pipeline.dry_run import plan
 from mia_batch.pipeline.earlier_runs import list_earlier_runs
-from mia_batch.pipeline.results import report_of
+from mia_batch.pipeline.results import render_report
 from mia_batch.pipeline.run import Run
 from mia_batch.settings import load_settings
 from tests.runs import audit_books, recorded_books, rescore, said_of, write_books
@@ -214,7 +214,7 @@ def test_time_stamps_of_the_root_are_no_added_files_and_are_named_in_the_report(
     (copied / "root.tsr").write_bytes(b"0x" + bytes.fromhex(root) + b"signed")
     (copied / "root.ots").write_bytes(sha256(root.encode()).digest())
     assert verify(copied).faults == []
-    page = report_of(Run(copied))
+    page = render_report(Run(copied))
     named = (
         "root.tsr (RFC 3161), SHA-256"
         f" {sha256((copied / 'root.tsr').read_bytes()).hexdigest()}"
@@ -223,7 +223,7 @@ def test_time_stamps_of_the_root_are_no_added_files_and_are_named_in_the_report(
     (copied / "root.ots").write_bytes(sha256(f"{root}\n".encode()).digest())
     (copied / "root.tsr").write_bytes(b"")
     assert verify(copied).faults == [("root.tsr", "a stamp of another root")]
-    assert ", of ANOTHER root; root.ots" in report_of(Run(copied))
+    assert ", of ANOTHER root; root.ots" in render_report(Run(copied))
     (copied / "root.tsr").unlink()
     (copied / "root.tsr").symlink_to(copied / "run.json")
     assert verify(copied).faults == [("root.tsr", "a link instead of a file")]

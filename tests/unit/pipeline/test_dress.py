@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from mia_batch import Run, second
 from mia_batch.cli.main import command
 from mia_batch.evidence.dress import known_openings
-from mia_batch.pipeline.results import answer_of
+from mia_batch.pipeline.results import build_answer
 from tests import runs
 from tests.hostile_server import MODEL, Asked, HostileServer, TinyModel
 from tests.runs import found, said_of, written
@@ -182,7 +182,7 @@ def test_a_model_that_does_not_continue_texts_has_no_area(tmp_path):
     run = Run(Path(settings["out"]))
     why = "this model does not continue texts when asked so"
     assert (
-        answer_of(run)
+        build_answer(run)
         == f"No answer: {why}: the answers to 12 of 12 prompts repeat the end of the"
         " prompt."
     )

@@ -23,7 +23,7 @@ from mia_batch.pipeline.lodged_plan import (
     list_differences,
     write_canonical,
 )
-from mia_batch.pipeline.results import answer_of, attacks_of
+from mia_batch.pipeline.results import build_answer, list_attacks
 from mia_batch.settings import (
     PLAN_OPEN,
     PLAN_PLACES,
@@ -206,7 +206,7 @@ def test_an_audit_that_differs_is_refused_or_says_so_everywhere(
     assert not (tmp_path / "run").exists()
     run = audit_books(tmp_path / "run", inputs, anyway=True, **given)
     assert run.manifest.lodged["differences"] == [first, second]
-    assert "the audit differs from the plan lodged" in answer_of(run)
+    assert "the audit differs from the plan lodged" in build_answer(run)
     assert any(line.endswith(f"{first}; {second}.") for line in said_of(run))
     found = CliRunner().invoke(
         command, ["verify", str(run.folder)], standalone_mode=False
@@ -293,18 +293,18 @@ def test_scores_are_added_and_the_planned_attack_still_answers(
     copied = shutil.copytree(recorded, tmp_path / "copied")
     run = Run(copied / "run")
     before, said, plan_before = run["scores"], said_of(run), run.manifest.plan
-    answer, verdicts = answer_of(run), run["verdicts"]
+    answer, verdicts = build_answer(run), run["verdicts"]
     (tmp_path / "mine.py").write_text(MINE.format("max"), "utf-8")
     rescore(run.folder, attacks_from=str(tmp_path / "mine.py"))
     assert run["scores"].select(before.columns).equals(before)
     assert run["scores"]["lodging_v1"].count() == 2
-    assert answer_of(run) == answer
+    assert build_answer(run) == answer
     assert run.manifest.plan == plan_before
     assert run["verdicts"].filter(pl.col("attack") != "lodging_v1").equals(verdicts)
     later = "lodging_v1 is exploratory: scores by it were added after the first scores."
     (more,) = [line for line in said_of(run) if line not in said]
     assert more == f"{later} The answer does not rest on them."
-    assert attacks_of(run).is_empty()
+    assert list_attacks(run).is_empty()
     with pytest.raises(
         SettingsError, match="primary= is 'samia_matched_v1' in the plan and"
     ):

@@ -13,7 +13,7 @@ import pytest
 
 from mia_batch.errors import EngineError
 from mia_batch.evidence.lot import lot_numbers
-from mia_batch.pipeline.results import known_of
+from mia_batch.pipeline.results import load_results
 from mia_batch.report.sentences import sentences
 from tests.conftest import REPOSITORY
 from tests.hostile_server import Asked, HostileServer, Reply, TinyModel, failure
@@ -141,7 +141,7 @@ def test_a_service_that_changes_is_said_first_and_no_text_is_reported(
     )
     assert rescored["verdicts"]["p_value"].count() > 10
     assert not rescored["verdicts"]["planned"].any()
-    assert next(iter(sentences(known_of(rescored)))).endswith(
+    assert next(iter(sentences(load_results(rescored)))).endswith(
         "What follows is exploratory and no evidence of training."
     )
 

@@ -25,7 +25,7 @@ from mia_batch.inference.estimates import FEWEST_GROUPS
 from mia_batch.kernels import pair_features
 from mia_batch.metrics import evaluate
 from mia_batch.pipeline import Run
-from mia_batch.pipeline.results import attack_of
+from mia_batch.pipeline.results import choose_attack
 from mia_batch.report.html.plots import Lane, draw_lanes, round_axis
 from mia_batch.stats import intervals
 from mia_batch.tables import write_table
@@ -424,7 +424,7 @@ def _open_embedder(model: str | None, study: frame.Study) -> Any:
 
 def _compare_models(runs: Mapping[str, Run], subject: str, embed: Any) -> pl.DataFrame:
     """Build a table of texts with columns of each model; null where it has no score."""
-    attack_of([*runs.values()], _SCREEN)  # refuses runs that do not compare
+    choose_attack([*runs.values()], _SCREEN)  # refuses runs that do not compare
     has_question = pl.col("role").is_in(["target", "non_member"])
     scores = runs["before"].scan("scores").filter(has_question)
     keys = ("target_id", "document_id", "window_index", "member")
