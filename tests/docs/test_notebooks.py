@@ -14,7 +14,7 @@ from markupsafe import escape
 import mia_batch
 from docs.generate import notebooks, pictures
 from mia_batch import SettingsError, observer
-from mia_batch.pipeline.corpora import with_files
+from mia_batch.pipeline.corpora import write_texts
 from mia_batch.pipeline.custody import verify
 
 REPOSITORY = Path(__file__).parents[2]
@@ -116,7 +116,7 @@ def test_a_table_of_python_is_kept_for_the_run_that_rests_on_it(hostile_run):
         path.name: path.read_bytes() for path in run.folder.glob("*.parquet")
     } == stored
     other = texts.with_columns(pl.col("text").str.to_uppercase())
-    with_files({"input": other, "out": run.folder})
+    write_texts({"input": other, "out": run.folder})
     # And nothing changed
     assert [what for _, what in verify(run.folder).faults] == ["added"]
 

@@ -51,7 +51,7 @@ from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import check_model, load_config, quiet, weights_source
 from mia_batch.observer import Clock, Observer
 from mia_batch.pipeline import run_audit
-from mia_batch.pipeline.corpora import open_corpora, target_plan
+from mia_batch.pipeline.corpora import build_windowing, open_corpora
 from mia_batch.pipeline.request import fill_windows
 from mia_batch.prompts import continuation
 from mia_batch.schemas import Samples, Targets
@@ -729,7 +729,7 @@ def _write_texts(folder: Path, path: str | None) -> tuple[int, bool]:
     settings = load_settings({"input": path, "model": "-"}, use_config=False)
     settings = fill_windows(settings)
     corpus = open_corpora(settings).input
-    windowing = target_plan(settings)
+    windowing = build_windowing(settings)
     if windowing.window is not None:
         most_windows = -(-_MOST_TEXTS // corpus.n_documents)
         windowing = replace(windowing, max_windows_per_document=most_windows)

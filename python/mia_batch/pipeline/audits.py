@@ -22,7 +22,7 @@ from mia_batch.evidence.parts import Shard, Work
 from mia_batch.observer import Observer, usual_observer
 from mia_batch.pipeline import custody, lodged_plan
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.corpora import target_plan, with_files
+from mia_batch.pipeline.corpora import build_windowing, write_texts
 from mia_batch.pipeline.costs import describe_spending
 from mia_batch.pipeline.earlier_runs import (
     describe_own_attempt,
@@ -296,7 +296,7 @@ def audit(
         for name, value in locals().items()
         if name not in ("observer", "unknown")
     }
-    written = with_files(flatten(settings | unknown))
+    written = write_texts(flatten(settings | unknown))
     return run_audit(load_settings(written), observer or usual_observer())
 
 
@@ -551,7 +551,7 @@ def hash_texts(audit: Audit) -> str:
 
 def describe_windows(settings: Settings) -> str:
     """Return how texts are cut, as the end of a sentence; empty where they are not."""
-    window = target_plan(settings).window
+    window = build_windowing(settings).window
     if window is None:
         return ""
     unit = "words" if settings.window_characters is None else "characters"

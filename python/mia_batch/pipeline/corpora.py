@@ -1,7 +1,7 @@
 """The texts of a run, each with its role."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from hashlib import sha256
@@ -36,30 +36,28 @@ from mia_batch.targets import Windowing, build_targets
 from mia_batch.views import may_cut
 
 _CLASSICS = Path(__file__).parents[1] / "corpus" / "yardstick.jsonl"
-_TEXTS = (  # settings that name texts, which Python may hand over as they are
-    *(
-        "input",
-        "non_members",
-        "calibration",
-        "nonmember_shots",
-        "member_shots",
-        "yardstick",
-    ),
-    *(
-        "frequencies_from",
-        "prompts_from",
-        "candidate_from",
-        "samples_from",
-        "known_corpus",
-    ),
+_TEXTS = (
+    "input",
+    "non_members",
+    "calibration",
+    "nonmember_shots",
+    "member_shots",
+    "yardstick",
+    "frequencies_from",
+    "prompts_from",
+    "candidate_from",
+    "samples_from",
+    "known_corpus",
 )
-_ROLES = {  # settings that name the reference sets, and the role of their texts
+"""Settings that name texts, which Python may hand over as they are."""
+_ROLES = {
     "non_members": "non_member",
     "calibration": "calibration",
     "canaries": "canary",
     "yardstick": "yardstick",
 }
-_FAULTS = {  # what no text of a reference set may have
+"""Settings that name the reference sets, and the role of their texts."""
+_FAULTS = {
     "non_member": (pl.col("member"), "are labelled as members; leave them out"),
     "yardstick": (pl.col("group").is_null(), "have no level; give each one"),
     "calibration": (
@@ -67,6 +65,7 @@ _FAULTS = {  # what no text of a reference set may have
         "have no membership; label or remove them",
     ),
 }
+"""What no text of a reference set may have, by role."""
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots: digests are kept
@@ -78,18 +77,18 @@ class Corpora:
 
     @property
     def _by_setting(self) -> dict[str, Corpus]:
-        sets = self.reference_sets
-        named = {
-            setting: sets[role] for setting, role in _ROLES.items() if role in sets
-        }
-        return {"input": self.input} | named
+        corpora = {"input": self.input}
+        for setting, role in _ROLES.items():
+            if role in self.reference_sets:
+                corpora[setting] = self.reference_sets[role]
+        return corpora
 
     @cached_property
     def digests(self) -> dict[str, dict[str, str]]:
         """SHA-256 of every file by its name, by the setting that names the files."""
         return {
-            setting: digest_files(each.files)
-            for setting, each in self._by_setting.items()
+            setting: digest_files(corpus.files)
+            for setting, corpus in self._by_setting.items()
         }
 
     @cached_property
@@ -103,25 +102,28 @@ class Corpora:
         return pl.DataFrame(rows, schema=SetAside.create_empty().schema, orient="row")
 
     def notes(self) -> Iterator[str]:
-        """Say what was left out of each set, and why, and which columns have other names."""
+        """Iterate over what was left out of each set, and which columns have other names."""
         yield from self.input.notes
-        reasons = self.set_aside.group_by("setting", "reason", maintain_order=True)
-        for (setting, reason), rows in reasons:
-            more = f" and {rows.height - 1:,} more" if rows.height > 1 else ""
-            yield f"left out of {setting}: {rows['place'][0]}{more}: {reason}"
+        by_reason = self.set_aside.group_by("setting", "reason", maintain_order=True)
+        for (setting, reason), rows in by_reason:
+            others = f" and {rows.height - 1:,} more" if rows.height > 1 else ""
+            yield f"left out of {setting}: {rows['place'][0]}{others}: {reason}"
 
     def fingerprint(self, settings: Settings) -> dict[str, Any]:
         """SHA-256 of the input and each reference set, names of columns, most windows of a text."""
-        digests = {name: combine_digests(each) for name, each in self.digests.items()}
-        left_out = sha256(self.set_aside.write_json().encode()).hexdigest()
-        return {
-            **({"set_aside": left_out} if self.set_aside.height else {}),
-            "input": digests.pop("input"),
-            **({"dataset": settings.dataset} if settings.dataset else {}),
+        digests = {name: combine_digests(files) for name, files in self.digests.items()}
+        fingerprint: dict[str, Any] = {}
+        if self.set_aside.height:
+            left_out = self.set_aside.write_json().encode()
+            fingerprint["set_aside"] = sha256(left_out).hexdigest()
+        fingerprint["input"] = digests.pop("input")
+        if settings.dataset:
+            fingerprint["dataset"] = settings.dataset
+        return fingerprint | {
             "columns": settings.columns,
             "max_windows_per_document": settings.max_windows_per_document,
             "reference_sets": {
-                _ROLES[setting]: found for setting, found in digests.items()
+                _ROLES[setting]: digest for setting, digest in digests.items()
             },
         }
 
@@ -137,95 +139,79 @@ class Corpora:
         # into windows; one window of each text of the yardstick is taken.
         if cuts_prompts is None:
             cuts_prompts = settings.evidence != "logprobs"
-        plan = replace(
-            target_plan(settings), may_cut=may_cut(settings) if cuts_prompts else None
-        )
-        built = [build_targets(self.input.documents, plan)]
+        windowing = build_windowing(settings)
+        if cuts_prompts:
+            windowing = replace(windowing, may_cut=may_cut(settings))
+        tables = [build_targets(self.input.documents, windowing)]
         if not self.reference_sets:
-            return built[0]
-        names = (
-            "window_words",
-            "window_characters",
-            "stride",
-            "max_windows_per_document",
+            return tables[0]
+        whole_texts: dict[str, Any] = dict.fromkeys(
+            ("window_words", "window_characters", "stride", "max_windows_per_document")
         )
-        uncut: dict[str, Any] = dict.fromkeys(names)
-        plans = {"canary": replace(plan, **uncut)}
-        if plan.window is not None:
-            plans["yardstick"] = replace(plan, max_windows_per_document=1)
+        by_role = {"canary": replace(windowing, **whole_texts)}
+        if windowing.window is not None:
+            by_role["yardstick"] = replace(windowing, max_windows_per_document=1)
         schema = self.input.documents.collect_schema()
         for role, corpus in self.reference_sets.items():
-            documents = _documents(corpus, role, schema)
-            built.append(build_targets(documents, plans.get(role, plan), role=role))
+            documents = _select_documents(corpus, role, schema)
+            table = build_targets(documents, by_role.get(role, windowing), role=role)
+            tables.append(table)
 
-        def frames(_names: list[str] | None) -> Iterator[pl.DataFrame]:
-            for targets in built:
-                yield from targets.collect_batches(maintain_order=True)
+        def iterate_batches(_names: list[str] | None) -> Iterator[pl.DataFrame]:
+            for table in tables:
+                yield from table.collect_batches(maintain_order=True)
 
-        return generate(built[0].collect_schema(), frames)
+        return generate(tables[0].collect_schema(), iterate_batches)
 
 
-def with_files(settings: Mapping[str, Any]) -> dict[str, Any]:
+def write_texts(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Write texts that are no files into the run's folder, and name the files instead."""
-    given = dict(settings)
+    named = dict(settings)
     for name in _TEXTS:
-        value = given.get(name)
-        if value is None or isinstance(value, str | os.PathLike):
+        texts = named.get(name)
+        if texts is None or isinstance(texts, str | os.PathLike):
             continue
-        _as_table(name, value).write_parquet(content := BytesIO())
+        content = BytesIO()
+        _build_table(name, texts).write_parquet(content)
         sha = sha256(content.getvalue()).hexdigest()
-        model = Path(str(given.get("model") or "recorded")).name
-        given["out"] = given.get("out") or Path("runs", f"table-{sha[:8]}-{model}")
-        if is_url(given["out"]):
+        model = Path(str(named.get("model") or "recorded")).name
+        named["out"] = named.get("out") or Path("runs", f"table-{sha[:8]}-{model}")
+        if is_url(named["out"]):
             raise SettingsError(
                 f"{name}= is no file, and a run in an object store needs one; write it"
             )
-        Path(given["out"]).mkdir(parents=True, exist_ok=True)
-        path = Path(given["out"], f"{name}.parquet")
+        Path(named["out"]).mkdir(parents=True, exist_ok=True)
+        path = Path(named["out"], f"{name}.parquet")
         if path.exists() and stored_digest(path) != sha:  # a run rests on what is there
             path = path.with_stem(f"{name}-{sha[:8]}")
-        with replacing(path) as new:
-            new.write(content.getvalue())
-        given[name] = path
-    return given
+        with replacing(path) as file:
+            file.write(content.getvalue())
+        named[name] = path
+    return named
 
 
-def _as_table(name: str, value: Any) -> pl.DataFrame:
-    given = f"{name}= is of type {type(value).__name__}"
-    if type(value).__name__ == "Series":  # of Polars or pandas
-        value = value.to_list()
-    of_python = str | Path | None
-    if isinstance(value, list | tuple) and all(
-        isinstance(each, of_python) for each in value
-    ):
-        there = [each for each in value if each is not None]
-        # `os.path.isfile` raises nothing where a text is too long for the name of a
-        # file.
-        files = (isinstance(each, Path) or os.path.isfile(each) for each in there)  # noqa: PTH113
-        named = (
-            find_kind(PurePath(each)) and len(str(each).split()) == 1 for each in there
-        )
-        if any(files) or (there and all(named)):
-            raise SettingsError(
-                f"{name}= is a list of files; give their folder, or a glob"
-            )
-        if value and not there:
-            raise CorpusError(f"{name}= has no text, only None; give at least one text")
-        value = {"text": value}
+def _build_table(name: str, texts: Any) -> pl.DataFrame:
+    """Return texts that Python hands over as a table; refuse what holds none."""
+    description = f"{name}= is of type {type(texts).__name__}"
+    if type(texts).__name__ == "Series":  # of Polars or pandas
+        texts = texts.to_list()
+    may_be_list = isinstance(texts, list | tuple)
+    if may_be_list and all(isinstance(text, str | Path | None) for text in texts):
+        _refuse_file_names(name, texts)
+        texts = {"text": texts}
     try:
-        table = (
-            value.collect() if isinstance(value, pl.LazyFrame) else pl.DataFrame(value)
-        )
+        is_lazy = isinstance(texts, pl.LazyFrame)
+        table = texts.collect() if is_lazy else pl.DataFrame(texts)
     except ImportError as error:
         raise SettingsError(
-            f"{given}, which this Python cannot read ({error}); run `pip install"
+            f"{description}, which this Python cannot read ({error}); run `pip install"
             " pyarrow`, or write the table to a file and give its path"
         ) from error
     except (TypeError, ValueError, pl.exceptions.PolarsError):
         table = pl.DataFrame({"column_0": [None]})
     if table.columns == ["column_0"]:  # as Polars names what has no name: [1, 2]
         raise SettingsError(
-            f"{given}, which holds no texts; give a path, a list of strings, or a"
+            f"{description}, which holds no texts; give a path, a list of strings, or a"
             " DataFrame with a column of texts"
         )
     if table.is_empty():
@@ -233,91 +219,124 @@ def _as_table(name: str, value: Any) -> pl.DataFrame:
     return table
 
 
-def target_plan(settings: Settings) -> Windowing:
-    same = {field.name for field in fields(Windowing)} - {"words"}
-    return Windowing(words=settings.word_rule, **settings.model_dump(include=same))
+def _refuse_file_names(name: str, texts: Sequence[str | Path | None]) -> None:
+    """Refuse a list of files instead of texts, and one that holds nothing."""
+    given = [text for text in texts if text is not None]
+    # `os.path.isfile` raises nothing where a text is too long for the name of a file.
+    are_files = any(isinstance(text, Path) or os.path.isfile(text) for text in given)  # noqa: PTH113
+    look_like_files = bool(given) and all(
+        find_kind(PurePath(text)) and len(str(text).split()) == 1 for text in given
+    )
+    if are_files or look_like_files:
+        raise SettingsError(f"{name}= is a list of files; give their folder, or a glob")
+    if texts and not given:
+        raise CorpusError(f"{name}= has no text, only None; give at least one text")
+
+
+def build_windowing(settings: Settings) -> Windowing:
+    shared_names = {field.name for field in fields(Windowing)} - {"words"}
+    values = settings.model_dump(include=shared_names)
+    return Windowing(words=settings.word_rule, **values)
 
 
 def check_paths(settings: Settings) -> None:
-    own = settings.yardstick if settings.has_yardstick else None
-    for path in (settings.input, settings.non_members, settings.calibration, own):
+    """Refuse paths of texts that are not there."""
+    yardstick = settings.yardstick if settings.has_yardstick else None
+    paths = (settings.input, settings.non_members, settings.calibration, yardstick)
+    for path in paths:
         if path not in (None, CLASSICS):
             find_files(path)
 
 
-def how_to_read(settings: Settings) -> dict[str, Any]:
+def reading_options(settings: Settings) -> dict[str, Any]:
     return {"encoding": settings.encoding, "bad_input": settings.bad_input}
 
 
 def open_corpora(settings: Settings) -> Corpora:
     """Read and check the input and the reference sets, whose role may say the membership."""
-    parts = {
-        name.removesuffix("_column"): value for name, value in settings.columns.items()
+    reference_sets = _open_reference_sets(settings)
+    corpora = Corpora(input=_open_input(settings), reference_sets=reference_sets)
+    _check_slices(settings.slice_by, corpora)
+    return corpora
+
+
+def _name_columns(settings: Settings) -> ColumnNames:
+    columns = {
+        setting.removesuffix("_column"): name
+        for setting, name in settings.columns.items()
     }
-    columns = ColumnNames(**parts)
-    reserved, how = frozenset(names()), how_to_read(settings)
-    sets = {}
+    return ColumnNames(**columns)
+
+
+def _open_reference_sets(settings: Settings) -> dict[str, Corpus]:
+    """Read the reference sets by role; refuse texts that a role may not have."""
+    columns, sets = _name_columns(settings), {}
     for setting, role in _ROLES.items():
         path = getattr(settings, setting)
         if path is None or (role == "yardstick" and not settings.has_yardstick):
             continue
         if role == "canary":
-            rows, files = (
-                canary_documents(read_canaries(Path(path))),
-                find_files(path).files,
-            )
-            sets[role] = Corpus(
-                documents=rows.lazy(), files=files, n_documents=rows.height
-            )
+            sets[role] = _open_canaries(path)
             continue
         if role == "yardstick":
-            sets[role] = _open_yardstick(path, columns, how)
+            corpus = _open_yardstick(path, columns, reading_options(settings))
         else:
+            is_labelled = role == "calibration"
             unlabelled = replace(columns, member=None, label=None)
-            wanted = columns if role == "calibration" else unlabelled
-            sets[role] = read_documents(path, wanted, reserved=reserved, **how)
+            corpus = read_documents(
+                path,
+                columns if is_labelled else unlabelled,
+                reserved=frozenset(names()),
+                **reading_options(settings),
+            )
         no_text = (pl.col("text").is_null(), "have no text; leave them out")
-        for noun, (wrong, what) in (("rows", no_text), ("texts", _FAULTS[role])):
-            if (
-                n := sets[role]
-                .documents.select(wrong.sum())
-                .collect(engine="streaming")
-                .item()
-            ):
-                raise CorpusError(f"{setting}: {n:,} {noun} of {path} {what}")
+        for noun, (is_wrong, fault) in (("rows", no_text), ("texts", _FAULTS[role])):
+            counts = corpus.documents.select(is_wrong.sum())
+            n_wrong = counts.collect(engine="streaming").item()
+            if n_wrong:
+                raise CorpusError(f"{setting}: {n_wrong:,} {noun} of {path} {fault}")
+        sets[role] = corpus
     if "yardstick" in sets:
         levels = sets["yardstick"].documents.select(pl.col("group").unique())
         sort_levels(levels.collect(engine="streaming")["group"])
+    return sets
+
+
+def _open_canaries(path: str) -> Corpus:
+    rows = canary_documents(read_canaries(Path(path)))
+    files = find_files(path).files
+    return Corpus(documents=rows.lazy(), files=files, n_documents=rows.height)
+
+
+def _open_input(settings: Settings) -> Corpus:
+    """Read the texts that are audited, of files or of a named data set."""
+    options = {"reserved": frozenset(names()), **reading_options(settings)}
     if settings.dataset is None:
-        named, asked = (
-            None,
-            read_documents(settings.input, columns, reserved=reserved, **how),
-        )
+        named_set = None
+        corpus = read_documents(settings.input, _name_columns(settings), **options)
     else:
-        named = find_set(settings.dataset)
-        own = {name for name in settings.columns if name in settings.model_fields_set}
-        given = {part: each for part, each in parts.items() if f"{part}_column" in own}
-        asked = named.read(settings.input, given, reserved=reserved, **how)
-        asked = named.check(asked, settings.dataset_sha256)
-    said = advice(
-        settings.model, named, has_reference=settings.reference_model is not None
-    )
-    asked = replace(asked, notes=(*asked.notes, *said))
-    _check_slices(
-        settings.slice_by, corpora := Corpora(input=asked, reference_sets=sets)
-    )
-    return corpora
+        named_set = find_set(settings.dataset)
+        given_columns = {
+            setting.removesuffix("_column"): name
+            for setting, name in settings.columns.items()
+            if setting in settings.model_fields_set
+        }
+        corpus = named_set.read(settings.input, given_columns, **options)
+        corpus = named_set.check(corpus, settings.dataset_sha256)
+    has_reference = settings.reference_model is not None
+    notes = advice(settings.model, named_set, has_reference=has_reference)
+    return replace(corpus, notes=(*corpus.notes, *notes))
 
 
 def _check_slices(columns: tuple[str, ...], corpora: Corpora) -> None:
     """Refuse what no slices can be made of, before there are scores to slice."""
-    asked = corpora.input.documents.drop("text", "prefix", "reference")
-    schema = asked.collect_schema()
+    documents = corpora.input.documents.drop("text", "prefix", "reference")
+    schema = documents.collect_schema()
     for column in columns:
         if column not in schema:
-            known = ", ".join(schema)
             raise SettingsError(
-                f"slice_by: the input has no column {column!r}, only {known}"
+                f"slice_by: the input has no column {column!r}, only"
+                f" {', '.join(schema)}"
             )
         if schema[column].is_nested() or schema[column] == pl.Binary:
             raise SettingsError(
@@ -325,39 +344,42 @@ def _check_slices(columns: tuple[str, ...], corpora: Corpora) -> None:
                 " slices; name a column of strings, numbers, dates or booleans"
             )
     if columns:
-        labelled = [asked.filter(pl.col("member").is_not_null())]
-        if (others := corpora.reference_sets.get("non_member")) is not None:
-            labelled.append(_documents(others, "non_member", schema))
+        labelled = [documents.filter(pl.col("member").is_not_null())]
+        non_members = corpora.reference_sets.get("non_member")
+        if non_members is not None:
+            labelled.append(_select_documents(non_members, "non_member", schema))
         find_slices(pl.concat(labelled), columns)
 
 
-def _open_yardstick(path: str, columns: ColumnNames, how: Mapping[str, Any]) -> Corpus:
+def _open_yardstick(
+    path: str, columns: ColumnNames, options: Mapping[str, Any]
+) -> Corpus:
     """Read a yardstick; its levels are its groups, whatever groups it has."""
-    own = path == CLASSICS
-    wanted = (
-        ColumnNames() if own else replace(columns, member=None, label=None, group=None)
-    )
-    corpus = read_documents(_CLASSICS if own else path, wanted, **({} if own else how))
-    names = {"level", "copies"} & {*corpus.documents.collect_schema()}
-    if not names:
+    if path == CLASSICS:
+        corpus = read_documents(_CLASSICS, ColumnNames())
+    else:
+        unlabelled = replace(columns, member=None, label=None, group=None)
+        corpus = read_documents(path, unlabelled, **options)
+    level_columns = {"level", "copies"} & {*corpus.documents.collect_schema()}
+    if not level_columns:
         raise CorpusError(
             f"yardstick: {path} has no column level or copies; give each text one"
         )
-    level, unknown = pl.col(max(names)).cast(pl.String), pl.lit(None, pl.Boolean)
-    return replace(
-        corpus, documents=corpus.documents.with_columns(group=level, member=unknown)
+    documents = corpus.documents.with_columns(
+        group=pl.col(max(level_columns)).cast(pl.String),
+        member=pl.lit(None, pl.Boolean),
     )
+    return replace(corpus, documents=documents)
 
 
-def _documents(corpus: Corpus, role: str, schema: pl.Schema) -> pl.LazyFrame:
+def _select_documents(corpus: Corpus, role: str, schema: pl.Schema) -> pl.LazyFrame:
     """Open the documents of a reference set with the columns of a schema, null where missing."""
-    found, own = corpus.documents.collect_schema(), Documents.column_names()
-    known = pl.lit(value=False) if role == "non_member" else pl.col("member")
-    return corpus.documents.with_columns(member=known).select(
-        (
-            pl.col(name)
-            if name in own or found.get(name) == dtype
-            else pl.lit(None, dtype).alias(name)
-        )
+    dtypes, documents = corpus.documents.collect_schema(), corpus.documents
+    if role == "non_member":
+        documents = documents.with_columns(member=pl.lit(value=False))
+    return documents.select(
+        pl.col(name)
+        if name in Documents.column_names() or dtypes.get(name) == dtype
+        else pl.lit(None, dtype).alias(name)
         for name, dtype in schema.items()
     )

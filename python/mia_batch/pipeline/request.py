@@ -32,7 +32,7 @@ from mia_batch.evidence.replay import Recording
 from mia_batch.features import why_no_similarity
 from mia_batch.inference.findings import DecisionRule
 from mia_batch.models.weights import have_same_shape
-from mia_batch.pipeline.corpora import check_paths, target_plan
+from mia_batch.pipeline.corpora import build_windowing, check_paths
 from mia_batch.pipeline.folder import Manifest
 from mia_batch.plugins import extra
 from mia_batch.settings import CLASSICS, NO_YARDSTICK, Settings
@@ -487,7 +487,7 @@ def fill_windows(settings: Settings) -> Settings:
     if is_whole and find_files(settings.input).kind == "books":
         n_words = settings.text_length or _BOOK_WINDOW_WORDS
         settings = _fill(settings, {"window_words": n_words})
-    target_plan(settings)
+    build_windowing(settings)
     return settings
 
 

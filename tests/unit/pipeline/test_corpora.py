@@ -10,7 +10,7 @@ from lxml import html
 from mia_batch import targets as reasons
 from mia_batch.corpus import commitment, draw
 from mia_batch.errors import CorpusError, RequestError, SettingsError
-from mia_batch.pipeline.corpora import open_corpora, with_files
+from mia_batch.pipeline.corpora import open_corpora, write_texts
 from mia_batch.pipeline.request import fill_windows
 from mia_batch.schemas import Targets
 from mia_batch.settings import load_settings
@@ -255,10 +255,10 @@ class Exported:
     ids=["texts", "records", "columns", "frame", "lazy", "series", "arrow"],
 )
 def test_texts_of_python_are_written_into_the_runs_folder(tmp_path, texts):
-    wanted = with_files({"input": texts, "model": "owner/m", "out": tmp_path / "run"})
+    wanted = write_texts({"input": texts, "model": "owner/m", "out": tmp_path / "run"})
     assert wanted["input"] == tmp_path / "run" / "input.parquet"
     assert pl.read_parquet(wanted["input"])["text"].to_list() == TEXTS
-    assert with_files(wanted) == wanted
+    assert write_texts(wanted) == wanted
 
 
 def test_texts_of_python_name_the_run_by_what_they_are_and_a_path_object_is_a_path(
@@ -267,14 +267,14 @@ def test_texts_of_python_name_the_run_by_what_they_are_and_a_path_object_is_a_pa
     monkeypatch.chdir(tmp_path)
     given = (["a b"], ["a b"], ["a c"])
     first, same, other = (
-        with_files({"input": x, "model": "owner/m"})["out"] for x in given
+        write_texts({"input": x, "model": "owner/m"})["out"] for x in given
     )
     assert first == same != other
     assert first.name.startswith("table-")
     assert first.name.endswith("-m")
     path = tmp_path / "c.parquet"
     write(path, "a")
-    assert load_settings(with_files({"input": path, "model": "m"})).input == str(path)
+    assert load_settings(write_texts({"input": path, "model": "m"})).input == str(path)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import estimated_tokens
 from mia_batch.pipeline import costs, sessions
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.corpora import how_to_read
+from mia_batch.pipeline.corpora import reading_options
 from mia_batch.pipeline.request import list_columns_needed
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.features import FeatureWriter, weighed_views
@@ -238,7 +238,7 @@ def write_prompts(audit: Audit, view: View, missing: Missing | None = None) -> N
 def texts_for(audit: Audit, setting: str) -> Corpus:
     columns = ColumnNames(text=audit.settings.text_column)
     return read_documents(
-        getattr(audit.settings, setting), columns, **how_to_read(audit.settings)
+        getattr(audit.settings, setting), columns, **reading_options(audit.settings)
     )
 
 
