@@ -12,9 +12,9 @@ from mia_batch.corpus.documents import (
 )
 from mia_batch.corpus.files import (
     SourceFile,
-    combine_digests,
-    digest_files,
-    find_base,
+    base_of,
+    digest_each,
+    digest_of,
     find_files,
 )
 
@@ -23,12 +23,12 @@ __all__ = [
     "ColumnNames",
     "Corpus",
     "SourceFile",
+    "base_of",
     "canary_documents",
-    "combine_digests",
     "commitment",
-    "digest_files",
+    "digest_each",
+    "digest_of",
     "draw",
-    "find_base",
     "find_files",
     "read_canaries",
     "read_documents",

@@ -24,8 +24,8 @@ from mia_batch.corpus.files import (
     Reading,
     Source,
     SourceFile,
-    combine_digests,
-    digest_files,
+    digest_each,
+    digest_of,
     find_files,
     parse_partition,
 )
@@ -435,7 +435,7 @@ class Corpus:
 
     def digest(self) -> str:
         """Hash the content of the files in order, whatever their names: 64 hexadecimal digits."""
-        return combine_digests(digest_files(self.files))
+        return digest_of(digest_each(self.files))
 
 
 def read_documents(

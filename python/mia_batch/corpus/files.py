@@ -284,7 +284,7 @@ def find_files(path: Path | str) -> Source:
         ) from error
 
 
-def digest_files(files: Iterable[SourceFile]) -> dict[str, str]:
+def digest_each(files: Iterable[SourceFile]) -> dict[str, str]:
     """Compute the SHA-256 of each file, by its name."""
     files = tuple(files)
     names = [file.name for file in files]
@@ -297,12 +297,12 @@ def digest_files(files: Iterable[SourceFile]) -> dict[str, str]:
         ) from error
 
 
-def combine_digests(digests: Mapping[str, str]) -> str:
+def digest_of(digests: Mapping[str, str]) -> str:
     """Return the SHA-256 of SHA-256 digests in their order: 64 hexadecimal digits."""
     return hashlib.sha256(b"".join(map(bytes.fromhex, digests.values()))).hexdigest()
 
 
-def find_base(location: str) -> Path:
+def base_of(location: str) -> Path:
     """Return the folder that the names of the files behind a path are relative to."""
     path = Path(location).expanduser()
     if path.is_dir():
@@ -315,7 +315,7 @@ def find_base(location: str) -> Path:
 def _expand(location: str) -> tuple[Path, list[Path]]:
     """Return the folder that names are relative to, and the candidate files."""
     path = Path(location).expanduser()
-    base = find_base(location)
+    base = base_of(location)
     if path.is_dir():
         return base, list(_walk(path))
     if path.exists() and find_kind(path) is None:

@@ -21,7 +21,7 @@ import polars as pl
 from mia_batch import settings as rooms
 from mia_batch.attacks import Attack, names
 from mia_batch.attacks.attack import meant
-from mia_batch.corpus import combine_digests, digest_files
+from mia_batch.corpus import digest_each, digest_of
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.parts import Shard, Work
 from mia_batch.inference.findings import earlier_findings
@@ -207,7 +207,7 @@ def _question(audit: Audit, texts: str) -> str:
 
 def _recording(audit: Audit) -> object:
     if audit.recording is not None:
-        return combine_digests(digest_files(audit.recording.source.files))
+        return digest_of(digest_each(audit.recording.source.files))
     return audit.manifest.evidence.get("recording")
 
 

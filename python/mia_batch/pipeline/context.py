@@ -16,7 +16,7 @@ from mia_batch.attacks import ONE_PASS, Attack, defaults, get, names
 from mia_batch.attacks import attack as views
 from mia_batch.attacks.attack import meant
 from mia_batch.attacks.from_samples import EXPECTED
-from mia_batch.corpus import SourceFile, combine_digests, digest_files
+from mia_batch.corpus import SourceFile, digest_each, digest_of
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.collect import FREQUENCY
 from mia_batch.evidence.endpoint.wire import Tokens
@@ -631,8 +631,8 @@ class Audit:
         self, setting: str, files: Iterable[SourceFile], agreed: str = ""
     ) -> str:
         """Record the files of a setting; with ``agreed`` evidence is made from them under it."""
-        self.manifest.inputs[setting] = digest_files(files)
-        digest = combine_digests(self.manifest.inputs[setting])
+        self.manifest.inputs[setting] = digest_each(files)
+        digest = digest_of(self.manifest.inputs[setting])
         if agreed:
             self.agree({agreed: digest})
         return digest

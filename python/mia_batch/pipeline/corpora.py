@@ -17,8 +17,8 @@ from mia_batch.corpus import (
     ColumnNames,
     Corpus,
     canary_documents,
-    combine_digests,
-    digest_files,
+    digest_each,
+    digest_of,
     find_files,
     read_canaries,
     read_documents,
@@ -90,7 +90,7 @@ class Corpora:
     def digests(self) -> dict[str, dict[str, str]]:
         """SHA-256 of every file by its name, by the setting that names the files."""
         return {
-            setting: digest_files(each.files)
+            setting: digest_each(each.files)
             for setting, each in self._by_setting.items()
         }
 
@@ -114,7 +114,7 @@ class Corpora:
 
     def fingerprint(self, settings: Settings) -> dict[str, Any]:
         """SHA-256 of the input and each reference set, names of columns, most windows of a text."""
-        digests = {name: combine_digests(each) for name, each in self.digests.items()}
+        digests = {name: digest_of(each) for name, each in self.digests.items()}
         left_out = sha256(self.set_aside.write_json().encode()).hexdigest()
         return {
             **({"set_aside": left_out} if self.set_aside.height else {}),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mia_batch.attacks import get
-from mia_batch.corpus import find_base, find_files
+from mia_batch.corpus import base_of, find_files
 from mia_batch.errors import MiaBatchError, RequestError, RunFolderError
 from mia_batch.models.weights import weights_source
 from mia_batch.pipeline.context import Audit
@@ -366,7 +366,7 @@ def _find(places: Sequence[Path | str], name: str) -> Path | None:
     for given in places:
         # The latter where "~name" is nobody's home
         with suppress(OSError, RuntimeError):
-            base = find_base(str(given))
+            base = base_of(str(given))
             path = (base / name).resolve()
             is_within = path.is_relative_to(base.resolve()) or base / name == Path(
                 given

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from mia_batch.attacks import families, get
-from mia_batch.corpus import digest_files, find_files
+from mia_batch.corpus import digest_each, find_files
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.lot import LOT
 from mia_batch.models.weights import digest_folder
@@ -100,7 +100,7 @@ def _inputs(audit: Audit) -> Iterator[tuple[str, dict[str, str]]]:
             table = Path(value) / "rarity.parquet"
             yield name, {table.name: digest(table)} if table.is_file() else {}
         elif value not in (CLASSICS, NO_YARDSTICK):
-            yield name, digest_files(find_files(value).files)
+            yield name, digest_each(find_files(value).files)
     if (index := settings.known_index) is not None:
         place, _, name = index.partition("#")
         content = digest_folder(place, None)  # None of an address

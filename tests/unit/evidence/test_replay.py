@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mia_batch.corpus import combine_digests, digest_files
+from mia_batch.corpus import digest_each, digest_of
 from mia_batch.errors import CorpusError, RunFolderError, SettingsError
 from mia_batch.evidence import replay as module
 from mia_batch.evidence.parts import (
@@ -377,7 +377,7 @@ def test_the_digest_is_of_the_content_in_order(recorded, tmp_path):
         part.write_parquet(path)
         whole.update(sha256(path.read_bytes()).digest())
     files = Recording.open(str(tmp_path / "rows")).source.files
-    assert combine_digests(digest_files(files)) == whole.hexdigest()
+    assert digest_of(digest_each(files)) == whole.hexdigest()
 
 
 def test_odd_texts_survive(targets, replay, tmp_path):
