@@ -1003,7 +1003,7 @@ for _group in GROUPS:
 
 
 def flatten(values: Mapping[str, object], origin: str = "") -> dict[str, Any]:
-    """Take settings out of their tables; outside a table stands what has none."""
+    """Return settings without their tables; outside a table stands what has none."""
     # A table is a mapping, or a group of settings, of which what is set counts.
     # ``engine``, ``tuning``, ``extract`` and ``report`` are names of a table and of a
     # setting in it: a value that is no table is that setting. ``origin`` follows the

@@ -2,9 +2,7 @@
 
 try:
     from mia_batch.cli.main import main
-except (
-    KeyboardInterrupt
-):  # Ctrl-C in the first moments, before there is anything to end in order
+except KeyboardInterrupt:  # in the first moments, before there is anything to end
     raise SystemExit("mia-batch: stopped before it began") from None
 
 __all__ = ["main"]

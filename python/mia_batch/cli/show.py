@@ -264,17 +264,16 @@ def _missing(run: Run) -> Iterator[str]:
 
 def _attack_table(attacks: pl.DataFrame, width: int) -> Table:
     """Build a row per attack, the best first; the last is the best that never sees the model."""
-    blind, seeing = attacks.filter("is_blind"), attacks.filter(~pl.col("is_blind"))
+    blind = attacks.filter("is_blind")
+    seeing = attacks.filter(~pl.col("is_blind"))
     rows = pl.concat([seeing.head(_MOST_ROWS), blind.head(1)])
     forms = {}
     if width >= _WIDTH_OF_COSTS:  # a recording has no costs
         forms = {name: form for name, form in _COST_FORMS.items() if rows[name].count()}
     numbers = ("TPR@1%", "TPR@0.1%", "lead", *forms)
-    table = build_table(
-        *("attack", "AUC", "95 % interval", *numbers),
-        right=("AUC", *numbers),
-        **_caption("metrics.parquet", {"attacks": seeing.height - _MOST_ROWS}),
-    )
+    caption = _caption("metrics.parquet", {"attacks": seeing.height - _MOST_ROWS})
+    headings = ("attack", "AUC", "95 % interval", *numbers)
+    table = build_table(*headings, right=("AUC", *numbers), **caption)
     for row in rows.iter_rows(named=True):
         name = f"{row['attack']} (later)" if row["is_later"] else row["attack"]
         figures = [figure(row[column]) for column in ("tpr_1", "tpr_01", "lead")]

@@ -71,7 +71,7 @@ _OPENING = re.compile(
     r"|digital copy of a book that was preserved",
     re.IGNORECASE,
 )
-_FRONT = re.compile(  # the last part is a field, such as "Release Date: "
+_FRONT = re.compile(  # the last alternative is a field, such as "Release Date: "
     rf"{_OPENING.pattern}|{_LICENCE.pattern}|gutenberg\.(?:org|net|ca)\b|pgdp|fadedpage"
     rf"|for the use of anyone|voor kosteloos gebruik|{_NAME} Australia|{_EBOOK}"
     r" (?:#|No\.)"
@@ -146,7 +146,7 @@ _LETTER = "A-Za-z\u00c0-\u052f"  # Latin, Greek and Cyrillic join no letters
 _INVISIBLE = "\u00ad\u200b\u200c\u200d\u2060\ufeff"
 _SOFT_HYPHEN = (
     "\u00ad(?:[ \t]{0,9}\r?\n[ \t]{0,9}(?=\\w))?|[\u2060\ufeff]"
-    "|\u200b(?<![\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]\u200b)"  # it parts words of Thai or Khmer
+    "|\u200b(?<![\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]\u200b)"  # between words of Thai or Khmer
     f"|[\u200c\u200d](?<=[{_LETTER}][\u200c\u200d])(?=[{_LETTER}])"
 )
 _WORLD_LIBRARY = (  # within Shakespeare's works
@@ -195,7 +195,7 @@ _LEAST_SHARE = 0.9  # of lines that come again
 
 
 class BookSpan(NamedTuple):
-    """The part of a text that is the book, and what the header says of it."""
+    """Where the book stands in a text, and what the header says of it."""
 
     start: int
     end: int
@@ -711,8 +711,9 @@ class Pages:
         self._separator = 0
         self.length += len(text)
         if self.length > MOST_CHARS:
-            excess = f"holds more than {MOST_CHARS:,} characters"
-            raise BookError(f"{excess}; split the book")
+            raise BookError(
+                f"holds more than {MOST_CHARS:,} characters; split the book"
+            )
         self._text.write(text)
 
     def cut(self, length: int) -> None:
@@ -856,8 +857,9 @@ class _Epub:
         paths = (root.get("full-path") for root in roots)
         path = next((path for path in paths if path), "").lstrip("/")
         if not path:
-            problem = f"{_UNREADABLE}: {_CONTAINER} names no package"
-            raise BookError(f"{problem}; restore the file")
+            raise BookError(
+                f"{_UNREADABLE}: {_CONTAINER} names no package; restore the file"
+            )
         package = self._parse_xml(path)
         pages = self._read_pages(package, path, encoding)
         isbns = map(find_isbn, _read_values(package, "identifier"))
@@ -875,8 +877,9 @@ class _Epub:
             ".//{*}EncryptedData/{*}EncryptionMethod"
         )
         if any(method.get("Algorithm") not in _HIDDEN_FONTS for method in methods):
-            problem = "is encrypted (its rights are managed)"
-            raise BookError(f"{problem}; give a copy that is not")
+            raise BookError(
+                "is encrypted (its rights are managed); give a copy that is not"
+            )
 
     def _read_pages(self, package: _Element, path: str, encoding: str | None) -> Pages:
         """Read each page once, in the order of the spine; count missing ones."""
@@ -912,8 +915,9 @@ class _Epub:
                     chapter for chapter in pages.chapters if chapter[0] < start
                 ]
         if not names_read:
-            problem = "has no page that can be read"
-            raise BookError(f"{problem}; give a copy with all its files")
+            raise BookError(
+                "has no page that can be read; give a copy with all its files"
+            )
         return pages
 
     def _add_page(self, pages: Pages, name: str, encoding: str | None) -> None:
@@ -982,16 +986,19 @@ class _Epub:
     def _unpack(self, name: str) -> bytes:
         """Unpack a file of the archive, up to its stated size."""
         if name not in self._names:
-            problem = f"{_UNREADABLE}: there is no {name!r} in it"
-            raise BookError(f"{problem}; restore the file")
+            raise BookError(
+                f"{_UNREADABLE}: there is no {name!r} in it; restore the file"
+            )
         info = self._archive.getinfo(self._names[name])
         self._n_bytes_left -= info.file_size
         if self._n_bytes_left < 0:
-            problem = f"unpacks to more than {_MOST_BYTES >> 20} MiB of text"
-            raise BookError(f"{problem}; split the book")
+            raise BookError(
+                f"unpacks to more than {_MOST_BYTES >> 20} MiB of text; split the book"
+            )
         if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
-            problem = f"packs {name!r} in a way that EPUB does not allow"
-            raise BookError(f"{problem}; pack it anew")
+            raise BookError(
+                f"packs {name!r} in a way that EPUB does not allow; pack it anew"
+            )
         with self._archive.open(info) as stream:
             return stream.read(min(info.file_size, MOST_PAGE_BYTES) + 1)
 
