@@ -387,4 +387,4 @@ def test_texts_without_anything_to_ask_or_too_long(
     assert (result.tokens, result.passes) == (None, 0)
     assert re.search(f"{reason}$", result.error)
     # A text of another kind is no failure
-    assert result.asked == ("text_tokens" not in asked)
+    assert result.is_eligible == ("text_tokens" not in asked)
