@@ -365,7 +365,7 @@ def author_findings(targets: pl.LazyFrame, rule: DecisionRule) -> pl.DataFrame:
 
 
 class CollectionTest(NamedTuple):
-    """Whether groups score higher together than null groups."""
+    """The test whether groups score higher together than null groups."""
 
     # mean rank of the groups among all, from 1; equal scores share their mean rank
     score: float

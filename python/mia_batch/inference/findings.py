@@ -230,7 +230,7 @@ _COMPARING = (
 
 
 def apply_gate(findings: pl.DataFrame) -> pl.DataFrame:
-    """Take out what compares targets with non-members, where the gate does not allow it.
+    """Remove what compares targets with non-members, where the gate does not allow it.
 
     Fisher's p-value of what came out word for word, and that of answers held back, lose
     their number; rows of checks that are nothing else are dropped. What was reported by
@@ -274,7 +274,7 @@ def why_not_continued(findings: pl.DataFrame) -> str | None:
 
 
 def withhold_all(rows: pl.DataFrame, reason: str | None) -> pl.DataFrame:
-    """Take all numbers that rest on answers out of metrics or verdicts, given a reason."""
+    """Remove all numbers that rest on answers from metrics or verdicts, given a reason."""
     if reason is None:
         return rows
     numbers = ("value", "low", "high", "p_value", "q_value", "sensitivity_bound")

@@ -442,7 +442,7 @@ def _list_units(documents: pl.DataFrame) -> pl.DataFrame:
         level=pl.lit("outside"),
         tested=pl.lit(None, pl.String),
     )
-    levels = [_name_tests(targets), _sum_up_groups(targets), outside]
+    levels = [_add_tests(targets), _sum_up_groups(targets), outside]
     return pl.concat(levels, how="diagonal")
 
 
@@ -568,8 +568,8 @@ def _read_labels(targets: pl.LazyFrame, rows: pl.Series) -> pl.DataFrame:
     return of_documents.collect(engine="streaming")
 
 
-def _name_tests(documents: pl.DataFrame) -> pl.DataFrame:
-    """Name the cluster whose p-value is a document's: itself, or a group of it alone."""
+def _add_tests(documents: pl.DataFrame) -> pl.DataFrame:
+    """Add the cluster whose p-value is a document's: itself, or a group of it alone."""
     group = pl.col("labels").struct.field("group")
     is_alone = pl.len().over(group) == 1
     cluster = (
