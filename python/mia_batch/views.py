@@ -360,7 +360,7 @@ def _build_swapped(settings: Settings) -> dict[str, Any]:
 def _build_neighbour(settings: Settings) -> dict[str, Any]:
     column, n = settings.neighbours_column, settings.neighbours
     return {
-        "make": partial(prompts.given, column=column, n=n) if column else None,
+        "make": partial(prompts.neighbours, column=column, n=n) if column else None,
         "n": n,
         "filled": column is None,
         "column_setting": "neighbours_column",

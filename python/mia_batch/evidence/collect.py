@@ -28,7 +28,7 @@ from mia_batch.evidence.request import (
 from mia_batch.kernels import WordRule, count_words, zlib_size
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import Measure
-from mia_batch.prompts import numbered, sample_seed
+from mia_batch.prompts import number_texts, sample_seed
 from mia_batch.schemas import LogProbs, Samples
 from mia_batch.tables import scan, sink
 from mia_batch.views import View
@@ -699,7 +699,7 @@ class FillTask:
         for asked, answer in answered:
             texts = [given.text for given in answer.continuations]
             target_id = block.units["target_id"][asked.unit]
-            for row in numbered(target_id, texts, wanted, answer.error):
+            for row in number_texts(target_id, texts, wanted, answer.error):
                 yield asked.unit, row
 
     def table(self, _: Block, rows: list[Row], /) -> pl.DataFrame:
