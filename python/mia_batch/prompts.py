@@ -87,7 +87,7 @@ def choose_shots(
     count_tokens: Callable[[Sequence[str]], Sequence[int]],
     setting: str,
 ) -> Shots:
-    """Take as many shots as fit into ``room`` tokens, from the first on; empty texts are left out.
+    """Choose as many shots as fit into ``room`` tokens, from the first on, but empty texts.
 
     Every target of a run has the same context, so that their scores compare. ``room``
     is what the model can read less the longest target. Xie et al. (2024),
