@@ -1,4 +1,4 @@
-"""Every exception that the package raises on purpose, and one line about foreign ones."""
+"""The exceptions that the package raises on purpose, and a line about foreign ones."""
 
 import re
 
@@ -41,7 +41,7 @@ _MAX_MESSAGE = 300  # characters of a foreign message, which may quote a whole f
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the type and first line of a foreign exception, for the end of a message of ours."""
+    """Return a foreign exception in one line, for the end of a message of ours."""
     from pydantic import ValidationError
 
     if isinstance(error, ValidationError):  # its first line only counts

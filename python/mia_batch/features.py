@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mia_batch import kernels
 from mia_batch.errors import SettingsError
-from mia_batch.prompts import CHOICE_FIELDS, choice
+from mia_batch.prompts import CHOICE_FIELDS, read_choice
 from mia_batch.schemas import Features
 from mia_batch.targets import Preset
 
@@ -281,7 +281,7 @@ def build_features(
     if "similarity" in groups:
         structs.append(similarity(*texts, words=words))
     if "choice" in groups:
-        structs.append(choice(candidate))
+        structs.append(read_choice(candidate))
     if "hidden" in groups:
         has_text = candidate.str.contains(pl.col("text"), literal=True)
         structs.append(pl.struct(has_text=has_text).alias("hidden"))

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from hashlib import blake2b
-from itertools import accumulate, islice, permutations
+from itertools import accumulate, chain, islice, permutations, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,20 +34,23 @@ SAMPLES_PER_TARGET = 1 << _STRIDE_BITS
 
 
 def sample_seed(
-    run_seed: int, target_id: str, view: str = "continuation", view_index: int = 0
+    run_seed: int,
+    target_id: str,
+    view: str = "continuation",
+    view_index: int = 0,
 ) -> int:
-    """Seed of the first sample of a prompt; sample ``i`` is drawn with this plus ``i``."""
+    """Return the seed of a prompt's first sample; sample ``i`` is drawn with this plus ``i``."""
     # At least 0 and below 2**62, a multiple of 65536, so that the seeds of two prompts
     # never overlap in part.
-    first = view == "continuation" and view_index == 0
-    key = (
-        f"{run_seed}:{target_id}"
-        if first
-        else f"{run_seed}:{target_id}:{view}:{view_index}"
-    )
-    number = int.from_bytes(
-        blake2b(key.encode(), digest_size=8, person=b"mia-batch").digest()
-    )
+    key = f"{run_seed}:{target_id}"
+    if view != "continuation" or view_index != 0:
+        key += f":{view}:{view_index}"
+    digest = blake2b(
+        key.encode(),
+        digest_size=8,
+        person=b"mia-batch",
+    ).digest()
+    number = int.from_bytes(digest)
     return number >> (64 - _SEED_BITS) >> _STRIDE_BITS << _STRIDE_BITS
 
 
@@ -58,9 +61,9 @@ _IS_SHOT = "the text is one of those that are put before others"
 
 
 class Shots(NamedTuple):
-    """What stands before every target of a run: the shots, an empty line after each."""
+    """What stands before every target of a run."""
 
-    context: str
+    context: str  # the shots, an empty line after each
     texts: frozenset[str]
     n_shots: int
     n_tokens: int
@@ -84,7 +87,7 @@ def choose_shots(
     count_tokens: Callable[[Sequence[str]], Sequence[int]],
     setting: str,
 ) -> Shots:
-    """Take as many shots as fit into ``room`` tokens, from the first on; empty texts are left out.
+    """Choose as many shots as fit into ``room`` tokens, from the first on, but empty texts.
 
     Every target of a run has the same context, so that their scores compare. ``room``
     is what the model can read less the longest target. Xie et al. (2024),
@@ -94,17 +97,17 @@ def choose_shots(
     Raises `SettingsError`, which names ``setting``, if there is no shot or not even the
     first fits.
     """
-    found: list[Shots] = []
-    there = [text for text in texts if text.strip()]
-    if not there:
+    usable = [text for text in texts if text.strip()]
+    if not usable:
         raise SettingsError(f"{setting}: there is no text in it; give at least one")
-    for n_shots, context in enumerate(
-        accumulate(text + BETWEEN for text in there), start=1
-    ):
+    fitting: list[Shots] = []
+    contexts = accumulate(text + BETWEEN for text in usable)
+    for n_shots, context in enumerate(contexts, start=1):
         (n_tokens,) = count_tokens([context])
         if n_tokens <= room:
-            found.append(Shots(context, frozenset(there[:n_shots]), n_shots, n_tokens))
-        elif found:
+            shots = frozenset(usable[:n_shots])
+            fitting.append(Shots(context, shots, n_shots, n_tokens))
+        elif fitting:
             break
         else:
             raise SettingsError(
@@ -112,7 +115,7 @@ def choose_shots(
                 f" context leaves room for {max(room, 0):,} before the longest target;"
                 " give shorter texts or shorter targets"
             )
-    return found[-1]
+    return fitting[-1]
 
 
 # Prompts that are about the whole target.
@@ -123,16 +126,22 @@ def text(targets: pl.DataFrame) -> pl.DataFrame:
 
 
 def repeated(targets: pl.DataFrame) -> pl.DataFrame:
-    """Take the target behind itself, a blank line between; its tokens stay what they are."""
+    """Put the target behind itself, a blank line between; its tokens stay what they are."""
     return targets.select(
-        "target_id", cut=pl.lit(0), context=pl.col("target") + BETWEEN
+        "target_id",
+        cut=pl.lit(0),
+        context=pl.col("target") + BETWEEN,
     )
 
 
 def lowercase(targets: pl.DataFrame) -> pl.DataFrame:
     """Put the target in Unicode's lower case: Carlini et al. (2021), arXiv:2012.07805, 5.2."""
     lower = pl.Series([target.lower() for target in targets["target"]], dtype=pl.String)
-    return targets.select("target_id", context=pl.lit(""), text=lower)
+    return targets.select(
+        "target_id",
+        context=pl.lit(""),
+        text=lower,
+    )
 
 
 SWAPPED = 5  # texts with swapped words of each target, as the authors of PAC take them
@@ -146,30 +155,40 @@ def swapped(targets: pl.DataFrame, *, seed: int) -> pl.DataFrame:
     Words are what spaces separate. Ye et al. (2024), arXiv:2405.11930, and the authors'
     code.
     """
-    made: list[dict[str, Any]] = []
+    prompts: list[dict[str, Any]] = []
     for name, target in targets.select("target_id", "target").iter_rows():
-        texts, words = [], target.split(" ")
-        for index in range(SWAPPED) if len(words) > 1 else ():
-            random, n = (
-                np.random.default_rng(sample_seed(seed, name, "swapped", index)),
-                len(words),
-            )
-            one = random.integers(n, size=max(1, int(_SWAPPED_SHARE * n)))
-            other = (one + random.integers(1, n, size=one.size)) % n
-            order = [*words]
-            for here, there in zip(one.tolist(), other.tolist(), strict=True):
-                order[here], order[there] = order[there], order[here]
-            texts.append(" ".join(order))
-        made += numbered(name, texts, range(SWAPPED), None if texts else _ONE_WORD)
-    return pl.DataFrame(made, schema_overrides=SCHEMA)
+        words = target.split(" ")
+        texts = []
+        if len(words) > 1:
+            for index in range(SWAPPED):
+                text_seed = sample_seed(seed, name, "swapped", index)
+                texts.append(" ".join(_swap_words(words, text_seed)))
+        reason = None if texts else _ONE_WORD
+        prompts += number_texts(name, texts, range(SWAPPED), reason)
+    return pl.DataFrame(prompts, schema_overrides=SCHEMA)
+
+
+def _swap_words(words: list[str], seed: int) -> list[str]:
+    random = np.random.default_rng(seed)
+    n_words = len(words)
+    n_swaps = max(1, int(_SWAPPED_SHARE * n_words))
+    first = random.integers(n_words, size=n_swaps)
+    second = (first + random.integers(1, n_words, size=n_swaps)) % n_words
+    words = [*words]
+    for i, j in zip(first.tolist(), second.tolist(), strict=True):
+        words[i], words[j] = words[j], words[i]
+    return words
 
 
 def pairs(targets: pl.DataFrame, *, n: int) -> pl.DataFrame:
-    """Take the target as it is, twice for each of ``n`` pairs, which differ in how it is read."""
+    """Ask twice about the target as it is, for ``n`` pairs that differ in how it is read."""
     index = pl.lit(list(range(2 * n)), dtype=pl.List(pl.UInt32))
-    return targets.select("target_id", cut=pl.lit(0), view_index=index).explode(
-        "view_index"
+    prompts = targets.select(
+        "target_id",
+        cut=pl.lit(0),
+        view_index=index,
     )
+    return prompts.explode("view_index")
 
 
 def continuation(targets: pl.DataFrame) -> pl.DataFrame:
@@ -178,12 +197,11 @@ def continuation(targets: pl.DataFrame) -> pl.DataFrame:
 
 
 def extraction(targets: pl.DataFrame) -> pl.DataFrame:
-    """Put the prefix before the reference, a space between where they do not join to the target."""
+    """Put the prefix before the reference, a space between where they do not join."""
     joins = pl.col("prefix") + pl.col("reference") == pl.col("target")
-    apart = pl.when(pl.col("reason").is_null(), ~joins)
-    return targets.select(
-        "target_id", "reason", text=apart.then(" " + pl.col("reference"))
-    )
+    is_apart = pl.when(pl.col("reason").is_null(), ~joins)
+    text = is_apart.then(" " + pl.col("reference"))
+    return targets.select("target_id", "reason", text=text)
 
 
 _TASK = (
@@ -196,13 +214,15 @@ _TASK = (
 def rewriting(targets: pl.DataFrame) -> pl.DataFrame:
     """Ask for a target in other words; the target itself says how long the answer is to be."""
     return targets.select(
-        "target_id", context=pl.format(_TASK, "target"), cut=pl.lit(0, pl.UInt32)
+        "target_id",
+        context=pl.format(_TASK, "target"),
+        cut=pl.lit(0, pl.UInt32),
     )
 
 
 LEAST_CONTEXT = 8  # words before the first point
 
-_NONE = np.zeros(0, dtype=np.int64)
+_NO_POINTS = np.zeros(0, dtype=np.int64)
 _NO_FURTHER = "the text has no further point"
 
 
@@ -223,86 +243,94 @@ def probes(
     # ``may_cut`` forbids a point, it is left out.
     ends_of_words = word_spans("target", words=words).struct.field("ends")
     rows = targets.select("target_id", "target", ends=ends_of_words)
-    counts = rows["ends"].list.len().to_numpy().astype(np.int64)
-    possible = np.maximum((counts - LEAST_CONTEXT - n_words) // every + 1, 0)
-    points = [_spread(int(most)) for most in possible]
+    word_counts = rows["ends"].list.len().to_numpy().astype(np.int64)
+    n_possible = np.maximum((word_counts - LEAST_CONTEXT - n_words) // every + 1, 0)
+    points = [_spread(int(n_points)) for n_points in n_possible]
     if may_cut is not None:
         texts = rows.select("target", "ends").iter_rows()
-        # Words before a point
-        places = [LEAST_CONTEXT + spread * every - 1 for spread in points]
-        points = [
-            (
-                _allowed(spread, np.array(ends)[place], may_cut(text), n)
-                if spread.size
-                else spread
-            )
-            for spread, place, (text, ends) in zip(points, places, texts, strict=True)
-        ]
-    points = [spread[:n] for spread in points]
-    n_points = np.array([len(spread) for spread in points], np.int64)
-    which = np.repeat(np.arange(len(counts)), n_points)
-    index = np.concatenate([_NONE, *(np.arange(len(each)) for each in points)])
-    word = LEAST_CONTEXT + np.concatenate([_NONE, *points]) * every
-    before = np.cumsum(counts) - counts  # words of earlier targets
+        for number, (target, target_ends) in enumerate(texts):
+            if points[number].size:
+                last_words = LEAST_CONTEXT + points[number] * every - 1
+                places = np.array(target_ends)[last_words]
+                is_allowed = may_cut(target)
+                points[number] = _select_allowed(points[number], places, is_allowed, n)
+    points = [target_points[:n] for target_points in points]
+    n_points = np.array([len(target_points) for target_points in points], np.int64)
+    row = np.repeat(np.arange(len(word_counts)), n_points)
+    index = np.concatenate([_NO_POINTS, *map(np.arange, n_points)])
     ends = rows["ends"].explode(empty_as_null=False).to_numpy().astype(np.int64)
-    start = ends[before[which] + word - 1]  # the context ends with a word
-    length = ends[before[which] + word + n_words - 1] - start
-    target = pl.col("target").str
-    made = rows.select("target_id", "target")[which].select(
+    first_word = (np.cumsum(word_counts) - word_counts)[row]
+    word = first_word + LEAST_CONTEXT + np.concatenate([_NO_POINTS, *points]) * every
+    start = ends[word - 1]  # the context ends with a word
+    length = ends[word + n_words - 1] - start
+    text = pl.col("target").str
+    prompts = rows.select("target_id", "target")[row].select(
         "target_id",
         view_index=pl.Series(index, dtype=pl.UInt32),
-        cut=target.head(pl.Series(start)).str.len_bytes(),
-        text=target.slice(pl.Series(start), pl.Series(length)),
+        cut=text.head(pl.Series(start)).str.len_bytes(),
+        text=text.slice(pl.Series(start), pl.Series(length)),
     )
-    last = pl.lit(n - 1, pl.UInt32)
     fewer = rows.select("target_id")[np.flatnonzero(n_points < n)]
-    return pl.concat(
-        [made, fewer.with_columns(view_index=last, reason=pl.lit(_NO_FURTHER))],
-        how="diagonal",
+    fewer = fewer.with_columns(
+        view_index=pl.lit(n - 1, pl.UInt32),
+        reason=pl.lit(_NO_FURTHER),
     )
+    return pl.concat([prompts, fewer], how="diagonal")
 
 
-def _allowed(
+def _select_allowed(
     points: NDArray[np.int64],
-    ends: NDArray[np.int64],
+    places: NDArray[np.int64],
     is_allowed: Callable[[int], bool],
     n: int,
 ) -> NDArray[np.int64]:
-    """Keep the first ``n`` points whose contexts may end where they do."""
-    pairs = zip(points.tolist(), ends.tolist(), strict=True)
-    allowed = (point for point, end in pairs if is_allowed(end))
+    """Return the first ``n`` points at whose places prompts may end."""
+    candidates = zip(points.tolist(), places.tolist(), strict=True)
+    allowed = (point for point, place in candidates if is_allowed(place))
     return np.array([*islice(allowed, n)], np.int64)
 
 
 @cache
-def _load(model: str, revision: str | None, setting: str) -> Tokenizer:
+def _load(
+    model: str,
+    revision: str | None,
+    setting: str,
+) -> Tokenizer:
     return Tokenizer.load(model, revision, setting=setting)
 
 
 def between_tokens(
     text: str, *, tokenizer: tuple[str, str | None, str]
 ) -> Callable[[int], bool]:
-    """Return what says of a place in a text whether it is between two of its tokens."""
+    """Return a function that checks that a place in a text is between two of its tokens."""
     return _load(*tokenizer).find_token_ends(text)
 
 
 def tokens(
-    targets: pl.DataFrame, *, n: int, tokenizer: tuple[str, str | None, str]
+    targets: pl.DataFrame,
+    *,
+    n: int,
+    tokenizer: tuple[str, str | None, str],
 ) -> pl.DataFrame:
     """Ask at up to ``n`` points for the next token alone, wherever a token of the text begins."""
     # The points stand behind token 8 and later ones, numbered as those of `probes`. The
     # tokenizer is that of a model with this name and revision, which a setting gives.
-    cut = _load(*tokenizer).find_token_spans
-    made: list[tuple[str, int, int | None, str | None, str | None]] = []
+    find_spans = _load(*tokenizer).find_token_spans
+    prompts: list[tuple[str, int, int | None, str | None, str | None]] = []
     for name, target in targets.select("target_id", "target").iter_rows():
-        points = [*islice(cut(target, LEAST_CONTEXT, _spread), n)]
-        for index, (start, end) in enumerate(points):
+        spans = [*islice(find_spans(target, LEAST_CONTEXT, _spread), n)]
+        for index, (start, end) in enumerate(spans):
             n_bytes = len(target[:start].encode())
-            made.append((name, index, n_bytes, target[start:end], None))
-        if len(points) < n:
-            made.append((name, n - 1, None, None, _NO_FURTHER))
-    columns = ("target_id", "view_index", "cut", "text", "reason")
-    return pl.DataFrame(made, {name: SCHEMA[name] for name in columns}, orient="row")
+            prompts.append((name, index, n_bytes, target[start:end], None))
+        if len(spans) < n:
+            prompts.append((name, n - 1, None, None, _NO_FURTHER))
+    return _build_prompts(prompts, ("target_id", "view_index", "cut", "text", "reason"))
+
+
+def _build_prompts(
+    rows: list[tuple[Any, ...]], columns: tuple[str, ...]
+) -> pl.DataFrame:
+    return pl.DataFrame(rows, {name: SCHEMA[name] for name in columns}, orient="row")
 
 
 @cache
@@ -325,12 +353,21 @@ NOTHING_UNRELATED = "no document of another group has a prefix to put in its pla
 
 
 def after_unrelated(targets: pl.DataFrame, *, words: WordRule) -> pl.DataFrame:
-    """Ask after column ``unrelated`` alone, and with the last words of the own prefix behind it."""
-    start = word_spans("prefix", words=words).struct.field("starts").list
-    last = pl.col("prefix").str.slice(start.tail(LAST_WORDS).list.first().fill_null(0))
-    contexts = (pl.col("unrelated"), pl.concat_str("unrelated", last, separator=" "))
+    """Ask after column ``unrelated`` alone, and with the last words of the prefix behind it."""
+    starts = word_spans("prefix", words=words).struct.field("starts").list
+    start = starts.tail(LAST_WORDS).list.first().fill_null(0)
+    last_words = pl.col("prefix").str.slice(start)
+    contexts = (
+        pl.col("unrelated"),
+        pl.concat_str("unrelated", last_words, separator=" "),
+    )
     return pl.concat(
-        targets.select("target_id", "text", context=context, view_index=pl.lit(index))
+        targets.select(
+            "target_id",
+            "text",
+            context=context,
+            view_index=pl.lit(index),
+        )
         for index, context in enumerate(contexts)
     )
 
@@ -350,46 +387,58 @@ class OtherRows:
         self._rows = rows[np.argsort(owners[rows], kind="stable")]
         self._owners = owners[self._rows]
 
-    def choose(self, owner: int, name: str, seed: int) -> int | None:
-        """Choose for a target of this owner; seed and name decide. None where there is no other."""
-        own = np.uint64(owner)
-        start, stop = (
-            int(np.searchsorted(self._owners, own, side)) for side in ("left", "right")
-        )
-        n_others = self._rows.size - (stop - start)
+    def choose(
+        self,
+        owner: int,
+        name: str,
+        seed: int,
+    ) -> int | None:
+        """Choose a row for a target of this owner, by seed and name; None without another."""
+        key = np.uint64(owner)
+        start = int(np.searchsorted(self._owners, key, "left"))
+        stop = int(np.searchsorted(self._owners, key, "right"))
+        n_owned = stop - start
+        n_others = self._rows.size - n_owned
         if not n_others:
             return None
         place = sample_seed(seed, name, "control") // SAMPLES_PER_TARGET % n_others
-        return int(self._rows[place if place < start else place + stop - start])
+        return int(self._rows[place if place < start else place + n_owned])
 
 
-def given(targets: pl.DataFrame, *, column: str, n: int) -> pl.DataFrame:
-    rows = targets.select("target_id", column).iter_rows()
-    made = [
-        row for name, texts in rows for row in numbered(name, texts or (), range(n))
-    ]
-    return pl.DataFrame(made, schema_overrides=SCHEMA)
+def neighbours(
+    targets: pl.DataFrame,
+    *,
+    column: str,
+    n: int,
+) -> pl.DataFrame:
+    """Ask about the texts of a column of lists."""
+    prompts: list[dict[str, Any]] = []
+    for name, texts in targets.select("target_id", column).iter_rows():
+        prompts += number_texts(name, texts or (), range(n))
+    return pl.DataFrame(prompts, schema_overrides=SCHEMA)
 
 
-def numbered(
+def number_texts(
     target_id: str,
     texts: Sequence[str | None],
     indices: range,
     reason: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Give some texts of a target their numbers; those that are not there have a reason."""
-    why = reason or "the text has no further neighbour"
-    places = {"target_id": target_id, "context": ""}
-    found = ((index, texts[index] if index < len(texts) else None) for index in indices)
-    return [
-        places
-        | {
-            "view_index": index,
-            "text": text,
-            "reason": why if text is None else None,
-        }
-        for index, text in found
-    ]
+    """Return prompts of some texts of a target; those that are missing have a reason."""
+    reason = reason or "the text has no further neighbour"
+    prompts = []
+    for index in indices:
+        text = texts[index] if index < len(texts) else None
+        prompts.append(
+            {
+                "target_id": target_id,
+                "context": "",
+                "view_index": index,
+                "text": text,
+                "reason": reason if text is None else None,
+            }
+        )
+    return prompts
 
 
 # Prompts that show four passages in every order and ask which is verbatim; three
@@ -398,12 +447,11 @@ def numbered(
 LABELS = ("A", "B", "C", "D")
 """Of the passages, as they are shown; in order k the verbatim one has label k modulo 4."""
 N_PARAPHRASES = len(LABELS) - 1  # that a text needs
-CHOICE_FIELDS = (pl.Field("choice", pl.UInt8()),)  # what `choice` gives
+CHOICE_FIELDS = (pl.Field("choice", pl.UInt8()),)  # what `read_choice` returns
 
 _ORDERS = tuple(
-    (*others[:place], 0, *others[place:])
-    for others in permutations((1, 2, 3))
-    for place in range(len(LABELS))
+    (*paraphrases[:place], 0, *paraphrases[place:])
+    for paraphrases, place in product(permutations((1, 2, 3)), range(len(LABELS)))
 )
 """Which passage has which label; 0 is the text."""
 MOST_ORDERS = len(_ORDERS)
@@ -421,60 +469,63 @@ _LABEL = (  # D'Artagnan names no label
 )
 
 
-def choices(targets: pl.DataFrame, *, column: str, n: int) -> pl.DataFrame:
+def choices(
+    targets: pl.DataFrame,
+    *,
+    column: str,
+    n: int,
+) -> pl.DataFrame:
     """Ask in the first ``n`` orders which passage is verbatim from the work that is the group.
 
     The paraphrases are the first three of a column of lists. Of any multiple of four
     orders each label is right in as many. The wording is near that of Duarte et al.
     2024 (arXiv:2402.09910); what can be answered is the ``text``.
     """
-    passages = pl.concat_list("target", pl.col(column).list.head(3)).list.eval(
-        pl.element().filter(pl.element().str.contains(r"\S"))
-    )
+    has_words = pl.element().str.contains(r"\S")
+    passages = pl.concat_list("target", pl.col(column).list.head(3))
+    passages = passages.list.eval(pl.element().filter(has_words))
     work = pl.coalesce(pl.format('"{}"', "group"), pl.lit("an existing text"))
-    asked = targets.select(
+    n_passages = passages.list.len().fill_null(0)
+    questions = targets.select(
         "target_id",
         passages=passages,
         question=pl.format(f"{_CHOICE_TASK}\n\n{_QUESTION}", work),
-        reason=pl.when(passages.list.len().fill_null(0) < len(LABELS))
+        reason=pl.when(n_passages < len(LABELS))
         .then(pl.lit(_TOO_FEW))
         .when(passages.list.n_unique() < len(LABELS))
         .then(pl.lit(_EQUAL)),
     )
-
-    shown = [
-        pl.col("passages").list.get(place, null_on_oob=True)
-        for place in range(len(LABELS))
-    ]
-    can_ask, made = pl.when(pl.col("reason").is_null()), []
+    passage_list = pl.col("passages").list
+    can_ask = pl.when(pl.col("reason").is_null())
+    prompts = []
     for index, order in enumerate(_ORDERS[:n]):
-        labelled = zip(LABELS, order, strict=True)
         options = [
-            pl.format(f"{label}. {{}}", shown[passage]) for label, passage in labelled
+            pl.format(f"{label}. {{}}", passage_list.get(passage, null_on_oob=True))
+            for label, passage in zip(LABELS, order, strict=True)
         ]
         question = pl.concat_str(
             "question", *options, pl.lit("\nAnswer:"), separator="\n"
         )
-        prompts = {
-            "context": can_ask.then(question),
-            "text": can_ask.then(pl.lit(_ANSWERS)),
-        }
-        number = pl.lit(index, pl.UInt32).alias("view_index")
-        made.append(asked.select("target_id", number, reason="reason", **prompts))
-    return pl.concat(made)
+        prompt = questions.select(
+            "target_id",
+            pl.lit(index, pl.UInt32).alias("view_index"),
+            "reason",
+            context=can_ask.then(question),
+            text=can_ask.then(pl.lit(_ANSWERS)),
+        )
+        prompts.append(prompt)
+    return pl.concat(prompts)
 
 
-def choice(candidate: pl.Expr) -> pl.Expr:
-    """Read which label an answer names, as its place in `LABELS`."""
-    named = candidate.str.replace(_ARTICLE, "").str.extract_all(_LABEL)
-    labels = named.list.eval(
-        pl.element().filter(pl.element().str.len_chars() == 1)
-    ).list.unique()
-    one = pl.when(labels.list.len() == 1).then(labels.list.first())
+def read_choice(candidate: pl.Expr) -> pl.Expr:
+    """Return which label an answer names, as its place in `LABELS`."""
+    matches = candidate.str.replace(_ARTICLE, "").str.extract_all(_LABEL)
+    is_label = pl.element().str.len_chars() == 1
+    labels = matches.list.eval(pl.element().filter(is_label)).list.unique()
+    only_label = pl.when(labels.list.len() == 1).then(labels.list.first())
     places = {label: place for place, label in enumerate(LABELS)}
-    return pl.struct(choice=one.replace_strict(places, return_dtype=pl.UInt8)).alias(
-        "choice"
-    )
+    place = only_label.replace_strict(places, return_dtype=pl.UInt8)
+    return pl.struct(choice=place).alias("choice")
 
 
 # Prompts that hide one word of a passage and ask for it.
@@ -490,7 +541,12 @@ _ENDS = (  # what stands before a word that would be capitalised in any case
 )
 
 
-def cloze(targets: pl.DataFrame, *, n: int, words: WordRule) -> pl.DataFrame:
+def cloze(
+    targets: pl.DataFrame,
+    *,
+    n: int,
+    words: WordRule,
+) -> pl.DataFrame:
     """Hide up to ``n`` words, one at a time: names first, then the longest words.
 
     A word has four letters or more and stands in the text once; a name begins with a
@@ -499,34 +555,33 @@ def cloze(targets: pl.DataFrame, *, n: int, words: WordRule) -> pl.DataFrame:
     Lan et al. (2026), arXiv:2606.07996, hide words that are specific to the corpus, by
     entities or TF-IDF.
     """
-    spans = targets.select(
-        "target_id", "target", spans=word_spans("target", words=words)
+    spans = word_spans("target", words=words)
+    rows = targets.select("target_id", "target", spans=spans).unnest("spans")
+    columns = ("target_id", "target", "starts", "ends")
+    prompts: list[tuple[Any, ...]] = []
+    for name, text, starts, ends in rows.select(columns).iter_rows():
+        prompts += _hide_words(name, text, [*zip(starts, ends, strict=True)], n)
+    return _build_prompts(
+        prompts, ("target_id", "view_index", "context", "text", "reason")
     )
-    rows = (
-        spans.unnest("spans")
-        .select("target_id", "target", "starts", "ends")
-        .iter_rows()
-    )
-    made: list[tuple[Any, ...]] = []
-    for name, text, starts, ends in rows:
-        made += _hidden(name, text, [*zip(starts, ends, strict=True)], n)
-    columns = ("target_id", "view_index", "context", "text", "reason")
-    return pl.DataFrame(made, {name: SCHEMA[name] for name in columns}, orient="row")
 
 
-def _hidden(
-    name: str, text: str, spans: list[tuple[int, int]], n: int
+def _hide_words(
+    name: str,
+    text: str,
+    spans: list[tuple[int, int]],
+    n: int,
 ) -> Iterator[tuple[Any, ...]]:
-    found = [
-        each for start, end in spans for each in _LETTERS.finditer(text, start, end)
-    ]
-    times, usable = Counter(each[0] for each in found), []
-    for each in found:
-        word, (start, end) = each[0], each.span()
-        if times[word] == 1:
-            before = text[:start].rstrip(" ")
-            is_name = word[0].isupper() and bool(before) and before[-1] not in _ENDS
-            usable.append((not is_name, -len(word), start, end))
+    matches = [*chain.from_iterable(_LETTERS.finditer(text, *span) for span in spans)]
+    counts = Counter(match[0] for match in matches)
+    usable = []
+    for match in matches:
+        word = match[0]
+        if counts[word] == 1:
+            before_word = text[: match.start()].rstrip(" ")
+            in_sentence = bool(before_word) and before_word[-1] not in _ENDS
+            is_name = word[0].isupper() and in_sentence
+            usable.append((not is_name, -len(word), *match.span()))
     for index, (*_, start, end) in enumerate(sorted(usable)[:n]):
         passage = f"{text[:start]}{_HIDDEN}{text[end:]}"
         yield name, index, _CLOZE_TASK.format(_HIDDEN, passage), text[start:end], None
@@ -535,21 +590,29 @@ def _hidden(
 
 
 def first_tokens(
-    texts: pl.LazyFrame, *, n: int, n_tokens: int, tokenizer: Tokenizer | None
+    texts: pl.LazyFrame,
+    *,
+    n: int,
+    n_tokens: int,
+    tokenizer: Tokenizer | None,
 ) -> pl.DataFrame:
     """Cut up to ``n`` different texts to their first tokens; without a tokenizer, words."""
     # They are those of the lowest hash, so that more are added to the ones there are.
-    there = texts.filter(pl.col("text").str.contains(r"\S")).unique("text")
-    found = there.collect(engine="streaming")["text"].to_list()
-    named = {
-        compute_target_id(
-            build_text_identity(compute_text_digest(text), 0), 0, text
-        ): text
-        for text in found
-    }
-    chosen = sorted(named)[:n]
-    cut = [" ".join(named[name].split()[:n_tokens]) for name in chosen]
-    if tokenizer is not None:
-        cut = [tokenizer.keep_first(named[name], n_tokens) for name in chosen]
-    made = pl.DataFrame({"target_id": chosen, "context": cut}, schema_overrides=SCHEMA)
-    return made.with_columns(view_index=pl.lit(0, pl.UInt32), text=pl.lit(""))
+    usable = texts.filter(pl.col("text").str.contains(r"\S")).unique("text")
+    text_by_id = {}
+    for text in usable.collect(engine="streaming")["text"]:
+        identity = build_text_identity(compute_text_digest(text), 0)
+        text_by_id[compute_target_id(identity, 0, text)] = text
+    names = sorted(text_by_id)[:n]
+    chosen_texts = [text_by_id[name] for name in names]
+    if tokenizer is None:
+        heads = [" ".join(text.split()[:n_tokens]) for text in chosen_texts]
+    else:
+        heads = [tokenizer.keep_first(text, n_tokens) for text in chosen_texts]
+    prompts = pl.DataFrame(
+        {"target_id": names, "context": heads}, schema_overrides=SCHEMA
+    )
+    return prompts.with_columns(
+        view_index=pl.lit(0, pl.UInt32),
+        text=pl.lit(""),
+    )

@@ -396,7 +396,9 @@ def _find_nearest_end(
 
 
 def find_pauses(text: str) -> Callable[[int], bool]:
-    """Let a prompt end where no letter or digit follows, for tokens that nobody knows.
+    """Return a function that lets a prompt end where no letter or digit follows.
+
+    It serves where nobody knows the tokens.
 
     That is any end of a word between spaces; scripts without spaces are cut before a
     mark.
@@ -650,15 +652,6 @@ def build_targets(
         further["window_chapter"] = pl.String()
         del further["chapters"]
     schema = pl.Schema({**Targets.create_empty().schema, **further})
-    max_windows = windowing.max_windows_per_document
-
-    def is_chosen(row: _Row, identity: bytes) -> bool:
-        if max_windows is None:
-            return True
-        windows = choose_windows(
-            row.split.n_windows, max_windows, windowing.seed, identity
-        )
-        return row.window_index in windows
 
     def build_frames(_names: list[str] | None) -> Iterator[pl.DataFrame]:
         ordinals = Ordinals()
@@ -670,13 +663,27 @@ def build_targets(
                 for rows in _list_rows(piece, identities, windowing):
                     if role == "target":
                         copies.mark(rows)
-                    chosen_rows = [
-                        row for row in rows if is_chosen(row, identities[row.document])
-                    ]
+                    chosen_rows = _choose_rows(rows, identities, windowing)
                     if chosen_rows:
                         yield _build_frame(chosen_rows, piece, schema, role)
 
     return generate(schema, build_frames)
+
+
+def _choose_rows(
+    rows: list[_Row], identities: list[bytes], windowing: Windowing
+) -> list[_Row]:
+    max_windows = windowing.max_windows_per_document
+    if max_windows is None:
+        return rows
+    chosen_rows = []
+    for row in rows:
+        identity = identities[row.document]
+        n_windows = row.split.n_windows
+        windows = choose_windows(n_windows, max_windows, windowing.seed, identity)
+        if row.window_index in windows:
+            chosen_rows.append(row)
+    return chosen_rows
 
 
 def _refuse(batch: pl.DataFrame, windowing: Windowing) -> None:

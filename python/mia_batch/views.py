@@ -77,13 +77,13 @@ class RunModel(NamedTuple):
 
     @property
     def is_trained_here(self) -> bool:
-        """Whether the run trains it; settings name the others."""
+        """Return whether the run trains it; settings name the others."""
         return self.role not in _MODELS_OF_SETTINGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decode:
-    """How far answers are decoded, as in `Budget`; ``scope`` None: as the run's attacks need it."""
+    """How far answers are decoded, as in `Budget`; ``scope`` None: as attacks need it."""
 
     scope: Literal["matched", "whole"] | None = None
     most_new: int | None = None
@@ -196,12 +196,12 @@ class View:
 
     @property
     def is_question(self) -> bool:
-        """Whether a model is asked a question, not to go on with a text."""
+        """Return whether a model is asked a question, not to go on with a text."""
         return QUESTION in self.type.abilities
 
     @property
     def continues_texts(self) -> bool:
-        """Whether answers go on with a text, with more than its next token."""
+        """Return whether answers go on with a text, with more than its next token."""
         return not self.is_question and self.decode.most_new != 1
 
     def fill_prompts(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -360,7 +360,7 @@ def _build_swapped(settings: Settings) -> dict[str, Any]:
 def _build_neighbour(settings: Settings) -> dict[str, Any]:
     column, n = settings.neighbours_column, settings.neighbours
     return {
-        "make": partial(prompts.given, column=column, n=n) if column else None,
+        "make": partial(prompts.neighbours, column=column, n=n) if column else None,
         "n": n,
         "filled": column is None,
         "column_setting": "neighbours_column",

@@ -1,4 +1,4 @@
-"""Walks: a model is led through a document by its own words, as long as it keeps to the text."""
+"""Walks: a model is led through a document by its own words, while it keeps to the text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from mia_batch.kernels import WordRule, word_spans
 
 ROUND_WORDS = 64  # words that are asked for at once
 MOST_ROUNDS = 1 << 16
-"""Rounds of one walk; ``view_index`` is that of the draw times this many, and the round."""
+"""Rounds of one walk; ``view_index`` is the draw times this many, plus the round."""
 
 _WINDOW_WORDS = 20
 _MOST_MISSES = 5  # words of a window that are others than the document's
@@ -42,7 +42,7 @@ class Text:
         return ""
 
     def between(self, first: int, last: int) -> str:
-        """Return the text behind the first ``first`` words, to the end of word ``last``."""
+        """Return the text behind ``first`` words, to the end of the ``last``."""
         return self.head(min(last, len(self.ends)))[len(self.head(first)) :]
 
 
@@ -56,15 +56,17 @@ class Step(NamedTuple):
 
 
 def follow(
-    generated: Sequence[str], expected: Sequence[str], before: NDArray[np.bool_]
+    generated: Sequence[str],
+    expected: Sequence[str],
+    earlier: NDArray[np.bool_],
 ) -> Step:
     """Return how far generated words keep to what a document goes on with."""
     # Both are aligned by difflib's matching blocks, between which stand as many
     # differences as the longer side has words. They keep to it as long as of any 20
-    # places in a row, those ``before`` included, at most 5 are differences.
+    # places in a row, those ``earlier`` included, at most 5 are differences.
     matcher = SequenceMatcher(None, expected, generated, autojunk=False)
-    places = list(before)
-    ends = [(0, 0)] * len(before)  # words of both sides up to each place
+    places = list(earlier)
+    ends = [(0, 0)] * len(earlier)  # words of both sides up to each place
     n_generated = n_document = 0
     for block in matcher.get_matching_blocks():
         # What the document goes on with after the last block is not missing
@@ -78,13 +80,13 @@ def follow(
     agrees = np.array(places, bool)
     n_missed = np.concatenate([np.zeros(_WINDOW_WORDS, bool), ~agrees]).cumsum()
     missed_in_window = n_missed[_WINDOW_WORDS:] - n_missed[:-_WINDOW_WORDS]
-    lost = np.flatnonzero(missed_in_window[len(before) :] > _MOST_MISSES)
-    end = len(before) + int(lost[0]) if lost.size else len(agrees)
-    agreeing = np.flatnonzero(agrees[len(before) : end])
+    lost = np.flatnonzero(missed_in_window[len(earlier) :] > _MOST_MISSES)
+    end = len(earlier) + int(lost[0]) if lost.size else len(agrees)
+    agreeing = np.flatnonzero(agrees[len(earlier) : end])
     if not agreeing.size:
         return Step(0, 0, agrees[:0], not lost.size)
-    last = len(before) + int(agreeing[-1])
-    return Step(*ends[last], agrees[len(before) : last + 1], not lost.size)
+    last = len(earlier) + int(agreeing[-1])
+    return Step(*ends[last], agrees[len(earlier) : last + 1], not lost.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +126,12 @@ class Walk:
         self.reached = self.first
 
     def add_answer(
-        self, candidate: str | None, finish_reason: str | None, n_tokens: int
+        self,
+        candidate: str | None,
+        finish_reason: str | None,
+        n_tokens: int,
     ) -> None:
-        """Go on with the answer of a round, with at most as many words as were asked for."""
+        """Go on with a round's answer, with at most as many words as were asked for."""
         # The last word of an answer that was cut may be a part of one.
         rule = self.document.rule
         answer = Text(candidate or "", rule)
@@ -152,7 +157,7 @@ class Walk:
         return self.reached + len(Text(self._tail, self.document.rule).ends)
 
     def build_prompt(self) -> dict[str, object]:
-        """Ask what follows the last words, as many as the prefix has; ``text`` is true."""
+        """Ask what follows the last words, as many as in the prefix; ``text`` is true."""
         rule = self.document.rule
         n_words = len(Text(self.window.prefix, rule).ends)
         text = Text(self.window.prefix + self.generated, rule)
@@ -222,9 +227,9 @@ class Walks:
             starts += [(window, 0) for window in earlier[-1:]]
         for draw in range(self.draws + 1):
             starts += [(window, draw) for window in self.strongest_windows]
-        done = {(walk.window.target_id, walk.draw) for walk in self.started}
+        used_starts = {(walk.window.target_id, walk.draw) for walk in self.started}
         for window, draw in starts:
-            if (window.target_id, draw) not in done:
+            if (window.target_id, draw) not in used_starts:
                 walk = Walk(window, self.document, draw)
                 if not self._has_come_out(walk.first):
                     return walk
@@ -235,7 +240,7 @@ class Walks:
         return sum(walk.n_tokens for walk in self.started)
 
     def _has_come_out(self, word: int) -> bool:
-        """Return whether a word is of an ended walk's stretch, or of none of the document's."""
+        """Return whether a word is in an ended walk's stretch, or behind the document."""
         if word >= len(self.document.starts):
             return True
         place = int(self.document.starts[word])

@@ -60,7 +60,7 @@ def _suffix(n: int) -> str:
 
 _SAMIA = "Kaneko et al. 2024 (arXiv:2404.11262v2)"
 _KINDS = {"": "equations 1 and 5", "_precision": "equation 9", "_zlib": "equation 7"}
-"""Mean recall and precision lie in [0, 1]; with compressed sizes in bytes a score is 0 or more."""
+"""Recall and precision lie in [0, 1]; with compressed sizes a score is 0 or more."""
 _SAMIA_FORMULAS = [
     (kind, place, n) for (kind, place), n in product(_KINDS.items(), range(1, 6))
 ]

@@ -28,7 +28,7 @@ from mia_batch.evidence.request import (
 from mia_batch.kernels import WordRule, count_words, zlib_size
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import Measure
-from mia_batch.prompts import numbered, sample_seed
+from mia_batch.prompts import number_texts, sample_seed
 from mia_batch.schemas import LogProbs, Samples
 from mia_batch.tables import scan, sink
 from mia_batch.views import View
@@ -755,7 +755,7 @@ class FillTask:
         for item, answer in answered:
             texts = [continuation.text for continuation in answer.continuations]
             target_id = block.units["target_id"][item.unit]
-            for row in numbered(target_id, texts, indices, answer.error):
+            for row in number_texts(target_id, texts, indices, answer.error):
                 yield item.unit, row
 
     def table(self, _: Block, rows: list[Row], /) -> pl.DataFrame:

@@ -122,7 +122,7 @@ def swapped_with(seed):
 
 def test_variants_of_a_column_are_numbered_and_missing_ones_have_a_reason():
     targets = TARGETS.head(2).with_columns(mine=pl.Series([["a", "b", "c"], None]))
-    rows = prompts.given(targets, column="mine", n=2)
+    rows = prompts.neighbours(targets, column="mine", n=2)
     assert rows.select("view_index", "text").rows() == [
         (0, "a"),
         (1, "b"),
@@ -134,7 +134,9 @@ def test_variants_of_a_column_are_numbered_and_missing_ones_have_a_reason():
         None,
         *["the text has no further neighbour"] * 2,
     ]
-    assert [row["reason"] for row in prompts.numbered("t", (), range(1, 3), "why")] == [
+    assert [
+        row["reason"] for row in prompts.number_texts("t", (), range(1, 3), "why")
+    ] == [
         "why",
         "why",
     ]
@@ -224,7 +226,9 @@ ANSWERS = {
 @pytest.mark.parametrize(("label", "answers"), ANSWERS.items())
 def test_an_answer_is_the_one_label_that_it_names(label, answers):
     frame = pl.DataFrame({"answer": answers}, schema={"answer": pl.String})
-    read = frame.select(prompts.choice(pl.col("answer"))).unnest("choice")["choice"]
+    read = frame.select(prompts.read_choice(pl.col("answer"))).unnest("choice")[
+        "choice"
+    ]
     assert read.to_list() == [label] * len(answers)
 
 
