@@ -38,7 +38,7 @@ from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import how_to_read
 from mia_batch.pipeline.request import list_columns_needed
 from mia_batch.pipeline.stages import Stage
-from mia_batch.pipeline.stages.features import FeatureWriter, weighed_views
+from mia_batch.pipeline.stages.features import FeatureWriter, list_weighed_views
 from mia_batch.pipeline.stages.questions import (
     list_views,
     logprob_parts,
@@ -102,12 +102,12 @@ class PromptsStage(Stage):
         # What is needed only once an engine has started is looked at now.
         names = {view.name for view in views}
         for setting in filter(names.__contains__, _SHOTS):
-            texts_for(audit, setting)
+            read_setting_corpus(audit, setting)
         controlled = settings.controls and settings.reference_model is not None
         if controlled or any(view.model == "reference" for view in views):
             audit.find_source("reference")
         for view in views:
-            columns_for(audit, view, audit.run.scan("targets"))
+            list_prompt_columns(audit, view, audit.run.scan("targets"))
 
     def run(self) -> None:
         self.validate_dry_run()
@@ -125,7 +125,7 @@ class FillsStage(Stage):
     def run(self) -> None:
         audit = self.audit
         missing = {
-            view: prompts_missing(audit, view)
+            view: find_missing_prompts(audit, view)
             for view in _prompted(audit)
             if view.filled
         }
@@ -179,11 +179,11 @@ def make_shots(audit: Audit, tokenizer: Tokenizer | None, context: int) -> None:
         setting = view.name
         if tokenizer is None:
             raise SettingsError(_NO_TOKENIZER.format(setting))
-        corpus = texts_for(audit, setting)
+        corpus = read_setting_corpus(audit, setting)
         recorded = audit.manifest.evidence.get(setting, {})
         digest, most = audit.digest_input(setting, corpus.files), audit.settings.shots
         same = recorded.get("digest") == digest and recorded.get("most") == most
-        texts = texts_of(corpus, recorded["n_shots"] if same else most)
+        texts = list_texts(corpus, recorded["n_shots"] if same else most)
         room = context if same else context - _longest(audit, tokenizer, context)
         shots = choose_shots(
             texts, room=room, count_tokens=tokenizer.count_tokens, setting=setting
@@ -197,14 +197,16 @@ def make_shots(audit: Audit, tokenizer: Tokenizer | None, context: int) -> None:
         write_prompts(audit, replace(view, make=partial(after_shots, shots=shots)))
 
 
-def prompts_missing(audit: Audit, view: View) -> Missing:
+def find_missing_prompts(audit: Audit, view: View) -> Missing:
     targets = scan(audit.run.order, Targets)
-    units = FreshUnits(targets, columns=columns_for(audit, view, targets))
+    units = FreshUnits(targets, columns=list_prompt_columns(audit, view, targets))
     shard = audit.shard if view.filled else None  # others are made for all at once
     return Missing(units, prompt_parts(audit, view), view.n, shard=shard)
 
 
-def columns_for(audit: Audit, view: View, targets: pl.LazyFrame) -> tuple[str, ...]:
+def list_prompt_columns(
+    audit: Audit, view: View, targets: pl.LazyFrame
+) -> tuple[str, ...]:
     """Name the columns of the corpus that a view's prompts are made from; refuse what cannot be."""
     setting = view.column_setting
     column = getattr(audit.settings, setting) if setting else None
@@ -223,7 +225,7 @@ def columns_for(audit: Audit, view: View, targets: pl.LazyFrame) -> tuple[str, .
 def write_prompts(audit: Audit, view: View, missing: Missing | None = None) -> None:
     if view.make is None:
         return
-    missing = missing or prompts_missing(audit, view)
+    missing = missing or find_missing_prompts(audit, view)
     if not missing.count().left:
         return
     audit.begin_change()
@@ -235,14 +237,14 @@ def write_prompts(audit: Audit, view: View, missing: Missing | None = None) -> N
         sink(wanted, audit.run.path("prompts") / block.part_name, Prompts)
 
 
-def texts_for(audit: Audit, setting: str) -> Corpus:
+def read_setting_corpus(audit: Audit, setting: str) -> Corpus:
     columns = ColumnNames(text=audit.settings.text_column)
     return read_documents(
         getattr(audit.settings, setting), columns, **how_to_read(audit.settings)
     )
 
 
-def texts_of(corpus: Corpus, n: int | None = None) -> list[str]:
+def list_texts(corpus: Corpus, n: int | None = None) -> list[str]:
     there = corpus.documents.select("text").filter(pl.col("text").str.contains(r"\S"))
     texts = there if n is None else there.head(n)
     return texts.collect(engine="streaming")["text"].to_list()
@@ -286,7 +288,7 @@ class EvidenceStage(Stage):
             self.audit, view
         )
 
-    def missing(
+    def find_missing(
         self, view: View, *, fresh: bool = False, askable: bool = False
     ) -> Missing:
         """Find what the run has not asked; with ``fresh`` of the corpus as it is now."""
@@ -298,7 +300,10 @@ class EvidenceStage(Stage):
         if fresh:
             targets = audit.open_targets_in_order()
             units = FreshUnits(
-                targets, view, columns_for(audit, view, targets), audit.askable_targets
+                targets,
+                view,
+                list_prompt_columns(audit, view, targets),
+                audit.askable_targets,
             )
         again, shard, n_rows = (
             audit.settings.retry_failed,
@@ -312,8 +317,8 @@ class EvidenceStage(Stage):
         """Whether answers are missing, or prompts; some are made once the model is open."""
         no_prompts = not prompt_parts(self.audit, view).paths()
         if self.kind != "samples":
-            no_prompts = bool(prompts_missing(self.audit, view).count().left)
-        return no_prompts or bool(self.missing(view).count().left)
+            no_prompts = bool(find_missing_prompts(self.audit, view).count().left)
+        return no_prompts or bool(self.find_missing(view).count().left)
 
     def validate_dry_run(self) -> None:
         if (
@@ -429,7 +434,7 @@ class SamplesStage(EvidenceStage):
     kind = "samples"
     costly_content = "samples"
 
-    def files(self) -> list[Path]:
+    def list_files(self) -> list[Path]:
         """List its parts; what bears no model's name is the target's."""
         paths = sorted(self.audit.run.path("samples").glob("*.parquet"))
         owners = {path: re.search(r"\.(\w+)-", path.name) for path in paths}
@@ -440,7 +445,7 @@ class SamplesStage(EvidenceStage):
         ]
 
     def run(self) -> None:
-        missing = {view: self.missing(view) for view in self.views}
+        missing = {view: self.find_missing(view) for view in self.views}
         if (recording := self.audit.recording) is not None:
             self._replay(recording, missing)
         elif any(each.count().left for each in missing.values()):
@@ -453,7 +458,7 @@ class SamplesStage(EvidenceStage):
             yield from recording.describe()
         elif views:
             yield from self._forecast(
-                {view: self.missing(view, fresh=True) for view in views}
+                {view: self.find_missing(view, fresh=True) for view in views}
             )
 
     def validate_dry_run(self) -> None:
@@ -464,7 +469,7 @@ class SamplesStage(EvidenceStage):
         audit.digest_input("samples_from", recording.source.files, "recording")
         for view in self.views:  # whether it is of these texts shows in the first block
             with closing(
-                self._recorded(recording, view, self.missing(view, fresh=True))
+                self._recorded(recording, view, self.find_missing(view, fresh=True))
             ) as blocks:
                 next(blocks, None)
 
@@ -539,8 +544,8 @@ class SamplesStage(EvidenceStage):
 
     def _store(self, view: View) -> Callable[[Block, pl.DataFrame], pl.DataFrame]:
         audit = self.audit
-        at_once = "features" in audit.manifest.made and not weighed_views(audit)
-        writer = FeatureWriter.of(audit, view) if at_once else None
+        at_once = "features" in audit.manifest.made and not list_weighed_views(audit)
+        writer = FeatureWriter.build(audit, view) if at_once else None
         return partial(_stored, self.parts(view), writer)  # other machines are sent it
 
     def _replay(self, recording: Recording, missing: dict[View, Missing]) -> None:
@@ -605,7 +610,7 @@ LEARNT = (
 )
 
 
-def halves(audit: Audit, model: str) -> pl.DataFrame:
+def assign_halves(audit: Audit, model: str) -> pl.DataFrame:
     """Deal out the texts: windows of a document go together, and so do texts that are the same."""
     # Others, such as canaries, are ``learnt`` by no model, so that each is new to all
     # of them unless it is the same as a text that is. A window that several documents
@@ -639,7 +644,7 @@ class LogprobsStage(EvidenceStage):
     costly_content = "log-probabilities"
     reuses_engine = True
 
-    def files(self) -> list[Path]:
+    def list_files(self) -> list[Path]:
         folder = self.audit.run.path("logprobs")
         return sorted(folder.glob(f"block-*.{self.model.replace('/', '~')}-*.parquet"))
 
@@ -676,14 +681,14 @@ class LogprobsStage(EvidenceStage):
 
     def _agree_frequencies(self, columns: Iterable[frozenset[str]]) -> None:
         if any(FREQUENCY in wanted for wanted in columns):
-            files = texts_for(self.audit, "frequencies_from").files
+            files = read_setting_corpus(self.audit, "frequencies_from").files
             self.audit.digest_input("frequencies_from", files, "frequencies_from")
 
     def _ask(self, views: list[View], columns: dict[str, frozenset[str]]) -> None:
         audit, wanted = self.audit, frozenset[str]().union(*columns.values())
         for view in views:
             for name, text in costs.forecast_logprob_cost(
-                audit, view, self.missing(view)
+                audit, view, self.find_missing(view)
             ):
                 audit.observer.stage(f"{name}: {text}")
         at_points = all(view.type.reads_next_token for view in views)
@@ -698,7 +703,7 @@ class LogprobsStage(EvidenceStage):
                     make_shots(audit, session.tokenizer, session.max_model_len)
                     audit.save()
                     if FREQUENCY in wanted and session.tokenizer is not None:
-                        texts = texts_for(audit, "frequencies_from").documents
+                        texts = read_setting_corpus(audit, "frequencies_from").documents
                         path = audit.run.folder / "frequencies.parquet"
                         frequencies = collect.stored_frequencies(
                             path, texts, session.tokenizer
@@ -707,7 +712,9 @@ class LogprobsStage(EvidenceStage):
                     engine = audit.manifest.engines[f"logprobs of {self.model}"]
                     engine["chance"] = log(session.tokenizer.vocabulary)  # nats
             if RunModel.parse(self.model).role == SHADOW:
-                trained = halves(audit, self.model).select("target_id", "trained")
+                trained = assign_halves(audit, self.model).select(
+                    "target_id", "trained"
+                )
             by_label = {
                 self.parts(view).label: (view, columns[view.name]) for view in views
             }
@@ -723,9 +730,9 @@ class LogprobsStage(EvidenceStage):
                 passes[by_label[label][0].name] += n
                 audit.observer.worked(texts, tokens)
 
-            missing = [self.missing(view) for view in views]
+            missing = [self.find_missing(view) for view in views]
             work = reduce(
-                add, (self.missing(view, askable=True).count() for view in views)
+                add, (self.find_missing(view, askable=True).count() for view in views)
             )
 
             def blocks() -> Iterator[Block]:
@@ -761,7 +768,7 @@ class LogprobsStage(EvidenceStage):
     def remaining(self) -> Iterator[tuple[str, str]]:
         """Count forward passes: what one takes is known only once the model is open."""
         for view in self.views:
-            missing = self.missing(view, fresh=True)
+            missing = self.find_missing(view, fresh=True)
             left = missing.count().left
             # Fewer than units: some texts have no further point
             if view.make is not None:
@@ -799,10 +806,12 @@ class LogprobsStage(EvidenceStage):
 
     def is_incomplete(self) -> bool:
         """Whether texts have no rows yet, as the corpus is now; nothing is written."""
-        return any(self.missing(view, fresh=True).count().left for view in self.views)
+        return any(
+            self.find_missing(view, fresh=True).count().left for view in self.views
+        )
 
     def forget_all(self) -> None:
-        self.remove(self.files())
+        self.remove(self.list_files())
         for view in self.views:
             self.audit.manifest.passes.pop(f"{self.model} {view.name}", None)
 

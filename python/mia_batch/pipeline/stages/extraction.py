@@ -47,7 +47,7 @@ from mia_batch.pipeline.sessions import (
 )
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.evidence import RowUnits, ask_samples, write_prompts
-from mia_batch.pipeline.stages.features import make_features, parts_digest
+from mia_batch.pipeline.stages.features import make_features, digest_parts
 from mia_batch.pipeline.stages.questions import prompt_parts, sample_parts
 from mia_batch.schemas import (
     Controls,
@@ -431,7 +431,7 @@ class RecitalsStage(Stage):
         yield from _costs(self.audit, "continuations", self.foreseen)
 
     def fingerprint(self) -> dict[str, Any]:
-        return {"parts": parts_digest(sample_parts(self.audit, self._view).paths())}
+        return {"parts": digest_parts(sample_parts(self.audit, self._view).paths())}
 
     def validate(self) -> None:
         if self._n and self.audit.recording is not None:
@@ -521,7 +521,7 @@ class RecitalsStage(Stage):
 # Passages that came out of the target model word for word.
 
 
-def runs_of(run: RunFolder, settings: Settings) -> pl.DataFrame:
+def find_verbatim_runs(run: RunFolder, settings: Settings) -> pl.DataFrame:
     """Find the longest run of each target that its continuations give back."""
     targets, features = run.scan("targets"), run.scan("features")
     return memory.verbatim_runs(
@@ -529,8 +529,8 @@ def runs_of(run: RunFolder, settings: Settings) -> pl.DataFrame:
     )
 
 
-def passages_of(audit: Audit, runs: pl.DataFrame) -> pl.DataFrame:
-    """Find what came out: one row per target, in the targets' order, as `runs_of` has them."""
+def find_passages(audit: Audit, runs: pl.DataFrame) -> pl.DataFrame:
+    """Find what came out: one row per target, in the targets' order, as `find_verbatim_runs` has them."""
     # ``view`` asks for it as a control; ``text`` is what is asked for, null where it is
     # the target's own reference. Where only a walk came out, its first words are the
     # passage.
@@ -675,7 +675,9 @@ class ControlsStage(Stage):
 
     @cached_property
     def _passages(self) -> pl.DataFrame:
-        return passages_of(self.audit, runs_of(self.audit.run, self.audit.settings))
+        return find_passages(
+            self.audit, find_verbatim_runs(self.audit.run, self.audit.settings)
+        )
 
     def fingerprint(self) -> dict[str, Any]:
         asked = self._passages.select("target_id", "view", "passage").write_ndjson()
@@ -687,7 +689,7 @@ class ControlsStage(Stage):
         return {
             "passages": sha256(asked.encode()).hexdigest(),
             "targets": self.audit.manifest.made["targets"],
-            "parts": parts_digest(parts),
+            "parts": digest_parts(parts),
             "samples": self.audit.settings.continuations,
             "models": self._models,
         }

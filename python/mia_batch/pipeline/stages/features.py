@@ -32,7 +32,7 @@ from mia_batch.views import View
 _SAMPLES_AT_ONCE = 65536
 
 
-def weighed_views(audit: Audit) -> list[View]:
+def list_weighed_views(audit: Audit) -> list[View]:
     columns = {field.name for field in RARITY_FIELDS}
     reads = {
         key
@@ -43,7 +43,7 @@ def weighed_views(audit: Audit) -> list[View]:
     return [view for view in list_views(audit, "samples") if view.key in reads]
 
 
-def rule_against_dress(audit: Audit) -> dict[str, Any]:
+def fingerprint_dress(audit: Audit) -> dict[str, Any]:
     """Say what is taken off answers, for fingerprints; nothing where nothing is."""
     rule = audit.manifest.dress.get("rule")
     return {"dress": rule} if rule else {}
@@ -76,11 +76,11 @@ class RarityStage(Stage):
             return {"from": digest(_path(audit))}
         return {
             "views": {
-                view.name: [view.n, view.samples] for view in weighed_views(audit)
+                view.name: [view.n, view.samples] for view in list_weighed_views(audit)
             },
-            "parts": parts_digest(sorted(audit.run.path("samples").glob("*.parquet"))),
+            "parts": digest_parts(sorted(audit.run.path("samples").glob("*.parquet"))),
             "targets": audit.manifest.made["targets"],
-            **rule_against_dress(audit),
+            **fingerprint_dress(audit),
         }
 
     @property
@@ -88,7 +88,9 @@ class RarityStage(Stage):
         return set() if self.audit.settings.rarity_from is not None else {*self.makes}
 
     def prepare(self) -> None:
-        if self.audit.settings.rarity_from is not None and weighed_views(self.audit):
+        if self.audit.settings.rarity_from is not None and list_weighed_views(
+            self.audit
+        ):
             _check_other(self.audit)
 
     def run(self) -> None:
@@ -96,25 +98,25 @@ class RarityStage(Stage):
             self.activity = (
                 f"taking from {other} how often the model says each word elsewhere"
             )
-        if weighed_views(self.audit):
+        if list_weighed_views(self.audit):
             super().run()
 
     def make(self) -> None:
         audit = self.audit
         if audit.settings.rarity_from is None:
             groups = (
-                counted_groups(audit)
+                group_targets(audit)
                 .select(pl.when("counted").then("group"))
                 .to_series()
             )
             index = RowIndex(audit.run.scan("targets").select("target_id"))
             counted = [
-                _count(audit, view, index, groups) for view in weighed_views(audit)
+                _count(audit, view, index, groups) for view in list_weighed_views(audit)
             ]
             sink(pl.concat(counted), audit.run.path("rarity"), Rarity)
 
 
-def parts_digest(parts: Iterable[Path]) -> str:
+def digest_parts(parts: Iterable[Path]) -> str:
     return sha256("\n".join(part.name for part in parts).encode()).hexdigest()
 
 
@@ -163,7 +165,7 @@ def _check_other(audit: Audit) -> None:
             " same word rule"
         )
     try:
-        for view in weighed_views(audit):
+        for view in list_weighed_views(audit):
             _rows(audit, view)
     except DamagedTableError as error:
         raise SettingsError(
@@ -198,7 +200,7 @@ def _counted(audit: Audit) -> pl.Expr | None:
     return non_member if given else outside if asked else None
 
 
-def counted_groups(audit: Audit) -> pl.DataFrame:
+def group_targets(audit: Audit) -> pl.DataFrame:
     """Give the ``target_id``, number of the ``group`` and whether ``counted`` of each text."""
     # Each text is its own group where none is known to be outside, so that groups are
     # not compared, and where all are of one: a book alone has no elsewhere but its own
@@ -311,7 +313,7 @@ class FeaturesStage(Stage):
     def list_outdated(self, lost: Collection[Path]) -> list[Path]:
         folder = self.audit.run.path("samples")
         kept = {path.name for path in folder.glob("*.parquet") if path not in lost}
-        return [path for path in self.files() if path.name not in kept]
+        return [path for path in self.list_files() if path.name not in kept]
 
     def prepare(self) -> None:
         """Decide which groups of features the run has: those of its attacks, and earlier ones."""
@@ -326,13 +328,13 @@ class FeaturesStage(Stage):
         known = {*GROUPS, *OTHER_GROUPS}
         groups = sorted({*find_groups(columns), *always, *known.intersection(before)})
         if groups != before or "features" not in audit.manifest.made:
-            self.remove(self.files())
+            self.remove(self.list_files())
             audit.manifest.made["features"] = {"groups": groups}
             audit.save()
 
     def run(self) -> None:
         audit, made = self.audit, self.audit.manifest.made
-        weighed = weighed_views(audit)
+        weighed = list_weighed_views(audit)
         keys = {view.key for view in weighed}  # views of one key need not be equal
         if weighed and made["features"].get("rarity") != made.get("rarity"):
             for view in weighed:  # by another table
@@ -352,7 +354,7 @@ def make_features(audit: Audit, view: View, *, weighed: bool = False) -> None:
     rarity = None
     if weighed:
         rarity = RarityTable.from_rows(_rows(audit, view), is_counted=_counted(audit))
-    make = FeatureWriter.of(audit, view, rarity)
+    make = FeatureWriter.build(audit, view, rarity)
     rows = parts.block_targets * view.n * view.samples  # most of a part
     with open_background(audit) as later:
         for group in _grouped(

@@ -21,8 +21,8 @@ from mia_batch.evidence.endpoint.wire import ClientSettings, Reply
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import cause_of, digest_folder
 from mia_batch.pipeline.stages import Stage
-from mia_batch.pipeline.stages.evidence import texts_for
-from mia_batch.pipeline.stages.extraction import passages_of, runs_of
+from mia_batch.pipeline.stages.evidence import read_setting_corpus
+from mia_batch.pipeline.stages.extraction import find_passages, find_verbatim_runs
 from mia_batch.schemas import Known
 from mia_batch.tables import sink
 
@@ -49,7 +49,7 @@ class KnownStage(Stage):
         if self.audit.settings.known_index is not None:
             _opened(self.audit.settings.known_index)
         elif self.audit.settings.known_corpus is not None:
-            texts_for(self.audit, "known_corpus")
+            read_setting_corpus(self.audit, "known_corpus")
 
     def fingerprint(self) -> dict[str, Any]:
         index = self.audit.settings.known_index
@@ -64,14 +64,16 @@ class KnownStage(Stage):
     def run(self) -> None:
         if self.audit.settings.known_corpus is not None:
             self.audit.digest_input(
-                "known_corpus", texts_for(self.audit, "known_corpus").files
+                "known_corpus", read_setting_corpus(self.audit, "known_corpus").files
             )
         if self.audit.settings.known_corpus or self.audit.settings.known_index:
             super().run()
 
     @property
     def _passages(self) -> pl.DataFrame:
-        passages = passages_of(self.audit, runs_of(self.audit.run, self.audit.settings))
+        passages = find_passages(
+            self.audit, find_verbatim_runs(self.audit.run, self.audit.settings)
+        )
         return passages.drop_nulls("passage").select("target_id", "passage")
 
     def make(self) -> None:
@@ -83,9 +85,9 @@ class KnownStage(Stage):
             schema = Known.create_empty().drop("target_id").schema
             counts = pl.DataFrame([*_counted(ask, passages["passage"])], schema=schema)
         else:
-            documents = texts_for(audit, "known_corpus").documents.with_row_index(
-                "place", 1
-            )
+            documents = read_setting_corpus(
+                audit, "known_corpus"
+            ).documents.with_row_index("place", 1)
             name = pl.coalesce("document_id", pl.format("document {}", "place"))
             counts = count_documents(
                 passages["passage"], documents.select("text", name=name)

@@ -88,7 +88,7 @@ SAMPLE = [
 _ASKED = {"cut": pl.UInt32, "context": pl.String, "text": pl.String, "seed": pl.UInt64}
 
 
-def resumed(
+def reopen_audit(
     run: RunFolder,
     observer: Observer | None = None,
     work: RunFolder | None = None,
@@ -112,7 +112,7 @@ def read_prompts(run: RunFolder, view: View, targets: pl.DataFrame) -> pl.DataFr
 def read_answers(run: RunFolder, targets: pl.DataFrame) -> pl.DataFrame:
     """Open the samples of some targets with what was asked: ``cut``, ``context``, ``text``."""
     # ``seed`` is null where the answer was recorded, or is the most likely one.
-    audit = resumed(run)
+    audit = reopen_audit(run)
     own = pl.col("target_id").is_in(targets["target_id"].implode())
     samples = run.scan("samples").filter(own).collect(engine="streaming")
     asked = [pl.DataFrame(schema={**samples.select(SAMPLE[:-1]).schema, **_ASKED})]

@@ -26,9 +26,9 @@ from mia_batch.pipeline.stages.evidence import (
     LogprobsStage,
     RowUnits,
     ask_samples,
-    halves,
-    texts_for,
-    texts_of,
+    assign_halves,
+    read_setting_corpus,
+    list_texts,
 )
 from mia_batch.pipeline.stages.questions import (
     list_models,
@@ -62,7 +62,7 @@ class GenerationsStage(Stage):
     def validate(self) -> None:
         audit, settings = self.audit, self.audit.settings
         if self._is_wanted:
-            files = texts_for(audit, "prompts_from").files
+            files = read_setting_corpus(audit, "prompts_from").files
             described = {
                 "prompts_from": audit.digest_input("prompts_from", files),
                 "prompt_tokens": settings.prompt_tokens,
@@ -158,7 +158,7 @@ class GenerationsStage(Stage):
             tokenizer = endpoint_tokenizer(settings)
         else:
             tokenizer = Tokenizer.load(settings.model, settings.revision)
-        texts = texts_for(audit, "prompts_from").documents.select("text")
+        texts = read_setting_corpus(audit, "prompts_from").documents.select("text")
         found = first_tokens(
             texts,
             n=settings.generations,
@@ -172,7 +172,7 @@ class GenerationsStage(Stage):
         return chosen.cast({"target_row": pl.UInt32})
 
 
-def generations_of(audit: Audit) -> list[str]:
+def read_generations(audit: Audit) -> list[str]:
     """Return what the target said, each after its prompt; empty answers are left out."""
     key = ("target", "generation")
     samples = scan_parts(audit.run.path("samples"), Samples, key)
@@ -223,7 +223,7 @@ class TunedModel:
             raise SettingsError(f"reference_model: {said}") from error
         self._agree(base={"name": base, "revision": revision, "digest": digest})
         if self.model == _CANDIDATE:
-            files = texts_for(audit, "candidate_from").files
+            files = read_setting_corpus(audit, "candidate_from").files
             self._agree(texts=audit.digest_input("candidate_from", files))
         if self._known:
             return
@@ -335,11 +335,11 @@ class TunedModel:
     @property
     def _texts(self) -> list[str]:
         if self.model == SELF_PROMPT:
-            return generations_of(self.audit)
+            return read_generations(self.audit)
         if self.model == _CANDIDATE:
-            return texts_of(texts_for(self.audit, "candidate_from"))
+            return list_texts(read_setting_corpus(self.audit, "candidate_from"))
         return (
-            halves(self.audit, self.model)
+            assign_halves(self.audit, self.model)
             .filter("learnt", "trained")["target"]
             .to_list()
         )
@@ -450,9 +450,9 @@ def train_models(
             " a store"
         )
     for name, config, path in jobs:
-        report = partial(say_of_model, say, name)
+        report = partial(report_on_model, say, name)
         yield name, extra("models", "tuned").train_or_load(config, path, report)
 
 
-def say_of_model(say: Callable[[str], None], name: str, sentence: str) -> None:
+def report_on_model(say: Callable[[str], None], name: str, sentence: str) -> None:
     say(f"{name}: {sentence}")

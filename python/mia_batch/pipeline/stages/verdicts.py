@@ -42,11 +42,11 @@ from mia_batch.metrics import curves, measure
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.sessions import build_start_findings
 from mia_batch.pipeline.stages import Stage
-from mia_batch.pipeline.stages.extraction import passages_of, runs_of
+from mia_batch.pipeline.stages.extraction import find_passages, find_verbatim_runs
 from mia_batch.pipeline.stages.features import (
-    counted_groups,
-    parts_digest,
-    rule_against_dress,
+    group_targets,
+    digest_parts,
+    fingerprint_dress,
 )
 from mia_batch.pipeline.stages.questions import (
     list_models,
@@ -266,7 +266,7 @@ _CHECKS: Final[dict[str, Callable[[Audit], Rows]]] = {
 SET_CHECKS = ("combination", "codec", "dataset_inference")  # names of the checks
 
 
-def set_answers(
+def answer_about_sets(
     scores: pl.LazyFrame,
     attacks: Sequence[Attack],
     plan: VerdictPlan,
@@ -315,7 +315,7 @@ _FROM_SCORES = (
 )
 
 
-def plan_power(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
+def forecast_power(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
     """Find what the planned test can show at best; nothing without texts to compare."""
     roles = role_counts(checks.role_findings(targets))
     if not (roles["n_unknown"] and roles["n_nulls"]):
@@ -394,7 +394,7 @@ def _sampling_errors(audit: Audit, attack: Attack) -> pl.DataFrame:
         .sort("target_id")
     )
     of_these = pl.col("target_id").is_in(scores["target_id"].implode())
-    features = evidence_of(audit)["samples"]
+    features = open_evidence(audit)["samples"]
     features = features.filter(
         of_these, pl.col("sample_index") < audit.settings.continuations
     )
@@ -448,7 +448,7 @@ class PreflightStage(Stage):
         weights = weight_findings(targets, blind, checked.findings, plan)
         rows = [checks.role_findings(targets), checked.findings, weights]
         rows += [finding_rows("near_copies", near_copy_rows(targets))]
-        rows += [author_findings(targets, plan), plan_power(targets, plan)]
+        rows += [author_findings(targets, plan), forecast_power(targets, plan)]
         sink(checked.blind_scores, run.path("blind"), schemas.Blind)
         sink(checked.blind_metrics, run.path("blind_metrics"), schemas.Metrics)
         sink(pl.concat(rows), run.path("findings"), schemas.Findings)
@@ -531,10 +531,10 @@ class VerdictsStage(Stage):
         is_exploratory = checks.gate_verdict(gate) == "exploratory"
         as_planned = planned["verdict"].item(0) == "as_planned" and not is_exploratory
         made = _verdicts(audit, before, blind)
-        found = [plan_power(scores, plan)]
+        found = [forecast_power(scores, plan)]
         if not in_rounds:
             separable = withheld is not None or _separable(before, "members")
-            of_sets, found_of_sets = set_answers(
+            of_sets, found_of_sets = answer_about_sets(
                 scores, audit.planned_attacks, plan, before, separable=separable
             )
             made = chain(made, [of_sets])
@@ -697,8 +697,8 @@ class ScoresStage(Stage):
             "targets": audit.manifest.made["targets"],
             **({"seed": audit.settings.seed} if _is_learned(audit) else {}),
             **({"made": made} if made else {}),
-            **rule_against_dress(audit),
-            "parts": parts_digest(sorted(parts, key=lambda part: part.name)),
+            **fingerprint_dress(audit),
+            "parts": digest_parts(sorted(parts, key=lambda part: part.name)),
         }
 
     def run(self) -> None:
@@ -715,7 +715,7 @@ class ScoresStage(Stage):
             names = [attack.name for attack in audit.attacks]
             audit.manifest.plan = checks.preregister(audit.rule, rests_on, names)
             audit.save()
-        evidence = evidence_of(audit)
+        evidence = open_evidence(audit)
         logprobs = evidence.get("logprobs")
         targets = run.scan("targets")
         frames = score(evidence["samples"], targets, audit.attacks, logprobs=logprobs)
@@ -728,7 +728,7 @@ class ScoresStage(Stage):
         self._score_placebo(evidence)
         samples, asked = (
             run.scan("samples").filter(_within(audit)),
-            asked_targets(audit),
+            open_asked_targets(audit),
         )
         unscored = find_unscored(
             run.scan("scores"), samples, asked, audit.attacks, logprobs=logprobs
@@ -761,7 +761,7 @@ class ScoresStage(Stage):
         )
 
 
-def evidence_of(audit: Audit) -> dict[str, pl.LazyFrame]:
+def open_evidence(audit: Audit) -> dict[str, pl.LazyFrame]:
     """Open what the attacks read; a run may have more than its settings ask for."""
     # Where there is no sample the features have the columns that they would have.
     features = audit.run.scan("features")
@@ -772,7 +772,7 @@ def evidence_of(audit: Audit) -> dict[str, pl.LazyFrame]:
         )
     evidence = {"samples": features.filter(_within(audit))}
     if any(EXPECTED in attack.columns for attack in audit.attacks):
-        evidence["samples"] = with_expected(evidence["samples"], counted_groups(audit))
+        evidence["samples"] = with_expected(evidence["samples"], group_targets(audit))
     if audit.list_attacks_on("logprobs"):
         wanted = [
             views.among([view.key]) & (pl.col("view_index") < view.n)
@@ -783,7 +783,7 @@ def evidence_of(audit: Audit) -> dict[str, pl.LazyFrame]:
     return evidence
 
 
-def asked_targets(audit: Audit) -> pl.LazyFrame:
+def open_asked_targets(audit: Audit) -> pl.LazyFrame:
     """Open the targets; where groups stop when decided, with a reason for what was not asked."""
     targets = audit.run.scan("targets")
     if audit.rule.adjustment != "e-bh":
@@ -885,12 +885,12 @@ class SummaryStage(Stage):
     def make(self) -> None:
         audit, run, plan = self.audit, self.audit.run, self.audit.rule
         controls = run.scan("controls") if run.path("controls").exists() else None
-        runs = runs_of(run, audit.settings)
+        runs = find_verbatim_runs(run, audit.settings)
         findings = self._roll_up(controls, runs)
-        targets, scores = asked_targets(audit), run.scan("scores")
+        targets, scores = open_asked_targets(audit), run.scan("scores")
         # Passages that came out are named by their documents.
         name = pl.coalesce("document_id", "target_id")
-        passages, settings = passages_of(audit, runs).lazy(), audit.settings
+        passages, settings = find_passages(audit, runs).lazy(), audit.settings
         named = passages.join(
             run.scan("targets").select("target_id", "prefix", name=name),
             on="target_id",
@@ -916,7 +916,7 @@ class SummaryStage(Stage):
             sink(schemas.Curves.create_empty(), run.path("curves"), schemas.Curves)
         else:
             frames = curves(
-                targets, scores, audit.attacks, plan.primary, evidence_of(audit)
+                targets, scores, audit.attacks, plan.primary, open_evidence(audit)
             )
             sink_frames(frames, run.path("curves"), schemas.Curves)
         if "perplexities" in self.required_tables:
@@ -942,7 +942,7 @@ class SummaryStage(Stage):
             extracted = memory.without_common(extracted, run.scan("extraction"), common)
         findings = run.scan("findings").collect()
         rows = rollup(
-            asked_targets(audit),
+            open_asked_targets(audit),
             run.scan("scores"),
             runs,
             run.scan("verdicts"),
