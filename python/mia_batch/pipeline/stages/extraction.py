@@ -460,7 +460,9 @@ class RecitalsStage(Stage):
         missing = Missing(
             prompts, sample_parts(audit, view), view.samples, retry_failed=retry
         )
-        ask_samples(audit, "target", self.activity, {view: missing}, same=self._engine)
+        ask_samples(
+            audit, "target", self.activity, {view: missing}, started_engine=self._engine
+        )
         make_features(audit, view)
         for sentence in self._cut():
             audit.observer.stage(sentence)

@@ -246,7 +246,7 @@ class FeatureWriter:
     how: Mapping[str, Any]  # arguments of `build_features`
 
     @classmethod
-    def of(cls, audit: Audit, view: View, rarity: RarityTable | None = None) -> Self:
+    def build(cls, audit: Audit, view: View, rarity: RarityTable | None = None) -> Self:
         settings = audit.settings
         return cls(
             folder=audit.run.path("features"),

@@ -274,7 +274,7 @@ class TunedModel:
         if (
             self._known
             and said
-            and not self._asked.is_incomplete()
+            and not self._asked.has_new_texts()
             and self._is_of_these_texts
         ):
             return
