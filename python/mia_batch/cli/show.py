@@ -36,7 +36,7 @@ from mia_batch.known import NamedSet
 from mia_batch.pipeline import Run, results
 from mia_batch.pipeline.custody import Verification
 from mia_batch.pipeline.request import list_columns_needed
-from mia_batch.pipeline.stages.extraction import runs_of
+from mia_batch.pipeline.stages.extraction import find_verbatim_runs
 from mia_batch.places import is_url
 from mia_batch.report import sentences
 from mia_batch.report.answer import shade_strip
@@ -675,7 +675,7 @@ def rank_passages(run: Run, n: int) -> pl.DataFrame:
         score=pl.col(attack).cast(pl.Float64),
     )
     if "features" in run.manifest.made:
-        runs = runs_of(run, stored_settings(run.manifest.settings))
+        runs = find_verbatim_runs(run, stored_settings(run.manifest.settings))
         longest = pl.lit(runs["longest_words"])
     has_evidence = pl.any_horizontal(pl.col("score", "longest_words").is_not_null())
     passages = passages.with_columns(longest_words=longest)

@@ -17,7 +17,7 @@ from mia_batch.evidence.request import Decoding, EngineSpec
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import quiet
 from mia_batch.pipeline.custody import record_file
-from mia_batch.pipeline.stages.questions import resumed
+from mia_batch.pipeline.stages.questions import reopen_audit
 from mia_batch.prompts import extraction
 from mia_batch.schemas import Bounds
 from mia_batch.stats import Flags, Floats, Ints
@@ -399,7 +399,7 @@ def bound_run(
     width: int = 10,
 ) -> pl.DataFrame:
     """Bound the strongest passages of a run; the table ``bounds`` in its folder keeps it."""
-    audit = resumed(run, observer, **changed)
+    audit = reopen_audit(run, observer, **changed)
     settings = audit.settings
     if not settings.temperature:
         raise SettingsError(

@@ -45,7 +45,7 @@ from mia_batch.models.weights import digest_folder, identify_model
 from mia_batch.observer import WorkerState
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.sessions import choose_start_texts, settle_start
-from mia_batch.pipeline.stages.training import say_of_model
+from mia_batch.pipeline.stages.training import report_on_model
 from mia_batch.plugins import extra
 from mia_batch.settings import Settings
 from mia_batch.tables import is_followed, temporary_path
@@ -923,7 +923,9 @@ def trained(
                 say(f"{name} is tuned on this machine: {reason}")
             yield (
                 name,
-                train_or_load(*under_way.pop(name), partial(say_of_model, say, name)),
+                train_or_load(
+                    *under_way.pop(name), partial(report_on_model, say, name)
+                ),
             )
 
 

@@ -115,7 +115,7 @@ def _report_shard(audit: Audit, shard: Shard, stages: Sequence[Stage]) -> None:
     for stage in stages:
         if isinstance(stage, EvidenceStage):
             for view in stage.views:
-                own_work += stage.missing(view).count()
+                own_work += stage.find_missing(view).count()
     outcome = "is complete"
     if own_work == Work():
         outcome = (

@@ -27,7 +27,7 @@ from mia_batch.pipeline.custody import describe_stamps, record_file
 from mia_batch.pipeline.folder import PARTS, TABLES, Manifest, RunFolder
 from mia_batch.pipeline.request import build_decision_rule
 from mia_batch.pipeline.sessions import ask, build_sample_task, open_session
-from mia_batch.pipeline.stages.questions import SAMPLE, read_prompts, resumed
+from mia_batch.pipeline.stages.questions import SAMPLE, read_prompts, reopen_audit
 from mia_batch.report.answer import answer, attack_rows, audited_books, shade_strip
 from mia_batch.report.html import Contents, as_csv, as_json, as_markdown, render
 from mia_batch.report.html.page import environment
@@ -549,7 +549,7 @@ def draw_again(
         changed = defaults | changed
     tables = [samples.clear().select(*SAMPLE, again="candidate")]
     with tempfile.TemporaryDirectory() as folder:
-        audit = resumed(run, observer, RunFolder(Path(folder)), **changed)
+        audit = reopen_audit(run, observer, RunFolder(Path(folder)), **changed)
         try:
             for (model,), rows in samples.group_by("model", maintain_order=True):
                 tables += _draw(audit, run, str(model), rows)

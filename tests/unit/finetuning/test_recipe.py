@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from mia_batch.errors import SettingsError
-from mia_batch.pipeline.stages.evidence import halves
+from mia_batch.pipeline.stages.evidence import assign_halves
 from mia_batch.recipes import MOST_SHADOWS, RECIPES, Recipe, in_half, recipe_field
 from mia_batch.settings import Settings
 
@@ -98,7 +98,7 @@ def trained(**columns):
     rows = pl.DataFrame(usual | columns)
     run = SimpleNamespace(scan=lambda _: rows.lazy())
     audit: Any = SimpleNamespace(run=run, settings=SimpleNamespace(seed=0))
-    return halves(audit, "shadow-0").join(rows, on="target_id")
+    return assign_halves(audit, "shadow-0").join(rows, on="target_id")
 
 
 def test_windows_of_a_document_and_equal_texts_go_together():

@@ -23,7 +23,7 @@ from mia_batch.pipeline.request import (
     fill_yardstick,
     list_abilities_needed,
 )
-from mia_batch.pipeline.stages.verdicts import set_answers
+from mia_batch.pipeline.stages.verdicts import answer_about_sets
 from mia_batch.schemas import Verdicts
 from mia_batch.settings import load_settings
 from tests.hostile_server import MODEL, HostileServer, TinyModel
@@ -84,7 +84,7 @@ def test_no_answer_where_the_texts_differ_without_the_model(run):
     attacks = [get(name) for name in run.manifest.made["scores"]["attacks"]]
     roles = run["findings"].filter(check="roles")
     of_all = verdict_plan(primary=NAMES[0], level="collection")
-    verdicts, _ = set_answers(
+    verdicts, _ = answer_about_sets(
         run.scan("scores"), attacks, of_all, roles, separable=True
     )
     (row,) = verdicts.iter_rows(named=True)

@@ -19,7 +19,7 @@ from mia_batch.pipeline import Run, context
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import verify
 from mia_batch.pipeline.folder import PARTS, TABLES
-from mia_batch.pipeline.stages.evidence import halves
+from mia_batch.pipeline.stages.evidence import assign_halves
 from mia_batch.schemas import Role, Targets
 from mia_batch.settings import load_settings
 from mia_batch.tables import sink
@@ -234,7 +234,7 @@ def test_texts_that_no_shadow_learns_are_new_to_all(copied):
         target=pl.when(row == 1).then(pl.col("target").last()).otherwise("target"),
     )
     sink(named.lazy(), audit.run.path("targets"), Targets)
-    trained = [halves(audit, f"shadow-{number}") for number in (0, 1)]
+    trained = [assign_halves(audit, f"shadow-{number}") for number in (0, 1)]
     assert [each["trained"][0] for each in trained] == [False, False]
     assert sorted(each["trained"][1] for each in trained) == [False, True]
     for each in trained:

@@ -1,4 +1,4 @@
-"""What a stage is: audit, dry run and repair walk one list of them, see `audits`."""
+"""The stages of an audit: audit, dry run and repair walk one list of them, see `audits`."""
 
 import time
 from collections import defaultdict
@@ -17,19 +17,34 @@ from mia_batch.tables import READ_ERRORS, is_sound, is_whole, move, remove
 __all__ = ["Stage", "damage_set_aside", "repair", "run_timed"]
 
 Phase = Literal["texts", "fills", "evidence", "models", "scores", "answers"]
-"""Which walks take a stage: shards stop after evidence, rounds repeat what leads from evidence to
-scores, models are checked before any is asked, scoring anew makes scores and answers."""
+"""The walks that take a stage: shards stop after evidence, rounds repeat what leads from evidence
+to scores, models are checked before any is asked, scoring anew makes scores and answers."""
 
 
 class Stage:
     """One step from tables to tables.
 
-    ``makes`` names its tables, each a file or a folder of parts, and ``reads`` those
-    whose loss takes them with it, as does that of parts with one of ``reads_parts`` in
-    their name. ``undoes`` names stages that added to its tables. ``keeps`` names what
-    it makes where that costs an engine's time: damaged files are set aside then, not
-    removed. ``turns`` is whether it can go on with the engine of the stage before.
-    ``doing`` says what it does while nothing else is shown.
+    Attributes
+    ----------
+    name
+        Its name in the manifest.
+    phase
+        The walks that take it.
+    makes
+        Its tables, each a file or a folder of parts.
+    reads
+        Tables whose loss takes its own with them.
+    reads_views
+        Pieces of names of parts whose loss takes its own tables with them.
+    extends
+        Stages to whose tables it adds.
+    costly_content
+        What it makes where that costs an engine's time: damaged files are then set
+        aside, not removed.
+    reuses_engine
+        Whether it can go on with the engine of the stage before.
+    activity
+        What is shown while it runs and nothing else is shown.
     """
 
     name: str
@@ -45,38 +60,36 @@ class Stage:
     def __init__(self, audit: Audit) -> None:
         self.audit = audit
 
-    def files(self) -> list[Path]:
-        paths = [self.audit.run.path(name) for name in self.makes]
-        parts = [
-            sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-            for path in paths
-        ]
-        return [path for each in parts for path in each if path.exists()]
+    def list_files(self) -> list[Path]:
+        """List the files of its tables that exist."""
+        files: list[Path] = []
+        for path in map(self.audit.run.path, self.makes):
+            files += sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+        return [file for file in files if file.exists()]
 
     def list_outdated(self, lost: Collection[Path]) -> list[Path]:
         """List its files that must go where files of earlier stages are lost."""
-        read = {self.audit.run.path(name) for name in self.reads}
-        outdated = any(
-            read & {path, path.parent}
-            or any(part in path.name for part in self.reads_views)
-            for path in lost
-        )
-        return self.files() if outdated else []
+        inputs = {self.audit.run.path(name) for name in self.reads}
+        for path in lost:
+            is_input = bool(inputs & {path, path.parent})
+            if is_input or any(view in path.name for view in self.reads_views):
+                return self.list_files()
+        return []
 
     def count_prompts(self) -> Work:
-        """Count what all shards have asked, and what is left."""
+        """Count what all shards have asked, and what is still to be asked."""
         return Work()
 
     def list_unscorable(self) -> list[str]:
-        """Name the attacks that need evidence which the run does not have."""
+        """List the attacks that need evidence which the run does not have."""
         return []
 
     def fingerprint(self) -> dict[str, Any]:
-        """Say what its tables are made from, as JSON: with another they are made anew."""
+        """Return what its tables are made from, as JSON: where it differs they are made anew."""
         return {}
 
     def remaining(self) -> Iterator[tuple[str, str]]:
-        """Say what is left to do, as name and text; nothing is written."""
+        """Iterate over what is still to be done, as name and text; nothing is written."""
         yield from ()
 
     def validate_dry_run(self) -> None:
@@ -102,14 +115,14 @@ class Stage:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether its tables are there, made from what it would make them from now."""
-        there = {path.stem for path in self.files()}
-        made = self.audit.manifest.made.get(self.name)
-        return self.required_tables <= there and made == self.fingerprint()
+        """Whether its tables exist, made from what it would make them from now."""
+        tables = {path.stem for path in self.list_files()}
+        fingerprint = self.audit.manifest.made.get(self.name)
+        return self.required_tables <= tables and fingerprint == self.fingerprint()
 
     @property
     def required_tables(self) -> set[str]:
-        """Name the tables that it makes in any case."""
+        """The tables that it makes in any case."""
         return {*self.makes}
 
     def remove(self, outdated: Collection[Path]) -> None:
@@ -120,10 +133,11 @@ class Stage:
 
     def mark_outdated(self) -> None:
         """Record that its tables are out of date: killed from here on, they are made again."""
-        made = self.audit.manifest.made
-        if going := made.keys() & {self.name, *self.extends}:
-            for name in going:
-                del made[name]
+        fingerprints = self.audit.manifest.made
+        outdated = fingerprints.keys() & {self.name, *self.extends}
+        for name in outdated:
+            del fingerprints[name]
+        if outdated:
             self.audit.save()
         self.audit.begin_change()
 
@@ -133,7 +147,7 @@ class Stage:
 
 
 def run_timed(audit: Audit, steps: Iterable[tuple[Stage, Callable[[], None]]]) -> None:
-    """Take steps of stages and record how long each stage took, if anything changed."""
+    """Run steps of stages and record how long each stage took, if anything changed."""
     if not audit.manifest.made:  # else an older version began it
         audit.manifest.times.setdefault("begin", timing.now())
     seconds: defaultdict[str, float] = defaultdict(float)
@@ -147,10 +161,10 @@ def run_timed(audit: Audit, steps: Iterable[tuple[Stage, Callable[[], None]]]) -
                 seconds[stage.name] += time.monotonic() - start
     except BaseException:
         with suppress(RunFolderError, OSError), audit.turn:
-            stored = Manifest.load(audit.run.folder)
-            if stored and not stored.custody:
-                timing.add_seconds(stored, seconds)
-                stored.write(audit.run.folder)
+            manifest = Manifest.load(audit.run.folder)
+            if manifest and not manifest.custody:
+                timing.add_seconds(manifest, seconds)
+                manifest.write(audit.run.folder)
         raise
     with audit.changing_manifest():
         if not audit.manifest.custody:
@@ -159,18 +173,18 @@ def run_timed(audit: Audit, steps: Iterable[tuple[Stage, Callable[[], None]]]) -
 
 @contextmanager
 def damage_set_aside(stages: Sequence[Stage]) -> Iterator[None]:
-    """Look for damaged tables where one could not be read, set them aside, and say so."""
+    """Look for damaged tables where one could not be read, set them aside, and raise which."""
     try:
         yield
     except READ_ERRORS as error:
         audit = stages[0].audit
         with audit.turn:
             audit.refuse_other_shards(f"a table is damaged ({error})")
-            said = repair(stages, is_sound, "is damaged")
-        if not said:
+            sentences = repair(stages, is_sound, "is damaged")
+        if not sentences:
             raise
         raise RunFolderError(
-            f"{'; '.join(said)}: give the same command again"
+            f"{'; '.join(sentences)}: give the same command again"
         ) from error
 
 
@@ -179,25 +193,26 @@ def repair(
     is_good: Callable[[Path], bool] = is_whole,
     fault: str = "was cut short",
 ) -> list[str]:
-    """Remove tables that are not good and what was made from them, and say so, a sentence each.
+    """Remove tables that are not good and what was made from them; return a sentence on each.
 
     What an engine made gets ``.broken`` after its name. What was made from it goes too,
     because a GPU draws other samples the second time. The latest stage's tables go
     first: killed in between, it begins again.
     """
     lost: set[Path] = set()
-    going: list[tuple[Stage, Path]] = []
-    set_aside, again = [], []
+    to_remove: list[tuple[Stage, Path]] = []
+    set_aside = []
+    made_again = []
     try:
         for stage in stages:
-            bad = {path for path in stage.files() if not is_good(path)}
+            bad = {path for path in stage.list_files() if not is_good(path)}
             bad.update(stage.list_outdated(lost))
-            going += [(stage, path) for path in sorted(bad)]
+            to_remove += [(stage, path) for path in sorted(bad)]
             lost |= bad
-        for stage, path in reversed(going):
+        for stage, path in reversed(to_remove):
             if stage.costly_content is None:
                 remove(path)
-                again.append(f"{path} is made again")
+                made_again.append(f"{path} is made again")
             else:
                 move(path, path.with_name(f"{path.name}.broken"))
                 set_aside.append(
@@ -209,4 +224,4 @@ def repair(
             f"{error.filename or folder} cannot be repaired: {error.strerror}; choose"
             " another --out"
         ) from error
-    return set_aside[::-1] + again[::-1]
+    return set_aside[::-1] + made_again[::-1]

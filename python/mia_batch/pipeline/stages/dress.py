@@ -1,6 +1,5 @@
 """The stage that finds how the target model dresses its answers, and takes the dress off."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +12,7 @@ from mia_batch.evidence.parts import Parts, PromptUnits, scan_parts
 from mia_batch.kernels import WordRule, count_words
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.stages import Stage
-from mia_batch.pipeline.stages.features import parts_digest
+from mia_batch.pipeline.stages.features import digest_parts
 from mia_batch.pipeline.stages.questions import (
     list_views,
     prompt_parts,
@@ -26,19 +25,15 @@ from mia_batch.tables import scan, sink
 from mia_batch.targets import TargetLookup
 from mia_batch.views import View
 
-_MOST_PROMPTS, _MOST_SAMPLES = 2_000, 2  # of a view, of which a rule is learned
+_MOST_PROMPTS = 2_000  # of a view, of which a rule is learned
+_MOST_SAMPLES = 2  # of a prompt
 _KEY = ["target_id", "view_index"]
-
-
 # A model that runs here goes on with the tokens it is given
-_MAY_DRESS = (
-    "openai",
-    "replay",
-)
+_MAY_DRESS = ("openai", "replay")
 
 
-def dressed_views(audit: Audit) -> list[View]:
-    """Return the views whose answers should go on with a text, and may begin otherwise."""
+def list_dressed_views(audit: Audit) -> list[View]:
+    """List the views whose answers should go on with a text, and may begin otherwise."""
     if audit.manifest.evidence["engine"] not in _MAY_DRESS:
         return []
     views = list_views(audit, "samples")
@@ -54,58 +49,57 @@ class DressStage(Stage):
     reads = ("samples",)
 
     def fingerprint(self) -> dict[str, Any]:
-        audit = self.audit
-        paths = [
-            path
-            for view in dressed_views(audit)
-            for path in sample_parts(audit, view).paths()
-        ]
-        return {"parts": parts_digest(sorted(paths)), "form": 1}
+        paths: list[Path] = []
+        for view in list_dressed_views(self.audit):
+            paths += sample_parts(self.audit, view).paths()
+        return {"parts": digest_parts(sorted(paths)), "form": 1}
 
     def make(self) -> None:
         audit = self.audit
-        views = dressed_views(audit)
-        asked = [each for view in views for each in _asked(audit, view)]
-        if not asked:
+        views = list_dressed_views(audit)
+        answers: list[dress.AnsweredPrompt] = []
+        for view in views:
+            answers += _read_answers(audit, view)
+        if not answers:
             return
-        known = audit.manifest.dress.get("rule")
-        rule = (
-            dress.learn(asked, _probed(audit))
-            if known is None
-            else dress.parse_rule(known)
-        )
-        found = dress.examine(asked, rule)
-        recorded = {"rule": dress.recorded_rule(rule), **found._asdict()}
-        audit.manifest.dress = recorded | {"continues": found.continues}
+        recorded_rule = audit.manifest.dress.get("rule")
+        if recorded_rule is None:
+            rule = dress.learn(answers, _read_endpoint_rule(audit))
+        else:
+            rule = dress.parse_rule(recorded_rule)
+        examination = dress.examine(answers, rule)
+        record = {"rule": dress.recorded_rule(rule), **examination._asdict()}
+        audit.manifest.dress = record | {"continues": examination.continues}
         audit.save()
-        if rule:
-            wearing = describe_layers((layer.kind, layer.text) for layer in rule)
-            audit.observer.stage(f"taken off the answers, the same off all: {wearing}")
-        for view in views if rule else ():
+        if not rule:
+            return
+        layers = describe_layers((layer.kind, layer.text) for layer in rule)
+        audit.observer.stage(f"taken off the answers, the same off all: {layers}")
+        for view in views:
             self._take_off(view, rule)
 
     def _take_off(self, view: View, rule: dress.Rule) -> None:
+        """Take the dress off a view's samples; the features of changed parts are removed."""
         audit = self.audit
-        writer = _Undressing.of(audit, view, rule)
-        features = audit.run.path("features")
-        changed = [path for path in sample_parts(audit, view).paths() if writer(path)]
-        self.remove(
-            [path for part in changed if (path := features / part.name).exists()]
-        )
+        undress = _PartUndresser.build(audit, view, rule)
+        folder = audit.run.path("features")
+        parts = sample_parts(audit, view).paths()
+        features = [folder / part.name for part in parts if undress(part)]
+        self.remove([path for path in features if path.exists()])
 
 
-def _probed(audit: Audit) -> dress.Rule:
-    """Read what the probe of the endpoint saw around continuations that every model knows."""
+def _read_endpoint_rule(audit: Audit) -> dress.Rule:
+    """Return what probing the endpoint saw around continuations that every model knows."""
     engine = audit.manifest.engines.get("samples of target", {})
     return dress.parse_rule(engine.get("capabilities", {}).get("dress", ()))
 
 
-def _asked(audit: Audit, view: View) -> list[dress.AnsweredPrompt]:
-    """Take answers to up to 2,000 prompts."""
+def _read_answers(audit: Audit, view: View) -> list[dress.AnsweredPrompt]:
+    """Read answers to up to 2,000 prompts of a view."""
     run = audit.run
-    own = run.scan("targets").filter(pl.col("reason").is_null())
-    most = -(-_MOST_PROMPTS // view.n)
-    targets = own.bottom_k(most, by="target_id").collect(engine="streaming")
+    askable = run.scan("targets").filter(pl.col("reason").is_null())
+    n_targets = -(-_MOST_PROMPTS // view.n)
+    targets = askable.bottom_k(n_targets, by="target_id").collect(engine="streaming")
     prompts = read_prompts(run, view, targets).select(*_KEY, "context", "text")
     samples = scan_parts(run.path("samples"), Samples, view.key)
     answers = samples.filter(pl.col("sample_index") < _MOST_SAMPLES).select(
@@ -114,20 +108,20 @@ def _asked(audit: Audit, view: View) -> list[dress.AnsweredPrompt]:
         answer=pl.coalesce("raw", "candidate"),
         is_cut=(pl.col("finish_reason") == "length").fill_null(value=False),
     )
-    # In one order wherever they were asked and kept: of equal beginnings the first is
+    joined = prompts.lazy().join(answers, on=_KEY).drop_nulls()
+    # In one order wherever they were asked and stored: of equal beginnings the first is
     # the example.
-    rows = (
-        prompts.lazy().join(answers, on=_KEY).drop_nulls().sort(*_KEY, "sample_index")
-    )
-    columns = rows.select("context", "answer", "text", "is_cut").collect(
-        engine="streaming"
-    )
-    return [dress.AnsweredPrompt(*row) for row in columns.iter_rows()]
+    rows = joined.sort(*_KEY, "sample_index")
+    columns = rows.select("context", "answer", "text", "is_cut")
+    return [
+        dress.AnsweredPrompt(*row)
+        for row in columns.collect(engine="streaming").iter_rows()
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots: the targets are looked up once
-class _Undressing:
-    """Rewrites parts of samples: the bare answers, and next to them what the model said."""
+class _PartUndresser:
+    """Rewrites parts of samples: the bare answers, and next to them the model's own words."""
 
     rule: dress.Rule
     samples: Parts
@@ -135,15 +129,17 @@ class _Undressing:
     words: WordRule
 
     @classmethod
-    def of(cls, audit: Audit, view: View, rule: dress.Rule) -> "_Undressing":
-        prompts = PromptUnits(
-            audit.run.path("targets"), prompt_parts(audit, view), view
+    def build(cls, audit: Audit, view: View, rule: dress.Rule) -> "_PartUndresser":
+        targets = audit.run.path("targets")
+        return cls(
+            rule=rule,
+            samples=sample_parts(audit, view),
+            prompts=PromptUnits(targets, prompt_parts(audit, view), view),
+            words=audit.settings.word_rule,
         )
-        samples, words = sample_parts(audit, view), audit.settings.word_rule
-        return cls(rule=rule, samples=samples, prompts=prompts, words=words)
 
     def __call__(self, part: Path) -> bool:
-        """Tell whether anything was taken off; done twice, it changes nothing more."""
+        """Return whether anything was taken off; done twice, it changes nothing more."""
         rows = scan(part, Samples).collect()
         places = [self.samples.target_rows(part)]
         targets = self._targets.find(rows["target_id"], places)
@@ -151,10 +147,10 @@ class _Undressing:
             *_KEY, "context", "text"
         )
         joined = rows.join(prompts, on=_KEY, how="left", maintain_order="left")
-        changed = undressed(joined, self.rule, self.words).select(rows.columns)
-        if changed.equals(rows):
+        bare = undress_samples(joined, self.rule, self.words).select(rows.columns)
+        if bare.equals(rows):
             return False
-        sink(changed, part, Samples)
+        sink(bare, part, Samples)
         return True
 
     @cached_property
@@ -163,26 +159,27 @@ class _Undressing:
         return TargetLookup(self.prompts.targets, columns)
 
 
-def undressed(rows: pl.DataFrame, rule: dress.Rule, words: WordRule) -> pl.DataFrame:
+def undress_samples(
+    rows: pl.DataFrame, rule: dress.Rule, words: WordRule
+) -> pl.DataFrame:
     """Take the dress off samples that still wear it, next to ``context`` and ``text``."""
-    answers: Sequence[str | None] = rows["candidate"].to_list()
-    contexts, raw = rows["context"].to_list(), rows["raw"].to_list()
-    bare = [
-        (
-            answer
-            if None in (answer, context) or before is not None
-            else dress.undress(answer or "", context, rule)
-        )
-        for answer, context, before in zip(answers, contexts, raw, strict=True)
-    ]
-    said, left = pl.col("candidate"), pl.col("bare")
-    is_changed = (said != left).fill_null(value=False)
-    is_empty = is_changed & (left.str.strip_chars() == "")
-    fewer_words = count_words(left, words=words) < count_words("text", words=words)
-    short = (pl.col("finish_reason") != "stop").fill_null(value=False) & fewer_words
-    return rows.with_columns(pl.Series("bare", bare, dtype=pl.String)).with_columns(
-        candidate=pl.when(~is_empty).then(left),
-        raw=pl.when(is_changed).then(said).otherwise("raw"),
+    bare_answers: list[str | None] = []
+    for answer, context, raw in rows.select("candidate", "context", "raw").iter_rows():
+        if answer is None or context is None or raw is not None:
+            bare_answers.append(answer)
+        else:
+            bare_answers.append(dress.undress(answer, context, rule))
+    worn = pl.col("candidate")
+    bare = pl.col("bare")
+    is_changed = (worn != bare).fill_null(value=False)
+    is_empty = is_changed & (bare.str.strip_chars() == "")
+    fewer_words = count_words(bare, words=words) < count_words("text", words=words)
+    ended_early = (pl.col("finish_reason") != "stop").fill_null(value=False)
+    short = ended_early & fewer_words
+    rows = rows.with_columns(pl.Series("bare", bare_answers, dtype=pl.String))
+    return rows.with_columns(
+        candidate=pl.when(~is_empty).then(bare),
+        raw=pl.when(is_changed).then(worn).otherwise("raw"),
         short=pl.when(is_changed & ~is_empty).then(short).otherwise("short"),
         reason=pl.when(is_empty).then(pl.lit(dress.NOTHING_LEFT)).otherwise("reason"),
     )

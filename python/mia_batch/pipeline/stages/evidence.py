@@ -38,7 +38,7 @@ from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import reading_options
 from mia_batch.pipeline.request import list_columns_needed
 from mia_batch.pipeline.stages import Stage
-from mia_batch.pipeline.stages.features import FeatureWriter, weighed_views
+from mia_batch.pipeline.stages.features import FeatureWriter, list_weighed_views
 from mia_batch.pipeline.stages.questions import (
     list_views,
     logprob_parts,
@@ -55,10 +55,7 @@ from mia_batch.views import SHADOW, RunModel, View, list_abilities
 # Prompts: those that need no model, those with shots, those that a masked model fills.
 
 # Views, and the settings that give their texts
-_SHOTS = (
-    "nonmember_shots",
-    "member_shots",
-)
+_SHOTS = ("nonmember_shots", "member_shots")
 _NO_TOKENIZER = "{}= needs tokenizer=, to see how many texts fit"
 _PROMPT_KEY = TARGET_KEY + pl.col("view_index")
 _LONGEST_LOOKED_AT = 1000  # texts, by their bytes, for the one of most tokens
@@ -88,7 +85,9 @@ class PromptsStage(Stage):
     makes = ("prompts",)
 
     def validate_dry_run(self) -> None:
-        audit, settings, views = self.audit, self.audit.settings, list_views(self.audit)
+        audit = self.audit
+        settings = audit.settings
+        views = list_views(audit)
         values: dict[str, Any] = {}
         if audit.list_attacks_on("logprobs"):
             values["long_texts"] = settings.long_texts
@@ -100,18 +99,19 @@ class PromptsStage(Stage):
             audit.agree({"source": audit.find_source("masked")}, "masked")
         audit.agree(values)
         # What is needed only once an engine has started is looked at now.
-        names = {view.name for view in views}
-        for setting in filter(names.__contains__, _SHOTS):
-            texts_for(audit, setting)
-        controlled = settings.controls and settings.reference_model is not None
-        if controlled or any(view.model == "reference" for view in views):
+        view_names = {view.name for view in views}
+        for setting in _SHOTS:
+            if setting in view_names:
+                read_setting_corpus(audit, setting)
+        has_controls = settings.controls and settings.reference_model is not None
+        if has_controls or any(view.model == "reference" for view in views):
             audit.find_source("reference")
         for view in views:
-            columns_for(audit, view, audit.run.scan("targets"))
+            list_prompt_columns(audit, view, audit.run.scan("targets"))
 
     def run(self) -> None:
         self.validate_dry_run()
-        for view in _prompted(self.audit):
+        for view in _list_prompt_views(self.audit):
             write_prompts(self.audit, view)
 
 
@@ -124,136 +124,148 @@ class FillsStage(Stage):
 
     def run(self) -> None:
         audit = self.audit
-        missing = {
-            view: prompts_missing(audit, view)
-            for view in _prompted(audit)
-            if view.filled
-        }
-        work = {
-            view: found
-            for view, each in missing.items()
-            if (found := each.count()).left
-        }
-        if not work:
+        missing: dict[View, Missing] = {}
+        for view in self._views:
+            missing[view] = find_missing_prompts(audit, view)
+        works = {view: prompts.count() for view, prompts in missing.items()}
+        works = {view: work for view, work in works.items() if work.left}
+        if not works:
             return
         with sessions.open_session(audit, "masked", "fills") as session:
-            task = partial(FillTask, run_seed=audit.settings.seed)
-            wanted = (
+            build_task = partial(FillTask, run_seed=audit.settings.seed)
+            jobs = (
                 (
-                    task(view=view),
+                    build_task(view=view),
                     missing[view].blocks(),
                     prompt_parts(audit, view).store,
                 )
-                for view in work
+                for view in works
             )
-            sessions.ask(audit, session, "filling", reduce(add, work.values()), wanted)
+            work = reduce(add, works.values())
+            sessions.ask(audit, session, "filling", work, jobs)
 
     def remaining(self) -> Iterator[tuple[str, str]]:
         audit = self.audit
-        for view in (view for view in _prompted(audit) if view.filled):
-            units, made = (
-                FreshUnits(audit.open_targets_in_order()),
-                prompt_parts(audit, view),
-            )
-            left = Missing(units, made, view.n, shard=audit.shard).count().left
+        for view in self._views:
+            units = FreshUnits(audit.open_targets_in_order())
+            prompts = prompt_parts(audit, view)
+            missing = Missing(units, prompts, view.n, shard=audit.shard)
+            n_texts = missing.count().left
             yield (
                 f"{view.name} prompts",
-                f"of {left:,} texts, {view.n} each, by masked model",
+                f"of {n_texts:,} texts, {view.n} each, by masked model",
             )
 
+    @property
+    def _views(self) -> list[View]:
+        return [view for view in _list_prompt_views(self.audit) if view.filled]
 
-def _prompted(audit: Audit) -> list[View]:
-    asked = (
-        replace(view, model="target")
-        if RunModel.parse(view.model).is_trained_here
-        else view
-        for view in list_views(audit)
-    )
-    return list({view.key: view for view in asked}.values())
+
+def _list_prompt_views(audit: Audit) -> list[View]:
+    """List one view per table of prompts; models that the run makes share the target's."""
+    views: dict[tuple[str, str], View] = {}
+    for view in list_views(audit):
+        is_shared = RunModel.parse(view.model).is_trained_here
+        prompt_view = replace(view, model="target") if is_shared else view
+        views[prompt_view.key] = prompt_view
+    return [*views.values()]
 
 
 def make_shots(audit: Audit, tokenizer: Tokenizer | None, context: int) -> None:
     """Make the prompts that put shots before the targets, as many as fit the model's context."""
     # A run that has chosen before keeps its number.
-    for view in (view for view in list_views(audit) if view.name in _SHOTS):
+    for view in list_views(audit):
         setting = view.name
+        if setting not in _SHOTS:
+            continue
         if tokenizer is None:
             raise SettingsError(_NO_TOKENIZER.format(setting))
-        corpus = texts_for(audit, setting)
+        corpus = read_setting_corpus(audit, setting)
         recorded = audit.manifest.evidence.get(setting, {})
-        digest, most = audit.digest_input(setting, corpus.files), audit.settings.shots
-        same = recorded.get("digest") == digest and recorded.get("most") == most
-        texts = texts_of(corpus, recorded["n_shots"] if same else most)
-        room = context if same else context - _longest(audit, tokenizer, context)
+        choice = {
+            "digest": audit.digest_input(setting, corpus.files),
+            "most": audit.settings.shots,
+        }
+        if all(recorded.get(name) == value for name, value in choice.items()):
+            texts = list_texts(corpus, recorded["n_shots"])
+            room = context
+        else:
+            texts = list_texts(corpus, audit.settings.shots)
+            room = context - _count_longest_tokens(audit, tokenizer, context)
         shots = choose_shots(
             texts, room=room, count_tokens=tokenizer.count_tokens, setting=setting
         )
-        audit.agree(
-            {setting: {"digest": digest, "most": most, "n_shots": shots.n_shots}}
-        )
+        audit.agree({setting: {**choice, "n_shots": shots.n_shots}})
         audit.observer.stage(
             f"{setting}: {shots.n_shots} texts, {shots.n_tokens:,} tokens"
         )
         write_prompts(audit, replace(view, make=partial(after_shots, shots=shots)))
 
 
-def prompts_missing(audit: Audit, view: View) -> Missing:
+def find_missing_prompts(audit: Audit, view: View) -> Missing:
+    """Return the prompts of a view that the run does not have."""
     targets = scan(audit.run.order, Targets)
-    units = FreshUnits(targets, columns=columns_for(audit, view, targets))
+    units = FreshUnits(targets, columns=list_prompt_columns(audit, view, targets))
     shard = audit.shard if view.filled else None  # others are made for all at once
     return Missing(units, prompt_parts(audit, view), view.n, shard=shard)
 
 
-def columns_for(audit: Audit, view: View, targets: pl.LazyFrame) -> tuple[str, ...]:
-    """Name the columns of the corpus that a view's prompts are made from; refuse what cannot be."""
+def list_prompt_columns(
+    audit: Audit, view: View, targets: pl.LazyFrame
+) -> tuple[str, ...]:
+    """List the columns of the corpus that a view's prompts are made from, all of the right type."""
     setting = view.column_setting
     column = getattr(audit.settings, setting) if setting else None
     if column is None:
         return ()
-    found = targets.collect_schema().get(column)
-    if found != pl.List(pl.String):
-        what = "missing" if found is None else f"of type {found}"
+    dtype = targets.collect_schema().get(column)
+    if dtype != pl.List(pl.String):
+        fault = "missing" if dtype is None else f"of type {dtype}"
         raise SettingsError(
-            f"{setting}: column {column!r} of the input is {what}; it must hold lists"
+            f"{setting}: column {column!r} of the input is {fault}; it must hold lists"
             " of texts"
         )
     return (column,)
 
 
 def write_prompts(audit: Audit, view: View, missing: Missing | None = None) -> None:
+    """Write the missing prompts of a view, unless a model makes them."""
     if view.make is None:
         return
-    missing = missing or prompts_missing(audit, view)
+    missing = missing or find_missing_prompts(audit, view)
     if not missing.count().left:
         return
     audit.begin_change()
     for block in missing.blocks():
-        rows = view.fill_prompts(view.make(block.units))
-        wanted = rows.filter(
-            pl.col("view_index").is_between(block.first, block.last - 1)
-        )
-        sink(wanted, audit.run.path("prompts") / block.part_name, Prompts)
+        prompts = view.fill_prompts(view.make(block.units))
+        is_missing = pl.col("view_index").is_between(block.first, block.last - 1)
+        path = audit.run.path("prompts") / block.part_name
+        sink(prompts.filter(is_missing), path, Prompts)
 
 
-def texts_for(audit: Audit, setting: str) -> Corpus:
+def read_setting_corpus(audit: Audit, setting: str) -> Corpus:
+    """Read the corpus that a setting names."""
     columns = ColumnNames(text=audit.settings.text_column)
     return read_documents(
         getattr(audit.settings, setting), columns, **reading_options(audit.settings)
     )
 
 
-def texts_of(corpus: Corpus, n: int | None = None) -> list[str]:
-    there = corpus.documents.select("text").filter(pl.col("text").str.contains(r"\S"))
-    texts = there if n is None else there.head(n)
+def list_texts(corpus: Corpus, n: int | None = None) -> list[str]:
+    """List the first texts of a corpus that are not blank."""
+    is_text = pl.col("text").str.contains(r"\S")
+    texts = corpus.documents.select("text").filter(is_text)
+    if n is not None:
+        texts = texts.head(n)
     return texts.collect(engine="streaming")["text"].to_list()
 
 
-def _longest(audit: Audit, tokenizer: Tokenizer, context: int) -> int:
-    """Tokens of the longest target that the context can hold, special tokens included."""
+def _count_longest_tokens(audit: Audit, tokenizer: Tokenizer, context: int) -> int:
+    """Count tokens of the longest target that fits the context, special tokens included."""
     texts = audit.run.scan("targets").select("target").drop_nulls()
     longest = texts.top_k(_LONGEST_LOOKED_AT, by=pl.col("target").str.len_bytes())
-    found = longest.collect(engine="streaming")["target"].to_list()
-    lengths = map(len, tokenizer.encode_prompts(found))
+    targets = longest.collect(engine="streaming")["target"].to_list()
+    lengths = map(len, tokenizer.encode_prompts(targets))
     return max((length for length in lengths if length <= context), default=0)
 
 
@@ -269,100 +281,108 @@ class EvidenceStage(Stage):
     def __init__(self, audit: Audit, model: str) -> None:
         super().__init__(audit)
         self.model = model
-        self.foreseen, self.foreseen_views = Workload(), set[str]()  # of a dry run
+        self.foreseen = Workload()  # of a dry run
+        self.foreseen_views: set[str] = set()
         self.name = f"{self.kind} of {model}"
         self.activity = f"asking the {model} model"
 
     @property
     def views(self) -> list[View]:
-        return [
-            view
-            for view in list_views(self.audit, self.kind)
-            if view.model == self.model
-        ]
+        views = list_views(self.audit, self.kind)
+        return [view for view in views if view.model == self.model]
 
     def parts(self, view: View) -> Parts:
-        return (sample_parts if self.kind == "samples" else logprob_parts)(
-            self.audit, view
-        )
+        if self.kind == "samples":
+            return sample_parts(self.audit, view)
+        return logprob_parts(self.audit, view)
 
-    def missing(
+    def find_missing(
         self, view: View, *, fresh: bool = False, askable: bool = False
     ) -> Missing:
-        """Find what the run has not asked; with ``fresh`` of the corpus as it is now."""
-        audit, units = self.audit, self._asked(view, askable=askable)
-        work: pl.Expr | None = estimated_tokens("context") + estimated_tokens("text")
-        if self.kind == "samples":
-            recorded = audit.recording is not None  # whose texts cost nothing
-            work = None if recorded else sessions.estimate_work(audit, view)
+        """Return what the run has not asked; with ``fresh`` of the corpus as it is now."""
+        audit = self.audit
+        work: pl.Expr | None
+        if self.kind == "logprobs":
+            work = estimated_tokens("context") + estimated_tokens("text")
+        elif audit.recording is not None:
+            work = None  # its texts cost nothing
+        else:
+            work = sessions.estimate_work(audit, view)
+        units: Units = self._open_prompts(view, askable=askable)
         if fresh:
             targets = audit.open_targets_in_order()
-            units = FreshUnits(
-                targets, view, columns_for(audit, view, targets), audit.askable_targets
-            )
-        again, shard, n_rows = (
-            audit.settings.retry_failed,
-            audit.shard,
-            self._n_rows(view),
+            columns = list_prompt_columns(audit, view, targets)
+            units = FreshUnits(targets, view, columns, audit.askable_targets)
+        return Missing(
+            units,
+            self.parts(view),
+            self._count_rows(view),
+            retry_failed=audit.settings.retry_failed,
+            shard=audit.shard,
+            work=work,
         )
-        own = self.parts(view)
-        return Missing(units, own, n_rows, retry_failed=again, shard=shard, work=work)
 
-    def is_short(self, view: View) -> bool:
-        """Whether answers are missing, or prompts; some are made once the model is open."""
-        no_prompts = not prompt_parts(self.audit, view).paths()
+    def is_incomplete(self, view: View) -> bool:
+        """Return whether answers are missing, or prompts; some are made once the model is open."""
+        lacks_prompts = not prompt_parts(self.audit, view).paths()
         if self.kind != "samples":
-            no_prompts = bool(prompts_missing(self.audit, view).count().left)
-        return no_prompts or bool(self.missing(view).count().left)
+            lacks_prompts = bool(find_missing_prompts(self.audit, view).count().left)
+        return lacks_prompts or bool(self.find_missing(view).count().left)
 
     def validate_dry_run(self) -> None:
-        if (
-            self.views
-            and self.audit.recording is None
-            and not RunModel.parse(self.model).is_trained_here
-        ):
-            sessions.validate_dry_run(self.audit, self.model, self.kind, self._needed())
+        if not self.views or self.audit.recording is not None:
+            return
+        if not RunModel.parse(self.model).is_trained_here:
+            abilities = self._list_abilities()
+            sessions.validate_dry_run(self.audit, self.model, self.kind, abilities)
 
-    def _needed(self) -> frozenset[str]:
+    def _list_abilities(self) -> frozenset[str]:
+        """List what the model's engine must be able to give."""
         return frozenset()
 
     def count_prompts(self) -> Work:
-        asked = (
-            Missing(self._asked(v), self.parts(v), self._n_rows(v)) for v in self.views
-        )
-        return reduce(add, map(Missing.count, asked), Work())
+        work = Work()
+        for view in self.views:
+            units = self._open_prompts(view)
+            work += Missing(units, self.parts(view), self._count_rows(view)).count()
+        return work
 
     def list_unscorable(self) -> list[str]:
-        computed, short = self.audit.manifest.made.get(self.name, {}), set[str]()
+        columns_by_view = self.audit.manifest.made.get(self.name, {})
+        unscorable: set[str] = set()
         for view in self.views:
-            is_short, made = self.is_short(view), {*computed.get(view.name, [])}
+            is_incomplete = self.is_incomplete(view)
+            columns = {*columns_by_view.get(view.name, [])}
             for attack in self.audit.attacks:
-                has_columns = (
-                    self.kind == "samples" or list_columns_needed([attack]) <= made
+                if view.read_as not in attack.list_reads(self.kind):
+                    continue
+                has_columns = self.kind == "samples" or (
+                    list_columns_needed([attack]) <= columns
                 )
-                if view.read_as in attack.list_reads(self.kind) and (
-                    is_short or not has_columns
-                ):
-                    short.add(attack.name)
-        return sorted(short)
+                if is_incomplete or not has_columns:
+                    unscorable.add(attack.name)
+        return sorted(unscorable)
 
-    def _asked(self, view: View, *, askable: bool = False) -> Units:
-        audit, asks = self.audit, askable or self.kind == "samples"
-        prompts, targets = prompt_parts(audit, view), audit.run.order
+    def _open_prompts(self, view: View, *, askable: bool = False) -> Units:
+        audit = self.audit
         return parts.PromptUnits(
-            targets, prompts, view, askable=asks, among=audit.askable_targets
+            audit.run.order,
+            prompt_parts(audit, view),
+            view,
+            askable=askable or self.kind == "samples",
+            among=audit.askable_targets,
         )
 
-    def _n_rows(self, view: View) -> int:
+    def _count_rows(self, view: View) -> int:
+        """Count the rows of one prompt."""
         return view.samples if self.kind == "samples" else 1
 
 
 # The stage that has a model continue prompts, from an engine, an endpoint or a
 # recording.
 
-_MOST_USELESS = (
-    0.5  # of the answers: scores of fewer would be about the model's refusals
-)
+# Of the answers: scores of fewer would be about the model's refusals
+_MOST_USELESS = 0.5
 _PROMPTS_THAT_DIFFER = 8  # more than so many different prompts have different answers
 _PROMPTS_COMPARED = 1024
 _SHOWN = 80
@@ -383,42 +403,49 @@ class _Tally:
 
     def add(self, rows: pl.DataFrame, *, question: bool) -> None:
         """Count rows of whole prompts; answers to a ``question`` may be the same."""
-        asked = rows.filter(
-            pl.col("answer").is_not_null(), pl.col("answer") != "not_asked"
-        )
-        self.n += asked.height
-        self.reasons.update(asked["reason"].drop_nulls())
-        if (lost := self.reasons.total()) > self.most * self.n:
-            (why, count), *_ = self.reasons.most_common(1)
+        was_asked = pl.col("answer").is_not_null() & (pl.col("answer") != "not_asked")
+        answers = rows.filter(was_asked)
+        self.n += answers.height
+        self.reasons.update(answers["reason"].drop_nulls())
+        n_useless = self.reasons.total()
+        if n_useless > self.most * self.n:
+            reason, count = self.reasons.most_common(1)[0]
             self._stop(
-                f"{lost:,} of {self.n:,} answers", f"of no use ({count:,} times: {why})"
+                f"{n_useless:,} of {self.n:,} answers",
+                f"of no use ({count:,} times: {reason})",
             )
-        if question or self.prompts >= _PROMPTS_COMPARED:
+        if not question and self.prompts < _PROMPTS_COMPARED:
+            self._compare(answers.filter(pl.col("reason").is_null()))
+
+    def _compare(self, answers: pl.DataFrame) -> None:
+        """Stop where too many prompts have the same answer."""
+        candidates = answers.unique(["target_id", "view_index", "candidate"])
+        self.prompts += answers.select("target_id", "view_index").n_unique()
+        self.texts.update(candidates["candidate"].hash())
+        if self.prompts < _PROMPTS_THAT_DIFFER or not self.texts:
             return
-        texts = asked.filter(pl.col("reason").is_null())
-        each = texts.unique(["target_id", "view_index", "candidate"])
-        self.prompts += texts.select("target_id", "view_index").n_unique()
-        self.texts.update(each["candidate"].hash())
-        (text, count), *_ = self.texts.most_common(1) or [(0, 0)]
-        if self.prompts >= _PROMPTS_THAT_DIFFER and count > self.most * self.prompts:
-            said = each.filter(pl.col("candidate").hash() == text)["candidate"]
-            shown = repr(said[0][:_SHOWN]) if said.len() else "one text"
+        text, count = self.texts.most_common(1)[0]
+        if count > self.most * self.prompts:
+            is_text = pl.col("candidate").hash() == text
+            repeated = candidates.filter(is_text)["candidate"]
+            shown = repr(repeated[0][:_SHOWN]) if repeated.len() else "one text"
             self._stop(
                 f"{count:,} of {self.prompts:,} prompts", f"answered by {shown} alike"
             )
 
-    def _stop(self, which: str, what: str) -> None:
+    def _stop(self, share: str, fault: str) -> None:
         raise EngineError(
-            f"{which} of {self.model} are {what}: scores of them would have no meaning."
+            f"{share} of {self.model} are {fault}: scores of them would have no meaning."
             " Take another model or another chat_instruction=, or go on all the same"
             " with --max-failed 1; no answer is lost"
         )
 
 
-def _stored(
-    own: Parts, writer: FeatureWriter | None, block: Block, rows: pl.DataFrame
+def _store_samples(
+    samples: Parts, writer: FeatureWriter | None, block: Block, rows: pl.DataFrame
 ) -> pl.DataFrame:
-    if own.store(block, rows) and writer is not None:
+    """Store a block of samples, and its features; return what is tallied."""
+    if samples.store(block, rows) and writer is not None:
         writer.write({block.part_name: rows}, block.units)
     return rows.select(_TALLIED)
 
@@ -429,95 +456,91 @@ class SamplesStage(EvidenceStage):
     kind = "samples"
     costly_content = "samples"
 
-    def files(self) -> list[Path]:
+    def list_files(self) -> list[Path]:
         """List its parts; what bears no model's name is the target's."""
-        paths = sorted(self.audit.run.path("samples").glob("*.parquet"))
-        owners = {path: re.search(r"\.(\w+)-", path.name) for path in paths}
-        return [
-            path
-            for path, own in owners.items()
-            if self.model == (own[1] if own else "target")
-        ]
+        files = []
+        for path in sorted(self.audit.run.path("samples").glob("*.parquet")):
+            name = re.search(r"\.(\w+)-", path.name)
+            if self.model == (name[1] if name else "target"):
+                files.append(path)
+        return files
 
     def run(self) -> None:
-        missing = {view: self.missing(view) for view in self.views}
-        if (recording := self.audit.recording) is not None:
+        missing = {view: self.find_missing(view) for view in self.views}
+        recording = self.audit.recording
+        if recording is not None:
             self._replay(recording, missing)
-        elif any(each.count().left for each in missing.values()):
+        elif any(prompts.count().left for prompts in missing.values()):
             self._sample(missing)
 
     def remaining(self) -> Iterator[tuple[str, str]]:
-        views, recording = self.views, self.audit.recording
+        views = self.views
+        recording = self.audit.recording
         if views and recording is not None:
             yield "samples", f"{self.audit.settings.continuations:,} a text"
             yield from recording.describe()
         elif views:
-            yield from self._forecast(
-                {view: self.missing(view, fresh=True) for view in views}
-            )
+            missing = {view: self.find_missing(view, fresh=True) for view in views}
+            yield from self._forecast(missing)
 
     def validate_dry_run(self) -> None:
         super().validate_dry_run()
-        audit, recording = self.audit, self.audit.recording
+        recording = self.audit.recording
         if recording is None or not self.views:
             return
-        audit.digest_input("samples_from", recording.source.files, "recording")
+        self.audit.digest_input("samples_from", recording.source.files, "recording")
         for view in self.views:  # whether it is of these texts shows in the first block
-            with closing(
-                self._recorded(recording, view, self.missing(view, fresh=True))
-            ) as blocks:
+            missing = self.find_missing(view, fresh=True)
+            with closing(self._collect_recorded(recording, view, missing)) as blocks:
                 next(blocks, None)
 
-    def _recorded(
+    def _collect_recorded(
         self, recording: Recording, view: View, missing: Missing
     ) -> Generator[tuple[Block, pl.DataFrame]]:
-        run, rule = self.audit.run, self.audit.settings.word_rule
+        run = self.audit.run
+        rule = self.audit.settings.word_rule
         return recording.collect(
             run.path("targets"), view, missing.blocks(), run.folder, rule
         )
 
     def _forecast(self, missing: dict[View, Missing]) -> list[tuple[str, str]]:
+        """Forecast the work of the missing samples; return its lines."""
         measure, budget = sessions.forecast_reading(self.audit, self.model)
-        each = [
-            forecast(m.blocks(), measure, budget(view)) for view, m in missing.items()
-        ]
-        asked = (
-            view.name for view, own in zip(missing, each, strict=True) if own.prompts
-        )
-        workload, self.foreseen_views = reduce(add, each), {*asked}
-        if workload.too_long and not workload.prompts:
+        workloads = {
+            view: forecast(prompts.blocks(), measure, budget(view))
+            for view, prompts in missing.items()
+        }
+        self.foreseen_views = {
+            view.name for view, workload in workloads.items() if workload.prompts
+        }
+        total = reduce(add, workloads.values())
+        if total.too_long and not total.prompts:
             room = next(budget(view).max_model_len for view in missing)
             raise SettingsError(
-                f"none of the {workload.too_long:,} prompts fits the model's context of"
+                f"none of the {total.too_long:,} prompts fits the model's context of"
                 f" {room:,} tokens; set fewer --window-words, or take a model with a"
                 " longer context"
             )
-        self.foreseen, lines = workload, [*workload.lines()]
+        self.foreseen = total
+        lines = [*total.lines()]
         if costs.is_asked_remotely(self.audit, self.model):
-            lines += costs.forecast_cost(self.audit, workload)
-        of_whom = "" if self.model == "target" else f"{self.model}: "
-        return [(f"{of_whom}{name}", text) for name, text in lines]
+            lines += costs.forecast_cost(self.audit, total)
+        of_model = "" if self.model == "target" else f"{self.model}: "
+        return [(f"{of_model}{name}", text) for name, text in lines]
 
     def _sample(self, missing: dict[View, Missing]) -> None:
         audit = self.audit
         for name, text in self._forecast(missing):
             # "samples:" names a setting
-            named = "samples to draw" if name == "samples" else name
-            audit.observer.stage(f"{named}: {text}")
-        decoded = n_texts = 0
-        tally = _Tally(
-            f"the {self.model} model", max(_MOST_USELESS, audit.settings.max_failed)
-        )
-        for view in missing:
-            there = parts.scan_parts(
-                audit.run.path("samples"), Samples, view.key
-            ).select(_TALLIED)
-            for rows in there.collect_batches(maintain_order=True):
-                tally.add(rows, question=view.is_question)
+            label = "samples to draw" if name == "samples" else name
+            audit.observer.stage(f"{label}: {text}")
+        n_decoded = 0
+        n_texts = 0
+        tally = self._tally_stored(missing)
 
         def on_answer(_label: str, texts: int, tokens: int, _passes: int) -> None:
-            nonlocal decoded
-            decoded += tokens
+            nonlocal n_decoded
+            n_decoded += tokens
             audit.observer.worked(texts, tokens)
 
         def count(task: SampleTask, block: Block, rows: pl.DataFrame) -> None:
@@ -530,47 +553,79 @@ class SamplesStage(EvidenceStage):
             self.model,
             "sampling",
             missing,
-            self._store,
+            self._build_store,
             on_answer=on_answer,
             on_block=count,
         )
-        each = decoded / max(n_texts, 1)
-        audit.observer.stage(f"decoded {decoded:,} tokens, {each:,.0f} a text")
+        mean = n_decoded / max(n_texts, 1)
+        audit.observer.stage(f"decoded {n_decoded:,} tokens, {mean:,.0f} a text")
 
-    def _store(self, view: View) -> Callable[[Block, pl.DataFrame], pl.DataFrame]:
+    def _tally_stored(self, views: Iterable[View]) -> _Tally:
+        """Tally the answers that the run has."""
+        most = max(_MOST_USELESS, self.audit.settings.max_failed)
+        tally = _Tally(f"the {self.model} model", most)
+        folder = self.audit.run.path("samples")
+        for view in views:
+            samples = parts.scan_parts(folder, Samples, view.key).select(_TALLIED)
+            for rows in samples.collect_batches(maintain_order=True):
+                tally.add(rows, question=view.is_question)
+        return tally
+
+    def _build_store(self, view: View) -> Callable[[Block, pl.DataFrame], pl.DataFrame]:
+        """Build what stores a block, with its features unless these need all samples."""
         audit = self.audit
-        at_once = "features" in audit.manifest.made and not weighed_views(audit)
-        writer = FeatureWriter.of(audit, view) if at_once else None
-        return partial(_stored, self.parts(view), writer)  # other machines are sent it
+        writer = None
+        if "features" in audit.manifest.made and not list_weighed_views(audit):
+            writer = FeatureWriter.build(audit, view)
+        return partial(_store_samples, self.parts(view), writer)  # can be pickled
 
     def _replay(self, recording: Recording, missing: dict[View, Missing]) -> None:
         audit = self.audit
         audit.digest_input("samples_from", recording.source.files, "recording")
-        for view, each in missing.items():
-            work = each.count()
+        for view, prompts in missing.items():
+            work = prompts.count()
             if not work.left:
                 continue
             for name, text in recording.describe():
                 audit.observer.stage(f"{name}: {text}")
-            blocks = self._recorded(recording, view, each)
-            progress = audit.observer.progress("sampling", **asdict(work))
-            store = self._store(view)
-            with progress, closing(blocks), in_background() as later:
-                for number, (block, rows) in enumerate(blocks):
-                    # From here on the recording is known to be of this corpus
-                    if number == 0:
-                        audit.save()
-                    later(store, block, rows)
-                    audit.observer.worked(
-                        block.units.height, int(rows["n_tokens"].sum())
-                    )
+            blocks = self._collect_recorded(recording, view, prompts)
+            with audit.observer.progress("sampling", **asdict(work)):
+                self._store_recorded(view, blocks)
             counts = asdict(recording.counts)
             audit.manifest.engines["samples of target"] = {
                 "engine": "replay",
                 "counts": counts,
             }
-            counted = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-            audit.observer.stage(f"recording: {counted}")
+            sentence = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+            audit.observer.stage(f"recording: {sentence}")
+
+    def _store_recorded(
+        self, view: View, blocks: Generator[tuple[Block, pl.DataFrame]]
+    ) -> None:
+        audit = self.audit
+        store = self._build_store(view)
+        with closing(blocks), in_background() as later:
+            for number, (block, rows) in enumerate(blocks):
+                # From here on the recording is known to be of this corpus
+                if number == 0:
+                    audit.save()
+                later(store, block, rows)
+                n_tokens = int(rows["n_tokens"].sum())
+                audit.observer.worked(block.units.height, n_tokens)
+
+    def _replay_view(self, recording: Recording, view: View, missing: Missing) -> None:
+        audit = self.audit
+        progress = audit.observer.progress("sampling", **asdict(missing.count()))
+        store = self._build_store(view)
+        recorded = closing(self._collect_recorded(recording, view, missing))
+        with progress, recorded as blocks, in_background() as later:
+            for number, (block, rows) in enumerate(blocks):
+                # From here on the recording is known to be of this corpus
+                if number == 0:
+                    audit.save()
+                later(store, block, rows)
+                n_tokens = int(rows["n_tokens"].sum())
+                audit.observer.worked(block.units.height, n_tokens)
 
 
 def ask_samples(
@@ -578,58 +633,54 @@ def ask_samples(
     model: str,
     activity: str,
     missing: dict[View, Missing],
-    store: Callable[[View], Callable[[Block, pl.DataFrame], Any]] | None = None,
-    same: str | None = None,
-    **listening: Callable[..., None],
+    build_store: Callable[[View], Callable[[Block, pl.DataFrame], Any]] | None = None,
+    started_engine: str | None = None,
+    **listeners: Callable[..., None],
 ) -> None:
+    """Ask a model for missing samples, if there are any, and store them."""
     work = reduce(add, map(Missing.count, missing.values()))
     if not work.left:
         return
-    stores = store or (lambda view: sample_parts(audit, view).store)
-    with sessions.open_session(audit, model, "samples", started_engine=same) as session:
-        task = partial(sessions.build_sample_task, audit, session)
-        wanted = (
-            (task(view), each.blocks(), stores(view)) for view, each in missing.items()
+    build = build_store or (lambda view: sample_parts(audit, view).store)
+    with sessions.open_session(
+        audit, model, "samples", started_engine=started_engine
+    ) as session:
+        build_task = partial(sessions.build_sample_task, audit, session)
+        jobs = (
+            (build_task(view), prompts.blocks(), build(view))
+            for view, prompts in missing.items()
         )
-        sessions.ask(audit, session, activity, work, wanted, **listening)
+        sessions.ask(audit, session, activity, work, jobs, **listeners)
 
 
 # The stage that asks a model for log-probabilities, and the texts that shadow models
 # learn.
 
 # Roles of the texts that shadow models may learn
-LEARNT = (
-    "target",
-    "non_member",
-    "calibration",
-)
+LEARNT = ("target", "non_member", "calibration")
 
 
-def halves(audit: Audit, model: str) -> pl.DataFrame:
-    """Deal out the texts: windows of a document go together, and so do texts that are the same."""
+def assign_halves(audit: Audit, model: str) -> pl.DataFrame:
+    """Return which texts a shadow model is ``trained`` on: equal ones and a document's together."""
     # Others, such as canaries, are ``learnt`` by no model, so that each is new to all
     # of them unless it is the same as a text that is. A window that several documents
     # have is learnt where one of them is: it may be in more than half of the models.
     document = pl.format(
         "document {}", cluster_name(["target_id", "window_index", "document_id"])
     )
-    name = (
-        pl.when(pl.col("n_windows") > 1)
-        .then(document)
-        .otherwise(pl.format("{}", "target"))
-    )
+    is_window = pl.col("n_windows") > 1
+    name = pl.when(is_window).then(document).otherwise(pl.format("{}", "target"))
     rows = (
         audit.run.scan("targets")
         .filter(pl.col("target").is_not_null())
         .select("target_id", "target", name=name, learnt=pl.col("role").is_in(LEARNT))
         .collect(engine="streaming")
     )
-    own = in_half(
-        rows["name"].to_list(), RunModel.parse(model).number, audit.settings.seed
-    )
-    return rows.with_columns(
-        trained=pl.Series(own, dtype=pl.Boolean) & pl.col("learnt").any().over("name")
-    ).with_columns(pl.col("trained").any().over("target"))
+    number = RunModel.parse(model).number
+    half = in_half(rows["name"].to_list(), number, audit.settings.seed)
+    is_learnt = pl.col("learnt").any().over("name")
+    rows = rows.with_columns(trained=pl.Series(half, dtype=pl.Boolean) & is_learnt)
+    return rows.with_columns(pl.col("trained").any().over("target"))
 
 
 class LogprobsStage(EvidenceStage):
@@ -639,190 +690,211 @@ class LogprobsStage(EvidenceStage):
     costly_content = "log-probabilities"
     reuses_engine = True
 
-    def files(self) -> list[Path]:
+    def list_files(self) -> list[Path]:
         folder = self.audit.run.path("logprobs")
         return sorted(folder.glob(f"block-*.{self.model.replace('/', '~')}-*.parquet"))
 
     def run(self) -> None:
-        audit, views = self.audit, self.views
-        with audit.changing_manifest():
-            columns = {view.name: self._columns(view) for view in views}
+        views = self.views
+        with self.audit.changing_manifest():
+            columns = {view.name: self._settle_columns(view) for view in views}
             self._agree_frequencies(columns.values())
         groups = [views]
         # Which is asked in another way at points
-        if costs.is_asked_remotely(audit, self.model):
+        if costs.is_asked_remotely(self.audit, self.model):
             points = [view for view in views if view.type.reads_next_token]
             groups = [[view for view in views if view not in points], points]
         for group in groups:
-            if any(self.is_short(view) for view in group):
+            if any(self.is_incomplete(view) for view in group):
                 self._ask(group, {view.name: columns[view.name] for view in group})
 
     def validate(self) -> None:
-        uncounted = (
-            costs.is_asked_remotely(self.audit, self.model)
-            and not self.audit.settings.tokenizer
-        )
-        for view in self.views if uncounted else ():
+        if not costs.is_asked_remotely(self.audit, self.model):
+            return
+        if self.audit.settings.tokenizer:
+            return
+        for view in self.views:
             if view.name in _SHOTS:
                 raise SettingsError(_NO_TOKENIZER.format(view.name))
 
     def validate_dry_run(self) -> None:
         super().validate_dry_run()
-        self._agree_frequencies(map(self._read, self.views))
+        self._agree_frequencies(map(self._list_columns, self.views))
 
-    def _needed(self) -> frozenset[str]:
-        columns = frozenset().union(*map(self._read, self.views))
+    def _list_abilities(self) -> frozenset[str]:
+        columns = frozenset().union(*map(self._list_columns, self.views))
         return columns - {FREQUENCY} | list_abilities(self.views)
 
     def _agree_frequencies(self, columns: Iterable[frozenset[str]]) -> None:
-        if any(FREQUENCY in wanted for wanted in columns):
-            files = texts_for(self.audit, "frequencies_from").files
+        if any(FREQUENCY in names for names in columns):
+            files = read_setting_corpus(self.audit, "frequencies_from").files
             self.audit.digest_input("frequencies_from", files, "frequencies_from")
 
     def _ask(self, views: list[View], columns: dict[str, frozenset[str]]) -> None:
-        audit, wanted = self.audit, frozenset[str]().union(*columns.values())
+        audit = self.audit
         for view in views:
-            for name, text in costs.forecast_logprob_cost(
-                audit, view, self.missing(view)
-            ):
+            missing = self.find_missing(view)
+            for name, text in costs.forecast_logprob_cost(audit, view, missing):
                 audit.observer.stage(f"{name}: {text}")
+        all_columns = frozenset[str]().union(*columns.values())
         at_points = all(view.type.reads_next_token for view in views)
-        needed = wanted - {FREQUENCY} | list_abilities(views)
-        passes = {view.name: 0 for view in views}
+        abilities = all_columns - {FREQUENCY} | list_abilities(views)
+        n_passes = {view.name: 0 for view in views}
+        names = {self.parts(view).label: view.name for view in views}
+
+        def on_answer(label: str, texts: int, tokens: int, passes: int) -> None:
+            n_passes[names[label]] += passes
+            audit.observer.worked(texts, tokens)
+
         with sessions.open_session(
-            audit, self.model, "logprobs", needed, at_points=at_points
+            audit, self.model, "logprobs", abilities, at_points=at_points
         ) as session:
-            frequencies = trained = None
-            with audit.changing_manifest():
-                if self.model == "target":
-                    make_shots(audit, session.tokenizer, session.max_model_len)
-                    audit.save()
-                    if FREQUENCY in wanted and session.tokenizer is not None:
-                        texts = texts_for(audit, "frequencies_from").documents
-                        path = audit.run.folder / "frequencies.parquet"
-                        frequencies = collect.stored_frequencies(
-                            path, texts, session.tokenizer
-                        )
-                if session.tokenizer is not None and not at_points:
-                    engine = audit.manifest.engines[f"logprobs of {self.model}"]
-                    engine["chance"] = log(session.tokenizer.vocabulary)  # nats
-            if RunModel.parse(self.model).role == SHADOW:
-                trained = halves(audit, self.model).select("target_id", "trained")
-            by_label = {
-                self.parts(view).label: (view, columns[view.name]) for view in views
-            }
-            seed = audit.settings.seed
-            task = LogprobTask(
-                views=by_label,
-                run_seed=seed,
-                log_inverse_frequency=frequencies,
-                trained=trained,
-            )
-
-            def on_answer(label: str, texts: int, tokens: int, n: int) -> None:
-                passes[by_label[label][0].name] += n
-                audit.observer.worked(texts, tokens)
-
-            missing = [self.missing(view) for view in views]
+            task = self._build_task(session, views, columns, at_points=at_points)
+            missing_by_view = [self.find_missing(view) for view in views]
             work = reduce(
-                add, (self.missing(view, askable=True).count() for view in views)
+                add, (self.find_missing(view, askable=True).count() for view in views)
             )
-
-            def blocks() -> Iterator[Block]:
-                for block in chain.from_iterable(each.blocks() for each in missing):
-                    # Rows of what cannot be asked, which follow, are no progress.
-                    audit.observer.worked(-block.units["reason"].count(), 0)
-                    yield block
-
+            blocks = self._iterate_blocks(missing_by_view)
+            jobs = [(task, blocks, self.parts(views[0]).store)]
             try:
-                asked = [(task, blocks(), self.parts(views[0]).store)]
                 sessions.ask(
                     audit,
                     session,
                     "log-probabilities",
                     work,
-                    asked,
+                    jobs,
                     on_answer=on_answer,
                 )
             finally:
-                with audit.changing_manifest():
-                    counts = audit.manifest.passes
-                    for key, n in (
-                        (f"{self.model} {name}", n) for name, n in passes.items()
-                    ):
-                        counts[key] = counts.get(key, 0) + n
-                    audit.save()
-        each = ", ".join(f"{name} {n:,}" for name, n in passes.items() if n)
-        total = sum(passes.values())
+                self._record_passes(n_passes)
+        by_view = ", ".join(f"{name} {n:,}" for name, n in n_passes.items() if n)
+        total = sum(n_passes.values())
         audit.observer.stage(
-            f"forward passes of the {self.model} model: {total:,} ({each})"
+            f"forward passes of the {self.model} model: {total:,} ({by_view})"
         )
+
+    def _build_task(
+        self,
+        session: sessions.Session,
+        views: list[View],
+        columns: dict[str, frozenset[str]],
+        *,
+        at_points: bool,
+    ) -> LogprobTask:
+        """Build the task, after what needs the model's tokenizer is made and recorded."""
+        audit = self.audit
+        tokenizer = session.tokenizer
+        frequencies = None
+        with audit.changing_manifest():
+            if self.model == "target":
+                make_shots(audit, tokenizer, session.max_model_len)
+                audit.save()
+                has_frequency = any(FREQUENCY in names for names in columns.values())
+                if has_frequency and tokenizer is not None:
+                    corpus = read_setting_corpus(audit, "frequencies_from")
+                    path = audit.run.folder / "frequencies.parquet"
+                    frequencies = collect.stored_frequencies(
+                        path, corpus.documents, tokenizer
+                    )
+            if tokenizer is not None and not at_points:
+                engine = audit.manifest.engines[f"logprobs of {self.model}"]
+                engine["chance"] = log(tokenizer.vocabulary)  # nats
+        trained = None
+        if RunModel.parse(self.model).role == SHADOW:
+            trained = assign_halves(audit, self.model).select("target_id", "trained")
+        return LogprobTask(
+            views={
+                self.parts(view).label: (view, columns[view.name]) for view in views
+            },
+            run_seed=audit.settings.seed,
+            log_inverse_frequency=frequencies,
+            trained=trained,
+        )
+
+    def _iterate_blocks(self, missing: list[Missing]) -> Iterator[Block]:
+        for block in chain.from_iterable(rows.blocks() for rows in missing):
+            # Rows of what cannot be asked, which follow, are no progress.
+            self.audit.observer.worked(-block.units["reason"].count(), 0)
+            yield block
+
+    def _record_passes(self, n_passes: dict[str, int]) -> None:
+        with self.audit.changing_manifest():
+            counts = self.audit.manifest.passes
+            for name, n in n_passes.items():
+                key = f"{self.model} {name}"
+                counts[key] = counts.get(key, 0) + n
+            self.audit.save()
 
     def remaining(self) -> Iterator[tuple[str, str]]:
         """Count forward passes: what one takes is known only once the model is open."""
         for view in self.views:
-            missing = self.missing(view, fresh=True)
-            left = missing.count().left
+            missing = self.find_missing(view, fresh=True)
+            n_passes = missing.count().left
             # Fewer than units: some texts have no further point
             if view.make is not None:
-                left = sum(block.units.height for block in missing.blocks())
-            if left:
+                n_passes = sum(block.units.height for block in missing.blocks())
+            if n_passes:
                 self.foreseen_views.add(view.name)
-            named = (
-                f"{left:,} forward pass" if left == 1 else f"{left:,} forward passes"
-            )
-            if (
-                view.key == PROBE
-                and left
-                and not costs.is_asked_remotely(self.audit, self.model)
-            ):
-                named = f"at most {named}, for points of a text may share one"
-            yield f"{self.model} {view.name}", named + self._sizes(view, missing)
+            noun = "forward pass" if n_passes == 1 else "forward passes"
+            text = f"{n_passes:,} {noun}"
+            is_remote = costs.is_asked_remotely(self.audit, self.model)
+            if view.key == PROBE and n_passes and not is_remote:
+                text = f"at most {text}, for points of a text may share one"
+            yield f"{self.model} {view.name}", text + self._sizes(view, missing)
             yield from costs.forecast_logprob_cost(self.audit, view, missing)
 
     def _sizes(self, view: View, missing: Missing) -> str:
-        """Say how many tokens are read and what does not fit, where the texts are known by now."""
-        audit = self.audit
+        """Return how many tokens are read and what does not fit, where the texts exist by now."""
         if view.make is None or RunModel.parse(self.model).is_trained_here:
             return ""
-        measure, budget = sessions.forecast_reading(audit, self.model)
-        whole = audit.settings.long_texts == "refuse"
-        room = budget(view).max_model_len if whole else sys.maxsize
-        found = forecast(missing.blocks(), measure, room)
-        self.foreseen += found
-        about = "about " if found.estimated else ""
-        long = f"; {about}{found.too_long:,} do not fit the context of {room:,} tokens"
-        tokens = (
-            f", {about}{found.read_tokens:,} tokens to read" if found.prompts else ""
-        )
-        return tokens + (long if found.too_long else "")
+        measure, budget = sessions.forecast_reading(self.audit, self.model)
+        room = sys.maxsize
+        if self.audit.settings.long_texts == "refuse":
+            room = budget(view).max_model_len
+        workload = forecast(missing.blocks(), measure, room)
+        self.foreseen += workload
+        about = "about " if workload.estimated else ""
+        sizes = ""
+        if workload.prompts:
+            sizes = f", {about}{workload.read_tokens:,} tokens to read"
+        if workload.too_long:
+            unfit = f"{about}{workload.too_long:,}"
+            sizes += f"; {unfit} do not fit the context of {room:,} tokens"
+        return sizes
 
-    def is_incomplete(self) -> bool:
-        """Whether texts have no rows yet, as the corpus is now; nothing is written."""
-        return any(self.missing(view, fresh=True).count().left for view in self.views)
+    def has_new_texts(self) -> bool:
+        """Return whether texts have no rows yet, as the corpus is now; nothing is written."""
+        missing = (self.find_missing(view, fresh=True) for view in self.views)
+        return any(rows.count().left for rows in missing)
 
     def forget_all(self) -> None:
-        self.remove(self.files())
+        self.remove(self.list_files())
         for view in self.views:
             self.audit.manifest.passes.pop(f"{self.model} {view.name}", None)
 
-    def _columns(self, view: View) -> frozenset[str]:
-        """Decide what is computed with log-probabilities: what was before, and what is needed."""
+    def _settle_columns(self, view: View) -> frozenset[str]:
+        """Return what is computed with log-probabilities: what was before, and what is needed."""
         # Where that is more than the parts have, they are removed, to be made again.
-        audit, needed = self.audit, self._read(view)
-        made = audit.manifest.made.setdefault(self.name, {})
-        before = made.get(view.name, [])
-        if not needed.issubset(before):
+        audit = self.audit
+        needed = self._list_columns(view)
+        columns_by_view = audit.manifest.made.setdefault(self.name, {})
+        present = columns_by_view.get(view.name, [])
+        columns = needed.union(present)
+        if not needed.issubset(present):
             self.remove(self.parts(view).paths())
-            made[view.name] = sorted(needed.union(before))
+            columns_by_view[view.name] = sorted(columns)
             audit.manifest.passes.pop(f"{self.model} {view.name}", None)
             audit.save()
-        return frozenset(needed.union(before))
+        return frozenset(columns)
 
-    def _read(self, view: View) -> frozenset[str]:
-        asking = self.audit.attacks_and_placebo
-        reading = [
-            attack for attack in asking if view.read_as in attack.list_reads("logprobs")
+    def _list_columns(self, view: View) -> frozenset[str]:
+        """List the columns that attacks read of a view."""
+        attacks = [
+            attack
+            for attack in self.audit.attacks_and_placebo
+            if view.read_as in attack.list_reads("logprobs")
         ]
-        counted = any(FREQUENCY in attack.columns for attack in reading)
-        return list_columns_needed(reading) | ({FREQUENCY} if counted else set())
+        columns = list_columns_needed(attacks)
+        if any(FREQUENCY in attack.columns for attack in attacks):
+            columns |= {FREQUENCY}
+        return columns

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache, cached_property, partial
 from hashlib import sha256
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ from mia_batch.pipeline.sessions import (
 )
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.evidence import RowUnits, ask_samples, write_prompts
-from mia_batch.pipeline.stages.features import make_features, parts_digest
+from mia_batch.pipeline.stages.features import digest_parts, make_features
 from mia_batch.pipeline.stages.questions import prompt_parts, sample_parts
 from mia_batch.schemas import (
     Controls,
@@ -74,33 +75,38 @@ _IS_ASKED = pl.col("reason").is_null() & pl.col("reference").is_not_null()
 _TABLES = {"extraction": Extraction, "extracted_documents": ExtractedDocuments}
 
 
-def _longest_work(audit: Audit, view: View, n: int, *roles: str) -> Workload:
-    """Foresee the continuations of ``n`` texts of these roles: no choice takes more tokens."""
-    longest = (
-        audit.open_targets()
-        .filter(pl.col("role").is_in(roles), _IS_ASKED)
-        .select(context=pl.col("prefix"), text=pl.col("reference"))
-        .top_k(n, by=estimated_tokens("text"))
-        .collect(engine="streaming")
-    )
+def _forecast_longest(audit: Audit, view: View, n: int, *roles: str) -> Workload:
+    """Forecast the continuations of ``n`` texts of these roles: no choice takes more tokens."""
+    texts = audit.open_targets().filter(pl.col("role").is_in(roles), _IS_ASKED)
+    columns = texts.select(context=pl.col("prefix"), text=pl.col("reference"))
+    longest = columns.top_k(n, by=estimated_tokens("text"))
     measure, budget = forecast_reading(audit, view.model)
     block = Block(
-        index=0, first=0, last=view.samples, attempt=0, label=view.name, units=longest
+        index=0,
+        first=0,
+        last=view.samples,
+        attempt=0,
+        label=view.name,
+        units=longest.collect(engine="streaming"),
     )
     return forecast([block], measure, budget(view))
 
 
-def _costs(audit: Audit, what: str, work: Workload) -> Iterator[tuple[str, str]]:
+def _forecast_most_cost(
+    audit: Audit, activity: str, work: Workload
+) -> Iterator[tuple[str, str]]:
     """Price what is asked of texts that only scores will choose."""
-    if is_asked_remotely(audit, "target"):
-        lines = dict(forecast_cost(audit, work))
-        if most := lines.get("at most, all attempts"):
-            yield f"{what}, at most", most
+    if not is_asked_remotely(audit, "target"):
+        return
+    most = dict(forecast_cost(audit, work)).get("at most, all attempts")
+    if most:
+        yield f"{activity}, at most", most
 
 
-def _stretches(walks: Walks) -> Iterator[dict[str, Any]]:
-    for number, walk in enumerate(walks.started):
-        yield {
+def _list_stretches(walks: Walks) -> list[dict[str, Any]]:
+    """List the rows of a document's walks."""
+    return [
+        {
             "document_id": walks.document_id,
             "walk": number,
             "target_id": walk.window.target_id,
@@ -112,78 +118,93 @@ def _stretches(walks: Walks) -> Iterator[dict[str, Any]]:
             "n_rounds": walk.n_rounds,
             "n_tokens": walk.n_tokens,
         }
+        for number, walk in enumerate(walks.started)
+    ]
 
 
-def _summary(walks: Walks, every: Sequence[Walks]) -> dict[str, Any]:
-    document, rule = walks.document, walks.document.rule
-    said = pl.Series([walk.generated for walk in walks.started], dtype=pl.String)
-    given = pl.Series([walk.window.prefix for walk in walks.started], dtype=pl.String)
-    in_order = sorted(walks.started, key=lambda walk: walk.first)
-    whole = pl.lit("\n".join(walk.generated for walk in in_order))
-    recalled = near_verbatim_recall(whole, pl.lit(document.text), words=rule)
-    others = [each.document.text for each in every if each is not walks][:_OTHERS]
-    coverage = partial(book_coverage, generations=said, instructions=given, words=rule)
+def _summarize(walks: Walks, document_walks: Sequence[Walks]) -> dict[str, Any]:
+    """Return the row of a document; the first other ones of its batch tell the level of chance."""
+    document = walks.document
+    answers = pl.Series([walk.generated for walk in walks.started], dtype=pl.String)
+    prefixes = [walk.window.prefix for walk in walks.started]
+    compute_coverage = partial(
+        book_coverage,
+        generations=answers,
+        instructions=pl.Series(prefixes, dtype=pl.String),
+        words=document.rule,
+    )
 
-    def blocks(k: int) -> pl.DataFrame:
-        found = coverage(document.text, k=k, m=memory.COPIED_WORDS)
-        return found["blocks"].explode(empty_as_null=False).struct.unnest()
+    def find_blocks(k: int) -> pl.DataFrame:
+        coverage = compute_coverage(document.text, k=k, m=memory.COPIED_WORDS)
+        return coverage["blocks"].explode(empty_as_null=False).struct.unnest()
 
-    is_cut = _foreseen(document, blocks(20))
+    is_foreseen = _mark_foreseen(document, find_blocks(20))
 
-    def passages(k: int) -> pl.DataFrame:
-        found = blocks(k)
-        n_cut = [is_cut[first:last].sum() for first, last in _words_at(document, found)]
-        words_left = pl.col("words") - pl.Series(n_cut, dtype=pl.UInt32)
-        return found.with_columns(words=words_left).filter(pl.col("words") >= k)
+    def select_passages(k: int) -> pl.DataFrame:
+        blocks = find_blocks(k)
+        n_foreseen = [
+            is_foreseen[first:last].sum()
+            for first, last in _find_words(document, blocks)
+        ]
+        words_left = pl.col("words") - pl.Series(n_foreseen, dtype=pl.UInt32)
+        return blocks.with_columns(words=words_left).filter(pl.col("words") >= k)
 
-    own, inside = passages(20), np.zeros(len(document.ends), bool)
-    # Without passages of its own, all may be copied, or foreseen
-    for walk in walks.started if own.height else ():
-        inside[walk.first : walk.first + walk.n_words] = True
-    inside &= ~is_cut
-    chance = [coverage(text, k=5)["coverage"].item() for text in others]
+    passages = select_passages(20)
+    is_covered = np.zeros(len(document.ends), bool)
+    if passages.height:  # else all may be copied, or foreseen
+        for walk in walks.started:
+            is_covered[walk.first : walk.first + walk.n_words] = True
+    is_covered &= ~is_foreseen
+    ordered_walks = sorted(walks.started, key=lambda walk: walk.first)
+    joined = pl.lit("\n".join(walk.generated for walk in ordered_walks))
+    recalled = near_verbatim_recall(joined, pl.lit(document.text), words=document.rule)
+    others = [other.document.text for other in document_walks if other is not walks]
+    chance = [
+        compute_coverage(text, k=5)["coverage"].item() for text in others[:_OTHERS]
+    ]
     return {
         "document_id": walks.document_id,
-        "words_document": inside.size,
+        "words_document": is_covered.size,
         "n_walks": len(walks.started),
         "n_tokens": walks.n_tokens,
-        "coverage": inside.mean() if inside.size else None,
-        "longest_words": own["words"].max() or 0,
+        "coverage": is_covered.mean() if is_covered.size else None,
+        "longest_words": passages["words"].max() or 0,
         "near_verbatim_recall": pl.select(recalled.struct.field("recall")).item(),
-        "bmc_5": coverage(document.text, k=5)["coverage"].item(),
+        "bmc_5": compute_coverage(document.text, k=5)["coverage"].item(),
         "bmc_5_others": pl.Series(chance, dtype=pl.Float64).mean(),
-        "n_others": len(others),
-        **{
-            f"passages_{k}": passages(k).select("start", "end").to_dicts()
-            for k in (20, 50)
-        },
+        "n_others": len(chance),
+        "passages_20": passages.select("start", "end").to_dicts(),
+        "passages_50": select_passages(50).select("start", "end").to_dicts(),
     }
 
 
-def _words_at(document: Text, blocks: pl.DataFrame) -> Iterator[tuple[int, int]]:
-    """Yield the first word of each passage, and the one after its last."""
+def _find_words(document: Text, blocks: pl.DataFrame) -> Iterator[tuple[int, int]]:
+    """Iterate over the first word of each passage, and the one after its last."""
     for place in blocks.select("start", "end").iter_rows():
         first, last = np.searchsorted(document.starts, place).tolist()
         yield first, last
 
 
-def _foreseen(document: Text, blocks: pl.DataFrame) -> NDArray[np.bool_]:
+def _mark_foreseen(document: Text, blocks: pl.DataFrame) -> NDArray[np.bool_]:
     """Mark the words of passages that do not count, as they could be foreseen."""
-    text, starts, ends = document.text, document.starts.tolist(), document.ends.tolist()
-    firsts, texts = list[int](), list[tuple[str, str]]()
-    for first, last in _words_at(document, blocks):
+    text = document.text
+    starts = document.starts.tolist()
+    ends = document.ends.tolist()
+    first_words: list[int] = []
+    rows: list[tuple[str, str]] = []
+    for first, last in _find_words(document, blocks):
         start = starts[first]
-        firsts.append(first)
-        before = text[starts[max(first - _WORDS_BEFORE, 0)] : start]
-        texts.append((before, text[start : ends[last - 1]]))
-    passages = pl.DataFrame(
-        texts, schema={"before": pl.String, "text": pl.String}, orient="row"
-    )
-    found = foreseen_words("before", "text", words=document.rule).struct.field("cut")
-    is_cut = np.zeros(len(ends), bool)
-    for first, cut in zip(firsts, passages.select(found).to_series(), strict=True):
-        is_cut[first + cut.to_numpy()] = True
-    return is_cut
+        context_start = starts[max(first - _WORDS_BEFORE, 0)]
+        first_words.append(first)
+        rows.append((text[context_start:start], text[start : ends[last - 1]]))
+    schema = {"before": pl.String, "text": pl.String}
+    passages = pl.DataFrame(rows, schema=schema, orient="row")
+    foreseen = foreseen_words("before", "text", words=document.rule)
+    words = passages.select(foreseen.struct.field("cut")).to_series()
+    is_foreseen = np.zeros(len(ends), bool)
+    for first, foreseen_places in zip(first_words, words, strict=True):
+        is_foreseen[first + foreseen_places.to_numpy()] = True
+    return is_foreseen
 
 
 class ExtractionStage(Stage):
@@ -204,47 +225,44 @@ class ExtractionStage(Stage):
         return greedy, build_view(settings, "target", "drawn_walk")
 
     def remaining(self) -> Iterator[tuple[str, str]]:
-        """Say how many tokens it may take in all, those of earlier calls included."""
+        """Iterate over how many tokens it may take in all, those of earlier calls included."""
         settings = self.audit.settings
         if settings.extract:
             n_documents = self.audit.corpora.input.n_documents
             tokens = f"{settings.extract_tokens:,} tokens and a round"
             yield "extraction", f"of {n_documents:,} documents, each at most {tokens}"
-            yield from _costs(self.audit, "extraction", self._work(n_documents))
+            work = self._forecast(n_documents)
+            yield from _forecast_most_cost(self.audit, "extraction", work)
 
-    def _work(self, n_documents: int) -> Workload:
-        """Foresee the rounds: each decodes all that is asked for, or is the last of its walk."""
+    def _forecast(self, n_documents: int) -> Workload:
+        """Forecast the rounds: each decodes all that is asked for, or is the last of its walk."""
         settings = self.audit.settings
-        a_round = _longest_work(self.audit, self._views[0], 1, "target")
-        if not a_round.prompts:
-            return a_round
-        n_windows = (
-            self.audit.open_targets().filter(_IS_ASKED, role="target").select(pl.len())
-        )
-        full = n_documents * (settings.extract_tokens // a_round.first_tokens + 1)
-        drawn = n_documents * settings.extract_starts * settings.extract_draws
-        n_rounds = full + drawn + n_windows.collect(engine="streaming").item()
-        return a_round.times(n_rounds)
+        one_round = _forecast_longest(self.audit, self._views[0], 1, "target")
+        if not one_round.prompts:
+            return one_round
+        targets = self.audit.open_targets().filter(_IS_ASKED, role="target")
+        n_windows = targets.select(pl.len()).collect(engine="streaming").item()
+        n_full = n_documents * (settings.extract_tokens // one_round.first_tokens + 1)
+        n_drawn = n_documents * settings.extract_starts * settings.extract_draws
+        return one_round.times(n_full + n_drawn + n_windows)
 
     def run(self) -> None:
         if not self.audit.settings.extract:
             return
         rows: dict[str, list[dict[str, Any]]] = {name: [] for name in _TABLES}
         with ExitStack() as stack:
-            opened = open_session(self.audit, "target", "samples")
-            session = cache(lambda: stack.enter_context(opened))
-            for walks in self._batches():
-                self._take(walks)
-                while asked := [
-                    prompt
-                    for each in walks
-                    if (prompt := each.next_prompt()) is not None
-                ]:
-                    self._ask(session(), pl.DataFrame(asked))
-                    self._take(walks)
-                for each in walks:
-                    rows["extraction"] += _stretches(each)
-                    rows["extracted_documents"].append(_summary(each, walks))
+            opening = open_session(self.audit, "target", "samples")
+            session = cache(lambda: stack.enter_context(opening))
+            for batch in self._batches():
+                self._add_answers(batch)
+                next_prompts = _list_prompts(batch)
+                while next_prompts:
+                    self._ask(session(), pl.DataFrame(next_prompts))
+                    self._add_answers(batch)
+                    next_prompts = _list_prompts(batch)
+                for walks in batch:
+                    rows["extraction"] += _list_stretches(walks)
+                    rows["extracted_documents"].append(_summarize(walks, batch))
         for name, schema in _TABLES.items():
             table = pl.DataFrame(rows[name], schema=schema.create_empty().schema)
             sink(table, self.audit.run.path(name), schema)
@@ -255,144 +273,159 @@ class ExtractionStage(Stage):
         )
 
     def validate(self) -> None:
-        audit, fault = self.audit, None
+        audit = self.audit
         if not audit.settings.extract:
             return
-        unnamed = pl.col("document_id").is_null().any()
+        fault = None
         if audit.recording is not None:
             fault = "extract= needs a model to ask; a recording answers nothing further"
         elif audit.settings.extract_draws and not audit.settings.temperature:
             fault = (
                 "extract_draws= draws words; at temperature 0 there is nothing to draw"
             )
-        elif (
-            audit.corpora.input.documents.select(unnamed)
-            .collect(engine="streaming")
-            .item()
-        ):
-            fault = "extract= needs documents with names; add a column document_id"
+        else:
+            has_unnamed = pl.col("document_id").is_null().any()
+            documents = audit.corpora.input.documents.select(has_unnamed)
+            if documents.collect(engine="streaming").item():
+                fault = "extract= needs documents with names; add a column document_id"
         if fault is not None:
             raise SettingsError(fault)
         audit.agree({"walk_words": ROUND_WORDS})
 
     def _batches(self) -> Iterator[list[Walks]]:
-        audit, settings = self.audit, self.audit.settings
-        every = (
-            scan(audit.run.order, Targets)
+        """Iterate over the walks of some documents at once, in the order of asking."""
+        all_windows = (
+            scan(self.audit.run.order, Targets)
             .with_row_index("target_row")
             .filter(pl.col("role") == "target")
             .select("document_id", *_WINDOW)
             .drop_nulls()
         )
-        strongest = self._strongest(every)
+        strongest = self._find_strongest(all_windows)
         names = strongest.sort("target_row")["document_id"].unique(maintain_order=True)
         for start in range(0, names.len(), _DOCUMENTS_AT_ONCE):
-            of_batch = pl.col("document_id").is_in(
-                names[start : start + _DOCUMENTS_AT_ONCE].implode()
+            batch = names[start : start + _DOCUMENTS_AT_ONCE]
+            is_in_batch = pl.col("document_id").is_in(batch.implode())
+            windows = all_windows.filter(is_in_batch).collect(engine="streaming")
+            yield self._build_walks(
+                windows.sort("start", maintain_order=True),
+                strongest.filter(is_in_batch),
+                is_in_batch,
             )
-            documents = audit.corpora.input.documents.select("document_id", "text")
-            texts = dict(
-                documents.filter(of_batch).collect(engine="streaming").iter_rows()
-            )
-            of_documents = every.filter(of_batch).collect(engine="streaming")
-            windows = _by_document(
-                of_documents.sort("start", maintain_order=True), texts
-            )
-            yield [
-                Walks(
-                    document_id=name,
-                    document=Text(texts[name], settings.word_rule),
-                    strongest_windows=chosen,
-                    all_windows=windows[name],
-                    budget=settings.extract_tokens,
-                    draws=settings.extract_draws,
-                )
-                for name, chosen in _by_document(
-                    strongest.filter(of_batch), texts
-                ).items()
-            ]
 
-    def _strongest(self, every: pl.LazyFrame) -> pl.DataFrame:
-        primary, n = self.audit.rule.primary, self.audit.settings.extract_starts
+    def _build_walks(
+        self, windows: pl.DataFrame, strongest: pl.DataFrame, is_in_batch: pl.Expr
+    ) -> list[Walks]:
+        audit = self.audit
+        settings = audit.settings
+        documents = audit.corpora.input.documents.select("document_id", "text")
+        texts = dict(
+            documents.filter(is_in_batch).collect(engine="streaming").iter_rows()
+        )
+        windows_by_document = _group_windows(windows, texts)
+        return [
+            Walks(
+                document_id=name,
+                document=Text(texts[name], settings.word_rule),
+                strongest_windows=strongest_windows,
+                all_windows=windows_by_document[name],
+                budget=settings.extract_tokens,
+                draws=settings.extract_draws,
+            )
+            for name, strongest_windows in _group_windows(strongest, texts).items()
+        ]
+
+    def _find_strongest(self, windows: pl.LazyFrame) -> pl.DataFrame:
+        """Return the windows of highest scores of each document."""
+        primary = self.audit.rule.primary
+        n = self.audit.settings.extract_starts
         order = [primary, "window_index"]
+        highest = pl.col("target_id", *order).top_k_by(order, n, reverse=[False, True])
         strongest = (
             self.audit.run.scan("scores")
             .filter(pl.col("role") == "target", pl.col(primary).is_not_null())
             .group_by("document_id")
-            .agg(pl.col("target_id", *order).top_k_by(order, n, reverse=[False, True]))
+            .agg(highest)
             .explode("target_id", *order)
             .collect(engine="streaming")
         )
         return (
-            every.drop("document_id")
+            windows.drop("document_id")
             .join(strongest.lazy(), on="target_id")
             .sort("document_id", *order, descending=[False, True, False])
             .select("document_id", *_WINDOW)
             .collect(engine="streaming")
         )
 
-    def _take(self, walks: Sequence[Walks]) -> None:
+    def _add_answers(self, batch: Sequence[Walks]) -> None:
+        """Add the stored answers to walks, as far as there are any."""
         folder = self.audit.run.path("samples")
         stored = pl.concat(
             scan_parts(folder, Samples, view.key) for view in self._views
         )
         columns = ("target_id", "view_index", "candidate", "finish_reason", "n_tokens")
-        starts = [window.target_id for each in walks for window in each.all_windows]
-        own = stored.filter(pl.col("target_id").is_in(starts)).select(columns).collect()
-        said = {row[:2]: row[2:] for row in own.iter_rows()}
-        for each in walks:
-            while (asked := each.next_prompt()) is not None:
-                sample = said.get((asked["target_id"], asked["view_index"]))
-                if sample is None:
+        target_ids: list[str] = []
+        for walks in batch:
+            target_ids += [window.target_id for window in walks.all_windows]
+        samples = stored.filter(pl.col("target_id").is_in(target_ids)).select(columns)
+        answers = {row[:2]: row[2:] for row in samples.collect().iter_rows()}
+        for walks in batch:
+            while (prompt := walks.next_prompt()) is not None:
+                answer = answers.get((prompt["target_id"], prompt["view_index"]))
+                if answer is None:
                     break
-                candidate, finish_reason, n_tokens = sample
-                each.started[-1].add_answer(candidate, finish_reason, n_tokens or 0)
+                candidate, finish_reason, n_tokens = answer
+                walks.started[-1].add_answer(candidate, finish_reason, n_tokens or 0)
 
-    def _ask(self, session: Session, asked: pl.DataFrame) -> None:
-        audit, wanted = self.audit, []
-        ordered = asked.sort("target_row").cast(
+    def _ask(self, session: Session, rows: pl.DataFrame) -> None:
+        audit = self.audit
+        ordered = rows.sort("target_row").cast(
             {"view_index": pl.UInt32, "target_row": pl.UInt32}
         )
-        drawn = pl.col("view_index") >= MOST_ROUNDS
-        for view, own in zip(self._views, (~drawn, drawn), strict=True):
+        is_drawn = pl.col("view_index") >= MOST_ROUNDS
+        jobs = []
+        for view, is_of_view in zip(self._views, (~is_drawn, is_drawn), strict=True):
             parts = sample_parts(audit, view)
-            blocks = list(Missing(RowUnits(ordered.filter(own)), parts).blocks())
-            self._keep(view, blocks)
-            wanted.append(
-                (build_sample_task(audit, session, view), blocks, parts.store)
-            )
-        ask(audit, session, "walking", Work(left=asked.height), wanted)
+            units = RowUnits(ordered.filter(is_of_view))
+            blocks = list(Missing(units, parts).blocks())
+            self._store_prompts(view, blocks)
+            jobs.append((build_sample_task(audit, session, view), blocks, parts.store))
+        ask(audit, session, "walking", Work(left=rows.height), jobs)
 
-    def _keep(self, view: View, blocks: list[Block]) -> None:
-        """Store prompts that are not there; a run may have lost its samples only."""
+    def _store_prompts(self, view: View, blocks: list[Block]) -> None:
+        """Store prompts that are missing; a run may have lost its samples only."""
         folder = self.audit.run.path("prompts")
         keys = ("target_id", "view_index")
         stored = scan_parts(folder, Prompts, view.key).select(keys).collect()
         for block in blocks:
             new = view.fill_prompts(block.units).join(stored, on=keys, how="anti")
-            names = (
-                replace(block, attempt=attempt).part_name
-                for attempt in count(block.attempt)
-            )
-            if not new.is_empty():
-                path = next(
-                    folder / name for name in names if not (folder / name).exists()
-                )
-                sink(new, path, Prompts)
+            if new.is_empty():
+                continue
+            attempts = count(block.attempt)
+            paths = (folder / replace(block, attempt=n).part_name for n in attempts)
+            sink(new, next(path for path in paths if not path.exists()), Prompts)
 
 
-def _by_document(
+def _list_prompts(batch: Sequence[Walks]) -> list[dict[str, Any]]:
+    """List the next prompts of walks that have not ended."""
+    next_prompts = (walks.next_prompt() for walks in batch)
+    return [prompt for prompt in next_prompts if prompt is not None]
+
+
+def _group_windows(
     windows: pl.DataFrame, texts: Mapping[str, str | None]
 ) -> dict[str, list[Window]]:
-    """Sort windows by document; those whose prefix does not stand there as given are left out."""
-    found: dict[str, list[Window]] = {}
+    """Group windows by document, without those whose prefix is not at its place in the text."""
+    groups: dict[str, list[Window]] = {}
     for row in windows.to_dicts():
         name = row.pop("document_id")
-        if (text := texts.get(name)) is not None:
-            of_document = found.setdefault(name, [])
-            if text.startswith(row["prefix"], row["start"]):
-                of_document.append(Window(**row))
-    return found
+        text = texts.get(name)
+        if text is None:
+            continue
+        group = groups.setdefault(name, [])
+        if text.startswith(row["prefix"], row["start"]):
+            group.append(Window(**row))
+    return groups
 
 
 # The stage that continues the texts of highest scores, where no attack asks for
@@ -411,29 +444,27 @@ class RecitalsStage(Stage):
 
     @property
     def _n(self) -> int:
-        return (
-            0
-            if self.audit.continues_texts
-            else self.audit.settings.continue_strongest or 0
-        )
+        if self.audit.continues_texts:
+            return 0
+        return self.audit.settings.continue_strongest or 0
 
     def remaining(self) -> Iterator[tuple[str, str]]:
-        """Say what it costs to continue texts: at most as much as the longest would."""
+        """Iterate over what it costs to continue texts: at most as much as the longest would."""
         if not self._n:
             return
         yield (
             "then",
             f"at most {self._n:,} texts, those of highest scores, are continued",
         )
-        self.foreseen = _longest_work(
+        self.foreseen = _forecast_longest(
             self.audit, self._view, self._n, "target", "non_member"
         )
         lines = dict(self.foreseen.lines())
         yield "tokens to continue them", lines["tokens to decode"]
-        yield from _costs(self.audit, "continuations", self.foreseen)
+        yield from _forecast_most_cost(self.audit, "continuations", self.foreseen)
 
     def fingerprint(self) -> dict[str, Any]:
-        return {"parts": parts_digest(sample_parts(self.audit, self._view).paths())}
+        return {"parts": digest_parts(sample_parts(self.audit, self._view).paths())}
 
     def validate(self) -> None:
         if self._n and self.audit.recording is not None:
@@ -449,161 +480,173 @@ class RecitalsStage(Stage):
     def run(self) -> None:
         if not self._n:
             return
-        audit, view, parts = (
-            self.audit,
-            self._view,
-            prompt_parts(self.audit, self._view),
-        )
+        audit = self.audit
+        view = self._view
         targets = scan(audit.run.order, Targets)
-        chosen = FreshUnits(targets, among=self._strongest())
-        write_prompts(audit, view, Missing(chosen, parts, view.n))
-        prompts = PromptUnits(audit.run.order, parts, view, askable=True)
-        retry = audit.settings.retry_failed
-        missing = Missing(
-            prompts, sample_parts(audit, view), view.samples, retry_failed=retry
+        strongest = FreshUnits(targets, among=self._find_strongest())
+        missing = _write_missing_prompts(audit, view, strongest)
+        ask_samples(
+            audit,
+            "target",
+            self.activity,
+            {view: missing},
+            started_engine=self._engine,
         )
-        ask_samples(audit, "target", self.activity, {view: missing}, same=self._engine)
         make_features(audit, view)
-        for sentence in self._cut():
+        for sentence in self._describe_short():
             audit.observer.stage(sentence)
         self.mark_done()
 
-    def _cut(self) -> Iterator[str]:
-        """Say how many continuations were cut before they had the words of the true text."""
+    def _describe_short(self) -> Iterator[str]:
+        """Describe how many continuations were cut before they had the words of the true text."""
         stored = scan_parts(self.audit.run.path("samples"), Samples, self._view.key)
-        short = (
-            stored.filter("short").select("finish_reason").collect(engine="streaming")
-        )
-        reasons = short["finish_reason"].to_list()
-        if n := reasons.count("repeats"):
-            yield f"{n:,} continuations repeat themselves, and end there"
-        if n := reasons.count("length"):
+        short = stored.filter("short").select("finish_reason")
+        reasons = short.collect(engine="streaming")["finish_reason"].to_list()
+        n_repeating = reasons.count("repeats")
+        if n_repeating:
+            yield f"{n_repeating:,} continuations repeat themselves, and end there"
+        n_cut = reasons.count("length")
+        if n_cut:
             yield (
-                f"{n:,} continuations were cut before they had as many words as the"
+                f"{n_cut:,} continuations were cut before they had as many words as the"
                 " true text"
             )
 
     @property
     def _engine(self) -> str | None:
         """The engine of the log-probabilities: it has answered few prompts before vLLM starts."""
-        used = self.audit.manifest.models["target"].get("logprobs engine")
-        known = self.audit.settings.engine == "auto" and used in engine_types()
-        return (
-            used
-            if known and why_not(str(used), "samples", frozenset()) is None
-            else None
-        )
+        engine = self.audit.manifest.models["target"].get("logprobs engine")
+        if self.audit.settings.engine != "auto" or engine not in engine_types():
+            return None
+        obstacle = why_not(str(engine), "samples", frozenset())
+        return engine if obstacle is None else None
 
-    def _strongest(self) -> pl.Series:
-        """Choose the best text of each document by its score, then the second, and so on."""
-        score, audit = pl.col(self.audit.rule.primary), self.audit
+    def _find_strongest(self) -> pl.Series:
+        """Return the best text of each document by its score, then the second, and so on."""
+        score = pl.col(self.audit.rule.primary)
+        scores = self.audit.run.scan("scores").with_row_index("row")
+        is_of_set = pl.col("role").is_in(["target", "non_member"])
+        owner = pl.coalesce("document_id", "target_id").hash()
         rows = (
-            audit.run.scan("scores")
-            .with_row_index("row")
-            .filter(pl.col("role").is_in(["target", "non_member"]), score.is_not_null())
-            .select(
-                "row", score=score, owner=pl.coalesce("document_id", "target_id").hash()
-            )
+            scores.filter(is_of_set, score.is_not_null())
+            .select("row", score=score, owner=owner)
             .collect(engine="streaming")
         )
         place = pl.col("score").rank("ordinal", descending=True).over("owner")
         ordered = rows.with_columns(place=place).sort(
             "place", "score", descending=[False, True], maintain_order=True
         )
-        chosen = pl.col("row").is_in(ordered["row"].head(self._n).implode())
-        named = (
-            audit.run.scan("scores")
-            .with_row_index("row")
-            .filter(chosen)
-            .select("target_id")
-        )
-        return named.collect(engine="streaming").to_series()
+        is_strongest = pl.col("row").is_in(ordered["row"].head(self._n).implode())
+        names = scores.filter(is_strongest).select("target_id")
+        return names.collect(engine="streaming").to_series()
+
+
+def _write_missing_prompts(
+    audit: Audit, view: View, units: FreshUnits | RowUnits
+) -> Missing:
+    """Write a view's prompts of some texts; return the samples that are missing."""
+    parts = prompt_parts(audit, view)
+    write_prompts(audit, view, Missing(units, parts, view.n))
+    return Missing(
+        PromptUnits(audit.run.order, parts, view, askable=True),
+        sample_parts(audit, view),
+        view.samples,
+        retry_failed=audit.settings.retry_failed,
+    )
 
 
 # Passages that came out of the target model word for word.
 
 
-def runs_of(run: RunFolder, settings: Settings) -> pl.DataFrame:
-    """Find the longest run of each target that its continuations give back."""
-    targets, features = run.scan("targets"), run.scan("features")
+def find_verbatim_runs(run: RunFolder, settings: Settings) -> pl.DataFrame:
+    """Return the longest run of each target that its continuations give back."""
     return memory.verbatim_runs(
-        targets, features, settings.continuations, settings.word_rule
+        run.scan("targets"),
+        run.scan("features"),
+        settings.continuations,
+        settings.word_rule,
     )
 
 
-def passages_of(audit: Audit, runs: pl.DataFrame) -> pl.DataFrame:
-    """Find what came out: one row per target, in the targets' order, as `runs_of` has them."""
+def find_passages(audit: Audit, runs: pl.DataFrame) -> pl.DataFrame:
+    """Return what came out: one row per target, in the targets' order, by its verbatim runs."""
     # ``view`` asks for it as a control; ``text`` is what is asked for, null where it is
     # the target's own reference. Where only a walk came out, its first words are the
     # passage.
-    continued, walked = _continued(audit, runs), _walked(audit)
-    own = (
+    continued = _find_continued(audit, runs)
+    walked = _find_walked(audit).join(continued, on="target_id", how="anti")
+    passages = pl.concat([continued, walked])
+    targets = (
         audit.run.scan("targets")
         .with_row_index("target_row")
         .filter(pl.col("role") == "target")
         .select("target_id", "target_row", owner=build_target_owner().hash())
     )
-    walked = walked.join(continued, on="target_id", how="anti")
-    rows = pl.concat([continued, walked])
-    found = own.join(rows.lazy(), on="target_id", maintain_order="left")
-    return found.collect(engine="streaming").sort("target_row")
+    joined = targets.join(passages.lazy(), on="target_id", maintain_order="left")
+    return joined.collect(engine="streaming").sort("target_row")
 
 
-def _continued(audit: Audit, runs: pl.DataFrame) -> pl.DataFrame:
-    """Find the longest run of the best continuation of each target, where it is long enough."""
-    targets, features = audit.run.scan("targets"), audit.run.scan("features")
-    best = runs.with_row_index("row").filter(
-        pl.col("longest_words") >= memory.VERBATIM_WORDS
-    )
-    if best.is_empty():
+def _find_continued(audit: Audit, runs: pl.DataFrame) -> pl.DataFrame:
+    """Return the longest run of the best continuation of each target, where it is long enough."""
+    is_long = pl.col("longest_words") >= memory.VERBATIM_WORDS
+    long_runs = runs.with_row_index("row").filter(is_long)
+    if long_runs.is_empty():
         return _PASSAGES.clear()
-    named = (
-        targets.select("target_id", "reference")
-        .with_row_index("row")
-        .join(best.lazy(), on="row", maintain_order="left")
+    targets = audit.run.scan("targets").select("target_id", "reference")
+    with_runs = targets.with_row_index("row").join(
+        long_runs.lazy(), on="row", maintain_order="left"
     )
+    is_recital = pl.col("view") == RECITAL[1]  # greedy, as walks are
+    control = pl.when(is_recital).then(pl.lit("walk_control"))
+    features = audit.run.scan("features").filter(matches_views(memory.CONTINUED))
     key = ["target_id", "sample_index"]
-    read = ("longest_block_start", "longest_block_words")
-    recited = pl.when(pl.col("view") == RECITAL[1])  # greedy, as walks are
-    asked_as = (
-        recited.then(pl.lit("walk_control"))
-        .otherwise(pl.lit("control"))
-        .alias("asked_as")
-    )
-    places = features.filter(matches_views(memory.CONTINUED)).select(
-        *key, *read, asked_as
+    places = features.select(
+        *key,
+        "longest_block_start",
+        "longest_block_words",
+        control.otherwise(pl.lit("control")).alias("asked_as"),
     )
     places = places.unique(key, keep="first", maintain_order=True)
-    passage = memory.longest_passage(audit.settings.word_rule)
-    passages = named.join(places, on=key).select(
-        "target_id", passage=passage, text=pl.lit(None, pl.String), view="asked_as"
+    passages = with_runs.join(places, on=key).select(
+        "target_id",
+        passage=memory.longest_passage(audit.settings.word_rule),
+        text=pl.lit(None, pl.String),
+        view="asked_as",
     )
     return passages.collect(engine="streaming")
 
 
-def _walked(audit: Audit) -> pl.DataFrame:
-    """Take of each stretch that came out as much as was asked for in its first round."""
+def _find_walked(audit: Audit) -> pl.DataFrame:
+    """Return of each stretch that came out as much as was asked for in its first round."""
     run = audit.run
     if not run.path("extraction").exists():
         return _PASSAGES.clear()
+    documents = run.scan("extracted_documents")
+    passages = documents.select("document_id", passage="passages_20")
+    passages = passages.explode("passage").drop_nulls()
+    is_long = pl.col("n_words") >= memory.VERBATIM_WORDS
+    begins_before = pl.col("passage").struct.field("start") < pl.col("end")
+    ends_after = pl.col("passage").struct.field("end") > pl.col("start")
+    stretches = run.scan("extraction").filter(is_long)
+    stretches = stretches.join(passages, on="document_id")
+    stretches = stretches.filter(begins_before & ends_after)
+    stretches = stretches.sort("n_words", descending=True)
+    stretches = stretches.unique("target_id", keep="first")
     length = pl.col("end") - pl.col("start")
-    own = run.scan("extracted_documents").select("document_id", passage="passages_20")
-    own = own.explode("passage").drop_nulls()
-    long = run.scan("extraction").filter(pl.col("n_words") >= memory.VERBATIM_WORDS)
-    starts, ends = (pl.col("passage").struct.field(name) for name in ("start", "end"))
-    counts = (starts < pl.col("end")) & (ends > pl.col("start"))
-    long = long.join(own, on="document_id").filter(counts)
-    long = long.sort("n_words", descending=True).unique("target_id", keep="first")
-    asked = scan_parts(run.path("prompts"), Prompts, ("target", "walk")).filter(
-        view_index=0
+    walks = scan_parts(run.path("prompts"), Prompts, ("target", "walk"))
+    first_rounds = walks.filter(view_index=0)
+    spans = word_spans("text", words=audit.settings.word_rule)
+    first_start = spans.struct.field("starts").list.first()
+    joined = stretches.select("target_id", length=length).join(
+        first_rounds, on="target_id"
     )
-    starts = word_spans("text", words=audit.settings.word_rule).struct.field("starts")
-    passage = pl.col("text").str.slice(starts.list.first(), pl.col("length"))
-    stretches = long.select("target_id", length=length).join(asked, on="target_id")
-    found = stretches.select(
-        "target_id", "text", passage=passage, view=pl.lit("walk_control")
+    rows = joined.select(
+        "target_id",
+        "text",
+        passage=pl.col("text").str.slice(first_start, pl.col("length")),
+        view=pl.lit("walk_control"),
     )
-    return found.select(_PASSAGES.columns).collect(engine="streaming")
+    return rows.select(_PASSAGES.columns).collect(engine="streaming")
 
 
 _PASSAGES = pl.DataFrame(
@@ -634,75 +677,65 @@ class ControlsStage(Stage):
     reads_views = ("control-",)
 
     def remaining(self) -> Iterator[tuple[str, str]]:
-        audit, settings = self.audit, self.audit.settings
+        audit = self.audit
+        settings = audit.settings
         if not settings.controls:
             return
         may_come = (pl.col("role") == "target") & pl.col("reason").is_null()
-        n = (
-            audit.open_targets()
-            .select(may_come.sum())
-            .collect(engine="streaming")
-            .item()
-        )
+        targets = audit.open_targets().select(may_come.sum())
+        n = targets.collect(engine="streaming").item()
         samples = settings.continuations
         if not audit.continues_texts:
-            walks = (
-                settings.extract
-                * settings.extract_starts
-                * audit.corpora.input.n_documents
-            )
-            n, samples = min(n, walks + (settings.continue_strongest or 0)), 1
-        prompts = n * sum(
-            build_view(audit.settings, model, "control").n for model in self._models
-        )
-        asked = (
-            f", {prompts:,} prompts, {prompts * samples:,} samples" if prompts else ""
-        )
+            n_starts = settings.extract * settings.extract_starts
+            n_walks = n_starts * audit.corpora.input.n_documents
+            n = min(n, n_walks + (settings.continue_strongest or 0))
+            samples = 1
+        controls = [build_view(settings, model, "control") for model in self._models]
+        n_prompts = n * sum(view.n for view in controls)
+        asked = ""
+        if n_prompts:
+            asked = f", {n_prompts:,} prompts, {n_prompts * samples:,} samples"
         yield "controls", f"of what comes out, at most {n:,} passages{asked}"
-        if prompts:
-            view = replace(
-                build_view(audit.settings, "target", "control"), samples=samples
-            )
-            work = _longest_work(audit, view, n, "target")
-            yield from _costs(audit, "controls", work.times(view.n))
+        if n_prompts:
+            control = build_view(settings, "target", "control")
+            view = replace(control, samples=samples)
+            work = _forecast_longest(audit, view, n, "target")
+            yield from _forecast_most_cost(audit, "controls", work.times(view.n))
 
     @property
     def _models(self) -> list[str]:
         settings = self.audit.settings
         if settings.engine == "replay":
             return []
-        return (
-            ["target", "reference"]
-            if settings.reference_model is not None
-            else ["target"]
-        )
+        if settings.reference_model is None:
+            return ["target"]
+        return ["target", "reference"]
 
     @cached_property
     def _passages(self) -> pl.DataFrame:
-        return passages_of(self.audit, runs_of(self.audit.run, self.audit.settings))
+        runs = find_verbatim_runs(self.audit.run, self.audit.settings)
+        return find_passages(self.audit, runs)
 
     def fingerprint(self) -> dict[str, Any]:
-        asked = self._passages.select("target_id", "view", "passage").write_ndjson()
-        parts = [
-            path
-            for each in self._views
-            for path in sample_parts(self.audit, each).paths()
-        ]
+        audit = self.audit
+        passages = self._passages.select("target_id", "view", "passage").write_ndjson()
+        parts: list[Path] = []
+        for view in self._views:
+            parts += sample_parts(audit, view).paths()
         return {
-            "passages": sha256(asked.encode()).hexdigest(),
-            "targets": self.audit.manifest.made["targets"],
-            "parts": parts_digest(parts),
-            "samples": self.audit.settings.continuations,
+            "passages": sha256(passages.encode()).hexdigest(),
+            "targets": audit.manifest.made["targets"],
+            "parts": digest_parts(parts),
+            "samples": audit.settings.continuations,
             "models": self._models,
         }
 
     @property
     def _views(self) -> list[View]:
-        return [
-            build_view(self.audit.settings, model, name)
-            for model in self._models
-            for name in _VIEWS
-        ]
+        views: list[View] = []
+        for model in self._models:
+            views += [build_view(self.audit.settings, model, name) for name in _VIEWS]
+        return views
 
     def run(self) -> None:
         audit = self.audit
@@ -710,103 +743,103 @@ class ControlsStage(Stage):
             return
         audit.agree({"control_words": prompts.LAST_WORDS})
         for model in self._models:
-            missing = {
-                view: self._missing(view) for view in self._views if view.model == model
-            }
+            views = [view for view in self._views if view.model == model]
+            missing = {view: self._find_missing(view) for view in views}
             ask_samples(audit, model, "asking for controls", missing)
         super().run()
 
     def make(self) -> None:
-        audit, passages = self.audit, self._passages
+        audit = self.audit
+        passages = self._passages
+        answers = [pl.DataFrame(schema=_ANSWER), *map(self._read_answers, self._views)]
         rows = memory.control_rows(
             passages,
-            pl.concat([pl.DataFrame(schema=_ANSWER), *map(self._answers, self._views)]),
-            _other_documents(audit, passages),
+            pl.concat(answers),
+            _find_other_documents(audit, passages),
             models=self._models or ["target"],
             without=prompts.NOTHING_UNRELATED if self._models else _RECORDED,
         )
         sink(rows, audit.run.path("controls"), Controls)
         audit.manifest.controls = memory.count_controls(rows)
-        n, common = (
-            audit.manifest.controls["any"][name] for name in ("passages", "common")
+        counts = audit.manifest.controls["any"]
+        audit.observer.stage(
+            f"{counts['common']:,} of {counts['passages']:,} passages that came out are"
+            " common"
         )
-        audit.observer.stage(f"{common:,} of {n:,} passages that came out are common")
 
-    def _missing(self, view: View) -> Missing:
-        audit, parts = self.audit, prompt_parts(self.audit, view)
-        index = pl.lit(0, pl.UInt32)
-        places = (
-            scan(audit.run.order, Targets)
-            .select("target_id")
-            .with_row_index("target_row")
-        )
+    def _find_missing(self, view: View) -> Missing:
+        targets = scan(self.audit.run.order, Targets).select("target_id")
+        places = targets.with_row_index("target_row").collect()
         passages = (
             self._passages.filter(view=view.name)
             .rename({"target_row": "own_row"})
-            .with_columns(view_index=index)
-            .join(places.collect(), on="target_id")
+            .with_columns(view_index=pl.lit(0, pl.UInt32))
+            .join(places, on="target_id")
             .sort("target_row")
         )
-        complete = partial(self._with_prefixes, alone=view.model == "reference")
-        write_prompts(audit, view, Missing(RowUnits(passages, complete), parts, view.n))
-        prompts = PromptUnits(audit.run.order, parts, view, askable=True)
-        retry = audit.settings.retry_failed
-        return Missing(
-            prompts, sample_parts(audit, view), view.samples, retry_failed=retry
-        )
+        complete = partial(self._join_prefixes, alone=view.model == "reference")
+        return _write_missing_prompts(self.audit, view, RowUnits(passages, complete))
 
     @cached_property
-    def _lenders(self) -> tuple[prompts.OtherRows, prompts.OtherRows]:
-        """Targets whose prefix may stand before a passage; owners of passages are in the second."""
-        # A model goes on with what it recites after any prefix of it, so these give
-        # theirs only where there are no others.
+    def _prefix_donors(self) -> tuple[prompts.OtherRows, prompts.OtherRows]:
+        """Targets whose prefix may stand before a passage: of other owners, and of all."""
+        # A model goes on with what it recites after any prefix of it, so owners of
+        # passages give theirs only where there are no others.
         targets = self.audit.run.scan("targets")
         size = targets.select(pl.len()).collect(engine="streaming").item()
         owners = read_numbers(targets, build_target_owner().hash(), size, np.uint64)
         has_prefix = pl.col("prefix").str.contains(r"\S").fill_null(value=False)
         may_stand = read_numbers(targets, has_prefix, size, np.bool_)
-        recited = np.isin(owners, self._passages["owner"].to_numpy())
-        return prompts.OtherRows(owners, may_stand & ~recited), prompts.OtherRows(
-            owners, may_stand
+        owns_passage = np.isin(owners, self._passages["owner"].to_numpy())
+        return (
+            prompts.OtherRows(owners, may_stand & ~owns_passage),
+            prompts.OtherRows(owners, may_stand),
         )
 
-    def _with_prefixes(self, rows: pl.DataFrame, *, alone: bool) -> pl.DataFrame:
+    def _find_prefix_donor(self, owner: int, target_id: str) -> int | None:
+        """Return the row of a target whose prefix may stand before a passage."""
+        seed = self.audit.settings.seed
+        for donors in self._prefix_donors:
+            row = donors.choose(owner, target_id, seed)
+            if row is not None:
+                return row
+        return None
+
+    def _join_prefixes(self, rows: pl.DataFrame, *, alone: bool) -> pl.DataFrame:
         """Join the own ``prefix``, which may stand ``alone``, and an ``unrelated`` one."""
-        targets, seed = self.audit.run.scan("targets"), self.audit.settings.seed
-        chosen = []
-        for owner, name in rows.select("owner", "target_id").iter_rows():
-            others = (lender.choose(owner, name, seed) for lender in self._lenders)
-            chosen.append(next((row for row in others if row is not None), None))
+        targets = self.audit.run.scan("targets")
+        owners = rows.select("owner", "target_id").iter_rows()
+        donors = [self._find_prefix_donor(*row) for row in owners]
         units = rows.with_columns(
-            pl.Series("other_row", chosen, dtype=pl.get_index_type())
+            pl.Series("other_row", donors, dtype=pl.get_index_type())
         )
         for row, name in (("own_row", "prefix"), ("other_row", "unrelated")):
             numbered = targets.select(pl.col("prefix").alias(name)).with_row_index(row)
-            prefixes = numbered.filter(pl.col(row).is_in(units[row].implode()))
-            found = prefixes.collect(engine="streaming")
-            units = units.join(found, on=row, how="left", maintain_order="left")
+            is_used = pl.col(row).is_in(units[row].implode())
+            prefixes = numbered.filter(is_used).collect(engine="streaming")
+            units = units.join(prefixes, on=row, how="left", maintain_order="left")
         return units.filter(pl.col("unrelated").is_not_null() | alone)
 
-    def _answers(self, view: View) -> pl.DataFrame:
-        """Compare what was said after each prompt with the passage; name whose prefix was given."""
-        run, words = self.audit.run, self.audit.settings.word_rule
+    def _read_answers(self, view: View) -> pl.DataFrame:
+        """Compare answers to each prompt with the passage; return whose prefix stood before it."""
+        run = self.audit.run
+        words = self.audit.settings.word_rule
         asked = scan_parts(run.path("prompts"), Prompts, view.key).filter(view_index=0)
-        given = asked.select("target_id", prefix="context").drop_nulls()
+        prefixes = asked.select("target_id", prefix="context").drop_nulls()
         donor = pl.coalesce("document_id", "target_id")
         donors = (
             run.scan("targets")
             .select("prefix", other_document=donor)
-            .join(given, on="prefix", how="semi", maintain_order="left")
+            .join(prefixes, on="prefix", how="semi", maintain_order="left")
             .unique("prefix", keep="first", maintain_order=True)
         )
-        own = (
-            self._passages.lazy().filter(view=view.name).select("target_id", "passage")
-        )
+        named_prefixes = prefixes.join(donors, on="prefix")
+        passages = self._passages.lazy().filter(view=view.name)
         blocks = pair_features("candidate", "passage", words=words, groups=["blocks"])
-        said = (
+        answers = (
             scan_parts(run.path("samples"), Samples, view.key)
             .filter(pl.col("sample_index") < view.samples)
-            .join(own, on="target_id")
+            .join(passages.select("target_id", "passage"), on="target_id")
             .with_columns(longest_words=blocks.struct.field("longest_block_words"))
             .group_by("target_id", "view_index")
             .agg(
@@ -814,26 +847,26 @@ class ControlsStage(Stage):
                 longest_words=pl.col("longest_words").max(),
                 reason=pl.col("reason").min(),
             )
-            .join(given.join(donors, on="prefix"), on="target_id", how="left")
+            .join(named_prefixes, on="target_id", how="left")
             .with_columns(model=pl.lit(view.model))
             .select(pl.col(name).cast(dtype) for name, dtype in _ANSWER.items())
         )
-        return said.collect(engine="streaming")
+        return answers.collect(engine="streaming")
 
 
-def _other_documents(audit: Audit, passages: pl.DataFrame) -> pl.DataFrame:
-    sets = {"target": audit.corpora.input, **audit.corpora.reference_sets}
-    documents = [
-        corpus.documents.with_row_index("place", 1).select(
+def _find_other_documents(audit: Audit, passages: pl.DataFrame) -> pl.DataFrame:
+    """Return the other documents, of the input or to compare with, that hold each passage."""
+    corpora = {"target": audit.corpora.input, **audit.corpora.reference_sets}
+    documents = []
+    for role, corpus in corpora.items():
+        if role == "yardstick":
+            continue
+        number = pl.format(f"document {{}} of the {role} texts", "place")
+        texts = corpus.documents.with_row_index("place", 1).select(
             "text",
             owner=build_document_owner(role).hash(),
-            name=pl.coalesce(
-                "document_id", pl.format(f"document {{}} of the {role} texts", "place")
-            ),
+            name=pl.coalesce("document_id", number),
         )
-        for role, corpus in sets.items()
-        if role != "yardstick"
-    ]
-    return find_elsewhere(passages, pl.concat(documents)).rename(
-        {"name": "other_document"}
-    )
+        documents.append(texts)
+    elsewhere = find_elsewhere(passages, pl.concat(documents))
+    return elsewhere.rename({"name": "other_document"})

@@ -32,33 +32,33 @@ from mia_batch.views import View
 _SAMPLES_AT_ONCE = 65536
 
 
-def weighed_views(audit: Audit) -> list[View]:
+def list_weighed_views(audit: Audit) -> list[View]:
+    """List the views whose samples an attack weighs by the rarity of their words."""
     columns = {field.name for field in RARITY_FIELDS}
-    reads = {
-        key
-        for attack in audit.list_attacks_on("samples")
-        if columns.intersection(attack.columns)
-        for key in attack.reads
-    }
-    return [view for view in list_views(audit, "samples") if view.key in reads]
+    keys: set[tuple[str, str]] = set()
+    for attack in audit.list_attacks_on("samples"):
+        if columns.intersection(attack.columns):
+            keys.update(attack.reads)
+    return [view for view in list_views(audit, "samples") if view.key in keys]
 
 
-def rule_against_dress(audit: Audit) -> dict[str, Any]:
-    """Say what is taken off answers, for fingerprints; nothing where nothing is."""
+def fingerprint_dress(audit: Audit) -> dict[str, Any]:
+    """Return what is taken off answers, for fingerprints; nothing where nothing is."""
     rule = audit.manifest.dress.get("rule")
     return {"dress": rule} if rule else {}
 
 
-def _rows(audit: Audit, view: View) -> pl.DataFrame:
-    rows = scan(_path(audit), Rarity)
-    rows = rows.filter(pl.col("model") == view.model, pl.col("view") == view.name)
-    found = rows.select("entry", "count", "n_groups").collect()
-    if found.is_empty() and audit.settings.rarity_from is not None:
+def _read_counts(audit: Audit, view: View) -> pl.DataFrame:
+    """Read the counts of a view from the table of rarity."""
+    is_of_view = (pl.col("model") == view.model) & (pl.col("view") == view.name)
+    rows = scan(_get_rarity_path(audit), Rarity).filter(is_of_view)
+    counts = rows.select("entry", "count", "n_groups").collect()
+    if counts.is_empty() and audit.settings.rarity_from is not None:
         raise SettingsError(
             f"rarity_from: {audit.settings.rarity_from} did not count the view "
             f"{view.name!r}; name a run that computed the same attacks"
         )
-    return found
+    return counts
 
 
 class RarityStage(Stage):
@@ -73,14 +73,13 @@ class RarityStage(Stage):
     def fingerprint(self) -> dict[str, Any]:
         audit = self.audit
         if audit.settings.rarity_from is not None:
-            return {"from": digest(_path(audit))}
+            return {"from": digest(_get_rarity_path(audit))}
+        views = list_weighed_views(audit)
         return {
-            "views": {
-                view.name: [view.n, view.samples] for view in weighed_views(audit)
-            },
-            "parts": parts_digest(sorted(audit.run.path("samples").glob("*.parquet"))),
+            "views": {view.name: [view.n, view.samples] for view in views},
+            "parts": digest_parts(sorted(audit.run.path("samples").glob("*.parquet"))),
             "targets": audit.manifest.made["targets"],
-            **rule_against_dress(audit),
+            **fingerprint_dress(audit),
         }
 
     @property
@@ -88,148 +87,154 @@ class RarityStage(Stage):
         return set() if self.audit.settings.rarity_from is not None else {*self.makes}
 
     def prepare(self) -> None:
-        if self.audit.settings.rarity_from is not None and weighed_views(self.audit):
-            _check_other(self.audit)
+        is_of_other_run = self.audit.settings.rarity_from is not None
+        if is_of_other_run and list_weighed_views(self.audit):
+            _check_rarity_from(self.audit)
 
     def run(self) -> None:
-        if (other := self.audit.settings.rarity_from) is not None:
+        rarity_from = self.audit.settings.rarity_from
+        if rarity_from is not None:
             self.activity = (
-                f"taking from {other} how often the model says each word elsewhere"
+                f"taking from {rarity_from} how often the model says each word"
+                " elsewhere"
             )
-        if weighed_views(self.audit):
+        if list_weighed_views(self.audit):
             super().run()
 
     def make(self) -> None:
         audit = self.audit
-        if audit.settings.rarity_from is None:
-            groups = (
-                counted_groups(audit)
-                .select(pl.when("counted").then("group"))
-                .to_series()
-            )
-            index = RowIndex(audit.run.scan("targets").select("target_id"))
-            counted = [
-                _count(audit, view, index, groups) for view in weighed_views(audit)
-            ]
-            sink(pl.concat(counted), audit.run.path("rarity"), Rarity)
+        if audit.settings.rarity_from is not None:
+            return
+        group = pl.when("counted").then("group")
+        groups = group_targets(audit).select(group).to_series()
+        index = RowIndex(audit.run.scan("targets").select("target_id"))
+        counts = [
+            _count(audit, view, index, groups) for view in list_weighed_views(audit)
+        ]
+        sink(pl.concat(counts), audit.run.path("rarity"), Rarity)
 
 
-def parts_digest(parts: Iterable[Path]) -> str:
+def digest_parts(parts: Iterable[Path]) -> str:
+    """Compute a digest of the names of part files."""
     return sha256("\n".join(part.name for part in parts).encode()).hexdigest()
 
 
 def _count(
     audit: Audit, view: View, index: RowIndex, groups: pl.Series
 ) -> pl.DataFrame:
+    """Count in how many groups the model says each n-gram of a view."""
     samples = scan_parts(audit.run.path("samples"), Samples, view.key).filter(
         pl.col("view_index") < view.n,
         pl.col("sample_index") < view.samples,
         pl.col("candidate").is_not_null(),
     )
 
-    def rows(*columns: str) -> Iterator[pl.DataFrame]:
-        wanted = samples.select("target_id", *columns)
-        for batch in wanted.collect_batches(
+    def read_batches(*columns: str) -> Iterator[pl.DataFrame]:
+        """Iterate over samples of counted targets with their group, as ``row``."""
+        batches = samples.select("target_id", *columns).collect_batches(
             chunk_size=_SAMPLES_AT_ONCE, maintain_order=True
-        ):
-            which, found = index.find(batch["target_id"])
-            group = pl.Series("row", groups[found])
-            yield batch.drop("target_id")[which].with_columns(group).drop_nulls("row")
+        )
+        for batch in batches:
+            batch_rows, target_rows = index.find(batch["target_id"])
+            group = pl.Series("row", groups[target_rows])
+            grouped = batch.drop("target_id")[batch_rows].with_columns(group)
+            yield grouped.drop_nulls("row")
 
-    to_come = count_rows(rows(), index.height)
-    n_groups, words = int(np.count_nonzero(to_come)), audit.settings.word_rule
-    whole = whole_targets(rows("candidate"), to_come, ())
-    return RarityTable.count(whole, n_groups=n_groups, words=words).rows(*view.key)
+    rows_by_group = count_rows(read_batches(), index.height)
+    n_groups = int(np.count_nonzero(rows_by_group))
+    whole = whole_targets(read_batches("candidate"), rows_by_group, ())
+    table = RarityTable.count(whole, n_groups=n_groups, words=audit.settings.word_rule)
+    return table.rows(*view.key)
 
 
-def _check_other(audit: Audit) -> None:
+def _check_rarity_from(audit: Audit) -> None:
     """Refuse a table of another run that does not count what this run's attacks read."""
-    other, path, own = (
-        audit.settings.rarity_from,
-        _path(audit),
-        audit.settings.word_rule,
-    )
+    rarity_from = audit.settings.rarity_from
+    path = _get_rarity_path(audit)
     if path.resolve() == audit.run.path("rarity").resolve():
         raise SettingsError(
-            f"rarity_from= is the run itself, {str(other)!r}; name another run"
+            f"rarity_from= is the run itself, {str(rarity_from)!r}; name another run"
         )
-    if (made := Manifest.load(path.parent)) is None or not path.exists():
+    manifest = Manifest.load(path.parent)
+    if manifest is None or not path.exists():
         raise SettingsError(
-            f"rarity_from: {other} is no run with a table of rarity; name one"
+            f"rarity_from: {rarity_from} is no run with a table of rarity; name one"
         )
-    if (rule := made.evidence["word_rule"]) != own:
+    word_rule = manifest.evidence["word_rule"]
+    own_rule = audit.settings.word_rule
+    if word_rule != own_rule:
         raise SettingsError(
-            f"rarity_from: {other} counted words by {rule!r}, not by {own!r}; give the"
-            " same word rule"
+            f"rarity_from: {rarity_from} counted words by {word_rule!r}, not by"
+            f" {own_rule!r}; give the same word rule"
         )
     try:
-        for view in weighed_views(audit):
-            _rows(audit, view)
+        for view in list_weighed_views(audit):
+            _read_counts(audit, view)
     except DamagedTableError as error:
         raise SettingsError(
-            f"rarity_from: the table of rarity of {other} is damaged; give that run's"
-            " own command again, which rebuilds it"
+            f"rarity_from: the table of rarity of {rarity_from} is damaged; give that"
+            " run's own command again, which rebuilds it"
         ) from error
 
 
-def _path(audit: Audit) -> Path:
-    other = audit.settings.rarity_from
-    return (audit.run if other is None else RunFolder(other)).path("rarity")
+def _get_rarity_path(audit: Audit) -> Path:
+    rarity_from = audit.settings.rarity_from
+    run = audit.run if rarity_from is None else RunFolder(rarity_from)
+    return run.path("rarity")
 
 
-def _counted(audit: Audit) -> pl.Expr | None:
-    """Tell which targets are counted: those that others are compared with; None = all."""
+def _choose_counted(audit: Audit) -> pl.Expr | None:
+    """Return which targets are counted: those that others are compared with; None for all."""
     # Were the others counted, too, a large group of them would lower the scores of all
     # texts but its own, and so its p-values. In rounds all are, by the windows of the
     # first one.
     if audit.settings.rarity_from is not None:
         return pl.lit(value=False)
-    if (
-        test := audit.build_rounds_test()
-    ) is not None:  # later rounds would change the scores of earlier ones
+    test = audit.build_rounds_test()
+    if test is not None:  # later rounds would change the scores of earlier ones
         return pl.col("target_id").is_in(test.may_be_asked(0).implode())
-    role, member = pl.col("role"), pl.col("member")
-    non_member, target = role == "non_member", role == "target"
-    unknown = target & member.is_null()
-    outside = target & ~member.fill_null(value=True)
-    targets = audit.run.scan("targets")
-    kinds = targets.select(non_member.any(), asked=(unknown.any() & outside.any()))
-    given, asked = kinds.collect(engine="streaming").row(0)
-    return non_member if given else outside if asked else None
+    is_non_member = pl.col("role") == "non_member"
+    is_target = pl.col("role") == "target"
+    is_unknown = is_target & pl.col("member").is_null()
+    is_outside = is_target & ~pl.col("member").fill_null(value=True)
+    targets = audit.run.scan("targets").select(
+        is_non_member.any(), has_both=(is_unknown.any() & is_outside.any())
+    )
+    has_non_members, has_both = targets.collect(engine="streaming").row(0)
+    if has_non_members:
+        return is_non_member
+    return is_outside if has_both else None
 
 
-def counted_groups(audit: Audit) -> pl.DataFrame:
-    """Give the ``target_id``, number of the ``group`` and whether ``counted`` of each text."""
+def group_targets(audit: Audit) -> pl.DataFrame:
+    """Return the ``target_id``, number of the ``group`` and whether ``counted`` of each text."""
     # Each text is its own group where none is known to be outside, so that groups are
     # not compared, and where all are of one: a book alone has no elsewhere but its own
     # other texts.
     targets = audit.run.scan("targets")
-    counted = _counted(audit)
-    names = targets.select(
+    is_counted = _choose_counted(audit)
+    may_be_apart = is_counted is None
+    if is_counted is None:
+        is_counted = pl.col("role") != "yardstick"
+    texts = targets.select(
         "target_id",
         group=cluster_names(targets).hash(),
-        counted=pl.col("role") != "yardstick" if counted is None else counted,
+        counted=is_counted,
         outside=pl.col("member").eq(other=False),
     )
+    has_one_group = pl.col("group").filter("counted").n_unique() == 1
+    is_apart = pl.lit(may_be_apart) & (has_one_group | ~pl.col("outside").any())
     first = pl.col("row").first().over("group")
-    alone = (pl.col("group").filter("counted").n_unique() == 1) | ~pl.col(
-        "outside"
-    ).any()
-    apart = pl.lit(counted is None) & alone
-    group = pl.when(apart).then("row").otherwise(first)
-    return (
-        names.with_row_index("row")
-        .select("target_id", "counted", group=group)
-        .collect()
-    )
+    group = pl.when(is_apart).then("row").otherwise(first)
+    numbered = texts.with_row_index("row")
+    return numbered.select("target_id", "counted", group=group).collect()
 
 
 # The stage that makes features of samples, and where the parts of both lie.
 
 _LOOKED_UP = ("target_id", "n_words", "role", "member")
-_PARTS_AT_ONCE = (
-    8  # texts that repeat themselves are many times as large as their files
-)
+# Texts that repeat themselves are many times as large as their files
+_PARTS_AT_ONCE = 8
 _ROWS_AT_ONCE = 1 << 14  # short texts are many in a small file
 _BYTES_AT_ONCE = 4 << 20
 
@@ -241,16 +246,16 @@ class FeatureWriter:
     folder: Path
     samples: Parts
     prompts: PromptUnits
-    how: Mapping[str, Any]  # arguments of `build_features`
+    options: Mapping[str, Any]  # arguments of `build_features`
 
     @classmethod
-    def of(cls, audit: Audit, view: View, rarity: RarityTable | None = None) -> Self:
+    def build(cls, audit: Audit, view: View, rarity: RarityTable | None = None) -> Self:
         settings = audit.settings
         return cls(
             folder=audit.run.path("features"),
             samples=sample_parts(audit, view),
             prompts=PromptUnits(audit.run.order, prompt_parts(audit, view), view),
-            how={
+            options={
                 "words": settings.word_rule,
                 # Only continuations are cut as the SaMIA authors' code cuts them.
                 "preset": settings.preset if view.name == "continuation" else "default",
@@ -262,7 +267,7 @@ class FeatureWriter:
 
     def write(self, parts: Mapping[str, pl.DataFrame], prompts: pl.DataFrame) -> None:
         """Store the features of parts of samples, by file name; ``prompts`` has their texts."""
-        features = build_features(pl.concat(parts.values()), prompts, **self.how)
+        features = build_features(pl.concat(parts.values()), prompts, **self.options)
         ends = accumulate(samples.height for samples in parts.values())
         rows = {
             self.folder / name: features[end - samples.height : end]
@@ -271,33 +276,33 @@ class FeatureWriter:
         sink_all(rows, Features)
 
     def __call__(self, group: list[Path]) -> None:
-        sample_columns, prompt_columns = list_inputs(self.how["preset"])
-        rows = pl.collect_all(
-            [scan(part, Samples).select(sample_columns) for part in group]
-        )
-        names = pl.concat(part["target_id"] for part in rows)
+        """Store the features of parts of samples."""
+        sample_columns, prompt_columns = list_inputs(self.options["preset"])
+        frames = [scan(part, Samples).select(sample_columns) for part in group]
+        rows = pl.collect_all(frames)
+        target_ids = pl.concat(frame["target_id"] for frame in rows)
         places = dict.fromkeys(map(self.samples.target_rows, group))
-        targets = self._targets.find(names, places)
+        targets = self._targets.find(target_ids, places)
         # Samples of texts that the input no longer has stay, and have no features.
-        own = pl.col("target_id").is_in(targets["target_id"].implode())
+        has_target = pl.col("target_id").is_in(targets["target_id"].implode())
         samples = {
-            part.name: each.filter(own) for part, each in zip(group, rows, strict=True)
+            part.name: frame.filter(has_target)
+            for part, frame in zip(group, rows, strict=True)
         }
-        names = pl.concat(part["target_id"] for part in samples.values())
-        asked = self.prompts.find_prompts(targets, places, prompt_columns)
-        if not names.is_in(asked["target_id"].implode()).all():
+        sampled_ids = pl.concat(frame["target_id"] for frame in samples.values())
+        prompts = self.prompts.find_prompts(targets, places, prompt_columns)
+        if not sampled_ids.is_in(prompts["target_id"].implode()).all():
             folder = self.prompts.parts.folder
             raise DamagedTableError(
                 f"{folder} has not the prompts of all samples; give the audit's command"
                 " again"
             )
-        self.write(samples, asked)
+        self.write(samples, prompts)
 
     @cached_property
     def _targets(self) -> TargetLookup:
-        return TargetLookup(
-            self.prompts.targets, [*_LOOKED_UP, *self.prompts.view.columns]
-        )
+        columns = [*_LOOKED_UP, *self.prompts.view.columns]
+        return TargetLookup(self.prompts.targets, columns)
 
 
 class FeaturesStage(Stage):
@@ -310,66 +315,75 @@ class FeaturesStage(Stage):
 
     def list_outdated(self, lost: Collection[Path]) -> list[Path]:
         folder = self.audit.run.path("samples")
-        kept = {path.name for path in folder.glob("*.parquet") if path not in lost}
-        return [path for path in self.files() if path.name not in kept]
+        sample_names = {
+            path.name for path in folder.glob("*.parquet") if path not in lost
+        }
+        return [path for path in self.list_files() if path.name not in sample_names]
 
     def prepare(self) -> None:
         """Decide which groups of features the run has: those of its attacks, and earlier ones."""
         # Continuations are always searched for verbatim runs. Parts of other groups are
         # removed.
         audit = self.audit
-        reading = audit.list_attacks_on("samples")
-        columns = {column for attack in reading for column in attack.columns}
-        continued = audit.continues_texts or audit.settings.continue_strongest
-        always = [VERBATIM_GROUP] if continued else []
-        before = audit.manifest.made.get("features", {}).get("groups", [])
-        known = {*GROUPS, *OTHER_GROUPS}
-        groups = sorted({*find_groups(columns), *always, *known.intersection(before)})
-        if groups != before or "features" not in audit.manifest.made:
-            self.remove(self.files())
-            audit.manifest.made["features"] = {"groups": groups}
+        made = audit.manifest.made
+        columns: set[str] = set()
+        for attack in audit.list_attacks_on("samples"):
+            columns.update(attack.columns)
+        needed = {*find_groups(columns)}
+        if audit.continues_texts or audit.settings.continue_strongest:
+            needed.add(VERBATIM_GROUP)
+        present = made.get("features", {}).get("groups", [])
+        existing = {*GROUPS, *OTHER_GROUPS}.intersection(present)
+        groups = sorted(needed | existing)
+        if groups != present or "features" not in made:
+            self.remove(self.list_files())
+            made["features"] = {"groups": groups}
             audit.save()
 
     def run(self) -> None:
-        audit, made = self.audit, self.audit.manifest.made
-        weighed = weighed_views(audit)
-        keys = {view.key for view in weighed}  # views of one key need not be equal
+        audit = self.audit
+        made = audit.manifest.made
+        weighed = list_weighed_views(audit)
         if weighed and made["features"].get("rarity") != made.get("rarity"):
             for view in weighed:  # by another table
                 self.remove(sample_parts(audit, view, "features").paths())
             made["features"]["rarity"] = made.get("rarity")
             audit.save()
+        keys = {view.key for view in weighed}  # views of one key need not be equal
         for view in list_views(audit, "samples"):
             make_features(audit, view, weighed=view.key in keys)
 
 
 def make_features(audit: Audit, view: View, *, weighed: bool = False) -> None:
-    parts, folder = sample_parts(audit, view), audit.run.path("features")
+    """Make the features of a view's parts of samples that have none."""
+    parts = sample_parts(audit, view)
+    folder = audit.run.path("features")
     missing = [part for part in parts.paths() if not (folder / part.name).exists()]
     if not missing:
         return
     audit.observer.stage(f"making the features of {len(missing):,} parts of samples")
     rarity = None
     if weighed:
-        rarity = RarityTable.from_rows(_rows(audit, view), is_counted=_counted(audit))
-    make = FeatureWriter.of(audit, view, rarity)
-    rows = parts.block_targets * view.n * view.samples  # most of a part
+        counts = _read_counts(audit, view)
+        rarity = RarityTable.from_rows(counts, is_counted=_choose_counted(audit))
+    write = FeatureWriter.build(audit, view, rarity)
+    most_rows = parts.block_targets * view.n * view.samples  # of a part
+    most_parts = min(_PARTS_AT_ONCE, max(_ROWS_AT_ONCE // most_rows, 1))
     with open_background(audit) as later:
-        for group in _grouped(
-            missing, min(_PARTS_AT_ONCE, max(_ROWS_AT_ONCE // rows, 1))
-        ):
-            later(make, group)
+        for group in _group_parts(missing, most_parts):
+            later(write, group)
 
 
-def _grouped(parts: list[Path], most: int) -> Iterator[list[Path]]:
+def _group_parts(parts: list[Path], most_parts: int) -> Iterator[list[Path]]:
     """Put small parts together: queries and calls of the kernels cost as much for few rows."""
     group: list[Path] = []
     size = 0
     for part in parts:
         group.append(part)
         size += part.stat().st_size
-        if size >= _BYTES_AT_ONCE or len(group) >= most:
+        if size >= _BYTES_AT_ONCE or len(group) >= most_parts:
             yield group
-            group, size = [], 0
+            group = []
+            size = 0
     if group:
         yield group

@@ -24,30 +24,32 @@ _JOURNALLED = {
 
 def write_responses(audit: Audit) -> None:
     """Write the table of the journal's answers, where there is a journal."""
-    run, journal = audit.run, audit.run.folder / "journal.sqlite"
-    if not journal.exists():
+    run = audit.run
+    path = run.folder / "journal.sqlite"
+    if not path.exists():
         return
-    with Journal(journal) as answers:
-        rows = answers.responses()
+    with Journal(path) as journal:
+        rows = journal.responses()
     prompt = pl.col("prompt").str.split_exact(":", len(_PROMPT) - 1).struct
-    parts = {
+    columns = {
         name: prompt.field(f"field_{number}") for number, name in enumerate(_PROMPT)
     }
     sent = pl.col("sent").str.to_datetime(time_zone="UTC", time_unit="ms")
-    read = [view.name for view in list_views(audit, "logprobs")]
-    size = pl.when(pl.col("view").is_in(read)).then(LOGPROB_BLOCK_TARGETS)
+    names = [view.name for view in list_views(audit, "logprobs")]
+    is_logprob = pl.col("view").is_in(names)
+    size = pl.when(is_logprob).then(LOGPROB_BLOCK_TARGETS).otherwise(BLOCK_TARGETS)
     table = (
         pl.DataFrame(rows, schema=_JOURNALLED, orient="row")
-        .with_columns(sent=sent, **parts)
-        .join(_places(audit), on="target_id", how="left", maintain_order="left")
-        .with_columns(block=pl.col("place") // size.otherwise(BLOCK_TARGETS))
+        .with_columns(sent=sent, **columns)
+        .join(_read_places(audit), on="target_id", how="left", maintain_order="left")
+        .with_columns(block=pl.col("place") // size)
     )
     in_order = table.select(pl.col(name).cast(dtype) for name, dtype in _SCHEMA.items())
     sink(in_order, run.path("responses"), Responses)
 
 
-def _places(audit: Audit) -> pl.DataFrame:
-    """Give the place of each target in the order that was drawn; null where none was."""
+def _read_places(audit: Audit) -> pl.DataFrame:
+    """Return the place of each target in the order that was drawn; null where none was."""
     targets = audit.run.scan("targets").select("target_id").collect(engine="streaming")
     place = pl.lit(None, pl.UInt32)
     if "order" in audit.manifest.evidence:

@@ -1,7 +1,6 @@
 """The stage that cuts the texts of a run into targets."""
 
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ class TargetsStage(Stage):
     makes = ("targets", "set_aside")
 
     def fingerprint(self) -> dict[str, Any]:
-        """Content and columns of the corpus; how it is cut cannot change within a run."""
+        """Return content and columns of the corpus; how it is cut cannot change within a run."""
         return self.audit.corpora.fingerprint(self.audit.settings)
 
     @property
@@ -48,93 +47,109 @@ class TargetsStage(Stage):
 
     @property
     def is_fresh(self) -> bool:
-        left_out = self.audit.corpora.set_aside.height > 0
-        return (
-            super().is_fresh and self.audit.run.path("set_aside").exists() == left_out
-        )
+        has_set_aside = self.audit.corpora.set_aside.height > 0
+        table = self.audit.run.path("set_aside")
+        return super().is_fresh and table.exists() == has_set_aside
 
     def remaining(self) -> Iterator[tuple[str, str]]:
-        table = self.audit.open_targets()
-        counts = _count(table)
-        yield "targets", f"{counts.pop('total'):,}{self._share(table)}"
+        targets = self.audit.open_targets()
+        counts = _count_by_reason(targets)
+        yield "targets", f"{counts.pop('total'):,}{self._describe_share(targets)}"
         if self.audit.settings.has_yardstick:
-            own = table.filter(role="yardstick").select(
-                pl.len(), words=pl.col("n_words").sum()
-            )
-            n, n_words = own.collect(engine="streaming").row(0)
-            more = "--no-yardstick leaves them out"
-            yield "yardstick", f"{n:,} of these targets, {n_words:,} words; {more}"
+            yardstick = targets.filter(role="yardstick")
+            sums = yardstick.select(pl.len(), words=pl.col("n_words").sum())
+            n, n_words = sums.collect(engine="streaming").row(0)
+            option = "--no-yardstick leaves them out"
+            yield "yardstick", f"{n:,} of these targets, {n_words:,} words; {option}"
         for reason, n in counts.items():
             yield "not sampled", f"{n:,}: {reason}"
 
     def run(self) -> None:
-        audit, say = self.audit, self.audit.observer.stage
+        audit = self.audit
         audit.manifest.inputs |= audit.corpora.digests
         if not self.is_fresh:
             self.make()
         self._draw_order()
-        table, counts = scan(audit.run.path("targets"), Targets), audit.manifest.targets
-        refused = (
-            f"{n:,} cannot be sampled: {why}"
-            for why, n in counts.items()
-            if why != "total"
+        for sentence in self._describe(scan(audit.run.path("targets"), Targets)):
+            audit.observer.stage(sentence)
+
+    def _describe(self, targets: pl.LazyFrame) -> Iterator[str]:
+        """Iterate over sentences about the targets."""
+        audit = self.audit
+        counts = audit.manifest.targets
+        unsampled = "".join(
+            f"; {n:,} cannot be sampled: {reason}"
+            for reason, n in counts.items()
+            if reason != "total"
         )
-        left_out = "".join(f"; {each}" for each in refused)
-        targets = "target" if counts["total"] == 1 else "targets"
-        say(f"{counts['total']:,} {targets}{self._share(table)}{left_out}")
+        noun = "target" if counts["total"] == 1 else "targets"
+        share = self._describe_share(targets)
+        yield f"{counts['total']:,} {noun}{share}{unsampled}"
         unspaced = audit.manifest.input.get("without_spaces")
         if audit.settings.word_rule in ("script", "folded") and unspaced:
             more = ", ..." if len(unspaced) > _NAMES_SHOWN else ""
-            shown = ", ".join(unspaced[:_NAMES_SHOWN]) + more
+            names = ", ".join(unspaced[:_NAMES_SHOWN]) + more
             are = "document is" if len(unspaced) == 1 else "documents are"
-            say(
+            yield (
                 f"{len(unspaced):,} {are} in a script without spaces between words, of"
-                f" which a word is a character or a few ({shown}); --word-rule sets"
+                f" which a word is a character or a few ({names}); --word-rule sets"
                 " another rule"
             )
-        if n_moved := audit.manifest.input.get("n_moved_cuts"):
-            say(
+        n_moved = audit.manifest.input.get("n_moved_cuts")
+        if n_moved:
+            yield (
                 f"{n_moved:,} prompts end up to {MOST_MOVED} words earlier or later"
                 " than --prefix-ratio says, because there they would end"
-                f" {_inside(audit.settings)}"
+                f" {_describe_cut(audit.settings)}"
             )
-        if audit.corpora.input.are_books and (sentence := _cut_sentence(table)):
-            say(sentence)
+        if audit.corpora.input.are_books:
+            sentence = _describe_left_out(targets)
+            if sentence:
+                yield sentence
 
     def make(self) -> None:
-        audit, run, path = self.audit, self.audit.run, self.audit.run.path("targets")
+        audit = self.audit
+        run = audit.run
+        path = run.path("targets")
         if path.exists():
             audit.refuse_other_shards("the texts are others than before")
         new = run.folder / "targets.new.parquet"
-        sink(audit.corpora.targets(audit.settings), new, Targets)
-        table = scan(new, Targets)
-        described = with_near_copies(with_undeclared(table))
-        if audit.corpora.input.are_books:
-            described = with_authors_of_folders(described)
-        if described is not table:
-            sink(described, new, Targets)
-        if audit.corpora.reference_sets:
-            _refuse_two_roles(new)
+        self._write_new(new)
         has_grown = audit.manifest.input.get("has_grown", False)
         if path.exists():
-            audit.observer.stage(_changes(path, new))
+            audit.observer.stage(_describe_changes(path, new))
             has_grown = has_grown or (self._has_answers and _adds_texts(path, new))
         self.mark_outdated()
         move(new, path)
         remove(run.path("set_aside"))
-        if (left_out := audit.corpora.set_aside).height:
-            sink(left_out, run.path("set_aside"), SetAside)
-        table, corpus = scan(path, Targets), audit.corpora.input
-        audit.manifest.targets = _count(table)
+        set_aside = audit.corpora.set_aside
+        if set_aside.height:
+            sink(set_aside, run.path("set_aside"), SetAside)
+        targets = scan(path, Targets)
+        corpus = audit.corpora.input
+        audit.manifest.targets = _count_by_reason(targets)
         audit.manifest.input = {
             "has_grown": has_grown,
             "files": [str(file.path) for file in corpus.files],
             "n_documents": corpus.n_documents,
             "n_set_aside": len(corpus.set_aside),
-            "without_spaces": _without_spaces(table),
-            "n_moved_cuts": _n_moved_cuts(audit, table),
+            "without_spaces": _list_unspaced(targets),
+            "n_moved_cuts": _count_moved_cuts(audit, targets),
         }
         self.mark_done()
+
+    def _write_new(self, path: Path) -> None:
+        """Write the targets of the corpus as it is now, with what is found among them."""
+        corpora = self.audit.corpora
+        sink(corpora.targets(self.audit.settings), path, Targets)
+        targets = scan(path, Targets)
+        described = with_near_copies(with_undeclared(targets))
+        if corpora.input.are_books:
+            described = with_authors_of_folders(described)
+        if described is not targets:
+            sink(described, path, Targets)
+        if corpora.reference_sets:
+            _refuse_two_roles(path)
 
     def _draw_order(self) -> None:
         """Draw by lot in which order the texts are asked, unless answers came in another one."""
@@ -150,39 +165,38 @@ class TargetsStage(Stage):
 
     @property
     def _has_answers(self) -> bool:
-        paths = map(self.audit.run.path, ("samples", "logprobs"))
-        return any(chain.from_iterable(path.glob("*.parquet") for path in paths))
+        folders = map(self.audit.run.path, ("samples", "logprobs"))
+        return any(any(folder.glob("*.parquet")) for folder in folders)
 
-    def _share(self, targets: pl.LazyFrame) -> str:
-        """Say of how many windows targets were chosen; nothing where all are targets."""
+    def _describe_share(self, targets: pl.LazyFrame) -> str:
+        """Return of how many windows targets were chosen; nothing where all are targets."""
         most = self.audit.settings.max_windows_per_document
         if most is None:
             return ""
         # Of each document, as many rows are there as were chosen of its windows.
         windows = pl.col("n_windows") / pl.col("n_windows").clip(upper_bound=most)
-        n_windows = (
-            targets.select(windows.sum().round()).collect(engine="streaming").item()
-        )
+        total = targets.select(windows.sum().round())
+        n_windows = total.collect(engine="streaming").item()
         return f" of {int(n_windows):,} windows"
 
 
-def _n_moved_cuts(audit: Audit, targets: pl.LazyFrame) -> int:
+def _count_moved_cuts(audit: Audit, targets: pl.LazyFrame) -> int:
     """Count the prompts that would have ended within a token."""
     settings = audit.settings
     if settings.preset == "samia" or may_cut(settings) is None:
         return 0
     n_prefix = count_words("prefix", words=settings.word_rule).cast(pl.Int64)
     planned = (pl.col("n_words") * settings.prefix_ratio).floor().cast(pl.Int64)
-    n_moved = (
-        targets.select((n_prefix != planned).sum()).collect(engine="streaming").item()
-    )
-    given = audit.corpora.input.documents.filter(pl.col("prefix").is_not_null()).limit(
-        1
-    )
-    return n_moved if n_moved and given.collect().is_empty() else 0
+    moved = targets.select((n_prefix != planned).sum())
+    n_moved = moved.collect(engine="streaming").item()
+    if not n_moved:
+        return 0
+    has_prefix = pl.col("prefix").is_not_null()
+    cut_documents = audit.corpora.input.documents.filter(has_prefix).limit(1)
+    return n_moved if cut_documents.collect().is_empty() else 0
 
 
-def _inside(settings: Settings) -> str:
+def _describe_cut(settings: Settings) -> str:
     if settings.tokenizer is None and settings.base_url is not None:
         return (
             "within a word of a script without spaces, and perhaps within a token,"
@@ -191,96 +205,95 @@ def _inside(settings: Settings) -> str:
     return "within a token of the text, which hides memory"
 
 
-def _cut_sentence(targets: pl.LazyFrame) -> str:
-    asked = targets.filter(pl.col("role").is_in(["target", "copy"]))
-    known = targets.collect_schema()  # of a run of an earlier version, they are fewer
-    kinds = [name for name in LEFT_OUT if name in known]
-    books = asked.group_by("document_id").agg(pl.col(*_CUT, *kinds).first())
-    n_cut = pl.any_horizontal(pl.col(*_CUT) > 0).sum()
-    sums = pl.col(*_CUT, *kinds).cast(pl.Int64).sum()
-    found = (
-        books.select(sums, n_cut=n_cut, n=pl.len())
-        .collect(engine="streaming")
-        .row(0, named=True)
+def _describe_left_out(targets: pl.LazyFrame) -> str:
+    """Describe what was cut from books, and left out within them."""
+    is_of_input = pl.col("role").is_in(["target", "copy"])
+    columns = targets.collect_schema()  # of a run of an earlier version, they are fewer
+    kinds = [name for name in LEFT_OUT if name in columns]
+    by_book = targets.filter(is_of_input).group_by("document_id")
+    books = by_book.agg(pl.col(*_CUT, *kinds).first())
+    sums = books.select(
+        pl.col(*_CUT, *kinds).cast(pl.Int64).sum(),
+        n_cut=pl.any_horizontal(pl.col(*_CUT) > 0).sum(),
+        n=pl.len(),
     )
-    said = list[str]()
-    if found["n_cut"]:
-        said.append(
+    counts = sums.collect(engine="streaming").row(0, named=True)
+    sentences: list[str] = []
+    if counts["n_cut"]:
+        sentences.append(
             "headers, licences, notes and tables of contents cut from"
-            f" {found['n_cut']:,} of {found['n']:,} books: {found['cut_start']:,}"
-            f" characters before the text, {found['cut_end']:,} after it"
+            f" {counts['n_cut']:,} of {counts['n']:,} books: {counts['cut_start']:,}"
+            f" characters before the text, {counts['cut_end']:,} after it"
         )
-    if inside := [
-        f"{name.replace('_', ' ')} ({found[name]:,})" for name in kinds if found[name]
-    ]:
-        said.append(f"left out within the text: {', '.join(inside)}")
-    return "; ".join(said)
+    left_out = [
+        f"{name.replace('_', ' ')} ({counts[name]:,})" for name in kinds if counts[name]
+    ]
+    if left_out:
+        sentences.append(f"left out within the text: {', '.join(left_out)}")
+    return "; ".join(sentences)
 
 
-def _without_spaces(targets: pl.LazyFrame) -> list[str]:
-    """Name the documents, or else targets, that are mostly of characters of such scripts."""
-    asked = targets.filter(role="target").select(
+def _list_unspaced(targets: pl.LazyFrame) -> list[str]:
+    """List the documents, or else targets, that are mostly of characters of such scripts."""
+    texts = targets.filter(role="target").select(
         name=pl.coalesce("document_id", "target_id"),
         n=pl.col("target").str.len_chars().cast(pl.Int64),
         unspaced=pl.col("target").str.count_matches(_UNSPACED).cast(pl.Int64),
     )
-    sums = asked.group_by("name").agg(pl.col("n", "unspaced").sum())
-    found = (
-        sums.filter(2 * pl.col("unspaced") > pl.col("n")).select("name").sort("name")
-    )
-    return found.collect(engine="streaming")["name"].to_list()
+    sums = texts.group_by("name").agg(pl.col("n", "unspaced").sum())
+    is_unspaced = 2 * pl.col("unspaced") > pl.col("n")
+    names = sums.filter(is_unspaced).select("name").sort("name")
+    return names.collect(engine="streaming")["name"].to_list()
 
 
 def _refuse_two_roles(path: Path) -> None:
     """Refuse a text that is asked about and in a reference set, or in two of these."""
-    named = scan(path, Targets).select("target_id", "role", "document_id")
-    others = named.filter(pl.col("role") != "target").collect(engine="streaming")
-    twice = others.filter(pl.col("target_id").is_duplicated())
-    asked = named.filter(role="target").join(
-        others.lazy().select("target_id", other="role"),
-        on="target_id",
-        maintain_order="left",
-    )
-    if (
-        twice.is_empty()
-        and (both := asked.head(1).collect(engine="streaming")).is_empty()
-    ):
+    texts = scan(path, Targets).select("target_id", "role", "document_id")
+    is_target = pl.col("role") == "target"
+    references = texts.filter(~is_target).collect(engine="streaming")
+    repeated = references.filter(pl.col("target_id").is_duplicated())
+    if repeated.is_empty():
+        roles = references.lazy().select("target_id", other="role")
+        targets = texts.filter(is_target)
+        both = targets.join(roles, on="target_id", maintain_order="left")
+        repeated = both.head(1).collect(engine="streaming")
+    if repeated.is_empty():
         return
     remove(path)
-    first = (both if twice.is_empty() else twice).row(0, named=True)
-    found = others.filter(target_id=first["target_id"])["role"].to_list()
-    roles = " and ".join(dict.fromkeys([first["role"], *found]))
+    first = repeated.row(0, named=True)
+    other_roles = references.filter(target_id=first["target_id"])["role"].to_list()
+    roles_of_text = " and ".join(dict.fromkeys([first["role"], *other_roles]))
     name = first["document_id"] or first["target_id"]
     raise SettingsError(
-        f"the text {name!r} is there as {roles}; a text has one role: remove it from"
-        " one file"
+        f"the text {name!r} is there as {roles_of_text}; a text has one role: remove it"
+        " from one file"
     )
 
 
-def _changes(old: Path, new: Path) -> str:
-    """Say how many targets are new, and how many are gone; refuse what would mix samples."""
+def _describe_changes(old: Path, new: Path) -> str:
+    """Describe how many targets are new, and how many are gone; refuse what would mix samples."""
     # Windows that repeat another's text have no prefix; which ones do depends on the
     # whole corpus.
+    is_window = pl.col("reason").ne_missing(pl.lit(COPY))
     cut = pl.struct("prefix", "reference").hash()
-    before, now = (  # by hashes, which take much less memory than names
+    old_cuts, new_cuts = (  # by hashes, which take much less memory than names
         scan(path, Targets)
-        .filter(pl.col("reason").ne_missing(pl.lit(COPY)))
+        .filter(is_window)
         .select(pl.col("target_id").hash(), cut=cut)
         for path in (old, new)
     )
-    both = before.join(now, on="target_id")
-    counts = both.select(pl.len(), (pl.col("cut") != pl.col("cut_right")).sum())
-    (kept, moved), (n_old,), (n_new,) = (
-        each.collect(engine="streaming").row(0)
-        for each in (counts, before.select(pl.len()), now.select(pl.len()))
-    )
+    is_moved = pl.col("cut") != pl.col("cut_right")
+    shared = old_cuts.join(new_cuts, on="target_id").select(pl.len(), is_moved.sum())
+    n_shared, n_moved = shared.collect(engine="streaming").row(0)
+    n_old = old_cuts.select(pl.len()).collect(engine="streaming").item()
+    n_new = new_cuts.select(pl.len()).collect(engine="streaming").item()
     fault = None
-    if moved:
+    if n_moved:
         fault = (
-            f"the prefix or reference of {moved:,} targets differs from the run's own"
+            f"the prefix or reference of {n_moved:,} targets differs from the run's own"
             " although their text is the same"
         )
-    elif not kept and n_old:
+    elif not n_shared and n_old:
         fault = (
             f"{old.parent} holds a run about other texts: none of its {n_old:,} targets"
             f" is among the {n_new:,} of this input"
@@ -289,19 +302,20 @@ def _changes(old: Path, new: Path) -> str:
         remove(new)
         raise SettingsError(f"{fault}; choose another --out")
     return (
-        f"the input is not the run's earlier one: {n_new - kept:,} targets are new, "
-        f"{n_old - kept:,} are gone, {kept:,} are kept; all are scored anew"
+        f"the input is not the run's earlier one: {n_new - n_shared:,} targets are new,"
+        f" {n_old - n_shared:,} are gone, {n_shared:,} are kept; all are scored anew"
     )
 
 
 def _adds_texts(old: Path, new: Path) -> bool:
-    before, now = (scan(path, Targets).select("target_id") for path in (old, new))
-    return now.join(before, on="target_id", how="anti").head(1).collect().height > 0
+    old_ids = scan(old, Targets).select("target_id")
+    new_ids = scan(new, Targets).select("target_id")
+    added = new_ids.join(old_ids, on="target_id", how="anti").head(1)
+    return added.collect().height > 0
 
 
-def _count(targets: pl.LazyFrame) -> dict[str, int]:
+def _count_by_reason(targets: pl.LazyFrame) -> dict[str, int]:
+    """Count the targets in total, and those that cannot be sampled by reason."""
     counts = targets.group_by("reason").len().sort("reason").collect(engine="streaming")
-    refused = counts.drop_nulls("reason")
-    return {"total": int(counts["len"].sum())} | dict(
-        zip(*refused.get_columns(), strict=True)
-    )
+    unsampled = counts.drop_nulls("reason")
+    return {"total": int(counts["len"].sum()), **dict(unsampled.iter_rows())}

@@ -26,9 +26,9 @@ from mia_batch.pipeline.stages.evidence import (
     LogprobsStage,
     RowUnits,
     ask_samples,
-    halves,
-    texts_for,
-    texts_of,
+    assign_halves,
+    list_texts,
+    read_setting_corpus,
 )
 from mia_batch.pipeline.stages.questions import (
     list_models,
@@ -60,70 +60,68 @@ class GenerationsStage(Stage):
     costly_content = "generations"
 
     def validate(self) -> None:
-        audit, settings = self.audit, self.audit.settings
-        if self._is_wanted:
-            files = texts_for(audit, "prompts_from").files
-            described = {
-                "prompts_from": audit.digest_input("prompts_from", files),
-                "prompt_tokens": settings.prompt_tokens,
-                "generation_tokens": settings.generation_tokens,
-            }
-            audit.agree(described)
-            self._check_prompts()
-
-    def n_missing(self) -> int:
-        return self._missing().count().left
-
-    def run(self) -> None:
-        audit = self.audit
         if not self._is_wanted:
             return
+        audit = self.audit
+        files = read_setting_corpus(audit, "prompts_from").files
+        values = {
+            "prompts_from": audit.digest_input("prompts_from", files),
+            "prompt_tokens": audit.settings.prompt_tokens,
+            "generation_tokens": audit.settings.generation_tokens,
+        }
+        audit.agree(values)
+        self._check_prompts()
+
+    def count_missing(self) -> int:
+        return self._find_missing().count().left
+
+    def run(self) -> None:
+        if not self._is_wanted:
+            return
+        audit = self.audit
         view = self._view
-        for block in Missing(
-            RowUnits(self._prompts), prompt_parts(audit, view)
-        ).blocks():
-            sink(
-                view.fill_prompts(block.units),
-                audit.run.path("prompts") / block.part_name,
-                Prompts,
-            )
-        missing = self._missing()
+        prompts = Missing(RowUnits(self._prompts), prompt_parts(audit, view))
+        for block in prompts.blocks():
+            path = audit.run.path("prompts") / block.part_name
+            sink(view.fill_prompts(block.units), path, Prompts)
+        missing = self._find_missing()
         if not missing.count().left:
             return
         audit.begin_change()
-        drawn = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}  # equation 7
-        cut = [
+        own_distribution = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}  # equation 7
+        changed = [
             name
-            for name, value in drawn.items()
+            for name, value in own_distribution.items()
             if getattr(audit.settings, name) != value
         ]
-        if cut:
+        if changed:
             audit.observer.stage(
-                f"generations are drawn with another {' and '.join(cut)} than the"
+                f"generations are drawn with another {' and '.join(changed)} than the"
                 " target's own distribution: a reference tuned on them may hide what"
                 " the target remembers; temperature 1, top_k 0 and top_p 1 are that"
                 " distribution"
             )
-        for name, text in self._cost(missing):
+        for name, text in self._forecast_cost(missing):
             audit.observer.stage(f"{name}: {text}")
         ask_samples(audit, "target", "generating", {view: missing})
 
     def remaining(self) -> Iterator[tuple[str, str]]:
-        settings = self.audit.settings
-        if self._is_wanted:
-            self._check_prompts()
-            left = self.n_missing() * self._view.samples
-            most = left * settings.generation_tokens
-            yield "generations", f"{left:,} texts, at most {most:,} tokens"
-            yield from self._cost(self._missing())
+        if not self._is_wanted:
+            return
+        self._check_prompts()
+        n_texts = self.count_missing() * self._view.samples
+        n_tokens = n_texts * self.audit.settings.generation_tokens
+        yield "generations", f"{n_texts:,} texts, at most {n_tokens:,} tokens"
+        yield from self._forecast_cost(self._find_missing())
 
-    def _cost(self, missing: Missing) -> Iterator[tuple[str, str]]:
+    def _forecast_cost(self, missing: Missing) -> Iterator[tuple[str, str]]:
         audit = self.audit
-        if costs.is_asked_remotely(audit, "target"):
-            measure, budget = sessions.forecast_reading(audit, "target")
-            workload = forecast(missing.blocks(), measure, budget(self._view))
-            for name, text in costs.forecast_cost(audit, workload):
-                yield f"generations: {name}", text
+        if not costs.is_asked_remotely(audit, "target"):
+            return
+        measure, budget = sessions.forecast_reading(audit, "target")
+        workload = forecast(missing.blocks(), measure, budget(self._view))
+        for name, text in costs.forecast_cost(audit, workload):
+            yield f"generations: {name}", text
 
     @property
     def _is_wanted(self) -> bool:
@@ -134,8 +132,9 @@ class GenerationsStage(Stage):
         view = build_view(self.audit.settings, "target", "generation")
         return replace(view, samples=ceil(view.samples / self._prompts.height))
 
-    def _missing(self) -> Missing:
-        audit, view = self.audit, self._view
+    def _find_missing(self) -> Missing:
+        audit = self.audit
+        view = self._view
         return Missing(
             RowUnits(self._prompts),
             sample_parts(audit, view),
@@ -152,37 +151,37 @@ class GenerationsStage(Stage):
 
     @cached_property
     def _prompts(self) -> pl.DataFrame:
-        """Cut as many texts as there are generations to their first tokens; about no target."""
-        audit, settings = self.audit, self.audit.settings
+        """The first tokens of as many texts as there are generations, of no target."""
+        audit = self.audit
+        settings = audit.settings
         if costs.is_asked_remotely(audit, "target"):
             tokenizer = endpoint_tokenizer(settings)
         else:
             tokenizer = Tokenizer.load(settings.model, settings.revision)
-        texts = texts_for(audit, "prompts_from").documents.select("text")
-        found = first_tokens(
+        texts = read_setting_corpus(audit, "prompts_from").documents.select("text")
+        beginnings = first_tokens(
             texts,
             n=settings.generations,
             n_tokens=settings.prompt_tokens,
             tokenizer=tokenizer,
         )
-        each = ceil(settings.generations / max(1, found.height))
-        chosen = found.head(ceil(settings.generations / each)).with_row_index(
-            "target_row"
-        )
-        return chosen.cast({"target_row": pl.UInt32})
+        per_prompt = ceil(settings.generations / max(1, beginnings.height))
+        n_prompts = ceil(settings.generations / per_prompt)
+        prompts = beginnings.head(n_prompts).with_row_index("target_row")
+        return prompts.cast({"target_row": pl.UInt32})
 
 
-def generations_of(audit: Audit) -> list[str]:
-    """Return what the target said, each after its prompt; empty answers are left out."""
+def read_generations(audit: Audit) -> list[str]:
+    """Read what the target generated, each after its prompt, without empty answers."""
     key = ("target", "generation")
     samples = scan_parts(audit.run.path("samples"), Samples, key)
-    asked = scan_parts(audit.run.path("prompts"), Prompts, key).select(
-        "target_id", "context"
+    prompts = scan_parts(audit.run.path("prompts"), Prompts, key)
+    is_text = pl.col("candidate").str.contains(r"\S")
+    answers = samples.filter(is_text).join(
+        prompts.select("target_id", "context"), on="target_id"
     )
-    said = samples.filter(pl.col("candidate").str.contains(r"\S")).join(
-        asked, on="target_id"
-    )
-    rows = said.sort("target_id", "sample_index").head(audit.settings.generations)
+    ordered = answers.sort("target_id", "sample_index")
+    rows = ordered.head(audit.settings.generations)
     text = pl.coalesce("prompt", "context") + pl.col("candidate")
     return rows.select(text=text).collect(engine="streaming")["text"].to_list()
 
@@ -202,107 +201,115 @@ class TunedModel:
     def __init__(self, audit: Audit, model: str) -> None:
         self.audit = audit
         self.model = model
-        self._named = RunModel.parse(model)
-        self._is_shadow = self._named.role == SHADOW
-        self._asked = LogprobsStage(audit, model)
+        run_model = RunModel.parse(model)
+        self._number = run_model.number
+        self._is_shadow = run_model.role == SHADOW
+        self._logprobs = LogprobsStage(audit, model)
 
     def prepare(self) -> None:
         """Refuse another way of making a model that the run has; what failed may be changed."""
-        if not self._known:
+        if not self._record:
             self.audit.manifest.models.pop(self.model, None)
         self._agree(recipe=asdict(self.recipe))
 
     def validate(self) -> None:
         """Refuse, before a model is asked, what the run's model was not made of or cannot be."""
-        audit, tuned = self.audit, extra("models", "tuned")
+        audit = self.audit
+        tuned = extra("models", "tuned")
         base, revision = self._base
         try:
             digest = identify_model(base, revision).digest
         except SettingsError as error:
-            said = str(error).removeprefix("model: ")
-            raise SettingsError(f"reference_model: {said}") from error
+            message = str(error).removeprefix("model: ")
+            raise SettingsError(f"reference_model: {message}") from error
         self._agree(base={"name": base, "revision": revision, "digest": digest})
         if self.model == _CANDIDATE:
-            files = texts_for(audit, "candidate_from").files
+            files = read_setting_corpus(audit, "candidate_from").files
             self._agree(texts=audit.digest_input("candidate_from", files))
-        if self._known:
+        if self._record:
             return
-        if (reason := tuned.why_no_finetuning()) is not None:
+        reason = tuned.why_no_finetuning()
+        if reason is not None:
             raise SettingsError(reason)
         tuned.check_base(base, revision, self.recipe)
         self._check_tokens()
-        if self.model == _CANDIDATE and (n := len(self._texts)) < _FEWEST:
-            raise SettingsError(
-                f"candidate_from: there are {n} texts in it; give at least {_FEWEST}"
-            )
+        if self.model == _CANDIDATE:
+            n = len(self._texts)
+            if n < _FEWEST:
+                raise SettingsError(
+                    f"candidate_from: there are {n} texts in it; give at least"
+                    f" {_FEWEST}"
+                )
 
-    def _agree(self, **described: object) -> None:
-        self.audit.agree(described, self.model)
+    def _agree(self, **values: object) -> None:
+        self.audit.agree(values, self.model)
 
     @property
     def is_wanted(self) -> bool:
         """Whether it is asked about a text, or was made of others than it would be now."""
-        there = self._known and not self._asked.count_prompts().left
-        return not (there and self._is_of_these_texts)
+        if not self._record or self._logprobs.count_prompts().left:
+            return True
+        return not self._is_of_these_texts
 
-    def making(self) -> TrainingConfig:
+    def build_config(self) -> TrainingConfig:
         base, revision = self._base
-        making: TrainingConfig = extra("models", "tuned").TrainingConfig(
+        config: TrainingConfig = extra("models", "tuned").TrainingConfig(
             base=base, revision=revision, texts=self._texts, recipe=self.recipe
         )
-        return making
+        return config
 
-    def record(self, making: TrainingConfig, made: TrainedModel) -> None:
+    def record(self, config: TrainingConfig, trained: TrainedModel) -> None:
+        """Record the model in the manifest; answers of another one are removed."""
         audit = self.audit
-        name = made.path.relative_to(audit.run.folder).as_posix()
-        digest = identify_model(str(made.path), None).digest
-        if self._known and self._known["source"]["digest"] != digest:
-            self._asked.forget_all()
+        name = trained.path.relative_to(audit.run.folder).as_posix()
+        digest = identify_model(str(trained.path), None).digest
+        if self._record and self._record["source"]["digest"] != digest:
+            self._logprobs.forget_all()
         audit.manifest.models[self.model] |= {
             "source": {"name": name, "revision": None, "digest": digest},
-            "made_from": making.made_from,
-            "n_texts": len(making.texts),
-            "losses": made.losses,
+            "made_from": config.made_from,
+            "n_texts": len(config.texts),
+            "losses": trained.losses,
         }
         audit.save()
 
     def remaining(self) -> Iterator[tuple[str, str]]:
-        """Say how long training is, and what it takes; of shadow models once for all."""
-        if self._is_shadow and self._named.number:
+        """Iterate over how long training is, and what it takes; of shadow models once for all."""
+        if self._is_shadow and self._number:
             return
-        said = self.model != SELF_PROMPT or not GenerationsStage(self.audit).n_missing()
-        if (
-            self._known
-            and said
-            and not self._asked.is_incomplete()
-            and self._is_of_these_texts
-        ):
+        if not self._may_train:
             return
-        (base, revision), n_models = self._base, self.audit.settings.shadows or 1
-        n_models = n_models if self._is_shadow else 1
+        base, revision = self._base
+        n_models = (self.audit.settings.shadows or 1) if self._is_shadow else 1
         name = f"{n_models} shadow models" if self._is_shadow else f"model {self.model}"
-        each = " each" if n_models > 1 else ""
+        each_model = " each" if n_models > 1 else ""
         steps = f"{n_models * self.recipe.steps(self.n_texts):,} steps"
-        yield name, f"{base} tuned on {self.n_texts:,} texts{each}: {steps}"
-        yield (
-            f"{name}, size",
-            f"{extra('models', 'tuned').describe_size(base, revision, self.recipe)}{each}",
-        )
+        yield name, f"{base} tuned on {self.n_texts:,} texts{each_model}: {steps}"
+        size = extra("models", "tuned").describe_size(base, revision, self.recipe)
+        yield f"{name}, size", f"{size}{each_model}"
 
     @property
-    def _known(self) -> dict[str, Any]:
-        """What the run says of the model; empty where it has not made it."""
-        known = self.audit.manifest.models.get(self.model, {})
-        return known if "source" in known else {}
+    def _may_train(self) -> bool:
+        """Whether it is still to be trained, as far as can be known in a dry run."""
+        if self.model == SELF_PROMPT and GenerationsStage(self.audit).count_missing():
+            return True
+        if not self._record or self._logprobs.has_new_texts():
+            return True
+        return not self._is_of_these_texts
+
+    @property
+    def _record(self) -> dict[str, Any]:
+        """The manifest's record of the model; empty where the run has not made it."""
+        record = self.audit.manifest.models.get(self.model, {})
+        return record if "source" in record else {}
 
     @property
     def _is_of_these_texts(self) -> bool:
         """Whether it was tuned on what the target has said, if on that."""
         if self.model != SELF_PROMPT:
             return True
-        return bool(
-            self.making().made_from["texts"] == self._known["made_from"]["texts"]
-        )
+        texts = self.build_config().made_from["texts"]
+        return bool(texts == self._record["made_from"]["texts"])
 
     @property
     def recipe(self) -> Recipe:
@@ -316,16 +323,16 @@ class TunedModel:
             max_tokens=settings.tuning_tokens,
             rank=settings.tuning_rank,
             held_out=0.0 if self._is_shadow else _HELD_OUT,
-            seed=(settings.seed + self._named.number) % 2**31,
+            seed=(settings.seed + self._number) % 2**31,
         )
 
     @property
     def _base(self) -> tuple[str, str | None]:
-        """The reference model, which is asked for as the target's base, else what is known."""
-        audit, settings = self.audit, self.audit.settings
+        """The model to tune: the reference model, where one is set, else the target."""
+        settings = self.audit.settings
         if settings.reference_model is not None:
             return weights_source(settings.reference_model, settings.reference_revision)
-        if costs.is_asked_remotely(audit, "target"):
+        if costs.is_asked_remotely(self.audit, "target"):
             raise SettingsError(
                 f"the model {self.model!r} is tuned from the target's base, which an"
                 " endpoint does not give; give it as reference_model="
@@ -335,14 +342,11 @@ class TunedModel:
     @property
     def _texts(self) -> list[str]:
         if self.model == SELF_PROMPT:
-            return generations_of(self.audit)
+            return read_generations(self.audit)
         if self.model == _CANDIDATE:
-            return texts_of(texts_for(self.audit, "candidate_from"))
-        return (
-            halves(self.audit, self.model)
-            .filter("learnt", "trained")["target"]
-            .to_list()
-        )
+            return list_texts(read_setting_corpus(self.audit, "candidate_from"))
+        halves = assign_halves(self.audit, self.model)
+        return halves.filter("learnt", "trained")["target"].to_list()
 
     @property
     def n_texts(self) -> int:
@@ -355,14 +359,16 @@ class TunedModel:
 
     def _check_tokens(self) -> None:
         """Refuse a base that reads other tokens: probabilities per token would not compare."""
-        audit, settings = self.audit, self.audit.settings
+        audit = self.audit
+        settings = audit.settings
         if costs.is_asked_remotely(audit, "target") or settings.reference_model is None:
             return
-        own = Tokenizer.load(settings.model, settings.revision)
-        base = Tokenizer.load(*self._base, setting="reference_model")
-        there = audit.open_targets().select("target").drop_nulls()
-        texts = there.head(_COMPARED).collect()["target"].to_list()
-        if own.encode_prompts(texts) != base.encode_prompts(texts):
+        target_tokenizer = Tokenizer.load(settings.model, settings.revision)
+        base_tokenizer = Tokenizer.load(*self._base, setting="reference_model")
+        targets = audit.open_targets().select("target").drop_nulls()
+        texts = targets.head(_COMPARED).collect()["target"].to_list()
+        tokens = target_tokenizer.encode_prompts(texts)
+        if tokens != base_tokenizer.encode_prompts(texts):
             raise SettingsError(
                 f"reference_model: {self._base[0]!r} cuts texts into other tokens than"
                 " the target, so that their probabilities do not compare; give the"
@@ -394,38 +400,40 @@ class TuningStage(Stage):
             yield from model.remaining()
 
     def run(self) -> None:
-        audit, folder = self.audit, self.audit.run.folder / "models"
+        folder = self.audit.run.folder / "models"
         models = {
             name: model for name, model in self._models.items() if model.is_wanted
         }
         if models:
-            audit.begin_change()
+            self.audit.begin_change()
             folder.mkdir(exist_ok=True)
-            self._make(models, folder)
+            self._train(models, folder)
         for work in folder.glob(".*.work"):
             shutil.rmtree(work, ignore_errors=True)
 
-    def _make(self, models: dict[str, TunedModel], folder: Path) -> None:
-        say = self.audit.observer.stage
+    def _train(self, models: dict[str, TunedModel], folder: Path) -> None:
+        audit = self.audit
+        say = audit.observer.stage
         if len(models) > 1:
             steps = sum(model.recipe.steps(model.n_texts) for model in models.values())
             say(f"{len(models)} models to tune: {steps:,} steps")
-        begun: dict[str, TrainingConfig] = {}
+        configs: dict[str, TrainingConfig] = {}
 
-        def wanted() -> Iterator[TrainingJob]:
+        def build_jobs() -> Iterator[TrainingJob]:
             for name, model in models.items():
-                begun[name] = making = model.making()
-                n, steps = len(making.texts), making.recipe.steps(len(making.texts))
+                config = model.build_config()
+                configs[name] = config
+                n = len(config.texts)
+                steps = config.recipe.steps(n)
                 say(
-                    f"model {name}: {making.base} tuned on {n:,} texts, {steps:,} steps"
+                    f"model {name}: {config.base} tuned on {n:,} texts, {steps:,} steps"
                 )
-                yield name, making, folder / making.digest[:_NAME_DIGITS]
+                yield name, config, folder / config.digest[:_NAME_DIGITS]
 
-        with closing(
-            train_models(self.audit.settings, self.audit.run.folder, wanted(), say)
-        ) as made:
-            for name, there in made:
-                models[name].record(begun.pop(name), there)
+        training = train_models(audit.settings, audit.run.folder, build_jobs(), say)
+        with closing(training) as trained_models:
+            for name, trained in trained_models:
+                models[name].record(configs.pop(name), trained)
 
 
 # Where models are tuned: one after another in this process, or on the machines of a
@@ -438,21 +446,20 @@ def train_models(
     jobs: Iterator[TrainingJob],
     say: Callable[[str], None],
 ) -> Generator[tuple[str, TrainedModel]]:
-    """Train models, several at once on Ray if the settings ask for it; iterate as each is there."""
+    """Train models, on Ray if the settings ask for it; iterate over them as they are finished."""
     if settings.executor is not None:
         if not is_followed(folder / "run.json"):
-            yield from extra("executors", settings.executor).trained(
-                settings, folder, jobs, say
-            )
+            executor = extra("executors", settings.executor)
+            yield from executor.trained(settings, folder, jobs, say)
             return
         say(
             "models are tuned one after another: no worker sees the folder of a run in"
             " a store"
         )
     for name, config, path in jobs:
-        report = partial(say_of_model, say, name)
+        report = partial(report_on_model, say, name)
         yield name, extra("models", "tuned").train_or_load(config, path, report)
 
 
-def say_of_model(say: Callable[[str], None], name: str, sentence: str) -> None:
+def report_on_model(say: Callable[[str], None], name: str, sentence: str) -> None:
     say(f"{name}: {sentence}")

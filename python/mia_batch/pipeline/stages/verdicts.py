@@ -1,9 +1,10 @@
 """The stages from evidence to answers: scores, what the texts show alone, verdicts, summaries."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from itertools import chain
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import polars as pl
@@ -42,11 +43,11 @@ from mia_batch.metrics import curves, measure
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.sessions import build_start_findings
 from mia_batch.pipeline.stages import Stage
-from mia_batch.pipeline.stages.extraction import passages_of, runs_of
+from mia_batch.pipeline.stages.extraction import find_passages, find_verbatim_runs
 from mia_batch.pipeline.stages.features import (
-    counted_groups,
-    parts_digest,
-    rule_against_dress,
+    digest_parts,
+    fingerprint_dress,
+    group_targets,
 )
 from mia_batch.pipeline.stages.questions import (
     list_models,
@@ -63,30 +64,32 @@ from mia_batch.views import STAGE_VIEW_TYPES, RunModel, View
 # What the model was given of the texts, and what kinds of answers came back.
 
 Rows: TypeAlias = Iterator[dict[str, Any]]
-_MOST = 1_000  # texts
+_MOST_TEXTS = 1_000
 _HELD_BACK = ("filtered", "refusal")
 
 
-def _endpoint(audit: Audit) -> Rows:
-    """Rows on whether it honours the fields that act on the draw."""
-    said = audit.manifest.engines.get("samples of target", {}).get("capabilities", {})
-    honours = {"n": said.get("n"), "seed": said.get("seed"), "top_k": said.get("top_k")}
-    honours |= {"temperature 0": said.get("greedy"), **said.get("neutral", {})}
-    honours |= dict.fromkeys(said.get("dialect", {}).get("withdrawn", ()), "refused")
-    for name, word in honours.items():
+def _find_honoured(audit: Audit) -> Rows:
+    """Iterate over rows on whether the endpoint honours the fields that act on the draw."""
+    engine = audit.manifest.engines.get("samples of target", {})
+    capabilities = engine.get("capabilities", {})
+    words = {name: capabilities.get(name) for name in ("n", "seed", "top_k")}
+    words["temperature 0"] = capabilities.get("greedy")
+    words |= capabilities.get("neutral", {})
+    withdrawn = capabilities.get("dialect", {}).get("withdrawn", ())
+    words |= dict.fromkeys(withdrawn, "refused")
+    for name, word in words.items():
         if word is not None:
             yield {"subject": name, "statistic": "honour", "verdict": word}
 
 
-def _answers(audit: Audit) -> Rows:
-    """Rows on how many answers of each kind came to each prompt; ``cut`` ones ended too early."""
+def _count_answers(audit: Audit) -> Rows:
+    """Iterate over counts of kinds of answers to each prompt; ``cut`` ones ended too early."""
     samples = audit.run.scan("samples").filter(pl.col("model") == "target")
     recorded = pl.col("answer").is_null() & pl.col("reason").is_null()
-    counted = (
+    kind = pl.col("answer").cast(pl.String).fill_null("failed")
+    counts = (
         samples.filter(~recorded)
-        .group_by(
-            "view", statistic=pl.col("answer").cast(pl.String).fill_null("failed")
-        )
+        .group_by("view", statistic=kind)
         .agg(
             value=pl.len(),
             cut=pl.col("short").sum(),
@@ -96,101 +99,91 @@ def _answers(audit: Audit) -> Rows:
         .rename({"view": "subject"})
         .collect(engine="streaming")
     )
-    cut = counted.group_by("subject", maintain_order=True).agg(
-        value=pl.col("cut").sum()
-    )
-    yield from counted.drop("cut").to_dicts()
-    yield from cut.with_columns(statistic=pl.lit("cut"), reason=None).to_dicts()
+    by_view = counts.group_by("subject", maintain_order=True)
+    n_cut = by_view.agg(value=pl.col("cut").sum())
+    yield from counts.drop("cut").to_dicts()
+    yield from n_cut.with_columns(statistic=pl.lit("cut"), reason=None).to_dicts()
 
 
-def _chance(audit: Audit) -> Rows:
-    """Rows of the loss of each model here, and that of guessing (``high``)."""
-    engines = audit.manifest.engines.items()
-    named = {
-        name.removeprefix("logprobs of "): engine.get("chance")
-        for name, engine in engines
-    }
-    chances = {model: chance for model, chance in named.items() if chance is not None}
-    read = audit.run.scan("logprobs").filter(view="text")
+def _compare_with_chance(audit: Audit) -> Rows:
+    """Iterate over rows of the loss of each model here, and that of guessing (``high``)."""
+    chances: dict[str, float] = {}
+    for name, engine in audit.manifest.engines.items():
+        if engine.get("chance") is not None:
+            chances[name.removeprefix("logprobs of ")] = engine["chance"]
+    logprobs = audit.run.scan("logprobs").filter(view="text")
     loss = -pl.col("logprob").cast(pl.List(pl.Float64)).list.mean()
     for model, chance in sorted(chances.items()):
-        texts = read.filter(loss.is_not_null(), model=model)
+        texts = logprobs.filter(loss.is_not_null(), model=model)
         mean = texts.select(loss.mean()).collect(engine="streaming").item()
         if mean is None:
             continue
-        some = texts.bottom_k(_MOST, by="target_id").select("logprob", "token_ids")
-        p_value, is_better = preflight.test_chance(
-            some.collect(engine="streaming"), chance
-        )
-        row = {
+        first = texts.bottom_k(_MOST_TEXTS, by="target_id")
+        first_texts = first.select("logprob", "token_ids").collect(engine="streaming")
+        p_value, is_better = preflight.test_chance(first_texts, chance)
+        yield {
+            "subject": model,
+            "verdict": "better" if is_better else "no_better",
             "statistic": "nats_per_token",
             "value": mean,
             "high": chance,
             "p_value": p_value,
         }
-        yield {
-            "subject": model,
-            "verdict": "better" if is_better else "no_better",
-            **row,
-        }
 
 
-def _held_back(audit: Audit) -> Rows:
-    """Rows of answers ``filtered`` or refused more often about one class."""
+def _find_held_back(audit: Audit) -> Rows:
+    """Iterate over rows of answers ``filtered`` or refused more often about one class."""
     samples = audit.run.scan("samples").filter(pl.col("model") == "target")
-    targets = audit.run.scan("targets").filter(
-        pl.col("role").is_in(["target", "non_member"])
+    is_of_class = pl.col("role").is_in(["target", "non_member"])
+    targets = audit.run.scan("targets").filter(is_of_class)
+    is_target = pl.col("role") == "target"
+    member = pl.col("member")
+    classes = targets.select(
+        (is_target & member.is_null()).any(),
+        n_classes=member.fill_null(is_target).n_unique(),
     )
-    own, member = pl.col("role") == "target", pl.col("member")
-    unknown, classes = (
-        targets.select(
-            (own & member.is_null()).any(), classes=member.fill_null(own).n_unique()
-        )
-        .collect(engine="streaming")
-        .row(0)
-    )
-    name = "targets" if unknown else "members"
-    labelled = targets.with_columns(member=member.fill_null(own))
-    for kind in _HELD_BACK if classes == 2 else ():
-        held = (
-            samples.filter(pl.col("answer") == kind)
-            .select("target_id", held=True)
-            .unique()
-        )
-        if held.limit(1).collect().is_empty():
+    has_unknown, n_classes = classes.collect(engine="streaming").row(0)
+    if n_classes != 2:
+        return
+    name = "targets" if has_unknown else "members"
+    labelled = targets.with_columns(member=member.fill_null(is_target))
+    for kind in _HELD_BACK:
+        answers = samples.filter(pl.col("answer") == kind)
+        held_back = answers.select("target_id", held=True).unique()
+        if held_back.limit(1).collect().is_empty():
             continue
-        rows = labelled.join(held, on="target_id", how="left", maintain_order="left")
-        rows = rows.with_columns(
-            pl.when(pl.col("held").is_null()).then(0.0).alias(kind)
+        rows = labelled.join(
+            held_back, on="target_id", how="left", maintain_order="left"
         )
-        found = preflight.find_uneven_scores(rows, pl.lit(value=True), [kind])
-        if found is not None:
-            of = {
-                "statistic": kind,
-                "value": found.difference,
-                "p_value": found.p_value,
-            }
-            yield from (
-                of | {"subject": name},
-                *preflight.class_rows(found, (name, "non-members")),
-            )
+        share = pl.when(pl.col("held").is_null()).then(0.0).alias(kind)
+        uneven = preflight.find_uneven_scores(
+            rows.with_columns(share), pl.lit(value=True), [kind]
+        )
+        if uneven is None:
+            continue
+        yield {
+            "statistic": kind,
+            "value": uneven.difference,
+            "p_value": uneven.p_value,
+            "subject": name,
+        }
+        yield from preflight.class_rows(uneven, (name, "non-members"))
 
 
-def _prompts(audit: Audit) -> Rows:
-    """Rows of words given to the target model, by kind of prompt, of 1,000 audited texts."""
-    run, settings = audit.run, audit.settings
-    asked = run.scan("targets").filter(pl.col("reason").is_null(), role="target")
-    some = asked.bottom_k(_MOST, by="target_id").collect(engine="streaming")
-    for view in (
-        view for view in list_views(audit, "samples") if view.model == "target"
-    ):
-        prompts = read_prompts(run, view, some)
+def _count_prompt_words(audit: Audit) -> Rows:
+    """Iterate over rows of words put to the target, by kind of prompt, of 1,000 audited texts."""
+    run = audit.run
+    settings = audit.settings
+    targets = run.scan("targets").filter(pl.col("reason").is_null(), role="target")
+    first = targets.bottom_k(_MOST_TEXTS, by="target_id").collect(engine="streaming")
+    for view in list_views(audit, "samples"):
+        if view.model != "target":
+            continue
+        prompts = read_prompts(run, view, first)
         if prompts.is_empty():
             continue
-        words = prompts.select(
-            count_words("context", words=settings.word_rule)
-        ).to_series()
-        kind = "instruction_and_prefix" if settings.chat else "prefix_of_work"
+        n_words = count_words("context", words=settings.word_rule)
+        words = prompts.select(n_words).to_series()
         figures: dict[str, object] = {
             "n_prompts": words.len(),
             "words_given_mean": words.mean(),
@@ -199,7 +192,12 @@ def _prompts(audit: Audit) -> Rows:
         }
         if view.is_question:
             kind = "question_and_text"
-            figures |= _answered(audit, view) if view.key == views.CHOICE else {}
+        elif settings.chat:
+            kind = "instruction_and_prefix"
+        else:
+            kind = "prefix_of_work"
+        if view.is_question and view.key == views.CHOICE:
+            figures |= _count_choices(audit, view)
         for name, value in figures.items():
             yield {
                 "subject": view.name,
@@ -209,54 +207,54 @@ def _prompts(audit: Audit) -> Rows:
             }
 
 
-def _answered(audit: Audit, view: View) -> dict[str, object]:
+def _count_choices(audit: Audit, view: View) -> dict[str, object]:
+    """Count answers to a question of choice, and those that choose nothing."""
     answers = audit.run.scan("features").filter(
         pl.col("words_candidate").is_not_null(), model=view.model, view=view.name
     )
-    counts = answers.select(n_answers=pl.len(), n_unread=pl.col("choice").null_count())
-    found = counts.collect(engine="streaming").row(0, named=True)
-    if found["n_unread"]:
+    table = answers.select(n_answers=pl.len(), n_unread=pl.col("choice").null_count())
+    counts = table.collect(engine="streaming").row(0, named=True)
+    if counts["n_unread"]:
         audit.observer.stage(
-            f"{found['n_unread']:,} of {found['n_answers']:,} answers name no label, or"
+            f"{counts['n_unread']:,} of {counts['n_answers']:,} answers name no label, or"
             " several; they are left out"
         )
-    return found
+    return counts
 
 
-def _start_token(audit: Audit) -> Rows:
+def _find_start_tokens(audit: Audit) -> Rows:
     yield from build_start_findings(audit.manifest.models).drop("check").to_dicts()
 
 
-def _dress(audit: Audit) -> Rows:
-    """Rows on what stands around answers: what is taken off, and whether the rest continues."""
-    if not (found := audit.manifest.dress):
+def _describe_dress(audit: Audit) -> Rows:
+    """Iterate over rows on what is taken off answers, and whether the rest continues."""
+    dress = audit.manifest.dress
+    if not dress:
         return
-    for layer in found["rule"]:
+    for layer in dress["rule"]:
         yield {
             "subject": layer["kind"],
             "statistic": "taken_off",
             "reason": layer["text"] or None,
         }
     for name in ("n_prompts", "n_dressed", "n_alike", "n_repeating", "n_empty"):
-        yield {"subject": "target", "statistic": name, "value": found[name]}
-    verdict = "continues" if found["continues"] else "does_not_continue"
-    example = found["example"] or None
+        yield {"subject": "target", "statistic": name, "value": dress[name]}
     yield {
         "subject": "target",
         "statistic": "verdict",
-        "verdict": verdict,
-        "reason": example,
+        "verdict": "continues" if dress["continues"] else "does_not_continue",
+        "reason": dress["example"] or None,
     }
 
 
 _CHECKS: Final[dict[str, Callable[[Audit], Rows]]] = {
-    "prompts": _prompts,
-    "endpoint": _endpoint,
-    "answers": _answers,
-    "dress": _dress,
-    "held_back": _held_back,
-    "chance": _chance,
-    "start_token": _start_token,
+    "prompts": _count_prompt_words,
+    "endpoint": _find_honoured,
+    "answers": _count_answers,
+    "dress": _describe_dress,
+    "held_back": _find_held_back,
+    "chance": _compare_with_chance,
+    "start_token": _find_start_tokens,
 }
 """What the model was given, and what kinds of answers came back, by check."""
 
@@ -266,27 +264,27 @@ _CHECKS: Final[dict[str, Callable[[Audit], Rows]]] = {
 SET_CHECKS = ("combination", "codec", "dataset_inference")  # names of the checks
 
 
-def set_answers(
+def answer_about_sets(
     scores: pl.LazyFrame,
     attacks: Sequence[Attack],
-    plan: DecisionRule,
-    found: pl.DataFrame,
+    rule: DecisionRule,
+    earlier_findings: pl.DataFrame,
     *,
     separable: bool,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return verdicts and findings about the texts together; ``found`` are those before scores."""
+    """Return verdicts and findings about the texts together, after the findings before scores."""
     # Sets that are ``separable`` without the model close dataset inference.
     names = {attack.name for attack in attacks}
     verdicts: list[pl.DataFrame] = [schemas.Verdicts.create_empty()]
     findings: list[pl.DataFrame] = [schemas.Findings.create_empty()]
-    has_nulls = bool(role_counts(found)["n_nulls"])
+    has_nulls = bool(role_counts(earlier_findings)["n_nulls"])
     if views.COMBINATION in names:
         findings.append(sets.combination_findings(scores))
     if views.CODEC in names and has_nulls:
         findings.append(sets.codec_findings(scores))
     weighed = [attack.name for attack in attacks if attack.evidence != "scores"]
-    if plan.level == "collection" and has_nulls and len(weighed) > 1:
-        inferred = sets.infer_dataset(scores, weighed, plan, separable=separable)
+    if rule.level == "collection" and has_nulls and len(weighed) > 1:
+        inferred = sets.infer_dataset(scores, weighed, rule, separable=separable)
         verdicts.append(inferred.verdict())
         findings.append(inferred.findings())
     return pl.concat(verdicts), pl.concat(findings)
@@ -296,18 +294,17 @@ def set_answers(
 
 _MOST_ERRORS = 20_000  # targets and non-members whose sampling error is measured
 _FROM_SCORES = (
-    *(
-        "power",
-        "gate",
-        "order",
-        "verbatim",
-        "plan",
-        "later",
-        "reported",
-        "placebo",
-        "e_values",
-    ),
-    *("uneven_scores", "null_audits"),
+    "power",
+    "gate",
+    "order",
+    "verbatim",
+    "plan",
+    "later",
+    "reported",
+    "placebo",
+    "e_values",
+    "uneven_scores",
+    "null_audits",
     *sets.FEW_BOOKS,
     *_CHECKS,
     *SET_CHECKS,
@@ -315,75 +312,77 @@ _FROM_SCORES = (
 )
 
 
-def plan_power(targets: pl.LazyFrame, plan: DecisionRule) -> pl.DataFrame:
-    """Find what the planned test can show at best; nothing without texts to compare."""
+def forecast_power(targets: pl.LazyFrame, rule: DecisionRule) -> pl.DataFrame:
+    """Compute what the test can show at best; nothing without texts to compare."""
     roles = role_counts(checks.role_findings(targets))
     if not (roles["n_unknown"] and roles["n_nulls"]):
         return finding_rows("power", [])
     columns = targets.collect_schema().names()
-    wanted = (*schemas.Scores.column_names(), "author")
-    keys = targets.select(name for name in wanted if name in columns)
-    return power_findings(keys.collect(engine="streaming").lazy(), plan)
+    key_columns = (*schemas.Scores.column_names(), "author")
+    keys = targets.select(name for name in key_columns if name in columns)
+    return power_findings(keys.collect(engine="streaming").lazy(), rule)
 
 
-def _yardstick_runs(audit: Audit) -> pl.DataFrame:
-    settings, run = audit.settings, audit.run
-    own = run.scan("targets").filter(role="yardstick")
+def _find_yardstick_runs(audit: Audit) -> pl.DataFrame:
+    """Return the longest run of each text of the yardstick that comes back."""
+    settings = audit.settings
+    targets = audit.run.scan("targets").filter(role="yardstick")
     n_words = count_words("reference", words=settings.word_rule)
-    texts = own.select("target_id", reference_words=n_words).collect()
+    texts = targets.select("target_id", reference_words=n_words).collect()
     if texts.is_empty():
         return texts.with_columns(longest_words=pl.lit(None, pl.UInt32))
-    how = settings.continuations, settings.word_rule
-    return texts.with_columns(
-        memory.verbatim_runs(own, run.scan("features"), *how)["longest_words"]
+    features = audit.run.scan("features")
+    runs = memory.verbatim_runs(
+        targets, features, settings.continuations, settings.word_rule
     )
+    return texts.with_columns(runs["longest_words"])
 
 
-def _verdicts(
-    audit: Audit, found: pl.DataFrame, blind: pl.DataFrame | None
+def _iterate_verdicts(
+    audit: Audit, findings: pl.DataFrame, blind: pl.DataFrame | None
 ) -> Iterator[pl.DataFrame]:
-    attacks, plan, run = audit.attacks, audit.rule, audit.run
+    """Iterate over the verdicts of each attack, with the sampling errors of the primary one."""
+    rule = audit.rule
+    run = audit.run
     yield schemas.Verdicts.create_empty()
-    roles = role_counts(found)
+    roles = role_counts(findings)
     if not (roles["n_nulls"] or roles["n_canaries"]):
         return
-    primary = next(attack for attack in attacks if attack.name == plan.primary)
+    names = [attack.name for attack in audit.attacks]
+    primary = audit.attacks[names.index(rule.primary)]
     errors = None
-    sampled = any(run.path("features").glob("*.parquet"))
-    alone = primary.evidence == "samples" and not primary.logprobs
-    if roles["n_nulls"] and alone and sampled:
-        errors = _sampling_errors(audit, primary)
-    names, warns = [attack.name for attack in attacks], _separable(found, "calibration")
+    has_features = any(run.path("features").glob("*.parquet"))
+    reads_samples_alone = primary.evidence == "samples" and not primary.logprobs
+    if roles["n_nulls"] and reads_samples_alone and has_features:
+        errors = _measure_sampling_errors(audit, primary)
+    blind_warns = _is_separable(findings, "calibration")
     for rows in verdicts(
-        run.scan("scores"), names, plan, blind_warns=warns, blind=blind
+        run.scan("scores"), names, rule, blind_warns=blind_warns, blind=blind
     ):
         # Frames are of one attack each.
-        if (
-            errors is not None
-            and not rows.is_empty()
-            and rows["attack"][0] == plan.primary
-        ):
-            own = rows.select(target_id="key").join(
-                errors, on="target_id", how="left", maintain_order="left"
-            )
-            error = pl.when(pl.col("level") == "target").then(own["standard_error"])
-            yield rows.with_columns(standard_error=error)
-        else:
+        is_primary = not rows.is_empty() and rows["attack"][0] == rule.primary
+        if errors is None or not is_primary:
             yield rows
+            continue
+        keys = rows.select(target_id="key")
+        joined = keys.join(errors, on="target_id", how="left", maintain_order="left")
+        is_target = pl.col("level") == "target"
+        error = pl.when(is_target).then(joined["standard_error"])
+        yield rows.with_columns(standard_error=error)
 
 
-def _blind_of_targets(blind: pl.DataFrame) -> pl.DataFrame:
+def _select_blind_targets(blind: pl.DataFrame) -> pl.DataFrame:
     return blind.select("target_id", pl.col("^targets_.*$")).drop_nulls()
 
 
-def _separable(findings: pl.DataFrame, subject: str) -> bool:
-    found = findings.filter(
+def _is_separable(findings: pl.DataFrame, subject: str) -> bool:
+    matches = findings.filter(
         check="blind_baseline", subject=subject, verdict="separable"
     )
-    return not found.is_empty()
+    return not matches.is_empty()
 
 
-def _sampling_errors(audit: Audit, attack: Attack) -> pl.DataFrame:
+def _measure_sampling_errors(audit: Audit, attack: Attack) -> pl.DataFrame:
     """Measure the sampling error of the first targets and non-members by ``target_id``."""
     scores = (
         audit.run.scan("scores")
@@ -393,14 +392,12 @@ def _sampling_errors(audit: Audit, attack: Attack) -> pl.DataFrame:
         .collect(engine="streaming")
         .sort("target_id")
     )
-    of_these = pl.col("target_id").is_in(scores["target_id"].implode())
-    features = evidence_of(audit)["samples"]
-    features = features.filter(
-        of_these, pl.col("sample_index") < audit.settings.continuations
-    )
+    has_score = pl.col("target_id").is_in(scores["target_id"].implode())
+    is_sampled = pl.col("sample_index") < audit.settings.continuations
+    features = open_evidence(audit)["samples"].filter(has_score, is_sampled)
     key = ("target_id", "sample_index")
-    alone = score_by(features, attack, *key).sort(key).collect(engine="streaming")
-    return score_errors(alone, scores)
+    sample_scores = score_by(features, attack, *key).sort(key)
+    return score_errors(sample_scores.collect(engine="streaming"), scores)
 
 
 class PreflightStage(Stage):
@@ -414,60 +411,68 @@ class PreflightStage(Stage):
     extends = ("verdicts",)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Texts, and the plan less its attack: what is checked does not depend on scores."""
-        plan = asdict(self.audit.rule)
-        del plan["primary"]
-        plan["length_edges"] = list(plan["length_edges"])  # as JSON gives them back
+        """Return the texts, and the rule less its attack: the checks do not depend on scores."""
+        rule = asdict(self.audit.rule)
+        del rule["primary"]
+        rule["length_edges"] = list(rule["length_edges"])  # as JSON gives them back
         return {
             "targets": self.audit.manifest.made.get("targets"),
-            "plan": plan,
+            "plan": rule,
             "form": 3,
         }
 
     def run(self) -> None:
         super().run()
         audit = self.audit
-        before = audit.run["findings"].filter(pl.col("check") != "gate")
-        gate = checks.gate_findings(before, exploratory=audit.settings.exploratory)
-        why = self._why_to_stop(
-            found := pl.concat([before, gate]), audit.run.scan("targets")
-        )
-        for sentence in preflight_sentences(found):
-            if sentence != why:
+        texts = audit.run["findings"].filter(pl.col("check") != "gate")
+        gate = checks.gate_findings(texts, exploratory=audit.settings.exploratory)
+        findings = pl.concat([texts, gate])
+        reason = self._find_reason_to_stop(findings, audit.run.scan("targets"))
+        for sentence in preflight_sentences(findings):
+            if sentence != reason:
                 audit.observer.stage(sentence)
-        if why is not None:
+        if reason is not None:
             raise SettingsError(
-                f"{why} Nothing was asked of the model; --anyway goes on"
+                f"{reason} Nothing was asked of the model; --anyway goes on"
             )
 
     def make(self) -> None:
-        run, plan = self.audit.run, self.audit.rule
+        run = self.audit.run
+        rule = self.audit.rule
         targets = run.scan("targets")
         checked = preflight.check_targets(targets, seed=self.audit.settings.seed)
-        blind = _blind_of_targets(checked.blind_scores)
-        weights = weight_findings(targets, blind, checked.findings, plan)
-        rows = [checks.role_findings(targets), checked.findings, weights]
-        rows += [finding_rows("near_copies", near_copy_rows(targets))]
-        rows += [author_findings(targets, plan), plan_power(targets, plan)]
+        blind = _select_blind_targets(checked.blind_scores)
+        rows = [
+            checks.role_findings(targets),
+            checked.findings,
+            weight_findings(targets, blind, checked.findings, rule),
+            finding_rows("near_copies", near_copy_rows(targets)),
+            author_findings(targets, rule),
+            forecast_power(targets, rule),
+        ]
         sink(checked.blind_scores, run.path("blind"), schemas.Blind)
         sink(checked.blind_metrics, run.path("blind_metrics"), schemas.Metrics)
         sink(pl.concat(rows), run.path("findings"), schemas.Findings)
 
-    def _why_to_stop(self, found: pl.DataFrame, targets: pl.LazyFrame) -> str | None:
-        """Say why no answer can come of evidence that would cost something; None where one may."""
-        decides = "together" if self.audit.rule.level == "collection" else "needed"
-        power = found.filter(check="power", statistic=decides)
-        is_withheld = checks.gate_verdict(found) == "withheld"
-        labelled = targets.filter("member", pl.col("role") == "target").head(1)
-        if (
-            self.audit.settings.anyway
-            or self.audit.recording is not None
-            or not (is_withheld or "impossible" in power["verdict"])
-            or role_counts(found)["n_canaries"]
-            or not labelled.collect().is_empty()
-        ):
+    def _find_reason_to_stop(
+        self, findings: pl.DataFrame, targets: pl.LazyFrame
+    ) -> str | None:
+        """Return why no answer can come of evidence that would cost something, if none can."""
+        audit = self.audit
+        if audit.settings.anyway or audit.recording is not None:
             return None
-        return next(iter((gate_sentence if is_withheld else power_sentences)(found)))
+        decides = "together" if audit.rule.level == "collection" else "needed"
+        power = findings.filter(check="power", statistic=decides)
+        is_withheld = checks.gate_verdict(findings) == "withheld"
+        if not is_withheld and "impossible" not in power["verdict"]:
+            return None
+        if role_counts(findings)["n_canaries"]:
+            return None
+        labelled = targets.filter("member", pl.col("role") == "target").head(1)
+        if not labelled.collect().is_empty():
+            return None
+        sentences = gate_sentence if is_withheld else power_sentences
+        return next(iter(sentences(findings)))
 
 
 class VerdictsStage(Stage):
@@ -481,108 +486,141 @@ class VerdictsStage(Stage):
     activity = "measuring the attacks"
 
     def fingerprint(self) -> dict[str, Any]:
-        """Scores, checks of the texts, the plan made before, and the settings of answers."""
+        """Return scores, checks of the texts, the plan made before, and the settings of answers."""
         manifest = self.audit.manifest
         names = {*VerdictSettings.model_fields, "slice_by", "preset", "seed"}
+        plan = [manifest.plan.get(name) for name in ("sha256", "rests_on", "attacks")]
         return {
             "scores": manifest.made.get("scores"),
             "preflight": manifest.made.get("preflight"),
-            "form": 10,  # of what is found
-            "plan": [
-                manifest.plan.get(name) for name in ("sha256", "rests_on", "attacks")
-            ],
+            "form": 10,  # of the findings
+            "plan": plan,
             "settings": self.audit.settings.model_dump(mode="json", include=names),
         }
 
     def make(self) -> None:
-        audit, plan, run = self.audit, self.audit.rule, self.audit.run
-        settings, scores, preregistered = (
-            audit.settings,
-            run.scan("scores"),
-            audit.manifest.plan,
-        )
-        planned_names = [attack.name for attack in audit.planned_attacks]
-        given = [finding_rows(name, check(audit)) for name, check in _CHECKS.items()]
-        before = (
-            run.scan("findings").filter(~pl.col("check").is_in(_FROM_SCORES)).collect()
-        )
-        planned = checks.plan_findings(plan, preregistered, _rests_on(audit))
+        audit = self.audit
+        run = audit.run
+        answers = [finding_rows(name, check(audit)) for name, check in _CHECKS.items()]
+        is_from_scores = pl.col("check").is_in(_FROM_SCORES)
+        texts = run.scan("findings").filter(~is_from_scores).collect()
+        plan = checks.plan_findings(audit.rule, audit.manifest.plan, _rests_on(audit))
         gate = pl.concat(
             [
-                checks.gate_findings(before, exploratory=settings.exploratory),
-                _order(audit),
+                checks.gate_findings(texts, exploratory=audit.settings.exploratory),
+                _find_changes(audit),
             ]
         )
-        why_no_answer = checks.why_not_continued(pl.concat(given))
-        withheld, blind = why_no_answer or checks.why_withheld(gate), None
-        if why_no_answer is None and checks.gate_verdict(gate) == "weighted":
+        gate_verdict = checks.gate_verdict(gate)
+        why_no_answer = checks.why_not_continued(pl.concat(answers))
+        withheld = why_no_answer or checks.why_withheld(gate)
+        blind = None
+        if why_no_answer is None and gate_verdict == "weighted":
             # By which nulls are weighted
-            blind = _blind_of_targets(run.scan("blind").collect())
-        is_shown = withheld is None or blind is not None
-        has_changed = checks.gate_verdict(gate) == "changed"
+            blind = _select_blind_targets(run.scan("blind").collect())
+        is_exploratory = gate_verdict == "exploratory"
+        state = _State(
+            texts=texts,
+            why_no_answer=why_no_answer,
+            withheld=withheld,
+            blind=blind,
+            has_changed=gate_verdict == "changed",
+            is_as_planned=plan["verdict"].item(0) == "as_planned"
+            and not is_exploratory,
+            in_rounds=audit.rule.adjustment == "e-bh",
+        )
         # What is scored depends on scores: no other answer
-        in_rounds = plan.adjustment == "e-bh"
-        metrics = schemas.Metrics.create_empty() if in_rounds else self._metrics()
-        sink(
-            checks.withhold_all(metrics, why_no_answer),
-            run.path("metrics"),
-            schemas.Metrics,
-        )
-        is_exploratory = checks.gate_verdict(gate) == "exploratory"
-        as_planned = planned["verdict"].item(0) == "as_planned" and not is_exploratory
-        made = _verdicts(audit, before, blind)
-        found = [plan_power(scores, plan)]
-        if not in_rounds:
-            separable = withheld is not None or _separable(before, "members")
-            of_sets, found_of_sets = set_answers(
-                scores, audit.planned_attacks, plan, before, separable=separable
-            )
-            made = chain(made, [of_sets])
-            primary_first = sorted(planned_names, key=lambda name: name != plan.primary)
-            uneven = preflight.uneven_findings(
-                scores, primary_first, run.scan("unscored")
-            )
-            found += [
-                uneven,
-                found_of_sets if why_no_answer is None else found_of_sets.clear(),
-            ]
-            roles = role_counts(before)
-            tested = bool(roles["n_unknown"] and roles["n_nulls"]) and withheld is None
-            ladder = yardstick_findings(
-                scores, plan, _yardstick_runs(audit), tested=tested
-            )
-            found.append(
-                ladder.filter(pl.col("check") != "dose") if has_changed else ladder
-            )
-        if not is_shown and withheld is not None:
-            made = (
-                checks.withhold(rows, withheld, all_sets=has_changed) for rows in made
-            )
-            made = (checks.withhold_all(rows, why_no_answer) for rows in made)
-        if not as_planned:
-            made = (rows.with_columns(planned=False) for rows in made)
-        sink_frames(made, run.path("verdicts"), schemas.Verdicts)
-        if is_shown:
-            reported = checks.reported_findings(run.scan("verdicts"), plan)
-            test = RoundsTest(read_comparison_sets(scores), plan) if in_rounds else None
-            by_test = (
-                test.findings(scores)
-                if test
-                else placebo_findings(scores, plan, reported, blind)
-            )
-            found += [reported, by_test]
-        if withheld is None and not in_rounds:
-            recorded = preregistered.get("attacks") if as_planned else None
-            found.append(sets.few_books_findings(scores, planned_names, plan, recorded))
-            found.append(null_audit_findings(scores, plan))
+        metrics: pl.DataFrame = schemas.Metrics.create_empty()
+        if not state.in_rounds:
+            metrics = self._measure()
+        metrics = checks.withhold_all(metrics, why_no_answer)
+        sink(metrics, run.path("metrics"), schemas.Metrics)
+        findings = self._write_verdicts(state)
+        findings += self._test_verdicts(state)
         later = checks.later_findings(audit.later_attacks)
-        rows = checks.apply_gate(
-            pl.concat([before, *given, planned, later, gate, *found])
-        )
-        sink(rows, run.path("findings"), schemas.Findings)
+        rows = pl.concat([texts, *answers, plan, later, gate, *findings])
+        sink(checks.apply_gate(rows), run.path("findings"), schemas.Findings)
 
-    def _metrics(self) -> pl.DataFrame:
-        audit, run = self.audit, self.audit.run
+    def _write_verdicts(self, state: "_State") -> list[pl.DataFrame]:
+        """Write the verdicts, some of them withheld; return what is found with them."""
+        audit = self.audit
+        frames = _iterate_verdicts(audit, state.texts, state.blind)
+        findings = [forecast_power(audit.run.scan("scores"), audit.rule)]
+        if not state.in_rounds:
+            set_verdicts, set_findings = self._answer_about_sets(state)
+            frames = chain(frames, [set_verdicts])
+            findings += set_findings
+        if not state.is_shown and state.withheld is not None:
+            withheld = state.withheld
+            frames = (
+                checks.withhold(rows, withheld, all_sets=state.has_changed)
+                for rows in frames
+            )
+            frames = (checks.withhold_all(rows, state.why_no_answer) for rows in frames)
+        if not state.is_as_planned:
+            frames = (rows.with_columns(planned=False) for rows in frames)
+        sink_frames(frames, audit.run.path("verdicts"), schemas.Verdicts)
+        return findings
+
+    def _answer_about_sets(
+        self, state: "_State"
+    ) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
+        """Return verdicts about the texts together, and findings about all attacks."""
+        audit = self.audit
+        rule = audit.rule
+        scores = audit.run.scan("scores")
+        is_withheld = state.withheld is not None
+        verdicts, findings = answer_about_sets(
+            scores,
+            audit.planned_attacks,
+            rule,
+            state.texts,
+            separable=is_withheld or _is_separable(state.texts, "members"),
+        )
+        names = [attack.name for attack in audit.planned_attacks]
+        names.sort(key=lambda name: name != rule.primary)
+        uneven = preflight.uneven_findings(scores, names, audit.run.scan("unscored"))
+        if state.why_no_answer is not None:
+            findings = findings.clear()
+        roles = role_counts(state.texts)
+        has_both_sides = bool(roles["n_unknown"] and roles["n_nulls"])
+        runs = _find_yardstick_runs(audit)
+        ladder = yardstick_findings(
+            scores, rule, runs, tested=has_both_sides and not is_withheld
+        )
+        if state.has_changed:
+            ladder = ladder.filter(pl.col("check") != "dose")
+        return verdicts, [uneven, findings, ladder]
+
+    def _test_verdicts(self, state: "_State") -> list[pl.DataFrame]:
+        """Return what tests of the written verdicts find."""
+        audit = self.audit
+        rule = audit.rule
+        scores = audit.run.scan("scores")
+        findings: list[pl.DataFrame] = []
+        if state.is_shown:
+            reported = checks.reported_findings(audit.run.scan("verdicts"), rule)
+            findings.append(reported)
+            if state.in_rounds:
+                test = RoundsTest(read_comparison_sets(scores), rule)
+                findings.append(test.findings(scores))
+            else:
+                findings.append(placebo_findings(scores, rule, reported, state.blind))
+        if state.withheld is None and not state.in_rounds:
+            planned_names = [attack.name for attack in audit.planned_attacks]
+            lodged_names = None
+            if state.is_as_planned:
+                lodged_names = audit.manifest.plan.get("attacks")
+            few_books = sets.few_books_findings(
+                scores, planned_names, rule, lodged_names
+            )
+            findings.append(few_books)
+            findings.append(null_audit_findings(scores, rule))
+        return findings
+
+    def _measure(self) -> pl.DataFrame:
+        audit = self.audit
+        run = audit.run
         return measure(
             run.scan("scores"),
             [attack.name for attack in audit.attacks],
@@ -596,59 +634,74 @@ class VerdictsStage(Stage):
         )
 
 
-def _order(audit: Audit) -> pl.DataFrame:
-    """Rows on whether a service changed while it was asked; a model that runs here cannot."""
-    settings, manifest = audit.settings, audit.manifest
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    """What the checks before the verdicts say of these."""
+
+    texts: pl.DataFrame  # findings that do not depend on scores
+    why_no_answer: str | None
+    withheld: str | None  # the reason why verdicts are withheld
+    blind: pl.DataFrame | None  # scores without the model, by which nulls are weighted
+    has_changed: bool  # the service, while it was asked
+    is_as_planned: bool
+    in_rounds: bool
+
+    @property
+    def is_shown(self) -> bool:
+        return self.withheld is None or self.blind is not None
+
+
+def _find_changes(audit: Audit) -> pl.DataFrame:
+    """Return rows on whether a service changed while it was asked; a local model cannot."""
+    settings = audit.settings
+    manifest = audit.manifest
     if manifest.evidence["engine"] != "openai":
         return finding_rows("order")
-    by_lot, has_grown = (
-        "order" in manifest.evidence,
-        manifest.input.get("has_grown", False),
-    )
+    has_order = "order" in manifest.evidence
+    by_lot = has_order and not manifest.input.get("has_grown", False)
     in_rounds = audit.rule.adjustment == "e-bh"
     write_responses(audit)
     cluster = pl.coalesce("group", "document_id", "target_id").alias("cluster")
     score = pl.col(audit.rule.primary).alias("score")
-    texts = (
-        audit.run.scan("scores")
-        .select("target_id", "role", "member", cluster, score)
-        .collect()
-    )
+    scores = audit.run.scan("scores")
+    texts = scores.select("target_id", "role", "member", cluster, score).collect()
     if texts["score"].count() == 0 and not audit.run.path("responses").exists():
         return finding_rows("order")  # nothing could be asked
-    views = [view.name for view in list_views(audit) if view.model == "target"]
-    of_scores = pl.col("target_id").is_null() | pl.col("view").is_in(views)
-    responses = audit.run["responses"].filter(of_scores)
-    in_order = texts[
-        lot_numbers(texts["target_id"], settings.seed).argsort(kind="stable")
-    ]
-    if has_grown or not by_lot:
-        in_order = texts.clear() if in_rounds else sort_by_time(texts, responses)
+    names = [view.name for view in list_views(audit) if view.model == "target"]
+    is_of_scores = pl.col("target_id").is_null() | pl.col("view").is_in(names)
+    responses = audit.run["responses"].filter(is_of_scores)
+    if by_lot:
+        numbers = lot_numbers(texts["target_id"], settings.seed)
+        ordered = texts[numbers.argsort(kind="stable")]
+    elif in_rounds:
+        ordered = texts.clear()
+    else:
+        ordered = sort_by_time(texts, responses)
     return order_findings(
-        in_order,
+        ordered,
         responses,
         settings.seed,
-        by_lot=by_lot and not has_grown and not in_rounds,
+        by_lot=by_lot and not in_rounds,
         exploratory=settings.exploratory or settings.anyway,
     )
 
 
 def _rests_on(audit: Audit) -> dict[str, int | str]:
-    texts, rarity = (
-        audit.manifest.made["targets"],
-        audit.manifest.made.get("rarity", {}),
-    )
-    return {
+    """Return what scores rest on: how much is asked, and about which texts."""
+    texts = audit.manifest.made["targets"]
+    rarity = audit.manifest.made.get("rarity", {})
+    rests_on: dict[str, int | str] = {
         "samples": audit.settings.continuations,
         "probes": audit.settings.probes,
-        **({"token_points": audit.settings.token_points} if audit.reads_tokens else {}),
-        **({"rarity_from": rarity["from"]} if "from" in rarity else {}),
-        "input": texts["input"],
-        **{
-            role: each
-            for role, each in texts["reference_sets"].items()
-            if role != "yardstick"
-        },
+    }
+    if audit.reads_tokens:
+        rests_on["token_points"] = audit.settings.token_points
+    if "from" in rarity:
+        rests_on["rarity_from"] = rarity["from"]
+    rests_on["input"] = texts["input"]
+    reference_sets = texts["reference_sets"].items()
+    return rests_on | {
+        role: content for role, content in reference_sets if role != "yardstick"
     }
 
 
@@ -670,120 +723,124 @@ class ScoresStage(Stage):
     reads = ("samples", "features", "logprobs")
 
     def fingerprint(self) -> dict[str, Any]:
-        audit, run = self.audit, self.audit.run
+        audit = self.audit
         formulas = b"".join(attack.expr.meta.serialize() for attack in audit.attacks)
-        own = [
-            name for name in list_models(audit) if RunModel.parse(name).is_trained_here
-        ]
-        made = {name: audit.find_source(name)["digest"] for name in own}
-        parts = [
-            p
-            for name in ("features", "logprobs")
-            for p in run.path(name).glob("*.parquet")
-        ]
-        parts = [
-            part for part in parts if f".{'-'.join(views.RECITAL)}-" not in part.name
-        ]
-        return {
+        sample_views = list_views(audit, "samples")
+        logprob_views = list_views(audit, "logprobs")
+        fingerprint = {
             "attacks": [attack.name for attack in audit.attacks],
             "formulas": sha256(formulas).hexdigest(),
-            "samples": {
-                view.name: [view.n, view.samples]
-                for view in list_views(audit, "samples")
-            },
-            "logprobs": {
-                "-".join(view.key): view.n for view in list_views(audit, "logprobs")
-            },
+            "samples": {view.name: [view.n, view.samples] for view in sample_views},
+            "logprobs": {"-".join(view.key): view.n for view in logprob_views},
             "targets": audit.manifest.made["targets"],
-            **({"seed": audit.settings.seed} if _is_learned(audit) else {}),
-            **({"made": made} if made else {}),
-            **rule_against_dress(audit),
-            "parts": parts_digest(sorted(parts, key=lambda part: part.name)),
         }
+        if _is_learned(audit):
+            fingerprint["seed"] = audit.settings.seed
+        trained_models = {
+            name: audit.find_source(name)["digest"]
+            for name in list_models(audit)
+            if RunModel.parse(name).is_trained_here
+        }
+        if trained_models:
+            fingerprint["made"] = trained_models
+        fingerprint |= fingerprint_dress(audit)
+        fingerprint["parts"] = digest_parts(self._list_parts())
+        return fingerprint
+
+    def _list_parts(self) -> list[Path]:
+        """List the parts that are scored; recitals come after the scores."""
+        recital = f".{'-'.join(views.RECITAL)}-"
+        parts: list[Path] = []
+        for name in ("features", "logprobs"):
+            parts += self.audit.run.path(name).glob("*.parquet")
+        parts = [part for part in parts if recital not in part.name]
+        return sorted(parts, key=lambda part: part.name)
 
     def run(self) -> None:
         self.audit.manifest.failed = _count_failures(self.audit)
-        self.activity = (
-            f"scoring {(n := len(self.audit.attacks))} attack{'s' * (n > 1)}"
-        )
+        n = len(self.audit.attacks)
+        self.activity = f"scoring {n} {'attacks' if n > 1 else 'attack'}"
         super().run()
 
     def make(self) -> None:
-        audit, run = self.audit, self.audit.run
+        audit = self.audit
+        run = audit.run
         if not audit.manifest.plan:  # what comes after the first score is exploratory
             rests_on = None if run.path("scores").exists() else _rests_on(audit)
             names = [attack.name for attack in audit.attacks]
             audit.manifest.plan = checks.preregister(audit.rule, rests_on, names)
             audit.save()
-        evidence = evidence_of(audit)
+        evidence = open_evidence(audit)
         logprobs = evidence.get("logprobs")
         targets = run.scan("targets")
         frames = score(evidence["samples"], targets, audit.attacks, logprobs=logprobs)
         sink_frames(frames, run.path("scores"), schemas.Scores)
         if _is_learned(audit):
-            given = audit.planned_attacks
-            names = [attack.name for attack in given if attack.evidence != "scores"]
+            attacks = audit.planned_attacks
+            names = [attack.name for attack in attacks if attack.evidence != "scores"]
             learned = sets.combine(run.scan("scores"), names, seed=audit.settings.seed)
             self._add(pl.Series(views.COMBINATION, learned, nan_to_null=True))
         self._score_placebo(evidence)
-        samples, asked = (
-            run.scan("samples").filter(_within(audit)),
-            asked_targets(audit),
-        )
         unscored = find_unscored(
-            run.scan("scores"), samples, asked, audit.attacks, logprobs=logprobs
+            run.scan("scores"),
+            run.scan("samples").filter(_is_read(audit)),
+            open_asked_targets(audit),
+            audit.attacks,
+            logprobs=logprobs,
         )
         sink(unscored, run.path("unscored"), schemas.Unscored)
 
     def _add(self, column: pl.Series) -> None:
         run = self.audit.run
-        sink(
-            run.scan("scores").with_columns(column), run.path("scores"), schemas.Scores
-        )
+        scores = run.scan("scores").with_columns(column)
+        sink(scores, run.path("scores"), schemas.Scores)
 
     def _score_placebo(self, evidence: Mapping[str, pl.LazyFrame]) -> None:
-        audit, placebo = self.audit, self.audit.placebo
+        """Add scores of the primary attack on the reference model's answers."""
+        audit = self.audit
+        placebo = audit.placebo
         if placebo is None:
             return
-        primary = next(
-            attack for attack in audit.attacks if attack.name == audit.rule.primary
-        )
-        other = {
-            kind: rows.filter(model="reference").with_columns(model=pl.lit("target"))
+        names = [attack.name for attack in audit.attacks]
+        primary = audit.attacks[names.index(audit.rule.primary)]
+        as_target = pl.lit("target")
+        reference = {
+            kind: rows.filter(model="reference").with_columns(model=as_target)
             for kind, rows in evidence.items()
         }
-        targets = audit.run.scan("targets")
         frames = score(
-            other["samples"], targets, [primary], logprobs=other.get("logprobs")
+            reference["samples"],
+            audit.run.scan("targets"),
+            [primary],
+            logprobs=reference.get("logprobs"),
         )
-        self._add(
-            pl.concat(frame[primary.name] for frame in frames).alias(placebo.name)
-        )
+        scores = pl.concat(frame[primary.name] for frame in frames)
+        self._add(scores.alias(placebo.name))
 
 
-def evidence_of(audit: Audit) -> dict[str, pl.LazyFrame]:
+def open_evidence(audit: Audit) -> dict[str, pl.LazyFrame]:
     """Open what the attacks read; a run may have more than its settings ask for."""
     # Where there is no sample the features have the columns that they would have.
     features = audit.run.scan("features")
     if not any(audit.run.path("features").glob("*.parquet")):
+        fields = feature_fields(audit.manifest.made["features"]["groups"])
         features = features.with_columns(
-            pl.lit(None, field.dtype).alias(field.name)
-            for field in feature_fields(audit.manifest.made["features"]["groups"])
+            pl.lit(None, field.dtype).alias(field.name) for field in fields
         )
-    evidence = {"samples": features.filter(_within(audit))}
+    evidence = {"samples": features.filter(_is_read(audit))}
     if any(EXPECTED in attack.columns for attack in audit.attacks):
-        evidence["samples"] = with_expected(evidence["samples"], counted_groups(audit))
+        evidence["samples"] = with_expected(evidence["samples"], group_targets(audit))
     if audit.list_attacks_on("logprobs"):
-        wanted = [
+        is_read = [
             views.matches_views([view.key]) & (pl.col("view_index") < view.n)
             for view in list_views(audit, "logprobs")
         ]
         rows = scan_parts(audit.run.path("logprobs"), schemas.LogProbs)
-        evidence["logprobs"] = rows.filter(pl.any_horizontal(wanted))
+        evidence["logprobs"] = rows.filter(pl.any_horizontal(is_read))
     return evidence
 
 
-def asked_targets(audit: Audit) -> pl.LazyFrame:
+def open_asked_targets(audit: Audit) -> pl.LazyFrame:
     """Open the targets; where groups stop when decided, with a reason for what was not asked."""
     targets = audit.run.scan("targets")
     if audit.rule.adjustment != "e-bh":
@@ -791,10 +848,9 @@ def asked_targets(audit: Audit) -> pl.LazyFrame:
     rows = [
         audit.run.scan(kind).select("target_id") for kind in ("samples", "logprobs")
     ]
-    asked = pl.concat(rows).unique().collect(engine="streaming").to_series()
-    reason = pl.when(~pl.col("target_id").is_in(asked.implode())).then(
-        pl.lit(_NOT_ASKED)
-    )
+    asked_ids = pl.concat(rows).unique().collect(engine="streaming").to_series()
+    was_asked = pl.col("target_id").is_in(asked_ids.implode())
+    reason = pl.when(~was_asked).then(pl.lit(_NOT_ASKED))
     return targets.with_columns(reason=pl.coalesce("reason", reason))
 
 
@@ -802,50 +858,45 @@ def _is_learned(audit: Audit) -> bool:
     return any(attack.evidence == "scores" for attack in audit.attacks)
 
 
-def _within(audit: Audit) -> pl.Expr:
-    wanted = [
+def _is_read(audit: Audit) -> pl.Expr:
+    """Return whether a row of samples is one that the attacks read."""
+    conditions = [
         (pl.col("view") == view.name)
         & (pl.col("view_index") < view.n)
         & (pl.col("sample_index") < view.samples)
         for view in list_views(audit, "samples")
     ]
-    return pl.any_horizontal(pl.lit(value=False), *wanted)
+    return pl.any_horizontal(pl.lit(value=False), *conditions)
 
 
 def _count_failures(audit: Audit) -> dict[str, Any]:
     """Count the ``targets`` with a failed request, or with more answers of no use than of use."""
-    asked = pl.col("n_bytes").is_not_null()
-    failed = pl.col("reason").is_not_null()
-    drawn = audit.run.scan("samples").filter(
-        ~pl.col("view").is_in(list(STAGE_VIEW_TYPES))
-    )
-    read = audit.run.scan("logprobs").filter(asked, failed)
-    kinds = [
-        drawn.filter(failed).select(
+    was_asked = pl.col("n_bytes").is_not_null()
+    has_failed = pl.col("reason").is_not_null()
+    is_of_stage = pl.col("view").is_in(list(STAGE_VIEW_TYPES))
+    samples = audit.run.scan("samples").filter(~is_of_stage)
+    logprobs = audit.run.scan("logprobs").filter(was_asked, has_failed)
+    is_too_long = pl.col("reason").str.contains(", the context ")
+    failures = [
+        samples.filter(has_failed).select(
             "target_id", "reason", mends=pl.col("answer").is_null()
         ),
-        read.select(
-            "target_id",
-            "reason",
-            mends=~pl.col("reason").str.contains(", the context "),
-        ),
+        logprobs.select("target_id", "reason", mends=~is_too_long),
     ]
-    reasons = pl.concat(kinds).unique().collect(engine="streaming")
+    reasons = pl.concat(failures).unique().collect(engine="streaming")
     again = reasons.filter("mends")["target_id"].unique()
-    useless = pl.col("target_id").is_in(reasons["target_id"].unique().implode())
-    shares = (
-        drawn.filter(useless).group_by("target_id", "model", "view").agg(failed.mean())
-    )
-    few = shares.filter(pl.col("reason") > _MOST_LOST).collect(engine="streaming")[
-        "target_id"
-    ]
-    unread = read.select("target_id").unique().collect(engine="streaming").to_series()
-    targets = audit.manifest.targets
+    has_reason = pl.col("target_id").is_in(reasons["target_id"].unique().implode())
+    by_view = samples.filter(has_reason).group_by("target_id", "model", "view")
+    lost = by_view.agg(has_failed.mean()).filter(pl.col("reason") > _MOST_LOST)
+    lost_ids = lost.collect(engine="streaming")["target_id"]
+    unread = logprobs.select("target_id").unique()
+    unread_ids = unread.collect(engine="streaming").to_series()
+    failed = pl.concat([again, lost_ids, unread_ids]).unique().to_frame().lazy()
     askable = audit.run.scan("targets").filter(pl.col("reason").is_null())
-    failures = pl.concat([again, few, unread]).unique().to_frame().lazy()
+    counts = audit.manifest.targets
     return {
-        "targets": failures.join(askable, on="target_id", how="semi").collect().height,
-        "of": 2 * targets["total"] - sum(targets.values()),
+        "targets": failed.join(askable, on="target_id", how="semi").collect().height,
+        "of": 2 * counts["total"] - sum(counts.values()),
         "again": again.len(),
         "reasons": preflight.count_reasons(reasons.lazy()),
     }
@@ -861,49 +912,36 @@ class SummaryStage(Stage):
     activity = "summing up documents and groups"
 
     def fingerprint(self) -> dict[str, Any]:
-        made, path = self.audit.manifest.made, self.audit.run.path
-        tables = {
-            "extracted": path("extracted_documents"),
-            "controls": path("controls"),
+        made = self.audit.manifest.made
+        paths = {
+            "extracted": self.audit.run.path("extracted_documents"),
+            "controls": self.audit.run.path("controls"),
         }
-        return {
-            "form": 6,  # of both tables
-            **{name: made.get(name) for name in ("verdicts", "features", "recitals")},
-            **{
-                name: digest(each) if each.exists() else None
-                for name, each in tables.items()
-            },
-        }
+        fingerprint: dict[str, Any] = {"form": 6}  # of both tables
+        for name in ("verdicts", "features", "recitals"):
+            fingerprint[name] = made.get(name)
+        for name, path in paths.items():
+            fingerprint[name] = digest(path) if path.exists() else None
+        return fingerprint
 
     @property
     def required_tables(self) -> set[str]:
-        without = views.TEXT not in {
-            view.key for view in list_views(self.audit, "logprobs")
-        }
-        return {*self.makes} - ({"perplexities"} if without else set())
+        tables = {*self.makes}
+        keys = {view.key for view in list_views(self.audit, "logprobs")}
+        if views.TEXT not in keys:
+            tables.remove("perplexities")
+        return tables
 
     def make(self) -> None:
-        audit, run, plan = self.audit, self.audit.run, self.audit.rule
+        audit = self.audit
+        run = audit.run
         controls = run.scan("controls") if run.path("controls").exists() else None
-        runs = runs_of(run, audit.settings)
+        runs = find_verbatim_runs(run, audit.settings)
         findings = self._roll_up(controls, runs)
-        targets, scores = asked_targets(audit), run.scan("scores")
-        # Passages that came out are named by their documents.
-        name = pl.coalesce("document_id", "target_id")
-        passages, settings = passages_of(audit, runs).lazy(), audit.settings
-        named = passages.join(
-            run.scan("targets").select("target_id", "prefix", name=name),
-            on="target_id",
-            maintain_order="left",
-        ).with_columns(n_words=count_words("passage", words=settings.word_rule))
-        run_words = memory.count_run_words(
-            pl.col("prefix"), pl.col("passage"), pl.col("n_words"), settings.word_rule
-        )
-        named = named.with_columns(n_left=run_words.struct.field("n_left"))
         verbatim = memory.verbatim_findings(
             runs,
-            read_comparison_sets(scores, with_names=False),
-            named.collect(),
+            read_comparison_sets(run.scan("scores"), with_names=False),
+            self._describe_passages(runs),
             None if controls is None else controls.collect(),
             all_continued=audit.continues_texts,
         )
@@ -912,28 +950,55 @@ class SummaryStage(Stage):
         sink(rows, run.path("findings"), schemas.Findings)
         # Curves mean nothing where what is scored depends on scores, or no text is
         # continued.
-        if plan.adjustment == "e-bh" or checks.why_not_continued(rows) is not None:
+        in_rounds = audit.rule.adjustment == "e-bh"
+        if in_rounds or checks.why_not_continued(rows) is not None:
             sink(schemas.Curves.create_empty(), run.path("curves"), schemas.Curves)
         else:
+            targets = open_asked_targets(audit)
+            evidence = open_evidence(audit)
             frames = curves(
-                targets, scores, audit.attacks, plan.primary, evidence_of(audit)
+                targets,
+                run.scan("scores"),
+                audit.attacks,
+                audit.rule.primary,
+                evidence,
             )
             sink_frames(frames, run.path("curves"), schemas.Curves)
         if "perplexities" in self.required_tables:
-            reads = {view.key for view in list_views(audit, "logprobs")}
-            folder = run.path("logprobs")
-            reference: pl.LazyFrame = schemas.LogProbs.create_empty(lazy=True)
-            if views.REFERENCE_TEXT in reads:
-                reference = scan_parts(folder, schemas.LogProbs, views.REFERENCE_TEXT)
-            table = perplexities(
-                scan_parts(folder, schemas.LogProbs, views.TEXT), reference
-            )
-            sink(table, run.path("perplexities"), schemas.Perplexities)
+            self._write_perplexities()
+
+    def _describe_passages(self, runs: pl.DataFrame) -> pl.DataFrame:
+        """Return the passages that came out with the names of their documents."""
+        audit = self.audit
+        words = audit.settings.word_rule
+        passages = find_passages(audit, runs).lazy()
+        name = pl.coalesce("document_id", "target_id")
+        texts = audit.run.scan("targets").select("target_id", "prefix", name=name)
+        joined = passages.join(texts, on="target_id", maintain_order="left")
+        counted = joined.with_columns(n_words=count_words("passage", words=words))
+        run_words = memory.count_run_words(
+            pl.col("prefix"), pl.col("passage"), pl.col("n_words"), words
+        )
+        n_left = run_words.struct.field("n_left")
+        return counted.with_columns(n_left=n_left).collect()
+
+    def _write_perplexities(self) -> None:
+        run = self.audit.run
+        folder = run.path("logprobs")
+        keys = {view.key for view in list_views(self.audit, "logprobs")}
+        texts = scan_parts(folder, schemas.LogProbs, views.TEXT)
+        reference: pl.LazyFrame = schemas.LogProbs.create_empty(lazy=True)
+        if views.REFERENCE_TEXT in keys:
+            reference = scan_parts(folder, schemas.LogProbs, views.REFERENCE_TEXT)
+        table = perplexities(texts, reference)
+        sink(table, run.path("perplexities"), schemas.Perplexities)
 
     def _roll_up(
         self, controls: pl.LazyFrame | None, runs: pl.DataFrame
     ) -> pl.DataFrame:
-        audit, run = self.audit, self.audit.run
+        """Write the table of documents and groups; return the findings so far."""
+        audit = self.audit
+        run = audit.run
         extracted: pl.LazyFrame = schemas.ExtractedDocuments.create_empty(lazy=True)
         if run.path("extracted_documents").exists():
             extracted = run.scan("extracted_documents")
@@ -942,7 +1007,7 @@ class SummaryStage(Stage):
             extracted = memory.without_common(extracted, run.scan("extraction"), common)
         findings = run.scan("findings").collect()
         rows = rollup(
-            asked_targets(audit),
+            open_asked_targets(audit),
             run.scan("scores"),
             runs,
             run.scan("verdicts"),
@@ -951,7 +1016,7 @@ class SummaryStage(Stage):
             candidates=run.scan("samples"),
             samples=audit.settings.continuations,
             words=audit.settings.word_rule,
-            blind_warns=_separable(findings, "calibration"),
+            blind_warns=_is_separable(findings, "calibration"),
             findings=findings,
             controls=controls,
             all_continued=audit.continues_texts,
