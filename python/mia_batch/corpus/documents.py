@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from hashlib import sha256
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Literal, NamedTuple, Self
 
@@ -33,15 +33,9 @@ from mia_batch.errors import CorpusError
 from mia_batch.schemas import Documents, LogProbs, Prompts, Samples, Scores, Targets
 from mia_batch.tables import generate
 
+_OUR_SCHEMAS = (Documents, Targets, Prompts, Samples, LogProbs, Scores)
 # A further column of one of these names would be mixed up with our own
-_TABLE_COLUMNS = {
-    *Documents.column_names(),
-    *Targets.column_names(),
-    *Prompts.column_names(),
-    *Samples.column_names(),
-    *LogProbs.column_names(),
-    *Scores.column_names(),
-}
+_TABLE_COLUMNS = set[str]().union(*(schema.column_names() for schema in _OUR_SCHEMAS))
 
 _SHOWN = 20  # column names in a message
 _OURS = "input_"  # before the name of a further column that is named as one of ours
@@ -582,9 +576,8 @@ def _read(
     if not file_schema:  # JSON Lines without a line
         raise _no_rows(source, reading.rejected or {})
     partitions = {} if is_books else {file: parse_partition(file) for file in files}
-    folder_columns = [
-        name for name in _list_names(partitions.values()) if name not in file_schema
-    ]
+    folder_names = dict.fromkeys(chain.from_iterable(partitions.values()))
+    folder_columns = [name for name in folder_names if name not in file_schema]
     raw = pl.Schema({**file_schema, **dict.fromkeys(folder_columns, pl.String())})
     if is_books:
         identifier = names.document_id or "document_id"
@@ -644,13 +637,6 @@ def _why_ignored(path: Path) -> str:
     if path.name in DESCRIPTIONS:
         return "it describes the data set"
     return f"files of kind {path.suffix or path.name} are not read"
-
-
-def _list_names(partitions: Iterable[Mapping[str, str | None]]) -> list[str]:
-    names = dict[str, None]()
-    for values in partitions:
-        names |= dict.fromkeys(values)
-    return [*names]
 
 
 def _no_rows(source: Source, rejected: Mapping[str, str]) -> CorpusError:
