@@ -398,10 +398,8 @@ def _find_nearest_end(
 def find_pauses(text: str) -> Callable[[int], bool]:
     """Return a function that lets a prompt end where no letter or digit follows.
 
-    It serves where nobody knows the tokens.
-
-    That is any end of a word between spaces; scripts without spaces are cut before a
-    mark.
+    It serves where nobody knows the tokens. Any end of a word between spaces is such a
+    place; scripts without spaces are cut before a mark.
     """
     return lambda place: not text[place : place + 1].isalnum()
 
