@@ -115,7 +115,7 @@ class Stage:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether its tables exist, made from what it would make them from now."""
+        """Return whether its tables exist, made from what it would make them from now."""
         tables = {path.stem for path in self.list_files()}
         fingerprint = self.audit.manifest.made.get(self.name)
         return self.required_tables <= tables and fingerprint == self.fingerprint()

@@ -79,7 +79,7 @@ class DressStage(Stage):
             self._take_off(view, rule)
 
     def _take_off(self, view: View, rule: dress.Rule) -> None:
-        """Take the dress off a view's samples; the features of changed parts are removed."""
+        """Remove the dress from a view's samples; the features of changed parts are removed."""
         audit = self.audit
         undress = _PartUndresser.build(audit, view, rule)
         folder = audit.run.path("features")
@@ -162,7 +162,7 @@ class _PartUndresser:
 def undress_samples(
     rows: pl.DataFrame, rule: dress.Rule, words: WordRule
 ) -> pl.DataFrame:
-    """Take the dress off samples that still wear it, next to ``context`` and ``text``."""
+    """Remove the dress from samples that still wear it, next to ``context`` and ``text``."""
     bare_answers: list[str | None] = []
     for answer, context, raw in rows.select("candidate", "context", "raw").iter_rows():
         if answer is None or context is None or raw is not None:

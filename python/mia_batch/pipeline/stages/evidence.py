@@ -391,10 +391,10 @@ _TALLIED = ("target_id", "view_index", "candidate", "answer", "reason")
 
 @dataclass(slots=True)
 class _Tally:
-    """Counts the answers of a model, and stops where more than ``most`` of them are of no use."""
+    """Counts the answers of a model, and stops where too many of them are of no use."""
 
     model: str
-    most: float
+    most_useless: float  # share
     n: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     prompts: int = 0
@@ -408,7 +408,7 @@ class _Tally:
         self.n += answers.height
         self.reasons.update(answers["reason"].drop_nulls())
         n_useless = self.reasons.total()
-        if n_useless > self.most * self.n:
+        if n_useless > self.most_useless * self.n:
             reason, count = self.reasons.most_common(1)[0]
             self._stop(
                 f"{n_useless:,} of {self.n:,} answers",
@@ -425,7 +425,7 @@ class _Tally:
         if self.prompts < _PROMPTS_THAT_DIFFER or not self.texts:
             return
         text, count = self.texts.most_common(1)[0]
-        if count > self.most * self.prompts:
+        if count > self.most_useless * self.prompts:
             is_text = pl.col("candidate").hash() == text
             repeated = candidates.filter(is_text)["candidate"]
             shown = repr(repeated[0][:_SHOWN]) if repeated.len() else "one text"
@@ -562,8 +562,8 @@ class SamplesStage(EvidenceStage):
 
     def _tally_stored(self, views: Iterable[View]) -> _Tally:
         """Tally the answers that the run has."""
-        most = max(_MOST_USELESS, self.audit.settings.max_failed)
-        tally = _Tally(f"the {self.model} model", most)
+        most_useless = max(_MOST_USELESS, self.audit.settings.max_failed)
+        tally = _Tally(f"the {self.model} model", most_useless)
         folder = self.audit.run.path("samples")
         for view in views:
             samples = parts.scan_parts(folder, Samples, view.key).select(_TALLIED)

@@ -98,9 +98,9 @@ def _forecast_most_cost(
     """Price what is asked of texts that only scores will choose."""
     if not is_asked_remotely(audit, "target"):
         return
-    most = dict(forecast_cost(audit, work)).get("at most, all attempts")
-    if most:
-        yield f"{activity}, at most", most
+    most_cost = dict(forecast_cost(audit, work)).get("at most, all attempts")
+    if most_cost:
+        yield f"{activity}, at most", most_cost
 
 
 def _list_stretches(walks: Walks) -> list[dict[str, Any]]:
@@ -158,9 +158,9 @@ def _summarize(walks: Walks, document_walks: Sequence[Walks]) -> dict[str, Any]:
     ordered_walks = sorted(walks.started, key=lambda walk: walk.first)
     joined = pl.lit("\n".join(walk.generated for walk in ordered_walks))
     recalled = near_verbatim_recall(joined, pl.lit(document.text), words=document.rule)
-    others = [other.document.text for other in document_walks if other is not walks]
+    other_texts = [peer.document.text for peer in document_walks if peer is not walks]
     chance = [
-        compute_coverage(text, k=5)["coverage"].item() for text in others[:_OTHERS]
+        compute_coverage(text, k=5)["coverage"].item() for text in other_texts[:_OTHERS]
     ]
     return {
         "document_id": walks.document_id,
@@ -360,14 +360,15 @@ class ExtractionStage(Stage):
     def _add_answers(self, batch: Sequence[Walks]) -> None:
         """Add the stored answers to walks, as far as there are any."""
         folder = self.audit.run.path("samples")
-        stored = pl.concat(
+        walk_samples = pl.concat(
             scan_parts(folder, Samples, view.key) for view in self._views
         )
         columns = ("target_id", "view_index", "candidate", "finish_reason", "n_tokens")
         target_ids: list[str] = []
         for walks in batch:
             target_ids += [window.target_id for window in walks.all_windows]
-        samples = stored.filter(pl.col("target_id").is_in(target_ids)).select(columns)
+        is_of_batch = pl.col("target_id").is_in(target_ids)
+        samples = walk_samples.filter(is_of_batch).select(columns)
         answers = {row[:2]: row[2:] for row in samples.collect().iter_rows()}
         for walks in batch:
             while (prompt := walks.next_prompt()) is not None:
@@ -396,9 +397,9 @@ class ExtractionStage(Stage):
         """Store prompts that are missing; a run may have lost its samples only."""
         folder = self.audit.run.path("prompts")
         keys = ("target_id", "view_index")
-        stored = scan_parts(folder, Prompts, view.key).select(keys).collect()
+        stored_keys = scan_parts(folder, Prompts, view.key).select(keys).collect()
         for block in blocks:
-            new = view.fill_prompts(block.units).join(stored, on=keys, how="anti")
+            new = view.fill_prompts(block.units).join(stored_keys, on=keys, how="anti")
             if new.is_empty():
                 continue
             attempts = count(block.attempt)
@@ -499,8 +500,8 @@ class RecitalsStage(Stage):
 
     def _describe_short(self) -> Iterator[str]:
         """Describe how many continuations were cut before they had the words of the true text."""
-        stored = scan_parts(self.audit.run.path("samples"), Samples, self._view.key)
-        short = stored.filter("short").select("finish_reason")
+        samples = scan_parts(self.audit.run.path("samples"), Samples, self._view.key)
+        short = samples.filter("short").select("finish_reason")
         reasons = short.collect(engine="streaming")["finish_reason"].to_list()
         n_repeating = reasons.count("repeats")
         if n_repeating:
@@ -692,10 +693,10 @@ class ControlsStage(Stage):
             samples = 1
         controls = [build_view(settings, model, "control") for model in self._models]
         n_prompts = n * sum(view.n for view in controls)
-        asked = ""
+        sizes = ""
         if n_prompts:
-            asked = f", {n_prompts:,} prompts, {n_prompts * samples:,} samples"
-        yield "controls", f"of what comes out, at most {n:,} passages{asked}"
+            sizes = f", {n_prompts:,} prompts, {n_prompts * samples:,} samples"
+        yield "controls", f"of what comes out, at most {n:,} passages{sizes}"
         if n_prompts:
             control = build_view(settings, "target", "control")
             view = replace(control, samples=samples)
@@ -824,8 +825,8 @@ class ControlsStage(Stage):
         """Compare answers to each prompt with the passage; return whose prefix stood before it."""
         run = self.audit.run
         words = self.audit.settings.word_rule
-        asked = scan_parts(run.path("prompts"), Prompts, view.key).filter(view_index=0)
-        prefixes = asked.select("target_id", prefix="context").drop_nulls()
+        rows = scan_parts(run.path("prompts"), Prompts, view.key).filter(view_index=0)
+        prefixes = rows.select("target_id", prefix="context").drop_nulls()
         donor = pl.coalesce("document_id", "target_id")
         donors = (
             run.scan("targets")

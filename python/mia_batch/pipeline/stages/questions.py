@@ -112,7 +112,7 @@ def read_answers(run: RunFolder, targets: pl.DataFrame) -> pl.DataFrame:
     is_of_target = pl.col("target_id").is_in(targets["target_id"].implode())
     samples = run.scan("samples").filter(is_of_target).collect(engine="streaming")
     schema: dict[str, Any] = {**samples.select(_PROMPT).schema, **_ASKED}
-    asked = [pl.DataFrame(schema=schema)]
+    tables = [pl.DataFrame(schema=schema)]
     views = samples.select("model", "view").unique(maintain_order=True)
     for model, name in views.iter_rows():
         view = build_view(audit.settings, model, name)
@@ -126,6 +126,6 @@ def read_answers(run: RunFolder, targets: pl.DataFrame) -> pl.DataFrame:
         if view.greedy or audit.manifest.evidence["engine"] == "replay":
             seeds = [None] * len(seeds)
         seed = pl.Series(seeds, dtype=pl.UInt64)
-        asked.append(prompts.with_columns(seed=seed).select(list(schema)))
-    answers = samples.join(pl.concat(asked), on=_PROMPT, how="left")
+        tables.append(prompts.with_columns(seed=seed).select(list(schema)))
+    answers = samples.join(pl.concat(tables), on=_PROMPT, how="left")
     return answers.with_columns(pl.col("seed") + pl.col("sample_index")).sort(SAMPLE)

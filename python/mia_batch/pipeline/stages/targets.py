@@ -87,8 +87,9 @@ class TargetsStage(Stage):
         yield f"{counts['total']:,} {noun}{share}{unsampled}"
         unspaced = audit.manifest.input.get("without_spaces")
         if audit.settings.word_rule in ("script", "folded") and unspaced:
-            more = ", ..." if len(unspaced) > _NAMES_SHOWN else ""
-            names = ", ".join(unspaced[:_NAMES_SHOWN]) + more
+            names = ", ".join(unspaced[:_NAMES_SHOWN])
+            if len(unspaced) > _NAMES_SHOWN:
+                names += ", ..."
             are = "document is" if len(unspaced) == 1 else "documents are"
             yield (
                 f"{len(unspaced):,} {are} in a script without spaces between words, of"
@@ -170,11 +171,12 @@ class TargetsStage(Stage):
 
     def _describe_share(self, targets: pl.LazyFrame) -> str:
         """Return of how many windows targets were chosen; nothing where all are targets."""
-        most = self.audit.settings.max_windows_per_document
-        if most is None:
+        most_windows = self.audit.settings.max_windows_per_document
+        if most_windows is None:
             return ""
         # Of each document, as many rows are there as were chosen of its windows.
-        windows = pl.col("n_windows") / pl.col("n_windows").clip(upper_bound=most)
+        chosen_windows = pl.col("n_windows").clip(upper_bound=most_windows)
+        windows = pl.col("n_windows") / chosen_windows
         total = targets.select(windows.sum().round())
         n_windows = total.collect(engine="streaming").item()
         return f" of {int(n_windows):,} windows"
@@ -255,8 +257,8 @@ def _refuse_two_roles(path: Path) -> None:
     if repeated.is_empty():
         roles = references.lazy().select("target_id", other="role")
         targets = texts.filter(is_target)
-        both = targets.join(roles, on="target_id", maintain_order="left")
-        repeated = both.head(1).collect(engine="streaming")
+        in_both = targets.join(roles, on="target_id", maintain_order="left")
+        repeated = in_both.head(1).collect(engine="streaming")
     if repeated.is_empty():
         return
     remove(path)
@@ -275,11 +277,11 @@ def _describe_changes(old: Path, new: Path) -> str:
     # Windows that repeat another's text have no prefix; which ones do depends on the
     # whole corpus.
     is_window = pl.col("reason").ne_missing(pl.lit(COPY))
-    cut = pl.struct("prefix", "reference").hash()
+    cut_hash = pl.struct("prefix", "reference").hash()
     old_cuts, new_cuts = (  # by hashes, which take much less memory than names
         scan(path, Targets)
         .filter(is_window)
-        .select(pl.col("target_id").hash(), cut=cut)
+        .select(pl.col("target_id").hash(), cut=cut_hash)
         for path in (old, new)
     )
     is_moved = pl.col("cut") != pl.col("cut_right")

@@ -246,7 +246,7 @@ class TunedModel:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether it is asked about a text, or was made of others than it would be now."""
+        """Return whether it is asked about a text, or was made of others than it would be now."""
         if not self._record or self._logprobs.count_prompts().left:
             return True
         return not self._is_of_these_texts
@@ -290,7 +290,7 @@ class TunedModel:
 
     @property
     def _may_train(self) -> bool:
-        """Whether it is still to be trained, as far as can be known in a dry run."""
+        """Return whether it is still to be trained, as far as can be known in a dry run."""
         if self.model == SELF_PROMPT and GenerationsStage(self.audit).count_missing():
             return True
         if not self._record or self._logprobs.has_new_texts():
@@ -305,7 +305,7 @@ class TunedModel:
 
     @property
     def _is_of_these_texts(self) -> bool:
-        """Whether it was tuned on what the target has said, if on that."""
+        """Return whether it was tuned on what the target has said, if on that."""
         if self.model != SELF_PROMPT:
             return True
         texts = self.build_config().made_from["texts"]

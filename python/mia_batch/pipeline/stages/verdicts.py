@@ -975,12 +975,12 @@ class SummaryStage(Stage):
         name = pl.coalesce("document_id", "target_id")
         texts = audit.run.scan("targets").select("target_id", "prefix", name=name)
         joined = passages.join(texts, on="target_id", maintain_order="left")
-        counted = joined.with_columns(n_words=count_words("passage", words=words))
+        passages = joined.with_columns(n_words=count_words("passage", words=words))
         run_words = memory.count_run_words(
             pl.col("prefix"), pl.col("passage"), pl.col("n_words"), words
         )
         n_left = run_words.struct.field("n_left")
-        return counted.with_columns(n_left=n_left).collect()
+        return passages.with_columns(n_left=n_left).collect()
 
     def _write_perplexities(self) -> None:
         run = self.audit.run
