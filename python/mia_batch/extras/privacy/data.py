@@ -87,9 +87,9 @@ def read_texts(
             continue
         empty = texts.filter(pl.col(field).fill_null("").str.strip_chars() == "")
         if empty.height:
-            others = f" and {empty.height - 1:,} others" if empty.height > 1 else ""
+            further = f" and {empty.height - 1:,} others" if empty.height > 1 else ""
             raise CorpusError(
-                f"{data}: row {empty['id'][0] + 1:,}{others}: nothing in column"
+                f"{data}: row {empty['id'][0] + 1:,}{further}: nothing in column"
                 f" {names[field]!r}; leave such rows out"
             )
     n_groups = texts["group"].n_unique()
@@ -291,17 +291,17 @@ def _exposures_of_set(
         return sums.fill_null(float("nan")).to_numpy()
 
     learnt = canary_set.numbers[: canary_set.n_learnt]
-    others = canary_set.numbers[canary_set.n_learnt :]
-    starts = range(0, len(others), _AT_ONCE)
-    other_losses = (losses(others[start : start + _AT_ONCE]) for start in starts)
+    unlearnt = canary_set.numbers[canary_set.n_learnt :]
+    starts = range(0, len(unlearnt), _AT_ONCE)
+    other_losses = (losses(unlearnt[start : start + _AT_ONCE]) for start in starts)
     repetitions = pl.int_range(1, pl.len() + 1).alias("repetitions")
     return exposures(losses(learnt), other_losses, canary.size).select(
         pl.lit(canary.name).alias("format"),
         pl.Series("canary", [canary.text(number) for number in learnt]),
         repetitions * canary_set.repetitions,
         pl.all(),
-        pl.lit(len(others), pl.UInt32).alias("n_others"),
-        pl.lit(unlearnt_exposure(len(others))).alias("unlearnt_exposure"),
+        pl.lit(len(unlearnt), pl.UInt32).alias("n_others"),
+        pl.lit(unlearnt_exposure(len(unlearnt))).alias("unlearnt_exposure"),
     )
 
 
