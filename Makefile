@@ -107,7 +107,7 @@ chromium:
 
 lint:
 	@$(STEP) --quiet "Format and lint: ruff" bash -c 'ruff format --check . && ruff check .'
-	@$(STEP) --quiet "Words that say too little" .ci/words
+	@$(STEP) --quiet "Names and density: .ci/words" .ci/words
 	@$(STEP) --quiet "Docstrings: pydoclint" pydoclint --quiet python/mia_batch
 	@$(STEP) --quiet "Import contract: lint-imports" lint-imports
 	@$(STEP) --quiet "No circles within rooms: lint-imports" lint-imports --config .ci/circles.ini
