@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
     from mia_batch.evidence.endpoint import ClientSettings
+    from mia_batch.evidence.engines.registry import SourceKind
     from mia_batch.models.tokens import Tokenizer
 
 Text = Annotated[
@@ -891,6 +892,13 @@ class Settings(
             yield (
                 f"length_edges= is {self.length_edges}: each must exceed the one before"
             )
+
+    @property
+    def source(self) -> SourceKind:
+        """Where answers about the target model come from."""
+        from mia_batch.evidence.engines.registry import find_source_kind
+
+        return find_source_kind(self.engine)
 
     @property
     def has_yardstick(self) -> bool:

@@ -249,7 +249,7 @@ _ONE_LABEL = Decode(scope="whole", most_new=8)
 
 def may_cut(settings: Settings) -> MayCut | None:
     """Return where prompts may end: between tokens, or at pauses if no tokenizer is known."""
-    if settings.samples_from is not None or settings.engine == "replay":
+    if settings.samples_from is not None or settings.source == "recording":
         return None
     if settings.tokenizer is None and settings.base_url is not None:
         return find_pauses

@@ -490,7 +490,7 @@ def show_answers(
         words=evidence["word_rule"],
         groups=["blocks", "leading"],
     )
-    unseeded = "recorded" if evidence["engine"] == "replay" else "most likely"
+    unseeded = "recorded" if run.manifest.source == "recording" else "most likely"
     nudge = evidence.get("nudge")
     origin = (
         pl.when(is_token, pl.lit(bool(nudge)))

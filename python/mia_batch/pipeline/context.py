@@ -38,7 +38,6 @@ from mia_batch.observer import Observer
 from mia_batch.pipeline.corpora import Corpora, open_corpora
 from mia_batch.pipeline.folder import Manifest, RunFolder, agree, list_live_shards
 from mia_batch.pipeline.request import (
-    REMOTE,
     AuditRequest,
     list_columns_needed,
     read_decision,
@@ -111,7 +110,7 @@ class Audit:
             audit.manifest = begun_run
             return audit
         engine, reason = audit.find_engine("samples")
-        if engine == "openai":
+        if request.settings.source == "endpoint":
             endpoint_settings(request.settings)
             endpoint_tokenizer(request.settings)
         audit.manifest = Manifest(
@@ -312,7 +311,7 @@ class Audit:
     def record_request(self) -> None:
         """Record this request, if the run's evidence was made with the same settings."""
         evidence = dict(self.settings.evidence_values)
-        is_started_here = self.manifest.evidence["engine"] not in REMOTE
+        is_started_here = self.manifest.source == "engine"
         if self.settings.engine == "auto" and is_started_here:
             del evidence["engine"]
         if self.list_attacks_on("samples"):
@@ -382,7 +381,7 @@ class Audit:
             getattr(self.settings, revision_setting) if revision_setting else None
         )
         digest = None
-        if model != "target" or self.settings.engine not in REMOTE:
+        if model != "target" or self.settings.source == "engine":
             kind = "fills" if model == "masked" else "logprobs"
             try:
                 digest = self.identify(name, revision, kind).digest
@@ -406,7 +405,7 @@ class Audit:
         """Return the engine that gives one kind of evidence of a model, and why it does."""
         engine, needed = self.settings.engine, frozenset(columns)
         if kind == "samples" and model == "target":
-            if engine in REMOTE:
+            if self.settings.source != "engine":
                 return engine, "asked for"
             recorded = self.manifest.evidence.get("engine")
             if engine == "auto" and recorded:
@@ -426,7 +425,7 @@ class Audit:
         }
         return choose_engine(
             # An endpoint answers for its own model only
-            "auto" if engine in REMOTE else engine,
+            engine if self.settings.source == "engine" else "auto",
             kind,
             needed,
             model=self._find_place(model),

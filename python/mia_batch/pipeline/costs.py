@@ -87,7 +87,7 @@ def forecast_whole_cost(audit: Audit) -> Iterator[tuple[str, str]]:
 def describe_spending(audit: Audit) -> str | None:
     """Return what the run has paid for, earlier calls included; None without an endpoint."""
     settings, path = audit.settings, audit.run.folder / "journal.sqlite"
-    if audit.manifest.evidence["engine"] != "openai" or not path.exists():
+    if audit.manifest.source != "endpoint" or not path.exists():
         return None
     with Journal(path) as journal:
         spent = journal.spent()
@@ -104,7 +104,7 @@ def describe_spending(audit: Audit) -> str | None:
 
 def is_asked_remotely(audit: Audit, model: str) -> bool:
     """Return whether a model of the run is asked at an endpoint."""
-    return bool(audit.manifest.evidence["engine"] == "openai") and model == "target"
+    return audit.manifest.source == "endpoint" and model == "target"
 
 
 def format_amount(settings: Settings, cost: float) -> str:

@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 
 from mia_batch import schemas
 from mia_batch.errors import RequestError, RunFolderError, SettingsError
+from mia_batch.evidence.engines.registry import SourceKind, find_source_kind
 from mia_batch.evidence.parts import Shard, scan_parts
 from mia_batch.inference.findings import earlier_findings, lodged_findings
 from mia_batch.kernels import Rarity
@@ -136,6 +137,11 @@ class Manifest:
     def write(self, folder: Path) -> None:
         self.stored = self._text
         write_text(folder / "run.json", self.stored)
+
+    @property
+    def source(self) -> SourceKind:
+        """Where answers about the target model come from."""
+        return find_source_kind(str(self.evidence.get("engine")))
 
     @property
     def is_as_stored(self) -> bool:

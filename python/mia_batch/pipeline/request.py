@@ -39,7 +39,6 @@ from mia_batch.settings import CLASSICS, NO_YARDSTICK, Settings
 from mia_batch.views import RunModel, find_view_type
 
 __all__ = [
-    "REMOTE",
     "AuditRequest",
     "build_decision_rule",
     "check_together",
@@ -53,9 +52,6 @@ __all__ = [
     "settle",
     "settle_rescoring",
 ]
-
-REMOTE = ("openai", "replay")
-"""Engines that are not started here: an endpoint, and a recording."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +184,7 @@ def _choose_evidence(settings: Settings) -> dict[str, object]:
     asks_for_evidence = settings.evidence is not None or settings.attacks is not None
     if asks_for_evidence or settings.preset != "default":
         return {}
-    if settings.engine in REMOTE or given & _SAMPLE_SETTINGS:
+    if settings.source != "engine" or given & _SAMPLE_SETTINGS:
         return {}
     possible = [
         name
@@ -282,27 +278,27 @@ def _list_obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
         reason = why_no_similarity()
         if reason is not None:
             yield f"cannot be computed: {reason}"
-    if settings.engine == "replay":
+    if settings.source == "recording":
         if attack.list_reads("logprobs"):
             yield "needs log-probabilities, and engine 'replay' has recorded samples only"
         if any(model != "target" for model, _ in attack.reads):
             yield "needs answers of another model, and engine 'replay' has those of one"
     if "support_mass" in attack.columns and settings.temperature != 1:
         yield "needs temperature 1: only there is the mass known that decoding keeps"
-    if settings.engine == "openai" and "token_ids" in attack.columns:
+    if settings.source == "endpoint" and "token_ids" in attack.columns:
         yield "needs token ids, which no endpoint gives"
     yield from _list_view_obstacles(attack, settings)
     yield from _list_engine_obstacles(attack, settings)
 
 
 def _list_view_obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
-    if CLOZE in attack.reads and settings.engine == "replay":
+    if CLOZE in attack.reads and settings.source == "recording":
         yield "asks questions, which no recording has answered"
     if TOKEN not in attack.reads or CLOZE in attack.reads:
         return
     if EXPECTED in attack.columns and settings.stop_when_decided:
         yield "needs answers about all texts, and stop_when_decided= leaves some out"
-    if settings.engine == "replay" or settings.chat:
+    if settings.source == "recording" or settings.chat:
         yield "needs a model that goes on with a text: no chat, and no recording"
     elif settings.nudge and settings.engine != "auto":
         reason = why_not(settings.engine, "samples", frozenset({"nudge"}))
@@ -312,7 +308,7 @@ def _list_view_obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
 
 def _list_engine_obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
     reads_next_token = any(map(is_next_token, attack.list_reads("logprobs")))
-    is_endpoint = settings.engine == "openai"
+    is_endpoint = settings.source == "endpoint"
     needs_tokens = reads_next_token or TOKEN in attack.reads
     if is_endpoint and needs_tokens and settings.tokenizer is None:
         yield "needs tokenizer= at an endpoint: without it nobody knows the true token"
@@ -469,7 +465,7 @@ def fill_reference_kind(settings: Settings) -> Settings:
     """Return settings that say whether the reference model is the base: of one shape."""
     if settings.reference_model is None or settings.reference_kind is not None:
         return settings
-    if settings.engine in REMOTE:
+    if settings.source != "engine":
         return settings
     target = (str(settings.model), settings.revision)
     reference = (str(settings.reference_model), settings.reference_revision)
@@ -493,7 +489,7 @@ def fill_windows(settings: Settings) -> Settings:
 
 def fill_yardstick(settings: Settings, attacks: Iterable[Attack]) -> Settings:
     """Return settings with the yardstick of books where it is compared or continued."""
-    if settings.yardstick is not None or settings.engine == "replay":
+    if settings.yardstick is not None or settings.source == "recording":
         return settings
     is_of_books = find_files(settings.input).kind == "books"
     is_continued = any(CONTINUATION in attack.reads for attack in attacks)
@@ -553,8 +549,8 @@ def _check_passages(settings: Settings, attacks: Sequence[Attack]) -> None:
 def _check_executor(settings: Settings) -> None:
     if not settings.executor:
         return
-    engine = settings.engine
-    if engine == "openai" or (engine == "replay" and settings.workers):
+    engine, source = settings.engine, settings.source
+    if source == "endpoint" or (source == "recording" and settings.workers):
         raise SettingsError(
             "ray= and workers= are about engines that are started, and engine "
             f"{engine!r} is not started; leave them out"

@@ -525,8 +525,8 @@ def draw_again(
 ) -> pl.DataFrame:
     """Draw samples of a run anew, each with its own seed; the run is not touched."""
     # A run may be a stranger's, so what it stored sends no key and loads no code.
-    stored, engine = run.manifest.settings, run.manifest.evidence["engine"]
-    if engine == "replay":
+    stored = run.manifest.settings
+    if run.manifest.source == "recording":
         raise SettingsError(
             f"the samples of {run.folder} came from a recording: no model can draw them"
             " again"
@@ -538,7 +538,7 @@ def draw_again(
     refuse_code(
         stored["engine_arg"], str(run.folder), but=changed.get("engine_arg", ())
     )
-    if engine == "openai":
+    if run.manifest.source == "endpoint":
         if not changed.get("base_url"):
             raise SettingsError(
                 f"the samples of {run.folder} came from {stored['base_url']}, and your"

@@ -352,11 +352,17 @@ def _open_endpoint(
         capabilities = opened.capabilities
         if capabilities.nudge not in ("honoured", None):
             _ask_without_nudge(audit, endpoint, capabilities)
-        identity = _identify_endpoint(endpoint, capabilities, kind, at_points=at_points)
+        identity = _identify_endpoint(
+            audit.manifest.evidence["engine"],
+            endpoint,
+            capabilities,
+            kind,
+            at_points=at_points,
+        )
         audit.agree(identity, "target")
         prefix = "probe-" if at_points else ""
         audit.manifest.engines[f"{prefix}{kind} of target"] = {
-            "engine": "openai",
+            "engine": audit.manifest.evidence["engine"],
             "base_url": endpoint.base_url,
             "capabilities": asdict(capabilities),
         }
@@ -399,6 +405,7 @@ def _ask_without_nudge(
 
 
 def _identify_endpoint(
+    engine: str,
     endpoint: ClientSettings,
     capabilities: Capabilities,
     kind: request.EvidenceKind,
@@ -412,7 +419,7 @@ def _identify_endpoint(
         identity = {f"endpoint {name}": value for name, value in drawn.items()}
     else:
         identity = {
-            "logprobs engine": "openai",
+            "logprobs engine": engine,
             "logprobs base_url": endpoint.base_url,
         }
     if at_points:

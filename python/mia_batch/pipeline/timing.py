@@ -40,7 +40,7 @@ def record_requests(audit: Audit) -> None:
     manifest, journal = audit.manifest, audit.run.folder / "journal.sqlite"
     if manifest.custody or not manifest.requests:
         return
-    if manifest.evidence["engine"] != "openai":
+    if manifest.source != "endpoint":
         manifest.requests = {"endpoint": None, **manifest.requests, **_HERE}
         return
     with Journal(journal) as answers:

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from shutil import which
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,6 +117,10 @@ _FEATURE_NAMES = {
 of noise and of several answers to a question, and answers to a `Request` with a nudge."""
 
 
+SourceKind: TypeAlias = Literal["engine", "endpoint", "recording"]
+"""Where answers come from: an engine that is started, an endpoint, or a file of answers."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineType:
     """What an engine is and can do; to say so, nothing imports the engine's library.
@@ -130,6 +135,7 @@ class EngineType:
 
     name: str  # as setting ``engine`` has it
     start: str
+    source: SourceKind = "engine"
     kinds: frozenset[EvidenceKind] = _SAMPLES
     columns: frozenset[str] = frozenset()
     # Returns why an adapter cannot run; None: it can
@@ -199,9 +205,13 @@ _BUILT_IN = (
 
 _REMOTE = (
     EngineType(
-        name="openai", start="", kinds=_BOTH, columns=frozenset({"question", "nudge"})
+        name="openai",
+        start="",
+        source="endpoint",
+        kinds=_BOTH,
+        columns=frozenset({"question", "nudge"}),
     ),
-    EngineType(name="replay", start="", kinds=_SAMPLES),
+    EngineType(name="replay", start="", source="recording", kinds=_SAMPLES),
 )
 """Not started here: an endpoint and a recording."""
 
@@ -227,6 +237,12 @@ def engine_types() -> dict[str, EngineType]:
             )
         types[engine.name] = engine
     return types
+
+
+def find_source_kind(engine: str) -> SourceKind:
+    """Return where answers come from under the name of an engine; ``auto`` starts one."""
+    engine_type = engine_types().get(engine)
+    return "engine" if engine_type is None else engine_type.source
 
 
 def choose_engine(

@@ -28,13 +28,11 @@ from mia_batch.views import View
 _MOST_PROMPTS = 2_000  # of a view, of which a rule is learned
 _MOST_SAMPLES = 2  # of a prompt
 _KEY = ["target_id", "view_index"]
-# A model that runs here goes on with the tokens it is given
-_MAY_DRESS = ("openai", "replay")
 
 
 def list_dressed_views(audit: Audit) -> list[View]:
     """List the views whose answers should go on with a text, and may begin otherwise."""
-    if audit.manifest.evidence["engine"] not in _MAY_DRESS:
+    if audit.manifest.source == "engine":  # which goes on with the tokens it is given
         return []
     views = list_views(audit, "samples")
     return [view for view in views if view.model == "target" and view.continues_texts]

@@ -593,7 +593,7 @@ class SamplesStage(EvidenceStage):
                 self._store_recorded(view, blocks)
             counts = asdict(recording.counts)
             audit.manifest.engines["samples of target"] = {
-                "engine": "replay",
+                "engine": audit.manifest.evidence["engine"],
                 "counts": counts,
             }
             sentence = ", ".join(f"{count:,} {name}" for name, count in counts.items())

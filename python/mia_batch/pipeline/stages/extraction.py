@@ -706,7 +706,7 @@ class ControlsStage(Stage):
     @property
     def _models(self) -> list[str]:
         settings = self.audit.settings
-        if settings.engine == "replay":
+        if settings.source == "recording":
             return []
         if settings.reference_model is None:
             return ["target"]

@@ -123,7 +123,7 @@ def read_answers(run: RunFolder, targets: pl.DataFrame) -> pl.DataFrame:
         seeds: list[int | None] = [
             sample_seed(audit.settings.seed, key, name, index) for key, index in keys
         ]
-        if view.greedy or audit.manifest.evidence["engine"] == "replay":
+        if view.greedy or audit.manifest.source == "recording":
             seeds = [None] * len(seeds)
         seed = pl.Series(seeds, dtype=pl.UInt64)
         tables.append(prompts.with_columns(seed=seed).select(list(schema)))

@@ -655,7 +655,7 @@ def _find_changes(audit: Audit) -> pl.DataFrame:
     """Return rows on whether a service changed while it was asked; a local model cannot."""
     settings = audit.settings
     manifest = audit.manifest
-    if manifest.evidence["engine"] != "openai":
+    if manifest.source != "endpoint":
         return finding_rows("order")
     has_order = "order" in manifest.evidence
     by_lot = has_order and not manifest.input.get("has_grown", False)
