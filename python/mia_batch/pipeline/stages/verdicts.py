@@ -424,9 +424,11 @@ class PreflightStage(Stage):
     def run(self) -> None:
         super().run()
         audit = self.audit
-        texts = audit.run["findings"].filter(pl.col("check") != "gate")
-        gate = checks.gate_findings(texts, exploratory=audit.settings.exploratory)
-        findings = pl.concat([texts, gate])
+        text_findings = audit.run["findings"].filter(pl.col("check") != "gate")
+        gate = checks.gate_findings(
+            text_findings, exploratory=audit.settings.exploratory
+        )
+        findings = pl.concat([text_findings, gate])
         reason = self._find_reason_to_stop(findings, audit.run.scan("targets"))
         for sentence in preflight_sentences(findings):
             if sentence != reason:
@@ -503,11 +505,13 @@ class VerdictsStage(Stage):
         run = audit.run
         answers = [finding_rows(name, check(audit)) for name, check in _CHECKS.items()]
         is_from_scores = pl.col("check").is_in(_FROM_SCORES)
-        texts = run.scan("findings").filter(~is_from_scores).collect()
+        text_findings = run.scan("findings").filter(~is_from_scores).collect()
         plan = checks.plan_findings(audit.rule, audit.manifest.plan, _rests_on(audit))
         gate = pl.concat(
             [
-                checks.gate_findings(texts, exploratory=audit.settings.exploratory),
+                checks.gate_findings(
+                    text_findings, exploratory=audit.settings.exploratory
+                ),
                 _find_changes(audit),
             ]
         )
@@ -520,7 +524,7 @@ class VerdictsStage(Stage):
             blind = _select_blind_targets(run.scan("blind").collect())
         is_exploratory = gate_verdict == "exploratory"
         state = _State(
-            texts=texts,
+            text_findings=text_findings,
             why_no_answer=why_no_answer,
             withheld=withheld,
             blind=blind,
@@ -538,13 +542,13 @@ class VerdictsStage(Stage):
         findings = self._write_verdicts(state)
         findings += self._test_verdicts(state)
         later = checks.later_findings(audit.later_attacks)
-        rows = pl.concat([texts, *answers, plan, later, gate, *findings])
+        rows = pl.concat([text_findings, *answers, plan, later, gate, *findings])
         sink(checks.apply_gate(rows), run.path("findings"), schemas.Findings)
 
     def _write_verdicts(self, state: "_State") -> list[pl.DataFrame]:
         """Write the verdicts, some of them withheld; return what is found with them."""
         audit = self.audit
-        frames = _iterate_verdicts(audit, state.texts, state.blind)
+        frames = _iterate_verdicts(audit, state.text_findings, state.blind)
         findings = [forecast_power(audit.run.scan("scores"), audit.rule)]
         if not state.in_rounds:
             set_verdicts, set_findings = self._answer_about_sets(state)
@@ -574,15 +578,15 @@ class VerdictsStage(Stage):
             scores,
             audit.planned_attacks,
             rule,
-            state.texts,
-            separable=is_withheld or _is_separable(state.texts, "members"),
+            state.text_findings,
+            separable=is_withheld or _is_separable(state.text_findings, "members"),
         )
         names = [attack.name for attack in audit.planned_attacks]
         names.sort(key=lambda name: name != rule.primary)
         uneven = preflight.uneven_findings(scores, names, audit.run.scan("unscored"))
         if state.why_no_answer is not None:
             findings = findings.clear()
-        roles = role_counts(state.texts)
+        roles = role_counts(state.text_findings)
         has_both_sides = bool(roles["n_unknown"] and roles["n_nulls"])
         runs = _find_yardstick_runs(audit)
         ladder = yardstick_findings(
@@ -638,7 +642,7 @@ class VerdictsStage(Stage):
 class _State:
     """What the checks before the verdicts say of these."""
 
-    texts: pl.DataFrame  # findings that do not depend on scores
+    text_findings: pl.DataFrame  # that do not depend on scores
     why_no_answer: str | None
     withheld: str | None  # the reason why verdicts are withheld
     blind: pl.DataFrame | None  # scores without the model, by which nulls are weighted
