@@ -175,7 +175,7 @@ def test_log_probabilities(checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kills", "n_blocks"), [(1, 4), pytest.param(3, 6, marks=pytest.mark.long)]
+    ("kills", "n_blocks"), [(1, 3), pytest.param(3, 6, marks=pytest.mark.long)]
 )
 def test_an_endpoint_which_is_asked_for_no_journalled_answer_again(
     kills, n_blocks, tmp_path
@@ -195,7 +195,7 @@ def test_an_endpoint_which_is_asked_for_no_journalled_answer_again(
 
 
 @pytest.mark.parametrize(
-    ("kills", "n_parts"), [(1, 3), pytest.param(10, 60, marks=pytest.mark.long)]
+    ("kills", "n_parts"), [(1, 2), pytest.param(10, 60, marks=pytest.mark.long)]
 )
 def test_a_recording(kills, n_parts, tmp_path):
     n_blocks = n_parts * RECORDED_BLOCK_TARGETS // BLOCK_TARGETS

@@ -194,7 +194,12 @@ def test_adapters_of_models_that_are_no_decoders(base, tunings, bases, data, tmp
 
 
 def test_an_encoder_decoder(bases, data, tmp_path):
-    how = {"task": "classification", "target": "label", "epsilons": (None,)}
+    how: dict[str, Any] = {
+        "task": "classification",
+        "target": "label",
+        "epsilons": (None,),
+        "epochs": 2,
+    }
     (row,) = audit(bases["t5"], data, tmp_path / "t5", **how).summary.to_dicts()
     assert row["attack"] == "reference_token_difference_v1"
     assert row["mean_exposure"] is not None

@@ -26,7 +26,7 @@ from tests.unit.evidence.endpoint.asking import KEY
 
 RECIPE = Recipe(
     method="full",
-    epochs=9,
+    epochs=7,
     learning_rate=4e-3,
     batch_size=16,
     max_tokens=24,
