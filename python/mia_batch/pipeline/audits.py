@@ -491,9 +491,9 @@ def _score_again(audit: Audit, stages: Sequence[Stage]) -> None:
                     " run has; give the run's own command with these attacks, which"
                     " collects the rest"
                 )
-    run_timed(audit, [(stage, stage.prepare) for stage in stages])
     scoring = [stage for stage in stages if stage.phase in ("scores", "answers")]
-    run_timed(audit, [(stage, stage.run) for stage in scoring])
+    steps = [(stage, stage.prepare) for stage in stages]
+    run_timed(audit, steps + [(stage, stage.run) for stage in scoring])
     audit.manifest.settings = audit.settings.model_dump(mode="json")
     audit.manifest.unchanged = ""
     _finish(audit)
