@@ -142,7 +142,9 @@ def test_a_toy_gets_no_forecast_and_unlabelled_texts_no_attacks(asked, tmp_path)
 
 def test_where_no_model_can_be_made_pairs_are_compared(asked, monkeypatch):
     monkeypatch.setattr(
-        registry, "missing", lambda *_: "the package torch is not installed"
+        registry,
+        "find_missing_package",
+        lambda *_: "the package torch is not installed",
     )
     done = run()
     assert {way for way, _ in asked} == {"compare"}

@@ -159,7 +159,7 @@ def test_a_finished_run_says_so_unless_a_file_or_a_setting_changed(
 def test_a_run_does_not_fail_for_its_report(recorded, monkeypatch):
     settings, run, tables = recorded
     monkeypatch.setattr(
-        "mia_batch.pipeline.results.report_of",
+        "mia_batch.pipeline.results.render_report",
         lambda _: (_ for _ in ()).throw(MemoryError("no")),
     )
     heard = Listener()
@@ -290,7 +290,7 @@ def test_what_a_disk_has_changed_is_made_again_by_the_second_command(
     ],
 )
 def test_what_is_no_damage_is_said_and_changes_nothing(
-    recorded, monkeypatch, refused, find_kind, words
+    recorded, monkeypatch, refused, kind_of, words
 ):
     """Patched, because no disk fails on demand; the words are those of Polars."""
     _, run, before = recorded
@@ -301,9 +301,9 @@ def test_what_is_no_damage_is_said_and_changes_nothing(
         raise error
 
     with monkeypatch.context() as patch:
-        if find_kind is mia_batch.RunFolderError:
+        if kind_of is mia_batch.RunFolderError:
             patch.setattr(pl, "scan_parquet", scan_parquet)
-        with run.held(), pytest.raises(find_kind, match=words), damage_set_aside(found):
+        with run.held(), pytest.raises(kind_of, match=words), damage_set_aside(found):
             raise error
     assert contents(run) == before
 

@@ -24,6 +24,11 @@ to scores, models are checked before any is asked, scoring anew makes scores and
 class Stage:
     """One step from tables to tables.
 
+    Parameters
+    ----------
+    audit
+        The audit that it is a step of.
+
     Attributes
     ----------
     name
