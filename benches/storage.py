@@ -1,7 +1,7 @@
 """Time to go on with a run of many parts that lies in an object store.
 
 Parts are put into a real S3 server (moto's, a process of its own on this machine) as a
-run does, by the mirror. Then the run is taken up from this machine, from another one
+run does, by the mirror. Then the run goes on from this machine, from another one
 that has nothing, and from this one again when the other has added some.
 
     python -m benches.storage [PARTS BYTES]

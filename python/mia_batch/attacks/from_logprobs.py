@@ -59,7 +59,7 @@ def _first(column: str, view: ModelView = TEXT) -> pl.Expr:
 
 
 def _tokens(*columns: str, view: ModelView = TEXT) -> tuple[pl.Expr, ...]:
-    """Return numbers of a text's tokens, aligned and in order; null where there is none."""
+    """Return numbers of a text's tokens, aligned and in order; null where a text has no number."""
     has_numbers = matches_view(view) & pl.all_horizontal(
         pl.col(name).is_not_null() for name in columns
     )

@@ -41,7 +41,7 @@ def _ngrams(words: str, n: int) -> pl.Expr:
 
 
 def _where_long(expr: pl.Expr, n: int) -> tuple[pl.Expr, str]:
-    """Return a score where the reference has n-grams, and why there is none elsewhere."""
+    """Return a score where the reference has n-grams, and the reason elsewhere."""
     undefined = "the reference is empty"
     if n > 1:
         undefined = f"the reference has fewer than {n} words"

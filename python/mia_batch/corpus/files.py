@@ -331,7 +331,7 @@ def _expand(location: str) -> tuple[Path, list[Path]]:
 def _exists(location: str) -> bool:
     """Return whether it is a path or a glob of some, however long it is; nothing is raised."""
     place = os.path.expanduser(location)  # noqa: PTH111 - as above
-    return os.path.exists(place) or bool(glob.glob(place, recursive=True))  # noqa: PTH110, PTH207
+    return os.path.exists(place) or bool(glob.glob(place, recursive=True))  # noqa: PTH110, PTH207 - as above
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -780,10 +780,10 @@ def _json_records(file: SourceFile, reading: Reading) -> Iterator[_JsonRecord]:
         check_values(place, record)
         if b"NaN" in record or b"Infinity" in record:
             with suppress(ValueError):  # which the strict parser will say
-                record = to_json(from_json(record), inf_nan_mode="null")  # noqa: PLW2901
+                record = to_json(from_json(record), inf_nan_mode="null")  # noqa: PLW2901 - the same record, as JSON
         if record.lstrip().startswith(b'"'):  # a text alone
             with suppress(ValueError):
-                record = to_json({"text": from_json(record.strip())})  # noqa: PLW2901
+                record = to_json({"text": from_json(record.strip())})  # noqa: PLW2901 - the same record, as JSON
         yield place, record
 
 

@@ -362,7 +362,7 @@ _SEPARABLE_ABOVE, _EXCLUDED_ABOVE = 0.55, 0.60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """Conclusion from the outcomes of all classifiers; None where there are none."""
+    """Conclusion from the outcomes of all classifiers; None without outcomes."""
 
     strongest: str | None = None  # name of the classifier with the highest AUC
     auc: float | None = None  # that AUC

@@ -750,7 +750,7 @@ class FillTask:
     def read(
         self, block: Block, answered: Sequence[AnsweredRequest], /
     ) -> Iterator[UnitRequest | Row]:
-        """Keep the variants that the block lacks; those that did not come have a reason."""
+        """Keep the variants that the block lacks; missing ones have a reason."""
         indices = range(block.first, block.last)
         for item, answer in answered:
             texts = [continuation.text for continuation in answer.continuations]

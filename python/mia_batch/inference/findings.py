@@ -35,7 +35,7 @@ def finding_rows(
     rows: Iterable[Mapping[str, object]] = (),
     **shared: object,
 ) -> pl.DataFrame:
-    """Build rows of one check, with ``shared`` columns; what a row lacks is null."""
+    """Build rows of one check, with ``shared`` columns; other columns are null."""
     findings = [{"check": check, **shared, **row} for row in rows]
     return pl.DataFrame(findings, schema=_SCHEMA)
 

@@ -370,6 +370,10 @@ class Audit:
             resumes=resumes,
         )
 
+    def asks_endpoint(self, model: str) -> bool:
+        """Return whether a model of the run is asked at an endpoint."""
+        return self.manifest.source == "endpoint" and model == "target"
+
     def find_source(self, model: str) -> dict[str, str | None]:
         """Return which model it is: name, revision, and its digest where it runs here."""
         if model not in _MODEL_SETTINGS:

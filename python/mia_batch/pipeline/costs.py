@@ -48,7 +48,7 @@ def forecast_logprob_cost(
     audit: Audit, view: View, missing: Missing
 ) -> Iterator[tuple[str, str]]:
     """Iterate over what log-probabilities of a view cost at an endpoint: a request each."""
-    if not is_asked_remotely(audit, view.model):
+    if not audit.asks_endpoint(view.model):
         return
     n_bytes = pl.col("context").str.len_bytes() + pl.col("text").str.len_bytes()
     can_ask = pl.col("text").is_not_null()
@@ -100,11 +100,6 @@ def describe_spending(audit: Audit) -> str | None:
     limit = "" if settings.max_cost is None else f" of at most {settings.max_cost:,.2f}"
     amount = format_amount(settings, cost)
     return f"spent {amount}{limit} (prices as given; {_PROBES_EXCLUDED})"
-
-
-def is_asked_remotely(audit: Audit, model: str) -> bool:
-    """Return whether a model of the run is asked at an endpoint."""
-    return audit.manifest.source == "endpoint" and model == "target"
 
 
 def format_amount(settings: Settings, cost: float) -> str:

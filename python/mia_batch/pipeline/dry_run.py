@@ -19,7 +19,7 @@ from mia_batch.inference.findings import earlier_findings
 from mia_batch.observer import Clock, Observer
 from mia_batch.pipeline import audits, lodged_plan
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.costs import forecast_whole_cost, is_asked_remotely
+from mia_batch.pipeline.costs import forecast_whole_cost
 from mia_batch.pipeline.custody import list_files
 from mia_batch.pipeline.earlier_runs import find_speeds, list_earlier_runs
 from mia_batch.pipeline.folder import HELD, UNWRITABLE, RunFolder, reading
@@ -82,7 +82,7 @@ def plan(
     fetched(settings.place)
     audit = Audit.begin(settings, notes)
     _check_folder(audit)
-    can_probe = not is_asked_remotely(audit, "target") and audit.recording is None
+    can_probe = not audit.asks_endpoint("target") and audit.recording is None
     planned = lodged_plan.build_plan(audit)
     yield from _describe_request(audit, planned)
     yield from (("note", sentence) for sentence in audit.corpora.notes())
@@ -116,7 +116,7 @@ def plan(
 
 def _describe_request(audit: Audit, planned: dict[str, Any]) -> Iterator[_Line]:
     """Iterate over what is asked for, with every default filled in."""
-    settings, is_endpoint = audit.settings, is_asked_remotely(audit, "target")
+    settings, is_endpoint = audit.settings, audit.asks_endpoint("target")
     engine, reason = audit.manifest.evidence["engine"], audit.manifest.engine_choice
     if not is_endpoint and not audit.list_attacks_on("samples"):
         columns = list_columns_needed(audit.attacks)

@@ -80,8 +80,7 @@ class AuditRequest:
 
     def without_nudge(self) -> AuditRequest:
         """Return the same request of an endpoint that cannot nudge tokens."""
-        settings = self.settings.model_copy(update={"nudge": 0.0})
-        return replace(self, settings=settings)
+        return replace(self, settings=_fill(self.settings, {"nudge": 0.0}))
 
 
 def settle(settings: Settings) -> AuditRequest:
@@ -483,7 +482,7 @@ def fill_windows(settings: Settings) -> Settings:
     if is_whole and find_files(settings.input).kind == "books":
         n_words = settings.text_length or _BOOK_WINDOW_WORDS
         settings = _fill(settings, {"window_words": n_words})
-    build_windowing(settings)
+    build_windowing(settings)  # refuses
     return settings
 
 

@@ -30,7 +30,6 @@ from mia_batch.inference.findings import finding_rows
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import Measure, estimate_tokens
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.costs import is_asked_remotely
 from mia_batch.pipeline.endpoint_notes import describe_endpoint, refusal_verb
 from mia_batch.pipeline.timing import asking
 from mia_batch.plugins import extra
@@ -175,7 +174,7 @@ def open_session(
     alone. ``started_engine`` names the engine that is to answer, of which attacks read
     nothing.
     """
-    if is_asked_remotely(audit, model):
+    if audit.asks_endpoint(model):
         opened = _open_endpoint(audit, kind, at_points=at_points)
     else:
         opened = _open_engine(audit, model, kind, columns, started_engine)
@@ -290,7 +289,7 @@ def validate_dry_run(
     columns: frozenset[str] = frozenset(),
 ) -> None:
     """Refuse what opening a session would refuse; nothing starts and nobody is asked."""
-    if not is_asked_remotely(audit, model):
+    if not audit.asks_endpoint(model):
         settle_engine(audit, model, kind, columns)
         return
     address = settle_endpoint(audit, kind)[0].base_url
@@ -439,7 +438,7 @@ def forecast_reading(
 ) -> tuple[Measuring, Callable[[View], request.Budget]]:
     """Return how a model will count tokens, and how far it will decode each view."""
     settings = audit.settings
-    if is_asked_remotely(audit, model):
+    if audit.asks_endpoint(model):
         tokenizer = endpoint_tokenizer(settings)
         measure = tokenizer.measure if tokenizer else estimate_tokens
         return measure, partial(

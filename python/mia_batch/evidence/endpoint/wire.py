@@ -931,7 +931,7 @@ class NextToken(RequestFormat):
         return replace(request, context=prompt, text_ids=text_ids)
 
     def _find_prompt(self, request: Request, token_ids: list[int]) -> str | None:
-        """Find a prompt that has just these tokens; None where there is none."""
+        """Find a prompt that has just these tokens; None if no prompt has."""
         # The last token before the text may reach into it.
         for end in range(len(request.text)):
             prompt = request.context + request.text[:end]

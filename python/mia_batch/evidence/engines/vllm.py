@@ -102,7 +102,7 @@ def _check_argument_names(arguments: Mapping[str, Any]) -> None:
 
 
 def _build_lora_request(model: str, number: int = 1) -> LoRARequest | None:
-    """Build the adapter that every request of a model wants; None: the model is none."""
+    """Build the adapter that every request of a model wants; None: the model is no adapter."""
     adapter = read_adapter(model)
     if adapter is None:
         return None

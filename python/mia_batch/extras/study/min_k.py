@@ -237,7 +237,7 @@ def _compute_shares(
 
 
 def _draw_shares(table: pl.DataFrame) -> Markup | None:
-    """Draw the shares of books, a line for each kind; None where there are none."""
+    """Draw the shares of books, a line for each kind; None without books."""
     shares = table.drop_nulls("share")
     lanes = []
     for (kind,), rows in shares.group_by("kind", maintain_order=True):

@@ -85,6 +85,15 @@ class PromptsStage(Stage):
     makes = ("prompts",)
 
     def validate_dry_run(self) -> None:
+        self._agree_on_views()
+
+    def run(self) -> None:
+        self._agree_on_views()
+        for view in _list_prompt_views(self.audit):
+            write_prompts(self.audit, view)
+
+    def _agree_on_views(self) -> None:
+        """Record the settings that change prompts and answers; refuse what views cannot have."""
         audit = self.audit
         settings = audit.settings
         views = list_views(audit)
@@ -108,11 +117,6 @@ class PromptsStage(Stage):
             audit.find_source("reference")
         for view in views:
             list_prompt_columns(audit, view, audit.run.scan("targets"))
-
-    def run(self) -> None:
-        self.validate_dry_run()
-        for view in _list_prompt_views(self.audit):
-            write_prompts(self.audit, view)
 
 
 class FillsStage(Stage):
@@ -523,7 +527,7 @@ class SamplesStage(EvidenceStage):
             )
         self.foreseen = total
         lines = [*total.lines()]
-        if costs.is_asked_remotely(self.audit, self.model):
+        if self.audit.asks_endpoint(self.model):
             lines += costs.forecast_cost(self.audit, total)
         of_model = "" if self.model == "target" else f"{self.model}: "
         return [(f"{of_model}{name}", text) for name, text in lines]
@@ -701,7 +705,7 @@ class LogprobsStage(EvidenceStage):
             self._agree_frequencies(columns.values())
         groups = [views]
         # Which is asked in another way at points
-        if costs.is_asked_remotely(self.audit, self.model):
+        if self.audit.asks_endpoint(self.model):
             points = [view for view in views if view.type.reads_next_token]
             groups = [[view for view in views if view not in points], points]
         for group in groups:
@@ -709,7 +713,7 @@ class LogprobsStage(EvidenceStage):
                 self._ask(group, {view.name: columns[view.name] for view in group})
 
     def validate(self) -> None:
-        if not costs.is_asked_remotely(self.audit, self.model):
+        if not self.audit.asks_endpoint(self.model):
             return
         if self.audit.settings.tokenizer:
             return
@@ -837,7 +841,7 @@ class LogprobsStage(EvidenceStage):
                 self.foreseen_views.add(view.name)
             noun = "forward pass" if n_passes == 1 else "forward passes"
             text = f"{n_passes:,} {noun}"
-            is_remote = costs.is_asked_remotely(self.audit, self.model)
+            is_remote = self.audit.asks_endpoint(self.model)
             if view.key == PROBE and n_passes and not is_remote:
                 text = f"at most {text}, for points of a text may share one"
             yield f"{self.model} {view.name}", text + self._sizes(view, missing)

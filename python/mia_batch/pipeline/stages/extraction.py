@@ -37,7 +37,7 @@ from mia_batch.kernels import (
 )
 from mia_batch.models.weights import estimated_tokens
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.costs import forecast_cost, is_asked_remotely
+from mia_batch.pipeline.costs import forecast_cost
 from mia_batch.pipeline.folder import RunFolder
 from mia_batch.pipeline.sessions import (
     Session,
@@ -96,7 +96,7 @@ def _forecast_most_cost(
     audit: Audit, activity: str, work: Workload
 ) -> Iterator[tuple[str, str]]:
     """Price what is asked of texts that only scores will choose."""
-    if not is_asked_remotely(audit, "target"):
+    if not audit.asks_endpoint("target"):
         return
     most_cost = dict(forecast_cost(audit, work)).get("at most, all attempts")
     if most_cost:

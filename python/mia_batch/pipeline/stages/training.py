@@ -116,7 +116,7 @@ class GenerationsStage(Stage):
 
     def _forecast_cost(self, missing: Missing) -> Iterator[tuple[str, str]]:
         audit = self.audit
-        if not costs.is_asked_remotely(audit, "target"):
+        if not audit.asks_endpoint("target"):
             return
         measure, budget = sessions.forecast_reading(audit, "target")
         workload = forecast(missing.blocks(), measure, budget(self._view))
@@ -154,7 +154,7 @@ class GenerationsStage(Stage):
         """The first tokens of as many texts as there are generations, of no target."""
         audit = self.audit
         settings = audit.settings
-        if costs.is_asked_remotely(audit, "target"):
+        if audit.asks_endpoint("target"):
             tokenizer = endpoint_tokenizer(settings)
         else:
             tokenizer = Tokenizer.load(settings.model, settings.revision)
@@ -332,7 +332,7 @@ class TunedModel:
         settings = self.audit.settings
         if settings.reference_model is not None:
             return weights_source(settings.reference_model, settings.reference_revision)
-        if costs.is_asked_remotely(self.audit, "target"):
+        if self.audit.asks_endpoint("target"):
             raise SettingsError(
                 f"the model {self.model!r} is tuned from the target's base, which an"
                 " endpoint does not give; give it as reference_model="
@@ -361,7 +361,7 @@ class TunedModel:
         """Refuse a base that reads other tokens: probabilities per token would not compare."""
         audit = self.audit
         settings = audit.settings
-        if costs.is_asked_remotely(audit, "target") or settings.reference_model is None:
+        if audit.asks_endpoint("target") or settings.reference_model is None:
             return
         target_tokenizer = Tokenizer.load(settings.model, settings.revision)
         base_tokenizer = Tokenizer.load(*self._base, setting="reference_model")
