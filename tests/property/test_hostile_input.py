@@ -19,7 +19,7 @@ from mia_batch import tables
 from mia_batch.corpus import books, files, read_documents
 from mia_batch.corpus.files import PACKED, find_files
 from mia_batch.errors import CorpusError, SettingsError
-from mia_batch.models.tokens import MOST_GROWTH, _compute_step_growth
+from mia_batch.models.checkpoint_tokens import MOST_GROWTH, _compute_step_growth
 from mia_batch.models.weights import check_size
 from mia_batch.report import names
 

@@ -72,7 +72,7 @@ class EngineProcess:
             self._introduce(self.spec)
             spec = self.spec
             source, _ = weights_source(spec.model, None)
-            if not Path(source).is_dir():  # else they were checked
+            if not Path(source).exists():  # else they were checked
                 check_weights(spec.model, spec.revision, spec.kind)
         except BaseException:
             self._end()

@@ -282,7 +282,7 @@ def reader(
     """Return what asks a model for next tokens under a decoding, and keeps what it has read."""
     import torch
 
-    from mia_batch.evidence.engines.transformers import keep_likeliest
+    from mia_batch.evidence.engines.logits import keep_likeliest
 
     cache: Any = None
     n_tokens = len(prompt) - 1

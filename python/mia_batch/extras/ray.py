@@ -41,7 +41,8 @@ from mia_batch.evidence.process import EngineProcess, LocalSource
 from mia_batch.evidence.request import EngineInfo, EngineSpec
 from mia_batch.evidence.starts import StartFigures, compare_starts
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.models.weights import digest_folder, identify_model
+from mia_batch.models.formats import find_format
+from mia_batch.models.weights import digest_folder
 from mia_batch.observer import WorkerState
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.sessions import choose_start_texts, settle_start
@@ -305,8 +306,9 @@ class EngineWorker:
             )
         if start.digest not in (None, digest_folder(spec.model)):
             # An adapter, or a model at a hub; this loads a large library.
-            model = identify_model(spec.model, spec.revision, spec.kind)
-            if model.digest != start.digest:
+            form = find_format(spec.model)
+            identity = form.identify(spec.model, spec.revision, spec.kind)
+            if identity.digest != start.digest:
                 raise EngineError(
                     f"{spec.model} on {node} is another model than the run's: its"
                     " digest differs"

@@ -612,6 +612,8 @@ def _check_checkpoint(
         _check_folder(model, needed_files)
     elif path.exists() or model.startswith(("/", ".", "~")) or model.count("/") > 1:
         problem = "is a file" if path.exists() else "does not exist"
+        if path.suffix == ".gguf" and path.exists():
+            problem = "is a GGUF file, which can be asked and neither tuned nor changed"
         _refuse(f"{model!r} {problem}; give a checkpoint folder or a hub name")
     else:
         _check_hub(model, revision)

@@ -33,7 +33,8 @@ from mia_batch.evidence.request import (
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.findings import DecisionRule
-from mia_batch.models.weights import ModelIdentity, identify_model
+from mia_batch.models.formats import find_format
+from mia_batch.models.weights import ModelIdentity
 from mia_batch.observer import Observer
 from mia_batch.pipeline.corpora import Corpora, open_corpora
 from mia_batch.pipeline.folder import Manifest, RunFolder, agree, list_live_shards
@@ -400,7 +401,7 @@ class Audit:
         """Identify a model once: checking its weights takes seconds."""
         key = name, revision, kind
         if key not in self._identities:
-            self._identities[key] = identify_model(*key)
+            self._identities[key] = find_format(name).identify(*key)
         return self._identities[key]
 
     def find_engine(

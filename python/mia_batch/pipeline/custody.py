@@ -14,7 +14,7 @@ from typing import Any
 from mia_batch.attacks import get
 from mia_batch.corpus import find_base, find_files
 from mia_batch.errors import MiaBatchError, RequestError, RunFolderError
-from mia_batch.models.weights import weights_source
+from mia_batch.models.formats import find_model_files
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.folder import (
     ORDER,
@@ -142,11 +142,8 @@ def _list_sources(settings: Settings) -> Iterator[Path]:
         yield from sorted(Path(settings.known_index.partition("#")[0]).glob("*"))
     for name in Settings.marked(Mark.MODEL):
         model = getattr(settings, name)
-        if model is None or not Path(model).is_dir():
-            continue
-        for folder in {model, weights_source(model, None)[0]}:
-            paths = Path(folder).glob("*")
-            yield from sorted(path for path in paths if path.is_file())
+        if model is not None:
+            yield from find_model_files(model)
     package = Path(__file__).parents[1]
     yield from sorted(path for path in package.rglob("*") if path.suffix in _PROGRAM)
 

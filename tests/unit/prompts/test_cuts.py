@@ -9,6 +9,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from mia_batch import prompts
 from mia_batch.models import tokens
+from mia_batch.models.checkpoint_tokens import CheckpointCodec
 from mia_batch.schemas import Documents
 from mia_batch.targets import Windowing, build_targets, find_pauses
 from tests.checkpoints import BOS, EOS, TEXTS, save_tokenizer
@@ -57,7 +58,7 @@ def share_known(texts, contexts, tokenizer):
 @pytest.mark.parametrize("texts", [SPACED, chinese()], ids=["spaced", "chinese"])
 def test_prompts_end_between_the_tokens_of_the_text(tmp_path, monkeypatch, texts):
     named = save_crossing_tokenizer(tmp_path, texts)
-    loaded = tokens.Tokenizer(tokens_of(tmp_path))
+    loaded = tokens.Tokenizer(CheckpointCodec(tokens_of(tmp_path)))
     monkeypatch.setattr(prompts, "_load", lambda *_: loaded)
     may_cut = partial(prompts.between_tokens, tokenizer=named)
     targets = {}

@@ -28,7 +28,7 @@ from mia_batch.evidence.request import (
     EngineSpec,
     Request,
 )
-from mia_batch.models.tokens import NO_LIMIT, find_specials
+from mia_batch.models.checkpoint_tokens import NO_LIMIT, find_specials
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:

@@ -29,6 +29,7 @@ from mia_batch.evidence.request import (
     Request,
 )
 from mia_batch.models import weights
+from mia_batch.models.formats import CHECKPOINT, find_format
 from mia_batch.plugins import load_all
 
 # Device files: NVIDIA, AMD, either under WSL
@@ -136,6 +137,7 @@ class EngineType:
     name: str  # as setting ``engine`` has it
     start: str
     source: SourceKind = "engine"
+    opens: str = CHECKPOINT.name  # name of the `ModelFormat` of the models that it opens
     kinds: frozenset[EvidenceKind] = _SAMPLES
     columns: frozenset[str] = frozenset()
     # Returns why an adapter cannot run; None: it can
@@ -262,12 +264,17 @@ def choose_engine(
     types = engine_types()
     if name not in (*types, "auto"):
         raise SettingsError(f"engine= is {name!r}; known are auto, {', '.join(types)}")
+    model_format = CHECKPOINT if model is None else find_format(model)
     able = [
-        engine for engine in types.values() if kind in engine.kinds and engine.start
+        engine
+        for engine in types.values()
+        if kind in engine.kinds and engine.start and engine.opens == model_format.name
     ]
     candidates = able if name == "auto" else [types[name]]
     obstacles = {engine.name: engine.obstacle(elsewhere) for engine in candidates}
     usable = [engine for engine, obstacle in obstacles.items() if obstacle is None]
+    if not candidates:
+        raise SettingsError(f"engine: none gives {kind} of {model_format.name}")
     if not usable and name != "auto":
         raise SettingsError(
             f"engine: {name!r} cannot run here, because {obstacles[name]}"
@@ -279,6 +286,8 @@ def choose_engine(
         raise SettingsError(f"engine: no engine can run here: {listed}")
     first = usable[0]
     reason = why_not(first, kind, columns, model)
+    if reason is not None and model_format is not CHECKPOINT:
+        raise SettingsError(f"engine: {reason}; give a checkpoint of {model!r}")
     if reason is not None:
         return "transformers", reason
     if name != "auto":
@@ -308,6 +317,8 @@ def why_not(
     engine = engine_types()[name]
     if kind not in engine.kinds:
         return f"engine {name} gives no {kind}"
+    if model is not None and find_format(model).name != engine.opens:
+        return f"engine {name} opens {engine.opens}, and {model!r} is none of these"
     adapter = None if model is None else weights.read_adapter(model)
     obstacle = None if adapter is None else engine.adapter_obstacle(adapter)
     if obstacle is not None:

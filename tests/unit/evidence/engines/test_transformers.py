@@ -27,6 +27,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from mia_batch.errors import EngineError, SettingsError
+from mia_batch.evidence.engines import logits as logit_functions
 from mia_batch.evidence.engines import transformers
 from mia_batch.evidence.engines.registry import can_turn, load_engine
 from mia_batch.evidence.process import EngineProcess, KeptEngine, LocalSource
@@ -315,7 +316,7 @@ def test_broken_weights_are_named(checkpoint, tmp_path):
         started(tmp_path)
 
 
-EVERYTHING = transformers.VOCABULARY | {"rank", "top_logprob", "support_mass"}
+EVERYTHING = logit_functions.VOCABULARY | {"rank", "top_logprob", "support_mass"}
 TOP_K = 20
 
 
@@ -427,7 +428,7 @@ def test_points_of_a_text_are_read_in_one_row(
 
 
 def test_each_text_gets_the_numbers_it_wants_and_no_others(checkpoint):
-    engine = started_logprobs(checkpoint, columns=transformers.VOCABULARY | {"rank"})
+    engine = started_logprobs(checkpoint, columns=logit_functions.VOCABULARY | {"rank"})
     wishes = [
         frozenset[str](),
         frozenset({"vocabulary_mean", "support_mass"}),
@@ -439,7 +440,7 @@ def test_each_text_gets_the_numbers_it_wants_and_no_others(checkpoint):
     ]
     found = token_values(engine, asked)
     for number, wanted in enumerate(wishes):
-        both = transformers.VOCABULARY if "vocabulary_mean" in wanted else frozenset()
+        both = logit_functions.VOCABULARY if "vocabulary_mean" in wanted else frozenset()
         assert found[number].keys() == {"logprob"} | both | ({"rank"} & wanted)
 
 
@@ -480,7 +481,7 @@ def kept_reference(logits: list[float], top_k: int, top_p: float) -> set[int]:
 
 
 def kept(logits: torch.Tensor, top_k: int, top_p: float) -> list[set[int]]:
-    finite = transformers.keep_likeliest(logits, top_k, top_p).isfinite()
+    finite = logit_functions.keep_likeliest(logits, top_k, top_p).isfinite()
     return [set(row.nonzero()[:, 0].tolist()) for row in finite]
 
 
@@ -488,7 +489,7 @@ def draw(
     logits: torch.Tensor, seeds: list[int], decoding: Decoding, steps: int = 1
 ) -> list[int]:
     """The last of some draws, one per row."""
-    sampler = transformers.SeededSampler(decoding, seeds, CPU)
+    sampler = logit_functions.SeededSampler(decoding, seeds, CPU)
     no_ids = torch.empty(0)
     scores = [sampler(no_ids, logits) for _ in range(steps)][-1]
     assert (scores == 0).sum(-1).tolist() == [1] * len(seeds)
@@ -515,7 +516,7 @@ def test_top_p_counts_the_mass_within_top_k_and_one_token_always_stays():
     assert kept(probabilities.log(), 2, 0.5) == [{0}]  # 0.4 of 0.7
     assert kept(torch.zeros(1, 3), 0, 1e-6) in ([{0}], [{1}], [{2}])
     logits = torch.tensor([[1.0, -2.0, 0.5]])
-    assert torch.equal(transformers.keep_likeliest(logits, 0, 1.0), logits)
+    assert torch.equal(logit_functions.keep_likeliest(logits, 0, 1.0), logits)
 
 
 @given(st.lists(st.integers(0, 2**62 - 1), min_size=1, max_size=6))
@@ -556,7 +557,7 @@ def scored(
     decoding: Decoding = ALL,
     columns: frozenset[str] = EVERYTHING,
 ) -> dict[str, float]:
-    found = transformers.score_tokens(
+    found = logit_functions.score_tokens(
         torch.tensor([logits]), torch.tensor([token]), columns, decoding
     )
     return {name: values.item() for name, values in found.items()}
@@ -610,8 +611,8 @@ def test_tokens_that_the_model_rules_out_do_not_spoil_mean_and_variance(never):
 def test_mean_and_variance_of_logits_far_from_zero_lose_nothing():
     logits = [44.0, 38.0, 38.0, 38.0, 38.0]
     moved = [x - 44 for x in logits]
-    assert scored(logits, 1, columns=transformers.VOCABULARY) == scored(
-        moved, 1, columns=transformers.VOCABULARY
+    assert scored(logits, 1, columns=logit_functions.VOCABULARY) == scored(
+        moved, 1, columns=logit_functions.VOCABULARY
     )
 
 
@@ -633,7 +634,7 @@ def test_everything_agrees_with_float64(logits, data):
     p = np.exp(exact)
     mean = (p * exact).sum(axis=1)
     weakest = np.sort(logits, axis=1)[:, [-top_k]]
-    found = transformers.score_tokens(
+    found = logit_functions.score_tokens(
         torch.from_numpy(logits.copy()),
         torch.tensor(tokens),
         EVERYTHING,
@@ -655,8 +656,8 @@ def test_everything_agrees_with_float64(logits, data):
 
 
 def test_sorting_the_vocabulary_is_counted_as_memory():
-    sorting = transformers.entry_bytes(frozenset({"support_mass"}), Decoding(top_p=0.9))
-    assert sorting > transformers.entry_bytes(EVERYTHING, Decoding())
+    sorting = logit_functions.entry_bytes(frozenset({"support_mass"}), Decoding(top_p=0.9))
+    assert sorting > logit_functions.entry_bytes(EVERYTHING, Decoding())
 
 
 # Chunked logits of tiny random models of many architectures, against the models' own.

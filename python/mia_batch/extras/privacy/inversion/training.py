@@ -30,6 +30,7 @@ from mia_batch.extras.privacy.inversion.models import (
     open_embedder,
 )
 from mia_batch.extras.tune.jobs import TrainedModel, train_or_load, why_no_finetuning
+from mia_batch.models.checkpoint_tokens import CheckpointCodec
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.observer import Observer
 from mia_batch.recipes import RECIPES, Recipe
@@ -155,7 +156,7 @@ def invert(
             "an endpoint has no tokenizer that a decoder could be made with; name a"
             " 'decoder'"
         )
-    encode = Tokenizer(tokenizer).encode
+    encode = Tokenizer(CheckpointCodec(tokenizer)).encode
     columns = {"text": text_column, "group": group_column}
     documents = _read_documents(data, columns, attribute_column)
     texts = figures.prepare_documents(documents, share, seed, encode, recipe.max_tokens)
