@@ -130,8 +130,10 @@ def exact_logprobs(
 class SamplesConformance:
     """Subclasses have a fixture ``engine``: the checkpoint, default decoding, on a CPU."""
 
+    dtype = "float32"
+
     def test_a_started_engine_says_what_it_is(self, engine):
-        assert (engine.info.device, engine.info.dtype) == ("cpu", "float32")
+        assert (engine.info.device, engine.info.dtype) == ("cpu", self.dtype)
         assert (engine.info.max_model_len, engine.info.max_sequences) == (CONTEXT, 16)
 
     def test_samples_depend_neither_on_order_nor_on_what_else_is_in_flight(
@@ -242,11 +244,12 @@ class SamplesConformance:
 class LogprobsConformance:
     """Subclasses have a fixture ``engine``: the checkpoint, on a CPU."""
 
+    dtype = "float32"
     context = CONTEXT
     rtol = 1e-6  # next to 1e-5: the checkpoint's logits are larger than those of real models
 
     def test_a_started_engine_says_what_it_is(self, engine):
-        assert (engine.info.device, engine.info.dtype) == ("cpu", "float32")
+        assert (engine.info.device, engine.info.dtype) == ("cpu", self.dtype)
         assert (engine.info.max_model_len, engine.info.max_sequences) == (
             self.context,
             16,

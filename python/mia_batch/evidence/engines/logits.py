@@ -45,15 +45,20 @@ class SeededSampler:
         scores: Tensor,
     ) -> Tensor:
         """Return 0 at the drawn token of each row, minus infinity elsewhere."""
+        tokens = self.draw(scores)
+        return torch.full_like(scores, -torch.inf).scatter_(1, tokens, 0.0)
+
+    def draw(self, scores: Tensor) -> Tensor:
+        """Draw a token for each row of logits, which a nudge changes."""
         for row, (token, nats) in self._nudges.items():
             scores[row, token] += nats
         tokens = scores.argmax(dim=-1, keepdim=True)
         rows = list(self._generators)
         if rows:
-            tokens[rows] = self._draw(scores[rows])
-        return torch.full_like(scores, -torch.inf).scatter_(1, tokens, 0.0)
+            tokens[rows] = self._draw_by_seed(scores[rows])
+        return tokens
 
-    def _draw(self, scores: Tensor) -> Tensor:
+    def _draw_by_seed(self, scores: Tensor) -> Tensor:
         """Draw a token for each row that has a generator."""
         decoding = self._decoding
         scaled = scores / self._temperature
