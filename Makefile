@@ -21,7 +21,7 @@ RUST_SOURCES := $(shell find rust -name '*.rs' -o -name 'Cargo.toml')
 export VIRTUAL_ENV := $(CURDIR)/.venv
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.uv/bin:$(PATH)
 
-.PHONY: demo test test-long test-elsewhere test-elsewhere-fast test-arm docs figures pictures bench setup tools chromium checks lint types rust-checks pages python-tests lock wheel wheel-try clean
+.PHONY: demo test llama-cpp test-long test-elsewhere test-elsewhere-fast test-arm docs figures pictures bench setup tools chromium checks lint types rust-checks pages python-tests lock wheel wheel-try clean
 ifneq ($(MAKECMDGOALS),checks)
 .NOTPARALLEL:
 endif
@@ -33,7 +33,7 @@ WHEEL := $(wildcard dist/mia_batch-$(VERSION)-*$(shell uname -m).whl)
 demo: $(if $(shell command -v cargo),setup,$(if $(WHEEL),.venv/.wheel,setup))
 	@$(STEP) "Known-truth audit: mia-batch demo" $(BIN)/mia-batch demo
 
-test: setup chromium
+test: setup chromium llama-cpp
 	@$(MAKE) --no-print-directory --jobs=3 checks
 
 # The longest first. Tests often wait for a process to start or to end; lints and types use that time.
@@ -49,7 +49,7 @@ pictures: setup chromium
 figures: setup
 	@$(STEP) "Figures and generated tables of the documentation, in figures/" python -m docs.generate figures
 
-bench: setup
+bench: setup llama-cpp
 	@[ -f demo/demo.json ] || $(STEP) "The demo's model" $(BIN)/mia-batch demo
 	@$(STEP) "Speed beside bare vLLM and transformers" python -m benches.sampling
 	@$(STEP) "Scoring beside bare transformers and vLLM" python -m benches.logprobs
@@ -86,6 +86,12 @@ setup: tools .venv/.built
 
 tools:
 	@.ci/tools
+
+llama-cpp: .venv/.llama-cpp
+
+.venv/.llama-cpp: .venv/.synced requirements.llama-cpp.lock
+	@$(STEP) "llama.cpp and a real model, for the tests of GGUF files; compiled at the first time" .ci/llama-cpp
+	@touch $@
 
 chromium:
 	@command -v chromium >/dev/null || $(STEP) "Debian's Chromium, for the tests of the report" .ci/chromium
@@ -134,10 +140,10 @@ python-tests:
 		--dist loadfile --no-loadscope-reorder --durations=15
 
 # More kills, whole corpora and further clusters, of which make test runs one each.
-test-long: setup chromium
+test-long: setup chromium llama-cpp
 	@$(STEP) "Long tests: pytest" env OMP_NUM_THREADS=1 pytest -m long --numprocesses $$(nproc) --dist worksteal --durations=15
 
-test-elsewhere: setup chromium
+test-elsewhere: setup chromium llama-cpp
 	@for condition in narrow c-locale one-core old-vectors; do \
 		$(STEP) "Tests elsewhere: $$condition" .ci/elsewhere $$condition \
 			--numprocesses 2 --dist loadfile --no-loadscope-reorder || exit 1; \
@@ -164,6 +170,8 @@ test-arm: .arm/bin/rustc
 	@$(STEP) "Compiler for 64-bit Arm and its emulator" .ci/arm/build .arm
 
 lock:
+	$(UV) pip compile --quiet --universal --no-deps --generate-hashes --no-emit-index-url --no-annotate \
+		--python-version 3.11 requirements.llama-cpp.in -o requirements.llama-cpp.lock
 	$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate \
 		--override requirements.override --python-version 3.11 \
 		pyproject.toml --extra demo --extra finetune --extra openai --extra privacy --extra ray --extra s3 --group dev -o requirements.lock

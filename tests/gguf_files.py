@@ -118,3 +118,29 @@ def save_gguf(checkpoint: Path, path: Path, quantisation: str = "F32") -> Path:
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def dequantise(gguf: Path, checkpoint: Path, folder: Path) -> Path:
+    """Copy a checkpoint with the weights that a GGUF file of it has, as float32."""
+    import shutil
+
+    from gguf import GGUFReader, quants
+    from safetensors.numpy import load_file, save_file
+
+    config = json.loads((checkpoint / "config.json").read_text())
+    weights = {
+        tensor.name: quants.dequantize(tensor.data, tensor.tensor_type)
+        for tensor in GGUFReader(gguf).tensors
+    }
+    tensors = {}
+    for name, weight in load_file(checkpoint / "model.safetensors").items():
+        values = weights[_rename(name)].reshape(weight.shape)
+        if name.endswith(("q_proj.weight", "k_proj.weight")):
+            is_query = "q_proj" in name
+            heads = "num_attention_heads" if is_query else "num_key_value_heads"
+            pairs = values.reshape(config[heads], -1, 2, values.shape[1])
+            values = pairs.swapaxes(1, 2).reshape(weight.shape)
+        tensors[name] = np.ascontiguousarray(values, np.float32)
+    shutil.copytree(checkpoint, folder)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder

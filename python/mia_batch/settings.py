@@ -685,6 +685,7 @@ RESOURCES = frozenset(
         "kv_cache_memory_bytes",
         "max_num_batched_tokens",
         "max_num_seqs",
+        "n_threads",
         "swap_space",
     }
 )
@@ -1076,6 +1077,7 @@ _SAFE_ARGUMENTS = RESOURCES | {
     "enforce_eager",
     "kv_cache_dtype",
     "max_model_len",
+    "n_gpu_layers",
     "pipeline_parallel_size",
     "quantization",
     "seed",

@@ -567,6 +567,7 @@ def _format_names(names: Collection[str]) -> str:
 
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.pt", "*.gguf")
 _SECONDS_FOR_HUB = 20.0
+_OLLAMA_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?:[\w.-]+")  # such as llama3.2:1b
 _NEEDED_FILES = {
     "config.json": ("config.json",),
     "weights": _WEIGHTS,
@@ -615,6 +616,11 @@ def _check_checkpoint(
         if path.suffix == ".gguf" and path.exists():
             problem = "is a GGUF file, which can be asked and neither tuned nor changed"
         _refuse(f"{model!r} {problem}; give a checkpoint folder or a hub name")
+    elif _OLLAMA_NAME.fullmatch(model):
+        _refuse(
+            f"{model!r} is no name at the hub; if it is one of Ollama's, add --base-url"
+            " http://localhost:11434/v1, and if it is a GGUF file, give its path"
+        )
     else:
         _check_hub(model, revision)
     try:
