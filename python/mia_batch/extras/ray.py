@@ -40,8 +40,8 @@ from mia_batch.evidence.parts import Block
 from mia_batch.evidence.process import EngineProcess, LocalSource
 from mia_batch.evidence.request import EngineInfo, EngineSpec
 from mia_batch.evidence.starts import StartFigures, compare_starts
-from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.formats import find_format
+from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import digest_folder
 from mia_batch.observer import WorkerState
 from mia_batch.pipeline.context import Audit

@@ -419,7 +419,9 @@ class Audit:
         of_target = engine_types().get(
             self.manifest.models.get("target", {}).get(f"{kind} engine", "")
         )
-        if engine != "auto" or (of_target and why_not(of_target.name, kind, needed)):
+        place = self._find_place(model)
+        is_unable = of_target and why_not(of_target.name, kind, needed, place)
+        if engine != "auto" or is_unable:
             of_target = None
         if of_target and model != "target":
             return of_target.name, "as the target, so that their answers compare"
@@ -433,7 +435,7 @@ class Audit:
             engine if self.settings.source == "engine" else "auto",
             kind,
             needed,
-            model=self._find_place(model),
+            model=place,
             elsewhere=is_elsewhere,
             gpus=self.settings.tensor_parallel_size,
             at_points=kind == "logprobs" and PROBE in views_read,

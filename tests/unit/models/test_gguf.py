@@ -27,12 +27,13 @@ def text(value: str) -> bytes:
 
 
 def file_of(
-    keys: dict[str, bytes] = {},
+    keys: dict[str, bytes] | None = None,
     n_keys: int | None = None,
     n_tensors: int = 0,
     version: int = 3,
 ) -> bytes:
     """Bytes of a file with no tensor; keys have the bytes of their type and value."""
+    keys = keys or {}
     start = b"GGUF" + struct.pack(
         "<IQQ", version, n_tensors, len(keys) if n_keys is None else n_keys
     )
@@ -149,20 +150,20 @@ def test_a_folder_has_one_model_or_the_parts_of_one(gguf, tmp_path):
     for name in names[:2]:
         (folder / name).write_bytes(content)
     for model in (folder, folder / names[0]):
-        with pytest.raises(SettingsError, match="1 of the 3 parts .*m-00003-of-00003"):
+        with pytest.raises(SettingsError, match=r"1 of the 3 parts .*m-00003-of-00003"):
             header.identify(str(model))
     (folder / names[2]).write_bytes(content)
     parts = [folder / name for name in names]
     assert header.find_files(str(folder)) == header.find_files(str(parts[0])) == parts
     (folder / "other.gguf").write_bytes(content)
-    with pytest.raises(SettingsError, match="has 2 GGUF models .*name one of them"):
+    with pytest.raises(SettingsError, match=r"has 2 GGUF models .*name one of them"):
         header.identify(str(folder))
     (folder / "config.json").write_text("{}")
     assert find_format(str(folder)) is CHECKPOINT
 
 
 def test_a_revision_is_refused(gguf):
-    with pytest.raises(SettingsError, match="revision: .* is a GGUF file"):
+    with pytest.raises(SettingsError, match=r"revision: .* is a GGUF file"):
         header.identify(str(gguf), "main")
 
 

@@ -137,7 +137,9 @@ class EngineType:
     name: str  # as setting ``engine`` has it
     start: str
     source: SourceKind = "engine"
-    opens: str = CHECKPOINT.name  # name of the `ModelFormat` of the models that it opens
+    opens: str = (
+        CHECKPOINT.name
+    )  # name of the `ModelFormat` of the models that it opens
     kinds: frozenset[EvidenceKind] = _SAMPLES
     columns: frozenset[str] = frozenset()
     # Returns why an adapter cannot run; None: it can

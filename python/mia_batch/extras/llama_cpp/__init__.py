@@ -1,4 +1,4 @@
-"""Models in GGUF files, asked with llama.cpp: what the engine can do, and how such a model is found."""
+"""Models in GGUF files, asked with llama.cpp: the engine's abilities, the files' form."""
 
 from mia_batch.evidence.engines.registry import EngineType, find_missing_package
 from mia_batch.extras.llama_cpp import header

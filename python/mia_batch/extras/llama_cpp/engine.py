@@ -9,7 +9,6 @@ and are read row by row as they are.
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -122,11 +121,6 @@ def _check_settings(spec: EngineSpec) -> None:
         )
 
 
-def _count_threads() -> int:
-    wanted = os.environ.get("OMP_NUM_THREADS", "")
-    return int(wanted) if wanted.isdigit() else len(os.sched_getaffinity(0))
-
-
 class _TextReader:
     """A GGUF model that reads texts side by side."""
 
@@ -159,7 +153,7 @@ class _TextReader:
             raise SettingsError(
                 f"engine_arg: max_model_len is above the model's context of {context}"
             )
-        self._n_threads = int(arguments.get("n_threads", _count_threads()))
+        self._n_threads = int(arguments.get("n_threads", torch.get_num_threads()))
         self._most_streams = int(arguments.get("max_num_seqs", _STREAMS))
         self._token_bytes = header.cache_bytes
         n_rows = registry.logits_bytes(spec, None) // (4 * self._model.n_tokens)
@@ -189,7 +183,7 @@ class _TextReader:
             streams = self._open_streams(len(text))
             rows = Rows()
             self._add_rows(rows, 0, 0, text, [True] * len(text))
-            logits = streams.read(rows)[: len(text) - 1]
+            logits = self._read_rows(streams, rows)[: len(text) - 1]
             streams.cut(0, 0)
             ids = torch.tensor(text[1:])
             scores = score_tokens(
@@ -277,7 +271,7 @@ class _TextReader:
                 self._add_rows(rows, stream, reading.n_read, part, wanted)
                 places[stream] = [place for place in numbers if place in reading.wanted]
                 reading.n_read += len(part)
-            logits = streams.read(rows)
+            logits = self._read_rows(streams, rows)
             for stream, wanted_places in places.items():
                 reading = unfinished[stream]
                 if self._fills_up:
@@ -289,6 +283,20 @@ class _TextReader:
                     logits = logits[n_wanted:]
                 if reading.n_read == len(reading.token_ids):
                     del unfinished[stream]
+
+    def _read_rows(self, streams: Streams, rows: Rows) -> NDArray[np.float32]:
+        """Read rows, and return the logits of those wanted, which are filled up as rows are."""
+        n_more = self._fill(sum(rows.wanted)) - sum(rows.wanted)
+        if n_more == 0:
+            return streams.read(rows)
+        is_wanted = rows.wanted
+        unwanted = [row for row, wanted in enumerate(is_wanted) if not wanted]
+        rows.wanted = is_wanted.copy()
+        for row in unwanted[:n_more]:
+            rows.wanted[row] = True
+        logits = streams.read(rows)
+        kept = [row for row, wanted in enumerate(rows.wanted) if wanted]
+        return logits[[is_wanted[row] for row in kept]]
 
     def _fill(self, n_rows: int) -> int:
         if not self._fills_up:
@@ -449,10 +457,11 @@ class LlamaCppSamples(_TextReader):
 
     def _find_length(self, reading: _Reading) -> int:
         """Return the tokens that the longest continuation of a text's prompts may have."""
-        lengths = [len(reading.token_ids)]
-        for request in reading.requests:
-            lengths.append(len(request.context_ids or ()) + request.max_tokens)
-        return min(max(lengths), self._context)
+        longest = max(
+            len(request.context_ids or ()) + request.max_tokens
+            for request in reading.requests
+        )
+        return min(longest, self._context)
 
     def _count_further(self, reading: _Reading) -> int:
         """Count the continuations that go on after their first token."""
@@ -563,7 +572,7 @@ class LlamaCppSamples(_TextReader):
         for stream in idle:
             lengths[stream] = self._lengths.get(stream, 0)
             rows.add(stream, lengths[stream], [0, *zeros], [False, *unwanted])
-        logits = streams.read(rows)
+        logits = self._read_rows(streams, rows)
         if self._fills_up:
             for stream, length in lengths.items():
                 streams.cut(stream, length)

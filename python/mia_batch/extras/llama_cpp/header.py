@@ -139,7 +139,9 @@ class Header:
     @property
     def quantisation(self) -> str:
         file_type = self.values.get("general.file_type")
-        return _FILE_TYPES.get(file_type, f"file type {file_type}")
+        if file_type not in _FILE_TYPES:
+            return f"file type {file_type}"
+        return _FILE_TYPES[file_type]
 
     @property
     def context(self) -> int | None:
@@ -219,7 +221,11 @@ def is_gguf(model: str) -> bool:
     return path.suffix == ".gguf" and path.is_file()
 
 
-def identify(model: str, revision: str | None = None, purpose: str = "") -> ModelIdentity:  # noqa: ARG001 - as of every form
+def identify(
+    model: str,
+    revision: str | None = None,
+    purpose: str = "",  # noqa: ARG001 - as of every form
+) -> ModelIdentity:
     """Check that a GGUF model is whole, and return which one it is."""
     if revision is not None:
         raise SettingsError(
@@ -247,7 +253,10 @@ def identify(model: str, revision: str | None = None, purpose: str = "") -> Mode
 def read_header(path: Path) -> Header:
     """Read a file's header; raises `SettingsError` where it is broken."""
     try:
-        with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+        with (
+            path.open("rb") as file,
+            mmap(file.fileno(), 0, access=ACCESS_READ) as data,
+        ):
             return _Reader(data).read()
     except (OSError, ValueError, struct.error) as error:
         raise SettingsError(

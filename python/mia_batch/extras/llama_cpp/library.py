@@ -1,10 +1,9 @@
-"""llama.cpp's functions, through the package llama-cpp-python: models, streams of tokens, logits."""
+"""llama.cpp's functions by llama-cpp-python: models, streams of tokens, logits."""
 
 from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,26 +18,28 @@ from mia_batch.errors import EngineError
 
 VERSION: str = llama_cpp.__version__
 _ERROR_LEVEL = 4  # of ggml's messages
-_LEVEL_OF_CONTINUED = 5  # of what goes on with the message before
 _LONGEST_PIECE = 256  # bytes of a token; longer ones are asked for again
 
 
 class _Log:
-    """Keeps llama.cpp's last error; all messages go to the standard error if wanted."""
+    """Keeps llama.cpp's errors, the first of which says most, and nothing else that it says."""
 
     def __init__(self) -> None:
-        self.last_error = ""
-        self.is_shown = False
+        self._errors: list[str] = []
 
     def write(self, level: int, text: bytes, _user_data: object) -> None:
         if level == _ERROR_LEVEL:
-            self.last_error = text.decode(errors="replace").strip()
-        if self.is_shown:
-            sys.stderr.write(text.decode(errors="replace"))
+            self._errors.append(text.decode(errors="replace").strip())
+
+    def take_reason(self) -> str:
+        """Return the first error since the last call."""
+        reason = self._errors[0] if self._errors else "it gives no reason"
+        self._errors.clear()
+        return reason
 
 
-LOG = _Log()
-_log_callback = library.llama_log_callback(LOG.write)  # kept, as llama.cpp calls it
+_LOG = _Log()
+_log_callback = library.llama_log_callback(_LOG.write)  # kept, as llama.cpp calls it
 library.llama_log_set(_log_callback, None)
 library.llama_backend_init()
 
@@ -52,12 +53,10 @@ class Model:
         parameters = library.llama_model_default_params()
         parameters.vocab_only = not with_weights
         parameters.n_gpu_layers = gpu_layers
-        self.pointer = library.llama_model_load_from_file(
-            os.fsencode(path), parameters
-        )
+        self.pointer = library.llama_model_load_from_file(os.fsencode(path), parameters)
         if not self.pointer:
             raise EngineError(
-                f"llama.cpp cannot open {str(path)!r} ({LOG.last_error or 'no reason'});"
+                f"llama.cpp cannot open {str(path)!r} ({_LOG.take_reason()});"
                 " give a file that this version of llama-cpp-python knows, or install a"
                 " newer one"
             )
@@ -131,7 +130,7 @@ def _token_or_none(token: int) -> int | None:
 
 @dataclass(slots=True)
 class Rows:
-    """Tokens that one call reads, each a row: its place in a stream, and whether logits are wanted."""
+    """Tokens that one call reads, with their places, and of which logits are wanted."""
 
     tokens: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
@@ -183,7 +182,7 @@ class Streams:
         if not self._pointer:
             raise EngineError(
                 f"llama.cpp cannot make room for {n_streams} texts of {length:,} tokens"
-                f" ({LOG.last_error or 'no reason'}); set a smaller max_model_len or"
+                f" ({_LOG.take_reason()}); set a smaller max_model_len or"
                 " max_num_seqs through --engine-arg"
             )
         self._memory = library.llama_get_memory(self._pointer)
@@ -196,15 +195,18 @@ class Streams:
         self._stream_places += np.uint64(self._streams.ctypes.data)
         self._wanted = np.zeros(n_rows, np.int8)
         self._batch = library.llama_batch()
-        for name, values in {
+        arrays: dict[str, NDArray[Any]] = {
             "token": self._tokens,
             "pos": self._positions,
             "n_seq_id": self._stream_counts,
             "seq_id": self._stream_places,
             "logits": self._wanted,
-        }.items():
-            field_type = dict(library.llama_batch._fields_)[name]
-            address = ctypes.cast(values.ctypes.data, field_type)
+        }
+        field_types: dict[str, Any] = {
+            name: field_type for name, field_type, *_ in library.llama_batch._fields_
+        }
+        for name, values in arrays.items():
+            address = ctypes.cast(values.ctypes.data, field_types[name])
             setattr(self._batch, name, address)
 
     def read(self, rows: Rows) -> NDArray[np.float32]:
@@ -218,7 +220,7 @@ class Streams:
         code = library.llama_decode(self._pointer, self._batch)
         if code != 0:
             raise EngineError(
-                f"llama.cpp stopped with code {code} ({LOG.last_error or 'no reason'});"
+                f"llama.cpp stopped with code {code} ({_LOG.take_reason()});"
                 " set a smaller max_model_len or max_num_seqs through --engine-arg"
             )
         n_wanted = int(self._wanted[:n_rows].sum())

@@ -11,7 +11,9 @@ from mia_batch.errors import EngineError, RequestError, SettingsError
 from mia_batch.extras.llama_cpp.header import find_files, read_header
 from mia_batch.extras.llama_cpp.library import Model
 
-_SAMPLE = "A b\n\n  caf\N{LATIN SMALL LETTER E WITH ACUTE}\N{EM DASH}\N{CJK UNIFIED IDEOGRAPH-4E2D}\t1"
+_SAMPLE = (
+    "A b\n\n  caf\N{LATIN SMALL LETTER E WITH ACUTE}\N{EM DASH}\t\N{CJK RADICAL SUN}1"
+)
 """A text that a tokenizer must give back."""
 
 
@@ -89,18 +91,24 @@ class LlamaCppCodec:
         if b"".join(pieces) != b" " * n_added + encoded:
             raise RequestError("the model's tokenizer changes the text")
         ends = [max(0, end - n_added) for end in accumulate(map(len, pieces))]
-        starts = [0, *ends[:-1]]
+        starts = [0, *ends][:-1]
         if len(encoded) == len(text):
             return ids, list(zip(starts, ends, strict=True))
         # A token that begins within a character begins with it, and ends after it
-        character_starts = [*accumulate((len(sign.encode()) for sign in text), initial=0)]
+        character_starts = [
+            *accumulate((len(sign.encode()) for sign in text), initial=0)
+        ]
         character_of_byte: list[int] = []
         for character, start in enumerate(character_starts[:-1]):
             character_of_byte += [character] * (character_starts[character + 1] - start)
         character_of_byte.append(len(text))
         spans = []
         for start, end in zip(starts, ends, strict=True):
-            last = character_of_byte[end - 1] + 1 if end > start else character_of_byte[start]
+            last = (
+                character_of_byte[end - 1] + 1
+                if end > start
+                else character_of_byte[start]
+            )
             spans.append((character_of_byte[start], last))
         return ids, spans
 

@@ -440,7 +440,9 @@ def test_each_text_gets_the_numbers_it_wants_and_no_others(checkpoint):
     ]
     found = token_values(engine, asked)
     for number, wanted in enumerate(wishes):
-        both = logit_functions.VOCABULARY if "vocabulary_mean" in wanted else frozenset()
+        both = (
+            logit_functions.VOCABULARY if "vocabulary_mean" in wanted else frozenset()
+        )
         assert found[number].keys() == {"logprob"} | both | ({"rank"} & wanted)
 
 
@@ -656,7 +658,9 @@ def test_everything_agrees_with_float64(logits, data):
 
 
 def test_sorting_the_vocabulary_is_counted_as_memory():
-    sorting = logit_functions.entry_bytes(frozenset({"support_mass"}), Decoding(top_p=0.9))
+    sorting = logit_functions.entry_bytes(
+        frozenset({"support_mass"}), Decoding(top_p=0.9)
+    )
     assert sorting > logit_functions.entry_bytes(EVERYTHING, Decoding())
 
 

@@ -1,0 +1,134 @@
+"""Audits of GGUF files: the same scores as of the checkpoint, custody, refusals."""
+
+import pytest
+from click.testing import CliRunner
+
+from mia_batch.cli.main import command
+from mia_batch.errors import SettingsError
+from tests.gguf_files import needs_llama_cpp, save_gguf
+from tests.runs import audit, documents, planned, written
+
+pytestmark = needs_llama_cpp
+READ = ("loss_v1", "loss_zlib_v1", "min_k_20_v1", "min_k_plus_plus_20_v1")
+# Scores of models that are not quantised, computed by llama.cpp and by transformers
+LARGEST_DIFFERENCE = 2e-4
+
+
+@pytest.fixture(scope="module")
+def gguf(checkpoint, tmp_path_factory):
+    return save_gguf(checkpoint, tmp_path_factory.mktemp("gguf") / "model.gguf")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return written(tmp_path_factory.mktemp("corpus"), documents(12))
+
+
+def audit_both(corpus, models, folder, **settings):
+    return [
+        audit(
+            input=corpus,
+            model=str(model),
+            out=str(folder / f"run-{number}"),
+            continue_strongest=0,
+            **settings,
+        )
+        for number, model in enumerate(models)
+    ]
+
+
+def test_scores_are_those_of_the_checkpoint(gguf, checkpoint, corpus, tmp_path):
+    runs = audit_both(corpus, [gguf, checkpoint], tmp_path, attacks=[*READ])
+    tables = [run["scores"].sort("target_id") for run in runs]
+    assert tables[0]["target_id"].equals(tables[1]["target_id"])
+    for name in READ:
+        assert tables[0][name].null_count() == tables[1][name].null_count() == 1
+        differences = (tables[0][name] - tables[1][name]).abs()
+        assert differences.max() < LARGEST_DIFFERENCE, name
+    logprobs = [run["logprobs"].sort("target_id") for run in runs]
+    assert logprobs[0]["token_ids"].equals(logprobs[1]["token_ids"])
+    engine = runs[0].manifest.engines["logprobs of target"]
+    assert (engine["engine"], engine["dtype"]) == ("llama-cpp", "F32")
+    verified = CliRunner().invoke(command, ["verify", str(runs[0].folder)])
+    assert verified.exit_code == 0, verified.output
+
+
+def test_samples_and_next_words_are_asked_too(gguf, corpus, tmp_path):
+    run = audit(
+        input=corpus,
+        model=str(gguf),
+        out=str(tmp_path / "run"),
+        attacks=["samia_v1", "probe_first_word_v1"],
+        evidence="samples",
+        samples=2,
+        probes=4,
+        continue_strongest=0,
+    )
+    scores = run["scores"]
+    assert scores["samia_v1"].null_count() < scores.height
+    assert scores["probe_first_word_v1"].null_count() < scores.height
+    assert run.manifest.evidence["engine"] == "llama-cpp"
+
+
+def test_a_reference_may_have_another_form(gguf, checkpoint, corpus, tmp_path):
+    """The reference is the target in float32, so that their difference is rounding."""
+    (run,) = audit_both(
+        corpus,
+        [gguf],
+        tmp_path,
+        attacks=["reference_difference_v1"],
+        reference_model=str(checkpoint),
+    )
+    engines = run.manifest.engines
+    assert engines["logprobs of reference"]["engine"] == "transformers"
+    assert run["scores"]["reference_difference_v1"].abs().max() < LARGEST_DIFFERENCE
+
+
+def test_another_file_in_its_place_is_refused(checkpoint, corpus, tmp_path):
+    model = save_gguf(checkpoint, tmp_path / "model.gguf")
+    settings = {"attacks": ["loss_v1"]}
+    audit_both(corpus, [model], tmp_path, **settings)
+    save_gguf(checkpoint, model, "Q8_0")
+    with pytest.raises(SettingsError, match=r"'source' of model 'target'|digest"):
+        audit_both(corpus, [model], tmp_path, **settings)
+
+
+REFUSALS = [
+    ({"model": "{gguf}", "revision": "main"}, "is a GGUF file, which has none"),
+    (
+        {"model": "{gguf}", "attacks": ["spv_embedding_uncalibrated_v1"]},
+        "engine llama-cpp cannot compute noise on embeddings; give a checkpoint",
+    ),
+    ({"model": "{gguf}", "engine": "vllm"}, "vllm"),
+    ({"model": "llama3.2:1b"}, "add --base-url http://localhost:11434/v1"),
+    ({"model": "{cut}"}, "and its header says"),
+]
+
+
+@pytest.mark.parametrize(("settings", "sentence"), REFUSALS)
+def test_what_cannot_be_done_is_refused_before_anything_starts(
+    gguf, corpus, tmp_path, settings, sentence
+):
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(gguf.read_bytes()[:-1000])
+    named = {
+        name: value.format(gguf=gguf, cut=cut) if isinstance(value, str) else value
+        for name, value in settings.items()
+    }
+    with pytest.raises(SettingsError) as refused:
+        planned({"input": corpus, "out": str(tmp_path / "run"), **named})
+    assert sentence in str(refused.value)
+
+
+def test_tuning_a_file_is_refused(gguf, corpus, tmp_path):
+    arguments = [
+        "finetune",
+        "--base",
+        str(gguf),
+        "--data",
+        str(corpus),
+        "--out",
+        str(tmp_path / "tuned"),
+    ]
+    refused = CliRunner().invoke(command, arguments)
+    assert "which can be asked and neither tuned nor changed" in str(refused.exception)
