@@ -58,6 +58,9 @@ class EngineSpec:
     columns: frozenset[str] = frozenset()
     logits_bytes: int | None = None
     engine_args: dict[str, Any] = field(default_factory=dict)
+    # The token that ends a text, of a tokenizer that is open already: to open a large
+    # one again takes as long as to load the weights
+    end_token: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,3 +122,12 @@ def find_model_files(model: str) -> list[Path]:
         if Path(folder).is_dir():
             files += sorted(path for path in Path(folder).glob("*") if path.is_file())
     return files
+
+
+def stamp_files(model: str) -> tuple[tuple[str, int, int], ...]:
+    """Return names, sizes and times of a model's files, by which a change is seen."""
+    stamps = []
+    for path in find_model_files(model):
+        status = path.stat()
+        stamps.append((str(path), status.st_size, status.st_mtime_ns))
+    return tuple(stamps)

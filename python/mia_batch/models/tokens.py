@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate, takewhile
 from operator import eq
 from typing import TYPE_CHECKING, Self
 
-from mia_batch.models.formats import Codec, find_format
+from mia_batch.models.formats import Codec, find_format, stamp_files
 from mia_batch.models.weights import Measure
 
 if TYPE_CHECKING:
@@ -19,8 +19,20 @@ if TYPE_CHECKING:
 _CUT = "\N{REPLACEMENT CHARACTER}"
 """What the first bytes of a character decode to where the rest of them is missing."""
 
+_MOST_OPEN = 2  # tokenizers: those of the target and of the reference
 _SHORT = 1024  # tokens of a text whose beginnings are all encoded at once
 _TOKENS_AT_ONCE = 32
+
+
+@lru_cache(maxsize=_MOST_OPEN)
+def _load_codec(
+    model: str,
+    revision: str | None,
+    setting: str,
+    stamps: tuple[object, ...],  # noqa: ARG001 - other files are another model
+) -> Codec:
+    """Open a tokenizer once: a large vocabulary takes a minute."""
+    return find_format(model).load_codec(model, revision, setting)
 
 
 class Tokenizer:
@@ -43,7 +55,7 @@ class Tokenizer:
         setting: str = "model",
     ) -> Self:
         """Load a model's tokenizer; a `SettingsError` names the ``setting`` of the model."""
-        return cls(find_format(model).load_codec(model, revision, setting))
+        return cls(_load_codec(model, revision, setting, stamp_files(model)))
 
     def find_starts(self) -> tuple[list[int], list[int]] | None:
         """Return the special tokens before a text: as they are, and with the start toggled.

@@ -259,6 +259,7 @@ def settle_engine(
         if kind == "fills":
             return spec, reason, None
         tokenizer = Tokenizer.load(spec.model, spec.revision)
+        spec = replace(spec, end_token=tokenizer.end)
         if audit.manifest.models[model].get("start", {}).get("is_better_otherwise"):
             tokenizer.toggle_start()
         identity = {"tokenizer": tokenizer.digest}

@@ -359,6 +359,17 @@ class _Row(NamedTuple):
     prompt: list[int]
 
 
+def _find_end_token(spec: EngineSpec) -> int | None:
+    if spec.end_token is not None:
+        return spec.end_token
+    source, revision = tokenizer_source(spec.model, spec.revision)
+    tokenizer = AutoTokenizer.from_pretrained(
+        source, revision=revision, trust_remote_code=False
+    )
+    end_token: int | None = tokenizer.eos_token_id
+    return end_token
+
+
 class TransformersSamples(_BatchEngine):
     """Batches of left-padded prompts, each continuation drawn with its own seeded generator."""
 
@@ -367,15 +378,9 @@ class TransformersSamples(_BatchEngine):
 
     def __init__(self, spec: EngineSpec) -> None:
         super().__init__(spec)
-        source, revision = tokenizer_source(spec.model, spec.revision)
-        options = {
-            "revision": revision,
-            "trust_remote_code": False,
-        }
-        tokenizer = AutoTokenizer.from_pretrained(source, **options)
         config = self.model.config.get_text_config()
         self._ends = registry.end_token_ids(
-            tokenizer.eos_token_id,
+            _find_end_token(spec),
             config.eos_token_id,
             self.model.generation_config.eos_token_id,
         )
