@@ -1,8 +1,9 @@
 """Entry points: this package's extras, and what other packages add.
 
-A group is ``mia_batch.KIND``. Of ``attacks`` and ``engines`` there are built-in ones,
-too; commands that audits do without, makers of models, executors for many machines and
-places of run folders are extras, which the core loads at use and never imports.
+A group is ``mia_batch.KIND``. Of ``attacks``, ``engines`` and ``formats`` there are
+built-in ones, too; commands that audits do without, makers of models, executors for
+many machines and places of run folders are extras, which the core loads at use and
+never imports.
 """
 
 from collections.abc import Iterator

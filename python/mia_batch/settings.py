@@ -228,8 +228,8 @@ class EndpointSettings(
     chat_instruction: Text | None = None
     """What is said to a chat model before the text to continue."""
     tokenizer: Annotated[Text | None, Mark.MODEL] = None
-    """Folder or hub name of the endpoint's tokenizer; probe-logprobs need it. [default:
-    tokens estimated]"""
+    """Folder, hub name or GGUF file of the endpoint's tokenizer; probe-logprobs need it.
+    [default: tokens estimated]"""
     max_concurrency: int = Field(default=32, ge=1, le=4096)
     """Most requests in flight."""
     requests_per_minute: float | None = Field(default=None, gt=0)
@@ -373,7 +373,8 @@ class MainSettings(SettingsGroup, topic="What everybody needs"):
     dataset_sha256: Annotated[str, AfterValidator(check_sha256)] | None = None
     """SHA-256 that the rows of the data set must have. [default: that of its record]"""
     model: Annotated[Text, Mark.MODEL, Mark.USUAL]
-    """Folder of a checkpoint or an adapter, hub name, or the name at the endpoint."""
+    """Folder of a checkpoint or an adapter, GGUF file, hub name, or the name at the
+    endpoint."""
     out: Annotated[
         Path | str | None,
         AfterValidator(check_run_place),
@@ -462,14 +463,15 @@ class EngineSettings(SettingsGroup, topic="Engine", table="engine"):
     """What answers for the model."""
 
     engine: Annotated[str, Mark.EVIDENCE, Mark.USUAL] = "auto"
-    """What answers; auto: openai with --base-url, replay with --samples-from, else vllm
-    or transformers, whichever runs and is faster at what is asked."""
+    """What answers; auto: openai with --base-url, replay with --samples-from, llama-cpp
+    for a GGUF file, else vllm or transformers, whichever runs and is faster."""
     revision: Text | None = None
     """Hub revision of the model."""
     dtype: Annotated[
         Literal["auto", "float32", "float16", "bfloat16"], Mark.EVIDENCE
     ] = "auto"
-    """auto: float32 on a CPU; on a GPU the engine's choice for the checkpoint."""
+    """auto: float32 on a CPU; on a GPU the engine's choice for the checkpoint; a GGUF
+    file's own."""
     tensor_parallel_size: Annotated[int, Mark.EVIDENCE] = Field(default=1, ge=1)
     """GPUs that share one copy of the model."""
     engine_arg: Annotated[

@@ -209,7 +209,8 @@ def audit(
     input
         Texts: a path or glob, a table, a list of texts or of records.
     model
-        Folder of a checkpoint or an adapter, hub name, or the name at the endpoint.
+        Folder of a checkpoint or an adapter, GGUF file, hub name, or the name at the
+        endpoint.
     observer
         Is shown what the run does; by default a notebook shows it on one line, and else
         nobody.
