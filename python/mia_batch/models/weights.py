@@ -615,7 +615,10 @@ def _check_checkpoint(
         problem = "is a file" if path.exists() else "does not exist"
         if path.suffix == ".gguf" and path.exists():
             problem = "is a GGUF file, which can be asked and neither tuned nor changed"
-        _refuse(f"{model!r} {problem}; give a checkpoint folder or a hub name")
+        forms = "a checkpoint folder, a GGUF file or a hub name"
+        if path.suffix == ".gguf" and path.exists():
+            forms = "a checkpoint folder or a hub name"
+        _refuse(f"{model!r} {problem}; give {forms}")
     elif _OLLAMA_NAME.fullmatch(model):
         _refuse(
             f"{model!r} is no name at the hub; if it is one of Ollama's, add --base-url"

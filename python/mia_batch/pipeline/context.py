@@ -119,6 +119,9 @@ class Audit:
             engine_choice=reason,
             models={"target": {"source": audit.find_source("target")}},
         )
+        if request.settings.source == "engine":
+            spec, _ = audit.build_spec("target", "samples", started_engine=engine)
+            engine_types()[engine].check(spec)
         return audit
 
     @classmethod

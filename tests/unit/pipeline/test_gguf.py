@@ -6,7 +6,7 @@ from click.testing import CliRunner
 from mia_batch.cli.main import command
 from mia_batch.errors import SettingsError
 from tests.gguf_files import needs_llama_cpp, save_gguf
-from tests.runs import audit, documents, planned, written
+from tests.runs import audit, documents, written
 
 pytestmark = needs_llama_cpp
 READ = ("loss_v1", "loss_zlib_v1", "min_k_20_v1", "min_k_plus_plus_20_v1")
@@ -102,6 +102,9 @@ REFUSALS = [
     ({"model": "{gguf}", "engine": "vllm"}, "vllm"),
     ({"model": "llama3.2:1b"}, "add --base-url http://localhost:11434/v1"),
     ({"model": "{cut}"}, "and its header says"),
+    ({"model": "{gguf}", "dtype": "float16"}, "has its own number format"),
+    ({"model": "{gguf}", "engine_arg": {"block_size": 9}}, "no argument 'block_size'"),
+    ({"model": "/no/such.gguf"}, "give a checkpoint folder, a GGUF file or a hub"),
 ]
 
 
@@ -116,8 +119,10 @@ def test_what_cannot_be_done_is_refused_before_anything_starts(
         for name, value in settings.items()
     }
     with pytest.raises(SettingsError) as refused:
-        planned({"input": corpus, "out": str(tmp_path / "run"), **named})
+        audit(input=corpus, out=str(tmp_path / "run"), **named)
     assert sentence in str(refused.value)
+    if "attacks" not in settings:  # which may be changed in a run that has begun
+        assert not (tmp_path / "run").exists()
 
 
 def test_tuning_a_file_is_refused(gguf, corpus, tmp_path):

@@ -147,6 +147,9 @@ class EngineType:
     # Returns why it cannot run on this machine or, given True, on others as far as this
     # one can tell; None: it can
     obstacle: Callable[[bool], str | None] = lambda _: None
+    # Raises `SettingsError` where what it is started with cannot be, as far as that is
+    # known before
+    check: Callable[[EngineSpec], None] = lambda _: None
     # Kinds for which it has ``turn_to(model)``, so that the base of several adapters is
     # loaded once
     turns: frozenset[EvidenceKind] = frozenset()

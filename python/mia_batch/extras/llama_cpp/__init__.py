@@ -1,6 +1,8 @@
 """Models in GGUF files, asked with llama.cpp: the engine's abilities, the files' form."""
 
+from mia_batch.errors import SettingsError
 from mia_batch.evidence.engines.registry import EngineType, find_missing_package
+from mia_batch.evidence.request import EngineSpec
 from mia_batch.extras.llama_cpp import header
 from mia_batch.models.formats import Codec, ModelFormat
 
@@ -37,6 +39,35 @@ def _find_obstacle(elsewhere: bool) -> str | None:  # noqa: FBT001 - as every en
     )
 
 
+_ARGUMENTS = {"max_model_len": 1, "max_num_seqs": 1, "n_gpu_layers": -1, "n_threads": 1}
+"""Arguments that ``engine_args`` may have, each with its least value."""
+
+
+def check_settings(spec: EngineSpec) -> None:
+    """Refuse settings that no GGUF file can be opened with; the library is not needed."""
+    for name, value in spec.engine_args.items():
+        if name not in _ARGUMENTS:
+            raise SettingsError(
+                f"engine_arg: engine llama-cpp has no argument {name!r}; known are"
+                f" {', '.join(_ARGUMENTS)}"
+            )
+        if not isinstance(value, int) or value < _ARGUMENTS[name]:
+            raise SettingsError(
+                f"engine_arg: {name} is {value!r}; give a whole number from"
+                f" {_ARGUMENTS[name]} on"
+            )
+    if spec.dtype != "auto":
+        raise SettingsError(
+            f"dtype: {spec.model!r} is a GGUF file, which has its own number format;"
+            " leave the setting at auto"
+        )
+    if spec.tensor_parallel_size != 1:
+        raise SettingsError(
+            "tensor_parallel_size: llama.cpp spreads a model over GPUs by itself; leave"
+            " the setting at 1"
+        )
+
+
 GGUF = ModelFormat(
     name="GGUF files",
     matches=header.is_gguf,
@@ -51,5 +82,6 @@ LLAMA_CPP = EngineType(
     kinds=frozenset({"samples", "logprobs"}),
     columns=_COLUMNS,
     obstacle=_find_obstacle,
+    check=check_settings,
     on_cpu=lambda: False,  # its threads are its own, so no other library's are set
 )

