@@ -444,6 +444,16 @@ def start_sentences(findings: pl.DataFrame) -> Iterator[str]:
         )
 
 
+def quantisation_sentences(findings: pl.DataFrame) -> Iterator[str]:
+    """Write which models are quantised, and for what the answer therefore holds."""
+    for row in findings.filter(check="quantisation").iter_rows(named=True):
+        yield (
+            f"The {row['subject']} model is a file quantised to {row['reason']}, which"
+            " is a model of its own: what is said here holds for this file, not for"
+            " another quantisation or the weights that it was made of."
+        )
+
+
 _LAYERS = {
     "thoughts": "thoughts",
     "fence": "a code fence",
@@ -1468,6 +1478,7 @@ def _by_rule(write: Callable[..., Iterable[str]]) -> Writer:
 CONCLUSIONS: Final[tuple[tuple[str, Writer], ...]] = (
     ("always", _from_findings(change_sentence)),
     ("always", _from_findings(start_sentences)),
+    ("always", _from_findings(quantisation_sentences)),
     ("always", _from_findings(chance_sentences)),
     ("always", _from_findings(dress_sentences)),
     ("always", _from_findings(verbatim_sentences)),

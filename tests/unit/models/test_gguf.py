@@ -69,6 +69,13 @@ def test_a_real_header_is_read_and_its_file_is_whole():
     assert header.identify(str(path)).max_model_len == 8192
 
 
+def test_a_file_that_names_no_quantisation_has_that_of_most_numbers(gguf, tmp_path):
+    path = tmp_path / "model.gguf"
+    content = gguf.read_bytes()
+    path.write_bytes(content.replace(b"general.file_type", b"general.file_kind", 1))
+    assert header.read_header(path).quantisation == "Q8_0"
+
+
 def test_another_file_is_another_model(gguf, checkpoint, tmp_path):
     other = save_gguf(checkpoint, tmp_path / "model.gguf", "Q4_0")
     renamed = tmp_path / "renamed.gguf"
@@ -167,9 +174,14 @@ def test_a_revision_is_refused(gguf):
         header.identify(str(gguf), "main")
 
 
-def test_what_a_file_is_needs_no_library(gguf):
+def test_what_a_file_is_needs_no_library(gguf, tmp_path):
     assert find_format(str(gguf)).matches(str(gguf))
     assert not find_format(str(gguf)).matches(str(Path(gguf).with_suffix(".bin")))
+    assert find_format(__file__) is CHECKPOINT
+    blob = tmp_path / "sha256-0123"  # as Ollama names them
+    blob.write_bytes(gguf.read_bytes())
+    assert find_format(str(blob)).name == "GGUF files"
+    assert header.identify(str(blob)).digest == header.identify(str(gguf)).digest
     source = Path(header.__file__).read_text()
     assert "import llama_cpp" not in source
     assert sys.getsizeof(header.read_header(gguf).values) < 100_000

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 from mia_batch.cli.main import command
 from mia_batch.errors import SettingsError
 from tests.gguf_files import needs_llama_cpp, save_gguf
-from tests.runs import audit, documents, written
+from tests.runs import audit, documents, said_of, written
 
 pytestmark = needs_llama_cpp
 READ = ("loss_v1", "loss_zlib_v1", "min_k_20_v1", "min_k_plus_plus_20_v1")
@@ -53,10 +53,10 @@ def test_scores_are_those_of_the_checkpoint(gguf, checkpoint, corpus, tmp_path):
     assert verified.exit_code == 0, verified.output
 
 
-def test_samples_and_next_words_are_asked_too(gguf, corpus, tmp_path):
+def test_samples_and_next_words_are_asked_too(checkpoint, corpus, tmp_path):
     run = audit(
         input=corpus,
-        model=str(gguf),
+        model=str(save_gguf(checkpoint, tmp_path / "model.gguf", "Q8_0")),
         out=str(tmp_path / "run"),
         attacks=["samia_v1", "probe_first_word_v1"],
         evidence="samples",
@@ -68,6 +68,11 @@ def test_samples_and_next_words_are_asked_too(gguf, corpus, tmp_path):
     assert scores["samia_v1"].null_count() < scores.height
     assert scores["probe_first_word_v1"].null_count() < scores.height
     assert run.manifest.evidence["engine"] == "llama-cpp"
+    assert said_of(run)[0] == (
+        "The target model is a file quantised to Q8_0, which is a model of its own: what"
+        " is said here holds for this file, not for another quantisation or the weights"
+        " that it was made of."
+    )
 
 
 def test_a_reference_may_have_another_form(gguf, checkpoint, corpus, tmp_path):

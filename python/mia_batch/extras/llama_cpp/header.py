@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections import Counter
 from dataclasses import dataclass, field
 from hashlib import sha256
 from mmap import ACCESS_READ, mmap
@@ -41,41 +42,41 @@ _MOST_DIMENSIONS = 4
 _LONGEST_ARRAY_KEPT = 1_024  # of numbers, such as one for each layer
 _ALIGNMENT = 32  # of the tensors' data, unless the header names another
 
-_BLOCKS = {
-    0: (1, 4),
-    1: (1, 2),
-    2: (32, 18),
-    3: (32, 20),
-    6: (32, 22),
-    7: (32, 24),
-    8: (32, 34),
-    9: (32, 36),
-    10: (256, 84),
-    11: (256, 110),
-    12: (256, 144),
-    13: (256, 176),
-    14: (256, 210),
-    15: (256, 292),
-    16: (256, 66),
-    17: (256, 74),
-    18: (256, 98),
-    19: (256, 50),
-    20: (32, 18),
-    21: (256, 110),
-    22: (256, 82),
-    23: (256, 136),
-    24: (1, 1),
-    25: (1, 2),
-    26: (1, 4),
-    27: (1, 8),
-    28: (1, 8),
-    29: (256, 56),
-    30: (1, 2),
-    34: (256, 54),
-    35: (256, 66),
-    39: (32, 17),
+_TENSOR_TYPES = {
+    0: ("F32", 1, 4),
+    1: ("F16", 1, 2),
+    2: ("Q4_0", 32, 18),
+    3: ("Q4_1", 32, 20),
+    6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24),
+    8: ("Q8_0", 32, 34),
+    9: ("Q8_1", 32, 36),
+    10: ("Q2_K", 256, 84),
+    11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144),
+    13: ("Q5_K", 256, 176),
+    14: ("Q6_K", 256, 210),
+    15: ("Q8_K", 256, 292),
+    16: ("IQ2_XXS", 256, 66),
+    17: ("IQ2_XS", 256, 74),
+    18: ("IQ3_XXS", 256, 98),
+    19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18),
+    21: ("IQ3_S", 256, 110),
+    22: ("IQ2_S", 256, 82),
+    23: ("IQ4_XS", 256, 136),
+    24: ("I8", 1, 1),
+    25: ("I16", 1, 2),
+    26: ("I32", 1, 4),
+    27: ("I64", 1, 8),
+    28: ("F64", 1, 8),
+    29: ("IQ1_M", 256, 56),
+    30: ("BF16", 1, 2),
+    34: ("TQ1_0", 256, 54),
+    35: ("TQ2_0", 256, 66),
+    39: ("MXFP4", 32, 17),
 }
-"""Numbers of a block, and its bytes, by ggml's type of a tensor; newer types are not checked."""
+"""Name, numbers of a block and its bytes, by ggml's type of a tensor; others are not checked."""
 
 _FILE_TYPES = {
     0: "F32",
@@ -130,6 +131,7 @@ class Header:
 
     values: dict[str, Any] = field(default_factory=dict)
     tokenizer_digest: str = ""
+    most_common_type: str = "unknown"  # of its tensors' numbers
     data_end: int = 0  # bytes that the file must have at least
 
     @property
@@ -140,7 +142,7 @@ class Header:
     def quantisation(self) -> str:
         file_type = self.values.get("general.file_type")
         if file_type not in _FILE_TYPES:
-            return f"file type {file_type}"
+            return self.most_common_type
         return _FILE_TYPES[file_type]
 
     @property
@@ -167,14 +169,12 @@ class Header:
 
 
 def find_files(model: str) -> list[Path]:
-    """List the files of a model: one, or all parts of it; empty where it is no GGUF model.
+    """List the files of a GGUF model: one, or all parts of it.
 
     Raises `SettingsError` if a folder has several models, or a part is missing.
     """
     path = Path(model)
     if path.is_dir():
-        if any((path / name).exists() for name in _FILES_OF_CHECKPOINT):
-            return []
         files = sorted(path.glob("*.gguf"))
         starts = [file for file in files if _part_number(file) in (None, 1)]
         if len(starts) > 1:
@@ -183,11 +183,9 @@ def find_files(model: str) -> list[Path]:
                 f"model: the folder {model!r} has {len(starts)} GGUF models ({names});"
                 f" {_ONE_OF_MANY}"
             )
-        if not starts:
-            return files[:1]
+        if not starts:  # parts without the first, which the next line says
+            return _find_parts(files[0])
         path = starts[0]
-    elif path.suffix != ".gguf":
-        return []
     return _find_parts(path)
 
 
@@ -213,12 +211,17 @@ def _find_parts(path: Path) -> list[Path]:
 
 
 def is_gguf(model: str) -> bool:
-    """Check whether a model is a GGUF file, or a folder with GGUF files and no checkpoint."""
+    """Check whether a model is a GGUF file, or a folder with such files and no checkpoint."""
     path = Path(model)
     if path.is_dir():
         is_checkpoint = any((path / name).exists() for name in _FILES_OF_CHECKPOINT)
         return not is_checkpoint and any(path.glob("*.gguf"))
-    return path.suffix == ".gguf" and path.is_file()
+    if not path.is_file():
+        return False
+    if path.suffix == ".gguf":
+        return True
+    with path.open("rb") as file:  # Ollama's files have no ending
+        return file.read(len(_MAGIC)) == _MAGIC
 
 
 def identify(
@@ -291,7 +294,10 @@ class _Reader:
             if key.startswith("tokenizer.ggml."):
                 vocabulary.update(self._data[start : self._place])
         header.tokenizer_digest = vocabulary.hexdigest()
-        ends = [self._read_tensor_end() for _ in range(n_tensors)]
+        n_numbers: Counter[str] = Counter()
+        ends = [self._read_tensor(n_numbers) for _ in range(n_tensors)]
+        for name, _ in n_numbers.most_common(1):
+            header.most_common_type = name
         alignment = header.values.get("general.alignment", _ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 1:
             raise ValueError(f"its alignment is {alignment}")
@@ -353,8 +359,8 @@ class _Reader:
         self._place = place
         self._take_nothing(0)
 
-    def _read_tensor_end(self) -> int:
-        """Return where the data of the next tensor ends, from where all data starts."""
+    def _read_tensor(self, n_numbers_by_type: Counter[str]) -> int:
+        """Count a tensor's numbers; return where its data ends, from where all data starts."""
         self._read_text()
         (n_dimensions,) = self._unpack("I")
         if n_dimensions > _MOST_DIMENSIONS:
@@ -363,5 +369,7 @@ class _Reader:
         for length in self._unpack(f"{n_dimensions}Q"):
             n_numbers *= length
         tensor_type, offset = self._unpack("IQ")
-        block, block_bytes = _BLOCKS.get(tensor_type, (1, 0))
+        unknown_type = (f"type {tensor_type}", 1, 0)
+        name, block, block_bytes = _TENSOR_TYPES.get(tensor_type, unknown_type)
+        n_numbers_by_type[name] += n_numbers
         return int(offset + -(-n_numbers // block) * block_bytes)

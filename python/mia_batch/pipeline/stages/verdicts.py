@@ -226,6 +226,18 @@ def _find_start_tokens(audit: Audit) -> Rows:
     yield from build_start_findings(audit.manifest.models).drop("check").to_dicts()
 
 
+def _find_quantised(audit: Audit) -> Rows:
+    """Iterate over a row for each model whose weights are rounded to fewer bits than halves."""
+    formats = {
+        stage.rpartition(" of ")[2]: info["dtype"]
+        for stage, info in audit.manifest.engines.items()
+        if "dtype" in info
+    }
+    for model, number_format in sorted(formats.items()):
+        if number_format.lower() not in _FLOATS:
+            yield {"subject": model, "statistic": "dtype", "reason": number_format}
+
+
 def _describe_dress(audit: Audit) -> Rows:
     """Iterate over rows on what is taken off answers, and whether the rest continues."""
     dress = audit.manifest.dress
@@ -247,6 +259,9 @@ def _describe_dress(audit: Audit) -> Rows:
     }
 
 
+_FLOATS = ("float32", "float16", "bfloat16", "f32", "f16", "bf16")
+"""Number formats of weights that are not quantised, as engines name them."""
+
 _CHECKS: Final[dict[str, Callable[[Audit], Rows]]] = {
     "prompts": _count_prompt_words,
     "endpoint": _find_honoured,
@@ -255,6 +270,7 @@ _CHECKS: Final[dict[str, Callable[[Audit], Rows]]] = {
     "held_back": _find_held_back,
     "chance": _compare_with_chance,
     "start_token": _find_start_tokens,
+    "quantisation": _find_quantised,
 }
 """What the model was given, and what kinds of answers came back, by check."""
 
