@@ -352,7 +352,8 @@ class Findings(dy.Schema):
     continuations, and what was taken off), ``held_back`` (``filtered`` or refused unevenly),
     ``order`` (whether the service changed while it was asked), ``chance``
     (whether models predict the texts better), ``quantisation`` (models whose weights are
-    rounded to few bits), ``start_token`` (added or left out because texts are read better so), ``earlier_runs`` (of the same texts and model, in folders next to the
+    rounded to few bits), ``start_token`` (added or left out because texts are read better
+    so), ``earlier_runs`` (of the same texts and model, in folders next to the
     run's)."""
     subject = maybe(dy.String, "What it is about: a set of texts, a level, an attack.")
     statistic = dy.String(
