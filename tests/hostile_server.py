@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from typing import Any, Self, cast
@@ -58,8 +58,8 @@ class Reply:
     headers: dict[str, str] = field(default_factory=dict)
     cut_after: int | None = None
     """Bytes of the body that are sent before the connection is cut."""
-    hold: threading.Event | None = None
-    """Nothing is sent before this is set."""
+    hold: threading.Event | threading.Barrier | None = None
+    """Nothing is sent before this is set, or before so many requests wait for it."""
 
 
 def failure(
@@ -139,6 +139,25 @@ class TinyModel:
 
     def _takes(self, fields: dict[str, Any], name: str) -> bool:
         return name in self.honours and name in fields
+
+
+class LlamaCpp:
+    """Names itself as llama.cpp's server does; with ``slots`` it says how many it has."""
+
+    def __init__(
+        self,
+        slots: int | None = None,
+        *,
+        then: Callable[[Asked], Reply] | None = None,
+    ) -> None:
+        self._slots = slots
+        self._then = then or TinyModel()
+
+    def __call__(self, asked: Asked) -> Reply:
+        reply = self._then(asked)
+        if asked.path == "/props":
+            reply = Reply(content={"total_slots": self._slots})
+        return replace(reply, headers=reply.headers | {"Server": "llama.cpp"})
 
 
 class Script:
@@ -269,7 +288,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, reply: Reply) -> None:
         content = reply.content
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
-        self.send_response(reply.status)
+        # Else the header would have the name of Python's server before that
+        names_itself = "Server" in reply.headers
+        start = self.send_response_only if names_itself else self.send_response
+        start(reply.status)
         for name, value in reply.headers.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))

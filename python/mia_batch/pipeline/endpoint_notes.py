@@ -17,6 +17,12 @@ def describe_endpoint(
     yield f"{settings.base_url} serves {settings.model}, {context}"
     if capabilities.serves is not None:
         yield f"its answers say that {capabilities.serves} wrote them: check model="
+    if capabilities.prompt_slots is not None:
+        slots = "slot" if capabilities.prompt_slots == 1 else "slots"
+        yield (
+            f"it is llama.cpp's server with {capabilities.prompt_slots} {slots}: so many"
+            " texts are asked about at a time, each from its shortest prompt on"
+        )
     if capabilities.named_token == "honoured":
         yield "it honours 'logprob_token_ids': log-probabilities are exact"
     elif capabilities.named_token is not None:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import queue
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from mia_batch.errors import EngineError, MiaBatchError, SettingsError, describe_error
 from mia_batch.evidence.endpoint import wire
 from mia_batch.evidence.endpoint.journal import Journal
+from mia_batch.evidence.endpoint.lanes import Lanes
 from mia_batch.evidence.endpoint.transport import RefusedError, RequestRunner
 from mia_batch.evidence.request import Answer, Continuation, EvidenceKind, Request
 from mia_batch.models.tokens import Tokenizer
@@ -38,6 +38,7 @@ def identify(request: Request, sample_identity: Mapping[str, object]) -> bytes:
 
 
 _PROMPT_PARTS = 4  # of a request's key: target, model, view, and number of the prompt
+_MOST_REQUESTS = 4096  # submitted, however many texts fill the slots of a server
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Endpoint:
         self._settings = request_format.settings
         self._kind = kind
         self._tokenizer = tokenizer
-        self._waiting: deque[_Job] = deque()
+        self._waiting: Lanes[_Job] = Lanes()
         self._running: set[asyncio.Task[None]] = set()
         self._end_error: MiaBatchError | None = None  # no request is sent any more
         self._results: queue.SimpleQueue[Answer | MiaBatchError] = queue.SimpleQueue()
@@ -121,15 +122,23 @@ class Endpoint:
 
     def has_room(self, *, requests: int, samples: int) -> bool:  # noqa: ARG002 - of the protocol
         """Keep so many requests submitted that the client never waits for the next."""
-        return requests < 2 * self._settings.max_concurrency
+        if requests < 2 * self._settings.max_concurrency:
+            return True
+        n_slots = self.capabilities.prompt_slots
+        if n_slots is None or requests >= _MOST_REQUESTS:
+            return False
+        # Requests of one text wait for each other, so it takes more texts
+        return len(self._waiting) < 2 * n_slots
 
     def submit(self, *requests: Request) -> None:
         try:
-            for sendable in map(self._prepare, requests):
-                if isinstance(sendable, Answer):
-                    self._results.put(sendable)
+            sendable: list[Request] = []
+            for prepared in map(self._prepare, requests):
+                if isinstance(prepared, Answer):
+                    self._results.put(prepared)
                 else:
-                    self._loop.call_soon_threadsafe(self._accept, sendable)
+                    sendable.append(prepared)
+            self._loop.call_soon_threadsafe(self._accept, sendable)
         except RuntimeError:
             raise EngineError(
                 "the client of the endpoint has been closed; open another"
@@ -206,9 +215,13 @@ class Endpoint:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 
-    def _accept(self, request: Request) -> None:
-        if self._end_error is not None:
-            return
+    def _accept(self, requests: list[Request]) -> None:
+        for request in requests:
+            if self._end_error is None:
+                self._add(request)
+        self._send_waiting()
+
+    def _add(self, request: Request) -> None:
         fields = self._format.fields(request, self.capabilities)
         identity = identify(request, self._identity | fields)
         try:
@@ -217,19 +230,34 @@ class Endpoint:
             self._end(error)
             return
         if job.missing:
-            self._waiting.append(job)
-            self._send_waiting()
+            # Elsewhere each request has a lane of its own
+            lane = str(request.request_id)
+            if self.capabilities.prompt_slots is not None:
+                lane = _text_name(request)
+            self._waiting.put(lane, len(request.context) + len(request.text), job)
         else:
             self._put_answer(job)
 
     def _send_waiting(self) -> None:
-        while self._waiting and len(self._running) < self._runner.concurrency.limit:
-            task = asyncio.create_task(self._run(self._waiting.popleft()))
+        while len(self._running) < self._limit:
+            next_job = self._waiting.take()
+            if next_job is None:
+                return
+            lane, job = next_job
+            task = asyncio.create_task(self._run(job))
             self._running.add(task)
-            task.add_done_callback(self._end_task)
+            task.add_done_callback(partial(self._end_task, lane))
 
-    def _end_task(self, task: asyncio.Task[None]) -> None:
+    @property
+    def _limit(self) -> int:
+        """Most requests in flight; a text beyond the server's slots would take another's."""
+        limit = self._runner.concurrency.limit
+        n_slots = self.capabilities.prompt_slots
+        return limit if n_slots is None else min(limit, n_slots)
+
+    def _end_task(self, lane: str, task: asyncio.Task[None]) -> None:
         self._running.remove(task)
+        self._waiting.end(lane)
         if task.cancelled():
             return
         error = task.exception()
@@ -268,8 +296,9 @@ class Endpoint:
         first = missing[0]
         n = 1
         if self.capabilities.n == "honoured":
-            # All that follow without a gap
+            # All that follow without a gap, of which each takes a slot
             n = sum(index == first + i for i, index in enumerate(missing))
+            n = min(n, self.capabilities.prompt_slots or n)
         fields = self.capabilities.sampling_fields(
             n=n,
             seed=request.seed + first,
@@ -314,6 +343,11 @@ class Endpoint:
             answer.continuations = [_join(beginning, rest) for rest in in_order]
             answer.resumed = True
         self._results.put(answer)
+
+
+def _text_name(request: Request) -> str:
+    """Return the name of the text that a request is about: its prompts begin alike."""
+    return request.key.partition(":")[0]
 
 
 def _join(beginning: Continuation, rest: Continuation) -> Continuation:

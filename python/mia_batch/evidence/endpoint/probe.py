@@ -59,7 +59,9 @@ _CONTEXT_NAMES = (
     "context_window",
 )
 _UNKNOWN_FIELD = frozenset({400, 422, 501})
-# What vLLM and OpenAI's chat list at most, OpenAI's completions, anyone
+_LLAMA_CPP = "llama.cpp"  # as its server calls itself in every answer
+# They stand beside /v1, where the base address ends
+_LLAMA_CPP_PROPERTIES = "/../props"
 # What vLLM and OpenAI's chat list at most, OpenAI's completions, anyone
 _TOP = (20, 5, 1)
 _NOISE = 0.1  # nats between two answers to the same question, on an accelerator
@@ -88,8 +90,10 @@ class Probe:
         answer = await self._agree(draws=draws)
         dialect = self._format.dialect
         self._runner.request_format = replace(target_format, dialect=dialect)
+        models = await self._get("/models")
+        is_llama_cpp = models is not None and models.headers.get("server") == _LLAMA_CPP
         if isinstance(target_format, wire.Echo):
-            await self._check_echo()
+            await self._check_echo(is_llama_cpp=is_llama_cpp)
             # What was not asked counts as refused, so it is not sent
             capabilities = wire.Capabilities()
         elif isinstance(target_format, wire.NextToken):
@@ -98,7 +102,8 @@ class Probe:
             capabilities = await self._samples(answer)
         return replace(
             capabilities,
-            max_model_len=await self._max_model_len(),
+            max_model_len=self._max_model_len(models),
+            prompt_slots=await self._prompt_slots() if is_llama_cpp else None,
             dialect=self._format.dialect,
             serves=_other_name(answer.document.get("model"), self._settings.model),
         )
@@ -302,19 +307,27 @@ class Probe:
 
     # Log-probabilities.
 
-    async def _check_echo(self) -> None:
+    async def _check_echo(self, *, is_llama_cpp: bool) -> None:
         try:
             choices = await self._ask({}, max_tokens=1)
             listing = wire.Echo.parse_listing(choices.text)
             echo = wire.read_echo(*listing, "", PROBE_PROMPT, n_drawn=None)
         except RefusedError as error:
             echo = str(error)
-        if isinstance(echo, str):
-            raise SettingsError(
-                f"the endpoint {self._settings.base_url} does not echo"
-                f" log-probabilities of prompts ({echo}); take another endpoint, or"
-                " engine transformers or vllm"
+        if not isinstance(echo, str):
+            return
+        cause = f"({echo})"
+        way_out = "take another endpoint, or engine transformers or vllm"
+        if is_llama_cpp:
+            cause = "(llama.cpp's server has none for them)"
+            way_out = (
+                "give the model's file itself, model= and the path of the .gguf file,"
+                " without base_url=, or take evidence 'probe-logprobs' or 'samples'"
             )
+        raise SettingsError(
+            f"the endpoint {self._settings.base_url} does not echo"
+            f" log-probabilities of prompts {cause}; {way_out}"
+        )
 
     async def _next_token(self, next_token: wire.NextToken) -> wire.Capabilities:
         """Probe what the endpoint lists about the next token."""
@@ -391,11 +404,23 @@ class Probe:
 
     # Requests.
 
-    async def _max_model_len(self) -> int | None:
-        """Read the model's context from the list of models; None where it is not stated."""
+    async def _get(self, path: str) -> wire.Reply | None:
+        """Get a page below the base address; None where no answer comes."""
         try:
-            reply = await self._runner.transport.send("/models")
+            return await self._runner.transport.send(path)
         except UnansweredError:
+            return None
+
+    async def _prompt_slots(self) -> int:
+        """Ask llama.cpp's server how many slots it has; it has at least one."""
+        reply = await self._get(_LLAMA_CPP_PROPERTIES)
+        document = wire.decode_object(reply.body) if reply is not None else None
+        n_slots = (document or {}).get("total_slots")
+        return n_slots if type(n_slots) is int and n_slots > 0 else 1
+
+    def _max_model_len(self, reply: wire.Reply | None) -> int | None:
+        """Read the model's context from the list of models; None where it is not stated."""
+        if reply is None:
             return None
         document = wire.decode_object(reply.body) or {}
         models = document.get("data") if reply.status == 200 else None

@@ -183,6 +183,9 @@ class Capabilities:
     serves: str | None = None
     # Tokens of prompt and output together; None = not stated
     max_model_len: int | None = None
+    # Prompts that it keeps, so that it reads only what the next one adds: the slots of
+    # llama.cpp's server. None = another server
+    prompt_slots: int | None = None
 
     def sampling_fields(self, *, n: int, seed: int, top_k: int) -> dict[str, object]:
         """Build the fields of a draw that the endpoint takes."""
@@ -195,6 +198,8 @@ class Capabilities:
             fields["top_k"] = top_k
         if self.output_token_ids:
             fields["return_token_ids"] = True
+        if self.prompt_slots is not None:
+            fields["cache_prompt"] = True
         return fields
 
 

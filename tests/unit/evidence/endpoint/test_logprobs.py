@@ -20,6 +20,7 @@ from tests.hostile_server import (
     Asked,
     Garbling,
     HostileServer,
+    LlamaCpp,
     Reply,
     TinyModel,
 )
@@ -173,6 +174,11 @@ NO_ECHO = (
             TinyModel(refuses=["echo"]),
             {},
             r"not echo log-prob.*unknown field \['echo'\].*take",
+        ),
+        (
+            LlamaCpp(then=TinyModel(honours=())),
+            {},
+            r"does not echo .*llama\.cpp.*give the model's file itself, model= ",
         ),
         (None, {"kind": "fills"}, "gives samples and logprobs, but no fills"),
         (None, {"chat": True}, "chat: a chat endpoint gives no log-prob"),

@@ -16,6 +16,7 @@ from tests.hostile_server import (
     Asked,
     Garbling,
     HostileServer,
+    LlamaCpp,
     Reply,
     TinyModel,
     failure,
@@ -80,6 +81,8 @@ class Greedy(TinyModel):
         # Top-k is not tried where it makes no difference, or is no limit.
         (TinyModel(), {"temperature": 0}, {"top_k": None}),
         (TinyModel(refuses=["top_k"]), {"top_k": 0}, {"top_k": None}),
+        (LlamaCpp(4), {}, {"prompt_slots": 4}),
+        (LlamaCpp(), {}, {"prompt_slots": 1}),  # it does not say how many
     ],
 )
 def test_what_an_odd_endpoint_is_found_to_do(answer, changed, found, tmp_path):
