@@ -207,7 +207,10 @@ def _explain_exit(code: int | None, log: Path) -> str:
     ending = f"ended with exit code {code}"
     if code is not None and code < 0:
         ending = f"was ended by {signal.Signals(-code).name}"
-    lines = log.read_text(errors="replace").split("\n")
+    text = log.read_text(errors="replace")
+    # Where Python was when the process was ended says less than what came before
+    text = text.partition("Fatal Python error")[0] or text
+    lines = text.split("\n")
     messages = [line.strip() for line in lines if line.strip()]
     last = messages[-1] if messages else "it wrote nothing"
     return f"the engine's process {ending} ({last}); the whole log is in {log}"

@@ -169,6 +169,19 @@ def test_a_folder_has_one_model_or_the_parts_of_one(gguf, tmp_path):
     assert find_format(str(folder)) is CHECKPOINT
 
 
+@pytest.mark.parametrize("n_layers", [0, 2001, 2**31])
+def test_layers_that_no_model_has_are_refused(gguf, tmp_path, n_layers):
+    """llama.cpp ends its process over them."""
+    content = gguf.read_bytes()
+    key = b"llama.block_count"
+    value = content.index(key) + len(key) + 4  # behind its type
+    path = tmp_path / "model.gguf"
+    changed = struct.pack("<I", n_layers)
+    path.write_bytes(content[:value] + changed + content[value + 4 :])
+    with pytest.raises(SettingsError, match=rf"names {n_layers:,} layers, as no model"):
+        header.identify(str(path))
+
+
 def test_a_revision_is_refused(gguf):
     with pytest.raises(SettingsError, match=r"revision: .* is a GGUF file"):
         header.identify(str(gguf), "main")

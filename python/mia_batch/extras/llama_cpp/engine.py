@@ -106,6 +106,8 @@ class _TextReader:
     _has_exact_attention: bool
     # Uses the logits after some tokens of a text that is in a stream
     _take_logits: Callable[[int, _Reading, list[int], NDArray[np.float32]], None]
+    # Hears that the text in a stream has been read
+    _finish: Callable[[int, _Reading], None]
 
     def __init__(self, spec: EngineSpec) -> None:
         check_settings(spec)
@@ -139,6 +141,7 @@ class _TextReader:
         self._fills_up = self._on_cpu and self._model.may_cut
         self._opened_streams: Streams | None = None
         self._readings: deque[_Reading] = deque()
+        self._unfinished: dict[int, _Reading] = {}  # that are being read, by stream
         self._answers: list[Answer] = []
         self.tell: Callable[[int], None] = lambda _: None
         self.info = EngineInfo(
@@ -228,36 +231,37 @@ class _TextReader:
         )
         return self._opened_streams
 
-    def _read(self, streams: Streams, readings: dict[int, _Reading]) -> None:
-        """Read texts side by side, each in its stream."""
-        for stream, reading in readings.items():
-            reading.place_requests()
-            streams.cut(stream, 0)
-        unfinished = dict(readings)
-        while unfinished:
-            rows = Rows()
-            places: dict[int, list[int]] = {}
-            for stream, reading in unfinished.items():
-                part = reading.token_ids[reading.n_read :][: self._rows_of_a_text]
-                if len(rows.tokens) + self._fill(len(part)) > self._n_rows:
-                    break
-                numbers = range(reading.n_read, reading.n_read + len(part))
-                wanted = [place in reading.wanted for place in numbers]
-                self._add_rows(rows, stream, reading.n_read, part, wanted)
-                places[stream] = [place for place in numbers if place in reading.wanted]
-                reading.n_read += len(part)
-            logits = self._read_rows(streams, rows)
-            for stream, wanted_places in places.items():
-                reading = unfinished[stream]
-                if self._fills_up:
-                    streams.cut(stream, reading.n_read)
-                n_wanted = len(wanted_places)
-                if n_wanted:
-                    part_logits = logits[:n_wanted]
-                    self._take_logits(stream, reading, wanted_places, part_logits)
-                    logits = logits[n_wanted:]
-                if reading.n_read == len(reading.token_ids):
-                    del unfinished[stream]
+    def _begin(self, streams: Streams, stream: int, reading: _Reading) -> None:
+        reading.place_requests()
+        streams.cut(stream, 0)
+        self._unfinished[stream] = reading
+
+    def _read_on(self, streams: Streams) -> None:
+        """Read the next tokens of the texts that are being read, in one call."""
+        rows = Rows()
+        places: dict[int, list[int]] = {}
+        for stream, reading in self._unfinished.items():
+            part = reading.token_ids[reading.n_read :][: self._rows_of_a_text]
+            if len(rows.tokens) + self._fill(len(part)) > self._n_rows:
+                break
+            numbers = range(reading.n_read, reading.n_read + len(part))
+            wanted = [place in reading.wanted for place in numbers]
+            self._add_rows(rows, stream, reading.n_read, part, wanted)
+            places[stream] = [place for place in numbers if place in reading.wanted]
+            reading.n_read += len(part)
+        logits = self._read_rows(streams, rows)
+        for stream, wanted_places in places.items():
+            reading = self._unfinished.pop(stream)
+            if self._fills_up:
+                streams.cut(stream, reading.n_read)
+            n_wanted = len(wanted_places)
+            if n_wanted:
+                self._take_logits(stream, reading, wanted_places, logits[:n_wanted])
+                logits = logits[n_wanted:]
+            if reading.n_read == len(reading.token_ids):
+                self._finish(stream, reading)
+            else:  # behind those that had no room in this call
+                self._unfinished[stream] = reading
 
     def _read_rows(self, streams: Streams, rows: Rows) -> NDArray[np.float32]:
         """Read rows, and return the logits of those wanted, which are filled up as rows are."""
@@ -304,15 +308,29 @@ class LlamaCppLogprobs(_TextReader):
         super().__init__(spec)
 
     def step(self) -> list[Answer]:
-        if not self._answers and self._readings:
+        if not self._answers:
+            streams = self._take_texts()
+            if streams is not None:
+                self._read_on(streams)
+        return self._pass_on_answers()
+
+    def _take_texts(self) -> Streams | None:
+        """Give each free stream a text, and return the streams; None where no text is left."""
+        streams = self._opened_streams
+        if self._readings and not self._unfinished:
             longest = max(len(reading.token_ids) for reading in self._readings)
             streams = self._open_streams(longest)
-            n_texts = min(streams.n_streams, len(self._readings))
-            readings = [self._readings.popleft() for _ in range(n_texts)]
-            self._read(streams, dict(enumerate(readings)))
-            for reading in readings:
-                self._finish(reading)
-        return self._pass_on_answers()
+        if streams is None:
+            return None
+        for stream in range(streams.n_streams):
+            is_free = stream not in self._unfinished
+            if is_free and self._readings and self._has_room(streams):
+                self._begin(streams, stream, self._readings.popleft())
+        return streams if self._unfinished else None
+
+    def _has_room(self, streams: Streams) -> bool:
+        """Check that the next text fits streams that were made for others."""
+        return len(self._readings[0].token_ids) + _ROWS_TOGETHER <= streams.length
 
     @torch.inference_mode()
     def _take_logits(
@@ -352,7 +370,11 @@ class LlamaCppLogprobs(_TextReader):
             self._parts[owner].append(part)
             start = end
 
-    def _finish(self, reading: _Reading) -> None:
+    def _finish(
+        self,
+        stream: int,  # noqa: ARG002 - continuations start from it
+        reading: _Reading,
+    ) -> None:
         """Answer all that was asked about a text; the first answer counts its pass."""
         for number, request in enumerate(reading.requests):
             parts = self._parts.pop(request.request_id)
@@ -396,39 +418,42 @@ class LlamaCppSamples(_TextReader):
 
     def step(self) -> list[Answer]:
         if not self._answers:
-            self._read_prompts()
-            self._start_waiting()
-            if self._running:
-                self._decode()
+            streams = self._take_prompts()
+            if streams is not None and self._unfinished:
+                self._read_on(streams)
+            elif streams is not None:
+                self._start_waiting(streams)
+                if self._running:
+                    self._decode(streams)
         return self._pass_on_answers()
 
-    def _read_prompts(self) -> None:
-        """Read as many prompts as there are free streams for them and what follows them."""
-        if self._waiting or not self._readings:
-            return
-        longest = max(map(self._find_length, self._readings))
+    def _take_prompts(self) -> Streams | None:
+        """Begin prompts for which, and for what follows them, there are free streams."""
         streams = self._opened_streams
+        if self._waiting or self._unfinished or not self._readings:
+            return streams
+        longest = max(map(self._find_length, self._readings))
         is_short = streams is None or streams.length < longest + _ROWS_TOGETHER
         if is_short and self._running:
-            return
+            return streams
         streams = self._open_streams(longest)
         free_streams = [n for n in range(streams.n_streams) if n not in self._running]
-        readings: dict[int, _Reading] = {}
         n_needed = 0
         for stream in free_streams:
             if not self._readings:
                 break
             n_needed += max(1, self._count_further(self._readings[0]))
             is_full = n_needed > len(free_streams)
-            if is_full and (readings or self._running):
+            if is_full and (self._unfinished or self._running):
                 break
-            readings[stream] = self._readings.popleft()
-        self._read(streams, readings)
-        for stream, reading in readings.items():
-            if stream in self._waiting:
-                self._lengths[stream] = len(reading.token_ids)
-            else:
-                streams.cut(stream, 0)
+            self._begin(streams, stream, self._readings.popleft())
+        return streams
+
+    def _finish(self, stream: int, reading: _Reading) -> None:
+        if stream in self._waiting:
+            self._lengths[stream] = len(reading.token_ids)
+        elif self._opened_streams is not None:
+            self._opened_streams.cut(stream, 0)
 
     def _find_length(self, reading: _Reading) -> int:
         """Return the tokens that the longest continuation of a text's prompts may have."""
@@ -495,11 +520,8 @@ class LlamaCppSamples(_TextReader):
             self._answers.append(answer)
         return True
 
-    def _start_waiting(self) -> None:
+    def _start_waiting(self, streams: Streams) -> None:
         """Give continuations a stream each: a copy of their prompt's, the last one that itself."""
-        streams = self._opened_streams
-        if streams is None:
-            return
         for source, sequences in [*self._waiting.items()]:
             taken = {*self._running, *self._waiting}
             free = [n for n in range(streams.n_streams) if n not in taken]
@@ -520,11 +542,8 @@ class LlamaCppSamples(_TextReader):
         if self._model.may_cut:
             streams.cut(stream, sequence.n_prompt)
 
-    def _decode(self) -> None:
+    def _decode(self, streams: Streams) -> None:
         """Decode one token of each continuation that runs."""
-        streams = self._opened_streams
-        if streams is None:
-            return
         rows = Rows()
         running = [*self._running.items()]
         n_each = 1

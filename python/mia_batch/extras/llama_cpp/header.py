@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mia_batch.errors import SettingsError
-from mia_batch.models.weights import ModelIdentity
+from mia_batch.models.weights import MOST_LAYERS, ModelIdentity
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -149,6 +149,10 @@ class Header:
     def context(self) -> int | None:
         return self._number("context_length")
 
+    @property
+    def n_layers(self) -> int:
+        return self._number("block_count") or 0
+
     def _number(self, name: str) -> int | None:
         """Return a number of the architecture; of one for each layer, the largest."""
         value = self.values.get(f"{self.architecture}.{name}")
@@ -159,13 +163,12 @@ class Header:
     @property
     def cache_bytes(self) -> int:
         """Bytes of keys and values for one token, as halves."""
-        n_layers = self._number("block_count") or 1
         n_heads = self._number("attention.head_count") or 1
         head_size = (self._number("embedding_length") or n_heads) // n_heads
         key_size = self._number("attention.key_length") or head_size
         value_size = self._number("attention.value_length") or head_size
         kv_heads = self._number("attention.head_count_kv") or n_heads
-        return 2 * n_layers * kv_heads * (key_size + value_size)
+        return 2 * self.n_layers * kv_heads * (key_size + value_size)
 
 
 def find_files(model: str) -> list[Path]:
@@ -249,7 +252,13 @@ def identify(
             digest.update(opened.read(_PIECE))
             opened.seek(max(_PIECE, size - _PIECE))
             digest.update(opened.read(_PIECE))
-    context = read_header(files[0]).context
+    header = read_header(files[0])
+    if not 0 < header.n_layers <= MOST_LAYERS:
+        raise SettingsError(
+            f"model: the header of {str(files[0])!r} names {header.n_layers:,} layers, as"
+            " no model has; copy it again, or give another"
+        )
+    context = header.context
     return ModelIdentity(digest=digest.hexdigest(), max_model_len=context)
 
 

@@ -179,6 +179,24 @@ def test_points_of_a_text_are_answered_from_one_reading(gguf, monkeypatch):
             assert alone == together[request.request_id]
 
 
+def test_a_text_is_answered_once_it_is_read_and_another_takes_its_stream(gguf):
+    long, *short = sorted(conformance.texts(12), key=len)[::-1]
+    requests = [
+        conformance.text_request(number, ids)
+        for number, ids in enumerate([long, *short])
+    ]
+    with opened(gguf, engine_args={"max_num_seqs": 2}) as engine:
+        for request in requests:
+            engine.submit(request)
+        answered: list[int] = []
+        while len(answered) < len(requests):
+            answered += [answer.request_id for answer in engine.step()]
+    assert sorted(answered) == [*range(len(requests))]
+    # The longest shares its stream with none, and the other stream is never idle
+    assert answered != sorted(answered)
+    assert 0 < answered.index(0) < len(answered) - 1
+
+
 def test_texts_longer_than_the_streams_get_longer_ones(tmp_path):
     long = save_checkpoint(tmp_path / "long", max_position_embeddings=4096)
     model = save_gguf(long, tmp_path / "model.gguf")
