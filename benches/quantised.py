@@ -14,6 +14,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from pydoc_data.topics import topics
 from tempfile import TemporaryDirectory
@@ -29,7 +30,7 @@ from transformers import AutoModelForCausalLM
 
 import mia_batch
 from mia_batch.evidence.engines.registry import load_engine
-from mia_batch.evidence.request import EngineSpec, Request
+from mia_batch.evidence.request import Answer, EngineSpec, Request
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.settings import nested
 from tests.gguf_files import find_smollm2, save_gguf
@@ -207,7 +208,10 @@ def compare_with_transformers(model: Path) -> dict[str, Any]:
                 text_ids=ids[1:],
             )
         )
-        (answer,) = engine.step()
+        answers: list[Answer] = []
+        while not answers:
+            answers = engine.step()
+        (answer,) = answers
         if answer.tokens is None:
             raise RuntimeError(answer.error)
         with torch.inference_mode():
@@ -232,12 +236,16 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=160)
     n_windows = parser.parse_args().windows
     smollm2 = find_smollm2()
-    rows = [*measure_speed(smollm2), compare_with_transformers(smollm2)]
-    if MODEL.is_dir():
-        with TemporaryDirectory() as folder:
-            rows += compare_quantisations(n_windows, Path(folder))
-    for row in rows:
-        print(json.dumps(row))
+    rows = []
+    with TemporaryDirectory() as folder:
+        measured = chain(
+            measure_speed(smollm2),
+            [compare_with_transformers(smollm2)],
+            compare_quantisations(n_windows, Path(folder)) if MODEL.is_dir() else [],
+        )
+        for row in measured:
+            print(json.dumps(row), flush=True)
+            rows.append(row)
     libraries = versions("llama-cpp-python", "torch", "transformers")
     append_results("quantised", {"versions": libraries, "rows": rows})
 

@@ -1,9 +1,9 @@
 """The llama.cpp engine: texts read and continued side by side, each by itself.
 
 On a CPU the numbers of a text are the same to the bit whatever is read beside it and however it is
-cut into calls. llama.cpp takes other ways through its arithmetic for few rows, and for many rows of
-one text; so calls have a multiple of 8 rows, filled up with rows that are thrown away, and at most
-32 of one text. Models that keep a running state instead of keys and values cannot take rows back,
+cut into calls. llama.cpp takes other ways through its arithmetic for few rows, and its fast
+attention for many rows of one text; so calls have a multiple of 8 rows, filled up with rows that are
+thrown away, and where attention is the fast one at most 32 of one text. Models that keep a running state instead of keys and values cannot take rows back,
 and are read row by row as they are.
 """
 
@@ -41,8 +41,7 @@ from mia_batch.extras.llama_cpp.library import VERSION, Model, Rows, Streams
 
 _STREAMS = 16
 _ROWS_TOGETHER = 8  # a call's rows are a multiple of this
-_ROWS_OF_A_TEXT = 32  # of one text in a call, on a CPU
-_ROWS_OF_A_TEXT_ON_GPU = 512
+_ROWS_OF_A_TEXT = 32  # of one text in a call, where attention is llama.cpp's fast one
 _MOST_ROWS = 512
 _SHARE_OF_MEMORY = 0.5  # of what is free, for keys and values
 _SHORTEST_STREAM = 1024  # tokens; longer streams are made once a text needs them
@@ -136,8 +135,9 @@ class _TextReader:
         n_rows = registry.logits_bytes(spec, None) // (4 * self._model.n_tokens)
         n_rows = min(max(n_rows, _ROWS_OF_A_TEXT), _MOST_ROWS)
         self._n_rows = n_rows - n_rows % _ROWS_TOGETHER
-        rows_of_a_text = _ROWS_OF_A_TEXT if self._on_cpu else _ROWS_OF_A_TEXT_ON_GPU
-        self._rows_of_a_text = min(rows_of_a_text, self._n_rows)
+        self._rows_of_a_text = self._n_rows
+        if self._on_cpu and not self._has_exact_attention:
+            self._rows_of_a_text = _ROWS_OF_A_TEXT
         self._fills_up = self._on_cpu and self._model.may_cut
         self._opened_streams: Streams | None = None
         self._readings: deque[_Reading] = deque()
