@@ -1,10 +1,10 @@
 """The llama.cpp engine: texts read and continued side by side, each by itself.
 
-On a CPU the numbers of a text are the same to the bit whatever is read beside it and however it is
-cut into calls. llama.cpp takes other ways through its arithmetic for few rows, and its fast
-attention for many rows of one text; so calls have a multiple of 8 rows, filled up with rows that are
-thrown away, and where attention is the fast one at most 32 of one text. Models that keep a running state instead of keys and values cannot take rows back,
-and are read row by row as they are.
+On a CPU the numbers of a text are the same to the bit whatever is read beside it. llama.cpp takes
+other ways through its arithmetic for few rows, and its fast attention another one for many rows of
+one text; so calls have a multiple of 8 rows, filled up with rows that are thrown away, and where
+attention is the fast one at most 32 of one text. Models that keep a running state instead of keys
+and values cannot take rows back, and are read as they are.
 """
 
 from __future__ import annotations

@@ -185,7 +185,9 @@ def test_a_text_is_answered_once_it_is_read_and_another_takes_its_stream(gguf):
         conformance.text_request(number, ids)
         for number, ids in enumerate([long, *short])
     ]
-    with opened(gguf, engine_args={"max_num_seqs": 2}) as engine:
+    # Room for the logits of 32 tokens, so that long texts take several calls
+    settings = {"engine_args": {"max_num_seqs": 2}, "logits_bytes": 32 * 4 * 600}
+    with opened(gguf, **settings) as engine:
         for request in requests:
             engine.submit(request)
         answered: list[int] = []
