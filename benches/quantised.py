@@ -110,6 +110,12 @@ def find_texts(model: Path, n_texts: int, n_tokens: int) -> list[list[int]]:
     return [ids[n_tokens * n :][:n_tokens] for n in range(n_texts)]
 
 
+def build_request(number: int, ids: list[int]) -> Request:
+    return Request(
+        request_id=number, kind="logprobs", context_ids=ids[:1], text_ids=ids[1:]
+    )
+
+
 def measure_engine(model: Path, token_ids: list[list[int]]) -> float:
     """Return the tokens a second of the engine, whose start is left out."""
     engine = load_engine(
@@ -119,13 +125,7 @@ def measure_engine(model: Path, token_ids: list[list[int]]) -> float:
     for _ in range(_REPEATS):
         start = time.monotonic()
         for number, ids in enumerate(token_ids):
-            request = Request(
-                request_id=number,
-                kind="logprobs",
-                context_ids=ids[:1],
-                text_ids=ids[1:],
-            )
-            engine.submit(request)
+            engine.submit(build_request(number, ids))
         n_answers = 0
         while n_answers < len(token_ids):
             n_answers += len(engine.step())
@@ -200,14 +200,7 @@ def compare_with_transformers(model: Path) -> dict[str, Any]:
     differences = []
     losses = []
     for number, ids in enumerate(token_ids):
-        engine.submit(
-            Request(
-                request_id=number,
-                kind="logprobs",
-                context_ids=ids[:1],
-                text_ids=ids[1:],
-            )
-        )
+        engine.submit(build_request(number, ids))
         answers: list[Answer] = []
         while not answers:
             answers = engine.step()

@@ -306,8 +306,8 @@ class EngineWorker:
             )
         if start.digest not in (None, digest_folder(spec.model)):
             # An adapter, or a model at a hub; this loads a large library.
-            form = find_format(spec.model)
-            identity = form.identify(spec.model, spec.revision, spec.kind)
+            model_format = find_format(spec.model)
+            identity = model_format.identify(spec.model, spec.revision, spec.kind)
             if identity.digest != start.digest:
                 raise EngineError(
                     f"{spec.model} on {node} is another model than the run's: its"

@@ -21,19 +21,6 @@ NO_LIMIT = 2**62
 """A tokenizer's ``model_max_length``, since lengths are checked against the context."""
 
 
-def find_specials(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
-    """Find the special tokens that a tokenizer puts before and after a text by itself."""
-    # All are taken to stand before where a text is cut in another way between them than
-    # without.
-    ids: list[int] = tokenizer("a")["input_ids"]
-    bare_ids: list[int] = tokenizer("a", add_special_tokens=False)["input_ids"]
-    n_bare = len(bare_ids)
-    n_special = len(ids) - n_bare
-    starts = (i for i in range(n_special + 1) if ids[i : i + n_bare] == bare_ids)
-    start = next(starts, n_special)
-    return ids[:start], ids[start + n_bare :]
-
-
 def find_mismatch(
     tokenizer: PreTrainedTokenizerBase,
     config: Any,
@@ -139,12 +126,14 @@ class CheckpointCodec:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is not None:
             content = backend.to_str()
+            # Which may have been left on in the file
+            backend.no_truncation()
+            backend.no_padding()
         else:  # a tokenizer written in Python
             vocabulary = sorted(tokenizer.get_vocab().items())
             content = repr((type(tokenizer).__name__, vocabulary))
         # Of all that decides how text is cut
         self.digest = sha256(content.encode()).hexdigest()
-        self.specials_before, self.specials_after = find_specials(tokenizer)
         self.start: int | None = tokenizer.bos_token_id
         self.start_text = str(tokenizer.bos_token)
         self.end: int | None = tokenizer.eos_token_id

@@ -21,16 +21,8 @@ class Codec(Protocol):
         """SHA-256 of all that decides how text is cut."""
 
     @property
-    def specials_before(self) -> list[int]:
-        """Special tokens that are put before a text."""
-
-    @property
-    def specials_after(self) -> list[int]:
-        """Special tokens that are put after a text."""
-
-    @property
     def start(self) -> int | None:
-        """The token that starts a text, put before it or not; None: there is none."""
+        """The token that starts a text, whether or not it is put there; None = no such token."""
 
     @property
     def start_text(self) -> str:
@@ -38,7 +30,7 @@ class Codec(Protocol):
 
     @property
     def end(self) -> int | None:
-        """The token that ends a text; None: there is none."""
+        """The token that ends a text; None = no such token."""
 
     @property
     def size(self) -> int:
@@ -51,7 +43,7 @@ class Codec(Protocol):
     def encode(
         self, texts: Sequence[str], *, add_special_tokens: bool
     ) -> list[list[int]]:
-        """Return the token ids of each text."""
+        """Return the token ids of each text, with the special tokens put around it if wanted."""
 
     def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Return the token ids of a text, and where each begins and ends, in characters."""
@@ -80,12 +72,15 @@ class ModelFormat:
         whole, and returns which one it is; raises `SettingsError`.
     load_codec
         Takes a model, its revision and the setting that names it; returns its `Codec`.
+    find_files
+        Returns the files of a model on this disk; none of a hub's.
     """
 
     name: str
     matches: Callable[[str], bool]
     identify: Callable[[str, str | None, str], weights.ModelIdentity]
     load_codec: Callable[[str, str | None, str], Codec]
+    find_files: Callable[[str], list[Path]]
 
 
 CHECKPOINT = ModelFormat(
@@ -93,6 +88,7 @@ CHECKPOINT = ModelFormat(
     matches=lambda _: True,
     identify=weights.identify_model,
     load_codec=checkpoint_tokens.load_codec,
+    find_files=weights.find_files,
 )
 """Folders and names at the hub, as transformers has them: what no other form matches."""
 
@@ -109,25 +105,14 @@ def _load_formats() -> tuple[ModelFormat, ...]:
 
 def find_format(model: str) -> ModelFormat:
     """Return the form in which a model comes."""
-    return next(form for form in _load_formats() if form.matches(model))
-
-
-def find_model_files(model: str) -> list[Path]:
-    """List the files of a model on this disk, an adapter's base included; none of a hub's."""
-    path = Path(model)
-    if path.is_file():
-        return [path]
-    files: list[Path] = []
-    for folder in dict.fromkeys([model, weights.weights_source(model, None)[0]]):
-        if Path(folder).is_dir():
-            files += sorted(path for path in Path(folder).glob("*") if path.is_file())
-    return files
+    formats = _load_formats()
+    return next(model_format for model_format in formats if model_format.matches(model))
 
 
 def stamp_files(model: str) -> tuple[tuple[str, int, int], ...]:
     """Return names, sizes and times of a model's files, by which a change is seen."""
     stamps = []
-    for path in find_model_files(model):
+    for path in find_format(model).find_files(model):
         status = path.stat()
         stamps.append((str(path), status.st_size, status.st_mtime_ns))
     return tuple(stamps)

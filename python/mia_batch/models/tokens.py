@@ -24,6 +24,17 @@ _SHORT = 1024  # tokens of a text whose beginnings are all encoded at once
 _TOKENS_AT_ONCE = 32
 
 
+def split_specials(ids: list[int], bare_ids: list[int]) -> tuple[list[int], list[int]]:
+    """Return the special tokens before and after a text, whose own are ``bare_ids``."""
+    # All are taken to stand before where a text is cut in another way between them than
+    # without.
+    n_bare = len(bare_ids)
+    n_special = len(ids) - n_bare
+    starts = (i for i in range(n_special + 1) if ids[i : i + n_bare] == bare_ids)
+    start = next(starts, n_special)
+    return ids[:start], ids[start + n_bare :]
+
+
 @lru_cache(maxsize=_MOST_OPEN)
 def _load_codec(
     model: str,
@@ -42,8 +53,12 @@ class Tokenizer:
         self._codec = codec
         self.digest = codec.digest
         self.end = codec.end
-        self._prepended = codec.specials_before
-        self._n_appended = len(codec.specials_after)
+        ids, bare_ids = (
+            codec.encode(["a"], add_special_tokens=wanted)[0]
+            for wanted in (True, False)
+        )
+        self._prepended, appended = split_specials(ids, bare_ids)
+        self._n_appended = len(appended)
         self._has_own_start = True
 
     @classmethod

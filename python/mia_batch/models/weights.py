@@ -20,6 +20,8 @@ import polars as pl
 from mia_batch.errors import SettingsError, describe_error
 
 if TYPE_CHECKING:
+    from hashlib import _Hash as Hash
+
     import torch
     from torch import Tensor
 
@@ -612,13 +614,15 @@ def _check_checkpoint(
     if path.is_dir():
         _check_folder(model, needed_files)
     elif path.exists() or model.startswith(("/", ".", "~")) or model.count("/") > 1:
+        if path.suffix == ".gguf" and path.exists():
+            _refuse(
+                f"{model!r} is a GGUF file, which can be asked and neither tuned nor"
+                " changed; give a checkpoint folder or a hub name"
+            )
         problem = "is a file" if path.exists() else "does not exist"
-        if path.suffix == ".gguf" and path.exists():
-            problem = "is a GGUF file, which can be asked and neither tuned nor changed"
-        forms = "a checkpoint folder, a GGUF file or a hub name"
-        if path.suffix == ".gguf" and path.exists():
-            forms = "a checkpoint folder or a hub name"
-        _refuse(f"{model!r} {problem}; give {forms}")
+        _refuse(
+            f"{model!r} {problem}; give a checkpoint folder, a GGUF file or a hub name"
+        )
     elif _OLLAMA_NAME.fullmatch(model):
         _refuse(
             f"{model!r} is no name at the hub; if it is one of Ollama's, add --base-url"
@@ -706,12 +710,29 @@ def identify_model(
     return ModelIdentity(digest=digest, max_model_len=context)
 
 
+def find_files(model: str) -> list[Path]:
+    """List the files of a checkpoint's folder, and of an adapter's base; none of a hub's."""
+    files: list[Path] = []
+    for folder in dict.fromkeys([model, weights_source(model, None)[0]]):
+        files += sorted(path for path in Path(folder).glob("*") if path.is_file())
+    return files
+
+
+def hash_ends(path: Path, digest: Hash) -> None:
+    """Add a file's size, and its first and last mebibyte; any training changes these."""
+    size = path.stat().st_size
+    digest.update(f"{size}\0".encode())
+    with path.open("rb") as file:
+        digest.update(file.read(_PIECE))
+        file.seek(max(_PIECE, size - _PIECE))
+        digest.update(file.read(_PIECE))
+
+
 def digest_folder(
     model: str, suffixes: frozenset[str] | None = _SUFFIXES
 ) -> str | None:
     """Compute the SHA-256 of names, sizes, and the first and last mebibyte of each file."""
-    # Any training changes these. None where there is no such folder; suffixes None: all
-    # files.
+    # None where there is no such folder; suffixes None: all files.
     folder = Path(model)
     if not folder.is_dir():
         return None
@@ -719,12 +740,8 @@ def digest_folder(
     for path in sorted(folder.iterdir()):
         is_included = suffixes is None or path.suffix in suffixes
         if is_included and path.is_file():
-            size = path.stat().st_size
-            digest.update(f"{path.name}\0{size}\0".encode())
-            with path.open("rb") as file:
-                digest.update(file.read(_PIECE))
-                file.seek(max(_PIECE, size - _PIECE))
-                digest.update(file.read(_PIECE))
+            digest.update(f"{path.name}\0".encode())
+            hash_ends(path, digest)
     return digest.hexdigest()
 
 

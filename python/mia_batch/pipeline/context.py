@@ -120,8 +120,8 @@ class Audit:
             models={"target": {"source": audit.find_source("target")}},
         )
         if request.settings.source == "engine":
-            spec, _ = audit.build_spec("target", "samples", started_engine=engine)
-            engine_types()[engine].check(spec)
+            # Refuses what the engine cannot be started with, while there is no folder
+            audit.build_spec("target", "samples", started_engine=engine)
         return audit
 
     @classmethod
@@ -451,7 +451,7 @@ class Audit:
         columns: frozenset[str] = frozenset(),
         started_engine: str | None = None,
     ) -> tuple[EngineSpec, str]:
-        """Return what is to be started, and why, unless an engine is there already."""
+        """Return what is to be started, and why; refuse what the engine cannot do."""
         settings, fills_gaps = self.settings, kind == "fills"
         if started_engine is not None:
             engine, reason = started_engine, "it gave the log-probabilities"
@@ -476,6 +476,7 @@ class Audit:
             logits_bytes=settings.logits_memory and settings.logits_memory << 20,
             engine_args=self._choose_engine_arguments(model, kind, engine),
         )
+        engine_types()[engine].check(spec)
         return spec, reason
 
     def _choose_engine_arguments(

@@ -14,7 +14,7 @@ from typing import Any
 from mia_batch.attacks import get
 from mia_batch.corpus import find_base, find_files
 from mia_batch.errors import MiaBatchError, RequestError, RunFolderError
-from mia_batch.models.formats import find_model_files
+from mia_batch.models.formats import find_format
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.folder import (
     ORDER,
@@ -143,7 +143,7 @@ def _list_sources(settings: Settings) -> Iterator[Path]:
     for name in Settings.marked(Mark.MODEL):
         model = getattr(settings, name)
         if model is not None:
-            yield from find_model_files(model)
+            yield from find_format(model).find_files(model)
     package = Path(__file__).parents[1]
     yield from sorted(path for path in package.rglob("*") if path.suffix in _PROGRAM)
 

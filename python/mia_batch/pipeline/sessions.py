@@ -23,7 +23,6 @@ from mia_batch.evidence.collect import (
 )
 from mia_batch.evidence.dress import Rule, parse_rule
 from mia_batch.evidence.endpoint import Capabilities, ClientSettings, Endpoint
-from mia_batch.evidence.engines.registry import engine_types
 from mia_batch.evidence.parts import Block, Work
 from mia_batch.evidence.process import LocalSource
 from mia_batch.evidence.starts import N_TEXTS, StartFigures, compare_starts
@@ -257,7 +256,6 @@ def settle_engine(
     with audit.changing_manifest():
         audit.agree({"source": audit.find_source(model)}, model)
         spec, reason = audit.build_spec(model, kind, columns, started_engine)
-        engine_types()[spec.engine].check(spec)
         if kind == "fills":
             return spec, reason, None
         tokenizer = Tokenizer.load(spec.model, spec.revision)

@@ -2,7 +2,6 @@
 
 import json
 import struct
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from mia_batch.errors import SettingsError
 from mia_batch.extras.llama_cpp import header
-from mia_batch.models.formats import CHECKPOINT, find_format, find_model_files
+from mia_batch.models.formats import CHECKPOINT, find_format
 from tests.checkpoints import CONTEXT
 from tests.gguf_files import find_smollm2, save_gguf
 
@@ -53,7 +52,7 @@ def test_a_header_says_what_the_checkpoint_has(gguf, checkpoint):
     assert read.cache_bytes == 2 * 2 * 2 * 32
     assert read.data_end == gguf.stat().st_size
     assert find_format(str(gguf)).name == "GGUF files"
-    assert find_model_files(str(gguf)) == [gguf]
+    assert find_format(str(gguf)).find_files(str(gguf)) == [gguf]
 
 
 def test_a_real_header_is_read_and_its_file_is_whole():
@@ -197,4 +196,3 @@ def test_what_a_file_is_needs_no_library(gguf, tmp_path):
     assert header.identify(str(blob)).digest == header.identify(str(gguf)).digest
     source = Path(header.__file__).read_text()
     assert "import llama_cpp" not in source
-    assert sys.getsizeof(header.read_header(gguf).values) < 100_000

@@ -28,7 +28,8 @@ from mia_batch.evidence.request import (
     EngineSpec,
     Request,
 )
-from mia_batch.models.checkpoint_tokens import NO_LIMIT, find_specials
+from mia_batch.models.checkpoint_tokens import NO_LIMIT
+from mia_batch.models.tokens import split_specials
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
@@ -421,7 +422,11 @@ class MaskedModel:
             raise SettingsError(
                 "masked_model: no token of it is a word; give another masked model"
             )
-        self._before, self._after = find_specials(tokenizer)
+        ids, bare_ids = (
+            tokenizer("a", add_special_tokens=wanted)["input_ids"]
+            for wanted in (True, False)
+        )
+        self._before, self._after = split_specials(ids, bare_ids)
         self.context: int = tokenizer.model_max_length
         positions = getattr(model.config, "max_position_embeddings", None)
         if positions is not None:

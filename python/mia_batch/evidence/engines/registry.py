@@ -323,7 +323,7 @@ def why_not(
     if kind not in engine.kinds:
         return f"engine {name} gives no {kind}"
     if model is not None and find_format(model).name != engine.opens:
-        return f"engine {name} opens {engine.opens}, and {model!r} is none of these"
+        return f"engine {name} opens {engine.opens}, and {model!r} has another form"
     adapter = None if model is None else weights.read_adapter(model)
     obstacle = None if adapter is None else engine.adapter_obstacle(adapter)
     if obstacle is not None:

@@ -73,6 +73,7 @@ GGUF = ModelFormat(
     matches=header.is_gguf,
     identify=header.identify,
     load_codec=_load_codec,
+    find_files=header.find_files,
 )
 
 LLAMA_CPP = EngineType(

@@ -1,10 +1,10 @@
 """The llama.cpp engine: texts read and continued side by side, each by itself.
 
-On a CPU the numbers of a text are the same to the bit whatever is read beside it. llama.cpp takes
-other ways through its arithmetic for few rows, and its fast attention another one for many rows of
-one text; so calls have a multiple of 8 rows, filled up with rows that are thrown away, and where
-attention is the fast one at most 32 of one text. Models that keep a running state instead of keys
-and values cannot take rows back, and are read as they are.
+On a CPU the numbers of a text are the same to the bit whatever else is read at the time.
+llama.cpp takes other ways through its arithmetic for few rows, and its fast attention another one
+for many rows of one text; so calls have a multiple of 8 rows, filled up with rows that are thrown
+away, and where attention is the fast one at most 32 of one text. Models that keep a running state
+instead of keys and values cannot take rows back, and are read as they are.
 """
 
 from __future__ import annotations
@@ -93,6 +93,11 @@ class _Reading:
 
 def _find_ids(request: Request) -> list[int]:
     return [*(request.context_ids or ()), *(request.text_ids or ())]
+
+
+def _fits(n_tokens: int, length: int) -> bool:
+    """Check that a stream has room for a text, and for the rows behind it that fill up a call."""
+    return n_tokens + _ROWS_TOGETHER <= length
 
 
 class _TextReader:
@@ -199,12 +204,11 @@ class _TextReader:
 
     def _open_streams(self, length: int) -> Streams:
         """Return streams for texts of such a length; longer ones replace those before."""
-        needed = length + _ROWS_TOGETHER  # rows that fill up stand behind a text's own
         streams = self._opened_streams
-        if streams is not None and streams.length >= needed:
+        if streams is not None and _fits(length, streams.length):
             return streams
         room = _SHORTEST_STREAM
-        while room < needed:
+        while not _fits(length, room):
             room *= 2
         if streams is not None:
             streams.close()
@@ -324,13 +328,12 @@ class LlamaCppLogprobs(_TextReader):
             return None
         for stream in range(streams.n_streams):
             is_free = stream not in self._unfinished
-            if is_free and self._readings and self._has_room(streams):
+            if not (is_free and self._readings):
+                continue
+            # The streams may have been made for shorter texts
+            if _fits(len(self._readings[0].token_ids), streams.length):
                 self._begin(streams, stream, self._readings.popleft())
         return streams if self._unfinished else None
-
-    def _has_room(self, streams: Streams) -> bool:
-        """Check that the next text fits streams that were made for others."""
-        return len(self._readings[0].token_ids) + _ROWS_TOGETHER <= streams.length
 
     @torch.inference_mode()
     def _take_logits(
@@ -433,7 +436,7 @@ class LlamaCppSamples(_TextReader):
         if self._waiting or self._unfinished or not self._readings:
             return streams
         longest = max(map(self._find_length, self._readings))
-        is_short = streams is None or streams.length < longest + _ROWS_TOGETHER
+        is_short = streams is not None and not _fits(longest, streams.length)
         if is_short and self._running:
             return streams
         streams = self._open_streams(longest)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mia_batch.errors import SettingsError
-from mia_batch.models.weights import MOST_LAYERS, ModelIdentity
+from mia_batch.models.weights import MOST_LAYERS, ModelIdentity, hash_ends
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -115,10 +115,8 @@ _FILE_TYPES = {
 }
 """Quantisations by ``general.file_type``, as llama.cpp names them."""
 
-_PIECE = 1 << 20  # of a file's start and end, which tell one model from another
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 _FILES_OF_CHECKPOINT = ("config.json", "adapter_config.json")
-_ONE_OF_MANY = "name one of them"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -184,7 +182,7 @@ def find_files(model: str) -> list[Path]:
             names = ", ".join(file.name for file in starts[:4])
             raise SettingsError(
                 f"model: the folder {model!r} has {len(starts)} GGUF models ({names});"
-                f" {_ONE_OF_MANY}"
+                " name one of them"
             )
         if not starts:  # parts without the first, which the next line says
             return _find_parts(files[0])
@@ -208,7 +206,7 @@ def _find_parts(path: Path) -> list[Path]:
     if missing:
         raise SettingsError(
             f"model: {len(missing)} of the {n_parts} parts of {str(path)!r} are missing,"
-            f" such as {missing[0]}; copy them beside it"
+            f" such as {missing[0]}; copy them into its folder"
         )
     return [path.with_name(name) for name in names]
 
@@ -237,28 +235,25 @@ def identify(
         raise SettingsError(
             f"revision: {model!r} is a GGUF file, which has none; leave the setting out"
         )
-    files = find_files(model)
     digest = sha256()
-    for file in files:
+    headers = []
+    for file in find_files(model):
         header = read_header(file)
+        headers.append(header)
         size = file.stat().st_size
         if size < header.data_end:
             raise SettingsError(
                 f"model: {str(file)!r} has {size:,} bytes, and its header says"
                 f" {header.data_end:,}; copy it again"
             )
-        digest.update(f"{size}\0".encode())
-        with file.open("rb") as opened:
-            digest.update(opened.read(_PIECE))
-            opened.seek(max(_PIECE, size - _PIECE))
-            digest.update(opened.read(_PIECE))
-    header = read_header(files[0])
-    if not 0 < header.n_layers <= MOST_LAYERS:
+        hash_ends(file, digest)
+    first = headers[0]
+    if not 0 < first.n_layers <= MOST_LAYERS:
         raise SettingsError(
-            f"model: the header of {str(files[0])!r} names {header.n_layers:,} layers, as"
-            " no model has; copy it again, or give another"
+            f"model: the header of {model!r} names {first.n_layers:,} layers, as no model"
+            " has; copy it again, or give another"
         )
-    context = header.context
+    context = first.context
     return ModelIdentity(digest=digest.hexdigest(), max_model_len=context)
 
 

@@ -42,14 +42,6 @@ class LlamaCppCodec:
         self._path = path
         self._model = Model(path, with_weights=False)
         self.digest = read_header(path).tokenizer_digest
-        ids = self._model.tokenize("a", add_special_tokens=True)
-        bare_ids = self._model.tokenize("a", add_special_tokens=False)
-        n_before = next(
-            (n for n in range(len(ids)) if ids[n : n + len(bare_ids)] == bare_ids),
-            len(ids) - len(bare_ids),
-        )
-        self.specials_before = ids[:n_before]
-        self.specials_after = ids[n_before + len(bare_ids) :]
         self.start = self._model.start
         self.start_text = ""
         if self.start is not None:
@@ -59,7 +51,9 @@ class LlamaCppCodec:
         self.size = self._model.n_tokens
         self.finds_spans = True
         # Whether a space is put before a text, as SentencePiece does
-        self._adds_space = self._join(bare_ids) == b" a"
+        bare_ids = self._model.tokenize("a", add_special_tokens=False)
+        pieces = [self._model.piece(token) for token in bare_ids]
+        self._adds_space = b"".join(pieces) == b" a"
 
     def __reduce__(self) -> tuple[type[LlamaCppCodec], tuple[Path]]:
         return LlamaCppCodec, (self._path,)  # workers elsewhere open the file anew
@@ -67,9 +61,6 @@ class LlamaCppCodec:
     @cached_property
     def _pieces(self) -> list[bytes]:
         return [self._model.piece(token) for token in range(self.size)]
-
-    def _join(self, ids: Sequence[int]) -> bytes:
-        return b"".join(self._model.piece(token) for token in ids)
 
     def encode(
         self, texts: Sequence[str], *, add_special_tokens: bool

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, get_args
 
 import polars as pl
 
@@ -18,6 +18,7 @@ from mia_batch.diagnostics.near_copies import near_copy_rows
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.lot import lot_numbers
 from mia_batch.evidence.parts import scan_parts
+from mia_batch.evidence.request import EvidenceKind
 from mia_batch.features import feature_fields
 from mia_batch.inference import findings as checks
 from mia_batch.inference import memory, sets
@@ -228,14 +229,12 @@ def _find_start_tokens(audit: Audit) -> Rows:
 
 def _find_quantised(audit: Audit) -> Rows:
     """Iterate over a row for each model whose weights are rounded to fewer bits than halves."""
-    formats = {
-        stage.rpartition(" of ")[2]: info["dtype"]
-        for stage, info in audit.manifest.engines.items()
-        if "dtype" in info
-    }
-    for model, number_format in sorted(formats.items()):
-        if number_format.lower() not in _FLOATS:
-            yield {"subject": model, "statistic": "dtype", "reason": number_format}
+    for model, record in sorted(audit.manifest.models.items()):
+        for kind in get_args(EvidenceKind):
+            number_format = record.get(f"{kind} dtype", "float32")
+            if number_format.lower() not in _FLOATS:
+                yield {"subject": model, "statistic": "dtype", "reason": number_format}
+                break
 
 
 def _describe_dress(audit: Audit) -> Rows:
