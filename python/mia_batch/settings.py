@@ -72,14 +72,14 @@ class SettingsGroup(BaseModel):
     """Some of the settings: frozen, and nothing unknown among them.
 
     ``topic`` heads them in the help, ``table`` is their table in TOML and their keyword
-    in Python, None at the top level. Where they belong to one ``engine``, ``key`` is
-    the one that this engine cannot do without.
+    in Python, None at the top level. Where they belong to one engine, ``keys`` are
+    those of which this engine needs one.
     """
 
     topic: ClassVar[str]
     table: ClassVar[str | None] = None
     engine_of: ClassVar[str | None] = None
-    key: ClassVar[str | None] = None
+    keys: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def marked(cls, mark: Mark) -> tuple[str, ...]:
@@ -96,7 +96,7 @@ class SettingsGroup(BaseModel):
         use_attribute_docstrings=True,
     )
 
-    def __init_subclass__(cls, **class_variables: str) -> None:
+    def __init_subclass__(cls, **class_variables: object) -> None:
         for name, value in class_variables.items():
             setattr(cls, name, value)
 
@@ -211,7 +211,7 @@ class EndpointSettings(
     topic="Endpoint",
     table="endpoint",
     engine_of="openai",
-    key="base_url",
+    keys=("base_url",),
 ):
     """How an endpoint is reached and asked."""
 
@@ -228,8 +228,8 @@ class EndpointSettings(
     chat_instruction: Text | None = None
     """What is said to a chat model before the text to continue."""
     tokenizer: Annotated[Text | None, Mark.MODEL] = None
-    """Folder, hub name or GGUF file of the endpoint's tokenizer; probe-logprobs need it.
-    [default: tokens estimated]"""
+    """Folder, hub name or GGUF file of the endpoint's tokenizer; probe-logprobs need it,
+    and token ids in --logprobs-from. [default: tokens estimated]"""
     max_concurrency: int = Field(default=32, ge=1, le=4096)
     """Most requests in flight."""
     requests_per_minute: float | None = Field(default=None, gt=0)
@@ -257,14 +257,22 @@ class RecordingSettings(
     topic="Recording",
     table="recording",
     engine_of="replay",
-    key="samples_from",
+    keys=("samples_from", "logprobs_from", "texts_to"),
 ):
-    """Continuations that were generated elsewhere."""
+    """Continuations or log-probabilities that another program computed."""
 
     samples_from: Annotated[Text | None, Mark.PATH] = None
     """Recorded continuations (Parquet or JSONL), scored without a model."""
     candidate_column: Text = "candidate"
     """Column with the recorded continuation."""
+    logprobs_from: Annotated[Text | None, Mark.PATH] = None
+    """Log-probabilities of the tokens of each text (Parquet or JSONL), scored without a
+    model."""
+    reference_logprobs_from: Annotated[Text | None, Mark.PATH] = None
+    """The same of the reference model."""
+    texts_to: Annotated[Text | None, Mark.PATH, UserOnly("writes a file")] = None
+    """Write the texts of which log-probabilities are needed to this file (JSONL), and
+    end."""
 
 
 class ColumnSettings(SettingsGroup, topic="Columns of the corpus", table="columns"):
@@ -463,8 +471,9 @@ class EngineSettings(SettingsGroup, topic="Engine", table="engine"):
     """What answers for the model."""
 
     engine: Annotated[str, Mark.EVIDENCE, Mark.USUAL] = "auto"
-    """What answers; auto: openai with --base-url, replay with --samples-from, llama-cpp
-    for a GGUF file, else vllm or transformers, whichever runs and is faster."""
+    """What answers; auto: openai with --base-url, replay with --samples-from or
+    --logprobs-from, llama-cpp for a GGUF file, else vllm or transformers, whichever
+    runs and is faster."""
     revision: Text | None = None
     """Hub revision of the model."""
     dtype: Annotated[
@@ -700,6 +709,8 @@ _ONE_PROCESS = {
     "openai": "an endpoint is asked by one process; raise --max-concurrency",
     "replay": "a recording is read by one process",
 }
+_ALSO_OF = {"replay": ("tokenizer",)}
+"""Settings of another engine's group that an engine takes, too."""
 _HOW_KNOWN = (
     ": say how it is known that these texts are not in the training data, such as"
     " 'written in 2026'"
@@ -711,6 +722,7 @@ _NEEDED = (  # a setting, those of which it needs one, and what for
     ("dataset_sha256", ("dataset",), ""),
     ("stride", ("window_words", "window_characters"), ""),
     ("member_shots", ("nonmember_shots",), ""),
+    ("reference_logprobs_from", ("logprobs_from",), ""),
     ("non_members", ("non_members_known",), _HOW_KNOWN),
 )
 
@@ -759,11 +771,13 @@ class Settings(
             if values.get(setting) == value:
                 values.setdefault(follower, default)
         if values.get("engine", "auto") == "auto":
-            for setting, engine in _KEYS.items():
+            for setting, engine in _ENGINE_BY_KEY.items():
                 if values.get(setting) is not None:
                     values["engine"] = engine
         if values.get("engine") == "replay":
             values.setdefault("model", "recorded")
+        if values.get("reference_logprobs_from") is not None:
+            values.setdefault("reference_model", "recorded reference")
         return values
 
     @field_validator("*", mode="before")
@@ -825,19 +839,28 @@ class Settings(
         if self.shard is not None and self.engine in _ONE_PROCESS:
             reason = _ONE_PROCESS[self.engine]
             yield f"shard= cannot be used with engine {self.engine!r}: {reason}"
-        for name, engine in _KEYS.items():
-            is_set = getattr(self, name) is not None
-            is_engine = self.engine == engine
-            if is_set and not is_engine:
+        for name, engine in _ENGINE_BY_KEY.items():
+            if getattr(self, name) is not None and self.engine != engine:
                 yield f"{name}= belongs to engine {engine!r}; leave one of the two out"
-            if is_engine and not is_set:
-                yield f"engine {engine!r} needs {name}="
         for group in GROUPS:
-            if group.engine_of in (None, self.engine):
-                continue
-            for name, field in group.model_fields.items():
-                if getattr(self, name) != field.default:
-                    yield f"{name}= belongs to engine {group.engine_of!r}; leave it out"
+            if group.engine_of == self.engine:
+                yield from self._key_faults(group)
+            elif group.engine_of is not None:
+                for name, field in group.model_fields.items():
+                    if name in _ALSO_OF.get(self.engine, ()):
+                        continue
+                    if getattr(self, name) != field.default:
+                        engine = group.engine_of
+                        yield f"{name}= belongs to engine {engine!r}; leave it out"
+
+    def _key_faults(self, group: type[SettingsGroup]) -> Iterator[str]:
+        """Iterate over faults of the settings of which an engine needs one."""
+        given = [name for name in group.keys if getattr(self, name) is not None]
+        if not given:
+            alternatives = " or ".join(f"{name}=" for name in group.keys)
+            yield f"engine {self.engine!r} needs {alternatives}"
+        if len(given) > 1:
+            yield f"{given[0]}= and {given[1]}= are two; leave out one of them"
 
     def _text_faults(self) -> Iterator[str]:
         length = self.text_length
@@ -951,8 +974,11 @@ class Settings(
 
 GROUPS: tuple[type[SettingsGroup], ...] = Settings.__bases__[::-1]
 """The groups of the settings, in the order of the help."""
-_KEYS = {
-    group.key: group.engine_of for group in GROUPS if group.key and group.engine_of
+_ENGINE_BY_KEY = {
+    key: group.engine_of
+    for group in GROUPS
+    if group.engine_of is not None
+    for key in group.keys
 }
 
 
@@ -1097,6 +1123,7 @@ PLAN_OPEN = frozenset(
         "report",
         "anyway",
         "retry_failed",
+        "texts_to",
         "workers",
         "ray",
         "shard",

@@ -113,6 +113,9 @@ class ViewType:
         Whether log-probabilities of the next token suffice, which endpoints give.
     suits_placebo
         Whether an attack on it can be computed on a reference model without more.
+    reads_alone
+        Whether texts are read with nothing before them, so that log-probabilities which
+        another program computed can be those.
     """
 
     build: Callable[[Settings], Mapping[str, Any]]
@@ -122,6 +125,7 @@ class ViewType:
     abilities: frozenset[str] = frozenset()
     reads_next_token: bool = False
     suits_placebo: bool = False
+    reads_alone: bool = False
 
 
 _UNTYPED = ViewType(build=lambda _: {})
@@ -413,16 +417,22 @@ VIEW_TYPES: dict[str, ViewType] = {
         evidence=("extraction_prefix_tokens", "extraction_tokens"),
     ),
     "text": ViewType(
-        build=lambda _: {"make": prompts.text, "columns": _TARGET}, suits_placebo=True
+        build=lambda _: {"make": prompts.text, "columns": _TARGET},
+        suits_placebo=True,
+        reads_alone=True,
     ),
     "lowercase": ViewType(
-        build=lambda _: {"make": prompts.lowercase}, suits_placebo=True
+        build=lambda _: {"make": prompts.lowercase},
+        suits_placebo=True,
+        reads_alone=True,
     ),
     "repeated": ViewType(
         build=lambda _: {"make": prompts.repeated, "columns": _TARGET}
     ),
-    "swapped": ViewType(build=_build_swapped),
-    "neighbour": ViewType(build=_build_neighbour, evidence=("neighbours_column",)),
+    "swapped": ViewType(build=_build_swapped, reads_alone=True),
+    "neighbour": ViewType(
+        build=_build_neighbour, evidence=("neighbours_column",), reads_alone=True
+    ),
     "perturbation": ViewType(
         build=lambda settings: {"n": settings.neighbours, "filled": True}
     ),

@@ -65,6 +65,7 @@ def words(n: int, seed: str) -> str:
 def folder(tmp_path, monkeypatch):
     """A working directory with every file that pages take for granted."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # files of a page may import each other
     monkeypatch.setattr(attacks, "_REGISTERED", {})
     for name, n, n_words in (("books", 2, 256), ("new-books", 19, 128)):
         Path(name).mkdir()

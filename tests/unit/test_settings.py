@@ -212,6 +212,7 @@ ONLY_THE_USER = {
     "attacks_from": "mine.py",
     "config": "other.toml",
     "plan": "plan.json",
+    "texts_to": "texts.jsonl",
 }
 
 

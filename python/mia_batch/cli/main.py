@@ -274,6 +274,9 @@ def _audit(options: dict[str, Any], *, dry_run: bool, speed: Speed) -> None:
     if speed is not None and not dry_run:
         raise click.UsageError("--tokens-per-second is about --dry-run; give that, too")
     settings = load_settings(options)
+    if settings.texts_to is not None:
+        _write_texts(settings)
+        return
     if not dry_run:
         audit_and_show(settings)
         return
@@ -287,6 +290,18 @@ def _audit(options: dict[str, Any], *, dry_run: bool, speed: Speed) -> None:
     finally:  # before a refusal, the rows that could be computed are shown
         if rows:
             show_plan(rows, settings, open_console(stderr=False))
+
+
+def _write_texts(settings: Settings) -> None:
+    from mia_batch.pipeline.dry_run import write_needed_texts
+
+    with observing() as observer:
+        n_texts = write_needed_texts(settings, observer)
+    noun = "text" if n_texts == 1 else "texts"
+    click.echo(
+        f"wrote {n_texts:,} {noun} to {settings.texts_to}; give their log-probabilities"
+        " with --logprobs-from"
+    )
 
 
 _params = [

@@ -386,6 +386,8 @@ def faulty_rows(frame: pl.DataFrame, faults: list[Fault]) -> Iterator[tuple[int,
     for fault in faults:
         for row in frame.select(fault.wrong.arg_true()).to_series():
             value = frame[fault.name][row]
+            if isinstance(value, pl.Series):
+                value = value.to_list()
             shown = "null" if value is None else reprlib.repr(value)
             yield row, f"column {fault.name!r} is {shown}{fault.rest}"
 

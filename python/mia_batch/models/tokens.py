@@ -245,6 +245,13 @@ class Tokenizer:
     def token_text(self, token: int) -> str:
         return self._codec.decode([[token]], skip_special_tokens=False)[0]
 
+    def join_ids(self, ids: list[int]) -> list[str]:
+        """Return the text that is cut into these tokens, in a list; none where there is none."""
+        text = self._codec.decode([ids], skip_special_tokens=False)[0]
+        # The first space is no part of the text, to tokenizers that put one there
+        texts = [text, text.removeprefix(" ")]
+        return [text for text in texts if self.encode([text])[0] == ids][:1]
+
     @cached_property
     def ids_by_text(self) -> dict[str, int]:
         """Token ids by the text of each alone; a text that several have is left out."""

@@ -302,6 +302,11 @@ def audit(
 
 
 def run_audit(settings: Settings, observer: Observer) -> Run:
+    if settings.texts_to is not None:
+        raise SettingsError(
+            "texts_to= writes texts and audits nothing; give it to the command"
+            " `mia-batch audit`"
+        )
     if settings.config is not None:
         observer.stage(f"settings are read from {settings.config}")
     observer.step("looking at the texts and the model")

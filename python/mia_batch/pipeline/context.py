@@ -21,6 +21,7 @@ from mia_batch.evidence.endpoint.wire import Tokens
 from mia_batch.evidence.engines.registry import choose_engine, engine_types, why_not
 from mia_batch.evidence.parts import Shard
 from mia_batch.evidence.process import KeptEngine
+from mia_batch.evidence.recorded_logprobs import LogprobRecording
 from mia_batch.evidence.replay import Recording
 from mia_batch.evidence.request import (
     MOST_ATTEMPTS,
@@ -145,8 +146,9 @@ class Audit:
         return self.request.rule
 
     @property
-    def recording(self) -> Recording | None:
-        return self.request.recording
+    def recording(self) -> Recording | LogprobRecording | None:
+        """What another program computed of the target model; None: it is asked."""
+        return self.request.recording or self.request.logprobs.get("target")
 
     @cached_property
     def shard(self) -> Shard | None:
@@ -389,7 +391,8 @@ class Audit:
             getattr(self.settings, revision_setting) if revision_setting else None
         )
         digest = None
-        if model != "target" or self.settings.source == "engine":
+        is_opened_here = model != "target" or self.settings.source == "engine"
+        if is_opened_here and model not in self.request.logprobs:
             kind = "fills" if model == "masked" else "logprobs"
             try:
                 digest = self.identify(name, revision, kind).digest

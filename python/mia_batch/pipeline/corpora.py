@@ -47,6 +47,8 @@ _TEXTS = (
     "prompts_from",
     "candidate_from",
     "samples_from",
+    "logprobs_from",
+    "reference_logprobs_from",
     "known_corpus",
 )
 """Settings that name texts, which Python may hand over as they are."""

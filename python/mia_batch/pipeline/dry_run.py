@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from errno import EACCES, ENOTDIR
+from itertools import chain
 from math import ceil, inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,10 +26,11 @@ from mia_batch.pipeline.earlier_runs import find_speeds, list_earlier_runs
 from mia_batch.pipeline.folder import HELD, UNWRITABLE, RunFolder, reading
 from mia_batch.pipeline.request import list_columns_needed
 from mia_batch.pipeline.stages import Stage, damage_set_aside
-from mia_batch.pipeline.stages.evidence import EvidenceStage
+from mia_batch.pipeline.stages.evidence import EvidenceStage, LogprobsStage
 from mia_batch.places import fetched
 from mia_batch.report import earlier_sentences
 from mia_batch.settings import Settings
+from mia_batch.tables import replacing
 
 Speed: TypeAlias = float | Literal["probe"] | None
 _Line: TypeAlias = tuple[str, str]
@@ -114,11 +116,36 @@ def plan(
         yield "plan file", lodged_plan.write_plan(audit, planned)
 
 
+def write_needed_texts(settings: Settings, observer: Observer) -> int:
+    """Write the texts whose log-probabilities the attacks read, and return how many.
+
+    A line has ``target_id``, ``view`` and ``text``. What another program computes of
+    them is what ``logprobs_from`` takes.
+    """
+    path = Path(str(settings.texts_to))
+    if path.exists():
+        raise SettingsError(f"texts_to= is {str(path)!r}, which is there; name another")
+    notes = _Notes(observer)
+    audit = Audit.begin(settings, notes)
+    n_texts = 0
+    with _linked_stages(audit) as stages:
+        list(_rehearse(audit, stages, notes))
+        readers = [stage for stage in stages if isinstance(stage, LogprobsStage)]
+        of_target = [stage for stage in readers if stage.model == "target"]
+        with replacing(path) as file:
+            for rows in chain.from_iterable(
+                stage.iterate_texts() for stage in of_target
+            ):
+                rows.write_ndjson(file)
+                n_texts += rows.height
+    return n_texts
+
+
 def _describe_request(audit: Audit, planned: dict[str, Any]) -> Iterator[_Line]:
     """Iterate over what is asked for, with every default filled in."""
-    settings, is_endpoint = audit.settings, audit.asks_endpoint("target")
+    settings = audit.settings
     engine, reason = audit.manifest.evidence["engine"], audit.manifest.engine_choice
-    if not is_endpoint and not audit.list_attacks_on("samples"):
+    if settings.source == "engine" and not audit.list_attacks_on("samples"):
         columns = list_columns_needed(audit.attacks)
         engine, reason = audit.find_engine("logprobs", columns)
     if audit.shard is not None:
@@ -133,7 +160,7 @@ def _describe_request(audit: Audit, planned: dict[str, Any]) -> Iterator[_Line]:
     yield "attacks", first_names + (f" and {n_others:,} more" if n_others > 0 else "")
     yield "primary attack", audit.rule.primary
     yield from _compare_with_plan(audit, planned)
-    if not is_endpoint and audit.list_attacks_on("logprobs"):
+    if settings.source == "engine" and audit.list_attacks_on("logprobs"):
         limit = settings.logits_memory
         yield (
             "logits memory",

@@ -125,7 +125,8 @@ def _list_models(audit: Audit) -> Iterator[tuple[str, dict[str, Any]]]:
     ):
         if getattr(settings, setting) is None:
             continue
-        if model == "target" and audit.recording is not None:
+        is_recorded = model == "target" and audit.recording is not None
+        if is_recorded or model in audit.request.logprobs:
             yield model, {"known_by": _BY_RECORDING}
             continue
         source = audit.find_source(model)

@@ -9,10 +9,10 @@ prints it, ``run.json`` stores its settings, and the plan hashes them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, TypeAlias
 
 from mia_batch.attacks import ONE_PASS, Attack, defaults, get, names
 from mia_batch.attacks.attack import (
@@ -27,7 +27,9 @@ from mia_batch.attacks.attack import (
 from mia_batch.attacks.from_samples import EXPECTED
 from mia_batch.corpus import find_files
 from mia_batch.errors import SettingsError
+from mia_batch.evidence.collect import FREQUENCY
 from mia_batch.evidence.engines.registry import why_not
+from mia_batch.evidence.recorded_logprobs import LogprobRecording
 from mia_batch.evidence.replay import Recording
 from mia_batch.features import why_no_similarity
 from mia_batch.inference.findings import DecisionRule
@@ -67,7 +69,9 @@ class AuditRequest:
     rule
         The attack that decides, and how.
     recording
-        Answers that were generated elsewhere, if they are all there is.
+        Continuations that were generated elsewhere, if they are all there is.
+    logprobs
+        Log-probabilities that were computed elsewhere, by the model of the run.
     notes
         Sentences about what was chosen.
     """
@@ -76,6 +80,7 @@ class AuditRequest:
     attacks: tuple[Attack, ...]
     rule: DecisionRule
     recording: Recording | None = None
+    logprobs: Mapping[str, LogprobRecording] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def without_nudge(self) -> AuditRequest:
@@ -89,13 +94,17 @@ def settle(settings: Settings) -> AuditRequest:
     Raises `SettingsError`, as does all that follows, if settings contradict each other,
     if an attack cannot be computed, or if the run in the folder has answered otherwise.
     """
-    recording = None
     notes: tuple[str, ...] = ()
+    recording = None
     if settings.samples_from is not None:
         recording = Recording.open(
             settings.samples_from, candidate_column=settings.candidate_column
         )
+    recorded_logprobs = _open_logprobs(settings)
+    if isinstance(recording, Recording):
         settings = _fill(settings, _choose_for_recording(settings, recording))
+    elif settings.source == "recording":
+        settings = _fill(settings, _choose_for_files(settings, recorded_logprobs))
     chose_attacks = settings.preset != "default" or settings.attacks is not None
     evidence = settings.evidence
     settings = _fill(settings, _choose_evidence(settings))
@@ -117,7 +126,10 @@ def settle(settings: Settings) -> AuditRequest:
     if begun_run is not None:
         _check_decision(settings, rule, begun_run)
         settings = _fill(settings, _choose_as_begun(settings, begun_run))
-    return AuditRequest(settings, tuple(attacks), rule, recording, notes)
+    _check_columns(attacks, recorded_logprobs)
+    return AuditRequest(
+        settings, tuple(attacks), rule, recording, recorded_logprobs, notes
+    )
 
 
 def settle_rescoring(settings: Settings, finished_run: Manifest) -> AuditRequest:
@@ -171,6 +183,71 @@ def _choose_for_recording(
         for_whole_candidates = () if recording.has_finish_reason else defaults("samia")
         chosen["attacks"] = (*defaults("matched"), *for_whole_candidates)
     return chosen
+
+
+def _open_logprobs(settings: Settings) -> dict[str, LogprobRecording]:
+    """Open the files of log-probabilities, by the model that they are of."""
+    recordings = {}
+    for model, setting in (
+        ("target", "logprobs_from"),
+        ("reference", "reference_logprobs_from"),
+    ):
+        location = getattr(settings, setting)
+        if location is not None:
+            recordings[model] = LogprobRecording.open(location, setting)
+    return recordings
+
+
+_COLUMNS_OF_FILES = frozenset(
+    {"vocabulary_mean", "vocabulary_variance", "top_logprob", "rank", "token_ids"}
+)
+"""Columns of log-probabilities that a file may lack."""
+_Recordings: TypeAlias = Mapping[str, LogprobRecording]
+"""Files of log-probabilities by the model that they are of."""
+
+
+def _find_missing_column(
+    attack: Attack, recordings: _Recordings
+) -> tuple[str, LogprobRecording] | None:
+    """Return a column that an attack reads and a file lacks."""
+    models = dict.fromkeys(model for model, _ in attack.list_reads("logprobs"))
+    for model in models:
+        recording = recordings.get(model)
+        if recording is None:
+            continue
+        missing = sorted(
+            _COLUMNS_OF_FILES.intersection(attack.columns) - recording.columns
+        )
+        if missing:
+            return missing[0], recording
+    return None
+
+
+def _choose_for_files(settings: Settings, recordings: _Recordings) -> dict[str, object]:
+    """Choose the attacks that files of log-probabilities allow."""
+    chosen: dict[str, object] = {}
+    if settings.evidence is None:
+        chosen["evidence"] = "logprobs"
+    if settings.attacks is None and settings.preset == "default":
+        chosen["attacks"] = tuple(
+            name
+            for name in ONE_PASS
+            if _find_missing_column(get(name), recordings) is None
+            and next(_list_obstacles(get(name), settings), None) is None
+        )
+    return chosen
+
+
+def _check_columns(attacks: Iterable[Attack], recordings: _Recordings) -> None:
+    for attack in attacks:
+        missing = _find_missing_column(attack, recordings)
+        if missing is not None:
+            column, recording = missing
+            raise SettingsError(
+                f"attacks: {attack.name} reads {column!r} of each token, and"
+                f" {recording.source.location} has no such column; add it, or name"
+                " other attacks"
+            )
 
 
 def _choose_evidence(settings: Settings) -> dict[str, object]:
@@ -278,16 +355,38 @@ def _list_obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
         if reason is not None:
             yield f"cannot be computed: {reason}"
     if settings.source == "recording":
-        if attack.list_reads("logprobs"):
-            yield "needs log-probabilities, and engine 'replay' has recorded samples only"
-        if any(model != "target" for model, _ in attack.reads):
-            yield "needs answers of another model, and engine 'replay' has those of one"
+        yield from _list_recording_obstacles(attack, settings)
     if "support_mass" in attack.columns and settings.temperature != 1:
         yield "needs temperature 1: only there is the mass known that decoding keeps"
     if settings.source == "endpoint" and "token_ids" in attack.columns:
         yield "needs token ids, which no endpoint gives"
     yield from _list_view_obstacles(attack, settings)
     yield from _list_engine_obstacles(attack, settings)
+
+
+_RECORDED_MODELS = ("target", "reference")
+
+
+def _list_recording_obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
+    logprobs = attack.list_reads("logprobs")
+    if settings.samples_from is not None:
+        if logprobs:
+            yield "needs log-probabilities, and engine 'replay' has recorded samples only"
+        if any(model != "target" for model, _ in attack.reads):
+            yield "needs answers of another model, and engine 'replay' has those of one"
+        return
+    if attack.list_reads("samples"):
+        yield "needs samples, and engine 'replay' has recorded log-probabilities only"
+    if any(model not in _RECORDED_MODELS for model, _ in attack.reads):
+        yield "needs a model that is tuned here, and the audited one is a recording"
+    for _, view in logprobs:
+        if not find_view_type(view).reads_alone:
+            yield (
+                "needs log-probabilities of texts after others, and recorded ones are of"
+                " texts alone"
+            )
+    if FREQUENCY in attack.columns and settings.tokenizer is None:
+        yield "needs tokenizer=, to count the tokens of frequencies_from="
 
 
 def _list_view_obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
@@ -378,7 +477,9 @@ def build_decision_rule(settings: Settings, attacks: Sequence[str]) -> DecisionR
         raise SettingsError(
             f"primary= is {primary!r}, which is not computed; name it in attacks= too"
         )
-    shared_names = {field.name for field in fields(DecisionRule)} - {"primary"}
+    shared_names = {rule_field.name for rule_field in fields(DecisionRule)} - {
+        "primary"
+    }
     values = settings.model_dump(include=shared_names)
     if settings.stop_when_decided:
         values["adjustment"] = "e-bh"

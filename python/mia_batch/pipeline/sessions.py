@@ -25,6 +25,7 @@ from mia_batch.evidence.dress import Rule, parse_rule
 from mia_batch.evidence.endpoint import Capabilities, ClientSettings, Endpoint
 from mia_batch.evidence.parts import Block, Work
 from mia_batch.evidence.process import LocalSource
+from mia_batch.evidence.recorded_logprobs import LogprobRecording
 from mia_batch.evidence.starts import N_TEXTS, StartFigures, compare_starts
 from mia_batch.inference.findings import finding_rows
 from mia_batch.models.tokens import Tokenizer
@@ -384,6 +385,42 @@ def _open_endpoint(
             capabilities.max_model_len or _UNSTATED_CONTEXT,
             request.MOST_ATTEMPTS if opened.repeats else 1,
         )
+
+
+@contextmanager
+def open_recorded(
+    audit: Audit,
+    model: str,
+    recording: LogprobRecording,
+    texts: Iterable[pl.DataFrame],
+) -> Iterator[Session]:
+    """Open log-probabilities of another program, in place of a model that gives them.
+
+    ``texts`` have ``target_id`` and ``text`` of what will be asked about; a file that
+    has none of them is refused.
+    """
+    agreed_as = "recording" if model == "target" else f"{model} recording"
+    audit.digest_input(recording.setting, recording.source.files, agreed_as)
+    for name, text in recording.describe():
+        audit.observer.stage(f"{name}: {text}")
+    tokenizer = endpoint_tokenizer(audit.settings)
+    with recording.opened(audit.run.folder / "replay", tokenizer) as source:
+        source.check_texts(texts)
+        record = {"engine": audit.manifest.evidence["engine"]}
+        audit.manifest.engines[f"logprobs of {model}"] = record
+        try:
+            yield Session(
+                f"logprobs of {model}",
+                LocalExecutor(source),
+                tokenizer,
+                _UNSTATED_CONTEXT,
+            )
+        finally:
+            counts = asdict(source.counts)
+            with audit.changing_manifest():
+                audit.manifest.engines[f"logprobs of {model}"]["counts"] = counts
+            sentence = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+            audit.observer.stage(f"{recording.setting}: {sentence}")
 
 
 def _ask_without_nudge(

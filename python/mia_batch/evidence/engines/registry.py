@@ -218,9 +218,17 @@ _REMOTE = (
         kinds=_BOTH,
         columns=frozenset({"question", "nudge"}),
     ),
-    EngineType(name="replay", start="", source="recording", kinds=_SAMPLES),
+    EngineType(
+        name="replay",
+        start="",
+        source="recording",
+        kinds=_BOTH,
+        columns=frozenset(
+            {"vocabulary_mean", "vocabulary_variance", "rank", "top_logprob"}
+        ),
+    ),
 )
-"""Not started here: an endpoint and a recording."""
+"""Not started here: an endpoint, and a recording with what its columns allow."""
 
 _FASTER = (
     "it reads texts faster than vLLM on a GPU: with 8 B weights on an H100 23,920"

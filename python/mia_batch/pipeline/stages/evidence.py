@@ -4,7 +4,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial, reduce
 from itertools import chain
@@ -291,6 +291,14 @@ class EvidenceStage(Stage):
         self.activity = f"asking the {model} model"
 
     @property
+    def is_recorded(self) -> bool:
+        """Whether another program has computed this evidence, or is to do so."""
+        request = self.audit.request
+        if self.kind == "samples":
+            return request.recording is not None
+        return self.model in request.logprobs or request.settings.texts_to is not None
+
+    @property
     def views(self) -> list[View]:
         views = list_views(self.audit, self.kind)
         return [view for view in views if view.model == self.model]
@@ -308,7 +316,7 @@ class EvidenceStage(Stage):
         work: pl.Expr | None
         if self.kind == "logprobs":
             work = estimated_tokens("context") + estimated_tokens("text")
-        elif audit.recording is not None:
+        elif self.is_recorded:
             work = None  # its texts cost nothing
         else:
             work = sessions.estimate_work(audit, view)
@@ -334,7 +342,7 @@ class EvidenceStage(Stage):
         return lacks_prompts or bool(self.find_missing(view).count().left)
 
     def validate_dry_run(self) -> None:
-        if not self.views or self.audit.recording is not None:
+        if not self.views or self.is_recorded:
             return
         if not RunModel.parse(self.model).is_trained_here:
             abilities = self._list_abilities()
@@ -471,7 +479,7 @@ class SamplesStage(EvidenceStage):
 
     def run(self) -> None:
         missing = {view: self.find_missing(view) for view in self.views}
-        recording = self.audit.recording
+        recording = self.audit.request.recording
         if recording is not None:
             self._replay(recording, missing)
         elif any(prompts.count().left for prompts in missing.values()):
@@ -479,7 +487,7 @@ class SamplesStage(EvidenceStage):
 
     def remaining(self) -> Iterator[tuple[str, str]]:
         views = self.views
-        recording = self.audit.recording
+        recording = self.audit.request.recording
         if views and recording is not None:
             yield "samples", f"{self.audit.settings.continuations:,} a text"
             yield from recording.describe()
@@ -489,7 +497,7 @@ class SamplesStage(EvidenceStage):
 
     def validate_dry_run(self) -> None:
         super().validate_dry_run()
-        recording = self.audit.recording
+        recording = self.audit.request.recording
         if recording is None or not self.views:
             return
         self.audit.digest_input("samples_from", recording.source.files, "recording")
@@ -617,20 +625,6 @@ class SamplesStage(EvidenceStage):
                 n_tokens = int(rows["n_tokens"].sum())
                 audit.observer.worked(block.units.height, n_tokens)
 
-    def _replay_view(self, recording: Recording, view: View, missing: Missing) -> None:
-        audit = self.audit
-        progress = audit.observer.progress("sampling", **asdict(missing.count()))
-        store = self._build_store(view)
-        recorded = closing(self._collect_recorded(recording, view, missing))
-        with progress, recorded as blocks, in_background() as later:
-            for number, (block, rows) in enumerate(blocks):
-                # From here on the recording is known to be of this corpus
-                if number == 0:
-                    audit.save()
-                later(store, block, rows)
-                n_tokens = int(rows["n_tokens"].sum())
-                audit.observer.worked(block.units.height, n_tokens)
-
 
 def ask_samples(
     audit: Audit,
@@ -723,7 +717,30 @@ class LogprobsStage(EvidenceStage):
 
     def validate_dry_run(self) -> None:
         super().validate_dry_run()
+        if self.views and self.model in self.audit.request.logprobs:
+            with self._open_session(frozenset(), at_points=False):
+                pass
         self._agree_frequencies(map(self._list_columns, self.views))
+
+    def _open_session(
+        self, abilities: frozenset[str], *, at_points: bool
+    ) -> AbstractContextManager[sessions.Session]:
+        """Open what answers: another program's numbers where there are any, or the model."""
+        audit = self.audit
+        recording = audit.request.logprobs.get(self.model)
+        if recording is not None:
+            texts = self.iterate_texts()
+            return sessions.open_recorded(audit, self.model, recording, texts)
+        return sessions.open_session(
+            audit, self.model, "logprobs", abilities, at_points=at_points
+        )
+
+    def iterate_texts(self) -> Iterator[pl.DataFrame]:
+        """Iterate over ``target_id``, ``view`` and ``text`` of what has no log-probabilities."""
+        for view in self.views:
+            for block in self.find_missing(view, fresh=True).blocks():
+                asked = block.units.filter(pl.col("reason").is_null())
+                yield asked.select("target_id", pl.lit(view.name).alias("view"), "text")
 
     def _list_abilities(self) -> frozenset[str]:
         columns = frozenset().union(*map(self._list_columns, self.views))
@@ -750,9 +767,7 @@ class LogprobsStage(EvidenceStage):
             n_passes[names[label]] += passes
             audit.observer.worked(texts, tokens)
 
-        with sessions.open_session(
-            audit, self.model, "logprobs", abilities, at_points=at_points
-        ) as session:
+        with self._open_session(abilities, at_points=at_points) as session:
             task = self._build_task(session, views, columns, at_points=at_points)
             missing_by_view = [self.find_missing(view) for view in views]
             work = reduce(
@@ -770,7 +785,10 @@ class LogprobsStage(EvidenceStage):
                     on_answer=on_answer,
                 )
             finally:
-                self._record_passes(n_passes)
+                if not self.is_recorded:
+                    self._record_passes(n_passes)
+        if self.is_recorded:
+            return
         by_view = ", ".join(f"{name} {n:,}" for name, n in n_passes.items() if n)
         total = sum(n_passes.values())
         audit.observer.stage(
@@ -831,6 +849,11 @@ class LogprobsStage(EvidenceStage):
 
     def remaining(self) -> Iterator[tuple[str, str]]:
         """Count forward passes: what one takes is known only once the model is open."""
+        recording = self.audit.request.logprobs.get(self.model)
+        if self.views and recording is not None:
+            yield from recording.describe()
+        if self.is_recorded:
+            return
         for view in self.views:
             missing = self.find_missing(view, fresh=True)
             n_passes = missing.count().left

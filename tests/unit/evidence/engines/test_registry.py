@@ -168,7 +168,11 @@ MOMENTS = {"vocabulary_mean", "vocabulary_variance"}
                 " exact ranks and the mass that decoding keeps"
             ),
         ),
-        ("replay", set(), "engine replay gives no logprobs"),
+        (
+            "replay",
+            {"support_mass"},
+            "engine replay cannot compute the mass that decoding keeps",
+        ),
     ],
 )
 def test_what_an_engine_cannot_compute_is_known_without_it(engine, columns, words):
