@@ -7,11 +7,11 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from reprlib import repr as brief
 from shutil import rmtree
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 import numpy as np
 import polars as pl
@@ -63,6 +63,8 @@ _LEAST = -9999.0
 _MOST_DIFFERENCE = 0.01
 """Between two rows of one text that count as the same, nats."""
 _SHOWN_CHARACTERS = 40
+TEXT_VIEW = "text"
+"""The view whose texts the targets themselves are."""
 _AT_ONCE = 256
 """Texts that are looked up together."""
 NO_ROW = "the file of log-probabilities has no row of this text"
@@ -241,13 +243,13 @@ class LogprobRecording:
         places = FORMATS[self.source.kind].places(self.source.files, Reading())
         return next(islice(places, row, None))
 
-    def join_row(self, row: int) -> str:
-        """Return the tokens of a row put together, as far as they are texts."""
+    def list_texts(self, row: int) -> list[str]:
+        """Return the texts that the tokens of a row can be, as far as they are texts."""
         n_before = 0
         for frame in self.read_frames():
             if row < n_before + frame.height:
                 values = frame.row(row - n_before, named=True)
-                return join_tokens(list(map(str, values.get("tokens", ()))))[0]
+                return join_tokens(list(map(str, values.get("tokens", ()))))
             n_before += frame.height
         raise IndexError(row)
 
@@ -464,7 +466,8 @@ class _Storing:
             return candidates
         matching = [candidate for candidate in candidates if candidate[0] == text]
         if not matching:
-            raise self._refuse(position, describe_difference(candidates[0][0], text))
+            joined_texts = [candidate[0] for candidate in candidates]
+            raise self._refuse(position, describe_difference(joined_texts, text))
         return matching[:1]
 
     def _list_candidates(self, values: Mapping[str, Any]) -> list[tuple[str, bool]]:
@@ -488,19 +491,26 @@ def _hash(texts: list[str]) -> NDArray[np.uint64]:
     return pl.Series(texts, dtype=pl.String).hash().to_numpy()
 
 
-def describe_difference(joined: str, text: str) -> str:
-    """Return where the tokens of a row part from its text, as a sentence."""
-    pairs = zip(joined, text, strict=False)
-    n_equal = next(
-        (n for n, (letter, text_letter) in enumerate(pairs) if letter != text_letter),
-        min(len(joined), len(text)),
-    )
+def describe_difference(joined_texts: list[str], text: str) -> str:
+    """Return where the tokens of a row part from its text, as a sentence.
+
+    Of the texts that the tokens can be, the one that goes furthest with it is shown.
+    """
+    lengths = [_count_equal(joined, text) for joined in joined_texts]
+    n_equal = max(lengths)
+    joined = joined_texts[lengths.index(n_equal)]
     end = n_equal + _SHOWN_CHARACTERS
     return (
         f"its tokens put together are not its text: from character {n_equal + 1} on"
         f" they are {joined[n_equal:end]!r}, and the text has {text[n_equal:end]!r};"
         " give all tokens of the text, as they are in it"
     )
+
+
+def _count_equal(joined: str, text: str) -> int:
+    """Count the characters that two texts begin with alike."""
+    pairs = takewhile(lambda pair: pair[0] == pair[1], zip(joined, text, strict=False))
+    return sum(1 for _ in pairs)
 
 
 # Answering.
@@ -545,41 +555,43 @@ class LogprobSource:
         n_unused = int(np.count_nonzero(~self._is_used))
         return replace(self._counts, unused=n_unused)
 
-    def check_texts(self, frames: Iterable[pl.DataFrame]) -> int:
-        """Refuse a file of other texts, or one that reads texts in two ways; count those it has.
+    def check_texts(self, frames: Iterable[pl.DataFrame]) -> None:
+        """Refuse a file of other texts, or one that reads texts in two ways.
 
-        Frames have ``target_id`` and ``text`` of what will be asked about.
+        Frames have ``target_id``, ``view`` and ``text`` of what will be asked about.
         """
-        n_texts = n_matched = 0
-        first_text = ""
+        n_matched: dict[str, int] = {}  # by view
+        first_texts: dict[str, str] = {}
         row_by_start: dict[bool, int] = {}
         for frame in frames:
-            if frame.height and not first_text:
-                first_text = frame["text"][0]
-            n_texts += frame.height
             entries = self._find_entries(frame["text"].to_list())
-            for target_id, text, entry in zip(
-                frame["target_id"], frame["text"], entries, strict=True
+            for entry, (target_id, view, text) in zip(
+                entries, frame.iter_rows(), strict=True
             ):
-                if entry is None:
+                first_texts.setdefault(view, text)
+                n_matched.setdefault(view, 0)
+                if entry is not None:
+                    n_matched[view] += 1
+                    row_by_start.setdefault(self._is_after_start(entry), entry.row)
+                elif view == TEXT_VIEW:
                     self._check_target(target_id, text)
-                    continue
-                n_matched += 1
-                row_by_start.setdefault(self._is_after_start(entry), entry.row)
+        for view, n in n_matched.items():
+            if not n:
+                self._refuse_view(view, first_texts[view])
         if len(row_by_start) > 1:
             raise SettingsError(
                 f"{self._find_place(row_by_start[True])}: the first token of the text"
                 f" has a log-probability, and {self._find_place(row_by_start[False])}:"
                 " it has none; have all texts read after a start token, or all without"
             )
-        if n_texts and not n_matched:
-            raise SettingsError(
-                f"{self._recording.setting}= is of other texts: no row of"
-                f" {self._recording.source.location} is of one of the {n_texts:,} texts"
-                f" that are asked about, of which the first is {brief(first_text)};"
-                " --texts-to FILE writes them, to be read by the other program"
-            )
-        return n_matched
+
+    def _refuse_view(self, view: str, text: str) -> NoReturn:
+        raise SettingsError(
+            f"{self._recording.setting}= is of other texts: no row of"
+            f" {self._recording.source.location} is of a text of view {view!r}, of which"
+            f" the first is {brief(text)}; --texts-to FILE writes all texts that are to"
+            " be read by the other program"
+        )
 
     def _check_target(self, target_id: str, text: str) -> None:
         """Refuse a row that names a target and has other tokens than its text."""
@@ -592,7 +604,7 @@ class LogprobSource:
         file_row = int(self._file_rows[self._order_of_targets[place]])
         raise CorpusError(
             f"{self._recording.find_place(file_row)}:"
-            f" {describe_difference(self._recording.join_row(file_row), text)}"
+            f" {describe_difference(self._recording.list_texts(file_row), text)}"
         )
 
     def _find_place(self, row: int) -> str:

@@ -225,9 +225,12 @@ def _find_missing_column(
 
 def _choose_for_files(settings: Settings, recordings: _Recordings) -> dict[str, object]:
     """Choose the attacks that files of log-probabilities allow."""
-    chosen: dict[str, object] = {}
-    if settings.evidence is None:
-        chosen["evidence"] = "logprobs"
+    if settings.evidence not in (None, "logprobs"):
+        raise SettingsError(
+            f"evidence= is {settings.evidence!r}, and logprobs_from= has log-probabilities"
+            " alone; leave evidence= out"
+        )
+    chosen: dict[str, object] = {"evidence": "logprobs"}
     if settings.attacks is None and settings.preset == "default":
         chosen["attacks"] = tuple(
             name
@@ -375,8 +378,6 @@ def _list_recording_obstacles(attack: Attack, settings: Settings) -> Iterator[st
         if any(model != "target" for model, _ in attack.reads):
             yield "needs answers of another model, and engine 'replay' has those of one"
         return
-    if attack.list_reads("samples"):
-        yield "needs samples, and engine 'replay' has recorded log-probabilities only"
     if any(model not in _RECORDED_MODELS for model, _ in attack.reads):
         yield "needs a model that is tuned here, and the audited one is a recording"
     for _, view in logprobs:

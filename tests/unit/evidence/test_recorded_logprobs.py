@@ -56,8 +56,9 @@ def ask(source: LogprobSource, *texts: str) -> list[Any]:
 
 def names(*texts: str) -> list[pl.DataFrame]:
     """The texts that will be asked about, named t0, t1, ..."""
-    numbered = {"target_id": [f"t{n}" for n in range(len(texts))], "text": [*texts]}
-    return [pl.DataFrame(numbered)]
+    target_ids = [f"t{number}" for number in range(len(texts))]
+    numbered = pl.DataFrame({"target_id": target_ids, "text": [*texts]})
+    return [numbered.select("target_id", pl.lit("text").alias("view"), "text")]
 
 
 @pytest.mark.parametrize(
@@ -249,9 +250,18 @@ def test_two_series_of_one_text_are_refused(opened):
 
 def test_a_file_of_other_texts_is_refused(opened):
     with pytest.raises(
-        SettingsError, match=r"of one of the 1 texts .* first is 'else'"
+        SettingsError, match=r"text of view 'text', of .* first is 'else'"
     ):
         opened(ROW).check_texts(names("else"))
+
+
+def test_a_file_without_the_texts_of_a_view_is_refused(opened):
+    (texts,) = names("One two")
+    lowercase = texts.with_columns(view=pl.lit("lowercase"), text=pl.lit("one two"))
+    source = opened({"tokens": ["One", " two"], "logprobs": [None, -2.0]})
+    source.check_texts([texts])
+    with pytest.raises(SettingsError, match=r"no row of .* of view 'lowercase'"):
+        source.check_texts([texts, lowercase])
 
 
 def test_a_row_that_names_a_target_must_have_its_text(opened):
@@ -274,7 +284,7 @@ def test_a_text_of_one_token_has_nothing_that_precedes_it(opened):
 
 
 def test_a_difference_is_shown_where_it_begins():
-    sentence = describe_difference("The end", "The start")
+    sentence = describe_difference(["Theend", "The end"], "The start")
     assert "from character 5 on they are 'end', and the text has 'start'" in sentence
 
 

@@ -226,7 +226,7 @@ def test_texts_without_a_row_are_unscored_with_the_reason(asked, rows, tmp_path)
         ({"attacks": ["samia_v1"]}, "needs evidence 'samples', but evidence= is"),
         (
             {"attacks": ["samia_v1"], "evidence": "both"},
-            "needs samples, and engine 'replay' has recorded log-probabilities only",
+            "evidence= is 'both', and logprobs_from= has log-probabilities alone",
         ),
         ({"attacks": ["repeated_difference_v1"]}, "of texts after others"),
         ({"attacks": ["self_prompt_difference_v1"]}, "needs prompts_from="),
