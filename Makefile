@@ -183,4 +183,4 @@ wheel-try:
 	@$(STEP) "The wheels in environments of their own, without Rust" .ci/wheels try
 
 clean:
-	rm -rf .venv .uv .arm target dist demo figures site
+	rm -rf .venv .uv .arm target dist demo demo-of-tests-* figures site

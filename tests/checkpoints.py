@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from pydoc_data.topics import topics
 from typing import Any
 
 from tokenizers import (
@@ -17,8 +16,10 @@ from tokenizers import (
 )
 from torch import Tensor
 
+from tests.texts import king_james_chapters
+
 CONTEXT = 256
-TEXTS = [text for name, text in sorted(topics.items()) if len(text) > 500]
+TEXTS = king_james_chapters(6000, n=70)
 BOS, EOS, MASK = "<s>", "</s>", "<mask>"
 BOS_ID, EOS_ID = 0, 1
 

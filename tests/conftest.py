@@ -60,11 +60,15 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> P
 
 
 @pytest.fixture(scope="session")
-def demo():
-    """The demo's corpus and trained model, made where `mia-batch demo` keeps them."""
-    from mia_batch.extras.sets.demo import prepare
+def demo(tmp_path_factory):
+    """The demo's corpus and trained model, of texts that are the same for every Python."""
+    from mia_batch.extras.sets.demo import DemoSettings, prepare
+    from tests.texts import write_library
 
-    return prepare(REPOSITORY / "demo")
+    library = tmp_path_factory.mktemp("library")
+    folder = REPOSITORY / f"demo-of-tests-{write_library(library)[:8]}"
+    # These passages have fewer tokens than documentation: 12 epochs are fewer steps.
+    return prepare(folder, settings=DemoSettings(epochs=17), library=library)
 
 
 @pytest.fixture(scope="session", autouse=True)

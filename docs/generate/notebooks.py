@@ -7,7 +7,6 @@ nbclient.
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -59,10 +58,7 @@ def run(path: Path, folder: Path) -> dict[str, Any]:
         resources={"metadata": {"path": str(folder)}},
     ).execute()
     made: dict[str, Any] = json.loads(nbformat.writes(notebook))
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    made["metadata"] = notebook.metadata | {
-        "language_info": {"name": "python", "version": version}
-    }
+    made["metadata"] = notebook.metadata | {"language_info": {"name": "python"}}
     for cell in made["cells"]:
         cell["metadata"] = {}
         if cell["cell_type"] == "code":

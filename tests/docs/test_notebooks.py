@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from mia_batch.pipeline.custody import verify
 
 REPOSITORY = Path(__file__).parents[2]
 PATHS = sorted((REPOSITORY / notebooks.FOLDER).glob("*.ipynb"))
-VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 MACHINE_DEPENDENT = "fine-tuned"
 """Its figures depend on the processor; a cell of it checks what they show."""
 
@@ -32,11 +30,8 @@ def test_a_notebook_runs_and_prints_what_stands_there(path, tmp_path, monkeypatc
     made = notebooks.run(path, tmp_path)
     printed, wanted = notebooks.printed(made), notebooks.printed(stored)
     assert [bool(each) for each in printed] == [bool(each) for each in wanted]
-    if (
-        path.stem != MACHINE_DEPENDENT
-        and stored["metadata"]["language_info"]["version"] == VERSION
-    ):
-        assert printed == wanted  # the texts are those of one version of Python
+    if path.stem != MACHINE_DEPENDENT:
+        assert printed == wanted
 
 
 def test_a_page_shows_text_code_and_answers():

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from mia_batch.attacks import ONE_PASS
+from mia_batch.kernels import foreseen_words
 from mia_batch.models.tokens import Tokenizer
 from tests.runs import audit, audit_demo, found, planned
 from tests.texts import king_james_passages
@@ -134,9 +135,14 @@ def test_what_comes_out_of_the_strongest_is_evidence_of_documents_and_no_share(
     longest = (
         run["features"].group_by("target_id").agg(pl.col("longest_block_words").max())
     )
+    foreseen = foreseen_words("prefix", "reference").struct.field("cut")
+    counted = pl.col("longest_block_words") - foreseen.list.len()
     of_documents = (
-        run["targets"].join(longest, on="target_id").group_by("document_id").max()
-    ).select(key="document_id", words="longest_block_words")
+        run["targets"]
+        .join(longest, on="target_id")
+        .group_by(key="document_id")
+        .agg(words=counted.max())
+    )
     rollup = run["rollup"].filter(level="document").join(of_documents, on="key")
     assert rollup["longest_words"].to_list() == rollup["words"].to_list()
     assert rollup["longest_words"].max() >= 20

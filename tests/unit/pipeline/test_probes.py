@@ -9,7 +9,7 @@ import torch
 from polars.testing import assert_frame_equal
 from transformers import AutoModelForCausalLM
 
-from mia_batch import second
+from mia_batch import Run, second
 from mia_batch.attacks.from_samples import PROBE_LOGPROB_ATTACKS
 from mia_batch.errors import SettingsError
 from mia_batch.models.tokens import Tokenizer
@@ -54,7 +54,9 @@ def test_answers_are_the_most_likely_ones_and_words_given_those_before_them(prob
     # Of eight texts, one null and one short
     assert run["samples"].height == asked.height == 6 * 4
     assert run["samples"]["sample_index"].unique().to_list() == [0]
-    assert run["samples"]["candidate"].str.contains(r"[^ ]").all()
+    ended = run["samples"].filter(~pl.col("candidate").str.contains(r"[^ ]"))
+    assert ended.height < 4
+    assert set(ended["finish_reason"]) <= {"stop"}
     hit = pl.col("leading_words") >= 1
     wanted = run["features"].group_by("target_id").agg(wanted=hit.mean())
     scores = (
@@ -315,6 +317,18 @@ def test_samples_and_log_probabilities_are_of_the_same_prompts(here, ours):
     )
 
 
+def texts_asked_about(run: Run) -> list[str]:
+    """Each point with what stands before it."""
+    targets = dict(run["targets"].select("target_id", "target").iter_rows())
+    prompts = run["prompts"].filter(pl.col("reason").is_null())
+    return [
+        targets[target_id].encode()[:cut].decode() + text
+        for target_id, cut, text in prompts.select(
+            "target_id", "cut", "text"
+        ).iter_rows()
+    ]
+
+
 def test_an_endpoint_that_honours_names_has_the_tables_of_the_engine_here(
     ours, there, model
 ):
@@ -357,8 +371,12 @@ def test_an_endpoint_that_honours_names_has_the_tables_of_the_engine_here(
     assert n_requests == 24
     assert n_in >= sum(len(asked.prompt.encode()) for asked in server.asked) + 24 * 16
     assert most.endswith(f"cost: USD {n_in / 1000 + n_out / 100:,.2f}")
+    n_tokens = sum(map(len, model.tokenizer.encode_prompts(texts_asked_about(run))))
     passes = [each["target probe"] for each in (foreseen, left)]
-    assert passes == ["24 forward passes, 1,570 tokens to read", "0 forward passes"]
+    assert passes == [
+        f"24 forward passes, {n_tokens:,} tokens to read",
+        "0 forward passes",
+    ]
     assert "target probe, at most" not in left
 
 

@@ -239,9 +239,11 @@ def build_corpus(settings: DemoSettings, library: Path | None = None) -> pl.Data
     return ordered.with_columns(member=is_member).select(_COLUMNS)
 
 
-def build_shots(settings: DemoSettings, corpus: pl.DataFrame) -> pl.DataFrame:
+def build_shots(
+    settings: DemoSettings, corpus: pl.DataFrame, library: Path | None = None
+) -> pl.DataFrame:
     """Build non-members to put before other texts, of passages outside the corpus."""
-    passages = build_passages(None, settings.n_words)
+    passages = build_passages(library, settings.n_words)
     outside = passages.join(corpus, on="document_id", how="anti")
     shots = hash_order(outside, "shots", settings.seed).head(settings.n_shots)
     return shots.with_columns(member=pl.lit(False)).select(_COLUMNS)
@@ -274,10 +276,12 @@ def prepare(
     fresh: bool = False,
     notify: Callable[[str], None] | None = None,
     settings: DemoSettings | None = None,
+    library: Path | None = None,
 ) -> DemoFolder:
     """Make corpus, models and settings of the demo, or find those that were made before.
 
-    The folder must be new, empty or an earlier demo's; other files in it stay.
+    The folder must be new, empty or an earlier demo's; other files in it stay. The texts
+    are the documentation in ``library``, None: this Python's own.
     """
     folder = Path(folder)
     settings = settings or DemoSettings()
@@ -298,7 +302,7 @@ def prepare(
             holding = lock.acquire()
         with holding:
             if fresh or not _is_complete(folder, settings, notify):
-                _make(folder, settings, notify)
+                _make(folder, settings, library, notify)
             elif not DemoFolder.at(folder).config.exists():
                 _write_config(folder)
     except OSError as error:
@@ -333,7 +337,12 @@ def _compute_recipe(settings: DemoSettings) -> str:
     return hashlib.sha256(repr((_RECIPE, settings)).encode()).hexdigest()
 
 
-def _make(folder: Path, settings: DemoSettings, notify: Callable[[str], None]) -> None:
+def _make(
+    folder: Path,
+    settings: DemoSettings,
+    library: Path | None,
+    notify: Callable[[str], None],
+) -> None:
     """Make a demo in a locked folder; an earlier one stays until the new one is complete."""
     missing = [name for name in _PACKAGES if find_spec(name) is None]
     if missing:
@@ -346,11 +355,11 @@ def _make(folder: Path, settings: DemoSettings, notify: Callable[[str], None]) -
     new, old = DemoFolder.at(staging), DemoFolder.at(folder)
     try:
         start = time.monotonic()
-        corpus = build_corpus(settings)
+        corpus = build_corpus(settings, library)
         corpus.write_parquet(new.corpus)
         members = corpus.filter("member")
         members.head(settings.n_shots).write_parquet(new.member_shots)
-        build_shots(settings, corpus).write_parquet(new.nonmember_shots)
+        build_shots(settings, corpus, library).write_parquet(new.nonmember_shots)
         notify(
             f"cut the documentation of {corpus['group'].n_unique()} standard modules"
             f" into {corpus.height} passages, {corpus['member'].sum()} of them members"

@@ -503,10 +503,12 @@ def test_a_token_that_reaches_into_the_text_is_part_of_the_prompt(
     model, opened_at_points
 ):
     """The tokenizer cuts both as one: the prompt ends where the first own token begins."""
-    whole = model.tokenizer.encode(["the functions of it"])[0]
+    text = "children of it"
+    whole = model.tokenizer.encode([text])[0]
     texts = [model.tokenizer.token_text(token) for token in whole]
-    end = sum(map(len, texts[:2])) - 1  # inside the second token
-    request = point(0, "the functions of it"[:end], "the functions of it"[end:])
+    end = sum(map(len, texts[:2])) - 1
+    assert end > len(texts[0])  # inside the second token
+    request = point(0, text[:end], text[end:])
     with HostileServer(model) as server, opened_at_points(server) as endpoint:
         found = results(endpoint, [request])
         (asked,) = server.asked
