@@ -9,6 +9,7 @@ import pytest
 import mia_batch
 from mia_batch.attacks import defaults
 from mia_batch.errors import RequestError, RunFolderError
+from mia_batch.models.tokens import Tokenizer
 from mia_batch.observer import Observer
 from mia_batch.pipeline.custody import verify
 from mia_batch.pipeline.results import choose_samples, draw_again
@@ -112,11 +113,20 @@ def test_what_is_left_is_planned_and_a_run_that_has_not_begun_gets_no_folder(
     found = planned(copied | {"samples": 5})
     assert (found["prompts"], found["samples"]) == ("6", "12")
     wanted = copied | {"evidence": "logprobs", "attacks": "loss_v1,lowercase_ratio_v1"}
-    assert planned(wanted)["target text"].startswith("7 forward passes, 7")
+    texts = pl.read_parquet(copied["input"])["text"].drop_nulls().to_list()
+    encode = Tokenizer.load(copied["model"]).encode_prompts
+    n_read = sum(map(len, encode(texts)))
+    n_lowercase = sum(map(len, encode([text.lower() for text in texts])))
+    assert n_read != n_lowercase
+    assert planned(wanted)["target text"] == (
+        f"7 forward passes, {n_read:,} tokens to read"
+    )
     audit(**copied | {"evidence": "logprobs", "attacks": "loss_v1"})
     found = planned(wanted)
     assert found["target text"] == "0 forward passes"
-    assert found["target lowercase"].startswith("7 forward passes, 7")
+    assert found["target lowercase"] == (
+        f"7 forward passes, {n_lowercase:,} tokens to read"
+    )
 
 
 def test_other_columns_of_the_same_corpus_make_other_tables(copied):
