@@ -53,13 +53,14 @@ PAGES = {
 """Tables by the page that has their columns."""
 
 
-def schema_classes() -> dict[str, type[dy.Schema]]:
+def schema_classes() -> dict[str, type[schemas.Table]]:
     """Schemas of `mia_batch.schemas` by the name of their table, in its order."""
     return {
         re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower(): each
         for name, each in vars(schemas).items()
         if isinstance(each, type)
-        and issubclass(each, dy.Schema)
+        and issubclass(each, schemas.Table)
+        and each is not schemas.Table
         and not name.startswith("_")
     }
 
@@ -84,7 +85,7 @@ def _meanings(read: griffe.Object | griffe.Alias) -> dict[str, str]:
     }
 
 
-def _section(name: str, schema: type[dy.Schema], meanings: dict[str, str]) -> str:
+def _section(name: str, schema: type[schemas.Table], meanings: dict[str, str]) -> str:
     rows = (
         (
             code(column),

@@ -14,6 +14,7 @@ import polars as pl
 
 from mia_batch import _native
 from mia_batch.errors import MiaBatchError, SchemaMismatchError, SettingsError
+from mia_batch.schemas import Table
 
 __all__ = [
     "FEATURES",
@@ -640,7 +641,7 @@ RARITY_FIELDS = tuple(
 _BITS = 22  # of an index into the counts, which take 16 MB
 
 
-class Rarity(dy.Schema):
+class Rarity(Table):
     """One row per entry of a view's `RarityTable` that is not 0."""
 
     model = dy.String(primary_key=True)

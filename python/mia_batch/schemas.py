@@ -5,8 +5,8 @@ line. Tables may carry further columns of the user's corpus (pass-through); they
 the named ones.
 """
 
-from collections.abc import Callable
-from typing import Literal, TypeAlias, TypeVar, get_args
+from collections.abc import Callable, Iterable
+from typing import ClassVar, Literal, TypeAlias, TypeVar, get_args
 
 import dataframely as dy
 import polars as pl
@@ -17,6 +17,21 @@ _Column = TypeVar("_Column", bound=dy.Column)
 def maybe(kind: Callable[..., _Column], meaning: str) -> _Column:
     """Make a column that may be null."""
     return kind(nullable=True, description=meaning)
+
+
+class Table(dy.Schema):
+    """A table of a run: beside its columns stands how they have changed."""
+
+    # One more with each change after which stored rows no longer say what new ones
+    # would: a run makes the table anew, or is refused where it cannot be made anew.
+    version: ClassVar[int] = 1
+    # Columns that tables of earlier runs do not have; there they are null.
+    younger: ClassVar[tuple[str, ...]] = ()
+
+
+def combine_versions(tables: Iterable[type[Table]]) -> int:
+    """Return one number of several tables, which grows with the version of each."""
+    return 1 + sum(table.version - 1 for table in tables)
 
 
 # Tables of texts: what is audited.
@@ -34,7 +49,7 @@ CHAPTERS = pl.List(pl.Struct({"start": pl.UInt32, "heading": pl.String}))
 """Of a book: where each chapter begins, in characters of its text, in their order."""
 
 
-class Documents(dy.Schema):
+class Documents(Table):
     """One row per text of the user's corpus, whole, in the corpus' order."""
 
     document_id = maybe(
@@ -53,7 +68,7 @@ class Documents(dy.Schema):
     reference = maybe(dy.String, "The user's own reference; null = cut from the text.")
 
 
-class SetAside(dy.Schema):
+class SetAside(Table):
     """One row per file or row that was not read, the audit going on without it."""
 
     setting = dy.String(
@@ -65,8 +80,10 @@ class SetAside(dy.Schema):
     reason = dy.String(description="Why it was not read.")
 
 
-class Targets(dy.Schema):
+class Targets(Table):
     """One row per text whose membership is asked, or that helps to answer."""
+
+    version = 3
 
     target_id = dy.String(primary_key=True, regex="^[0-9a-f]{32}$")
     """Hash of the document's identity, the window and the text; the same on every machine."""
@@ -117,7 +134,7 @@ AnswerKind: TypeAlias = Literal[
 ]
 
 
-class _OfPrompt(dy.Schema):
+class _OfPrompt(Table):
     target_id = dy.String(
         primary_key=True, description="The target, as in ``targets``."
     )
@@ -155,6 +172,8 @@ class Prompts(_OfPrompt):
 class Samples(_OfPrompt):
     """One row per sampled continuation, or per continuation that could not be had."""
 
+    younger = ("raw",)
+
     sample_index = dy.UInt32(
         primary_key=True, description="Counts the samples of a prompt from 0."
     )
@@ -181,7 +200,7 @@ class Samples(_OfPrompt):
     )
 
 
-class Responses(dy.Schema):
+class Responses(Table):
     """One row per answer of an endpoint, by time: when it was asked for, and what gave it.
 
     What older versions did not record is null.
@@ -208,6 +227,8 @@ class LogProbs(_OfPrompt):
     Lists have one entry per token, null where nothing precedes it; what no attack
     needed is null.
     """
+
+    younger = ("bounded", "trained", "top_logprob")
 
     n_bytes = maybe(
         dy.UInt32, "Bytes of the text in UTF-8; null where this view has no text."
@@ -263,7 +284,7 @@ class Features(_OfPrompt):
 # Tables of answers: scores, what they show, and what may be concluded.
 
 
-class Scores(dy.Schema):
+class Scores(Table):
     """One row per target.
 
     Each attack adds a Float64 column of its name: null = unscored, higher = more likely
@@ -288,7 +309,7 @@ class Scores(dy.Schema):
     )
 
 
-class Unscored(dy.Schema):
+class Unscored(Table):
     """One row per missing score."""
 
     target_id = dy.String(
@@ -300,7 +321,7 @@ class Unscored(dy.Schema):
     reason = dy.String(description="Why, as a short sentence.")
 
 
-class Metrics(dy.Schema):
+class Metrics(Table):
     """One fact of a labelled run per row; rates and areas lie in [0, 1], differences in [-1, 1].
 
     ``roc_auc``, ``tpr_at_fpr``, ``balanced_accuracy``; ``fpr_at_threshold``: the range
@@ -332,11 +353,13 @@ class Metrics(dy.Schema):
     n_unscored = dy.UInt32(description="Labelled targets without a score.")
 
 
-class Findings(dy.Schema):
+class Findings(Table):
     """One check of the texts or of the run per row; every sentence of a report is made from rows.
 
     A check that is about two things has a row for each.
     """
+
+    version = 3
 
     check = dy.String()
     """``roles``, ``blind_baseline``, ``plain_differences`` (of length, date, script,
@@ -371,7 +394,7 @@ class Findings(dy.Schema):
     )
 
 
-class Blind(dy.Schema):
+class Blind(Table):
     """One row per text that classifiers which never see the model have ranked.
 
     Each classifier adds a Float64 column of its name, in (0, 1): the share of the texts
@@ -386,12 +409,14 @@ class Blind(dy.Schema):
     )
 
 
-class Verdicts(dy.Schema):
+class Verdicts(Table):
     """One answer about one target, document, group or the whole collection per row.
 
     A row has a p-value, or an ``estimate`` with its interval, or a reason why there is
     neither.
     """
+
+    version = 8
 
     attack = dy.String(
         description="The attack behind the answer; ``dataset_inference_v1``: all."
@@ -447,7 +472,7 @@ class Verdicts(dy.Schema):
 _PLACE: dict[str, dy.Column] = {"start": dy.UInt32(), "end": dy.UInt32()}
 
 
-class Extraction(dy.Schema):
+class Extraction(Table):
     """One row per walk: from a strong window on, the model's own words lead through the document.
 
     Walks from which nothing came out have their row, too.
@@ -473,8 +498,10 @@ class Extraction(dy.Schema):
     n_tokens = dy.UInt32(description="Tokens decoded.")
 
 
-class ExtractedDocuments(dy.Schema):
+class ExtractedDocuments(Table):
     """One row per document with walks; what the walks said is compared with the whole of it."""
+
+    younger = ("passages_20", "passages_50")
 
     document_id = dy.String(
         primary_key=True, description="The document that is followed."
@@ -503,7 +530,7 @@ class ExtractedDocuments(dy.Schema):
 # Table of controls: what else a passage that came out comes out of.
 
 
-class Controls(dy.Schema):
+class Controls(Table):
     """One row per passage that came out word for word, and per control that speaks to it.
 
     A passage is the longest run of at least 20 words that a continuation repeats, else
@@ -540,7 +567,7 @@ class Controls(dy.Schema):
     reason = maybe(dy.String, "Why ``longest_words`` is null.")
 
 
-class Known(dy.Schema):
+class Known(Table):
     """One row per passage of ``controls``: where it stands in a corpus that is known.
 
     Texts are compared by their words, in lower case; an index by its tokens, with and
@@ -565,7 +592,7 @@ class Known(dy.Schema):
 # Tables that a report shows as they are.
 
 
-class Rollup(dy.Schema):
+class Rollup(Table):
     """One row per document, per group of several, and per document known to be outside.
 
     No documents where each is one window, no groups where each is one document. Numbers
@@ -574,6 +601,9 @@ class Rollup(dy.Schema):
     group null where its documents differ. Columns of the corpus that hold lists, or
     have the name of a column here, are left out.
     """
+
+    version = 4
+    younger = ("n_passages_20", "n_passages_50", "passages_from")
 
     level = dy.Enum(["document", "group", "outside"])
     """What the row is about: an audited document or group, or for comparison, on the same scale, a
@@ -639,7 +669,7 @@ class Rollup(dy.Schema):
     reason = maybe(dy.String, "Why there is no p-value.")
 
 
-class Perplexities(dy.Schema):
+class Perplexities(Table):
     """One row per text with log-probabilities: how sure the models are of it, token by token."""
 
     target_id = dy.String(primary_key=True, description="The text, as in ``targets``.")
@@ -656,7 +686,7 @@ class Perplexities(dy.Schema):
     reference_reason = maybe(dy.String, "Why there is no ``reference_perplexity``.")
 
 
-class Bounds(dy.Schema):
+class Bounds(Table):
     """One row per strong passage: the probability that one sample comes near to its true text."""
 
     target_id = dy.String(primary_key=True, description="The text, as in ``targets``.")
@@ -680,7 +710,7 @@ class Bounds(dy.Schema):
     reason = maybe(dy.String, "Why there are no bounds.")
 
 
-class Curves(dy.Schema):
+class Curves(Table):
     """One point of a picture per row."""
 
     curve = dy.Enum(["roc", "growth", "distribution", "strip"])
@@ -707,7 +737,7 @@ class Curves(dy.Schema):
 # The table that several runs of one corpus are compared in.
 
 
-class Comparisons(dy.Schema):
+class Comparisons(Table):
     """One fact about a run, or about its difference to the first run, per row.
 
     ``roc_auc``; ``roc_auc_difference`` and ``mean_difference``: the run less the first;
@@ -765,7 +795,7 @@ class Comparisons(dy.Schema):
 # Tables of what was built to be audited: evaluation sets with their tests, paraphrases.
 
 
-class BuiltTexts(dy.Schema):
+class BuiltTexts(Table):
     """One text of an evaluation set per row, as an audit takes it.
 
     Written by ``mia-batch build-set``, a file for each setting and length.
@@ -792,7 +822,7 @@ class BuiltTexts(dy.Schema):
     source = maybe(dy.String, "Source of the document; null where none was given.")
 
 
-class BuiltTests(dy.Schema):
+class BuiltTests(Table):
     """How well a classifier that never sees a model tells the classes of a set apart, per row.
 
     Written by ``mia-batch build-set``.
@@ -817,7 +847,7 @@ class BuiltTests(dy.Schema):
     reason = maybe(dy.String, "Why the figures are null.")
 
 
-class ThrownAway(dy.Schema):
+class ThrownAway(Table):
     """One document that is not in a set, or not in one of its files, per row.
 
     Written by ``mia-batch build-set``.
@@ -853,7 +883,7 @@ class ThrownAway(dy.Schema):
     )
 
 
-class Paraphrases(dy.Schema):
+class Paraphrases(Table):
     """One text per row with what a model made of it, as an audit takes it.
 
     Written by ``mia-batch paraphrase``.
@@ -878,7 +908,7 @@ class Paraphrases(dy.Schema):
 METHODS = ["inverter", "nearest", "shuffled", "unconditional"]
 
 
-class InversionTexts(dy.Schema):
+class InversionTexts(Table):
     """One row per text under attack and method: what it gave back, and how much of the text it is.
 
     Written by ``mia-batch invert``; a run's folder has none.
@@ -910,7 +940,7 @@ class InversionTexts(dy.Schema):
     )
 
 
-class Inversion(dy.Schema):
+class Inversion(Table):
     """One figure about what embeddings give back, per row.
 
     ``inverter``: the trained decoder. ``nearest``: the auxiliary text whose embedding

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from polars.io.plugins import register_io_source
 
 from mia_batch.errors import DamagedTableError, RunFolderError, SchemaMismatchError
-from mia_batch.schemas import ExtractedDocuments, LogProbs, Rollup, Samples
+from mia_batch.schemas import Table
 
 _Number = TypeVar("_Number", bound=np.generic)
 _Item = TypeVar("_Item")
@@ -272,15 +272,6 @@ def side_by_side(
             yield from pool.map(function, batch)
 
 
-_YOUNGER: dict[type[dy.Schema], tuple[str, ...]] = {
-    Samples: ("raw",),
-    LogProbs: ("bounded", "trained", "top_logprob"),
-    ExtractedDocuments: ("passages_20", "passages_50"),
-    Rollup: ("n_passages_20", "n_passages_50", "passages_from"),
-}
-"""Columns that tables of earlier runs do not have; there they are null."""
-
-
 def check(
     frame: pl.DataFrame | pl.LazyFrame,
     schema: type[dy.Schema],
@@ -320,7 +311,7 @@ def _with_later_choices(frame: pl.LazyFrame, schema: type[dy.Schema]) -> pl.Lazy
     return frame.cast(widened) if widened else frame  # type: ignore[arg-type]
 
 
-def scan(path: Path | Sequence[Path], schema: type[dy.Schema]) -> pl.LazyFrame:
+def scan(path: Path | Sequence[Path], schema: type[Table]) -> pl.LazyFrame:
     """Open a table lazily: a Parquet file, several, or a folder of parts by name."""
     files = path if isinstance(path, Sequence) else [path]
     if isinstance(path, Path) and path.is_dir():
@@ -331,7 +322,7 @@ def scan(path: Path | Sequence[Path], schema: type[dy.Schema]) -> pl.LazyFrame:
     open_files = partial(pl.scan_parquet, [*files], glob=False, hive_partitioning=False)
     frame = open_files()
     try:
-        younger = {name: _columns(schema)[name] for name in _YOUNGER.get(schema, ())}
+        younger = {name: _columns(schema)[name] for name in schema.younger}
         if younger:
             columns = {**frame.collect_schema(), **younger}
             frame = open_files(schema=columns, missing_columns="insert")

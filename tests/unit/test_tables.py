@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from mia_batch import tables
 from mia_batch.errors import RunFolderError, SchemaMismatchError
-from mia_batch.schemas import Curves, Rollup, Unscored
+from mia_batch.schemas import Curves, Rollup, Table, Unscored
 from mia_batch.tables import put_copy, remove
 from tests.damage import damage
 
 
-class Numbers(dy.Schema):
+class Numbers(Table):
     name = dy.String(nullable=True)
     value = dy.Int64()
 

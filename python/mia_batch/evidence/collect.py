@@ -29,7 +29,7 @@ from mia_batch.kernels import WordRule, count_words, zlib_size
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import Measure
 from mia_batch.prompts import number_texts, sample_seed
-from mia_batch.schemas import LogProbs, Samples
+from mia_batch.schemas import LogProbs, Samples, Table
 from mia_batch.tables import scan, sink
 from mia_batch.views import View
 
@@ -765,7 +765,7 @@ class FillTask:
         return self.view.fill_prompts(pl.DataFrame(variants, schema_overrides=types))
 
 
-class _Counts(dy.Schema):
+class _Counts(Table):
     """One row per token of the vocabulary, in the order of their ids."""
 
     count = dy.UInt64()

@@ -14,6 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
+VERSION = 1
+"""One more with each change after which a rule is learned anew of the same answers."""
+
 _LONGEST = 200  # characters of a lead-in or a closing remark
 _ROUNDS = 16  # most layers of one rule
 _TAIL = 40  # last characters of a prompt: prompts that end alike may be answered alike

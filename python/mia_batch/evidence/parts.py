@@ -13,11 +13,10 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Protocol, Self
 
-import dataframely as dy
 import numpy as np
 import polars as pl
 
-from mia_batch.schemas import Features, LogProbs, Prompts, Samples, Targets
+from mia_batch.schemas import Features, LogProbs, Prompts, Samples, Table, Targets
 from mia_batch.tables import RowIndex, scan, sink_new
 from mia_batch.views import View
 
@@ -32,7 +31,7 @@ TARGET_KEY = (
 """Half of a target's hash: 8 bytes a target instead of a string."""
 
 _PROMPT_KEY = TARGET_KEY + pl.col("view_index")
-_NUMBERS: dict[type[dy.Schema], tuple[pl.Expr, pl.Expr]] = {
+_NUMBERS: dict[type[Table], tuple[pl.Expr, pl.Expr]] = {
     Prompts: (TARGET_KEY, pl.col("view_index")),
     Samples: (_PROMPT_KEY, pl.col("sample_index")),
     LogProbs: (_PROMPT_KEY, pl.lit(0, pl.UInt32)),
@@ -78,7 +77,7 @@ class Parts:
     """Parts of one table that hold one view of one model."""
 
     folder: Path
-    schema: type[dy.Schema]
+    schema: type[Table]
     model: str
     view: str
     block_targets: int  # targets in a block
@@ -125,7 +124,7 @@ class Parts:
 
 def scan_parts(
     folder: Path,
-    schema: type[dy.Schema],
+    schema: type[Table],
     reads: tuple[str, str] | None = None,
 ) -> pl.LazyFrame:
     """Open the table of a folder of parts, less what a later attempt replaced."""

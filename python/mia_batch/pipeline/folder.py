@@ -6,7 +6,7 @@ import fcntl
 import json
 import platform
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
@@ -17,7 +17,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-import dataframely as dy
 import polars as pl
 from filelock import FileLock, Timeout
 
@@ -30,7 +29,6 @@ from mia_batch.kernels import Rarity
 from mia_batch.places import fetched, is_url
 from mia_batch.tables import has_too_many_values, remove_unfinished, scan, write_text
 
-_FORMAT = 3
 _PACKAGES = (
     "mia-batch",
     "polars",
@@ -59,7 +57,7 @@ def read_bounded(path: Path) -> bytes:
 class Manifest:
     """The contents of ``run.json``: what made a run's tables; docs/tables.md says it in full."""
 
-    format: int = _FORMAT
+    format: int = field(default_factory=lambda: find_format())  # noqa: PLW0108 - it stands below
     # Settings that change a sample
     evidence: dict[str, Any] = field(default_factory=dict)
     engine_choice: str = ""
@@ -111,10 +109,10 @@ class Manifest:
         if not isinstance(stored, dict) or "evidence" not in stored:
             raise RunFolderError(f"{path} is not a run's manifest; give another folder")
         table_format = stored.get("format", 1)
-        if table_format != _FORMAT:
+        if table_format != find_format():
             raise RunFolderError(
                 f"{folder} was made by another version of mia-batch (format {table_format}"
-                f" of its tables, this version has {_FORMAT}); use that version for it,"
+                f" of its tables, this version has {find_format()}); use that version for it,"
                 " or audit into another folder, to which its samples can be given as"
                 " --samples-from"
             )
@@ -303,7 +301,7 @@ def _describe_shards(shards: list[Shard]) -> str:
 
 # The folder and its tables.
 
-TABLES: dict[str, type[dy.Schema]] = {  # tables that are one file each
+TABLES: dict[str, type[schemas.Table]] = {  # tables that are one file each
     "targets": schemas.Targets,
     "set_aside": schemas.SetAside,
     "findings": schemas.Findings,
@@ -325,12 +323,32 @@ TABLES: dict[str, type[dy.Schema]] = {  # tables that are one file each
     "bounds": schemas.Bounds,
 }
 
-PARTS: dict[str, type[dy.Schema]] = {  # tables that are folders of parts
+PARTS: dict[str, type[schemas.Table]] = {  # tables that are folders of parts
     "prompts": schemas.Prompts,
     "samples": schemas.Samples,
     "features": schemas.Features,
     "logprobs": schemas.LogProbs,
 }
+
+KEPT = frozenset(
+    {
+        *("targets", "set_aside", "prompts", "samples", "features", "logprobs"),
+        *("responses", "extraction", "extracted_documents", "bounds"),
+    }
+)
+"""Tables that a run goes on with or refuses; the others are made anew in a new version."""
+
+
+def find_version(names: Iterable[str]) -> int:
+    """Return one number of some tables, which grows with the version of each."""
+    tables = TABLES | PARTS
+    return schemas.combine_versions(tables[name] for name in names)
+
+
+def find_format() -> int:
+    """Return the number of the tables that a run goes on with."""
+    return find_version(KEPT)
+
 
 ORDER = "order"
 """The targets table in the order of asking, while a run goes on."""

@@ -17,7 +17,9 @@ from mia_batch.pipeline import rescore
 from mia_batch.pipeline.audits import build_stages
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import verify
+from mia_batch.pipeline.folder import KEPT, PARTS, TABLES, find_format
 from mia_batch.pipeline.stages import damage_set_aside, repair
+from mia_batch.pipeline.stages.questions import reopen_audit
 from mia_batch.settings import stored_settings
 from mia_batch.tables import followed
 from tests.damage import damage
@@ -492,3 +494,58 @@ def test_a_longer_corpus_keeps_the_answers_about_the_shorter_one(copied):
     assert before.items() <= evidence(run).items()
     assert grown["n_samples"].tail(4).to_list() == [3] * 4
     assert grown.head(8).equals(known)
+
+
+# Versions of tables.
+
+VERSIONS = {"preflight": 3, "verdicts": 10, "summary": 6}
+"""Numbers in stored runs by stage; the other stages have none yet."""
+
+
+def test_versions_of_tables_are_those_of_stored_runs(books):
+    manifest = books.run.manifest
+    forms = {name: made.get("form") for name, made in manifest.made.items()}
+    assert forms == dict.fromkeys(manifest.made) | VERSIONS | {"dress": 1}
+    assert manifest.format == find_format() == 3
+
+
+@pytest.mark.parametrize("table", [*TABLES, *PARTS])
+def test_the_version_of_each_table_counts(table, books, monkeypatch):
+    """Tables of evidence are refused in another version; others are made anew, and no more."""
+    schema = (TABLES | PARTS)[table]
+    others = {name for name in TABLES | PARTS if (TABLES | PARTS)[name] is not schema}
+    stages = [
+        stage
+        for stage in build_stages(reopen_audit(books.run))
+        if {*stage.makes, *stage.adds_to} - KEPT
+    ]
+    before = {stage.name: stage.version for stage in stages}
+    monkeypatch.setattr(schema, "version", schema.version + 1)
+    if table in KEPT:
+        assert find_format() == 4
+        assert {stage.name: stage.version for stage in stages} == before
+        return
+    assert find_format() == 3
+    for stage in stages:
+        has_changed = not others.issuperset({*stage.makes, *stage.adds_to})
+        assert (stage.version > before[stage.name]) == has_changed
+    assert {stage.name: stage.version for stage in stages} != before
+
+
+def test_a_table_of_another_version_is_made_anew_and_one_of_evidence_refused(
+    books, copied_of, monkeypatch
+):
+    settings, run, _ = copied_of(books)
+    monkeypatch.setattr(TABLES["rollup"], "version", 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(PARTS["samples"], "version", 2)
+        with pytest.raises(
+            mia_batch.RunFolderError, match=r"format 3 of its tables, this .* has 4\)"
+        ):
+            audit(**settings)
+    times = {name: run.path(name).stat().st_mtime_ns for name in ("rollup", "scores")}
+    again = audit(**settings)
+    assert again.manifest.made["summary"]["form"] == 7
+    assert again.manifest.made["verdicts"] == run.manifest.made["verdicts"]
+    assert run.path("rollup").stat().st_mtime_ns > times["rollup"]
+    assert run.path("scores").stat().st_mtime_ns == times["scores"]

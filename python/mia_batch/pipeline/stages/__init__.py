@@ -11,7 +11,7 @@ from mia_batch.errors import RunFolderError
 from mia_batch.evidence.parts import Work
 from mia_batch.pipeline import timing
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.folder import Manifest
+from mia_batch.pipeline.folder import KEPT, Manifest, find_version
 from mia_batch.tables import READ_ERRORS, is_sound, is_whole, move, remove
 
 __all__ = ["Stage", "damage_set_aside", "repair", "run_timed"]
@@ -43,6 +43,8 @@ class Stage:
         Pieces of names of parts whose loss takes its own tables with them.
     extends
         Stages to whose tables it adds.
+    adds_to
+        Tables of an earlier stage that it makes anew with rows of its own.
     costly_content
         What it makes where that costs an engine's time: damaged files are then set
         aside, not removed.
@@ -58,6 +60,7 @@ class Stage:
     reads: ClassVar[tuple[str, ...]] = ()
     reads_views: ClassVar[tuple[str, ...]] = ()
     extends: ClassVar[tuple[str, ...]] = ()
+    adds_to: ClassVar[tuple[str, ...]] = ()
     costly_content: ClassVar[str | None] = None
     reuses_engine: ClassVar[bool] = False
     activity: str = "working"
@@ -123,7 +126,7 @@ class Stage:
         """Return whether its tables exist, made from what it would make them from now."""
         tables = {path.stem for path in self.list_files()}
         fingerprint = self.audit.manifest.made.get(self.name)
-        return self.required_tables <= tables and fingerprint == self.fingerprint()
+        return self.required_tables <= tables and fingerprint == self._fingerprint()
 
     @property
     def required_tables(self) -> set[str]:
@@ -147,8 +150,18 @@ class Stage:
         self.audit.begin_change()
 
     def mark_done(self) -> None:
-        self.audit.manifest.made[self.name] = self.fingerprint()
+        self.audit.manifest.made[self.name] = self._fingerprint()
         self.audit.save()
+
+    @property
+    def version(self) -> int:
+        """The version of all its tables that can be made anew."""
+        return find_version({*self.makes, *self.adds_to} - KEPT)
+
+    def _fingerprint(self) -> dict[str, Any]:
+        """Return its fingerprint with the version of its tables, once one has changed."""
+        form = {"form": self.version} if self.version > 1 else {}
+        return form | self.fingerprint()
 
 
 def run_timed(audit: Audit, steps: Iterable[tuple[Stage, Callable[[], None]]]) -> None:

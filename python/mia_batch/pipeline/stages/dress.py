@@ -50,7 +50,7 @@ class DressStage(Stage):
         paths: list[Path] = []
         for view in list_dressed_views(self.audit):
             paths += sample_parts(self.audit, view).paths()
-        return {"parts": digest_parts(sorted(paths)), "form": 1}
+        return {"parts": digest_parts(sorted(paths)), "form": dress.VERSION}
 
     def make(self) -> None:
         audit = self.audit

@@ -433,7 +433,6 @@ class PreflightStage(Stage):
         return {
             "targets": self.audit.manifest.made.get("targets"),
             "plan": rule,
-            "form": 3,
         }
 
     def run(self) -> None:
@@ -500,6 +499,7 @@ class VerdictsStage(Stage):
     makes = ("metrics", "verdicts")
     reads = ("scores", "unscored")
     extends = ("summary",)
+    adds_to = ("findings",)
     activity = "measuring the attacks"
 
     def fingerprint(self) -> dict[str, Any]:
@@ -510,7 +510,6 @@ class VerdictsStage(Stage):
         return {
             "scores": manifest.made.get("scores"),
             "preflight": manifest.made.get("preflight"),
-            "form": 10,  # of the findings
             "plan": plan,
             "settings": self.audit.settings.model_dump(mode="json", include=names),
         }
@@ -927,6 +926,7 @@ class SummaryStage(Stage):
     name = "summary"
     phase = "answers"
     makes = ("rollup", "curves", "perplexities")
+    adds_to = ("findings",)
     reads = ("scores",)
     activity = "summing up documents and groups"
 
@@ -936,7 +936,7 @@ class SummaryStage(Stage):
             "extracted": self.audit.run.path("extracted_documents"),
             "controls": self.audit.run.path("controls"),
         }
-        fingerprint: dict[str, Any] = {"form": 6}  # of both tables
+        fingerprint: dict[str, Any] = {}
         for name in ("verdicts", "features", "recitals"):
             fingerprint[name] = made.get(name)
         for name, path in paths.items():
