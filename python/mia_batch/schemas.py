@@ -122,6 +122,9 @@ class Targets(Table):
 # Tables of evidence: what models were asked, and what they answered.
 
 
+FILTERED = "the provider filtered"
+"""How the reason of a filtered prompt or answer begins; asking again would bring the same."""
+
 AnswerKind: TypeAlias = Literal[
     "text",
     "thought_removed",

@@ -1,6 +1,7 @@
 """Servers with habits of their own, audited whole: the same figures, or a sentence that helps."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -86,6 +87,43 @@ class Azure(Reciter):
         return super().__call__(asked)
 
 
+SAFE = {"filtered": False, "severity": "safe"}
+FILTERS = {"hate": SAFE, "violence": {"filtered": True, "severity": "high"}}
+
+
+class AzureFilter(Azure):
+    """Fails once, and filters the prompts of two texts: one with 400, one with no choices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_well = False
+
+    def __call__(self, asked):
+        if self.is_about(asked, 5) and not self.is_well:
+            self.is_well = True
+            return failure(503, "busy")
+        if self.is_about(asked, 3):
+            error = {
+                "message": "The response was filtered",
+                "type": None,
+                "param": "prompt",
+                "code": "content_filter",
+                "status": 400,
+                "innererror": {
+                    "code": "ResponsibleAIPolicyViolation",
+                    "content_filter_result": FILTERS,
+                },
+            }
+            return Reply(status=400, content={"error": error})
+        if self.is_about(asked, 4):
+            results = [{"prompt_index": 0, "content_filter_results": FILTERS}]
+            return Reply(content={"choices": [], "prompt_filter_results": results})
+        return super().__call__(asked)
+
+    def is_about(self, asked: Asked, number: int) -> bool:
+        return (asked.prompt or "nothing")[-PLACE_CHARS:] in self.texts[number]
+
+
 class Streaming(Reciter):
     def __call__(self, asked):
         reply = super().__call__(asked)
@@ -104,22 +142,31 @@ class Thinking(Reciter):
         return {"index": number, "finish_reason": "length", "message": message}
 
 
-def audit_server(
-    reciter: Reciter, folder, *, address: str = "{root}/v1", **settings: Any
-) -> Run:
+def describe_audit(
+    reciter: Reciter,
+    folder: Path,
+    server: HostileServer,
+    *,
+    address: str = "{root}/v1",
+    **settings: Any,
+) -> dict[str, Any]:
     corpus = {"text": reciter.texts, "label": [1, 0] * (N_TEXTS // 2)}
     pl.DataFrame(corpus).write_parquet(folder / "corpus.parquet")
+    usual = {
+        "input": str(folder / "corpus.parquet"),
+        "model": MODEL,
+        "base_url": address.format(root=server.url.removesuffix("/v1")),
+        "preset": "matched",
+        "samples": 1,
+        "report": False,
+        "out": str(folder / "run"),
+    }
+    return usual | settings
+
+
+def audit_server(reciter: Reciter, folder: Path, **settings: Any) -> Run:
     with HostileServer(reciter) as server:
-        return audit(
-            input=str(folder / "corpus.parquet"),
-            model=MODEL,
-            base_url=address.format(root=server.url.removesuffix("/v1")),
-            preset="matched",
-            samples=1,
-            report=False,
-            out=str(folder / "run"),
-            **settings,
-        )
+        return audit(**describe_audit(reciter, folder, server, **settings))
 
 
 @pytest.mark.parametrize(
@@ -145,6 +192,50 @@ def test_a_habit_changes_no_score(reciter, settings, tmp_path, monkeypatch):
     metrics = audit_server(reciter, tmp_path, **settings)["metrics"]
     auc = metrics.filter(attack="samia_matched_v1", metric="roc_auc", slice="all")
     assert auc["value"].to_list() == [1.0]
+
+
+def test_a_prompt_that_azure_filters_is_refused_by_name_and_not_asked_again(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    reciter = AzureFilter()
+    with HostileServer(reciter) as server:
+        settings = describe_audit(
+            reciter,
+            tmp_path,
+            server,
+            address="{root}/openai/deployments/gpt?api-version=2024-10-21",
+            chat=True,
+            samples=2,
+            max_failed=0.5,
+        )
+        run = audit(**settings)
+        n_asked = len(server.asked)
+        audit(**settings, retry_failed=True)
+        assert len(server.asked) == n_asked
+        queries = {
+            asked.path.partition("?")[2] for asked in server.asked + server.probes
+        }
+        methods = {asked.method for asked in server.probes}
+        n_filtered = sum(
+            reciter.is_about(asked, 3) or reciter.is_about(asked, 4)
+            for asked in server.asked
+        )
+    assert queries == {"api-version=2024-10-21"}
+    assert methods == {"GET", "POST"}  # the list of models, too
+    rows = run["samples"].filter(answer="filtered")
+    assert sorted(rows["reason"]) == [
+        *[
+            "the provider filtered the prompt (content_filter,"
+            " ResponsibleAIPolicyViolation, violence)"
+        ]
+        * 2,
+        *["the provider filtered the prompt (violence)"] * 2,
+    ]
+    assert rows["candidate"].null_count() == 4
+    assert (run.manifest.failed["targets"], run.manifest.failed["again"]) == (2, 0)
+    assert run["scores"]["samia_matched_v1"].null_count() == 2
+    assert n_filtered == 2  # though two samples of each text are wanted
 
 
 def test_a_proxy_that_is_not_for_this_host_is_not_needed(tmp_path, monkeypatch):

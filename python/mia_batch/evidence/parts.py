@@ -16,7 +16,15 @@ from typing import Protocol, Self
 import numpy as np
 import polars as pl
 
-from mia_batch.schemas import Features, LogProbs, Prompts, Samples, Table, Targets
+from mia_batch.schemas import (
+    FILTERED,
+    Features,
+    LogProbs,
+    Prompts,
+    Samples,
+    Table,
+    Targets,
+)
 from mia_batch.tables import RowIndex, scan, sink_new
 from mia_batch.views import View
 
@@ -114,6 +122,8 @@ class Parts:
             answer = pl.col("answer").cast(pl.String)
             is_failed = answer.is_null() | (answer == "not_asked")
             reason = pl.when(is_failed).then(reason)
+        elif self.schema is LogProbs:
+            reason = pl.when(~reason.str.starts_with(FILTERED)).then(reason)
         return scan(paths, self.schema).select(
             target=TARGET_KEY,
             key=key,

@@ -323,6 +323,8 @@ class Endpoint:
             sent.first + index: continuation
             for index, continuation in choices.continuations.items()
         }
+        if choices.is_prompt_filtered:  # so are those that are still to be asked for
+            continuations = dict.fromkeys(job.missing, choices.continuations[0])
         self._runner.journal.record(
             job.identity,
             continuations,

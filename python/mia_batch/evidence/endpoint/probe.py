@@ -20,7 +20,7 @@ from mia_batch.evidence.endpoint.transport import (
     UnansweredError,
 )
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.schemas import AnswerKind
+from mia_batch.schemas import FILTERED, AnswerKind
 
 PROBE_PROMPT = "On the first day of spring, the people of the town"
 """Open enough that two samples of it hardly ever agree."""
@@ -471,9 +471,13 @@ class Probe:
     ) -> wire.Choices:
         """Ask until the answer can be used, with the patience that every later request has."""
         request = self._format.write(prompt, fields, n=n, max_tokens=max_tokens)
-        return await self._runner.complete(
+        choices = await self._runner.complete(
             request, lambda *_: None, max_retries=max_retries
         )
+        if choices.is_prompt_filtered:  # which says nothing of the fields
+            reason = choices.continuations[0].reason
+            raise RefusedError(None, str(reason), is_json=True, unusable=True)
+        return choices
 
 
 def _support(answers: object, *, has_effect: bool) -> wire.Support:
@@ -550,6 +554,8 @@ def _first_refusal(
     """Build the error for an endpoint that answers no request at all."""
     if error.unusable:
         way_out = "its replies are not of the form that OpenAI's API has"
+        if str(error).startswith(FILTERED):
+            way_out = "the prompt is harmless: have its filter set less strictly"
         if wire.STREAMED in str(error):
             way_out = "let the server, or the gateway before it, answer whole"
         elif not error.is_json:

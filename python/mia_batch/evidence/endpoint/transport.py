@@ -69,7 +69,7 @@ class Transport:
         headers |= _key_header(settings.api_key, address)
         self._client = httpx.AsyncClient(
             base_url=urlunsplit(address._replace(query="")),
-            params=dict(parse_qsl(address.query)),
+            params=tuple(parse_qsl(address.query, keep_blank_values=True)),
             headers=headers,
             timeout=httpx.Timeout(
                 settings.timeout,
@@ -388,13 +388,16 @@ class RequestRunner:
         try:
             reply = await self.transport.send(self.request_format.path, request.payload)
             self._reached = True
+            filtered = None
             if not 200 <= reply.status < 300:
+                filtered = self.request_format.read_filtered(reply, request)
+            if filtered is None and not 200 <= reply.status < 300:
                 tokens = wire.Tokens(0, 0)
                 if reply.status == 429:
                     self.concurrency.refused(sent_in_round)
                 return self._after_refusal(reply, attempt, last=last)
             self.concurrency.succeeded()
-            choices = self.request_format.read(reply.body, request)
+            choices = filtered or self.request_format.read(reply.body, request)
             choices = replace(choices, sent_at=sent_at)
             if choices.tokens is not None:
                 texts = [part.text for part in choices.continuations.values()]

@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field, ValidationError
 from mia_batch.errors import SettingsError, describe_error
 from mia_batch.evidence.request import Answer, Continuation, FinishReason, Request
 from mia_batch.models.tokens import Tokenizer
+from mia_batch.schemas import FILTERED
 
 # A shorter key, such as "x" for a server that wants none, is in many words
 _SHORTEST_SECRET = 8
@@ -325,6 +326,9 @@ _FILTERS = {
     *("prohibited_content", "spii", "sensitive", "guardrail_intervened"),
 }
 """Finish reasons of all dialects, in lower case. Others, empty ones and null say nothing."""
+# Of an error that says so of the prompt; in lower case
+_FILTER_CODES = frozenset({"content_filter", "responsibleaipolicyviolation"})
+_FILTER_RESULTS = ("content_filter_result", "content_filter_results")
 _THOUGHTS = re.compile(
     r"\s*(?:<(think|thinking|thought|reasoning)>.*?</\1>|\[THINK\].*?\[/THINK\]|◁think▷.*?◁/think▷)\s*",
     re.S | re.I,
@@ -365,6 +369,8 @@ class Choices:
     problem: str | None = None  # why not all that it holds can be used
     document: dict[str, Any]  # the whole body
     sent_at: str | None = None  # when the request was sent, in UTC
+    # Whether the provider filtered the prompt, so that no sample of it can be drawn
+    is_prompt_filtered: bool = False
 
     @property
     def system_fingerprint(self) -> str | None:
@@ -481,19 +487,48 @@ def _read_withheld(choice: dict[str, Any]) -> Continuation | None:
     if finish in _FAILURES:
         raise ValueError(f"the endpoint ended it with {finish!r}")
     if finish in _FILTERS:
-        results = _object(choice.get("content_filter_results"))
-        hits = [
-            str(name)
-            for name, result in results.items()
-            if any(_object(result).values())
-        ]
+        hits = _list_filters(choice.get("content_filter_results"))
         causes = shorten(", ".join([finish, *hits]))
-        reason = f"the provider filtered the answer ({causes})"
+        reason = f"{FILTERED} the answer ({causes})"
         return Continuation(answer="filtered", reason=reason)
     refusal = _object(choice.get("message")).get("refusal")
     if isinstance(refusal, str) and refusal:
         return _refused(refusal)
     return None
+
+
+def _list_filters(results: object) -> list[str]:
+    """List the filters that a provider names as those which stopped a text."""
+    return [
+        str(name)
+        for name, result in _object(results).items()
+        if _object(result).get("filtered") is True
+    ]
+
+
+def _read_filtered_prompt(document: dict[str, Any]) -> str | None:
+    """Read why a provider, as Azure does, filtered a prompt; None where it did not."""
+    error = _object(document.get("error"))
+    inner_error = _object(error.get("innererror"))
+    codes = []
+    for part in (error, inner_error):
+        code = part.get("code")
+        if isinstance(code, str) and code:
+            codes.append(code)
+    hits: list[str] = []
+    for name in _FILTER_RESULTS:
+        hits += _list_filters(inner_error.get(name))
+    for name in ("prompt_filter_results", "prompt_annotations"):
+        results = document.get(name)
+        for result in results if isinstance(results, list) else []:
+            hits += _list_filters(_object(result).get("content_filter_results"))
+    has_code = not _FILTER_CODES.isdisjoint(code.lower() for code in codes)
+    has_choices = bool(document.get("choices"))
+    is_filtered = has_code if error else bool(hits) and not has_choices
+    if not is_filtered:
+        return None
+    causes = dict.fromkeys([*codes, *hits]) or ["content_filter"]
+    return f"{FILTERED} the prompt ({shorten(', '.join(causes))})"
 
 
 def _refused(sentence: str) -> Continuation:
@@ -631,12 +666,38 @@ class RequestFormat:
                 problem = f"it is not JSON: {shorten(text) or 'nothing'}"
             return Choices(continuations={}, problem=problem, document={})
         document: dict[str, Any] = _redact(decoded, self.settings.redact)
+        filtered = self._build_filtered(document, request)
+        if filtered is not None:
+            return filtered
         continuations, problem = self._read_choices(document, request)
         return Choices(
             continuations=continuations,
             tokens=read_usage(document),
             problem=problem,
             document=document,
+        )
+
+    def read_filtered(self, reply: Reply, request: WireRequest) -> Choices | None:
+        """Read an error that says of the prompt that it was filtered; None of any other."""
+        document = decode_object(reply.body) if 400 <= reply.status < 500 else None
+        if document is None:
+            return None
+        return self._build_filtered(_redact(document, self.settings.redact), request)
+
+    def _build_filtered(
+        self, document: dict[str, Any], request: WireRequest
+    ) -> Choices | None:
+        """Build what a filtered prompt brings: no sample of it, now or later."""
+        reason = _read_filtered_prompt(document)
+        if reason is None:
+            return None
+        continuation = Continuation(answer="filtered", reason=reason)
+        return Choices(
+            continuations=dict.fromkeys(range(request.n), continuation),
+            # The provider has read the prompt, and counts it
+            tokens=read_usage(document) or Tokens(0, 0),
+            document=document,
+            is_prompt_filtered=True,
         )
 
     def _read_choices(
@@ -822,6 +883,8 @@ class Echo(RequestFormat):
     ) -> Answer:
         """Read the echo, of which no more tokens are kept than were asked for."""
         (continuation,) = continuations
+        if continuation.reason is not None:
+            return request.failed(continuation.reason)
         listing = self.parse_listing(continuation.text)
         echo = read_echo(
             *listing,
@@ -1002,6 +1065,8 @@ class NextToken(RequestFormat):
     ) -> Answer:
         """Read what the listing says of the tokens; bounds alone do not tell answers apart."""
         (continuation,) = continuations
+        if continuation.reason is not None:
+            return request.failed(continuation.reason)
         listed = self.parse_listing(continuation.text)
         token_ids = request.text_ids or []
         exact = capabilities.named_token == "honoured"

@@ -58,6 +58,7 @@ from mia_batch.pipeline.stages.questions import (
 from mia_batch.pipeline.stages.responses import write_responses
 from mia_batch.report import preflight_sentences
 from mia_batch.report.sentences import gate_sentence, power_sentences
+from mia_batch.schemas import FILTERED
 from mia_batch.settings import VerdictSettings
 from mia_batch.tables import digest, sink, sink_frames
 from mia_batch.views import STAGE_VIEW_TYPES, RunModel, View
@@ -894,12 +895,13 @@ def _count_failures(audit: Audit) -> dict[str, Any]:
     is_of_stage = pl.col("view").is_in(list(STAGE_VIEW_TYPES))
     samples = audit.run.scan("samples").filter(~is_of_stage)
     logprobs = audit.run.scan("logprobs").filter(was_asked, has_failed)
-    is_too_long = pl.col("reason").str.contains(", the context ")
+    is_final = pl.col("reason").str.contains(", the context ")
+    is_final |= pl.col("reason").str.starts_with(FILTERED)
     failures = [
         samples.filter(has_failed).select(
             "target_id", "reason", mends=pl.col("answer").is_null()
         ),
-        logprobs.select("target_id", "reason", mends=~is_too_long),
+        logprobs.select("target_id", "reason", mends=~is_final),
     ]
     reasons = pl.concat(failures).unique().collect(engine="streaming")
     again = reasons.filter("mends")["target_id"].unique()

@@ -22,6 +22,7 @@ from tests.hostile_server import (
     HostileServer,
     LlamaCpp,
     Reply,
+    Script,
     TinyModel,
 )
 from tests.next_token_server import BY_ID, NAMED, NextTokenModel
@@ -448,6 +449,20 @@ def test_an_endpoint_that_stops_naming_tokens_gives_a_reason_and_no_number(
     reasons = [answer.error for answer in found.values() if answer.tokens is None]
     assert set(reasons) == {"the endpoint's answer does not name the true token"}
     assert len(reasons) > len(POINTS) // 2
+
+
+def test_a_filtered_point_says_so_and_costs_itself_alone(model, opened_at_points):
+    error = {"code": "content_filter", "innererror": {"code": "of its own"}}
+    filtering = Script(Reply(status=400, content={"error": error}), then=model)
+    with HostileServer(filtering) as server:
+        for _ in range(2):
+            with opened_at_points(server) as end:
+                answers = results(end, POINTS)
+            errors = [answer.error for answer in answers.values()]
+            reason = "the provider filtered the prompt (content_filter, of its own)"
+            assert errors.count(None) == len(POINTS) - 1
+            assert reason in errors
+        assert len(server.asked) == len(POINTS)
 
 
 class Stripping(NextTokenModel):

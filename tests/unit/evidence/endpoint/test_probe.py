@@ -210,6 +210,11 @@ def test_a_chat_endpoint_is_probed_by_chat(tmp_path):
         ),
         (Reply(content={"choices": []}), EngineError, "no usable answer.*no choices"),
         (
+            failure(400, "filtered", "content_filter"),
+            EngineError,
+            r"filtered the prompt \(content_filter\)\); the prompt is harmless",
+        ),
+        (
             Reply(status=307, headers={"Location": "http://elsewhere/v1"}),
             SettingsError,
             "a redirect to http://elsewhere/v1.*the address that answers by itself",

@@ -129,6 +129,68 @@ def test_an_answer_that_is_not_what_was_asked_for_has_nothing(document, problem)
     assert problem in answer.problem
 
 
+@pytest.mark.parametrize(
+    ("status", "document", "reason"),
+    [
+        (
+            400,
+            {"error": {"code": "content_filter", "message": "no"}},
+            "the provider filtered the prompt (content_filter)",
+        ),
+        (
+            403,
+            {"error": {"innererror": {"code": "ResponsibleAIPolicyViolation"}}},
+            "the provider filtered the prompt (ResponsibleAIPolicyViolation)",
+        ),
+        (400, {"error": {"code": "invalid_request_error"}}, None),
+        (400, {"error": "content_filter"}, None),
+        (500, {"error": {"code": "content_filter"}}, None),
+        (400, [], None),
+    ],
+)
+def test_an_error_that_names_a_filter_is_about_the_prompt(status, document, reason):
+    reply = Reply(status=status, headers={}, body=json.dumps(document).encode())
+    request = wire.WireRequest({}, 2, 0, wire.Tokens(1, 1))
+    filtered = wire.RequestFormat(SETTINGS).read_filtered(reply, request)
+    if reason is None:
+        assert filtered is None
+    else:
+        filtered_part = Continuation(answer="filtered", reason=reason)
+        assert filtered is not None
+        assert filtered.continuations == {0: filtered_part, 1: filtered_part}
+        assert filtered.is_prompt_filtered
+
+
+def filter_results(**results: Any) -> list[dict[str, Any]]:
+    return [{"prompt_index": 0, "content_filter_results": results}]
+
+
+def test_no_choices_are_a_filter_only_where_one_says_that_it_stopped_the_prompt():
+    stopping = filter_results(hate={"filtered": True}, jailbreak={"filtered": False})
+    answer = read(choices(prompt_filter_results=stopping, usage={"prompt_tokens": 9}))
+    assert answer.continuations[1].reason == "the provider filtered the prompt (hate)"
+    assert (answer.tokens, answer.problem) == (wire.Tokens(9, 0), None)
+    passing = filter_results(hate={"filtered": False, "severity": "safe"})
+    answer = read(choices(prompt_filter_results=passing))
+    assert answer.problem == "it holds no choices"
+    answer = read(choices({"text": "a"}, prompt_filter_results=stopping))
+    assert answer.continuations == {0: continuation("a")}
+
+
+def test_only_filters_that_stopped_an_answer_are_named():
+    results = {
+        "hate": {"filtered": False, "severity": "safe"},
+        "sexual": {"filtered": True},
+    }
+    document = choices(
+        {"finish_reason": "content_filter", "content_filter_results": results}
+    )
+    answer = read(document, n=1)
+    assert answer.continuations[0].reason == (
+        "the provider filtered the answer (content_filter, sexual)"
+    )
+
+
 def test_the_key_is_not_quoted():
     quoting = choices({"text": "a", "finish_reason": KEY})
     for document in (f"you sent {KEY}".encode(), {"error": f"you sent {KEY}"}, quoting):
