@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import count
+from itertools import count, zip_longest
 from typing import Any, Self, cast
 
 from mia_batch.evidence.dress import known_openings
@@ -60,6 +60,8 @@ class Reply:
     """Bytes of the body that are sent before the connection is cut."""
     hold: threading.Event | threading.Barrier | None = None
     """Nothing is sent before this is set, or before so many requests wait for it."""
+    pieces: Iterable[bytes] | None = None
+    """The body, sent as a stream of events piece by piece."""
 
 
 def failure(
@@ -199,6 +201,68 @@ class Garbling:
         return Reply(content=b'{"choices": [{"te') if garbled else self._then(asked)
 
 
+_PIECE = 5  # characters of a text in a chunk
+
+
+def chunks_of(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Cut a whole answer into the chunks of a stream; choices take turns, the usage is last."""
+    head = {name: document[name] for name in document.keys() - {"choices", "usage"}}
+    turns = [_choice_chunks(choice) for choice in document["choices"]]
+    parts = [part for turn in zip_longest(*turns) for part in turn if part is not None]
+    chunks: list[dict[str, Any]] = [head | {"choices": []}]
+    chunks += (head | {"choices": [part], "usage": None} for part in parts)
+    return [*chunks, head | {"choices": [], "usage": document.get("usage")}]
+
+
+def _choice_chunks(choice: dict[str, Any]) -> list[dict[str, Any]]:
+    message = choice.get("message")
+    text = choice["text"] if message is None else message["content"]
+    pieces = [text[i : i + _PIECE] for i in range(0, len(text), _PIECE)]
+    further = choice.keys() - {"text", "message", "finish_reason", "logprobs", "index"}
+    last = {name: choice[name] for name in ("finish_reason", *further)}
+    index = {"index": choice["index"]}
+    parts = []
+    for number, piece in enumerate(pieces):
+        part = {"text": piece} if message is None else {"delta": {"content": piece}}
+        logprobs = choice.get("logprobs") or {}
+        named = {name: values[number : number + 1] for name, values in logprobs.items()}
+        if number == len(pieces) - 1:
+            named = {name: values[number:] for name, values in logprobs.items()}
+        parts.append(index | part | {"logprobs": named or None, "finish_reason": None})
+    return [*parts, index | {"text": ""} | last]
+
+
+def event_bytes(chunks: Iterable[dict[str, Any]], *, line_end: str = "\n") -> bytes:
+    """Write chunks as events, with comments between them, and their usual end."""
+    lines = []
+    for chunk in chunks:
+        lines += [": keep-alive", "", f"data: {json.dumps(chunk)}", ""]
+    return "".join(line + line_end for line in [*lines, "data: [DONE]", ""]).encode()
+
+
+class StreamOnly:
+    """Answers as another endpoint does, in a stream whatever is asked, of small pieces."""
+
+    def __init__(
+        self,
+        then: Callable[[Asked], Reply],
+        *,
+        line_end: str = "\n",
+        size: int = 41,
+    ) -> None:
+        self._then = then
+        self._line_end = line_end
+        self._size = size
+
+    def __call__(self, asked: Asked) -> Reply:
+        reply = self._then(asked)
+        if asked.method == "GET" or reply.status != 200:
+            return reply
+        body = event_bytes(chunks_of(reply.content), line_end=self._line_end)
+        starts = range(0, len(body), self._size)
+        return Reply(pieces=[body[start : start + self._size] for start in starts])
+
+
 class HostileServer:
     """Runs in threads of its own; a context manager.
 
@@ -282,8 +346,19 @@ class _Handler(BaseHTTPRequestHandler):
         reply = cast("_Server", self.server).reply(asked)
         if reply is None:
             self.close_connection = True
-            return
-        self._send(reply)
+        elif reply.pieces is not None:
+            self._stream(reply.pieces)
+        else:
+            self._send(reply)
+
+    def _stream(self, pieces: Iterable[bytes]) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for piece in pieces:
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        self.wfile.write(b"0\r\n\r\n")
 
     def _send(self, reply: Reply) -> None:
         content = reply.content

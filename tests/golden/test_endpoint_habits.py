@@ -9,7 +9,16 @@ import pytest
 
 from mia_batch import Run
 from mia_batch.errors import EngineError, SettingsError
-from tests.hostile_server import MODEL, Asked, HostileServer, Reply, failure
+from tests.hostile_server import (
+    MODEL,
+    Asked,
+    HostileServer,
+    Reply,
+    StreamOnly,
+    chunks_of,
+    event_bytes,
+    failure,
+)
 from tests.runs import audit
 from tests.texts import king_james_passages
 
@@ -124,12 +133,35 @@ class AzureFilter(Azure):
         return (asked.prompt or "nothing")[-PLACE_CHARS:] in self.texts[number]
 
 
-class Streaming(Reciter):
+class OneEvent(Reciter):
+    """Sends the whole answer in one event, which nothing follows."""
+
     def __call__(self, asked):
         reply = super().__call__(asked)
         if asked.method == "GET":
             return reply
         return Reply(content=b"data: " + json.dumps(reply.content).encode() + b"\n\n")
+
+
+class Streaming(Reciter):
+    def __init__(self, **how: Any) -> None:
+        super().__init__()
+        self._stream = StreamOnly(super().__call__, **how)
+
+    def __call__(self, asked):
+        return self._stream(asked)
+
+
+class HalfAStream(Reciter):
+    """Ends each stream before the answer's end, in silence."""
+
+    def __call__(self, asked):
+        reply = super().__call__(asked)
+        if asked.method == "GET":
+            return reply
+        chunks = chunks_of(reply.content)
+        body = event_bytes(chunks[: len(chunks) // 2])
+        return Reply(pieces=[body.removesuffix(b"data: [DONE]\n\n")])
 
 
 class Thinking(Reciter):
@@ -194,6 +226,30 @@ def test_a_habit_changes_no_score(reciter, settings, tmp_path, monkeypatch):
     assert auc["value"].to_list() == [1.0]
 
 
+@pytest.mark.parametrize("chat", [False, True])
+def test_answers_from_a_stream_have_the_scores_of_whole_ones(chat, tmp_path):
+    settings = {"chat": chat, "samples": 2}
+    reciters = {
+        "whole": Reciter(),
+        "one event": OneEvent(),
+        "chunks": Streaming(),
+        "lines that end in CRLF": Streaming(line_end="\r\n", size=7),
+    }
+    runs = {}
+    for name, reciter in reciters.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        runs[name] = audit_server(reciter, folder, **settings)
+    whole = runs.pop("whole")
+    kept = ("candidate", "n_tokens", "finish_reason", "answer", "reason")
+    key = ("target_id", "view_index", "sample_index")
+    assert whole["scores"]["samia_matched_v1"].max() == 1.0
+    for run in runs.values():
+        assert run["scores"].equals(whole["scores"])
+        samples = run["samples"].sort(key).select(key + kept)
+        assert samples.equals(whole["samples"].sort(key).select(key + kept))
+
+
 def test_a_prompt_that_azure_filters_is_refused_by_name_and_not_asked_again(
     tmp_path, monkeypatch
 ):
@@ -252,12 +308,17 @@ def test_a_proxy_that_is_not_for_this_host_is_not_needed(tmp_path, monkeypatch):
     ("reciter", "settings", "error", "sentence"),
     [
         (
-            Streaming(),
+            HalfAStream(),
             {},
             EngineError,
-            "it is a stream of events.*let the server.* answer whole",
+            "it is a stream of events that ends.*let the server.* answer whole",
         ),
-        (Streaming(), {"chat": True}, EngineError, "it is a stream of events"),
+        (
+            HalfAStream(),
+            {"chat": True},
+            EngineError,
+            "it is a stream of events that ends before its answer does",
+        ),
         (
             OnlyChat(),
             {"chat": True, "address": "{root}"},

@@ -14,6 +14,7 @@ from mia_batch.evidence.dress import (
     undress,
 )
 from mia_batch.evidence.endpoint import wire
+from mia_batch.evidence.endpoint.stream import STREAMED
 from mia_batch.evidence.endpoint.transport import (
     RefusedError,
     RequestRunner,
@@ -556,7 +557,7 @@ def _first_refusal(
         way_out = "its replies are not of the form that OpenAI's API has"
         if str(error).startswith(FILTERED):
             way_out = "the prompt is harmless: have its filter set less strictly"
-        if wire.STREAMED in str(error):
+        if STREAMED in str(error):
             way_out = "let the server, or the gateway before it, answer whole"
         elif not error.is_json:
             way_out = "check base_url=, which usually ends with /v1"

@@ -19,12 +19,14 @@ from urllib.request import proxy_bypass
 from mia_batch.errors import EngineError
 from mia_batch.evidence.endpoint import wire
 from mia_batch.evidence.endpoint.journal import Journal
+from mia_batch.evidence.endpoint.stream import EventReader
 from mia_batch.evidence.endpoint.wire import Reply
 
 if TYPE_CHECKING:
     import httpx
 
 _SECONDS_TO_CONNECT = 30.0
+_SECONDS_TO_CLOSE = 1.0  # of a stream that has said its last word
 _MOST_BYTES = 16 << 20  # no honest answer is as large
 _WINDOWS = {"gzip": 31, "x-gzip": 31, "deflate": 15}  # of zlib, by content coding
 
@@ -130,20 +132,36 @@ async def _read(response: httpx.Response) -> bytes:
     if coding not in {"identity", *_WINDOWS}:
         raise DecodingError(f"an answer packed as {coding!r}, which was not asked for")
     unpacker = zlib.decompressobj(_WINDOWS[coding]) if coding in _WINDOWS else None
+    kind = response.headers.get("content-type", "").strip().lower()
+    events = EventReader() if kind.startswith("text/event-stream") else None
     body = bytearray()
-    async for chunk in response.aiter_raw():
-        if unpacker is None:
-            body += chunk
-        else:
+    chunks = response.aiter_raw()
+    async for chunk in chunks:
+        piece = chunk
+        if unpacker is not None:
             try:
-                body += unpacker.decompress(chunk, _MOST_BYTES + 1)
+                piece = unpacker.decompress(chunk, _MOST_BYTES + 1)
             except zlib.error as error:
                 raise DecodingError(
                     f"an answer that cannot be unpacked: {error}"
                 ) from error
+        body += piece
         if len(body) > _MOST_BYTES:
             raise DecodingError(f"an answer of more than {_MOST_BYTES >> 20} MiB")
+        if events is not None:
+            events.feed(piece)
+            if events.is_done:
+                await _await_end(chunks)
+                break
     return bytes(body)
+
+
+async def _await_end(chunks: AsyncIterator[bytes]) -> None:
+    """Let a stream that has said all end its connection in order, which then serves again."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_SECONDS_TO_CLOSE):
+            async for _ in chunks:
+                pass
 
 
 _START = 8

@@ -16,6 +16,13 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError
 
 from mia_batch.errors import SettingsError, describe_error
+from mia_batch.evidence.endpoint.stream import (
+    REASONING,
+    StreamError,
+    is_stream,
+    join_stream,
+    join_text_parts,
+)
 from mia_batch.evidence.request import Answer, Continuation, FinishReason, Request
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.schemas import FILTERED
@@ -348,7 +355,6 @@ _REFUSES = re.compile(
     re.I,
 )
 """How chat models begin a refusal in English; others show by being the same about every text."""
-_REASONING = ("reasoning_content", "reasoning", "thinking")
 _LAST_WORD = re.compile(r"\s+\S*\Z|\ufffd+\Z")
 # Characters; a continuation may begin with the words of a shorter one
 _LONG_PROMPT = 32
@@ -414,10 +420,6 @@ def read_usage(document: dict[str, Any]) -> Tokens | None:
         return Tokens(*dict(_Usage.model_validate(document.get("usage"))).values())
     except ValidationError:
         return None
-
-
-_EVENTS = (b"data:", b"event:", b":")  # lines of a stream of events
-STREAMED = "it is a stream of events, although `stream` is false in the request"
 
 
 def read_refusal(reply: Reply, settings: ClientSettings) -> Refusal:
@@ -658,13 +660,9 @@ class RequestFormat:
     def read(self, body: bytes, request: WireRequest) -> Choices:
         """Read a reply of up to ``n`` choices; one that is not what was asked for has nothing."""
         # What the reply says of the key is taken out before anything is kept.
-        decoded = decode_object(body)
-        if decoded is None:
-            problem: str | None = STREAMED
-            if not body.lstrip().startswith(_EVENTS):
-                text = self.settings.redact(body.decode(errors="replace"))
-                problem = f"it is not JSON: {shorten(text) or 'nothing'}"
-            return Choices(continuations={}, problem=problem, document={})
+        decoded = self._decode(body)
+        if isinstance(decoded, str):
+            return Choices(continuations={}, problem=decoded, document={})
         document: dict[str, Any] = _redact(decoded, self.settings.redact)
         filtered = self._build_filtered(document, request)
         if filtered is not None:
@@ -676,6 +674,20 @@ class RequestFormat:
             problem=problem,
             document=document,
         )
+
+    def _decode(self, body: bytes) -> dict[str, Any] | str:
+        """Decode an answer that came whole or as a stream; a text says what is wrong."""
+        if is_stream(body):  # although `stream` is false in the request
+            try:
+                return join_stream(body)
+            except StreamError as error:
+                detail = shorten(self.settings.redact(error.detail))
+                return f"{error}: {detail}" if detail else str(error)
+        decoded = decode_object(body)
+        if decoded is not None:
+            return decoded
+        text = self.settings.redact(body.decode(errors="replace"))
+        return f"it is not JSON: {shorten(text) or 'nothing'}"
 
     def read_filtered(self, reply: Reply, request: WireRequest) -> Choices | None:
         """Read an error that says of the prompt that it was filtered; None of any other."""
@@ -768,7 +780,7 @@ class RequestFormat:
             return withheld
         text = self.text(choice)
         message = _object(choice.get("message"))
-        has_thoughts = n_thoughts > 0 or any(map(message.get, _REASONING))
+        has_thoughts = n_thoughts > 0 or any(map(message.get, REASONING))
         if text in (None, "") and has_thoughts:
             return _ONLY_THOUGHTS
         if not isinstance(text, str):
@@ -836,11 +848,7 @@ class Chat(RequestFormat):
         return {"messages": [{"role": "user", "content": request.context}]}
 
     def text(self, choice: dict[str, Any]) -> object:
-        content = _object(choice.get("message")).get("content")
-        if not isinstance(content, list):
-            return content
-        parts = [part for part in content if _object(part).get("type") == "text"]
-        return "".join(str(part.get("text", "")) for part in parts)
+        return join_text_parts(_object(choice.get("message")).get("content"))
 
 
 _LEAST = -9999.0  # what servers write for minus infinity

@@ -23,6 +23,7 @@ from tests.hostile_server import (
     LlamaCpp,
     Reply,
     Script,
+    StreamOnly,
     TinyModel,
 )
 from tests.next_token_server import BY_ID, NAMED, NextTokenModel
@@ -93,6 +94,15 @@ def test_a_text_gets_the_values_of_its_tokens_and_nothing_sent_changes_them(tmp_
         "repetition_penalty": 1.0,
         "stream": False,
     }
+
+
+def test_a_stream_gives_the_same_values_of_a_text(tmp_path):
+    requests = [text_request(i, f"text number {i} of some") for i in range(3)]
+    answers, _ = answered(StreamOnly(echo), tmp_path, requests, kind="logprobs")
+    for number, result in answers.items():
+        tokens = ["text", " number", f" {number}", " of", " some"]
+        assert logprobs(result) == [value(tokens, i) for i in range(5)]
+        assert result.bos
 
 
 def test_a_context_is_cut_to_its_last_tokens_sent_and_not_scored(checkpoint, tmp_path):
@@ -355,6 +365,17 @@ def test_an_endpoint_that_honours_names_gives_exact_values(
     assert asked.fields["max_tokens"] == 1
     assert len(asked.fields[NAMED]) == 1
     assert asked.path.endswith("/chat/completions") == chat
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_a_stream_gives_the_same_values_of_points(model, opened_at_points, chat):
+    with (
+        HostileServer(StreamOnly(model)) as server,
+        opened_at_points(server, chat=chat, chat_instruction="Go") as end,
+    ):
+        answers = results(end, POINTS)
+    exact_values = true_values(model, chat="Go" if chat else None)
+    np.testing.assert_allclose(values(answers), exact_values, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
