@@ -12,17 +12,19 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import inf, isfinite
 from random import Random
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
-from urllib.request import proxy_bypass
 
-from mia_batch.errors import EngineError
+from mia_batch.errors import EngineError, SettingsError, describe_error
 from mia_batch.evidence.endpoint import wire
+from mia_batch.evidence.endpoint.environment import Proxy, build_trust, find_proxy
 from mia_batch.evidence.endpoint.journal import Journal
 from mia_batch.evidence.endpoint.stream import EventReader
 from mia_batch.evidence.endpoint.wire import Reply
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
 
 _SECONDS_TO_CONNECT = 30.0
@@ -69,6 +71,14 @@ class Transport:
         address = urlsplit(settings.base_url)
         headers = {"Accept-Encoding": "identity"}
         headers |= _key_header(settings.api_key, address)
+        # What httpx reads of the environment by itself it takes to be sound: a proxy
+        # that this host has no use for, or a missing file, end it in an error of its
+        # own. It knows no ranges in NO_PROXY.
+        self.proxy = find_proxy(address)
+        addresses = [settings.base_url]
+        if self.proxy is not None:
+            addresses.append(self.proxy.url)
+        trust = build_trust(urlsplit(url).scheme for url in addresses)
         self._client = httpx.AsyncClient(
             base_url=urlunsplit(address._replace(query="")),
             params=tuple(parse_qsl(address.query, keep_blank_values=True)),
@@ -82,9 +92,9 @@ class Transport:
                 max_keepalive_connections=n_connections,
             ),
             follow_redirects=False,
-            # httpx prepares every proxy of the environment, even those that this host
-            # has no use for, and fails where one needs a package that is not installed.
-            trust_env=not proxy_bypass(address.hostname or ""),
+            trust_env=False,
+            verify=True if trust is None else trust,
+            proxy=_build_proxy(self.proxy, trust),
         )
         self.aclose = self._client.aclose
 
@@ -103,15 +113,35 @@ class Transport:
                     body = await _read(response)
         except (TimeoutError, httpx.RequestError) as error:
             is_late = isinstance(error, (TimeoutError, httpx.TimeoutException))
-            unsent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
+            unconnected = (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError)
+            unsent = isinstance(error, unconnected)
             cause = self._settings.redact(str(error) or type(error).__name__)
             sentence = f"the connection was cut ({cause})"
             if unsent:
-                sentence = f"no connection ({cause})"
+                route = ""
+                if self.proxy is not None:
+                    route = f" through the proxy {self.proxy.shown_url}"
+                sentence = f"no connection{route} ({cause})"
             elif is_late:
                 sentence = f"no answer came within {self._settings.timeout:g} s"
             raise UnansweredError(sentence, sent=not unsent) from None
         return Reply(status=response.status_code, headers=response.headers, body=body)
+
+
+def _build_proxy(proxy: Proxy | None, trust: ssl.SSLContext | None) -> Any:
+    """Build what httpx takes for a proxy; its type is not known before httpx is imported."""
+    import httpx
+
+    if proxy is None:
+        return None
+    is_encrypted = urlsplit(proxy.url).scheme == "https"
+    try:
+        return httpx.Proxy(proxy.url, ssl_context=trust if is_encrypted else None)
+    except (httpx.InvalidURL, ValueError) as error:
+        raise SettingsError(
+            f"the environment variable {proxy.variable} is {proxy.shown_url!r}, which is"
+            f" not an address of a proxy ({describe_error(error)}); correct or unset it"
+        ) from None
 
 
 def _key_header(key: str | None, address: SplitResult) -> dict[str, str]:
@@ -428,11 +458,7 @@ class RequestRunner:
                 tokens = wire.Tokens(0, 0)
             sentence = _with_tries(str(error), attempt)
             if not error.sent and (last or not self._reached):
-                setting = "" if self._reached else "base_url= and "
-                raise EngineError(
-                    f"the endpoint {self._settings.base_url} cannot be reached: {sentence};"
-                    f" check {setting}that its server runs, and give the same command again"
-                ) from None
+                raise self._build_unreachable(sentence) from None
             if last:
                 raise RefusedError(None, sentence) from None
             return NextStep("again")
@@ -441,6 +467,24 @@ class RequestRunner:
         finally:
             self._ledger.settle(request.limit, tokens)
             self._tokens.give_back(max(0, sum(request.limit) - sum(tokens)))
+
+    def _build_unreachable(self, sentence: str) -> EngineError:
+        proxy = self.transport.proxy
+        checks = ["that its server runs"]
+        if not self._reached:
+            checks.insert(0, "base_url=")
+        if proxy is not None:
+            checks.insert(0, f"the environment variable {proxy.variable}")
+        way_out = f"check {' and '.join(checks)}, and"
+        if "CERTIFICATE_VERIFY_FAILED" in sentence:
+            way_out = (
+                "set the environment variable SSL_CERT_FILE to the certificates of the"
+                " authority that signed the server's, and"
+            )
+        return EngineError(
+            f"the endpoint {self._settings.base_url} cannot be reached: {sentence};"
+            f" {way_out} give the same command again"
+        )
 
     def _after_refusal(self, reply: Reply, attempt: int, *, last: bool) -> NextStep:
         """Return how to try again; raise where the request, or all of them, have failed."""
