@@ -82,7 +82,7 @@ class OtherLimit(Reciter):
 
 class OnlyChat(Reciter):
     def __call__(self, asked):
-        is_there = asked.path.startswith("/v1/chat/completions")
+        is_there = asked.path == "/v1/chat/completions"
         return super().__call__(asked) if is_there else failure(404, "Not Found")
 
 

@@ -1,9 +1,11 @@
 """Learn what an endpoint honours, by asking it; documentation and silence are not believed."""
 
+import re
 from dataclasses import replace
 from itertools import product
 from math import isclose
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.dress import (
@@ -60,6 +62,14 @@ _CONTEXT_NAMES = (
     "context_window",
 )
 _UNKNOWN_FIELD = frozenset({400, 422, 501})
+_NOT_THERE = frozenset({404, 405})
+# What addresses end with that name more than the base, and a version that is doubled
+_ENDING = re.compile(r"/(?:chat|completions|chat/completions|models|embeddings)$")
+_DOUBLED = re.compile(r"(/v\d+)(?:\1)+$")
+_VERSION = re.compile(r"/v\d+$")
+_SAYS_MODEL = re.compile(r"\b(?:model|deployment)")
+_MOST_LISTED = 5
+_GIVE = "give base_url= as {}, where models are listed"
 _LLAMA_CPP = "llama.cpp"  # as its server calls itself in every answer
 # They stand beside /v1, where the base address ends
 _LLAMA_CPP_PROPERTIES = "/../props"
@@ -120,7 +130,7 @@ class Probe:
             return await self._ask({})
         except RefusedError as error:
             if error.unusable or error.status not in _UNKNOWN_FIELD:
-                raise _first_refusal(error, self._settings) from None
+                raise await self._explain(error) from None
             refusal = error
         settings = self._settings
         values = {"temperature": settings.temperature, "top_p": settings.top_p}
@@ -131,7 +141,7 @@ class Probe:
             if answer is not None:
                 break
         else:
-            raise _first_refusal(refusal, settings)
+            raise await self._explain(refusal)
         for name in optional:
             withdrawn = self._format.dialect.withdrawn
             self._speak(withdrawn=tuple(field for field in withdrawn if field != name))
@@ -342,7 +352,7 @@ class Probe:
             _check_names(next_token, listed, plain)
             named_token = await self._named_token(next_token, listed, by_id=by_id)
         except RefusedError as error:
-            raise _first_refusal(error, self._settings) from None
+            raise await self._explain(error) from None
         return wire.Capabilities(
             named_token=named_token,
             top_logprobs=top,
@@ -402,6 +412,25 @@ class Probe:
             if has_name and token not in likely:
                 unlikely.append(token)
         return unlikely[:_N_NAMED]
+
+    async def _explain(self, error: RefusedError) -> SettingsError | EngineError:
+        """Build the error for an endpoint that answers no request at all."""
+        is_nothing_there = error.status in _NOT_THERE
+        if not (error.unusable or is_nothing_there):
+            return _explain_refusal(error, self._settings)
+        models = _list_models(await self._get("/models"))
+        guess = None if models is not None else await self._find_address()
+        if error.unusable:
+            return _explain_unusable(error, self._settings, guess)
+        return _explain_nothing_there(error, self._settings, models, guess)
+
+    async def _find_address(self) -> str | None:
+        """Find an address of the same host where models are listed."""
+        for address in _guess_addresses(self._settings.base_url):
+            start, mark, query = address.partition("?")
+            if _list_models(await self._get(f"{start}/models")) is not None:
+                return start + mark + query
+        return None
 
     # Requests.
 
@@ -549,22 +578,91 @@ def _bare_name(model: str) -> str:
     return model.casefold().rstrip("/").rpartition("/")[2]
 
 
-def _first_refusal(
-    error: RefusedError, settings: wire.ClientSettings
-) -> SettingsError | EngineError:
-    """Build the error for an endpoint that answers no request at all."""
-    if error.unusable:
-        way_out = "its replies are not of the form that OpenAI's API has"
-        if str(error).startswith(FILTERED):
-            way_out = "the prompt is harmless: have its filter set less strictly"
-        if STREAMED in str(error):
-            way_out = "let the server, or the gateway before it, answer whole"
-        elif not error.is_json:
-            way_out = "check base_url=, which usually ends with /v1"
-        return EngineError(
-            f"the endpoint {settings.base_url} gives no usable answer ({error});"
+def _list_models(reply: wire.Reply | None) -> list[str] | None:
+    """Read the names in a list of models; None where a reply is no such list."""
+    document = wire.decode_object(reply.body) if reply is not None else None
+    if reply is None or reply.status != 200 or document is None:
+        return None
+    models = document.get("data")
+    if not isinstance(models, list):
+        return None
+    return [str(model.get("id")) for model in models if isinstance(model, dict)]
+
+
+def _guess_addresses(base_url: str) -> list[str]:
+    """Guess addresses of the same host that may be meant: /v1 is often missing or doubled."""
+    address = urlsplit(base_url)
+    path = address.path.rstrip("/")
+    bare = _ENDING.sub("", path)
+    paths = [bare, _DOUBLED.sub(r"\1", bare), "/v1"]
+    if _VERSION.search(bare) is None:
+        paths.insert(0, f"{bare}/v1")
+    guesses = dict.fromkeys(paths)
+    guesses.pop(path, None)
+    return [urlunsplit(address._replace(path=guess)) for guess in guesses]
+
+
+def _blames_model(error: RefusedError) -> bool:
+    """Check whether a refusal speaks of the model, not merely of a path with its name."""
+    without_paths = re.sub(r"\S*/\S*", " ", str(error)).lower()
+    return error.is_json and _SAYS_MODEL.search(without_paths) is not None
+
+
+def _explain_unusable(
+    error: RefusedError, settings: wire.ClientSettings, guess: str | None
+) -> EngineError:
+    """Build the error for an endpoint of which no answer can be used."""
+    way_out = "its replies are not of the form that OpenAI's API has"
+    if str(error).startswith(FILTERED):
+        way_out = "the prompt is harmless: have its filter set less strictly"
+    elif STREAMED in str(error):
+        way_out = "let the server, or the gateway before it, answer whole"
+    elif guess is not None:
+        way_out = _GIVE.format(guess)
+    elif not error.is_json:
+        way_out = "check base_url=, which usually ends with /v1"
+    return EngineError(
+        f"the endpoint {settings.base_url} gives no usable answer ({error}); {way_out}"
+    )
+
+
+def _explain_nothing_there(
+    error: RefusedError,
+    settings: wire.ClientSettings,
+    models: list[str] | None,
+    guess: str | None,
+) -> SettingsError:
+    """Build the error for an address where nothing is asked in this way."""
+    address = settings.base_url
+    alternative = "the completions endpoint" if settings.chat else "chat="
+    if _blames_model(error):
+        way_out = f"check model=, or try {alternative}"
+        names = [wire.shorten(name) for name in models or []]
+        if names and settings.model not in names:
+            listed = ", ".join(map(repr, names[:_MOST_LISTED]))
+            way_out = f"give a model= that it lists, such as {listed}"
+        return SettingsError(
+            f"the endpoint {address} refuses model {settings.model!r} ({error});"
             f" {way_out}"
         )
+    if models is not None:
+        kind = "chats" if settings.chat else "completions"
+        return SettingsError(
+            f"the endpoint {address} lists models and takes no {kind} ({error}); try"
+            f" {alternative}"
+        )
+    way_out = f"check base_url=, which usually ends with /v1, or try {alternative}"
+    if guess is not None:
+        way_out = _GIVE.format(guess)
+    return SettingsError(
+        f"the endpoint {address} has nothing at that address ({error}); {way_out}"
+    )
+
+
+def _explain_refusal(
+    error: RefusedError, settings: wire.ClientSettings
+) -> SettingsError | EngineError:
+    """Build the error for an endpoint that refuses every request."""
     start = (
         f"the endpoint {settings.base_url} refuses model {settings.model!r} ({error})"
     )
@@ -576,17 +674,6 @@ def _first_refusal(
         way_out = "check the API key and what it may use"
         if settings.api_key is None:
             way_out = "OPENAI_API_KEY is not set, and api_key_env= names no other"
-    elif status in {404, 405}:
-        alternative = "the completions endpoint" if settings.chat else "chat="
-        way_out = f"check model=, or try {alternative}"
-        if not error.is_json or "model" not in str(error).lower():
-            start = (
-                f"the endpoint {settings.base_url} has nothing at that address"
-                f" ({error})"
-            )
-            way_out = (
-                f"check base_url=, which usually ends with /v1, or try {alternative}"
-            )
     elif 300 <= status < 400:
         way_out = "set base_url= to the address that answers by itself"
     return SettingsError(f"{start}; {way_out}")

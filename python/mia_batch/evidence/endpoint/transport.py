@@ -63,12 +63,14 @@ class RefusedError(Exception):
 class Transport:
     """Connections to one endpoint; redirects are never followed, so the key goes nowhere else."""
 
-    def __init__(self, settings: wire.ClientSettings) -> None:
+    def __init__(self, settings: wire.ClientSettings, path: str = "") -> None:
         import httpx  # here, because whoever has no endpoint does not need it
 
         self._settings = settings
         n_connections = settings.max_concurrency
         address = urlsplit(settings.base_url)
+        # The address may end with the ``path`` that is asked
+        root = address.path.rstrip("/").removesuffix(path)
         headers = {"Accept-Encoding": "identity"}
         headers |= _key_header(settings.api_key, address)
         # What httpx reads of the environment by itself it takes to be sound: a proxy
@@ -80,7 +82,7 @@ class Transport:
             addresses.append(self.proxy.url)
         trust = build_trust(urlsplit(url).scheme for url in addresses)
         self._client = httpx.AsyncClient(
-            base_url=urlunsplit(address._replace(query="")),
+            base_url=urlunsplit(address._replace(path=root, query="")),
             params=tuple(parse_qsl(address.query, keep_blank_values=True)),
             headers=headers,
             timeout=httpx.Timeout(
@@ -102,6 +104,7 @@ class Transport:
         self, path: str, payload: Mapping[str, object] | None = None
     ) -> Reply:
         """Post JSON to a path below the base address, or get it; a `Reply` whatever its status."""
+        # A whole address in place of the path is asked as it is, with the key.
         import httpx
 
         method = "GET" if payload is None else "POST"
@@ -329,7 +332,7 @@ class RequestRunner:
         self.journal = journal
         self.probing = False
         self._settings = settings
-        self.transport = Transport(settings)
+        self.transport = Transport(settings, request_format.path)
         self._rng = rng
         self._ledger = wire.Ledger(settings, journal.spent())
         self.concurrency = Concurrency(settings.max_concurrency)
@@ -338,6 +341,7 @@ class RequestRunner:
         self._in_flight = 0
         self._not_before = 0.0  # the endpoint asks to wait until then
         self._reached = False
+        self._answered = False
         self._settled = asyncio.Condition()
 
     async def complete(
@@ -444,6 +448,7 @@ class RequestRunner:
                 if reply.status == 429:
                     self.concurrency.refused(sent_in_round)
                 return self._after_refusal(reply, attempt, last=last)
+            self._answered = True
             self.concurrency.succeeded()
             choices = filtered or self.request_format.read(reply.body, request)
             choices = replace(choices, sent_at=sent_at)
@@ -504,6 +509,10 @@ class RequestRunner:
         way_out = f"it asks to wait {following.wait or 0:.0f} s: wait, then"
         if following.step == "give_up":
             way_out = "check the API key and the model, and"
+            if reply.status in {404, 405} and not self._answered:
+                way_out = (
+                    "check base_url=, which usually ends with /v1, and model=, and"
+                )
         elif following.step == "exhausted":
             way_out = "the account is exhausted: pay in, then"
         raise EngineError(

@@ -61,6 +61,7 @@ class ClientSettings:
 
     def __post_init__(self) -> None:
         _check_address(self.base_url)
+        _check_kind(self.base_url, chat=self.chat)
         key = self.api_key
         is_printable = all("!" <= letter <= "~" for letter in key or "")
         if key is not None and not (key and is_printable):
@@ -128,6 +129,26 @@ def _check_address(base_url: str) -> None:
         raise SettingsError(
             f"base_url= is {base_url!r}, which is not an address of an endpoint; "
             "write it like https://api.openai.com/v1"
+        )
+
+
+CHATS = "/chat/completions"
+COMPLETIONS = "/completions"
+
+
+def _check_kind(base_url: str, *, chat: bool) -> None:
+    """Check that an address which names what is asked names what is to be asked."""
+    path = urlsplit(base_url).path.rstrip("/")
+    names_chats = path.endswith(CHATS)
+    if names_chats and not chat:
+        raise SettingsError(
+            f"base_url= ends with {CHATS}, where chats are asked; add chat=, or leave"
+            f" {CHATS} out to have texts completed"
+        )
+    if chat and path.endswith(COMPLETIONS) and not names_chats:
+        raise SettingsError(
+            f"base_url= ends with {COMPLETIONS}, where texts are completed; leave chat="
+            f" out, or leave {COMPLETIONS} out to ask chats"
         )
 
 
@@ -573,7 +594,7 @@ class WireRequest:
 class RequestFormat:
     """The format of ``/completions``, which others vary."""
 
-    path: ClassVar[str] = "/completions"
+    path: ClassVar[str] = COMPLETIONS
     # Whether a chat model answers, which thinks and refuses
     converses: ClassVar[bool] = False
     # Whether the journal keeps tokens of a choice, not its text
@@ -830,7 +851,7 @@ class Chat(RequestFormat):
 
     # One message, because the templates of some models take no system message.
 
-    path = "/chat/completions"
+    path = CHATS
     converses = True
 
     def rest(self, request: Request) -> Request:
