@@ -164,6 +164,27 @@ class HalfAStream(Reciter):
         return Reply(pieces=[body.removesuffix(b"data: [DONE]\n\n")])
 
 
+class Cutting(Reciter):
+    """Reads the last words of a prompt, as Ollama does; every fourth text is too long for it."""
+
+    limit = 300
+
+    def __init__(self) -> None:
+        super().__init__()
+        passages = king_james_passages(700, n=N_TEXTS)
+        self.texts = [
+            passage if number % 4 == 3 else " ".join(passage.split()[:200])
+            for number, passage in enumerate(passages)
+        ]
+
+    def __call__(self, asked):
+        reply = super().__call__(asked)
+        if asked.method == "POST":
+            usage = reply.content["usage"]
+            usage["prompt_tokens"] = min(usage["prompt_tokens"], self.limit)
+        return reply
+
+
 class Thinking(Reciter):
     def choice(self, asked, number, text):
         message = {
@@ -248,6 +269,18 @@ def test_answers_from_a_stream_have_the_scores_of_whole_ones(chat, tmp_path):
         assert run["scores"].equals(whole["scores"])
         samples = run["samples"].sort(key).select(key + kept)
         assert samples.equals(whole["samples"].sort(key).select(key + kept))
+
+
+def test_a_text_that_the_server_cuts_in_silence_has_a_reason_and_no_score(tmp_path):
+    run = audit_server(Cutting(), tmp_path, max_failed=0.5)
+    scores = run["scores"].sort("document_id")["samia_matched_v1"]
+    cut = run["samples"].filter(pl.col("reason").is_not_null())
+    assert cut["target_id"].n_unique() == scores.null_count() == N_TEXTS // 4
+    assert scores.max() == 1.0
+    (reason,) = cut["reason"].unique()
+    assert "it reads at most 300 tokens of a prompt and cuts the rest" in reason
+    assert cut["candidate"].null_count() == cut.height
+    assert (run.manifest.failed["targets"], run.manifest.failed["again"]) == (4, 4)
 
 
 def test_a_prompt_that_azure_filters_is_refused_by_name_and_not_asked_again(

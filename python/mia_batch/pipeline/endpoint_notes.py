@@ -17,6 +17,11 @@ def describe_endpoint(
     yield f"{settings.base_url} serves {settings.model}, {context}"
     if capabilities.serves is not None:
         yield f"its answers say that {capabilities.serves} wrote them: check model="
+    if not capabilities.counts_prompts:
+        yield (
+            "it does not count the tokens of prompts: whether it cuts long ones cannot be"
+            " found out"
+        )
     if capabilities.prompt_slots is not None:
         slots = "slot" if capabilities.prompt_slots == 1 else "slots"
         yield (

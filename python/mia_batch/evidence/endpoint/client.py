@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from mia_batch.errors import EngineError, MiaBatchError, SettingsError, describe_error
 from mia_batch.evidence.endpoint import wire
+from mia_batch.evidence.endpoint.cutting import ReadingLimit
 from mia_batch.evidence.endpoint.journal import Journal
 from mia_batch.evidence.endpoint.lanes import Lanes
 from mia_batch.evidence.endpoint.transport import RefusedError, RequestRunner
@@ -38,6 +39,8 @@ def identify(request: Request, sample_identity: Mapping[str, object]) -> bytes:
 
 
 _PROMPT_PARTS = 4  # of a request's key: target, model, view, and number of the prompt
+# Prompts that were cut, if they are most: then it is better to stop and change that
+_FEWEST_CUT = 16
 _MOST_REQUESTS = 4096  # submitted, however many texts fill the slots of a server
 
 
@@ -78,6 +81,10 @@ class Endpoint:
         self._waiting: Lanes[_Job] = Lanes()
         self._running: set[asyncio.Task[None]] = set()
         self._end_error: MiaBatchError | None = None  # no request is sent any more
+        self._reading = ReadingLimit()
+        self._check_lock = asyncio.Lock()
+        # Answers to prompts that were cut, and to those that were not
+        self._n_cut = self._n_whole = 0
         self._results: queue.SimpleQueue[Answer | MiaBatchError] = queue.SimpleQueue()
         self._failure: MiaBatchError | None = None  # the same, as `results` has seen it
         self._stack = AsyncExitStack()
@@ -280,7 +287,9 @@ class Endpoint:
     async def _run(self, job: _Job) -> None:
         take = partial(self._take, job)
         try:
-            await self._runner.complete(self._build_request(job), take)
+            await self._runner.complete(
+                self._build_request(job), take, check=self._refuse_cut
+            )
         except RefusedError as error:
             verb = "refused the request"
             if error.status is None:
@@ -336,6 +345,50 @@ class Endpoint:
         )
         job.continuations.update(continuations)
         return self._build_request(job) if job.missing else None
+
+    async def _refuse_cut(self, sent: wire.WireRequest, choices: wire.Choices) -> None:
+        """Refuse the answer to a prompt of which the endpoint has read a part."""
+        reading = self._reading
+        usage = wire.read_usage(choices.document)
+        n_tokens = usage.prompt if usage is not None else None
+        if choices.is_prompt_filtered:
+            return
+        if reading.needs_check(n_tokens, sent.prompt):
+            async with self._check_lock:
+                # Another answer may have settled it meanwhile
+                if usage is not None and reading.needs_check(n_tokens, sent.prompt):
+                    await self._check_reading(sent, usage.prompt)
+        if not reading.is_cut(n_tokens):
+            self._n_whole += 1
+            return
+        self._n_cut += 1
+        self._runner.journal.record(b"", {}, choices.tokens or sent.limit)
+        if self._n_cut >= _FEWEST_CUT and self._n_cut > self._n_whole:
+            raise EngineError(
+                f"the endpoint {self._settings.base_url} cuts most prompts:"
+                f" {reading.describe()}, and give the same command again; no answer is"
+                " lost"
+            )
+        raise RefusedError(None, reading.describe(), is_json=True, unusable=True)
+
+    async def _check_reading(self, sent: wire.WireRequest, n_tokens: int) -> None:
+        """Send a prompt twice in one, and compare the counts of its tokens."""
+        mark = f"{self._runner.rng.getrandbits(32):08x}"
+        doubled = f"{mark} {sent.prompt}\n{sent.prompt}"
+        request = self._format.rewrite(sent, doubled)
+
+        def take(request: wire.WireRequest, choices: wire.Choices) -> None:
+            self._runner.journal.record(b"", {}, choices.tokens or request.limit)
+
+        try:
+            choices = await self._runner.complete(request, take)
+        except RefusedError as error:
+            # All but the length was taken before. Else the next answer is checked
+            if error.status is not None and 400 <= error.status < 500:
+                self._reading.accept_all()
+            return
+        usage = wire.read_usage(choices.document)
+        self._reading.compare(n_tokens, usage.prompt if usage is not None else None)
 
     def _put_answer(self, job: _Job) -> None:
         in_order = [job.continuations[i] for i in range(job.request.n)]

@@ -111,8 +111,10 @@ class Probe:
             capabilities = await self._next_token(target_format)
         else:
             capabilities = await self._samples(answer)
+        usage = wire.read_usage(answer.document)
         return replace(
             capabilities,
+            counts_prompts=usage is not None and usage.prompt > 0,
             max_model_len=self._max_model_len(models),
             prompt_slots=await self._prompt_slots() if is_llama_cpp else None,
             dialect=self._format.dialect,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -333,7 +333,7 @@ class RequestRunner:
         self.probing = False
         self._settings = settings
         self.transport = Transport(settings, request_format.path)
-        self._rng = rng
+        self.rng = rng
         self._ledger = wire.Ledger(settings, journal.spent())
         self.concurrency = Concurrency(settings.max_concurrency)
         self._requests = TokenBucket(settings.requests_per_minute, time.monotonic)
@@ -349,15 +349,20 @@ class RequestRunner:
         request: wire.WireRequest,
         take: Callable[[wire.WireRequest, wire.Choices], wire.WireRequest | None],
         *,
+        check: Callable[[wire.WireRequest, wire.Choices], Awaitable[None]]
+        | None = None,
         max_retries: int | None = None,
     ) -> wire.Choices:
         """Send a request, and what ``take`` wants to be asked after an answer; return the last."""
-        # A few answers that cannot be used are asked for again.
+        # A few answers that cannot be used are asked for again. ``check`` raises
+        # `RefusedError` for one that is no evidence, before it is taken.
         if max_retries is None:
             max_retries = self._settings.max_retries
         n_unusable = 0
         while True:
             choices = await self._send(request, max_retries)
+            if check is not None:
+                await check(request, choices)
             following = take(request, choices)
             if choices.problem is not None:
                 if n_unusable == _MOST_UNUSABLE:
@@ -365,7 +370,7 @@ class RequestRunner:
                     raise RefusedError(
                         None, sentence, is_json=bool(choices.document), unusable=True
                     )
-                await asyncio.sleep(backoff(n_unusable, self._rng))
+                await asyncio.sleep(backoff(n_unusable, self.rng))
                 n_unusable += 1
             elif following is None:
                 return choices
@@ -392,7 +397,7 @@ class RequestRunner:
                 pause_end = time.monotonic() + outcome.wait
                 self._not_before = max(self._not_before, pause_end)
             else:
-                await asyncio.sleep(backoff(attempt, self._rng))
+                await asyncio.sleep(backoff(attempt, self.rng))
             attempt += 1
 
     @asynccontextmanager

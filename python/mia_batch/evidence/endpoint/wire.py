@@ -210,6 +210,8 @@ class Capabilities:
     dress: list[dict[str, str]] = field(default_factory=list)
     # What answers call the model, if that is no form of its name
     serves: str | None = None
+    # Whether answers count the prompt's tokens, so that cut prompts can be found
+    counts_prompts: bool = True
     # Tokens of prompt and output together; None = not stated
     max_model_len: int | None = None
     # Prompts that it keeps, so that it reads only what the next one adds: the slots of
@@ -664,6 +666,14 @@ class RequestFormat:
         prompt_tokens = most_prompt_tokens(settings, prompt_bytes=prompt_bytes)
         limit = Tokens(prompt_tokens, n * max_tokens)
         return WireRequest(payload, n, first, limit, prompt)
+
+    def rewrite(self, request: WireRequest, prompt: str) -> WireRequest:
+        """Write a request anew about another prompt."""
+        payload = request.payload | self.prompt_fields(prompt)
+        n_bytes = len(prompt.encode())
+        prompt_tokens = most_prompt_tokens(self.settings, prompt_bytes=n_bytes)
+        limit = Tokens(prompt_tokens, request.limit.output)
+        return WireRequest(payload, request.n, 0, limit, prompt)
 
     def text(self, choice: dict[str, Any]) -> object:
         """Find the text of a choice; anything but a string cannot be used."""
