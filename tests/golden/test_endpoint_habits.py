@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from mia_batch import Run
+from mia_batch.cli.show import _missing
 from mia_batch.errors import EngineError, SettingsError
 from tests.hostile_server import (
     MODEL,
@@ -185,6 +186,26 @@ class Cutting(Reciter):
         return reply
 
 
+class RefusingPoints(Reciter):
+    """Refuses the first points of some texts, each always: by text how many."""
+
+    def __init__(self, points: dict[int, int], status: int) -> None:
+        super().__init__()
+        self.points = points
+        self.status = status
+        self.refused: dict[int, set[str]] = {number: set() for number in points}
+
+    def __call__(self, asked):
+        for number, prompts in self.refused.items():
+            is_of_text = self.texts[number].startswith(asked.prompt or "nothing")
+            if is_of_text and not asked.is_probe:
+                if len(prompts) < self.points[number]:
+                    prompts.add(asked.prompt)
+                if asked.prompt in prompts:
+                    return failure(self.status, "this prompt is not allowed")
+        return super().__call__(asked)
+
+
 class Thinking(Reciter):
     def choice(self, asked, number, text):
         message = {
@@ -269,6 +290,38 @@ def test_answers_from_a_stream_have_the_scores_of_whole_ones(chat, tmp_path):
         assert run["scores"].equals(whole["scores"])
         samples = run["samples"].sort(key).select(key + kept)
         assert samples.equals(whole["samples"].sort(key).select(key + kept))
+
+
+N_POINTS = 12
+
+
+@pytest.mark.parametrize("status", [400, 403])
+def test_a_point_that_is_refused_costs_itself_and_not_its_text(status, tmp_path):
+    points = {2: 1, 3: 1, 4: 2, 5: 7}  # of 12, each text a member or not in turn
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    settings = {"preset": "default", "probes": N_POINTS, "max_failed": 0.2}
+    before = audit_server(Reciter(), whole, **settings)["scores"]
+    run = audit_server(RefusingPoints(points, status), tmp_path, **settings)
+    texts = run["targets"].with_row_index("number").select("target_id", "number")
+    scores = run["scores"].join(texts, on="target_id").sort("number")
+    expected = [N_POINTS - points.get(number, 0) for number in range(N_TEXTS)]
+    assert scores["n_samples"].to_list() == expected
+    # A share of points says the same of the others
+    name = "probe_first_word_v1"
+    values = before.join(texts, on="target_id").sort("number")[name].to_list()
+    values[5] = None
+    assert scores[name].to_list() == values
+    assert values[:5] == [1.0, 0.0, 1.0, 0.0, 1.0]
+    (reason,) = run["unscored"].filter(attack=name)["reason"]
+    assert reason.startswith("too few answers; the first: the endpoint refused")
+    sentence = f"2 texts are scored without 2 of {2 * N_POINTS} answers; mostly: the"
+    assert any(line.startswith(sentence) for line in _missing(run))
+    failed = run.manifest.failed
+    assert (failed["targets"], failed["again"]) == (2, 4)
+    incomplete = failed["incomplete"]
+    assert incomplete.pop("reasons").keys() == failed["reasons"].keys()
+    assert incomplete == {"targets": 2, "missing": 2, "asked": 2 * N_POINTS}
 
 
 def test_a_text_that_the_server_cuts_in_silence_has_a_reason_and_no_score(tmp_path):

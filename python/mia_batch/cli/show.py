@@ -256,6 +256,15 @@ def _missing(run: Run) -> Iterator[str]:
     for (n, reason, prefix), subjects in by_count:
         texts = "text" if n == 1 else "texts"
         yield f"{n:,} {texts} without {prefix}{list_names(subjects, 2)}: {reason}"
+    incomplete = run.manifest.failed.get("incomplete", {"targets": 0})
+    if incomplete["targets"]:
+        reason, _ = max(incomplete["reasons"].items(), key=lambda item: item[1])
+        texts = "text is" if incomplete["targets"] == 1 else "texts are"
+        yield (
+            f"{incomplete['targets']:,} {texts} scored without"
+            f" {incomplete['missing']:,} of {incomplete['asked']:,} answers; mostly:"
+            f" {reason}"
+        )
     n_short = run["scores"]["n_short"].sum()
     if n_short:
         answers = "answer" if n_short == 1 else "answers"

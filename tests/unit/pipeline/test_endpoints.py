@@ -191,7 +191,13 @@ def test_a_refused_prompt_is_a_row_with_its_reason_and_is_tried_again_when_asked
         audit(**settings)
         assert len(server.asked) == n_asked
         again = audit(**settings, retry_failed=True)
-    assert again.manifest.failed == {"targets": 0, "of": 6, "again": 0, "reasons": {}}
+    assert again.manifest.failed == {
+        "targets": 0,
+        "of": 6,
+        "again": 0,
+        "reasons": {},
+        "incomplete": {"targets": 0, "missing": 0, "asked": 0, "reasons": {}},
+    }
     assert again["scores"]["n_samples"].to_list() == [3] * 6 + [0, 0]
     with HostileServer(honest) as server:
         whole = audit(**request_for(server, "whole", **MATCHED))

@@ -110,6 +110,7 @@ def test_more_samples_than_were_recorded_are_missing_with_their_reason(
         "of": 6,
         "again": 6,
         "reasons": reasons,
+        "incomplete": {"targets": 0, "missing": 0, "asked": 0, "reasons": {}},
     }
     assert more["scores"].equals(run["scores"])
 
