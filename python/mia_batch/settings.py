@@ -72,13 +72,13 @@ class SettingsGroup(BaseModel):
     """Some of the settings: frozen, and nothing unknown among them.
 
     ``topic`` heads them in the help, ``table`` is their table in TOML and their keyword
-    in Python, None at the top level. Where they belong to one engine, ``keys`` are
-    those of which this engine needs one.
+    in Python, None at the top level. Where they belong to answers of one source,
+    ``keys`` are those of which this source needs one.
     """
 
     topic: ClassVar[str]
     table: ClassVar[str | None] = None
-    engine_of: ClassVar[str | None] = None
+    of_source: ClassVar[SourceKind | None] = None
     keys: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
@@ -189,6 +189,20 @@ def engine_names() -> list[str]:
     return ["auto", *engines]
 
 
+def source_of_engine(name: object) -> SourceKind:
+    """Return where answers come from under the name of an engine."""
+    from mia_batch.evidence.engines.registry import find_source_kind
+
+    return find_source_kind(str(name))
+
+
+def remote_engine_name(source: SourceKind) -> str:
+    """Return what ``engine`` is for answers that no engine here gives."""
+    from mia_batch.evidence.engines.registry import find_remote_engine
+
+    return find_remote_engine(source)
+
+
 def parse_arguments(value: object) -> object:
     """Accept ``["key=value", ...]`` as well as a table; a value is JSON where it parses as such."""
     if not isinstance(value, list | tuple):
@@ -210,7 +224,7 @@ class EndpointSettings(
     SettingsGroup,
     topic="Endpoint",
     table="endpoint",
-    engine_of="openai",
+    of_source="endpoint",
     keys=("base_url",),
 ):
     """How an endpoint is reached and asked."""
@@ -256,7 +270,7 @@ class RecordingSettings(
     SettingsGroup,
     topic="Recording",
     table="recording",
-    engine_of="replay",
+    of_source="recording",
     keys=("samples_from", "logprobs_from", "texts_to"),
 ):
     """Continuations or log-probabilities that another program computed."""
@@ -706,11 +720,11 @@ _WHOLE_TEXTS = ("neighbours_column", "paraphrases_column")
 _ROUNDS = {"level": "group", "adjustment": "bh", "ties": "conservative"}
 """What e-BH in rounds is valid for."""
 _ONE_PROCESS = {
-    "openai": "an endpoint is asked by one process; raise --max-concurrency",
-    "replay": "a recording is read by one process",
+    "endpoint": "an endpoint is asked by one process; raise --max-concurrency",
+    "recording": "a recording is read by one process",
 }
-_ALSO_OF = {"replay": ("tokenizer",)}
-"""Settings of another engine's group that an engine takes, too."""
+_ALSO_OF = {"recording": ("tokenizer",)}
+"""Settings of another source's group that a source takes, too."""
 _HOW_KNOWN = (
     ": say how it is known that these texts are not in the training data, such as"
     " 'written in 2026'"
@@ -771,10 +785,10 @@ class Settings(
             if values.get(setting) == value:
                 values.setdefault(follower, default)
         if values.get("engine", "auto") == "auto":
-            for setting, engine in _ENGINE_BY_KEY.items():
+            for setting, source in _SOURCE_BY_KEY.items():
                 if values.get(setting) is not None:
-                    values["engine"] = engine
-        if values.get("engine") == "replay":
+                    values["engine"] = remote_engine_name(source)
+        if source_of_engine(values.get("engine")) == "recording":
             values.setdefault("model", "recorded")
         if values.get("reference_logprobs_from") is not None:
             values.setdefault("reference_model", "recorded reference")
@@ -836,21 +850,22 @@ class Settings(
         return self
 
     def _engine_faults(self) -> Iterator[str]:
-        if self.shard is not None and self.engine in _ONE_PROCESS:
-            reason = _ONE_PROCESS[self.engine]
+        if self.shard is not None and self.source in _ONE_PROCESS:
+            reason = _ONE_PROCESS[self.source]
             yield f"shard= cannot be used with engine {self.engine!r}: {reason}"
-        for name, engine in _ENGINE_BY_KEY.items():
-            if getattr(self, name) is not None and self.engine != engine:
+        for name, source in _SOURCE_BY_KEY.items():
+            if getattr(self, name) is not None and self.source != source:
+                engine = remote_engine_name(source)
                 yield f"{name}= belongs to engine {engine!r}; leave one of the two out"
         for group in GROUPS:
-            if group.engine_of == self.engine:
+            if group.of_source == self.source:
                 yield from self._key_faults(group)
-            elif group.engine_of is not None:
+            elif group.of_source is not None:
                 for name, field in group.model_fields.items():
-                    if name in _ALSO_OF.get(self.engine, ()):
+                    if name in _ALSO_OF.get(self.source, ()):
                         continue
                     if getattr(self, name) != field.default:
-                        engine = group.engine_of
+                        engine = remote_engine_name(group.of_source)
                         yield f"{name}= belongs to engine {engine!r}; leave it out"
 
     def _key_faults(self, group: type[SettingsGroup]) -> Iterator[str]:
@@ -922,9 +937,7 @@ class Settings(
     @property
     def source(self) -> SourceKind:
         """Where answers about the target model come from."""
-        from mia_batch.evidence.engines.registry import find_source_kind
-
-        return find_source_kind(self.engine)
+        return source_of_engine(self.engine)
 
     @property
     def has_yardstick(self) -> bool:
@@ -974,10 +987,10 @@ class Settings(
 
 GROUPS: tuple[type[SettingsGroup], ...] = Settings.__bases__[::-1]
 """The groups of the settings, in the order of the help."""
-_ENGINE_BY_KEY = {
-    key: group.engine_of
+_SOURCE_BY_KEY = {
+    key: group.of_source
     for group in GROUPS
-    if group.engine_of is not None
+    if group.of_source is not None
     for key in group.keys
 }
 

@@ -18,7 +18,12 @@ from mia_batch.corpus import SourceFile, combine_digests, digest_files
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.collect import FREQUENCY
 from mia_batch.evidence.endpoint.wire import Tokens
-from mia_batch.evidence.engines.registry import choose_engine, engine_types, why_not
+from mia_batch.evidence.engines.registry import (
+    choose_engine,
+    engine_types,
+    list_foreign_arguments,
+    why_not,
+)
 from mia_batch.evidence.parts import Shard
 from mia_batch.evidence.process import KeptEngine
 from mia_batch.evidence.recorded_logprobs import LogprobRecording
@@ -48,7 +53,6 @@ from mia_batch.pipeline.request import (
 )
 from mia_batch.schemas import Targets
 from mia_batch.settings import (
-    RESOURCES,
     Settings,
     endpoint_settings,
     endpoint_tokenizer,
@@ -488,15 +492,15 @@ class Audit:
         """Return the arguments of ``engine_arg`` that are meant for this engine and model."""
         if kind == "fills":
             return {}
-        arguments = dict(self.settings.engine_arg)
-        if engine == "transformers" != self.settings.engine:
-            foreign = RESOURCES - {"batch_size"}
-            arguments = {
-                name: value for name, value in arguments.items() if name not in foreign
-            }
+        # What no engine of the run takes is refused by the engine that is started.
+        foreign = frozenset[str]()
+        if engine != self.settings.engine:
+            settings = (self.settings.model, self.settings.reference_model)
+            foreign = list_foreign_arguments(engine, filter(None, settings))
         if model != "target":
-            arguments.pop("max_model_len", None)
-        return arguments
+            foreign |= {"max_model_len"}
+        arguments = self.settings.engine_arg.items()
+        return {name: value for name, value in arguments if name not in foreign}
 
     def _find_place(self, model: str) -> str:
         """Return the name or folder by which a model is opened."""

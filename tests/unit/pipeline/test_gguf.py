@@ -53,6 +53,36 @@ def test_scores_are_those_of_the_checkpoint(gguf, checkpoint, corpus, tmp_path):
     assert verified.exit_code == 0, verified.output
 
 
+def test_arguments_of_llama_cpp_do_not_reach_a_checkpoint_for_reference(
+    gguf, checkpoint, corpus, tmp_path
+):
+    settings = {
+        "model": str(gguf),
+        "reference_model": str(checkpoint),
+        "engine": "llama-cpp",
+        "attacks": ["reference_difference_v1"],
+        "continue_strongest": 0,
+    }
+    arguments = {"n_gpu_layers": 0, "n_threads": 1, "max_model_len": 200}
+    runs = [
+        audit(input=corpus, out=str(tmp_path / f"run-{number}"), **settings, **given)
+        for number, given in enumerate([{"engine_arg": arguments}, {}])
+    ]
+    engines = runs[0].manifest.engines
+    assert engines["logprobs of target"]["engine"] == "llama-cpp"
+    assert engines["logprobs of reference"]["engine"] == "transformers"
+    scores = [run["scores"].sort("target_id") for run in runs]
+    assert scores[0]["reference_difference_v1"].null_count() == 1
+    assert scores[0].equals(scores[1])
+    with pytest.raises(SettingsError, match="no argument 'batch_size'"):
+        audit(
+            input=corpus,
+            out=str(tmp_path / "refused"),
+            **settings | {"reference_model": None, "attacks": ["loss_v1"]},
+            engine_arg={"batch_size": 4},
+        )
+
+
 def test_samples_and_next_words_are_asked_too(checkpoint, corpus, tmp_path):
     run = audit(
         input=corpus,

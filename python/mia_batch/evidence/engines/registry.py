@@ -2,7 +2,7 @@
 
 import gc
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cache
@@ -147,6 +147,8 @@ class EngineType:
     # Returns why it cannot run on this machine or, given True, on others as far as this
     # one can tell; None: it can
     obstacle: Callable[[bool], str | None] = lambda _: None
+    # Names of ``engine_arg`` that it takes and others may not
+    arguments: frozenset[str] = frozenset()
     # Raises `SettingsError` where what it is started with cannot be, as far as that is
     # known before
     check: Callable[[EngineSpec], None] = lambda _: None
@@ -175,6 +177,14 @@ def _why_not_in_vllm(adapter: weights.Adapter) -> str | None:
     return None if reason is None else f"engine vllm {reason}"
 
 
+_VLLM_ARGUMENTS = frozenset(
+    {
+        *("cpu_offload_gb", "gpu_memory_utilization", "kv_cache_memory_bytes"),
+        *("max_model_len", "max_num_batched_tokens", "max_num_seqs", "swap_space"),
+    }
+)
+"""Those of ``vllm.EngineArgs`` that are about memory; it takes all others, too."""
+
 _BUILT_IN = (
     EngineType(
         name="vllm",
@@ -182,6 +192,7 @@ _BUILT_IN = (
         kinds=_BOTH,
         turns=_BOTH,
         columns=frozenset({"question", "nudge"}),
+        arguments=_VLLM_ARGUMENTS,
         adapter_obstacle=_why_not_in_vllm,
         obstacle=_vllm_obstacle,
         on_cpu=has_vllm_for_cpus,
@@ -191,6 +202,7 @@ _BUILT_IN = (
         start="mia_batch.evidence.engines.transformers:start",
         kinds=_BOTH,
         columns=frozenset(_FEATURE_NAMES),
+        arguments=frozenset({"batch_size", "max_model_len"}),
         turns=frozenset({"logprobs"}),
         obstacle=lambda _: find_missing_package(
             "transformers", "torch", "transformers"
@@ -258,6 +270,20 @@ def find_source_kind(engine: str) -> SourceKind:
     """Return where answers come from under the name of an engine; ``auto`` starts one."""
     engine_type = engine_types().get(engine)
     return "engine" if engine_type is None else engine_type.source
+
+
+def find_remote_engine(source: SourceKind) -> str:
+    """Return the name of the engine for answers that are not given here."""
+    return next(engine.name for engine in _REMOTE if engine.source == source)
+
+
+def list_foreign_arguments(name: str, models: Iterable[str]) -> frozenset[str]:
+    """List the arguments that other engines of these models take and this one does not."""
+    types = engine_types()
+    forms = {find_format(model).name for model in models}
+    able = (engine for engine in types.values() if engine.start)
+    taken = (engine.arguments for engine in able if engine.opens in forms)
+    return frozenset[str]().union(*taken) - types[name].arguments
 
 
 def choose_engine(

@@ -82,6 +82,7 @@ LLAMA_CPP = EngineType(
     opens=GGUF.name,
     kinds=frozenset({"samples", "logprobs"}),
     columns=_COLUMNS,
+    arguments=frozenset(_ARGUMENTS),
     obstacle=_find_obstacle,
     check=check_settings,
     on_cpu=lambda: False,  # its threads are its own, so no other library's are set
