@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import polars as pl
 
@@ -24,10 +24,14 @@ if TYPE_CHECKING:
     from mia_batch.settings import Settings
 
 __all__ = [
+    "MASKED",
     "NOISE",
     "QUESTION",
+    "REFERENCE",
     "SHADOW",
+    "SHADOW_NUMBER",
     "STAGE_VIEW_TYPES",
+    "TARGET",
     "VIEW_TYPES",
     "Decode",
     "RunModel",
@@ -41,6 +45,8 @@ __all__ = [
 
 SHADOW = "shadow"
 """The role of models of which each is tuned on another half of the texts."""
+SHADOW_NUMBER = rf"^{SHADOW}-(\d+)$"
+"""What names of these models look like in tables, and the number in them."""
 _MODELS_OF_SETTINGS = ("target", "reference", "masked")
 
 QUESTION = "question"
@@ -62,23 +68,33 @@ _CUTS = {
 """What a prompt's context and text are where the table of prompts does not hold them."""
 
 
-class RunModel(NamedTuple):
-    """A model of a run: its name, the role in which attacks read it, its number in that role."""
+class RunModel(str):
+    """A model of a run: its name in tables and files, which says its role and number."""
 
-    name: str
-    role: str
-    number: int
+    __slots__ = ()
 
     @classmethod
-    def parse(cls, name: str) -> Self:
-        """Read a name: ``shadow-3`` is number 3 of the shadow models; others are number 0."""
-        role, _, number = name.partition("-")
-        return cls(name, role, int(number) if number.isdecimal() else 0)
+    def shadow(cls, number: int) -> Self:
+        return cls(f"{SHADOW}-{number}")
+
+    @property
+    def role(self) -> str:
+        """The name by which attacks read it: that of all shadow models is one."""
+        return self.partition("-")[0]
+
+    @property
+    def number(self) -> int:
+        """Its number in its role: 3 of ``shadow-3``; 0 where the role is of one model."""
+        number = self.partition("-")[2]
+        return int(number) if number.isdecimal() else 0
 
     @property
     def is_trained_here(self) -> bool:
         """Return whether the run trains it; settings name the others."""
         return self.role not in _MODELS_OF_SETTINGS
+
+
+TARGET, REFERENCE, MASKED = map(RunModel, _MODELS_OF_SETTINGS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +185,7 @@ class View:
     """
 
     name: str
-    model: str = "target"
+    model: RunModel = TARGET
     make: Callable[[pl.DataFrame], pl.DataFrame] | None
     columns: tuple[str, ...] = ()
     column_setting: str | None = None
@@ -196,7 +212,7 @@ class View:
     @property
     def read_as(self) -> tuple[str, str]:
         """Model and view as attacks name what they read: all shadow models have one name."""
-        return RunModel.parse(self.model).role, self.name
+        return self.model.role, self.name
 
     @property
     def is_question(self) -> bool:
@@ -542,7 +558,7 @@ def build_view(settings: Settings, model: str, name: str) -> View:
     try:
         return View(
             name=name,
-            model=model,
+            model=RunModel(model),
             evidence={key: getattr(settings, key) for key in view_type.evidence},
             type=view_type,
             **fields,

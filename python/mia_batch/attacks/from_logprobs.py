@@ -30,6 +30,7 @@ from mia_batch.attacks.attack import (
     total,
 )
 from mia_batch.kernels import approximate_entropy, lempel_ziv_complexity
+from mia_batch.views import SHADOW, SHADOW_NUMBER
 
 _REPEATED = ("target", "repeated")
 _NEIGHBOUR = ("target", "neighbour")
@@ -38,7 +39,7 @@ _EXTRACTION = ("target", "extraction")
 _NONMEMBERS = ("target", "nonmember_shots")
 _MEMBERS = ("target", "member_shots")
 _SWAPPED = ("target", "swapped")
-_SHADOW_TEXT = ("shadow", "text")
+_SHADOW_TEXT = (SHADOW, "text")
 _UNSCORED = "no token of the text has a log-probability"
 
 
@@ -579,11 +580,11 @@ def with_shadows(rows: pl.LazyFrame, attacks: Iterable[Attack]) -> pl.LazyFrame:
     models: set[str] = set()
     for attack in attacks:
         models.update(model for model, _ in attack.list_reads("logprobs"))
-    if "shadow" not in models:
+    if SHADOW not in models:
         return rows
-    number = pl.col("model").str.extract(r"^shadow-(\d+)$").cast(pl.UInt32)
+    number = pl.col("model").str.extract(SHADOW_NUMBER).cast(pl.UInt32)
     return rows.with_columns(
-        model=pl.when(number.is_null()).then("model").otherwise(pl.lit("shadow")),
+        model=pl.when(number.is_null()).then("model").otherwise(pl.lit(SHADOW)),
         view_index=pl.coalesce(number, "view_index"),
     )
 

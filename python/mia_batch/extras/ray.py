@@ -50,6 +50,7 @@ from mia_batch.pipeline.stages.training import report_on_model
 from mia_batch.plugins import extra
 from mia_batch.settings import Settings
 from mia_batch.tables import is_followed, temporary_path
+from mia_batch.views import RunModel
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -859,7 +860,7 @@ def _keep_rows(_: Block, rows: pl.DataFrame) -> pl.DataFrame:
 
 @contextmanager
 def engines(
-    audit: Audit, model: str, spec: EngineSpec, tokenizer: Tokenizer | None
+    audit: Audit, model: RunModel, spec: EngineSpec, tokenizer: Tokenizer | None
 ) -> Iterator[tuple[Executor, EngineInfo]]:
     settings, say = audit.settings, audit.observer.stage
     n_workers = None

@@ -75,7 +75,6 @@ from mia_batch.settings import (
     stored_settings,
 )
 from mia_batch.tables import read_finite, remove
-from mia_batch.views import RunModel
 
 # Shards: processes, on one machine or many, that each work on some blocks of one run.
 
@@ -133,13 +132,13 @@ def _report_shard(audit: Audit, shard: Shard, stages: Sequence[Stage]) -> None:
 
 def build_stages(audit: Audit) -> list[Stage]:
     models = list_models(audit)
-    trained = [model for model in models if RunModel.parse(model).is_trained_here]
+    trained = [model for model in models if model.is_trained_here]
     return [
         TargetsStage(audit),
         PreflightStage(audit),
         PromptsStage(audit),
         FillsStage(audit),
-        *(SamplesStage(audit, model) for model in ("target", "reference")),
+        *(SamplesStage(audit, model) for model in models[:2]),
         *(LogprobsStage(audit, model) for model in models if model not in trained),
         GenerationsStage(audit),
         TuningStage(audit, trained),

@@ -608,7 +608,7 @@ def check_together(settings: Settings, attacks: Sequence[Attack]) -> None:
     attacks_of_trained_models = [
         attack.name
         for attack in attacks
-        if any(RunModel.parse(model).is_trained_here for model, _ in attack.reads)
+        if any(RunModel(model).is_trained_here for model, _ in attack.reads)
     ]
     if settings.shard is not None and attacks_of_trained_models:
         raise SettingsError(

@@ -37,7 +37,7 @@ from mia_batch.schemas import Comparisons
 from mia_batch.settings import Settings, refuse_code, stored_settings
 from mia_batch.tables import READ_ERRORS, digest, is_sound, write_text
 from mia_batch.targets import cluster_names
-from mia_batch.views import build_view
+from mia_batch.views import RunModel, build_view
 
 # What a run answers.
 
@@ -552,14 +552,14 @@ def draw_again(
         audit = reopen_audit(run, observer, RunFolder(Path(folder)), **changed)
         try:
             for (model,), rows in samples.group_by("model", maintain_order=True):
-                tables += _draw(audit, run, str(model), rows)
+                tables += _draw(audit, run, RunModel(model), rows)
         except SettingsError as error:
             raise SettingsError(str(error).replace(folder, str(run.folder))) from error
     return samples.join(pl.concat(tables), on=SAMPLE, how="left").sort(SAMPLE)
 
 
 def _draw(
-    audit: Audit, run: RunFolder, model: str, samples: pl.DataFrame
+    audit: Audit, run: RunFolder, model: RunModel, samples: pl.DataFrame
 ) -> list[pl.DataFrame]:
     """Draw samples of one model anew; return them in tables, as column ``again``."""
     is_sampled = pl.col("target_id").is_in(samples["target_id"].unique().implode())

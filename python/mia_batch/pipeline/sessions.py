@@ -63,10 +63,10 @@ def open_background(audit: Audit) -> AbstractContextManager[Callable[..., None]]
 
 @contextmanager
 def _start_here(
-    audit: Audit, model: str, spec: request.EngineSpec, tokenizer: Tokenizer | None
+    audit: Audit, model: RunModel, spec: request.EngineSpec, tokenizer: Tokenizer | None
 ) -> Iterator[tuple[Executor, request.EngineInfo]]:
     """Start an engine of this machine, or go on with the one that was kept."""
-    stays = RunModel.parse(model).is_trained_here
+    stays = model.is_trained_here
     with audit.kept_engine.borrowed(spec, audit.run.engine_log, keep=stays) as engine:
         if tokenizer is not None:
             texts = choose_start_texts(audit, model)
@@ -84,10 +84,10 @@ def _start_here(
 # Whether a model reads texts after its start token.
 
 
-def choose_start_texts(audit: Audit, model: str) -> list[str]:
+def choose_start_texts(audit: Audit, model: RunModel) -> list[str]:
     """Return texts to be read with and without a start token; none where that is settled."""
     run, model_record = audit.run, audit.manifest.models[model]
-    if "start" in model_record or RunModel.parse(model).is_trained_here:
+    if "start" in model_record or model.is_trained_here:
         return []
     has_evidence = any(  # which began as the tokenizer has it
         any(run.path(table).glob(f"*.{model}-*")) for table in ("samples", "logprobs")
@@ -100,10 +100,10 @@ def choose_start_texts(audit: Audit, model: str) -> list[str]:
 
 
 def settle_start(
-    audit: Audit, model: str, tokenizer: Tokenizer, figures: StartFigures | None
+    audit: Audit, model: RunModel, tokenizer: Tokenizer, figures: StartFigures | None
 ) -> None:
     """Keep the better way to begin texts for all evidence of a model."""
-    if RunModel.parse(model).is_trained_here or not audit.run.path("targets").exists():
+    if model.is_trained_here or not audit.run.path("targets").exists():
         return
     with audit.changing_manifest():
         model_record = audit.manifest.models[model]
@@ -162,7 +162,7 @@ class Session(NamedTuple):
 @contextmanager
 def open_session(
     audit: Audit,
-    model: str,
+    model: RunModel,
     kind: request.EvidenceKind,
     columns: frozenset[str] = frozenset(),
     *,
@@ -248,7 +248,7 @@ def speed_key(stage: str, views: Iterable[str]) -> str:
 
 def settle_engine(
     audit: Audit,
-    model: str,
+    model: RunModel,
     kind: request.EvidenceKind,
     columns: frozenset[str] = frozenset(),
     started_engine: str | None = None,
@@ -286,7 +286,7 @@ def settle_endpoint(
 
 def validate_dry_run(
     audit: Audit,
-    model: str,
+    model: RunModel,
     kind: request.EvidenceKind,
     columns: frozenset[str] = frozenset(),
 ) -> None:
@@ -304,7 +304,7 @@ def validate_dry_run(
 @contextmanager
 def _open_engine(
     audit: Audit,
-    model: str,
+    model: RunModel,
     kind: request.EvidenceKind,
     columns: frozenset[str],
     started_engine: str | None,
@@ -390,7 +390,7 @@ def _open_endpoint(
 @contextmanager
 def open_recorded(
     audit: Audit,
-    model: str,
+    model: RunModel,
     recording: LogprobRecording,
     texts: Iterable[pl.DataFrame],
 ) -> Iterator[Session]:
@@ -472,7 +472,7 @@ def _identify_endpoint(
 
 
 def forecast_reading(
-    audit: Audit, model: str
+    audit: Audit, model: RunModel
 ) -> tuple[Measuring, Callable[[View], request.Budget]]:
     """Return how a model will count tokens, and how far it will decode each view."""
     settings = audit.settings

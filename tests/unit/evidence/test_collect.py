@@ -40,10 +40,10 @@ from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import Measure, estimate_tokens
 from mia_batch.prompts import sample_seed
 from mia_batch.schemas import Samples
-from mia_batch.views import View
+from mia_batch.views import TARGET, View
 from tests.checkpoints import CONTEXT, TEXTS
 
-VIEW = View(model="target", name="continuation", make=None)
+VIEW = View(model=TARGET, name="continuation", make=None)
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +215,7 @@ def test_a_last_word_that_may_go_on_is_decoded_again(words, reference, text, tim
 def test_a_view_s_share_reaches_the_masked_model():
     units = pl.DataFrame({"target_id": ["0" * 32], "target": ["a text"]})
     block = Block(index=0, first=4, last=6, attempt=0, label="", units=units)
-    view = View(model="target", name="paraphrase", make=None, n=6, share=0.4)
+    view = View(model=TARGET, name="paraphrase", make=None, n=6, share=0.4)
     (asked,) = FillTask(view=view, run_seed=3).ask(block)
     assert isinstance(asked, UnitRequest)
     request = asked.request

@@ -15,7 +15,7 @@ from mia_batch.evidence.process import LocalSource
 from mia_batch.evidence.request import AnswerSource, Budget, EngineSpec
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import estimate_tokens
-from mia_batch.views import View
+from mia_batch.views import TARGET, View
 from tests.checkpoints import TEXTS, save_looping_checkpoint
 from tests.hostile_server import Asked, HostileServer, Reply
 from tests.unit.evidence.endpoint.asking import opened
@@ -37,7 +37,7 @@ def sampled(
     source: AnswerSource, measure: Callable[..., Any], *, greedy: bool
 ) -> tuple[pl.DataFrame, int]:
     """One sample of each unit, and how many tokens the observer has seen."""
-    view = View(model="target", name="continuation", make=None, greedy=greedy)
+    view = View(model=TARGET, name="continuation", make=None, greedy=greedy)
     budget = Budget(scope="matched", max_length=1024, max_model_len=LONG)
     task = SampleTask(
         view=view, measure=measure, budget=budget, words="whitespace", run_seed=0

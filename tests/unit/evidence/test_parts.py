@@ -23,7 +23,7 @@ from mia_batch.evidence.parts import (
 )
 from mia_batch.prompts import continuation
 from mia_batch.schemas import Features, Prompts, Samples, Targets
-from mia_batch.views import View
+from mia_batch.views import TARGET, View
 from tests import frames
 from tests.frames import target_id
 
@@ -49,7 +49,7 @@ def run(tmp_path):
 
 
 VIEW = View(
-    model="target",
+    model=TARGET,
     name="continuation",
     make=continuation,
     columns=("prefix", "reference"),
@@ -246,7 +246,7 @@ def test_prompts_of_a_view_with_several_are_missing_one_by_one(run):
                 text=pl.format("variant {}", "view_index"), context=pl.lit("")
             )
 
-        return View(model="target", name="neighbour", make=make, n=n)
+        return View(model=TARGET, name="neighbour", make=make, n=n)
 
     def samples(n):
         parts = parts_of(run, view=several(n))

@@ -27,7 +27,7 @@ from mia_batch.evidence.replay import Counts, Partition, Recording, pack
 from mia_batch.prompts import continuation
 from mia_batch.schemas import Documents, Samples
 from mia_batch.targets import Windowing, build_targets
-from mia_batch.views import View
+from mia_batch.views import TARGET, View
 from tests import frames
 from tests.frames import table
 from tests.texts import king_james_books
@@ -35,7 +35,7 @@ from tests.texts import king_james_books
 N_TARGETS = 1200
 N_SAMPLES = 4
 VIEW = View(
-    model="target",
+    model=TARGET,
     name="continuation",
     make=continuation,
     columns=("prefix", "reference"),

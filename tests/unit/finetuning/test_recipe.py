@@ -14,6 +14,7 @@ from mia_batch.errors import SettingsError
 from mia_batch.pipeline.stages.evidence import assign_halves
 from mia_batch.recipes import MOST_SHADOWS, RECIPES, Recipe, in_half, recipe_field
 from mia_batch.settings import Settings
+from mia_batch.views import RunModel
 
 
 @given(st.integers(0, 5000), st.floats(0, 0.9), st.integers(1, 300), st.integers(1, 20))
@@ -98,7 +99,7 @@ def trained(**columns):
     rows = pl.DataFrame(usual | columns)
     run = SimpleNamespace(scan=lambda _: rows.lazy())
     audit: Any = SimpleNamespace(run=run, settings=SimpleNamespace(seed=0))
-    return assign_halves(audit, "shadow-0").join(rows, on="target_id")
+    return assign_halves(audit, RunModel.shadow(0)).join(rows, on="target_id")
 
 
 def test_windows_of_a_document_and_equal_texts_go_together():

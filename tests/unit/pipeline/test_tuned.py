@@ -23,7 +23,7 @@ from mia_batch.pipeline.stages.evidence import assign_halves
 from mia_batch.schemas import Role, Targets
 from mia_batch.settings import load_settings
 from mia_batch.tables import sink
-from mia_batch.views import build_view
+from mia_batch.views import RunModel, build_view
 from tests import runs
 from tests.checkpoints import (
     byte_level_tokenizer,
@@ -234,7 +234,7 @@ def test_texts_that_no_shadow_learns_are_new_to_all(copied):
         target=pl.when(row == 1).then(pl.col("target").last()).otherwise("target"),
     )
     sink(named.lazy(), audit.run.path("targets"), Targets)
-    trained = [assign_halves(audit, f"shadow-{number}") for number in (0, 1)]
+    trained = [assign_halves(audit, RunModel.shadow(number)) for number in (0, 1)]
     assert [each["trained"][0] for each in trained] == [False, False]
     assert sorted(each["trained"][1] for each in trained) == [False, True]
     for each in trained:

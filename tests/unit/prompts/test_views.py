@@ -14,7 +14,7 @@ from mia_batch import prompts
 from mia_batch.errors import SettingsError
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.schemas import Prompts
-from mia_batch.views import View
+from mia_batch.views import SHADOW, SHADOW_NUMBER, TARGET, RunModel, View
 from tests import frames
 from tests.checkpoints import TEXTS
 
@@ -28,6 +28,21 @@ SHOTS = prompts.Shots(
 )
 SHOT = "the text is one of those that are put before others"
 TOO_SHORT = (None, None, "too short")
+
+
+def test_a_model_is_its_name_and_knows_its_role_and_number():
+    names = ["target", "reference", "masked", "candidate", "shadow-0", "shadow-12"]
+    models = [*map(RunModel, names)]
+    roles = ["target", "reference", "masked", "candidate", SHADOW, SHADOW]
+    assert [model.role for model in models] == roles
+    assert [model.number for model in models] == [0, 0, 0, 0, 0, 12]
+    assert [model.is_trained_here for model in models] == [False] * 3 + [True] * 3
+    assert RunModel.shadow(12) == models[-1]
+    assert models[0] == TARGET
+    table = pl.Series("model", models)
+    assert table.equals(pl.Series("model", names))
+    numbers = table.str.extract(SHADOW_NUMBER).to_list()
+    assert numbers == [None] * 4 + ["0", "12"]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +75,7 @@ TOO_SHORT = (None, None, "too short")
     ],
 )
 def test_what_is_cut_from_a_target(make, columns, resolved):
-    view = View(model="target", name="any", make=make, columns=columns)
+    view = View(model=TARGET, name="any", make=make, columns=columns)
     rows = Prompts.validate(view.fill_prompts(make(TARGETS)))
     if make is prompts.continuation:  # which stores no text
         assert rows.select("cut", "context", "text").null_count().row(0) == (3, 3, 3)

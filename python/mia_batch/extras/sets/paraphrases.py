@@ -22,7 +22,7 @@ from mia_batch.prompts import N_PARAPHRASES
 from mia_batch.schemas import Paraphrases, Samples, Targets
 from mia_batch.settings import Settings, flatten, load_settings
 from mia_batch.tables import remove, scan, sink
-from mia_batch.views import View, build_view
+from mia_batch.views import TARGET, View, build_view
 
 __all__ = ["paraphrase", "plan_paraphrasing"]
 
@@ -117,7 +117,7 @@ class RewritingStage(SamplesStage):
     """Texts in other words, as samples, and as a table that an audit takes."""
 
     def __init__(self, audit: Audit) -> None:
-        super().__init__(audit, "target")
+        super().__init__(audit, TARGET)
 
     @property
     def views(self) -> list[View]:

@@ -50,7 +50,7 @@ from mia_batch.recipes import in_half
 from mia_batch.schemas import Prompts, Samples, Targets
 from mia_batch.tables import in_background, scan, sink
 from mia_batch.targets import cluster_name
-from mia_batch.views import SHADOW, RunModel, View, list_abilities
+from mia_batch.views import MASKED, SHADOW, TARGET, RunModel, View, list_abilities
 
 # Prompts: those that need no model, those with shots, those that a masked model fills.
 
@@ -135,7 +135,7 @@ class FillsStage(Stage):
         works = {view: work for view, work in works.items() if work.left}
         if not works:
             return
-        with sessions.open_session(audit, "masked", "fills") as session:
+        with sessions.open_session(audit, MASKED, "fills") as session:
             build_task = partial(FillTask, run_seed=audit.settings.seed)
             jobs = (
                 (
@@ -169,8 +169,8 @@ def _list_prompt_views(audit: Audit) -> list[View]:
     """List one view per table of prompts; models that the run makes share the target's."""
     views: dict[tuple[str, str], View] = {}
     for view in list_views(audit):
-        is_shared = RunModel.parse(view.model).is_trained_here
-        prompt_view = replace(view, model="target") if is_shared else view
+        is_shared = view.model.is_trained_here
+        prompt_view = replace(view, model=TARGET) if is_shared else view
         views[prompt_view.key] = prompt_view
     return [*views.values()]
 
@@ -282,7 +282,7 @@ class EvidenceStage(Stage):
     phase = "evidence"
     kind: ClassVar[EvidenceKind]
 
-    def __init__(self, audit: Audit, model: str) -> None:
+    def __init__(self, audit: Audit, model: RunModel) -> None:
         super().__init__(audit)
         self.model = model
         self.foreseen = Workload()  # of a dry run
@@ -344,7 +344,7 @@ class EvidenceStage(Stage):
     def validate_dry_run(self) -> None:
         if not self.views or self.is_recorded:
             return
-        if not RunModel.parse(self.model).is_trained_here:
+        if not self.model.is_trained_here:
             abilities = self._list_abilities()
             sessions.validate_dry_run(self.audit, self.model, self.kind, abilities)
 
@@ -628,7 +628,7 @@ class SamplesStage(EvidenceStage):
 
 def ask_samples(
     audit: Audit,
-    model: str,
+    model: RunModel,
     activity: str,
     missing: dict[View, Missing],
     build_store: Callable[[View], Callable[[Block, pl.DataFrame], Any]] | None = None,
@@ -658,7 +658,7 @@ def ask_samples(
 LEARNT = ("target", "non_member", "calibration")
 
 
-def assign_halves(audit: Audit, model: str) -> pl.DataFrame:
+def assign_halves(audit: Audit, model: RunModel) -> pl.DataFrame:
     """Return which texts a shadow model is ``trained`` on: equal ones and a document's together."""
     # Others, such as canaries, are ``learnt`` by no model, so that each is new to all
     # of them unless it is the same as a text that is. A window that several documents
@@ -674,8 +674,7 @@ def assign_halves(audit: Audit, model: str) -> pl.DataFrame:
         .select("target_id", "target", name=name, learnt=pl.col("role").is_in(LEARNT))
         .collect(engine="streaming")
     )
-    number = RunModel.parse(model).number
-    half = in_half(rows["name"].to_list(), number, audit.settings.seed)
+    half = in_half(rows["name"].to_list(), model.number, audit.settings.seed)
     is_learnt = pl.col("learnt").any().over("name")
     rows = rows.with_columns(trained=pl.Series(half, dtype=pl.Boolean) & is_learnt)
     return rows.with_columns(pl.col("trained").any().over("target"))
@@ -822,7 +821,7 @@ class LogprobsStage(EvidenceStage):
                 engine = audit.manifest.engines[f"logprobs of {self.model}"]
                 engine["chance"] = log(tokenizer.vocabulary)  # nats
         trained = None
-        if RunModel.parse(self.model).role == SHADOW:
+        if self.model.role == SHADOW:
             trained = assign_halves(audit, self.model).select("target_id", "trained")
         return LogprobTask(
             views={
@@ -872,7 +871,7 @@ class LogprobsStage(EvidenceStage):
 
     def _sizes(self, view: View, missing: Missing) -> str:
         """Return how many tokens are read and what does not fit, where the texts exist by now."""
-        if view.make is None or RunModel.parse(self.model).is_trained_here:
+        if view.make is None or self.model.is_trained_here:
             return ""
         measure, budget = sessions.forecast_reading(self.audit, self.model)
         room = sys.maxsize

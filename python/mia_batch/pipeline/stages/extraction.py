@@ -61,7 +61,7 @@ from mia_batch.schemas import (
 from mia_batch.settings import Settings
 from mia_batch.tables import read_numbers, scan, sink
 from mia_batch.targets import build_document_owner, build_target_owner
-from mia_batch.views import View, build_view
+from mia_batch.views import REFERENCE, TARGET, RunModel, View, build_view
 from mia_batch.walks import MOST_ROUNDS, ROUND_WORDS, Text, Walks, Window
 
 # The stage that follows the target model through documents, from their strongest
@@ -251,7 +251,7 @@ class ExtractionStage(Stage):
             return
         rows: dict[str, list[dict[str, Any]]] = {name: [] for name in _TABLES}
         with ExitStack() as stack:
-            opening = open_session(self.audit, "target", "samples")
+            opening = open_session(self.audit, TARGET, "samples")
             session = cache(lambda: stack.enter_context(opening))
             for batch in self._batches():
                 self._add_answers(batch)
@@ -488,7 +488,7 @@ class RecitalsStage(Stage):
         missing = _write_missing_prompts(audit, view, strongest)
         ask_samples(
             audit,
-            "target",
+            TARGET,
             self.activity,
             {view: missing},
             started_engine=self._engine,
@@ -704,13 +704,13 @@ class ControlsStage(Stage):
             yield from _forecast_most_cost(audit, "controls", work.times(view.n))
 
     @property
-    def _models(self) -> list[str]:
+    def _models(self) -> list[RunModel]:
         settings = self.audit.settings
         if settings.source == "recording":
             return []
         if settings.reference_model is None:
-            return ["target"]
-        return ["target", "reference"]
+            return [TARGET]
+        return [TARGET, REFERENCE]
 
     @cached_property
     def _passages(self) -> pl.DataFrame:
@@ -757,7 +757,7 @@ class ControlsStage(Stage):
             passages,
             pl.concat(answers),
             _find_other_documents(audit, passages),
-            models=self._models or ["target"],
+            models=self._models or [TARGET],
             without=prompts.NOTHING_UNRELATED if self._models else _RECORDED,
         )
         sink(rows, audit.run.path("controls"), Controls)

@@ -13,30 +13,30 @@ from mia_batch.pipeline.folder import PARTS, RunFolder
 from mia_batch.pipeline.request import AuditRequest, build_decision_rule
 from mia_batch.prompts import sample_seed
 from mia_batch.settings import stored_settings
-from mia_batch.views import SHADOW, RunModel, View, build_view
+from mia_batch.views import REFERENCE, SHADOW, TARGET, RunModel, View, build_view
 
 
 def list_views(audit: Audit, kind: EvidenceKind | None = None) -> list[View]:
     """List the views that attacks read, of one kind of evidence or all; model by model."""
-    shadows = [f"{SHADOW}-{number}" for number in range(audit.settings.shadows or 0)]
+    shadows = [RunModel.shadow(number) for number in range(audit.settings.shadows or 0)]
     kinds: tuple[EvidenceKind, ...] = ("samples", "logprobs")
     if kind is not None:
         kinds = (kind,)
-    keys: dict[tuple[str, str], None] = {}
+    keys: dict[tuple[RunModel, str], None] = {}
     for attack in audit.attacks_and_placebo:
         for evidence in kinds:
             for model, view in attack.list_reads(evidence):
                 # A name for all shadow models stands for each of them.
-                models = shadows if model == SHADOW else [model]
+                models = shadows if model == SHADOW else [RunModel(model)]
                 keys.update(dict.fromkeys((name, view) for name in models))
-    ordered = sorted(keys, key=lambda key: key[0] != "target")
+    ordered = sorted(keys, key=lambda key: key[0] != TARGET)
     return [build_view(audit.settings, *key) for key in ordered]
 
 
-def list_models(audit: Audit) -> list[str]:
+def list_models(audit: Audit) -> list[RunModel]:
     """List the models that attacks read, and the target and the reference in any case."""
     models = (view.model for view in list_views(audit))
-    return list(dict.fromkeys(("target", "reference", *models)))
+    return list(dict.fromkeys((TARGET, REFERENCE, *models)))
 
 
 def _build_parts(
@@ -56,8 +56,8 @@ def prompt_parts(audit: Audit, view: View) -> parts.Parts:
     """Return the parts of a view's prompts; models that the run makes share the target's."""
     size = parts.LOGPROB_BLOCK_TARGETS if view.filled else parts.TARGETS_AT_ONCE
     prompts = _build_parts(audit, "prompts", view, size)
-    if RunModel.parse(view.model).is_trained_here:
-        return replace(prompts, model="target")
+    if view.model.is_trained_here:
+        return replace(prompts, model=TARGET)
     return prompts
 
 

@@ -41,7 +41,7 @@ from mia_batch.recipes import RECIPES, Recipe
 from mia_batch.schemas import Prompts, Samples
 from mia_batch.settings import Settings, endpoint_tokenizer
 from mia_batch.tables import is_followed, sink
-from mia_batch.views import SHADOW, RunModel, View, build_view
+from mia_batch.views import SHADOW, TARGET, RunModel, View, build_view
 
 if TYPE_CHECKING:
     from mia_batch.extras.tune.jobs import TrainedModel, TrainingConfig, TrainingJob
@@ -103,7 +103,7 @@ class GenerationsStage(Stage):
             )
         for name, text in self._forecast_cost(missing):
             audit.observer.stage(f"{name}: {text}")
-        ask_samples(audit, "target", "generating", {view: missing})
+        ask_samples(audit, TARGET, "generating", {view: missing})
 
     def remaining(self) -> Iterator[tuple[str, str]]:
         if not self._is_wanted:
@@ -118,7 +118,7 @@ class GenerationsStage(Stage):
         audit = self.audit
         if not audit.asks_endpoint("target"):
             return
-        measure, budget = sessions.forecast_reading(audit, "target")
+        measure, budget = sessions.forecast_reading(audit, TARGET)
         workload = forecast(missing.blocks(), measure, budget(self._view))
         for name, text in costs.forecast_cost(audit, workload):
             yield f"generations: {name}", text
@@ -198,12 +198,11 @@ _NAME_DIGITS = 16  # of the digest of what a model is made of
 class TunedModel:
     """One model that is tuned from the target's base, if a text needs its log-probabilities."""
 
-    def __init__(self, audit: Audit, model: str) -> None:
+    def __init__(self, audit: Audit, model: RunModel) -> None:
         self.audit = audit
         self.model = model
-        run_model = RunModel.parse(model)
-        self._number = run_model.number
-        self._is_shadow = run_model.role == SHADOW
+        self._number = model.number
+        self._is_shadow = model.role == SHADOW
         self._logprobs = LogprobsStage(audit, model)
 
     def prepare(self) -> None:
@@ -383,7 +382,7 @@ class TuningStage(Stage):
     activity = "tuning reference models"
     phase = "models"
 
-    def __init__(self, audit: Audit, models: Iterable[str]) -> None:
+    def __init__(self, audit: Audit, models: Iterable[RunModel]) -> None:
         super().__init__(audit)
         self._models = {model: TunedModel(audit, model) for model in models}
 
@@ -411,7 +410,7 @@ class TuningStage(Stage):
         for work in folder.glob(".*.work"):
             shutil.rmtree(work, ignore_errors=True)
 
-    def _train(self, models: dict[str, TunedModel], folder: Path) -> None:
+    def _train(self, models: dict[RunModel, TunedModel], folder: Path) -> None:
         audit = self.audit
         say = audit.observer.stage
         if len(models) > 1:
@@ -433,7 +432,7 @@ class TuningStage(Stage):
         training = train_models(audit.settings, audit.run.folder, build_jobs(), say)
         with closing(training) as trained_models:
             for name, trained in trained_models:
-                models[name].record(configs.pop(name), trained)
+                models[RunModel(name)].record(configs.pop(name), trained)
 
 
 # Where models are tuned: one after another in this process, or on the machines of a

@@ -61,7 +61,7 @@ from mia_batch.report.sentences import gate_sentence, power_sentences
 from mia_batch.schemas import FILTERED
 from mia_batch.settings import VerdictSettings
 from mia_batch.tables import digest, sink, sink_frames
-from mia_batch.views import STAGE_VIEW_TYPES, RunModel, View
+from mia_batch.views import STAGE_VIEW_TYPES, View
 
 # What the model was given of the texts, and what kinds of answers came back.
 
@@ -759,7 +759,7 @@ class ScoresStage(Stage):
         trained_models = {
             name: audit.find_source(name)["digest"]
             for name in list_models(audit)
-            if RunModel.parse(name).is_trained_here
+            if name.is_trained_here
         }
         if trained_models:
             fingerprint["made"] = trained_models
