@@ -158,7 +158,11 @@ def test_token_ids_are_joined_by_the_tokenizer(opened, checkpoint):
     (answer,) = ask(opened(row, tokenizer=tokenizer), text)
     assert answer.tokens["token_ids"].tolist() == ids
     assert answer.bos == bool(start)
-    other_cut = row | {"token_ids": [*start, *ids[::-1]]}
+    letters = [token for (token,) in tokenizer.encode([*text])]
+    other_cut = {
+        "token_ids": [*start, *letters],
+        "logprobs": [None, *[-1.0] * (len([*start, *letters]) - 1)],
+    }
     with pytest.raises(CorpusError, match=r"rows.jsonl, line 1: its token ids are not"):
         opened(other_cut, tokenizer=tokenizer)
     with pytest.raises(
