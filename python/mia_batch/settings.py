@@ -136,6 +136,12 @@ def check_run_place(value: Path | str | None) -> Path | str | None:
     return None if value is None else parse_place(value)
 
 
+def check_on_disk(path: str | None) -> str | None:
+    if is_url(path):
+        raise ValueError("it must be on a disk; only a run may be in an object store")
+    return path
+
+
 def check_address(value: object) -> object:
     """Refuse several addresses: a load balancer spreads requests over servers."""
     addresses = [value] if isinstance(value, str) else value
@@ -264,6 +270,31 @@ class EndpointSettings(
     """Currency of the prices, as money is printed."""
     max_cost: float | None = Field(default=None, gt=0)
     """Stop before this much money is spent; needs both prices."""
+
+
+def _list_paths(value: object) -> object:
+    """Accept one path as well as several."""
+    return (value,) if isinstance(value, str | Path) else value
+
+
+class BatchSettings(
+    SettingsGroup, topic="Batch files", table="batch", engine_of="openai"
+):
+    """Requests to an endpoint that are written to files, and answers that are read from some."""
+
+    requests_to: Annotated[
+        Text | None, AfterValidator(check_on_disk), UserOnly("writes files")
+    ] = Field(default=None, exclude=True)
+    """Folder to which what is left to ask is written, as files for a batch service,
+    instead of being asked."""
+    answers_from: Annotated[
+        tuple[Annotated[Text, AfterValidator(check_on_disk)], ...],
+        BeforeValidator(_list_paths),
+    ] = Field(default=(), exclude=True)
+    """File, folder or glob of answers that a batch service gave back; repeatable. What
+    they do not answer is not asked."""
+    batch_price: float = Field(default=0.5, ge=0, le=1)
+    """What a batch service takes, as a share of the prices."""
 
 
 class RecordingSettings(
@@ -758,6 +789,7 @@ class Settings(
     ExtractionSettings,
     ClusterSettings,
     RecordingSettings,
+    BatchSettings,
     EndpointSettings,
     VerdictSettings,
     FinetuningSettings,
@@ -871,7 +903,7 @@ class Settings(
     def _key_faults(self, group: type[SettingsGroup]) -> Iterator[str]:
         """Iterate over faults of the settings of which an engine needs one."""
         given = [name for name in group.keys if getattr(self, name) is not None]
-        if not given:
+        if group.keys and not given:
             alternatives = " or ".join(f"{name}=" for name in group.keys)
             yield f"engine {self.engine!r} needs {alternatives}"
         if len(given) > 1:
@@ -1150,6 +1182,9 @@ PLAN_OPEN = frozenset(
         "price_out",
         "currency",
         "max_cost",
+        "requests_to",
+        "answers_from",
+        "batch_price",
         "logits_memory",
         "dataset_sha256",
         "replace",

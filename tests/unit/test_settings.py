@@ -213,6 +213,7 @@ ONLY_THE_USER = {
     "config": "other.toml",
     "plan": "plan.json",
     "texts_to": "texts.jsonl",
+    "requests_to": "requests",
 }
 
 

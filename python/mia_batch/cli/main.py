@@ -350,7 +350,7 @@ def audit_and_show(settings: Settings) -> None:
 
     with observing() as observer:
         run = run_audit(settings, observer)
-    if settings.shard is not None:
+    if settings.shard is not None or not run.manifest.custody:
         return
     show_run(run, open_console(stderr=False))
     allowed, failed = settings.max_failed, run.manifest.failed

@@ -125,8 +125,7 @@ speed_option = option(
     "tokens-per-second",
     str,
     "X|probe",
-    "Speed of the model, from which --dry-run tells how long it takes; `probe` measures"
-    " it with a few texts.",
+    "Speed from which --dry-run tells the time; `probe` measures it with a few texts.",
     callback=_speed,
 )
 
@@ -143,7 +142,7 @@ def whole_numbers(
     raise click.BadParameter(f"{value!r} is no list of whole numbers such as 32,64")
 
 
-_REPEATABLE = ("engine_arg", "base_url")
+_REPEATABLE = ("engine_arg", "base_url", "answers_from")
 _KINDS = {int: "N", float: "X", Path: "FOLDER"}
 _METAVARS = dict.fromkeys(Settings.marked(Mark.PATH), "PATH")
 _METAVARS |= dict.fromkeys(Settings.marked(Mark.MODEL), "MODEL")
@@ -152,6 +151,8 @@ _METAVARS |= dict.fromkeys(
 )
 _METAVARS |= {
     "out": "FOLDER",
+    "requests_to": "FOLDER",
+    "answers_from": "PATH",
     "engine_arg": "KEY=VALUE",
     "shard": "I/N",
     "base_url": "URL",

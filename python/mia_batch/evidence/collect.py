@@ -121,6 +121,7 @@ class _BlockInPieces:
 
     block: Block
     pieces: int = 1  # that are not complete
+    is_postponed: bool = False  # whether answers to some of it are to come another time
     rows: dict[int, pl.DataFrame] = field(default_factory=dict)
 
 
@@ -210,6 +211,7 @@ class _Collector:
         by_piece: defaultdict[_Piece, list[AnsweredRequest]] = defaultdict(list)
         for answer in self._source.results():
             piece, item = self._in_flight.pop(answer.request_id)
+            piece.whole.is_postponed |= answer.is_postponed
             self._samples -= item.request.n
             by_piece[piece].append((item, answer))
         for piece, pairs in by_piece.items():
@@ -335,7 +337,7 @@ class _Collector:
         whole = piece.whole
         whole.rows[piece.first] = rows
         whole.pieces -= 1
-        if whole.pieces == 0:
+        if whole.pieces == 0 and not whole.is_postponed:
             in_order = [whole.rows[first] for first in sorted(whole.rows)]
             yield whole.block, pl.concat(in_order)
 

@@ -128,6 +128,10 @@ class Request:
             is_eligible=is_eligible,
         )
 
+    def postponed(self, reason: str) -> Answer:
+        """Leave the request unanswered for now."""
+        return replace(self.failed(reason, passes=0), is_postponed=True)
+
     def rest(self) -> Request:
         """Ask for what follows the answer so far, with a seed of its own."""
         partial = self.partial
@@ -189,6 +193,7 @@ class Answer:
     error: str | None = None  # why this one request failed
     # False: the text is not of the kind that was asked for; nothing failed
     is_eligible: bool = True
+    is_postponed: bool = False  # whether it is to come another time
 
 
 class Engine(Protocol):

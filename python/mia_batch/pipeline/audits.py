@@ -18,9 +18,10 @@ from mia_batch import settings as setting_groups
 from mia_batch.attacks import Attack, names
 from mia_batch.attacks.attack import find_attack_names
 from mia_batch.errors import SettingsError
+from mia_batch.evidence.endpoint.batch import RequestsLeftError
 from mia_batch.evidence.parts import Shard, Work
 from mia_batch.observer import Observer, usual_observer
-from mia_batch.pipeline import custody, lodged_plan
+from mia_batch.pipeline import batches, custody, lodged_plan
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import build_windowing, write_texts
 from mia_batch.pipeline.costs import describe_spending
@@ -194,6 +195,7 @@ def audit(
     logprobs: setting_groups.LogprobSettings | Table | None = None,
     tuning: setting_groups.FinetuningSettings | Table | str | None = None,
     endpoint: setting_groups.EndpointSettings | Table | None = None,
+    batch: setting_groups.BatchSettings | Table | None = None,
     recording: setting_groups.RecordingSettings | Table | None = None,
     cluster: setting_groups.ClusterSettings | Table | None = None,
     verdict: setting_groups.VerdictSettings | Table | None = None,
@@ -255,6 +257,8 @@ def audit(
         Reference models that the run makes; a method alone is ``{"tuning": METHOD}``.
     endpoint
         How an endpoint is reached and asked.
+    batch
+        Requests to an endpoint that are written to files instead of being sent.
     recording
         Continuations that were generated elsewhere.
     cluster
@@ -271,8 +275,8 @@ def audit(
     Returns
     -------
     Run
-        The finished run; its tables are Polars frames. Of a ``shard``, the run as it is
-        by then.
+        The finished run; its tables are Polars frames. Of a ``shard``, or where
+        requests were written, the run as it is by then.
 
     Raises
     ------
@@ -341,7 +345,8 @@ def _run_whole(
         resume(audit, stages)
         lodged_plan.record(audit, lodged)
         record_earlier_runs(audit, hash_texts(audit), describe_own_attempt(audit))
-        run_timed(audit, _iterate_steps(audit, stages))
+        if not _run_stages(audit, stages):
+            return
         record_requests(audit)
         if not audit.manifest.custody:
             write_responses(audit)
@@ -351,6 +356,18 @@ def _run_whole(
         spent = describe_spending(audit)
         if spent is not None:
             audit.observer.stage(spent)
+
+
+def _run_stages(audit: Audit, stages: Sequence[Stage]) -> bool:
+    """Run all stages; return False where requests are left to a batch service before the end."""
+    is_complete = True
+    with batches.opening_files(audit):
+        try:
+            run_timed(audit, _iterate_steps(audit, stages))
+        except RequestsLeftError:
+            is_complete = False
+        batches.finish_files(audit)
+    return is_complete
 
 
 def _report_texts(audit: Audit) -> None:
@@ -378,9 +395,11 @@ def _iterate_steps(
         if stage is repeated[0]:
             for _ in _iterate_rounds(audit):
                 for other in repeated:
+                    batches.stop_before(audit, other)
                     yield other, other.run
         if not stage.reuses_engine:
             audit.kept_engine.close()
+        batches.stop_before(audit, stage)
         yield stage, stage.run
 
 

@@ -17,6 +17,7 @@ from mia_batch.attacks.attack import CONTINUATION, PROBE, TOKEN
 from mia_batch.corpus import SourceFile, combine_digests, digest_files
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.collect import FREQUENCY
+from mia_batch.evidence.endpoint.batch import BatchFiles
 from mia_batch.evidence.endpoint.wire import Tokens
 from mia_batch.evidence.engines.registry import (
     choose_engine,
@@ -90,6 +91,8 @@ class Audit:
         The engine of the run's own models, between two of them.
     most_paid
         What each part that a dry run foresees can cost at an endpoint.
+    batch
+        Files by which an endpoint is asked; None: requests are sent.
     """
 
     request: AuditRequest
@@ -100,6 +103,7 @@ class Audit:
     turn: AbstractContextManager[object] = field(default_factory=nullcontext)
     kept_engine: KeptEngine = field(default_factory=KeptEngine)
     most_paid: list[Tokens] = field(default_factory=list)
+    batch: BatchFiles | None = None
     _identities: dict[Any, ModelIdentity] = field(
         init=False, default_factory=dict, repr=False
     )

@@ -7,6 +7,7 @@ import polars as pl
 from mia_batch.evidence.endpoint.journal import Journal
 from mia_batch.evidence.endpoint.wire import (
     MOST_BYTES_PER_TOKEN,
+    NO_TOKENS,
     Tokens,
     money,
     most_prompt_tokens,
@@ -31,9 +32,10 @@ def forecast_cost(audit: Audit, workload: Workload) -> Iterator[tuple[str, str]]
     samples_per_prompt = -(-workload.samples // workload.prompts)
     expected = Tokens(samples_per_prompt * workload.read_tokens, workload.first_tokens)
     yield "expected", f"about {_format_cost(settings, expected)}"
+    yield from _forecast_batch_cost(settings, "expected", expected)
     first_attempts = _count_at_most(settings, workload, workload.first_tokens)
     all_attempts = _count_at_most(settings, workload, workload.most_tokens, attempts)
-    cost, limit = money(endpoint_settings(settings), expected), settings.max_cost
+    cost, limit = _compute_cost(settings, expected), settings.max_cost
     if cost is not None and limit is not None and cost > limit:
         yield (
             "limit",
@@ -78,7 +80,8 @@ def forecast_whole_cost(audit: Audit) -> Iterator[tuple[str, str]]:
         total = total.plus(tokens)
     text = f"{_format_cost(settings, total)} ({_PROBES_EXCLUDED})"
     yield "the whole run, at most", text
-    cost, limit = money(endpoint_settings(settings), total), settings.max_cost
+    yield from _forecast_batch_cost(settings, "the whole run, at most", total)
+    cost, limit = _compute_cost(settings, total), settings.max_cost
     if cost is not None and limit is not None and cost > limit:
         amount = format_amount(settings, cost)
         yield "limit", f"--max-cost may stop the run, which could cost {amount}"
@@ -91,15 +94,20 @@ def describe_spending(audit: Audit) -> str | None:
         return None
     with Journal(path) as journal:
         spent = journal.spent()
-    cost = money(endpoint_settings(settings), spent)
+        batch_spent = journal.spent(by_batch=True)
+    cost = money(endpoint_settings(settings), spent, batch_spent)
     if cost is None:
+        spent = spent.plus(batch_spent)
         return (
             f"spent {spent.prompt:,} prompt tokens and {spent.output:,} output tokens"
             f" ({_PROBES_EXCLUDED})"
         )
     limit = "" if settings.max_cost is None else f" of at most {settings.max_cost:,.2f}"
     amount = format_amount(settings, cost)
-    return f"spent {amount}{limit} (prices as given; {_PROBES_EXCLUDED})"
+    prices = "prices as given"
+    if any(batch_spent):
+        prices += f", of batches {settings.batch_price:g} of them"
+    return f"spent {amount}{limit} ({prices}; {_PROBES_EXCLUDED})"
 
 
 def format_amount(settings: Settings, cost: float) -> str:
@@ -112,6 +120,27 @@ def _format_cost(settings: Settings, tokens: Tokens) -> str:
     text = f"{tokens.prompt:,} prompt tokens, {tokens.output:,} output tokens"
     cost = money(endpoint_settings(settings), tokens)
     return text if cost is None else f"{text}, cost: {format_amount(settings, cost)}"
+
+
+def _forecast_batch_cost(
+    settings: Settings, name: str, tokens: Tokens
+) -> Iterator[tuple[str, str]]:
+    """Iterate over what tokens cost by batch files, where prices are given."""
+    cost = money(endpoint_settings(settings), NO_TOKENS, tokens)
+    if cost is not None:
+        amount = format_amount(settings, cost)
+        yield (
+            f"{name}, by batch files",
+            f"{amount} (--requests-to; {settings.batch_price:g} of the prices)",
+        )
+
+
+def _compute_cost(settings: Settings, tokens: Tokens) -> float | None:
+    """Compute what tokens cost in the way that the run asks for them."""
+    endpoint = endpoint_settings(settings)
+    if settings.requests_to is None and not settings.answers_from:
+        return money(endpoint, tokens)
+    return money(endpoint, NO_TOKENS, tokens)
 
 
 def _count_at_most(

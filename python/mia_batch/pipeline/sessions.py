@@ -218,6 +218,8 @@ def ask(
 
     A task comes with its blocks, and with what stores the rows of a block.
     """
+    if audit.batch is not None:
+        activity += " by batch files"
     listen, start = on_answer or audit.observer.answered, time.monotonic()
     n_decoded, views = 0, set[str]()
 
@@ -235,6 +237,9 @@ def ask(
             for block, stored in session.executor.collect(task, blocks, count, store):
                 if on_block is not None:
                     on_block(task, block, stored)
+    if audit.batch is not None:
+        audit.batch.stop_if_left()
+        return
     seconds = time.monotonic() - start
     if activity in _TIMED_ACTIVITIES and seconds >= _MIN_SECONDS_TIMED:
         with audit.changing_manifest():
@@ -349,6 +354,7 @@ def _open_endpoint(
         tokenizer=tokenizer,
         at_points=at_points,
         nudges=asks_samples and settings.nudge > 0 and audit.reads_tokens,
+        batch=audit.batch,
     ) as opened:
         capabilities = opened.capabilities
         if capabilities.nudge not in ("honoured", None):

@@ -20,8 +20,14 @@ from numpy.typing import NDArray
 
 from mia_batch.errors import EngineError, MiaBatchError, SettingsError, describe_error
 from mia_batch.evidence.endpoint import wire
+from mia_batch.evidence.endpoint.batch import (
+    POSTPONED,
+    BatchFiles,
+    PostponedError,
+    read_time,
+)
 from mia_batch.evidence.endpoint.cutting import ReadingLimit
-from mia_batch.evidence.endpoint.journal import Journal
+from mia_batch.evidence.endpoint.journal import BatchRequest, Journal
 from mia_batch.evidence.endpoint.lanes import Lanes
 from mia_batch.evidence.endpoint.transport import RefusedError, RequestRunner
 from mia_batch.evidence.request import Answer, Continuation, EvidenceKind, Request
@@ -73,7 +79,9 @@ class Endpoint:
         request_format: wire.RequestFormat,
         kind: EvidenceKind,
         tokenizer: Tokenizer | None,
+        batch: BatchFiles | None = None,
     ) -> None:
+        self._batch = batch
         self._format = request_format
         self._settings = request_format.settings
         self._kind = kind
@@ -101,15 +109,17 @@ class Endpoint:
         tokenizer: Tokenizer | None = None,
         at_points: bool = False,
         nudges: bool = False,
+        batch: BatchFiles | None = None,
         rng: Random | None = None,
     ) -> Self:
         """Connect to an endpoint and learn what it honours."""
         # With ``at_points`` the prompt need not be echoed; with ``nudges`` it is found
-        # out whether the logit of a token can be raised.
+        # out whether the logit of a token can be raised. With a ``batch`` nothing
+        # further is sent: what its files do not answer is written into them.
         if find_spec("httpx") is None:
             raise SettingsError("engine: openai needs httpx; install mia-batch[openai]")
         request_format = _request_format(settings, kind, tokenizer, at_points=at_points)
-        endpoint = cls(request_format, kind, tokenizer)
+        endpoint = cls(request_format, kind, tokenizer, batch)
         endpoint._thread.start()
         starting = endpoint._start(journal, rng or Random(), nudges=nudges)
         try:
@@ -205,6 +215,8 @@ class Endpoint:
         from mia_batch.evidence.endpoint.probe import Probe
 
         journal = self._stack.enter_context(Journal(journal_path))
+        if self._batch is not None:
+            journal.follow_files()
         self._runner = RequestRunner(self._format, journal, rng)
         self._stack.push_async_callback(self._runner.transport.aclose)
         probe = Probe(self._runner)
@@ -285,29 +297,42 @@ class Endpoint:
             self._results.put(self._end_error)
 
     async def _run(self, job: _Job) -> None:
-        take = partial(self._take, job)
+        refusal = None
         try:
-            await self._runner.complete(
-                self._build_request(job), take, check=self._refuse_cut
-            )
+            if self._batch is not None:
+                refusal = await self._exchange(job, self._batch)
+            else:
+                await self._runner.complete(
+                    self._build_next(job),
+                    partial(self._take, job),
+                    check=self._refuse_cut,
+                )
+        except PostponedError:
+            self._results.put(job.request.postponed(POSTPONED))
+            return
         except RefusedError as error:
-            verb = "refused the request"
-            if error.status is None:
-                verb = "gave no usable answer"
-            self._results.put(job.request.failed(f"the endpoint {verb}: {error}"))
+            refusal = _describe_refusal(error)
+        if refusal is not None:
+            self._results.put(job.request.failed(refusal))
         else:
             self._put_answer(job)
 
-    def _build_request(self, job: _Job) -> wire.WireRequest:
+    def _build_next(self, job: _Job) -> wire.WireRequest:
         """Build the request for the first samples that are missing."""
-        request = job.request
-        missing = job.missing
+        return self._build_request(job, *self._choose_samples(job.missing))
+
+    def _choose_samples(self, missing: Sequence[int]) -> tuple[int, int]:
+        """Return the first sample that is missing, and how many to ask for from there on."""
         first = missing[0]
         n = 1
         if self.capabilities.n == "honoured":
             # All that follow without a gap, of which each takes a slot
             n = sum(index == first + i for i, index in enumerate(missing))
             n = min(n, self.capabilities.prompt_slots or n)
+        return first, n
+
+    def _build_request(self, job: _Job, first: int, n: int) -> wire.WireRequest:
+        request = job.request
         fields = self.capabilities.sampling_fields(
             n=n,
             seed=request.seed + first,
@@ -328,6 +353,16 @@ class Endpoint:
         self, job: _Job, sent: wire.WireRequest, choices: wire.Choices
     ) -> wire.WireRequest | None:
         """Store what came, and return the request for what is still missing."""
+        self._keep(job, sent, choices)
+        return self._build_next(job) if job.missing else None
+
+    def _keep(
+        self,
+        job: _Job,
+        sent: wire.WireRequest,
+        choices: wire.Choices,
+        batch: BatchRequest | None = None,
+    ) -> None:
         continuations = {
             sent.first + index: continuation
             for index, continuation in choices.continuations.items()
@@ -342,11 +377,59 @@ class Endpoint:
             system_fingerprint=choices.system_fingerprint,
             prompt=":".join(job.request.key.split(":")[:_PROMPT_PARTS]),
             served_model=choices.served_model,
+            batch=batch,
         )
         job.continuations.update(continuations)
-        return self._build_request(job) if job.missing else None
 
-    async def _refuse_cut(self, sent: wire.WireRequest, choices: wire.Choices) -> None:
+    async def _exchange(self, job: _Job, files: BatchFiles) -> str | None:
+        """Take what files answer, and write what is left; return why there will be no answer."""
+        journal = self._runner.journal
+        for written in journal.find_batches(job.identity):
+            reply = files.find(written)
+            if reply is not None:
+                await self._take_reply(job, written, reply, files)
+        missing = job.missing
+        for written in journal.find_batches(job.identity):
+            if written.refusal is not None and missing:
+                return written.refusal
+        while missing:
+            first, n = self._choose_samples(missing)
+            sent = self._build_request(job, first, n)
+            opened = journal.open_batch(job.identity, first, n)
+            files.write(opened, sent, self._format.path)
+            missing = missing[n:]
+        if job.missing:
+            raise PostponedError
+        return None
+
+    async def _take_reply(
+        self, job: _Job, written: BatchRequest, reply: wire.Reply, files: BatchFiles
+    ) -> None:
+        journal = self._runner.journal
+        sent = self._build_request(job, written.first, written.n)
+        choices = self._runner.read(reply, sent)
+        refusal = None
+        if choices is None:
+            error = files.read_failure(written, reply)
+            refusal = None if error is None else _describe_refusal(error)
+        else:
+            choices = replace(choices, sent_at=read_time(choices.document))
+            files.count_answer(written, choices.problem)
+            try:
+                await self._refuse_cut(sent, choices, written)
+            except RefusedError as error:
+                refusal = _describe_refusal(error)
+            else:
+                self._keep(job, sent, choices, written)
+        if refusal is not None:
+            journal.refuse_batch(written, refusal)
+
+    async def _refuse_cut(
+        self,
+        sent: wire.WireRequest,
+        choices: wire.Choices,
+        batch: BatchRequest | None = None,
+    ) -> None:
         """Refuse the answer to a prompt of which the endpoint has read a part."""
         reading = self._reading
         usage = wire.read_usage(choices.document)
@@ -362,7 +445,7 @@ class Endpoint:
             self._n_whole += 1
             return
         self._n_cut += 1
-        self._runner.journal.record(b"", {}, choices.tokens or sent.limit)
+        self._runner.journal.record(b"", {}, choices.tokens or sent.limit, batch=batch)
         if self._n_cut >= _FEWEST_CUT and self._n_cut > self._n_whole:
             raise EngineError(
                 f"the endpoint {self._settings.base_url} cuts most prompts:"
@@ -398,6 +481,11 @@ class Endpoint:
             answer.continuations = [_join(beginning, rest) for rest in in_order]
             answer.resumed = True
         self._results.put(answer)
+
+
+def _describe_refusal(error: RefusedError) -> str:
+    verb = "gave no usable answer" if error.status is None else "refused the request"
+    return f"the endpoint {verb}: {error}"
 
 
 def _text_name(request: Request) -> str:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 from mia_batch.errors import EngineError
 from mia_batch.evidence.endpoint.wire import Tokens
@@ -33,6 +33,16 @@ CREATE TABLE IF NOT EXISTS answers (
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS spent (tokens_in INTEGER NOT NULL, tokens_out INTEGER NOT NULL);
 INSERT INTO spent SELECT 0, 0 WHERE NOT EXISTS (SELECT * FROM spent);
+CREATE TABLE IF NOT EXISTS batch_spent (tokens_in INTEGER NOT NULL, tokens_out INTEGER NOT NULL);
+INSERT INTO batch_spent SELECT 0, 0 WHERE NOT EXISTS (SELECT * FROM batch_spent);
+CREATE TABLE IF NOT EXISTS batch_requests (
+    request BLOB NOT NULL,
+    first INTEGER NOT NULL,
+    n INTEGER NOT NULL,
+    attempt INTEGER NOT NULL DEFAULT 0,
+    refusal TEXT,
+    PRIMARY KEY (request, first, n)
+) WITHOUT ROWID;
 COMMIT;
 """
 _COLUMNS = (
@@ -48,6 +58,16 @@ WHERE sent IS NOT NULL GROUP BY request, sent ORDER BY sent, prompt
 _SECONDS_BETWEEN_COPIES = 30.0
 # Of the time that a run takes, because the event loop waits meanwhile
 _MOST_TIME_COPYING = 0.05
+
+
+class BatchRequest(NamedTuple):
+    """A request that was written to a file: samples from ``first`` on of what is asked."""
+
+    request: bytes
+    first: int
+    n: int
+    attempt: int = 0  # that is to be answered; all before have been
+    refusal: str | None = None  # what came in place of an answer
 
 
 class Journal:
@@ -98,8 +118,9 @@ class Journal:
         system_fingerprint: str | None = None,
         prompt: str | None = None,
         served_model: str | None = None,
+        batch: BatchRequest | None = None,
     ) -> None:
-        """Store what one HTTP answer brought and cost; on disk when this returns."""
+        """Store what one answer, of HTTP or a ``batch``, brought and cost; then it is on disk."""
         rows = []
         for sample, continuation in continuations.items():
             row = (
@@ -120,21 +141,85 @@ class Journal:
             self._database.executemany(
                 f"INSERT OR IGNORE INTO answers {_COLUMNS}", rows
             )
+            table = "spent" if batch is None else "batch_spent"
             self._database.execute(
-                "UPDATE spent SET tokens_in = tokens_in + ?, tokens_out ="
+                f"UPDATE {table} SET tokens_in = tokens_in + ?, tokens_out ="
                 " tokens_out + ?",
                 tokens,
             )
+            if batch is not None:
+                self._close(batch, None)
         if time.monotonic() >= self._next_copy and is_followed(self._path):
             self._hand_on()
 
-    def spent(self) -> Tokens:
-        """Read the tokens of all requests so far."""
+    def spent(self, *, by_batch: bool = False) -> Tokens:
+        """Read the tokens of all requests so far: of those sent, or of those in files."""
+        table = "batch_spent" if by_batch else "spent"
         with self._explained():
             row = self._database.execute(
-                "SELECT tokens_in, tokens_out FROM spent"
+                f"SELECT tokens_in, tokens_out FROM {table}"
             ).fetchone()
         return Tokens(*cast("tuple[int, int]", row))
+
+    # Requests that were written to files.
+
+    def follow_files(self) -> None:
+        """Let what is recorded reach the disk later: it can be read from files again."""
+        with self._explained():
+            self._database.execute("PRAGMA synchronous = NORMAL")
+
+    def open_batch(self, request: bytes, first: int, n: int) -> BatchRequest:
+        """Return a request that is to be written, with the number of its attempt."""
+        with self._explained(), self._database:
+            self._database.execute(
+                "INSERT OR IGNORE INTO batch_requests (request, first, n) VALUES"
+                " (?, ?, ?)",
+                (request, first, n),
+            )
+        (opened,) = self._find_batches("first = ? AND n = ?", request, first, n)
+        return opened
+
+    def find_batches(self, request: bytes) -> list[BatchRequest]:
+        """List what was written of a request, the first samples first."""
+        return self._find_batches("TRUE ORDER BY first, n", request)
+
+    def find_batch(self, request: bytes, first: int, n: int) -> BatchRequest | None:
+        rows = self._find_batches("first = ? AND n = ?", request, first, n)
+        return rows[0] if rows else None
+
+    def has_batches(self) -> bool:
+        """Return whether any request was written."""
+        query = "SELECT EXISTS (SELECT * FROM batch_requests)"
+        with self._explained():
+            return bool(self._database.execute(query).fetchone()[0])
+
+    def _find_batches(
+        self, condition: str, request: bytes, *values: int
+    ) -> list[BatchRequest]:
+        with self._explained():
+            rows = self._database.execute(
+                "SELECT request, first, n, attempt, refusal FROM batch_requests WHERE"
+                f" request = ? AND {condition}",
+                (request, *values),
+            ).fetchall()
+        return [BatchRequest(*row) for row in rows]
+
+    def refuse_batch(self, batch: BatchRequest, refusal: str) -> None:
+        """Keep why a request in a file is not answered."""
+        with self._explained(), self._database:
+            self._close(batch, refusal)
+
+    def _close(self, batch: BatchRequest, refusal: str | None) -> None:
+        self._database.execute(
+            "UPDATE batch_requests SET attempt = ?, refusal = ? WHERE request = ? AND"
+            " first = ? AND n = ?",
+            (batch.attempt + 1, refusal, batch.request, batch.first, batch.n),
+        )
+
+    def forget_refusals(self) -> None:
+        """Let what was refused in files be asked again."""
+        with self._explained(), self._database:
+            self._database.execute("UPDATE batch_requests SET refusal = NULL")
 
     def answered(self) -> dict[str, Any]:
         """Count the requests with answers, with the times of the first and last, and by version."""
@@ -148,13 +233,19 @@ class Journal:
                 "SELECT coalesce(system_fingerprint, 'not given'), count(*) FROM"
                 f" ({requests}) WHERE sent IS NOT NULL GROUP BY 1 ORDER BY 1"
             ).fetchall()
+            (n_from_files,) = self._database.execute(
+                "SELECT count(*) FROM batch_requests WHERE attempt > 0 AND refusal IS"
+                " NULL"
+            ).fetchone()
         times = {
             "answered": n_requests,
             "undated": n_requests - n_dated,
             "first": first,
             "last": last,
         }
-        return {"times": times, "system_fingerprint": dict(versions)}
+        from_files = {"from_batch_files": n_from_files} if n_from_files else {}
+        by_version = {"system_fingerprint": dict(versions)}
+        return {"times": times, **by_version, **from_files}
 
     def responses(self) -> list[tuple[Any, ...]]:
         """List the answers by time: prompt, first sample, samples, time, version and model."""

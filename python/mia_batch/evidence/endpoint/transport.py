@@ -296,6 +296,12 @@ def choose_next_step(
     return NextStep("again" if is_short else "later", wait)
 
 
+def concerns_all(status: int) -> bool:
+    """Return whether the next request would get this error status as well."""
+    # Not 403: the key was good, so it is the prompt.
+    return status in {401, 404, 405} or 300 <= status < 400
+
+
 def backoff(attempt: int, rng: Random) -> float:
     """Draw seconds to wait where the endpoint names none: full jitter over a doubling span."""
     span = min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(attempt, 16))
@@ -334,7 +340,9 @@ class RequestRunner:
         self._settings = settings
         self.transport = Transport(settings, request_format.path)
         self.rng = rng
-        self._ledger = wire.Ledger(settings, journal.spent())
+        self._ledger = wire.Ledger(
+            settings, journal.spent(), journal.spent(by_batch=True)
+        )
         self.concurrency = Concurrency(settings.max_concurrency)
         self._requests = TokenBucket(settings.requests_per_minute, time.monotonic)
         self._tokens = TokenBucket(settings.tokens_per_minute, time.monotonic)
@@ -445,22 +453,16 @@ class RequestRunner:
         try:
             reply = await self.transport.send(self.request_format.path, request.payload)
             self._reached = True
-            filtered = None
-            if not 200 <= reply.status < 300:
-                filtered = self.request_format.read_filtered(reply, request)
-            if filtered is None and not 200 <= reply.status < 300:
+            choices = self.read(reply, request)
+            if choices is None:
                 tokens = wire.Tokens(0, 0)
                 if reply.status == 429:
                     self.concurrency.refused(sent_in_round)
                 return self._after_refusal(reply, attempt, last=last)
             self._answered = True
             self.concurrency.succeeded()
-            choices = filtered or self.request_format.read(reply.body, request)
             choices = replace(choices, sent_at=sent_at)
-            if choices.tokens is not None:
-                texts = [part.text for part in choices.continuations.values()]
-                tokens = wire.paid_for(choices.tokens, request, texts)
-                choices = replace(choices, tokens=tokens)
+            tokens = choices.tokens or tokens
         except UnansweredError as error:
             if error.sent:
                 self.journal.record(b"", {}, tokens)
@@ -496,6 +498,21 @@ class RequestRunner:
             f" {way_out} give the same command again"
         )
 
+    def read(self, reply: Reply, request: wire.WireRequest) -> wire.Choices | None:
+        """Read an answer, and what it cost at least; None of an error other than a filter's."""
+        if 200 <= reply.status < 300:
+            choices = self.request_format.read(reply.body, request)
+        else:
+            filtered = self.request_format.read_filtered(reply, request)
+            if filtered is None:
+                return None
+            choices = filtered
+        if choices.tokens is None:
+            return choices
+        texts = [part.text for part in choices.continuations.values()]
+        tokens = wire.paid_for(choices.tokens, request, texts)
+        return replace(choices, tokens=tokens)
+
     def _after_refusal(self, reply: Reply, attempt: int, *, last: bool) -> NextStep:
         """Return how to try again; raise where the request, or all of them, have failed."""
         refusal = wire.read_refusal(reply, self._settings)
@@ -505,10 +522,8 @@ class RequestRunner:
         )
         if following.step == "again":
             return following
-        # The next request would get these as well. Not 403: the key was good, so it is
-        # the prompt.
-        concerns_all = reply.status in {401, 404, 405} or 300 <= reply.status < 400
-        if following.step == "give_up" and (self.probing or not concerns_all):
+        is_of_all = concerns_all(reply.status)
+        if following.step == "give_up" and (self.probing or not is_of_all):
             sentence = _with_tries(refusal.sentence, attempt)
             raise RefusedError(reply.status, sentence, is_json=refusal.is_json)
         way_out = f"it asks to wait {following.wait or 0:.0f} s: wait, then"

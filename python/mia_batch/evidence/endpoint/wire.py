@@ -57,6 +57,7 @@ class ClientSettings:
     max_retries: int = 8  # of one request
     price_in: float | None = None  # money per million tokens of prompt; None = unknown
     price_out: float | None = None  # the same of output
+    batch_price: float = 0.5  # of a batch service, as a share of the prices
     max_cost: float | None = None  # money that the run never exceeds; needs both prices
 
     def __post_init__(self) -> None:
@@ -254,6 +255,9 @@ class Tokens(NamedTuple):
         )
 
 
+NO_TOKENS = Tokens(0, 0)
+
+
 def most_prompt_tokens(
     settings: ClientSettings, *, prompt_bytes: int, prompts: int = 1
 ) -> int:
@@ -286,26 +290,36 @@ def paid_for(
     return Tokens(max(stated.prompt, n_sent), max(stated.output, n_received))
 
 
-def money(settings: ClientSettings, tokens: Tokens) -> float | None:
-    """Compute the price of tokens; None where prices are unknown."""
+def money(
+    settings: ClientSettings, tokens: Tokens, batch_tokens: Tokens = NO_TOKENS
+) -> float | None:
+    """Compute the price of tokens, sent and in batches; None where prices are unknown."""
     if settings.price_in is None or settings.price_out is None:
         return None
-    price = tokens.prompt * settings.price_in + tokens.output * settings.price_out
-    return price / _PRICED
+    share = settings.batch_price
+    n_prompt = tokens.prompt + share * batch_tokens.prompt
+    n_output = tokens.output + share * batch_tokens.output
+    return (n_prompt * settings.price_in + n_output * settings.price_out) / _PRICED
 
 
 class Ledger:
     """What has been spent, earlier processes of the run included, and what may be in flight."""
 
-    def __init__(self, settings: ClientSettings, spent: Tokens) -> None:
+    def __init__(
+        self,
+        settings: ClientSettings,
+        spent: Tokens,
+        batch_spent: Tokens = NO_TOKENS,
+    ) -> None:
         self._settings = settings
         self._spent = spent
+        self._batch_spent = batch_spent
         self._reserved = Tokens(0, 0)
         self._open = 0
 
     @property
     def spent(self) -> float | None:
-        return money(self._settings, self._spent)
+        return money(self._settings, self._spent, self._batch_spent)
 
     @property
     def idle(self) -> bool:
@@ -315,7 +329,7 @@ class Ledger:
     def fits(self, tokens: Tokens) -> bool:
         limit = self._settings.max_cost
         total = self._spent.plus(self._reserved).plus(tokens)
-        cost = money(self._settings, total)
+        cost = money(self._settings, total, self._batch_spent)
         return limit is None or cost is None or cost <= limit
 
     def reserve(self, tokens: Tokens) -> None:
