@@ -27,7 +27,7 @@ from tests.checkpoints import CONTEXT, TEXTS
 from tests.engine_conformance import ids, outputs, request
 from tests.forked import Forked, redirect
 from tests.processes import HANGS
-from tests.runs import audit
+from tests.runs import audit, tables_of
 from tests.unit.evidence.endpoint.asking import results
 
 pytestmark = pytest.mark.skipif(
@@ -38,7 +38,7 @@ Sample = tuple[str | None, int | None, str | None]
 SAMPLES, MAX_TOKENS = 5, 24
 PROMPTS = [text[100 : 130 + 7 * i] for i, text in enumerate(TEXTS[:12])]
 FLAGS = (
-    "--host 127.0.0.1 --dtype float32 --enforce-eager --no-enable-chunked-prefill "
+    "--dtype float32 --enforce-eager --no-enable-chunked-prefill "
     f"--max-model-len {CONTEXT} --max-num-batched-tokens 2048 --served-model-name tiny"
 )
 ENVIRONMENT = {
@@ -58,9 +58,11 @@ def server(checkpoint, tmp_path_factory):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    log = tmp_path_factory.mktemp("server") / "server.log"
-    options = ["--model", str(checkpoint), "--port", str(port), *FLAGS.split()]
-    process = Forked(serve, options, str(log))
+    folder = tmp_path_factory.mktemp("server")
+    log = folder / "server.log"
+    options = ["--port", str(port), "--host", "127.0.0.1"]
+    options += model_options(checkpoint, folder)
+    process = Forked(start, "api_server", options, str(log))
     try:
         url = f"http://127.0.0.1:{port}"
         wait_until_ready(url, process, log)
@@ -70,12 +72,22 @@ def server(checkpoint, tmp_path_factory):
         process.wait()
 
 
-def serve(options: list[str], log: str) -> None:
+def model_options(checkpoint: Path, folder: Path) -> list[str]:
+    """Options of the model, which chats by a template of its own."""
+    template = folder / "template.jinja"
+    template.write_text(
+        "{% for message in messages %}{{ message.content }}{% endfor %}"
+    )
+    named = ["--model", str(checkpoint), "--chat-template", str(template)]
+    return [*named, *FLAGS.split()]
+
+
+def start(program: str, options: list[str], log: str) -> None:
     os.setpgid(0, 0)
     redirect(log, log)
     os.environ |= ENVIRONMENT
-    sys.argv = ["api_server", *options]
-    runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__")
+    sys.argv = [program, *options]
+    runpy.run_module(f"vllm.entrypoints.openai.{program}", run_name="__main__")
 
 
 def wait_until_ready(url: str, process: Forked, log: Path) -> None:
@@ -269,3 +281,48 @@ def test_an_audit_at_points_over_http_has_the_log_probabilities_of_the_engine_he
         for run in (remote, here)
     ]
     assert_frame_equal(*alike, abs_tol=1e-4)
+
+
+def answer_batch(checkpoint: Path, requests: Path, folder: Path) -> Path:
+    """Answer a file of requests by vLLM's own batch runner."""
+    output, log = folder / "output.jsonl", folder / "batch.log"
+    options = ["-i", str(requests), "-o", str(output)]
+    options += model_options(checkpoint, folder)
+    process = Forked(start, "run_batch", options, str(log))
+    try:
+        process.wait(HANGS)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert output.exists(), log.read_text(errors="replace")[-3000:]
+    return output
+
+
+def test_a_chat_by_batch_files_has_the_tables_of_one_over_http(
+    server, checkpoint, tmp_path
+):
+    texts = [" ".join(text.split()[:20]) for text in TEXTS[:8]]
+    pl.DataFrame({"text": texts}).write_parquet(tmp_path / "corpus.parquet")
+    settings: dict[str, Any] = {
+        "input": str(tmp_path / "corpus.parquet"),
+        "model": "tiny",
+        "base_url": server,
+        "chat": True,
+        "chat_instruction": "Go on:",
+        "samples": SAMPLES,
+        "attacks": "samia_v1",
+        "max_failed": 1.0,
+        "anyway": True,
+    }
+    live = audit(**settings, out=str(tmp_path / "live"))
+    files = settings | {"out": str(tmp_path / "batch")}
+    written = audit(**files, requests_to=str(tmp_path / "requests"))
+    assert written["prompts"].height == 8
+    assert not written.manifest.custody
+    (requests,) = (tmp_path / "requests").iterdir()
+    output = answer_batch(checkpoint, requests, tmp_path)
+    run = audit(**files, answers_from=str(output))
+    assert run.manifest.requests["from_batch_files"] == 8
+    assert run["samples"].height == 8 * SAMPLES
+    assert run["samples"]["candidate"].drop_nulls().len() > 0
+    assert tables_of(run.folder) == tables_of(live.folder)
