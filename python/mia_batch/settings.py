@@ -278,7 +278,7 @@ def _list_paths(value: object) -> object:
 
 
 class BatchSettings(
-    SettingsGroup, topic="Batch files", table="batch", engine_of="openai"
+    SettingsGroup, topic="Batch files", table="batch", of_source="endpoint"
 ):
     """Requests to an endpoint that are written to files, and answers that are read from some."""
 

@@ -473,6 +473,7 @@ def test_more_failures_than_allowed_make_the_exit_code_1(tmp_path):
             server.url,
             "--model",
             MODEL,
+            *("--preset", "matched"),  # one prompt a text
         ]
         status, shown, said = run(*options, cwd=tmp_path)
         enough, *_ = run(*options, "--max-failed", "0.2", cwd=tmp_path)
