@@ -118,11 +118,8 @@ def over_http(server: str, folder: Path) -> dict[int, list[Sample]]:
     ]
     with Endpoint.open(settings, journal=folder / "journal.sqlite") as endpoint:
         neutral = endpoint.capabilities.neutral
-        assert (neutral["repetition_penalty"], neutral["min_p"]) == (
-            "honoured",
-            "honoured",
-        )
-        # The others act where words are repeated
+        assert neutral["min_p"] == "honoured"
+        # Penalties act where words are repeated, which this model's are not
         assert "refused" not in neutral.values()
         whole = Capabilities(
             greedy="honoured",
