@@ -1,4 +1,5 @@
 # make demo: set-up, then the known-truth audit.   make test: set-up, lints, types, pages, every test.
+# make real: an audit of a real model, SmolLM2, on public texts; in minutes, without a GPU.
 # make pictures: the notebooks' outputs and the landing page's pictures, drawn anew.
 # make test-long: the tests that take minutes each. make docs: the documentation, in site/, with every
 # figure and generated table of it; make figures: these alone, in figures/.   make bench: speed, memory, coverage, power, measured.
@@ -21,7 +22,7 @@ RUST_SOURCES := $(shell find rust -name '*.rs' -o -name 'Cargo.toml')
 export VIRTUAL_ENV := $(CURDIR)/.venv
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.uv/bin:$(PATH)
 
-.PHONY: demo test llama-cpp test-long test-elsewhere test-elsewhere-fast test-arm docs figures pictures bench setup tools chromium checks lint types rust-checks pages python-tests lock wheel wheel-try clean
+.PHONY: demo real test llama-cpp test-long test-elsewhere test-elsewhere-fast test-arm docs figures pictures bench setup tools chromium checks lint types rust-checks pages python-tests lock wheel wheel-try clean
 ifneq ($(MAKECMDGOALS),checks)
 .NOTPARALLEL:
 endif
@@ -32,6 +33,9 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 WHEEL := $(wildcard dist/mia_batch-$(VERSION)-*$(shell uname -m).whl)
 demo: $(if $(shell command -v cargo),setup,$(if $(WHEEL),.venv/.wheel,setup))
 	@$(STEP) "Known-truth audit: mia-batch demo" $(BIN)/mia-batch demo
+
+real: setup llama-cpp
+	@$(STEP) "A real model: SmolLM2, on public texts" python -m benches.real audit
 
 test: setup chromium llama-cpp
 	@$(MAKE) --no-print-directory --jobs=3 checks
@@ -72,6 +76,8 @@ bench: setup llama-cpp
 	@$(STEP) "WikiMIA without a model, before and after a repair" python -m benches.wikimia
 	@$(STEP) "Power of the attacks" python -m benches.power
 	@$(STEP) "Power on a model whose training text is known" python -m benches.manuals
+	@$(STEP) "What real models give back, and who chooses it" python -m benches.real choice
+	@$(STEP) "A known truth on a real base" python -m benches.real tuned
 	@$(STEP) "Parts of books" python -m benches.books
 	@$(STEP) "An audit of twelve books" python -m benches.book_audit
 	@$(STEP) "The yardstick on a known model, and its promise" python -m benches.yardstick
