@@ -23,7 +23,7 @@ _LICENCES = Path("/usr/share/common-licenses")
 _PLAYWRIGHT = "playwright/driver/package/lib/tools/skills"
 _HOSTING = "model_hosting_container_standards/sagemaker"
 _MARGINS = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
-_NO_PROSE = re.compile(r"^ *```.*?^ *```|<!--.*?-->|^\|.*?$", re.DOTALL | re.MULTILINE)
+_NO_PROSE = re.compile(r"^```.*?^```|<!--.*?-->|^\|.*?$", re.DOTALL | re.MULTILINE)
 
 
 class PublicText(NamedTuple):

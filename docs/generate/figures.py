@@ -14,6 +14,7 @@ from docs.generate.markdown import code, table
 
 __all__ = [
     "books",
+    "choices",
     "copies",
     "coverage",
     "few_books",
@@ -23,7 +24,9 @@ __all__ = [
     "power",
     "power_picture",
     "rates",
+    "recited",
     "strips",
+    "tuned",
     "weights",
 ]
 
@@ -304,6 +307,63 @@ def strips() -> str:
     """Draw the strips of the audited books over what the model saw."""
     lines = "\n".join(_latest("book_audit")["strips"]["picture"])
     return f"```text\n{lines}\n```"
+
+
+_REAL = {
+    "smollm2": "SmolLM2 135M, Q4_1",
+    "gemma": "Gemma 3 270M, Q4_K_M",
+    "manuals-47m": "manuals-47m",
+}
+
+
+def _read_real(part: str, key: str) -> dict[Any, dict[str, Any]]:
+    """Return the latest rows of a part of ``benches.real`` by model, or by epochs."""
+    lines = (_RESULTS / "real.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [row for row in map(json.loads, lines) if row["part"] == part]
+    return {row[key]: row for row in rows}
+
+
+def choices() -> str:
+    """Say how many windows with long runs each attack would have had continued."""
+    heads = []
+    cells: dict[str, list[str]] = {}
+    for name, row in _read_real("choice", "model").items():
+        for least, n_windows in row["with_runs_of"].items():
+            if not n_windows:
+                continue
+            heads.append(f"{_REAL[name]}, {least} words: {n_windows} windows")
+            for counts in row["attacks"]:
+                at = ", ".join(map(str, counts["as_continued"][least]))
+                cells.setdefault(counts["attack"], []).append(at)
+    return table(
+        ("attack", *heads), ([code(name), *row] for name, row in cells.items())
+    )
+
+
+def recited() -> str:
+    """Say of each text how many of its windows come out of each real model."""
+    rows = []
+    for name, measured in _read_real("choice", "model").items():
+        for row in measured["documents"]:
+            counts = (row["come_out"], row["windows"], row["longest_words"])
+            rows.append((_REAL[name], row["document_id"], *map(str, counts)))
+    return table(
+        ("model", "text", "come out", "of windows", "longest run, words"), rows
+    )
+
+
+def tuned() -> str:
+    """Say what each attack finds after so many epochs on a real base."""
+    measured = _read_real("tuned", "epochs")
+    cells: dict[str, list[str]] = {}
+    for epochs in sorted(measured):
+        for row in measured[epochs]["aucs"]:
+            cell = f"{row['auc']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
+            cells.setdefault(row["attack"], []).append(cell)
+    heads = [f"{n} epoch" if n == 1 else f"{n} epochs" for n in sorted(measured)]
+    return table(
+        ("attack", *heads), ([code(name), *row] for name, row in cells.items())
+    )
 
 
 def _latest(bench: str, figure: str = "taken") -> dict[str, Any]:

@@ -155,6 +155,11 @@ def test_figures_are_those_of_the_bench():
         in figures.books()
     )
     assert "| AUC 0.7 | 0.96 | 193 | 0.106 | 0.043 | 0.052 |" in figures.weights()
+    assert "| Gemma 3 270M, Q4_K_M | Moby-Dick (classics) | 0 | 1 | 1 |" in (
+        figures.recited()
+    )
+    assert "| `extraction_run_v1` | 1, 1, 1 | 2, 2, 2 | 8, 9, 9 |" in figures.choices()
+    assert "| `wbc_v1` | 0.68 (0.55 to 0.78) |" in figures.tuned()
     assert figures.strips().splitlines()[1].startswith("alice_in_wonderland.txt")
     assert figures.power_picture().startswith("<svg ")
 

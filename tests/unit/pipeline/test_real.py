@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 from benches.real import audit_public, describe_model, list_sources
-from benches.real_choice import count_chosen, rank_by_document
+from benches.real_choice import count_chosen, measure_attacks, rank_by_document
 from benches.real_texts import LATER, PUBLIC, build_corpus, read_text
 from benches.real_tuned import WITH_PROBABILITIES, draw_passages, score_text_alone
 from click.testing import CliRunner
@@ -45,7 +45,7 @@ def test_later_texts_are_later_than_the_model():
         prose = read_text(text)
         assert prose is not None, text.title
         assert len(prose.split()) > 400, text.title
-        assert "```" not in prose
+        assert "\n```" not in prose
 
 
 def test_sources_are_named_also_of_texts_that_are_not_here():
@@ -65,6 +65,25 @@ def test_windows_are_ranked_as_an_audit_continues_them():
     assert order.tolist() == [0, 4, 1, 2, 3]
     came_out = np.array([False, True, False, True, True])
     assert [count_chosen(order, came_out, at) for at in (1, 2, 3, 5)] == [0, 1, 2, 3]
+
+
+def test_an_attack_is_asked_for_the_windows_with_long_runs():
+    names = [f"{n:02}" for n in range(20)]
+    scores = pl.DataFrame(
+        {
+            "target_id": names,
+            "document_id": ["one", *names[:19]],  # the first two are of one document
+            "loss_v1": [-float(n) for n in range(20)],
+        }
+    ).with_columns(document_id=pl.col("document_id").replace("00", "one"))
+    longest_runs = pl.DataFrame(
+        {"target_id": names, "longest_words": [20, 9, *[0] * 13, 5, 6, 0, 0, 0]}
+    )
+    (row,) = measure_attacks(scores, longest_runs)
+    assert row["attack"] == "loss_v1"
+    # The second of its document comes last: 00, 02, ..., 16 are the first 16
+    assert row["as_continued"] == {"20": [1, 1, 1], "8": [1, 2, 2], "5": [3, 4, 4]}
+    assert row["by_score"] == {"20": [1, 1, 1], "8": [2, 2, 2], "5": [3, 4, 4]}
 
 
 def test_a_coin_says_which_passages_are_learnt():
