@@ -436,8 +436,9 @@ def _is_sampled(units: _Units) -> bool:
 
 def _write_none_comes_out(findings: pl.DataFrame, units: _Units) -> str:
     verbatim = find_values(findings, "verbatim", subject="targets")
-    if "n_highest" in verbatim:
-        windows = f"{verbatim['n_highest']:,.0f} windows of highest scores"
+    # Of comparison documents some of the highest may be, too, or all of them
+    if "n_highest" in verbatim and verbatim["n_texts"]:
+        windows = f"{verbatim['n_texts']:,.0f} windows of highest scores"
         return f"none of the {windows} comes out word for word"
     if units.is_single:
         return f"the {units.noun} does not come out word for word"

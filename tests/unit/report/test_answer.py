@@ -76,6 +76,15 @@ def labelled(lead, *, verdict="not separable", more=()):
     return answer(run, Rollup.create_empty(), books=False)
 
 
+def continued(**counts):
+    """Texts of the highest scores that were continued, of which nothing came out."""
+    rows = [
+        {"subject": "targets", "statistic": name, "value": float(count)}
+        for name, count in counts.items()
+    ]
+    return finding_rows("verbatim", rows)
+
+
 REACHED = "a_v1 tells members from non-members with AUC 0.90 (95 % CI 0.85 to 0.95)"
 THAN = "more than the best classifier that never sees the model"
 
@@ -405,6 +414,15 @@ def test_the_first_sentence_says_how_many_attempts_it_counts(n, runs, factor):
                 "Of 12 books, none comes out word for word, and there is no other"
                 " answer: books and comparison books can be distinguished without the"
                 " model."
+            ),
+        ),
+        (
+            {"cannot_tell": 12},
+            [gate("withheld"), continued(n_texts=33, n_highest=64)],
+            (
+                "Of 12 books, none of the 33 windows of highest scores comes out word"
+                " for word, and there is no other answer: books and comparison books"
+                " can be distinguished without the model."
             ),
         ),
     ],
