@@ -68,7 +68,7 @@ def demo(tmp_path_factory):
     library = tmp_path_factory.mktemp("library")
     folder = REPOSITORY / f"demo-of-tests-{write_library(library)[:8]}"
     # These passages have fewer tokens than documentation: 12 epochs are fewer steps.
-    return prepare(folder, settings=DemoSettings(epochs=17), library=library)
+    return prepare(folder, settings=DemoSettings(epochs=14), library=library)
 
 
 @pytest.fixture(scope="session", autouse=True)

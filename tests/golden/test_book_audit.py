@@ -6,7 +6,7 @@ from benches.book_audit import measure, prepare
 from benches.book_parts import Design
 from benches.book_splits import Case
 
-from tests.checkpoints import TEXTS
+from tests.texts import invent_text
 
 DESIGN = Design(
     words=64,
@@ -24,8 +24,8 @@ CASES = (Case(members=10, others=10, nulls=59), Case(members=0, others=5, nulls=
 @pytest.fixture(scope="module")
 def figures(tmp_path_factory):
     folder = tmp_path_factory.mktemp("books")
-    half = len(TEXTS) // 2
-    texts = {"first": "\n".join(TEXTS[:half]), "second": "\n".join(TEXTS[half:])}
+    # No part has much of another, so what is said of unseen ones is no memory
+    texts = {name: invent_text(20_000, name) for name in ("first", "second")}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(book_splits, "SPLITS", 60)
         parts = prepare(

@@ -55,7 +55,7 @@ def test_answers_are_the_most_likely_ones_and_words_given_those_before_them(prob
     assert run["samples"].height == asked.height == 6 * 4
     assert run["samples"]["sample_index"].unique().to_list() == [0]
     ended = run["samples"].filter(~pl.col("candidate").str.contains(r"[^ ]"))
-    assert ended.height < 4
+    assert ended.height <= run["samples"].height / 4
     assert set(ended["finish_reason"]) <= {"stop"}
     hit = pl.col("leading_words") >= 1
     wanted = run["features"].group_by("target_id").agg(wanted=hit.mean())
