@@ -55,38 +55,7 @@ figures: setup
 
 bench: setup llama-cpp
 	@[ -f demo/demo.json ] || $(STEP) "The demo's model" $(BIN)/mia-batch demo
-	@$(STEP) "Speed beside bare vLLM and transformers" python -m benches.sampling
-	@$(STEP) "Scoring beside bare transformers and vLLM" python -m benches.logprobs
-	@$(STEP) "The bench for GPUs, in small" python -m benches.gpu.card --small
-	@$(STEP) "Memory and time of whole audits" python -m benches.memory
-	@$(STEP) "Kernels beside others of their kind" python -m benches.kernels
-	@$(STEP) "Samples to features beside the kernels alone" python -m benches.features
-	@$(STEP) "Coverage of intervals" python -m benches.interval_coverage
-	@$(STEP) "Calibration of p-values and estimates" python -m benches.p_value_calibration
-	@$(STEP) "What few books allow" python -m benches.few_books
-	@$(STEP) "Authors, copies, lengths, refusals, wrong labels" python -m benches.dependence
-	@$(STEP) "Comparison texts exchanged until something is found" python -m benches.trying
-	@$(STEP) "What mia-batch plan says beside whole audits" python -m benches.design
-	@$(STEP) "Groups that stop when they are decided" python -m benches.stopping
-	@$(STEP) "Undeclared books, and trying again" python -m benches.one_book
-	@$(STEP) "Coverage of the blind baseline's limits" python -m benches.blind
-	@$(STEP) "False lists where the sets differ, before and after the gate" python -m benches.gate
-	@$(STEP) "Services that change while they are asked" python -m benches.drift
-	@$(STEP) "Weighted non-members" python -m benches.weights
-	@$(STEP) "WikiMIA without a model, before and after a repair" python -m benches.wikimia
-	@$(STEP) "Power of the attacks" python -m benches.power
-	@$(STEP) "Power on a model whose training text is known" python -m benches.manuals
-	@$(STEP) "What real models give back, and who chooses it" python -m benches.real choice
-	@$(STEP) "A known truth on a real base" python -m benches.real tuned
-	@$(STEP) "Parts of books" python -m benches.books
-	@$(STEP) "An audit of twelve books" python -m benches.book_audit
-	@$(STEP) "The yardstick on a known model, and its promise" python -m benches.yardstick
-	@$(STEP) "Time and memory of a large report" python -m benches.report
-	@$(STEP) "Fine-tuned targets" python -m benches.finetuned
-	@$(STEP) "Privacy of tuned models" python -m benches.privacy
-	@$(STEP) "How often honest epsilons are refuted" python -m benches.privacy --claims 1000
-	@$(STEP) "Many workers: kills, two engines, scheduling" python -m benches.scale
-	@$(STEP) "Going on with a run in an object store" python -m benches.storage
+	@python -m benches run
 
 setup: tools .venv/.built
 
