@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from mia_batch.errors import EngineError
 from mia_batch.evidence.engines.registry import load_engine
-from mia_batch.evidence.request import EngineSpec
+from mia_batch.evidence.request import Answer, EngineSpec
 from mia_batch.extras.tune.base import add_adapter
 from mia_batch.extras.tune.jobs import describe_size
 from mia_batch.models.tokens import Tokenizer
@@ -70,15 +70,18 @@ def plain(model, token_ids):
     return found[range(len(token_ids) - 1), token_ids[1:]].numpy()
 
 
-def engine_says(model, token_ids):
+def engine_says(model, texts):
+    """Log-probabilities of the tokens of each text."""
     engine = load_engine(
         EngineSpec(engine="transformers", kind="logprobs", model=str(model))
     )
-    engine.submit(text_request(0, token_ids))
-    while not (found := engine.step()):
-        pass
-    assert found[0].tokens is not None
-    return found[0].tokens["logprob"]
+    for number, token_ids in enumerate(texts):
+        engine.submit(text_request(number, token_ids))
+    answers: list[Answer] = []
+    while len(answers) < len(texts):
+        answers += engine.step()
+    answers.sort(key=lambda answer: answer.request_id)
+    return [(answer.tokens or {})["logprob"] for answer in answers]
 
 
 @pytest.mark.parametrize("base", BASES)
@@ -89,16 +92,15 @@ def test_what_was_learnt_is_what_an_engine_is_asked(base, method, bases, made):
     losses = [row["loss"] for row in model.losses]
     assert len(losses) == 6
     assert min(losses[-2:]) < losses[0] - 0.01
-    (token_ids,) = Tokenizer.load(str(bases[base])).encode_prompts([LEARNT[0]])
-    found, of_base = (
-        engine_says(model.path, token_ids),
-        engine_says(bases[base], token_ids),
-    )
+    texts = Tokenizer.load(str(bases[base])).encode_prompts(LEARNT)
+    by_model = engine_says(model.path, texts)
+    by_base = engine_says(bases[base], texts)
     np.testing.assert_allclose(
-        found, plain(model.path, token_ids), rtol=1e-4, atol=1e-4
+        by_model[0], plain(model.path, texts[0]), rtol=1e-4, atol=1e-4
     )
-    assert np.abs(found - of_base).max() > 0.01
-    assert found.mean() > of_base.mean()  # it was learnt
+    assert np.abs(by_model[0] - by_base[0]).max() > 0.01
+    of_model, of_base = np.concatenate(by_model), np.concatenate(by_base)
+    assert of_model.mean() > of_base.mean()  # they were learnt
     assert contents(bases[base]) == before
     assert not model.path.with_name(f".{model.path.name}.work").exists()
 

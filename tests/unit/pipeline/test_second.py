@@ -239,7 +239,7 @@ def of_named(folder, checkpoint):
         "shots": 1,
         "paraphrases_column": "paraphrases",
         "attacks": ",".join(each for each in NAMED if each != "con_recall_prefix_v1"),
-        "samples": 2,
+        "samples": 8,
         "token_points": 24,
         "extraction_tokens": 6,
         "top_k": 0,
@@ -374,16 +374,18 @@ def test_changed_figures_and_what_only_weights_change_are_named(
 )
 def test_a_wrong_formula_is_found(kind, attack, name, wrong, request, monkeypatch):
     run, attack = RunFiles(request.getfixturevalue(kind).run.folder), f"{attack}_v1"
-    known = [
-        (key, value) for key, value in run.scores(attack).items() if value is not None
-    ]
+    scores = run.scores(attack)
+    scored = {key: value for key, value in scores.items() if value is not None}
+    # Where nothing matches, a wrong formula gives 0 as well
+    largest = sorted(scored, key=lambda key: abs(scored[key]), reverse=True)[:6]
 
     def far():
-        found = [
-            (second.recompute_score(run, attack, {"key": key})["score"], value)
-            for key, value in known
+        return [
+            distance(
+                second.recompute_score(run, attack, {"key": key})["score"], scored[key]
+            )
+            for key in largest
         ]
-        return [distance(*each) for each in found[:6]]
 
     assert max(far()) < 1e-9
     monkeypatch.setattr(second, name, wrong)
