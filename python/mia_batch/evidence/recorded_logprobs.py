@@ -21,6 +21,7 @@ from mia_batch.corpus.documents import Fault, faulty_rows
 from mia_batch.corpus.files import FORMATS, Reading, Source, find_files
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.evidence.request import Answer, Request
+from mia_batch.evidence.token_texts import MINUS_INFINITY, join_tokens
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.tables import system_errors
 
@@ -58,8 +59,6 @@ _STORED: dict[str, type[np.generic]] = {
 
 _MOST_ABOVE_ZERO = 1e-3
 """By which rounding may lift a log-probability above 0, nats."""
-_LEAST = -9999.0
-"""What some programs write for minus infinity."""
 _MOST_DIFFERENCE = 0.01
 """Between two rows of one text that count as the same, nats."""
 _SHOWN_CHARACTERS = 40
@@ -70,65 +69,6 @@ _AT_ONCE = 256
 NO_ROW = "the file of log-probabilities has no row of this text"
 _START = re.compile(r"<[^\s<>]{1,64}>|\[[A-Z]{1,16}\]|")
 """What a start token is written as; some programs write it as an empty text."""
-_BYTE = re.compile(r"bytes:((?:\\x[0-9a-f]{2})+)")
-_BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
-
-
-def _build_byte_letters() -> dict[str, int]:
-    """Return the byte of each letter in which GPT-2 and its like write the tokens of a vocabulary.
-
-    Radford et al. (2019), ``bytes_to_unicode`` of the published encoder: bytes that
-    print stand for themselves, the others for letters from U+0100 on.
-    """
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    letters = {chr(byte): byte for byte in printable}
-    unprintable = [byte for byte in range(256) if byte not in printable]
-    return letters | {chr(256 + n): byte for n, byte in enumerate(unprintable)}
-
-
-_BYTE_LETTERS = _build_byte_letters()
-
-
-def join_tokens(tokens: list[str]) -> list[str]:
-    """Return the texts that tokens can be, as programs write them: the plain one first.
-
-    Tokens are written as the text that they stand for, as OpenAI writes parts of
-    characters (``bytes:`` and their codes), as in a vocabulary of bytes (a space is
-    ``Ġ``), or as in one of SentencePiece (a space is ``▁``).
-    """
-    joined = "".join(tokens)
-    texts = [joined]
-    if any(map(_BYTE.fullmatch, tokens)):
-        texts += _decode(b"".join(map(_read_byte_token, tokens)))
-    if not joined.isascii() and all(letter in _BYTE_LETTERS for letter in joined):
-        texts += _decode(bytes(_BYTE_LETTERS[letter] for letter in joined))
-    if "▁" in joined or any(map(_BYTE_PIECE.fullmatch, tokens)):
-        spaced = _decode(b"".join(map(_read_piece, tokens)))
-        texts += spaced
-        # The space that stands before a text in its vocabulary alone
-        texts += [text.removeprefix(" ") for text in spaced]
-    return list(dict.fromkeys(texts))
-
-
-def _decode(content: bytes) -> list[str]:
-    try:
-        return [content.decode()]
-    except UnicodeDecodeError:
-        return []
-
-
-def _read_byte_token(token: str) -> bytes:
-    match = _BYTE.fullmatch(token)
-    if match is None:
-        return token.encode(errors="replace")
-    return bytes.fromhex(match[1].replace("\\x", ""))
-
-
-def _read_piece(token: str) -> bytes:
-    match = _BYTE_PIECE.fullmatch(token)
-    if match is None:
-        return token.replace("▁", " ").encode(errors="replace")
-    return bytes.fromhex(match[1])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -313,7 +253,7 @@ def _list_faults(names: Mapping[str, str]) -> Iterator[Fault]:
     yield _bad_number(
         "logprob",
         (pl.element() > _MOST_ABOVE_ZERO)
-        | (pl.element() <= _LEAST)
+        | (pl.element() <= MINUS_INFINITY)
         | ~pl.element().is_finite(),
         "not natural log-probabilities of tokens, which are finite and at most 0",
     )
@@ -595,11 +535,9 @@ class LogprobSource:
 
     def _check_target(self, target_id: str, text: str) -> None:
         """Refuse a row that names a target and has other tokens than its text."""
-        place = np.searchsorted(self._targets, _hash([target_id])[0])
-        is_there = (
-            place < self._targets.size and self._targets[place] == _hash([target_id])[0]
-        )
-        if not is_there:
+        name = _hash([target_id])[0]
+        place = np.searchsorted(self._targets, name)
+        if place == self._targets.size or self._targets[place] != name:
             return
         file_row = int(self._file_rows[self._order_of_targets[place]])
         raise CorpusError(

@@ -18,9 +18,9 @@ from mia_batch.evidence.recorded_logprobs import (
     LogprobRecording,
     LogprobSource,
     describe_difference,
-    join_tokens,
 )
 from mia_batch.evidence.request import Request
+from mia_batch.evidence.token_texts import join_tokens
 from mia_batch.models.tokens import Tokenizer
 
 TEXT = "one two"

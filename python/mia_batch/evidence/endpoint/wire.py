@@ -24,6 +24,7 @@ from mia_batch.evidence.endpoint.stream import (
     join_text_parts,
 )
 from mia_batch.evidence.request import Answer, Continuation, FinishReason, Request
+from mia_batch.evidence.token_texts import MINUS_INFINITY, read_bytes_token
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.schemas import FILTERED
 
@@ -896,12 +897,9 @@ class Chat(RequestFormat):
         return join_text_parts(_object(choice.get("message")).get("content"))
 
 
-_LEAST = -9999.0  # what servers write for minus infinity
 _NO_LOGPROB = (
     "the endpoint gives a token a log-probability that is not a number up to 0"
 )
-# How OpenAI writes a part of a character
-_BYTES = re.compile(r"bytes:((?:\\x[0-9a-f]{2})+)")
 
 
 class Echo(RequestFormat):
@@ -969,7 +967,7 @@ def read_echo(
     is_text = all(isinstance(token, str) for token in tokens)
     if len(tokens) != len(logprobs) or not is_text:
         return mismatch
-    pieces = list(map(_token_bytes, tokens))
+    pieces = list(map(read_bytes_token, tokens))
     prompt = (context + text).encode()
     n = len(pieces)
     # A token that was drawn may be without text
@@ -992,16 +990,9 @@ def read_echo(
     return bos == 1, np.array([math.nan] * unscored + values, np.float32)
 
 
-def _token_bytes(token: str) -> bytes:
-    match = _BYTES.fullmatch(token)
-    if match is None:
-        return token.encode(errors="replace")
-    return bytes.fromhex(match[1].replace("\\x", ""))
-
-
 def is_logprob(value: object) -> bool:
     """Check for a number up to 0, and none that stands for minus infinity."""
-    return isinstance(value, (int, float)) and _LEAST < value <= 0
+    return isinstance(value, (int, float)) and MINUS_INFINITY < value <= 0
 
 
 _BY_ID = re.compile(r"token_id:([0-9]+)")  # how vLLM names a token by its id
