@@ -23,6 +23,14 @@ TEXTS = king_james_chapters(6000, n=70)
 BOS, EOS, MASK = "<s>", "</s>", "<mask>"
 BOS_ID, EOS_ID = 0, 1
 
+MARKS = ("<|im_start|>", "<|im_end|>")
+CHAT_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""A template of ChatML's kind, which writes the start token, too."""
+
 HOSTILE = {
     "do_sample": True,
     "temperature": 0.1,
@@ -68,7 +76,10 @@ def _trained(
 
 
 def save_tokenizer(
-    tokenizer: Tokenizer, folder: Path, template: str = f"{BOS} $A"
+    tokenizer: Tokenizer,
+    folder: Path,
+    template: str = f"{BOS} $A",
+    chat_template: str | None = None,
 ) -> None:
     """Write the files of a tokenizer that puts special tokens as ``template`` says."""
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -82,6 +93,8 @@ def save_tokenizer(
         "eos_token": EOS,
         "model_max_length": CONTEXT,
     }
+    if chat_template is not None:
+        described["chat_template"] = chat_template
     (folder / "tokenizer_config.json").write_text(json.dumps(described))
 
 
@@ -127,6 +140,7 @@ def save_checkpoint(
     generation: dict[str, Any] | None = None,
     *,
     seed: int = 0,
+    chat_template: str | None = None,
     **changed: Any,
 ) -> Path:
     """Write a random Llama that ends one text in a few, and its ``generation_config.json``."""
@@ -134,7 +148,10 @@ def save_checkpoint(
     from transformers import LlamaConfig, LlamaForCausalLM
 
     tokenizer = byte_level_tokenizer()
-    save_tokenizer(tokenizer, folder)
+    if chat_template is not None:
+        marks = [AddedToken(mark, special=True) for mark in MARKS]
+        tokenizer.add_special_tokens(marks)
+    save_tokenizer(tokenizer, folder, chat_template=chat_template)
     usual: dict[str, Any] = {
         "hidden_size": 64,
         "intermediate_size": 128,

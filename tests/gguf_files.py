@@ -82,6 +82,8 @@ def _add_tokenizer(writer: Any, checkpoint: Path) -> None:
     writer.add_eos_token_id(ids[settings["eos_token"]])
     template = (tokenizer["post_processor"] or {}).get("single", [])
     writer.add_add_bos_token(any("SpecialToken" in part for part in template))
+    if "chat_template" in settings:
+        writer.add_chat_template(settings["chat_template"])
 
 
 def save_gguf(checkpoint: Path, path: Path, quantisation: str = "F32") -> Path:

@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from hashlib import blake2b
 from itertools import accumulate, chain, islice, permutations, product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from mia_batch.corpus.conversations import CONVERSATION, read_conversation
 from mia_batch.errors import SettingsError
 from mia_batch.kernels import WordRule, word_spans
+from mia_batch.models.chat import ChatTemplate, TemplateError
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.schemas import Prompts
 from mia_batch.targets import (
@@ -116,6 +118,159 @@ def choose_shots(
                 " give shorter texts or shorter targets"
             )
     return fitting[-1]
+
+
+# Prompts about answers of conversations.
+
+MakePrompts: TypeAlias = Callable[[pl.DataFrame], pl.DataFrame]
+TokenizerName: TypeAlias = tuple[str, str | None, str]
+"""A model's name and revision, and the setting that names it."""
+
+_NO_CONVERSATION = "nothing says what came before this answer"
+
+
+@cache
+def load_template(tokenizer: TokenizerName) -> ChatTemplate:
+    """Load the chat template of a model; refuse a model that has none."""
+    model, _, setting = tokenizer
+    template = _load(*tokenizer).chat_template
+    if template is None:
+        raise SettingsError(
+            f"{setting}: {model!r} has no chat template, by which a conversation becomes"
+            " a prompt; give a model or tokenizer that has one, or conversations= text,"
+            " which reads each conversation as one plain text"
+        )
+    return template
+
+
+@cache
+def has_template(model: str, revision: str | None, setting: str) -> bool:
+    return _load(model, revision, setting).chat_template is not None
+
+
+def in_conversation(
+    targets: pl.DataFrame,
+    *,
+    make: MakePrompts,
+    tokenizer: TokenizerName,
+    leaves_out_start: bool = False,
+) -> pl.DataFrame:
+    """Put before each prompt what the chat template writes before the answer.
+
+    An answer is scored as the template writes it: some remove the spaces around it, or
+    thoughts before it. The start token may be left to who puts it before each prompt.
+    """
+    template = load_template(tokenizer)
+    start = _load(*tokenizer).start_token if leaves_out_start else ""
+    places = []
+    for content, answer in targets.select(CONVERSATION, "target").iter_rows():
+        places.append(_place(template, content, answer))
+    placed = targets.select(
+        "target_id",
+        answer=pl.col("target"),
+        placed=pl.Series(places, dtype=_PLACED),
+    ).unnest("placed")
+    prompts = _fill(make(targets)).join(
+        placed, on="target_id", how="left", maintain_order="left"
+    )
+    # What a view puts between the conversation and the text that it asks about
+    answer_bytes = pl.col("answer").cast(pl.Binary).bin
+    beginning = answer_bytes.head(pl.col("cut")).cast(pl.String)
+    between = pl.coalesce("context", beginning)
+    is_whole = pl.col("cut").fill_null(0) == 0
+    is_changed = pl.col("placed_text") != pl.col("answer")
+    text = pl.when(is_whole & is_changed).then("placed_text")
+    return prompts.select(
+        "target_id",
+        "view_index",
+        "cut",
+        context=pl.concat_str(
+            pl.col("placed_context").str.strip_prefix(start), between.fill_null("")
+        ),
+        text=pl.coalesce("text", text),
+        reason=pl.coalesce("reason", "placed_reason"),
+    )
+
+
+_PLACED = pl.Struct(
+    {
+        "placed_context": pl.String,
+        "placed_text": pl.String,
+        "placed_reason": pl.String,
+    }
+)
+
+
+def _place(
+    template: ChatTemplate, content: str | None, answer: str | None
+) -> dict[str, str | None]:
+    names = [field.name for field in _PLACED.fields]
+    if content is None or answer is None:
+        return dict(zip(names, (None, None, _NO_CONVERSATION), strict=True))
+    messages, tools = read_conversation(content)
+    try:
+        context, text = template.place(messages, answer, tools)
+    except TemplateError as error:
+        return dict(zip(names, (None, None, str(error)), strict=True))
+    return dict(zip(names, (context, text, None), strict=True))
+
+
+def _fill(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return prompts with null in the columns that are not given, 0 as their number."""
+    defaults = {"view_index": pl.lit(0)}
+    names = ("target_id", "view_index", "cut", "context", "text", "reason")
+    return rows.select(
+        (pl.col(name) if name in rows.columns else defaults.get(name, pl.lit(None)))
+        .cast(SCHEMA[name])
+        .alias(name)
+        for name in names
+    )
+
+
+def as_messages(targets: pl.DataFrame, *, make: MakePrompts) -> pl.DataFrame:
+    """Give an endpoint of chats the messages before the answer, as JSON."""
+    has_conversation = pl.col(CONVERSATION).is_not_null()
+    conversations = targets.select(
+        "target_id",
+        conversation=pl.when(has_conversation).then(CONVERSATION),
+        missing=pl.when(~has_conversation).then(pl.lit(_NO_CONVERSATION)),
+    )
+    prompts = _fill(make(targets)).join(
+        conversations, on="target_id", how="left", maintain_order="left"
+    )
+    return prompts.select(
+        "target_id",
+        "view_index",
+        "cut",
+        "text",
+        context="conversation",
+        reason=pl.coalesce("reason", "missing"),
+    )
+
+
+def as_question(
+    targets: pl.DataFrame, *, make: MakePrompts, tokenizer: TokenizerName
+) -> pl.DataFrame:
+    """Put each prompt to the model as what a user says."""
+    template = load_template(tokenizer)
+    rows = _fill(make(targets))
+    asked = [_ask(template, context) for context in rows["context"]]
+    contexts, reasons = zip(*asked, strict=True) if asked else ((), ())
+    return rows.with_columns(
+        context=pl.Series(contexts, dtype=pl.String),
+        reason=pl.coalesce("reason", pl.Series(reasons, dtype=pl.String)),
+    )
+
+
+def _ask(template: ChatTemplate, question: str | None) -> tuple[str | None, str | None]:
+    """Return a question as the template writes it, or why it does not."""
+    if question is None:
+        return None, None
+    try:
+        message = {"role": "user", "content": question}
+        return template.render([message], asks=True), None
+    except TemplateError as error:
+        return None, str(error)
 
 
 # Prompts that are about the whole target.

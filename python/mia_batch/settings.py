@@ -481,6 +481,10 @@ class TextSettings(SettingsGroup, topic="Texts", table="texts"):
     bad_input: Literal["refuse", "set-aside"] = "refuse"
     """Files and rows that cannot be read: refuse the first, or list them with their
     reasons in the table set_aside and go on with the others."""
+    conversations: Annotated[Literal["answers", "text"] | None, Mark.EVIDENCE] = None
+    """Rows of messages, or of prompts and answers: answers: ask about each answer after
+    what came before it, by the model's chat template; text (--as-text): read each row as
+    one plain text. [default: answers]"""
     word_rule: Annotated[
         Literal["whitespace", "space", "rouge", "unicode", "script", "folded"],
         Mark.EVIDENCE,

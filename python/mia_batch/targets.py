@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from mia_batch.corpus.conversations import CONVERSATION, find_question
 from mia_batch.errors import SettingsError
 from mia_batch.kernels import WordRule, word_spans
 from mia_batch.schemas import CHAPTERS, Documents, Targets
@@ -485,6 +486,26 @@ def cut_documents(
                 yield _split_windows(text, words, windowing)
 
 
+def cut_answers(
+    answers: Iterable[str | None],
+    conversations: Iterable[str | None],
+    rule: WordRule,
+) -> Iterator[Iterator[Split]]:
+    """Iterate over each answer of a conversation: all of it is asked for, after a question."""
+    rows = list(zip(answers, conversations, strict=True))
+    words_of_answers = find_words([answer or "" for answer, _ in rows], rule)
+    for (answer, conversation), words in zip(rows, words_of_answers, strict=True):
+        n_words = len(words.starts)
+        if answer is None:
+            split = Split(None, reason=NULL_TEXT, start=None)
+        elif not n_words:
+            split = Split(answer, n_words=0, reason=EMPTY_TEXT)
+        else:
+            question = "" if conversation is None else find_question(conversation)
+            split = Split(answer, question, answer, n_words)
+        yield iter([split])
+
+
 def _split_windows(
     text: str,
     words: Words,
@@ -716,7 +737,7 @@ def _cut_batch(batch: pl.DataFrame) -> Iterator[pl.DataFrame]:
 def _list_identities(piece: pl.DataFrame, ordinals: Ordinals) -> list[bytes]:
     """Return the identity of each document; those without an identifier are counted."""
     anonymous = piece.filter(pl.col("document_id").is_null())
-    digests = [compute_text_digest(text) for text in anonymous["text"]]
+    digests = [compute_text_digest(text) for text in _list_named_texts(anonymous)]
     numbers = ordinals.number(_list_keys(digests)).tolist()
     identities = map(build_text_identity, digests, numbers)
     return [
@@ -725,6 +746,14 @@ def _list_identities(piece: pl.DataFrame, ordinals: Ordinals) -> list[bytes]:
         else build_document_identity(document_id)
         for document_id in piece["document_id"]
     ]
+
+
+def _list_named_texts(documents: pl.DataFrame) -> pl.Series:
+    """Return what names a document: its text, of an answer with what came before it."""
+    if CONVERSATION not in documents.columns:
+        return documents["text"]
+    whole = pl.concat_str(CONVERSATION, "text", separator="\n")
+    return documents.select(pl.coalesce(whole, "text")).to_series()
 
 
 def _list_keys(digests: Iterable[bytes]) -> Keys:
@@ -742,6 +771,8 @@ def _list_rows(
         documents = cut_documents(
             piece["text"], piece["prefix"], piece["reference"], windowing
         )
+        if CONVERSATION in piece.columns:
+            documents = cut_answers(piece["text"], piece[CONVERSATION], windowing.words)
         for document, splits in enumerate(documents):
             identity = identities[document]
             for index, split in enumerate(splits):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -38,6 +38,7 @@ __all__ = [
     "View",
     "ViewType",
     "build_view",
+    "find_template_source",
     "find_view_type",
     "list_abilities",
     "may_cut",
@@ -132,6 +133,10 @@ class ViewType:
     reads_alone
         Whether texts are read with nothing before them, so that log-probabilities which
         another program computed can be those.
+    in_conversation
+        What becomes of a prompt where texts are answers of conversations: it stands
+        after what came before the ``answer``, or is a ``question`` of its own to the
+        model. None: such texts cannot be asked about.
     """
 
     build: Callable[[Settings], Mapping[str, Any]]
@@ -142,6 +147,7 @@ class ViewType:
     reads_next_token: bool = False
     suits_placebo: bool = False
     reads_alone: bool = False
+    in_conversation: Literal["answer", "question"] | None = None
 
 
 _UNTYPED = ViewType(build=lambda _: {})
@@ -180,6 +186,8 @@ class View:
         Values of the settings that change prompts: evidence of one run has one of each.
     answers
         The same of settings that change samples.
+    sends_messages
+        Whether the context is a conversation, as JSON, for an endpoint of chats.
     type
         What is the same whatever the settings.
     """
@@ -200,6 +208,7 @@ class View:
     share: float = 0.0
     decode: Decode = Decode()
     filled: bool = False
+    sends_messages: bool = False
     evidence: Mapping[str, object] = field(default_factory=dict, hash=False)
     answers: Mapping[str, object] = field(default_factory=dict, hash=False)
     type: ViewType = field(default=_UNTYPED, hash=False, compare=False, repr=False)
@@ -403,7 +412,9 @@ def _build_control(settings: Settings) -> dict[str, Any]:
 
 
 VIEW_TYPES: dict[str, ViewType] = {
-    "continuation": ViewType(build=_build_continuation, answer_unit="samples"),
+    "continuation": ViewType(
+        build=_build_continuation, answer_unit="samples", in_conversation="answer"
+    ),
     "probe": ViewType(
         build=_build_probe,
         evidence=("probe_every", "probe_words"),
@@ -411,12 +422,14 @@ VIEW_TYPES: dict[str, ViewType] = {
         answer_unit="words",
         reads_next_token=True,
         suits_placebo=True,
+        in_conversation="answer",
     ),
     "token": ViewType(
         build=_build_token,
         evidence=("nudge",),
         prompt_unit="point",
         answer_unit="tokens",
+        in_conversation="answer",
     ),
     "choice": ViewType(
         build=_build_choice,
@@ -436,16 +449,20 @@ VIEW_TYPES: dict[str, ViewType] = {
         build=lambda _: {"make": prompts.text, "columns": _TARGET},
         suits_placebo=True,
         reads_alone=True,
+        in_conversation="answer",
     ),
     "lowercase": ViewType(
         build=lambda _: {"make": prompts.lowercase},
         suits_placebo=True,
         reads_alone=True,
+        in_conversation="answer",
     ),
     "repeated": ViewType(
         build=lambda _: {"make": prompts.repeated, "columns": _TARGET}
     ),
-    "swapped": ViewType(build=_build_swapped, reads_alone=True),
+    "swapped": ViewType(
+        build=_build_swapped, reads_alone=True, in_conversation="answer"
+    ),
     "neighbour": ViewType(
         build=_build_neighbour, evidence=("neighbours_column",), reads_alone=True
     ),
@@ -464,6 +481,7 @@ VIEW_TYPES: dict[str, ViewType] = {
         build=_build_noise,
         evidence=("noise", "noise_scale"),
         abilities=frozenset({NOISE}),
+        in_conversation="answer",
     ),
     "nonmember_shots": ViewType(build=lambda _: {"columns": _TARGET}),
     "member_shots": ViewType(build=lambda _: {"columns": _TARGET}),
@@ -491,7 +509,8 @@ STAGE_VIEW_TYPES: dict[str, ViewType] = {
             "make": prompts.continuation,
             "columns": _HALVES,
             "greedy": True,
-        }
+        },
+        in_conversation="answer",
     ),
     "walk": ViewType(build=lambda _: {"greedy": True, "decode": _FEW_WORDS}),
     "drawn_walk": ViewType(build=lambda _: {"decode": _FEW_WORDS}),
@@ -499,7 +518,8 @@ STAGE_VIEW_TYPES: dict[str, ViewType] = {
         build=lambda settings: {
             **_build_control(settings),
             "samples": settings.continuations,
-        }
+        },
+        in_conversation="question",
     ),
     "walk_control": ViewType(
         build=lambda settings: {
@@ -556,7 +576,7 @@ def build_view(settings: Settings, model: str, name: str) -> View:
     if model == "reference" and name in ("control", "walk_control"):
         fields |= {"make": prompts.own_prefix, "n": 1}  # asked as the target was
     try:
-        return View(
+        view = View(
             name=name,
             model=RunModel(model),
             evidence={key: getattr(settings, key) for key in view_type.evidence},
@@ -565,3 +585,46 @@ def build_view(settings: Settings, model: str, name: str) -> View:
         )
     except (TypeError, AttributeError) as error:
         raise SettingsError(f"the view {name!r} cannot be built: {error}") from error
+    return _place_in_conversation(view, settings)
+
+
+def _place_in_conversation(view: View, settings: Settings) -> View:
+    """Return a view whose prompts are conversations, where texts are answers of such."""
+    is_asked = settings.conversations == "answers" and settings.source != "recording"
+    if not is_asked or view.make is None or view.type.in_conversation is None:
+        return view
+    if view.type.in_conversation == "question":
+        if settings.chat:  # where a question is sent as a message as it is
+            return view
+        template = find_template_source(settings, view.model)
+        make = partial(prompts.as_question, make=view.make, tokenizer=template)
+        return replace(view, make=make)
+    if settings.chat:
+        make = partial(prompts.as_messages, make=view.make)
+        return replace(view, make=make, sends_messages=True)
+    make = partial(
+        prompts.in_conversation,
+        make=view.make,
+        tokenizer=find_template_source(settings, view.model),
+        # As an endpoint of completions does by itself
+        leaves_out_start=settings.source == "endpoint",
+    )
+    return replace(view, make=make)
+
+
+def find_template_source(
+    settings: Settings, model: RunModel
+) -> tuple[str, str | None, str]:
+    """Return the tokenizer whose chat template writes what a model reads, and its setting.
+
+    It is the model's own; a reference model that has none gets the target's.
+    """
+    if model == REFERENCE and settings.reference_model is not None:
+        reference = (
+            str(settings.reference_model),
+            settings.reference_revision,
+            "reference_model",
+        )
+        if prompts.has_template(*reference):
+            return reference
+    return _find_tokenizer(settings)

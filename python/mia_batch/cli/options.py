@@ -207,6 +207,13 @@ def recipe_options(recipe: str, *names: str, **defaults: str) -> Decorator:
     return combine_options(map(build_option, (*names, *defaults)))
 
 
+_SWITCHES = {
+    "yardstick": ("--no-yardstick", NO_YARDSTICK),
+    "conversations": ("--as-text", "text"),
+}
+"""Flags that stand for one value of a setting."""
+
+
 def _build_option(
     name: str, field: FieldInfo, group: type[SettingsGroup], *, usual: bool
 ) -> Decorator:
@@ -222,9 +229,10 @@ def _build_option(
         return click.option(switches, name, default=None, help=text, **keywords)
     keywords["multiple"] = name in _REPEATABLE
     add = option(name, None, _metavar(name, field), _help(field), **keywords)
-    if name != "yardstick":
+    if name not in _SWITCHES:
         return add
-    switch = click.option("--no-yardstick", name, flag_value=NO_YARDSTICK, hidden=True)
+    flag, value = _SWITCHES[name]
+    switch = click.option(flag, name, flag_value=value, hidden=True)
     return lambda command: switch(add(command))
 
 

@@ -16,6 +16,7 @@ import polars as pl
 from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
+from mia_batch.corpus.conversations import Layout, find_conversations
 from mia_batch.corpus.files import (
     DESCRIPTIONS,
     FORMATS,
@@ -28,6 +29,7 @@ from mia_batch.corpus.files import (
     digest_files,
     find_files,
     parse_partition,
+    peek_jsonl_schema,
 )
 from mia_batch.errors import CorpusError
 from mia_batch.schemas import Documents, LogProbs, Prompts, Samples, Scores, Targets
@@ -229,6 +231,26 @@ def find_pair(names: ColumnNames, raw: pl.Schema) -> tuple[str, str] | None:
     return texts[0], texts[1]
 
 
+def find_layout(names: ColumnNames, raw: pl.Schema) -> Layout | None:
+    """Find the columns of conversations in a corpus that has no column of texts."""
+    given = {*asdict(names).values()} - {None}
+    spellings = {_spelling(name): name for name in raw}
+    has_text = names.text in raw or names.text != "text" or "text" in spellings
+    if has_text or names.reference is not None or "reference" in spellings:
+        return None
+    free = {spelling: name for spelling, name in spellings.items() if name not in given}
+    layout = find_conversations(raw, free)
+    if layout is None:
+        return None
+    identifiers = ("document_id", *_OTHER_NAMES["document_id"], "conversation_id")
+    identifier = next((free[name] for name in identifiers if name in free), None)
+    return replace(
+        layout,
+        document_id=names.document_id or identifier,
+        has_group=names.group is not None or "group" in spellings,
+    )
+
+
 def _find_roles(names: ColumnNames, raw: pl.Schema, location: str) -> dict[str, str]:
     """Return the user's column of each role that has one."""
     column_names, default = asdict(names), asdict(ColumnNames())
@@ -394,6 +416,8 @@ def faulty_rows(frame: pl.DataFrame, faults: list[Fault]) -> Iterator[tuple[int,
 
 BadInput = Literal["refuse", "set-aside"]
 """What becomes of a file or a row that cannot be read."""
+Conversations = Literal["answers", "text", "refuse"]
+"""What becomes of rows that hold conversations: see `read_documents`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -412,6 +436,9 @@ class Corpus:
         Rows of the documents table.
     are_books
         Whether each file is one document.
+    has_conversations
+        Whether each text is an answer, and what came before it in a column
+        ``conversation``.
     ignored
         Files below the given folder that are of no known kind, with the reason.
     set_aside
@@ -425,6 +452,7 @@ class Corpus:
     files: tuple[SourceFile, ...]
     n_documents: int
     are_books: bool = False
+    has_conversations: bool = False
     ignored: dict[str, str] = field(default_factory=dict)
     set_aside: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -441,6 +469,7 @@ def read_documents(
     reserved: Collection[str] = (),
     encoding: str | None = None,
     bad_input: BadInput | None = None,
+    conversations: Conversations = "refuse",
 ) -> Corpus:
     """Read a corpus: one file, a folder or a glob of Parquet, Arrow, JSON, CSV or TSV, or of books.
 
@@ -475,6 +504,10 @@ def read_documents(
     bad_input
         Whether files and rows that cannot be read are refused or set aside; None
         refuses them where the user has no such choice.
+    conversations
+        What becomes of rows that hold conversations, as columns without a text say:
+        each answer is a document (``answers``), each row is (``text``), or they are
+        refused.
 
     Returns
     -------
@@ -497,7 +530,8 @@ def read_documents(
                 file for file in source.files if _is_readable(file, source, reading)
             )
             source = replace(source, files=files)
-        return _read(source, columns or ColumnNames(), reading, reserved)
+        names = columns or ColumnNames()
+        return _read(source, names, reading, reserved, conversations)
     except BadInputError as error:
         if bad_input is None:
             raise
@@ -507,6 +541,28 @@ def read_documents(
         if isinstance(error, EncodingError):
             way_out = f"name its encoding with encoding=, or {way_out}"
         raise CorpusError(f"{error}; or {way_out}") from error
+
+
+def peek_layout(
+    path: Path | str, columns: ColumnNames, *, encoding: str | None = None
+) -> Layout | None:
+    """Find the columns of conversations in a corpus, of which no row is read but one.
+
+    None where there are none, or where the columns cannot be read: who reads all rows
+    says why.
+    """
+    try:
+        source = find_files(path)
+        if source.kind == "books" or not source.files:
+            return None
+        reading = Reading(encoding)
+        if source.kind == "jsonl":
+            raw = peek_jsonl_schema(source.files[0], reading)
+        else:
+            raw = FORMATS[source.kind].read_schema(source.files[:1], reading)
+    except CorpusError:
+        return None
+    return None if find_pair(columns, raw) else find_layout(columns, raw)
 
 
 def _is_readable(file: SourceFile, source: Source, reading: Reading) -> bool:
@@ -524,7 +580,7 @@ def _is_readable(file: SourceFile, source: Source, reading: Reading) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RowReader:
-    """The rows of a corpus's files; a row of a pair of texts becomes two."""
+    """The rows of a corpus's files; one of a pair of texts, or of answers, becomes several."""
 
     source: Source
     reading: Reading
@@ -532,8 +588,13 @@ class _RowReader:
     partitions: Mapping[SourceFile, Mapping[str, str | None]]
     folder_columns: list[str]  # those that only the names of folders have
     pair: tuple[str, str] | None  # columns of a member and of a non-member
+    layout: Layout | None  # columns of conversations
 
     def read(self, columns: list[str]) -> Iterator[pl.DataFrame]:
+        if self.layout is not None:
+            for frame, _ in self._read_answers(self.layout):
+                yield frame.select(columns)
+            return
         if self.pair is None:
             yield from self._read_stored(columns)
             return
@@ -542,6 +603,19 @@ class _RowReader:
             pairs = frame.with_columns(text=pl.concat_list(self.pair), member=member)
             renamed = pairs.rename(_PAIR_ID, strict=False)
             yield renamed.explode("text", "member").select(columns)
+
+    def _read_answers(self, layout: Layout) -> Iterator[tuple[pl.DataFrame, list[int]]]:
+        """Iterate over answers, and the number of the stored row of each."""
+
+        def reject(row: int, problem: str, way_out: str) -> None:
+            self.reading.reject(
+                BadInputError(self._find_stored_place(row), problem, way_out)
+            )
+
+        start = 0
+        for frame in self._read_stored([*self.file_schema, *self.folder_columns]):
+            yield layout.read_answers(frame, start, reject)
+            start += frame.height
 
     def _read_stored(self, columns: list[str]) -> Iterator[pl.DataFrame]:
         reader, files = FORMATS[self.source.kind], self.source.files
@@ -561,15 +635,32 @@ class _RowReader:
             ):
                 yield frame.with_columns(constants).select(columns)
 
+    def count_answers(self, layout: Layout) -> tuple[int, int]:
+        """Count the stored rows that are conversations, and the answers in them."""
+        n_stored = n_answers = 0
+        for frame, stored_rows in self._read_answers(layout):
+            n_stored += len(set(stored_rows))
+            n_answers += frame.height - frame["text"].null_count()
+        return n_stored, n_answers
+
     def find_place(self, row: int) -> str:
         """Return where a row is, as the user counts."""
-        number = row if self.pair is None else row // 2
+        if self.layout is not None:
+            numbers = (numbers for _, numbers in self._read_answers(self.layout))
+            row = next(islice(chain.from_iterable(numbers), row, None))
+        return self._find_stored_place(row if self.pair is None else row // 2)
+
+    def _find_stored_place(self, number: int) -> str:
         places = FORMATS[self.source.kind].places(self.source.files, self.reading)
         return next(islice(places, number, None))
 
 
 def _read(
-    source: Source, names: ColumnNames, reading: Reading, reserved: Collection[str]
+    source: Source,
+    names: ColumnNames,
+    reading: Reading,
+    reserved: Collection[str],
+    use_of_conversations: Conversations,
 ) -> Corpus:
     files, is_books = source.files, source.kind == "books"
     file_schema = pl.Schema()
@@ -586,6 +677,11 @@ def _read(
         group = names.group or identifier
         names = replace(names, document_id=identifier, group=group)
     pair = find_pair(names, raw)
+    layout = None if pair or is_books else find_layout(names, raw)
+    if layout is not None:
+        if use_of_conversations == "refuse":
+            raise _refuse_conversations(source.location, layout)
+        layout = replace(layout, as_text=use_of_conversations == "text")
     rows = _RowReader(
         source=source,
         reading=reading,
@@ -593,7 +689,10 @@ def _read(
         partitions=partitions,
         folder_columns=folder_columns,
         pair=pair,
+        layout=layout,
     )
+    if layout is not None:
+        raw = layout.build_schema(raw)
     if pair is not None:  # an identifier names both texts, so neither has one
         rest = {_PAIR_ID.get(name, name): raw[name] for name in raw if name not in pair}
         raw = pl.Schema({"text": pl.String(), "member": pl.Boolean(), **rest})
@@ -619,12 +718,24 @@ def _read(
         ignored={str(path): _why_ignored(path) for path in source.ignored},
         n_documents=n_rows - len(bad_rows),
         are_books=is_books,
+        has_conversations=layout is not None and not layout.as_text,
         set_aside=rejected,
         notes=tuple(_list_notes(rows, columns)),
     )
 
 
+def _refuse_conversations(location: str, layout: Layout) -> CorpusError:
+    columns = " and ".join(map(repr, layout.columns))
+    example = "" if layout.answer is None else f", such as {layout.answer!r}"
+    return CorpusError(
+        f"{location} holds conversations ({columns}), where texts are needed; name a"
+        f" column of texts with {_option('text')}{example}"
+    )
+
+
 def _list_notes(rows: _RowReader, columns: Columns) -> Iterator[str]:
+    if rows.layout is not None:
+        yield rows.layout.describe(*rows.count_answers(rows.layout))
     if rows.pair is not None:
         member, non_member = map(repr, rows.pair)
         yield f"each row is two texts: a member in {member}, another in {non_member}"

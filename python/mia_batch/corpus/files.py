@@ -787,6 +787,24 @@ def _json_records(file: SourceFile, reading: Reading) -> Iterator[_JsonRecord]:
         yield place, record
 
 
+def peek_jsonl_schema(file: SourceFile, reading: Reading) -> pl.Schema:
+    """Return the columns of the first record of a file, and their types there."""
+    record = next((record for _, record in _json_records(file, reading)), b"{}")
+    try:
+        values = from_json(record)
+    except ValueError:
+        return pl.Schema()
+    if not isinstance(values, dict):
+        return pl.Schema()
+    return pl.Schema({name: _peek_type(value) for name, value in values.items()})
+
+
+def _peek_type(value: object) -> pl.DataType:
+    if isinstance(value, list | dict):
+        return pl.Object()
+    return pl.String() if value is None else pl.Series([value]).dtype
+
+
 def _json_lines(file: SourceFile, reading: Reading) -> Iterator[_JsonRecord]:
     for number, line in enumerate(read_lines(file, reading), 1):
         if not line.isspace():

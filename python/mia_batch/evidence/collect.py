@@ -437,6 +437,7 @@ class SampleTask:
                 max_tokens=budget,
                 greedy=view.greedy,
                 question=view.is_question,
+                sends_messages=view.sends_messages,
                 nudge=nudge,
             )
             # Else there is nothing to be reached

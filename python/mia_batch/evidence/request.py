@@ -107,6 +107,7 @@ class Request:
     noise: float = 0.0  # on the embeddings of the text, see `NoisyEmbeddings`
     is_absolute: bool = False  # the noise is no multiple of the embeddings' own spread
     question: bool = False  # the context asks one: a chat model gets nothing before it
+    sends_messages: bool = False  # the context is a conversation, as JSON
     share: float = 0.0  # of the text that fills replace; 0 is the view's own
     n: int = 1
     seed: int = 0

@@ -12,6 +12,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from mia_batch.errors import SettingsError, describe_error
+from mia_batch.models.chat import ChatTemplate
 from mia_batch.models.weights import load_config, tokenizer_source, weights_source
 
 if TYPE_CHECKING:
@@ -142,6 +143,26 @@ class CheckpointCodec:
         self.finds_spans = bool(tokenizer.is_fast)
         fast_encode = PreTrainedTokenizerFast._encode_plus
         self._is_plain = type(tokenizer)._encode_plus is fast_encode
+
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        templates = self._tokenizer.chat_template
+        if isinstance(templates, str):
+            templates = {"default": templates}
+        if not templates or "default" not in templates:
+            return None
+        return ChatTemplate(
+            source=templates["default"],
+            source_with_tools=templates.get("tool_use"),
+            tokens={
+                name: str(token)
+                for name, token in self._tokenizer.special_tokens_map.items()
+                if isinstance(token, str)
+            },
+        )
+
+    def reading_marks(self) -> CheckpointCodec:
+        return self  # every text is read so
 
     def encode(
         self, texts: Sequence[str], *, add_special_tokens: bool

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from mia_batch.errors import SettingsError
 from mia_batch.models import checkpoint_tokens, weights
+from mia_batch.models.chat import ChatTemplate
 from mia_batch.plugins import load_all
 
 
@@ -39,6 +40,13 @@ class Codec(Protocol):
     @property
     def finds_spans(self) -> bool:
         """Whether `encode_spans` works."""
+
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        """How the model writes conversations; None where nobody has said it."""
+
+    def reading_marks(self) -> Codec:
+        """Return the same codec for texts in which special tokens are spelt out, as these."""
 
     def encode(
         self, texts: Sequence[str], *, add_special_tokens: bool

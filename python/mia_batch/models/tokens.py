@@ -9,6 +9,7 @@ from itertools import accumulate, takewhile
 from operator import eq
 from typing import TYPE_CHECKING, Self
 
+from mia_batch.models.chat import ChatTemplate
 from mia_batch.models.formats import Codec, find_format, stamp_files
 from mia_batch.models.weights import Measure
 
@@ -60,6 +61,7 @@ class Tokenizer:
         self._prepended, appended = split_specials(ids, bare_ids)
         self._n_appended = len(appended)
         self._has_own_start = True
+        self._reads_conversations = False
 
     @classmethod
     def load(
@@ -75,15 +77,26 @@ class Tokenizer:
     def find_starts(self) -> tuple[list[int], list[int]] | None:
         """Return the special tokens before a text: as they are, and with the start toggled.
 
-        None where the tokenizer has no start token.
+        None where the tokenizer has no start token, or a chat template writes it.
         """
         start = self._codec.start
-        if start is None:
+        if start is None or self._reads_conversations:
             return None
         without_start = [token for token in self._prepended if token != start]
         if start in self._prepended:
             return self._prepended, without_start
         return self._prepended, [start, *without_start]
+
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        """How the model writes conversations; None where nobody has said it."""
+        return self._codec.chat_template
+
+    def read_conversations(self) -> None:
+        """Read from now on what a chat template writes, with all the special tokens it needs."""
+        self._codec = self._codec.reading_marks()
+        self._prepended = []
+        self._reads_conversations = True
 
     def toggle_start(self) -> None:
         """Put the start token before texts from now on; leave it out where it was put."""
@@ -125,7 +138,7 @@ class Tokenizer:
         return [prompts[text] for text in texts]
 
     def _encode_whole(self, texts: Collection[str]) -> dict[str, list[int]]:
-        bare = not self._has_own_start
+        bare = self._reads_conversations or not self._has_own_start
         encoded = self._codec.encode([*texts], add_special_tokens=not bare)
         if bare:
             prompts = [[*self._prepended, *ids] for ids in encoded]

@@ -22,6 +22,8 @@ from mia_batch.corpus import (
     read_canaries,
     read_documents,
 )
+from mia_batch.corpus.conversations import Layout
+from mia_batch.corpus.documents import peek_layout
 from mia_batch.corpus.files import find_kind
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.inference.yardstick import sort_levels
@@ -251,13 +253,24 @@ def check_paths(settings: Settings) -> None:
 
 
 def reading_options(settings: Settings) -> dict[str, Any]:
-    return {"encoding": settings.encoding, "bad_input": settings.bad_input}
+    return {
+        "encoding": settings.encoding,
+        "bad_input": settings.bad_input,
+        "conversations": settings.conversations or "refuse",
+    }
+
+
+def find_layout_of_input(settings: Settings) -> Layout | None:
+    """Find the columns of conversations in the input, of which only the columns are read."""
+    names = _name_columns(settings)
+    return peek_layout(settings.input, names, encoding=settings.encoding)
 
 
 def open_corpora(settings: Settings) -> Corpora:
     """Read and check the input and the reference sets, whose role may say the membership."""
     reference_sets = _open_reference_sets(settings)
     corpora = Corpora(input=_open_input(settings), reference_sets=reference_sets)
+    _check_same_kind(corpora)
     _check_slices(settings.slice_by, corpora)
     return corpora
 
@@ -328,6 +341,21 @@ def _open_input(settings: Settings) -> Corpus:
     has_reference = settings.reference_model is not None
     notes = advice(settings.model, named_set, has_reference=has_reference)
     return replace(corpus, notes=(*corpus.notes, *notes))
+
+
+def _check_same_kind(corpora: Corpora) -> None:
+    """Refuse plain texts beside answers of conversations, which are read after others."""
+    has_conversations = corpora.input.has_conversations
+    for role, corpus in corpora.reference_sets.items():
+        if role == "yardstick" or corpus.has_conversations == has_conversations:
+            continue
+        kinds = ("plain texts", "conversations")
+        setting = next(name for name, of_set in _ROLES.items() if of_set == role)
+        raise CorpusError(
+            f"the input holds {kinds[has_conversations]}, and {setting}="
+            f" {kinds[corpus.has_conversations]}; give both in one form, or"
+            " conversations= text"
+        )
 
 
 def _check_slices(columns: tuple[str, ...], corpora: Corpora) -> None:

@@ -34,7 +34,11 @@ from mia_batch.evidence.replay import Recording
 from mia_batch.features import why_no_similarity
 from mia_batch.inference.findings import DecisionRule
 from mia_batch.models.weights import have_same_shape
-from mia_batch.pipeline.corpora import build_windowing, check_paths
+from mia_batch.pipeline.corpora import (
+    build_windowing,
+    check_paths,
+    find_layout_of_input,
+)
 from mia_batch.pipeline.folder import Manifest
 from mia_batch.plugins import extra
 from mia_batch.settings import CLASSICS, NO_YARDSTICK, Settings
@@ -107,6 +111,7 @@ def settle(settings: Settings) -> AuditRequest:
         settings = _fill(settings, _choose_for_files(settings, recorded_logprobs))
     chose_attacks = settings.preset != "default" or settings.attacks is not None
     evidence = settings.evidence
+    settings = _fill(settings, _choose_use_of_conversations(settings))
     settings = _fill(settings, _choose_evidence(settings))
     if settings.evidence != evidence:
         notes = (_ONE_PASS_TAKEN,)
@@ -253,6 +258,55 @@ def _check_columns(attacks: Iterable[Attack], recordings: _Recordings) -> None:
             )
 
 
+def _choose_use_of_conversations(settings: Settings) -> dict[str, object]:
+    """Choose to ask about answers where the input holds conversations."""
+    if settings.dataset is not None or settings.conversations == "text":
+        return {}
+    holds_conversations = find_layout_of_input(settings) is not None
+    if settings.conversations == "answers" and not holds_conversations:
+        raise SettingsError(
+            f"conversations= is 'answers', and {settings.input} has no columns of"
+            " messages, or of prompts and answers; leave it out"
+        )
+    if not holds_conversations:
+        return {}
+    _check_conversations(settings)
+    return {"conversations": "answers"}
+
+
+_NOT_OF_CONVERSATIONS = {
+    "canaries": "is of texts that stand alone",
+    "extract": "follows a model through documents",
+    "window_words": "cuts documents, and an answer is asked about whole",
+    "window_characters": "cuts documents, and an answer is asked about whole",
+    "logprobs_from": "has log-probabilities of texts with nothing before them",
+    "texts_to": "writes texts with nothing before them",
+    "text_length": "cuts texts, and an answer is asked about whole",
+}
+"""Settings that cannot be used where texts are answers of conversations, and why."""
+
+
+def _check_conversations(settings: Settings) -> None:
+    """Refuse what cannot be asked about answers of conversations."""
+    for name, reason in _NOT_OF_CONVERSATIONS.items():
+        if getattr(settings, name):
+            raise SettingsError(
+                f"{name}= {reason}, and {settings.input} holds conversations; leave it"
+                " out, or give conversations= text"
+            )
+    if settings.preset == "samia":
+        raise SettingsError(
+            "preset= samia cuts texts into halves, and an answer is asked about whole;"
+            " take another, or give conversations= text"
+        )
+    needs_template = settings.source == "endpoint" and not settings.chat
+    if needs_template and settings.tokenizer is None:
+        raise SettingsError(
+            f"{settings.input} holds conversations: add chat= to send them as messages,"
+            " or tokenizer=, whose chat template makes prompts of them"
+        )
+
+
 def _choose_evidence(settings: Settings) -> dict[str, object]:
     """Choose one pass of log-probabilities where the model runs here and nothing else is wanted."""
     # It tells more than samples, for less; the texts of highest scores are continued
@@ -363,6 +417,8 @@ def _list_obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
         yield "needs temperature 1: only there is the mass known that decoding keeps"
     if settings.source == "endpoint" and "token_ids" in attack.columns:
         yield "needs token ids, which no endpoint gives"
+    if settings.conversations == "answers":
+        yield from _list_conversation_obstacles(attack, settings)
     yield from _list_view_obstacles(attack, settings)
     yield from _list_engine_obstacles(attack, settings)
 
@@ -388,6 +444,24 @@ def _list_recording_obstacles(attack: Attack, settings: Settings) -> Iterator[st
             )
     if FREQUENCY in attack.columns and settings.tokenizer is None:
         yield "needs tokenizer=, to count the tokens of frequencies_from="
+
+
+_FROM_THE_START = ("continuation",)
+"""Views that ask for an answer from its first word on, as an endpoint of chats can be asked."""
+
+
+def _list_conversation_obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
+    for _, view in (*attack.reads, *attack.logprobs):
+        if find_view_type(view).in_conversation != "answer":
+            yield (
+                f"asks about texts that stand alone (view {view!r}), and the input holds"
+                " conversations"
+            )
+        elif settings.chat and view not in _FROM_THE_START:
+            yield (
+                "needs a model that goes on within an answer, which an endpoint of chats"
+                " does not"
+            )
 
 
 def _list_view_obstacles(attack: Attack, settings: Settings) -> Iterator[str]:

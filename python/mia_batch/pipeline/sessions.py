@@ -266,6 +266,8 @@ def settle_engine(
             return spec, reason, None
         tokenizer = Tokenizer.load(spec.model, spec.revision)
         spec = replace(spec, end_token=tokenizer.end)
+        if audit.settings.conversations == "answers":
+            tokenizer.read_conversations()
         if audit.manifest.models[model].get("start", {}).get("is_better_otherwise"):
             tokenizer.toggle_start()
         identity = {"tokenizer": tokenizer.digest}

@@ -888,7 +888,9 @@ class Chat(RequestFormat):
         return {"messages": [{"role": "user", "content": content}]}
 
     def fields(self, request: Request, capabilities: Capabilities) -> dict[str, object]:
-        """Put a question as it is: no text is to be continued."""
+        """Put a question or a conversation as it is: no text is to be continued."""
+        if request.sends_messages:
+            return {"messages": json.loads(request.context)["messages"]}
         if not request.question:
             return super().fields(request, capabilities)
         return {"messages": [{"role": "user", "content": request.context}]}

@@ -90,7 +90,10 @@ class Model:
         tokens = range(self.n_tokens)
         return frozenset(token for token in tokens if is_end(self._vocabulary, token))
 
-    def tokenize(self, text: str, *, add_special_tokens: bool) -> list[int]:
+    def tokenize(
+        self, text: str, *, add_special_tokens: bool, reads_marks: bool = False
+    ) -> list[int]:
+        """Return the tokens of a text; special ones that it spells out with ``reads_marks``."""
         encoded = text.encode()
         room = len(encoded) + 8
         while True:
@@ -102,7 +105,7 @@ class Model:
                 tokens,
                 room,
                 add_special_tokens,
-                False,  # a special token that a text spells out is text
+                reads_marks,
             )
             if n_tokens >= 0:
                 return list(tokens[:n_tokens])

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
 
 from mia_batch.errors import EngineError, RequestError, SettingsError
 from mia_batch.extras.llama_cpp.header import find_files, read_header
 from mia_batch.extras.llama_cpp.library import Model
+from mia_batch.models.chat import ChatTemplate
 
 _SAMPLE = (
     "A b\n\n  caf\N{LATIN SMALL LETTER E WITH ACUTE}\N{EM DASH}\t\N{CJK RADICAL SUN}1"
@@ -38,8 +39,10 @@ def load_codec(model: str, revision: str | None, setting: str) -> LlamaCppCodec:
 class LlamaCppCodec:
     """llama.cpp's tokenizer of one model, as a `Codec`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, reads_marks: bool = False) -> None:
         self._path = path
+        # Whether a special token that a text spells out is this token, not text
+        self._reads_marks = reads_marks
         self._model = Model(path, with_weights=False)
         self.digest = read_header(path).tokenizer_digest
         self.start = self._model.start
@@ -55,8 +58,29 @@ class LlamaCppCodec:
         pieces = [self._model.piece(token) for token in bare_ids]
         self._adds_space = b"".join(pieces) == b" a"
 
-    def __reduce__(self) -> tuple[type[LlamaCppCodec], tuple[Path]]:
-        return LlamaCppCodec, (self._path,)  # workers elsewhere open the file anew
+    def __reduce__(self) -> tuple[Callable[..., LlamaCppCodec], tuple[Path]]:
+        # Workers elsewhere open the file anew
+        build = partial(LlamaCppCodec, reads_marks=self._reads_marks)
+        return build, (self._path,)
+
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        header = read_header(self._path)
+        source = header.values.get("tokenizer.chat_template")
+        if not isinstance(source, str):
+            return None
+        tokens = {"bos_token": self.start, "eos_token": self.end}
+        return ChatTemplate(
+            source=source,
+            tokens={
+                name: self._model.piece(token, with_special=True).decode()
+                for name, token in tokens.items()
+                if token is not None
+            },
+        )
+
+    def reading_marks(self) -> LlamaCppCodec:
+        return LlamaCppCodec(self._path, reads_marks=True)
 
     @cached_property
     def _pieces(self) -> list[bytes]:
@@ -66,7 +90,11 @@ class LlamaCppCodec:
         self, texts: Sequence[str], *, add_special_tokens: bool
     ) -> list[list[int]]:
         return [
-            self._model.tokenize(text, add_special_tokens=add_special_tokens)
+            self._model.tokenize(
+                text,
+                add_special_tokens=add_special_tokens,
+                reads_marks=self._reads_marks,
+            )
             for text in texts
         ]
 
@@ -75,8 +103,13 @@ class LlamaCppCodec:
 
         Raises `RequestError` if the tokens joined are not the text.
         """
-        ids = self._model.tokenize(text, add_special_tokens=False)
+        (ids,) = self.encode([text], add_special_tokens=False)
         pieces = [self._pieces[token] for token in ids]
+        if self._reads_marks:
+            pieces = [
+                piece or self._model.piece(token, with_special=True)
+                for token, piece in zip(ids, pieces, strict=True)
+            ]
         encoded = text.encode()
         n_added = int(self._adds_space and bool(text))
         if b"".join(pieces) != b" " * n_added + encoded:

@@ -17,6 +17,7 @@ import polars as pl
 
 from mia_batch.attacks.attack import PROBE
 from mia_batch.corpus import ColumnNames, Corpus, read_documents
+from mia_batch.corpus.conversations import CONVERSATION
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence import collect, parts
 from mia_batch.evidence.collect import FREQUENCY, FillTask, LogprobTask, SampleTask
@@ -31,6 +32,7 @@ from mia_batch.evidence.parts import (
 )
 from mia_batch.evidence.replay import Recording
 from mia_batch.evidence.request import EvidenceKind, Workload, forecast
+from mia_batch.models.chat import WRITTEN_DATE
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import estimated_tokens
 from mia_batch.pipeline import costs, sessions
@@ -45,12 +47,21 @@ from mia_batch.pipeline.stages.questions import (
     prompt_parts,
     sample_parts,
 )
-from mia_batch.prompts import after_shots, choose_shots
+from mia_batch.prompts import after_shots, choose_shots, load_template
 from mia_batch.recipes import in_half
 from mia_batch.schemas import Prompts, Samples, Targets
 from mia_batch.tables import in_background, scan, sink
 from mia_batch.targets import cluster_name
-from mia_batch.views import MASKED, SHADOW, TARGET, RunModel, View, list_abilities
+from mia_batch.views import (
+    MASKED,
+    REFERENCE,
+    SHADOW,
+    TARGET,
+    RunModel,
+    View,
+    find_template_source,
+    list_abilities,
+)
 
 # Prompts: those that need no model, those with shots, those that a masked model fills.
 
@@ -107,6 +118,8 @@ class PromptsStage(Stage):
         if any(view.filled for view in views):
             audit.agree({"source": audit.find_source("masked")}, "masked")
         audit.agree(values)
+        if settings.conversations == "answers":
+            self._agree_on_templates(views)
         # What is needed only once an engine has started is looked at now.
         view_names = {view.name for view in views}
         for setting in _SHOTS:
@@ -117,6 +130,29 @@ class PromptsStage(Stage):
             audit.find_source("reference")
         for view in views:
             list_prompt_columns(audit, view, audit.run.scan("targets"))
+
+    def _agree_on_templates(self, views: Iterable[View]) -> None:
+        """Record by which templates models read conversations; say what is particular."""
+        audit = self.audit
+        is_told = audit.settings.source == "recording" or audit.settings.chat
+        models = dict.fromkeys(view.model for view in views if view.make is not None)
+        for model in () if is_told else models:
+            if model.is_trained_here:
+                continue
+            source = find_template_source(audit.settings, model)
+            template = load_template(source)
+            audit.agree({"chat_template": template.digest}, model)
+            if model == REFERENCE and source[2] != "reference_model":
+                audit.observer.stage(
+                    "the reference model has no chat template; it reads conversations by"
+                    f" that of {source[0]}"
+                )
+            if template.writes_date:
+                audit.observer.stage(
+                    f"the chat template of {source[0]} writes the date of the day; every"
+                    f" prompt has {WRITTEN_DATE:%d %B %Y}, so that runs of several days"
+                    " agree"
+                )
 
 
 class FillsStage(Stage):
@@ -218,18 +254,20 @@ def list_prompt_columns(
     audit: Audit, view: View, targets: pl.LazyFrame
 ) -> tuple[str, ...]:
     """List the columns of the corpus that a view's prompts are made from, all of the right type."""
+    schema = targets.collect_schema()
+    conversation = (CONVERSATION,) if CONVERSATION in schema else ()
     setting = view.column_setting
     column = getattr(audit.settings, setting) if setting else None
     if column is None:
-        return ()
-    dtype = targets.collect_schema().get(column)
+        return conversation
+    dtype = schema.get(column)
     if dtype != pl.List(pl.String):
         fault = "missing" if dtype is None else f"of type {dtype}"
         raise SettingsError(
             f"{setting}: column {column!r} of the input is {fault}; it must hold lists"
             " of texts"
         )
-    return (column,)
+    return (*conversation, column)
 
 
 def write_prompts(audit: Audit, view: View, missing: Missing | None = None) -> None:

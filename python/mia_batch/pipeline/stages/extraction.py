@@ -47,7 +47,12 @@ from mia_batch.pipeline.sessions import (
     open_session,
 )
 from mia_batch.pipeline.stages import Stage
-from mia_batch.pipeline.stages.evidence import RowUnits, ask_samples, write_prompts
+from mia_batch.pipeline.stages.evidence import (
+    RowUnits,
+    ask_samples,
+    list_prompt_columns,
+    write_prompts,
+)
 from mia_batch.pipeline.stages.features import digest_parts, make_features
 from mia_batch.pipeline.stages.questions import prompt_parts, sample_parts
 from mia_batch.schemas import (
@@ -484,7 +489,11 @@ class RecitalsStage(Stage):
         audit = self.audit
         view = self._view
         targets = scan(audit.run.order, Targets)
-        strongest = FreshUnits(targets, among=self._find_strongest())
+        strongest = FreshUnits(
+            targets,
+            columns=list_prompt_columns(audit, view, targets),
+            among=self._find_strongest(),
+        )
         missing = _write_missing_prompts(audit, view, strongest)
         ask_samples(
             audit,
@@ -708,7 +717,8 @@ class ControlsStage(Stage):
         settings = self.audit.settings
         if settings.source == "recording":
             return []
-        if settings.reference_model is None:
+        # To a reference a control is asked as the target was, which no question is
+        if settings.reference_model is None or settings.conversations == "answers":
             return [TARGET]
         return [TARGET, REFERENCE]
 

@@ -185,7 +185,8 @@ class TargetsStage(Stage):
 def _count_moved_cuts(audit: Audit, targets: pl.LazyFrame) -> int:
     """Count the prompts that would have ended within a token."""
     settings = audit.settings
-    if settings.preset == "samia" or may_cut(settings) is None:
+    is_cut = settings.preset != "samia" and settings.conversations != "answers"
+    if not is_cut or may_cut(settings) is None:
         return 0
     n_prefix = count_words("prefix", words=settings.word_rule).cast(pl.Int64)
     planned = (pl.col("n_words") * settings.prefix_ratio).floor().cast(pl.Int64)
