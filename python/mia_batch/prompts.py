@@ -160,16 +160,8 @@ def in_conversation(
     An answer is scored as the template writes it: some remove the spaces around it, or
     thoughts before it. The start token may be left to who puts it before each prompt.
     """
-    template = load_template(tokenizer)
+    placed = place_answers(targets, tokenizer)
     start = _load(*tokenizer).start_token if leaves_out_start else ""
-    places = []
-    for content, answer in targets.select(CONVERSATION, "target").iter_rows():
-        places.append(_place(template, content, answer))
-    placed = targets.select(
-        "target_id",
-        answer=pl.col("target"),
-        placed=pl.Series(places, dtype=_PLACED),
-    ).unnest("placed")
     prompts = _fill(make(targets)).join(
         placed, on="target_id", how="left", maintain_order="left"
     )
@@ -193,26 +185,55 @@ def in_conversation(
 
 
 _PLACED = pl.Struct(
-    {
-        "placed_context": pl.String,
-        "placed_text": pl.String,
-        "placed_reason": pl.String,
-    }
+    dict.fromkeys(
+        ("placed_context", "placed_text", "placed_ending", "placed_reason"), pl.String
+    )
 )
+
+
+def place_answers(targets: pl.DataFrame, tokenizer: TokenizerName) -> pl.DataFrame:
+    """Return ``answer`` of each target with what a template writes around it, or why not.
+
+    Columns ``placed_context``, ``placed_text`` and ``placed_ending`` are what it writes
+    before the answer, for it and after it; ``placed_reason`` why there are none.
+    """
+    template = load_template(tokenizer)
+    places = [
+        _place(template, content, answer)
+        for content, answer in targets.select(CONVERSATION, "target").iter_rows()
+    ]
+    table = targets.select(
+        "target_id", answer="target", placed=pl.Series(places, dtype=_PLACED)
+    )
+    return table.unnest("placed")
+
+
+def build_lessons(answers: pl.DataFrame, tokenizer: TokenizerName) -> pl.DataFrame:
+    """Return what a model learns of answers: a ``text``, its ``context``, or a ``reason``.
+
+    A text is an answer and the mark of its end, which stands after what the context is.
+    """
+    placed = place_answers(answers.with_columns(target_id=pl.lit("")), tokenizer)
+    ending = pl.col("placed_ending").str.strip_chars_end()
+    return placed.select(
+        context="placed_context",
+        text=pl.col("placed_text") + ending,
+        reason="placed_reason",
+    )
 
 
 def _place(
     template: ChatTemplate, content: str | None, answer: str | None
 ) -> dict[str, str | None]:
-    names = [field.name for field in _PLACED.fields]
-    if content is None or answer is None:
-        return dict(zip(names, (None, None, _NO_CONVERSATION), strict=True))
-    messages, tools = read_conversation(content)
-    try:
-        context, text = template.place(messages, answer, tools)
-    except TemplateError as error:
-        return dict(zip(names, (None, None, str(error)), strict=True))
-    return dict(zip(names, (context, text, None), strict=True))
+    values: tuple[str | None, ...] = (None, None, None, _NO_CONVERSATION)
+    if content is not None and answer is not None:
+        messages, tools = read_conversation(content)
+        try:
+            values = (*template.place(messages, answer, tools), None)
+        except TemplateError as error:
+            values = (None, None, None, str(error))
+    names = (field.name for field in _PLACED.fields)
+    return dict(zip(names, values, strict=True))
 
 
 def _fill(rows: pl.DataFrame) -> pl.DataFrame:
@@ -742,6 +763,31 @@ def _hide_words(
         yield name, index, _CLOZE_TASK.format(_HIDDEN, passage), text[start:end], None
     if len(usable) < n:
         yield name, n - 1, None, None, "the text has no further word that can be hidden"
+
+
+def first_questions(
+    documents: pl.LazyFrame, *, n: int, tokenizer: TokenizerName | None
+) -> pl.DataFrame:
+    """Take up to ``n`` different conversations as they stand before an answer.
+
+    Without a tokenizer they are messages, as JSON.
+    """
+    has_words = pl.col("text").str.contains(r"\S")
+    unique = documents.filter(has_words).unique(CONVERSATION)
+    rows = unique.select(CONVERSATION, target="text").collect(engine="streaming")
+    names = [
+        compute_target_id(
+            build_text_identity(compute_text_digest(content), 0), 0, content
+        )
+        for content in rows[CONVERSATION]
+    ]
+    rows = rows.with_columns(target_id=pl.Series(names, dtype=pl.String))
+    rows = rows.sort("target_id").head(n)
+    contexts = rows[CONVERSATION]
+    if tokenizer is not None:
+        contexts = place_answers(rows, tokenizer)["placed_context"]
+    prompts = rows.select("target_id", context=contexts).drop_nulls()
+    return prompts.with_columns(view_index=pl.lit(0, pl.UInt32), text=pl.lit(""))
 
 
 def first_tokens(

@@ -502,7 +502,8 @@ STAGE_VIEW_TYPES: dict[str, ViewType] = {
         build=lambda settings: {
             "samples": settings.generations,
             "decode": Decode(scope="whole", most_new=settings.generation_tokens),
-        }
+        },
+        in_conversation="answer",
     ),
     "recital": ViewType(
         build=lambda _: {
@@ -591,8 +592,10 @@ def build_view(settings: Settings, model: str, name: str) -> View:
 def _place_in_conversation(view: View, settings: Settings) -> View:
     """Return a view whose prompts are conversations, where texts are answers of such."""
     is_asked = settings.conversations == "answers" and settings.source != "recording"
-    if not is_asked or view.make is None or view.type.in_conversation is None:
+    if not is_asked or view.type.in_conversation is None:
         return view
+    if view.make is None:  # another stage makes its prompts
+        return replace(view, sends_messages=settings.chat)
     if view.type.in_conversation == "question":
         if settings.chat:  # where a question is sent as a message as it is
             return view

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 @click.option("--revision", metavar="NAME", help="Hub revision of the base.")
 @path_option("data", "Texts; where they say who is a member, members alone are learnt.")
 @column_options(text="Column of the text.", member="Column of the membership.")
+@click.option("--as-text", is_flag=True, help="Learn a conversation as one plain text.")
 @option("insert", PATH, "PATH", "Texts that are learnt besides, at shuffled places.")
 @option("copies", str, "COLUMN", "Their column that says how often, in each epoch.")
 @option(
@@ -83,9 +84,9 @@ if TYPE_CHECKING:
 def finetune(**options: Any) -> None:
     """Fine-tune a model on texts: a target whose truth is known, or a reference.
 
-    With --insert it is contaminated by texts of known copies, and OUT-inserted.parquet
-    says which. The same command again goes on where training stopped, and makes nothing
-    twice.
+    Of chat data, answers alone are learnt. With --insert it is contaminated by texts of
+    known copies, and OUT-inserted.parquet says which. The same command again goes on
+    where training stopped, and makes nothing twice.
     """
     from mia_batch.extras.tune.jobs import finetune as train
 

@@ -27,10 +27,11 @@ class TemplateError(Exception):
 
 
 class PlacedAnswer(NamedTuple):
-    """An answer as a template writes it, and all that it writes before it."""
+    """An answer as a template writes it, and what it writes before and after it."""
 
     context: str
     text: str
+    ending: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +118,7 @@ class ChatTemplate:
             raise TemplateError("the chat template shows the answer in another place")
         if text not in answer:
             raise TemplateError("the chat template changes the answer")
-        return PlacedAnswer(context, text)
+        return PlacedAnswer(context, text, ending)
 
     def _render_answer(
         self, messages: Sequence[Mapping[str, Any]], answer: str, tools: Sequence[Any]

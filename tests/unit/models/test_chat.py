@@ -8,6 +8,7 @@ from tests.checkpoints import CHAT_TEMPLATE
 PLAIN = ChatTemplate(source=CHAT_TEMPLATE, tokens={"bos_token": "<s>"})
 USER = {"role": "user", "content": "Hello"}
 BEFORE = "<s><|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+AFTER = "<|im_end|>\n"
 
 # As Llama 3's: spaces around messages go, and the date stands first
 TRIMMING = ChatTemplate(
@@ -36,19 +37,21 @@ STRICT = ChatTemplate(
 
 
 def test_an_answer_stands_after_the_mark_of_the_assistant():
-    assert PLAIN.place([USER], " Good day. ") == PlacedAnswer(BEFORE, " Good day. ")
+    assert PLAIN.place([USER], " Good day. ") == PlacedAnswer(
+        BEFORE, " Good day. ", AFTER
+    )
 
 
 def test_a_short_answer_is_not_taken_for_a_mark():
-    assert PLAIN.place([USER], "im") == PlacedAnswer(BEFORE, "im")
+    assert PLAIN.place([USER], "im") == PlacedAnswer(BEFORE, "im", AFTER)
     assert THINKING.place([USER], "think") == PlacedAnswer(
-        "[user]Hello<end>[assistant]<think>\n\n</think>\n\n", "think"
+        "[user]Hello<end>[assistant]<think>\n\n</think>\n\n", "think", "<end>"
     )
 
 
 def test_what_a_template_removes_is_not_scored():
     assert TRIMMING.place([USER], "\n Good day. ") == PlacedAnswer(
-        "26 Jul 2024\n[user] Hello<end>[assistant] ", "Good day."
+        "26 Jul 2024\n[user] Hello<end>[assistant] ", "Good day.", "<end>"
     )
     thoughts = "<think>A greeting.</think>\nGood day."
     assert THINKING.place([USER], thoughts).text == "\nGood day."

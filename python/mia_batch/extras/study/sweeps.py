@@ -326,7 +326,8 @@ def _train_and_audit(
     inserted = jobs.inserted_texts(
         options["input"], names, options["copies"], options["copies_mean"], recipe
     )
-    texts_into, count = jobs.learnt_texts(options["into"], names)
+    learnt, count = jobs.learnt_texts(options["into"], names)
+    texts_into = learnt["text"]
     shuffled = texts_into.sample(fraction=1, shuffle=True, seed=recipe.seed)
     sizes = [values.get("size") or shuffled.len() for values in points]
     if max(sizes) > shuffled.len():

@@ -139,3 +139,5 @@ class TrainingTexts:
     recipe: Recipe
     targets: Sequence[str | None] = ()
     """Label or answer of each text; None, or no targets: the text itself is learnt."""
+    contexts: Sequence[str] = ()
+    """What stands before each text and is not learnt, special tokens spelt out; none: nothing."""

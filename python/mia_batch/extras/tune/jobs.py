@@ -22,6 +22,8 @@ from filelock import FileLock, Timeout
 from numpy.random import default_rng
 
 from mia_batch.corpus import ColumnNames, read_documents
+from mia_batch.corpus.conversations import CONVERSATION
+from mia_batch.corpus.documents import Conversations
 from mia_batch.errors import (
     EngineError,
     MiaBatchError,
@@ -39,6 +41,7 @@ from mia_batch.extras.tune.base import (
 from mia_batch.models.weights import identify_model, quiet, weights_source
 from mia_batch.observer import Observer
 from mia_batch.places import is_url
+from mia_batch.prompts import build_lessons
 from mia_batch.recipes import Recipe, in_half
 from mia_batch.tables import digest, put_copy, sync_folder, system_errors, write_table
 
@@ -115,7 +118,7 @@ class TrainingConfig(TrainingTexts):
         """Digest of the base, SHA-256 of the texts, and the recipe; equal: the same model."""
         targets = self.targets if any(self.targets) else ()
         texts_hash = sha256()
-        for text in chain(self.texts, targets):
+        for text in chain(self.texts, targets, self.contexts):
             content = b"" if text is None else text.encode()
             texts_hash.update(len(content).to_bytes(8, "little") + content)
         return {
@@ -335,6 +338,7 @@ def finetune(
     revision: str | None = None,
     text_column: str | None = None,
     member_column: str | None = None,
+    as_text: bool = False,
     insert: Path | str | None = None,
     copies: str | None = None,
     copies_mean: float | None = None,
@@ -344,7 +348,9 @@ def finetune(
 
     ``data`` are texts in any format of an audit's input. Where it says which texts are
     members, only those are learnt, so that an audit of the same file has the truth.
-    ``out`` becomes the folder of an adapter or a whole checkpoint; ``training.json`` in
+    Of conversations, answers alone are learnt, each after what came before it, by the
+    base's chat template; with ``as_text`` each is learnt as one plain text. ``out``
+    becomes the folder of an adapter or a whole checkpoint; ``training.json`` in
     it says what it was made of, and the losses. Columns are by default those that an
     audit takes.
 
@@ -368,15 +374,30 @@ def finetune(
     names = ColumnNames(
         **{field: name for field, name in columns.items() if name is not None}
     )
-    learnt, description = learnt_texts(data, names)
-    texts = learnt.to_list()
+    learnt, description = learnt_texts(data, names, "text" if as_text else "answers")
+    texts = learnt["text"].to_list()
+    contexts: list[str] = []
+    start, start_revision = weights_source(base, revision)
+    if CONVERSATION in learnt.columns:
+        if insert is not None:
+            raise SettingsError(
+                f"insert= is about plain texts, and {data} holds conversations; leave it"
+                " out, or give as_text="
+            )
+        answers = learnt.rename({"text": "target"})
+        lessons = build_lessons(answers, (base, revision, "base"))
+        refused = lessons["reason"].drop_nulls()
+        if refused.len():
+            description += f", less {refused.len():,} answers ({refused[0]})"
+        lessons = lessons.filter(pl.col("reason").is_null())
+        texts, contexts = lessons["text"].to_list(), lessons["context"].to_list()
     n_held_out = recipe.n_held_out(len(texts))
     if n_held_out:
         description += f", {n_held_out:,} of them held out"
     if insert is not None:
         inserted = inserted_texts(insert, names, copies, copies_mean, recipe)
         texts = with_inserted(texts, inserted)
-        n_copies = len(texts) - learnt.len()
+        n_copies = len(texts) - learnt.height
         description += f" and {n_copies:,} copies of {inserted.height:,} more texts"
         write_table(inserted, Path(f"{out}-inserted.parquet"))
         observer.stage(f"how often each is learnt in an epoch: {out}-inserted.parquet")
@@ -384,12 +405,15 @@ def finetune(
         raise SettingsError(
             "--copies and --copies-mean are about the texts of --insert; give them"
         )
-    start, start_revision = weights_source(base, revision)
     title = start if start == base else f"{start}, the base of the adapter {base},"
     n_steps = recipe.steps(len(texts))
     observer.stage(f"tuning {title} on {description}: {n_steps:,} steps")
     config = TrainingConfig(
-        base=start, revision=start_revision, texts=texts, recipe=recipe
+        base=start,
+        revision=start_revision,
+        texts=texts,
+        contexts=contexts,
+        recipe=recipe,
     )
     model = train_or_load(config, Path(out).absolute(), observer.stage)
     news = "saved the model to" if model.is_new else "the model was made before:"
@@ -397,15 +421,22 @@ def finetune(
     return model
 
 
-def learnt_texts(data: Path | str, names: ColumnNames) -> tuple[pl.Series, str]:
-    """Read the texts of members, or all without labels; also return what they are."""
-    documents = read_documents(str(data), names).documents
-    with_words = documents.filter(pl.col("text").str.contains(r"\S"))
-    texts = with_words.select("text", "member").collect(engine="streaming")
+def learnt_texts(
+    data: Path | str, names: ColumnNames, conversations: Conversations = "refuse"
+) -> tuple[pl.DataFrame, str]:
+    """Read the ``text`` of members, or all without labels; also return what they are.
+
+    Answers have what came before them in the column `CONVERSATION`.
+    """
+    corpus = read_documents(str(data), names, conversations=conversations)
+    columns = ["text", CONVERSATION] if corpus.has_conversations else ["text"]
+    noun = "answers" if corpus.has_conversations else "texts"
+    with_words = corpus.documents.filter(pl.col("text").str.contains(r"\S"))
+    texts = with_words.select(*columns, "member").collect(engine="streaming")
     if texts["member"].is_null().all():
-        return texts["text"], f"{texts.height:,} texts"
-    members = texts.filter("member")["text"]
-    return members, f"{members.len():,} members of {texts.height:,} texts"
+        return texts.select(columns), f"{texts.height:,} {noun}"
+    members = texts.filter("member").select(columns)
+    return members, f"{members.height:,} members of {texts.height:,} {noun}"
 
 
 def inserted_texts(

@@ -70,6 +70,20 @@ class _RowEncoder:
         # Not the first: with virtual tokens before it, peft would predict it from them.
         return {"input_ids": ids, "labels": [_IGNORED, *ids[1:]]}
 
+    def answer(self, context: str, text: str) -> Row:
+        """Encode a text after a context, which is read and not learnt."""
+        encoded = self.tokenizer(
+            context + text, add_special_tokens=False, return_offsets_mapping=True
+        )
+        starts = [start for start, _ in encoded["offset_mapping"]]
+        ids = list(encoded["input_ids"])
+        n_context = sum(start < len(context) for start in starts)
+        # What does not fit is what is furthest from the answer, then the answer's end
+        n_cut = max(0, min(len(ids) - self.max_tokens, n_context - 1))
+        labels = [_IGNORED] * n_context + ids[n_context:]
+        end = n_cut + self.max_tokens
+        return {"input_ids": ids[n_cut:end], "labels": labels[n_cut:end]}
+
     def classifier(self, text: str, target: str | None) -> Row:
         label = self.labels.index(str(target))
         return {"input_ids": self._encode_start(text), "labels": [label]}
@@ -505,13 +519,34 @@ def train(
     model, tokenizer, encode = load_base(
         config.base, config.revision, recipe, **options
     )
-    targets = config.targets or [None] * len(config.texts)
-    rows = [
-        encode(text, target) for text, target in zip(config.texts, targets, strict=True)
-    ]
+    if config.contexts:
+        encode_answer = _RowEncoder(
+            tokenizer, max_text_tokens(model.config, recipe), ()
+        ).answer
+        answers = zip(config.contexts, config.texts, strict=True)
+        rows = [encode_answer(context, text) for context, text in answers]
+    else:
+        targets = config.targets or [None] * len(config.texts)
+        texts = zip(config.texts, targets, strict=True)
+        rows = [encode(text, target) for text, target in texts]
+    tokens = _count_tokens(rows)
+    if config.contexts:
+        say(
+            f"{tokens['learnt']:,} of {tokens['read']:,} tokens have a loss, those of"
+            " answers"
+        )
     outcome = fit(add_adapter(model, recipe), rows, pad_rows, recipe, work, say)
+    outcome["tokens"] = tokens
     tokenizer.save_pretrained(work / "made")
     return outcome
+
+
+def _count_tokens(rows: list[Row]) -> dict[str, int]:
+    """Count the tokens that are read in an epoch, and those that have a loss."""
+    return {
+        "read": sum(len(row["input_ids"]) for row in rows),
+        "learnt": sum(label != _IGNORED for row in rows for label in row["labels"]),
+    }
 
 
 def load_base(

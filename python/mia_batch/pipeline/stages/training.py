@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from mia_batch.corpus.conversations import CONVERSATION
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.parts import Missing, scan_parts
 from mia_batch.evidence.request import forecast
@@ -36,12 +37,19 @@ from mia_batch.pipeline.stages.questions import (
     sample_parts,
 )
 from mia_batch.plugins import extra
-from mia_batch.prompts import first_tokens
+from mia_batch.prompts import build_lessons, first_questions, first_tokens
 from mia_batch.recipes import RECIPES, Recipe
 from mia_batch.schemas import Prompts, Samples
 from mia_batch.settings import Settings, endpoint_tokenizer
 from mia_batch.tables import is_followed, sink
-from mia_batch.views import SHADOW, TARGET, RunModel, View, build_view
+from mia_batch.views import (
+    SHADOW,
+    TARGET,
+    RunModel,
+    View,
+    build_view,
+    find_template_source,
+)
 
 if TYPE_CHECKING:
     from mia_batch.extras.tune.jobs import TrainedModel, TrainingConfig, TrainingJob
@@ -152,27 +160,40 @@ class GenerationsStage(Stage):
     @cached_property
     def _prompts(self) -> pl.DataFrame:
         """The first tokens of as many texts as there are generations, of no target."""
-        audit = self.audit
-        settings = audit.settings
-        if audit.asks_endpoint("target"):
-            tokenizer = endpoint_tokenizer(settings)
+        settings = self.audit.settings
+        documents = read_setting_corpus(self.audit, "prompts_from").documents
+        if settings.conversations == "answers":
+            template = None if settings.chat else find_template_source(settings, TARGET)
+            beginnings = first_questions(
+                documents, n=settings.generations, tokenizer=template
+            )
         else:
-            tokenizer = Tokenizer.load(settings.model, settings.revision)
-        texts = read_setting_corpus(audit, "prompts_from").documents.select("text")
-        beginnings = first_tokens(
-            texts,
-            n=settings.generations,
-            n_tokens=settings.prompt_tokens,
-            tokenizer=tokenizer,
-        )
+            beginnings = self._find_first_tokens(documents.select("text"))
         per_prompt = ceil(settings.generations / max(1, beginnings.height))
         n_prompts = ceil(settings.generations / per_prompt)
         prompts = beginnings.head(n_prompts).with_row_index("target_row")
         return prompts.cast({"target_row": pl.UInt32})
 
+    def _find_first_tokens(self, texts: pl.LazyFrame) -> pl.DataFrame:
+        settings = self.audit.settings
+        if self.audit.asks_endpoint("target"):
+            tokenizer = endpoint_tokenizer(settings)
+        else:
+            tokenizer = Tokenizer.load(settings.model, settings.revision)
+        return first_tokens(
+            texts,
+            n=settings.generations,
+            n_tokens=settings.prompt_tokens,
+            tokenizer=tokenizer,
+        )
 
-def read_generations(audit: Audit) -> list[str]:
-    """Read what the target generated, each after its prompt, without empty answers."""
+
+def read_generations(audit: Audit) -> pl.DataFrame:
+    """Read what the target generated, without empty answers: ``text`` and ``context``.
+
+    Where these are no conversations, a text includes its prompt, and the context is
+    empty.
+    """
     key = ("target", "generation")
     samples = scan_parts(audit.run.path("samples"), Samples, key)
     prompts = scan_parts(audit.run.path("prompts"), Prompts, key)
@@ -182,8 +203,11 @@ def read_generations(audit: Audit) -> list[str]:
     )
     ordered = answers.sort("target_id", "sample_index")
     rows = ordered.head(audit.settings.generations)
-    text = pl.coalesce("prompt", "context") + pl.col("candidate")
-    return rows.select(text=text).collect(engine="streaming")["text"].to_list()
+    prompt = pl.coalesce("prompt", "context")
+    columns = {"context": pl.lit(""), "text": prompt + pl.col("candidate")}
+    if audit.settings.conversations == "answers":
+        columns = {"context": pl.col("context"), "text": pl.col("candidate")}
+    return rows.select(**columns).collect(engine="streaming")
 
 
 # A model of the run's own: what it is made of, whether it can be, what it takes.
@@ -233,7 +257,7 @@ class TunedModel:
         tuned.check_base(base, revision, self.recipe)
         self._check_tokens()
         if self.model == _CANDIDATE:
-            n = len(self._texts)
+            n = self.n_texts
             if n < _FEWEST:
                 raise SettingsError(
                     f"candidate_from: there are {n} texts in it; give at least"
@@ -252,8 +276,14 @@ class TunedModel:
 
     def build_config(self) -> TrainingConfig:
         base, revision = self._base
+        lessons = self._read_lessons()
+        contexts = lessons["context"]
         config: TrainingConfig = extra("models", "tuned").TrainingConfig(
-            base=base, revision=revision, texts=self._texts, recipe=self.recipe
+            base=base,
+            revision=revision,
+            texts=lessons["text"].to_list(),
+            contexts=contexts.to_list() if (contexts != "").any() else (),
+            recipe=self.recipe,
         )
         return config
 
@@ -338,21 +368,39 @@ class TunedModel:
             )
         return weights_source(settings.model, settings.revision)
 
-    @property
-    def _texts(self) -> list[str]:
+    def _read_lessons(self) -> pl.DataFrame:
+        """Read each ``text`` that is learnt, and the ``context`` that stands before it."""
         if self.model == SELF_PROMPT:
             return read_generations(self.audit)
         if self.model == _CANDIDATE:
-            return list_texts(read_setting_corpus(self.audit, "candidate_from"))
-        halves = assign_halves(self.audit, self.model)
-        return halves.filter("learnt", "trained")["target"].to_list()
+            corpus = read_setting_corpus(self.audit, "candidate_from")
+            if corpus.has_conversations:
+                return self._place(corpus.documents.rename({"text": "target"}))
+            texts = pl.Series("text", list_texts(corpus), dtype=pl.String)
+        else:
+            halves = assign_halves(self.audit, self.model)
+            learnt = halves.filter("learnt", "trained")
+            if self.audit.settings.conversations == "answers":
+                targets = self.audit.run.scan("targets")
+                names = learnt.select("target_id").lazy()
+                return self._place(names.join(targets, on="target_id", how="left"))
+            texts = learnt["target"].alias("text")
+        return texts.to_frame().with_columns(context=pl.lit(""))
+
+    def _place(self, answers: pl.LazyFrame) -> pl.DataFrame:
+        """Return answers as the target's chat template writes them."""
+        has_words = pl.col("target").str.contains(r"\S")
+        rows = answers.filter(has_words).select(CONVERSATION, "target")
+        template = find_template_source(self.audit.settings, TARGET)
+        lessons = build_lessons(rows.collect(engine="streaming"), template)
+        return lessons.filter(pl.col("reason").is_null())
 
     @property
     def n_texts(self) -> int:
         if self.model == SELF_PROMPT:
             return self.audit.settings.generations
         if self.model == _CANDIDATE:
-            return len(self._texts)
+            return self._read_lessons().height
         table = self.audit.open_targets().filter(pl.col("role").is_in(LEARNT))
         return int(table.select(pl.col("target").count() // 2).collect().item())
 
