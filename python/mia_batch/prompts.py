@@ -227,9 +227,8 @@ def _place(
 ) -> dict[str, str | None]:
     values: tuple[str | None, ...] = (None, None, None, _NO_CONVERSATION)
     if content is not None and answer is not None:
-        messages, tools = read_conversation(content)
         try:
-            values = (*template.place(messages, answer, tools), None)
+            values = (*template.place(read_conversation(content), answer), None)
         except TemplateError as error:
             values = (None, None, None, str(error))
     names = (field.name for field in _PLACED.fields)

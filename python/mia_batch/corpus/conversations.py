@@ -2,14 +2,15 @@
 
 A document's text is what the assistant says, and its column `CONVERSATION` holds what
 stood before it, as JSON: ``{"messages": [{"role": ..., "content": ...}, ...]}``, with
-``"tools"`` where the row has some.
+``"tools"`` where the row has some, and ``"answer"``, further fields of the answer's own
+message, such as its thoughts.
 """
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import polars as pl
 
@@ -202,7 +203,7 @@ class _Answers:
         name = _name_conversation(messages)
         for number, place in enumerate(places, start=1):
             suffix = f", answer {number}" if len(places) > 1 else ""
-            context = write_conversation(messages[:place], tools)
+            context = write_conversation(messages[:place], tools, messages[place])
             self._append(row, read_text(messages[place]), context, suffix, name)
         if not places:
             context = write_conversation(messages, tools)
@@ -240,18 +241,38 @@ def _name_conversation(messages: list[Message]) -> str:
     return f"conversation {sha256(content.encode()).hexdigest()[:12]}"
 
 
-def write_conversation(messages: Sequence[Message], tools: list[Any]) -> str:
+class Conversation(NamedTuple):
+    """What stood before an answer: messages, tools, and what the answer's message has besides.
+
+    The last are fields of an answer other than its text, such as its thoughts.
+    """
+
+    messages: list[Message]
+    tools: list[Any]
+    answer_fields: Message
+
+
+def write_conversation(
+    messages: Sequence[Message], tools: list[Any], answer: Message | None = None
+) -> str:
     """Return what stood before an answer, as the column `CONVERSATION` holds it."""
     content: dict[str, Any] = {"messages": [*messages]}
     if tools:
         content["tools"] = tools
+    answer_fields = {**(answer or {})}
+    for name in ("role", "content"):
+        answer_fields.pop(name, None)
+    if answer_fields:
+        content["answer"] = answer_fields
     return json.dumps(content, ensure_ascii=False)
 
 
-def read_conversation(content: str) -> tuple[list[Message], list[Any]]:
-    """Return the messages and tools that the column `CONVERSATION` holds."""
-    conversation = json.loads(content)
-    return conversation["messages"], conversation.get("tools", [])
+def read_conversation(content: str) -> Conversation:
+    """Return what the column `CONVERSATION` holds."""
+    values = json.loads(content)
+    return Conversation(
+        values["messages"], values.get("tools", []), values.get("answer", {})
+    )
 
 
 def read_text(message: Mapping[str, Any]) -> str:
@@ -272,7 +293,7 @@ def join_messages(messages: Sequence[Message]) -> str:
 
 def find_question(content: str) -> str:
     """Return what was said last before an answer; nothing where nobody said anything."""
-    messages, _ = read_conversation(content)
+    messages = read_conversation(content).messages
     texts = (read_text(message) for message in reversed(messages))
     return next((text for text in texts if text.strip()), "")
 

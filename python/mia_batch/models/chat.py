@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 WRITTEN_DATE = datetime(2024, 7, 26)  # noqa: DTZ001 - a date without a place
@@ -18,8 +18,22 @@ _CLOCK = "strftime_now"  # as templates call it
 
 # Stands for an answer; no text of a corpus holds it
 _PLACEHOLDER = UUID("b5fb3e8c-90e7-4a53-9d9b-6b0f4a2f5d1e").hex
+_END_OF_THOUGHTS = "</think>"  # as most models write it
 _LONGEST_PROMPT = 64 << 20  # characters
 _MESSAGE_SHOWN = 120
+
+
+class Conversation(Protocol):
+    """What stands before an answer: messages, tools, further fields of the answer's message."""
+
+    @property
+    def messages(self) -> Sequence[Mapping[str, Any]]: ...
+
+    @property
+    def tools(self) -> Sequence[Any]: ...
+
+    @property
+    def answer_fields(self) -> Mapping[str, Any]: ...
 
 
 class TemplateError(Exception):
@@ -96,23 +110,31 @@ class ChatTemplate:
             raise TemplateError("the chat template makes more than 64 MiB of it")
         return str(text)
 
-    def place(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        answer: str,
-        tools: Sequence[Any] = (),
-    ) -> PlacedAnswer:
+    def place(self, conversation: Conversation, answer: str) -> PlacedAnswer:
         """Return an answer after some messages, as the template writes it in training data.
 
         What the template writes between the mark of the assistant and the answer, such
-        as an empty block of thoughts, is part of the context. Raises `TemplateError`
-        where the template does not show the answer, or not where another would stand.
+        as a block of thoughts, is part of the context; so are the answer's own thoughts,
+        where the template writes them. Raises `TemplateError` where the template does
+        not show the answer, or not where another would stand.
         """
-        marked = self._render_answer(messages, _PLACEHOLDER, tools)
+        try:
+            return self._place(conversation, "", answer)
+        except TemplateError:
+            end = answer.rfind(_END_OF_THOUGHTS) + len(_END_OF_THOUGHTS)
+            if end < len(_END_OF_THOUGHTS) or not answer[end:].strip():
+                raise
+        said = answer[end:].lstrip()
+        return self._place(conversation, answer[: len(answer) - len(said)], said)
+
+    def _place(
+        self, conversation: Conversation, thoughts: str, answer: str
+    ) -> PlacedAnswer:
+        marked = self._render_answer(conversation, thoughts + _PLACEHOLDER)
         context, placeholder, ending = marked.partition(_PLACEHOLDER)
         if not placeholder or _PLACEHOLDER in ending:
             raise TemplateError("the chat template does not show the answer once")
-        written = self._render_answer(messages, answer, tools)
+        written = self._render_answer(conversation, thoughts + answer)
         text = written[len(context) : len(written) - len(ending)]
         if written != context + text + ending or not text:
             raise TemplateError("the chat template shows the answer in another place")
@@ -120,7 +142,10 @@ class ChatTemplate:
             raise TemplateError("the chat template changes the answer")
         return PlacedAnswer(context, text, ending)
 
-    def _render_answer(
-        self, messages: Sequence[Mapping[str, Any]], answer: str, tools: Sequence[Any]
-    ) -> str:
-        return self.render([*messages, {"role": "assistant", "content": answer}], tools)
+    def _render_answer(self, conversation: Conversation, content: str) -> str:
+        answer = {
+            **conversation.answer_fields,
+            "role": "assistant",
+            "content": content,
+        }
+        return self.render([*conversation.messages, answer], conversation.tools)

@@ -37,7 +37,7 @@ def list_answers(corpus):
     """List messages before each answer, and the answer."""
     rows = corpus.documents.select("conversation", "text").collect().iter_rows()
     return [
-        ([(m["role"], m["content"]) for m in read_conversation(content)[0]], text)
+        ([(m["role"], m["content"]) for m in read_conversation(content).messages], text)
         for content, text in rows
     ]
 
@@ -158,15 +158,20 @@ def test_calls_of_tools_and_their_results_stand_before_the_answer(tmp_path):
         {"role": "user", "content": "What time is it?"},
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "content": "noon"},
-        {"role": "assistant", "content": "It is noon."},
+        {
+            "role": "assistant",
+            "content": "It is noon.",
+            "reasoning_content": "The clock says so.",
+        },
     ]
     tools = [{"type": "function", "function": {"name": "clock"}}]
     corpus = read(write_rows(tmp_path, {"messages": messages, "tools": tools}))
     ((content, text),) = (
         corpus.documents.select("conversation", "text").collect().rows()
     )
-    before, kept_tools = read_conversation(content)
+    before, kept_tools, answer_fields = read_conversation(content)
     assert text == "It is noon."
+    assert answer_fields == {"reasoning_content": "The clock says so."}
     assert before[1] == {"role": "assistant", "content": "", "tool_calls": [call]}
     assert before[2] == {"role": "tool", "content": "noon"}
     assert kept_tools == tools

@@ -2,11 +2,13 @@
 
 import pytest
 
+from mia_batch.corpus.conversations import Conversation
 from mia_batch.models.chat import ChatTemplate, PlacedAnswer, TemplateError
 from tests.checkpoints import CHAT_TEMPLATE
 
 PLAIN = ChatTemplate(source=CHAT_TEMPLATE, tokens={"bos_token": "<s>"})
 USER = {"role": "user", "content": "Hello"}
+HELLO = Conversation([USER], [], {})
 BEFORE = "<s><|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
 AFTER = "<|im_end|>\n"
 
@@ -26,6 +28,18 @@ THINKING = ChatTemplate(
         "{% endif %}{{ message.content.split('</think>')[-1] }}<end>{% endfor %}"
     )
 )
+# As Qwen 3's in full: thoughts of the last answer stand before it
+KEEPING = ChatTemplate(
+    source=(
+        "{% for message in messages %}[{{ message.role }}]"
+        "{% set said = message.content.split('</think>')[-1].lstrip() %}"
+        "{% set thoughts = message.reasoning_content or"
+        " message.content.split('</think>')[0].split('<think>')[-1].strip() %}"
+        "{% if message.role == 'assistant' and thoughts != said %}"
+        "<think>\n{{ thoughts }}\n</think>\n\n{% endif %}"
+        "{{ said }}<end>{% endfor %}"
+    )
+)
 # As Gemma's: only pairs of user and model
 STRICT = ChatTemplate(
     source=(
@@ -37,24 +51,39 @@ STRICT = ChatTemplate(
 
 
 def test_an_answer_stands_after_the_mark_of_the_assistant():
-    assert PLAIN.place([USER], " Good day. ") == PlacedAnswer(
+    assert PLAIN.place(HELLO, " Good day. ") == PlacedAnswer(
         BEFORE, " Good day. ", AFTER
     )
 
 
 def test_a_short_answer_is_not_taken_for_a_mark():
-    assert PLAIN.place([USER], "im") == PlacedAnswer(BEFORE, "im", AFTER)
-    assert THINKING.place([USER], "think") == PlacedAnswer(
+    assert PLAIN.place(HELLO, "im") == PlacedAnswer(BEFORE, "im", AFTER)
+    assert THINKING.place(HELLO, "think") == PlacedAnswer(
         "[user]Hello<end>[assistant]<think>\n\n</think>\n\n", "think", "<end>"
     )
 
 
 def test_what_a_template_removes_is_not_scored():
-    assert TRIMMING.place([USER], "\n Good day. ") == PlacedAnswer(
+    assert TRIMMING.place(HELLO, "\n Good day. ") == PlacedAnswer(
         "26 Jul 2024\n[user] Hello<end>[assistant] ", "Good day.", "<end>"
     )
     thoughts = "<think>A greeting.</think>\nGood day."
-    assert THINKING.place([USER], thoughts).text == "\nGood day."
+    assert THINKING.place(HELLO, thoughts).text == "\nGood day."
+
+
+@pytest.mark.parametrize(
+    ("conversation", "answer"),
+    [
+        (HELLO, "<think>A greeting.</think>\n\nGood day."),
+        (Conversation([USER], [], {"reasoning_content": "A greeting."}), "Good day."),
+    ],
+)
+def test_thoughts_that_a_template_writes_stand_before_the_answer(conversation, answer):
+    assert KEEPING.place(conversation, answer) == PlacedAnswer(
+        "[user]Hello<end>[assistant]<think>\nA greeting.\n</think>\n\n",
+        "Good day.",
+        "<end>",
+    )
 
 
 def test_the_date_of_the_day_is_not_written():
@@ -64,8 +93,9 @@ def test_the_date_of_the_day_is_not_written():
 
 
 def test_a_template_may_refuse():
+    system = {"role": "system", "content": "Be brief."}
     with pytest.raises(TemplateError, match="refuses it: System role not supported"):
-        STRICT.place([{"role": "system", "content": "Be brief."}, USER], "Good day.")
+        STRICT.place(Conversation([system, USER], [], {}), "Good day.")
 
 
 @pytest.mark.parametrize(
@@ -85,7 +115,7 @@ def test_a_template_may_refuse():
 )
 def test_a_template_that_changes_answers_gives_no_prompt(source, reason):
     with pytest.raises(TemplateError, match=reason):
-        ChatTemplate(source=source).place([USER], "A long answer. " * 9)
+        ChatTemplate(source=source).place(HELLO, "A long answer. " * 9)
 
 
 def test_tools_are_written_by_the_template_for_tools():
