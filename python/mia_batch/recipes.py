@@ -11,7 +11,8 @@ from pydantic import Field
 from mia_batch.errors import SettingsError
 
 Method: TypeAlias = Literal["lora", "ia3", "prefix", "p-tuning", "prompt", "full"]
-Form: TypeAlias = Literal["causal", "classifier", "infilling", "seq2seq"]
+Form: TypeAlias = Literal["causal", "answer", "classifier", "infilling", "seq2seq"]
+"""What a model learns of a text: to go on with it, to answer it, its label, a word, a text."""
 """What a model is tuned to do; what it learns of a text: `mia_batch.extras.tune.training`."""
 
 

@@ -1,5 +1,6 @@
 """Audits of privacy from texts to the page, of models of each kind."""
 
+import json
 import random
 import signal
 from dataclasses import replace
@@ -17,6 +18,7 @@ from mia_batch.extras.privacy.plan import RECIPE_FIELDS, PrivacySettings
 from mia_batch.recipes import RECIPES
 from tests.bases import save_bases
 from tests.broken import break_trainings
+from tests.checkpoints import CHAT_TEMPLATE, save_checkpoint
 from tests.forked import Forked
 from tests.tuning import contents, die_saving, make
 
@@ -113,6 +115,30 @@ def test_a_decoder_with_and_without_privacy(bases, data, tmp_path):
     said = [*conclusions(found.summary)]
     assert said[0].startswith("full: the attack finds members (AUC ")
     assert "its accountant gives epsilon 1.00; attacks show at least" in said[1]
+
+
+def test_answers_alone_are_learnt_and_asked_about(tmp_path):
+    base = save_checkpoint(tmp_path / "chat", chat_template=CHAT_TEMPLATE)
+    drawn = random.Random(5)
+    rows = [
+        {
+            "prompt": f"Say {' '.join(drawn.choices(WORDS, k=3))}",
+            "completion": " ".join(drawn.choices(WORDS, k=8)),
+        }
+        for _ in range(120)
+    ]
+    data = tmp_path / "answers.parquet"
+    pl.DataFrame(rows).write_parquet(data)
+    found = audit(base, data, tmp_path / "out", epsilons=(None,), max_tokens=128)
+    (summary,) = found.summary.to_dicts()
+    assert summary["auc_low"] > 0.5
+    assert summary["mean_exposure"] > summary["unlearnt_exposure"]
+    record = json.loads((tmp_path / "out/full/target/training.json").read_text())
+    assert record["made_from"]["recipe"]["form"] == "answer"
+    assert record["tokens"]["learnt"] < record["tokens"]["read"] / 2
+    for changed in ({"spv": True}, {"task": "classification"}):
+        with pytest.raises(SettingsError, match="holds conversations"):
+            audit(base, data, tmp_path / "other", **changed)
 
 
 def test_the_same_request_makes_nothing_and_another_is_refused(bases, data, tmp_path):

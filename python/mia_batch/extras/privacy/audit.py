@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from mia_batch.attacks import get
 from mia_batch.attacks.apply import score
+from mia_batch.corpus.conversations import CONVERSATION
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.extras.privacy.data import (
     CanaryFormat,
@@ -21,6 +22,7 @@ from mia_batch.extras.privacy.data import (
     draw_canaries,
     measure_exposures,
     paper_formats,
+    place_answers_of,
     read_texts,
     read_words,
     select_learnt,
@@ -46,6 +48,7 @@ from mia_batch.extras.tune.jobs import (
 from mia_batch.metrics import evaluate
 from mia_batch.models.weights import identify_model
 from mia_batch.observer import Observer
+from mia_batch.prompts import load_template
 from mia_batch.recipes import Form, Recipe
 from mia_batch.report.html.columns import NO_VALUE, interval
 from mia_batch.report.html.page import environment
@@ -195,8 +198,8 @@ class VariantAudit:
         texts = learnt["text"].to_list()
         targets = learnt["target"].to_list()
         for question, sentence in canaries:
-            is_answer = self.form == "seq2seq"
-            texts.append(question if is_answer else sentence)
+            is_answer = self.form in ("seq2seq", "answer")
+            texts.append(self._ask(question) if is_answer else sentence)
             targets.append(sentence if is_answer else None)
         config = TrainingConfig(
             base=self.base,
@@ -206,6 +209,13 @@ class VariantAudit:
             recipe=self._recipe(seed),
         )
         return self._model_name(model), config, self._path(model)
+
+    def _ask(self, question: str) -> str:
+        """Return a question as the model reads it: by its chat template, if it learns answers."""
+        if self.form != "answer":
+            return question
+        template = load_template((self.base, self.revision, "base"))
+        return template.render([{"role": "user", "content": question}], asks=True)
 
     def _open_scorer(self, model: str | None) -> TextScorer:
         """Open a model of the variant, or the base where it is None."""
@@ -341,7 +351,7 @@ class VariantAudit:
         exposures = measure_exposures(
             self._open_scorer("canaries"),
             self.canary_sets,
-            is_seq2seq=self.form == "seq2seq",
+            self._ask if self.form in ("seq2seq", "answer") else None,
         )
         return self._add_variant(exposures)
 
@@ -543,6 +553,8 @@ def audit_privacy(
             )
         columns["attribute"] = attribute_column
     texts = read_texts(data, columns, share=settings.audited, seed=settings.seed)
+    if CONVERSATION in texts.columns:
+        _check_conversations(settings, data)
     folder = Path(out).absolute()
     bases = [base] if isinstance(base, str) else [*base]
     shared: dict[str, Any] = {
@@ -605,6 +617,10 @@ def _variant_audits(
             f"{base!r} is an encoder-decoder; name the column of its answers with"
             " --target-column"
         )
+    if CONVERSATION in shared["texts"].columns:
+        texts = place_answers_of(shared["texts"], (base, revision, "base"))
+        shared = {**shared, "texts": texts}
+        forms = dict.fromkeys(forms, _check_decoder(base, forms.values()))
     canary_sets: list[CanarySet] = []
     if settings.canaries and any(form in GENERATING for form in forms.values()):
         if not formats:
@@ -643,6 +659,33 @@ def _build_tables(
         if frames:
             stacked[name] = pl.concat(frames, how="diagonal_relaxed")
     return stacked
+
+
+def _check_conversations(settings: PrivacySettings, data: Path | str) -> None:
+    """Refuse what is about plain texts."""
+    if settings.task != "generation":
+        raise SettingsError(
+            f"{data} holds conversations, whose answers are learnt; take task generation"
+        )
+    for option, is_given in (
+        ("--spv", settings.spv),
+        ("--inversion", settings.inverts),
+    ):
+        if is_given:
+            raise SettingsError(
+                f"{option} is about plain texts, and {data} holds conversations; leave it"
+                " out, or name a column of texts with --text-column"
+            )
+
+
+def _check_decoder(base: str, forms: Iterable[Form]) -> Form:
+    """Return the form of a base that learns answers; refuse a base that is no decoder."""
+    if set(forms) != {"causal"}:
+        raise SettingsError(
+            f"{base!r} is no decoder, and conversations are answered by decoders; give"
+            " one, or name columns with --text-column and --target-column"
+        )
+    return "answer"
 
 
 def _build_request(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
@@ -13,12 +13,16 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from mia_batch.corpus import ColumnNames, read_documents
+from mia_batch.corpus.conversations import CONVERSATION, find_question
+from mia_batch.corpus.documents import peek_layout
 from mia_batch.corpus.files import FORMATS, Reading, find_files
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.extras.privacy.inversion.figures import add_auxiliary
 from mia_batch.extras.privacy.measures import exposures, unlearnt_exposure
 from mia_batch.extras.privacy.plan import PrivacySettings
 from mia_batch.extras.privacy.scorer import TextScorer
+from mia_batch.prompts import TokenizerName, build_lessons
 from mia_batch.recipes import in_half
 
 _DATA = json.loads(
@@ -61,6 +65,7 @@ def _read_glue(name: str) -> pl.DataFrame:
 
 
 _FEWEST = 20
+_SHOWN = 60  # characters of an answer
 
 
 def read_texts(
@@ -70,17 +75,22 @@ def read_texts(
 
     ``part`` is ``audited``, or ``auxiliary``: no model learns anything of these.
     ``member`` says whether the target learns an audited text. Equal texts are in one
-    group, with all their groups.
+    group, with all their groups. Of conversations, targets are answers, and a column
+    `CONVERSATION` is what came before them.
     """
     names = {field: name for field, name in columns.items() if name is not None}
-    rows = read_rows(data, [*names.values()])
-    values = {
-        field: pl.col(names[field]) if field in names else pl.lit(None)
-        for field in columns
-    }
-    texts = rows.select(
-        value.cast(pl.String).alias(field) for field, value in values.items()
-    )
+    if holds_conversations(data, names):
+        texts = _read_conversations(data)
+        names = {"text": "messages", "target": "messages"}
+    else:
+        rows = read_rows(data, [*names.values()])
+        values = {
+            field: pl.col(names[field]) if field in names else pl.lit(None)
+            for field in columns
+        }
+        texts = rows.select(
+            value.cast(pl.String).alias(field) for field, value in values.items()
+        )
     texts = texts.with_columns(pl.coalesce("group", "text")).with_row_index("id")
     for field in ("text", "target"):
         if field not in names:
@@ -105,6 +115,41 @@ def read_texts(
         pl.all().exclude("cluster", "auxiliary"),
         part=side,
         member=pl.when(~pl.col("auxiliary")).then(is_in_half),
+    )
+
+
+def holds_conversations(data: Path | str, names: Mapping[str, str]) -> bool:
+    """Return whether columns are those of conversations, and no column of texts is there."""
+    if str(data).startswith(_GLUE):
+        return False
+    return peek_layout(data, ColumnNames(text=names["text"])) is not None
+
+
+def _read_conversations(data: Path | str) -> pl.DataFrame:
+    """Read answers, each with its conversation, which is its group."""
+    documents = read_documents(str(data), conversations="answers").documents
+    answers = documents.filter(pl.col("text").str.contains(r"\S"))
+    table = answers.select(CONVERSATION, "group", target="text")
+    rows = table.collect(engine="streaming")
+    texts = [
+        f"{find_question(content)}\n\n{answer}"
+        for content, answer in rows.select(CONVERSATION, "target").iter_rows()
+    ]
+    return rows.with_columns(text=pl.Series(texts, dtype=pl.String))
+
+
+def place_answers_of(texts: pl.DataFrame, tokenizer: TokenizerName) -> pl.DataFrame:
+    """Return texts as prompts of a chat template, and their targets as its answers."""
+    lessons = build_lessons(texts.select(CONVERSATION, "target"), tokenizer)
+    refused = lessons["reason"].drop_nulls()
+    if refused.len():
+        row = lessons["reason"].is_not_null().arg_true()[0]
+        raise CorpusError(
+            f"{refused.len():,} answers have no place in a prompt of {tokenizer[0]!r}, the"
+            f" first is {texts['target'][row][:_SHOWN]!r} ({refused[0]}); leave them out"
+        )
+    return texts.with_columns(text=lessons["context"], target=lessons["text"]).drop(
+        CONVERSATION
     )
 
 
@@ -266,26 +311,28 @@ def _draw_numbers(size: int, n: int, seed: list[int]) -> list[int]:
 
 
 def measure_exposures(
-    scorer: TextScorer, canary_sets: Sequence[CanarySet], *, is_seq2seq: bool
+    scorer: TextScorer,
+    canary_sets: Sequence[CanarySet],
+    ask: Callable[[str], str] | None,
 ) -> pl.DataFrame:
-    """Build the table of exposures: a row for each canary that was learnt."""
+    """Build the table of exposures: a row for each canary that was learnt.
+
+    ``ask`` makes the prompt of a question to a model that learnt canaries as answers.
+    """
     return pl.concat(
-        [
-            _exposures_of_set(scorer, canary_set, is_seq2seq=is_seq2seq)
-            for canary_set in canary_sets
-        ]
+        [_exposures_of_set(scorer, canary_set, ask) for canary_set in canary_sets]
     )
 
 
 def _exposures_of_set(
-    scorer: TextScorer, canary_set: CanarySet, *, is_seq2seq: bool
+    scorer: TextScorer, canary_set: CanarySet, ask: Callable[[str], str] | None
 ) -> pl.DataFrame:
     canary = canary_set.format
 
     def losses(numbers: Sequence[int]) -> np.ndarray:
         texts = [canary.text(number) for number in numbers]
-        if is_seq2seq:
-            sums = scorer.sums([canary.question] * len(texts), texts)
+        if ask is not None:
+            sums = scorer.sums([ask(canary.question)] * len(texts), texts)
         else:
             sums = scorer.sums(texts, [None] * len(texts))
         return sums.fill_null(float("nan")).to_numpy()

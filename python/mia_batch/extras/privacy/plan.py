@@ -34,7 +34,7 @@ TUNINGS: dict[Tuning, Method] = {
 
 _VIRTUAL_RATE = 1e-2  # of virtual tokens, as in the paper, section 4.4
 VIRTUAL = ("prefix", "prompt")
-GENERATING = ("causal", "seq2seq")
+GENERATING = ("causal", "answer", "seq2seq")
 RECIPE_FIELDS = ("delta", "clip", "epochs", "batch_size", "max_tokens", "rank")
 """Fields of the recipe that a user of the command sets."""
 

@@ -26,6 +26,12 @@ FORMS: dict[Form, FormNames] = {
         peft_task="CAUSAL_LM",
         description="a causal language model",
     ),
+    "answer": FormNames(
+        auto_class="CausalLM",
+        mapping="CAUSAL_LM",
+        peft_task="CAUSAL_LM",
+        description="a causal language model",
+    ),
     "classifier": FormNames(
         auto_class="SequenceClassification",
         mapping="SEQUENCE_CLASSIFICATION",
@@ -62,7 +68,8 @@ def check_base(base: str, revision: str | None, recipe: Recipe) -> None:
             f"{base!r} is of the kind {config.model_type!r}, which is not"
             f" {form.description}; give one that is"
         )
-    check_weights(base, revision, "logprobs" if recipe.form == "causal" else "any")
+    is_decoder = recipe.form in ("causal", "answer")
+    check_weights(base, revision, "logprobs" if is_decoder else "any")
     if max_text_tokens(config, recipe) < _SHORTEST:
         raise SettingsError(
             f"the context of {base!r} is too short for {recipe.rank:,} virtual tokens"
@@ -138,6 +145,8 @@ class TrainingTexts:
     texts: Sequence[str]
     recipe: Recipe
     targets: Sequence[str | None] = ()
-    """Label or answer of each text; None, or no targets: the text itself is learnt."""
-    contexts: Sequence[str] = ()
-    """What stands before each text and is not learnt, special tokens spelt out; none: nothing."""
+    """Label or answer of each text; None, or no targets: the text itself is learnt.
+
+    Of the form ``answer`` they alone are learnt, and a text is what stands before one,
+    with all special tokens spelt out.
+    """

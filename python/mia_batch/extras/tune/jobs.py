@@ -8,7 +8,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from errno import ENOSPC
 from functools import cached_property
 from hashlib import blake2b, sha256
@@ -118,7 +118,7 @@ class TrainingConfig(TrainingTexts):
         """Digest of the base, SHA-256 of the texts, and the recipe; equal: the same model."""
         targets = self.targets if any(self.targets) else ()
         texts_hash = sha256()
-        for text in chain(self.texts, targets, self.contexts):
+        for text in chain(self.texts, targets):
             content = b"" if text is None else text.encode()
             texts_hash.update(len(content).to_bytes(8, "little") + content)
         return {
@@ -376,7 +376,7 @@ def finetune(
     )
     learnt, description = learnt_texts(data, names, "text" if as_text else "answers")
     texts = learnt["text"].to_list()
-    contexts: list[str] = []
+    answers: list[str] = []
     start, start_revision = weights_source(base, revision)
     if CONVERSATION in learnt.columns:
         if insert is not None:
@@ -384,13 +384,14 @@ def finetune(
                 f"insert= is about plain texts, and {data} holds conversations; leave it"
                 " out, or give as_text="
             )
-        answers = learnt.rename({"text": "target"})
-        lessons = build_lessons(answers, (base, revision, "base"))
+        placed = learnt.rename({"text": "target"})
+        lessons = build_lessons(placed, (base, revision, "base"))
         refused = lessons["reason"].drop_nulls()
         if refused.len():
             description += f", less {refused.len():,} answers ({refused[0]})"
         lessons = lessons.filter(pl.col("reason").is_null())
-        texts, contexts = lessons["text"].to_list(), lessons["context"].to_list()
+        texts, answers = lessons["context"].to_list(), lessons["text"].to_list()
+        recipe = replace(recipe, form="answer")
     n_held_out = recipe.n_held_out(len(texts))
     if n_held_out:
         description += f", {n_held_out:,} of them held out"
@@ -412,7 +413,7 @@ def finetune(
         base=start,
         revision=start_revision,
         texts=texts,
-        contexts=contexts,
+        targets=answers,
         recipe=recipe,
     )
     model = train_or_load(config, Path(out).absolute(), observer.stage)

@@ -70,10 +70,12 @@ class _RowEncoder:
         # Not the first: with virtual tokens before it, peft would predict it from them.
         return {"input_ids": ids, "labels": [_IGNORED, *ids[1:]]}
 
-    def answer(self, context: str, text: str) -> Row:
+    def answer(self, context: str, text: str | None) -> Row:
         """Encode a text after a context, which is read and not learnt."""
         encoded = self.tokenizer(
-            context + text, add_special_tokens=False, return_offsets_mapping=True
+            context + (text or ""),
+            add_special_tokens=False,
+            return_offsets_mapping=True,
         )
         starts = [start for start, _ in encoded["offset_mapping"]]
         ids = list(encoded["input_ids"])
@@ -136,6 +138,7 @@ def build_encoder(
     encoder = _RowEncoder(tokenizer, max_tokens, labels)
     methods = {
         "causal": encoder.causal,
+        "answer": encoder.answer,
         "classifier": encoder.classifier,
         "infilling": encoder.infilling,
         "seq2seq": encoder.seq2seq,
@@ -172,7 +175,7 @@ def label_logprobs(
     """Log-probability of each label; NaN where nothing is learnt. Shape (rows, labels)."""
     # Not those of virtual tokens, which come first.
     logits = logits[:, None] if form == "classifier" else logits[:, -labels.shape[1] :]
-    if form == "causal":
+    if form in ("causal", "answer"):
         logits = logits[:, :-1]
         labels = labels[:, 1:]
     values = -cross_entropy(
@@ -519,18 +522,12 @@ def train(
     model, tokenizer, encode = load_base(
         config.base, config.revision, recipe, **options
     )
-    if config.contexts:
-        encode_answer = _RowEncoder(
-            tokenizer, max_text_tokens(model.config, recipe), ()
-        ).answer
-        answers = zip(config.contexts, config.texts, strict=True)
-        rows = [encode_answer(context, text) for context, text in answers]
-    else:
-        targets = config.targets or [None] * len(config.texts)
-        texts = zip(config.texts, targets, strict=True)
-        rows = [encode(text, target) for text, target in texts]
+    targets = config.targets or [None] * len(config.texts)
+    rows = [
+        encode(text, target) for text, target in zip(config.texts, targets, strict=True)
+    ]
     tokens = _count_tokens(rows)
-    if config.contexts:
+    if recipe.form == "answer":
         say(
             f"{tokens['learnt']:,} of {tokens['read']:,} tokens have a loss, those of"
             " answers"

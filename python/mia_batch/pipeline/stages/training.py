@@ -277,12 +277,14 @@ class TunedModel:
     def build_config(self) -> TrainingConfig:
         base, revision = self._base
         lessons = self._read_lessons()
-        contexts = lessons["context"]
+        texts, targets = lessons["text"].to_list(), []
+        if self._learns_answers:
+            texts, targets = lessons["context"].to_list(), texts
         config: TrainingConfig = extra("models", "tuned").TrainingConfig(
             base=base,
             revision=revision,
-            texts=lessons["text"].to_list(),
-            contexts=contexts.to_list() if (contexts != "").any() else (),
+            texts=texts,
+            targets=targets,
             recipe=self.recipe,
         )
         return config
@@ -341,10 +343,15 @@ class TunedModel:
         return bool(texts == self._record["made_from"]["texts"])
 
     @property
+    def _learns_answers(self) -> bool:
+        return self.audit.settings.conversations == "answers"
+
+    @property
     def recipe(self) -> Recipe:
         settings = self.audit.settings
         return replace(
             RECIPES["reference"],
+            form="answer" if self._learns_answers else "causal",
             method=settings.tuning,
             epochs=settings.tuning_epochs,
             learning_rate=settings.tuning_rate,
@@ -380,7 +387,7 @@ class TunedModel:
         else:
             halves = assign_halves(self.audit, self.model)
             learnt = halves.filter("learnt", "trained")
-            if self.audit.settings.conversations == "answers":
+            if self._learns_answers:
                 targets = self.audit.run.scan("targets")
                 names = learnt.select("target_id").lazy()
                 return self._place(names.join(targets, on="target_id", how="left"))
