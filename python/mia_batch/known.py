@@ -170,7 +170,7 @@ class NamedSet:
             if not names or not fnmatch(file.path.name, pattern):
                 continue
             label = self.folders[names[0]]
-            corpus = read_documents(file.path, columns, **options)
+            corpus = read_documents(str(file.path), columns, **options)
             texts = corpus.documents.select(Documents.column_names())
             files.append(file)
             labels.add(label)

@@ -305,7 +305,7 @@ def _write_texts(settings: Settings) -> None:
 
 
 _params = [
-    click.Argument(["texts"], metavar="[INPUT]", nargs=-1, type=PATH),
+    click.Argument(["texts"], metavar="[INPUT]", nargs=-1, type=parse_place),
     *(parameter for parameter in command.params if parameter.name != "version"),
 ]
 
@@ -501,7 +501,9 @@ _HOW_TO_ASK = ("base_url", "api_key_env", "engine_arg")
 
 @command.command("verify")
 @_run_argument
-@option("input", PATH, "PATH", "Where inputs lie by now; repeatable.", multiple=True)
+@option(
+    "input", parse_place, "PATH", "Where inputs lie by now; repeatable.", multiple=True
+)
 @option(
     "again",
     ABOVE_0,

@@ -16,6 +16,7 @@ import polars as pl
 from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
+from mia_batch.corpus.addresses import Address
 from mia_batch.corpus.files import (
     DESCRIPTIONS,
     FORMATS,
@@ -620,7 +621,7 @@ def _read(
         n_documents=n_rows - len(bad_rows),
         are_books=is_books,
         set_aside=rejected,
-        notes=tuple(_list_notes(rows, columns)),
+        notes=(*source.notes, *_list_notes(rows, columns)),
     )
 
 
@@ -633,7 +634,7 @@ def _list_notes(rows: _RowReader, columns: Columns) -> Iterator[str]:
         yield f"the column {name!r} is in the names of folders"
 
 
-def _why_ignored(path: Path) -> str:
+def _why_ignored(path: Path | Address) -> str:
     if path.name.startswith("_"):
         return "files whose names begin with _ are not read"
     if path.name in DESCRIPTIONS:

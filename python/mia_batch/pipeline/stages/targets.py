@@ -67,6 +67,7 @@ class TargetsStage(Stage):
     def run(self) -> None:
         audit = self.audit
         audit.manifest.inputs |= audit.corpora.digests
+        audit.manifest.addresses |= audit.corpora.addresses
         if not self.is_fresh:
             self.make()
         self._draw_order()

@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
+from mia_batch.environment import find_proxy, is_direct
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.endpoint.environment import find_proxy, is_direct
 from tests.hostile_server import HostileServer, TinyModel
 from tests.unit.evidence.endpoint.asking import opened, request, results, texts
 
@@ -133,9 +133,7 @@ def test_the_proxy_of_an_address(variables, address, proxy, monkeypatch):
 def test_a_proxy_that_cannot_be_used_is_named_before_anything_is_asked(
     variable, value, sentence, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(
-        "mia_batch.evidence.endpoint.environment.find_spec", lambda _: None
-    )
+    monkeypatch.setattr("mia_batch.environment.find_spec", lambda _: None)
     monkeypatch.setenv(variable, value)
     with HostileServer(MODEL) as server:
         with pytest.raises(SettingsError, match=f"variable {sentence}") as caught:
