@@ -77,7 +77,7 @@ def check_address(address: str) -> str:
 
 
 def _clean_web(parts: SplitResult) -> str:
-    if not PurePosixPath(parts.path).name:
+    if parts.path.endswith("/") or not parts.path:
         raise ValueError("name a single file: servers of pages list none")
     if "*" in parts.path:
         raise ValueError(

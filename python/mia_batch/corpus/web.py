@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _SECONDS_TO_CONNECT = 30.0
 _SECONDS_BETWEEN = 60.0  # two pieces of an answer
-_PIECE = 1 << 20
 _MOST_REDIRECTS = 5
 _REDIRECTS = (301, 302, 303, 307, 308)
 _LATER = (408, 425, 429, 500, 502, 503, 504)
@@ -115,7 +114,7 @@ class WebClient:
             if not now.is_same(file.stamp):
                 raise file.changed("its server gives it another ETag, date or size")
             try:
-                yield from response.iter_raw(_PIECE)
+                yield from response.iter_raw()
             except httpx.TransportError as error:
                 raise TransientError(_explain(error)) from None
 
