@@ -415,10 +415,42 @@ def _group_by_kind(
         kind = None if in_folder and _is_marked(path) else find_kind(path)
         kinds.setdefault(kind, []).append(path)
     if "columnar" in kinds and in_folder:
-        for path in kinds.pop("jsonl", []):
-            kind = None if path.name in DESCRIPTIONS else "jsonl"
-            kinds.setdefault(kind, []).append(path)
+        for kind, is_beside in (("columnar", is_cache), ("jsonl", is_description)):
+            for path in kinds.pop(kind, []):
+                kinds.setdefault(None if is_beside(path) else kind, []).append(path)
     return kinds
+
+
+def is_description(path: PurePath | Address) -> bool:
+    """Return whether the datasets library wrote a file beside tables: it is no data."""
+    return path.name in DESCRIPTIONS
+
+
+def is_cache(path: PurePath | Address) -> bool:
+    """Return whether a file keeps what the datasets library computed from the tables beside it."""
+    return _CACHE.fullmatch(path.name) is not None
+
+
+_CACHE = re.compile(r"cache-[0-9a-f]{16}(?:_\d{5}_of_\d{5})?\.arrow")
+_SPLIT = re.compile(r"(train|training|test|validation|valid|val|dev)(?:[._-].*)?")
+
+
+def _describe_splits(names: Sequence[str]) -> list[str]:
+    """Return a sentence where the files are of several splits of a data set."""
+    splits = dict[str, str]()
+    for name in names:
+        matches = map(_SPLIT.fullmatch, reversed(PurePath(name.lower()).parts))
+        for match in matches:
+            if match is not None:
+                splits.setdefault(match[1], name)
+                break
+    if len(splits) < 2:
+        return []
+    listing = ", ".join(sorted(splits))
+    return [
+        f"the files are of the splits {listing}, and all are read as one corpus; name"
+        f" those of one by a pattern to read it alone, such as {next(iter(splits))}*"
+    ]
 
 
 def _build_source(location: str, base: Path, candidates: list[Path]) -> Source:
@@ -436,12 +468,18 @@ def _build_source(location: str, base: Path, candidates: list[Path]) -> Source:
     is_alone = paths == [Path(location).expanduser()]
     files: list[SourceFile] = []
     unreadable: list[BadInputError] = []
+    first_names = dict[object, Path]()
     for path in paths:
         try:
             file = _check_file(path, base)
             if not is_alone:
                 _refuse_link_out(base, path)
-            files.append(file)
+            status = path.stat()
+            identity = path.parent, status.st_dev, status.st_ino
+            if first_names.setdefault(identity, path) == path:
+                files.append(file)
+            else:
+                ignored = (*ignored, path)
         except BadInputError as error:
             unreadable.append(error)
         except OSError as error:
@@ -456,6 +494,7 @@ def _build_source(location: str, base: Path, candidates: list[Path]) -> Source:
         files=tuple(files),
         ignored=ignored,
         unreadable=tuple(unreadable),
+        notes=tuple(_describe_splits([file.name for file in files])),
     )
 
 
@@ -501,7 +540,7 @@ def _build_remote_source(location: str, listing: Listing) -> Source:
         kind=cast("Kind", kind),
         files=tuple(files),
         ignored=tuple(ignored),
-        notes=listing.notes,
+        notes=(*listing.notes, *_describe_splits([file.name for file in files])),
     )
 
 
@@ -549,9 +588,8 @@ def find_kind(path: PurePath) -> Kind | None:
 
 def _check_file(path: Path, base: Path) -> SourceFile:
     if not _is_unicode(str(path)):
-        raise CorpusError(
-            f"the file name {str(path)!r} is not valid UTF-8; rename the file"
-        )
+        problem = "its name is not valid UTF-8"
+        raise BadInputError(show_path(path), problem, "rename the file")
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise CorpusError(
@@ -560,6 +598,13 @@ def _check_file(path: Path, base: Path) -> SourceFile:
     path.open("rb").close()  # refuses what this user may not read
     name = path.relative_to(base).as_posix()
     return SourceFile(path=path, name=name, size=status.st_size)
+
+
+def show_path(path: Path | Address) -> str:
+    """Return a path as text; a name on a disk may hold any bytes."""
+    return (
+        str(path).encode("utf-8", "surrogateescape").decode(errors="backslashreplace")
+    )
 
 
 def _is_unicode(name: str) -> bool:
@@ -776,6 +821,13 @@ def read_csv_schema(files: Sequence[SourceFile], reading: Reading) -> pl.Schema:
                 file.path, "is empty", "its first line must name the columns"
             )
         check_width(file.path, len(header))
+        if len(header) == 1 and ";" in header[0]:
+            raise BadInputError(
+                file.path,
+                f"has one column, {reprlib.repr(header[0])}, so semicolons seem to stand"
+                " between its fields",
+                "save it with commas, or as .tsv with tabs",
+            )
         for number, name in enumerate(header, 1):
             if not name or name in header[: number - 1]:
                 fault = (
@@ -905,6 +957,8 @@ def read_jsonl_schema(files: Sequence[SourceFile], reading: Reading) -> pl.Schem
             try:
                 parsed = _parse_record(place, record)
             except BadInputError as error:
+                if reading.rejected is None:
+                    _refuse_long_object(file, error)
                 reading.reject(error)
                 continue
             check_width(place, len(parsed))
@@ -916,6 +970,17 @@ def read_jsonl_schema(files: Sequence[SourceFile], reading: Reading) -> pl.Schem
     return pl.Schema(
         {name: _column_type(name, places) for name, places in types.items()}
     )
+
+
+def _refuse_long_object(file: SourceFile, error: BadInputError) -> None:
+    """Refuse an object that is written over several lines, whose lines are no records."""
+    is_open = re.search("EOF while parsing (?!a string)", error.problem)
+    if is_open and error.place == f"{file.path}, line 1":
+        raise BadInputError(
+            file.path,
+            "begins with an object that goes on over several lines",
+            "write one object a line (jq -c . FILE)",
+        ) from error
 
 
 def read_jsonl_rows(

@@ -6,9 +6,12 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
+import time
 import zipfile
 from itertools import chain, repeat
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import polars as pl
 import pytest
@@ -22,7 +25,7 @@ from mia_batch.corpus import (
     row_groups,
     web,
 )
-from mia_batch.corpus.addresses import check_address, match_pattern
+from mia_batch.corpus.addresses import Address, check_address, match_pattern
 from mia_batch.errors import CorpusError, SettingsError
 from tests.file_server import Behaviour, FileServer, serve_data_set
 from tests.texts import king_james_chapters
@@ -169,7 +172,7 @@ def test_row_groups_are_laid_into_files_one_after_the_other(
 ):
     """So that no more than some of them is on a disk at a time."""
     monkeypatch.setattr(row_groups, "_SMALL_GROUPS", 1)
-    monkeypatch.setattr(row_groups.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     content = (folder / "rows.parquet").read_bytes()
     corpus = read(server, "rows.parquet", content)
     n_files = []
@@ -257,7 +260,7 @@ def test_what_a_server_refuses_or_does_wrong_is_one_sentence(server, behaviour, 
 
 def test_a_server_that_trickles_is_left(server, monkeypatch):
     clock = iter(range(0, 10**6, 40))
-    monkeypatch.setattr(remote.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
     monkeypatch.setattr(remote, "_SLOWEST", 1 << 20)
     content = b'{"text": "a"}\n' * 60_000
     assert "it sends less than 1 KiB a second, 6 times in a row" in refusal(
@@ -294,8 +297,7 @@ def test_what_can_only_be_read_whole_has_a_limit(
     assert reason in refusal(server, kind, (folder / kind).read_bytes())
 
 
-def test_a_full_disk_is_no_fault_of_the_file(server, folder, monkeypatch, tmp_path):
-    monkeypatch.setattr(row_groups.tempfile, "tempdir", "/dev")
+def test_a_full_disk_is_no_fault_of_the_file():
     full = OSError(28, "No space left on device")
 
     class Full:
@@ -362,9 +364,9 @@ def test_a_server_outside_may_not_lead_inside(server, monkeypatch, target):
 
 
 def test_https_may_not_lead_to_http():
-    place = web.urlsplit("https://example.org/a.jsonl")
+    place = urlsplit("https://example.org/a.jsonl")
     with pytest.raises(CorpusError, match="from https:// to http://"):
-        web._follow(web.Address(place.geturl()), place, "http://example.org/a.jsonl")
+        web._follow(Address(place.geturl()), place, "http://example.org/a.jsonl")
 
 
 # Which addresses are read.
@@ -595,7 +597,7 @@ def test_a_footer_with_a_wrong_byte_is_read_as_a_copy_is_or_refused(
     position = len(content) - 8 - length + at % length
     content[position] ^= 0x15
     path.write_bytes(content)
-    outcomes = []
+    outcomes: list[pl.DataFrame | None] = []
     for place in (path, f"{server.url}/texts/rows.parquet"):
         server.files["/texts/rows.parquet"] = bytes(content)
         try:
@@ -604,6 +606,7 @@ def test_a_footer_with_a_wrong_byte_is_read_as_a_copy_is_or_refused(
             outcomes.append(None)
     local, remote_frame = outcomes
     if remote_frame is not None:
+        assert local is not None
         assert_frame_equal(remote_frame, local)
 
 
