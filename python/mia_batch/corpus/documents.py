@@ -70,7 +70,7 @@ class ColumnNames:
     document_id
         Unique identifier: strings or integers. None, here and below, means the column
         of the same name as the attribute, where there is one; a name that is given must
-        exist.
+        exist, and an empty one stands for no column.
     member
         True or false, also as 1 or 0; null = unknown.
     label
@@ -235,7 +235,9 @@ def find_pair(names: ColumnNames, raw: pl.Schema) -> tuple[str, str] | None:
 
 def _find_roles(names: ColumnNames, raw: pl.Schema, location: str) -> dict[str, str]:
     """Return the user's column of each role that has one."""
-    column_names, default = asdict(names), asdict(ColumnNames())
+    given_names, default = asdict(names), asdict(ColumnNames())
+    # An empty name says that no column plays the role
+    column_names = {role: name for role, name in given_names.items() if name != ""}
     renamed = {
         role: name for role, name in column_names.items() if name != default[role]
     }
