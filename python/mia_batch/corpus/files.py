@@ -718,7 +718,7 @@ def _open_parts(
     groups = iterate_groups(remote, footer, columns)
     with closing(groups):
         for path, first, n_rows in groups:
-            yield _Part(_scan(path), first, first + n_rows)
+            yield _Part(_scan(file, path), first, first + n_rows)
 
 
 def _has_row_groups(file: SourceFile) -> bool:
@@ -731,13 +731,13 @@ def _has_row_groups(file: SourceFile) -> bool:
 def _scanned(file: SourceFile) -> Iterator[pl.LazyFrame]:
     """Open a file's table; of one at an address that is read by row groups, no row is there."""
     if file.remote is None:
-        yield _scan(_local(file.path))
+        yield _scan(file, _local(file.path))
     elif _has_row_groups(file):
         with only_footer(file.remote, read_footer(file.remote)) as path:
-            yield _scan(path)
+            yield _scan(file, path)
     else:
         with file.remote.spooled() as path:
-            yield _scan(path)
+            yield _scan(file, path)
 
 
 def _small_frames(file: SourceFile, rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
@@ -756,9 +756,9 @@ def _count_unfolded_bytes(rows: pl.DataFrame) -> int:
     return max(int(rows.estimated_size()), sum(texts.row(0)) if texts.width else 0)
 
 
-def _scan(path: Path) -> pl.LazyFrame:
-    """Open a file; a stream of Arrow batches, which the datasets library writes, is read whole."""
-    if path.suffix.lower() == ".parquet":
+def _scan(file: SourceFile, path: Path) -> pl.LazyFrame:
+    """Open a file where it lies; a stream of Arrow batches, as `datasets` writes, is read whole."""
+    if file.path.suffix.lower() == ".parquet":
         return pl.scan_parquet(path, glob=False, hive_partitioning=False)
     with path.open("rb") as start:
         is_file = start.read(len(_ARROW_FILE)) == _ARROW_FILE

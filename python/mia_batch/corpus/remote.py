@@ -205,14 +205,14 @@ class RemoteFile:
         size = self.stamp.size
         if size is not None and size > _MOST_SPOOLED:
             raise self._too_long_to_spool()
-        with tempfile.NamedTemporaryFile(suffix=self.address.suffix) as copy:
+        with tempfile.TemporaryFile() as copy:
             n_bytes = 0
             for piece in self.read_pieces():
                 n_bytes += len(piece)
                 if n_bytes > _MOST_SPOOLED:
                     raise self._too_long_to_spool()
                 write_temporary(copy, piece)
-            yield Path(copy.name)
+            yield find_temporary(copy)
 
     def _too_long_to_spool(self) -> CorpusError:
         reason = "Arrow files can only be read whole"
@@ -249,6 +249,11 @@ def refuse_long_listing(address: str, n_files: int) -> None:
             f"{address} holds more than {MOST_FILES:,} files; name a folder of it, or a"
             " pattern in one"
         )
+
+
+def find_temporary(file: Any) -> Path:
+    """Return a path by which this process opens a file that has no name, so that none is left."""
+    return Path(f"/proc/self/fd/{file.fileno()}")
 
 
 def write_temporary(file: Any, content: bytes) -> None:

@@ -9,7 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mia_batch.corpus.remote import Hashing, RemoteFile, write_temporary
+from mia_batch.corpus.remote import (
+    Hashing,
+    RemoteFile,
+    find_temporary,
+    write_temporary,
+)
 
 # Polars reads a file on a disk by mapping it, and needs of it the footer and the row groups that
 # hold the rows it is asked for. So each row group is laid into a temporary file that is as long as
@@ -198,7 +203,7 @@ def _get(fields: Any, number: int, kind: type[Any]) -> Any:
 def only_footer(file: RemoteFile, footer: Footer) -> Iterator[Path]:
     """Lend a file that has the columns of a Parquet file and none of its rows' bytes."""
     with _sparse(file, footer) as copy:
-        yield Path(copy.name)
+        yield find_temporary(copy)
 
 
 def iterate_groups(
@@ -221,7 +226,7 @@ def iterate_groups(
                     if hashing is not None:
                         hashing.add(position, piece)
                     position += len(piece)
-            yield Path(copy.name), first_row, n_rows
+            yield find_temporary(copy), first_row, n_rows
         first_row += n_rows
     size = file.stamp.size or 0
     if hashing is not None and hashing.is_whole:
@@ -271,7 +276,7 @@ def _list_parts(
 @contextmanager
 def _sparse(file: RemoteFile, footer: Footer) -> Iterator[Any]:
     size = file.stamp.size or 0
-    with tempfile.NamedTemporaryFile(suffix=".parquet") as copy:
+    with tempfile.TemporaryFile() as copy:
         copy.truncate(size)
         copy.seek(size - len(footer.content))
         write_temporary(copy, footer.content)

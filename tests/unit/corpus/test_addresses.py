@@ -167,22 +167,31 @@ def test_of_parquet_only_the_columns_that_are_needed_are_asked_for(
     assert server.n_bytes_asked < len(content) / 10
 
 
-def test_row_groups_are_laid_into_files_one_after_the_other(
+def test_row_groups_are_laid_into_files_without_a_name_one_after_the_other(
     server, folder, tmp_path, monkeypatch
 ):
-    """So that no more than some of them is on a disk at a time."""
+    """So that some of them alone are on a disk, and none when the process is killed."""
     monkeypatch.setattr(row_groups, "_SMALL_GROUPS", 1)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     content = (folder / "rows.parquet").read_bytes()
     corpus = read(server, "rows.parquet", content)
-    n_files = []
-    for batch in corpus.documents.collect_batches(maintain_order=True):
-        blocks = [path.stat().st_blocks * 512 for path in tmp_path.iterdir()]
-        n_files.append(len(blocks))
-        assert batch.height
-        assert sum(blocks) < len(content) / 2
-    assert max(n_files) <= 2  # rows of the next one are read ahead
-    assert not [*tmp_path.iterdir()]
+    sizes = []
+    temporary_file = tempfile.TemporaryFile
+
+    def recording(*arguments):
+        sizes.append(sum(path.stat().st_size for path in tmp_path.iterdir()))
+        return temporary_file(*arguments)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", recording)
+    server.requests.clear()
+    assert corpus.documents.collect().height == N_ROWS
+    assert len(sizes) == 1 + N_ROWS // 100  # for the number of rows, and for each group
+    assert set(sizes) == {0}
+    lengths = []
+    for request in server.requests:
+        start, _, last = str(request.range).removeprefix("bytes=").partition("-")
+        lengths.append(int(last) + 1 - int(start))
+    assert max(lengths) < len(content) / 5
 
 
 @pytest.mark.parametrize("kind", ["rows.parquet", "rows.jsonl", "rows.arrow"])
