@@ -66,7 +66,8 @@ def check_address(address: str) -> str:
             " into the run: credentials come from the environment (s3://, gs://,"
             " hf://), or download the file and give its path"
         )
-    if not parts.hostname or not is_numbered or re.search(r"[\s\0-\x1f]", address):
+    unusable = r"[\s\0-\x1f]" if parts.scheme in WEB else r"[\0-\x1f]"
+    if not parts.hostname or not is_numbered or re.search(unusable, address):
         raise ValueError(
             f"name a file, such as {parts.scheme}://host/folder/texts.jsonl"
         )

@@ -1,6 +1,11 @@
 """Runs whose texts lie at an address: the same as of a copy, and what is recorded of them."""
 
 import json
+import os
+import subprocess
+import sys
+import threading
+from itertools import count
 from pathlib import Path
 
 import obstore
@@ -9,8 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from mia_batch.cli.main import command
-from mia_batch.corpus import remote
+from mia_batch.corpus import ColumnNames, remote
 from mia_batch.errors import SettingsError
+from mia_batch.extras.privacy.data import read_rows
+from mia_batch.extras.tune.jobs import learnt_texts
 from mia_batch.pipeline.custody import verify
 from mia_batch.settings import load_settings
 from tests.checkpoints import TEXTS
@@ -175,6 +182,52 @@ def test_a_run_that_goes_on_says_that_its_texts_have_changed(files, folder, tmp_
     run_on(place, folder, tmp_path / "run", observer=listener)
     (sentence,) = [line for line in listener.sentences if "no longer" in line]
     assert sentence.startswith(f"input: {place} is no longer as this run read it (etag")
+
+
+def test_a_run_that_is_killed_while_it_reads_goes_on_and_leaves_nothing(
+    files, folder, roots, tmp_path
+):
+    content = (folder / "texts.parquet").read_bytes()
+    is_reached, may_go_on = threading.Event(), threading.Event()
+    n_answers = count(1)
+
+    def answer():
+        if next(n_answers) == 6:  # while the rows are read for the second time
+            is_reached.set()
+            may_go_on.wait()
+        return content
+
+    files.files["/texts.parquet"] = answer
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    arguments = [
+        "--input",
+        f"{files.url}/texts.parquet",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    arguments += ["--samples-from", str(folder / "made.parquet")]
+    environment = os.environ | {"TMPDIR": str(temporary)}
+    with subprocess.Popen(
+        [sys.executable, "-m", "mia_batch", *arguments],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        assert is_reached.wait(timeout=120)
+        process.kill()
+        process.wait()
+        may_go_on.set()
+    assert [*temporary.iterdir()] == []
+    run = run_on(f"{files.url}/texts.parquet", folder, tmp_path / "run")
+    assert manifest(run)["custody"]["root"] == roots["texts.parquet"]
+
+
+def test_data_of_tuned_models_may_lie_at_an_address(files):
+    rows = read_rows(f"{files.url}/texts.parquet", ["text", "document_id"])
+    assert rows.height == 30
+    learnt, _ = learnt_texts(f"{files.url}/texts.jsonl", ColumnNames())
+    assert len(learnt) == 15
 
 
 def test_verify_asks_no_server_that_only_the_run_names(files, folder, tmp_path):
