@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -76,13 +78,22 @@ class FileServer:
                 server.answer(self)
 
             def handle(self) -> None:
-                with suppress(ConnectionError):  # who asked has what it wants
+                with suppress(
+                    ConnectionError, ssl.SSLError
+                ):  # who asked has what it wants
                     super().handle()
 
             def log_message(self, *_: object) -> None:
                 pass
 
         return Handler
+
+    def encrypt(self, certificate: Path) -> str:
+        """Answer to https:// from now on; return the address."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        return self.url.replace("http://", "https://")
 
     @contextmanager
     def running(self) -> Iterator["FileServer"]:

@@ -27,6 +27,7 @@ from mia_batch.corpus import (
 )
 from mia_batch.corpus.addresses import Address, check_address, match_pattern
 from mia_batch.errors import CorpusError, SettingsError
+from tests.certificates import write_certificate
 from tests.file_server import Behaviour, FileServer, serve_data_set
 from tests.texts import king_james_chapters
 
@@ -376,6 +377,42 @@ def test_https_may_not_lead_to_http():
     place = urlsplit("https://example.org/a.jsonl")
     with pytest.raises(CorpusError, match="from https:// to http://"):
         web._follow(Address(place.geturl()), place, "http://example.org/a.jsonl")
+
+
+def test_an_authority_that_is_named_is_trusted_and_no_other(
+    server, folder, tmp_path, monkeypatch
+):
+    certificate = write_certificate(tmp_path / "host.pem")
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    with FileServer().running() as other:
+        url = other.encrypt(certificate)
+        other.files["/rows.jsonl"] = (folder / "rows.jsonl").read_bytes()
+        sentence = "its certificate is not one that is trusted; set SSL_CERT_FILE"
+        with pytest.raises(CorpusError, match=sentence):
+            read_documents(f"{url}/rows.jsonl")
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        corpus = read_documents(f"{url}/rows.jsonl")
+        assert corpus.n_documents == N_ROWS
+        assert corpus.notes == ()
+
+
+def test_the_proxy_of_the_environment_is_asked(server, folder, monkeypatch):
+    """This server answers for any host, as a proxy does."""
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setenv("NO_PROXY", "elsewhere.invalid")
+    monkeypatch.setenv("ALL_PROXY", server.url)
+    server.files["/rows.jsonl"] = (folder / "rows.jsonl").read_bytes()
+    corpus = read_documents("http://texts.invalid/rows.jsonl")
+    assert corpus.n_documents == N_ROWS
+    assert corpus.notes == (
+        "http://texts.invalid/rows.jsonl is read without encryption: whoever is between"
+        " can change it",
+    )
+    server.redirects["/a.jsonl"] = "http://10.0.0.1/rows.jsonl"
+    with pytest.raises(CorpusError, match=r"leads to 10\.0\.0\.1, which is an address"):
+        read_documents("http://texts.invalid/a.jsonl")
+    with pytest.raises(CorpusError, match="it cannot be reached, 6 times in a row"):
+        read_documents("http://elsewhere.invalid/rows.jsonl")
 
 
 # Which addresses are read.
