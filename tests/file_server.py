@@ -77,6 +77,8 @@ class FileServer:
             def do_GET(self) -> None:
                 server.answer(self)
 
+            do_HEAD = do_GET
+
             def handle(self) -> None:
                 with suppress(
                     ConnectionError, ssl.SSLError
@@ -134,6 +136,7 @@ class FileServer:
         headers = dict(behaviour.headers)
         if behaviour.has_etag:
             headers["ETag"] = f'"{hashlib.md5(content).hexdigest()}"'
+            headers["Last-Modified"] = "Sat, 01 Aug 2026 12:00:00 GMT"
         if asked_range is None or not behaviour.has_ranges:
             return self._send(handler, 200, content, headers)
         start, _, last = asked_range.removeprefix("bytes=").partition("-")
@@ -166,6 +169,8 @@ class FileServer:
             handler.send_header("Connection", "close")
             handler.close_connection = True
         handler.end_headers()
+        if handler.command == "HEAD":
+            return
         limit = len(body)
         if behaviour.n_cut and behaviour.cut_after is not None and limit > 1:
             behaviour.n_cut -= 1

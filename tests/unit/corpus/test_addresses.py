@@ -335,6 +335,7 @@ def test_redirects_are_followed_and_their_secrets_not_said(server, folder):
         "address": f"{server.url}/first.parquet",
         "size": len(content),
         "etag": f'"{hashlib.md5(content).hexdigest()}"',
+        "modified": "2026-08-01T12:00:00+00:00",
     }
 
 

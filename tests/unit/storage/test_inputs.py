@@ -1,13 +1,22 @@
 """Texts in an object store, a real server of S3: which objects are read, and as what version."""
 
 import json
+from hashlib import sha256
 
 import obstore
+import polars as pl
 import pytest
+from polars.testing import assert_series_equal
 
-from mia_batch.corpus import describe_addresses, digest_files, read_documents
+from mia_batch.corpus import (
+    describe_addresses,
+    digest_files,
+    read_documents,
+    remote,
+)
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.extras.store import access
+from tests.file_server import Behaviour, FileServer
 from tests.s3 import BUCKET, KEY, SECRET
 
 pytestmark = pytest.mark.usefixtures("on_machine")
@@ -91,6 +100,34 @@ def test_an_object_that_changes_or_goes_ends_the_run(objects, url, server, run):
     obstore.delete(server.store(run), "a.jsonl")
     with pytest.raises(CorpusError, match=r"\(it is no longer there\)"):
         corpus.documents.collect()
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        Behaviour(cut_after=1000, n_cut=3),
+        Behaviour(refusals=[(503, {}), (500, {})]),
+        Behaviour(seconds_a_piece=0.02),
+    ],
+    ids=["cut", "busy", "slow"],
+)
+def test_a_store_that_cuts_and_falters_is_asked_again(behaviour, monkeypatch, tmp_path):
+    monkeypatch.setattr(remote, "pause", lambda _: None)
+    table = pl.DataFrame({"text": [f"text {number}" for number in range(2000)]})
+    table.write_parquet(tmp_path / "a.parquet", row_group_size=500)
+    content = (tmp_path / "a.parquet").read_bytes()
+    with FileServer().running() as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        server.files["/bucket/a.parquet"] = content
+        server.behaviour = behaviour
+        corpus = read_documents("s3://bucket/a.parquet")
+        assert_series_equal(corpus.documents.collect()["text"], table["text"])
+        n_requests = len(server.requests)
+        digests = digest_files(corpus.files)
+        assert len(server.requests) == n_requests
+    assert digests == {"a.parquet": sha256(content).hexdigest()}
+    assert behaviour.n_cut == 0
+    assert behaviour.refusals == []
 
 
 def test_what_is_known_of_an_object_has_no_secret(objects, url, server):
