@@ -302,6 +302,11 @@ def find_files(path: Path | str) -> Source:
         raise CorpusError(
             f"{location!r} is not a path; give a file, a folder or a glob"
         )
+    scheme = re.match(r"(?:s3|gs|az|hf|https?):/(?!/)", location)
+    if scheme is not None and not _exists(location):
+        raise CorpusError(
+            f"an address {scheme[0]}/... was made a path; give it as a string"
+        )
     is_long = len(location.split()) > _MOST_WORDS
     if is_long and find_kind(PurePath(location)) is None and not _exists(location):
         raise CorpusError(

@@ -123,7 +123,7 @@ class HubListing:
         """Explain what the hub refused; what its library says may hold parts of a request."""
         from huggingface_hub import errors
 
-        known: dict[type[Any], str] = {
+        reasons: dict[type[Any], str] = {
             errors.GatedRepoError: (
                 "its conditions have to be accepted at the hub, then log in with 'hf auth"
                 " login'"
@@ -147,7 +147,7 @@ class HubListing:
             response = getattr(error, "response", None)
             if response is not None:
                 reason = f"the hub refuses it (status {response.status_code})"
-            for error_type, text in known.items():
+            for error_type, text in reasons.items():
                 if isinstance(error, error_type):
                     reason = text
                     break

@@ -26,6 +26,7 @@ _TAIL = 8  # the footer's length and the magic
 _FIRST_FOOTER = 1 << 16  # bytes that are asked for before its length is known
 _MOST_FOOTER = 64 << 20
 _MOST_DEPTH = 16
+_MOST_VALUES = 4_000_000
 _KEPT_FOOTER = 1 << 20
 _SMALL_GAP = 1 << 18  # bytes that are read along rather than asked for apart
 _SMALL_GROUPS = 32 << 20  # bytes of row groups that are laid into one file
@@ -41,10 +42,9 @@ class _ThriftReader:
     def __init__(self, content: bytes) -> None:
         self._content = content
         self._position = 0
+        self._n_values = 0
 
     def read_struct(self, depth: int = 0) -> dict[int, Any]:
-        if depth > _MOST_DEPTH:
-            raise FooterError("its footer is nested too deep")
         fields: dict[int, Any] = {}
         number = 0
         while True:
@@ -57,6 +57,11 @@ class _ThriftReader:
             fields[number] = kind == 1 if kind in (1, 2) else self._read(kind, depth)
 
     def _read(self, kind: int, depth: int) -> Any:
+        self._n_values += 1
+        if self._n_values > _MOST_VALUES:
+            raise FooterError(f"its footer has more than {_MOST_VALUES:,} values")
+        if depth > _MOST_DEPTH:
+            raise FooterError("its footer is nested too deep")
         if kind in (1, 2, 3):
             return self._read_byte()
         if kind in (4, 5, 6):
@@ -128,7 +133,7 @@ class RowGroup:
     n_rows: int
     chunks: tuple[tuple[str, int, int], ...]  # column, start, stop
 
-    def list_parts(self, columns: Sequence[str]) -> list[tuple[int, int]]:
+    def list_parts(self, columns: frozenset[str]) -> list[tuple[int, int]]:
         """Return which bytes hold some columns."""
         return [(start, stop) for name, start, stop in self.chunks if name in columns]
 
@@ -167,7 +172,8 @@ def read_footer(file: RemoteFile) -> Footer:
         file.kept_end = content
     fields = _ThriftReader(content[:-_TAIL]).read_struct()
     groups = _get(fields, 4, list)
-    return Footer(content, tuple(_parse_group(each, size - length) for each in groups))
+    end = size - length
+    return Footer(content, tuple(_parse_group(group, end) for group in groups))
 
 
 def _parse_group(fields: Any, end: int) -> RowGroup:
@@ -177,7 +183,9 @@ def _parse_group(fields: Any, end: int) -> RowGroup:
             raise FooterError("its columns lie in another file")
         facts = _get(chunk, 3, dict)
         path = _get(facts, 3, list)
-        name = path[0].decode(errors="replace") if path else ""
+        if not path or not isinstance(path[0], bytes):
+            raise FooterError("it has a column without a name")
+        name = path[0].decode(errors="replace")
         start = _get(facts, 9, int)
         dictionary = facts.get(11)
         if isinstance(dictionary, int) and 0 < dictionary < start:
@@ -216,7 +224,7 @@ def iterate_groups(
     """
     hashing = Hashing(file) if footer.columns <= {*columns} else None
     first_row = 0
-    for n_rows, parts in _join_groups(footer, columns):
+    for n_rows, parts in _join_groups(footer, frozenset(columns)):
         with _sparse(file, footer) as copy:
             for start, stop in _list_parts(parts, hashing):
                 copy.seek(start)
@@ -236,16 +244,18 @@ def iterate_groups(
 
 
 def _join_groups(
-    footer: Footer, columns: Sequence[str]
+    footer: Footer, columns: frozenset[str]
 ) -> Iterator[tuple[int, list[tuple[int, int]]]]:
     """Iterate over rows that are read at once, small row groups together: how many, and where."""
-    n_rows, parts = 0, list[tuple[int, int]]()
+    n_rows, n_bytes, parts = 0, 0, list[tuple[int, int]]()
     for group in footer.groups:
         n_rows += group.n_rows
-        parts += group.list_parts(columns)
-        if sum(stop - start for start, stop in parts) >= _SMALL_GROUPS:
+        group_parts = group.list_parts(columns)
+        parts += group_parts
+        n_bytes += sum(stop - start for start, stop in group_parts)
+        if n_bytes >= _SMALL_GROUPS:
             yield n_rows, _join_parts(parts)
-            n_rows, parts = 0, []
+            n_rows, n_bytes, parts = 0, 0, []
     if n_rows:
         yield n_rows, _join_parts(parts)
 

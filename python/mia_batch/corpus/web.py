@@ -258,10 +258,10 @@ def _is_private(place: SplitResult, *, is_direct: bool) -> bool:
     if not is_direct:  # the proxy resolves it
         return False
     try:
-        found = socket.getaddrinfo(host, place.port, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(host, place.port, type=socket.SOCK_STREAM)
     except OSError:  # the request says so
         return False
-    hosts = {str(entry[4][0]).partition("%")[0] for entry in found}
+    hosts = {str(entry[4][0]).partition("%")[0] for entry in entries}
     return any(not ip_address(host).is_global for host in hosts)
 
 
