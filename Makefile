@@ -149,7 +149,7 @@ lock:
 		--python-version 3.11 requirements.llama-cpp.in -o requirements.llama-cpp.lock
 	$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate \
 		--override requirements.override --python-version 3.11 \
-		pyproject.toml --extra demo --extra finetune --extra openai --extra privacy --extra ray --extra s3 --group dev -o requirements.lock
+		pyproject.toml --extra addresses --extra demo --extra finetune --extra openai --extra privacy --extra ray --extra s3 --group dev -o requirements.lock
 
 wheel: tools
 	@$(STEP) "Wheels for Linux, x86-64 and 64-bit Arm" .ci/wheels build

@@ -38,14 +38,15 @@ class NamedSet:
     """A data set with labels, as its record describes it.
 
     Members are marked by a column (in ``columns``), by the folder of a file
-    (``folders``), or by a column that counts how often a text was seen (``counted``).
+    (``folders``), or by a column that counts how often a text was seen (``counted``);
+    a set without ``labels`` marks none.
     """
 
     name: str
     title: str
     paper: str
     source: str  # of these facts
-    labels: str  # the models that the labels are about
+    labels: str = ""  # the models that the labels are about
     # Their training data, in the words of the models' records
     corpus: str | None = None
     published: date | None = None
@@ -60,6 +61,8 @@ class NamedSet:
     folders: Mapping[str, bool] = field(default_factory=dict)
     counted: str | None = None
     only: Mapping[str, str] = field(default_factory=dict)  # values of its rows' columns
+    # The column that says which of several holds a row's text, and these by its values
+    choices: Mapping[str, str] = field(default_factory=dict)
     rows: int | None = None
     sha256: str | None = None  # see `content_digest`
     blind: Mapping[str, Any] | None = None  # the strongest classifier without the model
@@ -134,6 +137,8 @@ class NamedSet:
         documents = corpus.documents
         schema = documents.collect_schema()
         needed = [*self.only]
+        if self.choices:
+            needed.append(self.choices["column"])
         if self.counted:
             needed.append(self.counted)
         for column in needed:
@@ -146,6 +151,8 @@ class NamedSet:
             documents = documents.with_columns(member=n_times_seen > 0)
         for column, value in self.only.items():
             documents = documents.filter(pl.col(column).cast(pl.String) == value)
+        if self.choices:
+            documents = self._choose_texts(documents, path, user_columns)
         n_documents = corpus.n_documents
         if self.only:
             height = documents.select(pl.len()).collect(engine="streaming")
@@ -156,6 +163,28 @@ class NamedSet:
                     " PATH"
                 )
         return replace(corpus, documents=documents, n_documents=n_documents)
+
+    def _choose_texts(
+        self, documents: pl.LazyFrame, path: str, user_columns: Mapping[str, str]
+    ) -> pl.LazyFrame:
+        """Take the text of each row from the column that another one names."""
+        if "text" in user_columns:
+            return documents
+        choices = dict(self.choices)
+        answer = pl.col(choices.pop("column")).cast(pl.String)
+        text = pl.lit(None, pl.String)
+        for value, column in choices.items():
+            name = "text" if column == self.columns["text"] else column
+            text = pl.when(answer == value).then(pl.col(name)).otherwise(text)
+        is_unclear = ~answer.is_in(list(choices)).fill_null(value=False)
+        n_unclear = documents.select(is_unclear.sum()).collect().item()
+        if n_unclear:
+            raise CorpusError(
+                f"{path}: {n_unclear:,} rows have a column {self.choices['column']!r}"
+                f" that is none of {', '.join(choices)}, so it is unknown which text is"
+                f" the one of {self.name}; name it with text_column="
+            )
+        return documents.with_columns(text=text)
 
     def _read_folders(self, path: str, columns: ColumnNames, **options: Any) -> Corpus:
         """Read the files below its folders, which label their texts."""
@@ -170,7 +199,7 @@ class NamedSet:
             if not names or not fnmatch(file.path.name, pattern):
                 continue
             label = self.folders[names[0]]
-            corpus = read_documents(file.path, columns, **options)
+            corpus = read_documents(str(file.path), columns, **options)
             texts = corpus.documents.select(Documents.column_names())
             files.append(file)
             labels.add(label)
@@ -212,9 +241,27 @@ class NamedSet:
         else:
             content = "is the one pinned" if pinned else "is the one recorded"
         notes = [f"{self.name} is {self.title} ({self.paper}); its content {content}"]
+        notes += self._describe_commit(corpus)
         if self.blind:
             notes.append(_BLIND.format(name=self.name, **self.blind))
         return replace(corpus, notes=(*corpus.notes, *notes))
+
+    def _describe_commit(self, corpus: Corpus) -> Iterator[str]:
+        """Say at which commit of the hub a set was read whose record pins none."""
+        is_pinned = re.fullmatch("[0-9a-f]{40}", self.revision or "")
+        if is_pinned or self.hub is None:
+            return
+        commits = set[str]()
+        for file in corpus.files:
+            if file.remote is not None and file.remote.stamp.revision:
+                commits.add(file.remote.stamp.revision)
+            elif isinstance(file.path, Path) and "snapshots" in file.path.parts:
+                parts = file.path.parts
+                commits.add(parts[parts.index("snapshots") + 1])
+        for commit in sorted(commits):
+            yield (
+                f"no commit of {self.name} was pinned beforehand: it was read at {commit}"
+            )
 
 
 @cache
@@ -305,6 +352,12 @@ def advice(
             )
         yield f"{model} was trained on {corpus}{end}{twin}"
     if data_set is None:
+        return
+    if not data_set.labels:
+        yield (
+            f"{data_set.name} has no labels of membership: compare it with texts known to"
+            " be outside, or tune a model on a part of it"
+        )
         return
     if data_set.corpus and corpus.startswith(data_set.corpus):
         return

@@ -53,6 +53,7 @@ class Mark(Enum):
 
     EVIDENCE = "changes a sample: a run holds evidence of one value"
     PATH = "names a file or folder"
+    ADDRESS = "names texts, which may lie at an address"
     MODEL = "names a model, at a hub or by its folder"
     USUAL = "is among the first of the help"
 
@@ -66,6 +67,8 @@ class UserOnly:
 
 
 SENDS = "says where texts and keys are sent"
+FETCHES = UserOnly("may name another machine, which is then asked", addresses=True)
+"""Of settings that name texts, which may lie at an address."""
 
 
 class SettingsGroup(BaseModel):
@@ -140,6 +143,12 @@ def check_on_disk(path: str | None) -> str | None:
     if is_url(path):
         raise ValueError("it must be on a disk; only a run may be in an object store")
     return path
+
+
+def check_texts_address(address: str) -> str:
+    from mia_batch.corpus.addresses import check_address
+
+    return check_address(address)
 
 
 def check_address(value: object) -> object:
@@ -418,9 +427,10 @@ class LogprobSettings(SettingsGroup, topic="Log-probabilities", table="logprobs"
 class MainSettings(SettingsGroup, topic="What everybody needs"):
     """What is audited, and by which attacks; these stand in no table."""
 
-    input: Annotated[Text, Mark.PATH, Mark.USUAL]
+    input: Annotated[Text, Mark.PATH, Mark.ADDRESS, Mark.USUAL, FETCHES]
     """Corpus: a file, folder or glob of Parquet, Arrow, JSON, CSV, TSV, or books (.txt,
-    .epub, .html); with --dataset, a local copy of it."""
+    .epub, .html), or an address (s3://, gs://, https://, hf://datasets/); with
+    --dataset, a copy of it."""
     dataset: Annotated[Text | None, AfterValidator(check_dataset), Mark.USUAL] = None
     """Data set by its name, such as wikimia:64; `mia-batch datasets` lists them."""
     dataset_sha256: Annotated[str, AfterValidator(check_sha256)] | None = None
@@ -607,7 +617,7 @@ class ExtractionSettings(SettingsGroup, topic="Extraction", table="extract"):
     controls: bool = False
     """Ask for passages that came out after an unrelated prefix, too, and look for them
     in the other documents: what is common is no evidence."""
-    known_corpus: Annotated[Text | None, Mark.PATH] = None
+    known_corpus: Annotated[Text | None, Mark.PATH, Mark.ADDRESS, FETCHES] = None
     """Texts of a corpus that is known: each passage that comes out is looked for in
     them."""
     known_index: Annotated[Text | None, UserOnly(SENDS, addresses=True)] = None
@@ -630,7 +640,7 @@ class ReportSettings(SettingsGroup, topic="Report", table="report"):
 class FinetuningSettings(SettingsGroup, topic="Fine-tuned references", table="tuning"):
     """Reference models that a run makes: of what they are made, and how they are compared."""
 
-    prompts_from: Annotated[Text | None, Mark.PATH] = None
+    prompts_from: Annotated[Text | None, Mark.PATH, Mark.ADDRESS, FETCHES] = None
     """Texts whose first tokens the target goes on with; a reference model is tuned on
     what it says (SPV-MIA)."""
     prompt_tokens: int = Field(default=16, ge=1, le=1024)
@@ -639,7 +649,7 @@ class FinetuningSettings(SettingsGroup, topic="Fine-tuned references", table="tu
     """Texts that the target generates."""
     generation_tokens: int = Field(default=128, ge=2, le=100_000)
     """Most tokens of a generation."""
-    candidate_from: Annotated[Text | None, Mark.PATH] = None
+    candidate_from: Annotated[Text | None, Mark.PATH, Mark.ADDRESS, FETCHES] = None
     """Texts of the same kind, on which a second reference model is tuned
     (LiRA-Candidate)."""
     shadows: int | None = Field(default=None, ge=2, le=1024, multiple_of=2)
@@ -673,13 +683,15 @@ class VerdictSettings(
 ):
     """Reference sets, and how the answer is given."""
 
-    non_members: Annotated[Text | None, Mark.PATH, Mark.USUAL] = None
+    non_members: Annotated[
+        Text | None, Mark.PATH, Mark.ADDRESS, Mark.USUAL, FETCHES
+    ] = None
     """Texts known not to be in the training data: each text is compared with them.
     [default: the input's own of member = false]"""
     non_members_known: Annotated[Sentence | None, Mark.USUAL] = None
     """How it is known that they are not, in a sentence that is printed with the
     result."""
-    calibration: Annotated[Text | None, Mark.PATH] = None
+    calibration: Annotated[Text | None, Mark.PATH, Mark.ADDRESS, FETCHES] = None
     """Other texts of known membership, from which thresholds and rates are taken."""
     canaries: Annotated[Text | None, Mark.PATH] = None
     """Sets of texts of which one each, drawn at random, was published."""
@@ -838,8 +850,10 @@ class Settings(
         if is_path and isinstance(value, os.PathLike):
             return os.fspath(value)
         if is_path and info.field_name != "out" and is_url(value):
+            if Mark.ADDRESS in field.metadata:
+                return check_texts_address(value)
             raise ValueError(
-                "only a run may be in an object store; copy this to a disk first"
+                "only a run and its texts may have an address; copy this to a disk first"
             )
         if isinstance(value, bool) and field.annotation is not bool:
             raise ValueError("it must not be true or false")

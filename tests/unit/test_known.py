@@ -19,6 +19,7 @@ from mia_batch.known import advice, content_digest, find_set, named_sets
 from mia_batch.pipeline import plan
 from mia_batch.settings import load_settings
 from mia_batch.targets import Windowing, build_targets
+from tests.file_server import FileServer, serve_data_set
 from tests.texts import king_james_passages
 
 FACTS = ("licence", "published", "hub", "revision", "files", "rows", "sha256", "blind")
@@ -32,7 +33,8 @@ def test_a_record_has_each_fact_or_the_reason_why_not():
         assert each.files or "files" in each.unknown or each.hub is None, name
         assert "{set}" not in f"{each.hub}{each.files}{each.only}", name
         assert isinstance(each.published, date | None), name
-        assert each.columns.get("label") or each.folders or each.counted, name
+        marks = each.columns.get("label") or each.folders or each.counted
+        assert bool(marks) is bool(each.labels), name
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +154,74 @@ def test_labels_are_taken_from_folders_counts_and_rows_of_one_condition(tmp_path
         CorpusError, match="no column 'duplicates', which hubble:chats_personachat"
     ):
         find_set("hubble:chats_personachat").read(path, {})
+
+
+def test_a_text_stands_in_the_column_that_another_one_names(tmp_path):
+    rows = [
+        {
+            "ID": book,
+            "Label": label,
+            "Length": length,
+            "Answer": answer,
+            **{f"Example_{letter}": f"{book} {letter}" for letter in "ABCD"},
+        }
+        for book, label, length, answer in (
+            ("Emma", 1, "small", "A"),
+            ("Emma", 1, "small", "C"),
+            ("Emma", 1, "large", "B"),
+            ("New", 0, "small", "D"),
+        )
+    ]
+    read = find_set("booktection:small").read(corpus(tmp_path, rows), {})
+    assert read.documents.select("text", "member", "group").collect().rows() == [
+        ("Emma A", True, "Emma"),
+        ("Emma C", True, "Emma"),
+        ("New D", False, "New"),
+    ]
+    assert read.n_documents == 3
+    rows[0]["Answer"] = "E"
+    with pytest.raises(CorpusError, match="1 rows have a column 'Answer' that is none"):
+        find_set("booktection:small").read(corpus(tmp_path, rows), {})
+
+
+def test_topics_are_not_taken_for_labels(tmp_path):
+    rows = [{"text": "a b", "label": topic} for topic in range(4)]
+    named = find_set("ag-news:test")
+    read = named.read(corpus(tmp_path, rows), {})
+    assert read.documents.collect()["member"].to_list() == [None] * 4
+    assert read.documents.collect()["label"].to_list() == [0, 1, 2, 3]
+    (sentence,) = advice("own/model", named, has_reference=True)
+    assert sentence.startswith("ag-news:test has no labels of membership: compare it")
+
+
+@pytest.mark.parametrize("place", ["folder", "hub"])
+def test_a_set_without_a_recorded_commit_says_which_one_was_read(
+    place, tmp_path, monkeypatch
+):
+    commit = "12" * 20
+    lines = b'{"input": "a", "label": 1}\n{"input": "b", "label": 0}\n'
+    named = find_set("wikimia-24-hard:test")
+    assert named.revision is None
+    assert named.hub is not None
+    with FileServer().running() as server:
+        if place == "hub":
+            monkeypatch.setattr(constants, "ENDPOINT", server.url)
+            monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+            monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+            template = f"{server.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+            monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+            serve_data_set(server, named.hub, commit, {"test.jsonl": lines})
+            path = f"hf://datasets/{named.hub}/test.jsonl"
+        else:
+            folder = tmp_path / "snapshots" / commit
+            folder.mkdir(parents=True)
+            (folder / "test.jsonl").write_bytes(lines)
+            path = str(folder / "test.jsonl")
+        checked = named.check(named.read(path, {}), None)
+    assert checked.notes[-1] == (
+        "no commit of wikimia-24-hard:test was pinned beforehand: it was read at"
+        f" {commit}"
+    )
 
 
 @pytest.fixture

@@ -214,6 +214,12 @@ ONLY_THE_USER = {
     "plan": "plan.json",
     "texts_to": "texts.jsonl",
     "requests_to": "requests",
+    "input": "https://127.0.0.1:1/corpus.jsonl",
+    "non_members": "s3://bucket/new.parquet",
+    "calibration": "hf://datasets/org/name",
+    "known_corpus": "gs://bucket/corpus",
+    "prompts_from": "https://127.0.0.1:1/prompts.jsonl",
+    "candidate_from": "https://127.0.0.1:1/candidates.jsonl",
 }
 
 

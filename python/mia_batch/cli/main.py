@@ -305,7 +305,7 @@ def _write_texts(settings: Settings) -> None:
 
 
 _params = [
-    click.Argument(["texts"], metavar="[INPUT]", nargs=-1, type=PATH),
+    click.Argument(["texts"], metavar="[INPUT]", nargs=-1, type=parse_place),
     *(parameter for parameter in command.params if parameter.name != "version"),
 ]
 
@@ -355,14 +355,6 @@ def audit_and_show(settings: Settings) -> None:
     show_run(run, open_console(stderr=False))
     allowed, failed = settings.max_failed, run.manifest.failed
     excess = f"more than --max-failed ({allowed:g}) allows"
-    n_set_aside = run.manifest.input.get("n_set_aside", 0)
-    n_inputs = run.manifest.input["n_documents"] + n_set_aside
-    if n_set_aside > allowed * n_inputs:
-        problem = (
-            f"{n_set_aside:,} of {n_inputs:,} files or rows of the input could not be"
-            " read and were set aside"
-        )
-        _fail(f"{problem} (reasons above and in the table set_aside), {excess}", 1)
     if failed["targets"] > allowed * failed["of"]:
         way_out = "asking again would bring the same answers"
         if failed["again"]:
@@ -501,7 +493,9 @@ _HOW_TO_ASK = ("base_url", "api_key_env", "engine_arg")
 
 @command.command("verify")
 @_run_argument
-@option("input", PATH, "PATH", "Where inputs lie by now; repeatable.", multiple=True)
+@option(
+    "input", parse_place, "PATH", "Where inputs lie by now; repeatable.", multiple=True
+)
 @option(
     "again",
     ABOVE_0,

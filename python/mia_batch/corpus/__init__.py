@@ -13,6 +13,7 @@ from mia_batch.corpus.documents import (
 from mia_batch.corpus.files import (
     SourceFile,
     combine_digests,
+    describe_addresses,
     digest_files,
     find_base,
     find_files,
@@ -26,6 +27,7 @@ __all__ = [
     "canary_documents",
     "combine_digests",
     "commitment",
+    "describe_addresses",
     "digest_files",
     "draw",
     "find_base",

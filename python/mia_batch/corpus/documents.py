@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from hashlib import sha256
 from itertools import chain, islice
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Literal, NamedTuple, Self
 
 import numpy as np
@@ -16,9 +16,9 @@ import polars as pl
 from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
+from mia_batch.corpus.addresses import Address
 from mia_batch.corpus.conversations import Layout, find_conversations
 from mia_batch.corpus.files import (
-    DESCRIPTIONS,
     FORMATS,
     BadInputError,
     EncodingError,
@@ -28,8 +28,12 @@ from mia_batch.corpus.files import (
     combine_digests,
     digest_files,
     find_files,
+    find_kind,
+    is_cache,
+    is_description,
     parse_partition,
     peek_jsonl_schema,
+    show_path,
 )
 from mia_batch.errors import CorpusError
 from mia_batch.schemas import Documents, LogProbs, Prompts, Samples, Scores, Targets
@@ -68,7 +72,7 @@ class ColumnNames:
     document_id
         Unique identifier: strings or integers. None, here and below, means the column
         of the same name as the attribute, where there is one; a name that is given must
-        exist.
+        exist, and an empty one stands for no column.
     member
         True or false, also as 1 or 0; null = unknown.
     label
@@ -253,7 +257,9 @@ def find_layout(names: ColumnNames, raw: pl.Schema) -> Layout | None:
 
 def _find_roles(names: ColumnNames, raw: pl.Schema, location: str) -> dict[str, str]:
     """Return the user's column of each role that has one."""
-    column_names, default = asdict(names), asdict(ColumnNames())
+    given_names, default = asdict(names), asdict(ColumnNames())
+    # An empty name says that no column plays the role
+    column_names = {role: name for role, name in given_names.items() if name != ""}
     renamed = {
         role: name for role, name in column_names.items() if name != default[role]
     }
@@ -271,6 +277,8 @@ def _find_roles(names: ColumnNames, raw: pl.Schema, location: str) -> dict[str, 
             if len(raw) > _SHOWN:
                 listing += ", ..."
             way_out = f"name the {role} with {_option(role)}"
+            if role == "text":
+                way_out += _hint_at_rows_below(raw)
             raise CorpusError(
                 f"{location} has no column {name!r}{hint}, only {listing}; {way_out}"
             )
@@ -281,6 +289,17 @@ def _find_roles(names: ColumnNames, raw: pl.Schema, location: str) -> dict[str, 
                 " or neither"
             )
     return {role: roles[role] for role in column_names if role in roles}
+
+
+def _hint_at_rows_below(raw: pl.Schema) -> str:
+    """Return how rows are taken out of a file whose one object holds them all."""
+    for name, dtype in raw.items():
+        if dtype == pl.Object and re.fullmatch(r"\w+", name):
+            return (
+                f"; if the rows are below {name!r}, take them out: jq -c '.{name}[]'"
+                " FILE > rows.jsonl"
+            )
+    return ""
 
 
 _ANSWERED = ("output", "response", "answer", "completion")
@@ -715,12 +734,12 @@ def _read(
     return Corpus(
         documents=_scan_documents(rows.read, columns, bad),
         files=files,
-        ignored={str(path): _why_ignored(path) for path in source.ignored},
+        ignored={show_path(path): _why_ignored(path) for path in source.ignored},
         n_documents=n_rows - len(bad_rows),
         are_books=is_books,
         has_conversations=layout is not None and not layout.as_text,
         set_aside=rejected,
-        notes=tuple(_list_notes(rows, columns)),
+        notes=(*source.notes, *_list_notes(rows, columns)),
     )
 
 
@@ -742,14 +761,26 @@ def _list_notes(rows: _RowReader, columns: Columns) -> Iterator[str]:
     yield from columns.notes()
     for name in rows.folder_columns:
         yield f"the column {name!r} is in the names of folders"
+    folder_names = dict.fromkeys(chain.from_iterable(rows.partitions.values()))
+    for name in folder_names:
+        if name in rows.file_schema:
+            yield (
+                f"the files have a column {name!r}, so what the names of folders say of"
+                " it is not read"
+            )
 
 
-def _why_ignored(path: Path) -> str:
+def _why_ignored(path: Path | Address) -> str:
     if path.name.startswith("_"):
         return "files whose names begin with _ are not read"
-    if path.name in DESCRIPTIONS:
+    if is_description(path):
         return "it describes the data set"
-    return f"files of kind {path.suffix or path.name} are not read"
+    if is_cache(path):
+        return "it keeps what was computed from the tables beside it"
+    if find_kind(PurePath(path.name)) is not None:
+        return "it is another name of a file beside it"
+    kind = show_path(Path(path.suffix or path.name))
+    return f"files of kind {kind} are not read"
 
 
 def _no_rows(source: Source, rejected: Mapping[str, str]) -> CorpusError:

@@ -17,9 +17,9 @@ import stat
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 from pathlib import Path, PurePath
 from typing import IO, Any, Literal, NamedTuple, Self, cast
@@ -29,7 +29,17 @@ import polars as pl
 from pydantic_core import from_json, to_json
 
 from mia_batch.corpus import books
+from mia_batch.corpus.addresses import Address
+from mia_batch.corpus.listings import list_address
+from mia_batch.corpus.remote import Listing, RemoteFile
+from mia_batch.corpus.row_groups import (
+    FooterError,
+    iterate_groups,
+    only_footer,
+    read_footer,
+)
 from mia_batch.errors import CorpusError
+from mia_batch.places import is_url
 from mia_batch.schemas import CHAPTERS
 from mia_batch.tables import (
     MOST_VALUES,
@@ -59,8 +69,8 @@ _MOST_TIMES_PACKED = 200
 class BadInputError(CorpusError):
     """A file (``place`` is its path) or row that cannot be read, while others can."""
 
-    def __init__(self, place: Path | str, problem: str, way_out: str) -> None:
-        separator = " " if isinstance(place, Path) else ": "
+    def __init__(self, place: Path | Address | str, problem: str, way_out: str) -> None:
+        separator = ": " if isinstance(place, str) else " "
         super().__init__(f"{place}{separator}{problem}; {way_out}")
         self.place = str(place)
         self.problem = problem
@@ -92,9 +102,10 @@ Kind = Literal["columnar", "jsonl", "csv", "books"]
 class SourceFile:
     """One file of a corpus."""
 
-    path: Path
+    path: Path | Address
     name: str  # path below the corpus's folder, with forward slashes
-    size: int  # bytes
+    size: int  # bytes; 0 where a server does not say it
+    remote: RemoteFile | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,15 +115,17 @@ class Source:
     location: str  # path or glob, as the user gave it
     kind: Kind
     files: tuple[SourceFile, ...]  # sorted by name
-    ignored: tuple[Path, ...]  # files below the folder that are of no known kind
+    # Files below the folder that are of no known kind
+    ignored: tuple[Path | Address, ...]
     unreadable: tuple[BadInputError, ...] = ()  # of a folder, such as links to nothing
+    notes: tuple[str, ...] = ()  # on how it is read
 
     def refuse_unreadable(self) -> None:
         for error in self.unreadable:
             raise error
 
 
-PACKED: dict[str, Callable[[Path], Any]]
+PACKED: dict[str, Callable[[Any], Any]]
 PACKED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": zstd.open}
 """How files are unpacked, by the ending of their name."""
 
@@ -121,18 +134,34 @@ PACKED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": zstd.ope
 def open_bytes(file: SourceFile) -> Iterator[io.BufferedReader]:
     unpack = PACKED.get(file.path.suffix.lower())
     try:
-        raw: Any = (
-            io.FileIO(file.path)
-            if unpack is None
-            else _Unpacked(file, unpack(file.path))
-        )
-        with io.BufferedReader(raw) as stream:
-            yield stream
+        with _open_raw(file) as raw:
+            unpacked = raw if unpack is None else _Unpacked(file, unpack(raw))
+            with io.BufferedReader(unpacked) as stream:
+                yield stream
     except (OSError, EOFError, zlib.error, lzma.LZMAError, zstd.ZstdError) as error:
         reason = getattr(error, "strerror", None) or error
         raise BadInputError(
             file.path, f"cannot be read: {reason}", "restore the file"
         ) from error
+
+
+@contextmanager
+def _open_raw(file: SourceFile) -> Iterator[Any]:
+    with ExitStack() as closing:
+        path = file.path
+        if file.remote is not None:
+            if KINDS.get(path.suffix.lower()) != "books":
+                yield closing.enter_context(file.remote.open())
+                return
+            # An EPUB is read here and there, and a book twice
+            path = closing.enter_context(file.remote.spooled())
+        yield closing.enter_context(io.FileIO(_local(path)))
+
+
+def _local(path: Path | Address) -> Path:
+    if isinstance(path, Address):
+        raise TypeError(f"{path} is no file on a disk")
+    return path
 
 
 class _Unpacked(io.RawIOBase):
@@ -214,7 +243,7 @@ def _too_long(file: SourceFile, unit: str, limit: int) -> BadInputError:
     return BadInputError(file.path, problem, "cut it into several texts")
 
 
-def check_width(place: Path | str, n_columns: int) -> None:
+def check_width(place: Path | Address | str, n_columns: int) -> None:
     if n_columns > MOST_COLUMNS:
         problem = (
             f"has {n_columns:,} columns, of which at most {MOST_COLUMNS:,} can be read"
@@ -263,9 +292,20 @@ def find_files(path: Path | str) -> Source:
     # ``.`` or ``_``) and run folders (they hold a ``run.json``). A path that does not
     # exist is tried as a glob, in which ``**`` stands for any folders.
     location = str(path)
+    if is_url(location):
+        listing = list_address(location)
+        if isinstance(listing, Path):
+            note = f"{location} is read from the hub's cache, {listing}, as far as it is there"
+            return replace(find_files(listing), notes=(note,))
+        return _build_remote_source(location, listing)
     if not location or "\0" in location or not _is_unicode(location):
         raise CorpusError(
             f"{location!r} is not a path; give a file, a folder or a glob"
+        )
+    scheme = re.match(r"(?:s3|gs|az|hf|https?):/(?!/)", location)
+    if scheme is not None and not _exists(location):
+        raise CorpusError(
+            f"an address {scheme[0]}/... was made a path; give it as a string"
         )
     is_long = len(location.split()) > _MOST_WORDS
     if is_long and find_kind(PurePath(location)) is None and not _exists(location):
@@ -289,12 +329,28 @@ def digest_files(files: Iterable[SourceFile]) -> dict[str, str]:
     files = tuple(files)
     names = [file.name for file in files]
     try:
-        digests = side_by_side(digest, (file.path for file in files))
+        digests = side_by_side(_compute_digest, files)
         return dict(zip(names, digests, strict=True))
     except OSError as error:
         raise CorpusError(
             f"{error.filename} cannot be read: {error.strerror}"
         ) from error
+
+
+def describe_addresses(files: Iterable[SourceFile]) -> dict[str, dict[str, Any]]:
+    """Return what servers said of files that are not on a disk, by their names."""
+    remote_files = {file.name: file.remote for file in files}
+    return {
+        name: remote.describe()
+        for name, remote in remote_files.items()
+        if remote is not None
+    }
+
+
+def _compute_digest(file: SourceFile) -> str:
+    if file.remote is not None:
+        return file.remote.compute_sha256()
+    return digest(_local(file.path))
 
 
 def combine_digests(digests: Mapping[str, str]) -> str:
@@ -364,10 +420,42 @@ def _group_by_kind(
         kind = None if in_folder and _is_marked(path) else find_kind(path)
         kinds.setdefault(kind, []).append(path)
     if "columnar" in kinds and in_folder:
-        for path in kinds.pop("jsonl", []):
-            kind = None if path.name in DESCRIPTIONS else "jsonl"
-            kinds.setdefault(kind, []).append(path)
+        for kind, is_beside in (("columnar", is_cache), ("jsonl", is_description)):
+            for path in kinds.pop(kind, []):
+                kinds.setdefault(None if is_beside(path) else kind, []).append(path)
     return kinds
+
+
+def is_description(path: PurePath | Address) -> bool:
+    """Return whether the datasets library wrote a file beside tables: it is no data."""
+    return path.name in DESCRIPTIONS
+
+
+def is_cache(path: PurePath | Address) -> bool:
+    """Return whether a file keeps what the datasets library computed from the tables beside it."""
+    return _CACHE.fullmatch(path.name) is not None
+
+
+_CACHE = re.compile(r"cache-[0-9a-f]{16}(?:_\d{5}_of_\d{5})?\.arrow")
+_SPLIT = re.compile(r"(train|training|test|validation|valid|val|dev)(?:[._-].*)?")
+
+
+def _describe_splits(names: Sequence[str]) -> list[str]:
+    """Return a sentence where the files are of several splits of a data set."""
+    splits = dict[str, str]()
+    for name in names:
+        matches = map(_SPLIT.fullmatch, reversed(PurePath(name.lower()).parts))
+        for match in matches:
+            if match is not None:
+                splits.setdefault(match[1], name)
+                break
+    if len(splits) < 2:
+        return []
+    listing = ", ".join(sorted(splits))
+    return [
+        f"the files are of the splits {listing}, and all are read as one corpus; name"
+        f" those of one by a pattern to read it alone, such as {next(iter(splits))}*"
+    ]
 
 
 def _build_source(location: str, base: Path, candidates: list[Path]) -> Source:
@@ -380,20 +468,23 @@ def _build_source(location: str, base: Path, candidates: list[Path]) -> Source:
             f" {_EXTENSIONS}"
         )
     if len(kinds) > 1:
-        examples = " and ".join(str(paths[-1]) for paths in kinds.values())
-        raise CorpusError(
-            f"{location} mixes kinds of files, such as {examples}; give files of one kind"
-        )
+        raise _mixes_kinds(location, (str(paths[-1]) for paths in kinds.values()))
     ((kind, paths),) = kinds.items()
     is_alone = paths == [Path(location).expanduser()]
     files: list[SourceFile] = []
     unreadable: list[BadInputError] = []
+    first_names = dict[object, Path]()
     for path in paths:
         try:
             file = _check_file(path, base)
             if not is_alone:
                 _refuse_link_out(base, path)
-            files.append(file)
+            status = path.stat()
+            identity = path.parent, status.st_dev, status.st_ino
+            if first_names.setdefault(identity, path) == path:
+                files.append(file)
+            else:
+                ignored = (*ignored, path)
         except BadInputError as error:
             unreadable.append(error)
         except OSError as error:
@@ -408,6 +499,60 @@ def _build_source(location: str, base: Path, candidates: list[Path]) -> Source:
         files=tuple(files),
         ignored=ignored,
         unreadable=tuple(unreadable),
+        notes=tuple(_describe_splits([file.name for file in files])),
+    )
+
+
+def _build_remote_source(location: str, listing: Listing) -> Source:
+    """Return the files of a listing, by the rules that hold for a folder or a pattern here."""
+    entries = {
+        entry.name: entry
+        for entry in sorted(listing.entries, key=lambda entry: entry.name.split("/"))
+    }
+    if not entries:
+        raise CorpusError(
+            f"{location} holds no file; check the address, and what the credentials"
+            " allow"
+        )
+    names = list(map(Path, entries))
+    kinds = _group_by_kind(names, in_folder=listing.is_folder)
+    ignored = [entries[name.as_posix()].address for name in kinds.pop(None, ())]
+    if not kinds:
+        raise CorpusError(
+            f"{location} holds no file that can be read as a corpus; the extension must"
+            f" be {_EXTENSIONS}"
+        )
+    if len(kinds) > 1:
+        raise _mixes_kinds(location, (paths[-1].as_posix() for paths in kinds.values()))
+    ((kind, paths),) = kinds.items()
+    files = []
+    for name in (path.as_posix() for path in paths):
+        opened = entries[name].open()
+        if isinstance(opened, Path):  # in the hub's cache
+            size = opened.stat().st_size
+            files.append(SourceFile(path=opened, name=name, size=size))
+            continue
+        files.append(
+            SourceFile(
+                path=opened.address,
+                name=name,
+                size=opened.stamp.size or 0,
+                remote=opened,
+            )
+        )
+    return Source(
+        location=location,
+        kind=cast("Kind", kind),
+        files=tuple(files),
+        ignored=tuple(ignored),
+        notes=(*listing.notes, *_describe_splits([file.name for file in files])),
+    )
+
+
+def _mixes_kinds(location: str, examples: Iterable[str]) -> CorpusError:
+    return CorpusError(
+        f"{location} mixes kinds of files, such as {' and '.join(examples)}; give files"
+        " of one kind"
     )
 
 
@@ -448,9 +593,8 @@ def find_kind(path: PurePath) -> Kind | None:
 
 def _check_file(path: Path, base: Path) -> SourceFile:
     if not _is_unicode(str(path)):
-        raise CorpusError(
-            f"the file name {str(path)!r} is not valid UTF-8; rename the file"
-        )
+        problem = "its name is not valid UTF-8"
+        raise BadInputError(show_path(path), problem, "rename the file")
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise CorpusError(
@@ -459,6 +603,13 @@ def _check_file(path: Path, base: Path) -> SourceFile:
     path.open("rb").close()  # refuses what this user may not read
     name = path.relative_to(base).as_posix()
     return SourceFile(path=path, name=name, size=status.st_size)
+
+
+def show_path(path: Path | Address) -> str:
+    """Return a path as text; a name on a disk may hold any bytes."""
+    return (
+        str(path).encode("utf-8", "surrogateescape").decode(errors="backslashreplace")
+    )
 
 
 def _is_unicode(name: str) -> bool:
@@ -473,7 +624,12 @@ _SLICE_BYTES = 4 << 20  # compressed; a slice costs one read of its whole row gr
 _SLICE_ROWS = 1 << 17  # for texts that compress well
 _FRAME_ROWS, _FRAME_BYTES = 2048, 8 << 20
 _ARROW_FILE = b"ARROW1"
-_ERRORS = (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
+_ERRORS = (
+    OSError,
+    FooterError,
+    pl.exceptions.PolarsError,
+    pl.exceptions.PanicException,
+)
 
 
 def agreed_schema(schemas: Mapping[str, pl.Schema]) -> pl.Schema:
@@ -500,8 +656,8 @@ def agreed_schema(schemas: Mapping[str, pl.Schema]) -> pl.Schema:
 def read_columnar_schema(files: Sequence[SourceFile], _reading: Reading) -> pl.Schema:
     schemas = {}
     for file in files:
-        with _refusing(file):
-            schema = _scan(file).collect_schema()
+        with _refusing(file), _scanned(file) as rows:
+            schema = rows.collect_schema()
         check_width(file.path, len(schema))
         schemas[str(file.path)] = schema
     return agreed_schema(schemas)
@@ -516,24 +672,77 @@ def read_columnar_rows(
     """Iterate over the rows of all files in order, a slice at a time."""
     expressions = [pl.col(name).cast(schema[name]) for name in columns]
     for file in files:
-        with _refusing(file):
-            rows = _scan(file).select(expressions)
-            height = _count_rows(rows)
+        with _refusing(file), _scanned(file) as stored:
+            height = _count_rows(stored.select(expressions))
         step = min(max(1, height * _SLICE_BYTES // max(file.size, 1)), _SLICE_ROWS)
         volume = Volume(file)
-        for start in range(0, height, step):
-            table = rows.slice(start, step)
-            try:
-                # Streamed, since a row group of some bytes may unpack to a gigabyte.
-                for batch in table.collect_batches(
-                    chunk_size=_FRAME_ROWS, maintain_order=True
-                ):
-                    volume.add(_count_unfolded_bytes(batch))
-                    yield from _small_frames(file, batch)
-            except _ERRORS as error:
-                row = start + _find_broken_row(table, step) + 1
-                problem = f"is broken at row {row}: {_first_line(error)}"
-                raise BadInputError(file.path, problem, "restore the file") from error
+        with closing(_open_parts(file, columns, height)) as parts:
+            for part in parts:
+                rows = part.rows.select(expressions)
+                for start in range(part.first, part.end, step):
+                    n_rows = min(step, part.end - start)
+                    for batch in _read_slice(file, rows, start, n_rows):
+                        volume.add(_count_unfolded_bytes(batch))
+                        yield from _small_frames(file, batch)
+
+
+def _read_slice(
+    file: SourceFile, rows: pl.LazyFrame, start: int, n_rows: int
+) -> Iterator[pl.DataFrame]:
+    table = rows.slice(start, n_rows)
+    try:
+        # Streamed, since a row group of some bytes may unpack to a gigabyte.
+        yield from table.collect_batches(chunk_size=_FRAME_ROWS, maintain_order=True)
+    except _ERRORS as error:
+        row = start + _find_broken_row(table, n_rows) + 1
+        problem = f"is broken at row {row}: {_first_line(error)}"
+        raise BadInputError(file.path, problem, "restore the file") from error
+
+
+class _Part(NamedTuple):
+    """Rows of a file that can be read now; the others of the table cannot."""
+
+    rows: pl.LazyFrame
+    first: int
+    end: int
+
+
+def _open_parts(
+    file: SourceFile, columns: Sequence[str], height: int
+) -> Generator[_Part, None, None]:
+    """Iterate over what can be read at a time: a file here, or a row group of one elsewhere."""
+    if not _has_row_groups(file):
+        with _scanned(file) as rows:
+            yield _Part(rows, 0, height)
+        return
+    remote = cast("RemoteFile", file.remote)
+    with _refusing(file):
+        footer = read_footer(remote)
+        if footer.n_rows != height:
+            raise FooterError("its row groups do not have as many rows as it says")
+    groups = iterate_groups(remote, footer, columns)
+    with closing(groups):
+        for path, first, n_rows in groups:
+            yield _Part(_scan(file, path), first, first + n_rows)
+
+
+def _has_row_groups(file: SourceFile) -> bool:
+    """Return whether a file can be read by its row groups, at an address that has ranges."""
+    is_parquet = file.path.suffix.lower() == ".parquet"
+    return file.remote is not None and file.remote.has_ranges and is_parquet
+
+
+@contextmanager
+def _scanned(file: SourceFile) -> Iterator[pl.LazyFrame]:
+    """Open a file's table; of one at an address that is read by row groups, no row is there."""
+    if file.remote is None:
+        yield _scan(file, _local(file.path))
+    elif _has_row_groups(file):
+        with only_footer(file.remote, read_footer(file.remote)) as path:
+            yield _scan(file, path)
+    else:
+        with file.remote.spooled() as path:
+            yield _scan(file, path)
 
 
 def _small_frames(file: SourceFile, rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
@@ -552,13 +761,20 @@ def _count_unfolded_bytes(rows: pl.DataFrame) -> int:
     return max(int(rows.estimated_size()), sum(texts.row(0)) if texts.width else 0)
 
 
-def _scan(file: SourceFile) -> pl.LazyFrame:
-    """Open a file; a stream of Arrow batches, which the datasets library writes, is read whole."""
+def _scan(file: SourceFile, path: Path) -> pl.LazyFrame:
+    """Open a file where it lies; a stream of Arrow batches, as `datasets` writes, is read whole."""
     if file.path.suffix.lower() == ".parquet":
-        return pl.scan_parquet(file.path, glob=False, hive_partitioning=False)
-    with file.path.open("rb") as start:
+        return pl.scan_parquet(path, glob=False, hive_partitioning=False)
+    with path.open("rb") as start:
         is_file = start.read(len(_ARROW_FILE)) == _ARROW_FILE
-    return pl.scan_ipc(file.path) if is_file else pl.read_ipc_stream(file.path).lazy()
+    return pl.scan_ipc(path) if is_file else pl.read_ipc_stream(path).lazy()
+
+
+def _find_columnar_places(file: SourceFile, _reading: Reading) -> Iterator[str]:
+    with _scanned(file) as rows:
+        n_rows = _count_rows(rows)
+    for row in range(n_rows):
+        yield f"{file.path}, row {row + 1}"
 
 
 def _count_rows(rows: pl.LazyFrame) -> int:
@@ -610,6 +826,13 @@ def read_csv_schema(files: Sequence[SourceFile], reading: Reading) -> pl.Schema:
                 file.path, "is empty", "its first line must name the columns"
             )
         check_width(file.path, len(header))
+        if len(header) == 1 and ";" in header[0]:
+            raise BadInputError(
+                file.path,
+                f"has one column, {reprlib.repr(header[0])}, so semicolons seem to stand"
+                " between its fields",
+                "save it with commas, or as .tsv with tabs",
+            )
         for number, name in enumerate(header, 1):
             if not name or name in header[: number - 1]:
                 fault = (
@@ -739,6 +962,8 @@ def read_jsonl_schema(files: Sequence[SourceFile], reading: Reading) -> pl.Schem
             try:
                 parsed = _parse_record(place, record)
             except BadInputError as error:
+                if reading.rejected is None:
+                    _refuse_long_object(file, error)
                 reading.reject(error)
                 continue
             check_width(place, len(parsed))
@@ -750,6 +975,17 @@ def read_jsonl_schema(files: Sequence[SourceFile], reading: Reading) -> pl.Schem
     return pl.Schema(
         {name: _column_type(name, places) for name, places in types.items()}
     )
+
+
+def _refuse_long_object(file: SourceFile, error: BadInputError) -> None:
+    """Refuse an object that is written over several lines, whose lines are no records."""
+    is_open = re.search("EOF while parsing (?!a string)", error.problem)
+    if is_open and error.place == f"{file.path}, line 1":
+        raise BadInputError(
+            file.path,
+            "begins with an object that goes on over several lines",
+            "write one object a line (jq -c . FILE)",
+        ) from error
 
 
 def read_jsonl_rows(
@@ -1070,9 +1306,7 @@ FORMATS: dict[Kind, Format] = {
     "columnar": Format(
         read_columnar_schema,
         read_columnar_rows,
-        lambda file, _: (
-            f"{file.path}, row {row + 1}" for row in range(_count_rows(_scan(file)))
-        ),
+        _find_columnar_places,
     ),
     "jsonl": Format(
         read_jsonl_schema,

@@ -54,7 +54,11 @@ if TYPE_CHECKING:
 @click.command("finetune")
 @click.option("--base", required=True, metavar="MODEL", help="Model to start from.")
 @click.option("--revision", metavar="NAME", help="Hub revision of the base.")
-@path_option("data", "Texts; where they say who is a member, members alone are learnt.")
+@path_option(
+    "data",
+    "Texts; where they say who is a member, members alone are learnt.",
+    is_place=True,
+)
 @column_options(text="Column of the text.", member="Column of the membership.")
 @click.option("--as-text", is_flag=True, help="Learn a conversation as one plain text.")
 @option("insert", PATH, "PATH", "Texts that are learnt besides, at shuffled places.")
@@ -131,7 +135,9 @@ def _epsilons(
     multiple=True,
 )
 @click.option("--revision", metavar="NAME", help="Hub revision of the base.")
-@path_option("data", "Texts: files, or a task of GLUE, such as glue:sst2.")
+@path_option(
+    "data", "Texts: files, or a task of GLUE, such as glue:sst2.", is_place=True
+)
 @path_option("out", "Where models and results are written.")
 @option(
     *("task", click.Choice(["classification", "generation"]), None),
@@ -234,7 +240,7 @@ _DEFAULTS["max_tokens"] = f"{_INVERTER.max_tokens}; longer texts are left out"
 
 
 @click.command("invert")
-@path_option("data", "Texts, such as sentences.")
+@path_option("data", "Texts, such as sentences.", is_place=True)
 @column_options(
     text="Column of the text.",
     group="Column of the group.",

@@ -14,7 +14,12 @@ import polars as pl
 
 from mia_batch.attacks import Attack
 from mia_batch.attacks.attack import CONTINUATION, PROBE, TOKEN
-from mia_batch.corpus import SourceFile, combine_digests, digest_files
+from mia_batch.corpus import (
+    SourceFile,
+    combine_digests,
+    describe_addresses,
+    digest_files,
+)
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.collect import FREQUENCY
 from mia_batch.evidence.endpoint.batch import BatchFiles
@@ -316,6 +321,10 @@ class Audit:
         self, setting: str, files: Iterable[SourceFile], agreed_as: str = ""
     ) -> str:
         """Record the files of a setting; evidence that is made from them agrees on a name."""
+        files = tuple(files)
+        stamps = describe_addresses(files)
+        if stamps:
+            self.manifest.addresses[setting] = stamps
         self.manifest.inputs[setting] = digest_files(files)
         digest = combine_digests(self.manifest.inputs[setting])
         if agreed_as:

@@ -17,6 +17,7 @@ from mia_batch.corpus import (
     Corpus,
     canary_documents,
     combine_digests,
+    describe_addresses,
     digest_files,
     find_files,
     read_canaries,
@@ -94,6 +95,16 @@ class Corpora:
             setting: digest_files(corpus.files)
             for setting, corpus in self._by_setting.items()
         }
+
+    @property
+    def addresses(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """What servers say of files at addresses, by setting and name."""
+        addresses = {}
+        for setting, corpus in self._by_setting.items():
+            stamps = describe_addresses(corpus.files)
+            if stamps:
+                addresses[setting] = stamps
+        return addresses
 
     @cached_property
     def set_aside(self) -> pl.DataFrame:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mia_batch.attacks import get
-from mia_batch.corpus import find_base, find_files
+from mia_batch.corpus import digest_files, find_base, find_files
 from mia_batch.errors import MiaBatchError, RequestError, RunFolderError
 from mia_batch.models.formats import find_format
 from mia_batch.pipeline.context import Audit
@@ -75,7 +75,9 @@ _TICK_SECONDS = 2.0
 def hash_sources(settings: Settings) -> str | None:
     """Hash what decides how a run comes out; None where sizes and times of files cannot tell."""
     # What a hub or an endpoint has is not looked at.
-    if settings.shard is not None or settings.retry_failed or is_url(settings.out):
+    if settings.shard is not None or settings.retry_failed:
+        return None
+    if any(is_url(getattr(settings, name)) for name in Settings.marked(Mark.PATH)):
         return None
     try:
         stats = [_read_stat(path) for path in _list_sources(settings)]
@@ -136,8 +138,8 @@ def _list_sources(settings: Settings) -> Iterator[Path]:
             yield Path(value) / _SCORED_WITH[name]
         else:
             texts = find_files(value)
-            yield from (file.path for file in texts.files)
-            yield from texts.ignored
+            paths = (*(file.path for file in texts.files), *texts.ignored)
+            yield from (path for path in paths if isinstance(path, Path))
     if settings.known_index is not None:
         yield from sorted(Path(settings.known_index.partition("#")[0]).glob("*"))
     for name in Settings.marked(Mark.MODEL):
@@ -265,8 +267,10 @@ def refuse_changed(run: RunFolder) -> None:
             )
 
 
-def verify(place: Path | str, elsewhere: Sequence[Path] = ()) -> Verification:
+def verify(place: Path | str, elsewhere: Sequence[Path | str] = ()) -> Verification:
     """Compare every byte of a finished run and of its inputs with what was recorded."""
+    # Inputs at an address are read only where ``elsewhere`` names it: a run may be a
+    # stranger's, and no server is asked because of it.
     run = RunFolder(place)
     with settled(place), reading(run.folder):
         fault = _find_manifest_fault(run.folder)
@@ -277,7 +281,7 @@ def verify(place: Path | str, elsewhere: Sequence[Path] = ()) -> Verification:
         return _verify_files(run, elsewhere)
 
 
-def _verify_files(run: RunFolder, elsewhere: Sequence[Path]) -> Verification:
+def _verify_files(run: RunFolder, elsewhere: Sequence[Path | str]) -> Verification:
     folder, manifest = run.folder, run.manifest
     recorded = manifest.custody["tables"] | manifest.custody["files"]
     present = {*list_files(run)}
@@ -289,6 +293,7 @@ def _verify_files(run: RunFolder, elsewhere: Sequence[Path]) -> Verification:
     }
     paths = {name: folder / name for name in recorded if name in present}
     paths |= {name: path for name, path in inputs.items() if path is not None}
+    remote_digests = _read_remote_digests(elsewhere)
 
     def compare(name: str) -> str | None:
         return _find_fault(paths[name], lambda path: digest(path) == expected[name])
@@ -301,12 +306,30 @@ def _verify_files(run: RunFolder, elsewhere: Sequence[Path]) -> Verification:
     faults += [(name, "missing") for name in sorted(recorded.keys() - present)]
     faults += [(name, "added") for name in sorted(present - recorded.keys())]
     faults += _list_stamp_faults(folder, manifest.custody["root"])
+    not_found = [name for name, path in inputs.items() if path is None]
+    n_files = len(paths) + 1
+    for name in list(not_found):
+        remote_digest = remote_digests.get(name.partition("/")[2])
+        if remote_digest is not None:
+            not_found.remove(name)
+            n_files += 1
+            if remote_digest != expected[name]:
+                faults.append((name, "changed"))
     return Verification(
         root=manifest.custody["root"],
-        n_files=len(paths) + 1,
+        n_files=n_files,
         faults=faults,
-        not_found=[name for name, path in inputs.items() if path is None],
+        not_found=not_found,
     )
+
+
+def _read_remote_digests(places: Sequence[Path | str]) -> dict[str, str]:
+    """Return the SHA-256 of all files at the addresses among some places, by their names."""
+    digests: dict[str, str] = {}
+    for place in places:
+        if is_url(place):
+            digests |= digest_files(find_files(place).files)
+    return digests
 
 
 def _find_manifest_fault(folder: Path) -> str | None:
@@ -394,6 +417,8 @@ def _list_inputs(manifest: Manifest) -> dict[str, str]:
 def _find_input(places: Sequence[Path | str], name: str) -> Path | None:
     """Return the file of a name within a place; None where it may not be looked at."""
     for place in places:
+        if is_url(place):
+            continue
         # RuntimeError where "~name" is nobody's home
         with suppress(OSError, RuntimeError):
             base = find_base(str(place))

@@ -75,6 +75,8 @@ class Manifest:
     failed: dict[str, Any] = field(default_factory=dict)
     # SHA-256 by setting and file
     inputs: dict[str, dict[str, str]] = field(default_factory=dict)
+    # What servers said of texts at addresses, by setting and file
+    addresses: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     # Empty while the run is not finished
     custody: dict[str, Any] = field(default_factory=dict)
     times: dict[str, Any] = field(default_factory=dict)

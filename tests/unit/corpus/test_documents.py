@@ -7,7 +7,7 @@ import json
 import lzma
 import tempfile
 from hashlib import sha256
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -167,7 +167,7 @@ def test_parts_are_read_in_the_order_of_their_names(corpus, tmp_path, parts, kin
     for name, text in [("2", "c"), ("10", "b"), ("1", "a")]:
         corpus(f"parts/{name}{kind}", text=[text, text], place=[name, name])
     found = read_documents(tmp_path / parts)
-    assert [file.path.stem for file in found.files] == ["1", "10", "2"]
+    assert [PurePath(file.name).stem for file in found.files] == ["1", "10", "2"]
     assert found.documents.collect()["text"].to_list() == list("aabbcc")
     assert found.n_documents == 6
 
@@ -345,7 +345,7 @@ def test_every_kind_is_refused_with_its_places(corpus, name):
         (
             "a.json",
             '{"text": "a",\n"b": 1}',
-            "line 1: not valid JSON, EOF while parsing a value",
+            "begins with an object that goes on over several lines",
         ),
     ],
 )

@@ -7,7 +7,9 @@ import polars as pl
 import pytest
 from lxml import html
 
+from mia_batch import Run
 from mia_batch import targets as reasons
+from mia_batch.cli.main import audit_and_show
 from mia_batch.corpus import commitment, draw
 from mia_batch.errors import CorpusError, RequestError, SettingsError
 from mia_batch.pipeline.corpora import open_corpora, write_texts
@@ -177,6 +179,17 @@ def recorded(tmp_path):
         "samples_from": written(tmp_path, made, "made"),
         "out": str(tmp_path / "run"),
     }
+
+
+def test_what_was_asked_to_be_set_aside_does_not_make_a_run_fail(recorded, tmp_path):
+    books = tmp_path / "books"
+    books.mkdir()
+    (books / "good.txt").write_text(SENTENCE.format("a"))
+    for name in ("latin.txt", "arab.txt", "thai.txt"):
+        (books / name).write_bytes(b"caf\xe9 " * 20)
+    settings = recorded | {"input": str(books), "bad_input": "set-aside"}
+    audit_and_show(load_settings(settings, use_config=False))  # which may exit
+    assert Run(recorded["out"])["set_aside"].height == 3
 
 
 def test_what_cannot_be_read_is_listed_said_and_under_the_root(recorded, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from mia_batch import places
 from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
-from mia_batch.extras.store import copies
+from mia_batch.extras.store import access, copies
 from mia_batch.extras.store.copies import Lease, Store
 from mia_batch.settings import load_settings
 from tests.s3 import BUCKET, KEY, SECRET
@@ -52,12 +52,12 @@ def test_a_malformed_address_is_refused_before_anything_else(url, said):
 
 
 def test_only_a_run_may_be_in_a_store_and_an_address_is_no_path():
-    settings = ("input", "rarity_from", "samples_from", "non_members")
+    settings = ("canaries", "rarity_from", "samples_from", "yardstick")
     with pytest.raises(SettingsError) as refused:
         load_settings(
             GIVEN | dict.fromkeys(settings, "s3://bucket/run"), use_config=False
         )
-    said = "only a run may be in an object store; copy this to a disk first"
+    said = "only a run and its texts may have an address; copy this to a disk first"
     lines = str(refused.value).splitlines()
     assert {*lines} >= {f"{setting}: {said}" for setting in settings}
     stored = load_settings(GIVEN | {"out": "s3://bucket/run"}, use_config=False)
@@ -133,7 +133,7 @@ def test_credentials_of_a_profile(server, monkeypatch, tmp_path, url):
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch, url):
-    monkeypatch.setattr(copies, "find_spec", lambda _: None)
+    monkeypatch.setattr(access, "find_spec", lambda _: None)
     with pytest.raises(SettingsError) as refused:
         Store.open(url)
     assert (

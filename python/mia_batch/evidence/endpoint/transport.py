@@ -15,9 +15,9 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
 
+from mia_batch.environment import Proxy, build_trust, find_proxy
 from mia_batch.errors import EngineError, SettingsError, describe_error
 from mia_batch.evidence.endpoint import wire
-from mia_batch.evidence.endpoint.environment import Proxy, build_trust, find_proxy
 from mia_batch.evidence.endpoint.journal import Journal
 from mia_batch.evidence.endpoint.stream import EventReader
 from mia_batch.evidence.endpoint.wire import Reply

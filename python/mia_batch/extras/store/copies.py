@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import time
 import uuid
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from threading import Event, Thread
@@ -22,8 +20,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from filelock import FileLock, Timeout
 
 from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
+from mia_batch.extras.store.access import (
+    check_environment,
+    explained,
+    find_credentials,
+)
+from mia_batch.extras.store.inputs import find_objects
 from mia_batch.places import check_url, find_working_copy
 from mia_batch.tables import followed
+
+__all__ = ["fetched", "find_objects", "mirrored", "settled"]
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -367,23 +373,6 @@ def _parse_beat(store: Store, lease_object: StoredObject) -> dict[str, str]:
 
 # Of small objects: a wrong endpoint is reported at once
 _IMPATIENT: Any = {"max_retries": 2}
-_NO_BUCKET = "NoSuchBucket|bucket does not exist|ContainerNotFound"
-_REASONS = {
-    "^(?:PermissionDenied|Unauthenticated)Error ": (
-        "access is denied; check the credentials and what they allow"
-    ),
-    "^NotSupportedError ": "it cannot write on a condition, which keeps two runs apart",
-    _NO_BUCKET: "there is no such bucket; make it, or name another",
-    r"169\.254\.169\.254|metadata\.google|Account must be specified": (
-        "there are no credentials for it in the environment"
-    ),
-    "(?s)builder error.*http://|http://.*builder error": (
-        "its endpoint is http://; set AWS_ALLOW_HTTP=true if that is meant"
-    ),
-    r"<Code>(\w+)</Code>|status code: (\d+)": "it said {}",
-}
-"""What a refusal means, by patterns in the kind of the error and its text; the first counts."""
-_NO_ANSWER = "it does not answer; check the network and the endpoint"
 
 
 class StoredObject(NamedTuple):
@@ -408,22 +397,11 @@ class Store:
     @classmethod
     def open(cls, url: str) -> Self:
         """Open a folder, with credentials of the environment, the machine's role, or a profile."""
-        if find_spec("obstore") is None:
-            raise SettingsError(
-                f"{url} needs the library obstore; install it: pip install"
-                " 'mia-batch[s3]'"
-            )
+        check_environment(url)
         from obstore.store import from_url
 
-        for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
-            # The library would panic.
-            if not re.match("https?://.", os.environ.get(name, "https://any")):
-                raise SettingsError(
-                    f"the environment variable {name} must begin with https:// or"
-                    " http://"
-                )
-        with _explained(url):
-            connect = partial(from_url, url, **_find_credentials(url))
+        with explained(url):
+            connect = partial(from_url, url, **find_credentials(url))
             store = cls(url, connect(), connect(retry_config=_IMPATIENT))
         store.read(".lock")
         return store
@@ -431,7 +409,7 @@ class Store:
     def names(self) -> dict[str, str]:
         """List all objects but hidden ones, each with its tag."""
         tags = {}
-        with _explained(self.url):
+        with explained(self.url):
             for meta in chain.from_iterable(self.store.list()):
                 if meta["path"][0] != ".":
                     tags[meta["path"]] = _read_tag(meta)
@@ -439,22 +417,22 @@ class Store:
 
     def fetch(self, name: str, path: Path) -> str:
         """Write an object to a file and return its tag; `FileNotFoundError` where it is gone."""
-        with _explained(self.url), path.open("wb") as file:
+        with explained(self.url), path.open("wb") as file:
             answer = self.store.get(name)
             for chunk in answer:
                 file.write(chunk)
             return _read_tag(answer.meta)
 
     def put(self, name: str, path: Path) -> str:
-        with _explained(self.url):
+        with explained(self.url):
             return str(self.store.put(name, path)["e_tag"])
 
     def remove(self, name: str) -> None:
-        with suppress(FileNotFoundError), _explained(self.url):
+        with suppress(FileNotFoundError), explained(self.url):
             self.store.delete(name)
 
     def read(self, name: str) -> StoredObject | None:
-        with suppress(FileNotFoundError), _explained(self.url):
+        with suppress(FileNotFoundError), explained(self.url):
             answer = self.impatient.get(name)
             meta = answer.meta
             version = {
@@ -471,7 +449,7 @@ class Store:
         """Store a small object where the one there is of this version, or where it is new."""
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
-        with _explained(self.url):
+        with explained(self.url):
             mode: Any = version or "create"
             try:
                 result = self.impatient.put(name, content, mode=mode)
@@ -485,49 +463,3 @@ class Store:
 def _read_tag(meta: ObjectMeta) -> str:
     """Return what tells an object's contents from others."""
     return str(meta["e_tag"] or meta["last_modified"])
-
-
-def _find_credentials(url: str) -> dict[str, Any]:
-    """Have boto3 look in profiles, where keys are not in the environment."""
-    if (
-        not url.startswith("s3")
-        or "AWS_ACCESS_KEY_ID" in os.environ
-        or find_spec("boto3") is None
-    ):
-        return {}
-    from botocore.exceptions import BotoCoreError
-    from obstore.auth.boto3 import Boto3CredentialProvider
-
-    try:
-        return {"credential_provider": Boto3CredentialProvider()}
-    except ValueError:  # it has none, so obstore may look for the machine's role
-        return {}
-    except BotoCoreError as error:
-        raise SettingsError(f"{url} cannot be used: {error}") from None
-
-
-@contextmanager
-def _explained(url: str) -> Iterator[None]:
-    """Explain what the store refused; only a missing object of a bucket is `FileNotFoundError`."""
-    from obstore.exceptions import BaseError
-
-    try:
-        yield
-    except (BaseError, FileNotFoundError) as error:
-        is_object = not re.search(_NO_BUCKET, str(error))
-        if isinstance(error, FileNotFoundError) and is_object:
-            raise
-        reason = _explain(error)
-    else:
-        return
-    # Outside, so that not even the cause holds anything of a request.
-    raise RunFolderError(f"{url} cannot be used: {reason}")
-
-
-def _explain(error: Exception) -> str:
-    text = f"{type(error).__name__} {error}"
-    for pattern, reason in _REASONS.items():
-        match = re.search(pattern, text)
-        if match is not None:
-            return reason.format(*filter(None, match.groups()))
-    return _NO_ANSWER

@@ -1,6 +1,6 @@
 """The stage that cuts the texts of a run into targets."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,11 @@ class TargetsStage(Stage):
     def run(self) -> None:
         audit = self.audit
         audit.manifest.inputs |= audit.corpora.digests
+        for sentence in _list_changed(
+            audit.manifest.addresses, audit.corpora.addresses
+        ):
+            audit.observer.stage(sentence)
+        audit.manifest.addresses |= audit.corpora.addresses
         if not self.is_fresh:
             self.make()
         self._draw_order()
@@ -180,6 +185,26 @@ class TargetsStage(Stage):
         total = targets.select(windows.sum().round())
         n_windows = total.collect(engine="streaming").item()
         return f" of {int(n_windows):,} windows"
+
+
+def _list_changed(
+    recorded: Mapping[str, Mapping[str, Any]], present: Mapping[str, Mapping[str, Any]]
+) -> Iterator[str]:
+    """Iterate over files at addresses of which their server says other than at the beginning."""
+    for setting, files in present.items():
+        for name, facts in files.items():
+            before = recorded.get(setting, {}).get(name, facts)
+            if before != facts:
+                yield (
+                    f"{setting}: {facts['address']} is no longer as this run read it"
+                    f" ({_describe_facts(before)}; now {_describe_facts(facts)})"
+                )
+
+
+def _describe_facts(facts: Mapping[str, Any]) -> str:
+    stamps = ("revision", "version", "etag", "modified", "size")
+    name = next((name for name in stamps if name in facts), "address")
+    return f"{name} {facts[name]}"
 
 
 def _count_moved_cuts(audit: Audit, targets: pl.LazyFrame) -> int:

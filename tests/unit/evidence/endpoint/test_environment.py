@@ -5,24 +5,14 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-)
-from cryptography.x509.oid import NameOID
 
+from mia_batch.environment import find_proxy, is_direct
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.endpoint.environment import find_proxy, is_direct
+from tests.certificates import write_certificate
 from tests.hostile_server import HostileServer, TinyModel
 from tests.unit.evidence.endpoint.asking import opened, request, results, texts
 
@@ -133,9 +123,7 @@ def test_the_proxy_of_an_address(variables, address, proxy, monkeypatch):
 def test_a_proxy_that_cannot_be_used_is_named_before_anything_is_asked(
     variable, value, sentence, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(
-        "mia_batch.evidence.endpoint.environment.find_spec", lambda _: None
-    )
+    monkeypatch.setattr("mia_batch.environment.find_spec", lambda _: None)
     monkeypatch.setenv(variable, value)
     with HostileServer(MODEL) as server:
         with pytest.raises(SettingsError, match=f"variable {sentence}") as caught:
@@ -208,24 +196,7 @@ def test_a_proxy_that_is_there_is_asked_and_no_proxy_passes_it_by(
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory) -> Path:
-    """A certificate of this host, with its key in the same file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    address = x509.IPAddress(ip_address("127.0.0.1"))
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    key_text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    path: Path = tmp_path_factory.mktemp("authority") / "host.pem"
-    path.write_bytes(key_text + certificate.public_bytes(Encoding.PEM))
-    return path
+    return write_certificate(tmp_path_factory.mktemp("authority") / "host.pem")
 
 
 @contextmanager
