@@ -356,7 +356,8 @@ def audit_and_show(settings: Settings) -> None:
     allowed, failed = settings.max_failed, run.manifest.failed
     excess = f"more than --max-failed ({allowed:g}) allows"
     n_set_aside = run.manifest.input.get("n_set_aside", 0)
-    n_inputs = run.manifest.input["n_documents"] + n_set_aside
+    draw = run.manifest.input.get("draw", run.manifest.input)
+    n_inputs = draw["n_documents"] + n_set_aside
     if n_set_aside > allowed * n_inputs:
         problem = (
             f"{n_set_aside:,} of {n_inputs:,} files or rows of the input could not be"

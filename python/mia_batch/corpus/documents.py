@@ -16,6 +16,13 @@ import polars as pl
 from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
+from mia_batch.corpus.drawing import (
+    Draw,
+    DrawRequest,
+    KeptRows,
+    draw_rows,
+    find_source_column,
+)
 from mia_batch.corpus.files import (
     DESCRIPTIONS,
     FORMATS,
@@ -419,6 +426,8 @@ class Corpus:
         reason.
     notes
         Sentences about columns that were found under another name, or got one.
+    draw
+        Which rows of the files the documents are, where they were drawn.
     """
 
     documents: pl.LazyFrame
@@ -428,10 +437,22 @@ class Corpus:
     ignored: dict[str, str] = field(default_factory=dict)
     set_aside: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    draw: Draw | None = None
+
+    def write_number(self) -> str:
+        """Write how many documents there are, and of how many they were drawn."""
+        if self.draw is not None:
+            return self.draw.note()
+        noun = "document" if self.n_documents == 1 else "documents"
+        return f"{self.n_documents:,} {noun}"
+
+    def digest_files(self) -> Mapping[str, str]:
+        """Return the SHA-256 of each file, by its name."""
+        return digest_files(self.files) if self.draw is None else self.draw.digests
 
     def digest(self) -> str:
         """Hash the content of the files in order, whatever their names: 64 hexadecimal digits."""
-        return combine_digests(digest_files(self.files))
+        return combine_digests(self.digest_files())
 
 
 def read_documents(
@@ -441,6 +462,7 @@ def read_documents(
     reserved: Collection[str] = (),
     encoding: str | None = None,
     bad_input: BadInput | None = None,
+    draw: DrawRequest | None = None,
 ) -> Corpus:
     """Read a corpus: one file, a folder or a glob of Parquet, Arrow, JSON, CSV or TSV, or of books.
 
@@ -475,6 +497,9 @@ def read_documents(
     bad_input
         Whether files and rows that cannot be read are refused or set aside; None
         refuses them where the user has no such choice.
+    draw
+        How many documents are drawn; only their rows are checked and read then. None
+        reads all.
 
     Returns
     -------
@@ -497,7 +522,7 @@ def read_documents(
                 file for file in source.files if _is_readable(file, source, reading)
             )
             source = replace(source, files=files)
-        return _read(source, columns or ColumnNames(), reading, reserved)
+        return _read(source, columns or ColumnNames(), reading, reserved, draw)
     except BadInputError as error:
         if bad_input is None:
             raise
@@ -564,12 +589,20 @@ class _RowReader:
     def find_place(self, row: int) -> str:
         """Return where a row is, as the user counts."""
         number = row if self.pair is None else row // 2
-        places = FORMATS[self.source.kind].places(self.source.files, self.reading)
-        return next(islice(places, number, None))
+        places_in, reading = FORMATS[self.source.kind].places_in, self.reading
+        places = chain.from_iterable(
+            reading.choose(file, places_in(file, reading)) for file in self.source.files
+        )
+        has_row = (place for place in places if place not in (reading.rejected or ()))
+        return next(islice(has_row, number, None))
 
 
 def _read(
-    source: Source, names: ColumnNames, reading: Reading, reserved: Collection[str]
+    source: Source,
+    names: ColumnNames,
+    reading: Reading,
+    reserved: Collection[str],
+    draw_request: DrawRequest | None,
 ) -> Corpus:
     files, is_books = source.files, source.kind == "books"
     file_schema = pl.Schema()
@@ -598,6 +631,11 @@ def _read(
         rest = {_PAIR_ID.get(name, name): raw[name] for name in raw if name not in pair}
         raw = pl.Schema({"text": pl.String(), "member": pl.Boolean(), **rest})
     columns = find_columns(names, raw, location=source.location, reserved=reserved)
+    draw = None
+    read_rows = rows.read
+    if draw_request is not None:
+        draw, rows = _draw(draw_request, rows, columns)
+        read_rows = KeptRows(rows.read, columns.raw.names()).read
     bad_rows: dict[int, BadInputError] = {}
 
     def reject(row: int, sentence: str) -> None:
@@ -607,21 +645,41 @@ def _read(
             raise error
         bad_rows.setdefault(row, error)
 
-    n_rows = check_rows(rows.read, columns, find_place=rows.find_place, reject=reject)
+    n_rows = check_rows(read_rows, columns, find_place=rows.find_place, reject=reject)
     rejected = {error.place: error.problem for error in bad_rows.values()}
     rejected = (reading.rejected or {}) | rejected
     if n_rows == len(bad_rows):
         raise _no_rows(source, rejected)
     bad = pl.Series(sorted(bad_rows), dtype=pl.Int64)
     return Corpus(
-        documents=_scan_documents(rows.read, columns, bad),
+        documents=_scan_documents(read_rows, columns, bad),
         files=files,
         ignored={str(path): _why_ignored(path) for path in source.ignored},
         n_documents=n_rows - len(bad_rows),
         are_books=is_books,
         set_aside=rejected,
         notes=tuple(_list_notes(rows, columns)),
+        draw=draw,
     )
+
+
+def _draw(
+    request: DrawRequest, rows: _RowReader, columns: Columns
+) -> tuple[Draw, _RowReader]:
+    """Draw rows, and return what reads only them."""
+    location = rows.source.location
+    if rows.pair is not None:
+        raise CorpusError(
+            f"{location} has two texts a row, a member and another, and a draw is about"
+            " the share of members; leave out documents="
+        )
+    column = None
+    if request.by is not None:
+        column = find_source_column(
+            request.by, columns.raw, columns.roles, columns.further, location
+        )
+    draw, reading = draw_rows(request, rows.source, rows.reading, rows.read, column)
+    return draw, replace(rows, reading=reading)
 
 
 def _list_notes(rows: _RowReader, columns: Columns) -> Iterator[str]:

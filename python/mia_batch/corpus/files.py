@@ -22,10 +22,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from pathlib import Path, PurePath
-from typing import IO, Any, Literal, NamedTuple, Self, cast
+from typing import IO, Any, Literal, NamedTuple, Self, TypeAlias, TypeVar, cast
 from urllib.parse import unquote
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 from pydantic_core import from_json, to_json
 
 from mia_batch.corpus import books
@@ -45,6 +47,8 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
+_T = TypeVar("_T")
+RowNumbers: TypeAlias = NDArray[np.int64]
 _MOST_WORDS = 3  # of a path that does not exist; more look like a text
 
 # Limits, so that a file that was made to fill the memory is refused in a sentence
@@ -77,12 +81,32 @@ class Reading:
     encoding: str | None = None  # of text files that declare none; None is UTF-8
     # Where what was set aside is, and why; None refuses the first that cannot be read
     rejected: dict[str, str] | None = None
+    # The numbers of the rows that are read of each file, from 0, ascending; None: all
+    drawn: "Mapping[SourceFile, RowNumbers] | None" = None
+    # Places that the numbers of drawn rows pass over; None: all that is rejected
+    uncounted: frozenset[str] | None = None
 
     def reject(self, error: BadInputError) -> None:
         """Remember a bad row, or raise the error where the first one is refused."""
         if self.rejected is None:
             raise error
         self.rejected.setdefault(error.place, error.problem)
+
+    def is_passed_over(self, place: str) -> bool:
+        """Return whether a record has no number, because it was rejected."""
+        if self.uncounted is not None:
+            return place in self.uncounted
+        return place in (self.rejected or ())
+
+    def choose(self, file: "SourceFile", records: Iterable[_T]) -> Iterator[_T]:
+        """Iterate over the records of a file that are read: all, or those drawn."""
+        if self.drawn is None:
+            yield from records
+            return
+        numbers = {*self.drawn[file].tolist()}
+        for number, record in enumerate(islice(records, max(numbers, default=-1) + 1)):
+            if number in numbers:
+                yield record
 
 
 Kind = Literal["columnar", "jsonl", "csv", "books"]
@@ -511,7 +535,7 @@ def read_columnar_rows(
     files: Sequence[SourceFile],
     schema: pl.Schema,
     columns: Sequence[str],
-    _reading: Reading,
+    reading: Reading,
 ) -> Iterator[pl.DataFrame]:
     """Iterate over the rows of all files in order, a slice at a time."""
     expressions = [pl.col(name).cast(schema[name]) for name in columns]
@@ -522,18 +546,48 @@ def read_columnar_rows(
         step = min(max(1, height * _SLICE_BYTES // max(file.size, 1)), _SLICE_ROWS)
         volume = Volume(file)
         for start in range(0, height, step):
+            if not _has_drawn_rows(file, reading, start, start + step):
+                continue
             table = rows.slice(start, step)
+            first_row = start
             try:
                 # Streamed, since a row group of some bytes may unpack to a gigabyte.
                 for batch in table.collect_batches(
                     chunk_size=_FRAME_ROWS, maintain_order=True
                 ):
                     volume.add(_count_unfolded_bytes(batch))
-                    yield from _small_frames(file, batch)
+                    chosen = _choose_rows(file, reading, first_row, batch)
+                    first_row += batch.height
+                    yield from _small_frames(file, chosen)
             except _ERRORS as error:
                 row = start + _find_broken_row(table, step) + 1
                 problem = f"is broken at row {row}: {_first_line(error)}"
                 raise BadInputError(file.path, problem, "restore the file") from error
+
+
+def _has_drawn_rows(file: SourceFile, reading: Reading, start: int, stop: int) -> bool:
+    if reading.drawn is None:
+        return True
+    first, last = reading.drawn[file].searchsorted([start, stop])
+    return bool(first < last)
+
+
+def _choose_rows(
+    file: SourceFile, reading: Reading, first_row: int, batch: pl.DataFrame
+) -> pl.DataFrame:
+    """Return the rows of a batch that are read, of which the first has this number."""
+    if reading.drawn is None:
+        return batch
+    numbers = reading.drawn[file]
+    first, last = numbers.searchsorted([first_row, first_row + batch.height])
+    if first == last:
+        return batch.clear()
+    # Rows of a frame share its memory, all of which would be kept with one of them
+    copy = io.BytesIO()
+    chosen = batch[numbers[first:last] - first_row]
+    chosen.write_ipc_stream(copy, compat_level=pl.CompatLevel.oldest())
+    copy.seek(0)
+    return pl.read_ipc_stream(copy).cast(batch.schema)
 
 
 def _small_frames(file: SourceFile, rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
@@ -633,7 +687,8 @@ def read_csv_rows(
     for file in files:
         records = _csv_records(file, reading)
         _, header = next(records, ("", []))
-        for batch in in_batches(records, _count_characters, _BATCH_CHARS):
+        chosen = reading.choose(file, records)
+        for batch in in_batches(chosen, _count_characters, _BATCH_CHARS):
             fields = zip(*(record for _, record in batch), strict=True)
             frame = pl.DataFrame(
                 dict(zip(header, fields, strict=True)), schema_overrides=schema
@@ -764,7 +819,7 @@ def read_jsonl_rows(
         for name in columns
     }
     for file in files:
-        records = _json_records(file, reading)
+        records = reading.choose(file, _json_records(file, reading))
         for batch in in_batches(records, lambda record: len(record[1]), _BATCH_BYTES):
             yield _read_batch(batch, types, reading)
 
@@ -775,7 +830,7 @@ def _json_records(file: SourceFile, reading: Reading) -> Iterator[_JsonRecord]:
         is_array = stream.peek(1)[:_START].lstrip(_BEFORE_START).startswith(b"[")
     records = _array_items(file, reading) if is_array else _json_lines(file, reading)
     for place, record in records:
-        if place in (reading.rejected or ()):
+        if reading.is_passed_over(place):
             continue
         check_values(place, record)
         if b"NaN" in record or b"Infinity" in record:
@@ -959,6 +1014,7 @@ def read_book_rows(
     rows = (
         _read_book_row(file, reading) if needs_content else {"document_id": file.name}
         for file in files
+        for _ in reading.choose(file, [file])
     )
     for batch in in_batches(
         rows, lambda row: len(row.get("text", "")) + _ROW_BYTES, _BATCH_BYTES

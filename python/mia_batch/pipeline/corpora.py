@@ -15,9 +15,9 @@ from mia_batch.attacks import names
 from mia_batch.corpus import (
     ColumnNames,
     Corpus,
+    DrawRequest,
     canary_documents,
     combine_digests,
-    digest_files,
     find_files,
     read_canaries,
     read_documents,
@@ -89,7 +89,7 @@ class Corpora:
     def digests(self) -> dict[str, dict[str, str]]:
         """SHA-256 of every file by its name, by the setting that names the files."""
         return {
-            setting: digest_files(corpus.files)
+            setting: dict(corpus.digest_files())
             for setting, corpus in self._by_setting.items()
         }
 
@@ -119,6 +119,8 @@ class Corpora:
             left_out = self.set_aside.write_json().encode()
             fingerprint["set_aside"] = sha256(left_out).hexdigest()
         fingerprint["input"] = digests.pop("input")
+        if self.input.draw is not None:
+            fingerprint["draw"] = self.input.draw.describe()
         if settings.dataset:
             fingerprint["dataset"] = settings.dataset
         return fingerprint | {
@@ -315,7 +317,12 @@ def _open_input(settings: Settings) -> Corpus:
     options = {"reserved": frozenset(names()), **reading_options(settings)}
     if settings.dataset is None:
         named_set = None
-        corpus = read_documents(settings.input, _name_columns(settings), **options)
+        corpus = read_documents(
+            settings.input,
+            _name_columns(settings),
+            draw=_build_draw_request(settings),
+            **options,
+        )
     else:
         named_set = find_set(settings.dataset)
         given_columns = {
@@ -328,6 +335,12 @@ def _open_input(settings: Settings) -> Corpus:
     has_reference = settings.reference_model is not None
     notes = advice(settings.model, named_set, has_reference=has_reference)
     return replace(corpus, notes=(*corpus.notes, *notes))
+
+
+def _build_draw_request(settings: Settings) -> DrawRequest | None:
+    if settings.documents is None:
+        return None
+    return DrawRequest(settings.documents, settings.seed, settings.draw_by)
 
 
 def _check_slices(columns: tuple[str, ...], corpora: Corpora) -> None:
