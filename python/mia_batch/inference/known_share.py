@@ -473,15 +473,12 @@ def verbatim_share_findings(
                 for index in indices
             ]
 
-        if not all_continued:
-            return {
-                "statistic": statistic,
-                "subject": name,
-                "low": share_interval(select(n_out)).low,
-                "high": 1.0,
-                "reason": "windows of the highest scores alone were continued",
-            }
         row = _build_verbatim_row(select(n_out), select(n_most))
+        if not all_continued:
+            low = row["low"] or None  # of 0 nothing follows
+            high = low and 1.0
+            reason = "windows of the highest scores alone were continued"
+            row = {"low": low, "high": high, "reason": reason}
         return {"statistic": statistic, "subject": name, **row}
 
     everything = range(len(drawn.sources))

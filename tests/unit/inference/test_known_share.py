@@ -322,6 +322,9 @@ def test_of_the_highest_scores_alone_there_is_a_lower_limit():
     row = read_share(find_verbatim(words, sizes, all_continued=False))
     assert (row["value"], row["high"]) == (None, 1.0)
     assert row["low"] == hypergeometric_interval(Stratum(4_000, 100, 1)).low
+    none_out = read_share(find_verbatim([3, *[None] * 99], sizes, all_continued=False))
+    assert (none_out["low"], none_out["high"]) == (None, None)
+    assert "highest scores alone" in none_out["reason"]
     assert find_verbatim([None] * 100, sizes).is_empty()
 
 
