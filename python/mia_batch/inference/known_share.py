@@ -111,6 +111,7 @@ class DrawnSources:
             for name, numbers in counts.items()
             if f"n_documents{ending}" in numbers
         ]
+        sources.sort(key=lambda source: (source.name is None, source.name or ""))
         return cls(columns[0] if len(columns) else None, tuple(sources))
 
 
@@ -253,12 +254,19 @@ class _Shares:
             return _ARE_LABELLED
         if not self._clusters.nulls.size:
             return _NO_COMPARISON
-        n_nulls = np.unique(sets.cluster[sets.nulls]).size
-        if n_nulls < FEWEST_GROUPS:
-            return f"{n_nulls} comparison documents are too few, {FEWEST_GROUPS} needed"
+        reason = self._why_too_few("comparison documents", sets.nulls)
+        if reason is not None:
+            return reason
         if not sets.targets.size:
             return "no document that was drawn can be asked about"
         return None
+
+    def _why_too_few(self, name: str, rows: Ints) -> str | None:
+        """Return why texts cannot stand for others: there are too few, or too few groups."""
+        n = np.unique(self._clusters.cluster[rows]).size
+        if n >= FEWEST_GROUPS:
+            return None
+        return f"{n} {name}, or groups of them, are too few, {FEWEST_GROUPS} are needed"
 
     def _compare_nulls(self) -> None:
         nulls = self._nulls
@@ -322,15 +330,13 @@ class _Shares:
         return self._bound(indices)._replace(reason=why_no_rate)
 
     def _why_no_rate(self) -> str | None:
-        names = ("non-members", "members")
+        names = ("calibration non-members", "calibration members")
         if not any(documents.rows.size for documents in self._calibration):
             return "without calibration data there is a lower bound alone"
         for name, documents in zip(names, self._calibration, strict=True):
-            n_scored = documents.rows.size - documents.count_missing()
-            if n_scored < FEWEST_GROUPS:
-                return (
-                    f"{n_scored} calibration {name} are too few, {FEWEST_GROUPS} needed"
-                )
+            reason = self._why_too_few(name, documents.fill(None).rows)
+            if reason is not None:
+                return reason
         return None
 
     def _estimate_rate(self, indices: Sequence[int]) -> Contamination:

@@ -25,8 +25,8 @@ _MEANINGS = {
     ),
     "beta_binomial": (
         "Known to the model means in the training data: it is assumed that documents that"
-        " were not score as the comparison texts do. Without calibration members there is"
-        " a lower bound alone, which covers the draw and the error of the threshold."
+        " were not score as the comparison texts do. The lower bound covers the draw and"
+        " the error of the threshold; why there is no more: {reason}."
     ),
 }
 _OUT = (
@@ -148,7 +148,7 @@ def draw_sentences(findings: pl.DataFrame) -> Iterator[str]:
                 f" model knows: {missing[0]}."
             )
     else:
-        yield _MEANINGS[row["verdict"]]
+        yield _MEANINGS[row["verdict"]].format(reason=row["reason"])
         yield from _list_sources(findings, KNOWN_SHARE)
     row = _find_share(findings, VERBATIM_SHARE)
     if row is not None:
@@ -207,6 +207,11 @@ def _write_known(row: Row, noun: str, drawn: str) -> str:
 def _write_out(row: Row, noun: str, drawn: str) -> str:
     low, high = _write_limits(row)
     out = f"of {noun} come out word for word"
+    if row["value"] == 0:
+        return (
+            f"At most {high} % {out}, and none of those drawn does (95 % confidence;"
+            f" {drawn})"
+        )
     if row["value"] is not None:
         value = write_percent(row["value"])
         return f"About {value} % {out} (95 % CI {low} to {high}; {drawn})"

@@ -206,7 +206,7 @@ def test_windows_of_a_document_count_once():
 def test_groups_of_comparison_documents_are_worth_fewer():
     targets = rows("target", scores_of(200, 60))
     alone = rows("non_member", NULLS)
-    grouped = [row | {"group": f"g{i // 10}"} for i, row in enumerate(alone)]
+    grouped = [row | {"group": f"g{i // 4}"} for i, row in enumerate(alone)]
     sizes = drawn((None, 5_000, 200))
     bounds = [
         read_share(find_shares([targets, nulls], sizes))["low"]
@@ -224,6 +224,13 @@ def test_groups_of_comparison_documents_are_worth_fewer():
             "documents are labelled",
         ),
         ([rows("target", [1.0] * 30), outside(NULLS[:19])], "19 comparison documents"),
+        (
+            [
+                rows("target", [1.0] * 30),
+                [row | {"group": f"g{i % 19}"} for i, row in enumerate(outside(NULLS))],
+            ],
+            "19 comparison documents, or groups of them, are too few",
+        ),
         (
             [rows("target", [1.0] * 19), outside(NULLS)],
             "19 documents drawn that can be",

@@ -158,6 +158,36 @@ def test_a_larger_draw_adds_to_a_run_and_is_not_as_planned(settings, tmp_path):
     assert again["targets"].equals(grown["targets"])
 
 
+def test_without_comparison_texts_the_share_is_one_of_what_comes_out(tmp_path):
+    corpus = write_texts(tmp_path, "verbatim", 60)
+    rows = []
+    for number, text in enumerate(pl.read_parquet(corpus)["text"]):
+        words = text.split()
+        # Of every third document the rest comes out
+        rest = " ".join(words[3:]) if number % 3 == 0 else "none of these words"
+        rows.append((f"verbatim{number}", rest))
+    recording = tmp_path / "recording.parquet"
+    columns = ["document_id", "candidate"]
+    pl.DataFrame(rows, schema=columns, orient="row").write_parquet(recording)
+    settings = {
+        "input": corpus,
+        "samples_from": str(recording),
+        "prefix_ratio": 0.15,
+        "report": False,
+    }
+    run = audit(**settings, documents=30, out=str(tmp_path / "run"))
+    (row,) = run.shares.filter(check="verbatim_share").to_dicts()
+    n_out = sum(
+        int(name.removeprefix("verbatim")) % 3 == 0
+        for name in run["targets"]["document_id"]
+    )
+    assert row["share"] == n_out / 30
+    assert row["low"] < 1 / 3 < row["high"]
+    assert run.answer.startswith(
+        f"About {100 * n_out / 30:.1f} % of these 60 documents"
+    )
+
+
 def test_a_draw_needs_a_corpus_of_ones_own(settings, tmp_path):
     with pytest.raises(SettingsError, match="draw_by= needs documents= as well"):
         audit(**settings | {"documents": None, "out": str(tmp_path / "run")})

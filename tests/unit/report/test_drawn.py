@@ -83,6 +83,11 @@ def join(*findings):
             " 0.011 to 0.21; 5,000 drawn).",
         ),
         (
+            [share("verbatim_share", 0.0, 0.000737, 0.0)],
+            "At most 0.074 % of these 4,000,000 documents come out word for word, and none"
+            " of those drawn does (95 % confidence; 5,000 drawn).",
+        ),
+        (
             [share("verbatim_share", 0.0011, 1.0, reason="few were asked")],
             "At least 0.11 % of these 4,000,000 documents come out word for word (95 %"
             " confidence; 5,000 drawn; few were asked).",
@@ -107,6 +112,13 @@ def test_without_a_draw_nothing_is_written():
     assert write_missing_share(nothing) is None
     assert [*draw_sentences(nothing)] == []
     assert list_shares(nothing).is_empty()
+
+
+def test_a_lower_bound_says_why_there_is_no_more():
+    bound = known(0.02, 1.0, None, "beta_binomial", reason="20 members are too few")
+    assert [*draw_sentences(join(bound))][1].endswith(
+        "why there is no more: 20 members are too few."
+    )
 
 
 def test_each_source_has_its_line():
