@@ -29,6 +29,7 @@ OF_A_RELEASE: tuple[tuple[str, ...], ...] = (
     ("dependence",),
     ("trying",),
     ("design",),
+    ("draws", "--simulations", "1000"),
     ("stopping",),
     ("one_book",),
     ("blind",),

@@ -17,6 +17,8 @@ __all__ = [
     "choices",
     "copies",
     "coverage",
+    "drawing",
+    "draws",
     "few_books",
     "manuals",
     "passes",
@@ -241,6 +243,55 @@ def coverage() -> str:
         for row, each in zip(rows, covered, strict=True)
     )
     return table(("case", "wanted", "covered"), cells)
+
+
+def draws() -> str:
+    """Say how often the share of a drawn corpus is covered, and how widely, as last measured."""
+    rows = _latest("draws")["cases"]
+    shares = sorted({row["share"] for row in rows})
+    cases: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        cases.setdefault(_describe_draw(row), []).append(row)
+    cells = []
+    for case, of_case in cases.items():
+        in_order = sorted(of_case, key=lambda row: float(row["share"]))
+        covered = (
+            f"{row['coverage']:.1%} ({100 * row['mean_width']:.1f})" for row in in_order
+        )
+        holds = sum(row["bound_holds"] for row in of_case) / len(of_case)
+        cells.append((case, *covered, f"{holds:.1%}"))
+    heads = [f"{100 * share:g} %" for share in shares]
+    return table(("case", *heads, "bound"), cells)
+
+
+def _describe_draw(row: dict[str, Any]) -> str:
+    facts = [f"{row['n_drawn']:,} drawn"]
+    if row["n_sources"] > 1:
+        facts = [f"{row['n_drawn']:,} of each of {row['n_sources']} sources"]
+    facts.append(f"{row['n_null']:,} to compare")
+    facts.append(f"{row['n_calibration']:,} of each label")
+    facts.append(f"members {row['shift']:g} higher")
+    facts += ["heavy tails"] * (row["tails"] == "t")
+    facts += [f"{row['unasked']:.0%} too short"] * (row["unasked"] > 0)
+    facts += ["groups of 5"] * row["grouped"]
+    return ", ".join(facts)
+
+
+def drawing() -> str:
+    """Say what drawing of a large corpus took, as last measured."""
+    rows = _latest("draws")["reading"]
+    cells = [
+        (
+            row["kind"],
+            "by source" if row["by_source"] else "of all",
+            f"{row['documents']:,}",
+            f"{row['drawn']:,}",
+            f"{row['seconds']:,.0f}",
+            f"{row['peak_mb']:,}",
+        )
+        for row in rows
+    ]
+    return table(("files", "drawn", "documents", "drawn", "seconds", "MB"), cells)
 
 
 def rates() -> str:

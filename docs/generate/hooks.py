@@ -34,6 +34,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "choices": figures.choices,
     "power": figures.power,
     "coverage": figures.coverage,
+    "draws": figures.draws,
+    "drawing": figures.drawing,
     "copies": figures.copies,
     "manuals": figures.manuals,
     "passes": figures.passes,

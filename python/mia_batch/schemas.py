@@ -373,6 +373,8 @@ class Findings(Table):
     ``e_values`` (what rounds decided), ``null_audits``, ``top`` (so many of the highest at
     least), ``max_t`` (all attacks together), ``combination``, ``dataset_inference``, ``codec``,
     ``yardstick``, ``absence``, ``dose`` (of scores: about how many copies were learnt);
+    ``draw`` (how many documents were drawn of how many), ``known_share`` and
+    ``verbatim_share`` (of all documents and of each source, from those drawn);
     ``verbatim`` (what came out word for word), ``prompts`` (what was given), ``endpoint``
     (fields that it honours), ``answers`` (kinds that came back), ``dress`` (what stood around
     continuations, and what was taken off), ``held_back`` (``filtered`` or refused unevenly),

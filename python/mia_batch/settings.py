@@ -495,6 +495,13 @@ class TextSettings(SettingsGroup, topic="Texts", table="texts"):
     """Rows of messages, or of prompts and answers: answers: ask about each answer after
     what came before it, by the model's chat template; text (--as-text): read each row as
     one plain text. [default: answers]"""
+    documents: Annotated[int | None, Mark.USUAL] = Field(
+        default=None, ge=1, le=1_000_000
+    )
+    """Draw this many documents of the corpus by lot, and say what share of all is known;
+    a larger number later adds to them. [default: all documents are asked about]"""
+    draw_by: Column = None
+    """Draw so many documents of each value of this column, such as a source."""
     word_rule: Annotated[
         Literal["whitespace", "space", "rouge", "unicode", "script", "folded"],
         Mark.EVIDENCE,
@@ -781,6 +788,7 @@ _NEEDED = (  # a setting, those of which it needs one, and what for
     ("max_cost", ("price_out",), ""),
     ("chat_instruction", ("chat",), ""),
     ("dataset_sha256", ("dataset",), ""),
+    ("draw_by", ("documents",), ""),
     ("stride", ("window_words", "window_characters"), ""),
     ("member_shots", ("nonmember_shots",), ""),
     ("reference_logprobs_from", ("logprobs_from",), ""),
@@ -941,6 +949,11 @@ class Settings(
         if length is not None and self.window_words not in (None, length):
             lengths = f"window_words= ({self.window_words}) and text_length= ({length})"
             yield f"{lengths} must be equal where both are given"
+        if self.documents is not None and self.dataset is not None:
+            yield (
+                "documents= draws from a corpus of your own, and the rows of dataset="
+                " are checked as a whole; leave one of the two out"
+            )
         for name in _WHOLE_TEXTS:
             if getattr(self, name) is not None and windows != [None, None]:
                 yield f"{name}= is about whole texts; leave windows out"

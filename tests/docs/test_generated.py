@@ -160,6 +160,8 @@ def test_figures_are_those_of_the_bench():
     )
     assert "| `extraction_run_v1` | 1, 1, 1 | 2, 2, 2 | 8, 9, 9 |" in figures.choices()
     assert "| `wbc_v1` | 0.68 (0.55 to 0.78) |" in figures.tuned()
+    assert "| parquet | by source | 5,000,000 | 35,000 | " in figures.drawing()
+    assert "| 500 of each of 4 sources, 1,000 to compare, " in figures.draws()
     assert figures.strips().splitlines()[1].startswith("alice_in_wonderland.txt")
     assert figures.power_picture().startswith("<svg ")
 

@@ -10,6 +10,7 @@ from mia_batch.corpus.documents import (
     read_canaries,
     read_documents,
 )
+from mia_batch.corpus.drawing import Draw, DrawRequest
 from mia_batch.corpus.files import (
     SourceFile,
     combine_digests,
@@ -23,6 +24,8 @@ __all__ = [
     "CanarySet",
     "ColumnNames",
     "Corpus",
+    "Draw",
+    "DrawRequest",
     "SourceFile",
     "canary_documents",
     "combine_digests",

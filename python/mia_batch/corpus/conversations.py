@@ -89,6 +89,12 @@ class Layout:
         return pl.Schema({"text": pl.String(), CONVERSATION: pl.String(), **rest})
 
     @property
+    def has_several_answers(self) -> bool:
+        """Whether a row may become several documents."""
+        is_nested = self.messages is not None or self.answer in self.nested
+        return is_nested and not self.as_text
+
+    @property
     def adds_group(self) -> bool:
         return self.messages is not None and not self.has_group
 

@@ -18,6 +18,13 @@ from pydantic_core import ErrorDetails
 
 from mia_batch.corpus.addresses import Address
 from mia_batch.corpus.conversations import Layout, find_conversations
+from mia_batch.corpus.drawing import (
+    Draw,
+    DrawRequest,
+    KeptRows,
+    draw_rows,
+    find_source_column,
+)
 from mia_batch.corpus.files import (
     FORMATS,
     BadInputError,
@@ -465,6 +472,8 @@ class Corpus:
         reason.
     notes
         Sentences about columns that were found under another name, or got one.
+    draw
+        Which rows of the files the documents are, where they were drawn.
     """
 
     documents: pl.LazyFrame
@@ -475,10 +484,22 @@ class Corpus:
     ignored: dict[str, str] = field(default_factory=dict)
     set_aside: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    draw: Draw | None = None
+
+    def write_number(self) -> str:
+        """Write how many documents there are, and of how many they were drawn."""
+        if self.draw is not None:
+            return self.draw.note()
+        noun = "document" if self.n_documents == 1 else "documents"
+        return f"{self.n_documents:,} {noun}"
+
+    def digest_files(self) -> Mapping[str, str]:
+        """Return the SHA-256 of each file, by its name."""
+        return digest_files(self.files) if self.draw is None else self.draw.digests
 
     def digest(self) -> str:
         """Hash the content of the files in order, whatever their names: 64 hexadecimal digits."""
-        return combine_digests(digest_files(self.files))
+        return combine_digests(self.digest_files())
 
 
 def read_documents(
@@ -489,6 +510,7 @@ def read_documents(
     encoding: str | None = None,
     bad_input: BadInput | None = None,
     conversations: Conversations = "refuse",
+    draw: DrawRequest | None = None,
 ) -> Corpus:
     """Read a corpus: one file, a folder or a glob of Parquet, Arrow, JSON, CSV or TSV, or of books.
 
@@ -527,6 +549,9 @@ def read_documents(
         What becomes of rows that hold conversations, as columns without a text say:
         each answer is a document (``answers``), each row is (``text``), or they are
         refused.
+    draw
+        How many documents are drawn; only their rows are checked and read then. None
+        reads all.
 
     Returns
     -------
@@ -550,7 +575,7 @@ def read_documents(
             )
             source = replace(source, files=files)
         names = columns or ColumnNames()
-        return _read(source, names, reading, reserved, conversations)
+        return _read(source, names, reading, reserved, conversations, draw)
     except BadInputError as error:
         if bad_input is None:
             raise
@@ -670,8 +695,12 @@ class _RowReader:
         return self._find_stored_place(row if self.pair is None else row // 2)
 
     def _find_stored_place(self, number: int) -> str:
-        places = FORMATS[self.source.kind].places(self.source.files, self.reading)
-        return next(islice(places, number, None))
+        places_in, reading = FORMATS[self.source.kind].places_in, self.reading
+        places = chain.from_iterable(
+            reading.choose(file, places_in(file, reading)) for file in self.source.files
+        )
+        has_row = (place for place in places if place not in (reading.rejected or ()))
+        return next(islice(has_row, number, None))
 
 
 def _read(
@@ -680,6 +709,7 @@ def _read(
     reading: Reading,
     reserved: Collection[str],
     use_of_conversations: Conversations,
+    draw_request: DrawRequest | None,
 ) -> Corpus:
     files, is_books = source.files, source.kind == "books"
     file_schema = pl.Schema()
@@ -701,6 +731,12 @@ def _read(
         if use_of_conversations == "refuse":
             raise _refuse_conversations(source.location, layout)
         layout = replace(layout, as_text=use_of_conversations == "text")
+        if draw_request is not None and layout.has_several_answers:
+            raise CorpusError(
+                f"documents= draws rows, and one of {source.location} holds several"
+                " answers, whose share nobody could name; leave it out, or give"
+                " conversations= text"
+            )
     rows = _RowReader(
         source=source,
         reading=reading,
@@ -716,6 +752,11 @@ def _read(
         rest = {_PAIR_ID.get(name, name): raw[name] for name in raw if name not in pair}
         raw = pl.Schema({"text": pl.String(), "member": pl.Boolean(), **rest})
     columns = find_columns(names, raw, location=source.location, reserved=reserved)
+    draw = None
+    read_rows = rows.read
+    if draw_request is not None:
+        draw, rows = _draw(draw_request, rows, columns)
+        read_rows = KeptRows(rows.read, columns.raw.names()).read
     bad_rows: dict[int, BadInputError] = {}
 
     def reject(row: int, sentence: str) -> None:
@@ -725,14 +766,14 @@ def _read(
             raise error
         bad_rows.setdefault(row, error)
 
-    n_rows = check_rows(rows.read, columns, find_place=rows.find_place, reject=reject)
+    n_rows = check_rows(read_rows, columns, find_place=rows.find_place, reject=reject)
     rejected = {error.place: error.problem for error in bad_rows.values()}
     rejected = (reading.rejected or {}) | rejected
     if n_rows == len(bad_rows):
         raise _no_rows(source, rejected)
     bad = pl.Series(sorted(bad_rows), dtype=pl.Int64)
     return Corpus(
-        documents=_scan_documents(rows.read, columns, bad),
+        documents=_scan_documents(read_rows, columns, bad),
         files=files,
         ignored={show_path(path): _why_ignored(path) for path in source.ignored},
         n_documents=n_rows - len(bad_rows),
@@ -740,6 +781,7 @@ def _read(
         has_conversations=layout is not None and not layout.as_text,
         set_aside=rejected,
         notes=(*source.notes, *_list_notes(rows, columns)),
+        draw=draw,
     )
 
 
@@ -750,6 +792,25 @@ def _refuse_conversations(location: str, layout: Layout) -> CorpusError:
         f"{location} holds conversations ({columns}), where texts are needed; name a"
         f" column of texts with {_option('text')}{example}"
     )
+
+
+def _draw(
+    request: DrawRequest, rows: _RowReader, columns: Columns
+) -> tuple[Draw, _RowReader]:
+    """Draw rows, and return what reads only them."""
+    location = rows.source.location
+    if rows.pair is not None:
+        raise CorpusError(
+            f"{location} has two texts a row, a member and another, and a draw is about"
+            " the share of members; leave out documents="
+        )
+    column = None
+    if request.by is not None:
+        column = find_source_column(
+            request.by, columns.raw, columns.roles, columns.further, location
+        )
+    draw, reading = draw_rows(request, rows.source, rows.reading, rows.read, column)
+    return draw, replace(rows, reading=reading)
 
 
 def _list_notes(rows: _RowReader, columns: Columns) -> Iterator[str]:

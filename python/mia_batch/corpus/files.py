@@ -20,12 +20,15 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice, takewhile
 from pathlib import Path, PurePath
-from typing import IO, Any, Literal, NamedTuple, Self, cast
+from typing import IO, Any, Literal, NamedTuple, Self, TypeAlias, TypeVar, cast
 from urllib.parse import unquote
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 from pydantic_core import from_json, to_json
 
 from mia_batch.corpus import books
@@ -55,6 +58,8 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
+_T = TypeVar("_T")
+RowNumbers: TypeAlias = NDArray[np.int64]
 _MOST_WORDS = 3  # of a path that does not exist; more look like a text
 
 # Limits, so that a file that was made to fill the memory is refused in a sentence
@@ -87,12 +92,32 @@ class Reading:
     encoding: str | None = None  # of text files that declare none; None is UTF-8
     # Where what was set aside is, and why; None refuses the first that cannot be read
     rejected: dict[str, str] | None = None
+    # The numbers of the rows that are read of each file, from 0, ascending; None: all
+    drawn: "Mapping[SourceFile, RowNumbers] | None" = None
+    # Places that the numbers of drawn rows pass over; None: all that is rejected
+    uncounted: frozenset[str] | None = None
 
     def reject(self, error: BadInputError) -> None:
         """Remember a bad row, or raise the error where the first one is refused."""
         if self.rejected is None:
             raise error
         self.rejected.setdefault(error.place, error.problem)
+
+    def is_passed_over(self, place: str) -> bool:
+        """Return whether a record has no number, because it was rejected."""
+        if self.uncounted is not None:
+            return place in self.uncounted
+        return place in (self.rejected or ())
+
+    def choose(self, file: "SourceFile", records: Iterable[_T]) -> Iterator[_T]:
+        """Iterate over the records of a file that are read: all, or those drawn."""
+        if self.drawn is None:
+            yield from records
+            return
+        numbers = {*self.drawn[file].tolist()}
+        for number, record in enumerate(islice(records, max(numbers, default=-1) + 1)):
+            if number in numbers:
+                yield record
 
 
 Kind = Literal["columnar", "jsonl", "csv", "books"]
@@ -667,7 +692,7 @@ def read_columnar_rows(
     files: Sequence[SourceFile],
     schema: pl.Schema,
     columns: Sequence[str],
-    _reading: Reading,
+    reading: Reading,
 ) -> Iterator[pl.DataFrame]:
     """Iterate over the rows of all files in order, a slice at a time."""
     expressions = [pl.col(name).cast(schema[name]) for name in columns]
@@ -676,14 +701,19 @@ def read_columnar_rows(
             height = _count_rows(stored.select(expressions))
         step = min(max(1, height * _SLICE_BYTES // max(file.size, 1)), _SLICE_ROWS)
         volume = Volume(file)
-        with closing(_open_parts(file, columns, height)) as parts:
+        with closing(_open_parts(file, columns, height, reading)) as parts:
             for part in parts:
                 rows = part.rows.select(expressions)
                 for start in range(part.first, part.end, step):
                     n_rows = min(step, part.end - start)
+                    if not _has_drawn_rows(file, reading, start, start + n_rows):
+                        continue
+                    first_row = start
                     for batch in _read_slice(file, rows, start, n_rows):
                         volume.add(_count_unfolded_bytes(batch))
-                        yield from _small_frames(file, batch)
+                        chosen = _choose_rows(file, reading, first_row, batch)
+                        first_row += batch.height
+                        yield from _small_frames(file, chosen)
 
 
 def _read_slice(
@@ -708,7 +738,7 @@ class _Part(NamedTuple):
 
 
 def _open_parts(
-    file: SourceFile, columns: Sequence[str], height: int
+    file: SourceFile, columns: Sequence[str], height: int, reading: Reading
 ) -> Generator[_Part, None, None]:
     """Iterate over what can be read at a time: a file here, or a row group of one elsewhere."""
     if not _has_row_groups(file):
@@ -720,7 +750,9 @@ def _open_parts(
         footer = read_footer(remote)
         if footer.n_rows != height:
             raise FooterError("its row groups do not have as many rows as it says")
-    groups = iterate_groups(remote, footer, columns)
+    groups = iterate_groups(
+        remote, footer, columns, partial(_has_drawn_rows, file, reading)
+    )
     with closing(groups):
         for path, first, n_rows in groups:
             yield _Part(_scan(file, path), first, first + n_rows)
@@ -743,6 +775,31 @@ def _scanned(file: SourceFile) -> Iterator[pl.LazyFrame]:
     else:
         with file.remote.spooled() as path:
             yield _scan(file, path)
+
+
+def _has_drawn_rows(file: SourceFile, reading: Reading, start: int, stop: int) -> bool:
+    if reading.drawn is None:
+        return True
+    first, last = reading.drawn[file].searchsorted([start, stop])
+    return bool(first < last)
+
+
+def _choose_rows(
+    file: SourceFile, reading: Reading, first_row: int, batch: pl.DataFrame
+) -> pl.DataFrame:
+    """Return the rows of a batch that are read, of which the first has this number."""
+    if reading.drawn is None:
+        return batch
+    numbers = reading.drawn[file]
+    first, last = numbers.searchsorted([first_row, first_row + batch.height])
+    if first == last:
+        return batch.clear()
+    # Rows of a frame share its memory, all of which would be kept with one of them
+    copy = io.BytesIO()
+    chosen = batch[numbers[first:last] - first_row]
+    chosen.write_ipc_stream(copy, compat_level=pl.CompatLevel.oldest())
+    copy.seek(0)
+    return pl.read_ipc_stream(copy).cast(batch.schema)
 
 
 def _small_frames(file: SourceFile, rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
@@ -856,7 +913,8 @@ def read_csv_rows(
     for file in files:
         records = _csv_records(file, reading)
         _, header = next(records, ("", []))
-        for batch in in_batches(records, _count_characters, _BATCH_CHARS):
+        chosen = reading.choose(file, records)
+        for batch in in_batches(chosen, _count_characters, _BATCH_CHARS):
             fields = zip(*(record for _, record in batch), strict=True)
             frame = pl.DataFrame(
                 dict(zip(header, fields, strict=True)), schema_overrides=schema
@@ -1000,7 +1058,7 @@ def read_jsonl_rows(
         for name in columns
     }
     for file in files:
-        records = _json_records(file, reading)
+        records = reading.choose(file, _json_records(file, reading))
         for batch in in_batches(records, lambda record: len(record[1]), _BATCH_BYTES):
             yield _read_batch(batch, types, reading)
 
@@ -1011,7 +1069,7 @@ def _json_records(file: SourceFile, reading: Reading) -> Iterator[_JsonRecord]:
         is_array = stream.peek(1)[:_START].lstrip(_BEFORE_START).startswith(b"[")
     records = _array_items(file, reading) if is_array else _json_lines(file, reading)
     for place, record in records:
-        if place in (reading.rejected or ()):
+        if reading.is_passed_over(place):
             continue
         check_values(place, record)
         if b"NaN" in record or b"Infinity" in record:
@@ -1213,6 +1271,7 @@ def read_book_rows(
     rows = (
         _read_book_row(file, reading) if needs_content else {"document_id": file.name}
         for file in files
+        for _ in reading.choose(file, [file])
     )
     for batch in in_batches(
         rows, lambda row: len(row.get("text", "")) + _ROW_BYTES, _BATCH_BYTES

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -215,16 +215,24 @@ def only_footer(file: RemoteFile, footer: Footer) -> Iterator[Path]:
 
 
 def iterate_groups(
-    file: RemoteFile, footer: Footer, columns: Sequence[str]
+    file: RemoteFile,
+    footer: Footer,
+    columns: Sequence[str],
+    has_wanted_rows: Callable[[int, int], bool],
 ) -> Generator[tuple[Path, int, int], None, None]:
     """Iterate over row groups: a file to read it from, its first row, and how many it has.
 
+    Those without rows that are wanted, from a first to before a last one, are not read.
     Each file is gone when the next one is asked for. Where all columns are read, so is every byte
     of the file, once, and its SHA-256 is known at the end.
     """
     hashing = Hashing(file) if footer.columns <= {*columns} else None
     first_row = 0
     for n_rows, parts in _join_groups(footer, frozenset(columns)):
+        if not has_wanted_rows(first_row, first_row + n_rows):
+            first_row += n_rows
+            hashing = None
+            continue
         with _sparse(file, footer) as copy:
             for start, stop in _list_parts(parts, hashing):
                 copy.seek(start)

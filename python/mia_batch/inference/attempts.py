@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from mia_batch.inference.findings import DecisionRule, reported_findings
+from mia_batch.inference.known_share import KNOWN_SHARE, SHARES, VERBATIM_SHARE
 
 _BOUNDS = (
     "withheld: it holds for one attempt alone, and there were {} at these texts with"
@@ -89,10 +90,13 @@ class Attempts:
         is_test = pl.col("check").is_in(["max_t", "dataset_inference"])
         p_value = self._multiplied("p_value")
         is_bound = (pl.col("check") == "top") & (pl.col("statistic") == "at_least")
+        is_share = pl.col("check").is_in([KNOWN_SHARE, VERBATIM_SHARE])
+        is_share &= pl.col("statistic").is_in(SHARES)
         return pl.concat(tables).with_columns(
+            pl.when(~is_share).then(pl.col("low", "high", "verdict")),
             p_value=pl.when(is_test).then(p_value).otherwise("p_value"),
-            value=pl.when(~is_bound).then("value"),
-            reason=self._reason_where(is_bound, "reason"),
+            value=pl.when(~(is_bound | is_share)).then("value"),
+            reason=self._reason_where(is_bound | is_share, "reason"),
         )
 
     def _multiplied(self, name: str) -> pl.Expr:

@@ -72,7 +72,12 @@ class Contamination(NamedTuple):
 
 
 def contamination_rate(
-    targets: Flagged, nonmembers: Flagged, members: Flagged, *, blind_warns: bool
+    targets: Flagged,
+    nonmembers: Flagged,
+    members: Flagged,
+    *,
+    blind_warns: bool,
+    drawing_variance: float = 0.0,
 ) -> Contamination:
     r"""Share of members among the targets, from the rates of labelled calibration data.
 
@@ -85,7 +90,8 @@ def contamination_rate(
 
     where v is `Flagged.spread` of members (1) and non-members (0), and \(\pi\) is held
     within [0, 1] in the first two terms: Fieller (1954). Withheld where the interval of
-    TPR - FPR holds 0, and where no share agrees.
+    TPR - FPR holds 0, and where no share agrees. Where the targets are a population of
+    which some were drawn, ``drawing_variance`` is that of F over draws, and is added.
     """
     from scipy.optimize import brentq
 
@@ -107,6 +113,7 @@ def contamination_rate(
         of_members = inside / targets.total + share**2 / members.total
         of_others = (1 - inside) / targets.total + (1 - share) ** 2 / nonmembers.total
         variance = of_members * members.spread + of_others * nonmembers.spread
+        variance += drawing_variance
         return (gap * (share - estimate)) ** 2 - z**2 * variance
 
     def find_limit(sign: int) -> float:
@@ -367,16 +374,27 @@ def _estimate_despite_missing(
             for scores, value in zip(sets, extreme, strict=True)
         ]
         extremes.append(estimate_both(filled))
-    few_missing = all(
-        n <= _FEW_MISSING * scores.size
-        for n, scores in zip(n_missing, sets, strict=True)
-    )
-    n_units = sum(scores.size for scores in sets)
-    reason = MISSING.format(f"{sum(n_missing):,}", f"{n_units:,}")
+    sizes = [scores.size for scores in sets]
     return [
-        _widen(*of_method, few_missing=few_missing, reason=reason)
+        widen_for_missing(*of_method, n_missing=n_missing, sizes=sizes)
         for of_method in zip(estimates, *extremes, strict=True)
     ]
+
+
+def widen_for_missing(
+    estimate: Contamination,
+    lowest: Contamination,
+    highest: Contamination,
+    *,
+    n_missing: Sequence[int],
+    sizes: Sequence[int],
+) -> Contamination:
+    """Widen the limits of an estimate to those of both extremes, given what sets lack."""
+    few_missing = all(
+        n <= _FEW_MISSING * size for n, size in zip(n_missing, sizes, strict=True)
+    )
+    reason = MISSING.format(f"{sum(n_missing):,}", f"{sum(sizes):,}")
+    return _widen(estimate, lowest, highest, few_missing=few_missing, reason=reason)
 
 
 def _widen(

@@ -225,6 +225,7 @@ _COMPARING = (
     "codec",
     "absence",
     "dose",
+    "known_share",
     *_FOUND_BY_WEIGHTS,
 )
 

@@ -371,10 +371,9 @@ def _run_stages(audit: Audit, stages: Sequence[Stage]) -> bool:
 
 
 def _report_texts(audit: Audit) -> None:
-    settings, n_documents = audit.settings, audit.corpora.input.n_documents
-    noun = "document" if n_documents == 1 else "documents"
+    settings = audit.settings
     audit.observer.stage(
-        f"{settings.dataset or settings.input}: {n_documents:,} {noun}"
+        f"{settings.dataset or settings.input}: {audit.corpora.input.write_number()}"
         f"{describe_windows(settings)}"
     )
     for sentence in audit.corpora.notes():

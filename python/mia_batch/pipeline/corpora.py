@@ -15,10 +15,10 @@ from mia_batch.attacks import names
 from mia_batch.corpus import (
     ColumnNames,
     Corpus,
+    DrawRequest,
     canary_documents,
     combine_digests,
     describe_addresses,
-    digest_files,
     find_files,
     read_canaries,
     read_documents,
@@ -92,7 +92,7 @@ class Corpora:
     def digests(self) -> dict[str, dict[str, str]]:
         """SHA-256 of every file by its name, by the setting that names the files."""
         return {
-            setting: digest_files(corpus.files)
+            setting: dict(corpus.digest_files())
             for setting, corpus in self._by_setting.items()
         }
 
@@ -132,6 +132,8 @@ class Corpora:
             left_out = self.set_aside.write_json().encode()
             fingerprint["set_aside"] = sha256(left_out).hexdigest()
         fingerprint["input"] = digests.pop("input")
+        if self.input.draw is not None:
+            fingerprint["draw"] = self.input.draw.describe()
         if settings.dataset:
             fingerprint["dataset"] = settings.dataset
         return fingerprint | {
@@ -339,7 +341,12 @@ def _open_input(settings: Settings) -> Corpus:
     options = {"reserved": frozenset(names()), **reading_options(settings)}
     if settings.dataset is None:
         named_set = None
-        corpus = read_documents(settings.input, _name_columns(settings), **options)
+        corpus = read_documents(
+            settings.input,
+            _name_columns(settings),
+            draw=_build_draw_request(settings),
+            **options,
+        )
     else:
         named_set = find_set(settings.dataset)
         given_columns = {
@@ -367,6 +374,12 @@ def _check_same_kind(corpora: Corpora) -> None:
             f" {kinds[corpus.has_conversations]}; give both in one form, or"
             " conversations= text"
         )
+
+
+def _build_draw_request(settings: Settings) -> DrawRequest | None:
+    if settings.documents is None:
+        return None
+    return DrawRequest(settings.documents, settings.seed, settings.draw_by)
 
 
 def _check_slices(columns: tuple[str, ...], corpora: Corpora) -> None:

@@ -166,8 +166,11 @@ def _describe_request(audit: Audit, planned: dict[str, Any]) -> Iterator[_Line]:
             "logits memory",
             _LOGITS_MEMORY if limit is None else f"at most {limit:,} MiB",
         )
-    n_documents = audit.corpora.input.n_documents
-    yield "documents", f"{n_documents:,}{audits.describe_windows(settings)}"
+    corpus = audit.corpora.input
+    documents = f"{corpus.n_documents:,}"
+    if corpus.draw is not None:
+        documents = corpus.write_number()
+    yield "documents", f"{documents}{audits.describe_windows(settings)}"
 
 
 def _compare_with_plan(audit: Audit, planned: dict[str, Any]) -> Iterator[_Line]:

@@ -47,7 +47,7 @@ NAME_ALONE = (
 
 def build_plan(audit: Audit) -> dict[str, Any]:
     """Return all that the audit's answer follows from; no name of a place or machine is in it."""
-    return {
+    plan = {
         "form": _FORM,
         "program": f"mia-batch {versions()['mia-batch']}",
         "inputs": {name: _describe_files(files) for name, files in _list_inputs(audit)},
@@ -59,6 +59,10 @@ def build_plan(audit: Audit) -> dict[str, Any]:
         "order_of_asking": LOT if audit.recording is None else _NO_ORDER,
         "settings": _list_settings(audit),
     }
+    draw = audit.corpora.input.draw
+    if draw is not None:
+        plan["draw"] = draw.describe()
+    return plan
 
 
 def write_canonical(plan: Mapping[str, Any]) -> str:

@@ -12,9 +12,11 @@ from mia_batch.pipeline.results import (
     check_finished,
     list_attacks,
     list_books,
+    load_results,
     render_for_notebook,
     write_report,
 )
+from mia_batch.report.drawn import list_shares
 
 
 class Run(RunFolder):
@@ -54,6 +56,11 @@ class Run(RunFolder):
     def attacks(self) -> pl.DataFrame:
         """Figures of attacks, the best first; see `mia_batch.report.answer`."""
         return list_attacks(self)
+
+    @property
+    def shares(self) -> pl.DataFrame:
+        """Shares of a corpus of which documents were drawn; see `mia_batch.report.drawn`."""
+        return list_shares(load_results(self).findings)
 
     def table(self, kind: str = "md") -> str:
         """Write the attacks as the table of a paper: ``md``, ``latex``, ``csv`` or ``html``."""

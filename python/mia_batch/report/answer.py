@@ -16,6 +16,7 @@ from mia_batch.inference.findings import (
     why_not_continued,
 )
 from mia_batch.inference.memory import VERBATIM_WORDS
+from mia_batch.report.drawn import compares_scores, write_missing_share, write_share
 from mia_batch.report.sentences import (
     RunResults,
     capitalize,
@@ -64,6 +65,12 @@ def answer(results: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
     if fault is not None:
         return f"No answer: {fault}."
     sentence = _answer(results, rollup, books=books)
+    return _answer_drawn(results, _qualify(results, sentence))
+
+
+def _qualify(results: RunResults, sentence: str) -> str:
+    """Put before an answer how the service changed while it was asked, if it did."""
+    findings = results.findings
     change = change_of_service(findings)
     if change is None:
         return sentence
@@ -74,6 +81,24 @@ def answer(results: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
     if has_labels or sentence.lower().startswith("no answer"):
         return f"No answer: {change}."
     return f"{capitalize(change)}: {clause}"
+
+
+def _answer_drawn(results: RunResults, sentence: str) -> str:
+    """Put the share of all documents first, where the audited ones were drawn of them."""
+    findings = results.findings
+    share = write_share(findings)
+    if share is None:
+        missing = write_missing_share(findings)
+        return sentence if missing is None else f"{sentence} {missing}"
+    is_exploratory = gate_verdict(findings) == "exploratory"
+    if is_exploratory or any(_list_departures(findings)):
+        share = f"Exploratory: {_continue(share)}"
+    doubts = [*_list_other_causes(findings)] if compares_scores(findings) else []
+    if doubts:
+        share = f"{share[:-1]}; in doubt, because {' and '.join(doubts)}."
+    if sentence.lower().startswith("no answer"):
+        return f"{share} {sentence}"
+    return f"{share} Among those drawn: {_continue(sentence)}"
 
 
 def _continue(sentence: str) -> str:
@@ -130,8 +155,11 @@ def _list_doubts(results: RunResults) -> Iterator[str]:
     n_reported = find_values(findings, "reported").get("n_reported") or 0
     n_top = find_values(findings, "top").get("at_least") or 0
     any_found = n_reported > 0 or n_top > 0
-    if results.rule.level != "collection" and not any_found:
-        return
+    if results.rule.level == "collection" or any_found:
+        yield from _list_other_causes(findings)
+
+
+def _list_other_causes(findings: pl.DataFrame) -> Iterator[str]:
     placebo = find_placebo(findings)
     if placebo is not None and placebo["verdict"] == "as_many":
         yield "the reference model, which cannot know these texts, gives as much"

@@ -21,7 +21,9 @@ from mia_batch.inference.findings import (
     why_withheld,
     withhold,
 )
+from mia_batch.inference.known_share import DRAW
 from mia_batch.inference.memory import VERBATIM_WORDS
+from mia_batch.report.drawn import draw_sentences
 
 Row = dict[str, Any]
 Writer = Callable[["RunResults"], Iterable[str]]
@@ -922,10 +924,13 @@ def unlabelled_sentences(
     )
     if results and compared.collect(engine="streaming").item():
         yield f"The null: {rule.null_set.rstrip('.')}."
+    texts = "targets"
+    if findings.filter(check=DRAW).height:
+        texts = "documents drawn, which need not be that of all"
     for row in of_all.filter(~is_test).iter_rows(named=True):
         share = _write_share(row)
         if share:
-            yield f"Share of members among the targets: {share} ({row['assumption']})."
+            yield f"Share of members among the {texts}: {share} ({row['assumption']})."
         if row["value"] is not None and row["method"] == "fieller":
             yield _write_wrong_calibration_labels(row["low"], row["high"])
 
@@ -1477,6 +1482,7 @@ def _by_rule(write: Callable[..., Iterable[str]]) -> Writer:
 # estimates.
 CONCLUSIONS: Final[tuple[tuple[str, Writer], ...]] = (
     ("always", _from_findings(change_sentence)),
+    ("always", _from_findings(draw_sentences)),
     ("always", _from_findings(start_sentences)),
     ("always", _from_findings(quantisation_sentences)),
     ("always", _from_findings(chance_sentences)),

@@ -142,6 +142,8 @@ class TargetsStage(Stage):
             "without_spaces": _list_unspaced(targets),
             "n_moved_cuts": _count_moved_cuts(audit, targets),
         }
+        if corpus.draw is not None:
+            audit.manifest.input["draw"] = corpus.draw.describe()
         self.mark_done()
 
     def _write_new(self, path: Path) -> None:

@@ -26,6 +26,13 @@ from mia_batch.inference.comparison import author_findings, read_comparison_sets
 from mia_batch.inference.conformal import score_errors
 from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.findings import DecisionRule, finding_rows, role_counts
+from mia_batch.inference.known_share import (
+    KNOWN_SHARE,
+    VERBATIM_SHARE,
+    draw_findings,
+    known_share_findings,
+    verbatim_share_findings,
+)
 from mia_batch.inference.order import order_findings, sort_by_time
 from mia_batch.inference.rollup import perplexities, rollup
 from mia_batch.inference.verdicts import (
@@ -321,6 +328,8 @@ _FROM_SCORES = (
     "e_values",
     "uneven_scores",
     "null_audits",
+    KNOWN_SHARE,
+    VERBATIM_SHARE,
     *sets.FEW_BOOKS,
     *_CHECKS,
     *SET_CHECKS,
@@ -461,6 +470,7 @@ class PreflightStage(Stage):
         blind = _select_blind_targets(checked.blind_scores)
         rows = [
             checks.role_findings(targets),
+            draw_findings(self.audit.manifest.input.get("draw")),
             checked.findings,
             weight_findings(targets, blind, checked.findings, rule),
             finding_rows("near_copies", near_copy_rows(targets)),
@@ -480,6 +490,8 @@ class PreflightStage(Stage):
             return None
         decides = "together" if audit.rule.level == "collection" else "needed"
         power = findings.filter(check="power", statistic=decides)
+        if "draw" in audit.manifest.input:  # whose share needs no text that stands out
+            power = power.clear()
         is_withheld = checks.gate_verdict(findings) == "withheld"
         if not is_withheld and "impossible" not in power["verdict"]:
             return None
@@ -635,6 +647,14 @@ class VerdictsStage(Stage):
             )
             findings.append(few_books)
             findings.append(null_audit_findings(scores, rule))
+            known_share = known_share_findings(
+                audit.run.scan("targets"),
+                scores,
+                rule,
+                state.text_findings,
+                blind_warns=_is_separable(state.text_findings, "calibration"),
+            )
+            findings.append(known_share)
         return findings
 
     def _measure(self) -> pl.DataFrame:
@@ -718,6 +738,8 @@ def _rests_on(audit: Audit) -> dict[str, int | str]:
     if "from" in rarity:
         rests_on["rarity_from"] = rarity["from"]
     rests_on["input"] = texts["input"]
+    if "draw" in texts:
+        rests_on["draw"] = texts["draw"]["rows_sha256"]
     reference_sets = texts["reference_sets"].items()
     return rests_on | {
         role: content for role, content in reference_sets if role != "yardstick"
@@ -1002,7 +1024,15 @@ class SummaryStage(Stage):
             None if controls is None else controls.collect(),
             all_continued=audit.continues_texts,
         )
-        rows = pl.concat([findings.filter(pl.col("check") != "verbatim"), verbatim])
+        verbatim_share = verbatim_share_findings(
+            run.scan("targets"),
+            runs,
+            None if controls is None else controls.collect(),
+            findings,
+            all_continued=audit.continues_texts,
+        )
+        is_made_here = pl.col("check").is_in(["verbatim", VERBATIM_SHARE])
+        rows = pl.concat([findings.filter(~is_made_here), verbatim, verbatim_share])
         rows = checks.apply_gate(rows)
         sink(rows, run.path("findings"), schemas.Findings)
         # Curves mean nothing where what is scored depends on scores, or no text is

@@ -316,6 +316,9 @@ def _list_brief(contents: Contents) -> Iterator[tuple[str, str, str]]:
         _write_value(contents.look_up(path, NOT_RECORDED))
         for path in ("targets.total", "input.n_documents")
     )
+    population = contents.look_up("input.draw.n_documents", NOT_RECORDED)
+    if population != NOT_RECORDED:
+        n_documents = f"{n_documents} of {_write_value(population)}"
     yield (
         "Asked about",
         f"{n_documents} documents; {n_texts} texts in all, comparison texts included",
