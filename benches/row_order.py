@@ -183,13 +183,11 @@ def measure(folder: Path, n_lists: int, base: Path) -> Iterator[dict[str, Any]]:
             continue
         for kind, n_copies, model in list_models(folder, base, seed):
             out = folder / "tests" / f"{kind}-{seed}-{n_copies}"
-            start = time.monotonic()
             arguments = [str(rows), "--model", str(model), "--out", str(out)]
             arguments += ["--engine", "transformers", "--shuffles", str(SHUFFLES)]
             benchmark.main(
                 [*arguments, "--shard-rows", str(SHARD_ROWS)], standalone_mode=False
             )
-            seconds = round(time.monotonic() - start)
             scores, n_unscored = pivot(pl.read_parquet(out / "units.parquet"))
             for n_rows in FEWER_ROWS:
                 n_shards = n_rows // SHARD_ROWS
@@ -206,7 +204,6 @@ def measure(folder: Path, n_lists: int, base: Path) -> Iterator[dict[str, Any]]:
                     "median_p": statistics.median(p_values),
                     "n_found": sum(p_value <= LEVEL for p_value in p_values),
                     "unscored": n_unscored,
-                    "seconds": seconds,
                 }
 
 

@@ -42,6 +42,7 @@ _NEXT_ROW = ViewType(
     prompt_unit="question",
     abilities=frozenset({QUESTION}),
 )
+_BATCH_FILES = "by batch files"  # which these runs do not take
 _UNREAD = "no answer names one of the four rows"
 
 
@@ -82,7 +83,9 @@ def forecast(
         if not isinstance(stage, _NextRowsStage | PromptsStage):
             stage.validate_dry_run()
         yield from stage.remaining()
-    yield from forecast_whole_cost(audit)
+    for name, text in forecast_whole_cost(audit):
+        if not name.endswith(_BATCH_FILES):
+            yield name, text
 
 
 def _begin(

@@ -48,8 +48,8 @@ def compare_published(
     r"""Compare the published alternative of each unit with the others, exactly.
 
     Row u of ``scores`` has the scores of a unit's alternatives, the published one
-    first; NaN fills rows of fewer. The statistic is that of Oren et al. (2023,
-    arXiv:2310.17623, section 3.2), \(T = \frac1n \sum_u (x_{u0} - \bar x_{u,k > 0})\),
+    first; NaN fills rows of fewer. The statistic is the sharded one of Oren et al. (2023,
+    arXiv:2310.17623), \(T = \frac1n \sum_u (x_{u0} - \bar x_{u,k > 0})\),
     but its p-value rests on no t distribution: under the null the published one is in
     each unit any of its alternatives with the same probability, whatever the scores
     are and however units depend on each other through their content. So the p-value is
@@ -60,6 +60,8 @@ def compare_published(
 
     None where no unit has two alternatives.
     """
+    if not scores.size:
+        return None
     n_alternatives = np.isfinite(scores).sum(axis=1)
     is_usable = np.isfinite(scores[:, 0]) & (n_alternatives > 1)
     units, sizes = scores[is_usable], n_alternatives[is_usable]

@@ -78,6 +78,8 @@ def find_patterns(
     """
     rng = np.random.default_rng(seed)
     cells = [cell for cell in cells if cell.can_change]
+    if not cells:
+        return []
     cells = cells[:: 1 + (len(cells) - 1) // _MOST_CELLS]
     tests = [(feature, test) for feature in features for test in feature.tests]
     sums = np.zeros((len(tests), 1 + _N_ORDERS))
@@ -129,7 +131,9 @@ def _compute_neighbours(values: Floats, orders: Ints) -> Floats:
 
 def _count_equal(values: Floats, orders: Ints) -> Floats:
     ordered = values[orders]
-    return np.isclose(ordered[:, :-1], ordered[:, 1:]).sum(axis=1).astype(np.float64)
+    is_equal = np.isclose(ordered[:, :-1], ordered[:, 1:])
+    counts: Floats = is_equal.sum(axis=1).astype(np.float64)
+    return counts
 
 
 def _sum_likeness(alike: Floats, orders: Ints) -> Floats:
