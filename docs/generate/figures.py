@@ -25,6 +25,7 @@ __all__ = [
     "power_picture",
     "rates",
     "recited",
+    "row_order",
     "strips",
     "tuned",
     "weights",
@@ -364,6 +365,31 @@ def tuned() -> str:
     return table(
         ("attack", *heads), ([code(name), *row] for name, row in cells.items())
     )
+
+
+_TRAINED = {
+    "before": "nothing of the list",
+    "shuffled": "16 times, each time in another order",
+}
+
+
+def row_order() -> str:
+    """Say at how many copies the order of a list shows, by its rows."""
+    lines = (_RESULTS / "row_order.jsonl").read_text(encoding="utf-8").splitlines()
+    measured: dict[Any, dict[int, dict[str, Any]]] = {}
+    for row in map(json.loads, lines):
+        key = row["list"], row["copies"] * (row["trained"] == "ordered"), row["trained"]
+        measured.setdefault(key, {})[row["rows"]] = row
+    cells = []
+    for (number, copies, trained), by_rows in sorted(measured.items()):
+        times = "once" if copies == 1 else f"{copies} times"
+        p_values = [f"{by_rows[n]['median_p']:.2g}" for n in (200, 100, 50)]
+        learnt = _TRAINED.get(trained, times)
+        n_pieces = len(by_rows[50]["p_values"])
+        n_found = f"{by_rows[50]['n_found']} of {n_pieces}"
+        cells.append((str(number + 1), learnt, *p_values, n_found))
+    heads = ("list", "learnt", "p, 200 rows", "100 rows", "50 rows")
+    return table((*heads, "of 50 rows, p <= 0.01"), cells)
 
 
 def _latest(bench: str, figure: str = "taken") -> dict[str, Any]:

@@ -47,6 +47,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "rates": figures.rates,
     "recited": figures.recited,
     "rooms": rooms.layers,
+    "roworder": figures.row_order,
     "settings": settings.sections,
     "strips": figures.strips,
     "tuned": figures.tuned,

@@ -9,6 +9,7 @@ import sys
 import threading
 from dataclasses import replace
 from itertools import pairwise
+from math import isnan
 
 import polars as pl
 import pytest
@@ -17,8 +18,10 @@ from click.testing import CliRunner
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mia_batch.errors import MiaBatchError, RunFolderError
+from mia_batch.extras.benchmark.answers import compute_p_value, count_right
 from mia_batch.extras.benchmark.command import benchmark
 from mia_batch.extras.benchmark.exact import compare_published
+from mia_batch.extras.benchmark.orders import Design, build_units
 from mia_batch.extras.benchmark.results import pivot
 from mia_batch.extras.benchmark.sets import find_record, read_benchmark
 from mia_batch.pipeline.custody import verify
@@ -352,3 +355,58 @@ def test_the_folder_says_what_was_asked(tested, rows):
     assert record["rows_sha256"] == benchmark_rows.rows_sha256
     assert (record["shard_rows"], record["shuffles"], record["seed"]) == (4, 3, 0)
     assert pl.read_parquet(out / "units.parquet")["score"].is_finite().all()
+
+
+def test_answers_that_another_program_has_give_the_same_number(tmp_path):
+    rows = write_set(tmp_path / "mine.jsonl", "boolq", 60)
+    texts = read_benchmark(find_record(str(rows), None), str(rows)).texts
+    units = build_units(
+        read_benchmark(find_record(str(rows), None), str(rows)), "next-row", Design()
+    )
+    knows = Choosing(texts)
+    answers = []
+    for row in units.table.iter_rows(named=True):
+        is_known = row["unit"] % 3 == 0
+        answers.append(
+            {**row, "candidate": knows.text(row["text"], 0) if is_known else "B"}
+        )
+
+    def reply(prompt):
+        return next(item["candidate"] for item in answers if item["text"] == prompt)
+
+    class Answering(TinyModel):
+        def text(self, prompt, seed):
+            if "Which row comes directly after" in str(prompt):
+                return reply(prompt)
+            return super().text(prompt, seed)
+
+    row, _ = ask_chat(rows, tmp_path / "out", Answering())
+    assert compute_p_value(answers, 0) == row["p_value"] < 0.05
+    right = [item for item in answers if count_right(item)]
+    assert len(right) == sum(
+        "ABCD"[item["candidates"].index(0)] == re.sub(r".* |\W", "", item["candidate"])
+        for item in answers
+    )
+    assert isnan(compute_p_value([item | {"candidate": "no"} for item in answers], 0))
+    assert isnan(compute_p_value(answers[:4], 0))  # one place allows no small p-value
+
+
+def test_inspect_asks_the_same_questions(tmp_path):
+    inspect_ai = pytest.importorskip("inspect_ai")
+    from inspect_ai.model import ModelOutput, get_model
+
+    from mia_batch.extras.benchmark.inspect_task import next_row
+
+    rows = write_set(tmp_path / "mine.jsonl", "boolq", 40)
+    task = next_row(str(rows))
+    outputs = [
+        ModelOutput.from_content("mockllm/model", f"The answer is {sample.target}.")
+        for sample in task.dataset
+    ]
+    model = get_model("mockllm/model", custom_outputs=outputs)
+    (log,) = inspect_ai.eval(
+        task, model=model, log_dir=str(tmp_path), display="none", max_connections=1
+    )
+    (scores,) = log.results.scores
+    assert scores.metrics["p_value"].value == pytest.approx(4**-8)
+    assert scores.metrics["share_right"].value == 1.0

@@ -7,11 +7,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from mia_batch.evidence.parts import scan_parts
-from mia_batch.extras.benchmark.orders import N_CANDIDATES, Units
+from mia_batch.extras.benchmark.answers import score_answers
+from mia_batch.extras.benchmark.orders import Units
 from mia_batch.observer import Observer
 from mia_batch.pipeline.audits import resume
 from mia_batch.pipeline.context import Audit
@@ -27,10 +27,8 @@ from mia_batch.pipeline.stages.evidence import (
 )
 from mia_batch.pipeline.stages.targets import TargetsStage
 from mia_batch.pipeline.timing import record_requests
-from mia_batch.prompts import read_choice
 from mia_batch.schemas import LogProbs, Samples
 from mia_batch.settings import NO_YARDSTICK, Settings, load_settings
-from mia_batch.stats import Floats
 from mia_batch.tables import remove, write_table
 from mia_batch.views import QUESTION, TARGET, Decode, View, ViewType, build_view
 
@@ -43,7 +41,6 @@ _NEXT_ROW = ViewType(
     abilities=frozenset({QUESTION}),
 )
 _BATCH_FILES = "by batch files"  # which these runs do not take
-_UNREAD = "no answer names one of the four rows"
 
 
 def ask(
@@ -165,46 +162,9 @@ class _NextRowsStage(SamplesStage):
 
 
 def _count_answers(audit: Audit, view: View, units: Units) -> pl.DataFrame:
-    """Count how many answers name each candidate, over all questions about a place."""
     targets = audit.run.scan("targets").select("target_id", text="target")
     samples = scan_parts(audit.run.path("samples"), Samples, view.key)
-    answers = samples.select(
-        "target_id",
-        "reason",
-        label=read_choice(pl.col("candidate")).struct.field("choice"),
-    )
+    answers = samples.select("target_id", "reason", "candidate")
     answered = targets.join(answers, on="target_id").drop("target_id").collect()
     table = units.table.join(answered, on="text", how="left", maintain_order="left")
-    rows: list[dict[str, Any]] = []
-    for (unit,), questions in table.group_by("unit", maintain_order=True):
-        counts, n_read = _count_named(questions)
-        reasons = questions["reason"].drop_nulls()
-        reason = None
-        if not n_read:
-            reason = reasons[0] if len(reasons) else _UNREAD
-        rows += [
-            {
-                "unit": unit,
-                "alternative": candidate,
-                "score": None if reason else counts[candidate],
-                "reason": reason,
-            }
-            for candidate in range(N_CANDIDATES)
-        ]
-    schema = {
-        "unit": pl.UInt32,
-        "alternative": pl.UInt32,
-        "score": pl.Float64,
-        "reason": pl.String,
-    }
-    return pl.DataFrame(rows, schema)
-
-
-def _count_named(questions: pl.DataFrame) -> tuple[Floats, int]:
-    counts = np.zeros(N_CANDIDATES)
-    n_read = 0
-    for label, candidates in questions.select("label", "candidates").iter_rows():
-        if label is not None:
-            counts[candidates[label]] += 1
-            n_read += 1
-    return counts, n_read
+    return score_answers(table)

@@ -15,7 +15,14 @@ from mia_batch.schemas import BenchmarkTests
 from mia_batch.stats import Floats
 from mia_batch.stats.intervals import holm
 
-__all__ = ["LEVEL", "build_row", "build_table", "conclusions", "pivot"]
+__all__ = [
+    "LEVEL",
+    "build_row",
+    "build_table",
+    "conclusions",
+    "explain_missing",
+    "pivot",
+]
 
 LEVEL = 0.01
 """Error rate of all tests of a table together, by Holm."""
@@ -37,7 +44,7 @@ def build_row(
         "rows_sha256": benchmark.rows_sha256,
     }
     comparison = compare_published(matrix, seed) if matrix.shape[0] else None
-    reason = _explain_missing(units, scores, comparison)
+    reason = explain_missing(units.noun, units.n_units, scores, comparison)
     if reason is not None or comparison is None:
         return row | {"reason": reason}
     return row | {
@@ -61,23 +68,23 @@ def pivot(scores: pl.DataFrame) -> tuple[Floats, int]:
     return matrix, n_alternatives.height - len(whole)
 
 
-def _explain_missing(
-    units: Units, scores: pl.DataFrame, comparison: Comparison | None
+def explain_missing(
+    noun: str, n_units: int, scores: pl.DataFrame, comparison: Comparison | None
 ) -> str | None:
     """Explain why there is no p-value; None where there is one."""
     reasons = scores["reason"].drop_nulls()
     if comparison is None:
         cause = reasons.value_counts(sort=True)["reason"][0] if len(reasons) else ""
-        return f"no {units.noun} could be compared: {cause or 'none has alternatives'}"
-    if 2 * comparison.n_units < units.n_units:
+        return f"no {noun} could be compared: {cause or 'none has alternatives'}"
+    if 2 * comparison.n_units < n_units:
         cause = reasons.value_counts(sort=True)["reason"][0] if len(reasons) else ""
         return (
-            f"only {comparison.n_units:,} of {units.n_units:,} {units.noun}s could be"
+            f"only {comparison.n_units:,} of {n_units:,} {noun}s could be"
             f" compared: {cause}"
         )
     if comparison.smallest > LEVEL:
         return (
-            f"{comparison.n_units:,} {units.noun}s allow no p-value below"
+            f"{comparison.n_units:,} {noun}s allow no p-value below"
             f" {comparison.smallest:.2g}"
         )
     return None
