@@ -151,6 +151,7 @@ def test_texts_longer_than_the_context_are_unscored(rows, checkpoint, tmp_path):
     row = pl.read_parquet(tmp_path / "o" / "benchmark.parquet").row(0, named=True)
     assert (row["p_value"], row["n_units"], row["n_unscored"]) == (None, 0, 2)
     assert row["reason"].startswith("no shard could be compared: the text has ")
+    assert row["reason"].endswith("; give fewer rows a shard (--shard-rows)")
 
 
 class Remembering:

@@ -249,6 +249,12 @@ def test_numbers_are_rewritten_with_as_many_digits(tmp_path):
     assert units.table["text"].n_unique() > 2 * units.n_units
 
 
+def test_numbers_of_a_set_without_a_rule_stay(tmp_path):
+    benchmark = read("mmlu", write_set(tmp_path / "rows.parquet", "mmlu"))
+    with pytest.raises(SettingsError, match="no rule by which numbers of mmlu could"):
+        build_units(benchmark, "rewritten", Design())
+
+
 def test_next_rows_show_each_candidate_at_each_letter_once(tmp_path):
     benchmark = read("gsm8k", write_set(tmp_path / "rows.parquet", "gsm8k", 50))
     units = build_units(benchmark, "next-row", Design())

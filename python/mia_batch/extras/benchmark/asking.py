@@ -40,6 +40,11 @@ _NEXT_ROW = ViewType(
     prompt_unit="question",
     abilities=frozenset({QUESTION}),
 )
+# Of texts beyond the context, which audits can read in pieces
+_TOO_LONG = (
+    "; --long-texts stride reads it in pieces",
+    "; give fewer rows a shard (--shard-rows)",
+)
 _BATCH_FILES = "by batch files"  # which these runs do not take
 
 
@@ -126,7 +131,8 @@ def _sum_logprobs(audit: Audit, units: Units) -> pl.DataFrame:
     scored = targets.join(sums, on="target_id").drop("target_id").collect()
     table = units.table.join(scored, on="text", how="left", maintain_order="left")
     has_score = pl.col("score").is_finite().fill_null(value=False)
-    reason = pl.coalesce("reason", pl.lit("it has no log-probability"))
+    reason = pl.col("reason").str.replace(*_TOO_LONG, literal=True)
+    reason = pl.coalesce(reason, pl.lit("it has no log-probability"))
     return table.select(
         "unit",
         "alternative",

@@ -202,6 +202,8 @@ def _agree(out: Path, rows_set: Benchmark, design: Design) -> None:
             present = json.loads(path.read_text("utf-8"))
         except ValueError:
             present = {}
+        if not isinstance(present, dict):
+            present = {}
         differing = [key for key in record if present.get(key) != record[key]]
         if differing:
             raise RunFolderError(

@@ -297,6 +297,11 @@ def _find_answer(benchmark: Benchmark, row: int) -> int | None:
 
 def _build_rewritten(benchmark: Benchmark, design: Design) -> Units:
     """Put other numbers of as many digits into each question."""
+    if not benchmark.record.numbers:
+        raise SettingsError(
+            f"there is no rule by which numbers of {benchmark.record.name} could be"
+            " others; take another --test"
+        )
     rng = np.random.default_rng(design.seed)
     rows = [row for row, text in enumerate(benchmark.questions) if _NUMBER.search(text)]
     rows = rows[: design.most_rows]

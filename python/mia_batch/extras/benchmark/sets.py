@@ -175,7 +175,8 @@ def find_record(name: str, place: str | None, **changed: Any) -> NamedBenchmark:
             " own file instead, without --from"
         )
     if record is None:
-        record = NamedBenchmark(name=Path(name).stem, row=changes.pop("row", ""))
+        row = changes.pop("row", "")
+        record = NamedBenchmark(name=Path(name).stem, row=row, numbers=True)
     return replace(record, **changes)
 
 
