@@ -6,10 +6,14 @@ drawn, among texts that it knows. After 1, 2, 4, 8 and 16 copies it is asked by
 model before, and one that learnt the same rows 16 times, each time in another order.
 Fewer rows are disjoint pieces of the list, so that there are several p-values of each.
 
-    python -m benches.row_order train --keep FOLDER [--lists N] [--model NAME]
-    python -m benches.row_order measure --keep FOLDER [--lists N] [--model NAME]
+    python -m benches.row_order levels
+    python -m benches.row_order train [--keep FOLDER] [--lists N] [--model NAME]
+    python -m benches.row_order measure [--keep FOLDER] [--lists N] [--model NAME]
 
-The first makes the models, the second asks them; both go on where they stopped.
+The first simulates p-values where nothing was seen: the level holds for rows of which
+every order was as likely, and breaks for a series in its order, which the test of
+patterns is to refuse. The second makes the models, the third asks them; both leave out
+what is there.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import polars as pl
 from benches.manuals import MODEL
 from benches.real import find_smollm2
@@ -32,14 +37,17 @@ from benches.results import append_results, versions
 
 from mia_batch.extras.benchmark.command import benchmark
 from mia_batch.extras.benchmark.exact import compare_published
+from mia_batch.extras.benchmark.predictable import Cell, Feature, find_patterns
 from mia_batch.extras.benchmark.results import pivot
+from tests.published_orders import EXCHANGEABLE, LEVELS, draw_rows, measure_rates
 
-__all__ = ["draw_rows", "measure", "train_models"]
+__all__ = ["draw_facts", "measure", "measure_levels", "train_models"]
 
 COPIES = (1, 2, 4, 8, 16)
 N_ROWS = 200
 FEWER_ROWS = (50, 100, 200)
 SHARD_ROWS, SHUFFLES, LEVEL = 10, 9, 0.01
+N_SETS, N_CHECKED = 10_000, 1000
 WINDOW, BATCH, RATE = 512, 2, 1e-4
 N_BETWEEN = 8  # texts of the model's own training that stand behind each copy
 
@@ -62,7 +70,7 @@ _THINGS = ("mill", "bridge", "lighthouse", "library", "foundry", "market", "cana
 _TRADES = ("glazier", "surveyor", "printer", "miller", "clerk", "cooper", "pilot")
 
 
-def draw_rows(n_rows: int, seed: int) -> list[dict[str, str]]:
+def draw_facts(n_rows: int, seed: int) -> list[dict[str, str]]:
     """Draw questions and answers about places and people that do not exist, in random order."""
     draw = Random(seed)
 
@@ -148,7 +156,7 @@ def train_models(
 def train(folder: Path, n_lists: int, base: Path) -> None:
     """Make the models of each list, and of each a control that saw other orders."""
     for seed in range(n_lists):
-        rows = draw_rows(N_ROWS, seed)
+        rows = draw_facts(N_ROWS, seed)
         path = folder / f"rows-{seed}.jsonl"
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
         for kind in ("ordered", "shuffled"):
@@ -207,6 +215,31 @@ def measure(folder: Path, n_lists: int, base: Path) -> Iterator[dict[str, Any]]:
                 }
 
 
+def measure_levels(n_sets: int) -> Iterator[dict[str, Any]]:
+    """Simulate sets that nobody has seen; yield the share found at each level, by kind."""
+    rng = np.random.default_rng(0)
+    for kind in (*EXCHANGEABLE, "series"):
+        rows = draw_rows(kind, n_sets, rng)
+        rates = measure_rates(rows, rng)
+        n_refused = sum(map(_is_refused, rows[:N_CHECKED]))
+        yield {
+            "kind": kind,
+            "sets": n_sets,
+            "levels": LEVELS.tolist(),
+            "rates": rates.tolist(),
+            "refused": n_refused / N_CHECKED,
+        }
+
+
+def _is_refused(rows: np.ndarray) -> bool:
+    """Return whether the order of a set's rows is found to have a pattern."""
+    flat = np.arange(rows.size).reshape(rows.shape)
+    cells = [Cell(places, np.zeros(places.size, np.int64)) for places in flat]
+    tests = ("trend", "neighbours")
+    feature = Feature(name="value", values=rows.ravel(), tests=tests)
+    return bool(find_patterns(cells, [feature], seed=0))
+
+
 def open_base(name: str, folder: Path) -> Path:
     """Return the folder of a base model; SmolLM2's weights are taken out of their file."""
     if name == "manuals-47m":
@@ -217,14 +250,19 @@ def open_base(name: str, folder: Path) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("part", choices=("train", "measure"))
-    parser.add_argument("--keep", type=Path, required=True, help="folder of all models")
+    parser.add_argument("part", choices=("levels", "train", "measure"))
+    parser.add_argument("--keep", type=Path, help="folder of all models")
     parser.add_argument("--lists", type=int, default=3)
     parser.add_argument(
         "--model", default="manuals-47m", choices=("manuals-47m", "smollm2")
     )
     arguments = parser.parse_args()
-    folder: Path = arguments.keep
+    if arguments.part == "levels":
+        for row in measure_levels(N_SETS):
+            print(json.dumps(row), flush=True)
+            append_results("row_order_levels", row)
+        return
+    folder = arguments.keep or Path("runs/row-order")
     folder.mkdir(parents=True, exist_ok=True)
     base = open_base(arguments.model, folder)
     if arguments.part == "train":

@@ -8,10 +8,9 @@ import pytest
 from scipy.stats import binom
 
 from mia_batch.extras.benchmark.exact import compare_published
+from tests.published_orders import EXCHANGEABLE, LEVELS, draw_rows, measure_rates
 
 N_NULLS = 10_000
-N_UNITS, N_ROWS, N_ORDERS = 3, 6, 4
-LEVELS = np.array([1, 3, 6, 16]) / N_ORDERS**N_UNITS
 
 
 def test_a_case_by_hand():
@@ -92,46 +91,10 @@ def test_one_answer_a_place_is_the_binomial_test(n_right):
     assert comparison.p_value == pytest.approx(binom.sf(n_right - 1, 8, 0.25))
 
 
-def score_orders(rows, rng):
-    """Score the published order of each unit and drawn ones, by a model that has seen none.
-
-    It finds an order the likelier, the more alike neighbours are.
-    """
-    n = rows.shape[:2]
-    drawn = np.argsort(rng.random((*n, N_ORDERS, N_ROWS)), axis=-1)
-    drawn[:, :, 0] = np.arange(N_ROWS)
-    ordered = np.take_along_axis(rows[:, :, None], drawn, axis=-1)
-    return (ordered[..., 1:] * ordered[..., :-1]).sum(axis=-1)
-
-
-def draw_rejections(rows, rng):
-    """Return the share of sets with a p-value at or below each of `LEVELS`."""
-    comparisons = [compare_published(s, 0) for s in score_orders(rows, rng)]
-    p_values = np.array([item.p_value for item in comparisons if item is not None])
-    assert p_values.size == len(rows)
-    return (p_values[:, None] <= LEVELS + 1e-12).mean(axis=0)
-
-
-def draw_rows(kind, n, rng):
-    rows = rng.normal(size=(n, N_UNITS, N_ROWS))
-    if kind == "alike":  # all rows of a set go together, those of a shard more so
-        rows += 2 * rng.normal(size=(n, 1, 1)) + rng.normal(size=(n, N_UNITS, 1))
-    if kind == "wild":
-        rows = np.sign(rows) * np.abs(rows) ** 5
-    if kind == "series":  # each row goes on with the one before
-        for place in range(1, N_ROWS):
-            rows[..., place] += 0.9 * rows[..., place - 1]
-    if kind == "series, then shuffled":
-        rows = rng.permuted(draw_rows("series", n, rng), axis=-1)
-    return rows
-
-
-@pytest.mark.parametrize(
-    "kind", ["independent", "alike", "wild", "series, then shuffled"]
-)
+@pytest.mark.parametrize("kind", EXCHANGEABLE)
 def test_levels_are_exact_however_rows_depend_on_each_other(kind):
     rng = np.random.default_rng(7)
-    rates = draw_rejections(draw_rows(kind, N_NULLS, rng), rng)
+    rates = measure_rates(draw_rows(kind, N_NULLS, rng), rng)
     errors = np.sqrt(LEVELS * (1 - LEVELS) / N_NULLS)
     assert (np.abs(rates - LEVELS) < 4 * errors).all(), rates
 
@@ -139,5 +102,5 @@ def test_levels_are_exact_however_rows_depend_on_each_other(kind):
 def test_an_order_that_can_be_foreseen_breaks_the_level():
     # Dependence that follows the published order: a model that saw none finds it likelier
     rng = np.random.default_rng(7)
-    rates = draw_rejections(draw_rows("series", 1000, rng), rng)
+    rates = measure_rates(draw_rows("series", 1000, rng), rng)
     assert rates[1] > 5 * LEVELS[1]
