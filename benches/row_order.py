@@ -221,13 +221,17 @@ def measure_levels(n_sets: int) -> Iterator[dict[str, Any]]:
     for kind in (*EXCHANGEABLE, "series"):
         rows = draw_rows(kind, n_sets, rng)
         rates = measure_rates(rows, rng)
-        n_refused = sum(map(_is_refused, rows[:N_CHECKED]))
+        large = draw_rows(kind, N_CHECKED, rng, N_ROWS // SHARD_ROWS, SHARD_ROWS)
+        shares = [
+            sum(map(_is_refused, sets)) / N_CHECKED
+            for sets in (rows[:N_CHECKED], large)
+        ]
         yield {
             "kind": kind,
             "sets": n_sets,
             "levels": LEVELS.tolist(),
             "rates": rates.tolist(),
-            "refused": n_refused / N_CHECKED,
+            "refused": dict(zip((rows[0].size, large[0].size), shares, strict=True)),
         }
 
 
