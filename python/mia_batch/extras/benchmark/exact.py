@@ -14,7 +14,7 @@ __all__ = ["N_DRAWS", "Comparison", "compare_published"]
 N_DRAWS = 99_999
 _MOST_LISTED = 200_000  # combinations; of more, some are drawn
 _AT_ONCE = 1 << 22  # values that are drawn at once: some 32 MB
-_TIE = 1e-9  # of the largest sum; sums nearer to each other count as equal
+_TIE = 1e-12  # of the largest sum; sums nearer to each other count as equal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
