@@ -25,6 +25,7 @@ __all__ = [
     "power_picture",
     "rates",
     "recited",
+    "row_levels",
     "row_order",
     "strips",
     "tuned",
@@ -390,6 +391,31 @@ def row_order() -> str:
         cells.append((str(number + 1), learnt, *p_values, n_found))
     heads = ("list", "learnt", "p, 200 rows", "100 rows", "50 rows")
     return table((*heads, "of 50 rows, p <= 0.01"), cells)
+
+
+_ROWS = {
+    "independent": "independent",
+    "alike": "with a common factor, by set and by shard",
+    "wild": "independent, with heavy tails",
+    "series, then shuffled": "a time series, shuffled before publication",
+    "series": "**a time series in its order**",
+}
+
+
+def row_levels() -> str:
+    """Say how often sets that nobody has seen are found, by level and kind of rows."""
+    path = _RESULTS / "row_order_levels.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    rows = {row["kind"]: row for row in map(json.loads, lines)}
+    levels = next(iter(rows.values()))["levels"]
+    cells = []
+    for kind, name in _ROWS.items():
+        rates = [f"{rate:.2%}" for rate in rows[kind]["rates"]]
+        refused = [f"{share:.1%}" for share in rows[kind]["refused"].values()]
+        cells.append((name, *rates, *refused))
+    heads = [f"found at {level:.2%}" for level in levels]
+    sizes = [f"refused, {n} rows" for n in rows["series"]["refused"]]
+    return table(("rows", *heads, *sizes), cells)
 
 
 def _latest(bench: str, figure: str = "taken") -> dict[str, Any]:

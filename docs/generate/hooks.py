@@ -48,6 +48,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "recited": figures.recited,
     "rooms": rooms.layers,
     "roworder": figures.row_order,
+    "rowlevels": figures.row_levels,
     "settings": settings.sections,
     "strips": figures.strips,
     "tuned": figures.tuned,

@@ -280,6 +280,37 @@ def test_a_killed_command_goes_on_where_it_was(rows, texts, tmp_path):
     assert row["p_value"] == pytest.approx(OF_THE_KNOWN_ORDER)
 
 
+def test_the_order_of_options_is_a_level_only_with_an_argument(tmp_path):
+    path = write_set(tmp_path / "mmlu.parquet", "mmlu", 24)
+    units = build_units(
+        read_benchmark(find_record("mmlu", str(path)), str(path)), "options", Design()
+    )
+    published = {*units.table.filter(alternative=0)["text"]}
+
+    def prefer_published(asked: Asked) -> Reply:
+        reply = echo(asked)
+        if asked.method == "POST" and not asked.is_probe:
+            values = reply.content["choices"][0]["logprobs"]["token_logprobs"]
+            values[1:] = [-5.0] * (len(values) - 1)
+            values[2] += asked.prompt in published
+        return reply
+
+    with HostileServer(prefer_published) as server:
+        arguments = ["mmlu", "--from", path, "--model", MODEL, "--base-url", server.url]
+        arguments += ["--shuffles", 3, "--test", "options"]
+        invoke(*arguments, "--out", tmp_path / "a")
+        printed = invoke(
+            *(*arguments, "--out", tmp_path / "b"), "--options-order", "drawn by lot"
+        )
+    first = pl.read_parquet(tmp_path / "a" / "benchmark.parquet").row(0, named=True)
+    second = pl.read_parquet(tmp_path / "b" / "benchmark.parquet").row(0, named=True)
+    assert first["p_value"] == second["p_value"] == 1e-5
+    assert (first["verdict"], second["verdict"]) == ("exploratory", "seen")
+    assert (first["p_adjusted"], second["p_adjusted"]) == (None, 1e-5)
+    assert first["difference"] == second["difference"] == pytest.approx(1.0)
+    assert "any order is your word: drawn by lot" in printed
+
+
 class Choosing(TinyModel):
     """A chat model that knows which row comes next, or always says the same."""
 

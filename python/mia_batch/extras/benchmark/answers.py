@@ -33,8 +33,8 @@ def score_answers(answers: pl.DataFrame) -> pl.DataFrame:
     alone, not on which of the four was published.
     """
     label = read_choice(pl.col("candidate")).struct.field("choice")
-    named = pl.col("candidates").list.get(label, null_on_oob=True)
-    questions = answers.with_columns(named=named)
+    candidate = pl.col("candidates").list.get(label, null_on_oob=True)
+    questions = answers.with_columns(named=candidate)
     numbers = range(len(LABELS))
     counts = [
         (pl.col("named") == number).sum().alias(f"{number}") for number in numbers

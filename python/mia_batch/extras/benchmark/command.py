@@ -170,16 +170,19 @@ def _describe(
             f"rows are exchanged only where column {record.within!r} is the same"
         )
     for units in all_units:
-        alternatives = units.table.height / units.n_units
-        about = (
-            "" if units.test == "next-row" else f", {alternatives:.3g} orders of each"
+        n_each = f"{units.table.height / units.n_units:.3g}"
+        variants = "questions about each" if units.test == "next-row" else "of each"
+        sentences.append(
+            f"{units.test}: {units.n_units:,} {units.noun}s, {n_each} {variants}"
         )
-        if units.test == "next-row":
-            about = f", {alternatives:.0f} questions about each"
-        sentences.append(f"{units.test}: {units.n_units:,} {units.noun}s{about}")
         sentences += units.notes
         if units.why_exploratory:
             sentences.append(f"{units.test} is exploratory: {units.why_exploratory}")
+        elif units.test == "options":
+            sentences.append(
+                "that options could stand in any order is your word:"
+                f" {record.options_order}"
+            )
     return sentences
 
 
