@@ -47,7 +47,7 @@ COPIES = (1, 2, 4, 8, 16)
 N_ROWS = 200
 FEWER_ROWS = (50, 100, 200)
 SHARD_ROWS, SHUFFLES, LEVEL = 10, 9, 0.01
-N_SETS, N_CHECKED = 10_000, 1000
+N_SETS, N_CHECKED = 50_000, 1000
 WINDOW, BATCH, RATE = 512, 2, 1e-4
 N_BETWEEN = 8  # texts of the model's own training that stand behind each copy
 

@@ -171,9 +171,9 @@ def _describe(
         )
     for units in all_units:
         n_each = f"{units.table.height / units.n_units:.3g}"
-        variants = "questions about each" if units.test == "next-row" else "of each"
+        variants = "questions" if units.test == "next-row" else "texts"
         sentences.append(
-            f"{units.test}: {units.n_units:,} {units.noun}s, {n_each} {variants}"
+            f"{units.test}: {units.n_units:,} {units.noun}s, {n_each} {variants} about each"
         )
         sentences += units.notes
         if units.why_exploratory:
