@@ -160,6 +160,8 @@ def test_figures_are_those_of_the_bench():
     )
     assert "| `extraction_run_v1` | 1, 1, 1 | 2, 2, 2 | 8, 9, 9 |" in figures.choices()
     assert "| `wbc_v1` | 0.68 (0.55 to 0.78) |" in figures.tuned()
+    assert "| independent | 1.63% | 4.77% | 9.50% | 24.88% |" in figures.row_levels()
+    assert "| 1 | nothing of the list | 0.27 |" in figures.row_order()
     assert figures.strips().splitlines()[1].startswith("alice_in_wonderland.txt")
     assert figures.power_picture().startswith("<svg ")
 
