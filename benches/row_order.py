@@ -47,6 +47,9 @@ COPIES = (1, 2, 4, 8, 16)
 N_ROWS = 200
 FEWER_ROWS = (50, 100, 200)
 SHARD_ROWS, SHUFFLES, LEVEL = 10, 9, 0.01
+FORMS = {"learnt": "", "other": "Q: {question} A: {answer}"}
+"""How rows are written where they are asked about; the first is how they were learnt."""
+IN_ANOTHER_FORM = (("ordered", 4), ("ordered", 16))
 N_SETS, N_CHECKED = 50_000, 1000
 WINDOW, BATCH, RATE = 512, 2, 1e-4
 N_BETWEEN = 8  # texts of the model's own training that stand behind each copy
@@ -191,28 +194,48 @@ def measure(folder: Path, n_lists: int, base: Path) -> Iterator[dict[str, Any]]:
             continue
         for kind, n_copies, model in list_models(folder, base, seed):
             out = folder / "tests" / f"{kind}-{seed}-{n_copies}"
-            arguments = [str(rows), "--model", str(model), "--out", str(out)]
-            arguments += ["--engine", "transformers", "--shuffles", str(SHUFFLES)]
-            benchmark.main(
-                [*arguments, "--shard-rows", str(SHARD_ROWS)], standalone_mode=False
-            )
-            scores, n_unscored = pivot(pl.read_parquet(out / "units.parquet"))
-            for n_rows in FEWER_ROWS:
-                n_shards = n_rows // SHARD_ROWS
-                starts = range(0, len(scores) - n_shards + 1, n_shards)
-                pieces = [scores[start : start + n_shards] for start in starts]
-                compared = [compare_published(piece, seed) for piece in pieces]
-                p_values = [item.p_value for item in compared if item is not None]
-                yield {
-                    "list": seed,
-                    "trained": kind,
-                    "copies": n_copies,
-                    "rows": n_rows,
-                    "p_values": p_values,
-                    "median_p": statistics.median(p_values),
-                    "n_found": sum(p_value <= LEVEL for p_value in p_values),
-                    "unscored": n_unscored,
-                }
+            for form, template in FORMS.items():
+                if form == "other" and (kind, n_copies) not in IN_ANOTHER_FORM:
+                    continue
+                place = out if form == "learnt" else out.with_name(f"{out.name}-{form}")
+                scores = score(rows, model, place, template)
+                for figures in measure_pieces(scores, seed):
+                    yield {
+                        "list": seed,
+                        "trained": kind,
+                        "copies": n_copies,
+                        "form": form,
+                        **figures,
+                    }
+
+
+def score(rows: Path, model: Path, out: Path, template: str) -> pl.DataFrame:
+    """Ask a model by the command, or go on; return the scores of its shards."""
+    arguments = [str(rows), "--model", str(model), "--out", str(out)]
+    arguments += ["--engine", "transformers", "--shuffles", str(SHUFFLES)]
+    arguments += ["--shard-rows", str(SHARD_ROWS)]
+    if template:
+        arguments += ["--row", template]
+    benchmark.main(arguments, standalone_mode=False)
+    return pl.read_parquet(out / "units.parquet")
+
+
+def measure_pieces(scores: pl.DataFrame, seed: int) -> Iterator[dict[str, Any]]:
+    """Compute the p-values of disjoint pieces of a list, by their rows."""
+    matrix, n_unscored = pivot(scores)
+    for n_rows in FEWER_ROWS:
+        n_shards = n_rows // SHARD_ROWS
+        starts = range(0, len(matrix) - n_shards + 1, n_shards)
+        pieces = [matrix[start : start + n_shards] for start in starts]
+        compared = [compare_published(piece, seed) for piece in pieces]
+        p_values = [item.p_value for item in compared if item is not None]
+        yield {
+            "rows": n_rows,
+            "p_values": p_values,
+            "median_p": statistics.median(p_values),
+            "n_found": sum(p_value <= LEVEL for p_value in p_values),
+            "unscored": n_unscored,
+        }
 
 
 def measure_levels(n_sets: int) -> Iterator[dict[str, Any]]:

@@ -379,11 +379,14 @@ def row_order() -> str:
     lines = (_RESULTS / "row_order.jsonl").read_text(encoding="utf-8").splitlines()
     measured: dict[Any, dict[int, dict[str, Any]]] = {}
     for row in map(json.loads, lines):
-        key = row["list"], row["copies"] * (row["trained"] == "ordered"), row["trained"]
+        n_copies = row["copies"] * (row["trained"] == "ordered")
+        key = row["list"], n_copies, row["trained"], row["form"]
         measured.setdefault(key, {})[row["rows"]] = row
     cells = []
-    for (number, copies, trained), by_rows in sorted(measured.items()):
+    for (number, copies, trained, form), by_rows in sorted(measured.items()):
         times = "once" if copies == 1 else f"{copies} times"
+        if form == "other":
+            times += ", asked in another form"
         p_values = [f"{by_rows[n]['median_p']:.2g}" for n in (200, 100, 50)]
         learnt = _TRAINED.get(trained, times)
         n_pieces = len(by_rows[50]["p_values"])
