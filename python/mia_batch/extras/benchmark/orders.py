@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -22,7 +22,7 @@ from mia_batch.extras.benchmark.predictable import (
 )
 from mia_batch.extras.benchmark.sets import Benchmark, letter
 from mia_batch.prompts import LABELS
-from mia_batch.stats import Ints
+from mia_batch.stats import Floats, Ints
 
 __all__ = ["TESTS", "Design", "Test", "Units", "build_units"]
 
@@ -265,7 +265,7 @@ def _refuse_option_patterns(
         )
 
 
-def _mark_answers(benchmark: Benchmark, rows: Sequence[int]) -> Any:
+def _mark_answers(benchmark: Benchmark, rows: Sequence[int]) -> Floats | None:
     """Mark the right option of each row by 1; None where some answers name none."""
     marks: list[float] = []
     for row in rows:
