@@ -78,7 +78,7 @@ def invent_row(name: str, number: int, draw: Random) -> dict[str, Any]:
         },
         "humaneval": {
             "task_id": f"HumanEval/{number}",
-            "prompt": f"def {draw.choice(_WORDS)}_{number}():\n",
+            "prompt": f"def {'_'.join(draw.choices(_WORDS, k=2))}():\n",
             "canonical_solution": f"    return {draw.randrange(1000)}\n",
             "test": "assert True",
             "entry_point": f"function_{number}",

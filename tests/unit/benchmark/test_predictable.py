@@ -66,6 +66,13 @@ def test_sorted_rows_are_found(order, sentence):
     assert any(pattern.startswith(sentence) for pattern in find(texts))
 
 
+def test_rows_that_are_numbered_are_found():
+    texts = draw_texts(60, np.random.default_rng(1))
+    numbered = [f"{text} in task {number}" for number, text in enumerate(texts)]
+    patterns = find(numbered)
+    assert any(pattern.startswith("the first number rises") for pattern in patterns)
+
+
 def test_neighbours_about_one_thing_are_found():
     rng = np.random.default_rng(2)
     texts = [

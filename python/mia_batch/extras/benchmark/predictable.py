@@ -32,6 +32,7 @@ LEVEL = 0.01
 """Share of random orders that are taken for predictable, of all features together."""
 _N_ORDERS = 1999
 _MOST_CELLS = 2000  # of more, so many spread evenly are tested
+_NUMBER = re.compile(r"\d{1,15}")
 _WORD = re.compile(r"[^\W\d_]{4,}|\d+")
 
 
@@ -167,7 +168,7 @@ _SENTENCES = {
 def describe_texts(
     texts: Sequence[str], categories: Mapping[str, Sequence[object]]
 ) -> list[Feature]:
-    """Build the features of texts: length, first letters, words, and given categories."""
+    """Build the features of texts: length, letters, numbers, words, and given categories."""
     lengths = np.array([len(text) for text in texts], np.float64)
     first_letters = [text.strip().casefold() for text in texts]
     features = [
@@ -175,6 +176,7 @@ def describe_texts(
         Feature(
             name="the alphabet", values=_rank(np.array(first_letters)), tests=("trend",)
         ),
+        Feature(name="the first number", values=_read_numbers(texts), tests=("trend",)),
         Feature(
             name="words",
             values=[frozenset(_WORD.findall(text.casefold())) for text in texts],
@@ -201,6 +203,19 @@ def list_categories(
         n_different = len({str(value) for value in values})
         if 1 < n_different <= len(values) // 3:
             yield name, values
+
+
+def _read_numbers(texts: Sequence[str]) -> Floats:
+    """Read the first number of each text, as a rank; texts without one are in the middle."""
+    matches = [_NUMBER.search(text) for text in texts]
+    numbers = np.array([float(match[0]) if match else np.nan for match in matches])
+    has_number = np.isfinite(numbers)
+    ranks = np.zeros(len(texts))
+    if has_number.any():
+        of_numbers = _rank(numbers[has_number])
+        ranks[:] = np.median(of_numbers)
+        ranks[has_number] = of_numbers
+    return ranks
 
 
 def _rank(values: NDArray[np.generic]) -> Floats:
