@@ -7,13 +7,14 @@ model before, and one that learnt the same rows 16 times, each time in another o
 Fewer rows are disjoint pieces of the list, so that there are several p-values of each.
 
     python -m benches.row_order levels
+    python -m benches.row_order nulls [--keep FOLDER] [--model NAME]
     python -m benches.row_order train [--keep FOLDER] [--lists N] [--model NAME]
     python -m benches.row_order measure [--keep FOLDER] [--lists N] [--model NAME]
 
 The first simulates p-values where nothing was seen: the level holds for rows of which
 every order was as likely, and breaks for a series in its order, which the test of
-patterns is to refuse. The second makes the models, the third asks them; both leave out
-what is there.
+patterns is to refuse. The second asks a real model about 160 shards of rows that nobody
+has seen. The third makes the models, the fourth asks them; both leave out what is there.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ SHARD_ROWS, SHUFFLES, LEVEL = 10, 9, 0.01
 FORMS = {"learnt": "", "other": "Q: {question} A: {answer}"}
 """How rows are written where they are asked about; the first is how they were learnt."""
 IN_ANOTHER_FORM = (("ordered", 4), ("ordered", 16))
+N_NULL_ROWS, NULL_SEED, NULL_LEVELS = 800, 1000, (0.05, 0.1, 0.25, 0.5)
 N_SETS, N_CHECKED = 50_000, 1000
 WINDOW, BATCH, RATE = 512, 2, 1e-4
 N_BETWEEN = 8  # texts of the model's own training that stand behind each copy
@@ -267,6 +269,29 @@ def _is_refused(rows: np.ndarray) -> bool:
     return bool(find_patterns(cells, [feature], seed=0))
 
 
+def measure_nulls(folder: Path, base: Path) -> dict[str, Any]:
+    """Ask the model before about many shards of rows that nobody has seen."""
+    path = folder / "rows-nulls.jsonl"
+    rows = draw_facts(N_NULL_ROWS, NULL_SEED)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    out = folder / "tests" / "nulls"
+    arguments = [str(path), "--model", str(base), "--out", str(out)]
+    arguments += ["--engine", "transformers", "--most-rows", str(N_NULL_ROWS)]
+    arguments += ["--shard-rows", "5", "--shuffles", "3"]
+    benchmark.main(arguments, standalone_mode=False)
+    matrix, _ = pivot(pl.read_parquet(out / "units.parquet"))
+    ranks = (matrix[:, 1:] > matrix[:, :1]).sum(axis=1)
+    pieces = [matrix[start : start + 4] for start in range(0, len(matrix), 4)]
+    compared = [compare_published(piece, 0) for piece in pieces]
+    p_values = np.array([item.p_value for item in compared if item is not None])
+    return {
+        "shards": len(matrix),
+        "places": np.bincount(ranks, minlength=4).tolist(),
+        "sets": len(p_values),
+        "found": {str(level): int((p_values <= level).sum()) for level in NULL_LEVELS},
+    }
+
+
 def open_base(name: str, folder: Path) -> Path:
     """Return the folder of a base model; SmolLM2's weights are taken out of their file."""
     if name == "manuals-47m":
@@ -277,7 +302,7 @@ def open_base(name: str, folder: Path) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("part", choices=("levels", "train", "measure"))
+    parser.add_argument("part", choices=("levels", "nulls", "train", "measure"))
     parser.add_argument("--keep", type=Path, help="folder of all models")
     parser.add_argument("--lists", type=int, default=3)
     parser.add_argument(
@@ -294,6 +319,11 @@ def main() -> None:
     base = open_base(arguments.model, folder)
     if arguments.part == "train":
         train(folder, arguments.lists, base)
+        return
+    if arguments.part == "nulls":
+        row = measure_nulls(folder, base)
+        print(json.dumps(row), flush=True)
+        append_results("row_order_nulls", {"model": arguments.model, **row})
         return
     for row in measure(folder, arguments.lists, base):
         print(json.dumps(row), flush=True)
