@@ -27,6 +27,8 @@ __all__ = [
     "power_picture",
     "rates",
     "recited",
+    "row_levels",
+    "row_order",
     "strips",
     "tuned",
     "weights",
@@ -415,6 +417,59 @@ def tuned() -> str:
     return table(
         ("attack", *heads), ([code(name), *row] for name, row in cells.items())
     )
+
+
+_TRAINED = {
+    "before": "nothing of the list",
+    "shuffled": "16 times, each time in another order",
+}
+
+
+def row_order() -> str:
+    """Say at how many copies the order of a list shows, by its rows."""
+    lines = (_RESULTS / "row_order.jsonl").read_text(encoding="utf-8").splitlines()
+    measured: dict[Any, dict[int, dict[str, Any]]] = {}
+    for row in map(json.loads, lines):
+        n_copies = row["copies"] * (row["trained"] == "ordered")
+        key = row["list"], n_copies, row["trained"], row["form"]
+        measured.setdefault(key, {})[row["rows"]] = row
+    cells = []
+    for (number, copies, trained, form), by_rows in sorted(measured.items()):
+        times = "once" if copies == 1 else f"{copies} times"
+        if form == "other":
+            times += ", asked in another form"
+        p_values = [f"{by_rows[n]['median_p']:.2g}" for n in (200, 100, 50)]
+        learnt = _TRAINED.get(trained, times)
+        n_pieces = len(by_rows[50]["p_values"])
+        n_found = f"{by_rows[50]['n_found']} of {n_pieces}"
+        cells.append((str(number + 1), learnt, *p_values, n_found))
+    heads = ("list", "learnt", "p, 200 rows", "100 rows", "50 rows")
+    return table((*heads, "of 50 rows, p <= 0.01"), cells)
+
+
+_ROWS = {
+    "independent": "independent",
+    "alike": "with a common factor, by set and by shard",
+    "wild": "independent, with heavy tails",
+    "series, then shuffled": "a time series, shuffled before publication",
+    "series": "**a time series in its order**",
+}
+
+
+def row_levels() -> str:
+    """Say how often sets that nobody has seen are found, by level and kind of rows."""
+    path = _RESULTS / "row_order_levels.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    rows = {row["kind"]: row for row in map(json.loads, lines)}
+    levels = next(iter(rows.values()))["levels"]
+    cells = []
+    for kind, name in _ROWS.items():
+        rates = [f"{rate:.2%}" for rate in rows[kind]["rates"]]
+        refused = [f"{share:.1%}" for share in rows[kind]["refused"].values()]
+        cells.append((name, *rates, *refused))
+    heads = [f"found at {level:.2%}" for level in levels]
+    sizes = [f"refused, {n} rows" for n in rows["series"]["refused"]]
+    return table(("rows", *heads, *sizes), cells)
 
 
 def _latest(bench: str, figure: str = "taken") -> dict[str, Any]:

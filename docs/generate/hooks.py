@@ -49,6 +49,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "rates": figures.rates,
     "recited": figures.recited,
     "rooms": rooms.layers,
+    "roworder": figures.row_order,
+    "rowlevels": figures.row_levels,
     "settings": settings.sections,
     "strips": figures.strips,
     "tuned": figures.tuned,

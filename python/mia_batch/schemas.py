@@ -907,6 +907,43 @@ class Paraphrases(Table):
     """Why there are fewer than three; null where there are not."""
 
 
+# The table of a benchmark's tests.
+
+
+class BenchmarkTests(Table):
+    """One row per model and test of whether it has seen a benchmark.
+
+    Written by ``mia-batch benchmark``.
+    """
+
+    set = dy.String(description="Name of the benchmark, or of its file.")
+    model = dy.String(description="The model that was asked.")
+    test = dy.Enum(["rows", "options", "rewritten", "next-row"])
+    """What is compared: orders of rows, of options, other numbers, or which row is next."""
+    verdict = dy.Enum(["seen", "not shown", "exploratory", "none"])
+    """``seen`` where ``p_adjusted`` is at most 0.01; ``none`` where there is no p-value."""
+    n_units = dy.UInt32(description="Shards, rows or places that were compared.")
+    n_unscored = dy.UInt32(
+        description="Units without the score of some alternative, which are left out."
+    )
+    n_first = maybe(
+        dy.UInt32, "Units in which the published one is above all alternatives."
+    )
+    difference = dy.Float64(nullable=True)
+    """Mean over units of the published score less that of the others: nats, or answers of four."""
+    smallest_p = maybe(dy.Float64, "The smallest p-value that these units allow.")
+    p_value = dy.Float64(nullable=True)
+    """Exact, if the published order could as well have been any of the others."""
+    p_adjusted = dy.Float64(nullable=True)
+    """Holm's over all tests of the table that are not exploratory."""
+    exploratory = maybe(
+        dy.String, "Why the p-value is no error rate; null where it is one."
+    )
+    order_sha256 = dy.String(description="Hash of the rows in their order.")
+    rows_sha256 = dy.String(description="Hash of the rows in whatever order.")
+    reason = maybe(dy.String, "Why there is no p-value; null where there is one.")
+
+
 # Tables of an embedding inversion.
 
 

@@ -162,6 +162,8 @@ def test_figures_are_those_of_the_bench():
     assert "| `wbc_v1` | 0.68 (0.55 to 0.78) |" in figures.tuned()
     assert "| parquet | by source | 5,000,000 | 35,000 | " in figures.drawing()
     assert "| 500 of each of 4 sources, 1,000 to compare, " in figures.draws()
+    assert "| independent | 1.63% | 4.77% | 9.50% | 24.88% |" in figures.row_levels()
+    assert "| 1 | nothing of the list | 0.27 |" in figures.row_order()
     assert figures.strips().splitlines()[1].startswith("alice_in_wonderland.txt")
     assert figures.power_picture().startswith("<svg ")
 
