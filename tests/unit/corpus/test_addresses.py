@@ -708,6 +708,16 @@ def test_memory_does_not_grow_with_a_file(server):
     assert int(n_kilobytes) < 30_000
 
 
+def test_a_hub_that_lists_files_elsewhere_is_refused(hub):
+    for listing in hub.listings.values():
+        if isinstance(listing, list):
+            listing[0]["path"] = "../../../../etc/hosts.txt"
+    with pytest.raises(
+        CorpusError, match="a file whose path leads out of the data set"
+    ):
+        read_documents("hf://datasets/org/texts")
+
+
 def test_a_hub_that_does_not_answer_is_said(hub, monkeypatch):
     from huggingface_hub import constants
 
