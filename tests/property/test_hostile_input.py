@@ -229,10 +229,10 @@ def test_marks_of_an_end_are_read_once_however_often_they_stand_there(marks, n):
 
 def test_links_are_followed_within_the_folder_and_where_they_are_named(tmp_path):
     folder = tmp_path / "data"
-    folder.mkdir()
+    (folder / "deep").mkdir(parents=True)
     (tmp_path / "private.txt").write_text("a private text\n")
-    (folder / "own.txt").write_text("an own text\n")
-    (folder / "inside.txt").symlink_to("own.txt")
+    (folder / "deep" / "own.txt").write_text("an own text\n")
+    (folder / "inside.txt").symlink_to("deep/own.txt")
     assert len(find_files(folder).files) == 2
     (folder / "outside.txt").symlink_to("../private.txt")
     for asked in (folder, folder / "*.txt"):
@@ -254,6 +254,8 @@ def test_files_of_a_cache_of_the_hub_are_links_to_its_blobs(tmp_path):
     (blobs / "f00").write_text('{"text": "one two"}\n')
     (snapshot / "a.jsonl").symlink_to("../../../blobs/f00")
     assert read_documents(snapshot).n_documents == 1
+    (snapshot / "b.jsonl").symlink_to("../../../blobs/f00")
+    assert read_documents(snapshot).n_documents == 2
 
 
 @pytest.mark.parametrize("part", [None, "text_config"])

@@ -498,18 +498,16 @@ def _build_source(location: str, base: Path, candidates: list[Path]) -> Source:
     is_alone = paths == [Path(location).expanduser()]
     files: list[SourceFile] = []
     unreadable: list[BadInputError] = []
-    first_names = dict[object, Path]()
+    second_names = _find_second_names(paths)
     for path in paths:
         try:
             file = _check_file(path, base)
             if not is_alone:
                 _refuse_link_out(base, path)
-            status = path.stat()
-            identity = path.parent, status.st_dev, status.st_ino
-            if first_names.setdefault(identity, path) == path:
-                files.append(file)
-            else:
+            if path in second_names:
                 ignored = (*ignored, path)
+            else:
+                files.append(file)
         except BadInputError as error:
             unreadable.append(error)
         except OSError as error:
@@ -579,6 +577,22 @@ def _mixes_kinds(location: str, examples: Iterable[str]) -> CorpusError:
         f"{location} mixes kinds of files, such as {' and '.join(examples)}; give files"
         " of one kind"
     )
+
+
+def _find_second_names(paths: Sequence[Path]) -> set[Path]:
+    """Return further names of files beside them: links to them, or what sorts later."""
+    # Two links to one blob of a cache of the hub are two files of a data set
+    first_names = set[tuple[Path, int, int]]()
+    second_names = set[Path]()
+    for path in sorted(paths, key=Path.is_symlink):
+        with suppress(OSError):  # which is said where the file is opened
+            status = path.stat()
+            identity = path.parent, status.st_dev, status.st_ino
+            if identity in first_names:
+                second_names.add(path)
+            elif not path.is_symlink():
+                first_names.add(identity)
+    return second_names
 
 
 _PARTITION = re.compile(r"([A-Za-z_]\w*)=(.*)")

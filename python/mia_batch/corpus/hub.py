@@ -83,6 +83,11 @@ class HubListing:
                 repo_type="dataset",
             )
             for entry in entries:
+                if {"", ".", ".."} & {*entry.path.split("/")}:
+                    raise CorpusError(
+                        f"{self._address} cannot be read: the hub lists a file whose path"
+                        " leads out of the data set"
+                    )
                 if isinstance(entry, RepoFile):
                     sha256 = entry.lfs.sha256 if entry.lfs else None
                     yield HubFile(entry.path, entry.size, sha256)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable
+import re
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -41,20 +42,25 @@ def list_address(location: str) -> Listing | Path:
         return _list_page(address)
     if scheme == HUB:
         return _list_hub(address)
+    return _list_store(scheme, address)
+
+
+def _list_store(scheme: str, address: str) -> Listing:
     folder, files = extra("places", scheme).find_objects(address)
-    path = address.partition("://")[2].partition("/")[2].rstrip("/")
-    start = len(address.partition("://")[2].partition("/")[0]) + len(scheme) + 4
+    bucket, _, path = address.partition("://")[2].partition("/")
+    path = path.rstrip("/")
+    start = len(f"{scheme}://{bucket}/")
     by_path = {file.address.url[start:]: file for file in files}
-    if [*by_path] == [path]:
-        name = path.rpartition("/")[2]
-        entry = Entry(name, by_path[path].address, partial(_pass_on, by_path[path]))
-        return Listing((entry,), is_folder=False)
-    names = _select(list(by_path), folder, path)
+    is_file = [*by_path] == [path]
+    names = {path.rpartition("/")[2]: path}
+    if not is_file:
+        names = _select(list(by_path), folder, path)
     entries = [
         Entry(name, by_path[full].address, partial(_pass_on, by_path[full]))
         for name, full in names.items()
     ]
-    return Listing(tuple(entries), is_folder=not has_pattern(path))
+    is_folder = not is_file and not has_pattern(path)
+    return Listing(tuple(entries), is_folder=is_folder)
 
 
 def _pass_on(file: RemoteFile) -> RemoteFile:
@@ -94,40 +100,53 @@ def _list_hub(address: str) -> Listing | Path:
         folder = glob.escape(str(snapshot)) if has_pattern(path) else str(snapshot)
         return Path(folder, path)
     commit = hub.find_commit()
-    is_pattern = has_pattern(path)
-    folder = split_pattern(path)[0] if is_pattern else path
-    files: dict[str, HubFile] = {}
-    # A file's own folder is listed, since the hub lists no files
-    parent = folder if is_pattern else folder.rpartition("/")[0]
-    for file in hub.list_files(commit, parent):
-        refuse_long_listing(address, len(files))
-        files[file.path] = file
-    client = hub.open_client()
-
-    def opener(file: HubFile) -> Callable[[], RemoteFile | Path]:
-        def find() -> RemoteFile | Path:
-            cached = hub.find_cached(commit, file.path)
-            return cached or hub.build_remote(client, commit, file)
-
-        return find
-
+    files = _find_hub_files(hub, address, commit)
     is_file = path in files
-    if is_file:
-        names = {path.rpartition("/")[2]: path}
-    else:
+    names = {path.rpartition("/")[2]: path}
+    if not is_file:
+        folder = split_pattern(path)[0] if has_pattern(path) else path
         below = [name for name in files if not folder or name.startswith(f"{folder}/")]
         names = _select(below, folder, path)
+    client = hub.open_client()
     entries = [
-        Entry(name, hub.build_address(commit, full), opener(files[full]))
+        Entry(
+            name,
+            hub.build_address(commit, full),
+            partial(_open_hub_file, hub, client, commit, files[full]),
+        )
         for name, full in names.items()
     ]
-    is_pinned = hub.place.revision is not None and commit.startswith(hub.place.revision)
-    notes = []
-    if not is_pinned:
+    return Listing(
+        tuple(entries),
+        is_folder=not is_file and not has_pattern(path),
+        notes=tuple(_describe_commit(hub, address, commit)),
+    )
+
+
+def _find_hub_files(hub: HubListing, address: str, commit: str) -> dict[str, HubFile]:
+    """Return the files of a folder, a pattern's or a file's, since the hub lists no single file."""
+    path = hub.place.path
+    folder = split_pattern(path)[0] if has_pattern(path) else path.rpartition("/")[0]
+    files: dict[str, HubFile] = {}
+    for file in hub.list_files(commit, folder):
+        refuse_long_listing(address, len(files))
+        files[file.path] = file
+    return files
+
+
+def _open_hub_file(
+    hub: HubListing, client: WebClient, commit: str, file: HubFile
+) -> RemoteFile | Path:
+    cached = hub.find_cached(commit, file.path)
+    return cached or hub.build_remote(client, commit, file)
+
+
+def _describe_commit(hub: HubListing, address: str, commit: str) -> Iterator[str]:
+    revision = hub.place.revision
+    is_pinned = revision is not None and re.fullmatch("[0-9a-f]{7,40}", revision)
+    if not (is_pinned and commit.startswith(str(revision))):
         pinned = f"hf://datasets/{hub.place.repository}@{commit}"
-        notes.append(
+        yield (
             f"{address} names no commit: it is read at {commit}, and {pinned} names this"
             " one"
         )
-    is_folder = not is_file and not is_pattern
-    return Listing(tuple(entries), is_folder=is_folder, notes=tuple(notes))

@@ -706,3 +706,21 @@ def test_memory_does_not_grow_with_a_file(server):
     digest, n_kilobytes = result.stdout.split()
     assert digest == hashlib.sha256(bytes(60_000_000)).hexdigest()
     assert int(n_kilobytes) < 30_000
+
+
+def test_a_hub_that_lists_files_elsewhere_is_refused(hub):
+    for listing in hub.listings.values():
+        if isinstance(listing, list):
+            listing[0]["path"] = "../../../../etc/hosts.txt"
+    with pytest.raises(
+        CorpusError, match="a file whose path leads out of the data set"
+    ):
+        read_documents("hf://datasets/org/texts")
+
+
+def test_a_hub_that_does_not_answer_is_said(hub, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(CorpusError, match="the hub does not answer; check the network"):
+        read_documents("hf://datasets/org/texts/data")

@@ -118,7 +118,7 @@ def test_what_the_datasets_library_computed_is_not_read_again(tmp_path):
 
 def test_two_names_of_one_file_are_read_once(tmp_path):
     ROWS.write_ndjson(tmp_path / "a.jsonl")
-    (tmp_path / "latest.jsonl").symlink_to("a.jsonl")
+    (tmp_path / "Latest.jsonl").symlink_to("a.jsonl")
     (tmp_path / "z.jsonl").hardlink_to(tmp_path / "a.jsonl")
     corpus = read_documents(tmp_path)
     assert corpus.n_documents == 2

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import threading
-from itertools import count
+from itertools import chain, count, repeat
 from pathlib import Path
 
 import obstore
@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from mia_batch.cli.main import command
 from mia_batch.corpus import ColumnNames, remote
-from mia_batch.errors import SettingsError
+from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.extras.privacy.data import read_rows
 from mia_batch.extras.tune.jobs import learnt_texts
 from mia_batch.pipeline.custody import verify
@@ -221,6 +221,23 @@ def test_a_run_that_is_killed_while_it_reads_goes_on_and_leaves_nothing(
     assert [*temporary.iterdir()] == []
     run = run_on(f"{files.url}/texts.parquet", folder, tmp_path / "run")
     assert manifest(run)["custody"]["root"] == roots["texts.parquet"]
+
+
+@pytest.mark.parametrize("kind", ["texts.parquet", "texts.jsonl"])
+def test_texts_that_change_between_checking_and_cutting_end_the_run(
+    files, folder, roots, tmp_path, kind
+):
+    content = (folder / kind).read_bytes()
+    # Three requests find the file, three or more check its rows
+    answers = chain([content] * 7, repeat(content + b" "))
+    files.files[f"/{kind}"] = lambda: next(answers)
+    with pytest.raises(CorpusError) as refused:
+        run_on(f"{files.url}/{kind}", folder, tmp_path / "run")
+    assert f"/{kind} changed while it was read (" in str(refused.value)
+    assert not (tmp_path / "run" / "targets.parquet").exists()
+    files.files[f"/{kind}"] = content
+    run = run_on(f"{files.url}/{kind}", folder, tmp_path / "run")
+    assert manifest(run)["custody"]["root"] == roots[kind]
 
 
 def test_data_of_tuned_models_may_lie_at_an_address(files):
