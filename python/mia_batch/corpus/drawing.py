@@ -27,6 +27,7 @@ from mia_batch.errors import CorpusError
 # so that some are drawn changes the content, and with it every lot.
 
 _MOST_SOURCES = 300
+_LONGEST_NAME = 200  # characters of a source's name
 _ROWS_AT_ONCE = 1 << 17
 _MOST_KEPT = 64 << 20  # bytes of drawn rows that are read once
 _SHOWN = 20  # column names in a message
@@ -95,7 +96,8 @@ class Draw:
 
     def note(self) -> str:
         """Write how many documents of how many were drawn."""
-        sentence = f"{len(self.rows):,} of {self.n_documents:,} documents are drawn"
+        verb = "is" if len(self.rows) == 1 else "are"
+        sentence = f"{len(self.rows):,} of {self.n_documents:,} documents {verb} drawn"
         if self.request.by is not None:
             n_sources = len(self.sources)
             sentence += (
@@ -160,7 +162,7 @@ def draw_rows(
             lowest.add(np.arange(start, stop), lots(stop - start))
         lowest_by_source = {None: lowest}
     else:
-        names = (frame[request.by] for frame in read_frames([request.by]))
+        names = _read_names(request.by, read_frames, source.location)
         lowest_by_source = _draw_by_source(request, names, lots, source.location)
         # After the values, since a row that cannot be read has no number
         counts = _count_rows(source, reading)
@@ -195,6 +197,20 @@ def _count_rows(source: Source, reading: Reading) -> list[int]:
     return [sum(1 for _ in places_in(file, reading)) for file in source.files]
 
 
+def _read_names(by: str, read_frames: ReadFrames, location: str) -> Iterator[pl.Series]:
+    """Iterate over the names of sources, some rows at a time; refuse what are texts."""
+    for frame in read_frames([by]):
+        names = frame[by].cast(pl.String)
+        longest = names.str.len_chars().max()
+        if isinstance(longest, int) and longest > _LONGEST_NAME:
+            raise CorpusError(
+                f"{location}: column {by!r} has a value of {longest:,} characters, and"
+                f" names of sources have {_LONGEST_NAME} at most; name another with"
+                " draw_by="
+            )
+        yield names
+
+
 def _draw_by_source(
     request: DrawRequest,
     names: Iterable[pl.Series],
@@ -208,7 +224,7 @@ def _draw_by_source(
         numbers = pl.int_range(n_rows, n_rows + series.len(), eager=True)
         table = pl.DataFrame(
             {
-                "name": series.cast(pl.String),
+                "name": series,
                 "row": numbers,
                 "lot": lots(series.len()),
             }

@@ -471,12 +471,12 @@ def verbatim_share_findings(
     n_most = documents.count(out_or_open)
 
     def build_row(
-        statistic: str, name: str | None, indices: Sequence[int]
+        statistic: str, name: str | None, chosen: Sequence[int]
     ) -> dict[str, object]:
         def select(counts: Ints) -> list[Stratum]:
             return [
                 Stratum(*drawn.sources[index][1:], int(counts[index]))
-                for index in indices
+                for index in chosen
             ]
 
         row = _build_verbatim_row(select(n_out), select(n_most))
@@ -487,14 +487,14 @@ def verbatim_share_findings(
             row = {"low": low, "high": high, "reason": reason}
         return {"statistic": statistic, "subject": name, **row}
 
-    everything = range(len(drawn.sources))
-    found = [build_row("share", None, everything)]
-    found += number_rows({"n_out": int(n_out.sum())})
+    indices = range(len(drawn.sources))
+    share_rows = [build_row("share", None, indices)]
+    share_rows += number_rows({"n_out": int(n_out.sum())})
     if len(drawn.sources) > 1:
-        for index in everything:
+        for index in indices:
             name = drawn.sources[index].name
-            found.append(build_row("share_of_source", name, [index]))
-    return finding_rows(VERBATIM_SHARE, found)
+            share_rows.append(build_row("share_of_source", name, [index]))
+    return finding_rows(VERBATIM_SHARE, share_rows)
 
 
 def _find_first(numbers: Ints, rows: Ints) -> Ints:

@@ -2,7 +2,6 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from math import sqrt
 from typing import NamedTuple
 
 from mia_batch.stats.intervals import CONFIDENCE, Interval
@@ -112,10 +111,6 @@ class DomainShare(NamedTuple):
     share: float
     variance: float
     size: float  # of the domain in the population, an estimate
-
-    @property
-    def standard_error(self) -> float:
-        return sqrt(self.variance)
 
 
 def estimate_domain_share(strata: Sequence[DomainStratum]) -> DomainShare:

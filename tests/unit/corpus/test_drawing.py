@@ -193,6 +193,7 @@ def test_books_are_drawn_as_files(tmp_path):
         ({"src": ["s"] * N}, "scr", "has no column 'scr' (did you mean 'src'?), only"),
         ({}, "text", "column 'text' names no sources, since it holds texts"),
         ({"tags": [["a"]] * N}, "tags", "column 'tags' names no sources"),
+        ({"say": ["s" * 201] * N}, "say", "column 'say' has a value of 201 characters"),
     ],
 )
 def test_what_names_no_sources_is_refused(tmp_path, columns, by, sentence):
