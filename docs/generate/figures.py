@@ -13,6 +13,7 @@ from benches import power_report
 from docs.generate.markdown import code, table
 
 __all__ = [
+    "answers",
     "books",
     "choices",
     "copies",
@@ -414,6 +415,22 @@ def tuned() -> str:
             cell = f"{row['auc']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
             cells.setdefault(row["attack"], []).append(cell)
     heads = [f"{n} epoch" if n == 1 else f"{n} epochs" for n in sorted(measured)]
+    return table(
+        ("attack", *heads), ([code(name), *row] for name, row in cells.items())
+    )
+
+
+def answers() -> str:
+    """Say what each attack finds of answers, by their tokens and by all of a conversation."""
+    measured = _read_real("chat", "epochs")
+    heads = []
+    cells: dict[str, list[str]] = {}
+    for epochs in sorted(measured):
+        for tokens, areas in measured[epochs]["aucs"].items():
+            heads.append(f"{epochs} x, {tokens}")
+            for attack, (area, low, high) in areas.items():
+                cell = f"{area:.2f} ({low:.2f} to {high:.2f})"
+                cells.setdefault(attack, []).append(cell)
     return table(
         ("attack", *heads), ([code(name), *row] for name, row in cells.items())
     )

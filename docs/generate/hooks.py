@@ -31,6 +31,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "attacks": attacks.sections,
     "clauses": clauses.sections,
     "books": figures.books,
+    "answers": figures.answers,
     "choices": figures.choices,
     "power": figures.power,
     "coverage": figures.coverage,

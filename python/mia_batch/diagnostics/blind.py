@@ -11,6 +11,7 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 import polars as pl
 
+from mia_batch.corpus.conversations import CONVERSATION
 from mia_batch.diagnostics.plain import PlainDifference, plain_differences, plain_ranks
 from mia_batch.kernels import count_words, zlib_size
 from mia_batch.schemas import Metrics
@@ -164,12 +165,21 @@ def read_texts(texts: pl.LazyFrame, label: str) -> BlindTexts:
         firsts = in_order.group_by("label").head(MAX_TEXTS_PER_CLASS)
         keys = firsts.select("target_id", "label", "cluster").sort("target_id")
     is_kept = pl.col("target_id").is_in(keys["target_id"].implode())
-    features = texts.filter(is_kept).select("target_id", *text_features())
+    seen = _join_conversations(texts.filter(is_kept))
+    features = seen.select("target_id", *text_features())
     frame = keys.drop("cluster").join(
         features.collect(engine="streaming"), on="target_id", maintain_order="left"
     )
     cluster = (keys["cluster"].rank("dense").to_numpy() - 1).astype(np.intp)
     return BlindTexts(frame, cluster, n_labelled)
+
+
+def _join_conversations(texts: pl.LazyFrame) -> pl.LazyFrame:
+    """Put before an answer what came before it, since the model reads it, too."""
+    if CONVERSATION not in texts.collect_schema():
+        return texts
+    whole = pl.concat_str(CONVERSATION, "target", separator="\n")
+    return texts.with_columns(target=pl.coalesce(whole, "target"))
 
 
 def text_features() -> list[pl.Expr]:

@@ -72,6 +72,15 @@ def test_of_many_texts_clusters_give_as_evenly_as_they_can(monkeypatch):
     assert found.n_labelled == 12
 
 
+def test_classifiers_see_what_came_before_an_answer():
+    rows = frame(("Yes.", True, None, None), ("No.", False, None, None))
+    conversations = pl.Series(["before", None])
+    seen = blind.read_texts(
+        rows.with_columns(conversation=conversations), "member"
+    ).frame
+    assert seen["text"].to_list() == ["before\nYes.", "No."]
+
+
 def test_what_classifiers_see_of_a_text():
     text = "In 2017, 1999 and 20190 and 1899:\nA, B!"
     seen = blind.read_texts(

@@ -2,6 +2,7 @@
 
 import json
 
+import polars as pl
 import pytest
 from click.testing import CliRunner
 
@@ -248,6 +249,28 @@ def test_what_is_about_texts_is_refused(changed, reason, chat_model, corpus, tmp
     settings = {"input": corpus, "model": str(chat_model), "out": str(tmp_path / "run")}
     with pytest.raises(SettingsError, match=reason):
         planned(settings | changed)
+
+
+def test_questions_that_give_members_away_are_found(chat_model, tmp_path):
+    rows = []
+    for number in range(60):
+        messages = converse(number)[:2]
+        if number % 2:
+            messages.insert(0, {"role": "system", "content": "Answer as a clerk."})
+        rows.append({"messages": messages, "member": number % 2})
+    path = tmp_path / "chats.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    run = audit(
+        input=str(path),
+        model=str(chat_model),
+        attacks=["loss_v1"],
+        continue_strongest=0,
+        out=str(tmp_path / "run"),
+    )
+    blind = run["metrics"].filter(
+        pl.col("attack").str.starts_with("blind"), metric="roc_auc"
+    )
+    assert blind["value"].max() == 1
 
 
 def test_comparison_texts_have_the_same_form(chat_model, corpus, tmp_path):
