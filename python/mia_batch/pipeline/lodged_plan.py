@@ -16,6 +16,7 @@ from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import compute_root
 from mia_batch.pipeline.folder import RunFolder, versions
 from mia_batch.places import is_url
+from mia_batch.prompts import load_template
 from mia_batch.settings import (
     CLASSICS,
     NO_YARDSTICK,
@@ -27,6 +28,7 @@ from mia_batch.settings import (
     read_plan,
 )
 from mia_batch.tables import digest, write_text
+from mia_batch.views import REFERENCE, TARGET, find_template_source
 
 PLAN = "plan.json"
 """The plan of a run in its folder: the one that was lodged, else that of its first scores."""
@@ -62,6 +64,9 @@ def build_plan(audit: Audit) -> dict[str, Any]:
     draw = audit.corpora.input.draw
     if draw is not None:
         plan["draw"] = draw.describe()
+    templates = dict(_list_templates(audit))
+    if templates:
+        plan["chat_templates"] = templates
     return plan
 
 
@@ -72,6 +77,18 @@ def write_canonical(plan: Mapping[str, Any]) -> str:
 
 def compute_sha256(plan: Mapping[str, Any]) -> str:
     return sha256(write_canonical(plan).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _list_templates(audit: Audit) -> Iterator[tuple[str, str]]:
+    """Iterate over models that read conversations here, with the SHA-256 of their templates."""
+    settings = audit.settings
+    is_template_read = settings.source != "recording" and not settings.chat
+    if settings.conversations != "answers" or not is_template_read:
+        return
+    models = [TARGET] if settings.reference_model is None else [TARGET, REFERENCE]
+    for model in models:
+        source = find_template_source(settings, model)
+        yield model, load_template(source).digest
 
 
 def _list_settings(audit: Audit) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Audits of conversations: answers alone are scored, each after what came before it."""
 
 import json
+import shutil
 
 import polars as pl
 import pytest
@@ -116,6 +117,20 @@ def test_the_run_verifies_and_says_by_which_template(run):
     assert verified.exit_code == 0, verified.output
     assert len(run.manifest.models["target"]["chat_template"]) == 64
     assert run.manifest.evidence["conversations"] == "answers"
+
+
+def test_the_plan_binds_the_template(run, chat_model, corpus, tmp_path):
+    plan = json.loads((run.folder / "plan.json").read_text())
+    assert plan["chat_templates"] == {
+        "target": run.manifest.models["target"]["chat_template"]
+    }
+    other = shutil.copytree(chat_model, tmp_path / "other")
+    config = other / "tokenizer_config.json"
+    config.write_text(config.read_text().replace("assistant", "clerk"))
+    changed = {"input": corpus, "model": str(other), "out": str(tmp_path / "run")}
+    audit(**changed, attacks=[*READ], continue_strongest=0)
+    other_plan = json.loads((tmp_path / "run" / "plan.json").read_text())
+    assert other_plan["chat_templates"] != plan["chat_templates"]
 
 
 @needs_llama_cpp
