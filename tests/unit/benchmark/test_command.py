@@ -137,6 +137,8 @@ def test_too_few_shards_give_no_p_value(rows, checkpoint, tmp_path):
     assert (row["p_value"], row["verdict"]) == (None, "none")
     assert row["reason"] == "3 shards allow no p-value below 0.016"
     assert "no p-value, for 3 shards allow no p-value below 0.016." in printed
+    # It is said before anything is asked, too
+    assert "rows: no p-value up to 0.01 is possible with so few" in printed
 
 
 def test_texts_longer_than_the_context_are_unscored(rows, checkpoint, tmp_path):

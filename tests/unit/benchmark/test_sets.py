@@ -157,6 +157,7 @@ def test_a_template_names_columns_and_nothing_else(tmp_path, row, message):
 @pytest.mark.parametrize(
     ("lines", "changed", "message"),
     [
+        ([], {}, "has no rows; give the file of the set"),
         ([{"a": "x"}] * 3, {}, "has the columns 'a'; say how a row is written"),
         ([{"text": "one"}], {}, "has 1 rows; an order needs 2 at least"),
         ([{"text": "a"}, {"text": None}], {}, "column 'text' is null in row 2"),

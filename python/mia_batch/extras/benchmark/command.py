@@ -17,7 +17,12 @@ from mia_batch.cli.help import TopicCommand
 from mia_batch.errors import RunFolderError
 from mia_batch.extras.benchmark.asking import ask, forecast
 from mia_batch.extras.benchmark.orders import TESTS, Design, Test, Units, build_units
-from mia_batch.extras.benchmark.results import build_row, build_table, conclusions
+from mia_batch.extras.benchmark.results import (
+    LEVEL,
+    build_row,
+    build_table,
+    conclusions,
+)
 from mia_batch.extras.benchmark.sets import (
     Benchmark,
     describe_order,
@@ -170,11 +175,17 @@ def _describe(
             f"rows are exchanged only where column {record.within!r} is the same"
         )
     for units in all_units:
-        n_each = f"{units.table.height / units.n_units:.3g}"
+        n_each = units.table.height / units.n_units
         variants = "questions" if units.test == "next-row" else "texts"
+        noun = units.noun if units.n_units == 1 else f"{units.noun}s"
         sentences.append(
-            f"{units.test}: {units.n_units:,} {units.noun}s, {n_each} {variants} about each"
+            f"{units.test}: {units.n_units:,} {noun}, {n_each:.3g} {variants} about each"
         )
+        if n_each**-units.n_units > LEVEL:
+            sentences.append(
+                f"{units.test}: no p-value up to {LEVEL} is possible with so few, and none"
+                " will be given; take more rows, shorter shards or more --shuffles"
+            )
         sentences += units.notes
         if units.why_exploratory:
             sentences.append(f"{units.test} is exploratory: {units.why_exploratory}")

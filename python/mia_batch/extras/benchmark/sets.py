@@ -236,6 +236,8 @@ def _read_rows(
     source.refuse_unreadable()
     reader, reading = FORMATS[source.kind], Reading()
     schema = reader.read_schema(source.files, reading)
+    if not schema:
+        raise CorpusError(f"{place} has no rows; give the file of the set")
     if not record.row:
         record = replace(record, row=_guess_row(place, [*schema]))
     for name in record.list_columns():
