@@ -438,7 +438,7 @@ class AnsweredPrompt(NamedTuple):
 
 _UNSPACED = (
     "[\u0e00-\u109f\u1780-\u1aaf\u3005-\uaadf\uf900-\ufaff\uff66-\uff9f"
-    "\U00020000-\U0003ffff]"
+    "\U0001b000-\U0001b16f\U00020000-\U0003ffff]"
 )
 
 

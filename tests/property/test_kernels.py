@@ -3,6 +3,7 @@
 import random
 import re
 import sys
+import unicodedata
 from itertools import pairwise
 
 import numpy as np
@@ -85,6 +86,23 @@ printed = st.lists(st.sampled_from(TYPOGRAPHY + FOLDED_LETTERS), max_size=12).ma
 spaced_text = st.text(
     st.characters(exclude_categories=["Cs", "Cn"]), max_size=12
 ).filter(lambda text: re.search(second._UNSPACED, text) is None)
+
+
+def test_the_second_implementation_knows_every_letter_without_spaces():
+    """Of texts with one it says that it does not cut them, and never cuts them otherwise."""
+    letters = [chr(code) for code in range(sys.maxunicode + 1)]
+    letters = [letter for letter in letters if unicodedata.category(letter) != "Cs"]
+    frame = pl.DataFrame({"letter": letters}).with_columns(
+        text=pl.format("x{}x", "letter")
+    )
+    counts = frame.select(
+        "letter", n_words=kernels.count_words("text", words="script")
+    ).filter(pl.col("n_words") > 1)
+    parting = [letter for letter in counts["letter"] if not letter.isspace()]
+    assert len(parting) > 90_000
+    assert [
+        letter for letter in parting if not re.match(second._UNSPACED, letter)
+    ] == []
 
 
 @given(st.lists(printed | spaced_text, max_size=8).map(" ".join), printed | spaced_text)
