@@ -19,14 +19,10 @@ from random import Random
 from typing import Any
 
 import polars as pl
-from benches.real_tuned import BATCH, RANK, RATE, save_base
+from benches.real_tuned import audit_beside_base, compute_auc, save_base, tune
 
 import mia_batch
-from mia_batch.extras.tune.jobs import finetune
 from mia_batch.prompts import load_template
-from mia_batch.recipes import Recipe
-from mia_batch.settings import nested
-from mia_batch.stats.intervals import auc_interval, roc_curve
 
 __all__ = ["ATTACKS", "draw_questions", "measure_chat"]
 
@@ -108,15 +104,9 @@ def write_as_texts(questions: pl.DataFrame, base: Path, path: Path) -> None:
 
 def measure_aucs(run: mia_batch.Run) -> dict[str, list[float]]:
     """Return the AUC of each attack and the ends of its interval."""
-    areas = {}
-    for attack in ATTACKS:
-        scores = run["scores"].filter(pl.col(attack).is_not_null())
-        is_member = scores["member"].to_numpy()
-        values = scores[attack].to_numpy()
-        limits = auc_interval(values[is_member], values[~is_member])
-        area = roc_curve(is_member, values).area
-        areas[attack] = [round(value, 3) for value in (area, limits.low, limits.high)]
-    return areas
+    return {
+        attack: [*compute_auc(run["scores"], attack).values()] for attack in ATTACKS
+    }
 
 
 def measure_chat(
@@ -133,30 +123,14 @@ def measure_chat(
     write_as_texts(questions, base, texts)
     for n_epochs in epochs:
         start = time.monotonic()
-        recipe = Recipe(
-            epochs=n_epochs,
-            learning_rate=RATE,
-            rank=RANK,
-            batch_size=BATCH,
-            max_tokens=256,
-        )
         target = folder / f"target-{n_epochs}"
-        trained = finetune(base=str(base), data=corpus, out=target, recipe=recipe)
+        trained = tune(base, corpus, target, n_epochs)
         learnt = time.monotonic()
         areas = {}
         for name, path in (("answers", corpus), ("all tokens", texts)):
-            settings = {
-                "input": str(path),
-                "model": str(target),
-                "reference_model": str(base),
-                "out": str(folder / f"run-{n_epochs}-{path.stem}"),
-                "engine": "transformers",
-                "evidence": "logprobs",
-                "attacks": list(ATTACKS),
-                "continue_strongest": 0,
-                "report": False,
-            }
-            areas[name] = measure_aucs(mia_batch.audit(**nested(settings)))
+            out = folder / f"run-{n_epochs}-{path.stem}"
+            run = audit_beside_base(path, target, base, out, ATTACKS)
+            areas[name] = measure_aucs(run)
         yield {
             "epochs": n_epochs,
             "rows": n_rows,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,12 +23,19 @@ from benches.real_texts import PUBLIC, read_text
 import mia_batch
 from mia_batch.attacks import get
 from mia_batch.attacks.from_samples import with_expected
-from mia_batch.extras.tune.jobs import finetune
+from mia_batch.extras.tune.jobs import TrainedModel, finetune
 from mia_batch.recipes import Recipe
 from mia_batch.settings import nested
 from mia_batch.stats.intervals import auc_interval, roc_curve
 
-__all__ = ["draw_passages", "measure_tuned", "save_base"]
+__all__ = [
+    "audit_beside_base",
+    "compute_auc",
+    "draw_passages",
+    "measure_tuned",
+    "save_base",
+    "tune",
+]
 
 BOOK = "Opticks"
 RANK, RATE, BATCH = 16, 1e-3, 8
@@ -100,28 +107,54 @@ def score_text_alone(run: mia_batch.Run) -> pl.DataFrame:
     return scores.agg(get(name).expr.alias(name) for name in TEXT_ALONE).collect()
 
 
+def compute_auc(scores: pl.DataFrame, attack: str) -> dict[str, float]:
+    """Return the AUC of an attack with the ends of its interval, of texts that it scores."""
+    scored = scores.filter(pl.col(attack).is_not_null())
+    is_member = scored["member"].to_numpy()
+    values = scored[attack].to_numpy()
+    limits = auc_interval(values[is_member], values[~is_member])
+    area = roc_curve(is_member, values).area
+    numbers = {"auc": area, "low": limits.low, "high": limits.high}
+    return {name: round(number, 3) for name, number in numbers.items()}
+
+
 def measure_aucs(run: mia_batch.Run) -> list[dict[str, Any]]:
     """Return the AUC of each attack with its interval."""
     scores = run["scores"].join(score_text_alone(run), on="target_id")
-    rows = []
-    for attack in (*WITH_PROBABILITIES, *TEXT_ALONE):
-        scored = scores.filter(pl.col(attack).is_not_null())
-        is_member = scored["member"].to_numpy()
-        values = scored[attack].to_numpy()
-        limits = auc_interval(values[is_member], values[~is_member])
-        row = {
-            "attack": attack,
-            "auc": roc_curve(is_member, values).area,
-            "low": limits.low,
-            "high": limits.high,
-        }
-        rows.append(
-            {
-                name: round(value, 3) if isinstance(value, float) else value
-                for name, value in row.items()
-            }
-        )
-    return rows
+    return [
+        {"attack": attack, **compute_auc(scores, attack)}
+        for attack in (*WITH_PROBABILITIES, *TEXT_ALONE)
+    ]
+
+
+def tune(base: Path, data: Path, target: Path, n_epochs: int) -> TrainedModel:
+    """Tune a base on the members of some texts."""
+    recipe = Recipe(
+        epochs=n_epochs,
+        learning_rate=RATE,
+        rank=RANK,
+        batch_size=BATCH,
+        max_tokens=256,
+    )
+    return finetune(base=str(base), data=data, out=target, recipe=recipe)
+
+
+def audit_beside_base(
+    corpus: Path, target: Path, base: Path, out: Path, attacks: Sequence[str]
+) -> mia_batch.Run:
+    """Audit a tuned model by the log-probabilities that it and its base give."""
+    settings = {
+        "input": str(corpus),
+        "model": str(target),
+        "reference_model": str(base),
+        "out": str(out),
+        "engine": "transformers",
+        "evidence": "logprobs",
+        "attacks": [*attacks],
+        "continue_strongest": 0,
+        "report": False,
+    }
+    return mia_batch.audit(**nested(settings))
 
 
 def measure_tuned(
@@ -136,31 +169,11 @@ def measure_tuned(
     draw_passages(n_passages, n_words).write_parquet(corpus)
     for n_epochs in epochs:
         start = time.monotonic()
-        recipe = Recipe(
-            epochs=n_epochs,
-            learning_rate=RATE,
-            rank=RANK,
-            batch_size=BATCH,
-            max_tokens=256,
-        )
         target = folder / f"target-{n_epochs}"
-        trained = finetune(base=str(base), data=corpus, out=target, recipe=recipe)
+        trained = tune(base, corpus, target, n_epochs)
         learnt = time.monotonic()
-        run = mia_batch.audit(
-            **nested(
-                {
-                    "input": str(corpus),
-                    "model": str(target),
-                    "reference_model": str(base),
-                    "out": str(folder / f"run-{n_epochs}"),
-                    "engine": "transformers",
-                    "evidence": "logprobs",
-                    "attacks": list(WITH_PROBABILITIES),
-                    "continue_strongest": 0,
-                    "report": False,
-                }
-            )
-        )
+        out = folder / f"run-{n_epochs}"
+        run = audit_beside_base(corpus, target, base, out, WITH_PROBABILITIES)
         yield {
             "epochs": n_epochs,
             "passages": n_passages,

@@ -123,6 +123,7 @@ def choose_shots(
 # Prompts about answers of conversations.
 
 MakePrompts: TypeAlias = Callable[[pl.DataFrame], pl.DataFrame]
+"""Turns rows of the targets table into rows of the prompts table."""
 TokenizerName: TypeAlias = tuple[str, str | None, str]
 """A model's name and revision, and the setting that names it."""
 
@@ -162,7 +163,7 @@ def in_conversation(
     """
     placed = place_answers(targets, tokenizer)
     start = _load(*tokenizer).start_token if leaves_out_start else ""
-    prompts = _fill(make(targets)).join(
+    prompts = make(targets).join(
         placed, on="target_id", how="left", maintain_order="left"
     )
     # What a view puts between the conversation and the text that it asks about
@@ -172,16 +173,14 @@ def in_conversation(
     is_whole = pl.col("cut").fill_null(0) == 0
     is_changed = pl.col("placed_text") != pl.col("answer")
     text = pl.when(is_whole & is_changed).then("placed_text")
-    return prompts.select(
-        "target_id",
-        "view_index",
-        "cut",
+    whole = prompts.with_columns(
         context=pl.concat_str(
             pl.col("placed_context").str.strip_prefix(start), between.fill_null("")
         ),
         text=pl.coalesce("text", text),
         reason=pl.coalesce("reason", "placed_reason"),
     )
+    return whole.select(SCHEMA.names())
 
 
 _PLACED = pl.Struct(
@@ -235,37 +234,18 @@ def _place(
     return dict(zip(names, values, strict=True))
 
 
-def _fill(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return prompts with null in the columns that are not given, 0 as their number."""
-    defaults = {"view_index": pl.lit(0)}
-    names = ("target_id", "view_index", "cut", "context", "text", "reason")
-    return rows.select(
-        (pl.col(name) if name in rows.columns else defaults.get(name, pl.lit(None)))
-        .cast(SCHEMA[name])
-        .alias(name)
-        for name in names
-    )
-
-
 def as_messages(targets: pl.DataFrame, *, make: MakePrompts) -> pl.DataFrame:
     """Give an endpoint of chats the messages before the answer, as JSON."""
-    has_conversation = pl.col(CONVERSATION).is_not_null()
-    conversations = targets.select(
-        "target_id",
-        conversation=pl.when(has_conversation).then(CONVERSATION),
-        missing=pl.when(~has_conversation).then(pl.lit(_NO_CONVERSATION)),
-    )
-    prompts = _fill(make(targets)).join(
+    conversations = targets.select("target_id", CONVERSATION)
+    prompts = make(targets).join(
         conversations, on="target_id", how="left", maintain_order="left"
     )
-    return prompts.select(
-        "target_id",
-        "view_index",
-        "cut",
-        "text",
-        context="conversation",
-        reason=pl.coalesce("reason", "missing"),
+    is_missing = pl.col(CONVERSATION).is_null()
+    missing = pl.when(is_missing).then(pl.lit(_NO_CONVERSATION))
+    whole = prompts.with_columns(
+        context=pl.col(CONVERSATION), reason=pl.coalesce("reason", missing)
     )
+    return whole.select(SCHEMA.names())
 
 
 def as_question(
@@ -273,7 +253,7 @@ def as_question(
 ) -> pl.DataFrame:
     """Put each prompt to the model as what a user says."""
     template = load_template(tokenizer)
-    rows = _fill(make(targets))
+    rows = make(targets)
     asked = [_ask(template, context) for context in rows["context"]]
     contexts, reasons = zip(*asked, strict=True) if asked else ((), ())
     return rows.with_columns(
@@ -764,6 +744,11 @@ def _hide_words(
         yield name, n - 1, None, None, "the text has no further word that can be hidden"
 
 
+def _name_text(text: str) -> str:
+    """Return the name of a text that is no target."""
+    return compute_target_id(build_text_identity(compute_text_digest(text), 0), 0, text)
+
+
 def first_questions(
     documents: pl.LazyFrame, *, n: int, tokenizer: TokenizerName | None
 ) -> pl.DataFrame:
@@ -774,12 +759,7 @@ def first_questions(
     has_words = pl.col("text").str.contains(r"\S")
     unique = documents.filter(has_words).unique(CONVERSATION)
     rows = unique.select(CONVERSATION, target="text").collect(engine="streaming")
-    names = [
-        compute_target_id(
-            build_text_identity(compute_text_digest(content), 0), 0, content
-        )
-        for content in rows[CONVERSATION]
-    ]
+    names = [_name_text(content) for content in rows[CONVERSATION]]
     rows = rows.with_columns(target_id=pl.Series(names, dtype=pl.String))
     rows = rows.sort("target_id").head(n)
     contexts = rows[CONVERSATION]
@@ -799,10 +779,8 @@ def first_tokens(
     """Cut up to ``n`` different texts to their first tokens; without a tokenizer, words."""
     # They are those of the lowest hash, so that more are added to the ones there are.
     usable = texts.filter(pl.col("text").str.contains(r"\S")).unique("text")
-    text_by_id = {}
-    for text in usable.collect(engine="streaming")["text"]:
-        identity = build_text_identity(compute_text_digest(text), 0)
-        text_by_id[compute_target_id(identity, 0, text)] = text
+    texts_in_full = usable.collect(engine="streaming")["text"]
+    text_by_id = {_name_text(text): text for text in texts_in_full}
     names = sorted(text_by_id)[:n]
     chosen_texts = [text_by_id[name] for name in names]
     if tokenizer is None:

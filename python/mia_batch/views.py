@@ -596,23 +596,32 @@ def _place_in_conversation(view: View, settings: Settings) -> View:
         return view
     if view.make is None:  # another stage makes its prompts
         return replace(view, sends_messages=settings.chat)
-    if view.type.in_conversation == "question":
-        if settings.chat:  # where a question is sent as a message as it is
-            return view
-        template = find_template_source(settings, view.model)
-        make = partial(prompts.as_question, make=view.make, tokenizer=template)
-        return replace(view, make=make)
+    make_alone = partial(_make_rows, view)
+    is_question = view.type.in_conversation == "question"
     if settings.chat:
-        make = partial(prompts.as_messages, make=view.make)
+        if is_question:  # which is sent as a message as it is
+            return view
+        make = partial(prompts.as_messages, make=make_alone)
         return replace(view, make=make, sends_messages=True)
+    tokenizer = find_template_source(settings, view.model)
+    if is_question:
+        make = partial(prompts.as_question, make=make_alone, tokenizer=tokenizer)
+        return replace(view, make=make)
     make = partial(
         prompts.in_conversation,
-        make=view.make,
-        tokenizer=find_template_source(settings, view.model),
+        make=make_alone,
+        tokenizer=tokenizer,
         # As an endpoint of completions does by itself
         leaves_out_start=settings.source == "endpoint",
     )
     return replace(view, make=make)
+
+
+def _make_rows(view: View, targets: pl.DataFrame) -> pl.DataFrame:
+    """Make rows of the prompts table, as if texts stood alone."""
+    if view.make is None:
+        raise TypeError(f"another stage makes the prompts of view {view.name!r}")
+    return view.fill_prompts(view.make(targets))
 
 
 def find_template_source(

@@ -29,7 +29,7 @@ _SYSTEM = ("system", "system_prompt")
 _TOOLS = "tools"
 ASSISTANT = "assistant"
 _ROLES = {
-    **{role: role for role in ("system", "developer", "user", "assistant", "tool")},
+    **{role: role for role in ("system", "developer", "user", ASSISTANT, "tool")},
     "function": "tool",
     "human": "user",
     "gpt": ASSISTANT,
@@ -232,8 +232,8 @@ class _Answers:
 
 def _check_size(messages: list[Message], places: list[int]) -> None:
     lengths = [len(json.dumps(message)) for message in messages]
-    total = sum(sum(lengths[:place]) for place in places[-1:]) * len(places)
-    if total > _MOST_CONTEXT:
+    n_before_last = sum(lengths[: places[-1]]) if places else 0
+    if n_before_last * len(places) > _MOST_CONTEXT:
         raise _FaultError(
             f"the conversation has {len(places):,} answers after up to"
             f" {sum(lengths):,} characters, more than can be asked about",

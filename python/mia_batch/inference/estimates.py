@@ -340,7 +340,7 @@ class ContaminationTest:
 
 _LOWEST = (-np.inf, np.inf, np.inf)
 _HIGHEST = (np.inf, -np.inf, -np.inf)
-_FEW_MISSING = 0.01  # share of a set, above which there is no point estimate
+FEW_MISSING = 0.01  # share of a set, above which there is no point estimate
 MISSING = "limits hold whatever the scores would be that are missing ({} of {} units)"
 
 
@@ -391,7 +391,7 @@ def widen_for_missing(
 ) -> Contamination:
     """Widen the limits of an estimate to those of both extremes, given what sets lack."""
     few_missing = all(
-        n <= _FEW_MISSING * size for n, size in zip(n_missing, sizes, strict=True)
+        n <= FEW_MISSING * size for n, size in zip(n_missing, sizes, strict=True)
     )
     reason = MISSING.format(f"{sum(n_missing):,}", f"{sum(sizes):,}")
     return _widen(estimate, lowest, highest, few_missing=few_missing, reason=reason)
@@ -510,7 +510,7 @@ class WindowShare:
         n_missing = n_asked - n_scored
         if not (n_missing or self._any_missing):
             return estimate
-        few_missing = n_missing <= _FEW_MISSING * n_asked and not self._any_missing
+        few_missing = n_missing <= FEW_MISSING * n_asked and not self._any_missing
         return _widen(
             estimate,
             rate(n_above, n_asked, self._most_flagged),

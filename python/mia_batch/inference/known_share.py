@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import polars as pl
 
+from mia_batch.corpus.drawing import DrawnSource
 from mia_batch.inference.comparison import (
     ComparedUnits,
     ComparisonSets,
@@ -15,6 +16,7 @@ from mia_batch.inference.comparison import (
     windows_per_group,
 )
 from mia_batch.inference.estimates import (
+    FEW_MISSING,
     FEWEST_GROUPS,
     Contamination,
     Flagged,
@@ -56,7 +58,6 @@ _NO_COMPARISON = (
 )
 _ARE_LABELLED = "documents are labelled, so that the corpus is no unlabelled one"
 _FEW_DRAWN = "{} documents drawn that can be compared are too few, {} are needed"
-_FEW_MISSING = 0.01
 
 
 def draw_findings(draw: Mapping[str, Any] | None) -> pl.DataFrame:
@@ -77,20 +78,12 @@ def draw_findings(draw: Mapping[str, Any] | None) -> pl.DataFrame:
     return finding_rows(DRAW, rows)
 
 
-class SourceSize(NamedTuple):
-    """How many documents a source has, and how many of them were drawn."""
-
-    name: str | None
-    n_documents: int
-    n_drawn: int
-
-
 @dataclass(frozen=True, slots=True)
 class DrawnSources:
     """What the rows of check ``draw`` say; no sources where nothing was drawn."""
 
     column: str | None
-    sources: tuple[SourceSize, ...]
+    sources: tuple[DrawnSource, ...]
 
     @classmethod
     def read(cls, findings: pl.DataFrame) -> "DrawnSources":
@@ -105,7 +98,7 @@ class DrawnSources:
         ).iter_rows():
             counts.setdefault(name, {})[statistic] = int(value or 0)
         sources = [
-            SourceSize(
+            DrawnSource(
                 name, numbers[f"n_documents{ending}"], numbers[f"n_drawn{ending}"]
             )
             for name, numbers in counts.items()
@@ -511,7 +504,7 @@ def _build_verbatim_row(
     n_open = sum(stratum.n_hits for stratum in most)
     n_open -= sum(stratum.n_hits for stratum in strata)
     n_drawn = sum(stratum.n_drawn for stratum in strata)
-    if n_open > _FEW_MISSING * n_drawn:
+    if n_open > FEW_MISSING * n_drawn:
         value = None
         reason = f"{n_open:,} of {n_drawn:,} documents have windows without an answer"
     return {

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from uuid import UUID
+
+from mia_batch.corpus.conversations import ASSISTANT, Conversation
 
 WRITTEN_DATE = datetime(2024, 7, 26)  # noqa: DTZ001 - a date without a place
 """What a template that writes today's date gets, so that all prompts of a run agree.
@@ -21,19 +23,6 @@ _PLACEHOLDER = UUID("b5fb3e8c-90e7-4a53-9d9b-6b0f4a2f5d1e").hex
 _END_OF_THOUGHTS = "</think>"  # as most models write it
 _LONGEST_PROMPT = 64 << 20  # characters
 _MESSAGE_SHOWN = 120
-
-
-class Conversation(Protocol):
-    """What stands before an answer: messages, tools, further fields of the answer's message."""
-
-    @property
-    def messages(self) -> Sequence[Mapping[str, Any]]: ...
-
-    @property
-    def tools(self) -> Sequence[Any]: ...
-
-    @property
-    def answer_fields(self) -> Mapping[str, Any]: ...
 
 
 class TemplateError(Exception):
@@ -145,7 +134,7 @@ class ChatTemplate:
     def _render_answer(self, conversation: Conversation, content: str) -> str:
         answer = {
             **conversation.answer_fields,
-            "role": "assistant",
+            "role": ASSISTANT,
             "content": content,
         }
         return self.render([*conversation.messages, answer], conversation.tools)

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-_WORDS = [
+WORDS = [
     "amber",
     "basin",
     "cedar",
@@ -37,7 +37,7 @@ _WORDS = [
 
 
 def invent(draw: Random, n_words: int) -> str:
-    return " ".join(draw.choices(_WORDS, k=n_words))
+    return " ".join(draw.choices(WORDS, k=n_words))
 
 
 def invent_row(name: str, number: int, draw: Random) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def invent_row(name: str, number: int, draw: Random) -> dict[str, Any]:
         },
         "humaneval": {
             "task_id": f"HumanEval/{number}",
-            "prompt": f"def {'_'.join(draw.choices(_WORDS, k=2))}():\n",
+            "prompt": f"def {'_'.join(draw.choices(WORDS, k=2))}():\n",
             "canonical_solution": f"    return {draw.randrange(1000)}\n",
             "test": "assert True",
             "entry_point": f"function_{number}",

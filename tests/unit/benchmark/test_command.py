@@ -236,6 +236,13 @@ def test_a_dry_run_says_tokens_and_money_and_asks_nothing(rows, shards, tmp_path
     assert "batch files" not in printed
 
 
+def check_finished(out, server, shards, *, n_answered):
+    """What was answered before is not asked again, and the p-value is that of one go."""
+    assert len(server.asked) == shards[0] - n_answered
+    row = pl.read_parquet(out / "benchmark.parquet").row(0, named=True)
+    assert row["p_value"] == pytest.approx(shards[1])
+
+
 def test_what_was_answered_before_an_error_is_not_asked_again(
     rows, texts, shards, tmp_path
 ):
@@ -256,10 +263,7 @@ def test_what_was_answered_before_an_error_is_not_asked_again(
     assert not (out / "benchmark.parquet").exists()
     with HostileServer(Remembering(texts), port=port) as server:
         invoke(*arguments)
-        n_asked = len(server.asked)
-    assert n_asked == shards[0] - 20
-    row = pl.read_parquet(out / "benchmark.parquet").row(0, named=True)
-    assert row["p_value"] == pytest.approx(shards[1])
+    check_finished(out, server, shards, n_answered=20)
 
 
 def test_a_killed_command_goes_on_where_it_was(rows, texts, shards, tmp_path):
@@ -288,10 +292,7 @@ def test_a_killed_command_goes_on_where_it_was(rows, texts, shards, tmp_path):
         hold.set()
     with HostileServer(Remembering(texts), port=port) as server:
         invoke(*arguments)
-        n_asked = len(server.asked)
-    assert n_asked == shards[0] - 9
-    row = pl.read_parquet(out / "benchmark.parquet").row(0, named=True)
-    assert row["p_value"] == pytest.approx(shards[1])
+    check_finished(out, server, shards, n_answered=9)
 
 
 def test_the_order_of_options_is_a_level_only_with_an_argument(tmp_path):
