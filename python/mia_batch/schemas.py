@@ -483,6 +483,8 @@ class Extraction(Table):
     Walks from which nothing came out have their row, too.
     """
 
+    younger = ("words_before", "text", "said")
+
     document_id = dy.String(
         primary_key=True, description="The document that is followed."
     )
@@ -501,6 +503,9 @@ class Extraction(Table):
     n_verbatim = dy.UInt32(description="Those of them that were said.")
     n_rounds = dy.UInt32(description="How often the model was asked.")
     n_tokens = dy.UInt32(description="Tokens decoded.")
+    words_before = maybe(dy.UInt32, "Words of the document before the stretch.")
+    text = maybe(dy.String, "The stretch itself; null where nothing came out.")
+    said = maybe(dy.String, "What the model said of it, to its last word that agrees.")
 
 
 class ExtractedDocuments(Table):

@@ -178,6 +178,11 @@ class Walk:
         return n_words if n_words >= _LEAST_WORDS else 0
 
     @property
+    def said(self) -> str:
+        """What was generated up to the last word that agrees."""
+        return self.generated[: len(self.generated) - len(self._tail)]
+
+    @property
     def stretch(self) -> range:
         """The characters of the document that came out."""
         if not self.n_words:

@@ -560,17 +560,32 @@ def verify(
 @click.option(
     "--again", is_flag=True, help="Draw its samples again with the model, and compare."
 )
+@click.option("--scores", is_flag=True, help="Print the scores of all attacks.")
 @settings_options(*_HOW_TO_ASK)
 @_reads_runs
 def show(
-    place: Path | str, passage: str | None, *, again: bool, **options: object
+    place: Path | str,
+    passage: str | None,
+    *,
+    again: bool,
+    scores: bool,
+    **options: object,
 ) -> int:
-    """List the strongest passages of a run, or show what the model answered about one.
+    """List the strongest passages of a run, or show a document, or one of its passages.
 
-    PASSAGE is a number of that list, a document and a window ("moby_dick window 12"),
-    or the beginning of a target_id.
+    PASSAGE is a number of that list, a document ("moby_dick"), of which the longest
+    stretch that came out is shown, a document and a window ("moby_dick window 12"), or
+    the beginning of a target_id.
     """
-    from mia_batch.cli.show import find_target, show_answers, show_passages, show_target
+    from mia_batch.cli.book import show_book
+    from mia_batch.cli.show import (
+        find_document,
+        find_target,
+        show_answers,
+        show_passages,
+        show_scores,
+        show_target,
+    )
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.custody import refuse_changed
     from mia_batch.pipeline.stages.questions import read_answers
@@ -583,10 +598,15 @@ def show(
             raise click.UsageError("--again needs a PASSAGE")
         show_passages(run, console)
         return 0
+    windows = None if again else find_document(run, passage)
+    if windows is not None:
+        show_book(run, windows, console)
+        return 0
     target = find_target(run, passage)
     answers = read_answers(run, target)
     show_target(run, target, console)
     show_answers(answers, target, run, console)
+    show_scores(run, target, console, all_scores=scores)
     return _draw_again(run, answers, options) if again else 0
 
 

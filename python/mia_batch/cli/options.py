@@ -321,22 +321,42 @@ def cut_cell(value: object, width: int) -> Text:
     return cell
 
 
+def cut_middle(value: object, width: int) -> Text:
+    """Show both ends of a value, such as of a name, in as many columns of the terminal."""
+    cell = plain(value)
+    if cell.cell_len <= width:
+        return cell
+    tail = cell[max(len(cell) - width // 2, 0) :]
+    while tail.cell_len > (width - 1) // 2:
+        tail = tail[1:]
+    return cut_cell(value, width - tail.cell_len) + tail
+
+
+_LEAST_FITTED = 24
+
+
+def measure_columns(columns: Mapping[str, Sequence[object]]) -> int:
+    """Return how many columns of the terminal these take, with two between them."""
+    return sum(
+        2 + max(len(name), *(plain(value).cell_len for value in values))
+        for name, values in columns.items()
+    )
+
+
 def fit_table(
     columns: Mapping[str, Sequence[object]],
     fitted: str,
     width: int,
     styles: Iterable[str] = (),
+    cut: Callable[[object, int], Text] = cut_cell,
+    least: int = _LEAST_FITTED,
     **options: Any,
 ) -> Table:
     """Lay columns out, a line for each row; what one of them has is cut to the width left to it."""
     cells = {name: [*map(plain, values)] for name, values in columns.items()}
-    widths = {
-        name: max(len(name), *(cell.cell_len for cell in column)) + 2
-        for name, column in cells.items()
-    }
-    other_widths = sum(widths.values()) - widths[fitted]
-    fitted_width = max(_LEAST_FITTED, width - other_widths)
-    cells[fitted] = [cut_cell(cell, fitted_width) for cell in cells[fitted]]
+    others = {name: column for name, column in cells.items() if name != fitted}
+    fitted_width = max(least, width - measure_columns(others))
+    cells[fitted] = [cut(cell, fitted_width) for cell in cells[fitted]]
     table = build_table(*columns, **options)
     rows = zip(*cells.values(), strict=True)
     for row, style in zip(rows, styles or repeat(""), strict=False):
@@ -351,7 +371,6 @@ _SECONDS_BEFORE_A_SPINNER = 1.0
 _SECONDS_OF_A_LOOK = 0.5
 _WIDTH_OF_ALL = 80
 _WIDTH_OF_TOKENS = 110
-_LEAST_FITTED = 24
 
 
 class ConsoleObserver(Observer):

@@ -21,10 +21,11 @@ from mia_batch.attacks.attack import (
 )
 from mia_batch.cli.options import (
     build_table,
-    cut_cell,
+    cut_middle,
     figure,
     fit_table,
     limits,
+    measure_columns,
     plain,
 )
 from mia_batch.diagnostics.preflight import count_reasons
@@ -313,31 +314,71 @@ def _book_table(books: pl.DataFrame, width: int) -> Table:
         "audited": audited.height - _MOST_ROWS,
         "for comparison": comparison.height - _MOST_COMPARED,
     }
-    rows = [
-        {
-            "title": row["title"],
-            "first to last page": shade_strip(row["strip"]),
-            "answer": row["answer"],
-            "longest run": _format(row["longest_words"], "{:,}"),
-            "share learnt": _share_learnt(row),
-            "p": _format(row["p_value"]),
-            "q": _format(row["q_value"]),
-        }
-        for row in table_rows.iter_rows(named=True)
-    ]
-    columns = {}
-    for name in rows[0]:
-        cells = [row[name] for row in rows]
-        if not {*cells} <= {"", "-"}:
-            columns[name] = cells
+    columns = _book_columns(table_rows, has_room=True)
+    others = {name: cells for name, cells in columns.items() if name != "title"}
+    if measure_columns(others) + _LEAST_TITLE > width:
+        columns = _book_columns(table_rows, has_room=False)
     return fit_table(
         columns,
         next(iter(columns)),
         width,
         [_VERDICT_STYLES.get(verdict, "") for verdict in table_rows["verdict"]],
-        right=("longest run", "p", "q"),
+        cut_middle,
+        _SHORTEST_TITLE,
+        right=("longest stretch", "longest", "p", "q"),
         **_caption("rollup.parquet", not_shown),
     )
+
+
+_LEAST_TITLE = 24  # columns
+_SHORTEST_TITLE = 12
+# What fits next to a name, a strip and numbers in 80 columns
+_SHORT_ANSWERS = {
+    "comes_out": "comes out",
+    "above_all": "above all; too few",
+    "cannot_tell": "not judged",
+}
+
+
+def _book_columns(books: pl.DataFrame, *, has_room: bool) -> dict[str, list[str]]:
+    """Return what the table says of each book; without room answers and strips are short."""
+    strip, longest = "first to last page", "longest stretch"
+    if not has_room:
+        strip, longest = "pages", "longest"
+    rows = []
+    for row in books.iter_rows(named=True):
+        answer, values = row["answer"], row["strip"]
+        if not has_room:
+            answer, values = _SHORT_ANSWERS.get(row["verdict"], answer), _halve(values)
+        if row["level"] == "outside":
+            answer = row["answer"]
+        numbers = {
+            longest: _format(row["longest_words"], "{:,}"),
+            "share learnt": _share_learnt(row),
+            "p": _format(row["p_value"]),
+            "q": _format(row["q_value"]),
+        }
+        rows.append(
+            {"title": row["title"], strip: shade_strip(values), "answer": answer}
+            | numbers
+        )
+    columns = {}
+    for name in rows[0]:
+        cells = [row[name] for row in rows]
+        if not {*cells} <= {"", "-"}:
+            columns[name] = cells
+    if not has_room and "share learnt" in columns:
+        columns.pop(strip, None)
+    return columns
+
+
+def _halve(strip: Sequence[float | None] | None) -> list[float | None] | None:
+    """Return half as many stretches: of each two the higher one that was asked about."""
+    if strip is None:
+        return None
+    pairs = zip(strip[::2], strip[1::2], strict=True)
+    values = [[value for value in pair if value is not None] for pair in pairs]
+    return [max(pair, default=None) for pair in values]
 
 
 def _format(value: float | None, form: str = "{:.2g}") -> str:
@@ -432,6 +473,7 @@ def show_passages(run: Run, console: Console) -> None:
 
 
 def show_target(run: Run, target: pl.DataFrame, console: Console) -> None:
+    """Print what a passage is: where it stands, and what further tables say of it."""
     row = target.row(0, named=True)
     characters = None
     if row["start"] is not None:
@@ -449,19 +491,36 @@ def show_target(run: Run, target: pl.DataFrame, console: Console) -> None:
         "not sampled": row["reason"],
     }
     is_target = pl.col("target_id") == row["target_id"]
-    attacks = run.manifest.made["scores"]["attacks"]
-    scores = run.scan("scores").filter(is_target).select(attacks)
-    for score_row in scores.collect(engine="streaming").to_dicts():
-        facts |= score_row
-    unscored = run.scan("unscored").filter(is_target).collect(engine="streaming")
     for name, (label, describe) in _DESCRIPTIONS.items():
         if run.path(name).exists():
             matches = run.scan(name).filter(is_target).collect(engine="streaming")
             for match in matches.head(1).to_dicts():
                 facts[label] = describe(match)
+    _print_pairs(facts, console)
+
+
+_SCORES_SHOWN = 5
+
+
+def show_scores(
+    run: Run, target: pl.DataFrame, console: Console, *, all_scores: bool
+) -> None:
+    """Print the scores of a passage, that of the primary attack first, or the first five."""
+    is_target = pl.col("target_id") == target["target_id"][0]
+    attacks = run.manifest.made["scores"]["attacks"]
+    scores = run.scan("scores").filter(is_target).select(attacks)
+    facts = scores.collect(engine="streaming").row(0, named=True)
+    unscored = run.scan("unscored").filter(is_target).collect(engine="streaming")
     for attack, reason in unscored.select("attack", "reason").iter_rows():
         facts[attack] = f"no score: {reason}"
-    _print_pairs(facts, console)
+    primary = find_primary_attack(run)
+    ordered = sorted(facts, key=lambda attack: attack != primary)
+    n_shown = len(ordered) if all_scores else _SCORES_SHOWN
+    console.print("\nscores", style="bold")
+    _print_pairs({attack: facts[attack] for attack in ordered[:n_shown]}, console)
+    n_hidden = len(ordered[n_shown:])
+    if n_hidden:
+        console.print(f"{n_hidden:,} more with --scores")
 
 
 def _bounds_sentence(row: Mapping[str, Any]) -> str:
@@ -564,13 +623,13 @@ def _show_continuations(rows: pl.DataFrame, console: Console) -> None:
         table = build_table("true continuation", "model", expand=True)
         for column in table.columns:
             column.ratio = 1
-        table.add_row(_mark_run(row["text"], run), _mark_run(row["candidate"], run))
+        table.add_row(mark_run(row["text"], run), mark_run(row["candidate"], run))
         console.print(table)
         if row["raw"] is not None:
             console.print(plain(f"as it came: {_beginning(row['raw'])}"))
 
 
-def _mark_run(text: str, run: str) -> Text:
+def mark_run(text: str, run: str) -> Text:
     """Mark the shared run, with signs that stay where there are no colours."""
     if not run:
         return plain(_beginning(text))
@@ -673,6 +732,24 @@ def rank_passages(run: Run, n: int) -> pl.DataFrame:
     The first ``n``, which is the order of their numbers in `passage_table` and
     `find_target`.
     """
+    first = _scan_ranked(run).head(n).collect(engine="streaming")
+    is_ranked = pl.col("target_id").is_in(first["target_id"].implode())
+    texts = run.scan("targets").filter(is_ranked).select("target_id", "target")
+    return first.join(
+        texts.collect(engine="streaming"),
+        on="target_id",
+        how="left",
+        maintain_order="left",
+    )
+
+
+def rank_windows(run: Run, windows: pl.DataFrame) -> pl.DataFrame:
+    """Rank the windows of a document as `rank_passages` does."""
+    is_of_document = pl.col("target_id").is_in(windows["target_id"].implode())
+    return _scan_ranked(run).filter(is_of_document).collect(engine="streaming")
+
+
+def _scan_ranked(run: Run) -> pl.LazyFrame:
     attack = find_primary_attack(run)
     longest = pl.lit(None, pl.UInt32)
     passages = run.scan("scores").select(
@@ -695,16 +772,7 @@ def rank_passages(run: Run, n: int) -> pl.DataFrame:
         pl.col("score"),
         pl.col("target_id"),
     ]
-    ranked = passages.sort(keys, descending=[True, True, False], nulls_last=True)
-    first = ranked.head(n).collect(engine="streaming")
-    is_ranked = pl.col("target_id").is_in(first["target_id"].implode())
-    texts = run.scan("targets").filter(is_ranked).select("target_id", "target")
-    return first.join(
-        texts.collect(engine="streaming"),
-        on="target_id",
-        how="left",
-        maintain_order="left",
-    )
+    return passages.sort(keys, descending=[True, True, False], nulls_last=True)
 
 
 def passage_table(run: Run, width: int) -> Table | str:
@@ -715,7 +783,7 @@ def passage_table(run: Run, width: int) -> Table | str:
     names = passages.select(pl.coalesce("document_id", "group", short_id)).to_series()
     columns: dict[str, list[object]] = {
         "": [str(number + 1) for number in range(passages.height)],
-        "passage of": [cut_cell(name, _NAME_SHOWN) for name in names],
+        "passage of": [cut_middle(name, _NAME_SHOWN) for name in names],
         "window": [f"{1 + index}" for index in passages["window_index"]],
         "words": [_format(n, "{:,}") for n in passages["longest_words"]],
         "score": [figure(score) for score in passages["score"]],
@@ -764,6 +832,14 @@ def find_target(run: Run, passage: str) -> pl.DataFrame:
         )
     hint = _passage_hint(run, match["name"] if match else passage)
     raise SettingsError(f"{run.folder} has no passage {passage!r}; {hint}")
+
+
+def find_document(run: Run, passage: str) -> pl.DataFrame | None:
+    """Find the windows of a document that is named alone; None where it has one, or none."""
+    if passage.isdecimal() or not passage.strip():
+        return None
+    windows = _find_windows(run, passage.strip())
+    return windows if windows is not None and windows.height > 1 else None
 
 
 def _passage_hint(run: Run, document: str) -> str:

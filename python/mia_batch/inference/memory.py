@@ -343,13 +343,14 @@ def verbatim_findings(
     sets: ComparisonSets,
     passages: pl.DataFrame,
     controls: pl.DataFrame | None,
+    stretches: pl.DataFrame,
     *,
     all_continued: bool = True,
 ) -> pl.DataFrame:
     """Rows of check ``verbatim``: what came out word for word, of targets and of non-members."""
     # Units are groups, else documents. The p-value is Fisher's exact one, of one side,
     # about units with a passage. Unless ``all_continued``, texts of the highest scores
-    # were, whichever set they belong to.
+    # were, whichever set they belong to. Of ``stretches`` the longest passage may be.
     if controls is None:
         controls = Controls.create_empty()
     common = common_targets(controls.lazy())
@@ -396,7 +397,7 @@ def verbatim_findings(
         for control, numbers in count_controls(controls).items():
             if control != "any":
                 rows += number_rows(numbers, subject=control)
-    return finding_rows("verbatim", [*rows, *_passage_rows(passages)])
+    return finding_rows("verbatim", [*rows, *_passage_rows(passages, stretches)])
 
 
 def _count_runs(runs: pl.DataFrame) -> dict[str, Any]:
@@ -433,7 +434,42 @@ def _fisher_p_value(*counts: Mapping[str, int]) -> float:
     return float(fisher_exact(np.array(table), alternative="greater").pvalue)
 
 
-def _passage_rows(passages: pl.DataFrame) -> list[dict[str, object]]:
+def longest_stretches(
+    extraction: pl.LazyFrame, extracted: pl.LazyFrame
+) -> pl.DataFrame:
+    """Return the walk that said the longest passage of each document, with the ``passage``.
+
+    Columns of ``extraction``, ``passage_start`` and ``n_left``, the words of the passage
+    that could not be foreseen. ``passage`` is null of runs that did not store it.
+    """
+    place = pl.col("passages_20").struct
+    passages = (
+        extracted.filter(pl.col("longest_words") > 0)
+        .select("document_id", "passages_20", n_left="longest_words")
+        .explode("passages_20")
+        .drop_nulls("passages_20")
+        .with_columns(
+            passage_start=place.field("start"), passage_end=place.field("end")
+        )
+        .drop("passages_20")
+    )
+    start = pl.max_horizontal("start", "passage_start")
+    length = pl.min_horizontal("end", "passage_end").cast(pl.Int64) - start
+    offset = start - pl.col("start")
+    walks = extraction.filter(pl.col("n_words") > 0).join(passages, on="document_id")
+    ranked = (
+        walks.with_columns(length=length)
+        .filter(pl.col("length") > 0)
+        .sort("length", "walk", descending=[True, False])
+        .unique("document_id", keep="first", maintain_order=True)
+    )
+    passage = pl.col("text").cast(pl.String).str.slice(offset, pl.col("length"))
+    return ranked.with_columns(passage=passage).drop("length").collect()
+
+
+def _passage_rows(
+    passages: pl.DataFrame, stretches: pl.DataFrame
+) -> list[dict[str, object]]:
     """Build a row of each document that comes out, and of the longest passage."""
     if passages.is_empty():
         return []
@@ -446,8 +482,10 @@ def _passage_rows(passages: pl.DataFrame) -> list[dict[str, object]]:
         }
         for name in names.head(_MOST_NAMED)
     ]
-    place = int(passages["n_left"].arg_max() or 0)
-    longest = passages.row(place, named=True)
+    columns = ("name", "passage", "n_words", "n_left")
+    pieces = pl.concat([passages.select(columns), stretches.select(columns)])
+    place = int(pieces["n_left"].arg_max() or 0)
+    longest = pieces.row(place, named=True)
     numbers = {"longest": longest["n_left"], "of_words": longest["n_words"]}
     return rows + number_rows(
         numbers,

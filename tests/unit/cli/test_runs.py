@@ -90,16 +90,19 @@ def compared(tmp_path_factory):
 
 def test_targets_are_shown_with_their_answers_or_why_there_are_none(run, target_ids):
     _, lines = invoke("show", run.folder, target_ids[0][:5])
-    assert lines[:9] == [
-        f"target            {target_ids[0]}",
-        "document          \ufffda",
-        "group             shelf",
-        "window            1 of 1",
-        "characters        0 to 62 of the document",
-        "role              target",
+    assert lines[:7] == [
+        f"target      {target_ids[0]}",
+        "document    \ufffda",
+        "group       shelf",
+        "window      1 of 1",
+        "characters  0 to 62 of the document",
+        "role        target",
+        "",
+    ]
+    assert lines[-3:] == [
+        "scores",
         f"samia_matched_v1  {run['scores']['samia_matched_v1'][0]:.4g}",
         "longest_block_v1  3.333",
-        "",
     ]
     assert "prefix  one two three four five six" in lines
     at = lines.index(
@@ -117,11 +120,46 @@ def test_targets_are_shown_with_their_answers_or_why_there_are_none(run, target_
     assert not {"\x1b", "\u202e"} & {*shown}
     _, lines = invoke("show", run.folder, target_ids[1])
     assert any(
-        line.startswith("not sampled       the text has too few words to split")
+        line.startswith("not sampled  the text has too few words to split")
         for line in lines
     )
     assert any(line.startswith("longest_block_v1  no score: ") for line in lines)
-    assert lines[-1] == "no samples were drawn of it"
+    assert "no samples were drawn of it" in lines
+
+
+def test_a_document_shows_its_figures_and_windows_and_five_scores_are_enough(compared):
+    run = Run(compared / "before")
+    _, lines = invoke("show", run.folder, "text 0")
+    row = run["rollup"].filter(key="text 0").row(0, named=True)
+    assert lines[0] == "text 0"
+    assert f"longest stretch     {row['longest_words']} words" in lines
+    at = lines.index("its strongest windows by samia_matched_v1")
+    scores = run["scores"].filter(document_id="text 0")["samia_matched_v1"]
+    ranked = [f"{score:.3f}" for score in sorted(scores, reverse=True)]
+    assert [line.split()[-1] for line in lines[at + 2 : at + 8]] == ranked
+    window = run["scores"].filter(document_id="text 0", samia_matched_v1=scores.max())
+    name = f"text 0 window {window['window_index'][0] + 1}"
+    assert lines[-1].endswith(
+        f"show {run.folder} '{name}' shows one next to the true text."
+    )
+    attacks = run.manifest.made["scores"]["attacks"]
+    _, lines = invoke("show", run.folder, name)
+    assert lines[lines.index("scores") + 1].split()[0] == attacks[0]
+    assert lines[-1] == f"{len(attacks) - 5} more with --scores"
+    _, lines = invoke("show", run.folder, name, "--scores")
+    assert [line.split()[0] for line in lines[-len(attacks) :]] == attacks
+
+
+def test_a_stretch_that_a_walk_gave_is_shown_side_by_side(shared_folder):
+    walks = runs.finished(shared_folder, "walks", runs.of_walks, runs.RecitingOneBook())
+    folder = walks.run.folder
+    _, lines = invoke("show", folder, "first")
+    text = "\n".join(lines)
+    row = walks.run["rollup"].filter(key="first").row(0, named=True)
+    assert f"longest stretch     {row['extracted_words']} words" in lines
+    assert f"{row['extracted_words']} words in a row came out; the stretch" in text
+    assert "what stands in the text" in text
+    assert "came out; the stretch" not in "\n".join(invoke("show", folder, "second")[1])
 
 
 def test_passages_are_numbered_and_found_by_number_and_by_document_and_window(compared):
@@ -165,7 +203,7 @@ def test_probes_are_a_line_each_and_no_report_is_written_where_none_is_wanted(tm
     )
     _, lines = invoke("show", run.folder, run["targets"]["target_id"][0])
     at = lines.index("probe, target model")
-    assert [line.split() for line in lines[at + 1 :]] == [
+    assert [line.split() for line in lines[at + 1 : at + 6]] == [
         ["character", "true", "word", "model's", "word", "hit", "sample", "how"],
         ["39", "nine", "nine", "yes", "0", "recorded"],
         ["44", "ten", "ten", "eleven", "yes", "0", "recorded"],
@@ -321,7 +359,7 @@ REFUSED = [
         "'b' has no window 2 in this run; it has",
     ),
     (
-        ["show", "{before}", "text 0"],
+        ["show", "{before}", "text 0", "--again"],
         RequestError,
         "'text 0' has 6 windows; name one, such as",
     ),

@@ -1,10 +1,16 @@
+from typing import Any
+
 import polars as pl
 import pytest
 
 from mia_batch.inference.comparison import read_comparison_sets
-from mia_batch.inference.memory import verbatim_findings, verbatim_runs
+from mia_batch.inference.memory import (
+    longest_stretches,
+    verbatim_findings,
+    verbatim_runs,
+)
 from mia_batch.report.sentences import foreseen_sentences, verbatim_sentences
-from mia_batch.schemas import Controls, Targets
+from mia_batch.schemas import Controls, ExtractedDocuments, Extraction, Targets
 from tests.frames import features, target_id
 from tests.frames import table as table_of
 from tests.unit.inference.scored import rows, table
@@ -13,7 +19,15 @@ PASSAGE = " ".join(f"word{n}" for n in range(25))
 
 
 def found(
-    own, others=(), *, controls=None, walked=0, all_continued=True, cut=None, **columns
+    own,
+    others=(),
+    *,
+    controls=None,
+    walked=0,
+    all_continued=True,
+    cut=None,
+    stretch=None,
+    **columns,
 ):
     """Findings of targets and non-members with such longest runs, None where nothing came."""
     scored = table(rows("target", own, **columns), rows("non_member", others)).lazy()
@@ -35,8 +49,9 @@ def found(
     )
     n_words = pl.col("passage").str.split(" ").list.len()
     passages = passages.with_columns(n_words=n_words, n_left=n_words)
+    stretches = passages.clear() if stretch is None else stretch
     return verbatim_findings(
-        runs, sets, passages, controls, all_continued=all_continued
+        runs, sets, passages, controls, stretches, all_continued=all_continued
     )
 
 
@@ -199,3 +214,39 @@ def test_what_stands_in_the_prefix_is_copied_and_did_not_come_out(
     )
     assert runs.select("longest_words", "copied", "foreseen_words").row(0) == expected
     assert runs.select("near_words", "run_words").row(0) == (expected[0], n)
+
+
+def test_the_longest_passage_is_that_of_a_walk_where_it_is_longer():
+    schema = {"name": pl.String, "passage": pl.String}
+    walk = pl.DataFrame([("second.txt", f"{PASSAGE} and on")], schema, orient="row")
+    walk = walk.with_columns(
+        n_words=pl.lit(27, pl.UInt32), n_left=pl.lit(26, pl.UInt32)
+    )
+    for stretch, expected in ((None, ("book.txt", 25)), (walk, ("second.txt", 26))):
+        rows = found([25], stretch=stretch).filter(statistic="longest")
+        assert rows.select("subject", "value").row(0) == expected
+    sentence = next(verbatim_sentences(found([25], stretch=walk)))
+    assert "The longest passage, of second.txt, has 26 words, without 1 of" in sentence
+
+
+def test_the_walk_of_the_longest_passage_is_found_with_its_text():
+    """Of the second walk a passage is longer, though the first is the longer stretch."""
+    text = " ".join(f"w{n:03d}" for n in range(200))
+    walks: list[dict[str, Any]] = [
+        {"walk": 0, "start": 0, "end": 500, "text": text[:500], "n_words": 100},
+        {"walk": 1, "start": 600, "end": 900, "text": text[600:900], "n_words": 60},
+        {"walk": 2, "start": 950, "end": 950, "text": None, "n_words": 0},
+    ]
+    walked = table_of(
+        Extraction, walks, document_id="book", target_id="t", draw=0, n_rounds=1
+    )
+    places = [{"start": 100, "end": 200}, {"start": 700, "end": 880}]
+    documents = table_of(
+        ExtractedDocuments,
+        [{"document_id": "book", "longest_words": 36, "passages_20": places}],
+    )
+    (row,) = longest_stretches(walked.lazy(), documents.lazy()).to_dicts()
+    assert (row["walk"], row["n_left"], row["passage"]) == (1, 36, text[700:880])
+    older = walked.with_columns(text=pl.lit(None, pl.String))
+    (row,) = longest_stretches(older.lazy(), documents.lazy()).to_dicts()
+    assert (row["walk"], row["passage"]) == (1, None)

@@ -67,7 +67,7 @@ from mia_batch.settings import Settings
 from mia_batch.tables import read_numbers, scan, sink
 from mia_batch.targets import build_document_owner, build_target_owner
 from mia_batch.views import REFERENCE, TARGET, RunModel, View, build_view
-from mia_batch.walks import MOST_ROUNDS, ROUND_WORDS, Text, Walks, Window
+from mia_batch.walks import MOST_ROUNDS, ROUND_WORDS, Text, Walk, Walks, Window
 
 # The stage that follows the target model through documents, from their strongest
 # windows on.
@@ -122,9 +122,16 @@ def _list_stretches(walks: Walks) -> list[dict[str, Any]]:
             "n_verbatim": walk.n_verbatim if walk.n_words else 0,
             "n_rounds": walk.n_rounds,
             "n_tokens": walk.n_tokens,
+            "words_before": walk.first,
+            "text": _read_stretch(walks.document, walk) if walk.n_words else None,
+            "said": walk.said if walk.n_words else None,
         }
         for number, walk in enumerate(walks.started)
     ]
+
+
+def _read_stretch(document: Text, walk: Walk) -> str:
+    return document.text[walk.stretch.start : walk.stretch.stop]
 
 
 def _summarize(walks: Walks, document_walks: Sequence[Walks]) -> dict[str, Any]:

@@ -1022,6 +1022,7 @@ class SummaryStage(Stage):
             read_comparison_sets(run.scan("scores"), with_names=False),
             self._describe_passages(runs),
             None if controls is None else controls.collect(),
+            self._describe_stretches(controls),
             all_continued=audit.continues_texts,
         )
         verbatim_share = verbatim_share_findings(
@@ -1069,6 +1070,21 @@ class SummaryStage(Stage):
         n_left = run_words.struct.field("n_left")
         return passages.with_columns(n_left=n_left).collect()
 
+    def _describe_stretches(self, controls: pl.LazyFrame | None) -> pl.DataFrame:
+        """Return the longest passage that walks said of each document, with its name."""
+        run, words = self.audit.run, self.audit.settings.word_rule
+        extraction: pl.LazyFrame = schemas.Extraction.create_empty(lazy=True)
+        if run.path("extraction").exists():
+            extraction = run.scan("extraction")
+        extracted = self._read_extracted(controls)
+        stretches = memory.longest_stretches(extraction, extracted)
+        return stretches.drop_nulls("passage").select(
+            "passage",
+            "n_left",
+            name="document_id",
+            n_words=count_words("passage", words=words),
+        )
+
     def _write_perplexities(self) -> None:
         run = self.audit.run
         folder = run.path("logprobs")
@@ -1080,18 +1096,23 @@ class SummaryStage(Stage):
         table = perplexities(texts, reference)
         sink(table, run.path("perplexities"), schemas.Perplexities)
 
+    def _read_extracted(self, controls: pl.LazyFrame | None) -> pl.LazyFrame:
+        """Read what walks gave of each document, without what is common."""
+        run = self.audit.run
+        extracted: pl.LazyFrame = schemas.ExtractedDocuments.create_empty(lazy=True)
+        if run.path("extracted_documents").exists():
+            extracted = run.scan("extracted_documents")
+        if controls is None or not run.path("extraction").exists():
+            return extracted
+        common = memory.common_targets(controls)
+        return memory.without_common(extracted, run.scan("extraction"), common)
+
     def _roll_up(
         self, controls: pl.LazyFrame | None, runs: pl.DataFrame
     ) -> pl.DataFrame:
         """Write the table of documents and groups; return the findings so far."""
         audit = self.audit
         run = audit.run
-        extracted: pl.LazyFrame = schemas.ExtractedDocuments.create_empty(lazy=True)
-        if run.path("extracted_documents").exists():
-            extracted = run.scan("extracted_documents")
-        if controls is not None and run.path("extraction").exists():
-            common = memory.common_targets(controls)
-            extracted = memory.without_common(extracted, run.scan("extraction"), common)
         findings = run.scan("findings").collect()
         rows = rollup(
             open_asked_targets(audit),
@@ -1099,7 +1120,7 @@ class SummaryStage(Stage):
             runs,
             run.scan("verdicts"),
             audit.rule,
-            extracted=extracted,
+            extracted=self._read_extracted(controls),
             candidates=run.scan("samples"),
             samples=audit.settings.continuations,
             words=audit.settings.word_rule,

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 import polars.selectors as cs
@@ -226,7 +226,9 @@ def document_tables(
     if rollup.is_empty():
         yield from _text_tables(contents)
         return
-    is_linked = pl.col("longest_target_id").is_in(list(in_evidence))
+    window = pl.col("longest_target_id")
+    is_linked = window.is_in(list(in_evidence))
+    anchor = pl.when(is_linked).then(pl.format("w-{}", window))
     for levels, name, title in _TABLES:
         rows = rollup.filter(pl.col("level").is_in(levels))
         if rows.height:
@@ -236,7 +238,7 @@ def document_tables(
                 title=title,
                 source="rollup.parquet",
                 columns=columns,
-                rows=rows.with_columns(is_linked.alias(_IN_EVIDENCE)).to_dicts(),
+                rows=rows.with_columns(anchor.alias(_IN_EVIDENCE)).to_dicts(),
                 note=_write_not_recorded(columns),
             )
 
@@ -252,38 +254,48 @@ _BELOW = (
 )
 
 
-def answer_table(contents: Contents, quotes: Mapping[str, str]) -> Table | None:
+class Anchor(NamedTuple):
+    """Where evidence stands on the page, and the passage that came out."""
+
+    name: str
+    quote: str | None
+
+
+def answer_table(contents: Contents, anchors: Mapping[str, Anchor]) -> Table | None:
     """Build the table of what was audited, the strongest first, and what it is compared with.
 
-    ``quotes`` are the passages that came out, by window. None where no document has two
-    windows.
+    ``anchors`` lead to passages that came out, by window, or by document where a model
+    was followed through it. None where no document has two windows.
     """
     books = audited_books(contents.tables)
     if books.is_empty():
         return None
     level = pl.col("level").cast(pl.String)
     rollup = contents.read_rows("rollup").with_columns(level)
-    rows = books.select("level", "key", "title", "answer", "strip").join(
-        rollup.drop("title", "answer", "strip", strict=False),
+    from_books = ("title", "answer", "strip", "longest_words")
+    rows = books.select("level", "key", *from_books).join(
+        rollup.drop(from_books, strict=False),
         on=["level", "key"],
         how="left",
         maintain_order="left",
     )
-    quote = pl.col("longest_target_id").replace_strict(
-        quotes, default=None, return_dtype=pl.String
-    )
+    # The document's own anchor, of what walks gave, comes before that of a window
+    keys = rows.select("key", "longest_target_id").iter_rows()
+    found = [anchors.get(key) or anchors.get(window or "") for key, window in keys]
+    quotes = pl.Series([anchor and anchor.quote for anchor in found], dtype=pl.String)
+    names = [anchor and anchor.name for anchor in found]
     # Shorter runs come by chance
     is_long = pl.col("longest_words") >= VERBATIM_WORDS
     rows = rows.with_columns(
-        pl.when(is_long).then(quote).alias("quote"),
-        quote.is_not_null().alias(_IN_EVIDENCE),
+        pl.when(is_long).then(quotes).alias("quote"),
+        pl.Series(_IN_EVIDENCE, names, dtype=pl.String),
     )
     filled = _list_filled(rows)
     if "strip" in filled:
         filled.add("curves.y")
     if "contamination" not in filled and not (rows["contamination_low"] > 0).any():
         filled.discard("contamination_low")  # nothing is claimed of any
-    numbers = _select_columns(_NUMBERS, filled.intersection(_FIRST))
+    numbers = _select_columns(_FIRST_NUMBERS, filled.intersection(_FIRST))
     p_or_q = _select_columns(_NUMBERS, filled & {"p_value", "q_value"})[-1:]
     columns = (
         Column("Name", ("title", "key"), _write_title),
@@ -385,8 +397,7 @@ def _write_longest(row: Row) -> str:
     words = number(row["longest_words"])
     if not row[_IN_EVIDENCE]:
         return words
-    link = Markup('<a href="#w-{}">{}</a>')
-    return link.format(row["longest_target_id"], words)
+    return Markup('<a href="#{}">{}</a>').format(row[_IN_EVIDENCE], words)
 
 
 def text_column(
@@ -444,6 +455,13 @@ _NUMBERS = (
     number_column("Windows scored", "n_scored"),
     text_column("Why no p-value", "reason"),
     text_column("Why no contamination", "contamination_reason"),
+)
+
+
+# Of continuations and of walks
+_FIRST_NUMBERS = (
+    replace(_NUMBERS[0], heading="Longest stretch, words"),
+    *_NUMBERS[1:],
 )
 
 

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import json
-import re
 import tomllib
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from difflib import SequenceMatcher
 from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import polars as pl
 
-from mia_batch.attacks.attack import PROBE
-from mia_batch.inference.memory import CONTINUED
+from mia_batch.inference.memory import VERBATIM_WORDS
 from mia_batch.report import names
-from mia_batch.report.answer import ANSWERS, audited_books
+from mia_batch.report.answer import audited_books
 from mia_batch.report.html import columns
 from mia_batch.report.html.columns import (
-    Row,
     Table,
-    cut,
     document_tables,
     interval,
     number,
@@ -32,6 +25,13 @@ from mia_batch.report.html.columns import (
     share,
 )
 from mia_batch.report.html.contents import Contents
+from mia_batch.report.html.evidence import (
+    MOST_WINDOWS,
+    build_books,
+    build_chance,
+    find_windows,
+    write_yardstick,
+)
 from mia_batch.report.html.plots import compared_books, plots
 
 if TYPE_CHECKING:
@@ -191,13 +191,24 @@ def render(contents: Contents) -> str:
     Every number in it stands in a table or in ``run.json``, and the page says where.
     Texts of corpus and model are shown, never obeyed, and cut where they are long.
     """
-    windows = evidence(contents)
-    window_ids = [window["target_id"] for window in windows]
-    quotes = {
-        window["target_id"]: window["quote"]
-        for window in windows
-        if window.get("quote")
+    windows = find_windows(contents)
+    books = build_books(contents, windows)
+    chance = build_chance(contents, windows)
+    shown = {
+        window["target_id"]
+        for book in (*books.values(), *(chance["books"] if chance else ()))
+        for window in book["windows"]
     }
+    anchors = {
+        window["target_id"]: columns.Anchor(
+            f"w-{window['target_id']}", window.get("quote")
+        )
+        for window in windows
+        if window["target_id"] in shown
+    }
+    for name, book in books.items():
+        if stretch := book["stretch"]:
+            anchors[name] = columns.Anchor(f"s-{stretch['id']}", stretch["quote"])
     attacks = columns.attack_table(contents)
     pictures = {picture["name"]: picture for picture in plots(contents)}
     rollup = contents.read_rows("rollup")
@@ -215,14 +226,17 @@ def render(contents: Contents) -> str:
         brief=[*_list_brief(contents)],
         numbers=[*_list_numbers(contents, attacks)],
         attacks=attacks,
-        answers=columns.answer_table(contents, quotes),
-        tables=[*document_tables(contents, set(window_ids))],
+        answers=columns.answer_table(contents, anchors),
+        tables=[*document_tables(contents, shown)],
         findings=contents.read_rows("findings").to_dicts(),
         plots=pictures,
         metrics=columns.metric_table(contents),
-        books=_group_by_document(contents, windows),
+        books=books.values(),
+        chance=chance,
+        verbatim_words=VERBATIM_WORDS,
         controls=columns.control_table(contents),
-        perplexities=columns.perplexity_table(contents, window_ids),
+        perplexities=columns.perplexity_table(contents, shown),
+        yardstick=write_yardstick(contents),
         most_windows=MOST_WINDOWS,
         most_open=_N_OPEN,
         failures=[*_list_failures(contents)],
@@ -425,298 +439,6 @@ def _list_sources(contents: Contents) -> Iterator[tuple[str, int, str, list[str]
         n_rows = table.select(pl.len()).collect(engine="streaming").item()
         meaning = contents.meanings.get(name, "")
         yield name, n_rows, meaning, table.collect_schema().names()
-
-
-# Evidence: what the model was given, what follows in the text, and what the model
-# wrote.
-
-MOST_WINDOWS = 20
-"""Windows that are shown for each reason: the longest runs, common passages, highest scores."""
-_LONGEST_TEXT = 1_500  # characters
-_LONGEST_PREFIX = 800
-_CONTINUED = [view for _, view in CONTINUED]
-_ATTEMPTS = [PROBE[1], *_CONTINUED]
-_HEADING = (
-    r"^[ \t]*(?:CHAPTER|Chapter|CHAPITRE|Chapitre|CAP[IÍ]TULO|Cap[ií]tulo|KAPITEL|Kapitel|BOOK|Book"
-    r"|PART|Part|LETTER|Letter)[ \t]+(?:[0-9]{1,3}|[IVXLCDM]{1,8})\b[^\n]{0,60}$"
-)
-_COLUMNS = ("target_id", "document_id", "member", "window_index", "n_windows", "start")
-_TEXTS = ("target", "prefix", "reference")
-
-# Stretches of a text in order, each with whether it is marked
-Pieces = list[tuple[str, bool]]
-
-
-def evidence(contents: Contents) -> list[Row]:
-    """Return the windows with the longest runs, common ones, and those of highest scores.
-
-    Each has the columns of its target and ``score``; ``longest_words`` and
-    ``sample_index`` where they are known; ``common``, where else its passage comes out;
-    ``known``, where it stands in the known corpus; and texts as marked pieces.
-    """
-    longest = _find_longest(contents)
-    common = columns.common_windows(contents)
-    window_ids = dict.fromkeys(
-        [*longest, *[*common][:MOST_WINDOWS], *_find_highest(contents)]
-    )
-    if not window_ids:
-        return []
-    is_shown = pl.col("target_id").is_in(list(window_ids))
-    rows = _read_targets(contents, is_shown)
-    targets = {row["target_id"]: row for row in rows.iter_rows(named=True)}
-    samples = _read_samples(contents, is_shown)
-    outside = _read_outside_scores(contents)
-    in_corpus = columns.known_windows(contents, is_shown)
-    windows = []
-    for key in window_ids:
-        if key not in targets:
-            continue
-        target = targets[key]
-        of_target = samples.get(key, [])
-        window = target | {
-            "longest_words": None,
-            "common": common.get(key, []),
-            "known": in_corpus.get(key),
-            "attempts": sum(row["view"] in _ATTEMPTS for row in of_target),
-        }
-        window |= _count_as_high(target["score"], outside)
-        window |= _mark_texts(target, of_target, longest.get(key))
-        windows.append(window)
-    return windows
-
-
-def _group_by_document(contents: Contents, windows: list[Row]) -> list[Row]:
-    rows = contents.read_rows("rollup", pl.col("level") != "group")
-    rollup = {row["key"]: row for row in rows.iter_rows(named=True)}
-    strips = columns.strips(contents)
-    documents = {window["document_id"] for window in windows}
-    chapters = _find_chapters(contents, documents & strips.keys())
-    books: dict[str, Row] = {}
-    for window in windows:
-        key = window["document_id"] or window["target_id"]
-        if key not in books:
-            row = rollup.get(key, {})
-            badge = ""
-            if row:
-                badge = columns.badge(row | {"answer": ANSWERS[row["verdict"]]})
-            books[key] = {
-                "title": row.get("title") or key,
-                "badge": badge,
-                "strip": strips.get(key),
-                "chapters": chapters.get(key, {}),
-                "windows": [],
-            }
-        books[key]["windows"].append(window)
-    return [*books.values()]
-
-
-def _find_chapters(
-    contents: Contents, documents: set[str]
-) -> dict[str, dict[float, str]]:
-    """Return where chapters begin, in percent: as an EPUB lists them, else by headings."""
-    if not documents:
-        return {}
-    chapters: dict[str, dict[float, str]] = defaultdict(dict)
-    windows = contents.tables["targets"].filter(
-        pl.col("document_id").is_in(list(documents)),
-        pl.col("target").is_not_null(),
-        role="target",
-    )
-    end_of_window = pl.col("start") + pl.col("target").str.len_chars()
-    windows = windows.with_columns(end=end_of_window.max().over("document_id"))
-    if "window_chapter" in windows.collect_schema():
-        chapter = pl.col("window_chapter")
-        is_first = chapter.ne_missing(chapter.shift().over("document_id"))
-        first_windows = windows.sort("start").filter(is_first)
-        listed = (
-            first_windows.drop_nulls("window_chapter")
-            .select("document_id", "start", "window_chapter", "end")
-            .collect(engine="streaming")
-        )
-        for name, start, title, end in listed.iter_rows():
-            chapters[name][round(100 * start / end, 1)] = str(title)
-        windows = windows.filter(~pl.col("document_id").is_in([*chapters]))
-    has_heading = pl.col("target").str.contains(rf"(?m){_HEADING}")
-    rows = windows.filter(has_heading).select("document_id", "start", "target", "end")
-    ordered = rows.collect(engine="streaming").sort("start")
-    for name, start, text, end in ordered.iter_rows():
-        for heading in re.finditer(_HEADING, text, re.MULTILINE):
-            place = round(100 * (start + heading.start()) / end, 1)
-            chapters[name].setdefault(place, heading[0].strip())
-    return chapters
-
-
-def _read_outside_scores(contents: Contents) -> np.ndarray[Any, Any]:
-    """Read the scores of all texts known to be outside the training data, in order."""
-    if not contents.has_columns("scores", contents.primary, "member"):
-        return np.empty(0)
-    is_target = pl.col("role") == "target"
-    is_non_member = pl.col("role") == "non_member"
-    is_outside = is_target & (pl.col("member") == pl.lit(value=False))
-    rows = contents.read_rows("scores", is_outside | is_non_member)
-    return np.sort(rows[contents.primary].drop_nulls().to_numpy())
-
-
-def _count_as_high(
-    score: float | None, outside: np.ndarray[Any, Any]
-) -> dict[str, int]:
-    """Count the texts outside the training data that score as high as this one."""
-    if score is None or not outside.size:
-        return {}
-    n_lower = int(outside.searchsorted(score))
-    return {"as_high": outside.size - n_lower, "n_outside": outside.size}
-
-
-def _find_longest(contents: Contents) -> dict[str, Row]:
-    """Return the rows of documents and groups with the longest runs, by their window."""
-    if not contents.has_columns("rollup", "longest_target_id"):
-        return {}
-    rows = contents.read_rows(
-        "rollup",
-        pl.col("longest_target_id").is_not_null(),
-        pl.col("level") != "outside",
-    ).sort("longest_words", "longest_target_id", descending=True, nulls_last=True)
-    by_window = rows.unique("longest_target_id", keep="first", maintain_order=True)
-    return {
-        row["longest_target_id"]: row
-        for row in by_window.head(MOST_WINDOWS).iter_rows(named=True)
-    }
-
-
-def _find_highest(contents: Contents) -> list[str]:
-    attack = contents.primary
-    if not contents.has_columns("scores", attack):
-        return []
-    is_scored = pl.col(attack).is_not_null()
-    scores = contents.tables["scores"].filter(is_scored, role="target")
-    highest = scores.top_k(MOST_WINDOWS, by=[attack, "target_id"])
-    rows = highest.collect(engine="streaming")
-    return rows.sort(attack, "target_id", descending=True)["target_id"].to_list()
-
-
-def _read_targets(contents: Contents, ids: pl.Expr) -> pl.DataFrame:
-    chapter = pl.col("^window_chapter$")
-    targets = contents.read_rows("targets", ids).select(*_COLUMNS, *_TEXTS, chapter)
-    if not contents.has_columns("scores", contents.primary):
-        return targets.with_columns(score=pl.lit(None, pl.Float64))
-    rows = contents.read_rows("scores", ids)
-    scores = rows.select("target_id", score=contents.primary)
-    return targets.join(scores, on="target_id", how="left")
-
-
-def _read_samples(contents: Contents, ids: pl.Expr) -> dict[str, list[Row]]:
-    """Read the samples of some windows, those at points of a text with where they stand."""
-    if "samples" not in contents.tables:
-        return {}
-    rows = contents.read_rows("samples", ids, model="target")
-    rows = rows.sort("view_index", "sample_index")
-    key = ["target_id", "model", "view", "view_index"]
-    if contents.has_columns("prompts", "cut"):
-        prompts = contents.read_rows("prompts", ids).select(*key, "cut", "text")
-        rows = rows.join(prompts, on=key, how="left", maintain_order="left")
-    if contents.has_columns("features", "leading_words"):
-        key = [*key, "sample_index"]
-        features = contents.read_rows("features", ids).select(*key, "leading_words")
-        rows = rows.join(features, on=key, how="left", maintain_order="left")
-    windows = rows.partition_by("target_id", as_dict=True, maintain_order=True)
-    return {str(window): samples.to_dicts() for (window,), samples in windows.items()}
-
-
-def _mark_texts(
-    target: Row,
-    samples: list[Row],
-    longest: Row | None,
-) -> Row:
-    """Mark what model and text share, in continuations or at the points asked about."""
-    answered = [row for row in samples if row["candidate"]]
-    continued = [row for row in answered if row["view"] in _CONTINUED]
-    if continued and target["reference"]:
-        index = longest["longest_sample_index"] if longest else None
-        with_run = [row for row in continued if row["sample_index"] == index][:1]
-        n_words = longest["longest_words"] if longest and with_run else None
-        marked = _mark_shared_run(target, with_run or continued)
-        return marked | {"longest_words": n_words}
-    points = [row for row in answered if row.get("cut")]
-    if points and target["target"]:
-        return {"points": [*_split_at_points(target["target"], points)]}
-    return {}
-
-
-def _mark_shared_run(target: Row, samples: list[Row]) -> Row:
-    """Choose the sample that shares the longest run, and cut what is long."""
-    whole_prefix = target["prefix"] or ""
-    prefix, n_left_out = cut(whole_prefix, _LONGEST_PREFIX, keep_end=True)
-    reference, _ = cut(target["reference"], _LONGEST_TEXT)
-    runs = [_find_shared_run(reference, cut(row["candidate"])[0]) for row in samples]
-    lengths = [stop - start for (start, stop), _ in runs]
-    best = lengths.index(max(lengths))
-    in_reference, in_sample = runs[best]
-    sample = samples[best]
-    return {
-        "prefix_cut": n_left_out,
-        "prefix_shown": prefix,
-        "true": _split_pieces(target["reference"], *in_reference),
-        "model": _split_pieces(sample["candidate"], *in_sample),
-        "sample_index": sample["sample_index"],
-        "words_given": len(whole_prefix.split()),
-        "quote": reference[slice(*in_reference)],
-    }
-
-
-def _find_shared_run(text: str, sample: str) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return where the longest run of words that both have stands in each, in characters."""
-    words = [*re.finditer(r"\S+", text)]
-    sample_words = [*re.finditer(r"\S+", sample)]
-    matcher = SequenceMatcher(
-        None,
-        [word[0] for word in words],
-        [word[0] for word in sample_words],
-        autojunk=False,
-    )
-    run = matcher.find_longest_match()
-    return (
-        _compute_extent(words, run.a, run.size),
-        _compute_extent(sample_words, run.b, run.size),
-    )
-
-
-def _compute_extent(
-    words: list[re.Match[str]], first: int, size: int
-) -> tuple[int, int]:
-    if not size:
-        return 0, 0
-    return words[first].start(), words[first + size - 1].end()
-
-
-def _split_pieces(text: str, start: int, stop: int) -> Pieces:
-    pieces = [
-        (text[:start], False),
-        (text[start:stop], True),
-        (text[stop:], False),
-    ]
-    return [piece for piece in pieces if piece[0]]
-
-
-def _split_at_points(text: str, points: list[Row]) -> Iterator[Row]:
-    """Split a text in stretches: each point's true words with what the model said there."""
-    raw = text.encode()
-    end = 0
-    first_samples = {row["cut"]: row for row in reversed(points)}
-    for start, row in sorted(first_samples.items()):
-        if start < end:
-            continue
-        stop = start + len((row["text"] or "").encode())
-        words = raw[start:stop].decode()
-        word = words.lstrip()
-        yield {"text": raw[end:start].decode() + words.removesuffix(word)}
-        answer = row["candidate"].split()[: len(word.split())]
-        yield {
-            "text": word,
-            "said": " ".join(answer),
-            "hit": bool(row.get("leading_words")),
-        }
-        end = stop
-    yield {"text": raw[end:].decode()}
 
 
 # Tables to paste.

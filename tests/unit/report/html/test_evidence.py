@@ -14,11 +14,20 @@ from mia_batch.report.html.columns import (
     control_table,
     strips,
 )
-from mia_batch.report.html.page import FIELDS, NOT_RECORDED, evidence
-from mia_batch.schemas import Controls, Perplexities, Prompts, Samples
+from mia_batch.report.html.evidence import find_windows
+from mia_batch.report.html.page import FIELDS, NOT_RECORDED
+from mia_batch.schemas import (
+    Controls,
+    ExtractedDocuments,
+    Extraction,
+    Perplexities,
+    Prompts,
+    Samples,
+)
 from tests.frames import features, samples, table, target_id, targets
 from tests.reports import HOSTILE, contents
 
+LEVELS = ["document", "group", "outside"]
 ROWS: list[dict[str, Any]] = [
     {
         "target_id": target_id(0),
@@ -110,7 +119,7 @@ def test_windows_of_common_passages_are_shown_and_marked():
     of = controlled()
     wanted = ["after the prefix of another document", "in another document"]
     assert common_windows(of) == {target_id(3): wanted}
-    windows = {window["target_id"]: window["common"] for window in evidence(of)}
+    windows = {window["target_id"]: window["common"] for window in find_windows(of)}
     assert [*windows][:2] == [target_id(0), target_id(3)]  # the latter has no score
     assert {key for key, common in windows.items() if common} == {target_id(3)}
     page = render(of)
@@ -159,7 +168,7 @@ def test_a_run_without_controls_says_so_and_names_are_never_obeyed():
 
 
 def test_the_longest_run_comes_first_and_is_marked_on_both_sides():
-    windows = evidence(contents())
+    windows = find_windows(contents())
     scores = [window["score"] for window in windows]
     assert scores == [0.9, 0.4, 0.3, 0.2, 0.1]
     assert [window["longest_words"] for window in windows] == [
@@ -169,14 +178,14 @@ def test_the_longest_run_comes_first_and_is_marked_on_both_sides():
         None,
         None,
     ]
-    window = evidence(contents(text=" and"))[0]
+    window = find_windows(contents(text=" and"))[0]
     assert window["sample_index"] == 1
     shared = ("it was the worst of", True)
     assert window["true"] == [(" of times and, ", False), shared, (" times", False)]
     assert window["model"] == [(" said: ", False), shared, ("  and", False)]
     of = contents()  # nothing is marked where nothing is shared
     other = samples(*[["nothing alike"]] * 6).lazy()
-    window = evidence(replace(of, tables={**of.tables, "samples": other}))[0]
+    window = find_windows(replace(of, tables={**of.tables, "samples": other}))[0]
     assert window["true"] == [(" of times, it was the worst of times", False)]
 
 
@@ -211,7 +220,7 @@ def test_answers_at_points_stand_where_they_were_asked_for():
             features(*(key | {"sample_index": 0} | each for each in hits)).lazy()
         ),
     }
-    window = evidence(replace(of, tables=tables))[0]
+    window = find_windows(replace(of, tables=tables))[0]
     assert window["points"] == [
         {"text": "Zürich is "},
         {"text": "a", "said": "a", "hit": True},
@@ -242,7 +251,7 @@ def test_chapters_stand_below_the_strip_where_they_begin_in_the_book(listed, sho
     texts = ("Chapter 1: The sea\nOf a chapter\n", "of\n  CHAPTER II\nBook of it")
     asked = targets(
         *(
-            {"document_id": "dune", "start": 100 * at, "target": t}
+            {"document_id": "dune", "start": 100 * at, "target": t, "reference": t}
             for at, t in enumerate(texts)
         )
     )
@@ -257,3 +266,62 @@ def test_chapters_stand_below_the_strip_where_they_begin_in_the_book(listed, sho
     page = html.fromstring(render(replace(of, tables=tables | {"scores": scores})))
     found = page.xpath("//details[@class='book']//ol/li")
     assert [(each.get("style"), each.text_content()) for each in found] == shown
+
+
+def test_what_is_no_longer_than_chance_is_one_folded_line():
+    of = contents()
+    page = html.fromstring(render(of))
+    (fold,) = page.xpath("//details[@class='chance']")
+    assert fold.get("open") is None
+    assert fold.find("summary").text_content() == (
+        "The closest continuations (at most 5 words in a row: chance)"
+    )
+    evident = page.xpath("//section[@id='evidence']/details[@class='book']//h3")
+    assert [each.text_content() for each in evident] == ["A title"]
+    yardstick = page.xpath("//section[@id='evidence']/p")[0].text_content()
+    assert "nothing was compared, so runs shorter than 20 words" in yardstick
+    levels = pl.Series(["document", "outside", "outside"], dtype=pl.Enum(LEVELS))
+    rows = of.tables["rollup"].with_columns(level=levels)
+    page = html.fromstring(render(replace(of, tables={**of.tables, "rollup": rows})))
+    yardstick = page.xpath("//section[@id='evidence']/p")[0].text_content()
+    assert (
+        "of 2 comparison documents, which the model cannot know, at most 4" in yardstick
+    )
+
+
+def test_a_stretch_stands_first_side_by_side_and_is_cut_where_it_is_long():
+    text = " ".join(f"word{n}" for n in range(3000))
+    said = text.replace("word7 ", "Oops ")
+    walk = {"end": len(text), "text": text, "said": f" {said}", "n_words": 3000}
+    walk |= {"start": 0, "words_before": 40, "n_verbatim": 2999, "target_id": "t0"}
+    extraction = table(Extraction, [walk], document_id="emma", n_rounds=9, draw=0)
+    place = {"start": 50, "end": len(text)}
+    figures = {"longest_words": 2992, "passages_20": [place], "n_others": 1}
+    figures |= {"bmc_5": 0.5, "bmc_5_others": 0.0}
+    walked = table(ExtractedDocuments, [figures], document_id="emma")
+    of = contents()
+    tables = {"extraction": extraction.lazy(), "extracted_documents": walked.lazy()}
+    rollup = of.tables["rollup"].with_columns(
+        extracted_words=pl.when(key="emma").then(pl.lit(2992, pl.UInt32))
+    )
+    shown = replace(of, tables={**of.tables, **tables, "rollup": rollup})
+    page = html.fromstring(render(shown))
+    (stretch,) = page.xpath("//article[@id='s-t0']")
+    facts = " ".join(stretch.find("p").text_content().split())
+    assert facts.startswith(
+        "2,992 words in a row came out. The stretch starts after word 40"
+    )
+    assert "cover 50 % of this document, and 0 % of another document" in facts
+    true, model = stretch.xpath(".//div[@role='region']")
+    assert "word7 " in " ".join(true.text_content().split())
+    assert true.xpath("text()")[0].strip() == "word7"
+    assert model.xpath("text()")[0].strip() == "Oops"
+    n_cut = len(text) - 12_000
+    assert f"{n_cut:,} more characters are in extraction.parquet" in true.text_content()
+    link = page.xpath("//table[@id='documents-table']//a[@href='#s-t0']")
+    assert [each.text for each in link] == ["2,992"]
+    first = page.xpath("//section[@id='evidence']//h3")[0]
+    assert first.xpath("ancestor::details[1]//article/@id")[0] == "s-t0"
+    older = extraction.with_columns(text=None, said=None)
+    page = render(replace(shown, tables={**shown.tables, "extraction": older.lazy()}))
+    assert "This run did not store its words" in page

@@ -220,7 +220,8 @@ def test_missing_and_empty_tables_are_named():
     shown = page(replace(of, tables=tables))
     assert "The run has no table rollup" in text(shown, "documents")
     assert "The run has no table curves" in text(shown, "plots")
-    assert "No sample of this window is stored." in text(shown, "evidence")
+    assert "Nothing came out word for word" in text(shown, "evidence")
+    assert shown.xpath("//section[@id='evidence']//article") == []  # without a sample
     whole = replace(of, tables={**of.tables, "rollup": Rollup.create_empty().lazy()})
     assert "Every document is one text here" in text(page(whole), "documents")
 
