@@ -213,6 +213,7 @@ def show_run(run: Run, console: Console) -> None:
     else:
         show_passages(run, console)
     console.print()
+    _print_next_step(run, console)
     lines = [*sentences(results.load_results(run)), *_missing(run)]
     root = manifest.custody.get("root")
     if root:
@@ -225,6 +226,14 @@ def show_run(run: Run, console: Console) -> None:
         console.print(plain(line))
     if settings.report:
         console.print(plain(f"report: {run.folder / results.REPORT}"), soft_wrap=True)
+
+
+def _print_next_step(run: Run, console: Console) -> None:
+    step = results.find_step(run)
+    if step is not None:
+        console.print(plain(f"{step.title}. {step.sentence}"))
+        console.print(plain(f"  {step.command}"), soft_wrap=True)
+        console.print()
 
 
 def _figures_sentence(run: Run, attacks: pl.DataFrame) -> str:

@@ -28,9 +28,16 @@ from mia_batch.pipeline.folder import PARTS, TABLES, Manifest, RunFolder
 from mia_batch.pipeline.request import build_decision_rule
 from mia_batch.pipeline.sessions import ask, build_sample_task, open_session
 from mia_batch.pipeline.stages.questions import SAMPLE, read_prompts, reopen_audit
-from mia_batch.report.answer import answer, attack_rows, audited_books, shade_strip
+from mia_batch.report.answer import (
+    Answer,
+    attack_rows,
+    audited_books,
+    find_answer,
+    shade_strip,
+)
 from mia_batch.report.html import Contents, as_csv, as_json, as_markdown, render
 from mia_batch.report.html.page import environment
+from mia_batch.report.next_step import NextStep, find_next_step
 from mia_batch.report.paper import PaperColumn, paper_table
 from mia_batch.report.sentences import RunResults, checks, later_sentence, sentences
 from mia_batch.schemas import Comparisons
@@ -43,16 +50,42 @@ from mia_batch.views import RunModel, build_view
 
 
 def build_answer(run: RunFolder) -> str:
-    """Return the sentence that answers; see `mia_batch.report.answer`."""
+    """Return the sentence that answers, and any doubt; see `mia_batch.report.answer`."""
+    return str(split_answer(run))
+
+
+def split_answer(run: RunFolder) -> Answer:
+    """Return the verdict of a run, and apart from it what makes it doubtful."""
     manifest, results = check_finished(run), load_results(run)
     primary = results.rule.primary
     scored = run.scan("scores").select(pl.col(primary).count())
     if not scored.collect(engine="streaming").item():
-        return f"No answer: no text has a score of {primary}."
+        return Answer(f"No answer: no text has a score of {primary}.", "")
+    rollup = _read_rollup(run, results)
+    return find_answer(results, rollup, books=_are_books(manifest))
+
+
+def find_step(run: RunFolder) -> NextStep | None:
+    """Return what to type next, see `mia_batch.report.next_step`."""
+    manifest, results = check_finished(run), load_results(run)
+    options = [*list_changed_settings(stored_settings(manifest.settings))]
+    return find_next_step(
+        results,
+        _read_rollup(run, results),
+        books=_are_books(manifest),
+        options=options,
+        folder=str(run.folder),
+    )
+
+
+def _are_books(manifest: Manifest) -> bool:
     files = manifest.input.get("files") or [""]
-    are_books = all(KINDS.get(Path(file).suffix.lower()) == "books" for file in files)
+    return all(KINDS.get(Path(file).suffix.lower()) == "books" for file in files)
+
+
+def _read_rollup(run: RunFolder, results: RunResults) -> pl.DataFrame:
     rollup = count_attempts(run).rollup(run.scan("rollup"), results.rule.q)
-    return answer(results, rollup.collect(), books=are_books)
+    return rollup.collect()
 
 
 def count_attempts(run: RunFolder) -> Attempts:
@@ -170,10 +203,13 @@ def render_report(run: RunFolder, kind: Format = "html") -> str:
         name: (schema.__doc__ or "").partition("\n")[0]
         for name, schema in (TABLES | PARTS).items()
     }
+    answer_of_run = split_answer(run)
     contents = Contents(
         manifest=json.loads((run.folder / "run.json").read_text("utf-8")),
         tables=_open_tables(run),
-        answer=build_answer(run),
+        answer=answer_of_run.verdict,
+        doubt=answer_of_run.doubt,
+        next_step=find_step(run),
         conclusions=[*sentences(results)],
         checks=checks(results),
         primary=results.rule.primary,

@@ -48,24 +48,42 @@ _SHORT_REASON = 160  # characters
 _LONGEST = pl.max_horizontal("longest_words", "extracted_words")
 
 
+class Answer(NamedTuple):
+    """What a run answers: a verdict, and what makes it doubtful."""
+
+    verdict: str
+    doubt: str  # a sentence, or nothing
+
+    def __str__(self) -> str:
+        return f"{self.verdict} {self.doubt}".rstrip()
+
+
 def answer(results: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
+    """Answer the question of the run, see `find_answer`, with any doubt behind it."""
+    return str(find_answer(results, rollup, books=books))
+
+
+def find_answer(results: RunResults, rollup: pl.DataFrame, *, books: bool) -> Answer:
     """Answer the question of the run in one sentence, or begin with ``No answer``.
 
-    What makes an answer doubtful follows it in `mia_batch.report.sentences`. The
-    ``rollup`` is empty where no document has two windows; ``books``: documents are
-    called so.
+    What makes the answer doubtful is a sentence of its own. The ``rollup`` is empty
+    where no document has two windows; ``books``: documents are called so.
     """
     findings = results.findings
-    if findings.filter(check="chance", subject="target", verdict="no_better").height:
-        return (
-            "No answer: the model predicts these texts no better than chance, so its"
-            " scores mean nothing."
-        )
     fault = why_not_continued(findings)
+    if findings.filter(check="chance", subject="target", verdict="no_better").height:
+        fault = (
+            "the model predicts these texts no better than chance, so its scores mean"
+            " nothing"
+        )
     if fault is not None:
-        return f"No answer: {fault}."
+        return Answer(f"No answer: {fault}.", "")
     sentence = _answer(results, rollup, books=books)
-    return _answer_drawn(results, _qualify(results, sentence))
+    verdict = _answer_drawn(results, _qualify(results, sentence))
+    doubts = [*_list_doubts(results)]
+    if not doubts:
+        return Answer(verdict, "")
+    return Answer(verdict, f"In doubt, because {' and '.join(doubts)}.")
 
 
 def _qualify(results: RunResults, sentence: str) -> str:
@@ -93,9 +111,6 @@ def _answer_drawn(results: RunResults, sentence: str) -> str:
     is_exploratory = gate_verdict(findings) == "exploratory"
     if is_exploratory or any(_list_departures(findings)):
         share = f"Exploratory: {_continue(share)}"
-    doubts = [*_list_other_causes(findings)] if compares_scores(findings) else []
-    if doubts:
-        share = f"{share[:-1]}; in doubt, because {' and '.join(doubts)}."
     if sentence.lower().startswith("no answer"):
         return f"{share} {sentence}"
     return f"{share} Among those drawn: {_continue(sentence)}"
@@ -120,9 +135,6 @@ def _answer(results: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
     has_answer = not sentence.startswith("No answer")
     if allowed["comparison of targets"] and has_answer:
         sentence = f"{sentence[:-1]}{_write_attempts(results.findings)}."
-    doubts = [*_list_doubts(results)]
-    if doubts:
-        sentence = f"{sentence[:-1]}; in doubt, because {' and '.join(doubts)}."
     departures = [*_list_departures(results.findings)]
     if departures and has_answer:
         sentence = f"{sentence[:-1]}; exploratory: {' and '.join(departures)}."
@@ -155,6 +167,8 @@ def _list_doubts(results: RunResults) -> Iterator[str]:
     n_reported = find_values(findings, "reported").get("n_reported") or 0
     n_top = find_values(findings, "top").get("at_least") or 0
     any_found = n_reported > 0 or n_top > 0
+    if write_share(findings) is not None and compares_scores(findings):
+        any_found = True
     if results.rule.level == "collection" or any_found:
         yield from _list_other_causes(findings)
 
@@ -164,11 +178,27 @@ def _list_other_causes(findings: pl.DataFrame) -> Iterator[str]:
     if placebo is not None and placebo["verdict"] == "as_many":
         yield "the reference model, which cannot know these texts, gives as much"
     if gate_verdict(findings) in ("doubtful", "weighted"):
-        yield "training may not be the only difference from the comparison texts"
+        yield (
+            "training may not be the only difference from the comparison texts"
+            f"{_write_check_of_words(findings)}"
+        )
     copies = find_values(findings, "duplicates", subject="targets")
     share = copies.get("share") or 0
     if share >= 0.05:
         yield f"{share:.0%} of the texts stand in the comparison texts, too"
+
+
+def _write_check_of_words(findings: pl.DataFrame) -> str:
+    """Write what the check of the texts' words has left open."""
+    row = find_blind_row(findings, "targets")
+    if row is None or gate_verdict(findings) == "weighted":
+        return ""
+    if row["verdict"] is None:
+        return f" (their words were not compared: {row['reason']})"
+    return (
+        " (the check of their words is undecided: an AUC up to"
+        f" {row['high']:.2f} is not excluded)"
+    )
 
 
 # Where labels are known.
@@ -318,9 +348,8 @@ def _answer_about_units(results: RunResults, units: _Units) -> str:
         together = f"the {units.noun}s together"
         clauses.append(_write_collection(results, "non_members", together))
     elif compares:
-        bound = _write_top(results.findings, units.noun)
-        if bound and not units.count_verdict("known_better"):
-            clauses.append(bound)
+        if not units.count_verdict("known_better"):
+            clauses += _list_bound(results.findings, units)
         clauses += _list_weaker(results.findings, units, is_first=not clauses)
     elif not allowed["canaries"]:
         if not clauses and _is_sampled(units):
@@ -380,15 +409,60 @@ def _write_top(findings: pl.DataFrame, noun: str) -> str | None:
     return f"{subject} {verb} out beyond chance ({confidence})"
 
 
+def _list_bound(findings: pl.DataFrame, units: _Units) -> Iterator[str]:
+    """Write how many are known at least where none can be named, and what would name them."""
+    bound = find_top_bound(findings)
+    if bound is None:
+        return
+    is_plain = gate_verdict(findings) != "exploratory" and bound.level != "author"
+    if not is_plain or units.is_single:
+        yield str(_write_top(findings, units.noun))
+        return
+    # A bound counts all whose p-value is that of its last one
+    tested = units.rows.drop_nulls("p_value")
+    ranked = tested.sort("p_value", "mean", "key", descending=[False, True, False])
+    names = list_names(_list_titles(ranked.head(bound.n_highest)), _N_NAMED)
+    is_all = bound.n_members == bound.n_highest
+    number = f"at least {bound.n_members:,} of these {bound.n_highest:,}"
+    if is_all:
+        number = f"these {bound.n_highest:,}" if bound.n_highest > 1 else "this one"
+    confidence = f"{100 * bound.confidence:g} % confidence"
+    yield (
+        f"the model knows {number} better than {bound.n_null:,} comparison"
+        f" {units.noun}s ({confidence}): {names}"
+    )
+    if is_all:
+        return
+    which = "which one" if bound.n_members == 1 else f"which {bound.n_members:,}"
+    yield (
+        f"{which} cannot be said with {bound.n_null:,} comparison"
+        f" {units.noun}s{_write_needed(findings)}"
+    )
+
+
+def _write_needed(findings: pl.DataFrame) -> str:
+    """Write how many comparison texts it takes to name some, as the power of the test says."""
+    power = find_values(findings, "power")
+    needed, n_named = power.get("nulls_needed"), power.get("n_named")
+    if not needed or not n_named or needed <= (power.get("n_null") or 0):
+        return ""
+    single = "one" if n_named == 1 else f"{n_named:,.0f}"
+    return f" (to name {single} takes at least {needed:,.0f})"
+
+
 def _list_weaker(
     findings: pl.DataFrame, units: _Units, *, is_first: bool
 ) -> Iterator[str]:
     """Write of how many little or nothing was found, and how many cannot be judged."""
-    n_above = units.count_verdict("above_all")
+    bound = find_top_bound(findings)
+    if units.count_verdict("known_better") or (bound and bound.level == "author"):
+        bound = None
+    n_above = units.count_verdict("above_all") if bound is None else 0
     if n_above:
         yield (
             f"{units.write_number(n_above)} {conjugate('score', n_above)} above every"
-            f" comparison {units.noun}, but these are too few"
+            f" comparison {units.noun}, which are too few to name any"
+            f"{_write_needed(findings)}"
         )
     n_unjudged = units.count_verdict("cannot_tell")
     if n_unjudged:
@@ -396,11 +470,6 @@ def _list_weaker(
         reasons = unjudged["reason"].drop_nulls().mode().sort()
         reason = f": {reasons[0][:_SHORT_REASON]}" if len(reasons) else ""
         yield f"{units.write_number(n_unjudged)} cannot be judged{reason}"
-    bound = find_top_bound(findings)
-    if bound is not None and bound.level == "author":
-        bound = None
-    if units.count_verdict("known_better"):
-        bound = None
     n_rest = units.rows.height - (bound.n_highest if bound else 0)
     n_nothing = min(units.count_verdict("nothing_found"), n_rest)
     if not n_nothing:
@@ -418,7 +487,7 @@ def _list_weaker(
 
 
 def _list_uncompared(units: _Units, *, is_first: bool) -> Iterator[str]:
-    """Write how many cannot be judged, and which of them score highest."""
+    """Write that the others cannot be judged, and which of them score highest."""
     rows = units.rows.filter(pl.col("verdict") != "comes_out")
     if rows.is_empty():
         return
@@ -431,10 +500,16 @@ def _list_uncompared(units: _Units, *, is_first: bool) -> Iterator[str]:
     subject = units.write_number(rows.height)
     if units.is_single and not is_first:
         subject = "it"
-    yield (
-        f"{subject} cannot be judged without comparison texts (add --non-members"
-        f" FOLDER){order}"
-    )
+    elif not units.is_single and rows.height == units.rows.height:
+        subject = "these" if is_first else "them"
+    if subject in ("it", "them", "these"):
+        yield (
+            f"whether the model knows {subject} cannot be said without comparison"
+            f" texts{order}"
+        )
+        return
+    verb = conjugate("are", rows.height)
+    yield f"{subject} {verb} not judged, for want of comparison texts{order}"
 
 
 def _write_closed(findings: pl.DataFrame, units: _Units, *, is_first: bool) -> str:
@@ -467,7 +542,9 @@ def _write_none_comes_out(findings: pl.DataFrame, units: _Units) -> str:
     # Of comparison documents some of the highest may be, too, or all of them
     if "n_highest" in verbatim and verbatim["n_texts"]:
         windows = f"{verbatim['n_texts']:,.0f} windows of highest scores"
-        return f"none of the {windows} comes out word for word"
+        subject = f"the {units.noun}" if units.is_single else "none"
+        verb = "does not come" if units.is_single else "comes"
+        return f"{subject} {verb} out word for word in the {windows}"
     if units.is_single:
         return f"the {units.noun} does not come out word for word"
     return "none comes out word for word"
@@ -495,9 +572,13 @@ def _answer_about_texts(results: RunResults) -> str:
         clauses.append(_write_collection(results, "controls", "the canaries"))
     if not clauses and allowed["any comparison"]:
         clauses.append("no answer: all texts are known not to be in the training data")
-    elif not clauses or allowed["targets alone"]:
+    elif not clauses:
         clauses.append(
-            "scores only rank your texts; add --non-members FOLDER to get an answer"
+            "scores only rank your texts: without comparison texts there is no answer"
+        )
+    elif allowed["targets alone"]:
+        clauses.append(
+            "scores only rank the others, which is no answer without comparison texts"
         )
     return f"{capitalize('; '.join(clauses))}."
 
@@ -569,7 +650,7 @@ def audited_books(tables: Mapping[str, pl.LazyFrame]) -> pl.DataFrame:
     audited = _sort_by_strength(_select_units(rollup))
     outside = _sort_by_strength(rollup.filter(level="outside"))
     rows = pl.concat([audited, outside])
-    strips = _read_strips(tables["curves"]) if "curves" in tables else {}
+    strips = _sample_strips(read_strips(tables))
     is_document = pl.col("level") != "group"
     documents = rows.select(pl.when(is_document).then("key")).to_series()
     answers = pl.col("verdict").cast(pl.String).replace_strict(ANSWERS)
@@ -613,20 +694,56 @@ def _list_titles(rows: pl.DataFrame) -> list[str]:
     return rows.select(title.cast(pl.String)).to_series().to_list()
 
 
-def _read_strips(curves: pl.LazyFrame) -> dict[str, list[float | None]]:
-    """Read the value at the middle of each stretch of a document, by its key."""
-    points = curves.filter(curve="strip").select("subject", "x", "y", "n")
-    strips = {}
-    for (subject,), rows in points.collect(engine="streaming").group_by("subject"):
+def read_strips(tables: Mapping[str, pl.LazyFrame]) -> pl.DataFrame:
+    """Read the points of strips (``subject``, ``x``, ``y``, ``n``), by their place in documents.
+
+    The table of curves counts places up to the end of the last window asked about.
+    Where others follow it in the document, a gap does, of the length of so many.
+    """
+    if "curves" not in tables:
+        return pl.DataFrame(schema={"subject": pl.String, "x": pl.Float64})
+    strips = tables["curves"].filter(curve="strip").select("subject", "x", "y", "n")
+    points = strips.collect(engine="streaming")
+    if "targets" not in tables or points.is_empty():
+        return points
+    last_window = pl.col("window_index").max() + 1
+    reached = (
+        tables["targets"]
+        .group_by(subject=pl.coalesce("document_id", "target_id"))
+        .agg(part=(last_window / pl.col("n_windows").max()).fill_null(1.0))
+        .filter(pl.col("part") < 1)
+        .collect(engine="streaming")
+    )
+    scaled = points.join(reached, on="subject", how="left", maintain_order="left")
+    scaled = scaled.with_columns(x=pl.col("x") * pl.col("part").fill_null(1.0))
+    gaps = scaled.drop_nulls("part").unique("subject", maintain_order=True)
+    gaps = gaps.with_columns(x="part", y=None, n=pl.lit(0, pl.UInt32))
+    whole = pl.concat([scaled, gaps], how="vertical_relaxed").select(points.columns)
+    return whole.cast(points.schema).sort("subject", "x")
+
+
+def _sample_strips(points: pl.DataFrame) -> dict[str, list[float | None]]:
+    """Take the value at the middle of each stretch of a document, by its key.
+
+    Where a window is narrower than a stretch, the stretch has its value.
+    """
+    strips: dict[str, list[float | None]] = {}
+    for (subject,), rows in points.group_by("subject"):
         ascending = rows.sort("x")
         starts = ascending["x"]
         is_asked = pl.col("n") > 0
         values = ascending.select(pl.when(is_asked).then("y")).to_series()
-        strip = []
+        strip: list[float | None] = []
         for stretch in range(STRIP):
             middle = (stretch + 0.5) / STRIP
             n_begun = int((starts <= middle).sum())
-            strip.append(values[n_begun - 1] if n_begun else None)
+            value: Any = values[n_begun - 1] if n_begun else None
+            if value is None:
+                is_inside = starts.is_between(
+                    stretch / STRIP, (stretch + 1) / STRIP, closed="left"
+                )
+                value = values.filter(is_inside).max()
+            strip.append(value)
         strips[str(subject)] = strip
     return strips
 

@@ -322,7 +322,7 @@ def test_what_else_could_explain_that_books_stand_out_is_in_the_first_sentence(
     counts, more, doubts
 ):
     said = answer(known(findings=[roles(), *more]), rollup(**counts), books=True)
-    assert said.partition("; in doubt, because ")[2].removesuffix(".") == (doubts or "")
+    assert said.partition(" In doubt, because ")[2].removesuffix(".") == (doubts or "")
 
 
 @pytest.mark.parametrize(
@@ -361,9 +361,10 @@ def test_the_first_sentence_says_how_many_attempts_it_counts(n, runs, factor):
             {"above_all": 2, "nothing_found": 10},
             [top(2, 5)],
             (
-                "Of 12 books, at least 2 of the 5 highest-scoring books stand out"
-                " beyond chance (95 % confidence); 2 score above every comparison book,"
-                " but these are too few; nothing was found on the other 7."
+                "Of 12 books, the model knows at least 2 of these 5 better than 25"
+                " comparison books (95 % confidence): b0.txt, b1.txt, b2.txt, b3.txt,"
+                " b4.txt; which 2 cannot be said with 25 comparison books; nothing was"
+                " found on the other 7."
             ),
         ),
         (
@@ -420,8 +421,8 @@ def test_the_first_sentence_says_how_many_attempts_it_counts(n, runs, factor):
             {"cannot_tell": 12},
             [gate("withheld"), continued(n_texts=33, n_highest=64)],
             (
-                "Of 12 books, none of the 33 windows of highest scores comes out word"
-                " for word, and there is no other answer: books and comparison books"
+                "Of 12 books, none comes out word for word in the 33 windows of"
+                " highest scores, and there is no other answer: books and comparison books"
                 " can be distinguished without the model."
             ),
         ),
@@ -434,7 +435,7 @@ def test_books_are_counted_by_their_answer_and_the_strongest_are_named(
     assert answer(run, rollup(**counts), books=True) == said
 
 
-ADD = "without comparison texts (add --non-members FOLDER)"
+UNSAID = "whether the model knows {} cannot be said without comparison texts"
 
 
 @pytest.mark.parametrize(
@@ -444,21 +445,21 @@ ADD = "without comparison texts (add --non-members FOLDER)"
             {"cannot_tell": 4},
             True,
             (
-                f"Of 4 books, none comes out word for word; 4 cannot be judged {ADD};"
+                f"Of 4 books, none comes out word for word; {UNSAID.format('them')};"
                 " of these, b0.txt, b1.txt and b2.txt score highest."
             ),
         ),
         (
             {"cannot_tell": 1},
             True,
-            f"The book does not come out word for word; it cannot be judged {ADD}.",
+            f"The book does not come out word for word; {UNSAID.format('it')}.",
         ),
         (
             {"comes_out": 1, "cannot_tell": 1},
             False,
             (
                 "Of 2 documents, 1 comes out word for word, at most 20 words in a row"
-                f" (b0.txt); 1 cannot be judged {ADD}."
+                " (b0.txt); 1 is not judged, for want of comparison texts."
             ),
         ),
     ],

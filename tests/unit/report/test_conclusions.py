@@ -181,7 +181,7 @@ def test_no_sentence_contradicts_another_or_a_number(labels, alike):
             assert ("texts come out word for word" in first) == (verbatim != "none")
             assert not (withheld and NUMBERS.search(first))
         elif labels == "none":
-            assert "cores only rank your texts" in first
+            assert "cores only rank " in first
         else:
             assert first.startswith("No answer: a_v1 has no AUC")
         # Doubts and marks come before what they are about.

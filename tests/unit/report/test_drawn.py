@@ -235,7 +235,7 @@ def test_a_share_may_be_exploratory_or_in_doubt():
         "Exploratory: about 3.1 %"
     )
     doubtful = write_answer(*found, gate("doubtful"))
-    assert "5,000 drawn); in doubt, because training may not be the only" in doubtful
+    assert " In doubt, because training may not be the only" in doubtful
 
 
 def test_what_comes_out_is_said_without_comparison_texts():

@@ -14,7 +14,12 @@ from markupsafe import Markup, escape
 
 from mia_batch.inference.memory import VERBATIM_WORDS
 from mia_batch.report import names
-from mia_batch.report.answer import ANSWERS, attack_rows, audited_books
+from mia_batch.report.answer import (
+    ANSWERS,
+    attack_rows,
+    audited_books,
+    read_strips,
+)
 from mia_batch.report.sentences import known_sentence
 from mia_batch.schemas import Rollup
 
@@ -110,7 +115,7 @@ _PATH = Markup('<path class="h{}" d="{}"/>')
 
 
 def strips(contents: Contents) -> dict[str, Markup]:
-    points = contents.read_rows("curves", curve="strip", attack=contents.primary)
+    points = read_strips(contents.tables)
     if points.is_empty():
         return {}
     ordered = points.select("subject", "x", "y").sort("subject", "x")
@@ -185,6 +190,7 @@ class Table:
     columns: list[Column]
     rows: list[Row] = field(default_factory=list)
     note: str = ""
+    darkest: str = ""  # what the darkest shade of strips says
 
     @property
     def has_strips(self) -> bool:
@@ -249,6 +255,14 @@ _BADGE = Markup('<span class="badge {}">{}</span>')
 _QUOTE = Markup('<span class="quote">{}</span>')
 _FIRST = ("longest_words", "share_verbatim", "contamination_low", "n_asked")
 _QUOTED = 90  # characters
+_ORDERS = {
+    True: "What was audited, the strongest evidence first",
+    False: "What was audited, by score",
+}
+_DARKEST = {  # what the darkest shade of a strip says, by whether anything is compared
+    True: "higher than nearly all texts that it is compared with",
+    False: "high among your own texts (nothing is compared)",
+}
 _BELOW = (
     "Below the line: texts known to be outside the training data, on the same scale."
 )
@@ -295,6 +309,7 @@ def answer_table(contents: Contents, anchors: Mapping[str, Anchor]) -> Table | N
         filled.add("curves.y")
     if "contamination" not in filled and not (rows["contamination_low"] > 0).any():
         filled.discard("contamination_low")  # nothing is claimed of any
+    is_compared = bool((rows["level"] == "outside").any())
     numbers = _select_columns(_FIRST_NUMBERS, filled.intersection(_FIRST))
     p_or_q = _select_columns(_NUMBERS, filled & {"p_value", "q_value"})[-1:]
     columns = (
@@ -309,11 +324,12 @@ def answer_table(contents: Contents, anchors: Mapping[str, Anchor]) -> Table | N
     )
     return Table(
         name="documents",
-        title="What was audited, the strongest evidence first",
+        title=_ORDERS[is_compared or bool((rows["verdict"] == "comes_out").any())],
         source="rollup.parquet, curves.parquet: y, targets.parquet: reference",
         columns=_select_columns(columns, filled),
         rows=rows.to_dicts(),
-        note=_BELOW if (rows["level"] == "outside").any() else "",
+        note=_BELOW if is_compared else "",
+        darkest=_DARKEST[is_compared],
     )
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import polars as pl
 
+from mia_batch.report.next_step import NextStep
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
@@ -15,6 +17,8 @@ class Contents:
     manifest: Mapping[str, Any]  # of run.json
     tables: Mapping[str, pl.LazyFrame]
     answer: str  # in one sentence
+    doubt: str = ""  # a sentence, what makes the answer doubtful
+    next_step: NextStep | None = None
     conclusions: Sequence[str]
     # How sure, by name
     checks: Mapping[str, Sequence[str]] = field(default_factory=dict)

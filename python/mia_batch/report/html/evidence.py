@@ -322,7 +322,9 @@ def _find_chapters(
         role="target",
     )
     end_of_window = pl.col("start") + pl.col("target").str.len_chars()
-    windows = windows.with_columns(end=end_of_window.max().over("document_id"))
+    scale = pl.col("n_windows") / (pl.col("window_index") + 1).max()
+    whole = end_of_window.max() * scale.max().fill_null(1.0)
+    windows = windows.with_columns(end=whole.over("document_id"))
     if "window_chapter" in windows.collect_schema():
         chapter = pl.col("window_chapter")
         is_first = chapter.ne_missing(chapter.shift().over("document_id"))

@@ -14,7 +14,7 @@ import polars as pl
 
 from mia_batch.inference.memory import VERBATIM_WORDS
 from mia_batch.report import names
-from mia_batch.report.answer import audited_books
+from mia_batch.report.answer import ANSWERS, audited_books
 from mia_batch.report.html import columns
 from mia_batch.report.html.columns import (
     Table,
@@ -33,6 +33,7 @@ from mia_batch.report.html.evidence import (
     write_yardstick,
 )
 from mia_batch.report.html.plots import compared_books, plots
+from mia_batch.report.sentences import find_top_bound
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -170,17 +171,6 @@ def _write_source(contents: Contents, source: str) -> str | None:
     return f"{attack}{fpr}: {interval(row['value'], row['low'], row['high'])}"
 
 
-_COUNTED = (
-    ("comes_out", "longest_words", "come out word for word"),
-    ("known_better", "p_value", "more stand out from the comparison texts"),
-    (
-        "above_all",
-        None,
-        "score above all comparison texts, which are too few to name them",
-    ),
-    ("cannot_tell", None, "cannot be judged"),
-)
-"""Answers that are counted; 0 is shown only where the column shows that one was looked for."""
 _N_REASONS = 20  # of missing scores; all are in the table
 _N_OPEN = 3  # documents whose evidence is open; that of others is behind a click
 
@@ -300,11 +290,50 @@ def _list_numbers(
 
 
 def _count_books(contents: Contents) -> Iterator[tuple[str, str]]:
+    """Count the documents of each answer; none is counted twice, and none is left out."""
     audited = audited_books(contents.tables).filter(pl.col("level") != "outside")
-    for verdict, column, label in _COUNTED:
-        n = audited.filter(verdict=verdict).height
-        if n or (column and audited[column].count()):
-            yield f"{n:,} of {audited.height:,}", label
+    if audited.is_empty():
+        return
+    n = {verdict: audited.filter(verdict=verdict).height for verdict in ANSWERS}
+    total = audited.height
+    if n["comes_out"] or audited["longest_words"].count():
+        yield f"{n['comes_out']:,} of {total:,}", "come out word for word"
+    findings = contents.read_rows("findings")
+    bound = find_top_bound(findings) if findings.height else None
+    if bound is not None and bound.level != "author" and not n["known_better"]:
+        yield (
+            f"at least {bound.n_members:,} of {bound.n_highest:,}",
+            "known better than the comparison texts",
+        )
+        n_nothing = min(n["nothing_found"], total - bound.n_highest)
+    else:
+        if n["known_better"] or audited["p_value"].count():
+            yield f"{n['known_better']:,} of {total:,}", "stand out, by name"
+        if n["above_all"]:
+            label = "above all comparison texts, which are too few to name any"
+            yield f"{n['above_all']:,} of {total:,}", label
+        n_nothing = n["nothing_found"]
+    if n_nothing:
+        yield f"{n_nothing:,} of {total:,}", "not distinguished"
+    if n["cannot_tell"]:
+        yield f"{n['cannot_tell']:,} of {total:,}", "not judged"
+    yield from _write_together(contents)
+
+
+def _write_together(contents: Contents) -> Iterator[tuple[str, str]]:
+    """Write the p-value of all documents together, and whether it was planned."""
+    is_test = pl.col("estimate").is_null()
+    tests = contents.read_rows(
+        "verdicts",
+        is_test,
+        attack=contents.primary,
+        level="collection",
+        versus="non_members",
+    )
+    is_planned = contents.look_up("plan.level") == "collection"
+    later = "" if is_planned else " (exploratory: the plan is about each)"
+    for p_value in tests["p_value"].drop_nulls() if tests.height else ():
+        yield f"p = {p_value:.2g}", f"all together against the comparison texts{later}"
 
 
 def _write_tpr_at_1(contents: Contents) -> str:

@@ -60,6 +60,7 @@ _NAME_HEIGHT = 20
 _DOT = 8  # across
 _HIGHEST_HEAP = 72
 _LONGEST_NAME = 60  # characters
+_MOST_LABELLED = 300  # dots of a lane
 _HALO = {
     "paint_order": "stroke",
     "stroke": _GROUND,
@@ -136,6 +137,7 @@ class Lane(NamedTuple):
     values: Sequence[float]
     limits: Point | None = None
     hollow: bool = False
+    labels: Sequence[str] = ()  # of the values, to be seen at their dots
 
 
 def draw(
@@ -231,6 +233,9 @@ def draw_lanes(
         parts.append(_tag("path", **heap, stroke=_colour(0), stroke_width=_DOT))
         if lane.hollow:
             parts.append(_tag("path", **heap, stroke=_GROUND, stroke_width=_DOT - 3))
+        if lane.labels:
+            rounded = [round(width * round(place), 1) for place in places]
+            parts += _label_dots(lane.labels, rounded, bottom, step)
         top = bottom + 6
     if rule:
         value, label = rule
@@ -239,6 +244,19 @@ def draw_lanes(
         parts.append(_line(place, 16, place, top, **_DASHED, stroke_width=1.5))
         parts.append(_text(label, place, 11, text_anchor=anchor))
     return _svg([*_draw_bottom_axis(x, top), *parts, *names], top + 46)
+
+
+def _label_dots(
+    labels: Sequence[str], places: Sequence[float], bottom: float, step: float
+) -> Iterator[Markup]:
+    """Lay a circle that has a label over each dot, as high as it stands in its heap."""
+    heights: Counter[float] = Counter()
+    for label, place in zip(labels, places, strict=True):
+        middle = bottom - _DOT / 2 - step * heights[place]
+        heights[place] += 1
+        circle = {"cx": f"{place:g}", "cy": f"{middle:.4g}", "r": _DOT / 2}
+        title = _tag("title", _shorten(label))
+        yield _tag("circle", title, class_="dot", fill="transparent", **circle)
 
 
 def _draw_bottom_axis(x: Axis, bottom: float) -> Iterator[Markup]:
@@ -300,7 +318,7 @@ def _text(text: str, x: float, y: float, **style: Any) -> Markup:
 def _tag(name: str, content: str = "", **attributes: Any) -> Markup:
     """Write an element; all that is no mark-up yet is escaped."""
     pairs = Markup().join(
-        Markup(' {}="{}"').format(attribute.replace("_", "-"), value)
+        Markup(' {}="{}"').format(attribute.rstrip("_").replace("_", "-"), value)
         for attribute, value in attributes.items()
     )
     return Markup("<{0}{1}>{2}</{0}>").format(name, pairs, content)
@@ -537,36 +555,45 @@ def compared_books(books: pl.DataFrame, attack: str) -> Picture | None:
         return None
     is_strong = pl.col("verdict").is_in(["known_better", "comes_out", "above_all"])
     kinds = {
-        f"audited {level}s that stand out or come out": audited.filter(is_strong),
+        f"audited {level}s above the comparison, or that come out": audited.filter(
+            is_strong
+        ),
         f"other audited {level}s": audited.filter(~is_strong),
-        "known to be outside the training data": outside,
+        "comparison: known to be outside the training data": outside,
     }
     lanes = []
     table = []
     for name, rows in kinds.items():
         if rows.is_empty():
             continue
-        lanes.append(Lane(name, rows["mean"].to_list(), hollow=rows is outside))
+        labels = _label_means(rows) if rows.height <= _MOST_LABELLED else ()
+        means = rows["mean"].to_list()
+        lanes.append(Lane(name, means, hollow=rows is outside, labels=labels))
         highest = rows.sort("mean", descending=True).head(100)
         for row in highest.iter_rows(named=True):
             mean = interval(row["mean"], row["mean_low"], row["mean_high"])
             table.append([name, row["key"], mean])
     x = round_axis(f"Mean score: {attack}", books["mean"])
-    rule = (max(outside["mean"]), "highest outside the training data")
+    rule = (max(outside["mean"]), "highest comparison")
     return picture(
         "compared",
         draw_lanes(x, lanes, rule),
         ["What it is", "Key", "Mean score (95 % interval)"],
         table,
-        title=f"Each audited {level} against those outside the training data",
+        title=f"Each audited {level} against the comparison",
         note=(
-            "A dot is the mean score of one. The dashed line is the highest of those"
-            " outside the training data: a mean left of it is no higher than that of a"
-            " text the model did not see. The axis begins and ends where scores do. At"
-            " most 100 of each kind are in the table."
+            "A dot is the mean score of one; left of the dashed line it is no higher than"
+            " that of a text the model did not see. At most 100 of each kind are in the"
+            " table."
         ),
         source="rollup.parquet: mean, mean_low, mean_high, verdict, level",
     )
+
+
+def _label_means(rows: pl.DataFrame) -> list[str]:
+    names = rows.select(pl.coalesce(pl.col("^title$"), "key").cast(pl.String))
+    pairs = zip(names.to_series(), rows["mean"], strict=True)
+    return [f"{name}: {number(mean)}" for name, mean in pairs]
 
 
 def draw_differences(comparisons: pl.DataFrame) -> str:

@@ -68,7 +68,7 @@ def test_what_a_run_does_not_have_is_not_recorded_and_no_number_stands_for_it():
     )
     rollup = of.tables["rollup"].with_columns(verdict=pl.lit("cannot_tell"), **nothing)
     shown = page(replace(of, tables={**of.tables, "rollup": rollup}))
-    assert shown.xpath("//dl[@class='numbers']/div/dt/text()") == ["cannot be judged"]
+    assert shown.xpath("//dl[@class='numbers']/div/dt/text()") == ["not judged"]
 
 
 def test_values_of_the_record_are_those_of_manifest_and_tables(shown):
@@ -150,10 +150,10 @@ def test_the_first_screen_answers_and_counts(shown):
     numbers = [tuple(each.text_content() for each in pair) for pair in first]
     assert numbers == [
         ("come out word for word", "1 of 3"),
-        ("more stand out from the comparison texts", "1 of 3"),
-        ("cannot be judged", "1 of 3"),
+        ("stand out, by name", "1 of 3"),
+        ("not judged", "1 of 3"),
     ]
-    brief = text(shown, "answer")
+    brief = text(shown, "sure")
     assert f"Fixed before the first scoreattack {ATTACK}, q = 0.05; as planned" in brief
     assert (
         "What it could have found3 members against 3 non-members: no false-positive"

@@ -140,10 +140,10 @@ def test_books_are_drawn_over_those_outside_the_training_data():
     drawn = compared_books(rollup, ATTACK)
     assert drawn is not None
     assert [row[:2] for row in drawn["rows"]] == [
-        ["audited documents that stand out or come out", "dune"],
+        ["audited documents above the comparison, or that come out", "dune"],
         ["other audited documents", "emma"],
-        ["known to be outside the training data", "new"],
-        ["known to be outside the training data", "newer"],
+        ["comparison: known to be outside the training data", "new"],
+        ["comparison: known to be outside the training data", "newer"],
     ]
     assert compared_books(rollup.filter(pl.col("level") != "outside"), ATTACK) is None
 

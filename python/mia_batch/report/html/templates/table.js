@@ -47,6 +47,35 @@ for (const section of document.querySelectorAll("section.data")) {
     });
   });
 }
+for (const command of document.querySelectorAll(".copied")) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "copy";
+  button.textContent = "Copy";
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(command.textContent);
+      button.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(command);
+      button.textContent = "Selected: press Ctrl+C";
+    }
+  });
+  command.after(button);
+}
+for (const plot of document.querySelectorAll(".plot")) {
+  const dots = plot.querySelectorAll(".dot");
+  if (!dots.length) continue;
+  const picked = document.createElement("p");
+  picked.className = "picked";
+  picked.setAttribute("role", "status");
+  picked.textContent = "Point at a dot, or tap it, for its name.";
+  plot.after(picked);
+  for (const dot of dots) {
+    const name = () => { picked.textContent = dot.querySelector("title").textContent; };
+    for (const event of ["pointerenter", "click", "focus"]) dot.addEventListener(event, name);
+  }
+}
 addEventListener("beforeprint", () => {
   for (const each of document.querySelectorAll("details")) each.open = true;
 });

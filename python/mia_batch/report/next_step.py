@@ -1,0 +1,140 @@
+"""What to do after a run, as a command to copy: how to get an answer, or where to look."""
+
+import shlex
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import polars as pl
+
+from mia_batch.inference.findings import is_closed
+from mia_batch.inference.power import nulls_to_name
+from mia_batch.report.sentences import (
+    RunResults,
+    find_top_bound,
+    find_values,
+    write_count,
+)
+
+_MOST_NAMED = 5
+_REPLACED = ("--out", "--level", "--non-members", "--non-members-known")
+_OF_RECORDINGS = ("--model", "--engine", "--samples")  # they say so themselves
+_LONGEST_LIST = 5  # attacks that people name
+_HOW_KNOWN = "published after the model"
+
+Options = Sequence[tuple[str, Sequence[str]]]  # of the run's command, with their values
+
+
+class NextStep(NamedTuple):
+    """A box of the first screen: what it is for, in one or two sentences, and a command."""
+
+    title: str
+    sentence: str
+    command: str
+
+
+def find_next_step(
+    results: RunResults,
+    rollup: pl.DataFrame,
+    *,
+    books: bool,
+    options: Options,
+    folder: str,
+) -> NextStep | None:
+    """Return what to type next; None where labels answer, or nothing would change."""
+    allowed = results.allowed_comparisons()
+    units = rollup.filter(pl.col("level") != "outside")
+    if units["level"].is_in(["group"]).any():
+        units = units.filter(level="group")
+    noun = "book" if books else str(next(iter(units["level"]), "text"))
+    if allowed["labels"]:
+        return None
+    if allowed["targets alone"]:
+        return _ask_for_comparison(results, units, noun, options)
+    if allowed["targets and non-members"] and not is_closed(results.findings):
+        more = _ask_for_more(results, units, noun, options)
+        if more is not None:
+            return more
+    strong = units.filter(pl.col("verdict").is_in(["comes_out", "known_better"]))
+    if strong.is_empty():
+        return None
+    # Documents have pages of their own, groups have none
+    name = strong.sort("verdict", "key")["key"][0]
+    if strong.filter(key=name)["level"][0] != "document":
+        return NextStep("To see it", "The strongest passages:", _join(["show", folder]))
+    return NextStep(
+        "To show it to others",
+        f"One page about one {noun}, such as for its author:",
+        _join(["report", folder, "--document", name]),
+    )
+
+
+def _ask_for_comparison(
+    results: RunResults, units: pl.DataFrame, noun: str, options: Options
+) -> NextStep:
+    """Say how many comparison texts, and of which kind, would give an answer."""
+    n = units.height or int(find_values(results.findings, "roles")["n_unknown"])
+    n_named = min(_MOST_NAMED, n)
+    rule = results.rule
+    named = nulls_to_name(n_named, n, rule.q, rule.adjustment)
+    alone = nulls_to_name(1, 1, rule.q, rule.adjustment)
+    aim = f"about {named:,} let {n_named} of your {n:,} be named if they stand out"
+    together = f"{alone:,} may do for one answer about all of them (--level collection)"
+    if n == 1:
+        aim, together = f"at least {alone:,} are needed", "more make it surer"
+    sentence = (
+        f"Compare with {noun}s that the model cannot know, of the same kind and"
+        f" published after it: {aim}; {together}."
+    )
+    if any(option == "--samples-from" for option, _ in options):
+        sentence += " The recording must have answers about them, too."
+    return NextStep("To get an answer", sentence, _write_audit(options, units, noun))
+
+
+def _ask_for_more(
+    results: RunResults, units: pl.DataFrame, noun: str, options: Options
+) -> NextStep | None:
+    """Say how many more comparison texts would name those that a bound only counts."""
+    power = find_values(results.findings, "power")
+    needed, n_null = power.get("nulls_needed"), power.get("n_null") or 0
+    any_above = not units.filter(verdict="above_all").is_empty()
+    any_named = not units.filter(verdict="known_better").is_empty()
+    is_counted = any_above or find_top_bound(results.findings) is not None
+    if any_named or not is_counted or not needed or needed <= n_null:
+        return None
+    more = write_count(needed - n_null, f"more comparison {noun}")
+    sentence = (
+        f"To learn which, give {more} ({needed:,.0f} in all), chosen before you look"
+        " at their scores:"
+    )
+    return NextStep("To name them", sentence, _write_audit(options, units, noun))
+
+
+def _write_audit(options: Options, units: pl.DataFrame, noun: str) -> str:
+    """Write the run's own command with comparison texts."""
+    is_recording = any(option == "--samples-from" for option, _ in options)
+    left_out = _REPLACED + (_OF_RECORDINGS if is_recording else ())
+    words = ["audit"]
+    known = [_HOW_KNOWN]
+    level = ["group"] if units.height else []
+    for option, values in options:
+        if option == "--input":
+            words += values
+        elif option == "--non-members-known":
+            known = [*values]
+        elif option == "--level":
+            level = [*values]
+        elif option not in left_out and not _is_filled_in(option, values):
+            words += [option, *values]
+    if level:
+        words += ["--level", *level]
+    words += ["--non-members", f"comparison-{noun}s/", "--non-members-known", *known]
+    return _join(words)
+
+
+def _is_filled_in(option: str, values: Sequence[str]) -> bool:
+    """Return whether a run filled these attacks in, which it does again when it is repeated."""
+    return option == "--attacks" and values[0].count(",") >= _LONGEST_LIST
+
+
+def _join(words: Sequence[str]) -> str:
+    return shlex.join(["mia-batch", *words])

@@ -1,0 +1,103 @@
+"""What a run says to type next: how many comparison texts, and a whole command."""
+
+import shlex
+
+import polars as pl
+import pytest
+
+from mia_batch.inference.findings import finding_rows
+from mia_batch.inference.power import nulls_to_name
+from mia_batch.report.answer import find_answer
+from mia_batch.report.next_step import find_next_step
+from mia_batch.schemas import Rollup
+from tests.unit.inference.scored import plan
+from tests.unit.report.test_answer import (
+    gate,
+    known,
+    labels,
+    reported,
+    roles,
+    rollup,
+    top,
+)
+
+RUN = [("--input", ["my books"]), ("--model", ["m"]), ("--out", ["elsewhere"])]
+
+
+def power(needed, n_null=25, n_named=5):
+    numbers = {"nulls_needed": needed, "n_null": n_null, "n_named": n_named}
+    rows = [{"statistic": name, "value": float(n)} for name, n in numbers.items()]
+    return finding_rows("power", rows, subject="group")
+
+
+def step(rows, *findings, options=RUN, books=True, rule=None):
+    results = known(findings=findings, plan=rule or plan(level="group"))
+    return find_next_step(results, rows, books=books, options=options, folder="a run")
+
+
+@pytest.mark.parametrize("n", [1, 4, 16])
+def test_without_comparison_texts_it_says_how_many_would_give_an_answer(n):
+    found = step(rollup(cannot_tell=n), roles(n, nulls=0))
+    assert found.title == "To get an answer"
+    named = nulls_to_name(min(5, n), n, 0.05, "bh")
+    assert named == {1: 19, 4: 19, 16: 63}[n]
+    assert f" {named} " in found.sentence
+    words = shlex.split(found.command)
+    assert words[:5] == ["mia-batch", "audit", "my books", "--model", "m"]
+    assert words[5:9] == ["--level", "group", "--non-members", "comparison-books/"]
+    assert words[9] == "--non-members-known"
+    assert "--out" not in words  # it would be the folder of this run
+
+
+def test_texts_of_a_recording_need_answers_and_what_a_run_filled_in_is_left_out():
+    filled = ",".join(f"a{n}_v1" for n in range(9))
+    options = [*RUN, ("--samples-from", ["made.jsonl"]), ("--attacks", [filled])]
+    found = step(
+        Rollup.create_empty(), roles(30, nulls=0), options=options, books=False
+    )
+    assert "The recording must have answers about them, too." in found.sentence
+    words = shlex.split(found.command)
+    assert not {"--model", "--attacks", "--level"} & {*words}
+    assert "comparison-texts/" in words
+
+
+def test_where_a_bound_counts_books_more_comparison_books_would_name_them():
+    findings = (roles(), reported(0), top(5, 8))
+    rows = rollup(above_all=8, nothing_found=4)
+    found = step(rows, *findings, power(63))
+    assert found.title == "To name them"
+    assert "give 38 more comparison books (63 in all)" in found.sentence
+    answer = find_answer(known(findings=[*findings, power(63)]), rows, books=True)
+    assert answer.verdict.endswith(
+        "which 5 cannot be said with 25 comparison books (to name 5 takes at least 63);"
+        " nothing was found on the other 4."
+    )
+    assert step(rows, *findings, power(20)) is None  # there are enough of them
+
+
+def test_what_was_found_has_a_page_and_labels_and_closed_gates_have_no_step():
+    found = step(rollup(comes_out=1, nothing_found=3), roles(), reported(0))
+    assert shlex.split(found.command)[1:] == ["report", "a run", "--document", "b0.txt"]
+    of_group = rollup("group", comes_out=1)
+    assert shlex.split(step(of_group, roles()).command)[1:] == ["show", "a run"]
+    assert step(rollup(nothing_found=3), roles(), labels("undecided")) is None
+    closed = (roles(), gate("withheld"), top(5, 8), power(63))
+    assert step(rollup(above_all=8), *closed) is None
+
+
+def test_names_are_those_that_the_bound_counts_though_another_has_a_higher_mean():
+    rows = rollup(above_all=3, nothing_found=2)
+    rows = rows.with_columns(mean=pl.col("mean").reverse())
+    answer = find_answer(
+        known(findings=[roles(), reported(0), top(2, 3)]), rows, books=True
+    )
+    assert ": b0.txt, b1.txt, b2.txt; which 2 cannot be said" in answer.verdict
+    everyone = known(findings=[roles(), reported(0), top(3, 3)])
+    verdict = find_answer(everyone, rows, books=True).verdict
+    assert (
+        "the model knows these 3 better than 25 comparison books (95 % con" in verdict
+    )
+    assert "cannot be said" not in verdict
+    late = known(findings=[roles(), reported(0), top(2, 3), gate("exploratory")])
+    verdict = find_answer(late, rows, books=True).verdict
+    assert "the model knows" not in verdict
