@@ -73,9 +73,9 @@ def header(page, name):
 def test_the_mouse_sorts_by_numbers_with_missing_ones_last(visit, report):
     page = visit(report)
     assert names(page) == ["dune", "emma", "ulysses"]
-    header(page, "Longest run").click()
+    header(page, "Longest stretch").click()
     assert names(page) == ["dune", "emma", "ulysses"]
-    header(page, "Longest run").click()
+    header(page, "Longest stretch").click()
     assert names(page) == ["emma", "dune", "ulysses"]
 
 

@@ -12,7 +12,13 @@ import polars as pl
 import polars.selectors as cs
 from markupsafe import Markup, escape
 
-from mia_batch.inference.memory import VERBATIM_WORDS
+from mia_batch.attacks.attack import matches_views
+from mia_batch.inference.memory import (
+    CONTINUED,
+    VERBATIM_WORDS,
+    longest_passage,
+    verbatim_runs,
+)
 from mia_batch.report import names
 from mia_batch.report.answer import (
     ANSWERS,
@@ -500,31 +506,99 @@ def _text_tables(contents: Contents) -> Iterator[Table]:
     columns = cs.by_name(
         "target_id", "document_id", "member", "n_words", require_all=False
     )
-    highest = scores.select(columns, score=attack).top_k(
-        _N_TEXTS, by=["score", "target_id"]
+    runs = _read_runs(contents)
+    verbatim = pl.col("longest_words")
+    rows = (
+        scores.select(columns, score=attack)
+        .join(runs.lazy(), on="target_id", how="left")
+        .with_columns(n_out=pl.when(verbatim >= VERBATIM_WORDS).then(verbatim))
+        .sort("n_out", "score", "target_id", descending=True, nulls_last=True)
+        .head(_N_TEXTS)
+        .collect(engine="streaming")
     )
-    rows = highest.collect(engine="streaming")
     ids = rows["target_id"].implode()
     targets = contents.read_rows("targets", pl.col("target_id").is_in(ids))
-    rows = rows.join(targets.select("target_id", "target"), on="target_id", how="left")
+    texts = targets.select("target_id", "target", "reference")
+    rows = rows.join(texts, on="target_id", how="left", maintain_order="left")
+    rows = _add_passages(contents, rows)
     is_shown = pl.col("key").is_in(ids)
     verdicts = contents.read_rows("verdicts", is_shown, attack=attack, level="target")
     if verdicts.height:
         answers = verdicts.select("key", "p_value", "q_value")
         by_key = answers.unique("key", keep="first")
-        rows = rows.join(by_key, left_on="target_id", right_on="key", how="left")
-    rows = rows.sort("score", "target_id", descending=True)
+        rows = rows.join(
+            by_key,
+            left_on="target_id",
+            right_on="key",
+            how="left",
+            maintain_order="left",
+        )
+    filled = _list_filled(rows)
+    if "passage" in filled:
+        filled.discard("target")
     yield Table(
         name="texts",
-        title="Texts with the highest scores",
-        source="scores.parquet, targets.parquet, verdicts.parquet",
-        columns=_select_columns(_TEXT_COLUMNS, _list_filled(rows)),
+        title=_TEXT_TITLES["passage" in filled],
+        source="scores.parquet, targets.parquet, verdicts.parquet, features/",
+        columns=_select_columns(_TEXT_COLUMNS, filled),
         rows=rows.to_dicts(),
         note=f"At most {_N_TEXTS:,} are shown; all texts are in scores.parquet.",
     )
 
 
+def _read_runs(contents: Contents) -> pl.DataFrame:
+    """Read the longest run of each text that an answer repeats, where texts were continued."""
+    schema = {
+        "target_id": pl.String,
+        "longest_words": pl.UInt32,
+        "sample_index": pl.UInt32,
+    }
+    words = contents.look_up("evidence.word_rule")
+    needed = ("longest_block_words", "longest_block_start", "near_verbatim_words")
+    if words is None or not contents.has_columns("features", *needed):
+        return pl.DataFrame(schema=schema)
+    samples = contents.look_up("settings.samples") or _MOST_SAMPLES
+    tables = contents.tables
+    runs = verbatim_runs(tables["targets"], tables["features"], samples, words)
+    ids = tables["targets"].select("target_id").collect(engine="streaming")
+    return pl.concat(
+        [ids, runs.select("longest_words", "sample_index")], how="horizontal"
+    )
+
+
+def _add_passages(contents: Contents, rows: pl.DataFrame) -> pl.DataFrame:
+    """Add the passage of each text that came out word for word."""
+    words = contents.look_up("evidence.word_rule")
+    key = ["target_id", "sample_index"]
+    out = rows.drop_nulls("n_out")
+    if words is None or out.is_empty():
+        return rows.with_columns(passage=pl.lit(None, pl.String))
+    is_out = pl.col("target_id").is_in(out["target_id"].implode())
+    places = contents.read_rows("features", is_out, matches_views(CONTINUED))
+    columns = ("longest_block_start", "longest_block_words")
+    places = places.select(*key, *columns).unique(
+        key, keep="first", maintain_order=True
+    )
+    passages = out.select(*key, "reference").join(places, on=key)
+    passages = passages.select("target_id", passage=longest_passage(words))
+    return rows.join(passages, on="target_id", how="left", maintain_order="left")
+
+
+_MOST_SAMPLES = 10  # of a text, where none are set
+_TEXT_TITLES = {
+    True: "What came out word for word, then the highest scores",
+    False: "Texts with the highest scores",
+}
 _MEMBERSHIP = {True: "member", False: "non-member", None: "unknown"}
+
+
+def _write_out(passage: str | None) -> Markup | str:
+    if passage is None:
+        return NO_VALUE
+    quote = " ".join(passage.split())
+    return _QUOTE.format(visible(quote, _QUOTED, note=False))
+
+
 _TEXT_COLUMNS = (
     Column(
         "Text",
@@ -532,6 +606,8 @@ _TEXT_COLUMNS = (
         lambda row: _write_short(row["document_id"] or row["target_id"]),
     ),
     Column("Label", ("member",), lambda row: _MEMBERSHIP[row["member"]]),
+    number_column("Word for word, words in a row", "longest_words"),
+    Column("What came out", ("passage",), lambda row: _write_out(row["passage"])),
     number_column("Score", "score"),
     number_column("p", "p_value"),
     number_column("q", "q_value"),

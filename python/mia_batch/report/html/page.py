@@ -33,7 +33,7 @@ from mia_batch.report.html.evidence import (
     write_yardstick,
 )
 from mia_batch.report.html.plots import compared_books, plots
-from mia_batch.report.sentences import find_top_bound
+from mia_batch.report.sentences import find_top_bound, find_values
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -293,6 +293,7 @@ def _count_books(contents: Contents) -> Iterator[tuple[str, str]]:
     """Count the documents of each answer; none is counted twice, and none is left out."""
     audited = audited_books(contents.tables).filter(pl.col("level") != "outside")
     if audited.is_empty():
+        yield from _count_texts(contents)
         return
     n = {verdict: audited.filter(verdict=verdict).height for verdict in ANSWERS}
     total = audited.height
@@ -317,6 +318,22 @@ def _count_books(contents: Contents) -> Iterator[tuple[str, str]]:
         yield f"{n_nothing:,} of {total:,}", "not distinguished"
     if n["cannot_tell"]:
         yield f"{n['cannot_tell']:,} of {total:,}", "not judged"
+    yield from _write_together(contents)
+
+
+def _count_texts(contents: Contents) -> Iterator[tuple[str, str]]:
+    """Count the texts that came out, and those that stand out, where each is judged alone."""
+    findings = contents.read_rows("findings")
+    if findings.is_empty():
+        return
+    verbatim = find_values(findings, "verbatim", subject="targets")
+    if verbatim.get("n_texts"):
+        n = f"{verbatim['n_verbatim']:,.0f} of {verbatim['n_texts']:,.0f}"
+        yield n, "come out word for word"
+    reported = find_values(findings, "reported")
+    if reported.get("n_tests"):
+        n = f"{reported['n_reported']:,.0f} of {reported['n_tests']:,.0f}"
+        yield n, "stand out, by name"
     yield from _write_together(contents)
 
 
@@ -345,12 +362,23 @@ def _write_tpr_at_1(contents: Contents) -> str:
         slice="all",
         metric="tpr_at_fpr",
     ).select("value", "low", "high")
-    if rows.is_empty():
-        return columns.NO_VALUE
+    if rows.is_empty() or rows["value"].count() == 0:
+        return _write_non_members(contents)
     value, low, high = rows.row(0)
     if None in (value, low, high):
         return share(value)
     return f"{share(value)} ({share(low)} to {share(high)})"
+
+
+def _write_non_members(contents: Contents) -> str:
+    """Write how many non-members a rate of 1 % needs, and how many there are."""
+    areas = contents.read_rows(
+        "metrics", attack=contents.primary, slice="all", metric="roc_auc"
+    )
+    n = areas["n_nonmembers"].max() if areas.height else None
+    if not isinstance(n, int) or n >= 100:
+        return columns.NO_VALUE
+    return f"needs 100 non-members, has {n:,}"
 
 
 def _list_brief(contents: Contents) -> Iterator[tuple[str, str, str]]:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     Picture = dict[str, Any]
 
 MOST_CURVES = 8
+_MOST_ROCS = 2  # that of the primary attack, and the best of the others
+_LEAST_FOR_LOG = 100  # non-members; below, a logarithmic axis shows steps
 _COLOURS = (
     "#0b57b5",
     "#b5390b",
@@ -394,15 +396,12 @@ def _group_points(points: pl.DataFrame, column: str) -> dict[str, list[Point]]:
 
 
 def _draw_roc(contents: Contents, points: pl.DataFrame) -> Iterator[Picture]:
-    """Draw both rates on logarithmic axes, as few false accusations are what matters."""
+    """Draw both rates, on logarithmic axes where there are texts enough for low ones."""
     rates = points.filter(pl.col("x") > 0)["x"]
     if rates.is_empty():
         return
     # All rates are 1 where scores are equal
     low = min(10.0 ** floor(log10(min(rates))), 0.1)
-    ticks = [low * 10**power for power in range(round(-log10(low)) + 1)]
-    x_title = "False-positive rate (non-members accused)"
-    y_title = "True-positive rate (members found)"
     figures = _read_figures(contents)
     areas = figures.filter(metric="roc_auc").select("attack", "value")
     aucs = dict(areas.iter_rows())
@@ -411,38 +410,56 @@ def _draw_roc(contents: Contents, points: pl.DataFrame) -> Iterator[Picture]:
     ranked = sorted(
         curves, key=lambda name: (name != primary, -aucs.get(name, 0), name)
     )
-    band = _read_band(figures.filter(attack=primary), low)
-    lines = []
-    for name in ranked[:MOST_CURVES]:
-        of_primary = band if name == primary else ()
-        lines.append(Curve(name, _on_axis(curves[name], low), of_primary))
     shaded = left_out = ""
+    band = _read_band(figures.filter(attack=primary), low)
     if band:
         shaded = f" Shaded: 95 % interval of {primary}, where it is known."
-    if ranked[MOST_CURVES:]:
-        left_out = f" In the table only: {', '.join(ranked[MOST_CURVES:])}."
+    if ranked[_MOST_ROCS:]:
+        left_out = f" In the table only: {', '.join(ranked[_MOST_ROCS:])}."
     budgets = [budget for budget in _BUDGETS if budget >= low]
     rows = []
     for name in ranked:
         reached = [share(_reach(curves[name], budget)) for budget in budgets]
         rows.append([name, *reached])
+    is_log = _has_many_non_members(figures)
+    axes = "Both axes are logarithmic: on the left few accusations are false. "
+    lines = [
+        Curve(name, curves[name], band if name == primary else ())
+        for name in ranked[:_MOST_ROCS]
+    ]
     yield picture(
         "roc",
-        draw(
-            Axis(x_title, low, 1, ticks, share, log=True),
-            Axis(y_title, low, 1, ticks, share, log=True),
-            lines,
-            [(low, low), (1, 1)],
-        ),
+        _draw_log_rates(lines, low) if is_log else _draw_rates(lines),
         ["Attack", *(f"TPR at {share(budget)} FPR" for budget in budgets)],
         rows,
         title="How well scores tell members from non-members",
-        note=(
-            "Both axes are logarithmic: on the left few accusations are false. The"
-            f" dotted line is chance.{shaded}{left_out}"
-        ),
+        note=(f"{axes if is_log else ''}The dotted line is chance.{shaded}{left_out}"),
         source="curves.parquet: x, y of curve = roc; metrics.parquet: tpr_at_fpr",
     )
+
+
+_RATES = (
+    "False-positive rate (non-members accused)",
+    "True-positive rate (members found)",
+)
+
+
+def _has_many_non_members(figures: pl.DataFrame) -> bool:
+    """Return whether an axis of low rates shows more than the steps of a few texts."""
+    n = figures["n_nonmembers"].drop_nulls()
+    return n.is_empty() or max(n) >= _LEAST_FOR_LOG
+
+
+def _draw_rates(curves: Sequence[Curve]) -> Markup:
+    x, y = (Axis(title, 0, 1, [k / 5 for k in range(6)], share) for title in _RATES)
+    return draw(x, y, curves, [(0, 0), (1, 1)])
+
+
+def _draw_log_rates(curves: Sequence[Curve], low: float) -> Markup:
+    ticks = [low * 10**power for power in range(round(-log10(low)) + 1)]
+    x, y = (Axis(title, low, 1, ticks, share, log=True) for title in _RATES)
+    lines = [curve._replace(points=_on_axis(curve.points, low)) for curve in curves]
+    return draw(x, y, lines, [(low, low), (1, 1)])
 
 
 def _read_figures(contents: Contents) -> pl.DataFrame:

@@ -12,7 +12,7 @@ from mia_batch.report.html import render
 from mia_batch.report.html.columns import NO_VALUE
 from mia_batch.report.html.page import FIELDS, NO_ADVICE, NOT_RECORDED, READERS, clauses
 from mia_batch.schemas import Metrics, Rollup
-from tests.frames import table
+from tests.frames import features, table
 from tests.reports import ATTACK, contents
 
 BOOK_COLUMNS = {"title", "author", "isbn", "edition", "member"}
@@ -179,6 +179,12 @@ def test_a_labelled_run_shows_its_attacks_with_the_interval_of_each_rate():
     first = shown.xpath("//dl[@class='numbers']/div/dd/text()")
     assert first == ["0.750 (0.250 to 1.000)", "100 % (25 % to 100 %)", NO_VALUE]
     names = shown.xpath("//table[@id='attacks-table']/tbody/tr/th")
+    few = metrics.filter(pl.col("fpr").is_null()).with_columns(
+        n_nonmembers=pl.lit(40, pl.UInt32)
+    )
+    short = page(replace(of, tables={**known, "metrics": few}))
+    numbers = short.xpath("//dl[@class='numbers']/div/dd/text()")
+    assert numbers[1] == "needs 100 non-members, has 40"
     assert [" ".join(each.text_content().split()) for each in names] == [
         ATTACK,
         "blind_year_v1 never sees the model",
@@ -261,3 +267,38 @@ def test_it_loads_nothing_and_is_the_same_every_time():
     )
     saved = [link for link in shown.xpath("//a/@href") if not link.startswith("#")]
     assert saved == shown.xpath("//a[@download]/@href")
+
+
+def test_texts_that_came_out_stand_first_with_their_passage():
+    of = contents()
+    said = (
+        "It was the worst of times and then it went on for many more words than that."
+    )
+    reference = f"{said} {said}"
+    asked = of.tables["targets"].with_columns(reference=pl.lit(reference))
+    n_words = len(reference.split())
+    ids = asked.select("target_id").collect()["target_id"].to_list()
+    rows = [
+        {
+            "target_id": key,
+            "sample_index": 0,
+            "longest_block_words": n_words if at == 4 else 3,
+        }
+        for at, key in enumerate(ids)
+    ]
+    repeated = features(*rows).with_columns(
+        longest_block_start=pl.lit(0, pl.UInt32),
+        near_verbatim_words=pl.lit(0, pl.UInt32),
+    )
+    tables = {**of.tables, "targets": asked, "features": repeated.lazy()}
+    tables["rollup"] = Rollup.create_empty().lazy()
+    manifest = of.manifest | {"evidence": {"word_rule": "whitespace"}}
+    shown = page(replace(of, tables=tables, manifest=manifest))
+    title = shown.xpath("//h2[@id='texts-title']/text()")
+    assert title == ["What came out word for word, then the highest scores"]
+    first = shown.xpath("//table[@id='texts-table']/tbody/tr[1]/*")
+    cells = [" ".join(cell.text_content().split()) for cell in first]
+    assert cells[:2] == ["ulysses", str(n_words)]
+    assert cells[2].startswith("It was the worst of times and then it went on")
+    lengths = shown.xpath("//table[@id='texts-table']/tbody/tr/td[1]/text()")
+    assert lengths[1:] == ["3"] * (len(lengths) - 1)

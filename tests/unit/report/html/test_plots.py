@@ -66,9 +66,14 @@ def test_axes_are_named_and_that_of_areas_begins_at_chance_or_at_0():
         "n_nonmembers": 3,
         "n_unscored": 0,
     }
-    metrics = table(Metrics, [limits], **counts).lazy()
+    metrics = table(Metrics, [limits], **counts)
     of = contents()
-    roc = pictures(replace(of, tables={**of.tables, "metrics": metrics}))["roc"]
+    few = pictures(replace(of, tables={**of.tables, "metrics": metrics.lazy()}))["roc"]
+    assert {"0 %", "20 %", "80 %", "100 %"} <= {*texts(few["svg"])}
+    assert "logarithmic" not in few["note"]
+    many = metrics.with_columns(n_nonmembers=pl.lit(100, pl.UInt32)).lazy()
+    roc = pictures(replace(of, tables={**of.tables, "metrics": many}))["roc"]
+    assert "Both axes are logarithmic" in roc["note"]
     assert {"1 %", "10 %", "100 %", "chance", ATTACK} <= {*texts(roc["svg"])}
     assert roc["head"] == ["Attack", "TPR at 1 % FPR", "TPR at 10 % FPR"]
     assert roc["rows"] == [[ATTACK, "20 %", "50 %"]]
@@ -104,7 +109,7 @@ def test_curves_that_are_too_many_are_named_and_stand_in_the_table():
     ]
     curves = table(Curves, points, n=2).lazy()
     roc = pictures(replace(contents(), tables={"curves": curves}))["roc"]
-    assert "In the table only: attack_8, attack_9." in roc["note"]
+    assert "In the table only: attack_2, attack_3, attack_4," in roc["note"]
     assert [row[0] for row in roc["rows"]] == names
     assert "8  attack_7" in texts(roc["svg"])
 
