@@ -271,10 +271,10 @@ def test_it_loads_nothing_and_is_the_same_every_time():
 
 def test_texts_that_came_out_stand_first_with_their_passage():
     of = contents()
-    said = (
-        "It was the worst of times and then it went on for many more words than that."
+    reference = (
+        "Call me Ishmael. Some years ago, never mind how long precisely, having little"
+        " or no money in my purse, and nothing particular to interest me on shore"
     )
-    reference = f"{said} {said}"
     asked = of.tables["targets"].with_columns(reference=pl.lit(reference))
     n_words = len(reference.split())
     ids = asked.select("target_id").collect()["target_id"].to_list()
@@ -292,13 +292,13 @@ def test_texts_that_came_out_stand_first_with_their_passage():
     )
     tables = {**of.tables, "targets": asked, "features": repeated.lazy()}
     tables["rollup"] = Rollup.create_empty().lazy()
-    manifest = of.manifest | {"evidence": {"word_rule": "whitespace"}}
+    manifest = {**of.manifest, "evidence": {"word_rule": "whitespace"}}
     shown = page(replace(of, tables=tables, manifest=manifest))
     title = shown.xpath("//h2[@id='texts-title']/text()")
     assert title == ["What came out word for word, then the highest scores"]
     first = shown.xpath("//table[@id='texts-table']/tbody/tr[1]/*")
     cells = [" ".join(cell.text_content().split()) for cell in first]
     assert cells[:2] == ["ulysses", str(n_words)]
-    assert cells[2].startswith("It was the worst of times and then it went on")
+    assert cells[2].startswith("Call me Ishmael. Some years ago, never mind how")
     lengths = shown.xpath("//table[@id='texts-table']/tbody/tr/td[1]/text()")
     assert lengths[1:] == ["3"] * (len(lengths) - 1)
