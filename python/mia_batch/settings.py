@@ -1116,11 +1116,11 @@ for _group in GROUPS:
 
 
 def flatten(values: Mapping[str, object], origin: str = "") -> dict[str, Any]:
-    """Return settings without their tables; outside a table stands what has none."""
+    """Return settings without their tables; in a file each stands in its own table."""
     # A table is a mapping, or a group of settings, of which what is set counts.
     # ``engine``, ``tuning``, ``extract`` and ``report`` are names of a table and of a
-    # setting in it: a value that is no table is that setting. ``origin`` follows the
-    # name of a setting in messages.
+    # setting in it: a value that is no table is that setting. ``origin`` is the file, in
+    # messages; arguments in Python have none.
     flat: dict[str, Any] = {}
     for key, value in values.items():
         name = key.replace("-", "_")
@@ -1132,17 +1132,25 @@ def flatten(values: Mapping[str, object], origin: str = "") -> dict[str, Any]:
             for table_key, table_value in table.items():
                 setting = str(table_key).replace("-", "_")
                 _check_table(setting, group.table, origin)
-                flat[setting] = table_value
+                _add_once(flat, setting, table_value)
         elif group is not None and name not in _HOMES and value is not None:
             examples = ", ".join([*group.model_fields][:3])
             raise SettingsError(
                 f"{name!r}{origin} is a table of settings, such as {examples}"
             )
         else:
-            if value is not None:
+            if origin:
                 _check_table(name, None, origin)
-            flat[name] = value
+            _add_once(flat, name, value)
     return flat
+
+
+def _add_once(flat: dict[str, Any], name: str, value: object) -> None:
+    """Add a setting; refuse two values of one, such as by its name and in its table."""
+    if flat.get(name) is not None and value is not None:
+        raise SettingsError(f"{name}= is given twice: by itself and in a table")
+    if value is not None or name not in flat:
+        flat[name] = value
 
 
 def _check_table(name: str, table: str | None, origin: str) -> None:
@@ -1157,9 +1165,9 @@ def _check_table(name: str, table: str | None, origin: str) -> None:
     if home is None:
         way_out = "write it above all tables" if origin else f"write {name}=..."
         raise SettingsError(f"{setting} stands in no table: {way_out}")
-    way_out = f"write {home}={{{name!r}: ...}}"
-    if origin:
-        way_out = f"write it below [{home}]"
+    way_out = (
+        f"write it below [{home}]" if origin else f"write {home}={{{name!r}: ...}}"
+    )
     raise SettingsError(f"{setting} stands in the table {home!r}: {way_out}")
 
 

@@ -88,6 +88,9 @@ def test_a_run_shows_its_answer_and_escapes_what_it_names(hostile_run):
     assert {*re.findall(r"<(\w+)", shown)} == {
         *("div", "p", "strong", "table", "thead", "tr", "th", "tbody", "td", "code")
     }
+    assert repr(run) == f"Run({str(run.folder)!r}): {run.answer}"
+    absent = mia_batch.Run(run.folder.parent / "no-run")
+    assert "does not exist; give the folder of a run" in repr(absent)
     nothing = mia_batch.Run(run.folder.parent / "<b>")._repr_html_()
     assert nothing.startswith("<p>")
     assert "&lt;b&gt; does not exist; give the folder of a run" in nothing

@@ -313,8 +313,19 @@ def test_tables_are_mappings_or_parts_and_four_names_are_also_settings():
     assert found == {"samples": 3, "slice_by": "a"}
     flat = {"seed": 1, "samples": 3, "engine": "vllm", "extract": True, "what": 2}
     assert flatten(nested(flat)) == flat
-    with pytest.raises(SettingsError, match=r"^samples= .*: write sampling={'samples'"):
-        mia_batch.audit("corpus.parquet", "model", samples=3)
+
+
+def test_a_setting_may_be_given_by_its_name_alone_but_not_twice():
+    assert flatten({"samples": 3, "non_members": "new/"}) == {
+        "samples": 3,
+        "non_members": "new/",
+    }
+    nothing_named = {"sampling": None, "engine": None}
+    assert flatten(nothing_named | {"samples": 3})["samples"] == 3
+    with pytest.raises(SettingsError, match=r"^samples= is given twice: by itself and"):
+        mia_batch.audit("corpus.parquet", "model", sampling={"samples": 5}, samples=3)
+    with pytest.raises(SettingsError, match=r"^samples= must be at least 1, not 0"):
+        mia_batch.audit("corpus.parquet", "model", samples=0)
 
 
 ROUNDS = {"stop_when_decided": True, "level": "group"}
@@ -527,6 +538,15 @@ def test_attacks_may_be_given_as_objects_and_are_kept_by_name():
             (
                 "attack 'mean_v1' (mine.py, line 4) cannot be computed: invalid series"
                 " dtype: expected `String`, got `f32` for series with name `logprob`"
+            ),
+        ),
+        (
+            own('pl.col("logprob").mean()'),
+            (
+                "attack 'mean_v1' (mine.py, line 4) cannot be computed: `mean` operation"
+                " not supported for dtype `list[f32]`; a list column holds a number for"
+                " each token: compute with .list, as in .list.mean(), and end with"
+                ' .first(). Its expression is col("logprob").mean()'
             ),
         ),
         (

@@ -21,6 +21,8 @@ from mia_batch.attacks.attack import (
     COMBINATION,
     Attack,
     find_attack_names,
+    find_family,
+    normalise_name,
     suggest_names,
 )
 from mia_batch.errors import MiaBatchError, SettingsError
@@ -39,6 +41,7 @@ __all__ = [
     "resolve",
     "score",
     "score_by",
+    "write_paper_name",
 ]
 
 _LEARNED = Attack(
@@ -208,6 +211,28 @@ def resolve(name: str) -> tuple[str, ...]:
             f"there is no attack {name!r}; {hint}`mia-batch attacks` lists them"
         )
     return matches
+
+
+def write_paper_name(name: str) -> str:
+    """Return what papers call an attack: that of its family, with what is its own in brackets.
+
+    An attack of an unnamed family, a plug-in or the user keeps its name.
+
+    >>> write_paper_name("min_k_20_v1"), write_paper_name("loss_v1")
+    ('Min-K% Prob (20)', 'LOSS')
+    """
+    family = find_family(name) if name in _BUILT_IN else None
+    if family is None or not family.paper_names:
+        return name
+    stem, _, version = name.rpartition("_v")
+    longest = max(filter(name.startswith, family.stems), key=len)
+    paper = normalise_name(family.paper_names[0])
+    if len(family.stems) == 1 or paper.startswith(normalise_name(longest)):
+        stem = stem.removeprefix(longest)
+    details = stem.replace("_", " ").split()
+    if version != "1":
+        details.append(f"v{version}")
+    return f"{family.paper_names[0]} ({' '.join(details)})".removesuffix(" ()")
 
 
 def get(name: str) -> Attack:

@@ -33,6 +33,8 @@ CLOZE = ("target", "cloze")  # questions which word of a passage is hidden
 CODEC = "codec_v1"
 COMBINATION = "combination_v1"
 _MAX_MESSAGE = 400  # letters of an error of Polars
+_MAX_EXPRESSION = 200
+_REPEATED = re.compile("Resolved plan until failure|This error occurred in")
 _NAME = re.compile(r"[a-z][a-z0-9_]*_v[0-9]+")
 
 
@@ -202,15 +204,29 @@ class Attack:
         except pl.exceptions.PolarsError as error:
             raise self.build_error(error) from error
         if not (score_type.is_numeric() or score_type == pl.Boolean):
+            is_list = isinstance(score_type, pl.List)
+            ending = ".list.mean().first()" if is_list else ".cast(pl.Float64)"
             raise SchemaMismatchError(
                 f"{self} makes values of type {score_type}, not numbers; end its"
-                " expression with cast(pl.Float64)"
+                f" expression with {ending}"
             )
 
     def build_error(self, error: pl.exceptions.PolarsError) -> SchemaMismatchError:
-        """Return an error with what Polars said of the expression, and where it is defined."""
-        message = " ".join(str(error).split())[:_MAX_MESSAGE]
-        return SchemaMismatchError(f"{self} cannot be computed: {message}")
+        """Return an error with the expression, what Polars said of it, and where it is defined."""
+        # What follows repeats the expression, and shows Polars' plan
+        message = _REPEATED.split(str(error))[0]
+        message = " ".join(message.split())[:_MAX_MESSAGE]
+        expression = " ".join(str(self.expr).split())[:_MAX_EXPRESSION]
+        advice = ""
+        if "list[" in message:
+            advice = (
+                "; a list column holds a number for each token: compute with .list, as"
+                " in .list.mean(), and end with .first()"
+            )
+        return SchemaMismatchError(
+            f"{self} cannot be computed: {message}{advice}. Its expression is"
+            f" {expression}"
+        )
 
     def __str__(self) -> str:
         return f"attack {self.name!r}" + (f" ({self.defined})" if self.defined else "")

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.dry_run import Speed
     from mia_batch.pipeline.results import Format
+    from mia_batch.report.paper import Blind, Names
 
 
 # SIGINT, SIGTERM and SIGHUP: an orderly end within seconds, whatever the main thread is doing.
@@ -674,9 +675,29 @@ def _write_or_print(title: str, text: str, path: Path | None) -> None:
     dest="kind",
     default="md",
 )
+@option(
+    "names",
+    click.Choice(["paper", "registry"]),
+    None,
+    "Attacks as papers call them, or as --attacks does; csv has the latter.",
+    default="paper",
+)
+@option(
+    "blind",
+    click.Choice(["best", "all", "none"]),
+    None,
+    "Which classifiers that see the texts alone have a row.",
+    default="best",
+)
 @option("out", FILE, "FILE", "Where it goes.")
 @_reads_runs
-def table(places: Sequence[Path | str], kind: str, out: Path | None) -> None:
+def table(
+    places: Sequence[Path | str],
+    kind: str,
+    names: Names,
+    blind: Blind,
+    out: Path | None,
+) -> None:
     """Write the table of a paper: attacks by data sets and models, with intervals.
 
     An AUC is bold where its interval lies above those of all other attacks. Runs that
@@ -689,7 +710,7 @@ def table(places: Sequence[Path | str], kind: str, out: Path | None) -> None:
     runs = [Run(place) for place in places]
     for run in runs:
         refuse_changed(run)
-    _write_or_print("table", build_table(runs, kind), out)
+    _write_or_print("table", build_table(runs, kind, names, blind), out)
 
 
 _SUFFIXES = {"out": (".parquet", ".csv"), "plot": (".svg",)}
@@ -754,6 +775,7 @@ def compare(
     two-sided p-values, adjusted for all runs and sets that are compared.
     """
     from mia_batch.cli.show import show_comparisons
+    from mia_batch.pipeline import Run
     from mia_batch.pipeline import compare as compare_runs
     from mia_batch.report.html.plots import draw_differences
     from mia_batch.report.names import as_csv
@@ -767,7 +789,7 @@ def compare(
         sink(table, out, Comparisons)
     if plot is not None:
         write_text(plot, draw_differences(table))
-    show_comparisons(table, open_console(stderr=False))
+    show_comparisons(table, open_console(stderr=False), [Run(run) for run in places])
 
 
 _OFTEN = 0.8  # share of audits in which a test should find what is there

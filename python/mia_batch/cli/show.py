@@ -675,9 +675,16 @@ _FIGURES = {
 }
 
 
-def show_comparisons(table: pl.DataFrame, console: Console) -> None:
-    first = table["versus"].drop_nulls()[0]
-    console.print(plain(f"{table['attack'][0]}: differences are each run less {first}"))
+def show_comparisons(
+    table: pl.DataFrame, console: Console, runs: Sequence[Run]
+) -> None:
+    first, attack = table["versus"].drop_nulls()[0], table["attack"][0]
+    console.print(plain(f"{attack}: differences are each run less {first}"))
+    primaries = {find_primary_attack(run) for run in runs}
+    if primaries != {attack}:
+        names = " and ".join(sorted(primaries))
+        line = f"all runs have scores of {attack}; their primary attacks: {names}"
+        console.print(plain(line))
     sets = table.filter(level="set")
     console.print(_comparison_table(sets, "set", "set"))
     for row in sets.filter(pl.col("reason").is_not_null()).iter_rows(named=True):

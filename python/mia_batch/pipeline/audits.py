@@ -201,7 +201,7 @@ def audit(
     verdict: setting_groups.VerdictSettings | Table | None = None,
     extract: setting_groups.ExtractionSettings | Table | bool | None = None,
     report: setting_groups.ReportSettings | Table | bool | None = None,
-    **unknown: object,
+    **settings: object,
 ) -> Run:
     """Audit a corpus against a model, or go on with an audit that stopped.
 
@@ -244,7 +244,8 @@ def audit(
     texts
         How texts are read and cut into windows. This and what follows are tables of
         settings: ``sampling={"samples": 5}`` is
-        ``sampling=SamplingSettings(samples=5)`` of `mia_batch.settings`.
+        ``sampling=SamplingSettings(samples=5)`` of `mia_batch.settings`, and
+        ``samples=5``.
     columns
         Names of the columns of the corpus.
     sampling
@@ -269,8 +270,9 @@ def audit(
         How the model is followed through documents; True is ``{"extract": True}``.
     report
         What the report shows; False is ``{"report": False}``.
-    **unknown
-        Nothing: settings of other names are refused, with the name that is meant.
+    **settings
+        Settings of these tables by their names alone, as on the command line:
+        ``samples=5``, ``non_members="new-books/"``.
 
     Returns
     -------
@@ -290,17 +292,17 @@ def audit(
     Examples
     --------
     >>> import mia_batch
-    >>> mia_batch.audit("corpus.parquet", "models/llama", sampling={"samples": 0})
+    >>> mia_batch.audit("corpus.parquet", "models/llama", samples=0)
     Traceback (most recent call last):
     ...
     mia_batch.errors.SettingsError: samples= must be at least 1, not 0
     """
-    settings = {
+    named = {
         name: value
         for name, value in locals().items()
-        if name not in ("observer", "unknown")
+        if name not in ("observer", "settings")
     }
-    written = write_texts(flatten(settings | unknown))
+    written = write_texts(flatten(named | settings))
     return run_audit(load_settings(written), observer or usual_observer())
 
 
@@ -466,8 +468,8 @@ def rescore(
     observer
         Is shown what is done; by default nobody is.
     **changed
-        Settings that say how to score, by table as in `audit`, such as ``attacks`` or
-        ``verdict={"primary": ...}``; others are those of the run's latest request.
+        Settings that say how to score, as in `audit`, such as ``attacks`` or
+        ``primary``; others are those of the run's latest request.
 
     Returns
     -------

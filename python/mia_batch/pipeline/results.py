@@ -38,7 +38,7 @@ from mia_batch.report.answer import (
 from mia_batch.report.html import Contents, as_csv, as_json, as_markdown, render
 from mia_batch.report.html.page import environment
 from mia_batch.report.next_step import NextStep, find_next_step
-from mia_batch.report.paper import PaperColumn, paper_table
+from mia_batch.report.paper import Blind, Names, PaperColumn, paper_table
 from mia_batch.report.sentences import RunResults, checks, later_sentence, sentences
 from mia_batch.schemas import Comparisons
 from mia_batch.settings import Settings, refuse_code, stored_settings
@@ -124,9 +124,14 @@ def list_attacks(run: RunFolder) -> pl.DataFrame:
     return attack_rows(_open_tables(run), attacks, seconds, manifest.passes)
 
 
-def build_table(runs: Sequence[RunFolder], kind: str = "md") -> str:
+def build_table(
+    runs: Sequence[RunFolder],
+    kind: str = "md",
+    names: Names = "paper",
+    blind: Blind = "best",
+) -> str:
     """Return the table of a paper; runs that differ in nothing but their seed are averaged."""
-    return paper_table([_build_column(run) for run in runs], kind)
+    return paper_table([_build_column(run) for run in runs], kind, names, blind)
 
 
 def _build_column(run: RunFolder) -> PaperColumn:
@@ -307,20 +312,31 @@ _EVIDENCE = {"samples": "prompts", "logprobs": "texts with log-probabilities"}
 
 
 def choose_attack(runs: Sequence[RunFolder], attack: str | None) -> str:
-    """Return the attack to compare; refuse runs whose scores of it do not compare."""
+    """Return the attack to compare; refuse runs whose scores of it do not compare.
+
+    Unless it is named, it is the first run's primary attack that all have scores of,
+    else a later run's, else the first in the first run's order.
+    """
     manifests = [check_finished(run, sealed=True) for run in runs]
-    name: str = attack or manifests[0].plan["primary"]
-    name = next(
-        iter(find_attack_names(name, names())), name
-    )  # a family's first default
-    for run, manifest in zip(runs, manifests, strict=True):
-        if attack is None and manifest.plan["primary"] != name:
+    attacks: list[list[str]]
+    attacks = [manifest.made["scores"]["attacks"] for manifest in manifests]
+    if attack is None:
+        primaries = [str(manifest.plan["primary"]) for manifest in manifests]
+        candidates = [*primaries, *attacks[0]]
+        shared = [
+            name for name in candidates if all(name in others for others in attacks)
+        ]
+        if not shared:
             raise SettingsError(
-                f"the primary attack of {runs[0].folder} is {name!r}, that of"
-                f" {run.folder} is {manifest.plan['primary']!r}; name one that all have"
-                " with --attack"
+                f"there is no attack of which all runs have scores; add one with"
+                f" `mia-batch score {runs[-1].folder} --attacks {primaries[0]}`"
             )
-        if name not in manifest.made["scores"]["attacks"]:
+        name = shared[0]
+    else:
+        # A family stands for its first default
+        name = next(iter(find_attack_names(attack, names())), attack)
+    for run, scored in zip(runs, attacks, strict=True):
+        if name not in scored:
             raise SettingsError(
                 f"{run.folder} has no scores of the attack {name!r}; compute them"
                 f" with `mia-batch score {run.folder} --attacks {name}`, or name"
@@ -406,7 +422,8 @@ def compare(
         Folders, or addresses, of at least two runs. For unlearning: the run before,
         then those after.
     attack
-        Whose scores are compared; by default the runs' primary attack.
+        Whose scores are compared; by default the first primary attack of which all
+        runs have scores, else the first attack of the first run of which they do.
     retrained
         Folder of the run of a model that never saw the texts, trained alike otherwise:
         says how much of the difference between the first run and this one each run

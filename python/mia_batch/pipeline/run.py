@@ -4,6 +4,7 @@ from pathlib import Path
 
 import polars as pl
 
+from mia_batch.errors import MiaBatchError
 from mia_batch.pipeline.folder import RunFolder
 from mia_batch.pipeline.results import (
     REPORT,
@@ -17,6 +18,7 @@ from mia_batch.pipeline.results import (
     write_report,
 )
 from mia_batch.report.drawn import list_shares
+from mia_batch.report.paper import Blind, Names, PaperTable
 
 
 class Run(RunFolder):
@@ -31,7 +33,7 @@ class Run(RunFolder):
     Attributes
     ----------
     folder
-        Where everything lies.
+        The folder itself.
     """
 
     __slots__ = ()
@@ -62,9 +64,28 @@ class Run(RunFolder):
         """Shares of a corpus of which documents were drawn; see `mia_batch.report.drawn`."""
         return list_shares(load_results(self).findings)
 
-    def table(self, kind: str = "md") -> str:
-        """Write the attacks as the table of a paper: ``md``, ``latex``, ``csv`` or ``html``."""
-        return build_table([self], kind)
+    def table(
+        self, kind: str = "md", *, names: Names = "paper", blind: Blind = "best"
+    ) -> PaperTable:
+        """Write the attacks as the table of a paper, which a notebook renders.
+
+        Parameters
+        ----------
+        kind
+            ``md``, ``latex``, ``csv`` or ``html``.
+        names
+            ``paper`` calls attacks as papers do, with a note of what each is here;
+            ``registry`` as ``--attacks`` does. CSV has those of the registry.
+        blind
+            Which classifiers that see the texts alone have a row: the ``best``, ``all``
+            or ``none``.
+
+        Returns
+        -------
+        PaperTable
+            The table's text, with a note of seeds, texts and what is missing.
+        """
+        return PaperTable(build_table([self], kind, names, blind), kind)
 
     def report(self) -> Path:
         """Return the path of the report, one page of HTML, which is made where it is missing."""
@@ -74,6 +95,14 @@ class Run(RunFolder):
             with self.held():
                 write_report(self)
         return path
+
+    def __repr__(self) -> str:
+        """Show the folder and the answer, or why there is none yet."""
+        try:
+            answer = self.answer
+        except MiaBatchError as error:
+            answer = str(error)
+        return f"Run({str(self.folder)!r}): {answer}"
 
     def _repr_html_(self) -> str:
         """Show the answer in a notebook."""

@@ -776,7 +776,8 @@ def attack_rows(
     ``attack``, ``is_blind`` (a classifier that never sees the model; they come last),
     ``is_later`` (added to the planned ones; they come after these), ``auc`` with its 95
     % interval ``low`` and ``high``, ``tpr_1`` and ``tpr_01`` (TPR at 1 % and 0.1 % FPR,
-    null where there are too few non-members), ``lead`` (AUC less that of the strongest
+    null where there are too few non-members; why, or why it is unstable, in
+    ``tpr_1_reason`` and ``tpr_01_reason``), ``lead`` (AUC less that of the strongest
     classifier that never sees the model), the limits of all three (``tpr_1_low``, ...),
     ``tokens`` (decoded for a text by one of ``attacks``, null where none are),
     ``seconds`` (of asking, a text, by the ``seconds`` of each stage in ``times`` of
@@ -793,7 +794,12 @@ def attack_rows(
     for name, fpr in _FPRS.items():
         is_at_fpr = (pl.col("fpr") - fpr).abs() < fpr / 10
         rates = alone.filter(is_at_fpr, metric="tpr_at_fpr")
-        columns = {name: "value", f"{name}_low": "low", f"{name}_high": "high"}
+        columns = {
+            name: "value",
+            f"{name}_low": "low",
+            f"{name}_high": "high",
+            f"{name}_reason": "reason",
+        }
         figures.append(rates.select("attack", **columns))
     figures.append(_compute_costs(tables, attacks, seconds or {}, passes or {}))
     rows = alone.filter(metric="roc_auc").select("attack", "low", "high", auc="value")
@@ -826,6 +832,7 @@ _ATTACKS: dict[str, Any] = {
     "is_later": pl.Boolean,
 }
 _ATTACKS |= dict.fromkeys((*_FIGURES, "tokens", "seconds"), pl.Float64)
+_ATTACKS |= dict.fromkeys((f"{name}_reason" for name in _FPRS), pl.String)
 
 
 def _compute_costs(

@@ -1,18 +1,19 @@
 """The table of a paper: attacks by data sets and models, in the formats that papers take."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import polars as pl
 import polars.selectors as cs
 
+from mia_batch.attacks import write_paper_name
 from mia_batch.errors import SettingsError
 from mia_batch.report.names import FORMS, as_csv
 
 NO_FIGURE = "--"
-_RATES = ("tpr_1", "tpr_01")
+_RATES = {"tpr_1": "TPR@1 %", "tpr_01": "TPR@0.1 %"}
 _FIGURES = ("AUC (95 % CI)", "TPR@1 % (95 % CI)", "TPR@0.1 % (95 % CI)")
 _LIMITS = {"auc": ("low", "high")} | {
     name: (f"{name}_low", f"{name}_high") for name in _RATES
@@ -29,6 +30,24 @@ class PaperColumn(NamedTuple):
     notes: tuple[str, ...] = ()  # how many texts, and why its figures mean little
 
 
+class PaperTable(str):
+    """A table as text, which a notebook shows as a table where its format is one that it knows."""
+
+    __slots__ = ("kind",)
+    kind: str
+
+    def __new__(cls, text: str, kind: str) -> Self:
+        table = super().__new__(cls, text)
+        table.kind = kind
+        return table
+
+    def _repr_markdown_(self) -> str | None:
+        return str(self) if self.kind == "md" else None
+
+    def _repr_html_(self) -> str | None:
+        return str(self) if self.kind == "html" else None
+
+
 KINDS = {
     "md": "**{}**",
     "latex": r"\textbf{{{}}}",
@@ -39,15 +58,22 @@ Cell = tuple[str, bool]  # a figure as text, and whether it is the best of its c
 Runs = Sequence[PaperColumn]
 
 
-def paper_table(runs: Runs, kind: str = "md") -> str:
-    """Write a table whose rows are attacks; see `mia_batch.pipeline.results.table_of`."""
+Names = Literal["paper", "registry"]
+Blind = Literal["best", "all", "none"]
+
+
+def paper_table(
+    runs: Runs, kind: str = "md", names: Names = "paper", blind: Blind = "best"
+) -> str:
+    """Write a table whose rows are attacks; see `mia_batch.pipeline.results.build_table`."""
     from mia_batch.report.html.page import environment
 
     kinds = [*KINDS, "csv"]
     if kind not in kinds:
         raise SettingsError(f"no format {kind!r}; choose one of {', '.join(kinds)}")
     groups = _group_runs(runs)
-    tables = [_average_seeds(group) for group in groups.values()]
+    averages = [_average_seeds(group) for group in groups.values()]
+    tables = [_select_blind(table, blind) for table in averages]
     if kind == "csv":
         return _write_csv(groups, tables)
     bold = KINDS[kind]
@@ -60,13 +86,18 @@ def paper_table(runs: Runs, kind: str = "md") -> str:
         for column in columns:
             for text, is_best in column.get(attack, missing):
                 texts.append(bold.format(text) if is_best else text)
-        rows[escape(attack)] = texts
+        rows[escape(_write_name(attack) if names == "paper" else attack)] = texts
     figures = [*_FIGURES]
     if kind == "latex":
         figures = [figure.replace("%", r"\%") for figure in figures]
     notes: list[str] = []
     for key, group in groups.items():
         notes += _list_notes(*key, group)
+    if names == "paper":
+        notes += _explain_names(dict.fromkeys(chain.from_iterable(columns)))
+    if blind == "best":
+        n_blind = max(table["is_blind"].sum() for table in averages)
+        notes += [_BEST.format(n_blind)] if n_blind > 1 else []
     template = environment().get_template(f"paper.{kind}.jinja")
     return template.render(
         keys=[(escape(data), escape(model)) for data, model in groups],
@@ -97,10 +128,47 @@ def _list_notes(data: str, model: str, runs: Runs) -> list[str]:
         label = "means, within the outermost limits, of seeds"
     seeds = sorted(run.seed for run in runs)
     notes = chain.from_iterable(run.notes for run in runs)
+    rows = [run.rows for run in runs]
     return [
         f"{data}, {model}: {label} {', '.join(map(str, seeds))}",
         *dict.fromkeys(notes),
+        *dict.fromkeys(chain.from_iterable(map(_list_rate_notes, rows))),
     ]
+
+
+_BLIND = "blind_"
+_BEST = "of {} classifiers that see the texts alone the best is shown"
+
+
+def _write_name(attack: str) -> str:
+    if not attack.startswith(_BLIND):
+        return write_paper_name(attack)
+    classifier = attack.removeprefix(_BLIND).rpartition("_v")[0]
+    return f"Text alone ({classifier.replace('_', ' ')})"
+
+
+def _explain_names(attacks: Iterable[str]) -> Iterator[str]:
+    """Yield what names of papers stand for here, so that a reader can compute the same."""
+    full_names = [*attacks]
+    if [*map(_write_name, full_names)] != full_names:
+        yield f"--attacks calls these rows {', '.join(full_names)}"
+
+
+def _select_blind(rows: pl.DataFrame, blind: Blind) -> pl.DataFrame:
+    """Keep the asked rows of classifiers that never see the model, which come last."""
+    if blind == "all":
+        return rows
+    blind_rows = rows.filter("is_blind").head(1 if blind == "best" else 0)
+    return pl.concat([rows.filter(~pl.col("is_blind")), blind_rows])
+
+
+def _list_rate_notes(rows: pl.DataFrame) -> Iterator[str]:
+    """Yield once why a rate is missing, or unstable."""
+    for name, title in _RATES.items():
+        reasons = rows.filter(~pl.col("is_blind"))[f"{name}_reason"].drop_nulls()
+        for reason in reasons.unique(maintain_order=True):
+            verb = " is" if reason.startswith("unstable") else ":"
+            yield f"{title}{verb} {reason}"
 
 
 def _average_seeds(runs: Runs) -> pl.DataFrame:

@@ -207,3 +207,11 @@ def test_an_unknown_name_is_refused_with_the_nearest(name, near):
     assert repr(name) in str(refusal.value)
     assert near in str(refusal.value)
     assert "mia-batch attacks" in str(refusal.value)
+
+
+def test_names_of_papers_are_unique_and_those_of_others_stay():
+    titles = [attacks.write_paper_name(name) for name in names()]
+    assert len({*titles}) == len(titles)
+    assert attacks.write_paper_name("losses_below_1_v1") == "CAMIA (losses below 1)"
+    assert attacks.write_paper_name("spv_semantic_v1") == "SPV-MIA (semantic)"
+    assert attacks.write_paper_name("loss_of_mine_v1") == "loss_of_mine_v1"

@@ -1,6 +1,7 @@
 """Tuning on conversations: the answers alone are learnt, each after what came before it."""
 
 import json
+import shlex
 
 import pytest
 from transformers import AutoTokenizer
@@ -8,6 +9,7 @@ from transformers import AutoTokenizer
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.extras.tune.jobs import finetune
 from mia_batch.extras.tune.training import _RowEncoder
+from mia_batch.observer import Observer
 from tests.checkpoints import CHAT_TEMPLATE, SMALLEST, save_checkpoint
 from tests.runs import audit
 from tests.texts import invent_text
@@ -94,14 +96,29 @@ def test_what_was_learnt_is_told_apart(tuned, base, corpus, tmp_path):
     assert area["value"][0] > 0.9
 
 
+class KeptSentences(Observer):
+    def __init__(self):
+        self.sentences = []
+
+    def stage(self, sentence):
+        self.sentences.append(sentence)
+
+
 def test_as_text_a_conversation_is_learnt_whole(base, corpus, tmp_path):
+    observer = KeptSentences()
     model = finetune(
         base=str(base),
         data=corpus,
         out=tmp_path / "model",
         recipe=recipe(epochs=1, max_tokens=128),
         as_text=True,
+        observer=observer,
     )
+    next_command = [
+        *("mia-batch", "audit", str(corpus), "--model", str(tmp_path / "model")),
+        *("--reference-model", str(base), "--as-text"),
+    ]
+    assert observer.sentences[-1].endswith(f"; next: {shlex.join(next_command)}")
     tokens = json.loads((model.path / "training.json").read_text())["tokens"]
     # The first token of a text is read, and not predicted
     assert tokens["learnt"] == tokens["read"] - N_ROWS // 2

@@ -613,25 +613,21 @@ def test_attacks_stand_best_first_with_their_lead_and_what_they_cost():
         "samia_v1",
         "blind_year_v1",
     ]
-    assert (
-        found.row(1, named=True)
-        == {
-            "attack": "samia_v1",
-            "is_blind": False,
-            "is_later": False,
-            "tokens": 60.0,  # 120 of 2 texts
-            "seconds": 2.5,
-        }
-        | dict(zip(("auc", "low", "high", "tpr_1", "tpr_01"), FIGURES, strict=True))
-        | dict(
-            zip(
-                ("tpr_1_low", "tpr_1_high", "tpr_01_low", "tpr_01_high"),
-                LIMITS,
-                strict=True,
-            )
+    assert found.row(1, named=True) == {
+        "attack": "samia_v1",
+        "is_blind": False,
+        "is_later": False,
+        "tokens": 60.0,  # 120 of 2 texts
+        "seconds": 2.5,
+    } | dict(
+        zip(("auc", "low", "high", "tpr_1", "tpr_01"), FIGURES, strict=True)
+    ) | dict(
+        zip(
+            ("tpr_1_low", "tpr_1_high", "tpr_01_low", "tpr_01_high"),
+            LIMITS,
+            strict=True,
         )
-        | LEAD
-    )
+    ) | LEAD | {"tpr_1_reason": None, "tpr_01_reason": None}
     # Three passes a text in all, of which one attack reads one and the other two.
     passes = {"target text": 2, "target lowercase": 4, "reference text": 2}
     read = [get("loss_v1"), get("lowercase_ratio_v1")]
@@ -659,7 +655,7 @@ def column(**of):
 
 
 def test_the_table_of_a_paper_marks_what_is_best_beyond_its_interval():
-    assert paper_table([column()], "md").splitlines()[2:] == [
+    assert paper_table([column()], "md", "registry").splitlines()[2:] == [
         "| samia_matched_v1 | **0.900 (0.850, 0.950)** | -- | -- |",
         "| samia_v1 | 0.700 (0.600, 0.800) | 0.250 (0.100, 0.400) | 0.125 |",
         "| blind_year_v1 | 0.520 (0.450, 0.580) | -- | -- |",
@@ -667,12 +663,14 @@ def test_the_table_of_a_paper_marks_what_is_best_beyond_its_interval():
         r"wiki_64, m\|x: seed 1.",
     ]
     noted = paper_table(
-        [column(notes=("9 members", "No answer: x")), column(model="b")]
+        [column(notes=("9 members", "No answer: x")), column(model="b")],
+        names="registry",
     ).splitlines()[-1]
     assert (
         noted == r"wiki_64, m\|x: seed 1; 9 members; No answer: x; wiki_64, b: seed 1."
     )
-    latex = paper_table([column(), column(model="<b>")], "latex").splitlines()
+    two_models = [column(), column(model="<b>")]
+    latex = paper_table(two_models, "latex", "registry").splitlines()
     assert latex[3:7] == [
         r" & \multicolumn{3}{c}{wiki\_64, m|x} & \multicolumn{3}{c}{wiki\_64, <b>} \\",
         r"\cmidrule(lr){2-4}\cmidrule(lr){5-7}",
@@ -692,18 +690,43 @@ def test_the_table_of_a_paper_marks_what_is_best_beyond_its_interval():
     assert pasted["auc"].to_list() == [0.9, 0.7, 0.52]
 
 
+def test_a_table_has_the_names_of_papers_the_best_blind_row_and_why_rates_are_missing():
+    extra = (
+        column().rows.filter("is_blind").with_columns(attack=pl.lit("blind_ngrams_v1"))
+    )
+    reason = "a rate of 0.001 needs 1000 non-members, scored are 40"
+    rows = pl.concat([column().rows, extra]).with_columns(
+        tpr_01_reason=pl.lit(reason),
+        tpr_1_reason=pl.lit("unstable: only about 32 independent non-members"),
+    )
+    lines = paper_table([column(rows=rows)]).splitlines()
+    names = [line.split(" | ")[0] for line in lines[2:-2]]
+    assert names == ["| samia_matched_v1", "| SaMIA", "| Text alone (year)"]
+    assert lines[-1] == (
+        r"wiki_64, m\|x: seed 1;"
+        r" TPR\@1 % is unstable: only about 32 independent non-members;"
+        rf" TPR\@0.1 %: {reason};"
+        r" --attacks calls these rows samia_matched_v1, samia_v1, blind_year_v1;"
+        r" of 2 classifiers that see the texts alone the best is shown."
+    )
+    every = paper_table([column(rows=rows)], blind="all")
+    assert "| Text alone (ngrams) |" in every
+    assert "the best is shown" not in every
+    assert "Text alone" not in paper_table([column(rows=rows)], blind="none")
+
+
 def test_seeds_are_averaged_and_what_overlaps_is_not_best():
     second = column(seed=2)
     wider = second.rows.with_columns(
         pl.col("auc") - 0.2, pl.col("low") - 0.2, pl.col("high") - 0.2
     )
     both = [column(), column(seed=2, rows=wider)]
-    assert paper_table(both, "md").splitlines()[2:4] == [
+    assert paper_table(both, "md", "registry").splitlines()[2:4] == [
         "| samia_matched_v1 | 0.800 (0.650, 0.950) | -- | -- |",
         "| samia_v1 | 0.600 (0.400, 0.800) | 0.250 (0.100, 0.400) | 0.125 |",
     ]
     assert r"m\|x: means, within the outermost limits, of seeds 1, 2." in paper_table(
-        both, "md"
+        both, "md", "registry"
     )
     with pytest.raises(SettingsError, match="with the same seed; give one of them"):
         paper_table([column(), column()], "md")

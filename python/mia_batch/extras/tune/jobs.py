@@ -4,6 +4,7 @@ import gc
 import json
 import logging
 import os
+import shlex
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -418,7 +419,10 @@ def finetune(
     )
     model = train_or_load(config, Path(out).absolute(), observer.stage)
     news = "saved the model to" if model.is_new else "the model was made before:"
-    observer.stage(f"{news} {out}; next: mia-batch audit INPUT --model {out}")
+    command = ["mia-batch", "audit", str(data), "--model", str(out)]
+    command += ["--reference-model", start]
+    command += ["--as-text"] if as_text else []
+    observer.stage(f"{news} {out}; next: {shlex.join(command)}")
     return model
 
 
