@@ -556,7 +556,7 @@ def verify(
 
 
 @command.command("show")
-@_run_argument
+@click.argument("place", metavar="[RUN]", default=Path("runs"), **_RUN_KEYWORDS)
 @click.argument("passage", required=False)
 @click.option(
     "--again", is_flag=True, help="Draw its samples again with the model, and compare."
@@ -574,7 +574,8 @@ def show(
 ) -> int:
     """List the strongest passages of a run, or show a document, or one of its passages.
 
-    PASSAGE is a number of that list, a document ("moby_dick"), of which the longest
+    Without RUN, or of a folder of runs, it lists them with their answers. PASSAGE is a
+    number of the list of passages, a document ("moby_dick"), of which the longest
     stretch that came out is shown, a document and a window ("moby_dick window 12"), or
     the beginning of a target_id.
     """
@@ -584,15 +585,26 @@ def show(
         find_target,
         show_answers,
         show_passages,
+        show_runs,
         show_scores,
         show_target,
     )
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.custody import refuse_changed
+    from mia_batch.pipeline.listing import list_runs
     from mia_batch.pipeline.stages.questions import read_answers
 
-    run = Run(place)
     console = open_console(stderr=False)
+    if (
+        passage is None
+        and isinstance(place, Path)
+        and not (place / "run.json").exists()
+    ):
+        listed = list_runs(place)
+        if listed:
+            show_runs(listed, console)
+            return 0
+    run = Run(place)
     refuse_changed(run)
     if passage is None:
         if again:

@@ -1,6 +1,7 @@
 """What is shown to people: attacks, a plan, a run, its passages by number, comparisons."""
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
@@ -36,6 +37,7 @@ from mia_batch.kernels import pair_features
 from mia_batch.known import NamedSet
 from mia_batch.pipeline import Run, results
 from mia_batch.pipeline.custody import Verification
+from mia_batch.pipeline.listing import ListedRun
 from mia_batch.pipeline.request import list_columns_needed
 from mia_batch.pipeline.stages.extraction import find_verbatim_runs
 from mia_batch.places import is_url
@@ -234,6 +236,15 @@ def _print_next_step(run: Run, console: Console) -> None:
         console.print(plain(f"{step.title}. {step.sentence}"))
         console.print(plain(f"  {step.command}"), soft_wrap=True)
         console.print()
+
+
+def show_runs(runs: Sequence[ListedRun], console: Console) -> None:
+    """Print the answers of a folder's runs, the last written first."""
+    for run in runs:
+        heading = f"{run.folder}  ({run.written:%Y-%m-%d %H:%M} UTC)"
+        console.print(plain(heading), style="bold", soft_wrap=True)
+        console.print(plain(run.answer))
+    console.print(plain(f"next: mia-batch show {shlex.quote(str(runs[0].folder))}"))
 
 
 def _figures_sentence(run: Run, attacks: pl.DataFrame) -> str:

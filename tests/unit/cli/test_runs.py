@@ -162,6 +162,20 @@ def test_a_stretch_that_a_walk_gave_is_shown_side_by_side(shared_folder):
     assert "came out; the stretch" not in "\n".join(invoke("show", folder, "second")[1])
 
 
+def test_without_a_run_the_runs_of_a_folder_are_listed(compared, monkeypatch):
+    _, lines = invoke("show", compared)
+    text = " ".join(" ".join(lines).split())
+    for name in ("before", "after", "retrained"):
+        answer = Run(compared / name).answer
+        assert f"{compared / name} (" in text
+        assert answer in text
+    assert "next: mia-batch show " in lines[-1]
+    (compared / "runs").mkdir(exist_ok=True)
+    monkeypatch.chdir(compared)
+    with pytest.raises(RunFolderError, match=r"^runs holds no run"):
+        invoke("show")
+
+
 def test_passages_are_numbered_and_found_by_number_and_by_document_and_window(compared):
     run = Run(compared / "before")
     _, lines = invoke("show", run.folder)
@@ -376,7 +390,7 @@ REFUSED = [
     (["show", "{run}", "--again"], click.UsageError, "--again needs a PASSAGE"),
     (["show", "{run}", "{target}", "--again"], RequestError, "came from a recording"),
     (["show", "{empty}", "a"], RunFolderError, "holds no run"),
-    (["show", "{books}/.."], RunFolderError, "give the folder of a run, such as "),
+    (["report", "{books}/.."], RunFolderError, "give the folder of a run, such as "),
     (["report", "{empty}"], RunFolderError, "holds no run"),
     (
         ["report", "{unfinished}"],
