@@ -1,5 +1,6 @@
 """The help: the first screen, settings by topic, and what a shell completes."""
 
+import tomllib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from difflib import get_close_matches
@@ -144,6 +145,8 @@ class TopicGroup(TopicCommand, click.Group):
                 raise click.UsageError(
                     f"{flag} has no value, for {value} follows; give it one"
                 )
+        if name == "version":
+            raise click.UsageError("there is no command 'version'; give --version")
         near = get_close_matches(name, self.list_commands(ctx), n=1)
         suggestion = f"mia-batch {near[0]}" if near else "mia-batch help"
         if Path(name).exists():
@@ -250,6 +253,14 @@ def overview(context: Context) -> str:
     unlisted = [name for name in _commands(context) if f"\n  {name} " not in text]
     lines = wrap(", ".join(unlisted), 96, break_on_hyphens=False)
     return text.format(others="\n  ".join(lines))
+
+
+def find_other_tool(option: str) -> str | None:
+    """Return what does here what an option of another tool does; None of an unknown one."""
+    table = Path(__file__).with_name("other_tools.toml").read_text("utf-8")
+    name = option.lstrip("-").replace("_", "-").lower()
+    answer: str | None = tomllib.loads(table).get(name)
+    return answer
 
 
 def _read_text(name: str) -> str:

@@ -201,8 +201,11 @@ def _usage_sentence(error: click.ClickException) -> str:
     problem = error.format_message().rstrip(".")
     if isinstance(error, click.NoSuchOption):
         problem = f"there is no option {error.option_name}"
-        near = get_close_matches(error.option_name, error.possibilities or (), 1, 0.7)
-        if near:
+        other = helping.find_other_tool(error.option_name)
+        near = get_close_matches(error.option_name, error.possibilities or (), 1, 0.75)
+        if other is not None:
+            problem += f"; {other}"
+        elif near:
             problem += f"; did you mean {near[0]}?"
     if ";" in problem or "?" in problem:
         return problem

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +18,7 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 from filelock import FileLock
 
+from mia_batch.cli import help as helping
 from mia_batch.cli.help import TOPICS
 from mia_batch.cli.main import command
 from mia_batch.settings import Settings
@@ -337,7 +339,14 @@ DAMAGED = "--input {corpus} --model {damaged}"
         ("--xyzzy", "there is no option --xyzzy; `mia-batch -h` says what it takes"),
         ("audit --modle m", "there is no option --modle; did you mean --model?"),
         ("--samples", "Option '--samples' requires an argument; `mia-batch -h` says"),
-        ("show", "Missing argument 'RUN'; `mia-batch show -h` says what it takes"),
+        ("report", "Missing argument 'RUN'; `mia-batch report -h` says what it takes"),
+        (
+            "audit --device cuda",
+            "no option --device; GPUs are taken as they are visible",
+        ),
+        ("audit --batch-size 4", "no option --batch-size; batches are chosen by"),
+        ("finetune --input x", "there is no option --input; finetune and privacy take"),
+        ("version", "there is no command 'version'; give --version"),
         ("show {corpus}", "corpus.parquet is a file, no run; give the folder of a run"),
         ("help ReCaLL", "`mia-batch attacks recall_prefix_v1` describes the attack"),
         (
@@ -488,3 +497,14 @@ def test_more_failures_than_allowed_make_the_exit_code_1(tmp_path):
         "allows; the same command with --retry-failed tries them again"
     )
     assert "without samples" not in mended
+
+
+def test_answers_about_other_tools_name_options_that_there_are():
+    table = Path(helping.__file__).with_name("other_tools.toml")
+    answers = tomllib.loads(table.read_text("utf-8"))
+    audit = command.commands["audit"]
+    options = {flag for option in audit.params for flag in option.opts}
+    assert {f"--{name}" for name in answers} & options == {"--input"}
+    for answer in answers.values():
+        named = {*re.findall(r"--[a-z-]+", answer)} - {"--data"}
+        assert named <= options
