@@ -12,9 +12,12 @@ from mia_batch.cli.show import SHOWN, find_primary_attack, mark_run, rank_window
 from mia_batch.inference import memory
 from mia_batch.pipeline import Run, results
 from mia_batch.report.answer import shade_strip
+from mia_batch.report.masking import Masking
 
 
-def show_book(run: Run, windows: pl.DataFrame, console: Console) -> None:
+def show_book(
+    run: Run, windows: pl.DataFrame, console: Console, masking: Masking
+) -> None:
     """Print the answer about a document, the longest stretch that came out, its windows."""
     name = windows["document_id"][0]
     console.print(plain(name), style="bold")
@@ -22,7 +25,7 @@ def show_book(run: Run, windows: pl.DataFrame, console: Console) -> None:
         _print_figures(row, console)
     stretch = _find_stretch(run, name)
     if stretch is not None:
-        _print_stretch(stretch, console)
+        _print_stretch(stretch, console, masking)
     ranked = rank_windows(run, windows)
     table = build_table("window", "words", "score", right=("window", "words", "score"))
     for row in ranked.head(SHOWN).iter_rows(named=True):
@@ -79,7 +82,9 @@ def _find_stretch(run: Run, name: str) -> dict[str, Any] | None:
     return next(long_rows.iter_rows(named=True), None)
 
 
-def _print_stretch(stretch: Mapping[str, Any], console: Console) -> None:
+def _print_stretch(
+    stretch: Mapping[str, Any], console: Console, masking: Masking
+) -> None:
     place = f"{stretch['start']:,} characters into the document"
     if stretch["words_before"] is not None:
         place = f"after word {stretch['words_before']:,}, {place}"
@@ -99,5 +104,5 @@ def _print_stretch(stretch: Mapping[str, Any], console: Console) -> None:
         column.ratio = 1
     passage = " ".join(stretch["passage"].split())
     sides = (" ".join(stretch[side].split()) for side in ("text", "said"))
-    table.add_row(*(mark_run(side, passage) for side in sides))
+    table.add_row(*(mark_run(side, passage, masking) for side in sides))
     console.print(table)

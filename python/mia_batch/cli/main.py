@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.dry_run import Speed
     from mia_batch.pipeline.results import Format
+    from mia_batch.report.masking import Masking, TextPolicy
     from mia_batch.report.paper import Blind, Names
 
 
@@ -558,6 +559,13 @@ def verify(
     return max(int(not is_equal), status)
 
 
+_unmask_option = click.option(
+    "--unmask",
+    is_flag=True,
+    help="Show e-mail addresses, telephone numbers, keys, accounts and cards in texts.",
+)
+
+
 @command.command("show")
 @click.argument("place", metavar="[RUN]", default=Path("runs"), **_RUN_KEYWORDS)
 @click.argument("passage", required=False)
@@ -565,6 +573,7 @@ def verify(
     "--again", is_flag=True, help="Draw its samples again with the model, and compare."
 )
 @click.option("--scores", is_flag=True, help="Print the scores of all attacks.")
+@_unmask_option
 @settings_options(*_HOW_TO_ASK)
 @_reads_runs
 def show(
@@ -573,6 +582,7 @@ def show(
     *,
     again: bool,
     scores: bool,
+    unmask: bool,
     **options: object,
 ) -> int:
     """List the strongest passages of a run, or show a document, or one of its passages.
@@ -596,6 +606,7 @@ def show(
     from mia_batch.pipeline.custody import refuse_changed
     from mia_batch.pipeline.listing import list_runs
     from mia_batch.pipeline.stages.questions import read_answers
+    from mia_batch.report.masking import Masking
 
     console = open_console(stderr=False)
     if (
@@ -608,20 +619,21 @@ def show(
             show_runs(listed, console)
             return 0
     run = Run(place)
+    masking = Masking(unmask=unmask)
     refuse_changed(run)
     if passage is None:
         if again:
             raise click.UsageError("--again needs a PASSAGE")
-        show_passages(run, console)
+        show_passages(run, console, masking)
         return 0
     windows = None if again else find_document(run, passage)
     if windows is not None:
-        show_book(run, windows, console)
+        show_book(run, windows, console, masking)
         return 0
     target = find_target(run, passage)
     answers = read_answers(run, target)
     show_target(run, target, console)
-    show_answers(answers, target, run, console)
+    show_answers(answers, target, run, console, masking)
     show_scores(run, target, console, all_scores=scores)
     return _draw_again(run, answers, options) if again else 0
 
@@ -637,7 +649,7 @@ def _draw_again(run: Run, samples: DataFrame, options: dict[str, object]) -> int
 
 
 @command.command("report")
-@_run_argument
+@_runs_argument("RUN...")
 @option(
     "format",
     click.Choice(["html", "md", "json", "csv", "latex"]),
@@ -648,26 +660,101 @@ def _draw_again(run: Run, samples: DataFrame, options: dict[str, object]) -> int
     default="html",
 )
 @option(
+    "texts",
+    click.Choice(["all", "few-words", "none"]),
+    None,
+    "What is shown of passages: all; their first words; or none, but lengths and hashes."
+    " Numbers stay.",
+    default="all",
+)
+@option(
+    "document",
+    str,
+    "NAME",
+    "One page about this document alone, such as for its author.",
+)
+@_unmask_option
+@option(
     "out",
     FILE,
     "FILE",
-    "Where it goes.  [default: report.html in RUN; others are printed]",
+    "Where it goes.  [default: report.html in RUN, or with other texts"
+    " report-none.html and so on; other formats are printed]",
 )
 @_reads_runs
-def report(place: Path | str, kind: Format, out: Path | None) -> None:
-    """Render the report of a finished run from its tables."""
+def report(
+    places: Sequence[Path | str],
+    *,
+    kind: Format,
+    texts: TextPolicy,
+    document: str | None,
+    unmask: bool,
+    out: Path | None,
+) -> None:
+    """Render the report of a finished run from its tables.
+
+    Of several runs: a table of documents by models, as html, md or csv.
+    """
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.custody import refuse_changed
-    from mia_batch.pipeline.results import check_finished, render_report, write_report
+    from mia_batch.pipeline.results import compare_models, render_report
+    from mia_batch.report.masking import Masking
 
-    run = Run(place)
-    refuse_changed(run)
-    if kind == "html" and out is None:
-        check_finished(run)  # only a run's folder is held
-        with mirrored(place), run.held():
-            click.echo(f"report: {write_report(run)}")
+    runs = [Run(place) for place in places]
+    for run in runs:
+        refuse_changed(run)
+    masking = Masking(texts, unmask)
+    if len(runs) > 1:
+        if document is not None or kind in ("json", "latex"):
+            raise click.UsageError(
+                "of several runs there is a table of documents by models, as html, md or"
+                " csv; give one run"
+            )
+        _write_or_print("report", compare_models(runs, kind), out)
+        return
+    (run,) = runs
+    if document is not None:
+        _report_document(places[0], run, kind, masking, document, out)
+    elif kind == "html" and out is None:
+        _report_in_run(places[0], run, masking)
     else:
-        _write_or_print("report", render_report(run, kind), out)
+        _write_or_print("report", render_report(run, kind, masking), out)
+
+
+def _report_document(
+    place: Path | str,
+    run: Run,
+    kind: Format,
+    masking: Masking,
+    document: str,
+    out: Path | None,
+) -> None:
+    from mia_batch.pipeline.results import collect_contents, write_shared_report
+    from mia_batch.report.html import render_document
+
+    if kind != "html":
+        raise click.UsageError("--document makes a page; leave --format out")
+    if out is not None:
+        page = render_document(collect_contents(run, masking), document)
+        _write_or_print("report", page, out)
+        return
+    with mirrored(place), run.held():
+        click.echo(f"report: {write_shared_report(run, masking, document)}")
+
+
+def _report_in_run(place: Path | str, run: Run, masking: Masking) -> None:
+    from mia_batch.pipeline.results import (
+        check_finished,
+        write_report,
+        write_shared_report,
+    )
+    from mia_batch.report.masking import MASKED
+
+    check_finished(run)  # only a run's folder is held
+    with mirrored(place), run.held():
+        is_usual = masking == MASKED
+        path = write_report(run) if is_usual else write_shared_report(run, masking)
+        click.echo(f"report: {path}")
 
 
 def _write_or_print(title: str, text: str, path: Path | None) -> None:

@@ -43,6 +43,7 @@ from mia_batch.pipeline.stages.extraction import find_verbatim_runs
 from mia_batch.places import is_url
 from mia_batch.report import sentences
 from mia_batch.report.answer import shade_strip
+from mia_batch.report.masking import MASKED, Masking
 from mia_batch.report.sentences import dress_sentences, known_sentence, list_names
 from mia_batch.settings import Settings, load_settings, stored_settings
 from mia_batch.views import SHADOW, build_view
@@ -474,12 +475,12 @@ def _excerpt(row: dict[str, Any], column: str) -> str:
     return f"from character {start:,}: {excerpt!r}"
 
 
-def show_passages(run: Run, console: Console) -> None:
-    table = passage_table(run, max(console.width, _LEAST_WIDTH))
+def show_passages(run: Run, console: Console, masking: Masking = MASKED) -> None:
+    table = passage_table(run, max(console.width, _LEAST_WIDTH), masking)
     _print_whole(table, console)
     if isinstance(table, str):
         return
-    for sentence in dress_sentences(run["findings"]):
+    for sentence in dress_sentences(masking.hide_passages(run["findings"])):
         console.print(plain(sentence), soft_wrap=True)
     if not run.manifest.custody:
         console.print(
@@ -568,7 +569,11 @@ def _print_pairs(pairs: Mapping[str, object], console: Console) -> None:
 
 
 def show_answers(
-    answers: pl.DataFrame, target: pl.DataFrame, run: Run, console: Console
+    answers: pl.DataFrame,
+    target: pl.DataFrame,
+    run: Run,
+    console: Console,
+    masking: Masking = MASKED,
 ) -> None:
     evidence = run.manifest.evidence
     is_token = pl.col("view") == "token"
@@ -593,14 +598,16 @@ def show_answers(
     for (model, view), rows in compared.group_by("model", "view", maintain_order=True):
         console.print(f"\n{view}, {model} model", style="bold")
         if view in ("token", "probe"):
-            _show_probes(rows, target.row(0, named=True), console)
+            _show_probes(rows, target.row(0, named=True), console, masking)
         else:
-            _show_continuations(rows, console)
+            _show_continuations(rows, console, masking)
     if answers.is_empty():
         console.print("\nno samples were drawn of it")
 
 
-def _show_probes(rows: pl.DataFrame, target: dict[str, Any], console: Console) -> None:
+def _show_probes(
+    rows: pl.DataFrame, target: dict[str, Any], console: Console, masking: Masking
+) -> None:
     table = build_table(
         "character", "true word", "model's word", "hit", "sample", "how"
     )
@@ -609,10 +616,10 @@ def _show_probes(rows: pl.DataFrame, target: dict[str, Any], console: Console) -
         position = target["start"] + len(text[: row["cut"] or 0].decode())
         answer = row["reason"]
         if row["candidate"] is not None:
-            answer = _beginning(row["candidate"])
+            answer = _beginning(masking.write(row["candidate"]))
         cells = (
             f"{position:,}",
-            _beginning(row["text"] or ""),
+            _beginning(masking.write(row["text"] or "")),
             answer,
             "yes" if row["hit"] else "no",
             row["sample_index"],
@@ -622,12 +629,12 @@ def _show_probes(rows: pl.DataFrame, target: dict[str, Any], console: Console) -
     console.print(table)
 
 
-def _show_continuations(rows: pl.DataFrame, console: Console) -> None:
+def _show_continuations(rows: pl.DataFrame, console: Console, masking: Masking) -> None:
     prefix = ""
     for row in rows.iter_rows(named=True):
         if row["context"] != prefix:
             prefix = row["context"]
-            _print_pairs({"prefix": _end(prefix or "")}, console)
+            _print_pairs({"prefix": _end(masking.write(prefix or ""))}, console)
         name = f"{_sample_name(row)}, {row['how']}"
         if row["candidate"] is None:
             console.print(plain(f"{name}: {row['reason']}"))
@@ -643,20 +650,29 @@ def _show_continuations(rows: pl.DataFrame, console: Console) -> None:
         table = build_table("true continuation", "model", expand=True)
         for column in table.columns:
             column.ratio = 1
-        table.add_row(mark_run(row["text"], run), mark_run(row["candidate"], run))
+        sides = (row["text"], row["candidate"])
+        table.add_row(*(mark_run(side, run, masking) for side in sides))
         console.print(table)
         if row["raw"] is not None:
-            console.print(plain(f"as it came: {_beginning(row['raw'])}"))
+            raw = _beginning(masking.write(row["raw"]))
+            console.print(plain(f"as it came: {raw}"))
 
 
-def mark_run(text: str, run: str) -> Text:
+def mark_run(text: str, run: str, masking: Masking = MASKED) -> Text:
     """Mark the shared run, with signs that stay where there are no colours."""
-    if not run:
-        return plain(_beginning(text))
-    head, run, tail = text.partition(run)
-    marked = plain(_MARKS[0] + _beginning(run) + _MARKS[1])
-    marked.stylize("bold")
-    return plain(_end(head)) + marked + plain(_beginning(tail))
+    head, run, tail = text.partition(run) if run else (text, "", "")
+    pieces = masking.write_pieces([(head, False), (run, True), (tail, False)])
+    marked = plain("")
+    for index, (piece, is_run) in enumerate(pieces):
+        if is_run:
+            shown_run = plain(_MARKS[0] + _beginning(piece) + _MARKS[1])
+            shown_run.stylize("bold")
+            marked += shown_run
+        elif index == 0 and len(pieces) > 1:
+            marked += plain(_end(piece))
+        else:
+            marked += plain(_beginning(piece))
+    return marked
 
 
 def _beginning(text: str) -> str:
@@ -802,7 +818,7 @@ def _scan_ranked(run: Run) -> pl.LazyFrame:
     return passages.sort(keys, descending=[True, True, False], nulls_last=True)
 
 
-def passage_table(run: Run, width: int) -> Table | str:
+def passage_table(run: Run, width: int, masking: Masking = MASKED) -> Table | str:
     passages = rank_passages(run, SHOWN)
     if passages.is_empty():
         return "No passage can be listed: no text has a score."
@@ -814,7 +830,7 @@ def passage_table(run: Run, width: int) -> Table | str:
         "window": [f"{1 + index}" for index in passages["window_index"]],
         "words": [_format(n, "{:,}") for n in passages["longest_words"]],
         "score": [figure(score) for score in passages["score"]],
-        "text": [" ".join(text.split()) for text in passages["target"]],
+        "text": [" ".join(masking.write(text).split()) for text in passages["target"]],
     }
     if not passages["window_index"].cast(pl.Boolean).any():
         del columns["window"]

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -35,8 +36,17 @@ from mia_batch.report.answer import (
     find_answer,
     shade_strip,
 )
-from mia_batch.report.html import Contents, as_csv, as_json, as_markdown, render
+from mia_batch.report.html import (
+    Contents,
+    as_csv,
+    as_json,
+    as_markdown,
+    render,
+    render_document,
+    render_models,
+)
 from mia_batch.report.html.page import environment
+from mia_batch.report.masking import MASKED, Masking
 from mia_batch.report.next_step import NextStep, find_next_step
 from mia_batch.report.paper import Blind, Names, PaperColumn, paper_table
 from mia_batch.report.sentences import RunResults, checks, later_sentence, sentences
@@ -54,9 +64,9 @@ def build_answer(run: RunFolder) -> str:
     return str(split_answer(run))
 
 
-def split_answer(run: RunFolder) -> Answer:
+def split_answer(run: RunFolder, masking: Masking = MASKED) -> Answer:
     """Return the verdict of a run, and apart from it what makes it doubtful."""
-    manifest, results = check_finished(run), load_results(run)
+    manifest, results = check_finished(run), load_results(run, masking)
     primary = results.rule.primary
     scored = run.scan("scores").select(pl.col(primary).count())
     if not scored.collect(engine="streaming").item():
@@ -101,11 +111,12 @@ def load_rule(run: RunFolder) -> DecisionRule:
     return build_decision_rule(stored_settings(manifest.settings), attacks)
 
 
-def load_results(run: RunFolder) -> RunResults:
+def load_results(run: RunFolder, masking: Masking = MASKED) -> RunResults:
     """Load what sentences are made from, with verdicts that count all attempts."""
     attempts, rule = count_attempts(run), load_rule(run)
     verdicts = attempts.verdicts(run.scan("verdicts"))
     findings = attempts.findings(run["findings"], verdicts, rule)
+    findings = masking.hide_passages(findings)
     return RunResults(run["metrics"], verdicts, findings, rule)
 
 
@@ -194,12 +205,25 @@ def _open_tables(run: RunFolder) -> dict[str, pl.LazyFrame]:
 Format = Literal["html", "md", "json", "csv", "latex"]
 FORMATS = {"html": render, "md": as_markdown, "json": as_json, "csv": as_csv}
 REPORT = "report.html"
+_LONGEST_STEM = 60  # characters
 
 
-def render_report(run: RunFolder, kind: Format = "html") -> str:
+def render_report(
+    run: RunFolder, kind: Format = "html", masking: Masking = MASKED
+) -> str:
     if kind == "latex":
         return build_table([run], kind)
-    manifest, results = check_finished(run), load_results(run)
+    return FORMATS[kind](collect_contents(run, masking))
+
+
+def compare_models(runs: Sequence[RunFolder], kind: str) -> str:
+    """Return a table of documents by models, of which each run has one."""
+    return render_models([collect_contents(run) for run in runs], kind)
+
+
+def collect_contents(run: RunFolder, masking: Masking = MASKED) -> Contents:
+    """Collect what a report shows of a finished run."""
+    manifest, results = check_finished(run), load_results(run, masking)
     settings, root = stored_settings(manifest.settings), manifest.custody.get("root")
     command = ["mia-batch"]
     for option, values in list_changed_settings(settings):
@@ -208,10 +232,13 @@ def render_report(run: RunFolder, kind: Format = "html") -> str:
         name: (schema.__doc__ or "").partition("\n")[0]
         for name, schema in (TABLES | PARTS).items()
     }
-    answer_of_run = split_answer(run)
-    contents = Contents(
+    tables = _open_tables(run)
+    findings = tables["findings"].collect(engine="streaming")
+    tables["findings"] = masking.hide_passages(findings).lazy()
+    answer_of_run = split_answer(run, masking)
+    return Contents(
         manifest=json.loads((run.folder / "run.json").read_text("utf-8")),
-        tables=_open_tables(run),
+        tables=tables,
         answer=answer_of_run.verdict,
         doubt=answer_of_run.doubt,
         next_step=find_step(run),
@@ -219,16 +246,37 @@ def render_report(run: RunFolder, kind: Format = "html") -> str:
         checks=checks(results),
         primary=results.rule.primary,
         command=shlex.join(command),
+        masking=masking,
         stamps=describe_stamps(run.folder, root) if root else "",
         meanings=meanings,
     )
-    return FORMATS[kind](contents)
 
 
 def write_report(run: RunFolder) -> Path:
-    path = run.folder / REPORT
-    write_text(path, render_report(run))
-    record_file(run, REPORT)
+    return _write_page(run, REPORT, render_report(run))
+
+
+def write_shared_report(
+    run: RunFolder, masking: Masking, document: str | None = None
+) -> Path:
+    """Write a report for others next to the run's own, which stays as it is."""
+    parts = ["report"]
+    if document is not None:
+        page = render_document(collect_contents(run, masking), document)
+        parts.append(re.sub(r"[^\w.-]+", "-", Path(document).stem)[:_LONGEST_STEM])
+    else:
+        page = render_report(run, "html", masking)
+    if masking.texts != "all":
+        parts.append(masking.texts)
+    if masking.unmask:
+        parts.append("unmasked")
+    return _write_page(run, f"{'-'.join(parts)}.html", page)
+
+
+def _write_page(run: RunFolder, name: str, page: str) -> Path:
+    path = run.folder / name
+    write_text(path, page)
+    record_file(run, name)
     return path
 
 

@@ -88,6 +88,13 @@ def compared(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="session")
+def walks_of(shared_folder):
+    """The folder of a run with walks through a book that is recited."""
+    reciting = runs.RecitingOneBook()
+    return runs.finished(shared_folder, "walks", runs.of_walks, reciting).run.folder
+
+
 def test_targets_are_shown_with_their_answers_or_why_there_are_none(run, target_ids):
     _, lines = invoke("show", run.folder, target_ids[0][:5])
     assert lines[:7] == [
@@ -127,6 +134,35 @@ def test_targets_are_shown_with_their_answers_or_why_there_are_none(run, target_
     assert "no samples were drawn of it" in lines
 
 
+def test_reports_for_others_lie_next_to_the_own_one_and_the_run_stays_whole(
+    walks_of, tmp_path
+):
+    folder = shutil.copytree(walks_of, tmp_path / "run")
+    text = "\n".join(runs.words("first", 1000)[200:204])
+    invoke("report", folder)
+    own = (folder / "report.html").read_text("utf-8")
+    assert text in own
+    options = {
+        "report-none.html": ["--texts", "none"],
+        "report-few-words-unmasked.html": ["--texts", "few-words", "--unmask"],
+        "report-first.html": ["--document", "first"],
+        "report-first-none.html": ["--document", "first", "--texts", "none"],
+    }
+    for name, flags in options.items():
+        _, lines = invoke("report", folder, *flags)
+        assert lines[-1] == f"report: {folder / name}"
+        page = (folder / name).read_text("utf-8")
+        assert (text in page) == (name == "report-first.html")
+    assert (folder / "report.html").read_text("utf-8") == own
+    assert verify(folder).faults == []
+    _, lines = invoke("report", folder, folder, "--format", "md")
+    assert lines[0] == "| document | tiny | tiny (2) |"
+    with pytest.raises(click.UsageError, match="give one run"):
+        invoke("report", folder, folder, "--document", "first")
+    with pytest.raises(click.UsageError, match="leave --format out"):
+        invoke("report", folder, "--document", "first", "--format", "md")
+
+
 def test_a_document_shows_its_figures_and_windows_and_five_scores_are_enough(compared):
     run = Run(compared / "before")
     _, lines = invoke("show", run.folder, "text 0")
@@ -155,7 +191,7 @@ def test_a_stretch_that_a_walk_gave_is_shown_side_by_side(shared_folder):
     folder = walks.run.folder
     _, lines = invoke("show", folder, "first")
     text = "\n".join(lines)
-    row = walks.run["rollup"].filter(key="first").row(0, named=True)
+    row = Run(folder)["rollup"].filter(key="first").row(0, named=True)
     assert f"longest stretch     {row['extracted_words']} words" in lines
     assert f"{row['extracted_words']} words in a row came out; the stretch" in text
     assert "what stands in the text" in text

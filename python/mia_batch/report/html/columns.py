@@ -533,6 +533,8 @@ def _text_tables(contents: Contents) -> Iterator[Table]:
             how="left",
             maintain_order="left",
         )
+    write = contents.masking.write_column
+    rows = rows.with_columns(write(rows["target"]), write(rows["passage"]))
     filled = _list_filled(rows)
     if "passage" in filled:
         filled.discard("target")

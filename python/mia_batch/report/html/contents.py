@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from mia_batch.report.masking import MASKED, Masking
 from mia_batch.report.next_step import NextStep
 
 
@@ -25,6 +26,7 @@ class Contents:
     primary: str  # the attack that the answer rests on
     command: str  # that repeats the run
     meanings: Mapping[str, str]  # what a row of each table is, by its name
+    masking: Masking = MASKED  # what is shown of texts
     stamps: str = ""  # time stamps of the run's root
 
     @property

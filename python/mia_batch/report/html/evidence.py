@@ -23,6 +23,7 @@ from mia_batch.inference.memory import (
 from mia_batch.report.answer import ANSWERS
 from mia_batch.report.html import columns
 from mia_batch.report.html.columns import Row, cut, share
+from mia_batch.report.masking import Masking, Pieces
 from mia_batch.schemas import Controls
 
 if TYPE_CHECKING:
@@ -44,26 +45,27 @@ _HEADING = (
 _COLUMNS = ("target_id", "document_id", "member", "window_index", "n_windows", "start")
 _TEXTS = ("target", "prefix", "reference")
 
-# Stretches of a text in order, each with whether it is marked
-Pieces = list[tuple[str, bool]]
 
-
-def find_windows(contents: Contents) -> list[Row]:
+def find_windows(contents: Contents, document: str | None = None) -> list[Row]:
     """Return the windows with the longest runs, common ones, and those of highest scores.
+
+    Of all documents, or of one.
 
     Each has the columns of its target and ``score``; ``longest_words`` and
     ``sample_index`` where they are known; ``common``, where else its passage comes out;
     ``known``, where it stands in the known corpus; and texts as marked pieces.
     """
-    longest = _find_longest(contents)
+    longest = _find_longest(contents, document)
     common = columns.common_windows(contents)
-    window_ids = dict.fromkeys(
-        [*longest, *[*common][:MOST_WINDOWS], *_find_highest(contents)]
-    )
+    highest = _find_highest(contents, document)
+    window_ids = dict.fromkeys([*longest, *[*common][:MOST_WINDOWS], *highest])
     if not window_ids:
         return []
     is_shown = pl.col("target_id").is_in(list(window_ids))
     rows = _read_targets(contents, is_shown)
+    if document is not None:
+        rows = rows.filter(document_id=document)
+        is_shown = pl.col("target_id").is_in(rows["target_id"].implode())
     targets = {row["target_id"]: row for row in rows.iter_rows(named=True)}
     samples = _read_samples(contents, is_shown)
     outside = _read_outside_scores(contents)
@@ -106,14 +108,14 @@ def build_books(contents: Contents, windows: list[Row]) -> dict[str, Row]:
             ]
             book["windows"] = outside
     ranked = sorted(books.items(), key=lambda item: -_count_longest(item[1]))
-    return dict(ranked)
+    return {name: _mask_book(book, contents.masking) for name, book in ranked}
 
 
 def build_chance(contents: Contents, windows: list[Row]) -> Row | None:
     """Build what is folded: windows whose answers agree no longer than by chance.
 
-    ``books`` as of `build_books`, and ``n_words``, the most that any of them has in a
-    row, None where no text was continued. None without such windows.
+    ``books`` as of `build_books`, and the ``title`` of the fold. None without such
+    windows.
     """
     is_out = _read_verdicts(contents)
     has_answer = [each for each in windows if "true" in each or "points" in each]
@@ -124,16 +126,46 @@ def build_chance(contents: Contents, windows: list[Row]) -> Row | None:
     continued = [_count_quoted(window) for window in weak if "true" in window]
     books = _group_by_document(contents, [*names], weak).values()
     return {
-        "books": [book | {"strip": None} for book in books],
-        "n_words": max(continued, default=None),
+        "books": [
+            _mask_book(book | {"strip": None}, contents.masking) for book in books
+        ],
+        "title": _write_chance(contents, max(continued, default=None)),
     }
+
+
+def _write_chance(contents: Contents, n_words: int | None) -> str:
+    """Write how long the runs are that say nothing by themselves, beside the yardstick."""
+    if n_words is None:
+        return (
+            "Windows of the highest scores, and the next words that the model said (no"
+            " evidence by themselves)"
+        )
+    length = f"at most {n_words:,} {'word' if n_words == 1 else 'words'} in a row"
+    compared = _find_longest_outside(contents)
+    if compared is None:
+        return f"The closest continuations ({length}: taken for chance)"
+    if n_words <= compared:
+        return f"The closest continuations ({length}, as comparison texts have: chance)"
+    return (
+        f"The closest continuations ({length}, comparison texts {compared:,}; under"
+        f" {VERBATIM_WORDS}, no evidence by themselves)"
+    )
+
+
+def _find_longest_outside(contents: Contents) -> int | None:
+    """Return the longest run of documents known to be outside; None where there is none."""
+    outside = contents.read_rows("rollup", pl.col("level") == "outside")
+    if outside.is_empty():
+        return None
+    lengths: list[int] = outside["longest_words"].drop_nulls().to_list()
+    return max(lengths, default=None)
 
 
 def write_yardstick(contents: Contents) -> str:
     """Write what stands for chance: the longest run of comparison texts, or a rule."""
-    outside = contents.read_rows("rollup", pl.col("level") == "outside")
-    if outside.height and outside["longest_words"].count():
-        n = max(outside["longest_words"].drop_nulls())
+    n = _find_longest_outside(contents)
+    if n is not None:
+        outside = contents.read_rows("rollup", pl.col("level") == "outside")
         noun = "document" if outside.height == 1 else "documents"
         return (
             f"The yardstick: of {outside.height:,} comparison {noun}, which the model"
@@ -143,6 +175,43 @@ def write_yardstick(contents: Contents) -> str:
         "The yardstick: nothing was compared, so runs shorter than"
         f" {VERBATIM_WORDS} words are taken for chance."
     )
+
+
+def _mask_book(book: Row, masking: Masking) -> Row:
+    """Write the texts of a document's evidence as far as they may be shown."""
+    stretch = book["stretch"]
+    return book | {
+        "stretch": stretch and _mask_texts(stretch, masking),
+        "windows": [_mask_texts(window, masking) for window in book["windows"]],
+    }
+
+
+def _mask_texts(row: Row, masking: Masking) -> Row:
+    """Write the texts of a window or stretch as far as they may be shown."""
+    masked: Row = {"n_marked": _count_quoted(row)}
+    for name in ("quote", "prefix_shown"):
+        if row.get(name):
+            masked[name] = masking.write(row[name])
+    for name in ("true", "model"):
+        if row.get(name):
+            masked[name] = masking.write_pieces(row[name])
+    if "points" in row:
+        masked |= _mask_points(row["points"], masking)
+    return row | masked
+
+
+def _mask_points(points: list[Row], masking: Masking) -> Row:
+    """Write a text with the words said at its points; without the text, none of them."""
+    pieces = [(point["text"], False) for point in points]
+    text = "".join(piece for piece, _ in pieces)
+    written = masking.write(text)
+    if written != text:  # an identifier may lie across points
+        return {"points": [{"text": written}]}
+    said = [
+        point | {"said": masking.write(point["said"])} if "said" in point else point
+        for point in points
+    ]
+    return {"points": said}
 
 
 def _name_document(window: Row) -> str:
@@ -289,7 +358,9 @@ def _group_by_document(
     rows = contents.read_rows("rollup", pl.col("level") != "group")
     rollup = {row["key"]: row for row in rows.iter_rows(named=True)}
     strips = columns.strips(contents)
-    chapters = _find_chapters(contents, {*names} & strips.keys())
+    chapters: dict[str, dict[float, str]] = {}
+    if contents.masking.texts == "all":
+        chapters = _find_chapters(contents, {*names} & strips.keys())
     books: dict[str, Row] = {}
     for name in names:
         row = rollup.get(name, {})
@@ -368,15 +439,17 @@ def _count_as_high(
     return {"as_high": outside.size - n_lower, "n_outside": outside.size}
 
 
-def _find_longest(contents: Contents) -> dict[str, Row]:
+def _find_longest(contents: Contents, document: str | None) -> dict[str, Row]:
     """Return the rows of documents and groups with the longest runs, by their window."""
     if not contents.has_columns("rollup", "longest_target_id"):
         return {}
-    rows = contents.read_rows(
-        "rollup",
-        pl.col("longest_target_id").is_not_null(),
-        pl.col("level") != "outside",
-    ).sort("longest_words", "longest_target_id", descending=True, nulls_last=True)
+    has_run = pl.col("longest_target_id").is_not_null()
+    if document is not None:
+        has_run &= pl.col("key") == document
+    is_audited = pl.col("level") != "outside"
+    rows = contents.read_rows("rollup", has_run, is_audited).sort(
+        "longest_words", "longest_target_id", descending=True, nulls_last=True
+    )
     by_window = rows.unique("longest_target_id", keep="first", maintain_order=True)
     return {
         row["longest_target_id"]: row
@@ -384,12 +457,14 @@ def _find_longest(contents: Contents) -> dict[str, Row]:
     }
 
 
-def _find_highest(contents: Contents) -> list[str]:
+def _find_highest(contents: Contents, document: str | None) -> list[str]:
     attack = contents.primary
     if not contents.has_columns("scores", attack):
         return []
     is_scored = pl.col(attack).is_not_null()
     scores = contents.tables["scores"].filter(is_scored, role="target")
+    if document is not None:
+        scores = scores.filter(document_id=document)
     highest = scores.top_k(MOST_WINDOWS, by=[attack, "target_id"])
     rows = highest.collect(engine="streaming")
     return rows.sort(attack, "target_id", descending=True)["target_id"].to_list()

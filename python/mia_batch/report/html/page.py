@@ -184,17 +184,18 @@ def render(contents: Contents) -> str:
     windows = find_windows(contents)
     books = build_books(contents, windows)
     chance = build_chance(contents, windows)
-    shown = {
-        window["target_id"]
-        for book in (*books.values(), *(chance["books"] if chance else ()))
+    chance_books = chance["books"] if chance else ()
+    shown_windows = [
+        window
+        for book in (*books.values(), *chance_books)
         for window in book["windows"]
-    }
+    ]
+    shown = {window["target_id"] for window in shown_windows}
     anchors = {
         window["target_id"]: columns.Anchor(
             f"w-{window['target_id']}", window.get("quote")
         )
-        for window in windows
-        if window["target_id"] in shown
+        for window in shown_windows
     }
     for name, book in books.items():
         if stretch := book["stretch"]:

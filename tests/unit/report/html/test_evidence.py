@@ -274,7 +274,7 @@ def test_what_is_no_longer_than_chance_is_one_folded_line():
     (fold,) = page.xpath("//details[@class='chance']")
     assert fold.get("open") is None
     assert fold.find("summary").text_content() == (
-        "The closest continuations (at most 5 words in a row: chance)"
+        "The closest continuations (at most 5 words in a row: taken for chance)"
     )
     evident = page.xpath("//section[@id='evidence']/details[@class='book']//h3")
     assert [each.text_content() for each in evident] == ["A title"]
@@ -287,6 +287,22 @@ def test_what_is_no_longer_than_chance_is_one_folded_line():
     assert (
         "of 2 comparison documents, which the model cannot know, at most 4" in yardstick
     )
+
+
+@pytest.mark.parametrize(
+    ("n", "ending"), [(5, "as comparison texts have: chance)"), (4, "no evidence by")]
+)
+def test_runs_are_called_chance_where_comparison_texts_have_as_long_ones(n, ending):
+    of = contents()
+    levels = pl.Series(["document", "outside", "outside"], dtype=pl.Enum(LEVELS))
+    is_outside = pl.col("level") == "outside"
+    rows = of.tables["rollup"].with_columns(level=levels)
+    longest = pl.when(is_outside).then(pl.lit(n, pl.UInt32)).otherwise("longest_words")
+    rows = rows.with_columns(longest_words=longest)
+    page = html.fromstring(render(replace(of, tables={**of.tables, "rollup": rows})))
+    (fold,) = page.xpath("//details[@class='chance']/summary/text()")
+    assert "at most 5 words in a row" in fold
+    assert ending in fold
 
 
 def test_a_stretch_stands_first_side_by_side_and_is_cut_where_it_is_long():
