@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from mia_batch.attacks import Attack
+from mia_batch.attacks import Attack, get, names
 from mia_batch.inference.attempts import Attempts
 from mia_batch.inference.findings import (
     change_of_service,
@@ -126,7 +126,7 @@ def _answer(results: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
     allowed = results.allowed_comparisons()
     rows = _select_units(rollup)
     if allowed["labels"] and not allowed["targets and non-members"]:
-        sentence = _answer_by_labels(results)
+        sentence = _name_reference(results.rule.primary, _answer_by_labels(results))
     elif rows.height:
         noun = "book" if books else str(rows["level"][0])
         sentence = _answer_about_units(results, _Units(rows, noun))
@@ -202,6 +202,17 @@ def _write_check_of_words(findings: pl.DataFrame) -> str:
 
 
 # Where labels are known.
+
+
+def _name_reference(primary: str, sentence: str) -> str:
+    """Say of an attack that compares two models that it does, as with a base after tuning."""
+    if primary not in names() or sentence.startswith("No answer"):
+        return sentence
+    attack = get(primary)
+    reads = attack.list_reads("samples") + attack.list_reads("logprobs")
+    if "reference" not in {model for model, _ in reads}:
+        return sentence
+    return f"Compared with the reference model, {_continue(sentence)}"
 
 
 def _answer_by_labels(results: RunResults) -> str:

@@ -1,6 +1,7 @@
 """The answer of a run, its table of books, its table of attacks, and the table of a paper."""
 
 import io
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -140,6 +141,31 @@ def test_where_the_truth_is_known_the_lead_over_blind_classifiers_decides(
     lead, verdict, said
 ):
     assert labelled(lead, verdict=verdict) == said
+
+
+@pytest.mark.parametrize(
+    ("attack", "begins"),
+    [
+        (
+            "wbc_v1",
+            "Compared with the reference model, the model remembers members: wbc",
+        ),
+        ("loss_v1", "The model remembers members: loss_v1 tells"),
+    ],
+)
+def test_an_attack_that_compares_two_models_says_so(attack, begins):
+    rows = [
+        metric(attack, 0.9, 0.85, 0.95),
+        metric(
+            *(attack, 0.38, 0.3, 0.45),
+            metric="roc_auc_difference",
+            versus="blind_year_v1",
+        ),
+    ]
+    plan = replace(GROUPS, primary=attack)
+    findings = [roles(unknown=0), labels("not separable")]
+    run = known(metrics=rows, findings=findings, plan=plan)
+    assert answer(run, Rollup.create_empty(), books=False).startswith(begins)
 
 
 @pytest.mark.parametrize("verdict", ["late", "changed", "as_planned"])
