@@ -20,7 +20,14 @@ FOUND: dict[str, dict[str, Any]] = {
     "sample_by_transformers": {"tokens": 500, "seconds": 1.0},
     "score_texts": {"tokens": 900, "seconds": 3.0},
     "compare": {"pairs": 100, "seconds": 0.5, "ours": {"pairs": 2000, "seconds": 0.1}},
-    "small_audit": {"seconds": 12.0, "asking": 8.0, "peak_mb": 512.0},
+    # 32 texts at half a second each, and two seconds for 8 that are continued
+    "small_audit": {
+        "seconds": 22.0,
+        "asking": 16.0,
+        "continuing": 2.0,
+        "most_continued": 8,
+        "peak_mb": 512.0,
+    },
 }
 ATTACK = {
     "attack": "loss_v1",
@@ -36,8 +43,8 @@ ATTACK |= {"tokens": None, "seconds": 0.25}
 @pytest.fixture
 def texts(tmp_path):
     rows = [
-        {"document_id": str(n), "text": " ".join(text.split()[:40]), "member": n < 8}
-        for n, text in enumerate(TEXTS[:16])
+        {"document_id": str(n), "text": " ".join(text.split()[:40]), "member": n < 16}
+        for n, text in enumerate(TEXTS[:32])
     ]
     pl.DataFrame(rows).write_parquet(tmp_path / "texts-in.parquet")
     return tmp_path / "texts-in.parquet"
@@ -101,11 +108,13 @@ def test_a_line_has_one_figure_or_the_reason_why_there_is_none(
     )
     bare = "a bare loop of transformers"
     assert values["log-probabilities", bare, "mia_batch_times_as_fast"] == 1
-    # 300 texts would fit at 10 prompts a second, so all 16 are audited: half a second
+    # 300 texts would fit at 10 prompts a second, so all 32 are audited: half a second
     # each.
-    assert values["audit", "16 texts, end to end", "texts_per_hour"] == 7200
-    assert values["forecast", "800 texts", "hours"] == (12 - 8 + 800 * 0.5) / 3600
-    assert values["forecast", "800 texts", "price"] == 3 * (12 - 8 + 800 * 0.5) / 3600
+    assert values["audit", "32 texts, end to end", "texts_per_hour"] == 7200
+    assert values["forecast", "800 texts", "hours"] == (4 + 800 * 0.5 + 2) / 3600
+    assert values["forecast", "800 texts", "price"] == pytest.approx(
+        3 * (4 + 800 * 0.5 + 2) / 3600
+    )
     auc = rows["attacks", "loss_v1", "auc"]
     assert (auc["value"], auc["low"], auc["high"]) == (0.75, 0.5, 1.0)
     assert values["attacks", "loss_v1", "seconds_a_text_with_start"] == 0.25
@@ -114,7 +123,7 @@ def test_a_line_has_one_figure_or_the_reason_why_there_is_none(
     assert all((row["value"] is None) == (row["reason"] is not None) for row in lines)
     same = {
         "model": checkpoint.name,
-        "texts": 16,
+        "texts": 32,
         "cores": rows["forecast", "800 texts", "hours"]["cores"],
     }
     assert all(
@@ -123,6 +132,19 @@ def test_a_line_has_one_figure_or_the_reason_why_there_is_none(
     )
     assert "vLLM alone: not measured: vLLM is not there" in done.stderr
     assert "0.75 (0.500 to 1.000)" in done.stderr
+
+
+def test_a_forecast_comes_from_enough_texts_or_not_at_all(asked, checkpoint, tmp_path):
+    rows = [{"document_id": str(n), "text": TEXTS[n]} for n in range(31)]
+    pl.DataFrame(rows).write_parquet(tmp_path / "few.parquet")
+    done = run(
+        "--model", checkpoint, "--input", tmp_path / "few.parquet", "--json", "-"
+    )
+    lines = by_name(map(json.loads, done.stdout.splitlines()))
+    assert lines["forecast", "1,000,000 texts", None]["reason"] == (
+        "31 texts are too few to forecast from, 32 are needed; give more --minutes, or"
+        " an --input of more texts"
+    )
 
 
 def test_a_toy_gets_no_forecast_and_unlabelled_texts_no_attacks(asked, tmp_path):
@@ -193,13 +215,13 @@ def test_a_way_that_takes_too_long_or_fails_is_a_reason(tmp_path):
 
 
 def test_every_way_measures_the_same_texts(texts, checkpoint, tmp_path, one_thread):
-    assert bench._write_texts(tmp_path, str(texts)) == (16, True)
+    assert bench._write_texts(tmp_path, str(texts)) == (32, True)
     place = {"folder": str(tmp_path), "model": str(checkpoint)}
     ours = bench.sample(**place, engine="transformers", seconds=60.0)
     requests = json.loads((tmp_path / "requests.json").read_text())
     # Where answers are too short there is another
-    assert ours["prompts"] == 16 <= len(requests)
-    assert [each["n"] for each in requests].count(bench.SAMPLES) >= 16
+    assert ours["prompts"] == 32 <= len(requests)
+    assert [each["n"] for each in requests].count(bench.SAMPLES) >= 32
     assert all(each["n"] <= bench.SAMPLES and each["most"] <= 128 for each in requests)
     other = bench.sample_by_transformers(**place, seconds=0.0)
     assert 0 < other["tokens"] <= requests[0]["n"] * requests[0]["most"]
@@ -208,7 +230,7 @@ def test_every_way_measures_the_same_texts(texts, checkpoint, tmp_path, one_thre
         for bare in (True, False)
     }
     assert len(tokens) == 1
-    assert tokens.pop() > 16 * 40
+    assert tokens.pop() > 32 * 40
     audited = bench.small_audit(**place, n=8, labelled=True)
     assert 0 < audited["asking"] < audited["seconds"]
     assert {"loss_v1", "probe_leading_v1"} <= {

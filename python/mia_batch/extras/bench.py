@@ -49,10 +49,11 @@ from mia_batch.extras.sets.demo import (
 from mia_batch.kernels import pair_features
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import check_model, load_config, quiet, weights_source
-from mia_batch.observer import Clock, Observer
+from mia_batch.observer import Observer
 from mia_batch.pipeline import run_audit
 from mia_batch.pipeline.corpora import build_windowing, open_corpora
 from mia_batch.pipeline.request import fill_windows
+from mia_batch.pipeline.stages.extraction import RecitalsStage
 from mia_batch.prompts import continuation
 from mia_batch.schemas import Samples, Targets
 from mia_batch.settings import load_settings
@@ -68,6 +69,7 @@ _LONGEST = 1000  # tokens of a text
 _MOST_NEW = 128  # tokens decoded, where a model with random weights would go on
 _TEXTS_AT_ONCE = 32
 _FEWEST_AUDITED = 8
+_FEWEST_FORECAST = 32
 _MOST_AUDITED = 512
 _PACKAGES = (
     "mia-batch",
@@ -412,10 +414,26 @@ def compare(folder: str, model: str, rival: str | None = None) -> Row:
     return {"pairs": n_pairs, "seconds": seconds, "ours": ours}
 
 
+class _WorkClock(Observer):
+    """Adds up the seconds in which engines worked, without their start, by what they did."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._work, self._start = "", 0.0
+
+    def working(self, what: str, *, done: int, total: int, unit: str) -> None:
+        del done, total, unit
+        self._work, self._start = what, time.monotonic()
+
+    def work_ended(self) -> None:
+        seconds = time.monotonic() - self._start
+        self.seconds[self._work] = self.seconds.get(self._work, 0.0) + seconds
+
+
 def small_audit(folder: str, model: str, n: int, *, labelled: bool) -> Row:
     """Audit the first texts; of labelled ones log-probabilities are asked for, too."""
     place = Path(folder)
-    clock = Clock()
+    clock = _WorkClock()
     start = time.monotonic()
     texts = pl.read_parquet(place / "texts.parquet").head(n)
     texts.write_parquet(place / "audited.parquet")
@@ -427,7 +445,14 @@ def small_audit(folder: str, model: str, n: int, *, labelled: bool) -> Row:
     if labelled:
         settings["evidence"] = "both"
     run = run_audit(load_settings(settings, use_config=False), clock)
-    figures: Row = {"seconds": time.monotonic() - start, "asking": clock.seconds}
+    # However many texts there are, so many of the highest scores are continued
+    continuing = clock.seconds.pop(RecitalsStage.activity, 0.0)
+    figures: Row = {
+        "seconds": time.monotonic() - start,
+        "asking": sum(clock.seconds.values()),
+        "continuing": continuing,
+        "most_continued": run.manifest.settings["continue_strongest"] or 0,
+    }
     status = Path("/proc/self/status").read_text()
     memory = dict(re.findall(r"(\w+):\s+(\d+) kB", status))
     peak_kb = int(memory["VmHWM"]) + getrusage(RUSAGE_CHILDREN).ru_maxrss
@@ -689,11 +714,27 @@ def _build_forecast(
         reason = "a toy's speed says nothing about your model; give --model"
         yield _build_row(*forecast, reason=reason)
         return
-    asking_seconds, seconds = figures["asking"], figures["seconds"]
-    hours = (seconds - asking_seconds + texts / n * asking_seconds) / 3600
+    if n < _FEWEST_FORECAST:
+        reason = (
+            f"{n} texts are too few to forecast from, {_FEWEST_FORECAST} are needed;"
+            " give more --minutes, or an --input of more texts"
+        )
+        yield _build_row(*forecast, reason=reason)
+        return
+    hours = _forecast_seconds(figures, n, texts) / 3600
     yield _build_row(*forecast, "hours", hours)
     if price is not None:
         yield _build_row(*forecast, "price", hours * price)
+
+
+def _forecast_seconds(figures: Row, n: int, texts: int) -> float:
+    """Forecast an audit: its start, what each text takes, and what the strongest take."""
+    asking, continuing = figures["asking"], figures["continuing"]
+    start = figures["seconds"] - asking - continuing
+    most = figures["most_continued"]
+    if most:
+        continuing *= min(texts, most) / min(n, most)
+    return float(start + asking * texts / n + continuing)
 
 
 def _build_attack_rows(attack: Row) -> Iterator[Row]:
