@@ -49,6 +49,7 @@ from mia_batch.report.html.page import environment
 from mia_batch.report.masking import MASKED, Masking
 from mia_batch.report.next_step import NextStep, find_next_step
 from mia_batch.report.paper import Blind, Names, PaperColumn, paper_table
+from mia_batch.report.passages import list_passages
 from mia_batch.report.sentences import RunResults, checks, later_sentence, sentences
 from mia_batch.schemas import Comparisons
 from mia_batch.settings import Settings, refuse_code, stored_settings
@@ -133,6 +134,13 @@ def list_attacks(run: RunFolder) -> pl.DataFrame:
     ]
     seconds = manifest.times.get("seconds")
     return attack_rows(_open_tables(run), attacks, seconds, manifest.passes)
+
+
+def list_out(run: RunFolder) -> pl.DataFrame:
+    manifest = check_finished(run)
+    samples = stored_settings(manifest.settings).samples
+    words = manifest.evidence.get("word_rule")
+    return list_passages(_open_tables(run), words, samples)
 
 
 def build_table(

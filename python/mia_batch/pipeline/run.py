@@ -13,6 +13,7 @@ from mia_batch.pipeline.results import (
     check_finished,
     list_attacks,
     list_books,
+    list_out,
     load_results,
     render_for_notebook,
     write_report,
@@ -53,6 +54,17 @@ class Run(RunFolder):
         Empty for texts that belong to no document: each is a row of ``run["scores"]``.
         """
         return list_books(self)
+
+    @property
+    def passages(self) -> pl.DataFrame:
+        """Texts that came out word for word where they were continued, the longest run first.
+
+        ``target_id``, ``role`` (``target``, or ``non_member`` to compare with),
+        ``document_id``, ``group``, ``window_index``, ``n_words`` in a row, at least 20,
+        less those that could be foreseen, and the ``passage``. What walks gave is in
+        ``run["extracted_documents"]``.
+        """
+        return list_out(self)
 
     @property
     def attacks(self) -> pl.DataFrame:

@@ -12,12 +12,8 @@ import polars as pl
 import polars.selectors as cs
 from markupsafe import Markup, escape
 
-from mia_batch.attacks.attack import matches_views
 from mia_batch.inference.memory import (
-    CONTINUED,
     VERBATIM_WORDS,
-    longest_passage,
-    verbatim_runs,
 )
 from mia_batch.report import names
 from mia_batch.report.answer import (
@@ -26,6 +22,7 @@ from mia_batch.report.answer import (
     audited_books,
     read_strips,
 )
+from mia_batch.report.passages import add_passages, find_runs
 from mia_batch.report.sentences import known_sentence
 from mia_batch.schemas import Rollup
 
@@ -506,7 +503,9 @@ def _text_tables(contents: Contents) -> Iterator[Table]:
     columns = cs.by_name(
         "target_id", "document_id", "member", "n_words", require_all=False
     )
-    runs = _read_runs(contents)
+    words = contents.look_up("evidence.word_rule")
+    samples = contents.look_up("settings.samples")
+    runs = find_runs(contents.tables, words, samples)
     verbatim = pl.col("longest_words")
     rows = (
         scores.select(columns, score=attack)
@@ -520,7 +519,7 @@ def _text_tables(contents: Contents) -> Iterator[Table]:
     targets = contents.read_rows("targets", pl.col("target_id").is_in(ids))
     texts = targets.select("target_id", "target", "reference")
     rows = rows.join(texts, on="target_id", how="left", maintain_order="left")
-    rows = _add_passages(contents, rows)
+    rows = add_passages(contents.tables, rows, words)
     is_shown = pl.col("key").is_in(ids)
     verdicts = contents.read_rows("verdicts", is_shown, attack=attack, level="target")
     if verdicts.height:
@@ -548,45 +547,6 @@ def _text_tables(contents: Contents) -> Iterator[Table]:
     )
 
 
-def _read_runs(contents: Contents) -> pl.DataFrame:
-    """Read the longest run of each text that an answer repeats, where texts were continued."""
-    schema = {
-        "target_id": pl.String,
-        "longest_words": pl.UInt32,
-        "sample_index": pl.UInt32,
-    }
-    words = contents.look_up("evidence.word_rule")
-    needed = ("longest_block_words", "longest_block_start", "near_verbatim_words")
-    if words is None or not contents.has_columns("features", *needed):
-        return pl.DataFrame(schema=schema)
-    samples = contents.look_up("settings.samples") or _MOST_SAMPLES
-    tables = contents.tables
-    runs = verbatim_runs(tables["targets"], tables["features"], samples, words)
-    ids = tables["targets"].select("target_id").collect(engine="streaming")
-    return pl.concat(
-        [ids, runs.select("longest_words", "sample_index")], how="horizontal"
-    )
-
-
-def _add_passages(contents: Contents, rows: pl.DataFrame) -> pl.DataFrame:
-    """Add the passage of each text that came out word for word."""
-    words = contents.look_up("evidence.word_rule")
-    key = ["target_id", "sample_index"]
-    out = rows.drop_nulls("n_out")
-    if words is None or out.is_empty():
-        return rows.with_columns(passage=pl.lit(None, pl.String))
-    is_out = pl.col("target_id").is_in(out["target_id"].implode())
-    places = contents.read_rows("features", is_out, matches_views(CONTINUED))
-    columns = ("longest_block_start", "longest_block_words")
-    places = places.select(*key, *columns).unique(
-        key, keep="first", maintain_order=True
-    )
-    passages = out.select(*key, "reference").join(places, on=key)
-    passages = passages.select("target_id", passage=longest_passage(words))
-    return rows.join(passages, on="target_id", how="left", maintain_order="left")
-
-
-_MOST_SAMPLES = 10  # of a text, where none are set
 _TEXT_TITLES = {
     True: "What came out word for word, then the highest scores",
     False: "Texts with the highest scores",
