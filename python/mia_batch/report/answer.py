@@ -16,9 +16,11 @@ from mia_batch.inference.findings import (
     why_not_continued,
 )
 from mia_batch.inference.memory import VERBATIM_WORDS
+from mia_batch.inference.power import nulls_to_name
 from mia_batch.report.drawn import compares_scores, write_missing_share, write_share
 from mia_batch.report.sentences import (
     RunResults,
+    TopBound,
     capitalize,
     conjugate,
     find_auc,
@@ -26,6 +28,7 @@ from mia_batch.report.sentences import (
     find_collection_tests,
     find_other_runs,
     find_placebo,
+    find_rows,
     find_simultaneous_bounds,
     find_top_bound,
     find_values,
@@ -44,6 +47,7 @@ ANSWERS = {
 STRIP = 24  # stretches of a book's strip
 _SHADES = "▁▂▃▄▅▆▇█"
 _N_NAMED = 5
+MOST_NAMED = 5  # as the power of a plan is about
 _SHORT_REASON = 160  # characters
 _LONGEST = pl.max_horizontal("longest_words", "extracted_words")
 
@@ -124,7 +128,7 @@ def _continue(sentence: str) -> str:
 
 def _answer(results: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
     allowed = results.allowed_comparisons()
-    rows = _select_units(rollup)
+    rows = select_units(rollup)
     if allowed["labels"] and not allowed["targets and non-members"]:
         sentence = _name_reference(results.rule.primary, _answer_by_labels(results))
     elif rows.height:
@@ -334,7 +338,7 @@ class _Units(NamedTuple):
         return f"the {self.noun}" if self.is_single else f"{n:,}"
 
 
-def _select_units(rollup: pl.DataFrame) -> pl.DataFrame:
+def select_units(rollup: pl.DataFrame) -> pl.DataFrame:
     """Select groups and the documents that are in none; without groups all documents."""
     if rollup.is_empty():
         return rollup
@@ -420,19 +424,51 @@ def _write_top(findings: pl.DataFrame, noun: str) -> str | None:
     return f"{subject} {verb} out beyond chance ({confidence})"
 
 
+def find_counted_bound(findings: pl.DataFrame, rows: pl.DataFrame) -> TopBound | None:
+    """Return how many of the highest are members at least, where none of them is named.
+
+    ``rows`` are those of the roll-up that are judged. None where each of the highest
+    comes out, which says more, and where the bound counts texts or authors instead.
+    """
+    bound = find_top_bound(findings)
+    if bound is None or bound.level != "group":
+        return None
+    if not rows.filter(verdict="known_better").is_empty():
+        return None
+    highest = _rank_tested(rows).head(bound.n_highest)
+    return None if (highest["verdict"] == "comes_out").all() else bound
+
+
+def _rank_tested(rows: pl.DataFrame) -> pl.DataFrame:
+    """Sort by p-value: a bound counts all whose p-value is that of its last one."""
+    tested = rows.drop_nulls("p_value")
+    return tested.sort("p_value", "mean", "key", descending=[False, True, False])
+
+
+def count_needed(findings: pl.DataFrame, n_named: int) -> int | None:
+    """Count the comparison groups that it takes to name so many; None if there are more."""
+    rows = find_rows(findings, "power", subject="group")
+    if not {"n_tests", "n_null", "q"} <= rows.keys() or not n_named:
+        return None
+    n_tests, n_null = (int(rows[name]["value"]) for name in ("n_tests", "n_null"))
+    q, adjustment = rows["q"]["value"], rows["q"]["verdict"]
+    needed = nulls_to_name(min(n_named, MOST_NAMED), n_tests, q, adjustment)
+    return needed if needed > n_null else None
+
+
 def _list_bound(findings: pl.DataFrame, units: _Units) -> Iterator[str]:
     """Write how many are known at least where none can be named, and what would name them."""
-    bound = find_top_bound(findings)
+    top = find_top_bound(findings)
+    if top is not None and top.level == "author":
+        yield str(_write_top(findings, units.noun))
+    bound = find_counted_bound(findings, units.rows)
     if bound is None:
         return
-    is_plain = gate_verdict(findings) != "exploratory" and bound.level != "author"
-    if not is_plain or units.is_single:
+    if gate_verdict(findings) == "exploratory" or units.is_single:
         yield str(_write_top(findings, units.noun))
         return
-    # A bound counts all whose p-value is that of its last one
-    tested = units.rows.drop_nulls("p_value")
-    ranked = tested.sort("p_value", "mean", "key", descending=[False, True, False])
-    names = list_names(_list_titles(ranked.head(bound.n_highest)), _N_NAMED)
+    highest = _rank_tested(units.rows).head(bound.n_highest)
+    names = list_names(_list_titles(highest), _N_NAMED)
     is_all = bound.n_members == bound.n_highest
     number = f"at least {bound.n_members:,} of these {bound.n_highest:,}"
     if is_all:
@@ -442,38 +478,33 @@ def _list_bound(findings: pl.DataFrame, units: _Units) -> Iterator[str]:
         f"the model knows {number} better than {bound.n_null:,} comparison"
         f" {units.noun}s ({confidence}): {names}"
     )
-    if is_all:
-        return
-    which = "which one" if bound.n_members == 1 else f"which {bound.n_members:,}"
-    yield (
-        f"{which} cannot be said with {bound.n_null:,} comparison"
-        f" {units.noun}s{_write_needed(findings)}"
-    )
+    if not is_all:
+        which = "which one" if bound.n_members == 1 else f"which {bound.n_members:,}"
+        remedy = _write_needed(findings, bound.n_highest)
+        yield f"{which} cannot be said with so few comparison {units.noun}s{remedy}"
 
 
-def _write_needed(findings: pl.DataFrame) -> str:
-    """Write how many comparison texts it takes to name some, as the power of the test says."""
-    power = find_values(findings, "power")
-    needed, n_named = power.get("nulls_needed"), power.get("n_named")
-    if not needed or not n_named or needed <= (power.get("n_null") or 0):
+def _write_needed(findings: pl.DataFrame, n_candidates: int) -> str:
+    """Write how many comparison texts it takes to name so many, or five of them."""
+    needed = count_needed(findings, n_candidates)
+    if needed is None:
         return ""
-    single = "one" if n_named == 1 else f"{n_named:,.0f}"
-    return f" (to name {single} takes at least {needed:,.0f})"
+    n_named = min(n_candidates, MOST_NAMED)
+    single = "one" if n_named == 1 else f"{n_named:,}"
+    return f" (to name {single} takes at least {needed:,})"
 
 
 def _list_weaker(
     findings: pl.DataFrame, units: _Units, *, is_first: bool
 ) -> Iterator[str]:
     """Write of how many little or nothing was found, and how many cannot be judged."""
-    bound = find_top_bound(findings)
-    if units.count_verdict("known_better") or (bound and bound.level == "author"):
-        bound = None
+    bound = find_counted_bound(findings, units.rows)
     n_above = units.count_verdict("above_all") if bound is None else 0
     if n_above:
         yield (
             f"{units.write_number(n_above)} {conjugate('score', n_above)} above every"
             f" comparison {units.noun}, which are too few to name any"
-            f"{_write_needed(findings)}"
+            f"{_write_needed(findings, n_above)}"
         )
     n_unjudged = units.count_verdict("cannot_tell")
     if n_unjudged:
@@ -658,7 +689,7 @@ def audited_books(tables: Mapping[str, pl.LazyFrame]) -> pl.DataFrame:
         rollup = tables["rollup"].collect(engine="streaming")
     if rollup.is_empty():
         return pl.DataFrame(schema=_BOOKS)
-    audited = _sort_by_strength(_select_units(rollup))
+    audited = _sort_by_strength(select_units(rollup))
     outside = _sort_by_strength(rollup.filter(level="outside"))
     rows = pl.concat([audited, outside])
     strips = _sample_strips(read_strips(tables))

@@ -8,14 +8,13 @@ import polars as pl
 
 from mia_batch.inference.findings import is_closed
 from mia_batch.inference.power import nulls_to_name
+from mia_batch.report.answer import MOST_NAMED, count_needed, find_counted_bound
 from mia_batch.report.sentences import (
     RunResults,
-    find_top_bound,
     find_values,
     write_count,
 )
 
-_MOST_NAMED = 5
 _REPLACED = ("--out", "--level", "--non-members", "--non-members-known")
 _OF_RECORDINGS = ("--model", "--engine", "--samples")  # they say so themselves
 _LONGEST_LIST = 5  # attacks that people name
@@ -42,9 +41,7 @@ def find_next_step(
 ) -> NextStep | None:
     """Return what to type next; None where labels answer, or nothing would change."""
     allowed = results.allowed_comparisons()
-    units = rollup.filter(pl.col("level") != "outside")
-    if units["level"].is_in(["group"]).any():
-        units = units.filter(level="group")
+    units = select_units(rollup)
     noun = "book" if books else str(next(iter(units["level"]), "text"))
     if allowed["labels"]:
         return None
@@ -73,7 +70,7 @@ def _ask_for_comparison(
 ) -> NextStep:
     """Say how many comparison texts, and of which kind, would give an answer."""
     n = units.height or int(find_values(results.findings, "roles")["n_unknown"])
-    n_named = min(_MOST_NAMED, n)
+    n_named = min(MOST_NAMED, n)
     rule = results.rule
     named = nulls_to_name(n_named, n, rule.q, rule.adjustment)
     alone = nulls_to_name(1, 1, rule.q, rule.adjustment)
@@ -94,13 +91,15 @@ def _ask_for_more(
     results: RunResults, units: pl.DataFrame, noun: str, options: Options
 ) -> NextStep | None:
     """Say how many more comparison texts would name those that a bound only counts."""
-    power = find_values(results.findings, "power")
-    needed, n_null = power.get("nulls_needed"), power.get("n_null") or 0
-    any_above = not units.filter(verdict="above_all").is_empty()
+    findings = results.findings
+    bound = find_counted_bound(findings, units)
+    n_above = units.filter(verdict="above_all").height
     any_named = not units.filter(verdict="known_better").is_empty()
-    is_counted = any_above or find_top_bound(results.findings) is not None
-    if any_named or not is_counted or not needed or needed <= n_null:
+    n_candidates = bound.n_highest if bound else n_above
+    needed = count_needed(findings, n_candidates)
+    if any_named or needed is None:
         return None
+    n_null = int(find_values(findings, "power")["n_null"])
     more = write_count(needed - n_null, f"more comparison {noun}")
     sentence = (
         f"To learn which, give {more} ({needed:,.0f} in all), chosen before you look"

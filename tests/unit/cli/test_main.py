@@ -339,7 +339,10 @@ DAMAGED = "--input {corpus} --model {damaged}"
         ("--xyzzy", "there is no option --xyzzy; `mia-batch -h` says what it takes"),
         ("audit --modle m", "there is no option --modle; did you mean --model?"),
         ("--samples", "Option '--samples' requires an argument; `mia-batch -h` says"),
-        ("report", "Missing argument 'RUN'; `mia-batch report -h` says what it takes"),
+        (
+            "report",
+            "Missing argument 'RUN...'; `mia-batch report -h` says what it takes",
+        ),
         (
             "audit --device cuda",
             "no option --device; GPUs are taken as they are visible",

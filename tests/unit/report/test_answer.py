@@ -389,7 +389,7 @@ def test_the_first_sentence_says_how_many_attempts_it_counts(n, runs, factor):
             (
                 "Of 12 books, the model knows at least 2 of these 5 better than 25"
                 " comparison books (95 % confidence): b0.txt, b1.txt, b2.txt, b3.txt,"
-                " b4.txt; which 2 cannot be said with 25 comparison books; nothing was"
+                " b4.txt; which 2 cannot be said with so few comparison books; nothing was"
                 " found on the other 7."
             ),
         ),

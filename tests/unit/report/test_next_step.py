@@ -24,9 +24,10 @@ from tests.unit.report.test_answer import (
 RUN = [("--input", ["my books"]), ("--model", ["m"]), ("--out", ["elsewhere"])]
 
 
-def power(needed, n_null=25, n_named=5):
-    numbers = {"nulls_needed": needed, "n_null": n_null, "n_named": n_named}
+def power(n_tests, n_null=25):
+    numbers = {"n_tests": n_tests, "n_null": n_null}
     rows = [{"statistic": name, "value": float(n)} for name, n in numbers.items()]
+    rows.append({"statistic": "q", "value": 0.05, "verdict": "bh"})
     return finding_rows("power", rows, subject="group")
 
 
@@ -64,15 +65,18 @@ def test_texts_of_a_recording_need_answers_and_what_a_run_filled_in_is_left_out(
 def test_where_a_bound_counts_books_more_comparison_books_would_name_them():
     findings = (roles(), reported(0), top(5, 8))
     rows = rollup(above_all=8, nothing_found=4)
-    found = step(rows, *findings, power(63))
+    found = step(rows, *findings, power(16))
     assert found.title == "To name them"
     assert "give 38 more comparison books (63 in all)" in found.sentence
-    answer = find_answer(known(findings=[*findings, power(63)]), rows, books=True)
+    answer = find_answer(known(findings=[*findings, power(16)]), rows, books=True)
     assert answer.verdict.endswith(
-        "which 5 cannot be said with 25 comparison books (to name 5 takes at least 63);"
+        "which 5 cannot be said with so few comparison books (to name 5 takes at"
+        " least 63);"
         " nothing was found on the other 4."
     )
-    assert step(rows, *findings, power(20)) is None  # there are enough of them
+    assert (
+        step(rows, *findings, power(16, n_null=80)) is None
+    )  # there are enough of them
 
 
 def test_what_was_found_has_a_page_and_labels_and_closed_gates_have_no_step():
@@ -81,8 +85,37 @@ def test_what_was_found_has_a_page_and_labels_and_closed_gates_have_no_step():
     of_group = rollup("group", comes_out=1)
     assert shlex.split(step(of_group, roles()).command)[1:] == ["show", "a run"]
     assert step(rollup(nothing_found=3), roles(), labels("undecided")) is None
-    closed = (roles(), gate("withheld"), top(5, 8), power(63))
+    closed = (roles(), gate("withheld"), top(5, 8), power(16))
     assert step(rollup(above_all=8), *closed) is None
+
+
+def test_as_many_are_named_as_score_above_all_and_no_more():
+    few = (roles(), reported(0), power(16))
+    rows = rollup(above_all=2, nothing_found=14)
+    answer = find_answer(known(findings=few), rows, books=True).verdict
+    assert nulls_to_name(2, 16, 0.05, "bh") == 159
+    assert (
+        "2 score above every comparison book, which are too few to name any (to name 2"
+        " takes at least 159)"
+    ) in answer
+    assert "give 134 more comparison books (159 in all)" in step(rows, *few).sentence
+
+
+def test_a_bound_says_nothing_of_books_that_come_out_or_where_it_counts_texts():
+    findings = [roles(), reported(0), power(16), top(5, 8)]
+    rows = rollup(comes_out=8, nothing_found=8)
+    answer = find_answer(known(findings=findings), rows, books=True).verdict
+    assert "the model knows" not in answer
+    assert answer.endswith("; nothing was found on 8.")
+    of_texts = top(5, 8).with_columns(subject=pl.lit("target"))
+    findings = [roles(), reported(0), of_texts]
+    rows = rollup(above_all=8, nothing_found=8)
+    answer = find_answer(known(findings=findings), rows, books=True).verdict
+    assert answer == (
+        "Of 16 books, 8 score above every comparison book, which are too few to name"
+        " any; nothing was found on 8."
+    )
+    assert step(rows, *findings) is None
 
 
 def test_names_are_those_that_the_bound_counts_though_another_has_a_higher_mean():

@@ -14,7 +14,7 @@ import polars as pl
 
 from mia_batch.inference.memory import VERBATIM_WORDS
 from mia_batch.report import names
-from mia_batch.report.answer import ANSWERS, audited_books
+from mia_batch.report.answer import ANSWERS, audited_books, find_counted_bound
 from mia_batch.report.html import columns
 from mia_batch.report.html.columns import (
     Table,
@@ -33,7 +33,7 @@ from mia_batch.report.html.evidence import (
     write_yardstick,
 )
 from mia_batch.report.html.plots import compared_books, plots
-from mia_batch.report.sentences import find_top_bound, find_values
+from mia_batch.report.sentences import find_values
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -301,8 +301,11 @@ def _count_books(contents: Contents) -> Iterator[tuple[str, str]]:
     if n["comes_out"] or audited["longest_words"].count():
         yield f"{n['comes_out']:,} of {total:,}", "come out word for word"
     findings = contents.read_rows("findings")
-    bound = find_top_bound(findings) if findings.height else None
-    if bound is not None and bound.level != "author" and not n["known_better"]:
+    bound = None
+    if findings.height:
+        units = _read_judged(contents, audited)
+        bound = find_counted_bound(findings, units)
+    if bound is not None:
         yield (
             f"at least {bound.n_members:,} of {bound.n_highest:,}",
             "known better than the comparison texts",
@@ -320,6 +323,13 @@ def _count_books(contents: Contents) -> Iterator[tuple[str, str]]:
     if n["cannot_tell"]:
         yield f"{n['cannot_tell']:,} of {total:,}", "not judged"
     yield from _write_together(contents)
+
+
+def _read_judged(contents: Contents, audited: pl.DataFrame) -> pl.DataFrame:
+    """Read the rows of the roll-up that are audited, each by itself."""
+    level = pl.col("level").cast(pl.String)
+    rollup = contents.read_rows("rollup").with_columns(level)
+    return rollup.join(audited.select("level", "key"), on=["level", "key"], how="semi")
 
 
 def _count_texts(contents: Contents) -> Iterator[tuple[str, str]]:
