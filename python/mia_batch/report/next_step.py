@@ -8,7 +8,12 @@ import polars as pl
 
 from mia_batch.inference.findings import is_closed
 from mia_batch.inference.power import nulls_to_name
-from mia_batch.report.answer import MOST_NAMED, count_needed, find_counted_bound
+from mia_batch.report.answer import (
+    MOST_NAMED,
+    count_needed,
+    find_counted_bound,
+    select_units,
+)
 from mia_batch.report.sentences import (
     RunResults,
     find_values,
