@@ -471,7 +471,7 @@ def _excerpt(row: dict[str, Any], column: str) -> str:
     pairs = zip(row["candidate"] or "", row["again"] or "", strict=False)
     n_shared = len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
     start = max(0, n_shared - _ROUND_A_DIFFERENCE)
-    excerpt = row[column][start : n_shared + _ROUND_A_DIFFERENCE]
+    excerpt = MASKED.write(row[column][start : n_shared + _ROUND_A_DIFFERENCE])
     return f"from character {start:,}: {excerpt!r}"
 
 

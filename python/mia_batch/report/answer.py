@@ -84,7 +84,7 @@ def find_answer(results: RunResults, rollup: pl.DataFrame, *, books: bool) -> An
         return Answer(f"No answer: {fault}.", "")
     sentence = _answer(results, rollup, books=books)
     verdict = _answer_drawn(results, _qualify(results, sentence))
-    doubts = [*_list_doubts(results)]
+    doubts = [*_list_doubts(results, select_units(rollup))]
     if not doubts:
         return Answer(verdict, "")
     return Answer(verdict, f"In doubt, because {' and '.join(doubts)}.")
@@ -165,16 +165,23 @@ def _write_attempts(findings: pl.DataFrame) -> str:
     )
 
 
-def _list_doubts(results: RunResults) -> Iterator[str]:
+def _list_doubts(results: RunResults, units: pl.DataFrame) -> Iterator[str]:
     """Write what else could explain that texts stand out, where any are said to."""
     findings = results.findings
     n_reported = find_values(findings, "reported").get("n_reported") or 0
-    n_top = find_values(findings, "top").get("at_least") or 0
-    any_found = n_reported > 0 or n_top > 0
+    any_found = n_reported > 0 or _says_bound(findings, units)
     if write_share(findings) is not None and compares_scores(findings):
         any_found = True
     if results.rule.level == "collection" or any_found:
         yield from _list_other_causes(findings)
+
+
+def _says_bound(findings: pl.DataFrame, units: pl.DataFrame) -> bool:
+    """Return whether an answer says of how many texts, books or authors a bound is."""
+    bound = find_top_bound(findings)
+    if units.is_empty() or bound is None or bound.level == "author":
+        return bound is not None
+    return find_counted_bound(findings, units) is not None
 
 
 def _list_other_causes(findings: pl.DataFrame) -> Iterator[str]:
@@ -394,7 +401,7 @@ def _list_strongest(results: RunResults, units: _Units) -> Iterator[str]:
 
 
 def _name_strongest(units: _Units, verdict: str) -> str:
-    rows = _sort_by_strength(units.rows.filter(verdict=verdict))
+    rows = sort_by_strength(units.rows.filter(verdict=verdict))
     return list_names(_list_titles(rows), _N_NAMED)
 
 
@@ -533,7 +540,7 @@ def _list_uncompared(units: _Units, *, is_first: bool) -> Iterator[str]:
     rows = units.rows.filter(pl.col("verdict") != "comes_out")
     if rows.is_empty():
         return
-    ranked = _list_titles(_sort_by_strength(rows))
+    ranked = _list_titles(sort_by_strength(rows))
     order = ""
     if len(ranked) > 3:
         order = f"; of these, {ranked[0]}, {ranked[1]} and {ranked[2]} score highest"
@@ -689,8 +696,8 @@ def audited_books(tables: Mapping[str, pl.LazyFrame]) -> pl.DataFrame:
         rollup = tables["rollup"].collect(engine="streaming")
     if rollup.is_empty():
         return pl.DataFrame(schema=_BOOKS)
-    audited = _sort_by_strength(select_units(rollup))
-    outside = _sort_by_strength(rollup.filter(level="outside"))
+    audited = sort_by_strength(select_units(rollup))
+    outside = sort_by_strength(rollup.filter(level="outside"))
     rows = pl.concat([audited, outside])
     strips = _sample_strips(read_strips(tables))
     is_document = pl.col("level") != "group"
@@ -720,7 +727,7 @@ _BOOKS: dict[str, Any] = {
 }
 
 
-def _sort_by_strength(rows: pl.DataFrame) -> pl.DataFrame:
+def sort_by_strength(rows: pl.DataFrame) -> pl.DataFrame:
     ranks = {verdict: rank for rank, verdict in enumerate(ANSWERS)}
     rank = pl.col("verdict").cast(pl.String).replace_strict(ranks)
     verbatim = pl.when(_LONGEST >= VERBATIM_WORDS).then(_LONGEST)

@@ -13,6 +13,7 @@ from mia_batch.report.answer import (
     count_needed,
     find_counted_bound,
     select_units,
+    sort_by_strength,
 )
 from mia_batch.report.sentences import (
     RunResults,
@@ -60,13 +61,13 @@ def find_next_step(
     if strong.is_empty():
         return None
     # Documents have pages of their own, groups have none
-    name = strong.sort("verdict", "key")["key"][0]
-    if strong.filter(key=name)["level"][0] != "document":
+    first = sort_by_strength(strong).row(0, named=True)
+    if first["level"] != "document":
         return NextStep("To see it", "The strongest passages:", _join(["show", folder]))
     return NextStep(
         "To show it to others",
         f"One page about one {noun}, such as for its author:",
-        _join(["report", folder, "--document", name]),
+        _join(["report", folder, "--document", first["key"]]),
     )
 
 

@@ -107,6 +107,8 @@ def test_a_bound_says_nothing_of_books_that_come_out_or_where_it_counts_texts():
     answer = find_answer(known(findings=findings), rows, books=True).verdict
     assert "the model knows" not in answer
     assert answer.endswith("; nothing was found on 8.")
+    doubtful = known(findings=[*findings, gate("doubtful")])
+    assert not find_answer(doubtful, rows, books=True).doubt
     of_texts = top(5, 8).with_columns(subject=pl.lit("target"))
     findings = [roles(), reported(0), of_texts]
     rows = rollup(above_all=8, nothing_found=8)

@@ -312,7 +312,8 @@ def _count_books(contents: Contents) -> Iterator[tuple[str, str]]:
         )
         n_nothing = min(n["nothing_found"], total - bound.n_highest)
     else:
-        if n["known_better"] or audited["p_value"].count():
+        is_compared = audited["p_value"].count() and not n["comes_out"]
+        if n["known_better"] or is_compared:
             yield f"{n['known_better']:,} of {total:,}", "stand out, by name"
         if n["above_all"]:
             label = "above all comparison texts, which are too few to name any"
