@@ -1,14 +1,19 @@
 """The report in a real browser: it opens, sorts, filters, obeys no text, and can be read by all."""
 
 import shutil
+from dataclasses import replace
 
+import polars as pl
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
 
 from mia_batch.report.html import render
+from mia_batch.report.next_step import NextStep
+from mia_batch.schemas import Rollup
 from tests.reports import HOSTILE, LONG, TURNED, contents
 
+LEVELS = Rollup.create_empty().schema["level"]
 WIDTHS = (390, 1280, 1920)
 _NO_BROWSER = "these tests need Debian's Chromium; install it: apt install chromium"
 
@@ -109,6 +114,29 @@ def test_a_link_opens_the_evidence_that_it_leads_to(visit, report):
     marked = page.locator("article:target mark")
     shown = [" ".join(text.split()) for text in marked.all_inner_texts()]
     assert shown == ["shared: it was the worst of (end of shared)"] * 2
+
+
+def test_a_tap_on_a_dot_shows_its_name_and_a_button_copies_the_command(visit, tmp_path):
+    of = contents()
+    levels = pl.Series(["document", "document", "outside"], dtype=LEVELS)
+    rollup = of.tables["rollup"].with_columns(
+        level=levels, mean=pl.Series([0.9, 0.2, 0.5]), title=pl.lit(None, pl.String)
+    )
+    step = NextStep(
+        "To get an answer", "Compare.", "mia-batch audit 'my books' --q 0.1"
+    )
+    of = replace(of, tables={**of.tables, "rollup": rollup}, next_step=step)
+    path = tmp_path / "compared.html"
+    path.write_text(render(of), "utf-8")
+    page = visit(path, permissions=["clipboard-read", "clipboard-write"])
+    picked = page.get_by_text("Point at a dot, or tap it, for its name.")
+    assert picked.count() == 1
+    for index, name in enumerate(("dune: 0.900", "emma: 0.200", "ulysses: 0.500")):
+        page.locator("#answer .dot").nth(index).click()
+        assert page.locator("#answer .picked").inner_text() == name
+    page.get_by_role("button", name="Copy").click()
+    page.get_by_role("button", name="Copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()") == step.command
 
 
 def test_it_is_whole_without_scripts_and_on_paper(visit, report):

@@ -163,6 +163,28 @@ def test_reports_for_others_lie_next_to_the_own_one_and_the_run_stays_whole(
         invoke("report", folder, "--document", "first", "--format", "md")
 
 
+def test_addresses_in_texts_are_masked_in_the_terminal_too(tmp_path):
+    address = "jane.roe@example.com"
+    text = f"one two three four five six seven {address} nine ten eleven twelve"
+    said = f" seven {address} nine ten"
+    made = pl.DataFrame({"document_id": ["a"], "candidate": [said]})
+    made.write_parquet(tmp_path / "made.parquet")
+    documents = pl.DataFrame({"document_id": ["a"], "text": [text]})
+    documents.write_parquet(tmp_path / "corpus.parquet")
+    run = runs.audit(
+        input=str(tmp_path / "corpus.parquet"),
+        samples_from=str(tmp_path / "made.parquet"),
+        out=tmp_path / "run",
+        report=False,
+    )
+    for arguments in ([], ["1"]):
+        shown = "\n".join(invoke("show", run.folder, *arguments)[1])
+        assert address not in shown
+        assert "‹email, 20 characters›" in shown
+    unmasked = "\n".join(invoke("show", run.folder, "1", "--unmask")[1])
+    assert unmasked.count(address) == 2
+
+
 def test_a_document_shows_its_figures_and_windows_and_five_scores_are_enough(compared):
     run = Run(compared / "before")
     _, lines = invoke("show", run.folder, "text 0")

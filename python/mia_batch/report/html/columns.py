@@ -533,7 +533,10 @@ def _text_tables(contents: Contents) -> Iterator[Table]:
             maintain_order="left",
         )
     write = contents.masking.write_column
-    rows = rows.with_columns(write(rows["target"]), write(rows["passage"]))
+    begins = rows["target"]
+    if contents.masking.texts == "all":  # no more is shown, however long the text is
+        begins = begins.str.head(_LONGEST_TEXT)
+    rows = rows.with_columns(write(begins), write(rows["passage"]))
     filled = _list_filled(rows)
     if "passage" in filled:
         filled.discard("target")
