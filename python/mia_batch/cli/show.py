@@ -335,6 +335,10 @@ def _book_table(books: pl.DataFrame, width: int) -> Table:
         "audited": audited.height - _MOST_ROWS,
         "for comparison": comparison.height - _MOST_COMPARED,
     }
+    caption = _caption("rollup.parquet", not_shown)
+    legend = _write_legend(table_rows["strip"], is_compared=comparison.height > 0)
+    lines = [caption["caption"], legend]
+    caption["caption"] = "\n".join(line for line in lines if line) or None
     columns = _book_columns(table_rows, has_room=True)
     others = {name: cells for name, cells in columns.items() if name != "title"}
     if measure_columns(others) + _LEAST_TITLE > width:
@@ -347,8 +351,18 @@ def _book_table(books: pl.DataFrame, width: int) -> Table:
         cut_middle,
         _SHORTEST_TITLE,
         right=("longest stretch", "longest", "p", "q"),
-        **_caption("rollup.parquet", not_shown),
+        **caption,
     )
+
+
+def _write_legend(strips: pl.Series, *, is_compared: bool) -> str:
+    """Write what the bars of strips mean, and their dots, if there are any."""
+    if strips.count() == 0:
+        return ""
+    against = "comparison texts" if is_compared else "your own texts"
+    asked = strips.drop_nulls().list.eval(pl.element().is_null()).list.any()
+    dots = "; ·: not asked about" if asked.any() else ""
+    return f"bars: share of {against} that score lower{dots}"
 
 
 _LEAST_TITLE = 24  # columns
