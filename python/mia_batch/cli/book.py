@@ -8,8 +8,13 @@ import polars as pl
 from rich.console import Console
 
 from mia_batch.cli.options import build_table, figure, plain
-from mia_batch.cli.show import SHOWN, find_primary_attack, mark_run, rank_windows
-from mia_batch.inference import memory
+from mia_batch.cli.show import (
+    SHOWN,
+    find_primary_attack,
+    find_stretches,
+    mark_run,
+    rank_windows,
+)
 from mia_batch.pipeline import Run, results
 from mia_batch.report.answer import shade_strip
 from mia_batch.report.masking import Masking
@@ -23,8 +28,7 @@ def show_book(
     console.print(plain(name), style="bold")
     for row in results.list_books(run).filter(key=name).iter_rows(named=True):
         _print_figures(row, console)
-    stretch = _find_stretch(run, name)
-    if stretch is not None:
+    for stretch in find_stretches(run).filter(document_id=name).to_dicts():
         _print_stretch(stretch, console, masking)
     ranked = rank_windows(run, windows)
     table = build_table("window", "words", "score", right=("window", "words", "score"))
@@ -66,20 +70,6 @@ def _write_words(n: int | None) -> str:
 
 def _write_figure(value: float | None) -> str:
     return "" if value is None else f"{value:.2g}"
-
-
-def _find_stretch(run: Run, name: str) -> dict[str, Any] | None:
-    """Find the longest stretch that extraction gave of a document, unless it is common."""
-    if not run.path("extraction").exists():
-        return None
-    extraction = run.scan("extraction")
-    if run.path("controls").exists():
-        common = memory.common_targets(run.scan("controls"))
-        extraction = extraction.filter(~pl.col("target_id").is_in(common.implode()))
-    extracted = run.scan("extracted_documents").filter(document_id=name)
-    rows = memory.longest_stretches(extraction, extracted)
-    long_rows = rows.filter(pl.col("n_left") >= memory.VERBATIM_WORDS)
-    return next(long_rows.iter_rows(named=True), None)
 
 
 def _print_stretch(

@@ -32,7 +32,11 @@ from mia_batch.cli.options import (
 from mia_batch.diagnostics.preflight import count_reasons
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.request import Budget, DecodeScope
-from mia_batch.inference.memory import VERBATIM_WORDS
+from mia_batch.inference.memory import (
+    VERBATIM_WORDS,
+    common_targets,
+    longest_stretches,
+)
 from mia_batch.kernels import pair_features
 from mia_batch.known import NamedSet
 from mia_batch.pipeline import Run, results
@@ -45,6 +49,7 @@ from mia_batch.report import sentences
 from mia_batch.report.answer import shade_strip
 from mia_batch.report.masking import MASKED, Masking
 from mia_batch.report.sentences import dress_sentences, known_sentence, list_names
+from mia_batch.schemas import ExtractedDocuments, Extraction
 from mia_batch.settings import Settings, load_settings, stored_settings
 from mia_batch.views import SHADOW, build_view
 
@@ -500,11 +505,38 @@ def show_passages(run: Run, console: Console, masking: Masking = MASKED) -> None
         console.print(
             "The run was stopped before its end; the audit's command again goes on."
         )
+    for row in find_stretches(run).head(_N_STRETCHES).iter_rows(named=True):
+        words = shlex.join(["mia-batch", "show", str(run.folder), row["document_id"]])
+        console.print(
+            plain(
+                f"{row['n_left']:,} words in a row came out of {row['document_id']}:"
+                f" {words}"
+            ),
+            soft_wrap=True,
+        )
     hint = (
         f"mia-batch show {run.folder} NUMBER shows one next to the true text; so does a"
         ' document with its window, such as "moby_dick window 12".'
     )
     console.print(plain(hint), soft_wrap=True)
+
+
+_N_STRETCHES = 5
+
+
+def find_stretches(run: Run) -> pl.DataFrame:
+    """Find the longest stretch that extraction gave of each document, unless it is common."""
+    extraction: pl.LazyFrame = Extraction.create_empty(lazy=True)
+    extracted: pl.LazyFrame = ExtractedDocuments.create_empty(lazy=True)
+    if run.path("extraction").exists():
+        extraction = run.scan("extraction")
+        extracted = run.scan("extracted_documents")
+    if run.path("controls").exists():
+        common = common_targets(run.scan("controls"))
+        extraction = extraction.filter(~pl.col("target_id").is_in(common.implode()))
+    rows = longest_stretches(extraction, extracted)
+    long_rows = rows.filter(pl.col("n_left") >= VERBATIM_WORDS)
+    return long_rows.sort("n_left", "document_id", descending=[True, False])
 
 
 def show_target(run: Run, target: pl.DataFrame, console: Console) -> None:

@@ -217,6 +217,9 @@ def test_a_stretch_that_a_walk_gave_is_shown_side_by_side(shared_folder):
     assert f"longest stretch     {row['extracted_words']} words" in lines
     assert f"{row['extracted_words']} words in a row came out; the stretch" in text
     assert "what stands in the text" in text
+    listed = "\n".join(invoke("show", folder)[1])
+    hint = f"{row['extracted_words']} words in a row came out of first: mia-batch show"
+    assert listed.count(hint) == 1
     assert "came out; the stretch" not in "\n".join(invoke("show", folder, "second")[1])
 
 

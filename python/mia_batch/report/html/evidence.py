@@ -270,10 +270,21 @@ def _build_stretches(contents: Contents) -> dict[str, Row]:
     rows = rows.filter(pl.col("n_left") >= VERBATIM_WORDS)
     ranked = rows.sort("n_left", "document_id", descending=[True, False])
     figures = _read_figures(contents)
+    chapters = _read_window_chapters(contents, ranked["target_id"])
     return {
         row["document_id"]: _build_stretch(row, figures.get(row["document_id"], {}))
+        | {"chapter": chapters.get(row["target_id"])}
         for row in ranked.head(MOST_WINDOWS).iter_rows(named=True)
     }
+
+
+def _read_window_chapters(contents: Contents, ids: pl.Series) -> dict[str, str]:
+    """Read the chapters of windows, where a book lists any and texts may be shown."""
+    is_shown = contents.masking.texts == "all"
+    if not is_shown or not contents.has_columns("targets", "window_chapter"):
+        return {}
+    rows = contents.read_rows("targets", pl.col("target_id").is_in(ids.implode()))
+    return dict(rows.select("target_id", "window_chapter").drop_nulls().iter_rows())
 
 
 def _read_figures(contents: Contents) -> dict[str, Row]:
