@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from mia_batch.attacks import defaults
-from mia_batch.cli.options import ConsoleObserver, figure, limits
+from mia_batch.cli.options import ConsoleObserver, cut_middle, figure, limits
 from mia_batch.cli.show import show_plan, show_run
 from mia_batch.observer import WorkerState
 from mia_batch.pipeline.folder import Manifest
@@ -260,3 +260,42 @@ def test_what_is_not_0_does_not_look_like_it():
     found = [figure(each) for each in (None, 0.0, -0.00042, 0.0005, 1e-9, 0.98765)]
     assert found == ["-", "0.000", "-0.0004", "0.001", "1e-09", "0.988"]
     assert limits({"low": 1e-6, "high": 0.5}) == "1e-06 to 0.500"
+
+
+@pytest.mark.parametrize("width", [30, 80, 100, 120, 200])
+@pytest.mark.parametrize("share", [None, 0.45])
+def test_numbers_of_books_are_whole_and_names_keep_both_ends(run, width, share):
+    names = [f"du_cote_de_chez_swann-{n:02d}-{'long-' * 6}c16.txt" for n in range(9)]
+    row = {"level": "document", "attack": ATTACKS[0], "verdict": "above_all"}
+    row |= {"n_windows": 9, "n_asked": 9, "n_scored": 9, "longest_words": 1398}
+    row |= {"p_value": 0.0385, "q_value": 0.0769, "contamination": share}
+    low, high = (0.3, 0.6) if share else (None, None)
+    row |= {"contamination_low": low, "contamination_high": high}
+    rows = [row | {"key": name} for name in names]
+    write(Rollup, run.path("rollup"), rows)
+    lines = shown(run, width).splitlines()
+    books = [line for line in lines if line.rstrip().endswith("0.077")]
+    assert len(books) == len(names)
+    assert max(map(cell_len, books)) <= max(width, 80)
+    for line in books:
+        name = line.split("  ")[0].strip()
+        assert name.startswith("du_co")
+        assert name.endswith(".txt")
+        assert line.split()[-3:] == ["1,398", "0.038", "0.077"] or share
+        assert "45% (30% to 60%)" in line or not share
+    heading = next(line for line in lines if line.startswith("title"))
+    assert heading.split()[-2:] == ["p", "q"]
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "cut"),
+    [
+        ("short.txt", 9, "short.txt"),
+        ("du_cote_de_chez_swann-00-c16.txt", 14, "du_cote…16.txt"),
+        ("\u8f93" * 9, 9, "\u8f93\u8f93…\u8f93\u8f93"),
+    ],
+)
+def test_a_name_is_cut_in_the_middle(name, width, cut):
+    shortened = cut_middle(name, width)
+    assert shortened.plain == cut
+    assert shortened.cell_len <= width
