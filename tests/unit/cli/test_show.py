@@ -2,6 +2,7 @@
 
 import io
 import re
+from typing import Any
 
 import polars as pl
 import pytest
@@ -266,7 +267,11 @@ def test_what_is_not_0_does_not_look_like_it():
 @pytest.mark.parametrize("share", [None, 0.45])
 def test_numbers_of_books_are_whole_and_names_keep_both_ends(run, width, share):
     names = [f"du_cote_de_chez_swann-{n:02d}-{'long-' * 6}c16.txt" for n in range(9)]
-    row = {"level": "document", "attack": ATTACKS[0], "verdict": "above_all"}
+    row: dict[str, Any] = {
+        "level": "document",
+        "attack": ATTACKS[0],
+        "verdict": "above_all",
+    }
     row |= {"n_windows": 9, "n_asked": 9, "n_scored": 9, "longest_words": 1398}
     row |= {"p_value": 0.0385, "q_value": 0.0769, "contamination": share}
     low, high = (0.3, 0.6) if share else (None, None)
