@@ -375,10 +375,11 @@ class Findings(Table):
     ``yardstick``, ``absence``, ``dose`` (of scores: about how many copies were learnt);
     ``draw`` (how many documents were drawn of how many), ``known_share`` and
     ``verbatim_share`` (of all documents and of each source, from those drawn);
-    ``verbatim`` (what came out word for word), ``prompts`` (what was given), ``endpoint``
-    (fields that it honours), ``answers`` (kinds that came back), ``dress`` (what stood around
-    continuations, and what was taken off), ``held_back`` (``filtered`` or refused unevenly),
-    ``order`` (whether the service changed while it was asked), ``chance``
+    ``verbatim`` (what came out word for word), ``continued`` (how many texts of highest
+    scores were continued, and what the others would cost), ``prompts`` (what was given),
+    ``endpoint`` (fields that it honours), ``answers`` (kinds that came back), ``dress`` (what stood
+    around continuations, and what was taken off), ``held_back`` (``filtered`` or refused
+    unevenly), ``order`` (whether the service changed while it was asked), ``chance``
     (whether models predict the texts better), ``quantisation`` (models whose weights are
     rounded to few bits), ``start_token`` (added or left out because texts are read better
     so), ``earlier_runs`` (of the same texts and model, in folders next to the

@@ -594,9 +594,9 @@ class SamplingSettings(SettingsGroup, topic="Sampling", table="sampling"):
     top_p: Annotated[float, Mark.EVIDENCE] = Field(default=1.0, gt=0, le=1)
     """Draw from this much probability only."""
     continue_strongest: int | None = Field(default=None, ge=0)
-    """Texts of highest scores whose likeliest continuation is shown where no attack
-    asks for continuations. [default: 64 where one pass of log-probabilities is the
-    default, else 0]"""
+    """Texts of highest scores that are continued where no attack asks for
+    continuations; 0: none. [default: 64 where neither attacks nor evidence are named,
+    else 0]"""
     paraphrases_column: Column = None
     """Column with lists of three paraphrases of each text (DE-COP)."""
     choice_orders: int = Field(default=24, ge=4, le=24, multiple_of=4)
@@ -681,6 +681,9 @@ class FinetuningSettings(SettingsGroup, topic="Fine-tuned references", table="tu
 
 
 # Yardsticks that are no file
+N_STRONGEST = 64
+"""Texts of highest scores that are continued by default: at an endpoint for a fifth of what it
+costs to score as many by words, so that a large run hardly costs more."""
 CLASSICS = "default"
 NO_YARDSTICK = "none"
 

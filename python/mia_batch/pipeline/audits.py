@@ -47,14 +47,11 @@ from mia_batch.pipeline.stages.evidence import (
     PromptsStage,
     SamplesStage,
 )
-from mia_batch.pipeline.stages.extraction import (
-    ControlsStage,
-    ExtractionStage,
-    RecitalsStage,
-)
+from mia_batch.pipeline.stages.extraction import ControlsStage, ExtractionStage
 from mia_batch.pipeline.stages.features import FeaturesStage, RarityStage
 from mia_batch.pipeline.stages.known_corpus import KnownStage
 from mia_batch.pipeline.stages.questions import list_models
+from mia_batch.pipeline.stages.recitals import RecitalsStage
 from mia_batch.pipeline.stages.responses import write_responses
 from mia_batch.pipeline.stages.targets import TargetsStage
 from mia_batch.pipeline.stages.training import GenerationsStage, TuningStage

@@ -23,7 +23,7 @@ from mia_batch.corpus import (
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.collect import FREQUENCY
 from mia_batch.evidence.endpoint.batch import BatchFiles
-from mia_batch.evidence.endpoint.wire import Tokens
+from mia_batch.evidence.endpoint.wire import NO_TOKENS, Tokens
 from mia_batch.evidence.engines.registry import (
     choose_engine,
     engine_types,
@@ -96,6 +96,8 @@ class Audit:
         The engine of the run's own models, between two of them.
     most_paid
         What each part that a dry run foresees can cost at an endpoint.
+    most_paid_if_left
+        The same of what is asked as far as the money lasts.
     batch
         Files by which an endpoint is asked; None: requests are sent.
     """
@@ -108,6 +110,7 @@ class Audit:
     turn: AbstractContextManager[object] = field(default_factory=nullcontext)
     kept_engine: KeptEngine = field(default_factory=KeptEngine)
     most_paid: list[Tokens] = field(default_factory=list)
+    most_paid_if_left: Tokens = NO_TOKENS
     batch: BatchFiles | None = None
     _identities: dict[Any, ModelIdentity] = field(
         init=False, default_factory=dict, repr=False

@@ -26,16 +26,14 @@ def forecast_cost(audit: Audit, workload: Workload) -> Iterator[tuple[str, str]]
     if not workload.prompts:
         return
     settings = audit.settings
-    may_ask_again = workload.most_tokens > workload.first_tokens
-    attempts = MOST_ATTEMPTS if may_ask_again else 1
-    yield "requests", f"{workload.prompts:,} to {attempts * workload.samples:,}"
-    samples_per_prompt = -(-workload.samples // workload.prompts)
-    expected = Tokens(samples_per_prompt * workload.read_tokens, workload.first_tokens)
+    n_most = _count_attempts(workload) * workload.samples
+    yield "requests", f"{workload.prompts:,} to {n_most:,}"
+    expected = _count_expected(workload)
     yield "expected", f"about {_format_cost(settings, expected)}"
     yield from _forecast_batch_cost(settings, "expected", expected)
     first_attempts = _count_at_most(settings, workload, workload.first_tokens)
-    all_attempts = _count_at_most(settings, workload, workload.most_tokens, attempts)
-    cost, limit = _compute_cost(settings, expected), settings.max_cost
+    all_attempts = count_most_tokens(settings, workload)
+    cost, limit = compute_cost(settings, expected), settings.max_cost
     if cost is not None and limit is not None and cost > limit:
         yield (
             "limit",
@@ -44,6 +42,54 @@ def forecast_cost(audit: Audit, workload: Workload) -> Iterator[tuple[str, str]]
     yield "at most, first attempts", _format_cost(settings, first_attempts)
     yield "at most, all attempts", _format_cost(settings, all_attempts)
     audit.most_paid.append(all_attempts)
+
+
+def forecast_part_cost(
+    audit: Audit, part: str, workload: Workload
+) -> Iterator[tuple[str, str]]:
+    """Iterate over what a part costs that is asked as far as the money lasts."""
+    if not workload.prompts:
+        return
+    expected = _count_expected(workload)
+    most = count_most_tokens(audit.settings, workload)
+    yield f"{part}, expected", f"about {_format_cost(audit.settings, expected)}"
+    yield f"{part}, at most", _format_cost(audit.settings, most)
+    audit.most_paid_if_left = audit.most_paid_if_left.plus(most)
+
+
+def describe_part_cost(audit: Audit, workload: Workload) -> str:
+    """Return what asking would cost, as the end of a sentence: money where it is known."""
+    expected = _count_expected(workload)
+    if not audit.asks_endpoint("target"):
+        return f"about {expected.output:,} tokens to decode"
+    settings = audit.settings
+    cost = compute_cost(settings, expected)
+    if cost is None:
+        return (
+            f"about {expected.prompt:,} prompt tokens and {expected.output:,} output"
+            " tokens"
+        )
+    most = compute_cost(settings, count_most_tokens(settings, workload)) or cost
+    return f"about {format_amount(settings, cost)}, at most {format_amount(settings, most)}"
+
+
+def _count_attempts(workload: Workload) -> int:
+    may_ask_again = workload.most_tokens > workload.first_tokens
+    return MOST_ATTEMPTS if may_ask_again else 1
+
+
+def _count_expected(workload: Workload) -> Tokens:
+    """Count the tokens of first answers; a prompt is read for each of its samples."""
+    samples_per_prompt = -(-workload.samples // max(workload.prompts, 1))
+    return Tokens(samples_per_prompt * workload.read_tokens, workload.first_tokens)
+
+
+def count_most_tokens(settings: Settings, workload: Workload) -> Tokens:
+    """Count what can be paid for: each answer is asked for as often as may be."""
+    if not workload.prompts:
+        return NO_TOKENS
+    attempts = _count_attempts(workload)
+    return _count_at_most(settings, workload, workload.most_tokens, attempts)
 
 
 def forecast_logprob_cost(
@@ -73,18 +119,40 @@ def forecast_logprob_cost(
 
 def forecast_whole_cost(audit: Audit) -> Iterator[tuple[str, str]]:
     """Return what all parts of a run can cost, and whether its limit may stop it."""
-    if not audit.most_paid:
-        return
-    settings, total = audit.settings, Tokens(0, 0)
+    settings, needed = audit.settings, NO_TOKENS
     for tokens in audit.most_paid:
-        total = total.plus(tokens)
+        needed = needed.plus(tokens)
+    total = needed.plus(audit.most_paid_if_left)
+    if total == NO_TOKENS:
+        return
     text = f"{_format_cost(settings, total)} ({_PROBES_EXCLUDED})"
     yield "the whole run, at most", text
     yield from _forecast_batch_cost(settings, "the whole run, at most", total)
-    cost, limit = _compute_cost(settings, total), settings.max_cost
-    if cost is not None and limit is not None and cost > limit:
-        amount = format_amount(settings, cost)
+    cost, limit = compute_cost(settings, total), settings.max_cost
+    if cost is None or limit is None or cost <= limit:
+        return
+    amount = format_amount(settings, cost)
+    if (compute_cost(settings, needed) or 0) > limit:
         yield "limit", f"--max-cost may stop the run, which could cost {amount}"
+    else:
+        yield (
+            "limit",
+            "--max-cost may leave some texts without a continuation: with all of them"
+            f" the run could cost {amount}",
+        )
+
+
+def compute_money_left(audit: Audit) -> float | None:
+    """Compute what the run may still spend; None without a limit, or without an endpoint."""
+    settings, path = audit.settings, audit.run.folder / "journal.sqlite"
+    if settings.max_cost is None or not audit.asks_endpoint("target"):
+        return None
+    spent, batch_spent = NO_TOKENS, NO_TOKENS
+    if path.exists():
+        with Journal(path) as journal:
+            spent, batch_spent = journal.spent(), journal.spent(by_batch=True)
+    cost = money(endpoint_settings(settings), spent, batch_spent)
+    return None if cost is None else settings.max_cost - cost
 
 
 def describe_spending(audit: Audit) -> str | None:
@@ -135,7 +203,7 @@ def _forecast_batch_cost(
         )
 
 
-def _compute_cost(settings: Settings, tokens: Tokens) -> float | None:
+def compute_cost(settings: Settings, tokens: Tokens) -> float | None:
     """Compute what tokens cost in the way that the run asks for them."""
     endpoint = endpoint_settings(settings)
     if settings.requests_to is None and not settings.answers_from:

@@ -82,6 +82,8 @@ class Manifest:
     times: dict[str, Any] = field(default_factory=dict)
     requests: dict[str, Any] = field(default_factory=dict)
     controls: dict[str, Any] = field(default_factory=dict)
+    # Texts of highest scores: how many, how many were not continued, what these cost
+    continued: dict[str, Any] = field(default_factory=dict)
     # The plan that was given, what differs
     lodged: dict[str, Any] = field(default_factory=dict)
     # Answers taken away, and by what

@@ -41,7 +41,7 @@ from mia_batch.pipeline.corpora import (
 )
 from mia_batch.pipeline.folder import Manifest
 from mia_batch.plugins import extra
-from mia_batch.settings import CLASSICS, NO_YARDSTICK, Settings
+from mia_batch.settings import CLASSICS, N_STRONGEST, NO_YARDSTICK, Settings
 from mia_batch.views import RunModel, find_view_type
 
 __all__ = [
@@ -111,6 +111,7 @@ def settle(settings: Settings) -> AuditRequest:
         settings = _fill(settings, _choose_for_files(settings, recorded_logprobs))
     chose_attacks = settings.preset != "default" or settings.attacks is not None
     evidence = settings.evidence
+    leaves_continuing_open = settings.continue_strongest is None
     settings = _fill(settings, _choose_use_of_conversations(settings))
     settings = _fill(settings, _choose_evidence(settings))
     if settings.evidence != evidence:
@@ -131,6 +132,8 @@ def settle(settings: Settings) -> AuditRequest:
     if begun_run is not None:
         _check_decision(settings, rule, begun_run)
         settings = _fill(settings, _choose_as_begun(settings, begun_run))
+        if leaves_continuing_open:
+            settings = _fill(settings, _choose_as_finished(begun_run))
     _check_columns(attacks, recorded_logprobs)
     return AuditRequest(
         settings, tuple(attacks), rule, recording, recorded_logprobs, notes
@@ -164,8 +167,6 @@ _SAMPLE_SETTINGS = _WORD_SETTINGS | {
     "top_p",
 }
 """Settings that say how a model is sampled: who gives one wants samples."""
-_N_STRONGEST = 64
-"""Texts of highest scores that are continued where each text is read once."""
 _N_LOGPROB_POINTS = 128
 """Points at which log-probabilities are asked; each costs one token, so more than of words."""
 _ONE_PASS_TAKEN = (
@@ -317,6 +318,8 @@ def _choose_evidence(settings: Settings) -> dict[str, object]:
     asks_for_evidence = settings.evidence is not None or settings.attacks is not None
     if asks_for_evidence or settings.preset != "default":
         return {}
+    if settings.source == "endpoint" and settings.continue_strongest is None:
+        return {"continue_strongest": N_STRONGEST}
     if settings.source != "engine" or given & _SAMPLE_SETTINGS:
         return {}
     possible = [
@@ -328,7 +331,7 @@ def _choose_evidence(settings: Settings) -> dict[str, object]:
         return {}
     chosen: dict[str, object] = {"evidence": "logprobs", "attacks": tuple(possible)}
     if settings.continue_strongest is None:
-        chosen["continue_strongest"] = _N_STRONGEST
+        chosen["continue_strongest"] = N_STRONGEST
     if "long_texts" not in given:
         chosen["long_texts"] = "stride"
     return chosen
@@ -629,6 +632,15 @@ def _choose_as_begun(settings: Settings, begun_run: Manifest) -> dict[str, objec
         if not is_given and begun_run.evidence.get(name) == value:
             chosen[name] = value
     return chosen
+
+
+def _choose_as_finished(begun_run: Manifest) -> dict[str, object]:
+    """Choose to continue nothing at an endpoint where a finished run did not: it would be paid."""
+    was_left_open = begun_run.settings.get("continue_strongest") is None
+    is_of_endpoint = begun_run.source == "endpoint"
+    if begun_run.custody and was_left_open and is_of_endpoint:
+        return {"continue_strongest": None}
+    return {}
 
 
 # Models and texts.

@@ -157,6 +157,8 @@ class Session(NamedTuple):
     tokenizer: Tokenizer | None
     max_model_len: int
     max_attempts: int = request.MOST_ATTEMPTS
+    # What may still be spent; None without a limit
+    money_left: Callable[[], float | None] = lambda: None
 
 
 @contextmanager
@@ -392,6 +394,7 @@ def _open_endpoint(
             tokenizer,
             capabilities.max_model_len or _UNSTATED_CONTEXT,
             request.MOST_ATTEMPTS if opened.repeats else 1,
+            lambda: opened.money_left,
         )
 
 

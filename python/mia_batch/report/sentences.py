@@ -1334,6 +1334,27 @@ def foreseen_sentences(findings: pl.DataFrame) -> Iterator[str]:
         )
 
 
+def continued_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    """Write which texts of highest scores were not continued, and what that would cost."""
+    rows = find_rows(findings, "continued")
+    if not rows or not role_counts(findings)["n_unknown"]:
+        return
+    n_continued, n_highest = rows["n_continued"]["value"], rows["n_highest"]["value"]
+    cost = rows["n_continued"]["reason"]
+    if rows["n_continued"]["verdict"] == "not_asked":
+        yield (
+            "No text was continued, so it is not known whether any comes out word for"
+            f" word: --continue-strongest {n_highest:,.0f} asks, for {cost}."
+        )
+        return
+    number = f"{n_continued:,.0f}" if n_continued else "None"
+    yield (
+        f"{number} of the {write_count(n_highest, 'text')} of highest scores"
+        f" {'was' if n_continued <= 1 else 'were'} continued, because --max-cost leaves"
+        f" no more: a higher one continues the others, for {cost}."
+    )
+
+
 def known_sentence(row: Mapping[str, Any]) -> str:
     """Write where a passage stands in the known corpus, from its row of table ``known``."""
     if row["reason"] is not None:
@@ -1489,6 +1510,7 @@ CONCLUSIONS: Final[tuple[tuple[str, Writer], ...]] = (
     ("always", _from_findings(dress_sentences)),
     ("always", _from_findings(verbatim_sentences)),
     ("always", _from_findings(foreseen_sentences)),
+    ("always", _from_findings(continued_sentence)),
     ("always", _from_findings(gate_sentence)),
     ("always", _from_findings(weights_sentence)),
     ("always", _from_findings(placebo_sentence, "as_many")),

@@ -159,7 +159,7 @@ def test_the_limit_of_cost_stops_before_it_is_passed_and_no_answer_is_paid_for_t
     request_for,
 ):
     with HostileServer(TinyModel()) as server:
-        settings = request_for(server, **FREE_IN, probes=4)
+        settings = request_for(server, **FREE_IN, probes=4, continue_strongest=0)
         with pytest.raises(EngineError, match=r"max_cost= is 250.* higher"):
             audit(**settings, max_cost=250.0)
         first = len(server.asked)
@@ -434,7 +434,7 @@ def test_the_dry_run_adds_up_all_parts_and_names_a_limit_that_could_stop_it(
     request_for,
 ):
     with HostileServer(TinyModel()) as server:
-        settings = request_for(server, **PRICES, probes=4)
+        settings = request_for(server, **PRICES, probes=4, continue_strongest=0)
         asked = settings | {"continue_strongest": 3, "controls": True}
         alone, all_parts = planned(settings), planned(asked)
         whole = cost_of(all_parts["the whole run, at most"])

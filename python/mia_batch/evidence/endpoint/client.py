@@ -137,6 +137,11 @@ class Endpoint:
         """True where the same prompt and seed give the same continuation again."""
         return self.capabilities.seed == "honoured" or not self.capabilities.varied
 
+    @property
+    def money_left(self) -> float | None:
+        """What may still be spent; None without a limit."""
+        return self._runner.ledger.left
+
     def has_room(self, *, requests: int, samples: int) -> bool:  # noqa: ARG002 - of the protocol
         """Keep so many requests submitted that the client never waits for the next."""
         if requests < 2 * self._settings.max_concurrency:

@@ -340,7 +340,7 @@ class RequestRunner:
         self._settings = settings
         self.transport = Transport(settings, request_format.path)
         self.rng = rng
-        self._ledger = wire.Ledger(
+        self.ledger = wire.Ledger(
             settings, journal.spent(), journal.spent(by_batch=True)
         )
         self.concurrency = Concurrency(settings.max_concurrency)
@@ -429,13 +429,13 @@ class RequestRunner:
 
     async def _reserve(self, request: wire.WireRequest) -> None:
         """Wait until the most that a request can cost is within the limit."""
-        ledger = self._ledger
+        ledger = self.ledger
         async with self._settled:
             await self._settled.wait_for(
                 lambda: ledger.fits(request.limit) or ledger.idle
             )
             if not ledger.fits(request.limit):
-                raise EngineError(
+                raise wire.CostLimitError(
                     f"max_cost= is {self._settings.max_cost:g}, of which"
                     f" {ledger.spent:.6g} is spent, and the next request could pass it;"
                     " give the same command with a higher max_cost= to go on; no"
@@ -477,7 +477,7 @@ class RequestRunner:
         else:
             return choices
         finally:
-            self._ledger.settle(request.limit, tokens)
+            self.ledger.settle(request.limit, tokens)
             self._tokens.give_back(max(0, sum(request.limit) - sum(tokens)))
 
     def _build_unreachable(self, sentence: str) -> EngineError:

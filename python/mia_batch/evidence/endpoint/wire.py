@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError
 
-from mia_batch.errors import SettingsError, describe_error
+from mia_batch.errors import EngineError, SettingsError, describe_error
 from mia_batch.evidence.endpoint.stream import (
     REASONING,
     StreamError,
@@ -303,6 +303,10 @@ def money(
     return (n_prompt * settings.price_in + n_output * settings.price_out) / _PRICED
 
 
+class CostLimitError(EngineError):
+    """The money that a run may cost is spent."""
+
+
 class Ledger:
     """What has been spent, earlier processes of the run included, and what may be in flight."""
 
@@ -321,6 +325,12 @@ class Ledger:
     @property
     def spent(self) -> float | None:
         return money(self._settings, self._spent, self._batch_spent)
+
+    @property
+    def left(self) -> float | None:
+        """What may still be spent; None without a limit."""
+        limit, spent = self._settings.max_cost, self.spent
+        return None if limit is None or spent is None else limit - spent
 
     @property
     def idle(self) -> bool:

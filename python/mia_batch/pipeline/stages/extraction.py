@@ -17,7 +17,6 @@ from mia_batch import prompts
 from mia_batch.attacks.attack import RECITAL, matches_views
 from mia_batch.diagnostics.preflight import find_elsewhere
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.engines.registry import engine_types, why_not
 from mia_batch.evidence.parts import (
     Block,
     FreshUnits,
@@ -50,10 +49,9 @@ from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.evidence import (
     RowUnits,
     ask_samples,
-    list_prompt_columns,
     write_prompts,
 )
-from mia_batch.pipeline.stages.features import digest_parts, make_features
+from mia_batch.pipeline.stages.features import digest_parts
 from mia_batch.pipeline.stages.questions import prompt_parts, sample_parts
 from mia_batch.schemas import (
     Controls,
@@ -80,7 +78,7 @@ _IS_ASKED = pl.col("reason").is_null() & pl.col("reference").is_not_null()
 _TABLES = {"extraction": Extraction, "extracted_documents": ExtractedDocuments}
 
 
-def _forecast_longest(audit: Audit, view: View, n: int, *roles: str) -> Workload:
+def forecast_longest(audit: Audit, view: View, n: int, *roles: str) -> Workload:
     """Forecast the continuations of ``n`` texts of these roles: no choice takes more tokens."""
     texts = audit.open_targets().filter(pl.col("role").is_in(roles), _IS_ASKED)
     columns = texts.select(context=pl.col("prefix"), text=pl.col("reference"))
@@ -97,7 +95,7 @@ def _forecast_longest(audit: Audit, view: View, n: int, *roles: str) -> Workload
     return forecast([block], measure, budget(view))
 
 
-def _forecast_most_cost(
+def forecast_most_cost(
     audit: Audit, activity: str, work: Workload
 ) -> Iterator[tuple[str, str]]:
     """Price what is asked of texts that only scores will choose."""
@@ -244,12 +242,12 @@ class ExtractionStage(Stage):
             tokens = f"{settings.extract_tokens:,} tokens and a round"
             yield "extraction", f"of {n_documents:,} documents, each at most {tokens}"
             work = self._forecast(n_documents)
-            yield from _forecast_most_cost(self.audit, "extraction", work)
+            yield from forecast_most_cost(self.audit, "extraction", work)
 
     def _forecast(self, n_documents: int) -> Workload:
         """Forecast the rounds: each decodes all that is asked for, or is the last of its walk."""
         settings = self.audit.settings
-        one_round = _forecast_longest(self.audit, self._views[0], 1, "target")
+        one_round = forecast_longest(self.audit, self._views[0], 1, "target")
         if not one_round.prompts:
             return one_round
         targets = self.audit.open_targets().filter(_IS_ASKED, role="target")
@@ -441,124 +439,7 @@ def _group_windows(
     return groups
 
 
-# The stage that continues the texts of highest scores, where no attack asks for
-# continuations.
-
-
-class RecitalsStage(Stage):
-    """Ask for the likeliest continuation of the strongest texts: evidence that people can read."""
-
-    # They are chosen by their scores alone, whether or not they are to compare with, so
-    # that what comes out of both sides compares.
-
-    name = "recitals"
-    activity = "continuing the texts of highest scores"
-    foreseen = Workload()  # of a dry run
-
-    @property
-    def _n(self) -> int:
-        if self.audit.continues_texts:
-            return 0
-        return self.audit.settings.continue_strongest or 0
-
-    def remaining(self) -> Iterator[tuple[str, str]]:
-        """Iterate over what it costs to continue texts: at most as much as the longest would."""
-        if not self._n:
-            return
-        yield (
-            "then",
-            f"at most {self._n:,} texts, those of highest scores, are continued",
-        )
-        self.foreseen = _forecast_longest(
-            self.audit, self._view, self._n, "target", "non_member"
-        )
-        lines = dict(self.foreseen.lines())
-        yield "tokens to continue them", lines["tokens to decode"]
-        yield from _forecast_most_cost(self.audit, "continuations", self.foreseen)
-
-    def fingerprint(self) -> dict[str, Any]:
-        return {"parts": digest_parts(sample_parts(self.audit, self._view).paths())}
-
-    def validate(self) -> None:
-        if self._n and self.audit.recording is not None:
-            raise SettingsError(
-                "continue_strongest= needs a model to ask; a recording answers nothing"
-                " further"
-            )
-
-    @property
-    def _view(self) -> View:
-        return build_view(self.audit.settings, *RECITAL)
-
-    def run(self) -> None:
-        if not self._n:
-            return
-        audit = self.audit
-        view = self._view
-        targets = scan(audit.run.order, Targets)
-        strongest = FreshUnits(
-            targets,
-            columns=list_prompt_columns(audit, view, targets),
-            among=self._find_strongest(),
-        )
-        missing = _write_missing_prompts(audit, view, strongest)
-        ask_samples(
-            audit,
-            TARGET,
-            self.activity,
-            {view: missing},
-            started_engine=self._engine,
-        )
-        make_features(audit, view)
-        for sentence in self._describe_short():
-            audit.observer.stage(sentence)
-        self.mark_done()
-
-    def _describe_short(self) -> Iterator[str]:
-        """Describe how many continuations were cut before they had the words of the true text."""
-        samples = scan_parts(self.audit.run.path("samples"), Samples, self._view.key)
-        short = samples.filter("short").select("finish_reason")
-        reasons = short.collect(engine="streaming")["finish_reason"].to_list()
-        n_repeating = reasons.count("repeats")
-        if n_repeating:
-            yield f"{n_repeating:,} continuations repeat themselves, and end there"
-        n_cut = reasons.count("length")
-        if n_cut:
-            yield (
-                f"{n_cut:,} continuations were cut before they had as many words as the"
-                " true text"
-            )
-
-    @property
-    def _engine(self) -> str | None:
-        """The engine of the log-probabilities: it has answered few prompts before vLLM starts."""
-        engine = self.audit.manifest.models["target"].get("logprobs engine")
-        if self.audit.settings.engine != "auto" or engine not in engine_types():
-            return None
-        obstacle = why_not(str(engine), "samples", frozenset())
-        return engine if obstacle is None else None
-
-    def _find_strongest(self) -> pl.Series:
-        """Return the best text of each document by its score, then the second, and so on."""
-        score = pl.col(self.audit.rule.primary)
-        scores = self.audit.run.scan("scores").with_row_index("row")
-        is_of_set = pl.col("role").is_in(["target", "non_member"])
-        owner = pl.coalesce("document_id", "target_id").hash()
-        rows = (
-            scores.filter(is_of_set, score.is_not_null())
-            .select("row", score=score, owner=owner)
-            .collect(engine="streaming")
-        )
-        place = pl.col("score").rank("ordinal", descending=True).over("owner")
-        ordered = rows.with_columns(place=place).sort(
-            "place", "score", descending=[False, True], maintain_order=True
-        )
-        is_strongest = pl.col("row").is_in(ordered["row"].head(self._n).implode())
-        names = scores.filter(is_strongest).select("target_id")
-        return names.collect(engine="streaming").to_series()
-
-
-def _write_missing_prompts(
+def write_missing_prompts(
     audit: Audit, view: View, units: FreshUnits | RowUnits
 ) -> Missing:
     """Write a view's prompts of some texts; return the samples that are missing."""
@@ -716,8 +597,8 @@ class ControlsStage(Stage):
         if n_prompts:
             control = build_view(settings, "target", "control")
             view = replace(control, samples=samples)
-            work = _forecast_longest(audit, view, n, "target")
-            yield from _forecast_most_cost(audit, "controls", work.times(view.n))
+            work = forecast_longest(audit, view, n, "target")
+            yield from forecast_most_cost(audit, "controls", work.times(view.n))
 
     @property
     def _models(self) -> list[RunModel]:
@@ -796,7 +677,7 @@ class ControlsStage(Stage):
             .sort("target_row")
         )
         complete = partial(self._join_prefixes, alone=view.model == "reference")
-        return _write_missing_prompts(self.audit, view, RowUnits(passages, complete))
+        return write_missing_prompts(self.audit, view, RowUnits(passages, complete))
 
     @cached_property
     def _prefix_donors(self) -> tuple[prompts.OtherRows, prompts.OtherRows]:

@@ -25,7 +25,12 @@ from mia_batch.inference import memory, sets
 from mia_batch.inference.comparison import author_findings, read_comparison_sets
 from mia_batch.inference.conformal import score_errors
 from mia_batch.inference.e_values import RoundsTest
-from mia_batch.inference.findings import DecisionRule, finding_rows, role_counts
+from mia_batch.inference.findings import (
+    DecisionRule,
+    finding_rows,
+    number_rows,
+    role_counts,
+)
 from mia_batch.inference.known_share import (
     KNOWN_SHARE,
     VERBATIM_SHARE,
@@ -321,6 +326,7 @@ _FROM_SCORES = (
     "gate",
     "order",
     "verbatim",
+    "continued",
     "plan",
     "later",
     "reported",
@@ -860,6 +866,18 @@ class ScoresStage(Stage):
         self._add(scores.alias(placebo.name))
 
 
+def build_continued_findings(audit: Audit) -> pl.DataFrame:
+    """Rows of check ``continued``: nothing where all were continued that should be."""
+    record = audit.manifest.continued
+    if not record.get("left"):
+        return finding_rows("continued")
+    n_asked = record["wanted"] - record["left"]
+    numbers = {"n_continued": n_asked, "n_highest": record["wanted"]}
+    verdict = "not_asked" if not audit.settings.continue_strongest else "too_costly"
+    rows = number_rows(numbers, verdict=verdict, reason=record["cost"])
+    return finding_rows("continued", rows, subject="targets")
+
+
 def open_evidence(audit: Audit) -> dict[str, pl.LazyFrame]:
     """Open what the attacks read; a run may have more than its settings ask for."""
     # Where there is no sample the features have the columns that they would have.
@@ -1032,8 +1050,9 @@ class SummaryStage(Stage):
             findings,
             all_continued=audit.continues_texts,
         )
-        is_made_here = pl.col("check").is_in(["verbatim", VERBATIM_SHARE])
-        rows = pl.concat([findings.filter(~is_made_here), verbatim, verbatim_share])
+        made_here = [verbatim, verbatim_share, build_continued_findings(audit)]
+        names = ["verbatim", VERBATIM_SHARE, "continued"]
+        rows = pl.concat([findings.filter(~pl.col("check").is_in(names)), *made_here])
         rows = checks.apply_gate(rows)
         sink(rows, run.path("findings"), schemas.Findings)
         # Curves mean nothing where what is scored depends on scores, or no text is

@@ -162,7 +162,7 @@ def test_what_was_cut_is_paid_for(tmp_path):
         with opened(server, tmp_path, **prices) as endpoint:
             results(endpoint, prompts(900))
         with opened(server, tmp_path, **prices) as endpoint:
-            spent = endpoint._runner._ledger.spent
+            spent = endpoint._runner.ledger.spent
     # What a server says that it read is too little: the words count that were sent
     assert spent is not None
     assert spent >= 900 + 1800
