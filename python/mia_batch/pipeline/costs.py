@@ -132,7 +132,9 @@ def forecast_whole_cost(audit: Audit) -> Iterator[tuple[str, str]]:
     if cost is None or limit is None or cost <= limit:
         return
     amount = format_amount(settings, cost)
-    if (compute_cost(settings, needed) or 0) > limit:
+    # What is asked after the continuations may find too little money left.
+    is_last = not (settings.controls or settings.extract)
+    if not is_last or (compute_cost(settings, needed) or 0) > limit:
         yield "limit", f"--max-cost may stop the run, which could cost {amount}"
     else:
         yield (

@@ -318,8 +318,10 @@ def _choose_evidence(settings: Settings) -> dict[str, object]:
     asks_for_evidence = settings.evidence is not None or settings.attacks is not None
     if asks_for_evidence or settings.preset != "default":
         return {}
-    if settings.source == "endpoint" and settings.continue_strongest is None:
-        return {"continue_strongest": N_STRONGEST}
+    if settings.source == "endpoint":
+        # Walks begin at the strongest windows, so they say the same and more.
+        is_open = settings.continue_strongest is None and not settings.extract
+        return {"continue_strongest": N_STRONGEST} if is_open else {}
     if settings.source != "engine" or given & _SAMPLE_SETTINGS:
         return {}
     possible = [

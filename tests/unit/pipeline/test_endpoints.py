@@ -440,6 +440,7 @@ def test_the_dry_run_adds_up_all_parts_and_names_a_limit_that_could_stop_it(
         whole = cost_of(all_parts["the whole run, at most"])
         enough = planned(asked | {"max_cost": whole + 0.01})
         limited = planned(asked | {"max_cost": whole - 0.01})
+        alone_in_doubt = planned(settings | {"continue_strongest": 3, "max_cost": 12.0})
     assert server.asked == []
     parts = ["at most, all attempts", "continuations, at most", "controls, at most"]
     assert cost_of(alone["the whole run, at most"]) == cost_of(alone[parts[0]])
@@ -447,6 +448,9 @@ def test_the_dry_run_adds_up_all_parts_and_names_a_limit_that_could_stop_it(
         sum(cost_of(all_parts[name]) for name in parts), abs=0.02
     )
     assert "limit" not in enough
+    assert alone_in_doubt["limit"].startswith(
+        "--max-cost may leave some texts without a continuation: with all of them the"
+    )
     assert (
         limited["limit"]
         == f"--max-cost may stop the run, which could cost USD {whole:,.2f}"

@@ -209,7 +209,7 @@ def test_what_is_refused_or_foreseen(walk_settings, settings, tmp_path):
             (walk_settings, unnamed, "extract= needs documents with names; add a col"),
             (
                 settings,
-                {"preset": "default"},
+                {"preset": "default", "continue_strongest": 0},
                 "controls= is about passages that come out, and",
             ),
         ):
