@@ -79,8 +79,8 @@ class EngineProcess:
             raise
 
     def turn_to(self, spec: EngineSpec) -> None:
-        """Answer as another model, if that is one for which `can_turn` is true."""
-        self._introduce(spec.model)
+        """Answer as another model or kind, if that is one for which `can_turn` is true."""
+        self._introduce(spec if spec.kind != self.spec.kind else spec.model)
         self.spec = spec
 
     def _introduce(self, message: EngineSpec | str) -> None:
@@ -471,8 +471,9 @@ _COMPILERS = ("g++", "clang++")
 # vLLM, of an error in its own processes
 _CAUSE_IN_LOG = ("root cause above", "trace (above)")
 
-_Requests: TypeAlias = "SimpleQueue[list[tuple[Any, ...]] | str | None]"
-"""The values of requests; a model to turn to; None = no more."""
+_Message: TypeAlias = "list[tuple[Any, ...]] | EngineSpec | str | None"
+"""The values of requests; a specification or a model to turn to; None = no more."""
+_Requests: TypeAlias = "SimpleQueue[_Message]"
 _Answers: TypeAlias = "SimpleQueue[object]"
 
 
@@ -491,8 +492,7 @@ def main(descriptor: int, parent: int, log: str) -> None:
     try:
         engine = load_engine(spec)
         answers.put(engine.info)
-        _serve(engine, requests, answers)
-        engine.close()
+        _serve(engine, requests, answers).close()
     except RequestError as error:
         answers.put(error)
     except Exception as error:
@@ -568,7 +568,7 @@ def _explain(error: Exception, engine: str, log: str, log_start: int) -> EngineE
     return EngineError(f"{cause}; the engine's log is {log}")
 
 
-def _serve(engine: Engine, requests: _Requests, answers: _Answers) -> None:
+def _serve(engine: Engine, requests: _Requests, answers: _Answers) -> Engine:
     """Feed the engine and pass its results on, until the parent says that all is done."""
     token_count = _TokenCount(answers)
     if hasattr(engine, "tell"):
@@ -577,7 +577,12 @@ def _serve(engine: Engine, requests: _Requests, answers: _Answers) -> None:
     while True:
         for message in _take_all(requests, block=n_open == 0):
             if message is None:
-                return
+                return engine
+            if isinstance(message, EngineSpec):
+                engine = engine.turn_to_samples(message)  # type: ignore[attr-defined] # likewise
+                engine.tell = token_count.add  # type: ignore[attr-defined]
+                answers.put(engine.info)
+                continue
             if isinstance(message, str):
                 engine.turn_to(message)  # type: ignore[attr-defined] # of those that can
                 answers.put(engine.info)
@@ -613,9 +618,7 @@ class _TokenCount:
         self._last_time = time.monotonic()
 
 
-def _take_all(
-    requests: _Requests, *, block: bool
-) -> list[list[tuple[Any, ...]] | str | None]:
+def _take_all(requests: _Requests, *, block: bool) -> list[_Message]:
     """Collect everything that has arrived; with ``block`` wait for at least one."""
     messages = [requests.get()] if block else []
     try:

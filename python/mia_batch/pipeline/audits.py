@@ -395,7 +395,7 @@ def _iterate_steps(
                 for other in repeated:
                     batches.stop_before(audit, other)
                     yield other, other.run
-        if not stage.reuses_engine:
+        if not (stage.reuses_engine or audit.awaits_engine):
             audit.kept_engine.close()
         batches.stop_before(audit, stage)
         yield stage, stage.run

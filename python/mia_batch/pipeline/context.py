@@ -94,6 +94,8 @@ class Audit:
         Held while what all shards share is made or stored.
     kept_engine
         The engine of the run's own models, between two of them.
+    awaits_engine
+        Whether the target's engine is kept for a later stage.
     most_paid
         What each part that a dry run foresees can cost at an endpoint.
     most_paid_if_left
@@ -109,6 +111,7 @@ class Audit:
     askable_targets: pl.Series | None = None
     turn: AbstractContextManager[object] = field(default_factory=nullcontext)
     kept_engine: KeptEngine = field(default_factory=KeptEngine)
+    awaits_engine: bool = False
     most_paid: list[Tokens] = field(default_factory=list)
     most_paid_if_left: Tokens = NO_TOKENS
     batch: BatchFiles | None = None

@@ -37,7 +37,7 @@ from mia_batch.plugins import extra
 from mia_batch.report.sentences import start_sentences
 from mia_batch.settings import endpoint_settings, endpoint_tokenizer
 from mia_batch.tables import in_background, is_followed
-from mia_batch.views import RunModel, View
+from mia_batch.views import TARGET, RunModel, View
 
 if TYPE_CHECKING:
     pass
@@ -66,7 +66,7 @@ def _start_here(
     audit: Audit, model: RunModel, spec: request.EngineSpec, tokenizer: Tokenizer | None
 ) -> Iterator[tuple[Executor, request.EngineInfo]]:
     """Start an engine of this machine, or go on with the one that was kept."""
-    stays = model.is_trained_here
+    stays = model.is_trained_here or (audit.awaits_engine and model == TARGET)
     with audit.kept_engine.borrowed(spec, audit.run.engine_log, keep=stays) as engine:
         if tokenizer is not None:
             texts = choose_start_texts(audit, model)
@@ -319,8 +319,10 @@ def _open_engine(
     started_engine: str | None,
 ) -> Iterator[Session]:
     spec, reason, tokenizer = settle_engine(audit, model, kind, columns, started_engine)
-    if audit.kept_engine.serves(spec):
-        audit.observer.stage(f"the same {spec.engine} goes on as {model}")
+    is_kept = audit.kept_engine.serves(spec)
+    if is_kept:
+        name = "" if model == TARGET else f" as {model}"
+        audit.observer.stage(f"the same {spec.engine} goes on{name}")
     else:
         audit.observer.stage(f"starting {spec.engine}: {reason}")
     executor_name = audit.settings.executor
@@ -334,10 +336,11 @@ def _open_engine(
                 audit.agree(identity, model)
                 audit.manifest.engines[f"{kind} of {model}"] = asdict(info)
                 audit.save()
-        audit.observer.stage(
-            f"{info.engine} {info.version} runs {spec.model} in {info.dtype} on"
-            f" {info.device}, context {info.max_model_len:,} tokens"
-        )
+        if not (is_kept and model == TARGET):
+            audit.observer.stage(
+                f"{info.engine} {info.version} runs {spec.model} in {info.dtype} on"
+                f" {info.device}, context {info.max_model_len:,} tokens"
+            )
         yield Session(f"{kind} of {model}", executor, tokenizer, info.max_model_len)
 
 

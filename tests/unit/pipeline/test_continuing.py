@@ -6,6 +6,7 @@ import pytest
 from mia_batch.evidence.endpoint.journal import Journal
 from mia_batch.evidence.endpoint.wire import least_tokens
 from tests.batch_service import read_requests, serve, write_answers
+from tests.checkpoints import TEXTS
 from tests.hostile_server import MODEL, HostileServer
 from tests.runs import RecitingOneBook, audit, planned, said_of, words, written
 from tests.unit.pipeline.conftest import Listener
@@ -162,3 +163,23 @@ def test_a_finished_run_of_before_pays_for_nothing_more(books):
     run = audit(**settings)
     assert list_continued(server) == []
     assert run.manifest.settings["continue_strongest"] is None
+
+
+def test_an_engine_is_started_once_and_continues_what_it_has_scored(
+    checkpoint, tmp_path
+):
+    listener = Listener()
+    texts = pl.DataFrame({"text": TEXTS[:4]})
+    run = audit(
+        input=written(tmp_path, texts),
+        model=str(checkpoint),
+        engine="transformers",
+        report=False,
+        out=str(tmp_path / "run"),
+        observer=listener,
+    )
+    starts = [line for line in listener.sentences if line.startswith("starting")]
+    assert len(starts) == 1
+    assert listener.sentences.count("the same transformers goes on") == 1
+    assert run["samples"].filter(view="recital").height == 4
+    assert run.manifest.continued == {"wanted": 4, "left": 0}

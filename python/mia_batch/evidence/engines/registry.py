@@ -155,6 +155,9 @@ class EngineType:
     # Kinds for which it has ``turn_to(model)``, so that the base of several adapters is
     # loaded once
     turns: frozenset[EvidenceKind] = frozenset()
+    # Whether after log-probabilities it has ``turn_to_samples(spec)``, so that the
+    # weights are loaded once
+    turns_to_samples: bool = False
     # Whether it would run on this machine's CPU
     on_cpu: Callable[[], bool] = has_no_accelerator
 
@@ -204,6 +207,7 @@ _BUILT_IN = (
         columns=frozenset(_FEATURE_NAMES),
         arguments=frozenset({"batch_size", "max_model_len"}),
         turns=frozenset({"logprobs"}),
+        turns_to_samples=True,
         obstacle=lambda _: find_missing_package(
             "transformers", "torch", "transformers"
         ),
@@ -378,6 +382,9 @@ def why_not(
 
 def can_turn(spec: EngineSpec, target: EngineSpec) -> bool:
     """Check that an engine that runs can answer as the one of another specification."""
+    if (spec.kind, target.kind) == ("logprobs", "samples"):
+        same = replace(spec, kind=target.kind, columns=target.columns)
+        return same == target and engine_types()[spec.engine].turns_to_samples
     return (
         replace(spec, model=target.model) == target
         and spec.kind in engine_types()[spec.engine].turns

@@ -61,7 +61,9 @@ class Pretrained:
     # ``model``, ``added`` is what peft makes of both. ``prompted`` puts its virtual
     # tokens before every text, if it has any; ``max_model_len`` does not count them.
 
-    def __init__(self, spec: EngineSpec) -> None:
+    # With ``loaded`` it goes on with the weights of another engine.
+
+    def __init__(self, spec: EngineSpec, loaded: Pretrained | None = None) -> None:
         if spec.tensor_parallel_size != 1:
             raise SettingsError(
                 "tensor_parallel_size: the transformers engine runs on one accelerator;"
@@ -71,8 +73,11 @@ class Pretrained:
         self.batch_size = _take_positive(arguments, "batch_size")
         max_model_len = _take_positive(arguments, "max_model_len")
         adapter = read_adapter(spec.model)
-        self.model = _load(spec, arguments)
-        self.added = None if adapter is None else _add_adapter(self.model, adapter)
+        if loaded is None:
+            self.model = _load(spec, arguments)
+            self.added = None if adapter is None else _add_adapter(self.model, adapter)
+        else:
+            self.model, self.added = loaded.model, loaded.added
         self.prompted = self.added if adapter and adapter.virtual_tokens else None
         self.model = self.model if self.added is None else self.added.get_base_model()
         self.dtype = str(self.model.dtype).removeprefix("torch.")
@@ -86,7 +91,8 @@ class Pretrained:
         self.max_model_len = max_model_len or context
         self.device: torch.device = self.model.device
         self.on_cpu = self.device.type == "cpu"
-        self.check(spec.model, spec.revision)
+        if loaded is None:
+            self.check(spec.model, spec.revision)
 
     @torch.inference_mode()
     def check(
@@ -247,8 +253,8 @@ class _BatchEngine(Pretrained):
     _fits: Callable[..., bool]
     _answers: Callable[[list[Any]], list[Answer]]
 
-    def __init__(self, spec: EngineSpec) -> None:
-        super().__init__(spec)
+    def __init__(self, spec: EngineSpec, loaded: Pretrained | None = None) -> None:
+        super().__init__(spec, loaded)
         self._decoding = spec.decoding
         self._queues: dict[object, list[Any]] = defaultdict(list)
         self._refused: list[Answer] = []
@@ -376,8 +382,8 @@ class TransformersSamples(_BatchEngine):
     item_name = "sequence"
     way_out = "or"
 
-    def __init__(self, spec: EngineSpec) -> None:
-        super().__init__(spec)
+    def __init__(self, spec: EngineSpec, loaded: Pretrained | None = None) -> None:
+        super().__init__(spec, loaded)
         config = self.model.config.get_text_config()
         self._ends = registry.end_token_ids(
             _find_end_token(spec),
@@ -563,6 +569,10 @@ class ChunkedLogits:
         self._output: Any = None  # of the body, when peft has run it
         self._output_type: Any = None
         self.test()
+
+    def give_back(self) -> None:
+        """Leave the model as it was."""
+        self._body.forward = self._run_body
 
     @property
     def may_pad(self) -> bool:
@@ -794,6 +804,13 @@ class TransformersLogprobs(_BatchEngine):
     def turn_to(self, model: str) -> None:
         self.exchange(model)
         self._logits.test()
+
+    def turn_to_samples(self, spec: EngineSpec) -> TransformersSamples:
+        """Return an engine that continues texts with these weights, and end this one."""
+        self._logits.give_back()
+        engine = TransformersSamples(spec, loaded=self)
+        self.close()
+        return engine
 
     def _accept(self, request: Request) -> None:
         columns = self._columns & complete_columns(request.columns)

@@ -25,7 +25,11 @@ from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.evidence import list_prompt_columns, write_prompts
 from mia_batch.pipeline.stages.extraction import forecast_longest
 from mia_batch.pipeline.stages.features import digest_parts, make_features
-from mia_batch.pipeline.stages.questions import prompt_parts, sample_parts
+from mia_batch.pipeline.stages.questions import (
+    list_models,
+    prompt_parts,
+    sample_parts,
+)
 from mia_batch.pipeline.stages.verdicts import ScoresStage
 from mia_batch.schemas import Samples
 from mia_batch.settings import N_STRONGEST
@@ -81,6 +85,13 @@ class RecitalsStage(Stage):
             fingerprint["continued"] = self.audit.manifest.continued
         return fingerprint
 
+    def prepare(self) -> None:
+        """Let the engine of the log-probabilities stay, unless models are trained meanwhile."""
+        audit = self.audit
+        trains = any(model.is_trained_here for model in list_models(audit))
+        is_here = audit.settings.source == "engine" and audit.settings.executor is None
+        audit.awaits_engine = bool(self._n) and is_here and not trains
+
     def validate(self) -> None:
         if self._n and self.audit.recording is not None:
             raise SettingsError(
@@ -93,6 +104,13 @@ class RecitalsStage(Stage):
         return build_view(self.audit.settings, *RECITAL)
 
     def run(self) -> None:
+        try:
+            self._continue()
+        finally:
+            self.audit.awaits_engine = False
+            self.audit.kept_engine.close()
+
+    def _continue(self) -> None:
         audit = self.audit
         settings = audit.settings
         if audit.recording is not None or audit.continues_texts:

@@ -1066,6 +1066,33 @@ def test_answers_are_those_of_an_engine_each_to_the_bit(
     assert not is_alive(pid)
 
 
+@pytest.mark.parametrize("kind", [None, "prefix"])
+def test_after_log_probabilities_the_same_process_continues_texts(
+    kind, checkpoint, tmp_path, log
+):
+    model = checkpoint
+    if kind is not None:
+        model = save_adapter(tmp_path / "adapter", checkpoint, kind, seed=1)
+    asked = [request(number, each) for number, each in enumerate(ASKED)]
+    reads, continues = spec(model), spec(model, "samples")
+    assert can_turn(reads, continues)
+    assert not can_turn(continues, reads)
+    assert not can_turn(reads, replace(continues, dtype="float16"))
+    with EngineProcess(continues, log=log) as engine:
+        expected = outputs(engine, asked)
+    with closing(KeptEngine()) as kept:
+        with kept.borrowed(reads, log, keep=True) as first:
+            all_said(first)
+        with kept.borrowed(continues, log, keep=False) as second:
+            assert second is first
+            assert outputs(second, asked) == expected
+            os.kill(second._process.pid, signal.SIGKILL)
+            with pytest.raises(EngineError, match="was killed"):
+                answers(second, asked)
+            second.restart()
+            assert outputs(second, asked) == expected
+
+
 @pytest.fixture
 def pair(checkpoint, tmp_path):
     folders = [
