@@ -28,6 +28,9 @@ class Observer:
     def working(self, what: str, *, done: int, total: int, unit: str) -> None:
         """Learn that an engine begins: ``done`` of ``total`` units, as texts, exist."""
 
+    def expects(self, tokens: int) -> None:
+        """Learn how many tokens the work that has begun takes about, where that is known."""
+
     def worked(self, units: int, tokens: int) -> None:
         """Learn of units completed, and tokens decoded or scored, since the last call."""
 
@@ -43,14 +46,45 @@ class Observer:
 
     @contextmanager
     def progress(
-        self, what: str, *, done: int, left: int, unit: str = "prompt"
+        self, what: str, *, done: int, left: int, unit: str = "prompt", tokens: int = 0
     ) -> Iterator[None]:
         """Report the beginning and the end of an engine's work."""
         self.working(what, done=done, total=done + left, unit=unit)
+        if tokens:
+            self.expects(tokens)
         try:
             yield
         finally:
             self.work_ended()
+
+
+class Pace:
+    """How far work has come since it began, and how long the rest takes."""
+
+    def __init__(self, n_left: int) -> None:
+        self.n_expected_tokens = 0  # of all that is left; 0: unknown
+        self.n_tokens = 0
+        self.n_units = 0
+        self._n_left = n_left
+        self._n_tokens_at_unit = 0  # when the last unit was complete
+
+    def add(self, units: int, tokens: int) -> None:
+        self.n_units += units
+        self.n_tokens += tokens
+        if units:
+            self._n_tokens_at_unit = self.n_tokens
+
+    def compute_seconds_left(self, seconds: float) -> float | None:
+        """Compute it from the seconds so far; None while nothing tells it."""
+        # Many prompts are answered side by side: while none is complete their tokens
+        # tell how far they are. Complete ones tell how many tokens one takes.
+        share = self.n_units / self._n_left if self._n_left else 0.0
+        n_expected = float(self.n_expected_tokens)
+        if n_expected and share:
+            n_expected = self._n_tokens_at_unit / share
+        if share < 1 and self.n_tokens < n_expected:
+            share = max(share, self.n_tokens / n_expected)
+        return seconds * (1 - share) / share if share > 0 else None
 
 
 class Clock(Observer):
@@ -84,8 +118,7 @@ class NotebookObserver(Observer):
         self._unit = ""
         self._n_total = 0
         self._n_done = 0
-        self._n_new = 0  # done since the engine began
-        self._n_tokens = 0
+        self._pace = Pace(0)
 
     def stage(self, sentence: str) -> None:
         self._show(sentence)
@@ -96,14 +129,15 @@ class NotebookObserver(Observer):
         self._unit = unit if total == 1 else f"{unit}s"
         self._n_total = total
         self._n_done = done
-        self._n_new = 0
-        self._n_tokens = 0
+        self._pace = Pace(total - done)
         self._show(self._progress())
+
+    def expects(self, tokens: int) -> None:
+        self._pace.n_expected_tokens = tokens
 
     def worked(self, units: int, tokens: int) -> None:
         self._n_done += units
-        self._n_new += units
-        self._n_tokens += tokens
+        self._pace.add(units, tokens)
         if time.monotonic() - self._last_update >= _SECONDS_BETWEEN_UPDATES:
             self._show(self._progress())
 
@@ -114,13 +148,10 @@ class NotebookObserver(Observer):
         text = f"{self._task}: {self._n_done:,} of {self._n_total:,} {self._unit}"
         if self._n_done == self._n_total:
             return text
-        if self._n_tokens:
-            text += f", {self._n_tokens:,} tokens"
-        if not self._n_new:
-            return text
-        seconds_per_unit = (time.monotonic() - self._began) / self._n_new
-        seconds = seconds_per_unit * (self._n_total - self._n_done)
-        return f"{text}, about {seconds:,.0f} s left"
+        if self._pace.n_tokens:
+            text += f", {self._pace.n_tokens:,} tokens"
+        seconds = self._pace.compute_seconds_left(time.monotonic() - self._began)
+        return text if seconds is None else f"{text}, about {seconds:,.0f} s left"
 
     def _show(self, line: str) -> None:
         """Show a line as plain text, which the notebook does not interpret."""

@@ -166,4 +166,8 @@ def test_progress_in_a_notebook_is_one_line(monkeypatch):
     assert line.shown[2] == "samples: 60 of 1,010 prompts, 250 tokens, about 10 s left"
     assert line.shown[-1] == "samples: 1,010 of 1,010 prompts"
     assert len(line.shown) < 25
+    with watching.progress("samples", done=0, left=8, tokens=400):
+        clock[0] += 1.0
+        watching.worked(0, 100)
+    assert line.shown[-1] == "samples: 0 of 8 prompts, 100 tokens, about 3 s left"
     assert type(observer.usual_observer()) is observer.Observer

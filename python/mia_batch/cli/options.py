@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mia_batch.cli.help import SettingOption
-from mia_batch.observer import Observer, WorkerState
+from mia_batch.observer import Observer, Pace, WorkerState
 from mia_batch.places import parse_place
 from mia_batch.recipes import recipe_field
 from mia_batch.settings import (
@@ -447,8 +447,8 @@ class ConsoleObserver(Observer):
             self.ended()
             self._stage_start = self._work_start = time.monotonic()
             self._work = what
-            self._total, self._n_tokens = total, 0
-            self._n_at_start = self._n_done = done
+            self._total, self._n_done = total, done
+            self._pace = Pace(total - done)
             self._unit = unit if total == 1 else f"{unit}s"
             if self._is_live:
                 self._start_bar()
@@ -463,17 +463,20 @@ class ConsoleObserver(Observer):
         time_left = TextColumn("{task.fields[left]} left")
         self._bar = _Bar(*columns, time_left, console=self._console)
         self._task = self._bar.add_task(
-            self._work, total=self._total, completed=self._n_done, **self._pace
+            self._work, total=self._total, completed=self._n_done, **self._write_pace()
         )
         self._bar.start()
+
+    def expects(self, tokens: int) -> None:
+        self._pace.n_expected_tokens = tokens
 
     def worked(self, units: int, tokens: int) -> None:
         if not self._work:
             return
         self._n_done += units
-        self._n_tokens += tokens
+        self._pace.add(units, tokens)
         if self._bar is not None:
-            self._bar.update(self._task, advance=units, **self._pace)
+            self._bar.update(self._task, advance=units, **self._write_pace())
 
     def at_work(self, workers: Sequence[WorkerState]) -> None:
         if self._bar is not None:
@@ -489,30 +492,27 @@ class ConsoleObserver(Observer):
             self._bar = None
             self._last_line_time = time.monotonic()
 
-    @property
-    def _pace(self) -> dict[str, Any]:
-        """How much there is, how fast it goes, and how long it takes at that pace."""
-        # Some work, such as filling gaps, counts no tokens. While nothing is completed,
-        # tokens go on and the time that is left grows.
+    def _write_pace(self) -> dict[str, Any]:
+        """Write how much there is, how fast it goes, and how long it takes at that pace."""
+        # Some work, such as filling gaps, counts no tokens.
         seconds = max(time.monotonic() - self._work_start, 1e-9)
-        n_completed = self._n_done - self._n_at_start
-        n_left = self._total - self._n_done
-        n, unit, tokens = n_completed, self._unit, ""
-        if self._n_tokens:
-            n, unit = self._n_tokens, "tokens"
-            tokens = f"{self._n_tokens:,} tokens, "
+        n, unit, tokens = self._pace.n_units, self._unit, ""
+        if self._pace.n_tokens:
+            n, unit = self._pace.n_tokens, "tokens"
+            tokens = f"{n:,} tokens, "
         speed = n / seconds
         time_left = "-:--:--"
-        if n_completed:
-            time_left = str(timedelta(seconds=round(seconds * n_left / n_completed)))
+        seconds_left = self._pace.compute_seconds_left(seconds)
+        if seconds_left is not None:
+            time_left = str(timedelta(seconds=round(seconds_left)))
         return {
-            "tokens": tokens if n_left else "",
+            "tokens": tokens if self._n_done < self._total else "",
             "speed": f"{speed:,.{int(speed < 10)}f} {unit}/s",
             "left": time_left,
         }
 
     def _print_progress(self) -> None:
-        pace = self._pace
+        pace = self._write_pace()
         counts = f"{self._work}: {self._n_done:,} of {self._total:,} {self._unit}"
         speed = f"{pace['tokens']}{pace['speed']}"
         self._print(f"{counts}, {speed}, {pace['left']} left", soft_wrap=True)

@@ -144,7 +144,8 @@ def build_start_findings(
 
 _UNSTATED_CONTEXT = 131_072
 """Tokens that are asked of endpoints which do not state theirs: they refuse what is too long."""
-_TIMED_ACTIVITIES = ("sampling", "log-probabilities")
+CONTINUING = "continuing the texts of highest scores"
+_TIMED_ACTIVITIES = ("sampling", "log-probabilities", CONTINUING)
 _MIN_SECONDS_TIMED = 10.0
 """What takes less is mostly the beginning and the end."""
 
@@ -215,10 +216,12 @@ def ask(
     *,
     on_answer: OnAnswer | None = None,
     on_block: Callable[[AnyTask, Block, Any], None] | None = None,
+    tokens: int = 0,
 ) -> None:
     """Ask an open session about blocks, task by task: this loop alone hands work to an executor.
 
-    A task comes with its blocks, and with what stores the rows of a block.
+    A task comes with its blocks, and with what stores the rows of a block. ``tokens``
+    are as many as all of it is expected to take; 0 where that is unknown.
     """
     if audit.batch is not None:
         activity += " by batch files"
@@ -232,7 +235,7 @@ def ask(
         listen(label, texts, tokens, passes)
 
     progress = audit.observer.progress(
-        activity, done=work.done, left=work.left, unit=work.unit
+        activity, done=work.done, left=work.left, unit=work.unit, tokens=tokens
     )
     with progress:
         for task, blocks, store in tasks:

@@ -257,6 +257,29 @@ def test_while_no_prompt_is_complete_its_tokens_are_counted_and_the_time_left_gr
     ]
 
 
+def test_tokens_tell_the_time_left_before_any_prompt_is_complete(monkeypatch):
+    now, file = [0.0], io.StringIO()
+    monkeypatch.setattr("mia_batch.cli.options.time.monotonic", lambda: now[0])
+    observer = ConsoleObserver(Console(file=file, force_terminal=False, width=80))
+    with observer.progress("continuing", done=0, left=64, tokens=8000):
+        for second, units, tokens in (
+            (60.0, 0, 2000),
+            (120.0, 0, 2000),
+            (180.0, 32, 0),  # they took half of what was expected
+            (240.0, 0, 2000),
+            (300.0, 0, 3000),  # more than those before: nothing but prompts tells
+        ):
+            now[0] = second
+            observer.worked(units, tokens)
+            observer.still()
+        observer.worked(32, 0)
+    lines = [line.rpartition("s, ")[2] for line in file.getvalue().splitlines()]
+    assert lines == [
+        f"{time} left"
+        for time in ("0:03:00", "0:02:00", "0:03:00", "0:01:20", "0:05:00", "0:00:00")
+    ]
+
+
 def test_what_is_not_0_does_not_look_like_it():
     found = [figure(each) for each in (None, 0.0, -0.00042, 0.0005, 1e-9, 0.98765)]
     assert found == ["-", "0.000", "-0.0004", "0.001", "1e-09", "0.988"]

@@ -606,6 +606,7 @@ class SamplesStage(EvidenceStage):
             self._build_store,
             on_answer=on_answer,
             on_block=count,
+            tokens=self.foreseen.first_tokens,
         )
         mean = n_decoded / max(n_texts, 1)
         audit.observer.stage(f"decoded {n_decoded:,} tokens, {mean:,.0f} a text")
@@ -670,7 +671,7 @@ def ask_samples(
     activity: str,
     missing: dict[View, Missing],
     build_store: Callable[[View], Callable[[Block, pl.DataFrame], Any]] | None = None,
-    started_engine: str | None = None,
+    tokens: int = 0,
     **listeners: Callable[..., None],
 ) -> None:
     """Ask a model for missing samples, if there are any, and store them."""
@@ -678,15 +679,13 @@ def ask_samples(
     if not work.left:
         return
     build = build_store or (lambda view: sample_parts(audit, view).store)
-    with sessions.open_session(
-        audit, model, "samples", started_engine=started_engine
-    ) as session:
+    with sessions.open_session(audit, model, "samples") as session:
         build_task = partial(sessions.build_sample_task, audit, session)
         jobs = (
             (build_task(view), prompts.blocks(), build(view))
             for view, prompts in missing.items()
         )
-        sessions.ask(audit, session, activity, work, jobs, **listeners)
+        sessions.ask(audit, session, activity, work, jobs, tokens=tokens, **listeners)
 
 
 # The stage that asks a model for log-probabilities, and the texts that shadow models

@@ -15,6 +15,7 @@ from mia_batch.evidence.parts import Block, FreshUnits, Missing, PromptUnits, sc
 from mia_batch.evidence.request import Workload, forecast
 from mia_batch.pipeline import costs
 from mia_batch.pipeline.sessions import (
+    CONTINUING,
     Session,
     ask,
     build_sample_task,
@@ -43,7 +44,7 @@ class RecitalsStage(Stage):
     # that what comes out of both sides compares.
 
     name = "recitals"
-    activity = "continuing the texts of highest scores"
+    activity = CONTINUING
     foreseen = Workload()  # of a dry run
 
     @property
@@ -193,13 +194,14 @@ class RecitalsStage(Stage):
             costs_left = (tokens for _, tokens in self._list_most_costs(ranked))
             if not self._count_payable(costs.compute_money_left(audit), costs_left):
                 return  # else the endpoint would be probed for nothing
+        tokens = self._forecast(ranked).first_tokens
         opening = open_session(
             audit, TARGET, "samples", started_engine=self._find_engine()
         )
         try:
             with opening as session:
                 jobs = self._iterate_jobs(session, ranked)
-                ask(audit, session, self.activity, work, jobs)
+                ask(audit, session, self.activity, work, jobs, tokens=tokens)
         except CostLimitError:  # the rest is counted and named
             pass
 
