@@ -375,7 +375,7 @@ def _report_texts(audit: Audit) -> None:
         f"{settings.dataset or settings.input}: {audit.corpora.input.write_number()}"
         f"{describe_windows(settings)}"
     )
-    for sentence in audit.corpora.notes():
+    for sentence in (*audit.corpora.notes(), *audit.request.notes):
         audit.observer.stage(sentence)
 
 

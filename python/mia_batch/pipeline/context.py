@@ -123,8 +123,6 @@ class Audit:
     def begin(cls, settings: Settings, observer: Observer) -> Audit:
         """Check all that can be checked before a model's libraries are loaded."""
         request = settle(settings)
-        for note in request.notes:
-            observer.stage(note)
         audit = cls(request, RunFolder(request.settings.folder), observer)
         begun_run = Manifest.load(request.settings.folder)
         if begun_run is not None:

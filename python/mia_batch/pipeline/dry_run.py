@@ -3,19 +3,18 @@
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from errno import EACCES, ENOTDIR
 from itertools import chain
 from math import ceil, inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import polars as pl
 
 from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
-from mia_batch.evidence.request import Workload
 from mia_batch.inference.findings import earlier_findings
 from mia_batch.observer import Clock, Observer
 from mia_batch.pipeline import audits, lodged_plan
@@ -27,6 +26,7 @@ from mia_batch.pipeline.folder import HELD, UNWRITABLE, RunFolder, reading
 from mia_batch.pipeline.request import list_columns_needed
 from mia_batch.pipeline.stages import Stage, damage_set_aside
 from mia_batch.pipeline.stages.evidence import EvidenceStage, LogprobsStage
+from mia_batch.pipeline.stages.recitals import RecitalsStage
 from mia_batch.places import fetched
 from mia_batch.report import earlier_sentences
 from mia_batch.settings import Settings
@@ -35,6 +35,8 @@ from mia_batch.tables import replacing
 Speed: TypeAlias = float | Literal["probe"] | None
 _Line: TypeAlias = tuple[str, str]
 """What is said, as name and text."""
+AskingStage: TypeAlias = EvidenceStage | RecitalsStage
+Returned = TypeVar("Returned")
 _Speeds: TypeAlias = dict[str, tuple[float, str]]
 """Tokens a second by stage, and where they come from."""
 
@@ -42,6 +44,7 @@ _MAX_BOOKS = 12
 _MAX_ATTACKS = 6
 _MAX_MINUTES = 180
 _N_PROBED_TEXTS = 32
+_N_CONTINUED_TEXTS = 8
 _LOGITS_MEMORY = (
     "128 MiB on a CPU; on a GPU an eighth of what the weights leave free, at most 4 GiB"
 )
@@ -59,6 +62,9 @@ class _Notes(Observer):
 
     def step(self, doing: str) -> None:
         self._other.step(doing)
+
+    def pass_on(self, sentences: Iterable[str]) -> None:
+        self._sentences += sentences
 
     def pop_sentences(self) -> list[str]:
         sentences, self._sentences = self._sentences, []
@@ -86,15 +92,19 @@ def plan(
     _check_folder(audit)
     can_probe = not audit.asks_endpoint("target") and audit.recording is None
     planned = lodged_plan.build_plan(audit)
-    yield from _describe_request(audit, planned)
-    yield from (("note", sentence) for sentence in audit.corpora.notes())
-    earlier_runs = list_earlier_runs(audit, audits.hash_texts(audit))
-    for sentence in earlier_sentences(earlier_findings(earlier_runs)):
-        yield "earlier runs", sentence
+    machine = [*_describe_machine(audit, planned)]
+    yield from _describe_texts(audit)
+    notes.pass_on(audit.request.notes)
     with _linked_stages(audit) as stages:
-        yield from _rehearse(audit, stages, notes)
-        asking = [stage for stage in stages if isinstance(stage, EvidenceStage)]
-        workloads = {stage.name: stage.foreseen for stage in asking}
+        work, refusal = yield from _rehearse(audit, stages, notes)
+        yield from _describe_answer(audit, planned)
+        asking: list[AskingStage] = [
+            stage
+            for stage in stages
+            if isinstance(stage, EvidenceStage | RecitalsStage)
+        ]
+        # Before a few texts are asked, which is counted anew
+        n_tokens = {stage.name: _count(stage) for stage in asking if _count(stage)}
         speeds: _Speeds = {}
         if speed == "probe":
             if not can_probe:
@@ -110,8 +120,13 @@ def plan(
             raise SettingsError(
                 f"speed= is {speed!r}; give tokens a second, or 'probe'"
             )
-        speeds = dict.fromkeys(workloads, (speed, "as given"))
-    yield from _describe_time(workloads, speeds, can_probe=can_probe)
+        speeds = _choose_speeds(asking, speed)
+    yield from _describe_time(n_tokens, speeds, can_probe=can_probe)
+    yield from _describe_work(audit, work)
+    yield from forecast_whole_cost(audit)
+    yield from machine
+    if refusal is not None:
+        raise refusal
     if write:
         yield "plan file", lodged_plan.write_plan(audit, planned)
 
@@ -129,7 +144,9 @@ def write_needed_texts(settings: Settings, observer: Observer) -> int:
     audit = Audit.begin(settings, notes)
     n_texts = 0
     with _linked_stages(audit) as stages:
-        list(_rehearse(audit, stages, notes))
+        _, refusal = _run_to_end(_rehearse(audit, stages, notes))
+        if refusal is not None:
+            raise refusal
         readers = [stage for stage in stages if isinstance(stage, LogprobsStage)]
         of_target = [stage for stage in readers if stage.model == "target"]
         with replacing(path) as file:
@@ -141,8 +158,54 @@ def write_needed_texts(settings: Settings, observer: Observer) -> int:
     return n_texts
 
 
-def _describe_request(audit: Audit, planned: dict[str, Any]) -> Iterator[_Line]:
-    """Iterate over what is asked for, with every default filled in."""
+def _run_to_end(lines: Generator[_Line, None, Returned]) -> Returned:
+    """Return what a generator returns, whose lines nobody reads."""
+    while True:
+        try:
+            next(lines)
+        except StopIteration as end:
+            result: Returned = end.value
+            return result
+
+
+def _describe_texts(audit: Audit) -> Iterator[_Line]:
+    """Iterate over what is known of the texts before they are cut."""
+    corpus = audit.corpora.input
+    documents = f"{corpus.n_documents:,}"
+    if corpus.draw is not None:
+        documents = corpus.write_number()
+    yield "documents", f"{documents}{audits.describe_windows(audit.settings)}"
+    yield from (("note", sentence) for sentence in audit.corpora.notes())
+    earlier_runs = list_earlier_runs(audit, audits.hash_texts(audit))
+    for sentence in earlier_sentences(earlier_findings(earlier_runs)):
+        yield "earlier runs", sentence
+
+
+def _describe_answer(audit: Audit, planned: dict[str, Any]) -> Iterator[_Line]:
+    """Iterate over the attacks, and how they differ from a plan that was lodged."""
+    names = [attack.name for attack in audit.attacks]
+    n_shown = _MAX_ATTACKS if len(names) > _MAX_ATTACKS + 1 else len(names)
+    n_others = len(names) - n_shown
+    first_names = ", ".join(names[:n_shown])
+    yield "attacks", first_names + (f" and {n_others:,} more" if n_others else "")
+    yield "primary attack", audit.rule.primary
+    lodged = lodged_plan.check(audit)
+    if lodged is not None:
+        for difference in lodged_plan.list_differences(lodged, planned):
+            yield "differs from the plan", difference
+
+
+def _describe_work(audit: Audit, work: Sequence[_Line]) -> Iterator[_Line]:
+    """Iterate over what is left to do; of a run that has all it needs that nothing is."""
+    if work:
+        yield from work
+    else:
+        outcome = ": the run is finished" if audit.manifest.custody else ""
+        yield "left", f"nothing is left to ask{outcome}"
+
+
+def _describe_machine(audit: Audit, planned: dict[str, Any]) -> Iterator[_Line]:
+    """Iterate over what answers, and the hash of what is planned."""
     settings = audit.settings
     engine, reason = audit.manifest.evidence["engine"], audit.manifest.engine_choice
     if settings.source == "engine" and not audit.list_attacks_on("samples"):
@@ -154,43 +217,35 @@ def _describe_request(audit: Audit, planned: dict[str, Any]) -> Iterator[_Line]:
             f"{audit.shard}: what follows of samples and log-probabilities is its share",
         )
     yield "engine", f"{engine} ({reason})"
-    names = [attack.name for attack in audit.attacks]
-    first_names = ", ".join(names[:_MAX_ATTACKS])
-    n_others = len(names) - _MAX_ATTACKS
-    yield "attacks", first_names + (f" and {n_others:,} more" if n_others > 0 else "")
-    yield "primary attack", audit.rule.primary
-    yield from _compare_with_plan(audit, planned)
     if settings.source == "engine" and audit.list_attacks_on("logprobs"):
         limit = settings.logits_memory
         yield (
             "logits memory",
             _LOGITS_MEMORY if limit is None else f"at most {limit:,} MiB",
         )
-    corpus = audit.corpora.input
-    documents = f"{corpus.n_documents:,}"
-    if corpus.draw is not None:
-        documents = corpus.write_number()
-    yield "documents", f"{documents}{audits.describe_windows(settings)}"
-
-
-def _compare_with_plan(audit: Audit, planned: dict[str, Any]) -> Iterator[_Line]:
-    """Return the SHA-256 of the plan, what it cannot bind, and how it differs from one given."""
-    lodged = lodged_plan.check(audit)
-    differences = (
-        [] if lodged is None else lodged_plan.list_differences(lodged, planned)
-    )
-    text = f"SHA-256 {lodged_plan.compute_sha256(planned)}"
-    if lodged is not None and not differences:
-        text += f", equal to {audit.settings.plan}"
-    yield "plan", text
-    yield from (("differs from the plan", difference) for difference in differences)
-    if audit.settings.base_url is not None:
+    yield "plan", _describe_hash(audit, planned)
+    if settings.base_url is not None:
         yield "plan", lodged_plan.NAME_ALONE
 
 
-def _rehearse(audit: Audit, stages: Sequence[Stage], notes: _Notes) -> Iterator[_Line]:
-    """Do what a run does before it asks, and iterate over what would be left."""
+def _describe_hash(audit: Audit, planned: dict[str, Any]) -> str:
+    """Return the SHA-256 of the plan, and what it is of."""
+    text = f"SHA-256 {lodged_plan.compute_sha256(planned)}"
+    lodged = lodged_plan.check(audit)
+    if lodged is not None and not lodged_plan.list_differences(lodged, planned):
+        text += f", equal to {audit.settings.plan}"
+    return f"{text}, of the texts, the model, the attacks and the settings"
+
+
+def _rehearse(
+    audit: Audit, stages: Sequence[Stage], notes: _Notes
+) -> Generator[_Line, None, tuple[list[_Line], SettingsError | None]]:
+    """Do what a run does before it asks, and iterate over what that says of the texts.
+
+    Returned is what would be left to do, and why that would be refused, if it would.
+    """
     refusal = None
+    power: list[_Line] = []
     audits.resume(audit, stages)
     for stage in stages:
         stage.prepare()
@@ -206,9 +261,15 @@ def _rehearse(audit: Audit, stages: Sequence[Stage], notes: _Notes) -> Iterator[
             refusal = error
         # How many targets there are follows below
         repeated = (stage.activity, f"{audit.manifest.targets['total']:,} target")
-        for sentence in notes.pop_sentences():
-            if not sentence.startswith(repeated):
-                yield name, sentence
+        sentences = (
+            (name, sentence)
+            for sentence in notes.pop_sentences()
+            if not sentence.startswith(repeated)
+        )
+        if name == "note":
+            yield from sentences
+        else:
+            power += sentences
     notes.step("looking at what is to be asked")
     prompts_stage.validate_dry_run()
     for stage in stages:
@@ -218,12 +279,12 @@ def _rehearse(audit: Audit, stages: Sequence[Stage], notes: _Notes) -> Iterator[
     test = audit.build_rounds_test()
     if test is not None:
         audit.askable_targets = test.may_be_asked(-1)
-    lines = [line for stage in stages for line in stage.remaining()]
+    yield from targets_stage.remaining()
+    others = (stage for stage in stages if stage is not targets_stage)
+    work = [line for stage in others for line in stage.remaining()]
     yield from _describe_books(audit, stages)
-    yield from lines
-    yield from forecast_whole_cost(audit)
-    if refusal is not None:
-        raise refusal
+    yield from power
+    return work, refusal
 
 
 def _check_folder(audit: Audit) -> None:
@@ -283,7 +344,8 @@ def _describe_books(audit: Audit, stages: Sequence[Stage]) -> Iterator[_Line]:
     for stage in stages:
         if isinstance(stage, EvidenceStage):
             n_unfit += stage.foreseen.unfit
-    for name, n_windows, n_asked, reasons in books.head(_MAX_BOOKS).iter_rows():
+    n_shown = _MAX_BOOKS if books.height > _MAX_BOOKS + 1 else books.height
+    for name, n_windows, n_asked, reasons in books.head(n_shown).iter_rows():
         noun = "window" if n_windows == 1 else "windows"
         facts = [f"{n_asked:,} of {n_windows:,} {noun} asked"]
         facts += [
@@ -293,14 +355,14 @@ def _describe_books(audit: Audit, stages: Sequence[Stage]) -> Iterator[_Line]:
         if n_unfit[name]:
             facts.append(f"{n_unfit[name]:,} prompts do not fit the model's context")
         yield str(name), "; ".join(facts)
-    others = books[_MAX_BOOKS:]
+    others = books[n_shown:]
     if others.height:
         n_asked, n_windows = others["n_asked"].sum(), others["n_windows"].sum()
         yield f"{others.height:,} more", f"{n_asked:,} of {n_windows:,} windows asked"
 
 
 def _measure_speeds(
-    audit: Audit, prompts_stage: Stage, asking: Sequence[EvidenceStage]
+    audit: Audit, prompts_stage: Stage, asking: Sequence[AskingStage]
 ) -> _Speeds:
     """Ask about a few texts as the run would, in a folder that goes; nobody sees the answers."""
     texts = (
@@ -315,38 +377,67 @@ def _measure_speeds(
         prompts_stage.run()
         for stage in asking:
             audit.observer = clock = Clock()
-            stage.run()
+            n_texts = _N_PROBED_TEXTS
+            if isinstance(stage, RecitalsStage):
+                n_texts = _N_CONTINUED_TEXTS
+                stage.continue_some(targets["target_id"].head(n_texts).to_list())
+            else:
+                stage.run()
             if clock.tokens:
                 speed = clock.tokens / clock.seconds
-                speeds[stage.name] = speed, f"measured on {_N_PROBED_TEXTS} texts"
+                speeds[stage.name] = speed, f"measured on {n_texts} texts"
     return speeds
 
 
+def _choose_speeds(asking: Sequence[AskingStage], speed: float) -> _Speeds:
+    """Take a speed that is given for all but continuations, if others read texts alone."""
+    # To read a token takes a fraction of the time that it takes to write one.
+    reads = any(isinstance(stage, LogprobsStage) for stage in asking if _count(stage))
+    return {
+        stage.name: (speed, "as given")
+        for stage in asking
+        if not (reads and isinstance(stage, RecitalsStage))
+    }
+
+
+def _count(stage: AskingStage) -> int:
+    """Count the tokens that a stage takes, as speeds count them."""
+    return stage.foreseen.first_tokens or stage.foreseen.read_tokens
+
+
 def _describe_time(
-    workloads: dict[str, Workload], speeds: _Speeds, *, can_probe: bool
+    n_tokens: dict[str, int], speeds: _Speeds, *, can_probe: bool
 ) -> Iterator[_Line]:
     """Return how long it takes to ask, at speeds that are known; else what would tell it."""
-    n_tokens = {
-        name: workload.first_tokens or workload.read_tokens
-        for name, workload in workloads.items()
-        if workload.first_tokens or workload.read_tokens
-    }
-    if not n_tokens:
-        return
     unknown = [name for name in n_tokens if name not in speeds]
-    if unknown:
-        advice = "give --tokens-per-second X"
-        if can_probe:
-            advice += ", or `probe` for X, which asks a model that runs here"
-        yield "time", f"unknown for {', '.join(unknown)}: {advice}"
+    advice = "--tokens-per-second X takes X tokens a second"
+    if can_probe:
+        advice = f"--tokens-per-second probe measures it on {_N_PROBED_TEXTS} texts"
+    if unknown and unknown != [RecitalsStage.name]:
+        yield "time", f"unknown: {advice}"
         return
-    seconds = sum(n / speeds[name][0] for name, n in n_tokens.items())
+    known_seconds = {
+        name: n / speeds[name][0] for name, n in n_tokens.items() if name in speeds
+    }
+    if known_seconds:
+        parts = dict.fromkeys(
+            f"{speed:,.0f} tokens/s ({where})"
+            for speed, where in (speeds[name] for name in known_seconds)
+        )
+        total = _write_duration(sum(known_seconds.values()))
+        text = f"about {total} at {' and '.join(parts)}"
+        if unknown:
+            text += f", and the continuations, whose time is unknown: {advice}"
+        elif len(known_seconds) > 1 and RecitalsStage.name in known_seconds:
+            continuing = _write_duration(known_seconds[RecitalsStage.name])
+            text += f"; continuations take {continuing} of it, if none ends early"
+        yield "time", text
+    elif unknown:
+        yield "time", f"unknown: {advice}"
+
+
+def _write_duration(seconds: float) -> str:
     minutes = ceil(seconds / 60)
-    duration = f"{minutes / 60:,.1f} hours"
-    if minutes < _MAX_MINUTES:
-        duration = "1 minute" if minutes == 1 else f"{minutes:,} minutes"
-    sources = dict.fromkeys(
-        f"{speed:,.0f} tokens/s ({where})"
-        for speed, where in (speeds[name] for name in n_tokens)
-    )
-    yield "time", f"about {duration} at {' and '.join(sources)}"
+    if minutes >= _MAX_MINUTES:
+        return f"{minutes / 60:,.1f} hours"
+    return "1 minute" if minutes == 1 else f"{minutes:,} minutes"

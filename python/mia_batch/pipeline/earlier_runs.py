@@ -11,14 +11,13 @@ from dataclasses import asdict
 from heapq import nsmallest
 from math import inf
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from mia_batch.corpus import combine_digests, digest_files
 from mia_batch.inference.findings import earlier_findings
 from mia_batch.pipeline import journal
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.sessions import speed_key
-from mia_batch.pipeline.stages.evidence import EvidenceStage
 from mia_batch.places import is_url
 from mia_batch.report import earlier_sentences
 
@@ -247,8 +246,21 @@ _SETTINGS_OF_PACE = (
 _SETTINGS_OF_LENGTH = ("window_words", "window_characters", "text_length")
 
 
+class _Asking(Protocol):
+    """A stage that asks a model of the run, of which a dry run has foreseen the tokens."""
+
+    name: str
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def foreseen_views(self) -> Collection[str]: ...
+
+
 def find_speeds(
-    audit: Audit, stages: Iterable[EvidenceStage]
+    audit: Audit, stages: Iterable[_Asking]
 ) -> dict[str, tuple[float, str]]:
     """Return tokens a second by stage, and which run measured them: this one, else a neighbour.
 
@@ -259,7 +271,8 @@ def find_speeds(
     runs += iterate_neighbours(audit)
     speeds = {}
     for stage in stages:
-        key = speed_key(stage.name, stage.foreseen_views)
+        session = f"{stage.kind} of {stage.model}"
+        key = speed_key(session, stage.foreseen_views)
         pace = _list_what_sets_pace(own_manifest, stage)
         for name, manifest in runs:
             speed = _look_up(manifest, "times", "tokens_per_second", key)
@@ -267,7 +280,9 @@ def find_speeds(
                 continue
             if _list_what_sets_pace(manifest, stage) != pace:
                 continue
-            info = _look_up(manifest, "engines", stage.name)
+            info = _look_up(manifest, "engines", session)
+            # What continues texts may be the engine that has read them
+            info = info or _look_up(manifest, "engines", f"logprobs of {stage.model}")
             engine = _make_printable(_look_up(info, "engine"))
             place = _look_up(info, "device") or _look_up(info, "base_url")
             where = f"as {name} measured with {engine} on {_make_printable(place)}"
@@ -276,7 +291,7 @@ def find_speeds(
     return speeds
 
 
-def _list_what_sets_pace(manifest: object, stage: EvidenceStage) -> list[object]:
+def _list_what_sets_pace(manifest: object, stage: _Asking) -> list[object]:
     """Return what two runs must have in common for a stage to take as long a token."""
     evidence = _look_up(manifest, "evidence")
     settings: dict[str, object] = {}
@@ -290,7 +305,7 @@ def _list_what_sets_pace(manifest: object, stage: EvidenceStage) -> list[object]
         _look_up(manifest, *model, f"{stage.kind} engine"),
     ]
     has_length = any(map(settings.get, _SETTINGS_OF_LENGTH))
-    if stage.foreseen_views & {"probe", "token"} and not has_length:
+    if {"probe", "token"} & {*stage.foreseen_views} and not has_length:
         # A token is asked, all of the text before it is read
         pace.append(_look_up(manifest, "made", "targets", "input"))
     return pace + [_look_up(manifest, "settings", name) for name in _SETTINGS_OF_PACE]

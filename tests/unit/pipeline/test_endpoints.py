@@ -136,9 +136,7 @@ def test_the_cost_is_said_before_the_first_request(request_for):
         == f"spent EUR {paid / 1e6:.2f} of at most 100.00 (prices as given; "
         "some thirty small requests of each probe come on top)"
     )
-    assert (
-        foreseen["time"] == "unknown for samples of target: give --tokens-per-second X"
-    )
+    assert foreseen["time"] == "unknown: --tokens-per-second X takes X tokens a second"
     with pytest.raises(SettingsError, match="probe needs a model that runs here"):
         dict(plan(load_settings(settings | {"out": None}), speed="probe"))
     assert dict(plan(load_settings(settings | {"out": None}), speed=1))[
@@ -150,7 +148,8 @@ def test_the_cost_is_said_before_the_first_request(request_for):
         dict(plan(load_settings(settings | {"out": None}), speed=0))
     assert said["prompts"] == "6"
     assert foreseen["requests"] == "6 to 54"
-    assert (left["prompts"], left["samples"]) == ("0", "0")
+    assert left["left"] == "nothing is left to ask: the run is finished"
+    assert not {"prompts", "samples", "then"} & left.keys()
     decoded = next(line for line in listener.sentences if line.startswith("decoded"))
     assert decoded.startswith(f"decoded {18 * 6 * 3} tokens, {3 * 6 * 3} a text")
 
@@ -422,7 +421,8 @@ def test_the_cost_counts_every_point(request_for):
     )
     most = foreseen["at most, all attempts"].partition(" ")[0].replace(",", "")
     assert 3 * prompt_tokens < int(most) < 4 * prompt_tokens
-    assert (left["prompts"], left["samples"]) == ("0", "0")
+    assert left["left"] == "nothing is left to ask: the run is finished"
+    assert not {"prompts", "samples", "then"} & left.keys()
     assert "requests" not in left
 
 

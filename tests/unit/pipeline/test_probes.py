@@ -372,10 +372,10 @@ def test_an_endpoint_that_honours_names_has_the_tables_of_the_engine_here(
     assert n_in >= sum(len(asked.prompt.encode()) for asked in server.asked) + 24 * 16
     assert most.endswith(f"cost: USD {n_in / 1000 + n_out / 100:,.2f}")
     n_tokens = sum(map(len, model.tokenizer.encode_prompts(texts_asked_about(run))))
-    passes = [each["target probe"] for each in (foreseen, left)]
+    passes = [each.get("target probe") for each in (foreseen, left)]
     assert passes == [
         f"24 forward passes, {n_tokens:,} tokens to read",
-        "0 forward passes",
+        None,
     ]
     assert "target probe, at most" not in left
 

@@ -572,6 +572,8 @@ class SamplesStage(EvidenceStage):
                 " longer context"
             )
         self.foreseen = total
+        if not (total.prompts or total.too_long):
+            return []
         lines = [*total.lines()]
         if self.audit.asks_endpoint(self.model):
             lines += costs.forecast_cost(self.audit, total)
@@ -896,12 +898,13 @@ class LogprobsStage(EvidenceStage):
             # Fewer than units: some texts have no further point
             if view.make is not None:
                 n_passes = sum(block.units.height for block in missing.blocks())
-            if n_passes:
-                self.foreseen_views.add(view.name)
+            if not n_passes:
+                continue
+            self.foreseen_views.add(view.name)
             noun = "forward pass" if n_passes == 1 else "forward passes"
             text = f"{n_passes:,} {noun}"
             is_remote = self.audit.asks_endpoint(self.model)
-            if view.key == PROBE and n_passes and not is_remote:
+            if view.key == PROBE and not is_remote:
                 text = f"at most {text}, for points of a text may share one"
             yield f"{self.model} {view.name}", text + self._sizes(view, missing)
             yield from costs.forecast_logprob_cost(self.audit, view, missing)

@@ -45,7 +45,10 @@ class RecitalsStage(Stage):
 
     name = "recitals"
     activity = CONTINUING
+    model = TARGET
+    kind = "samples"
     foreseen = Workload()  # of a dry run
+    foreseen_views: frozenset[str] = frozenset()
 
     @property
     def _n(self) -> int:
@@ -68,7 +71,7 @@ class RecitalsStage(Stage):
             n_texts = min(self._n, self.foreseen.prompts)
         if not n_texts:
             return
-        self.foreseen_views = {self._view.name}
+        self.foreseen_views = frozenset({self._view.name})
         yield (
             "then",
             f"at most {n_texts:,} texts, those of highest scores, are continued",
@@ -110,6 +113,12 @@ class RecitalsStage(Stage):
         finally:
             self.audit.awaits_engine = False
             self.audit.kept_engine.close()
+
+    def continue_some(self, names: list[str]) -> None:
+        """Continue some texts whatever their scores, to see how long that takes."""
+        if self._n:
+            write_prompts(self.audit, self._view, self._find_missing_prompts(names))
+            self._ask(names)
 
     def _continue(self) -> None:
         audit = self.audit
