@@ -463,13 +463,42 @@ def test_unlabelled_input_shows_the_highest_scores_and_a_folder_that_is_held_exi
     assert "Traceback" not in err
 
 
-def test_where_no_text_can_be_asked_no_share_of_texts_has_failed(tmp_path):
-    (tmp_path / "empty.txt").write_text("")
+TURN = '{"messages": [{"role": "user", "content": "what is it"}]}'
+NO_WORDS = {
+    "empty.txt": ("", "empty.txt has no words; give a file with text"),
+    "blank.jsonl": (
+        '{"text": ""}\n{"text": " "}',
+        "blank.jsonl: none of the 2 texts has words; give files with text, or name"
+        " their column with --text-column",
+    ),
+    "asked.jsonl": (
+        f"{TURN}\n{TURN}",
+        "asked.jsonl: no conversation has an answer with words, and answers are what is"
+        " asked about; give conversations with answers, or --conversations text to"
+        " read each as one text",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NO_WORDS)
+def test_texts_without_words_are_refused_before_anything_is_asked(name, tmp_path):
+    content, sentence = NO_WORDS[name]
+    (tmp_path / name).write_text(content)
     with HostileServer(Script(failure(400, "never asked"))) as server:
-        options = ["--input", "empty.txt", "--base-url", server.url, "--model", MODEL]
+        options = [
+            "--input",
+            name,
+            "--base-url",
+            server.url,
+            "--model",
+            MODEL,
+            "--chat",
+        ]
+        options += ["--preset", "matched"]
         status, _, said = run(*options, cwd=tmp_path)
-    assert status == 1
-    assert said.splitlines()[-1] == "mia-batch: no text has a score (reasons above)"
+        assert (status, said.splitlines()[-1]) == (2, f"mia-batch: {sentence}")
+        assert run(*options, "--dry-run", cwd=tmp_path)[0] == 2
+    assert server.asked == server.probes == []
 
 
 def test_more_failures_than_allowed_make_the_exit_code_1(tmp_path):

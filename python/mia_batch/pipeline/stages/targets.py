@@ -9,7 +9,7 @@ import polars as pl
 from mia_batch.corpus.books import LEFT_OUT
 from mia_batch.diagnostics.near_copies import with_near_copies
 from mia_batch.diagnostics.preflight import with_undeclared
-from mia_batch.errors import SettingsError
+from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.evidence.lot import LOT, in_order_of_asking
 from mia_batch.inference.authors import with_authors_of_folders
 from mia_batch.kernels import count_words
@@ -74,9 +74,31 @@ class TargetsStage(Stage):
         audit.manifest.addresses |= audit.corpora.addresses
         if not self.is_fresh:
             self.make()
+        self._refuse_no_words()
         self._draw_order()
         for sentence in self._describe(scan(audit.run.path("targets"), Targets)):
             audit.observer.stage(sentence)
+
+    def _refuse_no_words(self) -> None:
+        """Refuse texts of which none has a word: an engine would start for nothing."""
+        audit = self.audit
+        targets = audit.run.scan("targets").filter(role="target")
+        n_words = targets.select(pl.col("n_words").sum())
+        if n_words.collect(engine="streaming").item():
+            return
+        name = audit.settings.dataset or audit.settings.input
+        if audit.settings.conversations == "answers":
+            raise CorpusError(
+                f"{name}: no conversation has an answer with words, and answers are what"
+                " is asked about; give conversations with answers, or --conversations"
+                " text to read each as one text"
+            )
+        if audit.corpora.input.n_documents == 1:
+            raise CorpusError(f"{name} has no words; give a file with text")
+        raise CorpusError(
+            f"{name}: none of the {audit.corpora.input.n_documents:,} texts has words;"
+            " give files with text, or name their column with --text-column"
+        )
 
     def _describe(self, targets: pl.LazyFrame) -> Iterator[str]:
         """Iterate over sentences about the targets."""
