@@ -13,6 +13,7 @@ from enum import Enum
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -1038,6 +1039,17 @@ class Settings(
         if self.dataset:
             name = re.sub("[:/]", "_", self.dataset)
         return Path("runs") / f"{name}-{_file_name(self.model)}"
+
+    @property
+    def longer_folder(self) -> Path:
+        """``runs/<input>-<whose>-<model>``, where `folder` has a run of another such model."""
+        whose = Path(self.model).parent.name
+        if self.base_url is not None:
+            host = urlsplit(self.base_url).netloc.rpartition("@")[2].replace(":", "_")
+            whose = "-".join(filter(None, (host, whose)))
+        end = f"-{_file_name(self.model)}"
+        start = self.folder.name.removesuffix(end)
+        return self.folder.with_name(f"{start}-{_file_name(whose or 'here')}{end}")
 
     @property
     def evidence_values(self) -> dict[str, Any]:

@@ -30,7 +30,13 @@ from mia_batch.pipeline.earlier_runs import (
     note_attempt,
     record_earlier_runs,
 )
-from mia_batch.pipeline.folder import ORDER, Manifest, RunFolder
+from mia_batch.pipeline.folder import (
+    ORDER,
+    Manifest,
+    RunFolder,
+    choose_place,
+    holds_answers,
+)
 from mia_batch.pipeline.results import REPORT, has_report, try_report
 from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.stages import (
@@ -80,11 +86,31 @@ from mia_batch.tables import read_finite, remove
 def resume(audit: Audit, stages: Sequence[Stage]) -> None:
     """Repair a locked run folder and record this request."""
     # Another process may have worked in it since
-    audit.manifest = Manifest.load(audit.run.folder) or audit.manifest
+    begun_run = Manifest.load(audit.run.folder)
+    if begun_run is not None and audit.begins_anew:
+        audit.begins_anew = not holds_answers(audit.run.folder, begun_run)
+        if audit.begins_anew:
+            _forget_unanswered(audit, stages)
+    if not audit.begins_anew:
+        audit.manifest = begun_run or audit.manifest
     if not audit.has_other_shards:
         for sentence in repair(stages):
             audit.observer.stage(sentence)
     audit.record_request()
+
+
+def _forget_unanswered(audit: Audit, stages: Sequence[Stage]) -> None:
+    """Remove the texts and prompts of an earlier request to which no answer came."""
+    audit.observer.stage(
+        f"no answer came to an earlier request in {audit.run.folder}: it begins anew"
+    )
+    for stage in reversed(stages):
+        for path in stage.list_files():
+            remove(path)
+    for path in audit.run.path("prompts").glob("*.parquet"):
+        remove(path)
+    remove(audit.run.path(ORDER))
+    audit.manifest.write(audit.run.folder)
 
 
 def run_shard(audit: Audit, shard: Shard, stages: Sequence[Stage]) -> None:
@@ -309,6 +335,7 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
             "texts_to= writes texts and audits nothing; give it to the command"
             " `mia-batch audit`"
         )
+    settings = choose_place(settings)
     if settings.config is not None:
         observer.stage(f"settings are read from {settings.config}")
     observer.step("looking at the texts and the model")

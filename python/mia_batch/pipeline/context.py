@@ -49,7 +49,13 @@ from mia_batch.models.formats import find_format
 from mia_batch.models.weights import ModelIdentity
 from mia_batch.observer import Observer
 from mia_batch.pipeline.corpora import Corpora, open_corpora
-from mia_batch.pipeline.folder import Manifest, RunFolder, agree, list_live_shards
+from mia_batch.pipeline.folder import (
+    Manifest,
+    RunFolder,
+    agree,
+    holds_answers,
+    list_live_shards,
+)
 from mia_batch.pipeline.request import (
     AuditRequest,
     list_columns_needed,
@@ -74,6 +80,13 @@ _MODEL_SETTINGS = {
 """The settings of a model's name and of its revision."""
 
 
+def _begins_anew(settings: Settings, begun_run: Manifest) -> bool:
+    """Return whether a run holds nothing but another request, to which no answer came."""
+    is_same = begun_run.settings == settings.model_dump(mode="json")
+    is_alone = settings.shard is None and "masked" not in begun_run.models
+    return is_alone and not is_same and not holds_answers(settings.folder, begun_run)
+
+
 @dataclass
 class Audit:
     """One audit at work.
@@ -94,6 +107,8 @@ class Audit:
         Held while what all shards share is made or stored.
     kept_engine
         The engine of the run's own models, between two of them.
+    begins_anew
+        Whether the folder has an earlier request, to which no answer came.
     awaits_engine
         Whether the target's engine is kept for a later stage.
     most_paid
@@ -111,6 +126,7 @@ class Audit:
     askable_targets: pl.Series | None = None
     turn: AbstractContextManager[object] = field(default_factory=nullcontext)
     kept_engine: KeptEngine = field(default_factory=KeptEngine)
+    begins_anew: bool = False
     awaits_engine: bool = False
     most_paid: list[Tokens] = field(default_factory=list)
     most_paid_if_left: Tokens = NO_TOKENS
@@ -126,6 +142,8 @@ class Audit:
         audit = cls(request, RunFolder(request.settings.folder), observer)
         begun_run = Manifest.load(request.settings.folder)
         if begun_run is not None:
+            audit.begins_anew = _begins_anew(request.settings, begun_run)
+        if begun_run is not None and not audit.begins_anew:
             audit.manifest = begun_run
             return audit
         engine, reason = audit.find_engine("samples")

@@ -22,7 +22,13 @@ from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.costs import forecast_whole_cost
 from mia_batch.pipeline.custody import list_files
 from mia_batch.pipeline.earlier_runs import find_speeds, list_earlier_runs
-from mia_batch.pipeline.folder import HELD, UNWRITABLE, RunFolder, reading
+from mia_batch.pipeline.folder import (
+    HELD,
+    UNWRITABLE,
+    RunFolder,
+    choose_place,
+    reading,
+)
 from mia_batch.pipeline.request import list_columns_needed
 from mia_batch.pipeline.stages import Stage, damage_set_aside
 from mia_batch.pipeline.stages.evidence import EvidenceStage, LogprobsStage
@@ -85,6 +91,7 @@ def plan(
     all that it would refuse is raised here, too. Minutes come from a ``speed`` in tokens
     a second, by default that of a run of this model.
     """
+    settings = choose_place(settings)
     notes = _Notes(observer or Observer())
     notes.step("looking at the texts and the model")
     fetched(settings.place)

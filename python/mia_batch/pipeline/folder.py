@@ -22,11 +22,13 @@ from filelock import FileLock, Timeout
 
 from mia_batch import schemas
 from mia_batch.errors import RequestError, RunFolderError, SettingsError
+from mia_batch.evidence.endpoint import journal
 from mia_batch.evidence.engines.registry import SourceKind, find_source_kind
 from mia_batch.evidence.parts import Shard, scan_parts
 from mia_batch.inference.findings import earlier_findings, lodged_findings
 from mia_batch.kernels import Rarity
 from mia_batch.places import fetched, is_url
+from mia_batch.settings import Settings
 from mia_batch.tables import has_too_many_values, remove_unfinished, scan, write_text
 
 _PACKAGES = (
@@ -51,6 +53,42 @@ def read_bounded(path: Path) -> bytes:
     if len(content) > _MAX_MANIFEST_BYTES or has_too_many_values(content):
         raise ValueError("it is larger than that of any run")
     return content
+
+
+def holds_answers(folder: Path, manifest: Manifest) -> bool:
+    """Return whether a run may have an answer of a model, or a model that it has made."""
+    if manifest.plan or manifest.custody:
+        return True
+    made = ("samples", "logprobs", "models")
+    has_parts = any(any((folder / name).glob("*")) for name in made)
+    return has_parts or journal.holds_answers(folder / "journal.sqlite")
+
+
+def choose_place(settings: Settings) -> Settings:
+    """Return settings with a longer name of the folder, where the usual one is another model's."""
+    # Two models may have one last name: of two organisations, or a checkpoint and a
+    # name at an endpoint.
+    if settings.out is not None:
+        return settings
+    longer = settings.longer_folder
+    if not (longer / "run.json").exists() and not _is_of_other_model(settings):
+        return settings
+    return settings.model_copy(update={"out": longer})
+
+
+def _is_of_other_model(settings: Settings) -> bool:
+    manifest = Manifest.load(settings.folder)
+    if manifest is None or not holds_answers(settings.folder, manifest):
+        return False
+    name = str(manifest.models.get("target", {}).get("source", {}).get("name"))
+    if manifest.source != settings.source:
+        return "recording" not in (manifest.source, settings.source)
+    names = (name, str(settings.model))
+    # A folder may be the hub's model, and has a digest to tell
+    has_digest = settings.source == "engine" and any(
+        Path(each).exists() for each in names
+    )
+    return name != str(settings.model) and not has_digest
 
 
 @dataclass(slots=True, kw_only=True)

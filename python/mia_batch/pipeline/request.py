@@ -39,7 +39,7 @@ from mia_batch.pipeline.corpora import (
     check_paths,
     find_layout_of_input,
 )
-from mia_batch.pipeline.folder import Manifest
+from mia_batch.pipeline.folder import Manifest, holds_answers
 from mia_batch.plugins import extra
 from mia_batch.settings import CLASSICS, N_STRONGEST, NO_YARDSTICK, Settings
 from mia_batch.views import RunModel, find_view_type
@@ -122,6 +122,9 @@ def settle(settings: Settings) -> AuditRequest:
         chosen = [attack.name for attack in attacks if attack.evidence != "scores"]
         settings = _fill(settings, {"attacks": tuple(chosen)})
     begun_run = Manifest.load(settings.folder)
+    is_alone = begun_run is not None and settings.shard is None
+    if begun_run and is_alone and not holds_answers(settings.folder, begun_run):
+        begun_run = None  # no answer binds what was asked before
     if begun_run is not None and begun_run.plan and not settings.replace:
         settings = _fill(settings, _choose_as_planned(settings, attacks, begun_run))
         attacks = choose_attacks(settings)

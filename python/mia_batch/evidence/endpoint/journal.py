@@ -60,6 +60,19 @@ _SECONDS_BETWEEN_COPIES = 30.0
 _MOST_TIME_COPYING = 0.05
 
 
+def holds_answers(path: Path) -> bool:
+    """Return whether a journal may have an answer, or a request that waits for one."""
+    if not path.exists():
+        return False
+    tables = ("answers", "batch_requests")
+    counts = " + ".join(f"(SELECT count(*) FROM {table})" for table in tables)
+    try:
+        with closing(sqlite3.connect(path, timeout=0.1)) as database:
+            return bool(database.execute(f"SELECT {counts}").fetchone()[0])
+    except sqlite3.Error:  # another holds it, or it is of an older version
+        return True
+
+
 class BatchRequest(NamedTuple):
     """A request that was written to a file: samples from ``first`` on of what is asked."""
 
