@@ -15,14 +15,15 @@ from mia_batch.errors import EngineError
 from mia_batch.evidence.engines.registry import load_engine
 from mia_batch.evidence.request import Answer, EngineSpec
 from mia_batch.extras.tune.base import add_adapter
-from mia_batch.extras.tune.jobs import describe_size
+from mia_batch.extras.tune.jobs import describe_size, train_or_load
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import read_adapter
+from mia_batch.observer import Observer
 from mia_batch.recipes import Method
 from tests.adapters import save_gpt2
 from tests.checkpoints import TEXTS
 from tests.engine_conformance import text_request
-from tests.tuning import LEARNT, contents, make, recipe
+from tests.tuning import LEARNT, contents, make, making, recipe
 
 METHODS = get_args(Method)
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -165,6 +166,34 @@ def test_training_that_comes_to_nothing_fails(base, rate, reason, bases, tmp_pat
     with pytest.raises(EngineError, match=reason):
         make(bases[base], tmp_path / "model", method="full", learning_rate=rate)
     assert not (tmp_path / "model").exists()
+
+
+class Steps(Observer):
+    """Keeps what it hears of steps."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[object, ...]] = []
+
+    def working(self, what: str, *, done: int, total: int, unit: str) -> None:
+        self.heard.append((what, done, total, unit))
+
+    def worked(self, units: int, tokens: int) -> None:
+        self.heard.append((units, tokens))
+
+    def work_ended(self) -> None:
+        self.heard.append(("ended",))
+
+
+def test_each_step_of_all_is_reported(bases, tmp_path):
+    steps = Steps()
+    config = making(bases["llama"], epochs=2)
+    train_or_load(config, tmp_path / "model", lambda _: None, steps)
+    n_steps = config.recipe.steps(len(config.texts))
+    assert steps.heard == [
+        ("tuning", 0, n_steps, "step"),
+        *n_steps * [(1, 0)],
+        ("ended",),
+    ]
 
 
 def test_texts_are_cut_to_what_the_context_holds(bases, tmp_path):

@@ -132,11 +132,13 @@ class TrainingConfig(TrainingTexts):
     def digest(self) -> str:
         return _hash_json(self.made_from)
 
-    def train(self, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
+    def train(
+        self, work: Path, say: Callable[[str], None], observer: Observer | None = None
+    ) -> dict[str, Any]:
         """Write the model to the folder's ``made``; return its ``losses`` and ``privacy``."""
         from mia_batch.extras.tune.training import train
 
-        return train(self, work, say)
+        return train(self, work, say, observer)
 
 
 def _hash_json(value: dict[str, Any]) -> str:
@@ -160,9 +162,15 @@ class TrainedModel:
 
 
 def train_or_load(
-    config: TrainingConfig, path: Path, say: Callable[[str], None]
+    config: TrainingConfig,
+    path: Path,
+    say: Callable[[str], None],
+    observer: Observer | None = None,
 ) -> TrainedModel:
-    """Return the model at ``path``, trained first where it is not there, or trained further."""
+    """Return the model at ``path``, trained first where it is not there, or trained further.
+
+    An ``observer`` is shown each step.
+    """
     if path.exists() or path.is_symlink():
         model = _load(config, path)
         # Of a command that was killed once the model was there
@@ -189,12 +197,15 @@ def train_or_load(
             # Checkpoints of another training
             shutil.rmtree(work / "checkpoints", ignore_errors=True)
             digest_file.write_text(config_digest, "utf-8")
-        outcome = _train(config, work, say)
+        outcome = _train(config, work, say, observer)
         return _move_into_place(config, work / "made", path, outcome)
 
 
 def _train(
-    config: TrainingConfig, work: Path, say: Callable[[str], None]
+    config: TrainingConfig,
+    work: Path,
+    say: Callable[[str], None],
+    observer: Observer | None,
 ) -> dict[str, Any]:
     """Train without a word of the libraries, and free the memory that they keep."""
     import torch
@@ -204,7 +215,7 @@ def _train(
     try:
         with quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return config.train(work, say)
+            return config.train(work, say, observer)
     except MiaBatchError:
         raise
     except Exception as error:  # every library behind a training raises its own kind
@@ -417,7 +428,8 @@ def finetune(
         targets=answers,
         recipe=recipe,
     )
-    model = train_or_load(config, Path(out).absolute(), observer.stage)
+    path = Path(out).absolute()
+    model = train_or_load(config, path, observer.stage, observer)
     news = "saved the model to" if model.is_new else "the model was made before:"
     command = ["mia-batch", "audit", str(data), "--model", str(out)]
     command += ["--reference-model", start]

@@ -29,6 +29,7 @@ from mia_batch.extras.tune.base import (
     max_text_tokens,
     n_checkpoints,
 )
+from mia_batch.observer import Observer
 from mia_batch.recipes import Form, Recipe
 
 if TYPE_CHECKING:
@@ -500,7 +501,10 @@ _LARGE = 1_000_000_000  # weights, from which activations are computed again, no
 
 
 def train(
-    config: TrainingTexts, work: Path, say: Callable[[str], None]
+    config: TrainingTexts,
+    work: Path,
+    say: Callable[[str], None],
+    observer: Observer | None = None,
 ) -> dict[str, Any]:
     """Write the model to ``made`` in the work folder; return its losses and privacy."""
     recipe = config.recipe
@@ -532,7 +536,8 @@ def train(
             f"{tokens['learnt']:,} of {tokens['read']:,} tokens have a loss, those of"
             " answers"
         )
-    outcome = fit(add_adapter(model, recipe), rows, pad_rows, recipe, work, say)
+    adapted = add_adapter(model, recipe)
+    outcome = fit(adapted, rows, pad_rows, recipe, work, say, observer=observer)
     outcome["tokens"] = tokens
     tokenizer.save_pretrained(work / "made")
     return outcome
@@ -568,6 +573,7 @@ def fit(
     work: Path,
     say: Callable[[str], None],
     trainer_class: type[transformers.Trainer] = transformers.Trainer,
+    observer: Observer | None = None,
 ) -> dict[str, Any]:
     """Train a model on rows, from the last checkpoint on; return ``losses`` and ``privacy``."""
     learnt, held_out = _split_rows(rows, recipe)
@@ -599,8 +605,13 @@ def fit(
     else:
         trainer = trainer_class(**options)
     trainer.remove_callback(transformers.PrinterCallback)
+    observer = observer or Observer()
+    trainer.add_callback(_StepReporter(observer))
     sums_before = sum_trained_weights(trainer.model)
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    try:
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    finally:
+        observer.work_ended()
     if sum_trained_weights(trainer.model) == sums_before:
         raise EngineError(
             "training has moved no weight; take a higher learning rate, or another"
@@ -717,6 +728,23 @@ class _EpochReporter(transformers.TrainerCallback):  # type: ignore[misc]
                 f"{names[key]} {value:.3f}" for key, value in self._losses.items()
             )
             self._say(f"epoch {round(state.epoch)} of {self._epochs}: {losses}")
+
+
+class _StepReporter(transformers.TrainerCallback):  # type: ignore[misc]
+    """Reports how many steps are done, of all that there can be."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._n_done = 0
+
+    def on_train_begin(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
+        self._n_done = state.global_step
+        total = state.max_steps
+        self._observer.working("tuning", done=self._n_done, total=total, unit="step")
+
+    def on_step_end(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
+        self._observer.worked(state.global_step - self._n_done, 0)
+        self._n_done = state.global_step
 
 
 def _read_losses(logs: dict[str, Any]) -> dict[str, float]:

@@ -19,6 +19,7 @@ from mia_batch.evidence.parts import Missing, scan_parts
 from mia_batch.evidence.request import forecast
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import identify_model, weights_source
+from mia_batch.observer import Observer
 from mia_batch.pipeline import costs, sessions
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.stages import Stage
@@ -484,7 +485,9 @@ class TuningStage(Stage):
                 )
                 yield name, config, folder / config.digest[:_NAME_DIGITS]
 
-        training = train_models(audit.settings, audit.run.folder, build_jobs(), say)
+        training = train_models(
+            audit.settings, audit.run.folder, build_jobs(), say, audit.observer
+        )
         with closing(training) as trained_models:
             for name, trained in trained_models:
                 models[RunModel(name)].record(configs.pop(name), trained)
@@ -499,6 +502,7 @@ def train_models(
     folder: Path,
     jobs: Iterator[TrainingJob],
     say: Callable[[str], None],
+    observer: Observer | None = None,
 ) -> Generator[tuple[str, TrainedModel]]:
     """Train models, on Ray if the settings ask for it; iterate over them as they are finished."""
     if settings.executor is not None:
@@ -512,7 +516,8 @@ def train_models(
         )
     for name, config, path in jobs:
         report = partial(report_on_model, say, name)
-        yield name, extra("models", "tuned").train_or_load(config, path, report)
+        train = extra("models", "tuned").train_or_load
+        yield name, train(config, path, report, observer)
 
 
 def report_on_model(say: Callable[[str], None], name: str, sentence: str) -> None:

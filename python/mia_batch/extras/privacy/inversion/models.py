@@ -386,8 +386,10 @@ class InverterConfig(TrainingConfig):
         content = np.ascontiguousarray(self.embeddings).tobytes()
         return {**super().made_from, "embeddings": sha256(content).hexdigest()}
 
-    def train(self, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
-        return train(self, work, say)
+    def train(
+        self, work: Path, say: Callable[[str], None], observer: Observer | None = None
+    ) -> dict[str, Any]:
+        return train(self, work, say, observer)
 
 
 def attack(
@@ -467,7 +469,10 @@ class _InverterTrainer(transformers.Trainer):  # type: ignore[misc]
 
 
 def train(
-    config: InverterConfig, work: Path, say: Callable[[str], None]
+    config: InverterConfig,
+    work: Path,
+    say: Callable[[str], None],
+    observer: Observer | None = None,
 ) -> dict[str, Any]:
     """Write the inverter to ``made`` in the work folder; return its losses."""
     transformers.set_seed(config.recipe.seed)
@@ -483,7 +488,16 @@ def train(
     for text_ids, embedding in zip(encoded, embeddings, strict=True):
         ids = [*text_ids, tokenizer.eos_token_id]
         rows.append({"input_ids": ids, "labels": ids, "embedding": embedding})
-    outcome = fit(decoder, rows, _collate, config.recipe, work, say, _InverterTrainer)
+    outcome = fit(
+        decoder,
+        rows,
+        _collate,
+        config.recipe,
+        work,
+        say,
+        _InverterTrainer,
+        observer,
+    )
     tokenizer.save_pretrained(work / "made")
     return outcome
 

@@ -187,7 +187,7 @@ def invert(
     observer.stage(
         f"training on {auxiliary.height:,} auxiliary texts: at most {n_steps:,} steps"
     )
-    inverter = train_or_load(config, folder / "inverter", observer.stage)
+    inverter = train_or_load(config, folder / "inverter", observer.stage, observer)
     observer.stage(f"attacking {n_attacked:,} texts")
     inverted = _attack_and_write(folder, texts, embeddings, encode, config, inverter)
     observer.stage(inverted.sentence)
