@@ -216,7 +216,8 @@ def seal(audit: Audit) -> None:
         for name in sorted(list_files(run))
         if _find_kind_fault(run.folder / name) is None and _is_text(name)
     }
-    audit.observer.stage(f"hashing {len(paths):,} files")
+    noun = "file" if len(paths) == 1 else "files"
+    audit.observer.stage(f"hashing {len(paths):,} {noun}")
     digests = dict(zip(paths, side_by_side(digest, paths.values()), strict=True))
     tables = {
         name: file_digest

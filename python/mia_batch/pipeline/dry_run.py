@@ -15,13 +15,16 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import polars as pl
 
 from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
-from mia_batch.inference.findings import earlier_findings
 from mia_batch.observer import Clock, Observer
 from mia_batch.pipeline import audits, lodged_plan
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.costs import forecast_whole_cost
 from mia_batch.pipeline.custody import list_files
-from mia_batch.pipeline.earlier_runs import find_speeds, list_earlier_runs
+from mia_batch.pipeline.earlier_runs import (
+    describe_earlier_runs,
+    find_speeds,
+    list_earlier_runs,
+)
 from mia_batch.pipeline.folder import (
     HELD,
     UNWRITABLE,
@@ -34,7 +37,6 @@ from mia_batch.pipeline.stages import Stage, damage_set_aside
 from mia_batch.pipeline.stages.evidence import EvidenceStage, LogprobsStage
 from mia_batch.pipeline.stages.recitals import RecitalsStage
 from mia_batch.places import fetched
-from mia_batch.report import earlier_sentences
 from mia_batch.settings import Settings
 from mia_batch.tables import replacing
 
@@ -184,7 +186,7 @@ def _describe_texts(audit: Audit) -> Iterator[_Line]:
     yield "documents", f"{documents}{audits.describe_windows(audit.settings)}"
     yield from (("note", sentence) for sentence in audit.corpora.notes())
     earlier_runs = list_earlier_runs(audit, audits.hash_texts(audit))
-    for sentence in earlier_sentences(earlier_findings(earlier_runs)):
+    for sentence in describe_earlier_runs(audit, earlier_runs):
         yield "earlier runs", sentence
 
 

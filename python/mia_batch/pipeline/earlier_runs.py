@@ -13,6 +13,8 @@ from math import inf
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
+import polars as pl
+
 from mia_batch.corpus import combine_digests, digest_files
 from mia_batch.inference.findings import earlier_findings
 from mia_batch.pipeline import journal
@@ -64,8 +66,19 @@ def record_earlier_runs(
     is_same = manifest.custody and manifest.plan.get("sha256") == audit.rule.digest()
     if own_attempt or not is_same:
         manifest.earlier |= list_earlier_runs(audit, texts) | (own_attempt or {})
-    for sentence in earlier_sentences(earlier_findings(manifest.earlier)):
+    for sentence in describe_earlier_runs(audit, manifest.earlier):
         audit.observer.stage(sentence)
+
+
+def describe_earlier_runs(audit: Audit, runs: Mapping[str, RunFacts]) -> Iterator[str]:
+    """Iterate over sentences about earlier runs; of p-values where there will be any."""
+    corpora = audit.corpora
+    compares = bool(corpora.reference_sets.keys() - {"yardstick"})
+    if not (compares or corpora.input.are_books):
+        has_label = pl.col("member").is_not_null().any()
+        labels = corpora.input.documents.select(has_label)
+        compares = bool(labels.collect(engine="streaming").item())
+    yield from earlier_sentences(earlier_findings(runs), compares=compares)
 
 
 def describe_own_attempt(audit: Audit) -> dict[str, RunFacts]:

@@ -397,8 +397,10 @@ def find_other_runs(findings: pl.DataFrame) -> list[Row]:
     return rows.rows(named=True)
 
 
-def earlier_sentences(findings: pl.DataFrame) -> Iterator[str]:
-    """Write which other runs of the same texts and model p-values count."""
+def earlier_sentences(
+    findings: pl.DataFrame, *, compares: bool = True
+) -> Iterator[str]:
+    """Write which other runs of the same texts and model there are; p-values count them."""
     runs = find_other_runs(findings)
     if not runs:
         return
@@ -406,12 +408,16 @@ def earlier_sentences(findings: pl.DataFrame) -> Iterator[str]:
     plans = [f"{run['subject']} (primary {run['verdict']})" for run in runs]
     plans = [plan.replace(*unplanned) for plan in plans]
     n = len(runs)
+    consequence = ""
+    if compares:
+        consequence = (
+            ": p-values and q-values of this attempt are multiplied by"
+            f" {Attempts(n + 1).factor:,}, and bounds and rates of members are withheld"
+        )
     yield (
         f"{write_count(n, 'other run')} of these texts and this model"
         f" {conjugate('are', n)} known: {list_names(plans)}. The best of several runs"
-        " looks better than it is: p-values and q-values of this attempt are"
-        f" multiplied by {Attempts(n + 1).factor:,}, and bounds and rates of members"
-        " are withheld."
+        f" looks better than it is{consequence}."
     )
 
 
@@ -1517,7 +1523,12 @@ CONCLUSIONS: Final[tuple[tuple[str, Writer], ...]] = (
     ("always", _from_findings(undeclared_sentences)),
     ("targets and non-members", _from_findings(near_copies_sentence)),
     ("comparison of targets", _from_findings(author_sentence)),
-    ("always", _from_findings(earlier_sentences)),
+    (
+        "always",
+        lambda results: earlier_sentences(
+            results.findings, compares=results.allowed_comparisons()["any comparison"]
+        ),
+    ),
     ("always", one_sided_sentence),
     ("labels", _from_findings(label_sentence)),
     ("always", _from_findings(plan_sentence)),

@@ -380,9 +380,7 @@ def test_tries_are_said_first_and_recorded_and_change_no_table(first, tmp_path):
     run = audit_books(folder, inputs, observer=said, report=False, **again)
     sentence = (
         "1 other run of these texts and this model is known: first (primary samia_v1,"
-        " target). The best of several runs looks better than it is: p-values and"
-        " q-values of this attempt are multiplied by 6, and bounds and rates of members"
-        " are withheld."
+        " target). The best of several runs looks better than it is."
     )
     assert said.sentences[1] == sentence
     assert list(run.manifest.earlier) == ["first"]

@@ -110,6 +110,9 @@ def test_a_run_that_was_stopped_before_its_plan_is_said_to_be_so():
         ": a (primary loss_v1, target), b (stopped before its plan was made). The best"
         in said
     )
+    assert "q-values of this attempt are multiplied by" in said
+    (uncompared,) = earlier_sentences(earlier_findings(found), compares=False)
+    assert uncompared.endswith("The best of several runs looks better than it is.")
 
 
 def test_texts_of_both_labels_are_said_to_be_wrong():

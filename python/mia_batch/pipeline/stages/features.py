@@ -361,7 +361,8 @@ def make_features(audit: Audit, view: View, *, weighed: bool = False) -> None:
     missing = [part for part in parts.paths() if not (folder / part.name).exists()]
     if not missing:
         return
-    audit.observer.stage(f"making the features of {len(missing):,} parts of samples")
+    noun = "part" if len(missing) == 1 else "parts"
+    audit.observer.stage(f"making the features of {len(missing):,} {noun} of samples")
     rarity = None
     if weighed:
         counts = _read_counts(audit, view)
