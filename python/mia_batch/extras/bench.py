@@ -53,7 +53,7 @@ from mia_batch.observer import Observer
 from mia_batch.pipeline import run_audit
 from mia_batch.pipeline.corpora import build_windowing, open_corpora
 from mia_batch.pipeline.request import fill_windows
-from mia_batch.pipeline.stages.extraction import RecitalsStage
+from mia_batch.pipeline.stages.recitals import RecitalsStage
 from mia_batch.prompts import continuation
 from mia_batch.schemas import Samples, Targets
 from mia_batch.settings import load_settings

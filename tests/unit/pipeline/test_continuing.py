@@ -12,7 +12,7 @@ from tests.runs import RecitingOneBook, audit, planned, said_of, words, written
 from tests.unit.pipeline.conftest import Listener
 
 PRICES = {"price_in": 0.0, "price_out": 1e6}  # 1 a token of output
-NO_ANSWER = "Of 2 documents, 2 cannot be judged without comparison texts"
+NO_ANSWER = "Of 2 documents, whether the model knows these cannot be said"
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_a_server_that_recites_a_book_is_found_out_by_default(books, chat):
     run = audit(**settings, chat=chat)
     assert run.answer == (
         "Of 2 documents, 1 comes out word for word, at most 32 words in a row (first);"
-        " 1 cannot be judged without comparison texts (add --non-members FOLDER)."
+        " 1 is not judged, for want of comparison texts."
     )
     assert run["samples"].filter(view="recital").height == 12
     assert run.manifest.settings["continue_strongest"] == 64
