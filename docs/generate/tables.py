@@ -47,7 +47,7 @@ PAGES = {
     ),
     "extras": (
         *("built_texts", "built_tests", "thrown_away", "paraphrases"),
-        *("benchmark_tests", "inversion_texts", "inversion"),
+        *("benchmark_tests", "secrets", "inversion_texts", "inversion"),
     ),
 }
 """Tables by the page that has their columns."""

@@ -950,6 +950,72 @@ class BenchmarkTests(Table):
     reason = maybe(dy.String, "Why there is no p-value; null where there is one.")
 
 
+# The table of secrets.
+
+
+class Secrets(Table):
+    """One row per model and secret: whether it is given back, and likelier than its controls.
+
+    Written by ``mia-batch secrets``, and at the end of a training with canaries. It does
+    not hold the secrets, but where each of them stands.
+    """
+
+    model = dy.String(description="The model that was asked.")
+    row = dy.UInt32(
+        description="Row of the file, or document of the corpus, that has it first, from 1."
+    )
+    n_rows = dy.UInt32(description="How often it stands there.")
+    kind = dy.Enum(["key", "email", "iban", "card", "phone", "secret"])
+    """What it is: one of the identifiers that are found in texts, or another ``secret``."""
+    n_characters = dy.UInt32(description="Its length.")
+    n_contexts = dy.UInt32(description="Contexts of its own that were asked about.")
+    verdict = dy.Enum(["memorised", "given back", "not shown", "exploratory", "none"])
+    """``memorised``: ``q_value`` is at most 0.05; else ``given back``: an answer has it, and none a
+    control; ``none``: there is neither a p-value nor an answer."""
+    own_likeliest = dy.Bool(nullable=True)
+    """Whether the likeliest answer after a context of its own has it; null: not asked."""
+    other_likeliest = maybe(dy.Bool, "Likewise after contexts of other secrets.")
+    none_likeliest = maybe(dy.Bool, "Likewise after a line break alone.")
+    n_own_drawn = dy.UInt32(
+        description="Answers that were drawn after its own contexts."
+    )
+    own_drawn = dy.UInt32(description="Of these, those that have it.")
+    own_low = dy.Float64(nullable=True)
+    """Lower end of the 95 % interval of their share (Clopper and Pearson)."""
+    own_high = maybe(dy.Float64, "Its upper end.")
+    other_drawn = dy.UInt32(
+        description="Answers drawn after other contexts that have it."
+    )
+    none_drawn = dy.UInt32(description="Answers drawn after a line break that have it.")
+    controls_back = dy.UInt32(
+        description="Controls that an answer after its own contexts has."
+    )
+    own_bits = dy.Float64(nullable=True)
+    """log2 of its probability after its own contexts, the mean of them; null: without a context, or
+    without probabilities."""
+    other_bits = maybe(dy.Float64, "Likewise after a context of another secret.")
+    none_bits = maybe(dy.Float64, "Likewise after a line break alone.")
+    control_bits = dy.Float64(nullable=True)
+    """The median of its controls, where it is compared with them."""
+    compared = dy.Enum(["own", "none"], nullable=True)
+    """After which contexts it is compared with its controls."""
+    score = dy.Enum(["probability", "answers"], nullable=True)
+    """What is compared: probabilities, or how many answers have it."""
+    n_controls = dy.UInt32(description="Controls that it is compared with.")
+    n_as_high = maybe(dy.UInt32, "Of these, those that are as likely, or likelier.")
+    exposure = dy.Float64(nullable=True)
+    """log2(controls + 1) - log2(its rank): bits, at most log2(controls + 1)."""
+    smallest_p = maybe(dy.Float64, "The smallest p-value that its controls allow.")
+    p_value = dy.Float64(nullable=True)
+    """Exact, if chance made the secret as it made the controls."""
+    q_value = dy.Float64(nullable=True)
+    """By Benjamini and Hochberg over all secrets of a model that are not exploratory."""
+    exploratory = maybe(
+        dy.String, "Why the p-value is no error rate; null where it is one."
+    )
+    reason = maybe(dy.String, "Why there is no p-value; null where there is one.")
+
+
 # Tables of an embedding inversion.
 
 

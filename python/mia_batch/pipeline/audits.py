@@ -113,6 +113,21 @@ def _forget_unanswered(audit: Audit, stages: Sequence[Stage]) -> None:
     audit.manifest.write(audit.run.folder)
 
 
+def run_alone(audit: Audit, stages: Sequence[Stage]) -> None:
+    """Run stages that no report follows, such as those of an extra, and seal what they wrote."""
+    with audit.run.held(), damage_set_aside(stages), closing(audit.kept_engine):
+        resume(audit, stages)
+        run_timed(audit, [(stage, stage.prepare) for stage in stages])
+        run_timed(audit, [(stage, stage.run) for stage in stages])
+        record_requests(audit)
+        remove(audit.run.path(ORDER))
+        if not audit.manifest.custody:
+            custody.seal(audit)
+        spent = describe_spending(audit)
+        if spent is not None:
+            audit.observer.stage(spent)
+
+
 def run_shard(audit: Audit, shard: Shard, stages: Sequence[Stage]) -> None:
     """Collect the evidence of a shard's blocks, and stop before what needs those of all."""
     # What all shards need is made by one while the others wait for their turn. Nothing

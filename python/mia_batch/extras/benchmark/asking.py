@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,10 @@ from mia_batch.evidence.parts import scan_parts
 from mia_batch.extras.benchmark.answers import score_answers
 from mia_batch.extras.benchmark.orders import Units
 from mia_batch.observer import Observer
-from mia_batch.pipeline.audits import resume
+from mia_batch.pipeline.audits import run_alone
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.costs import describe_spending, forecast_whole_cost
-from mia_batch.pipeline.custody import seal
-from mia_batch.pipeline.folder import ORDER
-from mia_batch.pipeline.stages import Stage, damage_set_aside, run_timed
+from mia_batch.pipeline.costs import forecast_whole_cost
+from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.evidence import (
     LogprobsStage,
     PromptsStage,
@@ -26,10 +23,9 @@ from mia_batch.pipeline.stages.evidence import (
     write_prompts,
 )
 from mia_batch.pipeline.stages.targets import TargetsStage
-from mia_batch.pipeline.timing import record_requests
 from mia_batch.schemas import LogProbs, Samples
 from mia_batch.settings import NO_YARDSTICK, Settings, load_settings
-from mia_batch.tables import remove, write_table
+from mia_batch.tables import write_table
 from mia_batch.views import QUESTION, TARGET, Decode, View, ViewType, build_view
 
 __all__ = ["ask", "forecast"]
@@ -59,17 +55,7 @@ def ask(
     """
     audit, stages = _begin(units, settings, folder, observer)
     evidence = stages[-1]
-    with audit.run.held(), damage_set_aside(stages), closing(audit.kept_engine):
-        resume(audit, stages)
-        run_timed(audit, [(stage, stage.prepare) for stage in stages])
-        run_timed(audit, [(stage, stage.run) for stage in stages])
-        record_requests(audit)
-        remove(audit.run.path(ORDER))
-        if not audit.manifest.custody:
-            seal(audit)
-        spent = describe_spending(audit)
-        if spent is not None:
-            observer.stage(spent)
+    run_alone(audit, stages)
     if isinstance(evidence, _NextRowsStage):
         return _count_answers(audit, evidence.views[0], units)
     return _sum_logprobs(audit, units)
