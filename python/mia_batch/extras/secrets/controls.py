@@ -19,7 +19,7 @@ from string import ascii_lowercase, ascii_uppercase, digits
 
 from mia_batch.identifiers import find_identifiers, is_card, is_iban
 
-__all__ = ["Form", "build_form", "draw_controls", "guess_kind"]
+__all__ = ["Form", "build_form", "draw_controls", "guess_kind", "load_names"]
 
 _RUN = re.compile(r"[A-Za-z]+|[0-9]+")
 _LONGEST_SHARED = {True: 3, False: 2}  # letters, digits: shorter runs are everywhere
@@ -115,7 +115,7 @@ def draw_controls(form: Form, n: int, random: Random) -> list[str]:
     controls: dict[str, None] = {}
     if not form.is_open:
         return []
-    n_possible = prod(map(len, form.choices)) * len(_load_names()) ** len(form.names)
+    n_possible = prod(map(len, form.choices)) * len(load_names()) ** len(form.names)
     for _ in range(_ATTEMPTS * min(n, n_possible)):
         control = _draw(form, random)
         if control is not None and control != form.secret:
@@ -226,11 +226,12 @@ def _bound_length(name: str) -> int:
 
 @cache
 def _list_names(length: int) -> Sequence[str]:
-    return [name for name in _load_names() if _bound_length(name) == length]
+    return [name for name in load_names() if _bound_length(name) == length]
 
 
 @cache
-def _load_names() -> Sequence[str]:
+def load_names() -> Sequence[str]:
+    """Load the names that stand for those of addresses."""
     text = files("mia_batch.extras.secrets").joinpath("names.txt").read_text("utf-8")
     return text.split()
 
