@@ -9,7 +9,7 @@ import mia_batch
 __all__ = ["ROOMS", "package", "rooms"]
 
 ROOMS = {
-    "texts": ("corpus", "targets"),
+    "texts": ("corpus", "targets", "identifiers"),
     "scores": ("attacks", "features", "metrics"),
     "kernels": ("kernels",),
     "extras": (
@@ -18,7 +18,7 @@ ROOMS = {
             "extras.sets.paraphrases",
             "extras.privacy.inversion.training",
         ),
-        *("extras.privacy.audit", "extras.privacy.plan"),
+        *("extras.privacy.audit", "extras.privacy.plan", "extras.secrets.canaries"),
     ),
 }
 """Modules that users import beside the package's own page, by the page that has them."""

@@ -1,6 +1,7 @@
 """The command: models here and at endpoints, what tables hold and what no file does."""
 
 import json
+import math
 from dataclasses import replace
 from random import Random
 
@@ -8,7 +9,12 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-from mia_batch.errors import CorpusError, RunFolderError
+from mia_batch.errors import (
+    CorpusError,
+    MiaBatchError,
+    RunFolderError,
+    SettingsError,
+)
 from mia_batch.extras.secrets.asking import Answers
 from mia_batch.extras.secrets.command import secrets
 from mia_batch.extras.secrets.questions import (
@@ -22,7 +28,8 @@ from mia_batch.extras.secrets.questions import (
     split_context,
 )
 from mia_batch.extras.secrets.results import build_rows, build_table, conclusions
-from tests.hostile_server import MODEL, HostileServer, TinyModel
+from tests.hostile_server import MODEL, HostileServer, TinyModel, failure
+from tests.unit.evidence.endpoint.test_logprobs import echo
 
 CONTEXTS = ["The code of the door is ", "Her number: ", "Locker (", "PIN="]
 
@@ -154,6 +161,80 @@ def test_a_chat_endpoint_that_gives_secrets_back(tmp_path, monkeypatch):
     assert table["verdict"].to_list() == ["memorised"] * 2 + ["not shown"] * 4
     assert table["own_bits"].null_count() == 6
     assert "2 of 6 after their own context" in printed
+
+
+class Remembering(Leaking):
+    """An endpoint that finds some secrets likelier than what could stand there instead."""
+
+    def __call__(self, asked):
+        if not asked.fields.get("echo"):
+            return super().__call__(asked)
+        reply = echo(asked)
+        values = reply.content["choices"][0]["logprobs"]["token_logprobs"]
+        values[1:] = [-5.0] * (len(values) - 1)
+        if any(asked.prompt.endswith(row["secret"]) for row in self._rows):
+            values[-3:-1] = [-1.0, -1.0]  # the last one is drawn, not echoed
+        return reply
+
+
+def test_an_endpoint_with_probabilities_goes_on_where_it_failed(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "never-to-be-seen")
+    rows = invent(3, seed=2)
+    path = write_rows(tmp_path / "mine.jsonl", rows)
+    out, n_answers = tmp_path / "out", 0
+
+    def fail_later(asked):
+        nonlocal n_answers
+        n_answers += bool(asked.fields.get("echo")) and not asked.is_probe
+        if n_answers > 30:
+            return failure(401, "no longer")
+        return Remembering(rows[:1])(asked)
+
+    arguments = [path, "--model", MODEL, "--controls", 59, "--out", out]
+    arguments += ["--max-concurrency", 1, "--base-url"]
+    with HostileServer(fail_later) as server:
+        port = server.port
+        with pytest.raises(MiaBatchError, match="no longer"):
+            invoke(*arguments, server.url)
+    # What is there to go on with is for its owner alone
+    assert out.stat().st_mode & 0o077 == 0
+    assert not (out / "secrets.parquet").exists()
+    with HostileServer(Remembering(rows[:1]), port=port) as server:
+        invoke(*arguments, server.url)
+        prompts = [asked.prompt for asked in server.asked if asked.fields.get("echo")]
+    assert len([prompt for prompt in prompts if prompt in _list_prompts(rows)]) < 3 * 60
+    table = pl.read_parquet(out / "secrets.parquet")
+    assert table["verdict"].to_list() == ["memorised"] + ["not shown"] * 2
+    assert table["p_value"].to_list() == [1 / 60, 1.0, 1.0]
+    # Two words more of 4 nats each than the controls
+    assert table["own_bits"][0] - table["control_bits"][0] == pytest.approx(
+        8 / math.log(2), rel=1e-6
+    )
+    assert table["own_likeliest"].to_list() == [True, False, False]
+    assert not [entry for entry in out.iterdir() if entry.is_dir()]
+
+
+def _list_prompts(rows):
+    secrets_asked = [
+        Secret(text=row["secret"], kind="secret", row=1, contexts=(row["context"],))
+        for row in rows
+    ]
+    texts = build_questions(secrets_asked, Design(controls=59)).texts
+    return {*(texts["context"] + texts["text"])}
+
+
+def test_a_secret_of_many_rows_has_its_first_contexts(tmp_path):
+    rows = [{"secret": "7731", "context": f"In {place}: "} for place in range(300)]
+    path = write_rows(tmp_path / "many.jsonl", rows)
+    (secret,) = read_secrets(str(path), "secret", "context")
+    assert (secret.n_rows, len(secret.contexts)) == (300, 100)
+    assert secret.contexts[0] == "In 0: "
+
+
+def test_too_many_texts_are_refused():
+    many = [replace(CODES[0], text=f"{number:06}") for number in range(9000)]
+    with pytest.raises(SettingsError, match="at most 500,000 are asked about"):
+        build_questions(many, Design(controls=99))
 
 
 # Questions and rows, without a model.

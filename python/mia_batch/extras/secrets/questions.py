@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -37,10 +38,11 @@ __all__ = [
 NEUTRAL = "\n"
 """What stands before a secret that is asked for without any context."""
 MOST_SECRETS = 10_000
-_MOST_TEXTS = 2_000_000
+_MOST_TEXTS = 500_000
 _MOST_BYTES = 1 << 28  # of a file of secrets
 _LONGEST = 4096  # characters of a secret
 _CONTEXT = 200  # characters before an identifier that is found
+_MOST_CONTEXTS = 100  # that are kept of a secret, the first ones
 _OTHERS_TRIED = 20
 _LEAD = re.compile(r"\s+\Z|[^\w\s]\Z")
 
@@ -170,25 +172,26 @@ def _find_in_text(text: str, kinds: Collection[Kind], row: int) -> Iterator[Secr
 
 
 def merge_secrets(secrets: Iterator[Secret], path: str) -> list[Secret]:
-    """Merge equal secrets: one has all contexts."""
-    merged: dict[str, Secret] = {}
+    """Merge equal secrets: one has all contexts, up to a number."""
+    first_ones: dict[str, Secret] = {}
+    n_rows: Counter[str] = Counter()
+    contexts: dict[str, dict[str, None]] = defaultdict(dict)
     for secret in secrets:
-        present = merged.get(secret.text)
-        if present is None:
-            merged[secret.text] = secret
-            if len(merged) > MOST_SECRETS:
-                raise CorpusError(
-                    f"{path} has more than {MOST_SECRETS:,} different secrets; give a"
-                    " part of them"
-                )
-            continue
-        contexts = dict.fromkeys((*present.contexts, *secret.contexts))
-        merged[secret.text] = replace(
-            present, n_rows=present.n_rows + 1, contexts=tuple(contexts)
-        )
-    if not merged:
+        first_ones.setdefault(secret.text, secret)
+        if len(first_ones) > MOST_SECRETS:
+            raise CorpusError(
+                f"{path} has more than {MOST_SECRETS:,} different secrets; give a part of"
+                " them"
+            )
+        n_rows[secret.text] += 1
+        if len(contexts[secret.text]) < _MOST_CONTEXTS:
+            contexts[secret.text].update(dict.fromkeys(secret.contexts))
+    if not first_ones:
         raise CorpusError(f"{path} has no secrets; look at the column or at --detect")
-    return [*merged.values()]
+    return [
+        replace(secret, n_rows=n_rows[text], contexts=tuple(contexts[text]))
+        for text, secret in first_ones.items()
+    ]
 
 
 # What is asked.
@@ -241,7 +244,7 @@ def build_questions(secrets: Sequence[Secret], design: Design) -> Questions:
             " fewer secrets or --controls"
         )
     all_contexts = [*dict.fromkeys(text for texts in own_contexts for text in texts)]
-    rows: list[dict[str, Any]] = []
+    rows: list[tuple[Any, ...]] = []
     all_controls: list[list[str]] = []
     exploratory: list[str | None] = []
     for number, secret in enumerate(secrets):
@@ -272,7 +275,7 @@ def build_questions(secrets: Sequence[Secret], design: Design) -> Questions:
     ]
     return Questions(
         secrets=secrets,
-        texts=pl.DataFrame(rows, _TEXTS),
+        texts=pl.DataFrame(rows, _TEXTS, orient="row"),
         contexts=contexts.unique("key", maintain_order=True),
         places=pl.DataFrame(places, _PLACES).unique(maintain_order=True),
         controls=all_controls,
@@ -323,17 +326,11 @@ def _explain_exploratory(form: Form) -> str | None:
 
 def _build_row(
     secret: int, place: str, control: int, index: int, context: str, text: str
-) -> dict[str, Any]:
+) -> tuple[Any, ...]:
+    """Build a row of the texts that are scored, in the order of their columns."""
     preceding, scored = split_context(context, text)
-    return {
-        "secret": secret,
-        "key": hash_texts(preceding, scored),
-        "place": place,
-        "control": control,
-        "context_number": index,
-        "context": preceding,
-        "text": scored,
-    }
+    key = hash_texts(preceding, scored)
+    return secret, key, place, control, index, preceding, scored
 
 
 def hash_texts(*texts: str) -> str:
