@@ -179,18 +179,18 @@ class Remembering(Leaking):
 
 def test_an_endpoint_with_probabilities_goes_on_where_it_failed(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "never-to-be-seen")
-    rows = invent(3, seed=2)
+    rows = invent(2, seed=2)
     path = write_rows(tmp_path / "mine.jsonl", rows)
     out, n_answers = tmp_path / "out", 0
 
     def fail_later(asked):
         nonlocal n_answers
         n_answers += bool(asked.fields.get("echo")) and not asked.is_probe
-        if n_answers > 30:
+        if n_answers > 20:
             return failure(401, "no longer")
         return Remembering(rows[:1])(asked)
 
-    arguments = [path, "--model", MODEL, "--controls", 59, "--out", out]
+    arguments = [path, "--model", MODEL, "--controls", 39, "--out", out]
     arguments += ["--max-concurrency", 1, "--base-url"]
     with HostileServer(fail_later) as server:
         port = server.port
@@ -202,15 +202,15 @@ def test_an_endpoint_with_probabilities_goes_on_where_it_failed(tmp_path, monkey
     with HostileServer(Remembering(rows[:1]), port=port) as server:
         invoke(*arguments, server.url)
         prompts = [asked.prompt for asked in server.asked if asked.fields.get("echo")]
-    assert len([prompt for prompt in prompts if prompt in _list_prompts(rows)]) < 3 * 60
+    assert len([prompt for prompt in prompts if prompt in _list_prompts(rows)]) < 2 * 40
     table = pl.read_parquet(out / "secrets.parquet")
-    assert table["verdict"].to_list() == ["memorised"] + ["not shown"] * 2
-    assert table["p_value"].to_list() == [1 / 60, 1.0, 1.0]
+    assert table["verdict"].to_list() == ["memorised", "not shown"]
+    assert table["p_value"].to_list() == [1 / 40, 1.0]
     # Two words more of 4 nats each than the controls
     assert table["own_bits"][0] - table["control_bits"][0] == pytest.approx(
         8 / math.log(2), rel=1e-6
     )
-    assert table["own_likeliest"].to_list() == [True, False, False]
+    assert table["own_likeliest"].to_list() == [True, False]
     assert not [entry for entry in out.iterdir() if entry.is_dir()]
 
 
@@ -219,7 +219,7 @@ def _list_prompts(rows):
         Secret(text=row["secret"], kind="secret", row=1, contexts=(row["context"],))
         for row in rows
     ]
-    texts = build_questions(secrets_asked, Design(controls=59)).texts
+    texts = build_questions(secrets_asked, Design(controls=39)).texts
     return {*(texts["context"] + texts["text"])}
 
 
