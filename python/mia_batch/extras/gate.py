@@ -15,6 +15,7 @@ from typing import Any, Literal, cast
 
 import click
 import polars as pl
+import polars.selectors as cs
 
 from mia_batch.cli import options as cli
 from mia_batch.errors import CorpusError, SettingsError
@@ -32,7 +33,8 @@ from mia_batch.report.sentences import (
     find_top_bound,
     find_values,
 )
-from mia_batch.tables import digest
+from mia_batch.schemas import BenchmarkTests, Secrets
+from mia_batch.tables import digest, scan
 
 __all__ = ["Condition", "gate", "judge_run"]
 
@@ -102,6 +104,7 @@ def _withhold(name: str, threshold: float, reason: str) -> Condition:
 
 def _judge_areas(name: str, limit: float, rows: pl.DataFrame) -> Condition:
     """Judge the largest upper end of AUCs: all of them have to be below the limit."""
+    rows = _leave_finite(rows)
     unknown = rows.filter(pl.col("value").is_null() | pl.col("high").is_null())
     whole = rows.drop_nulls(["value", "high"])
     if whole.is_empty():
@@ -293,6 +296,7 @@ def _judge_p_values(
     """Judge the smallest of p-values, all of which have to be there."""
     if rows.is_empty():
         return _withhold("p-above", limit, absent)
+    rows = _leave_finite(rows)
     known = rows.drop_nulls(column).sort(column, maintain_order=True)
     if known.height and known[column][0] <= limit:
         return Condition(
@@ -455,6 +459,7 @@ def judge_run(
     }
 
 
+_METRICS = ("attack", "versus", "slice", "metric", "value", "low", "high", "reason")
 _Judges = dict[str, Callable[[float], Condition]]
 
 
@@ -494,8 +499,20 @@ def _open(
 
 
 def _open_table(kind: str, path: Path, variant: str | None) -> _Judges:
+    """Open a table, check its columns, and leave out what is no number."""
     try:
-        table = pl.read_parquet(path)
+        if kind == "privacy":
+            rows = pl.scan_parquet(path, glob=False)
+            columns = rows.collect_schema()
+            missing = {*_METRICS, "variant"} - {*columns}
+            if missing:
+                raise CorpusError(
+                    f"{path} lacks the columns {', '.join(sorted(missing))}; give the"
+                    " folder of mia-batch privacy"
+                )
+        else:
+            rows = scan(path, Secrets if kind == "secrets" else BenchmarkTests)
+        table = _leave_finite(rows.collect())
     except (OSError, pl.exceptions.PolarsError) as error:
         raise CorpusError(f"{path} cannot be read: {error}") from error
     if table.is_empty():
@@ -506,6 +523,12 @@ def _open_table(kind: str, path: Path, variant: str | None) -> _Judges:
         "privacy": {"auc-below": lambda limit: judge_privacy(table, limit, variant)},
     }
     return judges[kind]
+
+
+def _leave_finite(table: pl.DataFrame) -> pl.DataFrame:
+    """Make null of what is no finite number, which would be below any threshold."""
+    is_finite = cs.float().is_finite().fill_null(value=False)
+    return table.with_columns(pl.when(is_finite).then(cs.float()))
 
 
 def _parse_count(

@@ -9,7 +9,12 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-from mia_batch.errors import CorpusError, RunFolderError, SettingsError
+from mia_batch.errors import (
+    CorpusError,
+    MiaBatchError,
+    RunFolderError,
+    SettingsError,
+)
 from mia_batch.extras.gate import (
     gate,
     judge_auc,
@@ -92,6 +97,8 @@ def build_run(metrics=None, rows=(), verdicts=None):
         ),
         ({"loss_v1": (None, None, None)}, 0.6, "withheld", None),
         ({"other_v1": (0.5, 0.4, 0.55)}, 0.6, "withheld", None),
+        # What is no number is below nothing
+        ({"loss_v1": (float("nan"), 0.4, float("nan"))}, 0.6, "withheld", None),
         # Members score lower: swapped labels would pass any limit
         ({"loss_v1": (0.2, 0.1, 0.3)}, 0.6, "withheld", None),
     ],
@@ -214,17 +221,14 @@ def test_p_values_of_the_collection():
 
 def build_secrets(*rows, n_controls=199):
     defaults = {
+        **dict.fromkeys(Secrets.create_empty().columns),
         "model": "m",
         "verdict": "not shown",
         "p_value": 0.5,
         "n_controls": n_controls,
-        "exploratory": None,
     }
     schema = Secrets.create_empty().schema
-    return pl.DataFrame(
-        [defaults | row for row in rows],
-        schema_overrides={name: schema[name] for name in defaults},
-    )
+    return pl.DataFrame([defaults | row for row in rows], schema=schema)
 
 
 CLEAN: list[dict[str, Any]] = [{}] * 5
@@ -352,5 +356,8 @@ def test_refusals_say_what_to_do(tmp_path):
     ):
         invoke(tmp_path, "--auc-below", "0.6")
     (tmp_path / "secrets.parquet").write_bytes(b"PAR1")
-    with pytest.raises(CorpusError, match="cannot be read"):
+    with pytest.raises(MiaBatchError, match="cannot be read"):
+        invoke(tmp_path, "--secrets-below", "1")
+    build_secrets(*CLEAN).drop("verdict").write_parquet(tmp_path / "secrets.parquet")
+    with pytest.raises(MiaBatchError, match="'verdict' is missing"):
         invoke(tmp_path, "--secrets-below", "1")

@@ -148,8 +148,8 @@ def secrets(*, file: str, models: Sequence[str], **options: Any) -> None:
                 answers = ask(questions, run_settings, folder, study.observer, **kinds)
                 table = build_table([*build_rows(model, questions, answers)])
                 _store(out, table)
-                if not keeps_answers:
-                    _forget(folder)
+            if not keeps_answers:
+                _forget(folder)
             tables.append(table)
     if not dry_run:
         _show(pl.concat(tables), questions if shows_secrets else None)
@@ -251,7 +251,8 @@ def _store(out: Path, table: pl.DataFrame) -> None:
 
 def _forget(folder: Path) -> None:
     """Remove a run, whose prompts and answers hold the secrets."""
-    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        shutil.rmtree(folder)
     folder.with_name(f"{folder.name}.keys.parquet").unlink(missing_ok=True)
 
 
