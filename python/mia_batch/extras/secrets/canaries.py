@@ -92,11 +92,10 @@ class Canaries:
 
     def build_rows(self) -> list[dict[str, Any]]:
         """Build the rows to learn: each canary as often as it says, one after the other."""
-        return [
-            self._build_row(canary)
-            for canary in self.canaries
-            for _ in range(canary.repetitions)
-        ]
+        rows: list[dict[str, Any]] = []
+        for canary in self.canaries:
+            rows += [self._build_row(canary) for _ in range(canary.repetitions)]
+        return rows
 
     def _build_row(self, canary: Canary) -> dict[str, Any]:
         if self.form == "text":

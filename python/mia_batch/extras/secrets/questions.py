@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from itertools import chain
 from random import Random
 from typing import Any
 
@@ -243,7 +244,7 @@ def build_questions(secrets: Sequence[Secret], design: Design) -> Questions:
             f" {n_texts:,} texts, and at most {_MOST_TEXTS:,} are asked about; give"
             " fewer secrets or --controls"
         )
-    all_contexts = [*dict.fromkeys(text for texts in own_contexts for text in texts)]
+    all_contexts = [*dict.fromkeys(chain.from_iterable(own_contexts))]
     rows: list[tuple[Any, ...]] = []
     all_controls: list[list[str]] = []
     exploratory: list[str | None] = []
@@ -268,16 +269,16 @@ def build_questions(secrets: Sequence[Secret], design: Design) -> Questions:
         {"key": [*map(hash_texts, prompts)], "context": prompts},
         schema_overrides=_STRINGS,
     )
-    places = [
-        {"secret": number, "key": hash_texts(context.rstrip() or NEUTRAL)}
-        for number, texts in enumerate(own_contexts)
-        for context in texts
-    ]
+    places: list[tuple[int, str]] = []
+    for number, contexts_of_secret in enumerate(own_contexts):
+        prompts_of_secret = [text.rstrip() or NEUTRAL for text in contexts_of_secret]
+        keys = map(hash_texts, prompts_of_secret)
+        places += [(number, key) for key in keys]
     return Questions(
         secrets=secrets,
         texts=pl.DataFrame(rows, _TEXTS, orient="row"),
         contexts=contexts.unique("key", maintain_order=True),
-        places=pl.DataFrame(places, _PLACES).unique(maintain_order=True),
+        places=pl.DataFrame(places, _PLACES, orient="row").unique(maintain_order=True),
         controls=all_controls,
         exploratory=exploratory,
     )
