@@ -223,6 +223,26 @@ def _list_prompts(rows):
     return {*(texts["context"] + texts["text"])}
 
 
+def test_an_endpoint_without_probabilities_can_be_asked_for_answers(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("OPENAI_API_KEY", "never-to-be-seen")
+    path = write_rows(tmp_path / "mine.jsonl", invent(2))
+    arguments = [path, "--model", MODEL, "--controls", 19, "--base-url"]
+    with HostileServer(TinyModel()) as server:
+        with pytest.raises(SettingsError, match="or ask for answers alone"):
+            invoke(*arguments, server.url, "--out", tmp_path / "a")
+        out = tmp_path / "b"
+        invoke(*arguments, server.url, "--answers-only", "--out", out)
+        prices = ["--price-in", 1, "--price-out", 1, "--max-cost", 1e-9]
+        dear = [*arguments, server.url, "--answers-only", *prices]
+        with pytest.raises(MiaBatchError, match="max_cost= is 1e-09"):
+            invoke(*dear, "--out", tmp_path / "c")
+    table = pl.read_parquet(out / "secrets.parquet")
+    assert table["verdict"].to_list() == ["not shown"] * 2
+    assert table["score"].to_list() == ["answers"] * 2
+
+
 def test_a_secret_of_many_rows_has_its_first_contexts(tmp_path):
     rows = [{"secret": "7731", "context": f"In {place}: "} for place in range(300)]
     path = write_rows(tmp_path / "many.jsonl", rows)

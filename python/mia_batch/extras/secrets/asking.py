@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
+from mia_batch.errors import SettingsError
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.extras.secrets.questions import Questions
 from mia_batch.observer import Observer
@@ -34,6 +35,7 @@ __all__ = ["Answers", "ask", "forecast"]
 _SCORED, _CONTINUED = "score", "continue"  # what a target's text begins with
 _NOT_SCORED = "it is continued, not scored"
 _NOT_CONTINUED = "it is scored, not continued"
+_NO_ECHO = "does not echo log-probabilities"
 _BOUNDED = "the endpoint gives only an upper bound of a token's probability"
 _UNSCORED = "a token of it has no log-probability"
 _GIVEN = ViewType(build=lambda _: {}, prompt_unit="text")
@@ -75,7 +77,14 @@ def ask(
     ``has_scores``, whether log-probabilities are asked for.
     """
     audit, stages = _begin(questions, settings, folder, observer, **kinds)
-    run_alone(audit, stages)
+    try:
+        run_alone(audit, stages)
+    except SettingsError as error:
+        if _NO_ECHO not in str(error):
+            raise
+        raise SettingsError(
+            f"{error}; or ask for answers alone (--answers-only)"
+        ) from error
     targets = audit.run.scan("targets").select("target_id", key="target")
     scores = pl.DataFrame(schema=_SCORES)
     tables = []
