@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -21,7 +22,12 @@ from mia_batch.cli import options as cli
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.extras.secrets.results import LEVEL, count_needed
 from mia_batch.inference.conformal import Adjustment
-from mia_batch.inference.findings import gate_verdict, is_closed, why_withheld
+from mia_batch.inference.findings import (
+    gate_verdict,
+    is_closed,
+    why_not_continued,
+    why_withheld,
+)
 from mia_batch.inference.memory import VERBATIM_WORDS
 from mia_batch.inference.power import Power, compute_power
 from mia_batch.pipeline import Run
@@ -136,6 +142,20 @@ def _judge_areas(name: str, limit: float, rows: pl.DataFrame) -> Condition:
             " excluded with 97.5 % confidence, of other attacks nothing is known"
         ),
     )
+
+
+def why_worthless(run: RunResults) -> str | None:
+    """Explain why no number of an audit says anything; None where they do."""
+    reason = why_not_continued(run.findings)
+    if reason is not None:
+        return reason
+    chance = run.findings.filter(check="chance", subject="target", verdict="no_better")
+    if chance.height:
+        return (
+            "the model predicts the texts no better than chance: it is broken, or not"
+            " read as it is meant to be"
+        )
+    return None
 
 
 def judge_auc(run: RunResults, attacks: Iterable[str], limit: float) -> Condition:
@@ -473,7 +493,13 @@ def _open(
         refuse_changed(run)
         results = load_results(run)
         attacks = manifest.made["scores"]["attacks"]
-        judges: _Judges = {
+        worthless = why_worthless(results)
+        if worthless is not None:
+            judges: _Judges = {
+                name: partial(_withhold, name, reason=worthless) for name in _OF_AUDITS
+            }
+            return "audit", judges, {"root": manifest.custody["root"]}
+        judges = {
             "auc-below": lambda limit: judge_auc(results, attacks, limit),
             "words-below": lambda limit: judge_words(results, limit),
             "stands-out": lambda limit: judge_named(results, limit),

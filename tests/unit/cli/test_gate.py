@@ -24,6 +24,7 @@ from mia_batch.extras.gate import (
     judge_privacy,
     judge_secrets,
     judge_words,
+    why_worthless,
 )
 from mia_batch.inference.findings import finding_rows
 from mia_batch.pipeline import Run
@@ -193,6 +194,20 @@ def test_a_comparison_that_is_withheld_is_no_pass():
     rows = [{"statistic": "roc_auc", "verdict": "withheld", "reason": "texts differ"}]
     closed = build_run(rows=[("gate", rows)], verdicts=pl.LazyFrame())
     assert judge_named(closed, 0).outcome == "withheld"
+
+
+def test_a_model_that_predicts_nothing_passes_nothing():
+    row = {"subject": "target", "statistic": "nats_per_token", "verdict": "no_better"}
+    broken = build_run(rows=[("chance", [row])])
+    assert "no better than chance" in str(why_worthless(broken))
+    numbers = dict.fromkeys(("n_prompts", "n_alike", "n_repeating", "n_empty"), 9)
+    rows = [{"statistic": name, "value": value} for name, value in numbers.items()]
+    rows.append(
+        {"statistic": "example", "verdict": "does_not_continue", "reason": "Sure"}
+    )
+    silent = build_run(rows=[("dress", rows)])
+    assert "does not continue texts" in str(why_worthless(silent))
+    assert why_worthless(build_run()) is None
 
 
 def test_p_values_of_the_collection():
