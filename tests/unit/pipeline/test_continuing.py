@@ -169,7 +169,9 @@ def test_an_engine_is_started_once_and_continues_what_it_has_scored(
     checkpoint, tmp_path
 ):
     listener = Listener()
-    texts = pl.DataFrame({"text": TEXTS[:4]})
+    texts = pl.DataFrame(
+        {"text": [*TEXTS[:4], "Amen"]}
+    )  # one has nothing to go on with
     run = audit(
         input=written(tmp_path, texts),
         model=str(checkpoint),
