@@ -44,9 +44,9 @@ def counted_trainings():
     """It is known what is trained."""
     train = TrainingConfig.train
 
-    def counted(making, work, say):
+    def counted(making, work, say, observer=None):
         STARTED.append(str(work))
-        return train(making, work, say)
+        return train(making, work, say, observer)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TrainingConfig, "train", counted)
