@@ -249,7 +249,9 @@ def test_a_finished_run_is_verified_scored_and_shown(copied, nothing_starts):
     before = run["scores"]
     rescore(run.folder, attacks=("rmia_v1", "self_prompt_difference_v1"))
     assert run["scores"]["rmia_v1"].equals(before["rmia_v1"])
-    shown = CliRunner().invoke(command, ["show", copied["out"], before["target_id"][0]])
+    shown = CliRunner().invoke(
+        command, ["show", copied["out"], before["target_id"][0], "--scores"]
+    )
     assert shown.exit_code == 0, shown.output
     assert "rmia_v1" in shown.output
     model = next((run.folder / "models").glob("*/adapter_model.safetensors"))
