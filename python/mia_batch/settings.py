@@ -596,8 +596,8 @@ class SamplingSettings(SettingsGroup, topic="Sampling", table="sampling"):
     """Draw from this much probability only."""
     continue_strongest: int | None = Field(default=None, ge=0)
     """Texts of highest scores that are continued where no attack asks for
-    continuations; 0: none. [default: 64 where neither attacks nor evidence are named,
-    else 0]"""
+    continuations; 0: none. [default: 64 where attacks, evidence and preset are left
+    open, else 0]"""
     paraphrases_column: Column = None
     """Column with lists of three paraphrases of each text (DE-COP)."""
     choice_orders: int = Field(default=24, ge=4, le=24, multiple_of=4)
