@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from mia_batch.inference.findings import is_closed
+from mia_batch.inference.findings import gate_verdict, is_closed
 from mia_batch.inference.power import nulls_to_name
 from mia_batch.report.answer import (
     MOST_NAMED,
@@ -17,6 +17,7 @@ from mia_batch.report.answer import (
 )
 from mia_batch.report.sentences import (
     RunResults,
+    find_blind_row,
     find_values,
     write_count,
 )
@@ -53,6 +54,8 @@ def find_next_step(
         return None
     if allowed["targets alone"]:
         return _ask_for_comparison(results, units, noun, options)
+    if gate_verdict(results.findings) == "withheld":
+        return _ask_for_others(results, units, noun, options)
     if allowed["targets and non-members"] and not is_closed(results.findings):
         more = _ask_for_more(results, units, noun, options)
         if more is not None:
@@ -90,6 +93,20 @@ def _ask_for_comparison(
     )
     if any(option == "--samples-from" for option, _ in options):
         sentence += " The recording must have answers about them, too."
+    return NextStep("To get an answer", sentence, _write_audit(options, units, noun))
+
+
+def _ask_for_others(
+    results: RunResults, units: pl.DataFrame, noun: str, options: Options
+) -> NextStep:
+    """Say of which kind comparison texts have to be where the words tell them apart."""
+    row = find_blind_row(results.findings, "targets") or {}
+    evidence = f" ({row['evidence']})" if row.get("evidence") else ""
+    sentence = (
+        f"Give other comparison {noun}s: of the same kind, language, length and years as"
+        f" yours, so that their words do not tell them apart{evidence}. mia-batch"
+        " build-set matches some out of a larger pool with dates."
+    )
     return NextStep("To get an answer", sentence, _write_audit(options, units, noun))
 
 

@@ -86,7 +86,12 @@ def test_what_was_found_has_a_page_and_labels_and_closed_gates_have_no_step():
     assert shlex.split(step(of_group, roles()).command)[1:] == ["show", "a run"]
     assert step(rollup(nothing_found=3), roles(), labels("undecided")) is None
     closed = (roles(), gate("withheld"), top(5, 8), power(16))
-    assert step(rollup(above_all=8), *closed) is None
+    found = step(rollup(above_all=8), *closed)
+    assert "Give other comparison books: of the same kind" in found.sentence
+    assert "--non-members comparison-books/" in found.command
+    change = {"statistic": "answer", "verdict": "withheld", "reason": "it changed"}
+    changed = (roles(), finding_rows("order", [change]), top(5, 8), power(16))
+    assert step(rollup(above_all=8), *changed) is None
 
 
 def test_as_many_are_named_as_score_above_all_and_no_more():
