@@ -52,12 +52,15 @@ def find_next_step(
     noun = "book" if books else str(next(iter(units["level"]), "text"))
     if allowed["labels"]:
         return None
+    # The plan of this run stays, so what is asked otherwise has a folder of its own
+    places = [values[0] for option, values in options if option == "--out"]
+    out = f"{next(iter(places), folder).rstrip('/')}-compared"
     if allowed["targets alone"]:
-        return _ask_for_comparison(results, units, noun, options)
+        return _ask_for_comparison(results, units, noun, options, out)
     if gate_verdict(results.findings) == "withheld":
-        return _ask_for_others(results, units, noun, options)
+        return _ask_for_others(results, units, noun, options, out)
     if allowed["targets and non-members"] and not is_closed(results.findings):
-        more = _ask_for_more(results, units, noun, options)
+        more = _ask_for_more(results, units, noun, options, out)
         if more is not None:
             return more
     strong = units.filter(pl.col("verdict").is_in(["comes_out", "known_better"]))
@@ -75,7 +78,7 @@ def find_next_step(
 
 
 def _ask_for_comparison(
-    results: RunResults, units: pl.DataFrame, noun: str, options: Options
+    results: RunResults, units: pl.DataFrame, noun: str, options: Options, out: str
 ) -> NextStep:
     """Say how many comparison texts, and of which kind, would give an answer."""
     n = units.height or int(find_values(results.findings, "roles")["n_unknown"])
@@ -93,11 +96,13 @@ def _ask_for_comparison(
     )
     if any(option == "--samples-from" for option, _ in options):
         sentence += " The recording must have answers about them, too."
-    return NextStep("To get an answer", sentence, _write_audit(options, units, noun))
+    return NextStep(
+        "To get an answer", sentence, _write_audit(options, units, noun, out)
+    )
 
 
 def _ask_for_others(
-    results: RunResults, units: pl.DataFrame, noun: str, options: Options
+    results: RunResults, units: pl.DataFrame, noun: str, options: Options, out: str
 ) -> NextStep:
     """Say of which kind comparison texts have to be where the words tell them apart."""
     row = find_blind_row(results.findings, "targets") or {}
@@ -107,11 +112,13 @@ def _ask_for_others(
         f" yours, so that their words do not tell them apart{evidence}. mia-batch"
         " build-set matches some out of a larger pool with dates."
     )
-    return NextStep("To get an answer", sentence, _write_audit(options, units, noun))
+    return NextStep(
+        "To get an answer", sentence, _write_audit(options, units, noun, out)
+    )
 
 
 def _ask_for_more(
-    results: RunResults, units: pl.DataFrame, noun: str, options: Options
+    results: RunResults, units: pl.DataFrame, noun: str, options: Options, out: str
 ) -> NextStep | None:
     """Say how many more comparison texts would name those that a bound only counts."""
     findings = results.findings
@@ -128,10 +135,10 @@ def _ask_for_more(
         f"To learn which, give {more} ({needed:,.0f} in all), chosen before you look"
         " at their scores:"
     )
-    return NextStep("To name them", sentence, _write_audit(options, units, noun))
+    return NextStep("To name them", sentence, _write_audit(options, units, noun, out))
 
 
-def _write_audit(options: Options, units: pl.DataFrame, noun: str) -> str:
+def _write_audit(options: Options, units: pl.DataFrame, noun: str, out: str) -> str:
     """Write the run's own command with comparison texts."""
     is_recording = any(option == "--samples-from" for option, _ in options)
     left_out = _REPLACED + (_OF_RECORDINGS if is_recording else ())
@@ -149,6 +156,7 @@ def _write_audit(options: Options, units: pl.DataFrame, noun: str) -> str:
             words += [option, *values]
     if level:
         words += ["--level", *level]
+    words += ["--out", out]
     words += ["--non-members", f"comparison-{noun}s/", "--non-members-known", *known]
     return _join(words)
 
