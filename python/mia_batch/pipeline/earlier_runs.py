@@ -15,6 +15,8 @@ from typing import Any, Protocol, TypeAlias
 
 import polars as pl
 
+import polars as pl
+
 from mia_batch.corpus import combine_digests, digest_files
 from mia_batch.inference.findings import earlier_findings
 from mia_batch.pipeline import journal
@@ -32,8 +34,12 @@ _MAX_MANIFEST_BYTES = 8 << 20
 
 
 def list_earlier_runs(audit: Audit, texts: str) -> dict[str, RunFacts]:
-    """Return the earlier runs of these texts and model by name; ``texts`` is their hash."""
+    """Return the earlier runs of these texts and model by name; ``texts`` is their hash.
+
+    Those that compared them with nothing made no test, and do not count.
+    """
     runs: dict[str, RunFacts] = {}
+    has_labels = _has_labels(audit)
     counted = {_identify_attempt(audit.run.folder, asdict(audit.manifest))}
     for name, manifest in iterate_neighbours(audit):
         has_asked = any(
@@ -41,7 +47,10 @@ def list_earlier_runs(audit: Audit, texts: str) -> dict[str, RunFacts]:
         )
         if not has_asked or _look_up(manifest, "made", "targets", "input") != texts:
             continue
-        counted.add(_identify_attempt(audit.run.folder.with_name(name), manifest))
+        attempt = _identify_attempt(audit.run.folder.with_name(name), manifest)
+        counted.add(attempt)
+        if not (has_labels or _compares(attempt)):
+            continue
         attacks = _look_up(manifest, "settings", "attacks")
         root = _look_up(manifest, "custody", "root")
         runs[name] = {
@@ -55,7 +64,12 @@ def list_earlier_runs(audit: Audit, texts: str) -> dict[str, RunFacts]:
         }
     if is_url(audit.settings.place):
         return runs
-    return runs | _list_runs_of_journal(_hash_question(audit, texts), counted)
+    of_journal = _list_runs_of_journal(_hash_question(audit, texts), counted)
+    return runs | {
+        name: facts
+        for (name, facts), attempt in of_journal
+        if has_labels or _compares(attempt)
+    }
 
 
 def record_earlier_runs(
@@ -89,6 +103,9 @@ def describe_own_attempt(audit: Audit) -> dict[str, RunFacts]:
     sets = audit.corpora.fingerprint(audit.settings)["reference_sets"]
     sets_before = manifest.made["targets"]["reference_sets"]
     roles = {*sets, *sets_before} - {"yardstick"}
+    # What was compared with nothing had no p-value
+    if not {*sets_before} - {"yardstick"} and not _has_labels(audit):
+        return {}
     if all(sets.get(role) == sets_before.get(role) for role in roles):
         return {}
     name, facts = _describe_entry(_build_entry(audit))
@@ -115,17 +132,28 @@ def note_attempt(audit: Audit) -> None:
 
 def _list_runs_of_journal(
     question: str, counted: Collection[_Attempt]
-) -> dict[str, RunFacts]:
-    """Return the attempts at a question that the journal has beyond those counted, by name."""
-    runs = {}
+) -> Iterator[tuple[tuple[str, RunFacts], _Attempt]]:
+    """Iterate over what the journal has of a question beyond the attempts counted, by name."""
     for entry in journal.read_entries():
-        attempt = tuple(
+        folder, begin, compared = (
             _make_printable(entry.get(key)) for key in ("folder", "begin", "compared")
         )
+        attempt = (folder, begin, compared)
         if entry.get("question") == question and attempt not in counted:
-            name, facts = _describe_entry(entry)
-            runs[name] = facts
-    return runs
+            yield _describe_entry(entry), attempt
+
+
+def _compares(attempt: _Attempt) -> bool:
+    return attempt[-1] != journal.hashed({})
+
+
+def _has_labels(audit: Audit) -> bool:
+    """Return whether the input has labels, so that every run of it compares."""
+    documents = audit.corpora.input.documents
+    if "member" not in documents.collect_schema():
+        return False
+    any_label = documents.select(pl.col("member").is_not_null().any())
+    return bool(any_label.collect(engine="streaming").item())
 
 
 def _identify_attempt(folder: Path, manifest: object) -> _Attempt:
