@@ -452,14 +452,18 @@ def _rank_tested(rows: pl.DataFrame) -> pl.DataFrame:
     return tested.sort("p_value", "mean", "key", descending=[False, True, False])
 
 
-def count_needed(findings: pl.DataFrame, n_named: int) -> int | None:
-    """Count the comparison groups that it takes to name so many; None if there are more."""
+def count_needed(findings: pl.DataFrame, n_named: int, factor: int = 1) -> int | None:
+    """Count the comparison groups that it takes to name so many; None if there are more.
+
+    ``factor``: what attempts multiply q-values by.
+    """
     rows = find_rows(findings, "power", subject="group")
     if not {"n_tests", "n_null", "q"} <= rows.keys() or not n_named:
         return None
     n_tests, n_null = (int(rows[name]["value"]) for name in ("n_tests", "n_null"))
     q, adjustment = rows["q"]["value"], rows["q"]["verdict"]
-    needed = nulls_to_name(min(n_named, MOST_NAMED), n_tests, q, adjustment)
+    n_named = min(n_named, MOST_NAMED)
+    needed = nulls_to_name(n_named, n_tests, q / factor, adjustment)
     return needed if needed > n_null else None
 
 
@@ -498,7 +502,7 @@ def _write_needed(findings: pl.DataFrame, n_candidates: int) -> str:
         return ""
     n_named = min(n_candidates, MOST_NAMED)
     single = "one" if n_named == 1 else f"{n_named:,}"
-    return f" (to name {single} takes at least {needed:,})"
+    return f" (to name {single} takes at least {needed:,} from the start)"
 
 
 def _list_weaker(

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import polars as pl
 
+from mia_batch.inference.attempts import Attempts
 from mia_batch.inference.findings import gate_verdict, is_closed
 from mia_batch.inference.power import nulls_to_name
 from mia_batch.report.answer import (
@@ -18,8 +19,8 @@ from mia_batch.report.answer import (
 from mia_batch.report.sentences import (
     RunResults,
     find_blind_row,
+    find_other_runs,
     find_values,
-    write_count,
 )
 
 _REPLACED = ("--out", "--level", "--non-members", "--non-members-known")
@@ -126,14 +127,14 @@ def _ask_for_more(
     n_above = units.filter(verdict="above_all").height
     any_named = not units.filter(verdict="known_better").is_empty()
     n_candidates = bound.n_highest if bound else n_above
-    needed = count_needed(findings, n_candidates)
-    if any_named or needed is None:
+    attempts = Attempts(len(find_other_runs(findings)) + 2)  # this one and the next
+    needed = count_needed(findings, n_candidates, attempts.factor)
+    if any_named or not n_candidates or needed is None:
         return None
-    n_null = int(find_values(findings, "power")["n_null"])
-    more = write_count(needed - n_null, f"more comparison {noun}")
     sentence = (
-        f"To learn which, give {more} ({needed:,.0f} in all), chosen before you look"
-        " at their scores:"
+        f"To learn which takes at least {needed:,} comparison {noun}s: a further audit"
+        f" of the same {noun}s counts as another attempt, so that its p and q are"
+        f" {attempts.factor:,} times as large."
     )
     return NextStep("To name them", sentence, _write_audit(options, units, noun, out))
 
