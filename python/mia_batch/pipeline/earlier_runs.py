@@ -36,10 +36,11 @@ _MAX_MANIFEST_BYTES = 8 << 20
 def list_earlier_runs(audit: Audit, texts: str) -> dict[str, RunFacts]:
     """Return the earlier runs of these texts and model by name; ``texts`` is their hash.
 
-    Those that compared them with nothing made no test, and do not count.
+    To one that compares them, those that compared them with nothing do not count: they
+    made no test.
     """
     runs: dict[str, RunFacts] = {}
-    has_labels = _has_labels(audit)
+    counts_all = not _needs_sets(audit)
     counted = {_identify_attempt(audit.run.folder, asdict(audit.manifest))}
     for name, manifest in iterate_neighbours(audit):
         has_asked = any(
@@ -49,7 +50,7 @@ def list_earlier_runs(audit: Audit, texts: str) -> dict[str, RunFacts]:
             continue
         attempt = _identify_attempt(audit.run.folder.with_name(name), manifest)
         counted.add(attempt)
-        if not (has_labels or _compares(attempt)):
+        if not (counts_all or _compares(attempt)):
             continue
         attacks = _look_up(manifest, "settings", "attacks")
         root = _look_up(manifest, "custody", "root")
@@ -68,7 +69,7 @@ def list_earlier_runs(audit: Audit, texts: str) -> dict[str, RunFacts]:
     return runs | {
         name: facts
         for (name, facts), attempt in of_journal
-        if has_labels or _compares(attempt)
+        if counts_all or _compares(attempt)
     }
 
 
@@ -104,7 +105,7 @@ def describe_own_attempt(audit: Audit) -> dict[str, RunFacts]:
     sets_before = manifest.made["targets"]["reference_sets"]
     roles = {*sets, *sets_before} - {"yardstick"}
     # What was compared with nothing had no p-value
-    if not {*sets_before} - {"yardstick"} and not _has_labels(audit):
+    if not {*sets_before} - {"yardstick"} and _needs_sets(audit):
         return {}
     if all(sets.get(role) == sets_before.get(role) for role in roles):
         return {}
@@ -147,13 +148,15 @@ def _compares(attempt: _Attempt) -> bool:
     return attempt[-1] != journal.hashed({})
 
 
-def _has_labels(audit: Audit) -> bool:
-    """Return whether the input has labels, so that every run of it compares."""
+def _needs_sets(audit: Audit) -> bool:
+    """Return whether texts are compared with sets of their own, as they have no labels."""
+    if not {*audit.corpora.reference_sets} - {"yardstick"}:
+        return False
     documents = audit.corpora.input.documents
     if "member" not in documents.collect_schema():
-        return False
+        return True
     any_label = documents.select(pl.col("member").is_not_null().any())
-    return bool(any_label.collect(engine="streaming").item())
+    return not any_label.collect(engine="streaming").item()
 
 
 def _identify_attempt(folder: Path, manifest: object) -> _Attempt:
