@@ -15,8 +15,6 @@ from typing import Any, Protocol, TypeAlias
 
 import polars as pl
 
-import polars as pl
-
 from mia_batch.corpus import combine_digests, digest_files
 from mia_batch.inference.findings import earlier_findings
 from mia_batch.pipeline import journal
