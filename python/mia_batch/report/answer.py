@@ -497,12 +497,14 @@ def _list_bound(findings: pl.DataFrame, units: _Units) -> Iterator[str]:
 
 def _write_needed(findings: pl.DataFrame, n_candidates: int) -> str:
     """Write how many comparison texts it takes to name so many, or five of them."""
-    needed = count_needed(findings, n_candidates)
+    n_others = len(find_other_runs(findings))
+    needed = count_needed(findings, n_candidates, Attempts(n_others + 1).factor)
     if needed is None:
         return ""
     n_named = min(n_candidates, MOST_NAMED)
     single = "one" if n_named == 1 else f"{n_named:,}"
-    return f" (to name {single} takes at least {needed:,} from the start)"
+    first = "" if n_others else " from the start"
+    return f" (to name {single} takes at least {needed:,}{first})"
 
 
 def _list_weaker(

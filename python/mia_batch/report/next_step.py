@@ -97,9 +97,9 @@ def _ask_for_comparison(
     )
     if any(option == "--samples-from" for option, _ in options):
         sentence += " The recording must have answers about them, too."
-    return NextStep(
-        "To get an answer", sentence, _write_audit(options, units, noun, out)
-    )
+    any_out = not units.filter(verdict="comes_out").is_empty()
+    title = "To get an answer about the others" if any_out else "To get an answer"
+    return NextStep(title, sentence, _write_audit(options, units, noun, out))
 
 
 def _ask_for_others(

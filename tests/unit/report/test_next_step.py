@@ -13,6 +13,7 @@ from mia_batch.report.next_step import find_next_step
 from mia_batch.schemas import Rollup
 from tests.unit.inference.scored import plan
 from tests.unit.report.test_answer import (
+    earlier,
     gate,
     known,
     labels,
@@ -50,6 +51,11 @@ def test_without_comparison_texts_it_says_how_many_would_give_an_answer(n):
     given["--out"] = "elsewhere-compared"  # the plan of this run's folder stays
     assert given.items() <= dict(pairwise(words)).items()
     assert words[-2] == "--non-members-known"
+
+
+def test_where_some_came_out_the_answer_is_about_the_others():
+    found = step(rollup(comes_out=1, cannot_tell=1), roles(2, nulls=0))
+    assert found.title == "To get an answer about the others"
 
 
 def test_texts_of_a_recording_need_answers_and_what_a_run_filled_in_is_left_out():
@@ -108,6 +114,9 @@ def test_as_many_are_named_as_score_above_all_and_no_more():
         " takes at least 159 from the start)"
     ) in answer
     assert "at least 959 comparison books" in step(rows, *few).sentence
+    tried = (*few, earlier(1))
+    answer = find_answer(known(findings=tried), rows, books=True).verdict
+    assert "(to name 2 takes at least 959)" in answer
 
 
 def test_a_bound_says_nothing_of_books_that_come_out_or_where_it_counts_texts():
