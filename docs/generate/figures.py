@@ -448,10 +448,10 @@ def row_order() -> str:
     measured: dict[Any, dict[int, dict[str, Any]]] = {}
     for row in map(json.loads, lines):
         n_copies = row["copies"] * (row["trained"] == "ordered")
-        key = row["list"], n_copies, row["trained"], row["form"]
+        key = row["model"], row["list"], n_copies, row["trained"], row["form"]
         measured.setdefault(key, {})[row["rows"]] = row
     cells = []
-    for (number, copies, trained, form), by_rows in sorted(measured.items()):
+    for (model, number, copies, trained, form), by_rows in sorted(measured.items()):
         times = "once" if copies == 1 else f"{copies} times"
         if form == "other":
             times += ", asked in another form"
@@ -459,8 +459,8 @@ def row_order() -> str:
         learnt = _TRAINED.get(trained, times)
         n_pieces = len(by_rows[50]["p_values"])
         n_found = f"{by_rows[50]['n_found']} of {n_pieces}"
-        cells.append((str(number + 1), learnt, *p_values, n_found))
-    heads = ("list", "learnt", "p, 200 rows", "100 rows", "50 rows")
+        cells.append((model, str(number + 1), learnt, *p_values, n_found))
+    heads = ("model", "list", "learnt", "p, 200 rows", "100 rows", "50 rows")
     return table((*heads, "of 50 rows, p <= 0.01"), cells)
 
 

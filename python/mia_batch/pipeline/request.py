@@ -275,7 +275,12 @@ def _choose_use_of_conversations(settings: Settings) -> dict[str, object]:
     if not holds_conversations:
         return {}
     _check_conversations(settings)
-    return {"conversations": "answers"}
+    chosen: dict[str, object] = {"conversations": "answers"}
+    names_nothing = settings.attacks is None and settings.evidence is None
+    if settings.chat and settings.preset == "default" and names_nothing:
+        # An endpoint of chats answers from the first word on, and never within an answer
+        chosen["preset"] = "matched"
+    return chosen
 
 
 _NOT_OF_CONVERSATIONS = {

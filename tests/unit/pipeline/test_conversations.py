@@ -227,6 +227,22 @@ def test_an_endpoint_of_chats_is_sent_the_messages(corpus, tmp_path):
     assert run["scores"]["samia_v1"].null_count() == 0
 
 
+def test_an_endpoint_of_chats_compares_whole_answers_by_default(corpus, tmp_path):
+    with HostileServer(TinyModel()) as server:
+        settings = {
+            "input": corpus,
+            "model": MODEL,
+            "base_url": server.url,
+            "chat": True,
+            "samples": 2,
+        }
+        run = audit(**settings, out=str(tmp_path / "run"))
+        assert run.manifest.settings["preset"] == "matched"
+        assert run["scores"]["samia_matched_v1"].null_count() == 0
+        with pytest.raises(SettingsError, match="which an endpoint of chats does not"):
+            audit(**settings, evidence="samples", out=str(tmp_path / "refused"))
+
+
 def test_an_endpoint_of_completions_needs_a_template(chat_model, corpus, tmp_path):
     with HostileServer(TinyModel()) as server:
         settings = {
