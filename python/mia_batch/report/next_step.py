@@ -22,10 +22,19 @@ from mia_batch.report.sentences import (
     find_other_runs,
     find_values,
 )
+from mia_batch.settings import CLASSICS, N_STRONGEST, NO_YARDSTICK
 
 _REPLACED = ("--out", "--level", "--non-members", "--non-members-known")
 _OF_RECORDINGS = ("--model", "--engine", "--samples")  # they say so themselves
 _LONGEST_LIST = 5  # attacks that people name
+_FILLED_IN = {
+    "--continue-strongest": ([str(N_STRONGEST)],),
+    "--evidence": (["logprobs"],),
+    "--long-texts": (["stride"],),
+    "--window-words": (["128"],),
+    "--yardstick": ([CLASSICS], [NO_YARDSTICK]),
+}
+"""What a run without these options sets them to, by its texts and its model."""
 _HOW_KNOWN = "published after the model"
 
 Options = Sequence[tuple[str, Sequence[str]]]  # of the run's command, with their values
@@ -141,8 +150,11 @@ def _ask_for_more(
 
 def _write_audit(options: Options, units: pl.DataFrame, noun: str, out: str) -> str:
     """Write the run's own command with comparison texts."""
-    is_recording = any(option == "--samples-from" for option, _ in options)
-    left_out = _REPLACED + (_OF_RECORDINGS if is_recording else ())
+    names = {option for option, _ in options}
+    left_out = _REPLACED + (_OF_RECORDINGS if "--samples-from" in names else ())
+    kept = [] if noun == "book" else ["--window-words"]
+    if "--base-url" in names:  # where a run chooses otherwise
+        kept += ["--evidence", "--long-texts"]
     words = ["audit"]
     known = [_HOW_KNOWN]
     level = ["group"] if units.height else []
@@ -153,7 +165,9 @@ def _write_audit(options: Options, units: pl.DataFrame, noun: str, out: str) -> 
             known = [*values]
         elif option == "--level":
             level = [*values]
-        elif option not in left_out and not _is_filled_in(option, values):
+        elif option in kept or not (
+            option in left_out or _is_filled_in(option, values)
+        ):
             words += [option, *values]
     if level:
         words += ["--level", *level]
@@ -163,8 +177,10 @@ def _write_audit(options: Options, units: pl.DataFrame, noun: str, out: str) -> 
 
 
 def _is_filled_in(option: str, values: Sequence[str]) -> bool:
-    """Return whether a run filled these attacks in, which it does again when it is repeated."""
-    return option == "--attacks" and values[0].count(",") >= _LONGEST_LIST
+    """Return whether a run fills this in by itself, as it does when it is repeated."""
+    if option == "--attacks":
+        return values[0].count(",") >= _LONGEST_LIST
+    return option in _FILLED_IN and [*values] in _FILLED_IN[option]
 
 
 def _join(words: Sequence[str]) -> str:
