@@ -8,7 +8,8 @@ from threading import Thread
 
 import pytest
 
-from mia_batch.extras.viewer import build_server, render_list
+from mia_batch.errors import SettingsError
+from mia_batch.extras.viewer import build_server, render_list, serve
 from mia_batch.pipeline import Run
 from mia_batch.pipeline.listing import list_runs
 
@@ -94,3 +95,8 @@ def test_what_is_unfinished_or_damaged_is_listed_too(runs):
     stopped = {run.folder.name: run.answer for run in list_runs(runs)}["live"]
     assert stopped == f"stopped; its command goes on; {n_answers} answers are stored"
     assert list_runs(Path(runs / "absent")) == []
+
+
+def test_a_port_that_is_taken_is_refused(runs):
+    with serving(runs) as port, pytest.raises(SettingsError, match="is not free here"):
+        serve(runs, port, print)

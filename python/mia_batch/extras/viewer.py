@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
+from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,6 +16,7 @@ import click
 
 from mia_batch.cli.help import complete_runs
 from mia_batch.cli.options import PATH
+from mia_batch.errors import SettingsError
 from mia_batch.pipeline.listing import list_runs
 from mia_batch.pipeline.results import REPORT
 from mia_batch.report.html.page import environment
@@ -110,7 +112,14 @@ def build_server(folder: Path, port: int, token: str) -> ThreadingHTTPServer:
 def serve(folder: Path, port: int, say: Callable[[str], None]) -> None:
     """Serve until the process is stopped."""
     token = secrets.token_urlsafe(16)
-    with build_server(folder, port, token) as server:
+    try:
+        server = build_server(folder, port, token)
+    except OSError as error:
+        raise SettingsError(
+            f"port= is {port}, which is not free here ({error.strerror}); give another"
+            " one, or leave it out"
+        ) from error
+    with server, suppress(KeyboardInterrupt):
         say(f"http://{_HOST}:{server.server_port}/{token}/ shows the runs in {folder}")
         server.serve_forever(poll_interval=0.2)
 

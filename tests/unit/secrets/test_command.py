@@ -262,6 +262,9 @@ def test_too_many_texts_are_refused():
 
 def test_reading_refuses_what_has_no_secrets(tmp_path):
     path = write_rows(tmp_path / "a.jsonl", [{"password": "x"}])
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(CorpusError, match="has no rows; give a file of secrets"):
+        read_secrets(str(tmp_path / "empty.jsonl"), "secret", "context")
     with pytest.raises(CorpusError, match=r"no column 'secret', only 'password'; name"):
         read_secrets(str(path), "secret", "context")
     path = write_rows(tmp_path / "b.jsonl", [{"secret": "x1"}, {"secret": " "}])

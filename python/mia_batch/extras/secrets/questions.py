@@ -106,6 +106,8 @@ def read_secrets(path: str, secret: str, context: str) -> list[Secret]:
     source.refuse_unreadable()
     reader, reading = FORMATS[source.kind], Reading()
     schema = reader.read_schema(source.files, reading)
+    if not schema:
+        raise CorpusError(f"{path} has no rows; give a file of secrets, one in each")
     if secret not in schema:
         raise CorpusError(
             f"{path} has no column {secret!r}, only {', '.join(map(repr, schema))};"
