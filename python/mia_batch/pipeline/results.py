@@ -52,7 +52,14 @@ from mia_batch.report.paper import Blind, Names, PaperColumn, paper_table
 from mia_batch.report.passages import list_passages
 from mia_batch.report.sentences import RunResults, checks, later_sentence, sentences
 from mia_batch.schemas import Comparisons
-from mia_batch.settings import Settings, refuse_code, stored_settings
+from mia_batch.settings import (
+    CLASSICS,
+    N_STRONGEST,
+    NO_YARDSTICK,
+    Settings,
+    refuse_code,
+    stored_settings,
+)
 from mia_batch.tables import READ_ERRORS, digest, is_sound, write_text
 from mia_batch.targets import cluster_names
 from mia_batch.views import RunModel, build_view
@@ -79,11 +86,14 @@ def split_answer(run: RunFolder, masking: Masking = MASKED) -> Answer:
 def find_step(run: RunFolder) -> NextStep | None:
     """Return what to type next, see `mia_batch.report.next_step`."""
     manifest, results = check_finished(run), load_results(run)
-    options = [*list_changed_settings(stored_settings(manifest.settings))]
+    are_books = _are_books(manifest)
+    options = list_given_settings(
+        stored_settings(manifest.settings), are_books=are_books
+    )
     return find_next_step(
         results,
         _read_rollup(run, results),
-        books=_are_books(manifest),
+        books=are_books,
         options=options,
         folder=str(run.folder),
     )
@@ -354,6 +364,39 @@ def list_changed_settings(settings: Settings) -> Iterator[tuple[str, list[str]]]
             yield option, [",".join(map(str, value))]
         elif value is not None:
             yield option, [str(value)]
+
+
+_LONGEST_LIST = 5  # attacks that people name
+_FILLED_IN = {
+    "--continue-strongest": ([str(N_STRONGEST)],),
+    "--evidence": (["logprobs"],),
+    "--long-texts": (["stride"],),
+    "--window-words": (["128"],),
+    "--yardstick": ([CLASSICS], [NO_YARDSTICK]),
+}
+"""What a run without these options sets them to, by its texts and its model."""
+
+
+def _is_filled_in(option: str, values: Sequence[str]) -> bool:
+    """Return whether a run sets this by itself, as it does when it is repeated."""
+    if option == "--attacks":
+        return values[0].count(",") >= _LONGEST_LIST
+    return option in _FILLED_IN and [*values] in _FILLED_IN[option]
+
+
+def list_given_settings(
+    settings: Settings, *, are_books: bool
+) -> list[tuple[str, list[str]]]:
+    """List the options of a run's command, less those that a run sets by itself."""
+    changed = [*list_changed_settings(settings)]
+    kept = [] if are_books else ["--window-words"]
+    if any(option == "--base-url" for option, _ in changed):
+        kept += ["--evidence", "--long-texts"]  # an endpoint's run chooses otherwise
+    return [
+        (option, values)
+        for option, values in changed
+        if option in kept or not _is_filled_in(option, values)
+    ]
 
 
 # Whether the scores of several runs can be compared.

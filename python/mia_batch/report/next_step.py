@@ -22,22 +22,12 @@ from mia_batch.report.sentences import (
     find_other_runs,
     find_values,
 )
-from mia_batch.settings import CLASSICS, N_STRONGEST, NO_YARDSTICK
 
 _REPLACED = ("--out", "--level", "--non-members", "--non-members-known")
 _OF_RECORDINGS = ("--model", "--engine", "--samples")  # they say so themselves
-_LONGEST_LIST = 5  # attacks that people name
-_FILLED_IN = {
-    "--continue-strongest": ([str(N_STRONGEST)],),
-    "--evidence": (["logprobs"],),
-    "--long-texts": (["stride"],),
-    "--window-words": (["128"],),
-    "--yardstick": ([CLASSICS], [NO_YARDSTICK]),
-}
-"""What a run without these options sets them to, by its texts and its model."""
 _HOW_KNOWN = "published after the model"
 
-Options = Sequence[tuple[str, Sequence[str]]]  # of the run's command, with their values
+Options = Sequence[tuple[str, Sequence[str]]]  # that were given, with their values
 
 
 class NextStep(NamedTuple):
@@ -150,11 +140,8 @@ def _ask_for_more(
 
 def _write_audit(options: Options, units: pl.DataFrame, noun: str, out: str) -> str:
     """Write the run's own command with comparison texts."""
-    names = {option for option, _ in options}
-    left_out = _REPLACED + (_OF_RECORDINGS if "--samples-from" in names else ())
-    kept = [] if noun == "book" else ["--window-words"]
-    if "--base-url" in names:  # where a run chooses otherwise
-        kept += ["--evidence", "--long-texts"]
+    is_recording = any(option == "--samples-from" for option, _ in options)
+    left_out = _REPLACED + (_OF_RECORDINGS if is_recording else ())
     words = ["audit"]
     known = [_HOW_KNOWN]
     level = ["group"] if units.height else []
@@ -165,22 +152,13 @@ def _write_audit(options: Options, units: pl.DataFrame, noun: str, out: str) -> 
             known = [*values]
         elif option == "--level":
             level = [*values]
-        elif option in kept or not (
-            option in left_out or _is_filled_in(option, values)
-        ):
+        elif option not in left_out:
             words += [option, *values]
     if level:
         words += ["--level", *level]
     words += ["--out", out]
     words += ["--non-members", f"comparison-{noun}s/", "--non-members-known", *known]
     return _join(words)
-
-
-def _is_filled_in(option: str, values: Sequence[str]) -> bool:
-    """Return whether a run fills this in by itself, as it does when it is repeated."""
-    if option == "--attacks":
-        return values[0].count(",") >= _LONGEST_LIST
-    return option in _FILLED_IN and [*values] in _FILLED_IN[option]
 
 
 def _join(words: Sequence[str]) -> str:

@@ -53,38 +53,19 @@ def test_without_comparison_texts_it_says_how_many_would_give_an_answer(n):
     assert words[-2] == "--non-members-known"
 
 
-def test_the_command_leaves_out_what_a_run_sets_by_itself():
-    filled_in = {
-        "--evidence": "logprobs",
-        "--attacks": "a_v1,b_v1,c_v1,d_v1,e_v1,f_v1",
-        "--continue-strongest": "64",
-        "--yardstick": "none",
-        "--window-words": "64",
-    }
-    options = [*RUN, *((name, [value]) for name, value in filled_in.items())]
-    found = step(rollup(cannot_tell=4), roles(4, nulls=0), options=options)
-    words = shlex.split(found.command)
-    assert words[5:7] == ["--window-words", "64"]
-    assert not {*filled_in} & {*words} - {"--window-words"}
-    options += [("--base-url", ["http://host/v1"])]
-    found = step(rollup(cannot_tell=4), roles(4, nulls=0), options=options)
-    assert "--evidence logprobs" in found.command
-
-
 def test_where_some_came_out_the_answer_is_about_the_others():
     found = step(rollup(comes_out=1, cannot_tell=1), roles(2, nulls=0))
     assert found.title == "To get an answer about the others"
 
 
-def test_texts_of_a_recording_need_answers_and_what_a_run_filled_in_is_left_out():
-    filled = ",".join(f"a{n}_v1" for n in range(9))
-    options = [*RUN, ("--samples-from", ["made.jsonl"]), ("--attacks", [filled])]
+def test_texts_of_a_recording_need_answers_and_its_command_names_no_model():
+    options = [*RUN, ("--samples-from", ["made.jsonl"])]
     found = step(
         Rollup.create_empty(), roles(30, nulls=0), options=options, books=False
     )
     assert "The recording must have answers about them, too." in found.sentence
     words = shlex.split(found.command)
-    assert not {"--model", "--attacks", "--level"} & {*words}
+    assert not {"--model", "--level"} & {*words}
     assert "comparison-texts/" in words
 
 
