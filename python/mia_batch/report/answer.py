@@ -387,10 +387,11 @@ def _list_strongest(results: RunResults, units: _Units) -> Iterator[str]:
     """Write which come out word for word, then which stand out."""
     n_out = units.count_verdict("comes_out")
     if n_out:
-        longest = units.rows.select(_LONGEST.max()).item()
+        longest = units.rows.select(_LONGEST.max()).item() or 0
+        strongest = _name_strongest(units, "comes_out")
         yield (
-            f"{units.write_number(n_out)} {conjugate('come', n_out)} out word for word, at"
-            f" most {longest or 0:,} words in a row ({_name_strongest(units, 'comes_out')})"
+            f"{units.write_number(n_out)} {conjugate('come', n_out)} out word for word,"
+            f" the longest passage {longest:,} words in a row ({strongest})"
         )
     n_listed = units.count_verdict("known_better")
     if n_listed and results.rule.level != "collection":
@@ -491,20 +492,7 @@ def _list_bound(findings: pl.DataFrame, units: _Units) -> Iterator[str]:
     )
     if not is_all:
         which = "which one" if bound.n_members == 1 else f"which {bound.n_members:,}"
-        remedy = _write_needed(findings, bound.n_highest)
-        yield f"{which} cannot be said with so few comparison {units.noun}s{remedy}"
-
-
-def _write_needed(findings: pl.DataFrame, n_candidates: int) -> str:
-    """Write how many comparison texts it takes to name so many, or five of them."""
-    n_others = len(find_other_runs(findings))
-    needed = count_needed(findings, n_candidates, Attempts(n_others + 1).factor)
-    if needed is None:
-        return ""
-    n_named = min(n_candidates, MOST_NAMED)
-    single = "one" if n_named == 1 else f"{n_named:,}"
-    first = "" if n_others else " from the start"
-    return f" (to name {single} takes at least {needed:,}{first})"
+        yield f"{which} cannot be said with so few comparison {units.noun}s"
 
 
 def _list_weaker(
@@ -517,7 +505,6 @@ def _list_weaker(
         yield (
             f"{units.write_number(n_above)} {conjugate('score', n_above)} above every"
             f" comparison {units.noun}, which are too few to name any"
-            f"{_write_needed(findings, n_above)}"
         )
     n_unjudged = units.count_verdict("cannot_tell")
     if n_unjudged:

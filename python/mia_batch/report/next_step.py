@@ -87,12 +87,17 @@ def _ask_for_comparison(
     named = nulls_to_name(n_named, n, rule.q, rule.adjustment)
     alone = nulls_to_name(1, 1, rule.q, rule.adjustment)
     aim = f"about {named:,} let {n_named} of your {n:,} be named if they stand out"
-    together = f"{alone:,} may do for one answer about all of them (--level collection)"
+    together = (
+        f"; {alone:,} may do for one answer about all of them (--level collection)"
+    )
     if n == 1:
-        aim, together = f"at least {alone:,} are needed", "more make it surer"
+        aim, together = f"at least {alone:,} are needed", "; more make it surer"
+    elif named == alone:
+        together = ""
     sentence = (
         f"Compare with {noun}s that the model cannot know, of the same kind and"
-        f" published after it: {aim}; {together}."
+        f" published after it, in a folder such as comparison-{noun}s/: {aim}{together}."
+        " Say in --non-members-known how you know that they are."
     )
     if any(option == "--samples-from" for option, _ in options):
         sentence += " The recording must have answers about them, too."

@@ -85,6 +85,8 @@ def _find_subject(rows: Mapping[str, Row]) -> str:
 def list_names(names: Sequence[str], n_shown: int = _N_NAMED) -> str:
     head = ", ".join(names[:n_shown])
     n_hidden = len(names) - n_shown
+    if n_hidden == 1:  # its name is as short as its count
+        return ", ".join(names)
     return f"{head} and {n_hidden:,} more" if n_hidden > 0 else head
 
 

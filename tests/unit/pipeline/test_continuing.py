@@ -58,7 +58,7 @@ def test_a_server_that_recites_a_book_is_found_out_by_default(books, chat):
     settings, server = books
     run = audit(**settings, chat=chat)
     assert run.answer == (
-        "Of 2 documents, 1 comes out word for word, at most 32 words in a row (first);"
+        "Of 2 documents, 1 comes out word for word, the longest passage 32 words in a row (first);"
         " 1 is not judged, for want of comparison texts."
     )
     assert run["samples"].filter(view="recital").height == 12

@@ -378,7 +378,7 @@ def test_the_first_sentence_says_how_many_attempts_it_counts(n, runs, factor):
             {"comes_out": 1, "known_better": 2, "nothing_found": 8, "cannot_tell": 1},
             [],
             (
-                "Of 12 books, 1 comes out word for word, at most 20 words in a row"
+                "Of 12 books, 1 comes out word for word, the longest passage 20 words in a row"
                 f" (b0.txt); 2 stand {STAND} (b1.txt, b2.txt); 1 cannot be judged: too"
                 " few windows; nothing was found on 8."
             ),
@@ -405,7 +405,7 @@ def test_the_first_sentence_says_how_many_attempts_it_counts(n, runs, factor):
             {"comes_out": 7, "cannot_tell": 5},
             [gate("withheld")],
             (
-                "Of 12 books, 7 come out word for word, at most 26 words in a row"
+                "Of 12 books, 7 come out word for word, the longest passage 26 words in a row"
                 " (b6.txt, b5.txt, b4.txt, b3.txt, b2.txt and 2 more); the others have"
                 " no answer, because books and comparison books can be distinguished"
                 " without the model."
@@ -429,7 +429,7 @@ def test_the_first_sentence_says_how_many_attempts_it_counts(n, runs, factor):
             {"comes_out": 1},
             [gate("withheld")],
             (
-                "The book comes out word for word, at most 20 words in a row (b0.txt);"
+                "The book comes out word for word, the longest passage 20 words in a row (b0.txt);"
                 " there is no other answer, because books and comparison books can be"
                 " distinguished without the model."
             ),
@@ -484,7 +484,7 @@ UNSAID = "whether the model knows {} cannot be said without comparison texts"
             {"comes_out": 1, "cannot_tell": 1},
             False,
             (
-                "Of 2 documents, 1 comes out word for word, at most 20 words in a row"
+                "Of 2 documents, 1 comes out word for word, the longest passage 20 words in a row"
                 " (b0.txt); 1 is not judged, for want of comparison texts."
             ),
         ),

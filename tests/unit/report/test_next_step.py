@@ -13,7 +13,6 @@ from mia_batch.report.next_step import find_next_step
 from mia_batch.schemas import Rollup
 from tests.unit.inference.scored import plan
 from tests.unit.report.test_answer import (
-    earlier,
     gate,
     known,
     labels,
@@ -79,8 +78,7 @@ def test_where_a_bound_counts_books_more_comparison_books_would_name_them():
     assert "p and q are 6 times as large" in found.sentence
     answer = find_answer(known(findings=[*findings, power(16)]), rows, books=True)
     assert answer.verdict.endswith(
-        "which 5 cannot be said with so few comparison books (to name 5 takes at"
-        " least 63 from the start);"
+        "which 5 cannot be said with so few comparison books;"
         " nothing was found on the other 4."
     )
     assert (
@@ -108,14 +106,8 @@ def test_as_many_are_named_as_score_above_all_and_no_more():
     rows = rollup(above_all=2, nothing_found=14)
     answer = find_answer(known(findings=few), rows, books=True).verdict
     assert nulls_to_name(2, 16, 0.05, "bh") == 159
-    assert (
-        "2 score above every comparison book, which are too few to name any (to name 2"
-        " takes at least 159 from the start)"
-    ) in answer
+    assert "2 score above every comparison book, which are too few to name" in answer
     assert "at least 959 comparison books" in step(rows, *few).sentence
-    tried = (*few, earlier(1))
-    answer = find_answer(known(findings=tried), rows, books=True).verdict
-    assert "(to name 2 takes at least 959)" in answer
 
 
 def test_a_bound_says_nothing_of_books_that_come_out_or_where_it_counts_texts():

@@ -79,7 +79,7 @@ def _write_verdict(contents: Contents, book: Row) -> str:
         compared = write_count(n_outside, "comparison text")
     q = contents.look_up("plan.q", 0.05)
     longest = book["longest_words"]
-    in_a_row = f", at most {longest:,} words in a row" if longest else ""
+    in_a_row = f", {longest:,} words in a row" if longest else ""
     verdicts = {
         "comes_out": f"The model gives it back word for word{in_a_row}.",
         "known_better": (

@@ -320,7 +320,7 @@ def _count_books(contents: Contents) -> Iterator[tuple[str, str]]:
             yield f"{n['above_all']:,} of {total:,}", label
         n_nothing = n["nothing_found"]
     if n_nothing:
-        yield f"{n_nothing:,} of {total:,}", "not distinguished"
+        yield f"{n_nothing:,} of {total:,}", "nothing found"
     if n["cannot_tell"]:
         yield f"{n['cannot_tell']:,} of {total:,}", "not judged"
     yield from _write_together(contents)

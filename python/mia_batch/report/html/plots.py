@@ -571,10 +571,10 @@ def compared_books(books: pl.DataFrame, attack: str) -> Picture | None:
     if outside.is_empty() or audited.is_empty():
         return None
     is_strong = pl.col("verdict").is_in(["known_better", "comes_out", "above_all"])
+    any_out = not audited.filter(verdict="comes_out").is_empty()
+    ending = ", or that come out" if any_out else ""
     kinds = {
-        f"audited {level}s above the comparison, or that come out": audited.filter(
-            is_strong
-        ),
+        f"audited {level}s above the comparison{ending}": audited.filter(is_strong),
         f"other audited {level}s": audited.filter(~is_strong),
         "comparison: known to be outside the training data": outside,
     }

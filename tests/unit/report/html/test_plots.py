@@ -145,7 +145,7 @@ def test_books_are_drawn_over_those_outside_the_training_data():
     drawn = compared_books(rollup, ATTACK)
     assert drawn is not None
     assert [row[:2] for row in drawn["rows"]] == [
-        ["audited documents above the comparison, or that come out", "dune"],
+        ["audited documents above the comparison", "dune"],
         ["other audited documents", "emma"],
         ["comparison: known to be outside the training data", "new"],
         ["comparison: known to be outside the training data", "newer"],
