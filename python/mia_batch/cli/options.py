@@ -54,6 +54,12 @@ def option(
 
 _SEED = click.IntRange(0, 2**31)
 seed_option = option("seed", _SEED, None, "Seed of everything random.", default=0)
+models_option = option(
+    *("model", str, "MODEL", "Model to ask; repeat it to compare."),
+    required=True,
+    multiple=True,
+    dest="models",
+)
 
 
 def path_option(name: str, text: str, *, is_place: bool = False) -> Decorator:

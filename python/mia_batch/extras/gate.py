@@ -318,22 +318,15 @@ def _judge_p_values(
         return _withhold("p-above", limit, absent)
     rows = _leave_finite(rows)
     known = rows.drop_nulls(column).sort(column, maintain_order=True)
-    if known.height and known[column][0] <= limit:
-        return Condition(
-            condition="p-above",
-            threshold=limit,
-            outcome="fail",
-            value=known[column][0],
-            subject=known["subject"][0],
-        )
+    fails = known.height > 0 and known[column][0] <= limit
     missing = rows.filter(pl.col(column).is_null())
-    if missing.height:
+    if missing.height and not fails:
         subject, reason = missing.select("subject", "reason").row(0)
         return _withhold("p-above", limit, f"{subject} has no p-value: {reason}")
     return Condition(
         condition="p-above",
         threshold=limit,
-        outcome="pass",
+        outcome="fail" if fails else "pass",
         value=known[column][0],
         subject=known["subject"][0],
     )
@@ -431,7 +424,7 @@ _TABLES = {
     "privacy": ("metrics.parquet", ("auc-below",)),
 }
 """Of each kind of folder that is no run: its table, and what can be asked of it."""
-_OF_AUDITS = ("auc-below", "words-below", "stands-out", "p-above")
+_AUDIT_CONDITIONS = ("auc-below", "words-below", "stands-out", "p-above")
 
 
 def judge_run(
@@ -496,7 +489,8 @@ def _open(
         worthless = why_worthless(results)
         if worthless is not None:
             judges: _Judges = {
-                name: partial(_withhold, name, reason=worthless) for name in _OF_AUDITS
+                name: partial(_withhold, name, reason=worthless)
+                for name in _AUDIT_CONDITIONS
             }
             return "audit", judges, {"root": manifest.custody["root"]}
         judges = {
@@ -618,7 +612,7 @@ def gate(*, run: Path, variant: str | None, **limits: float | None) -> int:
 
 
 def _list_names() -> list[str]:
-    names = [*_OF_AUDITS]
+    names = [*_AUDIT_CONDITIONS]
     for _, conditions in _TABLES.values():
         names += conditions
     return [*dict.fromkeys(names)]

@@ -24,7 +24,7 @@ from mia_batch.observer import Observer, usual_observer
 from mia_batch.pipeline import batches, custody, lodged_plan
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import build_windowing, write_texts
-from mia_batch.pipeline.costs import describe_spending
+from mia_batch.pipeline.costs import describe_spending, forecast_whole_cost
 from mia_batch.pipeline.earlier_runs import (
     describe_own_attempt,
     note_attempt,
@@ -126,6 +126,25 @@ def run_alone(audit: Audit, stages: Sequence[Stage]) -> None:
         spent = describe_spending(audit)
         if spent is not None:
             audit.observer.stage(spent)
+
+
+_BATCH_FILES = "by batch files"  # which runs of an extra do not take
+
+
+def forecast_alone(
+    audit: Audit,
+    stages: Sequence[Stage],
+    unchecked: tuple[type[Stage], ...] = (),
+) -> Iterator[tuple[str, str]]:
+    """Iterate over what `run_alone` has left to ask and its cost, as name and text."""
+    yield "engine", f"{audit.manifest.evidence['engine']}"
+    for stage in stages:
+        if not isinstance(stage, unchecked):
+            stage.validate_dry_run()
+        yield from stage.remaining()
+    for name, text in forecast_whole_cost(audit):
+        if not name.endswith(_BATCH_FILES):
+            yield name, text
 
 
 def run_shard(audit: Audit, shard: Shard, stages: Sequence[Stage]) -> None:

@@ -37,9 +37,8 @@ def _describe(file: Path) -> ListedRun:
     is_live = False
     try:
         run.check()
-        try:
-            answer = build_answer(run)
-        except RunFolderError:
+        answer = _read_answer(run)
+        if answer is None:
             is_live = _is_live(run)
             answer = _describe_progress(run, is_live=is_live)
     except MiaBatchError as error:
@@ -49,6 +48,14 @@ def _describe(file: Path) -> ListedRun:
             f"cannot be read ({describe_error(error)}); `mia-batch verify` says why"
         )
     return ListedRun(run.folder, written, answer, is_live)
+
+
+def _read_answer(run: RunFolder) -> str | None:
+    """Return the answer; None of a run that is not finished."""
+    try:
+        return build_answer(run)
+    except RunFolderError:
+        return None
 
 
 def _is_live(run: RunFolder) -> bool:

@@ -146,7 +146,7 @@ def list_attacks(run: RunFolder) -> pl.DataFrame:
     return attack_rows(_open_tables(run), attacks, seconds, manifest.passes)
 
 
-def list_out(run: RunFolder) -> pl.DataFrame:
+def list_run_passages(run: RunFolder) -> pl.DataFrame:
     manifest = check_finished(run)
     samples = stored_settings(manifest.settings).samples
     words = manifest.evidence.get("word_rule")

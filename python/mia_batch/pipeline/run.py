@@ -13,7 +13,7 @@ from mia_batch.pipeline.results import (
     check_finished,
     list_attacks,
     list_books,
-    list_out,
+    list_run_passages,
     load_results,
     render_for_notebook,
     write_report,
@@ -64,7 +64,7 @@ class Run(RunFolder):
         less those that could be foreseen, and the ``passage``. What walks gave is in
         ``run["extracted_documents"]``.
         """
-        return list_out(self)
+        return list_run_passages(self)
 
     @property
     def attacks(self) -> pl.DataFrame:

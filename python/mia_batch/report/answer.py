@@ -16,7 +16,6 @@ from mia_batch.inference.findings import (
     why_not_continued,
 )
 from mia_batch.inference.memory import VERBATIM_WORDS
-from mia_batch.inference.power import nulls_to_name
 from mia_batch.report.drawn import compares_scores, write_missing_share, write_share
 from mia_batch.report.sentences import (
     RunResults,
@@ -28,7 +27,6 @@ from mia_batch.report.sentences import (
     find_collection_tests,
     find_other_runs,
     find_placebo,
-    find_rows,
     find_simultaneous_bounds,
     find_top_bound,
     find_values,
@@ -47,7 +45,6 @@ ANSWERS = {
 STRIP = 24  # stretches of a book's strip
 _SHADES = "▁▂▃▄▅▆▇█"
 _N_NAMED = 5
-MOST_NAMED = 5  # as the power of a plan is about
 _SHORT_REASON = 160  # characters
 _LONGEST = pl.max_horizontal("longest_words", "extracted_words")
 
@@ -451,21 +448,6 @@ def _rank_tested(rows: pl.DataFrame) -> pl.DataFrame:
     """Sort by p-value: a bound counts all whose p-value is that of its last one."""
     tested = rows.drop_nulls("p_value")
     return tested.sort("p_value", "mean", "key", descending=[False, True, False])
-
-
-def count_needed(findings: pl.DataFrame, n_named: int, factor: int = 1) -> int | None:
-    """Count the comparison groups that it takes to name so many; None if there are more.
-
-    ``factor``: what attempts multiply q-values by.
-    """
-    rows = find_rows(findings, "power", subject="group")
-    if not {"n_tests", "n_null", "q"} <= rows.keys() or not n_named:
-        return None
-    n_tests, n_null = (int(rows[name]["value"]) for name in ("n_tests", "n_null"))
-    q, adjustment = rows["q"]["value"], rows["q"]["verdict"]
-    n_named = min(n_named, MOST_NAMED)
-    needed = nulls_to_name(n_named, n_tests, q / factor, adjustment)
-    return needed if needed > n_null else None
 
 
 def _list_bound(findings: pl.DataFrame, units: _Units) -> Iterator[str]:

@@ -10,8 +10,6 @@ from mia_batch.inference.attempts import Attempts
 from mia_batch.inference.findings import gate_verdict, is_closed
 from mia_batch.inference.power import nulls_to_name
 from mia_batch.report.answer import (
-    MOST_NAMED,
-    count_needed,
     find_counted_bound,
     select_units,
     sort_by_strength,
@@ -20,11 +18,13 @@ from mia_batch.report.sentences import (
     RunResults,
     find_blind_row,
     find_other_runs,
+    find_rows,
     find_values,
 )
 
 _REPLACED = ("--out", "--level", "--non-members", "--non-members-known")
 _OF_RECORDINGS = ("--model", "--engine", "--samples")  # they say so themselves
+_MOST_NAMED = 5  # as the power of a plan is about
 _HOW_KNOWN = "published after the model"
 
 Options = Sequence[tuple[str, Sequence[str]]]  # that were given, with their values
@@ -82,7 +82,7 @@ def _ask_for_comparison(
 ) -> NextStep:
     """Say how many comparison texts, and of which kind, would give an answer."""
     n = units.height or int(find_values(results.findings, "roles")["n_unknown"])
-    n_named = min(MOST_NAMED, n)
+    n_named = min(_MOST_NAMED, n)
     rule = results.rule
     named = nulls_to_name(n_named, n, rule.q, rule.adjustment)
     alone = nulls_to_name(1, 1, rule.q, rule.adjustment)
@@ -132,7 +132,7 @@ def _ask_for_more(
     any_named = not units.filter(verdict="known_better").is_empty()
     n_candidates = bound.n_highest if bound else n_above
     attempts = Attempts(len(find_other_runs(findings)) + 2)  # this one and the next
-    needed = count_needed(findings, n_candidates, attempts.factor)
+    needed = _count_needed(findings, n_candidates, attempts.factor)
     if any_named or not n_candidates or needed is None:
         return None
     sentence = (
@@ -141,6 +141,21 @@ def _ask_for_more(
         f" {attempts.factor:,} times as large."
     )
     return NextStep("To name them", sentence, _write_audit(options, units, noun, out))
+
+
+def _count_needed(findings: pl.DataFrame, n_named: int, factor: int) -> int | None:
+    """Count the comparison groups that it takes to name so many; None if there are more.
+
+    ``factor``: what attempts multiply q-values by.
+    """
+    rows = find_rows(findings, "power", subject="group")
+    if not {"n_tests", "n_null", "q"} <= rows.keys() or not n_named:
+        return None
+    n_tests, n_null = (int(rows[name]["value"]) for name in ("n_tests", "n_null"))
+    q, adjustment = rows["q"]["value"], rows["q"]["verdict"]
+    n_named = min(n_named, _MOST_NAMED)
+    needed = nulls_to_name(n_named, n_tests, q / factor, adjustment)
+    return needed if needed > n_null else None
 
 
 def _write_audit(options: Options, units: pl.DataFrame, noun: str, out: str) -> str:

@@ -12,9 +12,8 @@ from mia_batch.evidence.parts import scan_parts
 from mia_batch.extras.benchmark.answers import score_answers
 from mia_batch.extras.benchmark.orders import Units
 from mia_batch.observer import Observer
-from mia_batch.pipeline.audits import run_alone
+from mia_batch.pipeline.audits import forecast_alone, run_alone
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.costs import forecast_whole_cost
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.evidence import (
     LogprobsStage,
@@ -41,7 +40,6 @@ _TOO_LONG = (
     "; --long-texts stride reads it in pieces",
     "; give fewer rows a shard (--shard-rows)",
 )
-_BATCH_FILES = "by batch files"  # which these runs do not take
 
 
 def ask(
@@ -66,14 +64,7 @@ def forecast(
 ) -> Iterator[tuple[str, str]]:
     """Iterate over what is left to ask and its cost, as name and text; nothing is asked."""
     audit, stages = _begin(units, settings, folder, observer)
-    yield "engine", f"{audit.manifest.evidence['engine']}"
-    for stage in stages:
-        if not isinstance(stage, _NextRowsStage | PromptsStage):
-            stage.validate_dry_run()
-        yield from stage.remaining()
-    for name, text in forecast_whole_cost(audit):
-        if not name.endswith(_BATCH_FILES):
-            yield name, text
+    yield from forecast_alone(audit, stages, (_NextRowsStage, PromptsStage))
 
 
 def _begin(

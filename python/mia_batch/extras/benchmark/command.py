@@ -40,12 +40,7 @@ _DESIGN = ("shard_rows", "shuffles", "most_rows", "context_rows", "seed")
 
 @click.command("benchmark", cls=TopicCommand)
 @click.argument("name", metavar="NAME|FILE")
-@cli.option(
-    *("model", str, "MODEL", "Model to ask; repeat it to compare."),
-    required=True,
-    multiple=True,
-    dest="models",
-)
+@cli.models_option
 @cli.option("from", str, "PATH", "Copy of the set of this name.", dest="place")
 @cli.path_option("out", "Folder of the table, and of a run for each model and test.")
 @cli.option(

@@ -14,9 +14,8 @@ from mia_batch.errors import SettingsError
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.extras.secrets.questions import Questions
 from mia_batch.observer import Observer
-from mia_batch.pipeline.audits import run_alone
+from mia_batch.pipeline.audits import forecast_alone, run_alone
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.costs import forecast_whole_cost
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.evidence import (
     EvidenceStage,
@@ -44,7 +43,6 @@ _QUESTION = ViewType(
 )
 _SPARE_TOKENS = 16  # what may stand before a secret in an answer
 _MOST_TOKENS = 512
-_BATCH_FILES = "by batch files"  # which these runs do not take
 
 
 class Answers(NamedTuple):
@@ -105,13 +103,7 @@ def forecast(
 ) -> Iterator[tuple[str, str]]:
     """Iterate over what is left to ask and its cost, as name and text; nothing is asked."""
     audit, stages = _begin(questions, settings, folder, observer, **kinds)
-    yield "engine", f"{audit.manifest.evidence['engine']}"
-    for stage in stages:
-        stage.validate_dry_run()
-        yield from stage.remaining()
-    for name, text in forecast_whole_cost(audit):
-        if not name.endswith(_BATCH_FILES):
-            yield name, text
+    yield from forecast_alone(audit, stages)
 
 
 def _begin(
@@ -135,23 +127,15 @@ def _begin(
         stages.append(_ScoresStage(audit, [score_view]))
     longest = max(len(secret.text.encode()) for secret in questions.secrets)
     decode = Decode(scope="whole", most_new=min(longest + _SPARE_TOKENS, _MOST_TOKENS))
-    likeliest = View(
-        name="secret_likeliest",
+    build_view = partial(
+        View,
         make=partial(_give_contexts, contexts=questions.contexts),
-        greedy=True,
         decode=decode,
         type=_QUESTION,
     )
-    views = [likeliest]
+    views = [build_view(name="secret_likeliest", greedy=True)]
     if draws:
-        draw_view = View(
-            name="secret_drawn",
-            make=partial(_give_contexts, contexts=questions.contexts),
-            samples=draws,
-            decode=decode,
-            type=_QUESTION,
-        )
-        views.append(draw_view)
+        views.append(build_view(name="secret_drawn", samples=draws))
     stages.append(_AnswersStage(audit, views))
     return audit, stages
 

@@ -58,12 +58,7 @@ def _parse_kinds(
 
 @click.command("secrets", cls=TopicCommand)
 @click.argument("file", metavar="FILE")
-@cli.option(
-    *("model", str, "MODEL", "Model to ask; repeat it to compare."),
-    required=True,
-    multiple=True,
-    dest="models",
-)
+@cli.models_option
 @cli.path_option("out", "Folder of the table.")
 @cli.option(
     *("detect", str, "KIND,KIND"),
