@@ -16,7 +16,7 @@ PLACES = re.findall(r"`([\w/]+\.(?:py|toml))(?:: (\w+))?`", "\n".join(ROWS))
 def test_every_task_has_a_place():
     assert len(ROWS) > 30
     for row in ROWS:
-        assert re.search(r"\| .+ \| .*`[\w/]+\.(py|toml)", row), row
+        assert re.search(r"\| .+ \| .*`[\w/]+\.(py|toml|css)", row), row
 
 
 @pytest.mark.parametrize(("path", "name"), PLACES)
