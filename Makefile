@@ -1,6 +1,6 @@
 # make demo: set-up, then the known-truth audit.   make test: set-up, lints, types, pages, every test.
 # make real: an audit of a real model, SmolLM2, on public texts; in minutes, without a GPU.
-# make pictures: the notebooks' outputs and the landing page's pictures, drawn anew.
+# make pictures: the notebooks' outputs and the site's pictures, drawn anew.
 # make test-long: the tests that take minutes each. make docs: the documentation, in site/, with every
 # figure and generated table of it; make figures: these alone, in figures/.   make bench: speed, memory, coverage, power, measured.
 # make lock: resolve requirements.lock anew.   make wheel: wheels for others, in dist/; make wheel-try: install and try them.
@@ -48,7 +48,7 @@ docs: setup
 
 pictures: setup chromium
 	@$(STEP) "Notebooks, run anew" python -m docs.generate.notebooks
-	@$(STEP) "Pictures of the landing page" python -m docs.generate.pictures
+	@$(STEP) "Pictures of the landing page and the gallery" env MIA_BATCH_JOURNAL=off python -m docs.generate.pictures
 
 figures: setup
 	@$(STEP) "Figures and generated tables of the documentation, in figures/" python -m docs.generate figures

@@ -1,6 +1,7 @@
-"""The pictures of the landing page: a terminal and a report, of the run of the first notebook.
+"""The pictures of the landing page and of the gallery: a terminal, and first screens of reports.
 
-``make pictures`` draws them anew into ``docs/assets``; the report needs Chromium.
+``make pictures`` draws them anew into ``docs/assets``; reports need Chromium. It keeps no
+journal of runs, since each drawing would count as another attempt at the same texts.
 """
 
 from __future__ import annotations
@@ -9,16 +10,22 @@ import io
 import re
 import shutil
 import subprocess
+from contextlib import chdir
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import mia_batch
 from docs.generate import notebooks
+from docs.generate.parrot import serve_parrot
 from mia_batch.cli.show import show_run
 from mia_batch.pipeline import Run
 
-__all__ = ["REPORT", "TERMINAL", "draw"]
+__all__ = ["GALLERY", "TERMINAL", "draw"]
 
-TERMINAL, REPORT = Path("docs/assets/terminal.svg"), Path("docs/assets/report.png")
+_ASSETS = Path("docs/assets")
+TERMINAL = _ASSETS / "terminal.svg"
+GALLERY = ("book", "book-alone", "labelled", "endpoint", "tuned")
+"""A picture of each stands on the page "Pictures of answers", as ``report-NAME.webp``."""
 _COMMAND = (
     "$ mia-batch --input books/ --samples-from answers.parquet --non-members"
     " others/ ..."
@@ -28,17 +35,68 @@ _FONT_FROM_ELSEWHERE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
 def draw() -> None:
-    """Run the notebook, and draw what its run prints and its report."""
-    with TemporaryDirectory() as folder:
-        notebooks.run(notebooks.FOLDER / "book.ipynb", Path(folder))
-        run = Run(next(Path(folder, "runs").iterdir()))
-        TERMINAL.write_text(_terminal(run, Path(folder)), "utf-8")
-        if (chromium := shutil.which("chromium")) is None:
-            raise SystemExit(
-                "the picture of the report needs Chromium (Debian: apt install"
-                " chromium)"
+    """Make the runs, and draw what the first prints and the report of each."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        raise SystemExit(
+            "pictures of reports need Chromium (Debian: apt install chromium)"
+        )
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        runs = _make_runs(folder)
+        TERMINAL.write_text(_terminal(runs["book"], folder / "book"), "utf-8")
+        for picture in GALLERY:
+            _draw_report(runs[picture], chromium, _ASSETS / f"report-{picture}.webp")
+
+
+def _make_runs(folder: Path) -> dict[str, Run]:
+    """Make a run for each picture of the gallery, below a folder."""
+    runs = {
+        "book": _run_notebook("book", folder / "book"),
+        "labelled": _run_notebook("paper-table", folder / "labelled"),
+        "tuned": _run_notebook("fine-tuned", folder / "tuned"),
+    }
+    recording = runs["book"].folder / "samples_from.parquet"
+    shutil.copy(recording, folder / "book" / "answers.parquet")
+    with chdir(folder / "book"):
+        alone = mia_batch.audit(
+            "books",
+            samples_from="answers.parquet",
+            window_words=128,
+            out="runs/books-alone",
+        )
+        with serve_parrot(Path("books/dawn.txt").read_text("utf-8")) as address:
+            asked = mia_batch.audit(
+                "books",
+                "parrot",
+                base_url=address,
+                price_in=0.5,
+                price_out=1.5,
+                window_words=128,
+                max_windows_per_document=2,
+                non_members="others",
+                non_members_known="the parrot knows one book",
+                level="group",
             )
-        page, picture = run.report().absolute().as_uri(), REPORT.absolute()
+    runs["book-alone"] = Run(folder / "book" / alone.folder)
+    runs["endpoint"] = Run(folder / "book" / asked.folder)
+    return runs
+
+
+def _run_notebook(name: str, folder: Path) -> Run:
+    """Run a notebook in a folder; return the run that it makes."""
+    folder.mkdir()
+    notebooks.run(notebooks.FOLDER / f"{name}.ipynb", folder)
+    return Run(next(Path(folder, "runs").iterdir()))
+
+
+def _draw_report(run: Run, chromium: str, picture: Path) -> None:
+    """Draw the first screen of a report as WebP without loss."""
+    from PIL import Image
+
+    page = run.report().absolute().as_uri()
+    with TemporaryDirectory() as folder:
+        shot = Path(folder, "shot.png")
         options = (
             "--headless",
             "--no-sandbox",
@@ -46,10 +104,12 @@ def draw() -> None:
             f"--window-size={_SIZE}",
         )
         subprocess.run(
-            [chromium, *options, f"--screenshot={picture}", page],
+            [chromium, *options, f"--screenshot={shot}", page],
             check=True,
             capture_output=True,
         )
+        with Image.open(shot) as image:
+            image.convert("RGB").save(picture, lossless=True, method=6)
 
 
 def _terminal(run: Run, folder: Path) -> str:

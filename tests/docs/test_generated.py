@@ -2,7 +2,9 @@
 
 import ast
 import re
+import shlex
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,15 +17,20 @@ from docs.generate import (
     figures,
     hooks,
     markdown,
+    pictures,
     published,
     python,
+    recipes,
     rooms,
     settings,
     tables,
 )
 from mia_batch.attacks import families, names
-from mia_batch.known import find_set, named_sets
+from mia_batch.cli.main import command
+from mia_batch.corpus.addresses import check_address
+from mia_batch.known import find_model, find_set, named_sets
 from mia_batch.settings import GROUPS, Settings
+from tests.docs.test_examples import parse
 
 REPOSITORY = Path(__file__).parents[2]
 DOCS = REPOSITORY / "docs"
@@ -232,6 +239,64 @@ def test_each_family_of_named_sets_and_each_known_model_has_a_row():
         "no text later than 2020-12-31 (the Pile was published then)"
         in published.known_models()
     )
+
+
+@pytest.mark.parametrize("recipe", recipes.RECIPES, ids=lambda recipe: recipe["title"])
+def test_a_recipe_has_commands_that_parse_addresses_that_are_read_and_records(recipe):
+    assert all(find_model(model) for model in recipe["models"])
+    for name in ("members", "held_out"):
+        if name in recipe:
+            assert check_address(recipe[name]) == recipe[name]
+    for line in recipes.build_commands(recipe):
+        program, *arguments = shlex.split(line)
+        assert program == "mia-batch"
+        parse(command, [*arguments])
+        options = dict(pairwise(arguments))
+        assert options["--model"].startswith(
+            tuple(model.partition("/")[0] for model in recipe["models"])
+        )
+        if "--dataset" in options:
+            assert find_set(options["--dataset"]).labels
+        else:
+            assert options["--input"] == recipe["members"]
+        assert options.get("--revision") == recipe.get("revision")
+        assert not {"MEMBERS", "REVISION"} & {*arguments}
+
+
+def test_recipes_say_each_fact_once_and_no_revision_that_is_not_known():
+    assert len(recipes.RECIPES) == 10
+    assert len(rows(recipes.overview())) == 2 + 10
+    text = recipes.sections()
+    assert text.count("| revision | none known: take the commit") == 6
+    assert (
+        "| trained on | the Pile, deduplicated; no text later than 2020-12-31 |" in text
+    )
+    wrapped = re.findall(r"^```console\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    joined = "".join(wrapped).replace("\\\n", " ").splitlines()
+    commands = [
+        shlex.split(line)
+        for recipe in recipes.RECIPES
+        for line in recipes.build_commands(recipe)
+    ]
+    assert [shlex.split(line)[1:] for line in joined] == commands
+
+
+def test_a_row_of_the_list_of_roots_is_a_claim_and_has_a_signature_if_a_signer():
+    for root in recipes.ROOTS:
+        assert re.fullmatch("[0-9a-f]{64}", root["root"])
+        assert re.fullmatch("[0-9a-f]{40}([0-9a-f]{24})?", root["revision"])
+        assert ("signer" in root) is ("key" in root) is ("signature" in root)
+    line = f"{recipes.ROOTS[0]['root']} demo/model@772ec65e"
+    assert recipes.claim(recipes.ROOTS[0]).startswith(line)
+    assert "| nobody yet |" in recipes.roots()
+
+
+def test_pictures_of_the_gallery_are_small_and_stand_on_its_page():
+    page = (DOCS / "gallery.md").read_text("utf-8")
+    shown = re.findall(r"\(assets/report-([\w-]+)\.webp\)", page)
+    assert shown == [*pictures.GALLERY]
+    for name in shown:
+        assert (DOCS / "assets" / f"report-{name}.webp").stat().st_size < 80_000
 
 
 def test_the_version_to_cite_is_the_one_of_the_package():

@@ -338,7 +338,7 @@ PERTURBED = "allegrolab/hubble-1b-100b_toks-perturbed-hf"
         (
             "allenai/OLMo-1B-hf",
             None,
-            ["was trained on Dolma, whose texts end by 2024-02-01"],
+            ["was trained on Dolma v1.5, whose texts end by 2023-10-31"],
         ),
         ("HuggingFaceTB/SmolLM2-1.7B", None, ["twin HuggingFaceTB/SmolLM2-135M "]),
         ("LLM360/Amber", None, ["2023-12-11"]),
