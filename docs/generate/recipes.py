@@ -27,7 +27,7 @@ RECIPES: list[dict[str, Any]] = tomllib.loads(
 ROOTS: list[dict[str, Any]] = tomllib.loads(
     (_FOLDER / "roots.toml").read_text("utf-8")
 )["roots"]
-_WIDTH = 96
+_WIDTH = 76
 _NO_REVISION = "none known: take the commit that the run records"
 
 
@@ -46,7 +46,7 @@ def overview() -> str:
     for recipe in RECIPES:
         kind = recipe["how"].split(":")[0].split(",")[0]
         rows.append([recipe["title"], code(recipe["models"][0]), kind.lower()])
-    return table(("models", "the smallest", "what is known of membership"), rows)
+    return table(("models", "the smallest", "how membership is known"), rows)
 
 
 def sections() -> str:
@@ -79,16 +79,19 @@ def _build_section(recipe: dict[str, Any]) -> str:
 
 
 def _wrap(command: str) -> str:
-    """Write a command for a shell, quoted where needed, in lines that end between words."""
-    lines = ["$"]
+    """Write a command for a shell; an option stands in one line with its value."""
+    parts: list[str] = []
     for word in shlex.split(command):
-        quoted = shlex.quote(word)
-        is_full = len(f"{lines[-1]} {quoted}") > _WIDTH
-        # An option stands in one line with its value.
-        if is_full or (word.startswith("--") and len(lines[-1]) > _WIDTH - 40):
-            lines.append(f"    {quoted}")
+        if word.startswith("--") or not parts:
+            parts.append(shlex.quote(word))
         else:
-            lines[-1] += f" {quoted}"
+            parts[-1] += f" {shlex.quote(word)}"
+    lines = [f"$ {parts[0]}"]
+    for part in parts[1:]:
+        if len(f"{lines[-1]} {part}") > _WIDTH:
+            lines.append(f"    {part}")
+        else:
+            lines[-1] += f" {part}"
     return " \\\n".join(lines)
 
 
