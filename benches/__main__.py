@@ -25,6 +25,7 @@ OF_A_RELEASE: tuple[tuple[str, ...], ...] = (
     ("features",),
     ("interval_coverage",),
     ("p_value_calibration",),
+    ("speed_ratios",),
     ("few_books",),
     ("dependence",),
     ("trying",),

@@ -22,7 +22,7 @@ import numpy as np
 import polars as pl
 from benches.results import append_results, machine
 
-from mia_batch.extras.bench import Text, bare_scorer, scorer
+from mia_batch.extras.speed.ways import Text, bare_scorer, scorer
 from mia_batch.models.tokens import Tokenizer
 
 if TYPE_CHECKING:

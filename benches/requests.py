@@ -5,6 +5,12 @@ the model is asked: the wall's, and processor time of this process and of the en
 each on one core.
 
     python -m benches.requests [--model FOLDER] [--texts N] [--profile] [WORK ...]
+    python -m benches.requests --against REVISION [--rounds N] [WORK ...]
+
+With ``--against`` the package of another commit does the same work in turns, and the
+ratio of prompts a second of processor time is given with its interval. The bench fails
+where that shows this commit slower by more than a twentieth. It is the bench's code of
+now that measures both, so it imports little of the package.
 """
 
 from __future__ import annotations
@@ -15,16 +21,19 @@ import json
 import os
 import pstats
 import random
+import shutil
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 from benches.pairs import Prose
-from benches.results import append_results, machine
 
 from mia_batch.evidence.engines.registry import EngineType
 from mia_batch.evidence.request import (
@@ -46,6 +55,7 @@ WORK: dict[str, dict[str, Any]] = {
 TEXTS = {"probes": 1024, "matched": 512, "logprobs": 4096}
 WORDS = {"probes": 128, "matched": 160, "logprobs": 128}
 SEQUENCES = 1024  # as vLLM has on a large card
+LEAST_RATIO = 0.95  # to the commit that is compared with, by the interval's upper end
 
 
 class Instant:
@@ -190,13 +200,69 @@ def measured(work: str, model: str, n_texts: int, *, profile: bool) -> dict[str,
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("work", nargs="*", default=[*WORK])
-    parser.add_argument("--model", default="demo/model")
-    parser.add_argument("--texts", type=int)
-    parser.add_argument("--profile", action="store_true")
-    given = parser.parse_args()
+@contextmanager
+def built_package(revision: str) -> Iterator[Path]:
+    """Check out a commit with its Rust extension, and remove it afterwards."""
+    extension = Path("python/mia_batch/_native.abi3.so")
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder, "tree")
+        run_git = ["git", "worktree"]
+        subprocess.run([*run_git, "add", "--detach", tree, revision], check=True)
+        try:
+            sources = ["rust", "Cargo.toml", "Cargo.lock"]
+            compared = ["git", "diff", "--quiet", revision, "--", *sources]
+            built = extension
+            if subprocess.run(compared, check=False).returncode:
+                cargo = ["cargo", "build", "--release", "--locked"]
+                subprocess.run([*cargo, "-p", "mia-python"], check=True, cwd=tree)
+                built = tree / "target/release/lib_native.so"
+            shutil.copy(built, tree / extension)
+            yield tree / "python"
+        finally:
+            subprocess.run([*run_git, "remove", "--force", tree], check=True)
+
+
+def run_once(package: Path, work: str, arguments: argparse.Namespace) -> float:
+    """Do the work with a package, and return prompts a second of its processor time."""
+    options = ["--once", "--model", arguments.model]
+    options += ["--texts", str(arguments.texts or TEXTS[work])]
+    environment = os.environ | {"PYTHONPATH": str(package.absolute())}
+    process = subprocess.run(
+        [sys.executable, "-m", "benches.requests", work, *options],
+        check=True,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    figures = json.loads(process.stdout.splitlines()[-1])[work]
+    return float(figures["prompts_per_second"]["ours"])
+
+
+def compare(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Measure this commit and another in turns."""
+    from mia_batch.extras.speed.comparing import compare_rates
+
+    figures = {}
+    with built_package(arguments.against) as earlier:
+        for work in arguments.work:
+            now, before = list[float](), list[float]()
+            for _ in range(arguments.rounds):
+                before.append(run_once(earlier, work, arguments))
+                now.append(run_once(Path("python"), work, arguments))
+            ratio = compare_rates(now, before)
+            figures[work] = {
+                "prompts_per_second": now,
+                "before": before,
+                "ratio": ratio.value and round(ratio.value, 3),
+                "low": ratio.low and round(ratio.low, 3),
+                "high": ratio.high and round(ratio.high, 3),
+                "reason": ratio.reason,
+            }
+    return figures
+
+
+def measure_all(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Register the engine for this process and those that it starts, and do all work."""
     with tempfile.TemporaryDirectory() as folder:
         info = Path(folder, "instant-1.dist-info")
         info.mkdir()
@@ -206,16 +272,41 @@ def main() -> None:
         entry = "[mia_batch.engines]\ninstant = benches.requests:ENGINE_TYPE\n"
         (info / "entry_points.txt").write_text(entry)
         sys.path.insert(0, folder)  # what this process starts has the same path
-        figures = {
+        return {
             work: measured(
-                work, given.model, given.texts or TEXTS[work], profile=given.profile
+                work,
+                arguments.model,
+                arguments.texts or TEXTS[work],
+                profile=arguments.profile,
             )
-            for work in given.work
+            for work in arguments.work
         }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("work", nargs="*", default=[*WORK])
+    parser.add_argument("--model", default="demo/model")
+    parser.add_argument("--texts", type=int)
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--against", metavar="REVISION")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    figures = compare(arguments) if arguments.against else measure_all(arguments)
+    if arguments.once:
+        print(json.dumps(figures))
+        return
+    from benches.results import append_results, machine
+
     print(machine())
     print(json.dumps(figures, indent=2))
-    if not given.profile:
-        append_results("requests", {"model": given.model, **figures})
+    against = {"against": arguments.against} if arguments.against else {}
+    if not arguments.profile:
+        append_results("requests", {"model": arguments.model, **against, **figures})
+    for work, row in figures.items() if arguments.against else ():
+        if row["high"] is not None and row["high"] < LEAST_RATIO:
+            raise SystemExit(f"{work}: slower than {arguments.against}")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from mia_batch.extras.bench import machine as described
+from mia_batch.extras.speed.measuring import machine as described
 
 __all__ = ["append_results", "commit", "machine", "versions"]
 

@@ -12,7 +12,7 @@ import fast_rouge
 import polars as pl
 from rouge_score_rs import RougeScorer as RustRougeScorer
 
-from mia_batch.extras.bench import ROUGE, rouge_score
+from mia_batch.extras.speed.ways import ROUGE, rouge_score
 from mia_batch.kernels import pair_features
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from benches.results import append_results, machine
 
 from mia_batch import tables
 from mia_batch.corpus import ColumnNames, read_documents
-from mia_batch.extras.bench import run_in_process
+from mia_batch.extras.speed.ways import run_in_process
 from mia_batch.schemas import Targets
 from mia_batch.targets import Windowing, build_targets
 

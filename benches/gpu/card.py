@@ -28,7 +28,7 @@ import polars as pl
 from benches.results import append_results, versions
 
 from mia_batch.evidence.engines.registry import has_no_accelerator
-from mia_batch.extras.bench import machine
+from mia_batch.extras.speed.measuring import machine
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

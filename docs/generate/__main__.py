@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from docs.generate import figures
-from docs.generate.hooks import PARTS
+from docs.generate.hooks import PARTS, PICTURES
 
 
 def main(folder: Path) -> None:
     """Write pictures as SVG and what pages name in ``<!-- generate: NAME -->`` as Markdown."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = {"power.svg": figures.power_picture()}
+    made = {name: draw() for name, draw in PICTURES.items()}
     made |= {f"{name}.md": part() for name, part in PARTS.items()}
     for name, text in made.items():
         (folder / name).write_text(text, encoding="utf-8")

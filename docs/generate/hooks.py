@@ -19,6 +19,7 @@ from docs.generate import (
     recipes,
     rooms,
     settings,
+    speed,
     tables,
 )
 
@@ -36,9 +37,11 @@ PARTS: dict[str, Callable[[], str]] = {
     "choices": figures.choices,
     "power": figures.power,
     "coverage": figures.coverage,
+    "curves": speed.curves,
     "draws": figures.draws,
     "drawing": figures.drawing,
     "copies": figures.copies,
+    "history": speed.history,
     "manuals": figures.manuals,
     "passes": figures.passes,
     "points": figures.points,
@@ -63,6 +66,11 @@ PARTS: dict[str, Callable[[], str]] = {
     **{f"{page}rooms": partial(python.rooms, page) for page in python.ROOMS},
     **{f"{page}columns": partial(tables.sections, page) for page in tables.PAGES},
 }
+PICTURES: dict[str, Callable[[], str]] = {
+    "curves.svg": speed.curve_picture,
+    "history.svg": speed.history_picture,
+    "power.svg": figures.power_picture,
+}
 _LOADED = re.compile(
     r"<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//[^>]*>"
 )
@@ -71,7 +79,8 @@ _MARK = re.compile(r"<!-- generate: ([a-z]+) -->")
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pictures, and the notebooks as pages."""
-    files.append(File.generated(config, "power.svg", content=figures.power_picture()))
+    for name, draw in PICTURES.items():
+        files.append(File.generated(config, name, content=draw()))
     for name, content in notebooks.pages().items():
         files.append(File.generated(config, f"notebooks/{name}.md", content=content))
     return files

@@ -23,6 +23,7 @@ from docs.generate import (
     recipes,
     rooms,
     settings,
+    speed,
     tables,
 )
 from mia_batch.attacks import families, names
@@ -174,6 +175,11 @@ def test_figures_are_those_of_the_bench():
     assert "| 1 | nothing of the list | 0.27 |" in figures.row_order()
     assert figures.strips().splitlines()[1].startswith("alice_in_wonderland.txt")
     assert figures.power_picture().startswith("<svg ")
+    beside_vllm = "| sampling, beside LLM.generate | 1.03 | 2026-11-21 |"
+    assert beside_vllm in speed.history()
+    assert "7  whole tables of pairs" in speed.history_picture()
+    assert "| manuals-47m | 94 | transformers | 64 | not measured |" in speed.curves()
+    assert "log-probabilities, manuals-47m" in speed.curve_picture()
 
 
 def test_a_page_gets_its_parts_and_every_part_stands_on_one_page():

