@@ -24,12 +24,13 @@ from unittest.mock import patch
 
 import numpy as np
 import polars as pl
-from benches.memory import peak_mb, write
+from benches.memory import write
 from benches.pairs import DATA
 from benches.results import append_results, commit, machine, versions
 
 from mia_batch import tables
 from mia_batch.cli import main as mia_batch
+from mia_batch.extras.speed.ways import read_peak_mb
 from mia_batch.kernels import pair_features
 from mia_batch.pipeline.stages.features import FeaturesStage
 from mia_batch.schemas import Samples, Targets
@@ -118,7 +119,7 @@ def run_command(folder: Path) -> None:
         try:
             mia_batch()
         finally:
-            print(json.dumps({"peak_mb": peak_mb(), "took": took}))
+            print(json.dumps({"peak_mb": round(read_peak_mb()), "took": took}))
 
 
 def kernel_pairs(run: Path) -> pl.DataFrame:

@@ -25,6 +25,7 @@ import polars as pl
 from benches.results import append_results, machine
 from polars.io.plugins import register_io_source
 
+from mia_batch.extras.speed.ways import read_peak_mb
 from mia_batch.observer import Observer
 from mia_batch.settings import nested
 
@@ -56,7 +57,7 @@ class Clock(Observer):
         self.seconds[self._stage] = (
             self.seconds.get(self._stage, 0.0) + now - self._began
         )
-        self.peaks[self._stage] = peak_mb()
+        self.peaks[self._stage] = round(read_peak_mb())
         self._stage, self._began = name, now
 
     def stage(self, sentence: str) -> None:
@@ -168,14 +169,6 @@ def run(folder: Path, *, probes: bool) -> None:
     )
     clock.ended()
     print(json.dumps({"peaks_mb": clock.peaks, "seconds": clock.seconds}))
-
-
-def peak_mb() -> int:
-    """Largest resident memory of this process; ru_maxrss would count its parent's."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return round(
-        next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
-    )
 
 
 def measure(n: int, *, probes: bool) -> dict[str, Any]:

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
-from benches.memory import peak_mb, texts, write
+from benches.memory import texts, write
 from benches.results import append_results, machine
 
+from mia_batch.extras.speed.ways import read_peak_mb
 from mia_batch.schemas import (
     Curves,
     Findings,
@@ -210,7 +211,11 @@ def render(folder: Path) -> None:
     began = time.perf_counter()
     size = write_report(Run(folder)).stat().st_size
     seconds = round(time.perf_counter() - began, 1)
-    print(json.dumps({"seconds": seconds, "peak_mb": peak_mb(), "bytes": size}))
+    print(
+        json.dumps(
+            {"seconds": seconds, "peak_mb": round(read_peak_mb()), "bytes": size}
+        )
+    )
 
 
 def main(books: int, windows: int) -> None:

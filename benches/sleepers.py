@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import random
-import resource
 import time
 from collections import deque
 from pathlib import Path
@@ -31,6 +30,7 @@ from mia_batch.extras.ray import (
     WorkerReport,
     connected,
 )
+from mia_batch.extras.speed.ways import read_peak_mb
 from tests.cluster import JOINED
 
 if TYPE_CHECKING:
@@ -140,9 +140,9 @@ def measured(executor: RayExecutor, n_actors: int) -> dict[str, Any]:
         return time.perf_counter() - began
 
     took([0.0] * 4 * n_actors, OnAnswer())
-    memory = [peak_mb()]
+    memory = [round(read_peak_mb())]
     even = took([SECONDS_OF_A_BLOCK] * BLOCKS_OF_EACH * n_actors, OnAnswer())
-    memory.append(peak_mb())
+    memory.append(round(read_peak_mb()))
     dice, told = random.Random(0), OnAnswer()
     costs = [SECONDS_OF_A_BLOCK * dice.uniform(0.2, 1.0) for _ in range(8 * n_actors)]
     uneven = took(costs, told)
@@ -150,9 +150,9 @@ def measured(executor: RayExecutor, n_actors: int) -> dict[str, Any]:
     n, spent = 4000, time.process_time()
     per_second = n / took([0.0] * n, OnAnswer())
     spent = time.process_time() - spent  # all actors share the cores with the driver
-    memory.append(peak_mb())
+    memory.append(round(read_peak_mb()))
     took([0.0] * 2 * n, OnAnswer())
-    memory.append(peak_mb())
+    memory.append(round(read_peak_mb()))
     return {
         "blocks_of_each": BLOCKS_OF_EACH,
         "seconds_of_a_block": SECONDS_OF_A_BLOCK,
@@ -170,10 +170,6 @@ def measured(executor: RayExecutor, n_actors: int) -> dict[str, Any]:
 
 def _keep(block: Block, rows: pl.DataFrame) -> None:
     del block, rows
-
-
-def peak_mb() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
 def projection(found: dict[str, Any]) -> str:
