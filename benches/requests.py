@@ -301,7 +301,10 @@ def main() -> None:
 
     print(machine())
     print(json.dumps(figures, indent=2))
-    against = {"against": arguments.against} if arguments.against else {}
+    against = {}
+    if arguments.against:
+        name = ["git", "rev-parse", "--short=12", arguments.against]
+        against["against"] = subprocess.check_output(name, text=True).strip()
     if not arguments.profile:
         append_results("requests", {"model": arguments.model, **against, **figures})
     for work, row in figures.items() if arguments.against else ():
