@@ -56,9 +56,10 @@ def show_figures(rows: Sequence[Row], console: Console) -> None:
             console.print(plain(reason), soft_wrap=True)
         console.print()
     if max(row["repeat"] for row in rows) > 1:
+        of_auc = "; of an AUC they hold its 95 % interval" if intervals else ""
         console.print(
-            "Repeated figures are means, with the least and the most in brackets; of an"
-            " AUC they hold its 95 % interval.",
+            "Repeated figures are means, with the least and the most in brackets"
+            f"{of_auc}.",
             soft_wrap=True,
         )
 
