@@ -385,10 +385,6 @@ def evaluate(folder: Path) -> dict[str, Any]:
     return results
 
 
-def show(results: dict[str, Any]) -> None:
-    print(json.dumps(results, indent=1))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument(
@@ -414,7 +410,7 @@ def main() -> None:
             ask_manuals(folder)
         if "fit" in args.what:
             results = evaluate(folder)
-            show(results)
+            print(json.dumps(results, indent=1))
             append_results("learned", results)
 
 
