@@ -52,7 +52,8 @@ BOOKS = {
     "moby_dick": 16,
 }
 """How often the trained model sees each."""
-MOST = 200  # windows of each number of copies
+LEVELS = 8, 0, 16, 4, 32  # copies
+MOST = 160  # windows of each number of copies
 PARTS = 12  # of 1,024 words, of each book
 
 
@@ -88,43 +89,7 @@ def signed_rank(books: Floats) -> Floats:
 
 
 def manuals(folder: Path) -> None:
-    texts = []
-    for row in rows_of("windows"):
-        if places := marks.find_places(row["text"], "en"):
-            other = marks.build_edition(
-                row["text"], 0, len(row["text"]), places, [True] * len(places)
-            )
-            texts += [
-                {**row, "kind": kind, "text": text}
-                for kind, text in (("own", row["text"]), ("other", other))
-            ]
-    asked = pl.DataFrame(texts).select(
-        "text",
-        "copies",
-        "kind",
-        pl.format("{}/{}", "id", "kind").alias("document_id"),
-        pair="id",
-    )
-    some = asked.filter(kind="own").sample(fraction=1, shuffle=True, seed=0)
-    some = some.group_by("copies").head(MOST).select("pair")
-    asked = asked.join(some, on="pair", how="semi", maintain_order="left")
-    asked.write_parquet(folder / "texts.parquet")
-    run = mia_batch.audit(
-        str(folder / "texts.parquet"),
-        str(MODEL),
-        out=folder / "run",
-        evidence="logprobs",
-        attacks=ATTACK,
-        engine="transformers",
-        report=False,
-    )
-    scores = run["scores"].select("document_id", ATTACK).join(asked, on="document_id")
-    pairs = scores.pivot("kind", index=["pair", "copies"], values=ATTACK)
-    pairs = pairs.with_columns(difference=pl.col("own") - pl.col("other"))
-    by = {
-        copies: of["difference"].to_numpy()
-        for (copies,), of in pairs.group_by("copies")
-    }
+    by = {copies: differences(copies, folder) for copies in LEVELS}
     never, rng = by[0], np.random.default_rng(0)
     found = {}
     for copies in sorted(by):
@@ -140,7 +105,45 @@ def manuals(folder: Path) -> None:
             row | simulated(never, added, rng) | {"least_effect": least}
         )
     append_results("mark", {"model": "manuals-47m", "copies": rounded(found)})
-    append_results("mark", {"dose": rounded(dose_of(pairs))})
+
+
+def differences(copies: int, folder: Path) -> Floats:
+    """Score windows seen so often as they are and with the other forms: how far apart both are."""
+    windows = [row for row in rows_of("windows") if row["copies"] == copies]
+    Random(0).shuffle(windows)
+    texts = []
+    for row in windows:
+        if places := marks.find_places(row["text"], "en"):
+            other = marks.build_edition(
+                row["text"], 0, len(row["text"]), places, [True] * len(places)
+            )
+            editions = ("own", row["text"]), ("other", other)
+            texts += [
+                {"pair": row["id"], "kind": kind, "text": text}
+                for kind, text in editions
+            ]
+    asked = pl.DataFrame(texts[: 2 * MOST]).with_columns(
+        document_id=pl.format("{}/{}", "pair", "kind")
+    )
+    scores = scored(asked, folder / f"copies-{copies}")
+    pairs = scores.pivot("kind", index="pair", values=ATTACK)
+    return (pairs["own"] - pairs["other"]).to_numpy()
+
+
+def scored(texts: pl.DataFrame, folder: Path) -> pl.DataFrame:
+    """Return texts, each with its score by manuals-47m."""
+    folder.mkdir(exist_ok=True)
+    texts.write_parquet(folder / "texts.parquet")
+    run = mia_batch.audit(
+        str(folder / "texts.parquet"),
+        str(MODEL),
+        out=folder / "run",
+        evidence="logprobs",
+        attacks=ATTACK,
+        engine="transformers",
+        report=False,
+    )
+    return run["scores"].select("document_id", ATTACK).join(texts, on="document_id")
 
 
 def dose_of(pairs: pl.DataFrame) -> dict[str, Any]:
@@ -249,7 +252,12 @@ def dose_ranges() -> dict[str, Any]:
     return found
 
 
-def dosed(_folder: Path) -> None:
+def dosed(folder: Path) -> None:
+    windows = pl.DataFrame(rows_of("windows")).select(
+        "text", "copies", document_id=pl.col("id")
+    )
+    pairs = scored(windows, folder / "dose").rename({ATTACK: "own"})
+    append_results("mark", {"dose": rounded(dose_of(pairs))})
     append_results("mark", {"dose_simulated": rounded(dose_simulated())})
     append_results("mark", {"dose_ranges": rounded(dose_ranges())})
 

@@ -77,6 +77,51 @@ def book(tmp_path_factory):
             [("is not", "isn't")],
         ),
         ("```\nis not\n```\nuntowardly nobodyelse", []),
+        ("They came till the soil was dry, to till the soil.", []),
+        ("He sang from start to finish.", []),
+        ("He sat upon the wall, once upon a time.", [("upon", "on")]),
+        ("He sat on the wall. Upon this he fell.", [("Upon", "On")]),
+        (
+            "It looked as though he slept, and as bad as if he did.",
+            [("as though", "as if")],
+        ),
+        ("In the house which he built, in which he was.", [("which", "that")]),
+        (
+            "Here he had never seen it, and she never had a cat.",
+            [("had never", "never had")],
+        ),
+        (
+            "At last he went. Last he went. In the morning, we left.",
+            [("", ","), (",", "")],
+        ),
+        (
+            "So. He went home, and she slept. When he went, and she slept, I sang.",
+            [(",", "")],
+        ),
+        (
+            "So. It was late; and the sun, which was low; and the moon.",
+            [("; and", ", and")],
+        ),
+        ("It was, of course, a cat.", [(", of course,", " of course")]),
+        (
+            (
+                "\u201cGo,\u201d said the old man. \u201cGo!\u201d cried Mr. Smith, laughing."
+                " \u201cGo,\u201d said Ann, my aunt. \u201cGo,\u201d Ann said: no."
+            ),
+            [
+                ("said the old man", "the old man said"),
+                ("cried Mr. Smith", "Mr. Smith cried"),
+                ("Ann said", "said Ann"),
+            ],
+        ),
+        (
+            (
+                "\u201cWho?\u201d Nothing answered. \u201cGo.\u201d Ann said: no."
+                " \u201cWhy?\u201d thought I."
+            ),
+            [],
+        ),
+        ("They saw\nthat she had\nnever\nslept.", [("that ", "")]),
     ],
 )
 def test_places_by_hand(text, found):
@@ -84,6 +129,19 @@ def test_places_by_hand(text, found):
     assert [
         (text[place.start : place.end], place.alternative) for place in places
     ] == found
+
+
+def test_editions_of_any_rules_are_compared():
+    text = "A red cat there never\nhad slept long, so he left."
+    other = "A blue cat there had never\nslept long so he left it."
+    places = [*marks.compare(text, other)]
+    assert marks.build_edition(text, 0, len(text), places, [True] * 4) == other
+    assert [(text[start:end], form) for start, end, form in places] == [
+        ("red", "blue"),
+        ("never\nhad ", "had never\n"),
+        (",", ""),
+        ("", " it"),
+    ]
 
 
 def test_a_draw_publishes_one_edition_of_each_window_and_changes_nothing_else(book):
@@ -120,7 +178,7 @@ def test_what_an_editor_left_is_counted(book, tmp_path):
     counts = marks.count_forms(book.marked, book.key)
     n = counts["drawn"]
     assert counts == {"drawn": n, "other": 0, "lost": 0}
-    assert n == 395
+    assert n == 321
     observer = Listener()
     asked = marks.build_audit(
         book.marked, book.key, observer, model="m", out=str(tmp_path / "run")
@@ -194,14 +252,14 @@ def test_a_forecast_promises_only_what_the_lower_limit_gives():
     assert marks.forecast_sentence(20).startswith(
         "nothing can be promised: the book has too few"
     )
-    # Of 600 windows: 0.18 * 24.49 - 3.09 = 1.32 at 16 copies, whose normal probability
-    # is 0.906.
-    said = marks.forecast_sentence(600)
-    assert said.startswith(
+    # Of 500 windows: 0.21 * 22.36 - 3.09 = 1.61 at 16 copies, whose normal probability
+    # is 0.946.
+    sentence = marks.forecast_sentence(500)
+    assert sentence.startswith(
         "a model that learnt the book 16 times or more is found, with power 0.9"
     )
-    assert "16: 91% to 100%" in said
-    assert "8: 0% to 100%" in said
-    assert marks.forecast_sentence(500).startswith(
+    assert "16: 95% to 100%" in sentence
+    assert "8: 0% to 100%" in sentence
+    assert marks.forecast_sentence(400).startswith(
         "a model that learnt the book 32 times"
     )

@@ -11,10 +11,10 @@ import json
 import re
 import tomllib
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from hashlib import sha256
-from itertools import chain
+from itertools import accumulate, chain, takewhile
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any, NamedTuple
@@ -30,6 +30,8 @@ from mia_batch.tables import write_text
 _WINDOW = 128  # words of a window
 _FEWEST = 10  # windows: of fewer no p-value is below 0.001
 _LARGEST = 64 << 20  # bytes of a book, which is held in memory several times
+_ALIKE = 3  # words, spaces and marks that are the same in both editions after a place
+_LONGEST = 64  # of a place in both editions together; beyond, all the rest differs
 _AROUND = 20  # letters on each side, by which a place is found again
 # Of a window: its book, language and place
 _NAME = re.compile(r"[0-9a-f]{16} [a-z]+ \d+-\d+")
@@ -39,6 +41,9 @@ _MOSTLY = 0.9  # a smaller share of places that stand as drawn is worth a warnin
 _CURLY = "\N{RIGHT SINGLE QUOTATION MARK}"
 _TABLES = tomllib.loads(Path(__file__).with_name("variants.toml").read_text("utf-8"))
 _PROTECTED = re.compile("|".join(_TABLES.pop("protected")), re.MULTILINE | re.DOTALL)
+
+Alternatives = Callable[[str], str]
+"""Gives the alternative to a form."""
 
 
 class Place(NamedTuple):
@@ -50,31 +55,57 @@ class Place(NamedTuple):
 
 
 @cache
-def _load_rules(language: str) -> list[tuple[re.Pattern[str], dict[str, str]]]:
-    """Load patterns, each with the alternatives to the forms that it matches."""
+def _load_rules(language: str) -> list[tuple[re.Pattern[str], Alternatives]]:
+    """Load patterns, each with what gives the alternatives to the forms that it matches."""
     if language not in _TABLES:
         raise SettingsError(
             f"--language is {language!r}; give one of {', '.join(_TABLES)}"
         )
     table = _TABLES[language]
+    parts = {
+        f"<{name}>": part.replace("\n", "") for name, part in table["parts"].items()
+    }
     words: list[list[str]] = []
     for row in table["words"]:
         pairs = row["pairs"].split(",")
         words.extend(["", *pair.strip().split("/"), row["after"]] for pair in pairs)
-    rules = []
-    for preceding, *forms, following in [*words, *table["rules"]]:
-        alternatives = dict(zip(forms, forms[::-1], strict=True))
-        if all(forms):
-            alternatives |= {
-                _capitalize(form): _capitalize(alternative)
-                for form, alternative in alternatives.items()
+    rules: list[tuple[re.Pattern[str], Alternatives]] = []
+    for row in [*words, *table["rules"]]:
+        preceding, form, other, following = (_fill(cell, parts) for cell in row)
+        others = {form: other, other: form}
+        if form and other:
+            others |= {
+                _capitalize(form): _capitalize(other),
+                _capitalize(other): _capitalize(form),
             }
-        escaped = [re.escape(form) for form in alternatives]
-        choice = "|".join(form.replace("'", f"['{_CURLY}]") for form in escaped)
-        edge = r"\b" if forms[0][0].isalpha() else ""
+        choice = "|".join(map(re.escape, others)).replace("'", f"['{_CURLY}]")
+        edge = r"\b" if form[:1].isalpha() else ""
         pattern = rf"{preceding}{edge}(?P<form>{choice})(?={following})"
-        rules.append((re.compile(pattern), alternatives))
+        rules.append((re.compile(pattern), others.__getitem__))
+    for row in table["one_way"]:
+        preceding, form, other, following = (_fill(cell, parts) for cell in row)
+        pattern = rf"{preceding}(?P<form>{form})(?={following})"
+        rules.append((re.compile(pattern), partial(_replace, form, other)))
+    for row in table["swaps"]:
+        preceding, first, second, following = (_fill(cell, parts) for cell in row)
+        orders = rf"(?:{first}) (?:{second})|(?:{second}) (?:{first})"
+        pattern = rf"{preceding}(?P<form>{orders})(?={following})"
+        swapped = re.compile(rf"({first}|{second}) ({first}|{second})")
+        rules.append((re.compile(pattern), partial(swapped.sub, r"\2 \1")))
     return rules
+
+
+def _fill(pattern: str, parts: dict[str, str]) -> str:
+    """Put the parts of regular expressions that have a name where a pattern names them."""
+    for name, part in parts.items():
+        pattern = pattern.replace(name, part)
+    return pattern
+
+
+def _replace(form: str, other: str, written: str) -> str:
+    """Replace a form by the other, with a capital where it has one."""
+    replaced = re.sub(form, other, written)
+    return _capitalize(replaced) if written[0].isupper() else replaced
 
 
 def _capitalize(form: str) -> str:
@@ -83,20 +114,28 @@ def _capitalize(form: str) -> str:
 
 def find_places(text: str, language: str) -> list[Place]:
     """Find where either of two forms may stand: not in quotations, code or headings."""
-    searched = _PROTECTED.sub(
-        lambda match: "\0" * len(match[0]), text.replace("\r", " ")
-    )
+    searched = _PROTECTED.sub(_hide, text.replace("\r", " "))
+    # A line that is only wrapped goes on in the next.
+    searched = re.sub(r"(?<=[^ \n])\n(?=\S)", " ", searched)
     apostrophe = _CURLY if text.count(_CURLY) > text.count("'") else "'"
     candidates = []
-    for pattern, alternatives in _load_rules(language):
+    for pattern, find_alternative in _load_rules(language):
         for match in pattern.finditer(searched):
-            form = match["form"].replace(_CURLY, "'")
-            candidates.append(Place(*match.span("form"), alternatives[form]))
+            start, end = match.span("form")
+            if "\n" not in text[start:end]:
+                form = match["form"].replace(_CURLY, "'")
+                candidates.append(Place(start, end, find_alternative(form)))
     places: list[Place] = []
     for start, end, form in sorted(candidates):
         if not places or start > places[-1].end:
             places.append(Place(start, end, form.replace("'", apostrophe)))
     return places
+
+
+def _hide(match: re.Match[str]) -> str:
+    """Hide what is not changed, all but the end of a quotation, which a clause goes on after."""
+    shown = match[0][-2:] if match[0][-1] in '"\u201d\u2019' else ""
+    return "\0" * (len(match[0]) - len(shown)) + shown
 
 
 def _cut_windows(text: str, language: str) -> Iterator[tuple[int, int, list[Place]]]:
@@ -254,14 +293,14 @@ def count_forms(book: Path, key: Path) -> dict[str, int]:
     read_sets(key)  # refuses other canaries
     pairs: list[tuple[str, str]] = []
     for canary in read_canaries(key):
-        text = canary.texts[canary.published]
-        for start, end, alternative in find_places(text, canary.name.split()[1]):
-            preceding = text[max(0, start - _AROUND) : start]
-            following = text[end : end + _AROUND]
+        published = canary.texts[canary.published]
+        for start, end, other in compare(published, canary.texts[1 - canary.published]):
+            preceding = published[max(0, start - _AROUND) : start]
+            following = published[end : end + _AROUND]
             pairs.append(
                 (
-                    _normalize(f"{preceding}{text[start:end]}{following}"),
-                    _normalize(f"{preceding}{alternative}{following}"),
+                    _normalize(f"{preceding}{published[start:end]}{following}"),
+                    _normalize(f"{preceding}{other}{following}"),
                 )
             )
     content = pl.Series([_normalize(_read(book)[0])])
@@ -278,6 +317,41 @@ def count_forms(book: Path, key: Path) -> dict[str, int]:
     return counts
 
 
+def compare(text: str, other: str) -> Iterator[Place]:
+    """List where an edition of a window differs from the other, whichever rules made them."""
+    words, other_words = (re.findall(r"\w+|\W", edition) for edition in (text, other))
+    starts = [0, *accumulate(map(len, words))]
+    position = other_position = 0
+    while position < len(words) or other_position < len(other_words):
+        rest, other_rest = words[position:], other_words[other_position:]
+        n_alike = sum(
+            1 for _ in takewhile(_are_equal, zip(rest, other_rest, strict=False))
+        )
+        rest, other_rest = rest[n_alike:], other_rest[n_alike:]
+        n_words, n_other_words = _count_differing(rest, other_rest)
+        start = position + n_alike
+        position = start + n_words
+        if n_words or n_other_words:
+            alternative = "".join(other_rest[:n_other_words])
+            yield Place(starts[start], starts[position], alternative)
+        other_position += n_alike + n_other_words
+
+
+def _are_equal(pair: tuple[str, str]) -> bool:
+    return pair[0] == pair[1]
+
+
+def _count_differing(words: list[str], other_words: list[str]) -> tuple[int, int]:
+    """Count the words of both until they go on alike: the fewest of both together."""
+    for total in range(min(len(words) + len(other_words), _LONGEST)):
+        for n_words in range(total + 1):
+            n_other_words = total - n_words
+            following = words[n_words : n_words + _ALIKE]
+            if following == other_words[n_other_words : n_other_words + _ALIKE]:
+                return n_words, n_other_words
+    return len(words), len(other_words)
+
+
 def _normalize(text: str) -> str:
     """Join words by single spaces."""
     return " ".join(text.split())
@@ -285,7 +359,7 @@ def _normalize(text: str) -> str:
 
 # Mean standardised signed rank of a window by how often it was learnt, and its lower 95
 # % limit, as measured on manuals-47m by loss_v1 (benches/mark.py).
-_EFFECTS = {8: (0.24, 0.0), 16: (0.43, 0.18), 32: (0.67, 0.40), 64: (0.82, 0.74)}
+_EFFECTS = {8: (0.34, 0.0), 16: (0.42, 0.21), 32: (0.79, 0.65)}
 
 
 def forecast_sentence(n_windows: int) -> str:
