@@ -12,7 +12,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from mia_batch.corpus.conversations import CONVERSATION, read_conversation
+from mia_batch.corpus.conversations import (
+    CONVERSATION,
+    read_conversation,
+    read_text,
+)
 from mia_batch.errors import SettingsError
 from mia_batch.kernels import WordRule, word_spans
 from mia_batch.models.chat import ChatTemplate, TemplateError
@@ -269,6 +273,88 @@ def _ask(template: ChatTemplate, question: str | None) -> tuple[str | None, str 
     try:
         message = {"role": "user", "content": question}
         return template.render([message], asks=True), None
+    except TemplateError as error:
+        return None, str(error)
+
+
+# Prompts of Self-Critique: they ask for the model's own answer, and for another one.
+
+_OTHER_WAY = (
+    "{}\n\nThis is one answer, which may be right or wrong:\n\n{}\n\nAnswer in another"
+    " way than it does, by other steps or by another approach."
+)
+_NOT_A_QUESTION = "what came before the answer does not end with a user's message"
+ANSWERS = ("first_answer", "second_answer")
+"""Views of the model's own answers, in the order in which it gives them."""
+_FIRST_ANSWER = (ANSWERS[0], f"{ANSWERS[0]}_reason")
+
+
+def ask_for_another(question: str, answer: str) -> str:
+    """Return a question with an answer, and the request for another way to answer.
+
+    The wording is ours: that of Tao et al. (2025), arXiv:2510.09259, asks for the same.
+    """
+    return _OTHER_WAY.format(question, answer)
+
+
+def first_answer(targets: pl.DataFrame, *, tokenizer: TokenizerName) -> pl.DataFrame:
+    """Ask what came before each answer, as the template puts it to the model."""
+    template = load_template(tokenizer)
+    prompts: list[tuple[Any, ...]] = []
+    for name, content in targets.select("target_id", CONVERSATION).iter_rows():
+        context, reason = _ask_anew(template, content)
+        prompts.append((name, context, "", reason))
+    return _build_prompts(prompts, _ANSWER_COLUMNS)
+
+
+def second_answer(targets: pl.DataFrame, *, tokenizer: TokenizerName) -> pl.DataFrame:
+    """Ask for another answer than the first one; where that is missing its reason says why."""
+    template = load_template(tokenizer)
+    columns = ("target_id", CONVERSATION, *_FIRST_ANSWER)
+    prompts: list[tuple[Any, ...]] = []
+    for name, content, answer, no_answer in targets.select(columns).iter_rows():
+        context, reason = None, no_answer
+        if no_answer is None:
+            context, reason = _ask_anew(template, content, answer)
+        prompts.append((name, context, "", reason))
+    return _build_prompts(prompts, _ANSWER_COLUMNS)
+
+
+def both_answers(answered: pl.DataFrame) -> pl.DataFrame:
+    """Read both answers, the second as prompt 1, each after what it answers.
+
+    For each of `ANSWERS` there are the columns NAME, NAME_context and NAME_reason.
+    """
+    return pl.concat(
+        answered.select(
+            "target_id",
+            view_index=pl.lit(index, pl.UInt32),
+            context=f"{name}_context",
+            text=name,
+            reason=f"{name}_reason",
+        )
+        for index, name in enumerate(ANSWERS)
+    )
+
+
+_ANSWER_COLUMNS = ("target_id", "context", "text", "reason")
+
+
+def _ask_anew(
+    template: ChatTemplate, content: str | None, answer: str | None = None
+) -> tuple[str | None, str | None]:
+    """Return a conversation that waits for an answer, or for another one; or why not."""
+    if content is None:
+        return None, _NO_CONVERSATION
+    conversation = read_conversation(content)
+    messages = [*conversation.messages]
+    if not messages or messages[-1]["role"] != "user":
+        return None, _NOT_A_QUESTION
+    if answer is not None:
+        question = ask_for_another(read_text(messages[-1]), answer)
+        messages[-1] = {**messages[-1], "content": question}
+    try:
+        return template.render(messages, conversation.tools, asks=True), None
     except TemplateError as error:
         return None, str(error)
 

@@ -1211,6 +1211,24 @@ SPANS: dict[str, Formula] = {
         sum(n for n in answer.blocks() if n >= 8), len(answer.true_words)
     ),
 }
+
+
+def likeness_of_answers(text: AuditedText) -> float:
+    """Compare the entropies of the model's two answers to the same, place by place.
+
+    The cosine, with zeros behind the shorter answer, times the ratio of the lengths.
+    """
+    rows = text.rows("logprobs", "target", "answers")
+    first, second = (
+        -np.array(row["vocabulary_mean"] or [], np.float64)
+        for row in sorted(rows, key=lambda row: int(row["view_index"]))
+    )
+    lengths = sorted((first.size, second.size))
+    padded = [np.pad(curve, (0, lengths[1] - curve.size)) for curve in (first, second)]
+    cosine = np.dot(*padded) / (np.linalg.norm(first) * np.linalg.norm(second))
+    return float(cosine) * lengths[0] / lengths[1]
+
+
 TABLE: dict[str, Formula] = {
     # SaMIA: Kaneko et al. 2024 (arXiv:2404.11262v2), equations 1 and 5 (recall), 9
     # (precision), and 7 (times the compressed size), with the denominators of the
@@ -1414,6 +1432,8 @@ TABLE: dict[str, Formula] = {
     ),
     "low_losses_from_end_{40,50,60}": on_logprobs(from_end),
     "loss_by_diversity": loss_by_diversity,
+    # Self-Critique: Tao et al. 2025 (arXiv:2510.09259)
+    "self_critique": likeness_of_answers,
 }
 
 

@@ -605,6 +605,8 @@ class SamplingSettings(SettingsGroup, topic="Sampling", table="sampling"):
     rarity_from: Annotated[Path | None, Mark.PATH] = None
     """Run that tells how often the model says each word elsewhere: scores then depend
     on the text alone. [default: this run]"""
+    answer_tokens: int = Field(default=4096, ge=1)
+    """Most tokens of each of the model's own two answers (Self-Critique)."""
     retry_failed: bool = False
     """Try again what could not be sampled before."""
 

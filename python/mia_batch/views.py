@@ -137,6 +137,8 @@ class ViewType:
         What becomes of a prompt where texts are answers of conversations: it stands
         after what came before the ``answer``, or is a ``question`` of its own to the
         model. None: such texts cannot be asked about.
+    needs_conversations
+        Whether only answers of conversations can be asked about.
     """
 
     build: Callable[[Settings], Mapping[str, Any]]
@@ -148,6 +150,7 @@ class ViewType:
     suits_placebo: bool = False
     reads_alone: bool = False
     in_conversation: Literal["answer", "question"] | None = None
+    needs_conversations: bool = False
 
 
 _UNTYPED = ViewType(build=lambda _: {})
@@ -406,6 +409,21 @@ def _build_noise(settings: Settings) -> dict[str, Any]:
     }
 
 
+def _build_answer(settings: Settings) -> dict[str, Any]:
+    """Return how the model answers for itself: the likeliest tokens, up to its own end."""
+    return {
+        "greedy": True,
+        "decode": Decode(
+            scope="whole", most_new=settings.answer_tokens, max_attempts=1
+        ),
+    }
+
+
+def _build_first_answer(settings: Settings) -> dict[str, Any]:
+    make = partial(prompts.first_answer, tokenizer=_find_tokenizer(settings))
+    return {"make": make, **_build_answer(settings)}
+
+
 def _build_control(settings: Settings) -> dict[str, Any]:
     make = partial(prompts.after_unrelated, words=settings.word_rule)
     return {"make": make, "columns": _HALVES, "n": 2}
@@ -483,6 +501,11 @@ VIEW_TYPES: dict[str, ViewType] = {
         abilities=frozenset({NOISE}),
         in_conversation="answer",
     ),
+    "answers": ViewType(
+        build=lambda _: {"n": len(prompts.ANSWERS)},
+        in_conversation="answer",
+        needs_conversations=True,
+    ),
     "nonmember_shots": ViewType(build=lambda _: {"columns": _TARGET}),
     "member_shots": ViewType(build=lambda _: {"columns": _TARGET}),
 }
@@ -505,6 +528,8 @@ STAGE_VIEW_TYPES: dict[str, ViewType] = {
         },
         in_conversation="answer",
     ),
+    "first_answer": ViewType(build=_build_first_answer),
+    "second_answer": ViewType(build=_build_answer),
     "recital": ViewType(
         build=lambda _: {
             "make": prompts.continuation,

@@ -30,7 +30,9 @@ REFERENCE_TEXT = ("reference", "text")
 CHOICE = ("target", "choice")
 """Questions which of four passages is verbatim, and the labels that can be answered."""
 CLOZE = ("target", "cloze")  # questions which word of a passage is hidden
+ANSWERS = ("target", "answers")  # the model's own answer, and another one to the same
 CODEC = "codec_v1"
+SELF_CRITIQUE = "self_critique_v1"
 COMBINATION = "combination_v1"
 _MAX_MESSAGE = 400  # letters of an error of Polars
 _MAX_EXPRESSION = 200

@@ -16,6 +16,7 @@ from typing import Any
 import polars as pl
 
 from mia_batch.attacks.attack import (
+    ANSWERS,
     CODEC,
     LOWERCASE,
     REFERENCE_TEXT,
@@ -1131,6 +1132,41 @@ SHAPE_ATTACKS = (
     ),
 )
 
+# The model's own answers to what came before the text: is the second like the first?
+
+
+def _entropies(answer: int) -> pl.Expr:
+    """Return the entropy over the vocabulary at each token of an answer, in nats."""
+    is_read = matches_view(ANSWERS) & (pl.col("view_index") == answer)
+    return -pl.col("vocabulary_mean").filter(is_read).explode().cast(pl.Float64)
+
+
+def _likeness() -> pl.Expr:
+    """Return the cosine of two answers' entropies, times the shorter length over the longer.
+
+    Place by place, as if zeros followed the shorter answer.
+    """
+    first, second = _entropies(0), _entropies(1)
+    lengths = first.len(), second.len()
+    shorter, longer = pl.min_horizontal(*lengths), pl.max_horizontal(*lengths)
+    size = (total(first * first) * total(second * second)).sqrt()
+    product = total(first.head(shorter) * second.head(shorter))
+    is_whole = first.null_count() + second.null_count() == 0
+    return pl.when(is_whole & (size > 0)).then(product / size * shorter / longer)
+
+
+_ANSWER_ATTACKS = build_text_attack(
+    "self_critique",
+    _likeness(),
+    "cosine(first, second) * shorter length / longer length; -vocabulary_mean of each"
+    " token of the model's two answers, zeros behind the shorter",
+    "Tao et al. 2025 (arXiv:2510.09259), Self-Critique; entropies are over the whole"
+    " vocabulary, where the authors' code takes the 50 likeliest tokens. Ours: the mark"
+    " of an answer's end has no entropy, and an answer without an end no score",
+    "the entropies of an answer are 0 at every token",
+    reads=(ANSWERS,),
+)
+
 FAMILIES = {
     "Loss": _LOSS_ATTACKS,
     "Min-K% and Min-K%++": _MIN_K_ATTACKS,
@@ -1150,4 +1186,5 @@ FAMILIES = {
     "Ranks and entropy": _RANK_ATTACKS,
     "Series of losses": _SERIES_ATTACKS,
     "Shapes of series of losses": SHAPE_ATTACKS,
+    "The model's own answers": _ANSWER_ATTACKS,
 }

@@ -45,6 +45,7 @@ from mia_batch.pipeline.stages import (
     repair,
     run_timed,
 )
+from mia_batch.pipeline.stages.answers import AnswersStage
 from mia_batch.pipeline.stages.dress import DressStage
 from mia_batch.pipeline.stages.evidence import (
     EvidenceStage,
@@ -197,6 +198,7 @@ def build_stages(audit: Audit) -> list[Stage]:
         PromptsStage(audit),
         FillsStage(audit),
         *(SamplesStage(audit, model) for model in models[:2]),
+        AnswersStage(audit),
         *(LogprobsStage(audit, model) for model in models if model not in trained),
         GenerationsStage(audit),
         TuningStage(audit, trained),

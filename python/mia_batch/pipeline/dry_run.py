@@ -34,6 +34,7 @@ from mia_batch.pipeline.folder import (
 )
 from mia_batch.pipeline.request import list_columns_needed
 from mia_batch.pipeline.stages import Stage, damage_set_aside
+from mia_batch.pipeline.stages.answers import AnswersStage
 from mia_batch.pipeline.stages.evidence import EvidenceStage, LogprobsStage
 from mia_batch.pipeline.stages.recitals import RecitalsStage
 from mia_batch.places import fetched
@@ -43,7 +44,7 @@ from mia_batch.tables import replacing
 Speed: TypeAlias = float | Literal["probe"] | None
 _Line: TypeAlias = tuple[str, str]
 """What is said, as name and text."""
-AskingStage: TypeAlias = EvidenceStage | RecitalsStage
+AskingStage: TypeAlias = EvidenceStage | AnswersStage | RecitalsStage
 Returned = TypeVar("Returned")
 _Speeds: TypeAlias = dict[str, tuple[float, str]]
 """Tokens a second by stage, and where they come from."""
@@ -108,9 +109,7 @@ def plan(
         work, refusal = yield from _rehearse(audit, stages, notes)
         yield from _describe_answer(audit, planned)
         asking: list[AskingStage] = [
-            stage
-            for stage in stages
-            if isinstance(stage, EvidenceStage | RecitalsStage)
+            stage for stage in stages if isinstance(stage, AskingStage)
         ]
         # Before a few texts are asked, which is counted anew
         n_tokens = {stage.name: _count(stage) for stage in asking if _count(stage)}

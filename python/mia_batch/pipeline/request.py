@@ -432,6 +432,11 @@ def _list_obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
         yield "needs token ids, which no endpoint gives"
     if settings.conversations == "answers":
         yield from _list_conversation_obstacles(attack, settings)
+    elif _needs_conversations(attack):
+        yield (
+            "asks the model what came before each answer, and the input holds no"
+            " conversations; give columns of prompts and answers, or of messages"
+        )
     yield from _list_view_obstacles(attack, settings)
     yield from _list_engine_obstacles(attack, settings)
 
@@ -457,6 +462,11 @@ def _list_recording_obstacles(attack: Attack, settings: Settings) -> Iterator[st
             )
     if FREQUENCY in attack.columns and settings.tokenizer is None:
         yield "needs tokenizer=, to count the tokens of frequencies_from="
+
+
+def _needs_conversations(attack: Attack) -> bool:
+    views = (view for _, view in (*attack.reads, *attack.logprobs))
+    return any(find_view_type(view).needs_conversations for view in views)
 
 
 _FROM_THE_START = ("continuation",)
@@ -712,6 +722,13 @@ def check_together(settings: Settings, attacks: Sequence[Attack]) -> None:
             " models are made by one process; run without --shard, with --workers where"
             " several engines are to answer"
         )
+    for attack in attacks:
+        if settings.shard is not None and _needs_conversations(attack):
+            raise SettingsError(
+                f"shard= cannot be used with {attack.name}: what is asked depends on"
+                " earlier answers; run without --shard, with --workers where several"
+                " engines are to answer"
+            )
     _check_passages(settings, attacks)
     _check_executor(settings)
     if not settings.stop_when_decided:

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import polars as pl
 
+from mia_batch.attacks.attack import SELF_CRITIQUE
 from mia_batch.inference.attempts import Attempts
 from mia_batch.inference.findings import (
     DecisionRule,
@@ -1507,6 +1508,18 @@ def _by_rule(write: Callable[..., Iterable[str]]) -> Writer:
     return lambda results: write(results.findings, results.rule)
 
 
+def own_answers_sentence(results: RunResults) -> Iterator[str]:
+    """Write what a likeness of the model's own answers cannot tell apart."""
+    if results.rule.primary == SELF_CRITIQUE:
+        yield (
+            f"{SELF_CRITIQUE} compares two answers that the model gave, and reads none of"
+            " yours: they are alike where training by reinforcement rewarded this prompt,"
+            " and also where the answer was learnt from texts before, or where there is"
+            " one way to answer. Only prompts of the same kind that are known to be"
+            " outside the training can tell these apart."
+        )
+
+
 # Doubts come before what they are about, and what came out word for word before all
 # estimates.
 CONCLUSIONS: Final[tuple[tuple[str, Writer], ...]] = (
@@ -1532,6 +1545,7 @@ CONCLUSIONS: Final[tuple[tuple[str, Writer], ...]] = (
         ),
     ),
     ("always", one_sided_sentence),
+    ("always", own_answers_sentence),
     ("labels", _from_findings(label_sentence)),
     ("always", _from_findings(plan_sentence)),
     ("always", _from_findings(later_sentence)),

@@ -57,6 +57,10 @@ OTHERS: list[dict[str, Any]] = [
     {"view": "neighbour", "view_index": 2, "logprob": [None, -2 * LOG_2]},
     {"view": "perturbation", "view_index": 0, "logprob": [-3 * LOG_2, -3 * LOG_2]},
     {"view": "perturbation", "view_index": 1, "logprob": [None, -5 * LOG_2]},
+    {"view": "answers", "view_index": 0, "logprob": [-LOG_2, -LOG_2]}
+    | {"vocabulary_mean": [-3.0, -4.0]},
+    {"view": "answers", "view_index": 1, "logprob": [-LOG_2, -LOG_2, -LOG_2]}
+    | {"vocabulary_mean": [-4.0, -3.0, -12.0]},
     {"view": "extraction", "logprob": [-LOG_2, 0.0], "support_mass": [-LOG_2 / 2, 0.0]}
     | {"rank": [1, 1]},
     *(
@@ -116,6 +120,8 @@ BY_HAND = {
     "log_rank_v1": -LOG_2,
     "top_1_share_v1": 1 / 3,
     "entropy_v1": -5 / 3,
+    # (3, 4, 0) and (4, 3, 12), two tokens and three
+    "self_critique_v1": (3 * 4 + 4 * 3) / (5 * 13) * 2 / 3,
     "losses_below_1_v1": 1 / 3,  # 0.69, 1.39, 2.08
     "losses_below_2_v1": 2 / 3,
     "losses_below_3_v1": 1.0,
@@ -260,6 +266,41 @@ def test_equal_perturbations_have_no_spread():
     assert scores(TEXT, *rows[:1])["detect_gpt_v1"] is None
 
 
+def reference_likeness(first, second):
+    """Self-Critique, Tao et al. 2025 (arXiv:2510.09259), one number after the other."""
+    n = max(len(first), len(second))
+    a = [*first, *[0.0] * (n - len(first))]
+    b = [*second, *[0.0] * (n - len(second))]
+    product = sum(x * y for x, y in zip(a, b, strict=True))
+    norms = math.sqrt(sum(x * x for x in a)) * math.sqrt(sum(y * y for y in b))
+    return product / norms * min(len(first), len(second)) / n
+
+
+@pytest.mark.parametrize("n_tokens", [(1, 1), (1, 7), (5, 2), (30, 30), (300, 211)])
+def test_likeness_of_answers_is_that_of_the_paper(n_tokens):
+    draw = Random(sum(n_tokens))
+    curves = [[draw.randrange(1, 64) / 8 for _ in range(n)] for n in n_tokens]
+    answers = [
+        {"view": "answers", "view_index": index, "logprob": [-1.0] * len(curve)}
+        | {"vocabulary_mean": [-entropy for entropy in curve]}
+        for index, curve in enumerate(curves)
+    ]
+    (found,) = logprob_rows.scores(logprob_rows.table(answers), ["self_critique_v1"])
+    assert found["self_critique_v1"] == pytest.approx(reference_likeness(*curves))
+    same = [answers[0], answers[0] | {"view_index": 1}]
+    (found,) = logprob_rows.scores(logprob_rows.table(same), ["self_critique_v1"])
+    assert found["self_critique_v1"] == pytest.approx(1.0)
+
+
+def test_an_answer_without_any_doubt_has_no_direction():
+    sure = {"view": "answers", "logprob": [-0.0] * 3, "vocabulary_mean": [0.0] * 3}
+    other = {"view": "answers", "logprob": [-1.0], "vocabulary_mean": [-1.0]}
+    for pair in ((sure, other), (other, sure), (sure, sure)):
+        rows = [row | {"view_index": index} for index, row in enumerate(pair)]
+        assert scores(*rows)["self_critique_v1"] is None
+    assert scores(other)["self_critique_v1"] is None  # the second was not read
+
+
 def test_what_members_look_like_scores_higher():
     """A text learnt by heart against one that is new, all else equal."""
 
@@ -295,7 +336,7 @@ def test_what_members_look_like_scores_higher():
 SEVERAL = dict.fromkeys(
     ("neighbour", "swapped", "perturbation", "paraphrase", "noise"), 4
 )
-SEVERAL["probe"] = 12
+SEVERAL |= {"probe": 12, "answers": 2}
 GRID = range(-160, 1), 8  # sums of few are exact
 
 

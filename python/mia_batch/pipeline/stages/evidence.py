@@ -135,7 +135,11 @@ class PromptsStage(Stage):
         """Record by which templates models read conversations; say what is particular."""
         audit = self.audit
         is_told = audit.settings.source == "recording" or audit.settings.chat
-        models = dict.fromkeys(view.model for view in views if view.make is not None)
+        models = dict.fromkeys(
+            view.model
+            for view in views
+            if view.make is not None or view.type.needs_conversations
+        )
         for model in () if is_told else models:
             if model.is_trained_here:
                 continue
