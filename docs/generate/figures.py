@@ -28,6 +28,7 @@ __all__ = [
     "power_picture",
     "rates",
     "recited",
+    "rl",
     "row_levels",
     "row_order",
     "strips",
@@ -434,6 +435,29 @@ def answers() -> str:
     return table(
         ("attack", *heads), ([code(name), *row] for name, row in cells.items())
     )
+
+
+_RL_NAMES = {"own_answer_entropy": "entropy of the model's own answer, negated"}
+
+
+def rl() -> str:
+    """Say what attacks find after so many steps of training by reinforcement."""
+    lines = (_RESULTS / "rl.jsonl").read_text(encoding="utf-8").splitlines()
+    by_steps = {row["steps"]: row for row in map(json.loads, lines)}
+    rows = [by_steps[steps] for steps in sorted(by_steps)]
+    cells: dict[str, list[str]] = {}
+    for row in rows:
+        for share in row["right"]:
+            if share["view"] == "first_answer":
+                problems = "rewarded problems" if share["member"] else "other problems"
+                name = f"{problems} that are answered rightly"
+                cells.setdefault(name, []).append(f"{share['right']:.0%}")
+        for attack, area in row["aucs"].items():
+            name = _RL_NAMES.get(attack, code(attack))
+            cell = f"{area['auc']:.2f} ({area['low']:.2f} to {area['high']:.2f})"
+            cells.setdefault(name, []).append(cell)
+    heads = [f"{row['steps']} steps" for row in rows]
+    return table(("", *heads), ([name, *row] for name, row in cells.items()))
 
 
 _TRAINED = {

@@ -34,6 +34,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "clauses": clauses.sections,
     "books": figures.books,
     "answers": figures.answers,
+    "rl": figures.rl,
     "choices": figures.choices,
     "power": figures.power,
     "coverage": figures.coverage,

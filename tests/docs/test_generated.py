@@ -169,6 +169,7 @@ def test_figures_are_those_of_the_bench():
     assert "| `extraction_run_v1` | 1, 1, 1 | 2, 2, 2 | 8, 9, 9 |" in figures.choices()
     assert "| `wbc_v1` | 0.68 (0.55 to 0.78) |" in figures.tuned()
     assert "| 0.96 (0.94 to 0.98) | 0.84 (0.80 to 0.88) |" in figures.answers()
+    assert "| `self_critique_v1` | 0.46 (0.39 to 0.54) |" in figures.rl()
     assert "| parquet | by source | 5,000,000 | 35,000 | " in figures.drawing()
     assert "| 500 of each of 4 sources, 1,000 to compare, " in figures.draws()
     assert "| independent | 1.63% | 4.77% | 9.50% | 24.88% |" in figures.row_levels()

@@ -1162,7 +1162,8 @@ _ANSWER_ATTACKS = build_text_attack(
     " token of the model's two answers, zeros behind the shorter",
     "Tao et al. 2025 (arXiv:2510.09259), Self-Critique; entropies are over the whole"
     " vocabulary, where the authors' code takes the 50 likeliest tokens. Ours: the mark"
-    " of an answer's end has no entropy, and an answer without an end no score",
+    " of an answer's end has no entropy, and an answer without an end no score. No better"
+    " than chance where it was measured here",
     "the entropies of an answer are 0 at every token",
     reads=(ANSWERS,),
 )

@@ -1516,7 +1516,8 @@ def own_answers_sentence(results: RunResults) -> Iterator[str]:
             " yours: they are alike where training by reinforcement rewarded this prompt,"
             " and also where the answer was learnt from texts before, or where there is"
             " one way to answer. Only prompts of the same kind that are known to be"
-            " outside the training can tell these apart."
+            " outside the training can tell these apart. On a small model whose training"
+            " is known the score did no better than chance."
         )
 
 
