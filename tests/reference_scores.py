@@ -3,6 +3,7 @@
 SaMIA: Kaneko et al. (2024), arXiv:2404.11262v2, and where its code differs, its code.
 """
 
+import math
 import re
 import zlib
 from collections import Counter
@@ -144,3 +145,13 @@ def expected_hits(
             same = [h for t, h in said if t == token]
             made[text, at] = (sum(same) + 30 * share) / (len(same) + 30)
     return made
+
+
+def likeness_of_answers(first: Sequence[float], second: Sequence[float]) -> float:
+    """Self-Critique, Tao et al. 2025 (arXiv:2510.09259), one number after the other."""
+    n = max(len(first), len(second))
+    a = [*first, *[0.0] * (n - len(first))]
+    b = [*second, *[0.0] * (n - len(second))]
+    product = sum(x * y for x, y in zip(a, b, strict=True))
+    norms = math.sqrt(sum(x * x for x in a)) * math.sqrt(sum(y * y for y in b))
+    return product / norms * min(len(first), len(second)) / n

@@ -15,7 +15,7 @@ from mia_batch.attacks.attack import CHOICE
 from mia_batch.attacks.from_logprobs import SERIES_COLUMNS, with_series
 from tests import logprob_rows
 from tests.logprob_rows import LISTS, SCHEMA, TUNED, second_scores
-from tests.reference_scores import CLASSIC_ZLIB
+from tests.reference_scores import CLASSIC_ZLIB, likeness_of_answers
 
 NAMES = [
     name
@@ -266,16 +266,6 @@ def test_equal_perturbations_have_no_spread():
     assert scores(TEXT, *rows[:1])["detect_gpt_v1"] is None
 
 
-def reference_likeness(first, second):
-    """Self-Critique, Tao et al. 2025 (arXiv:2510.09259), one number after the other."""
-    n = max(len(first), len(second))
-    a = [*first, *[0.0] * (n - len(first))]
-    b = [*second, *[0.0] * (n - len(second))]
-    product = sum(x * y for x, y in zip(a, b, strict=True))
-    norms = math.sqrt(sum(x * x for x in a)) * math.sqrt(sum(y * y for y in b))
-    return product / norms * min(len(first), len(second)) / n
-
-
 @pytest.mark.parametrize("n_tokens", [(1, 1), (1, 7), (5, 2), (30, 30), (300, 211)])
 def test_likeness_of_answers_is_that_of_the_paper(n_tokens):
     draw = Random(sum(n_tokens))
@@ -286,7 +276,7 @@ def test_likeness_of_answers_is_that_of_the_paper(n_tokens):
         for index, curve in enumerate(curves)
     ]
     (found,) = logprob_rows.scores(logprob_rows.table(answers), ["self_critique_v1"])
-    assert found["self_critique_v1"] == pytest.approx(reference_likeness(*curves))
+    assert found["self_critique_v1"] == pytest.approx(likeness_of_answers(*curves))
     same = [answers[0], answers[0] | {"view_index": 1}]
     (found,) = logprob_rows.scores(logprob_rows.table(same), ["self_critique_v1"])
     assert found["self_critique_v1"] == pytest.approx(1.0)

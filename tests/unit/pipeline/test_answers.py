@@ -13,6 +13,7 @@ from mia_batch.errors import SettingsError
 from mia_batch.prompts import ask_for_another
 from tests.checkpoints import CHAT_TEMPLATE, save_checkpoint
 from tests.hostile_server import MODEL, HostileServer, TinyModel
+from tests.reference_scores import likeness_of_answers
 from tests.runs import audit, planned, said_of
 from tests.texts import invent_text
 
@@ -94,14 +95,6 @@ class Answering:
         ).input_ids
 
 
-def compare(first, second):
-    """Self-Critique, Tao et al. 2025 (arXiv:2510.09259), one number after the other."""
-    product = sum(x * y for x, y in zip(first, second, strict=False))
-    norms = sum(x * x for x in first) * sum(y * y for y in second)
-    lengths = sorted([len(first), len(second)])
-    return product / norms**0.5 * lengths[0] / lengths[1]
-
-
 def test_scores_compare_the_entropies_of_two_greedy_answers(run, chat_model):
     model = Answering(chat_model)
     rows = run["scores"].join(run["targets"], on="target_id")
@@ -125,7 +118,7 @@ def test_scores_compare_the_entropies_of_two_greedy_answers(run, chat_model):
             continue
         n_scored += 1
         curves = model.read(question, first), model.read(question_again, second)
-        assert score == pytest.approx(compare(*curves), abs=1e-4)
+        assert score == pytest.approx(likeness_of_answers(*curves), abs=1e-4)
     assert n_scored >= 4
 
 
