@@ -15,17 +15,17 @@ from mia_batch.errors import (
     RunFolderError,
     SettingsError,
 )
-from mia_batch.extras.gate import (
-    gate,
+from mia_batch.extras.gate import gate
+from mia_batch.extras.gate.audits import (
     judge_auc,
-    judge_benchmark,
     judge_collection,
     judge_named,
-    judge_privacy,
-    judge_secrets,
     judge_words,
     why_worthless,
 )
+from mia_batch.extras.gate.benchmark import judge_benchmark
+from mia_batch.extras.gate.privacy import judge_privacy
+from mia_batch.extras.gate.secrets import judge_secrets
 from mia_batch.inference.findings import finding_rows
 from mia_batch.pipeline import Run
 from mia_batch.schemas import BenchmarkTests, Secrets
