@@ -537,6 +537,7 @@ def verify(
     from mia_batch.pipeline.custody import verify
     from mia_batch.pipeline.lodged_plan import compare_lodged_plan
     from mia_batch.pipeline.results import choose_samples
+    from mia_batch.report.masking import MASKED
 
     checked = verify(place, options.pop("input"))
     show_checked(checked, open_console(stderr=False))
@@ -555,10 +556,19 @@ def verify(
         click.echo("\n".join(lines))
     status = 0
     if again is not None:
-        status = _draw_again(run, choose_samples(run, again, seed), options)
+        samples = choose_samples(run, again, seed)
+        status = _draw_again(run, samples, options, MASKED)
     return max(int(not is_equal), status)
 
 
+_texts_option = option(
+    "texts",
+    click.Choice(["all", "few-words", "none"]),
+    None,
+    "What is shown of passages: all; their first words; or none, but lengths and hashes."
+    " Numbers stay.",
+    default="all",
+)
 _unmask_option = click.option(
     "--unmask",
     is_flag=True,
@@ -573,6 +583,7 @@ _unmask_option = click.option(
     "--again", is_flag=True, help="Draw its samples again with the model, and compare."
 )
 @click.option("--scores", is_flag=True, help="Print the scores of all attacks.")
+@_texts_option
 @_unmask_option
 @settings_options(*_HOW_TO_ASK)
 @_reads_runs
@@ -582,6 +593,7 @@ def show(
     *,
     again: bool,
     scores: bool,
+    texts: TextPolicy,
     unmask: bool,
     **options: object,
 ) -> int:
@@ -619,7 +631,7 @@ def show(
             show_runs(listed, console)
             return 0
     run = Run(place)
-    masking = Masking(unmask=unmask)
+    masking = Masking(texts, unmask)
     refuse_changed(run)
     if passage is None:
         if again:
@@ -635,17 +647,19 @@ def show(
     show_target(run, target, console)
     show_answers(answers, target, run, console, masking)
     show_scores(run, target, console, all_scores=scores)
-    return _draw_again(run, answers, options) if again else 0
+    return _draw_again(run, answers, options, masking) if again else 0
 
 
-def _draw_again(run: Run, samples: DataFrame, options: dict[str, object]) -> int:
+def _draw_again(
+    run: Run, samples: DataFrame, options: dict[str, object], masking: Masking
+) -> int:
     """Return 0 if all samples are drawn again as they were, else 1."""
     from mia_batch.cli.show import show_agreement
     from mia_batch.pipeline.results import draw_again
 
     with observing() as observer:
         redrawn = draw_again(run, samples, observer, **select_given(options))
-    return int(not show_agreement(redrawn, open_console(stderr=False)))
+    return int(not show_agreement(redrawn, open_console(stderr=False), masking))
 
 
 @command.command("report")
@@ -659,14 +673,7 @@ def _draw_again(run: Run, samples: DataFrame, options: dict[str, object]) -> int
     dest="kind",
     default="html",
 )
-@option(
-    "texts",
-    click.Choice(["all", "few-words", "none"]),
-    None,
-    "What is shown of passages: all; their first words; or none, but lengths and hashes."
-    " Numbers stay.",
-    default="all",
-)
+@_texts_option
 @option(
     "document",
     str,

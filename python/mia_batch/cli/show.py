@@ -462,7 +462,9 @@ def show_lodged(digest: str, differences: Sequence[str], console: Console) -> bo
     return not differences
 
 
-def show_agreement(samples: pl.DataFrame, console: Console) -> bool:
+def show_agreement(
+    samples: pl.DataFrame, console: Console, masking: Masking = MASKED
+) -> bool:
     differing = samples.filter(pl.col("candidate").ne_missing(pl.col("again")))
     n_same = samples.height - differing.height
     console.print(f"drawn again: {n_same:,} of {samples.height:,} samples agree")
@@ -472,7 +474,8 @@ def show_agreement(samples: pl.DataFrame, console: Console) -> bool:
     difference = f"target {row['target_id']}, {_sample_name(row)}"
     console.print(plain(f"first difference: {difference}"))
     for name, column in (("stored", "candidate"), ("drawn again", "again")):
-        console.print(plain(f"  {name:11}  {_excerpt(row, column)}"), soft_wrap=True)
+        excerpt = _excerpt(row, column, masking)
+        console.print(plain(f"  {name:11}  {excerpt}"), soft_wrap=True)
     console.print(
         "A CPU in float32 draws the same to the bit, a GPU only the same on average."
     )
@@ -483,14 +486,14 @@ def _sample_name(row: dict[str, Any]) -> str:
     return f"{row['view']} {row['view_index']}, sample {row['sample_index']}"
 
 
-def _excerpt(row: dict[str, Any], column: str) -> str:
+def _excerpt(row: dict[str, Any], column: str, masking: Masking) -> str:
     """Return the text of a column around the first difference of the two candidates."""
     if row[column] is None:
         return "none"
     pairs = zip(row["candidate"] or "", row["again"] or "", strict=False)
     n_shared = len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
     start = max(0, n_shared - _ROUND_A_DIFFERENCE)
-    excerpt = MASKED.write(row[column][start : n_shared + _ROUND_A_DIFFERENCE])
+    excerpt = masking.write(row[column][start : n_shared + _ROUND_A_DIFFERENCE])
     return f"from character {start:,}: {excerpt!r}"
 
 

@@ -183,6 +183,12 @@ def test_addresses_in_texts_are_masked_in_the_terminal_too(tmp_path):
         assert "‹email, 20 characters›" in shown
     unmasked = "\n".join(invoke("show", run.folder, "1", "--unmask")[1])
     assert unmasked.count(address) == 2
+    for arguments in ([], ["1"]):
+        few = "\n".join(
+            invoke("show", run.folder, *arguments, "--texts", "few-words")[1]
+        )
+        none = "\n".join(invoke("show", run.folder, *arguments, "--texts", "none")[1])
+        assert ("one two" in few, "four" in few, "two" in none) == (True, False, False)
 
 
 def test_a_document_shows_its_figures_and_windows_and_five_scores_are_enough(compared):
