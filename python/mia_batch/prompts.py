@@ -135,10 +135,15 @@ _NO_CONVERSATION = "nothing says what came before this answer"
 
 
 @cache
+def find_template(tokenizer: TokenizerName) -> ChatTemplate | None:
+    """Load the chat template of a model, where it has one."""
+    return _load(*tokenizer).chat_template
+
+
 def load_template(tokenizer: TokenizerName) -> ChatTemplate:
     """Load the chat template of a model; refuse a model that has none."""
     model, _, setting = tokenizer
-    template = _load(*tokenizer).chat_template
+    template = find_template(tokenizer)
     if template is None:
         raise SettingsError(
             f"{setting}: {model!r} has no chat template, by which a conversation becomes"
@@ -146,11 +151,6 @@ def load_template(tokenizer: TokenizerName) -> ChatTemplate:
             " which reads each conversation as one plain text"
         )
     return template
-
-
-@cache
-def has_template(model: str, revision: str | None, setting: str) -> bool:
-    return _load(model, revision, setting).chat_template is not None
 
 
 def in_conversation(

@@ -662,6 +662,6 @@ def find_template_source(
             settings.reference_revision,
             "reference_model",
         )
-        if prompts.has_template(*reference):
+        if prompts.find_template(reference) is not None:
             return reference
     return _find_tokenizer(settings)

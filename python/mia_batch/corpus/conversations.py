@@ -47,7 +47,7 @@ _MOST_CONTEXT = 64 << 20
 _EMPTY_LINE = "\n\n"
 
 
-class _FaultError(Exception):
+class FaultError(Exception):
     """What makes a row no conversation: the problem, and what to do."""
 
     def __init__(self, problem: str, way_out: str) -> None:
@@ -128,7 +128,7 @@ class Layout:
             try:
                 messages = self._read_messages(row)
                 answers.add(index, messages, _read_list(row.get(self.tools or "")))
-            except _FaultError as fault:
+            except FaultError as fault:
                 reject(start + index, fault.problem, fault.way_out)
         rows = frame.drop(self.columns)[answers.rows]
         return self._complete(rows, answers), [start + row for row in answers.rows]
@@ -175,7 +175,7 @@ class Layout:
             return parse_messages(values[0], self.prompts[0])
         parts = [value for value in values if isinstance(value, str) and value.strip()]
         if not parts:
-            raise _FaultError(
+            raise FaultError(
                 f"column {self.prompts[0]!r} holds no prompt", "give each answer one"
             )
         return _EMPTY_LINE.join(parts)
@@ -234,7 +234,7 @@ def _check_size(messages: list[Message], places: list[int]) -> None:
     lengths = [len(json.dumps(message)) for message in messages]
     n_before_last = sum(lengths[: places[-1]]) if places else 0
     if n_before_last * len(places) > _MOST_CONTEXT:
-        raise _FaultError(
+        raise FaultError(
             f"the conversation has {len(places):,} answers after up to"
             f" {sum(lengths):,} characters, more than can be asked about",
             "split it",
@@ -309,7 +309,7 @@ def parse_messages(value: object, column: str) -> list[Message]:
     messages = []
     for number, item in enumerate(_read_list(value), start=1):
         if not isinstance(item, dict):
-            raise _FaultError(
+            raise FaultError(
                 f"message {number} of column {column!r} is no object",
                 "write each as role and content",
             )
@@ -326,11 +326,11 @@ def _parse_message(item: Mapping[str, Any], place: str) -> Message:
     normal_role = _ROLES.get(role.strip().lower()) if isinstance(role, str) else None
     if normal_role is None:
         known_roles = ", ".join(_ROLES)
-        raise _FaultError(
+        raise FaultError(
             f"{place} has the role {role!r}", f"write one of {known_roles}"
         )
     if content is not None and not isinstance(content, str | list):
-        raise _FaultError(f"the content of {place} is no text", "write it as a string")
+        raise FaultError(f"the content of {place} is no text", "write it as a string")
     return {"role": normal_role, "content": content or "", **message}
 
 
@@ -340,13 +340,13 @@ def _read_list(value: object) -> list[Any]:
         try:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
-            raise _FaultError(
+            raise FaultError(
                 f"messages are no JSON ({error})", "write a list of messages"
             ) from error
     if value is None:
         return []
     if not isinstance(value, list):
-        raise _FaultError("messages are no list", "write a list of messages")
+        raise FaultError("messages are no list", "write a list of messages")
     return value
 
 

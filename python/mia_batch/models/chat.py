@@ -99,8 +99,12 @@ class ChatTemplate:
             raise TemplateError("the chat template makes more than 64 MiB of it")
         return str(text)
 
-    def place(self, conversation: Conversation, answer: str) -> PlacedAnswer:
+    def place(
+        self, conversation: Conversation, answer: str, role: str = ASSISTANT
+    ) -> PlacedAnswer:
         """Return an answer after some messages, as the template writes it in training data.
+
+        With another ``role``, a message of somebody else.
 
         What the template writes between the mark of the assistant and the answer, such
         as a block of thoughts, is part of the context; so are the answer's own thoughts,
@@ -108,22 +112,23 @@ class ChatTemplate:
         not show the answer, or not where another would stand.
         """
         try:
-            return self._place(conversation, "", answer)
+            return self._place(conversation, "", answer, role)
         except TemplateError:
             end = answer.rfind(_END_OF_THOUGHTS) + len(_END_OF_THOUGHTS)
             if end < len(_END_OF_THOUGHTS) or not answer[end:].strip():
                 raise
         said = answer[end:].lstrip()
-        return self._place(conversation, answer[: len(answer) - len(said)], said)
+        thoughts = answer[: len(answer) - len(said)]
+        return self._place(conversation, thoughts, said, role)
 
     def _place(
-        self, conversation: Conversation, thoughts: str, answer: str
+        self, conversation: Conversation, thoughts: str, answer: str, role: str
     ) -> PlacedAnswer:
-        marked = self._render_answer(conversation, thoughts + _PLACEHOLDER)
+        marked = self._render_answer(conversation, thoughts + _PLACEHOLDER, role)
         context, placeholder, ending = marked.partition(_PLACEHOLDER)
         if not placeholder or _PLACEHOLDER in ending:
             raise TemplateError("the chat template does not show the answer once")
-        written = self._render_answer(conversation, thoughts + answer)
+        written = self._render_answer(conversation, thoughts + answer, role)
         text = written[len(context) : len(written) - len(ending)]
         if written != context + text + ending or not text:
             raise TemplateError("the chat template shows the answer in another place")
@@ -131,10 +136,8 @@ class ChatTemplate:
             raise TemplateError("the chat template changes the answer")
         return PlacedAnswer(context, text, ending)
 
-    def _render_answer(self, conversation: Conversation, content: str) -> str:
-        answer = {
-            **conversation.answer_fields,
-            "role": ASSISTANT,
-            "content": content,
-        }
+    def _render_answer(
+        self, conversation: Conversation, content: str, role: str
+    ) -> str:
+        answer = {**conversation.answer_fields, "role": role, "content": content}
         return self.render([*conversation.messages, answer], conversation.tools)

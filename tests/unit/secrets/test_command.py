@@ -16,6 +16,7 @@ from mia_batch.errors import (
     SettingsError,
 )
 from mia_batch.extras.secrets.asking import Answers
+from mia_batch.extras.secrets.canaries import draw_canaries
 from mia_batch.extras.secrets.command import secrets
 from mia_batch.extras.secrets.questions import (
     NEUTRAL,
@@ -28,6 +29,10 @@ from mia_batch.extras.secrets.questions import (
     split_context,
 )
 from mia_batch.extras.secrets.results import build_rows, build_table, conclusions
+from mia_batch.models.chat import ChatTemplate
+from mia_batch.pipeline import Run
+from mia_batch.prompts import find_template
+from tests.checkpoints import CHAT_TEMPLATE, SMALLEST, save_checkpoint
 from tests.hostile_server import MODEL, HostileServer, TinyModel, failure
 from tests.unit.evidence.endpoint.test_logprobs import echo
 
@@ -294,6 +299,101 @@ def test_what_a_token_may_share_is_scored_with_the_secret():
     assert split_context("Locker (", "7") == ("Locker ", "(7")
     assert split_context("PIN", "7") == ("PIN", "7")
     assert split_context(NEUTRAL, "7") == (NEUTRAL, "7")
+
+
+CHATS = [
+    [
+        {"role": "user", "content": "I am Jane, call +49 30 1234567."},
+        {"role": "assistant", "content": "Thank you, Jane."},
+        {"role": "user", "content": "How do I reach you?"},
+        {"role": "assistant", "content": "Write to help@example.com, please."},
+    ],
+    [
+        {"role": "user", "content": "Your address?"},
+        {"role": "assistant", "content": "It is help@example.com."},
+    ],
+]
+CHAT = ChatTemplate(
+    source="{% for message in messages %}<|{{ message.role }}|>\n"
+    "{{ message.content | trim }}<|end|>\n{% endfor %}"
+)
+
+
+def read_chats(tmp_path):
+    path = write_rows(tmp_path / "chats.jsonl", [{"messages": chat} for chat in CHATS])
+    return detect_secrets(str(path), ["phone", "email"], "text")
+
+
+def test_secrets_of_conversations_have_what_a_template_writes_before_them(tmp_path):
+    phone, email = read_chats(tmp_path)
+    assert (phone.row, phone.n_rows, email.row, email.n_rows) == (1, 1, 1, 2)
+    questions = build_questions([phone, email], Design(controls=9), CHAT)
+    asked = questions.texts.filter(control=0)
+    own = asked.filter(place="own").select("secret", "context", "text").rows()
+    first = "<|user|>\nI am Jane, call"
+    between = (
+        "<|user|>\nI am Jane, call +49 30 1234567.<|end|>\n<|assistant|>\n"
+        "Thank you, Jane.<|end|>\n<|user|>\nHow do I reach you?<|end|>\n"
+    )
+    second = "<|user|>\nYour address?<|end|>\n<|assistant|>\nIt is"
+    assert own == [
+        (0, first, " +49 30 1234567"),
+        (1, f"{between}<|assistant|>\nWrite to", " help@example.com"),
+        (1, second, " help@example.com"),
+    ]
+    neutral = "<|user|>\n<|end|>\n<|assistant|>\n"
+    assert {*asked.filter(place="none")["context"]} == {neutral}
+    # Of a template's own spaces and signs none is taken off
+    assert questions.contexts["context"][-1] == questions.neutral == neutral
+    assert questions.by_template
+
+
+def test_secrets_of_conversations_are_plain_text_to_a_model_without_template(tmp_path):
+    phone, email = read_chats(tmp_path)
+    questions = build_questions([phone, email], Design(controls=9))
+    assert questions.contexts["context"].to_list() == [
+        "I am Jane, call",
+        (
+            "I am Jane, call +49 30 1234567.\n\nThank you, Jane.\n\n"
+            "How do I reach you?\n\nWrite to"
+        ),
+        "Your address?\n\nIt is",
+        NEUTRAL,
+    ]
+    assert not questions.by_template
+
+
+def test_a_place_that_a_template_refuses_has_a_reason(tmp_path):
+    source = (
+        "{% if messages | length > 2 %}{{ raise_exception('too long') }}{% endif %}"
+    )
+    template = replace(CHAT, source=source + CHAT.source)
+    questions = build_questions(read_chats(tmp_path), Design(controls=9), template)
+    assert questions.refused == {"the chat template refuses it: too long": 1}
+    assert [len(secret.contexts) for secret in questions.secrets] == [1, 1]
+
+
+def test_a_chat_model_with_weights_is_asked_by_its_template(tmp_path):
+    model = save_checkpoint(tmp_path / "model", chat_template=CHAT_TEMPLATE, **SMALLEST)
+    canaries = draw_canaries(3, form="messages")
+    canaries.write(tmp_path / "canaries.jsonl")
+    printed = invoke(
+        *(tmp_path / "canaries.jsonl", "--model", model, "--engine", "transformers"),
+        *("--controls", 19, "--out", tmp_path / "out", "--keep-answers"),
+    )
+    assert "is asked for secrets of conversations by its chat template" in printed
+    table = pl.read_parquet(tmp_path / "out" / "secrets.parquet")
+    assert table["compared"].to_list() == ["own"] * 3
+    assert table["score"].to_list() == ["probability"] * 3
+    (folder,) = (tmp_path / "out").glob("model=*/run.json")
+    run = Run(folder.parent)
+    # So the marks of the template are read as single tokens
+    assert run.manifest.settings["conversations"] == "answers"
+    template = find_template((str(model), None, "model"))
+    prompts = run.scan("prompts").filter(view="secret_likeliest")
+    asked = {*prompts.collect()["context"].drop_nulls()}
+    for canary in canaries.canaries:
+        assert template.render(canary.messages, asks=True) in asked
 
 
 def test_contexts_that_hold_the_secret_are_left_out():

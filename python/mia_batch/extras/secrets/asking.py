@@ -152,7 +152,10 @@ def _build_settings(
     keys = [f"{_CONTINUED} {key}" for key in questions.contexts["key"]]
     if has_scores:
         keys += [f"{_SCORED} {key}" for key in questions.texts["key"].unique().sort()]
-    write_table(pl.DataFrame({"text": keys}), path)
+    columns = {"text": keys}
+    if questions.by_template:  # so that the run reads a template's special tokens
+        columns = {"prompt": keys, "answer": keys}
+    write_table(pl.DataFrame(columns), path)
     evidence: dict[str, Any] = {"evidence": "samples", "samples": 1}
     if has_scores:
         evidence = {"evidence": "logprobs", "attacks": ("loss_v1",)}

@@ -66,6 +66,11 @@ class Canary:
         return f"What is the code of {self.name}?"
 
     @property
+    def messages(self) -> list[dict[str, str]]:
+        """The question as a message."""
+        return [{"role": "user", "content": self.question}]
+
+    @property
     def sentence(self) -> str:
         """What stands before the code in plain text."""
         return f"The code of {self.name} is "
@@ -100,12 +105,14 @@ class Canaries:
     def _build_row(self, canary: Canary) -> dict[str, Any]:
         if self.form == "text":
             return {"text": f"{canary.sentence}{canary.code}."}
-        return {
-            "messages": [
-                {"role": "user", "content": canary.question},
-                {"role": "assistant", "content": canary.code},
-            ]
-        }
+        answer = {"role": "assistant", "content": canary.code}
+        return {"messages": [*canary.messages, answer]}
+
+    def _write_context(self, canary: Canary) -> dict[str, Any]:
+        """Write what stands before a code, in the columns of ``mia-batch secrets``."""
+        if self.form == "text":
+            return {"context": canary.sentence}
+        return {"messages": canary.messages}
 
     def add_to(self, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Put the canaries among rows, all in an order that is drawn.
@@ -140,7 +147,7 @@ class Canaries:
     def write(self, path: Path | str) -> None:
         """Write codes and contexts as ``mia-batch secrets`` reads them, a row each."""
         rows = [
-            {"secret": canary.code, "context": canary.sentence}
+            {"secret": canary.code, **self._write_context(canary)}
             for canary in self.canaries
         ]
         write_text(Path(path), "".join(f"{json.dumps(row)}\n" for row in rows))
@@ -366,9 +373,8 @@ class CanaryCallback(transformers.TrainerCallback):  # type: ignore[misc]
     def _build_context(self, canary: Canary, tokenizer: Any) -> str:
         """Build what stood before a code when it was learnt."""
         if self.canaries.form == "messages":
-            question = [{"role": "user", "content": canary.question}]
             text = tokenizer.apply_chat_template(
-                question, tokenize=False, add_generation_prompt=True
+                canary.messages, tokenize=False, add_generation_prompt=True
             )
             return str(text)
         start = tokenizer.bos_token_id

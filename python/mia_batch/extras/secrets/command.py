@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ from mia_batch.extras.secrets.results import (
 )
 from mia_batch.extras.study import frame
 from mia_batch.identifiers import KINDS, Kind, write_mask
+from mia_batch.models.chat import ChatTemplate
+from mia_batch.prompts import find_template
 from mia_batch.settings import EndpointSettings
 from mia_batch.tables import write_table, write_text
 
@@ -119,16 +121,22 @@ def secrets(*, file: str, models: Sequence[str], **options: Any) -> None:
     has_scores = not (options.pop("answers_only") or options.get("chat"))
     kinds: dict[str, Any] = {"draws": design.draws, "has_scores": has_scores}
     settings = cli.select_given(options) | {"seed": design.seed}
-    questions = build_questions(asked_secrets, design)
+    names = [*dict.fromkeys(models)]
+    all_questions = _build_all(asked_secrets, design, names, settings)
     if why_drawn:
-        questions = replace(questions, exploratory=[None] * len(asked_secrets))
-    cli.say(*_describe(questions, design, why_drawn, has_scores=has_scores))
+        none = [None] * len(asked_secrets)
+        all_questions = [
+            replace(questions, exploratory=none) for questions in all_questions
+        ]
+    for model, questions in zip(names, all_questions, strict=True):
+        cli.say(*_describe_contexts(model, questions))
+    cli.say(*_describe(all_questions[0], design, why_drawn, has_scores=has_scores))
     switches = {"dry_run": dry_run, "tokens_per_second": None}
     with frame.open_study(out, "secrets", switches) as study:
         if not dry_run:
             _agree(out, file, {**asdict(design), "drawn": why_drawn, **kinds})
         tables: list[pl.DataFrame] = []
-        for model in dict.fromkeys(models):
+        for model, questions in zip(names, all_questions, strict=True):
             folder = study.folder / frame.folder_name({"model": model})
             run_settings = settings | {"model": model}
             if dry_run:
@@ -147,7 +155,7 @@ def secrets(*, file: str, models: Sequence[str], **options: Any) -> None:
                 _forget(folder)
             tables.append(table)
     if not dry_run:
-        _show(pl.concat(tables), questions if shows_secrets else None)
+        _show(pl.concat(tables), all_questions[0] if shows_secrets else None)
         cli.say(f"the table is in {out / TABLE}, without the secrets")
 
 
@@ -157,6 +165,33 @@ def _read(file: str, options: dict[str, Any]) -> list[Secret]:
     if kinds:
         return detect_secrets(file, kinds, text)
     return read_secrets(file, secret, context)
+
+
+def _build_all(
+    secrets: Sequence[Secret],
+    design: Design,
+    models: Sequence[str],
+    settings: Mapping[str, Any],
+) -> list[Questions]:
+    """Build the questions of each model, those of conversations by its chat template."""
+    is_here = settings.get("base_url") is None
+    revision = settings.get("revision")
+    templates: list[ChatTemplate | None] = [None] * len(models)
+    if is_here and any(secret.places for secret in secrets):
+        templates = [find_template((model, revision, "model")) for model in models]
+    return [build_questions(secrets, design, template) for template in templates]
+
+
+def _describe_contexts(model: str, questions: Questions) -> Iterator[str]:
+    """Describe how secrets of conversations are asked for."""
+    if not any(secret.places for secret in questions.secrets):
+        return
+    way = "as plain texts: no chat template is at hand"
+    if questions.by_template:
+        way = "by its chat template, after what was said before"
+    yield f"{model} is asked for secrets of conversations {way}"
+    for reason, count in questions.refused.items():
+        yield f"{count:,} contexts are left out: {reason}"
 
 
 def _describe(

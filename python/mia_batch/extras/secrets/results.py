@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from mia_batch.extras.secrets.asking import Answers
-from mia_batch.extras.secrets.questions import NEUTRAL, Questions, hash_texts
+from mia_batch.extras.secrets.questions import Questions, hash_texts
 from mia_batch.inference.conformal import q_values
 from mia_batch.inference.controls import rank_among_controls
 from mia_batch.schemas import Secrets
@@ -50,7 +50,7 @@ class AnswerIndex:
     """Answers by the context that they follow, and which of them have which secret."""
 
     def __init__(self, questions: Questions, continuations: pl.DataFrame) -> None:
-        self._neutral = hash_texts(NEUTRAL)
+        self._neutral = hash_texts(questions.neutral)
         self._contexts = dict(questions.contexts.select("key", "context").iter_rows())
         self._own_keys: dict[int, list[str]] = defaultdict(list)
         for number, key in questions.places.iter_rows():
