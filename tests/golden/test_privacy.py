@@ -12,6 +12,7 @@ from sklearn.metrics import roc_auc_score
 
 from mia_batch import Run
 from mia_batch.errors import CorpusError, RunFolderError, SettingsError
+from mia_batch.extras.gate import judge_run
 from mia_batch.extras.privacy.audit import audit_privacy, conclusions
 from mia_batch.extras.privacy.data import CanaryFormat
 from mia_batch.extras.privacy.plan import RECIPE_FIELDS, PrivacySettings
@@ -112,6 +113,13 @@ def test_a_decoder_with_and_without_privacy(bases, data, tmp_path):
     page = found.page.read_text("utf-8")
     assert "full-epsilon-1" in page
     assert "<svg" in page
+    judged = judge_run(tmp_path / "out", {"auc-below": 0.5}, "full")
+    (condition,) = judged["conditions"]
+    assert (judged["kind"], judged["verdict"]) == ("privacy", "fail")
+    assert condition["high"] >= condition["value"] >= plain["auc"]
+    limit = {"auc-below": private["auc_high"] + 1e-6}
+    (condition,) = judge_run(tmp_path / "out", limit, "full-epsilon-1")["conditions"]
+    assert (condition["outcome"], condition["value"]) == ("pass", private["auc"])
     said = [*conclusions(found.summary)]
     assert said[0].startswith("full: the attack finds members (AUC ")
     assert "its accountant gives epsilon 1.00; attacks show at least" in said[1]

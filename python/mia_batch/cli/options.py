@@ -25,6 +25,7 @@ from mia_batch.cli.help import SettingOption
 from mia_batch.observer import Observer, Pace, WorkerState
 from mia_batch.places import parse_place
 from mia_batch.recipes import recipe_field
+from mia_batch.report.names import cut_middle as cut_name
 from mia_batch.settings import (
     GROUPS,
     NO_YARDSTICK,
@@ -329,13 +330,7 @@ def cut_cell(value: object, width: int) -> Text:
 
 def cut_middle(value: object, width: int) -> Text:
     """Show both ends of a value, such as of a name, in as many columns of the terminal."""
-    cell = plain(value)
-    if cell.cell_len <= width:
-        return cell
-    tail = cell[max(len(cell) - width // 2, 0) :]
-    while tail.cell_len > (width - 1) // 2:
-        tail = tail[1:]
-    return cut_cell(value, width - tail.cell_len) + tail
+    return Text(cut_name(plain(value).plain, width))
 
 
 _LEAST_FITTED = 24

@@ -46,7 +46,7 @@ from mia_batch.pipeline.request import list_columns_needed
 from mia_batch.pipeline.stages.extraction import find_verbatim_runs
 from mia_batch.places import is_url
 from mia_batch.report import sentences
-from mia_batch.report.answer import shade_strip
+from mia_batch.report.answer import MEANINGS, shade_strip
 from mia_batch.report.masking import MASKED, Masking
 from mia_batch.report.sentences import dress_sentences, known_sentence, list_names
 from mia_batch.schemas import ExtractedDocuments, Extraction
@@ -343,6 +343,8 @@ def _book_table(books: pl.DataFrame, width: int) -> Table:
     caption = _caption("rollup.parquet", not_shown)
     legend = _write_legend(table_rows["strip"], is_compared=comparison.height > 0)
     lines = [caption["caption"], legend]
+    shown = [name for name in MEANINGS if table_rows[name].count()]
+    lines.append("; ".join(MEANINGS[name] for name in shown))
     caption["caption"] = "\n".join(line for line in lines if line) or None
     columns = _book_columns(table_rows, has_room=True)
     others = {name: cells for name, cells in columns.items() if name != "title"}

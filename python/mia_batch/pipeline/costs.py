@@ -27,7 +27,8 @@ def forecast_cost(audit: Audit, workload: Workload) -> Iterator[tuple[str, str]]
         return
     settings = audit.settings
     n_most = _count_attempts(workload) * workload.samples
-    yield "requests", f"{workload.prompts:,} to {n_most:,}"
+    most = f" to {n_most:,}" if n_most > workload.prompts else ""
+    yield "requests", f"{workload.prompts:,}{most}"
     expected = _count_expected(workload)
     yield "expected", f"about {_format_cost(settings, expected)}"
     yield from _forecast_batch_cost(settings, "expected", expected)

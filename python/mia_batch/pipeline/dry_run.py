@@ -253,11 +253,10 @@ def _rehearse(
     Returned is what would be left to do, and why that would be refused, if it would.
     """
     refusal = None
-    power: list[_Line] = []
     audits.resume(audit, stages)
     for stage in stages:
         stage.prepare()
-    yield from (("note", sentence) for sentence in notes.pop_sentences())
+    lines = [("note", sentence) for sentence in notes.pop_sentences()]
     targets_stage, preflight_stage, prompts_stage, *_ = stages
     for stage, name in ((targets_stage, "note"), (preflight_stage, "power")):
         notes.step(stage.activity)
@@ -265,19 +264,16 @@ def _rehearse(
             stage.run()
         except SettingsError as error:
             if name == "note":
+                yield from lines
                 raise
             refusal = error
         # How many targets there are follows below
         repeated = (stage.activity, f"{audit.manifest.targets['total']:,} target")
-        sentences = (
+        lines += (
             (name, sentence)
             for sentence in notes.pop_sentences()
             if not sentence.startswith(repeated)
         )
-        if name == "note":
-            yield from sentences
-        else:
-            power += sentences
     notes.step("looking at what is to be asked")
     prompts_stage.validate_dry_run()
     for stage in stages:
@@ -291,8 +287,24 @@ def _rehearse(
     others = (stage for stage in stages if stage is not targets_stage)
     work = [line for stage in others for line in stage.remaining()]
     yield from _describe_books(audit, stages)
-    yield from power
+    yield from _describe_comparison(audit)
+    yield from lines
     return work, refusal
+
+
+_NOTHING_COMPARED = (
+    "what comes out word for word, and an order of the texts; whether the model knows"
+    " each takes comparison texts (--non-members)"
+)
+
+
+def _describe_comparison(audit: Audit) -> Iterator[_Line]:
+    """Say what a run can answer that has only texts of unknown membership."""
+    helps = pl.col("role").is_in(["non_member", "calibration", "canary"])
+    is_compared = (helps | pl.col("member").is_not_null()).any()
+    has_answer = audit.open_targets().select(is_compared).collect().item()
+    if audit.settings.source != "recording" and not has_answer:
+        yield "answers", _NOTHING_COMPARED
 
 
 def _check_folder(audit: Audit) -> None:

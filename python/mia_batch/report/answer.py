@@ -17,6 +17,7 @@ from mia_batch.inference.findings import (
 )
 from mia_batch.inference.memory import VERBATIM_WORDS
 from mia_batch.report.drawn import compares_scores, write_missing_share, write_share
+from mia_batch.report.names import cut_middle
 from mia_batch.report.sentences import (
     RunResults,
     TopBound,
@@ -57,6 +58,13 @@ class Answer(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.verdict} {self.doubt}".rstrip()
+
+
+MEANINGS = {
+    "p_value": "p: how often one that the model never saw scores as high",
+    "q_value": "q: share of wrong names expected in a list down to this row",
+}
+"""What a table of documents says below it of these columns."""
 
 
 def answer(results: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
@@ -400,7 +408,7 @@ def _list_strongest(results: RunResults, units: _Units) -> Iterator[str]:
 
 def _name_strongest(units: _Units, verdict: str) -> str:
     rows = sort_by_strength(units.rows.filter(verdict=verdict))
-    return list_names(_list_titles(rows), _N_NAMED)
+    return list_names(_list_short_titles(rows), _N_NAMED)
 
 
 def _write_beyond(results: RunResults, noun: str) -> str:
@@ -462,7 +470,7 @@ def _list_bound(findings: pl.DataFrame, units: _Units) -> Iterator[str]:
         yield str(_write_top(findings, units.noun))
         return
     highest = _rank_tested(units.rows).head(bound.n_highest)
-    names = list_names(_list_titles(highest), _N_NAMED)
+    names = list_names(_list_short_titles(highest), _N_NAMED)
     is_all = bound.n_members == bound.n_highest
     number = f"at least {bound.n_members:,} of these {bound.n_highest:,}"
     if is_all:
@@ -515,7 +523,7 @@ def _list_uncompared(units: _Units, *, is_first: bool) -> Iterator[str]:
     rows = units.rows.filter(pl.col("verdict") != "comes_out")
     if rows.is_empty():
         return
-    ranked = _list_titles(sort_by_strength(rows))
+    ranked = _list_short_titles(sort_by_strength(rows))
     order = ""
     if len(ranked) > 3:
         order = f"; of these, {ranked[0]}, {ranked[1]} and {ranked[2]} score highest"
@@ -711,6 +719,13 @@ def sort_by_strength(rows: pl.DataFrame) -> pl.DataFrame:
         descending=[False, True, False, True, False],
         nulls_last=True,
     )
+
+
+_WIDTH_OF_TITLE = 40  # in a sentence
+
+
+def _list_short_titles(rows: pl.DataFrame) -> list[str]:
+    return [cut_middle(title, _WIDTH_OF_TITLE) for title in _list_titles(rows)]
 
 
 def _list_titles(rows: pl.DataFrame) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 import polars.selectors as cs
+from rich.cells import cell_len
 
 HIDDEN = (  # controls, marks that turn the direction of text, and signs without width
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e"
@@ -27,6 +28,20 @@ _LATEX: dict[int, Any] = str.maketrans(
     _SIGNS | {sign: f"\\{sign}" for sign in "&%$#_{}"}
 )
 _FORMULA = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]")
+
+
+def cut_middle(name: str, width: int) -> str:
+    """Return both ends of a name, in as many columns of a terminal."""
+    if cell_len(name) <= width:
+        return name
+    tail = name[max(len(name) - width // 2, 0) :]
+    while cell_len(tail) > (width - 1) // 2:
+        tail = tail[1:]
+    room = width - 1 - cell_len(tail)
+    head = name[:room]
+    while cell_len(head) > room:
+        head = head[:-1]
+    return f"{head}…{tail}"
 
 
 def write_code_point(letter: str) -> str:

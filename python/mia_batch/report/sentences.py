@@ -1021,11 +1021,17 @@ def canary_sentences(verdicts: pl.LazyFrame, rule: DecisionRule) -> Iterator[str
     yield from _write_collection(tests, rule, "All canaries", planned=True)
 
 
+def write_unplanned(level: str) -> str:
+    """Write why a p-value of all together is no planned answer."""
+    noun = "text" if level == "target" else level
+    return f"the answer that was planned is one for each {noun}, not one for all"
+
+
 def _write_collection(
     tests: pl.DataFrame, rule: DecisionRule, subject: str, *, planned: bool
 ) -> Iterator[str]:
     """Write the answer about a whole collection, or why one that was planned is none."""
-    later = "" if planned else f"; exploratory, the plan is about each {rule.level}"
+    later = "" if planned else f"; exploratory: {write_unplanned(rule.level)}"
     for test in tests.iter_rows(named=True):
         p_value = test["p_value"]
         if p_value is not None:

@@ -24,6 +24,7 @@ from mia_batch.extras.benchmark.exact import compare_published
 from mia_batch.extras.benchmark.orders import Design, build_units
 from mia_batch.extras.benchmark.results import pivot
 from mia_batch.extras.benchmark.sets import find_record, read_benchmark
+from mia_batch.extras.gate import judge_run
 from mia_batch.pipeline.custody import verify
 from tests.hostile_server import MODEL, Asked, HostileServer, Reply, TinyModel, failure
 from tests.processes import HANGS, wait_until
@@ -52,6 +53,17 @@ def tested(rows, checkpoint, tmp_path_factory):
     arguments = [rows, "--model", checkpoint, "--engine", "transformers", *SMALL]
     arguments += ["--test", "rows", "--test", "rewritten", "--question", "{question}"]
     return out, arguments, invoke(*arguments, "--out", out)
+
+
+def test_the_gate_judges_the_smallest_p_value_of_a_real_folder(tested):
+    out, _, _ = tested
+    table = pl.read_parquet(out / "benchmark.parquet")
+    smallest = table.select(pl.coalesce("p_adjusted", "p_value").min()).item()
+    assert table["p_adjusted"].null_count() == 1  # of the exploratory test
+    judged = judge_run(out, {"p-above": smallest})
+    assert (judged["kind"], judged["verdict"]) == ("benchmark", "fail")
+    assert judged["conditions"][0]["value"] == smallest
+    assert judge_run(out, {"p-above": smallest - 1e-9})["verdict"] == "pass"
 
 
 def score_by_transformers(folder, text):

@@ -293,7 +293,7 @@ def test_a_chat_is_asked_the_question_alone_and_what_it_says_is_read(choices_for
         foreseen = planned(settings)
         run = audit(observer=listener, **settings)
         audit(**settings)
-    assert foreseen["requests"] == "48 to 48"
+    assert foreseen["requests"] == "48"
     assert len(server.asked) == 48
     assert {asked.fields["max_tokens"] for asked in server.asked} == {8}
     assert {asked.fields["temperature"] for asked in server.asked} == {0.0}

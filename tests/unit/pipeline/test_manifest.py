@@ -20,7 +20,7 @@ from mia_batch.pipeline.request import AuditRequest
 from mia_batch.pipeline.stages import run_timed
 from mia_batch.settings import load_settings
 from tests.processes import wait_until
-from tests.runs import audit_books, planned, rescore, write_books
+from tests.runs import audit_books, planned, rescore, words, write_books
 from tests.unit.inference.scored import plan as build_rule
 
 
@@ -310,3 +310,27 @@ def test_shards_change_a_manifest_in_turns_each_from_what_all_have_stored(tmp_pa
     with two.changing_manifest():
         two.manifest.passes["target text"] = 9
     assert Manifest.load(tmp_path) == finished
+
+
+def test_a_dry_run_names_the_texts_first_and_then_what_it_can_answer(
+    checkpoint, tmp_path
+):
+    (tmp_path / "mine.txt").write_text(" ".join(words("mine", 300)))
+    (tmp_path / "new.txt").write_text(" ".join(words("new", 300)))
+    settings = {
+        "input": str(tmp_path / "mine.txt"),
+        "model": str(checkpoint),
+        "engine": "transformers",
+        "out": str(tmp_path / "run"),
+    }
+    alone = [*plan(load_settings(settings, use_config=False))]
+    names = [name for name, _ in alone]
+    assert names[:5] == ["documents", "targets", "mine.txt", "answers", "note"]
+    assert dict(alone)["answers"].endswith("takes comparison texts (--non-members)")
+    compared = {
+        "non_members": str(tmp_path / "new.txt"),
+        "non_members_known": "written after the model",
+        "anyway": True,
+    }
+    lines = [*plan(load_settings(settings | compared, use_config=False))]
+    assert "answers" not in dict(lines)

@@ -496,6 +496,19 @@ def test_without_comparison_texts_only_what_comes_out_is_an_answer(counts, books
     )
 
 
+def test_long_names_are_cut_in_the_middle_of_a_headline():
+    name = "a_very_long_name_of_a_file_that_nobody_wants_to_read_in_a_headline.epub"
+    rows = rollup(cannot_tell=4).with_columns(
+        key=pl.when(key="b0.txt").then(pl.lit(name)).otherwise("key")
+    )
+    said = answer(known(findings=[roles(nulls=0)]), rows, books=True)
+    assert "a_very_long_name_of_…_in_a_headline.epub, b1.txt and b2.txt score" in said
+    titled = rows.with_columns(title=pl.lit("Swann"))
+    assert "Swann, Swann and Swann score highest" in answer(
+        known(findings=[roles(nulls=0)]), titled, books=True
+    )
+
+
 def test_where_nothing_was_sampled_nothing_is_said_to_come_out():
     run = known(findings=[roles(), gate("withheld")])
     unsampled = rollup(cannot_tell=2).with_columns(

@@ -400,8 +400,8 @@ TOGETHER = "All groups together, by a_v1: "
             {},
             {
                 1: (
-                    f"{TOGETHER}p = 0.5 (permutation_exact; exploratory, the plan is"
-                    " about each target)."
+                    f"{TOGETHER}p = 0.5 (permutation_exact; exploratory: the answer that"
+                    " was planned is one for each text, not one for all)."
                 )
             },
         ),

@@ -31,7 +31,7 @@ from mia_batch.extras.secrets.questions import (
 from mia_batch.extras.secrets.results import build_rows, build_table, conclusions
 from mia_batch.models.chat import ChatTemplate
 from mia_batch.pipeline import Run
-from mia_batch.prompts import find_template
+from mia_batch.prompts import load_template
 from tests.checkpoints import CHAT_TEMPLATE, SMALLEST, save_checkpoint
 from tests.hostile_server import MODEL, HostileServer, TinyModel, failure
 from tests.unit.evidence.endpoint.test_logprobs import echo
@@ -389,7 +389,7 @@ def test_a_chat_model_with_weights_is_asked_by_its_template(tmp_path):
     run = Run(folder.parent)
     # So the marks of the template are read as single tokens
     assert run.manifest.settings["conversations"] == "answers"
-    template = find_template((str(model), None, "model"))
+    template = load_template((str(model), None, "model"))
     prompts = run.scan("prompts").filter(view="secret_likeliest")
     asked = {*prompts.collect()["context"].drop_nulls()}
     for canary in canaries.canaries:

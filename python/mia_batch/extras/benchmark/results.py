@@ -108,7 +108,7 @@ def build_table(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
         table.with_columns(
             p_adjusted=pl.Series(adjusted, dtype=pl.Float64).fill_nan(None)
         )
-        .with_columns(verdict=_JUDGE)
+        .with_columns(verdict=_JUDGE.cast(_SCHEMA["verdict"]))
         .select(*_SCHEMA)
     )
 

@@ -18,6 +18,7 @@ from mia_batch.inference.memory import (
 from mia_batch.report import names
 from mia_batch.report.answer import (
     ANSWERS,
+    MEANINGS,
     attack_rows,
     audited_books,
     read_strips,
@@ -314,7 +315,8 @@ def answer_table(contents: Contents, anchors: Mapping[str, Anchor]) -> Table | N
         filled.discard("contamination_low")  # nothing is claimed of any
     is_compared = bool((rows["level"] == "outside").any())
     numbers = _select_columns(_FIRST_NUMBERS, filled.intersection(_FIRST))
-    p_or_q = _select_columns(_NUMBERS, filled & {"p_value", "q_value"})[-1:]
+    p_or_q = _select_columns(_NUMBERS, filled & {*MEANINGS})[-1:]
+    meanings = [f"{MEANINGS[column.sources[0]]}." for column in p_or_q]
     columns = (
         Column("Name", ("title", "key"), _write_title),
         Column("Answer", ("level", "verdict"), badge),
@@ -331,7 +333,7 @@ def answer_table(contents: Contents, anchors: Mapping[str, Anchor]) -> Table | N
         source="rollup.parquet, curves.parquet: y, targets.parquet: reference",
         columns=_select_columns(columns, filled),
         rows=rows.to_dicts(),
-        note=_BELOW if is_compared else "",
+        note=" ".join([*([_BELOW] if is_compared else []), *meanings]),
         darkest=_DARKEST[is_compared],
     )
 

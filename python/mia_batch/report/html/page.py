@@ -33,7 +33,7 @@ from mia_batch.report.html.evidence import (
     write_yardstick,
 )
 from mia_batch.report.html.plots import compared_books, plots
-from mia_batch.report.sentences import find_values
+from mia_batch.report.sentences import find_values, write_unplanned
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -359,8 +359,8 @@ def _write_together(contents: Contents) -> Iterator[tuple[str, str]]:
         level="collection",
         versus="non_members",
     )
-    is_planned = contents.look_up("plan.level") == "collection"
-    later = "" if is_planned else " (exploratory: the plan is about each)"
+    level = str(contents.look_up("plan.level"))
+    later = "" if level == "collection" else f" (exploratory: {write_unplanned(level)})"
     for p_value in tests["p_value"].drop_nulls() if tests.height else ():
         yield f"p = {p_value:.2g}", f"all together against the comparison texts{later}"
 
