@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import timedelta
 from itertools import repeat
 from math import isnan
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from threading import Event, RLock, Thread
 from typing import Any, Literal, TypeAlias, get_args, get_origin
 
@@ -68,6 +68,17 @@ def path_option(name: str, text: str, *, is_place: bool = False) -> Decorator:
     kind = parse_place if is_place else PATH
     metavar = "FOLDER" if name == "out" else "PATH"
     return option(name, kind, metavar, text, required=True)
+
+
+def default_folder_option(command: str, text: str) -> Decorator:
+    """Add the option of a command's folder, which `choose_folder` chooses where it is left out."""
+    shown = f"{text}  [default: runs/FILE-{command}]"
+    return option("out", PATH, "FOLDER", shown)
+
+
+def choose_folder(out: Path | None, file: str, command: str) -> Path:
+    name = PurePosixPath(file.rstrip("/")).name or "texts"
+    return out or Path("runs") / f"{name}-{command}"
 
 
 def column_options(*usual: str, **columns: str | None) -> Decorator:

@@ -351,8 +351,9 @@ def list_changed_settings(settings: Settings) -> Iterator[tuple[str, list[str]]]
     """Iterate over the options whose settings are not the defaults, with their values."""
     for name, value in settings.model_dump(mode="json").items():
         default = Settings.model_fields[name].get_default(call_default_factory=True)
-        # What a file set follows
-        if name == "config" or getattr(settings, name) == default:
+        # What a file set follows, and an address says which engine it takes
+        is_implied = name == "engine" and settings.base_url is not None
+        if name == "config" or is_implied or getattr(settings, name) == default:
             continue
         option = f"--{name.replace('_', '-')}"
         if isinstance(value, bool):

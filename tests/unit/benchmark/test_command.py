@@ -55,6 +55,13 @@ def tested(rows, checkpoint, tmp_path_factory):
     return out, arguments, invoke(*arguments, "--out", out)
 
 
+def test_without_a_folder_the_set_names_one(rows, checkpoint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--engine", "transformers", *SMALL, "--shuffles", 1, "--test", "rows"]
+    invoke(rows, "--model", checkpoint, *arguments)
+    assert (tmp_path / "runs" / "mine.jsonl-benchmark" / "benchmark.csv").exists()
+
+
 def test_the_gate_judges_the_smallest_p_value_of_a_real_folder(tested):
     out, _, _ = tested
     table = pl.read_parquet(out / "benchmark.parquet")

@@ -25,7 +25,7 @@ FILLED_IN = {
         (
             {"base_url": "http://host/v1"},
             True,
-            {"--base-url", "--engine", "--evidence", "--long-texts"},
+            {"--base-url", "--evidence", "--long-texts"},
         ),
     ],
 )

@@ -42,7 +42,9 @@ _DESIGN = ("shard_rows", "shuffles", "most_rows", "context_rows", "seed")
 @click.argument("name", metavar="NAME|FILE")
 @cli.models_option
 @cli.option("from", str, "PATH", "Copy of the set of this name.", dest="place")
-@cli.path_option("out", "Folder of the table, and of a run for each model and test.")
+@cli.default_folder_option(
+    "benchmark", "Folder of the table, and of a run for each model and test."
+)
 @cli.option(
     *("test", click.Choice(TESTS), None),
     (
@@ -90,7 +92,8 @@ def benchmark(
     a copy in --from, or the path of a file of your own. The same command again goes on
     where it stopped, and asks nothing twice.
     """
-    out, dry_run = options.pop("out"), options.pop("dry_run")
+    out = cli.choose_folder(options.pop("out"), name, "benchmark")
+    dry_run = options.pop("dry_run")
     rows_set = _read_set(name, options)
     design = Design(**{key: options.pop(key) for key in _DESIGN})
     settings = cli.select_given(options) | {"seed": design.seed}

@@ -61,7 +61,7 @@ def _parse_kinds(
 @click.command("secrets", cls=TopicCommand)
 @click.argument("file", metavar="FILE")
 @cli.models_option
-@cli.path_option("out", "Folder of the table.")
+@cli.default_folder_option("secrets", "Folder of the table.")
 @cli.option(
     *("detect", str, "KIND,KIND"),
     f"Find the secrets in the texts of FILE: some of {','.join(KINDS)}.",
@@ -113,7 +113,8 @@ def secrets(*, file: str, models: Sequence[str], **options: Any) -> None:
     with strings of its form, which are as likely where nothing was learnt. Secrets are
     masked in what is printed, and no table holds them.
     """
-    out, dry_run = options.pop("out"), options.pop("dry_run")
+    out = cli.choose_folder(options.pop("out"), file, "secrets")
+    dry_run = options.pop("dry_run")
     keeps_answers, shows_secrets = options.pop("keep_answers"), options.pop("unmask")
     design = Design(**{key: options.pop(key) for key in _DESIGN})
     why_drawn = options.pop("drawn")

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 MOST_CURVES = 8
 _MOST_ROCS = 2  # that of the primary attack, and the best of the others
+_ROUNDING = 1e-12  # of rates that are 0, where a curve stands for more points
 _LEAST_FOR_LOG = 100  # non-members; below, a logarithmic axis shows steps
 _COLOURS = (
     "#0b57b5",
@@ -397,7 +398,7 @@ def _group_points(points: pl.DataFrame, column: str) -> dict[str, list[Point]]:
 
 def _draw_roc(contents: Contents, points: pl.DataFrame) -> Iterator[Picture]:
     """Draw both rates, on logarithmic axes where there are texts enough for low ones."""
-    rates = points.filter(pl.col("x") > 0)["x"]
+    rates = points.filter(pl.col("x") > _ROUNDING)["x"]
     if rates.is_empty():
         return
     # All rates are 1 where scores are equal

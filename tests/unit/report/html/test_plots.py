@@ -91,6 +91,16 @@ def test_axes_are_named_and_that_of_areas_begins_at_chance_or_at_0():
     )
 
 
+def test_the_rounding_of_a_rate_of_0_is_no_end_of_an_axis():
+    rates = ((0.0, 0.0), (1.1e-16, 0.95), (0.05, 0.95), (1.0, 1.0))
+    points = [{"curve": "roc", "attack": ATTACK, "x": x, "y": y} for x, y in rates]
+    tables = {"curves": table(Curves, points, n=240).lazy()}
+    roc = pictures(replace(contents(), tables=tables))["roc"]
+    assert "Both axes are logarithmic" in roc["note"]
+    percent = [text for text in texts(roc["svg"]) if text.endswith("%")]
+    assert percent == ["1 %", "10 %", "100 %"] * 2
+
+
 def test_scores_that_are_all_equal_have_a_roc():
     equal = [{"curve": "roc", "attack": ATTACK, "x": x, "y": x} for x in (0.0, 1.0)]
     roc = pictures(
