@@ -78,13 +78,7 @@ def find_answer(results: RunResults, rollup: pl.DataFrame, *, books: bool) -> An
     What makes the answer doubtful is a sentence of its own. The ``rollup`` is empty
     where no document has two windows; ``books``: documents are called so.
     """
-    findings = results.findings
-    fault = why_not_continued(findings)
-    if findings.filter(check="chance", subject="target", verdict="no_better").height:
-        fault = (
-            "the model predicts these texts no better than chance, so its scores mean"
-            " nothing"
-        )
+    fault = find_fault(results.findings)
     if fault is not None:
         return Answer(f"No answer: {fault}.", "")
     sentence = _answer(results, rollup, books=books)
@@ -93,6 +87,16 @@ def find_answer(results: RunResults, rollup: pl.DataFrame, *, books: bool) -> An
     if not doubts:
         return Answer(verdict, "")
     return Answer(verdict, f"In doubt, because {' and '.join(doubts)}.")
+
+
+def find_fault(findings: pl.DataFrame) -> str | None:
+    """Find why nothing that the model gave means anything; None where it does."""
+    if findings.filter(check="chance", subject="target", verdict="no_better").height:
+        return (
+            "the model predicts these texts no better than chance, so its scores mean"
+            " nothing"
+        )
+    return why_not_continued(findings)
 
 
 def _qualify(results: RunResults, sentence: str) -> str:

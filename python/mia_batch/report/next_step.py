@@ -11,6 +11,7 @@ from mia_batch.inference.findings import gate_verdict, is_closed
 from mia_batch.inference.power import nulls_to_name
 from mia_batch.report.answer import (
     find_counted_bound,
+    find_fault,
     select_units,
     sort_by_strength,
 )
@@ -50,7 +51,8 @@ def find_next_step(
     allowed = results.allowed_comparisons()
     units = select_units(rollup)
     noun = "book" if books else str(next(iter(units["level"]), "text"))
-    if allowed["labels"]:
+    # No other text makes an answer of a model that is broken, or not read as it is
+    if allowed["labels"] or find_fault(results.findings) is not None:
         return None
     # The plan of this run stays, so what is asked otherwise has a folder of its own
     places = [values[0] for option, values in options if option == "--out"]

@@ -101,6 +101,13 @@ def test_what_was_found_has_a_page_and_labels_and_closed_gates_have_no_step():
     assert step(rollup(above_all=8), *changed) is None
 
 
+def test_of_a_broken_model_no_other_text_makes_an_answer():
+    chance = {"subject": "target", "verdict": "no_better", "value": 9.0, "high": 8.9}
+    books = rollup(cannot_tell=4)
+    assert step(books, roles(nulls=0)).title == "To get an answer"
+    assert step(books, roles(nulls=0), finding_rows("chance", [chance])) is None
+
+
 def test_as_many_are_named_as_score_above_all_and_no_more():
     few = (roles(), reported(0), power(16))
     rows = rollup(above_all=2, nothing_found=14)
