@@ -1506,6 +1506,11 @@ def one_sided_sentence(results: RunResults) -> Iterator[str]:
         )
 
 
+def _write_earlier(results: RunResults) -> Iterator[str]:
+    compares = results.allowed_comparisons()["any comparison"]
+    return earlier_sentences(results.findings, compares=compares)
+
+
 def _from_findings(write: Callable[..., Iterable[str]], *options: str) -> Writer:
     return lambda results: write(results.findings, *options)
 
@@ -1547,9 +1552,7 @@ CONCLUSIONS: Final[tuple[tuple[str, Writer], ...]] = (
     ("comparison of targets", _from_findings(author_sentence)),
     (
         "always",
-        lambda results: earlier_sentences(
-            results.findings, compares=results.allowed_comparisons()["any comparison"]
-        ),
+        _write_earlier,
     ),
     ("always", one_sided_sentence),
     ("always", own_answers_sentence),
@@ -1596,6 +1599,14 @@ CONCLUSIONS: Final[tuple[tuple[str, Writer], ...]] = (
 
 
 CHECKS: Final[Mapping[str, tuple[str, Writer, str]]] = {
+    "How often it was tried": (
+        "always",
+        _write_earlier,
+        (
+            "No other run of these texts and this model is known, neither next to this"
+            " one nor in the journal of runs. Runs on other machines are not known."
+        ),
+    ),
     "What this audit could have found": (
         "comparison without weights",
         lambda results: chain(

@@ -754,12 +754,20 @@ def test_checks_say_what_they_found_or_that_they_were_not_made():
     reason = finding_rows(
         "placebo", [{"statistic": "n_reported", "reason": "it has no scores"}]
     )
-    known = replace(known, findings=pl.concat([found, reason]))
+    other = {"subject": "run-2", "statistic": "primary", "verdict": "loss_v1, planned"}
+    tried = finding_rows("earlier_runs", [other])
+    known = replace(known, findings=pl.concat([found, reason, tried]))
     said = {name: each for name, each in checks(known).items() if each != missing[name]}
     assert said == {
+        "How often it was tried": [
+            "1 other run of these texts and this model is known: run-2 (primary"
+            " loss_v1, planned). The best of several runs looks better than it is:"
+            " p-values and q-values of this attempt are multiplied by 6, and bounds and"
+            " rates of members are withheld."
+        ],
         "Placebo: the same test on another model": [
             "The same test was not made on the reference model: it has no scores."
-        ]
+        ],
     }
 
 

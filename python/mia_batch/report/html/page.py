@@ -410,7 +410,7 @@ def _list_brief(contents: Contents) -> Iterator[tuple[str, str, str]]:
     yield (
         "Fixed before the first score",
         "; ".join(_list_fixed(contents)),
-        "run.json: plan; findings: check=plan",
+        "run.json: plan, custody.files; findings: check=plan",
     )
     yield (
         "What it took",
@@ -427,7 +427,8 @@ def _list_brief(contents: Contents) -> Iterator[tuple[str, str, str]]:
 def _list_fixed(contents: Contents) -> Iterator[str]:
     """Write what the answer rests on, and whether that was changed since."""
     q = contents.look_up("plan.q", NOT_RECORDED)
-    digest = contents.look_up("plan.sha256")
+    # That of the file, which verify and a dry run print
+    digest = (contents.look_up("custody.files") or {}).get("plan.json")
     plan = f", plan {digest[:12]}" if digest else ""
     yield f"attack {contents.primary}, q = {q}{plan}"
     if contents.has_columns("findings", "check"):

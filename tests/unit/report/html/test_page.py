@@ -144,6 +144,13 @@ def test_documents_that_are_known_stand_with_the_audited_ones():
     assert "member" not in headings
 
 
+def test_the_plan_is_known_by_the_hash_that_verify_prints():
+    of = contents()
+    files = {"plan.json": "649a84cc8724" + "0" * 52}
+    page = render(replace(of, manifest={**of.manifest, "custody": {"files": files}}))
+    assert "q = 0.05, plan 649a84cc8724; as planned" in page
+
+
 def test_the_first_screen_answers_and_counts(shown):
     assert shown.xpath("//p[@class='answer']/text()") == ["Of 3 groups, 1 stands out."]
     first = shown.xpath("//dl[@class='numbers']/div")
