@@ -11,6 +11,7 @@ import pytest
 from mia_batch.errors import SettingsError
 from mia_batch.extras.viewer import build_server, render_list, serve
 from mia_batch.pipeline import Run
+from mia_batch.pipeline.folder import AuditFolder
 from mia_batch.pipeline.listing import list_runs
 
 TOKEN = "a-secret"
@@ -85,7 +86,7 @@ def test_what_is_unfinished_or_damaged_is_listed_too(runs):
     (runs / "broken").mkdir()
     (runs / "broken" / "run.json").write_text("{")
     live = Run(runs / "live")
-    with live.held():
+    with AuditFolder(live.folder).held():
         answers = {run.folder.name: run.answer for run in list_runs(runs)}
         assert 'http-equiv="refresh" content="10"' in render_list(runs)
     n_answers = sum(len(live[name]) for name in ("samples", "logprobs"))

@@ -736,6 +736,7 @@ def _report_document(
     document: str,
     out: Path | None,
 ) -> None:
+    from mia_batch.pipeline.folder import AuditFolder
     from mia_batch.pipeline.results import collect_contents, write_shared_report
     from mia_batch.report.html import render_document
 
@@ -745,11 +746,12 @@ def _report_document(
         page = render_document(collect_contents(run, masking), document)
         _write_or_print("report", page, out)
         return
-    with mirrored(place), run.held():
+    with mirrored(place), AuditFolder(run.folder).held():
         click.echo(f"report: {write_shared_report(run, masking, document)}")
 
 
 def _report_in_run(place: Path | str, run: Run, masking: Masking) -> None:
+    from mia_batch.pipeline.folder import AuditFolder
     from mia_batch.pipeline.results import (
         check_finished,
         write_report,
@@ -758,7 +760,7 @@ def _report_in_run(place: Path | str, run: Run, masking: Masking) -> None:
     from mia_batch.report.masking import MASKED
 
     check_finished(run)  # only a run's folder is held
-    with mirrored(place), run.held():
+    with mirrored(place), AuditFolder(run.folder).held():
         is_usual = masking == MASKED
         path = write_report(run) if is_usual else write_shared_report(run, masking)
         click.echo(f"report: {path}")

@@ -41,6 +41,7 @@ from mia_batch.kernels import pair_features
 from mia_batch.known import NamedSet
 from mia_batch.pipeline import Run, results
 from mia_batch.pipeline.custody import Verification
+from mia_batch.pipeline.folder import refuse_unfinished
 from mia_batch.pipeline.listing import ListedRun
 from mia_batch.pipeline.request import list_columns_needed
 from mia_batch.pipeline.stages.extraction import find_verbatim_runs
@@ -814,7 +815,7 @@ _WINDOW = re.compile(
 
 def find_primary_attack(run: Run) -> str:
     if "scores" not in run.manifest.made:
-        run.refuse("has no scores yet")
+        refuse_unfinished(run.folder, "has no scores yet")
     attacks = run.manifest.made["scores"]["attacks"]
     primary: str = (run.manifest.plan or {}).get("primary", attacks[0])
     return primary if primary in attacks else attacks[0]

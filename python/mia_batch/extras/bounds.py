@@ -17,6 +17,7 @@ from mia_batch.evidence.request import Decoding, EngineSpec
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import quiet
 from mia_batch.pipeline.custody import record_file
+from mia_batch.pipeline.folder import AuditFolder
 from mia_batch.pipeline.stages.questions import reopen_audit
 from mia_batch.prompts import extraction
 from mia_batch.schemas import Bounds
@@ -452,7 +453,7 @@ def bound_run(
         except _TooWideError as error:  # other passages keep their bounds
             row["reason"] = str(error)
     table = pl.DataFrame(rows, schema=Bounds.create_empty().schema)
-    with run.held():
+    with AuditFolder(run.folder).held():
         sink(table, run.path("bounds"), Bounds)
         record_file(run, "bounds.parquet")
     return table

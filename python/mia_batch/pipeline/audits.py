@@ -32,6 +32,7 @@ from mia_batch.pipeline.earlier_runs import (
 )
 from mia_batch.pipeline.folder import (
     ORDER,
+    AuditFolder,
     Manifest,
     RunFolder,
     choose_place,
@@ -554,7 +555,7 @@ def rescore(
     settings = load_settings({**stored, "out": str(place), **changed}, use_config=False)
     _refuse_other_scores(settings, stored, changed)
     with mirrored(place) as folder:
-        audit = Audit.reopen(RunFolder(folder), settings, observer or Observer())
+        audit = Audit.reopen(AuditFolder(folder), settings, observer or Observer())
         stages = build_stages(audit)
         with audit.run.held(), damage_set_aside(stages):
             _score_again(audit, stages)

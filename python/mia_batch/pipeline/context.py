@@ -50,8 +50,8 @@ from mia_batch.models.weights import ModelIdentity
 from mia_batch.observer import Observer
 from mia_batch.pipeline.corpora import Corpora, open_corpora
 from mia_batch.pipeline.folder import (
+    AuditFolder,
     Manifest,
-    RunFolder,
     agree,
     holds_answers,
     list_live_shards,
@@ -120,7 +120,7 @@ class Audit:
     """
 
     request: AuditRequest
-    run: RunFolder
+    run: AuditFolder
     observer: Observer
     manifest: Manifest = field(default_factory=Manifest)
     askable_targets: pl.Series | None = None
@@ -139,7 +139,7 @@ class Audit:
     def begin(cls, settings: Settings, observer: Observer) -> Audit:
         """Check all that can be checked before a model's libraries are loaded."""
         request = settle(settings)
-        audit = cls(request, RunFolder(request.settings.folder), observer)
+        audit = cls(request, AuditFolder(request.settings.folder), observer)
         begun_run = Manifest.load(request.settings.folder)
         if begun_run is not None:
             audit.begins_anew = _begins_anew(request.settings, begun_run)
@@ -161,7 +161,7 @@ class Audit:
         return audit
 
     @classmethod
-    def reopen(cls, run: RunFolder, settings: Settings, observer: Observer) -> Audit:
+    def reopen(cls, run: AuditFolder, settings: Settings, observer: Observer) -> Audit:
         """Open a finished run to score it anew."""
         manifest = run.manifest
         return cls(settle_rescoring(settings, manifest), run, observer, manifest)

@@ -21,6 +21,7 @@ from mia_batch.pipeline.folder import (
     PARTS,
     Manifest,
     RunFolder,
+    explain_missing_run,
     is_lock,
     read_bounded,
     reading,
@@ -337,7 +338,7 @@ def _find_manifest_fault(folder: Path) -> str | None:
     """Return what is wrong with ``run.json``: its text must be what stands for its contents."""
     path = folder / "run.json"
     if not os.path.lexists(path):
-        raise RequestError(RunFolder(folder).explain_missing_run())
+        raise RequestError(explain_missing_run(folder))
     fault = _find_kind_fault(path)
     if fault is not None:
         return fault

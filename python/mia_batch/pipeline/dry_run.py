@@ -28,7 +28,7 @@ from mia_batch.pipeline.earlier_runs import (
 from mia_batch.pipeline.folder import (
     HELD,
     UNWRITABLE,
-    RunFolder,
+    AuditFolder,
     choose_place,
     reading,
 )
@@ -326,7 +326,7 @@ def _linked_stages(audit: Audit) -> Iterator[list[Stage]]:
     """Let the stages work on links to the run's files, so that they change none of the run's."""
     run = audit.run
     with TemporaryDirectory(prefix="mia-batch-") as folder:
-        audit.run = RunFolder(Path(folder))
+        audit.run = AuditFolder(Path(folder))
         for name in list_files(run) if run.folder.is_dir() else ():
             link = audit.run.folder / name
             link.parent.mkdir(parents=True, exist_ok=True)

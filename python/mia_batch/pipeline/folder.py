@@ -426,51 +426,15 @@ class RunFolder:
         raise RequestError(f"a run has no table {name!r}; its tables are {names}")
 
     @property
-    def order(self) -> Path:
-        """File of the targets in the order of asking; of a recording, that of the corpus."""
-        drawn = self.path(ORDER)
-        return drawn if drawn.exists() else self.path("targets")
-
-    @property
-    def engine_log(self) -> Path:
-        """What the engines' libraries printed."""
-        return self.folder / "engine.log"
-
-    @property
     def manifest(self) -> Manifest:
-        """What made the tables; see `check`."""
-        return self.check()
-
-    def check(self) -> Manifest:
-        """Return what made the tables.
+        """What made the tables.
 
         Raises `RunFolderError` if there is no run here, or ``run.json`` cannot be read.
         """
         manifest = Manifest.load(self.folder)
         if manifest is None:
-            raise RunFolderError(self.explain_missing_run())
+            raise RunFolderError(explain_missing_run(self.folder))
         return manifest
-
-    def explain_missing_run(self) -> str:
-        """Return that no run is here, and the run in the folder or in ``runs`` most like it."""
-        manifests = chain(
-            *(each.glob("*/run.json") for each in (self.folder, Path("runs")))
-        )
-        names = {str(path.parent) for path in islice(manifests, _MAX_SIMILAR)}
-        similar = get_close_matches(str(self.folder), sorted(names), 1, 0)
-        fault = "holds no run: there is no run.json in it"
-        if not self.folder.is_dir():
-            fault = "is a file, no run" if self.folder.exists() else "does not exist"
-        hint = f", such as {similar[0]}" if similar else ""
-        return f"{self.folder} {fault}; give the folder of a run{hint}"
-
-    def refuse(self, fault: str) -> NoReturn:
-        """Say what is wrong with a run that is not finished, and whether it is alive."""
-        busy = f"{{}} {fault}, for a live run works in it; wait for its end"
-        with reading(self.folder, busy):
-            raise RunFolderError(
-                f"{self.folder} {fault}; give the audit's command again, which goes on"
-            )
 
     def __getitem__(self, name: str) -> pl.DataFrame:
         """Read a table whole, such as ``run["scores"]``."""
@@ -485,6 +449,23 @@ class RunFolder:
             earlier = earlier_findings(manifest.earlier, manifest.custody.get("root"))
             return pl.concat([table, earlier, lodged_findings(manifest.lodged)])
         return table
+
+
+class AuditFolder(RunFolder):
+    """The folder of a run that is being made, or changed: who holds it, what engines printed."""
+
+    __slots__ = ()
+
+    @property
+    def order(self) -> Path:
+        """File of the targets in the order of asking; of a recording, that of the corpus."""
+        drawn = self.path(ORDER)
+        return drawn if drawn.exists() else self.path("targets")
+
+    @property
+    def engine_log(self) -> Path:
+        """What the engines' libraries printed."""
+        return self.folder / "engine.log"
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -549,3 +530,24 @@ class RunFolder:
             raise RunFolderError(
                 UNWRITABLE.format(self.folder, error.strerror)
             ) from None
+
+
+def explain_missing_run(folder: Path) -> str:
+    """Return that no run is here, and the run in the folder or in ``runs`` most like it."""
+    manifests = chain(*(each.glob("*/run.json") for each in (folder, Path("runs"))))
+    names = {str(path.parent) for path in islice(manifests, _MAX_SIMILAR)}
+    similar = get_close_matches(str(folder), sorted(names), 1, 0)
+    fault = "holds no run: there is no run.json in it"
+    if not folder.is_dir():
+        fault = "is a file, no run" if folder.exists() else "does not exist"
+    hint = f", such as {similar[0]}" if similar else ""
+    return f"{folder} {fault}; give the folder of a run{hint}"
+
+
+def refuse_unfinished(folder: Path, fault: str) -> NoReturn:
+    """Say what is wrong with a run that is not finished, and whether it is alive."""
+    busy = f"{{}} {fault}, for a live run works in it; wait for its end"
+    with reading(folder, busy):
+        raise RunFolderError(
+            f"{folder} {fault}; give the audit's command again, which goes on"
+        )

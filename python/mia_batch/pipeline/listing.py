@@ -8,7 +8,7 @@ from typing import NamedTuple
 import polars as pl
 
 from mia_batch.errors import MiaBatchError, RunFolderError, describe_error
-from mia_batch.pipeline.folder import PARTS, RunFolder, reading
+from mia_batch.pipeline.folder import PARTS, Manifest, RunFolder, reading
 from mia_batch.pipeline.results import build_answer
 
 _MOST_RUNS = 200
@@ -36,7 +36,7 @@ def _describe(file: Path) -> ListedRun:
     written = datetime.fromtimestamp(file.stat().st_mtime, UTC)
     is_live = False
     try:
-        run.check()
+        Manifest.load(run.folder)  # says what is wrong with it
         answer = _read_answer(run)
         if answer is None:
             is_live = _is_live(run)

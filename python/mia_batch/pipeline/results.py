@@ -25,7 +25,14 @@ from mia_batch.kernels import RARITY_FIELDS
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import describe_stamps, record_file
-from mia_batch.pipeline.folder import PARTS, TABLES, Manifest, RunFolder
+from mia_batch.pipeline.folder import (
+    PARTS,
+    TABLES,
+    AuditFolder,
+    Manifest,
+    RunFolder,
+    refuse_unfinished,
+)
 from mia_batch.pipeline.request import build_decision_rule
 from mia_batch.pipeline.sessions import ask, build_sample_task, open_session
 from mia_batch.pipeline.stages.questions import SAMPLE, read_prompts, reopen_audit
@@ -199,7 +206,7 @@ def check_finished(run: RunFolder, *, sealed: bool = False) -> Manifest:
     # The last of its tables
     has_rollup = "verdicts" in manifest.made and run.path("rollup").exists()
     if not (manifest.custody if sealed else has_rollup):
-        run.refuse("is not finished")
+        refuse_unfinished(run.folder, "is not finished")
     return manifest
 
 
@@ -702,7 +709,7 @@ def draw_again(
         changed = defaults | changed
     tables = [samples.clear().select(*SAMPLE, again="candidate")]
     with tempfile.TemporaryDirectory() as folder:
-        audit = reopen_audit(run, observer, RunFolder(Path(folder)), **changed)
+        audit = reopen_audit(run, observer, AuditFolder(Path(folder)), **changed)
         try:
             for (model,), rows in samples.group_by("model", maintain_order=True):
                 tables += _draw(audit, run, RunModel(model), rows)

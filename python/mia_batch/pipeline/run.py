@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 
 from mia_batch.errors import MiaBatchError
-from mia_batch.pipeline.folder import RunFolder
+from mia_batch.pipeline.folder import AuditFolder, RunFolder
 from mia_batch.pipeline.results import (
     REPORT,
     build_answer,
@@ -104,7 +104,7 @@ class Run(RunFolder):
         path = self.folder / REPORT
         if not path.exists():
             check_finished(self)  # only a run's folder is held
-            with self.held():
+            with AuditFolder(self.folder).held():
                 write_report(self)
         return path
 

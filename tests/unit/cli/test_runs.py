@@ -20,7 +20,7 @@ from mia_batch.cli.show import find_target, show_agreement
 from mia_batch.errors import MiaBatchError, RequestError, RunFolderError
 from mia_batch.pipeline import Run
 from mia_batch.pipeline.custody import verify
-from mia_batch.pipeline.folder import Manifest, signed_text
+from mia_batch.pipeline.folder import AuditFolder, Manifest, signed_text
 from mia_batch.pipeline.results import render_report
 from mia_batch.schemas import Comparisons
 from tests import runs
@@ -339,7 +339,10 @@ def test_a_run_that_is_well_shows_its_root_and_every_fault_has_a_line(
     status, lines = invoke("verify", recorded_books / "run")
     root = Run(recorded_books / "run").manifest.custody["root"]
     assert (status, lines[-1]) == (0, f"root of inputs and tables: {root}")
-    with Run(copied).held(), pytest.raises(RunFolderError, match="held by a live run"):
+    with (
+        AuditFolder(copied).held(),
+        pytest.raises(RunFolderError, match="held by a live run"),
+    ):
         invoke("verify", copied)
     (copied / "scores.parquet").write_bytes(b"")
     (copied / "targets.parquet").unlink()
@@ -528,7 +531,7 @@ def test_what_cannot_be_done_is_said(
         "books": recorded_books / "run",
         "before": compared / "before",
     }
-    with Run(tmp_path / "live").held(), pytest.raises(kind, match=said):
+    with AuditFolder(tmp_path / "live").held(), pytest.raises(kind, match=said):
         invoke(*(each.format(target=target_ids[0], **places) for each in asked))
 
 

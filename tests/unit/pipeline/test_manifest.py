@@ -15,7 +15,7 @@ from mia_batch.evidence.parts import Shard
 from mia_batch.observer import Clock, Observer
 from mia_batch.pipeline import Run, dry_run, plan, timing
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.folder import Manifest, list_live_shards
+from mia_batch.pipeline.folder import AuditFolder, Manifest, list_live_shards
 from mia_batch.pipeline.request import AuditRequest
 from mia_batch.pipeline.stages import run_timed
 from mia_batch.settings import load_settings
@@ -40,7 +40,7 @@ def called(tmp_path, monkeypatch):
             manifest=manifest, turn=nullcontext(), observer=Observer()
         )
         audit.changing_manifest = nullcontext
-        audit.run = Run(tmp_path)
+        audit.run = AuditFolder(tmp_path)
         audit.manifest.write(tmp_path)
         named: Any = [
             (SimpleNamespace(name=name, activity=name), step) for name, step in steps
@@ -230,7 +230,7 @@ def test_minutes_come_from_a_run_that_asked_the_same_in_the_same_way(texts, tmp_
 
 
 def test_shards_wait_for_who_makes_what_all_need_and_are_kept_apart(tmp_path):
-    run = Run(tmp_path / "run")
+    run = AuditFolder(tmp_path / "run")
     said: list[str] = []
     joined: list[Shard] = []
 
@@ -263,7 +263,7 @@ def test_shards_change_a_manifest_in_turns_each_from_what_all_have_stored(tmp_pa
     one, two = (
         Audit(
             AuditRequest(load(shard=f"{n}/2"), (), build_rule(primary="loss_v1")),
-            Run(tmp_path),
+            AuditFolder(tmp_path),
             Observer(),
         )
         for n in (1, 2)

@@ -14,7 +14,7 @@ from mia_batch.observer import Observer
 from mia_batch.pipeline import Run
 from mia_batch.pipeline.audits import build_stages
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.folder import Manifest
+from mia_batch.pipeline.folder import AuditFolder, Manifest
 from mia_batch.pipeline.stages import features
 from mia_batch.pipeline.stages.features import FeaturesStage
 from mia_batch.schemas import Prompts, Samples, Targets
@@ -342,7 +342,7 @@ def features_stage(run, attacks: str, groups: list[str]) -> FeaturesStage:
     Manifest(
         evidence={"engine": "replay"}, made={"features": {"groups": groups}}
     ).write(run.folder)
-    audit = Audit.reopen(run, load_settings(given), Observer())
+    audit = Audit.reopen(AuditFolder(run.folder), load_settings(given), Observer())
     (stage,) = (
         stage for stage in build_stages(audit) if isinstance(stage, FeaturesStage)
     )

@@ -8,6 +8,7 @@ import pytest
 
 from mia_batch.errors import MiaBatchError, RequestError
 from mia_batch.pipeline.custody import verify
+from mia_batch.pipeline.folder import AuditFolder
 from tests.checkpoints import (
     SMALLEST,
     metaspace_tokenizer,
@@ -333,5 +334,5 @@ def test_a_dry_run_refuses_in_the_words_of_the_run(
 
 def test_a_dry_run_refuses_a_folder_that_a_run_holds(books, copied_of):
     settings, run, _ = copied_of(books)
-    with run.held():
+    with AuditFolder(run.folder).held():
         assert "is held by another live run; wait for it" in refusal(planned, settings)

@@ -17,7 +17,7 @@ from mia_batch.pipeline import rescore
 from mia_batch.pipeline.audits import build_stages
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import verify
-from mia_batch.pipeline.folder import KEPT, PARTS, TABLES, find_format
+from mia_batch.pipeline.folder import KEPT, PARTS, TABLES, AuditFolder, find_format
 from mia_batch.pipeline.stages import damage_set_aside, repair
 from mia_batch.pipeline.stages.questions import reopen_audit
 from mia_batch.settings import stored_settings
@@ -79,12 +79,14 @@ def cut(path: Path) -> None:
 
 def stages(run):
     return build_stages(
-        Audit.reopen(run, stored_settings(run.manifest.settings), Observer())
+        Audit.reopen(
+            AuditFolder(run.folder), stored_settings(run.manifest.settings), Observer()
+        )
     )
 
 
 def repaired(run) -> list[str]:
-    with run.held():
+    with AuditFolder(run.folder).held():
         return repair(stages(run))
 
 
@@ -305,7 +307,11 @@ def test_what_is_no_damage_is_said_and_changes_nothing(
     with monkeypatch.context() as patch:
         if kind_of is mia_batch.RunFolderError:
             patch.setattr(pl, "scan_parquet", scan_parquet)
-        with run.held(), pytest.raises(kind_of, match=words), damage_set_aside(found):
+        with (
+            AuditFolder(run.folder).held(),
+            pytest.raises(kind_of, match=words),
+            damage_set_aside(found),
+        ):
             raise error
     assert contents(run) == before
 
@@ -416,8 +422,8 @@ def test_a_clock_that_is_set_changes_nothing(recorded, year):
 HOLD = """
 import sys, time
 from pathlib import Path
-import mia_batch
-with mia_batch.Run(Path(sys.argv[1])).held():
+from mia_batch.pipeline.folder import AuditFolder
+with AuditFolder(Path(sys.argv[1])).held():
     print(flush=True)
     time.sleep(600)
 """

@@ -9,7 +9,7 @@ from mia_batch.evidence import parts
 from mia_batch.evidence.request import EvidenceKind
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.folder import PARTS, RunFolder
+from mia_batch.pipeline.folder import PARTS, AuditFolder, RunFolder
 from mia_batch.pipeline.request import AuditRequest, build_decision_rule
 from mia_batch.prompts import sample_seed
 from mia_batch.settings import stored_settings
@@ -84,14 +84,15 @@ _ASKED = {"cut": pl.UInt32, "context": pl.String, "text": pl.String, "seed": pl.
 def reopen_audit(
     run: RunFolder,
     observer: Observer | None = None,
-    work: RunFolder | None = None,
+    work: AuditFolder | None = None,
     **changed: Any,
 ) -> Audit:
     """Return the audit of a run that exists, with some settings changed."""
     settings = stored_settings(run.manifest.settings, **changed)
     rule = build_decision_rule(settings, [settings.primary or "planned"])
     request = AuditRequest(settings, (), rule)
-    return Audit(request, work or run, observer or Observer(), run.manifest)
+    work = work or AuditFolder(run.folder)
+    return Audit(request, work, observer or Observer(), run.manifest)
 
 
 def read_prompts(run: RunFolder, view: View, targets: pl.DataFrame) -> pl.DataFrame:
