@@ -5,7 +5,7 @@ from importlib.util import find_spec
 import polars as pl
 import pytest
 
-from mia_batch.attacks import defaults
+from mia_batch.attacks import families
 from tests import reference_scores
 from tests.runs import audit_demo
 from tests.texts import king_james_passages
@@ -30,15 +30,15 @@ def test_preset_samia_equals_its_reference_implementation_to_the_last_bit(
         engine="vllm",
         input=str(tmp_path / "corpus.parquet"),
         preset="samia",
+        evidence="samples",
         text_column="input",
         text_length=length,
         samples=samples,
         max_length=max_length * length // 64 if samples == 1 else max_length,
     )
+    family = [attack.name for attack in families()["SaMIA"]]
     names = [
-        name
-        for name in defaults("samia")
-        if reference_scores.CLASSIC_ZLIB or "zlib" not in name
+        name for name in family if reference_scores.CLASSIC_ZLIB or "zlib" not in name
     ]
     sampled = dict(run["samples"].group_by("target_id", maintain_order=True))
     found = run["scores"].select("target_id", *names).rows(named=True)

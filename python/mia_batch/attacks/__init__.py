@@ -68,7 +68,6 @@ _FAMILIES = {**from_samples.FAMILIES, **from_logprobs.FAMILIES, **_LEARNERS}
 _SAMPLING = {
     "default": ("Probes", "Probes of two models", "DE-COP"),
     "matched": ("SaMIA, length-matched",),
-    "samia": ("SaMIA",),
 }
 
 
@@ -90,7 +89,11 @@ def _list_choice(name: str) -> tuple[str, ...]:
 SPV_PAPER = _list_choice("spv")
 ONE_PASS = _list_choice("one-pass")
 _BUILT_IN = {attack.name: attack for attack in chain.from_iterable(_FAMILIES.values())}
-_PAPERS = {"min-k": _list_choice("min-k"), "spv": SPV_PAPER}
+_PAPERS = {
+    "samia": _list_choice("samia"),
+    "min-k": _list_choice("min-k"),
+    "spv": SPV_PAPER,
+}
 _REGISTERED: dict[str, Attack] = {}
 
 
@@ -252,10 +255,11 @@ def defaults(
     """Return the attacks that a preset computes where none are asked for, its main one first.
 
     ``default``: next tokens, and next words for where those cannot be asked;
-    ``matched``: the length-matched family; ``samia``: the authors' over whole
-    candidates; ``min-k``: those of the Min-K% paper; ``spv``: those of the SPV-MIA
-    paper and later ones on tuned models. ``evidence`` says which kinds there will be;
-    ``probe-logprobs`` are those at points alone, whatever the preset.
+    ``matched``: the length-matched family; ``samia``: those of the SaMIA paper, over
+    whole candidates, and its baselines; ``min-k``: those of the Min-K% paper; ``spv``:
+    those of the SPV-MIA paper and later ones on tuned models. ``evidence`` says which
+    kinds there will be; ``probe-logprobs`` are those at points alone, whatever the
+    preset.
     """
     candidates: list[str] = []
     if preset == "default" and len(evidence) == 1:

@@ -43,12 +43,13 @@ from mia_batch.pipeline import Run, results
 from mia_batch.pipeline.custody import Verification
 from mia_batch.pipeline.folder import refuse_unfinished
 from mia_batch.pipeline.listing import ListedRun
-from mia_batch.pipeline.request import list_columns_needed
+from mia_batch.pipeline.request import find_paper_table, list_columns_needed
 from mia_batch.pipeline.stages.extraction import find_verbatim_runs
 from mia_batch.places import is_url
 from mia_batch.report import sentences
 from mia_batch.report.answer import MEANINGS, shade_strip
 from mia_batch.report.masking import MASKED, Masking
+from mia_batch.report.paper import describe_missing_rows, select_paper_rows
 from mia_batch.report.sentences import dress_sentences, known_sentence, list_names
 from mia_batch.schemas import ExtractedDocuments, Extraction
 from mia_batch.settings import Settings, load_settings, stored_settings
@@ -215,7 +216,12 @@ def show_run(run: Run, console: Console) -> None:
     width = max(console.width, _LEAST_WIDTH)
     books, attacks = results.list_books(run), results.list_attacks(run)
     if attacks.height:
-        _print_whole(_attack_table(attacks, width), console)
+        paper_names = find_paper_table(settings)
+        _print_whole(_attack_table(attacks, width, paper_names), console)
+        for sentence in describe_missing_rows(
+            paper_names, results.list_missing_rows(run)
+        ):
+            console.print(plain(f"{sentence}."))
         console.print(_figures_sentence(run, attacks))
     elif books.height:
         _print_whole(_book_table(books, width), console)
@@ -299,20 +305,27 @@ def _missing(run: Run) -> Iterator[str]:
         yield f"{n_short:,} {answers} ended before the true text's length"
 
 
-def _attack_table(attacks: pl.DataFrame, width: int) -> Table:
-    """Build a row per attack, the best first; the last is the best that never sees the model."""
+def _attack_table(
+    attacks: pl.DataFrame, width: int, paper_names: Mapping[str, str]
+) -> Table:
+    """Build a row per attack, the best first; the last is the best that never sees the model.
+
+    Where a run is to give a paper's table, its rows stand alone, in its order.
+    """
     blind = attacks.filter("is_blind")
     seeing = attacks.filter(~pl.col("is_blind"))
-    rows = pl.concat([seeing.head(_MOST_ROWS), blind.head(1)])
+    shown = select_paper_rows(seeing, paper_names).head(_MOST_ROWS)
+    rows = pl.concat([shown, blind.head(1)])
     forms = {}
     if width >= _WIDTH_OF_COSTS:  # a recording has no costs
         forms = {name: form for name, form in _COST_FORMS.items() if rows[name].count()}
     numbers = ("TPR@1%", "TPR@0.1%", "lead", *forms)
-    caption = _caption("metrics.parquet", {"attacks": seeing.height - _MOST_ROWS})
+    caption = _caption("metrics.parquet", {"attacks": seeing.height - shown.height})
     headings = ("attack", "AUC", "95 % interval", *numbers)
     table = build_table(*headings, right=("AUC", *numbers), **caption)
     for row in rows.iter_rows(named=True):
-        name = f"{row['attack']} (later)" if row["is_later"] else row["attack"]
+        name = paper_names.get(row["attack"], row["attack"])
+        name = f"{name} (later)" if row["is_later"] else name
         figures = [figure(row[column]) for column in ("tpr_1", "tpr_01", "lead")]
         costs = [_format(row[column], form) for column, form in forms.items()]
         cells = (name, figure(row["auc"]), limits(row), *figures, *costs)

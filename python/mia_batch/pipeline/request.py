@@ -9,7 +9,7 @@ prints it, ``run.json`` stores its settings, and the plan hashes them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeAlias
@@ -19,6 +19,7 @@ from mia_batch.attacks.attack import (
     CLOZE,
     COMBINATION,
     CONTINUATION,
+    PAPER_TABLES,
     PROBE,
     TOKEN,
     find_attack_names,
@@ -41,7 +42,14 @@ from mia_batch.pipeline.corpora import (
 )
 from mia_batch.pipeline.folder import Manifest, holds_answers
 from mia_batch.plugins import extra
-from mia_batch.settings import CLASSICS, N_STRONGEST, NO_YARDSTICK, Settings
+from mia_batch.report.paper import describe_missing_rows
+from mia_batch.settings import (
+    CLASSICS,
+    N_STRONGEST,
+    NO_YARDSTICK,
+    Settings,
+    spell_settings,
+)
 from mia_batch.views import RunModel, find_view_type
 
 __all__ = [
@@ -49,9 +57,11 @@ __all__ = [
     "build_decision_rule",
     "check_together",
     "choose_attacks",
+    "explain_missing_rows",
     "fill_reference_kind",
     "fill_windows",
     "fill_yardstick",
+    "find_paper_table",
     "list_abilities_needed",
     "list_columns_needed",
     "read_decision",
@@ -115,7 +125,8 @@ def settle(settings: Settings) -> AuditRequest:
     settings = _fill(settings, _choose_use_of_conversations(settings))
     settings = _fill(settings, _choose_evidence(settings))
     if settings.evidence != evidence:
-        notes = (_ONE_PASS_TAKEN,)
+        is_both = settings.evidence == "both"
+        notes = (_BASELINES_TAKEN if is_both else _ONE_PASS_TAKEN,)
     settings = fill_reference_kind(settings)
     attacks = choose_attacks(settings)
     if not chose_attacks:  # what is set later changes nothing
@@ -138,6 +149,8 @@ def settle(settings: Settings) -> AuditRequest:
         if leaves_continuing_open:
             settings = _fill(settings, _choose_as_finished(begun_run))
     _check_columns(attacks, recorded_logprobs)
+    reasons = explain_missing_rows(settings, [attack.name for attack in attacks])
+    notes += (*describe_missing_rows(find_paper_table(settings), reasons),)
     return AuditRequest(
         settings, tuple(attacks), rule, recording, recorded_logprobs, notes
     )
@@ -177,6 +190,12 @@ _ONE_PASS_TAKEN = (
     " runs here; --evidence samples asks for next tokens instead"
 )
 
+_BASELINES_TAKEN = (
+    "each text is read for the log-probabilities of its tokens, too, because the model"
+    " runs here: the paper's baselines are in the same run; --evidence samples leaves"
+    " them out"
+)
+
 
 def _choose_for_recording(
     settings: Settings, recording: Recording
@@ -189,9 +208,15 @@ def _choose_for_recording(
         chosen["samples"] = recording.most_samples
     by_default = settings.attacks is None and settings.preset == "default"
     if by_default and not recording.has_probes:
-        for_whole_candidates = () if recording.has_finish_reason else defaults("samia")
+        for_whole_candidates: list[str] = []
+        if not recording.has_finish_reason:
+            for_whole_candidates += filter(_reads_whole_candidates, defaults("samia"))
         chosen["attacks"] = (*defaults("matched"), *for_whole_candidates)
     return chosen
+
+
+def _reads_whole_candidates(name: str) -> bool:
+    return get(name).whole_candidates
 
 
 def _open_logprobs(settings: Settings) -> dict[str, LogprobRecording]:
@@ -323,8 +348,11 @@ def _choose_evidence(settings: Settings) -> dict[str, object]:
     given = settings.model_fields_set
     if settings.evidence == "probe-logprobs" and "probes" not in given:
         return {"probes": _N_LOGPROB_POINTS}
-    asks_for_evidence = settings.evidence is not None or settings.attacks is not None
-    if asks_for_evidence or settings.preset != "default":
+    if settings.evidence is not None or settings.attacks is not None:
+        return {}
+    if settings.preset == "samia" and settings.source == "engine":
+        return _choose_baselines(settings)
+    if settings.preset != "default":
         return {}
     if settings.source == "endpoint":
         # Walks begin at the strongest windows, so they say the same and more.
@@ -345,6 +373,13 @@ def _choose_evidence(settings: Settings) -> dict[str, object]:
     if "long_texts" not in given:
         chosen["long_texts"] = "stride"
     return chosen
+
+
+def _choose_baselines(settings: Settings) -> dict[str, object]:
+    """Choose log-probabilities next to samples where a baseline of the paper can be computed."""
+    baselines = [get(name) for name in defaults("samia", ("logprobs",))]
+    obstacles = [next(_list_obstacles(attack, settings), None) for attack in baselines]
+    return {"evidence": "both"} if None in obstacles else {}
 
 
 def choose_attacks(settings: Settings) -> list[Attack]:
@@ -399,6 +434,27 @@ def _choose_possible_attacks(settings: Settings) -> list[Attack]:
         if attack.kind not in possible_kinds:
             raise SettingsError(f"evidence: {attack.name} {obstacles[attack.name]}")
     return possible
+
+
+def find_paper_table(settings: Settings) -> dict[str, str]:
+    """Return names in the table of the preset's paper, by attack; none where attacks are named."""
+    return {} if settings.attacks else PAPER_TABLES.get(settings.preset, {})
+
+
+def explain_missing_rows(
+    settings: Settings, attacks: Collection[str]
+) -> dict[str, str]:
+    """Return why attacks of a paper's table are not computed, as ends of sentences about each."""
+    settings = _fill(settings, {"evidence": settings.evidence or "samples"})
+    reasons = {}
+    for name in find_paper_table(settings):
+        if name not in attacks:
+            obstacle = next(_list_obstacles(get(name), settings), "is not asked for")
+            reasons[name] = spell_settings(obstacle, _FLAGS)
+    return reasons
+
+
+_FLAGS = {name: f"--{name.replace('_', '-')}" for name in Settings.model_fields}
 
 
 def _list_kinds(evidence: str) -> tuple[str, ...]:
@@ -557,6 +613,8 @@ _PRIMARY_ATTACKS_OF_TUNED_MODELS = (
     "reference_token_difference_v1",
 )
 """The first of these decides about a tuned model (``benches.finetuned``)."""
+_PRIMARY_ATTACKS_OF_PAPERS = {"samia": ("samia_v1",)}
+"""The first of these decides where the preset of the paper is asked for."""
 _LABELLED_FALSE = (
     "texts of the input that are labelled member = false, where there are any"
 )
@@ -568,6 +626,7 @@ def build_decision_rule(settings: Settings, attacks: Sequence[str]) -> DecisionR
     candidates = _PRIMARY_ATTACKS
     if is_tuned:
         candidates = _PRIMARY_ATTACKS_OF_TUNED_MODELS + _PRIMARY_ATTACKS
+    candidates = _PRIMARY_ATTACKS_OF_PAPERS.get(settings.preset, ()) + candidates
     primary = settings.primary or next(
         (name for name in candidates if name in attacks), attacks[0]
     )

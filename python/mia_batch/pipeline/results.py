@@ -33,7 +33,11 @@ from mia_batch.pipeline.folder import (
     RunFolder,
     refuse_unfinished,
 )
-from mia_batch.pipeline.request import build_decision_rule
+from mia_batch.pipeline.request import (
+    build_decision_rule,
+    explain_missing_rows,
+    find_paper_table,
+)
 from mia_batch.pipeline.sessions import ask, build_sample_task, open_session
 from mia_batch.pipeline.stages.questions import SAMPLE, read_prompts, reopen_audit
 from mia_batch.report.answer import (
@@ -196,8 +200,20 @@ def _build_column(run: RunFolder) -> PaperColumn:
         notes.append(sentence[:-1])
     notes += [later[:-1] for later in later_sentence(run["findings"])]
     return PaperColumn(
-        settings.dataset or data, model, settings.seed, rows, tuple(notes)
+        settings.dataset or data,
+        model,
+        settings.seed,
+        rows,
+        tuple(notes),
+        find_paper_table(settings),
+        list_missing_rows(run),
     )
+
+
+def list_missing_rows(run: RunFolder) -> dict[str, str]:
+    """Return why attacks of the table of the preset's paper are not computed in a run."""
+    settings = stored_settings(run.manifest.settings)
+    return explain_missing_rows(settings, run.manifest.made["scores"]["attacks"])
 
 
 def check_finished(run: RunFolder, *, sealed: bool = False) -> Manifest:

@@ -1,7 +1,7 @@
 """The table of a paper: attacks by data sets and models, in the formats that papers take."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Literal, NamedTuple, Self
 
@@ -28,6 +28,10 @@ class PaperColumn(NamedTuple):
     seed: int
     rows: pl.DataFrame
     notes: tuple[str, ...] = ()  # how many texts, and why its figures mean little
+    names: Mapping[
+        str, str
+    ] = {}  # of attacks in its paper's table, if it is to be that
+    missing: Mapping[str, str] = {}  # why attacks of that table were not computed
 
 
 class PaperTable(str):
@@ -73,6 +77,8 @@ def paper_table(
         raise SettingsError(f"no format {kind!r}; choose one of {', '.join(kinds)}")
     groups = _group_runs(runs)
     averages = [_average_seeds(group) for group in groups.values()]
+    paper_names = _find_paper_names(runs) if names == "paper" and kind != "csv" else {}
+    averages = [select_paper_rows(table, paper_names) for table in averages]
     tables = [_select_blind(table, blind) for table in averages]
     if kind == "csv":
         return _write_csv(groups, tables)
@@ -81,20 +87,26 @@ def paper_table(
     columns = [_write_column(table) for table in tables]
     missing = [(NO_FIGURE, False)] * len(_FIGURES)
     rows: dict[str, list[str]] = {}
-    for attack in dict.fromkeys(chain.from_iterable(columns)):
+    attacks = [*dict.fromkeys(chain(paper_names, *columns))]
+    titles = attacks
+    if names == "paper":
+        titles = [paper_names.get(attack) or _write_name(attack) for attack in attacks]
+    for attack, title in zip(attacks, titles, strict=True):
         texts = []
         for column in columns:
             for text, is_best in column.get(attack, missing):
                 texts.append(bold.format(text) if is_best else text)
-        rows[escape(_write_name(attack) if names == "paper" else attack)] = texts
+        rows[escape(title)] = texts
     figures = [*_FIGURES]
     if kind == "latex":
         figures = [figure.replace("%", r"\%") for figure in figures]
     notes: list[str] = []
     for key, group in groups.items():
         notes += _list_notes(*key, group)
-    if names == "paper":
-        notes += _explain_names(dict.fromkeys(chain.from_iterable(columns)))
+    if paper_names:
+        notes.append(_PAPER_ROWS.format(max(run.rows.height for run in runs)))
+    if titles != attacks:
+        notes.append(f"--attacks calls these rows {', '.join(attacks)}")
     if blind == "best":
         n_blind = max(table["is_blind"].sum() for table in averages)
         notes += [_BEST.format(n_blind)] if n_blind > 1 else []
@@ -127,7 +139,9 @@ def _list_notes(data: str, model: str, runs: Runs) -> list[str]:
     if len(runs) > 1:
         label = "means, within the outermost limits, of seeds"
     seeds = sorted(run.seed for run in runs)
-    notes = chain.from_iterable(run.notes for run in runs)
+    notes = [note for run in runs for note in run.notes]
+    for run in runs:
+        notes += describe_missing_rows(run.names, run.missing)
     rows = [run.rows for run in runs]
     return [
         f"{data}, {model}: {label} {', '.join(map(str, seeds))}",
@@ -137,6 +151,7 @@ def _list_notes(data: str, model: str, runs: Runs) -> list[str]:
 
 
 _BLIND = "blind_"
+_PAPER_ROWS = "these rows are the paper's; --names registry has all {}"
 _BEST = "of {} classifiers that see the texts alone the best is shown"
 
 
@@ -147,11 +162,34 @@ def _write_name(attack: str) -> str:
     return f"Text alone ({classifier.replace('_', ' ')})"
 
 
-def _explain_names(attacks: Iterable[str]) -> Iterator[str]:
-    """Yield what names of papers stand for here, so that a reader can compute the same."""
-    full_names = [*attacks]
-    if [*map(_write_name, full_names)] != full_names:
-        yield f"--attacks calls these rows {', '.join(full_names)}"
+def _find_paper_names(runs: Runs) -> Mapping[str, str]:
+    """Return the names of the paper's table that all runs are to be shown as, else none."""
+    first, *others = [run.names for run in runs]
+    return first if all(names == first for names in others) else {}
+
+
+def select_paper_rows(rows: pl.DataFrame, names: Mapping[str, str]) -> pl.DataFrame:
+    """Return the rows of a paper's table in its order, then classifiers that see texts alone.
+
+    Where there are no ``names`` of such a table, rows stay as they are.
+    """
+    if not names:
+        return rows
+    place = pl.col("attack").replace_strict(
+        [*names], range(len(names)), default=None, return_dtype=pl.Int64
+    )
+    kept = rows.filter(pl.col("attack").is_in([*names]) | pl.col("is_blind"))
+    return kept.sort(place, nulls_last=True, maintain_order=True)
+
+
+def describe_missing_rows(
+    names: Mapping[str, str], reasons: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield a sentence about the rows of a paper's table that lack figures for one reason."""
+    for reason in dict.fromkeys(reasons.values()):
+        titles = [names[attack] for attack in reasons if reasons[attack] == reason]
+        link = ", which" if len(titles) == 1 else ", of which each"
+        yield f"no figure of {', '.join(titles)}{link} {reason}"
 
 
 def _select_blind(rows: pl.DataFrame, blind: Blind) -> pl.DataFrame:

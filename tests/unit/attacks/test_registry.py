@@ -6,7 +6,7 @@ import pytest
 from mia_batch import attacks, plugins
 from mia_batch.attacks import Attack, defaults, families, get, names, register, resolve
 from mia_batch.attacks.attack import FAMILIES as FAMILIES_BY_NAME
-from mia_batch.attacks.attack import find_family, list_family_attacks
+from mia_batch.attacks.attack import PAPER_TABLES, find_family, list_family_attacks
 from mia_batch.attacks.from_samples import EXPECTED
 from mia_batch.errors import SettingsError
 from mia_batch.features import OTHER_GROUPS, feature_fields
@@ -101,9 +101,21 @@ def test_presets_compute_their_family_and_its_main_attack_first():
     assert "token_hits_v1" not in both  # one pass tells more
     assert {*defaults("matched")} == of("SaMIA, length-matched")
     assert defaults("matched")[0] == "samia_matched_v1"
-    assert {*defaults("samia")} == of("SaMIA")
+    assert {*defaults("samia")} == of("SaMIA", "DE-COP")
+    baselines = {"loss_v1", "loss_zlib_v1", "lowercase_difference_v1", "min_k_20_v1"}
+    with_baselines = {*defaults("samia", ("samples", "logprobs"))}
+    assert with_baselines - of("SaMIA", "DE-COP") == baselines | {
+        "min_k_plus_plus_20_v1"
+    }
     assert len(of(*FAMILIES)) == len(names()) == 190  # a name that was published stays
     assert defaults("samia")[0] == "samia_v1"
+
+
+@pytest.mark.parametrize("preset", [*PAPER_TABLES])
+def test_a_preset_computes_the_table_of_its_paper(preset):
+    computed = defaults(preset, ("samples", "logprobs"))
+    assert {*PAPER_TABLES[preset]} <= {*computed}
+    assert len({*PAPER_TABLES[preset].values()}) == len(PAPER_TABLES[preset])
 
 
 @pytest.mark.parametrize("preset", ["default", "matched", "min-k", "spv"])

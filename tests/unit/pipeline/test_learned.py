@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -11,17 +12,20 @@ import pytest
 from click.testing import CliRunner
 
 from mia_batch.attacks import SPV_PAPER, get
+from mia_batch.attacks.attack import PAPER_TABLES
 from mia_batch.cli.main import command
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.inference.sets import combine
 from mia_batch.pipeline.corpora import open_corpora
 from mia_batch.pipeline.request import (
+    AuditRequest,
     build_decision_rule,
     check_together,
     choose_attacks,
     fill_reference_kind,
     fill_yardstick,
     list_abilities_needed,
+    settle,
 )
 from mia_batch.pipeline.stages.verdicts import answer_about_sets
 from mia_batch.schemas import Verdicts
@@ -230,6 +234,40 @@ def test_the_planned_attack_reads_a_reference_model_that_may_be_the_base(
     assert build_decision_rule(settings, attacks).primary == primary
     asked_for = load_settings(given | {"reference_kind": "other"})
     assert fill_reference_kind(asked_for) is asked_for
+
+
+def settled(folder: Path, **settings: Any) -> AuditRequest:
+    given = {"input": written(folder, texts("a", 2)), "model": "m"}
+    return settle(load_settings(given | settings))
+
+
+def test_the_samia_preset_asks_for_its_papers_baselines_where_the_model_runs_here(
+    tmp_path,
+):
+    request = settled(tmp_path, preset="samia")
+    computed = [attack.name for attack in request.attacks]
+    assert request.settings.evidence == "both"
+    assert {*PAPER_TABLES["samia"]} - {*computed} == {"decop_v1"}
+    assert request.rule.primary == "samia_v1"
+    taken, missing = request.notes
+    assert "the paper's baselines are in the same run" in taken
+    assert missing == "no figure of DE-COP, which needs --paraphrases-column"
+
+
+@pytest.mark.parametrize(
+    "given", [{"evidence": "samples"}, {"base_url": "http://h/v1"}]
+)
+def test_samples_alone_leave_out_the_baselines_of_the_samia_paper_with_the_reason(
+    tmp_path, given
+):
+    request = settled(tmp_path, preset="samia", paraphrases_column="others", **given)
+    assert {attack.kind for attack in request.attacks} == {"samples"}
+    assert request.notes == (
+        "no figure of LOSS, PPL/zlib, Lowercase, Min-K%, Min-K%++, of which each needs"
+        " evidence 'logprobs', but --evidence is 'samples'",
+    )
+    assert "decop_v1" in {attack.name for attack in request.attacks}
+    assert settled(tmp_path, preset="samia", attacks="samia_v1", **given).notes == ()
 
 
 def test_noise_is_asked_only_of_engines_that_can_add_it():

@@ -7,7 +7,7 @@ import pytest
 
 import mia_batch
 from mia_batch import tables, targets
-from mia_batch.attacks import Attack, defaults
+from mia_batch.attacks import Attack, defaults, families
 from mia_batch.evidence import replay as recording
 from mia_batch.features import build_features
 from mia_batch.observer import Observer
@@ -75,7 +75,8 @@ def test_without_finish_reason_candidates_are_whole_and_the_whole_family_is_scor
     again = replayed(tmp_path / "recorded.jsonl", candidate_column="written")
     matched = defaults("matched")
     computed = [name for name in again["scores"].columns if name.endswith("_v1")]
-    assert computed == [*matched, *defaults("samia")]
+    whole = [attack.name for attack in families()["SaMIA"]]
+    assert computed == [*matched, *whole]
     assert again["scores"].select(matched).equals(run["scores"].select(matched))
     assert again["scores"]["n_short"].sum() == 0
 

@@ -16,7 +16,11 @@ from mia_batch.report.answer import (
     audited_books,
     shade_strip,
 )
-from mia_batch.report.paper import PaperColumn, paper_table
+from mia_batch.report.paper import (
+    PaperColumn,
+    describe_missing_rows,
+    paper_table,
+)
 from mia_batch.report.sentences import RunResults
 from mia_batch.schemas import Curves, Metrics, Rollup, Samples, Scores, Verdicts
 from tests.unit.inference.scored import plan
@@ -752,6 +756,31 @@ def test_a_table_has_the_names_of_papers_the_best_blind_row_and_why_rates_are_mi
     assert "| Text alone (ngrams) |" in every
     assert "the best is shown" not in every
     assert "Text alone" not in paper_table([column(rows=rows)], blind="none")
+
+
+def test_the_table_of_a_presets_paper_has_its_rows_in_its_order_and_why_one_is_missing():
+    names = {"decop_v1": "DE-COP", "min_k_20_v1": "Min-K%", "samia_v1": "SaMIA"}
+    reasons = {"decop_v1": "needs --paraphrases-column", "min_k_20_v1": "needs weights"}
+    of_paper = column(names=names, missing=reasons)
+    lines = paper_table([of_paper]).splitlines()
+    assert lines[2:6] == [
+        "| DE-COP | -- | -- | -- |",
+        "| Min-K% | -- | -- | -- |",
+        "| SaMIA | **0.700 (0.600, 0.800)** | 0.250 (0.100, 0.400) | 0.125 |",
+        "| Text alone (year) | 0.520 (0.450, 0.580) | -- | -- |",
+    ]
+    assert lines[-1] == (
+        r"wiki_64, m\|x: seed 1; no figure of DE-COP, which needs --paraphrases-column;"
+        " no figure of Min-K%, which needs weights; these rows are the paper's; --names"
+        " registry has all 3; --attacks calls these rows decop_v1, min_k_20_v1,"
+        " samia_v1, blind_year_v1."
+    )
+    in_full = paper_table([of_paper], names="registry")
+    assert "| samia_matched_v1 | **0.900" in in_full
+    with_another = paper_table([of_paper, column(model="b")])
+    assert "these rows are the paper's" not in with_another
+    alike = describe_missing_rows(names, dict.fromkeys([*names][:2], "needs weights"))
+    assert [*alike] == ["no figure of DE-COP, Min-K%, of which each needs weights"]
 
 
 def test_seeds_are_averaged_and_what_overlaps_is_not_best():
