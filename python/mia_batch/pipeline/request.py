@@ -613,7 +613,10 @@ _PRIMARY_ATTACKS_OF_TUNED_MODELS = (
     "reference_token_difference_v1",
 )
 """The first of these decides about a tuned model (``benches.finetuned``)."""
-_PRIMARY_ATTACKS_OF_PAPERS = {"samia": ("samia_v1",)}
+_PRIMARY_ATTACKS_OF_PAPERS = {
+    "samia": ("samia_v1",),
+    "spv": ("spv_semantic_v1", "spv_embedding_v1"),
+}
 """The first of these decides where the preset of the paper is asked for."""
 _LABELLED_FALSE = (
     "texts of the input that are labelled member = false, where there are any"

@@ -270,6 +270,24 @@ def test_samples_alone_leave_out_the_baselines_of_the_samia_paper_with_the_reaso
     assert settled(tmp_path, preset="samia", attacks="samia_v1", **given).notes == ()
 
 
+@pytest.mark.parametrize(
+    ("given", "primary"),
+    [
+        (EVERYTHING, "spv_semantic_v1"),
+        (EVERYTHING | {"masked_model": None}, "spv_embedding_v1"),
+        ({"reference_model": "base"}, "wbc_v1"),
+        (EVERYTHING | {"primary": "wbc_v1"}, "wbc_v1"),
+    ],
+)
+def test_the_spv_preset_decides_by_the_attack_of_its_paper_where_it_can_be_computed(
+    given, primary
+):
+    attacks = chosen_of_tuned(**given)
+    settings = load_settings({"input": "-", "model": "m", "preset": "spv"} | given)
+    assert build_decision_rule(settings, attacks).primary == primary
+    assert "wbc_v1" in attacks
+
+
 def test_noise_is_asked_only_of_engines_that_can_add_it():
     attack = "spv_embedding_uncalibrated_v1"
     assert attack not in chosen_of_tuned(engine="vllm")
