@@ -1,7 +1,7 @@
 """Figures of a labelled run: each attack on each slice, with an interval or a reason."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -86,6 +86,7 @@ FPR_BUDGETS = (0.001, 0.005, 0.01, 0.05, 0.1)
 # Non-members times FPR from which a threshold has nearly the FPR that it should
 _STABLE = 10
 _AUTHORS_FPR = 0.1
+FPR_AT_95_TPR = "fpr_at_95_tpr"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,19 +165,37 @@ def metric_rows(classes: Classes) -> Iterator[_Row]:
         yield figure("roc_auc", None, None, reason=classes.reason)
         for budget in FPR_BUDGETS:
             yield figure("tpr_at_fpr", budget, None, reason=classes.reason)
+        yield figure(FPR_AT_95_TPR, None, None, reason=classes.reason)
         return
     area = classes.area.estimate
     yield figure("roc_auc", None, area.value, estimate_interval(area), area.reason)
     for budget in FPR_BUDGETS:
         yield from _tpr_at_fpr(classes, budget)
+    yield _fpr_at_95_tpr(classes)
 
 
-def _tpr_at_fpr(classes: Classes, budget: float) -> Iterator[_Row]:
+def _fpr_at_95_tpr(classes: Classes) -> _Row:
+    """Compute the lowest FPR at which at least 95 % of the members are flagged."""
+    # To take members for non-members at a rate of 5 % is a false alarm of the mirrored
+    # question, so its TPR is the share of non-members that are not flagged.
+    mirrored = replace(classes, member=~classes.member, score=-classes.score)
+    row = next(_tpr_at_fpr(mirrored, 0.05, negatives="members"))
+    row |= {"metric": FPR_AT_95_TPR, "fpr": None}
+    if row["value"] is not None:
+        row["value"] = 1 - row["value"]
+    if row.get("low") is not None:
+        row["low"], row["high"] = 1 - row["high"], 1 - row["low"]
+    return row
+
+
+def _tpr_at_fpr(
+    classes: Classes, budget: float, negatives: str = "non-members"
+) -> Iterator[_Row]:
     n_needed = round(1 / budget)
     n_nonmembers = classes.sizes[1]
     if n_nonmembers < n_needed:
         reason = (
-            f"a rate of {budget:g} needs {n_needed} non-members, scored are"
+            f"a rate of {budget:g} needs {n_needed} {negatives}, scored are"
             f" {n_nonmembers}"
         )
         yield figure("tpr_at_fpr", budget, None, reason=reason)
@@ -193,7 +212,7 @@ def _tpr_at_fpr(classes: Classes, budget: float) -> Iterator[_Row]:
     if effective >= _STABLE * n_needed:
         yield row
         return
-    unit = "non-members" if classes.cluster is None else "groups of non-members"
+    unit = negatives if classes.cluster is None else f"groups of {negatives}"
     reason = f"unstable: only about {effective:.0f} independent {unit}"
     yield row | {"reason": row["reason"] or reason}
     true_fpr = threshold_fpr_interval(effective, budget)

@@ -327,8 +327,10 @@ class Unscored(Table):
 class Metrics(Table):
     """One fact of a labelled run per row; rates and areas lie in [0, 1], differences in [-1, 1].
 
-    ``roc_auc``, ``tpr_at_fpr``, ``balanced_accuracy``; ``fpr_at_threshold``: the range
-    of the true FPR of a budget's threshold, where few non-members make it unstable;
+    ``roc_auc``, ``tpr_at_fpr``, ``balanced_accuracy``; ``fpr_at_95_tpr``: the lowest
+    FPR at which at least 95 % of the members are flagged; ``fpr_at_threshold``: the
+    range of the true FPR of a budget's threshold, where few non-members make it
+    unstable;
     ``roc_auc_difference``: ``attack`` less ``versus``; ``roc_auc_simultaneous``: lower
     bounds that hold all at once.
     """

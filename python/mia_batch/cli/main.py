@@ -800,6 +800,14 @@ def _write_or_print(title: str, text: str, path: Path | None) -> None:
     "Which classifiers that see the texts alone have a row.",
     default="best",
 )
+@option(
+    "figures",
+    str,
+    "NAME,...",
+    "Of auc, tpr_5, tpr_1, tpr_01 (TPR at an FPR of 5, 1 and 0.1 %) and fpr_95 (FPR at a"
+    " TPR of 95 %); csv has all.",
+    default="auc,tpr_1,tpr_01",
+)
 @option("out", FILE, "FILE", "Where it goes.")
 @_reads_runs
 def table(
@@ -807,6 +815,7 @@ def table(
     kind: str,
     names: Names,
     blind: Blind,
+    figures: str,
     out: Path | None,
 ) -> None:
     """Write the table of a paper: attacks by data sets and models, with intervals.
@@ -821,7 +830,8 @@ def table(
     runs = [Run(place) for place in places]
     for run in runs:
         refuse_changed(run)
-    _write_or_print("table", build_table(runs, kind, names, blind), out)
+    chosen = [name.strip() for name in figures.split(",")]
+    _write_or_print("table", build_table(runs, kind, names, blind, chosen), out)
 
 
 _SUFFIXES = {"out": (".parquet", ".csv"), "plot": (".svg",)}

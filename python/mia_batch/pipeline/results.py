@@ -59,7 +59,13 @@ from mia_batch.report.html import (
 from mia_batch.report.html.page import environment
 from mia_batch.report.masking import MASKED, Masking
 from mia_batch.report.next_step import NextStep, find_next_step
-from mia_batch.report.paper import Blind, Names, PaperColumn, paper_table
+from mia_batch.report.paper import (
+    USUAL_FIGURES,
+    Blind,
+    Names,
+    PaperColumn,
+    paper_table,
+)
 from mia_batch.report.passages import list_passages
 from mia_batch.report.sentences import RunResults, checks, later_sentence, sentences
 from mia_batch.schemas import Comparisons
@@ -169,9 +175,11 @@ def build_table(
     kind: str = "md",
     names: Names = "paper",
     blind: Blind = "best",
+    figures: Sequence[str] = USUAL_FIGURES,
 ) -> str:
     """Return the table of a paper; runs that differ in nothing but their seed are averaged."""
-    return paper_table([_build_column(run) for run in runs], kind, names, blind)
+    columns = [_build_column(run) for run in runs]
+    return paper_table(columns, kind, names, blind, figures)
 
 
 def _build_column(run: RunFolder) -> PaperColumn:

@@ -1,5 +1,6 @@
 """A run as its users see it: the answer, the tables, the report."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
@@ -19,7 +20,7 @@ from mia_batch.pipeline.results import (
     write_report,
 )
 from mia_batch.report.drawn import list_shares
-from mia_batch.report.paper import Blind, Names, PaperTable
+from mia_batch.report.paper import USUAL_FIGURES, Blind, Names, PaperTable
 
 
 class Run(RunFolder):
@@ -77,7 +78,12 @@ class Run(RunFolder):
         return list_shares(load_results(self).findings)
 
     def table(
-        self, kind: str = "md", *, names: Names = "paper", blind: Blind = "best"
+        self,
+        kind: str = "md",
+        *,
+        names: Names = "paper",
+        blind: Blind = "best",
+        figures: Sequence[str] = USUAL_FIGURES,
     ) -> PaperTable:
         """Write the attacks as the table of a paper, which a notebook renders.
 
@@ -91,13 +97,16 @@ class Run(RunFolder):
         blind
             Which classifiers that see the texts alone have a row: the ``best``, ``all``
             or ``none``.
+        figures
+            Which stand there: ``auc``, ``tpr_5``, ``tpr_1``, ``tpr_01``, ``fpr_95``. CSV
+            has all.
 
         Returns
         -------
         PaperTable
             The table's text, with a note of seeds, texts and what is missing.
         """
-        return PaperTable(build_table([self], kind, names, blind), kind)
+        return PaperTable(build_table([self], kind, names, blind, figures), kind)
 
     def report(self) -> Path:
         """Return the path of the report, one page of HTML, which is made where it is missing."""

@@ -805,7 +805,13 @@ def _shade(value: float | None) -> str:
 # The table of attacks.
 
 View = tuple[str, str]  # a model, and what it is asked
-_FPRS = {"tpr_1": 0.01, "tpr_01": 0.001}
+_RATES = {
+    "tpr_5": ("tpr_at_fpr", 0.05),
+    "tpr_1": ("tpr_at_fpr", 0.01),
+    "tpr_01": ("tpr_at_fpr", 0.001),
+    "fpr_95": ("fpr_at_95_tpr", None),
+}
+"""Metrics and their FPR, by the columns of `attack_rows` that have them."""
 
 
 def attack_rows(
@@ -818,10 +824,11 @@ def attack_rows(
 
     ``attack``, ``is_blind`` (a classifier that never sees the model; they come last),
     ``is_later`` (added to the planned ones; they come after these), ``auc`` with its 95
-    % interval ``low`` and ``high``, ``tpr_1`` and ``tpr_01`` (TPR at 1 % and 0.1 % FPR,
-    null where there are too few non-members; why, or why it is unstable, in
-    ``tpr_1_reason`` and ``tpr_01_reason``), ``lead`` (AUC less that of the strongest
-    classifier that never sees the model), the limits of all three (``tpr_1_low``, ...),
+    % interval ``low`` and ``high``, ``tpr_5``, ``tpr_1`` and ``tpr_01`` (TPR at 5 %, 1 %
+    and 0.1 % FPR) and ``fpr_95`` (FPR at 95 % TPR; all null where there are too few
+    texts; why, or why it is unstable, in ``tpr_1_reason``, ...), ``lead`` (AUC less that
+    of the strongest classifier that never sees the model), their limits
+    (``tpr_1_low``, ...),
     ``tokens`` (decoded for a text by one of ``attacks``, null where none are),
     ``seconds`` (of asking, a text, by the ``seconds`` of each stage in ``times`` of
     ``run.json``, shared out by tokens and by ``passes``; null where unknown). Empty
@@ -834,9 +841,10 @@ def attack_rows(
     is_lead = pl.col("versus").is_in(blind)
     leads = metrics.filter(is_lead, metric="roc_auc_difference")
     figures = [leads.select("attack", lead="value", lead_low="low", lead_high="high")]
-    for name, fpr in _FPRS.items():
-        is_at_fpr = (pl.col("fpr") - fpr).abs() < fpr / 10
-        rates = alone.filter(is_at_fpr, metric="tpr_at_fpr")
+    for name, (metric, fpr) in _RATES.items():
+        rates = alone.filter(metric=metric)
+        if fpr is not None:
+            rates = rates.filter((pl.col("fpr") - fpr).abs() < fpr / 10)
         columns = {
             name: "value",
             f"{name}_low": "low",
@@ -867,7 +875,7 @@ def _read_column(table: pl.LazyFrame, name: str) -> pl.Series:
     return table.select(name).collect(engine="streaming")[name].implode()
 
 
-_LIMITED = product((*_FPRS, "lead"), ("", "_low", "_high"))
+_LIMITED = product((*_RATES, "lead"), ("", "_low", "_high"))
 _FIGURES = ("auc", "low", "high", *map("".join, _LIMITED))
 _ATTACKS: dict[str, Any] = {
     "attack": pl.String,
@@ -875,7 +883,7 @@ _ATTACKS: dict[str, Any] = {
     "is_later": pl.Boolean,
 }
 _ATTACKS |= dict.fromkeys((*_FIGURES, "tokens", "seconds"), pl.Float64)
-_ATTACKS |= dict.fromkeys((f"{name}_reason" for name in _FPRS), pl.String)
+_ATTACKS |= dict.fromkeys((f"{name}_reason" for name in _RATES), pl.String)
 
 
 def _compute_costs(

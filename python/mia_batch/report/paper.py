@@ -13,10 +13,18 @@ from mia_batch.errors import SettingsError
 from mia_batch.report.names import FORMS, as_csv
 
 NO_FIGURE = "--"
-_RATES = {"tpr_1": "TPR@1 %", "tpr_01": "TPR@0.1 %"}
-_FIGURES = ("AUC (95 % CI)", "TPR@1 % (95 % CI)", "TPR@0.1 % (95 % CI)")
-_LIMITS = {"auc": ("low", "high")} | {
-    name: (f"{name}_low", f"{name}_high") for name in _RATES
+FIGURES = {
+    "auc": "AUC",
+    "tpr_5": "TPR@5 %",
+    "tpr_1": "TPR@1 %",
+    "tpr_01": "TPR@0.1 %",
+    "fpr_95": "FPR@95 % TPR",
+}
+"""Headings of the figures that a table may have, by the columns of `attack_rows`."""
+USUAL_FIGURES = ("auc", "tpr_1", "tpr_01")
+_LIMITS = {
+    name: ("low", "high") if name == "auc" else (f"{name}_low", f"{name}_high")
+    for name in FIGURES
 }
 
 
@@ -67,14 +75,16 @@ Blind = Literal["best", "all", "none"]
 
 
 def paper_table(
-    runs: Runs, kind: str = "md", names: Names = "paper", blind: Blind = "best"
+    runs: Runs,
+    kind: str = "md",
+    names: Names = "paper",
+    blind: Blind = "best",
+    figures: Sequence[str] = USUAL_FIGURES,
 ) -> str:
     """Write a table whose rows are attacks; see `mia_batch.pipeline.results.build_table`."""
     from mia_batch.report.html.page import environment
 
-    kinds = [*KINDS, "csv"]
-    if kind not in kinds:
-        raise SettingsError(f"no format {kind!r}; choose one of {', '.join(kinds)}")
+    _check_choices(kind, figures)
     groups = _group_runs(runs)
     averages = [_average_seeds(group) for group in groups.values()]
     paper_names = _find_paper_names(runs) if names == "paper" and kind != "csv" else {}
@@ -84,8 +94,8 @@ def paper_table(
         return _write_csv(groups, tables)
     bold = KINDS[kind]
     escape = FORMS[kind]
-    columns = [_write_column(table) for table in tables]
-    missing = [(NO_FIGURE, False)] * len(_FIGURES)
+    columns = [_write_column(table, figures) for table in tables]
+    missing = [(NO_FIGURE, False)] * len(figures)
     rows: dict[str, list[str]] = {}
     attacks = [*dict.fromkeys(chain(paper_names, *columns))]
     titles = attacks
@@ -97,12 +107,12 @@ def paper_table(
             for text, is_best in column.get(attack, missing):
                 texts.append(bold.format(text) if is_best else text)
         rows[escape(title)] = texts
-    figures = [*_FIGURES]
+    headings = [f"{FIGURES[name]} (95 % CI)" for name in figures]
     if kind == "latex":
-        figures = [figure.replace("%", r"\%") for figure in figures]
+        headings = [heading.replace("%", r"\%") for heading in headings]
     notes: list[str] = []
     for key, group in groups.items():
-        notes += _list_notes(*key, group)
+        notes += _list_notes(*key, group, figures)
     if paper_names:
         notes.append(_PAPER_ROWS.format(max(run.rows.height for run in runs)))
     if titles != attacks:
@@ -113,10 +123,21 @@ def paper_table(
     template = environment().get_template(f"paper.{kind}.jinja")
     return template.render(
         keys=[(escape(data), escape(model)) for data, model in groups],
-        figures=figures,
+        figures=headings,
         rows=rows,
         note=escape("; ".join(notes)),
     )
+
+
+def _check_choices(kind: str, figures: Sequence[str]) -> None:
+    kinds = [*KINDS, "csv"]
+    if kind not in kinds:
+        raise SettingsError(f"no format {kind!r}; choose one of {', '.join(kinds)}")
+    for name in figures:
+        if name not in FIGURES:
+            raise SettingsError(
+                f"no figure {name!r}; choose of {', '.join(FIGURES)}, separated by commas"
+            )
 
 
 def _group_runs(runs: Runs) -> dict[tuple[str, str], Runs]:
@@ -134,7 +155,7 @@ def _group_runs(runs: Runs) -> dict[tuple[str, str], Runs]:
     return {**groups}
 
 
-def _list_notes(data: str, model: str, runs: Runs) -> list[str]:
+def _list_notes(data: str, model: str, runs: Runs, figures: Sequence[str]) -> list[str]:
     label = "seed"
     if len(runs) > 1:
         label = "means, within the outermost limits, of seeds"
@@ -142,12 +163,10 @@ def _list_notes(data: str, model: str, runs: Runs) -> list[str]:
     notes = [note for run in runs for note in run.notes]
     for run in runs:
         notes += describe_missing_rows(run.names, run.missing)
-    rows = [run.rows for run in runs]
-    return [
-        f"{data}, {model}: {label} {', '.join(map(str, seeds))}",
-        *dict.fromkeys(notes),
-        *dict.fromkeys(chain.from_iterable(map(_list_rate_notes, rows))),
-    ]
+    for run in runs:
+        notes += _list_rate_notes(run.rows, figures)
+    seed_note = f"{data}, {model}: {label} {', '.join(map(str, seeds))}"
+    return [seed_note, *dict.fromkeys(notes)]
 
 
 _BLIND = "blind_"
@@ -200,9 +219,12 @@ def _select_blind(rows: pl.DataFrame, blind: Blind) -> pl.DataFrame:
     return pl.concat([rows.filter(~pl.col("is_blind")), blind_rows])
 
 
-def _list_rate_notes(rows: pl.DataFrame) -> Iterator[str]:
+def _list_rate_notes(rows: pl.DataFrame, figures: Sequence[str]) -> Iterator[str]:
     """Yield once why a rate is missing, or unstable."""
-    for name, title in _RATES.items():
+    for name in figures:
+        if name == "auc":
+            continue
+        title = FIGURES[name]
         reasons = rows.filter(~pl.col("is_blind"))[f"{name}_reason"].drop_nulls()
         for reason in reasons.unique(maintain_order=True):
             verb = " is" if reason.startswith("unstable") else ":"
@@ -238,13 +260,13 @@ def _write_csv(
             pl.lit(data).alias("data"),
             pl.lit(model).alias("model"),
             pl.col("attack", "auc", "low", "high"),
-            cs.starts_with("tpr_"),
+            cs.starts_with("tpr_", "fpr_"),
         )
         labelled.append(table)
     return as_csv(pl.concat(labelled))
 
 
-def _write_column(rows: pl.DataFrame) -> dict[str, list[Cell]]:
+def _write_column(rows: pl.DataFrame, figures: Sequence[str]) -> dict[str, list[Cell]]:
     """Write figures by attack; the best AUC is one whose interval lies above all others."""
     cells = {}
     for row in rows.iter_rows(named=True):
@@ -253,18 +275,15 @@ def _write_column(rows: pl.DataFrame) -> dict[str, list[Cell]]:
         comparable = rivals.len() > 0 and rivals.null_count() == 0
         is_above = comparable and low is not None and low > rivals.max()
         is_best = bool(is_above and not row.get("is_later"))
-        auc, *rates = [
-            _write_figure(row[figure], row[lowest], row[highest])
-            for figure, (lowest, highest) in _LIMITS.items()
-        ]
         cells[str(name)] = [
-            (auc, is_best),
-            *((rate, False) for rate in rates),
+            (_write_figure(row, figure), is_best and figure == "auc")
+            for figure in figures
         ]
     return cells
 
 
-def _write_figure(value: float | None, low: float | None, high: float | None) -> str:
+def _write_figure(row: Mapping[str, float | None], figure: str) -> str:
+    value, low, high = (row[name] for name in (figure, *_LIMITS[figure]))
     if value is None:
         return NO_FIGURE
     if low is None:

@@ -44,7 +44,12 @@ def metrics(frame, *, preset="default"):
 def test_which_metrics_there_are():
     frame = scores([2, 3], [1, 2])
     rates = [("tpr_at_fpr", budget) for budget in BUDGETS]
-    ours = [("roc_auc", None), *rates, ("balanced_accuracy", None)]
+    ours = [
+        ("roc_auc", None),
+        *rates,
+        ("fpr_at_95_tpr", None),
+        ("balanced_accuracy", None),
+    ]
     assert FPR_BUDGETS == BUDGETS
     assert list(metrics(frame)) == ours
     assert list(metrics(frame, preset="samia")) == [
@@ -62,6 +67,33 @@ def test_tpr_within_the_budget():
     assert found["tpr_at_fpr", 0.01]["value"] is None
     assert found["accuracy_5_fold", None]["value"] is None
     assert "5 scored members" in found["accuracy_5_fold", None]["reason"]
+
+
+def test_the_fpr_at_95_tpr_by_hand_and_where_it_is_not_there():
+    """Twenty members 1 .. 20: nineteen are flagged from 2 on, as are 2 of the 4 others."""
+    members = range(1, 21)
+    row = metrics(scores(members, [0, 1.5, 2, 30]))["fpr_at_95_tpr", None]
+    assert (row["value"], row["fpr"]) == (2 / 4, None)
+    assert 0 <= row["low"] < 2 / 4 < row["high"] <= 1
+    short = metrics(scores(range(2, 21), [0, 1.5, 2, 30]))["fpr_at_95_tpr", None]
+    assert short["value"] is None
+    assert short["reason"] == "a rate of 0.05 needs 20 members, scored are 19"
+    assert "independent members" in row["reason"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_fpr_at_95_tpr_is_the_least_of_all_thresholds(seed):
+    rng = np.random.default_rng(seed)
+    member = rng.random(300) < 0.4
+    score = np.round(rng.normal(size=300) + member, seed)  # with ties
+    rates = []
+    for threshold in score:
+        flagged = score >= threshold
+        if flagged[member].mean() >= 0.95:
+            rates.append(flagged[~member].mean())
+    row = metrics(scores(score[member], score[~member]))["fpr_at_95_tpr", None]
+    assert row["value"] == pytest.approx(min(rates), abs=1e-12)
+    assert row["low"] <= row["value"] <= row["high"]
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
@@ -140,6 +172,7 @@ def test_every_figure_has_an_interval_with_its_method_and_some_width():
     assert set(valued["metric"]) == {
         "roc_auc",
         "tpr_at_fpr",
+        "fpr_at_95_tpr",
         "fpr_at_threshold",
         "balanced_accuracy",
         "tpr_nearest_fpr",

@@ -621,6 +621,8 @@ def attack_tables():
     rows += [
         metric("samia_v1", 0.25, 0.1, 0.4, fpr=0.01, **rates),
         metric("samia_v1", 0.125, fpr=0.001, **rates),
+        metric("samia_v1", 0.5, fpr=0.05, **rates),
+        metric("samia_v1", 0.75, 0.5, 0.875, versus=None, metric="fpr_at_95_tpr"),
     ]
     lead = {"metric": "roc_auc_difference"}
     rows += [
@@ -670,7 +672,13 @@ def test_attacks_stand_best_first_with_their_lead_and_what_they_cost():
             LIMITS,
             strict=True,
         )
-    ) | LEAD | {"tpr_1_reason": None, "tpr_01_reason": None}
+    ) | LEAD | dict.fromkeys(
+        ("tpr_1_reason", "tpr_01_reason", "tpr_5_reason", "fpr_95_reason")
+    ) | {"tpr_5": 0.5, "tpr_5_low": None, "tpr_5_high": None} | {
+        "fpr_95": 0.75,
+        "fpr_95_low": 0.5,
+        "fpr_95_high": 0.875,
+    }
     # Three passes a text in all, of which one attack reads one and the other two.
     passes = {"target text": 2, "target lowercase": 4, "reference text": 2}
     read = [get("loss_v1"), get("lowercase_ratio_v1")]
@@ -781,6 +789,20 @@ def test_the_table_of_a_presets_paper_has_its_rows_in_its_order_and_why_one_is_m
     assert "these rows are the paper's" not in with_another
     alike = describe_missing_rows(names, dict.fromkeys([*names][:2], "needs weights"))
     assert [*alike] == ["no figure of DE-COP, Min-K%, of which each needs weights"]
+
+
+def test_a_table_has_the_figures_that_are_chosen():
+    figures = ("fpr_95", "tpr_5", "auc")
+    lines = paper_table([column()], names="registry", figures=figures).splitlines()
+    heading = r"| Attack | wiki_64, m\|x: FPR@95 % TPR (95 % CI) |"
+    assert lines[0].startswith(
+        heading.replace("@", r"\@") if r"\@" in lines[0] else heading
+    )
+    assert (
+        lines[3] == "| samia_v1 | 0.750 (0.500, 0.875) | 0.500 | 0.700 (0.600, 0.800) |"
+    )
+    with pytest.raises(SettingsError, match="no figure 'tpr'; choose of auc, tpr_5,"):
+        paper_table([column()], figures=["tpr"])
 
 
 def test_seeds_are_averaged_and_what_overlaps_is_not_best():
