@@ -126,6 +126,7 @@ def contamination(at: Place) -> None:
     into = at.table("into", texts.slice(N_INSERTED, N_OTHERS))
     over = ["size=200,1000", "learning-rate=1e-4,1e-3"]
     how = {"input": chosen, "into": into, "base": at.model, "attacks": "min-k,loss"}
+    how["schedule"] = "linear"
     found = study(
         "contamination", at.keep / "contamination", over=over, copies_mean=4, **how
     )
@@ -155,6 +156,7 @@ def outliers(at: Place) -> None:
         how |= {
             "over": ["size=100,500,2500"],
             "learning_rate": 1e-3,
+            "schedule": "linear",
             "engine": "transformers",
             "attacks": "min-k,loss",
         }

@@ -11,6 +11,7 @@ from pydantic import Field
 from mia_batch.errors import SettingsError
 
 Method: TypeAlias = Literal["lora", "ia3", "prefix", "p-tuning", "prompt", "full"]
+Schedule: TypeAlias = Literal["linear", "constant"]
 Form: TypeAlias = Literal["causal", "answer", "classifier", "infilling", "seq2seq"]
 """What a model learns of a text: to go on with it, to answer it, its label, a word, a text."""
 """What a model is tuned to do; what it learns of a text: `mia_batch.extras.tune.training`."""
@@ -46,6 +47,9 @@ class Recipe:
     )
     learning_rate: float = _setting(
         1e-4, "Learning rate of AdamW, at its highest.", gt=0, le=1
+    )
+    schedule: Schedule = _setting(
+        "linear", "Whether the learning rate falls to 0 over the training, or stays."
     )
     batch_size: int = _setting(16, "Texts learnt in one step.", ge=1, le=65_536)
     max_tokens: int = _setting(
@@ -106,8 +110,8 @@ RECIPES = {
     "privacy": (
         Recipe(method="full", epochs=5, batch_size=1024, max_tokens=256, rank=15)
     ),
-    # Shi et al. 2024 (arXiv:2310.16789), section 6.1, whose learning rate is constant.
-    "contamination": Recipe(method="full", epochs=1),
+    # Shi et al. 2024 (arXiv:2310.16789), section 6.1.
+    "contamination": Recipe(method="full", epochs=1, schedule="constant"),
     # A small decoder without knowledge, which stops at the lowest held-out loss.
     "inverter": (
         Recipe(

@@ -1,5 +1,6 @@
 """Tiny models, really trained: what comes out is what was learnt."""
 
+import json
 import random
 from functools import cache
 from typing import Any, get_args
@@ -10,6 +11,7 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
+from transformers.trainer_callback import CallbackHandler
 
 from mia_batch.errors import EngineError
 from mia_batch.evidence.engines.registry import load_engine
@@ -166,6 +168,31 @@ def test_training_that_comes_to_nothing_fails(base, rate, reason, bases, tmp_pat
     with pytest.raises(EngineError, match=reason):
         make(bases[base], tmp_path / "model", method="full", learning_rate=rate)
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("schedule", ["linear", "constant"])
+def test_a_constant_learning_rate_stays_and_a_linear_one_falls_to_0(
+    schedule, bases, tmp_path, monkeypatch
+):
+    logged: list[float] = []
+
+    def log(handler, args, state, control, logs):
+        if "learning_rate" in logs:
+            logged.append(logs["learning_rate"])
+        return CallbackHandler.call_event(
+            handler, "on_log", args, state, control, logs=logs
+        )
+
+    monkeypatch.setattr(CallbackHandler, "on_log", log)
+    rate: dict[str, Any] = {"learning_rate": 1e-3, "epochs": 3, "method": "full"}
+    make(bases["llama"], tmp_path / "model", schedule=schedule, **rate)
+    recorded = json.loads((tmp_path / "model" / "training.json").read_text())
+    if schedule == "constant":
+        assert logged == [1e-3] * 3
+        assert recorded["made_from"]["recipe"]["schedule"] == "constant"
+    else:
+        assert 1e-3 > logged[0] > logged[1] > logged[2]
+        assert "schedule" not in recorded["made_from"]["recipe"]
 
 
 class Steps(Observer):

@@ -310,7 +310,9 @@ def test_a_contamination_study_that_is_stopped_goes_on_and_trains_nothing_twice(
     before = record.stat().st_mtime_ns
     invoke(*asked)
     assert record.stat().st_mtime_ns == before
-    assert json.loads(record.read_text())["n_texts"] == 10 + 6 + 36
+    of_training = json.loads(record.read_text())
+    assert of_training["n_texts"] == 10 + 6 + 36
+    assert of_training["made_from"]["recipe"]["schedule"] == "constant"
     table = rows_of(out)
     assert table.height == 3 * 3  # the base and two models: all copies, 1 and 6
     of_models = table.filter(pl.col("model") != "base")

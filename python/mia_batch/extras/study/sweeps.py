@@ -216,6 +216,7 @@ _TRAINING = (
     "method",
     "epochs",
     "learning_rate",
+    "schedule",
     "batch_size",
     "max_tokens",
     "rank",

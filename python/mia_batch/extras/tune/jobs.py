@@ -122,10 +122,13 @@ class TrainingConfig(TrainingTexts):
         for text in chain(self.texts, targets):
             content = b"" if text is None else text.encode()
             texts_hash.update(len(content).to_bytes(8, "little") + content)
+        recipe = asdict(self.recipe)
+        if self.recipe.schedule == "linear":
+            del recipe["schedule"]  # models from before there was another are the same
         return {
             "base": identify_model(self.base, self.revision, "any").digest,
             "texts": texts_hash.hexdigest(),
-            "recipe": asdict(self.recipe),
+            "recipe": recipe,
         }
 
     @cached_property

@@ -668,6 +668,7 @@ def _training_arguments(
         save_strategy="epoch",
         logging_strategy="epoch",
         learning_rate=recipe.learning_rate,
+        lr_scheduler_type=recipe.schedule,
         per_device_train_batch_size=at_once,
         per_device_eval_batch_size=at_once,
         gradient_accumulation_steps=1 if is_private else recipe.batch_size // at_once,
