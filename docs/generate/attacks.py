@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from docs.generate.markdown import code, table
 from mia_batch.attacks import families
+from mia_batch.attacks.attack import MEASURED
 from mia_batch.cli.show import needs
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def _section(title: str, attacks: tuple[Attack, ...]) -> str:
         "formula": [code(attack.formula or str(attack.expr)) for attack in attacks],
         "needs": [_needs(attack) for attack in attacks],
         "source": [attack.source[len(source) :].lstrip(",; ") for attack in attacks],
+        "measured here": [MEASURED.get(attack.name, "") for attack in attacks],
         "null where": [attack.undefined for attack in attacks],
     }
     lines = [f"### {title}", ""]
@@ -36,8 +38,9 @@ def _section(title: str, attacks: tuple[Attack, ...]) -> str:
         lines.append(f"Needs {columns.pop('needs')[0]}.\n")
     if source:
         lines.append(f"Source: {source}.")
-    if not any(columns["source"]):
-        del columns["source"]
+    for name in ("source", "measured here"):
+        if not any(columns[name]):
+            del columns[name]
     return "\n".join(
         (*lines, "", table([*columns], zip(*columns.values(), strict=True)))
     )

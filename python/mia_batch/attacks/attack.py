@@ -322,6 +322,8 @@ def _split(names: str) -> tuple[str, ...]:
 _TABLE = tomllib.loads(Path(__file__).with_name("families.toml").read_text("utf-8"))
 FAMILIES = tuple(_build_family(**entry) for entry in _TABLE["families"])
 CHOICES = _TABLE["choices"]
+MEASURED: dict[str, str] = _TABLE["measured"]
+"""What was measured of attacks that found little here."""
 PAPER_TABLES: dict[str, dict[str, str]] = _TABLE["tables"]
 """Names in the table of a preset's paper, by attack and in its order."""
 

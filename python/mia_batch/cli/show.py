@@ -17,6 +17,7 @@ from rich.text import Text
 from mia_batch.attacks import Attack, get, names
 from mia_batch.attacks.attack import (
     FAMILIES,
+    MEASURED,
     find_family,
     list_family_attacks,
 )
@@ -154,6 +155,7 @@ def show_attack(attack: Attack, console: Console) -> None:
         "costs": _describe_decoding(attack),
         "reads": reads and f"{reads}; columns {', '.join(attack.columns)}",
         "null": f"where less than {attack.least:.0%} came back, or {attack.undefined}",
+        "measured": MEASURED.get(attack.name, ""),
         "higher": "more likely a member",
         "formula": attack.formula or str(attack.expr),
     }

@@ -170,7 +170,7 @@ def _list_notes(data: str, model: str, runs: Runs, figures: Sequence[str]) -> li
 
 
 _BLIND = "blind_"
-_PAPER_ROWS = "these rows are the paper's; --names registry has all {}"
+_PAPER_ROWS = "these rows are the paper's; --names registry has all {} rows"
 _BEST = "of {} classifiers that see the texts alone the best is shown"
 
 

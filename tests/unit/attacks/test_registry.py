@@ -1,4 +1,5 @@
 from importlib.metadata import EntryPoint
+from typing import get_args
 
 import polars as pl
 import pytest
@@ -6,11 +7,17 @@ import pytest
 from mia_batch import attacks, plugins
 from mia_batch.attacks import Attack, defaults, families, get, names, register, resolve
 from mia_batch.attacks.attack import FAMILIES as FAMILIES_BY_NAME
-from mia_batch.attacks.attack import PAPER_TABLES, find_family, list_family_attacks
+from mia_batch.attacks.attack import (
+    MEASURED,
+    PAPER_TABLES,
+    find_family,
+    list_family_attacks,
+)
 from mia_batch.attacks.from_samples import EXPECTED
 from mia_batch.errors import SettingsError
 from mia_batch.features import OTHER_GROUPS, feature_fields
 from mia_batch.schemas import LogProbs
+from mia_batch.targets import Preset
 from tests import frames
 
 FAMILIES = {
@@ -109,6 +116,13 @@ def test_presets_compute_their_family_and_its_main_attack_first():
     }
     assert len(of(*FAMILIES)) == len(names()) == 190  # a name that was published stays
     assert defaults("samia")[0] == "samia_v1"
+
+
+@pytest.mark.parametrize("preset", get_args(Preset))
+def test_what_found_little_is_computed_by_name_alone(preset):
+    computed = defaults(preset, ("samples", "logprobs"))
+    assert not {*MEASURED}.intersection(computed)
+    assert {*MEASURED} <= {*names()}
 
 
 @pytest.mark.parametrize("preset", [*PAPER_TABLES])

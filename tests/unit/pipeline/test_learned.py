@@ -172,7 +172,7 @@ def test_the_preset_asks_for_log_probabilities_and_leaves_out_what_misses_a_sett
     [
         ({"prompts_from": "p"}, "spv_embedding self_prompt_difference"),
         ({"candidate_from": "c"}, "candidate_difference"),
-        ({"reference_model": "b"}, "reference_token_difference ez_mia wbc informia"),
+        ({"reference_model": "b"}, "reference_token_difference ez_mia wbc"),
         (
             {"masked_model": "m"},
             (

@@ -218,6 +218,7 @@ FAMILIES = (
     *("Shots before the text", "Shapes of series of losses"),
 )
 NAMED = [attack.name for name in FAMILIES for attack in attacks.families()[name]]
+NAMED.append("informia_v1")
 
 
 def of_named(folder, checkpoint):
@@ -365,7 +366,7 @@ def test_changed_figures_and_what_only_weights_change_are_named(
             lambda values, n: values[: n + 1][None],
         ),
         ("tuned", "ez_mia", "differ", lambda gains: np.maximum(gains, 0.1)),
-        ("tuned", "informia", "_NEAR_1", -5.0),
+        ("named", "informia", "_NEAR_1", -5.0),
         ("tuned", "spv_semantic", "exp", lambda value: value),
         ("views", "min_k_20", "lowest", lambda percent, values: min(values)),
         ("views", "gap_k_20", "sliding_window_view", lambda values, n: values[None]),

@@ -780,7 +780,7 @@ def test_the_table_of_a_presets_paper_has_its_rows_in_its_order_and_why_one_is_m
     assert lines[-1] == (
         r"wiki_64, m\|x: seed 1; no figure of DE-COP, which needs --paraphrases-column;"
         " no figure of Min-K%, which needs weights; these rows are the paper's; --names"
-        " registry has all 3; --attacks calls these rows decop_v1, min_k_20_v1,"
+        " registry has all 3 rows; --attacks calls these rows decop_v1, min_k_20_v1,"
         " samia_v1, blind_year_v1."
     )
     in_full = paper_table([of_paper], names="registry")
