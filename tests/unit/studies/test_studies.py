@@ -398,6 +398,7 @@ def test_a_threshold_that_means_nothing_gives_no_share(sides, gap, exploratory, 
 
 def test_too_few_known_books_choose_no_threshold(checkpoint, tmp_path):
     texts = pl.DataFrame({"document_id": list("abcdefgh"), "text": TEXTS[:8]})
+    texts = texts.with_columns(author=pl.col("document_id") + " Smith", year=1811)
     known = texts.head(6).with_columns(member=pl.Series([True, False] * 3))
     known.write_parquet(tmp_path / "known.parquet")
     texts.tail(2).write_parquet(tmp_path / "asked.parquet")
@@ -432,6 +433,10 @@ def test_too_few_known_books_choose_no_threshold(checkpoint, tmp_path):
     table = pl.read_parquet(out / "study.parquet")
     assert table["share"].null_count() == table.height == 8
     assert table.filter(kind="asked")["p_value"].null_count() == 0
+    assert {*table.select("key", "author", "year").rows()} == {
+        (name, f"{name} Smith", 1811) for name in "abcdefgh"
+    }
+    assert "g Smith" in printed
     assert not (out / "study.svg").exists()
 
 

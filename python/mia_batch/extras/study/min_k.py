@@ -41,6 +41,8 @@ _KINDS = {"target": "asked", "calibration": "learnt", "non_member": "not learnt"
 _PAPER: dict[str, Any] = {"window_words": 512, "max_windows_per_document": 100}
 _SHOWN = ("key", "n_windows", "share", "mean", "p_value", "q_value", "verdict")
 _TOP = 20
+_ABOUT = ("author", "year")
+"""Columns of the files of books that stand beside each book, where there are any."""
 
 
 @click.command("books", cls=TopicCommand)
@@ -74,12 +76,15 @@ def books(*, out: Path, **options: Any) -> None:
         if run is None:
             return
         table, sentences = _build_shares(run)
+        key, *numbers = _SHOWN
+        about = [name for name in _ABOUT if name in table.columns]
+        shown = table.filter(kind="asked").head(_TOP).select(key, *about, *numbers)
         lines = []
-        for row in table.filter(kind="asked").head(_TOP).select(_SHOWN).rows():
+        for row in shown.rows():
             cells = ["-" if cell is None else frame.format_value(cell) for cell in row]
             lines.append(cells)
-        headings = [name.replace("_", " ") for name in _SHOWN]
-        frame.show(*headings, right=headings[1:-1], rows=lines)
+        headings = [name.replace("_", " ") for name in shown.columns]
+        frame.show(*headings, right=headings[1 + len(about) : -1], rows=lines)
         cli.say(*sentences)
         frame.write_study(out, table, _draw_shares(table))
 
@@ -127,8 +132,9 @@ def _build_shares(run: Run) -> tuple[pl.DataFrame, list[str]]:
     primary = run.manifest.plan["primary"]
     role = pl.col("role").cast(pl.String)
     scored = run["scores"].filter(role.is_in([*_KINDS]), pl.col(primary).is_finite())
+    about = [name for name in _ABOUT if name in scored.columns]
     windows = scored.select(
-        *("target_id", "group", "document_id"),
+        *("target_id", "group", "document_id", *about),
         key=pl.coalesce("document_id", "target_id"),
         kind=role.replace_strict(_KINDS),
         member=role == "calibration",
@@ -150,7 +156,7 @@ def _build_shares(run: Run) -> tuple[pl.DataFrame, list[str]]:
     rollup = run["rollup"].select("key", "p_value", "q_value", verdict)
     table = (
         windows.group_by("kind", "key")
-        .agg(n_windows=pl.len(), mean=pl.col("score").mean())
+        .agg(pl.col(about).first(), n_windows=pl.len(), mean=pl.col("score").mean())
         .join(share_table, on=["kind", "key"], how="left")
         .join(rollup, on="key", how="left")
         .with_columns(reason=pl.lit(reason, pl.String))
