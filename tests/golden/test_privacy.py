@@ -185,7 +185,7 @@ def test_an_encoder_and_its_shadow_models(bases, data, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("base", "tunings"), [("bert", ("lora", "prompt")), ("t5", ("lora",))]
+    ("base", "tunings"), [("bert", ("lora", "prompt")), ("t5", ("ia3", "p-tuning"))]
 )
 def test_adapters_of_models_that_are_no_decoders(base, tunings, bases, data, tmp_path):
     # Fmt: skip

@@ -169,7 +169,7 @@ def _epsilons(
 @recipe_options(
     "privacy",
     *RECIPE_FIELDS,
-    learning_rate="1e-2 for prefix and prompt tuning, 1e-4 otherwise",
+    learning_rate="1e-2 for prefix, prompt and P-tuning and (IA)3, 1e-4 otherwise",
 )
 @_count("shadows", 0, 16, "Shadow models of each tuning, for LiRA.", 512)
 @_count("canaries", 0, 40, "Canaries of each format that are learnt.")

@@ -21,8 +21,12 @@ BASES = [
     ("bert", "infilling"),
     ("t5", "seq2seq"),
 ]
-METHODS = ("full", "lora", "prefix", "prompt")
-_MASKED_METHODS = ("full", "lora")  # peft has no virtual tokens for masked models
+METHODS = ("full", "lora", "ia3", "prefix", "p-tuning", "prompt")
+_MASKED_METHODS = (
+    "full",
+    "lora",
+    "ia3",
+)  # peft has no virtual tokens for masked models
 CLIPPED = [
     (base, form, method)
     for base, form in BASES

@@ -22,18 +22,23 @@ __all__ = [
 ]
 
 Task: TypeAlias = Literal["classification", "generation"]
-Tuning: TypeAlias = Literal["full", "lora", "prefix", "prompt", "infilling"]
+Tuning: TypeAlias = Literal[
+    "full", "lora", "ia3", "prefix", "p-tuning", "prompt", "infilling"
+]
 TUNINGS: dict[Tuning, Method] = {
     "full": "full",
     "lora": "lora",
+    "ia3": "ia3",
     "prefix": "prefix",
+    "p-tuning": "p-tuning",
     "prompt": "prompt",
     "infilling": "full",
 }
-"""How models are tuned, as in PrivLM-Bench, and the method of each."""
+"""How models are tuned, and the method of each; LoRA, (IA)3 and P-tuning are not in the paper."""
 
-_VIRTUAL_RATE = 1e-2  # of virtual tokens, as in the paper, section 4.4
-VIRTUAL = ("prefix", "prompt")
+VIRTUAL = ("prefix", "p-tuning", "prompt")
+_HIGH_RATE = 1e-2  # of virtual tokens, as in the paper, section 4.4
+_HIGH_RATE_TUNINGS = (*VIRTUAL, "ia3")  # which train few weights
 GENERATING = ("causal", "answer", "seq2seq")
 RECIPE_FIELDS = ("delta", "clip", "epochs", "batch_size", "max_tokens", "rank")
 """Fields of the recipe that a user of the command sets."""
@@ -54,7 +59,8 @@ class PrivacySettings:
     recipe
         How all are tuned, but for what follows from the others of these settings.
     learning_rate
-        Likewise; None: 1e-2 for prefix and prompt tuning, that of the recipe otherwise.
+        Likewise; None: 1e-2 where few weights are trained (virtual tokens, (IA)3), that
+        of the recipe otherwise.
     shadows
         Shadow models for LiRA of each variant; 0: none.
     audited
@@ -112,8 +118,8 @@ class PrivacySettings:
         """Build the recipe of a model; ``seed`` distinguishes those of a variant."""
         rate = self.learning_rate
         if rate is None:
-            is_virtual = variant.tuning in VIRTUAL
-            rate = _VIRTUAL_RATE if is_virtual else self.recipe.learning_rate
+            trains_few = variant.tuning in _HIGH_RATE_TUNINGS
+            rate = _HIGH_RATE if trains_few else self.recipe.learning_rate
         return replace(
             self.recipe,
             method=TUNINGS[variant.tuning],
