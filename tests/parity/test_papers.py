@@ -5,17 +5,16 @@ import random
 import polars as pl
 import pytest
 
-from mia_batch.attacks import defaults, get, score
+from mia_batch.attacks import families, score
 from mia_batch.features import build_features
 from mia_batch.schemas import Documents
 from mia_batch.targets import Windowing, build_targets
 from tests import frames, reference_scores
 from tests.texts import king_james_passages
 
+SAMIA = [attack.name for attack in families()["SaMIA"]]
 ATTACKS = [
-    name
-    for name in defaults("samia")
-    if reference_scores.CLASSIC_ZLIB or "zlib" not in name
+    name for name in SAMIA if reference_scores.CLASSIC_ZLIB or "zlib" not in name
 ]
 
 
@@ -87,7 +86,7 @@ def authors_table(
         text_length=text_length,
         groups=("unigrams", "ngrams", "zlib"),
     )
-    attacks = [get(name) for name in defaults("samia")]
+    attacks = families()["SaMIA"]
     return pl.concat(score(features.lazy(), targets.lazy(), attacks))
 
 

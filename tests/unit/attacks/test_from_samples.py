@@ -12,7 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mia_batch.attacks import defaults, find_unscored, get, names, score
+from mia_batch.attacks import (
+    defaults,
+    families,
+    find_unscored,
+    get,
+    names,
+    score,
+)
 from mia_batch.attacks.from_samples import (
     CHOICE_LOGPROB_ATTACKS,
     MATCHED_RARITY_ATTACKS,
@@ -24,7 +31,8 @@ from mia_batch.kernels import GROUPS, RARITY_FIELDS, pair_features
 from tests import frames, logprob_rows, reference_scores
 from tests.reference_kernels import features as reference_features
 
-FAMILY = [*defaults("matched"), *defaults("samia")]
+FAMILY = [*defaults("matched")]
+FAMILY += [attack.name for attack in families()["SaMIA"]]
 
 # Reference: 4 words. Candidate 0: 5 words, of which the first 4 count when matched;
 # candidate 1: 2.
