@@ -7,6 +7,7 @@
     unlearning     its section 7: a model that learnt texts in part, and ways to forget them
     spv            SPV-MIA, figures 4 and 5, tables 2 and 3: prompts, noise, epsilon, adapters
     privacy        PrivLM-Bench: an encoder, a decoder and an encoder-decoder, with and without DP
+    tunings        PrivLM-Bench, section 4.4: one decoder tuned in every way, with and without DP
 
 Models are made here from passages of Python's documentation that the demo's model never
 saw; books that stand beside the repository are what is unlike them. A study that is
@@ -360,7 +361,19 @@ def privacy(at: Place) -> None:
     store("privacy", found, *(name for name in found.columns if found[name].count()))
 
 
-PARTS = (sweep, contamination, outliers, books, unlearning, spv, privacy)
+def tunings(at: Place) -> None:
+    """Tune the demo's model in every way on passages that it does not hold, with canaries."""
+    out = at.keep / "tunings"
+    passages = at.table("passages", new_passages(at.demo).head(200))
+    methods = ["full", "lora", "ia3", "prefix", "p-tuning", "prompt"]
+    invoke("privacy", base=at.model, task="generation", data=passages, tuning=methods,
+           epsilon=["none", 8], shadows=0, canaries=4, repetitions=4, epochs=5, batch_size=16,
+           max_tokens=64, out=out)  # fmt: skip
+    found = pl.read_parquet(out / "summary.parquet").drop("base")
+    store("tunings", found, *(name for name in found.columns if found[name].count()))
+
+
+PARTS = (sweep, contamination, outliers, books, unlearning, spv, privacy, tunings)
 
 
 def main() -> None:
