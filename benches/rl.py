@@ -34,8 +34,13 @@ import mia_batch
 from mia_batch.prompts import ask_for_another
 from mia_batch.settings import nested
 
-ATTACKS = ("self_critique_v1", "loss_v1", "min_k_plus_plus_20_v1", "entropy_v1")
-OWN_ENTROPY = "own_answer_entropy"
+ATTACKS = (
+    "self_critique_v1",
+    "answer_entropy_v1",
+    "loss_v1",
+    "min_k_plus_plus_20_v1",
+    "entropy_v1",
+)
 MOST_TOKENS = 64
 LARGEST, N_NUMBERS = 12, 4
 FIRST_STEPS, FIRST_RATE, FIRST_BATCH = 600, 3e-3, 32
@@ -277,13 +282,9 @@ def audit(
 
 def measure(run: mia_batch.Run, problems: list[Problem]) -> dict[str, Any]:
     """Return the AUC of each attack with its interval, and what the answers are like."""
-    own_answers = run["logprobs"].filter(view="answers", view_index=0)
-    certainty = own_answers.select(
-        "target_id", own_answer_entropy=pl.col("vocabulary_mean").list.mean()
-    )
-    entropies = certainty[OWN_ENTROPY].drop_nulls().to_numpy()
-    scores = run["scores"].join(certainty, on="target_id", how="left")
-    aucs = {name: compute_auc(scores, name) for name in (*ATTACKS, OWN_ENTROPY)}
+    scores = run["scores"]
+    negated_entropies = scores["answer_entropy_v1"].drop_nulls().to_numpy()
+    aucs = {name: compute_auc(scores, name) for name in ATTACKS}
     by_question = {problem.question: problem for problem in problems}
     samples = run["samples"].join(run["targets"], on="target_id")
     answers = samples.select("view", "prefix", "candidate", "member")
@@ -297,7 +298,7 @@ def measure(run: mia_batch.Run, problems: list[Problem]) -> dict[str, Any]:
     return {
         "aucs": aucs,
         "unscored": {name: scores[name].null_count() for name in ATTACKS},
-        "entropy_of_own_answers": round(-float(entropies.mean()), 4),
+        "entropy_of_own_answers": round(-float(negated_entropies.mean()), 4),
         "right": [
             {**row, "right": round(row["right"], 3)}
             for row in shares.agg(pl.col("right").mean())

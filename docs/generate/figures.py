@@ -437,7 +437,7 @@ def answers() -> str:
     )
 
 
-_RL_NAMES = {"own_answer_entropy": "entropy of the model's own answer, negated"}
+_RL_NAMES = {"own_answer_entropy": "answer_entropy_v1"}  # before it was an attack
 
 
 def rl() -> str:
@@ -453,7 +453,7 @@ def rl() -> str:
                 name = f"{problems} that are answered rightly"
                 cells.setdefault(name, []).append(f"{share['right']:.0%}")
         for attack, area in row["aucs"].items():
-            name = _RL_NAMES.get(attack, code(attack))
+            name = code(_RL_NAMES.get(attack, attack))
             cell = f"{area['auc']:.2f} ({area['low']:.2f} to {area['high']:.2f})"
             cells.setdefault(name, []).append(cell)
     heads = [f"{row['steps']} steps" for row in rows]

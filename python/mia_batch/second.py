@@ -1213,20 +1213,29 @@ SPANS: dict[str, Formula] = {
 }
 
 
+def entropies_of_answers(text: AuditedText) -> list[Numbers]:
+    """Read the entropies at the tokens of the model's two answers, in nats."""
+    rows = text.rows("logprobs", "target", "answers")
+    in_order = sorted(rows, key=lambda row: int(row["view_index"]))
+    return [-np.array(row["vocabulary_mean"] or [], np.float64) for row in in_order]
+
+
 def likeness_of_answers(text: AuditedText) -> float:
     """Compare the entropies of the model's two answers to the same, place by place.
 
     The cosine, with zeros behind the shorter answer, times the ratio of the lengths.
     """
-    rows = text.rows("logprobs", "target", "answers")
-    first, second = (
-        -np.array(row["vocabulary_mean"] or [], np.float64)
-        for row in sorted(rows, key=lambda row: int(row["view_index"]))
-    )
+    first, second = entropies_of_answers(text)
     lengths = sorted((first.size, second.size))
     padded = [np.pad(curve, (0, lengths[1] - curve.size)) for curve in (first, second)]
     cosine = np.dot(*padded) / (np.linalg.norm(first) * np.linalg.norm(second))
-    return float(cosine) * lengths[0] / lengths[1]
+    return float(cosine * lengths[0] / lengths[1])
+
+
+def certainty_of_answer(text: AuditedText) -> float:
+    """Compute minus the mean entropy of the model's first answer."""
+    first, *_ = entropies_of_answers(text)
+    return -mean(first)
 
 
 TABLE: dict[str, Formula] = {
@@ -1434,6 +1443,7 @@ TABLE: dict[str, Formula] = {
     "loss_by_diversity": loss_by_diversity,
     # Self-Critique: Tao et al. 2025 (arXiv:2510.09259)
     "self_critique": likeness_of_answers,
+    "answer_entropy": certainty_of_answer,
 }
 
 

@@ -1155,16 +1155,32 @@ def _likeness() -> pl.Expr:
     return pl.when(is_whole & (size > 0)).then(product / size * shorter / longer)
 
 
-_ANSWER_ATTACKS = build_text_attack(
-    "self_critique",
-    _likeness(),
-    "cosine(first, second) * shorter length / longer length; -vocabulary_mean of each"
-    " token of the model's two answers, zeros behind the shorter",
-    "Tao et al. 2025 (arXiv:2510.09259), Self-Critique; entropies are over the whole"
-    " vocabulary, where the authors' code takes the 50 likeliest tokens. Ours: the mark"
-    " of an answer's end has no entropy, and an answer without an end no score. No better"
-    " than chance where it was measured here",
-    "the entropies of an answer are 0 at every token",
+_ANSWER_ATTACKS = build_text_attacks(
+    {
+        "self_critique": (
+            _likeness(),
+            (
+                "cosine(first, second) * shorter length / longer length;"
+                " -vocabulary_mean of each token of the model's two answers, zeros"
+                " behind the shorter"
+            ),
+            (
+                "Tao et al. 2025 (arXiv:2510.09259), Self-Critique; entropies are over"
+                " the whole vocabulary, where the authors' code takes the 50 likeliest"
+                " tokens. Ours: the mark of an answer's end has no entropy, and an answer"
+                " without an end no score"
+            ),
+            "the entropies of an answer are 0 at every token",
+        ),
+        "answer_entropy": (
+            -mean(_entropies(0)),
+            "mean of vocabulary_mean over the tokens of the model's first answer",
+            (
+                "after Tao et al. 2025 (arXiv:2510.09259), without the second answer:"
+                " how sure the model is of its first. Ours"
+            ),
+        ),
+    },
     reads=(ANSWERS,),
 )
 

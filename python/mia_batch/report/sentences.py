@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import polars as pl
 
-from mia_batch.attacks.attack import SELF_CRITIQUE
+from mia_batch.attacks.attack import MEASURED, OWN_ANSWERS
 from mia_batch.inference.attempts import Attempts
 from mia_batch.inference.findings import (
     DecisionRule,
@@ -1520,16 +1520,18 @@ def _by_rule(write: Callable[..., Iterable[str]]) -> Writer:
 
 
 def own_answers_sentence(results: RunResults) -> Iterator[str]:
-    """Write what a likeness of the model's own answers cannot tell apart."""
-    if results.rule.primary == SELF_CRITIQUE:
-        yield (
-            f"{SELF_CRITIQUE} compares two answers that the model gave, and reads none of"
-            " yours: they are alike where training by reinforcement rewarded this prompt,"
-            " and also where the answer was learnt from texts before, or where there is"
-            " one way to answer. Only prompts of the same kind that are known to be"
-            " outside the training can tell these apart. On a small model whose training"
-            " is known the score did no better than chance."
-        )
+    """Write what a score of the model's own answers cannot tell apart."""
+    name = results.rule.primary
+    if name not in OWN_ANSWERS:
+        return
+    yield (
+        f"{name} reads answers that the model gave, and none of yours: it is high where"
+        " training by reinforcement rewarded this prompt, and also where the answer was"
+        " learnt from texts before, or where there is one way to answer. Only prompts of"
+        " the same kind that are known to be outside the training can tell these apart."
+    )
+    if name in MEASURED:
+        yield f"{name} found {MEASURED[name]}."
 
 
 # Doubts come before what they are about, and what came out word for word before all

@@ -122,6 +122,7 @@ BY_HAND = {
     "entropy_v1": -5 / 3,
     # (3, 4, 0) and (4, 3, 12), two tokens and three
     "self_critique_v1": (3 * 4 + 4 * 3) / (5 * 13) * 2 / 3,
+    "answer_entropy_v1": -(3 + 4) / 2,
     "losses_below_1_v1": 1 / 3,  # 0.69, 1.39, 2.08
     "losses_below_2_v1": 2 / 3,
     "losses_below_3_v1": 1.0,

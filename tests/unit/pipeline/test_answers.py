@@ -128,7 +128,7 @@ def test_the_run_verifies_says_what_it_cannot_tell_and_asks_nothing_twice(
     verified = CliRunner().invoke(command, ["verify", str(run.folder)])
     assert verified.exit_code == 0, verified.output
     assert len(run.manifest.models["target"]["chat_template"]) == 64
-    (sentence,) = [said for said in said_of(run) if "reads none of yours" in said]
+    (sentence,) = [said for said in said_of(run) if "and none of yours" in said]
     assert "outside the training" in sentence
     lines = planned(settings)
     assert lines["left"] == "nothing is left to ask: the run is finished"
