@@ -25,7 +25,6 @@ from mia_batch.cli.help import SettingOption
 from mia_batch.observer import Observer, Pace, WorkerState
 from mia_batch.places import parse_place
 from mia_batch.recipes import recipe_field
-from mia_batch.report.names import cut_middle as cut_name
 from mia_batch.settings import (
     GROUPS,
     NO_YARDSTICK,
@@ -341,6 +340,8 @@ def cut_cell(value: object, width: int) -> Text:
 
 def cut_middle(value: object, width: int) -> Text:
     """Show both ends of a value, such as of a name, in as many columns of the terminal."""
+    from mia_batch.report.names import cut_middle as cut_name
+
     return Text(cut_name(plain(value).plain, width))
 
 
