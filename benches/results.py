@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from mia_batch.extras.speed.measuring import machine as described
+from mia_batch.extras.speed.machine import describe_machine
 
 __all__ = ["append_results", "commit", "machine", "versions"]
 
@@ -19,7 +19,7 @@ _FOLDER = Path(__file__).parent / "results"
 
 def machine() -> str:
     """Name the processor, its cores, AVX-512 where it has it, and GPUs."""
-    found = described()
+    found = describe_machine()
     return ", ".join([found["cpu"], f"{found['cores']} cores", *found["gpus"]])
 
 

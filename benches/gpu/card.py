@@ -28,7 +28,7 @@ import polars as pl
 from benches.results import append_results, versions
 
 from mia_batch.evidence.engines.registry import has_no_accelerator
-from mia_batch.extras.speed.measuring import machine
+from mia_batch.extras.speed.machine import describe_machine
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -330,8 +330,11 @@ def main() -> None:
         os.environ |= alike | {"VLLM_LOGGING_LEVEL": "ERROR"}
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         figures = measure(folder, small=given.small)
-    packages = [each for each in machine()["versions"] if each != "python"]
-    figures = {"card": machine()["gpus"], "versions": versions(*packages)} | figures
+    packages = [each for each in describe_machine()["versions"] if each != "python"]
+    figures = {
+        "card": describe_machine()["gpus"],
+        "versions": versions(*packages),
+    } | figures
     print(json.dumps(figures, indent=2))
     if not given.small:
         append_results("gpu", figures)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -19,4 +20,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(*sys.argv[1:2]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="where they go")
+    main(parser.parse_args().folder)

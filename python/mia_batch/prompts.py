@@ -284,9 +284,9 @@ _OTHER_WAY = (
     " way than it does, by other steps or by another approach."
 )
 _NOT_A_QUESTION = "what came before the answer does not end with a user's message"
-ANSWERS = ("first_answer", "second_answer")
+ANSWER_VIEWS = ("first_answer", "second_answer")
 """Views of the model's own answers, in the order in which it gives them."""
-_FIRST_ANSWER = (ANSWERS[0], f"{ANSWERS[0]}_reason")
+_FIRST_ANSWER = (ANSWER_VIEWS[0], f"{ANSWER_VIEWS[0]}_reason")
 
 
 def ask_for_another(question: str, answer: str) -> str:
@@ -323,7 +323,7 @@ def second_answer(targets: pl.DataFrame, *, tokenizer: TokenizerName) -> pl.Data
 def both_answers(answered: pl.DataFrame) -> pl.DataFrame:
     """Read both answers, the second as prompt 1, each after what it answers.
 
-    For each of `ANSWERS` there are the columns NAME, NAME_context and NAME_reason.
+    For each of `ANSWER_VIEWS` there are the columns NAME, NAME_context and NAME_reason.
     """
     return pl.concat(
         answered.select(
@@ -333,7 +333,7 @@ def both_answers(answered: pl.DataFrame) -> pl.DataFrame:
             text=name,
             reason=f"{name}_reason",
         )
-        for index, name in enumerate(ANSWERS)
+        for index, name in enumerate(ANSWER_VIEWS)
     )
 
 

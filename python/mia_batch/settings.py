@@ -1401,6 +1401,8 @@ def spell_settings(message: str, forms: Mapping[str, str]) -> str:
     return _NAMED.sub(lambda match: forms.get(match[1] or match[2], match[0]), message)
 
 
+FLAGS = {name: f"--{name.replace('_', '-')}" for name in Settings.model_fields}
+"""Settings as options of the command line, for `spell_settings`."""
 _NAMES = "|".join(Settings.model_fields)
 _NAMED = re.compile(
     rf"(?<![^\s(])({_NAMES})=(?=[\s,.;:)]|$)|^({_NAMES})(?=:)", re.MULTILINE

@@ -502,7 +502,7 @@ VIEW_TYPES: dict[str, ViewType] = {
         in_conversation="answer",
     ),
     "answers": ViewType(
-        build=lambda _: {"n": len(prompts.ANSWERS)},
+        build=lambda _: {"n": len(prompts.ANSWER_VIEWS)},
         in_conversation="answer",
         needs_conversations=True,
     ),

@@ -17,6 +17,8 @@ from mia_batch.cli.main import command
 from mia_batch.errors import CorpusError, EngineError, SettingsError
 from mia_batch.evidence.engines import registry
 from mia_batch.extras.speed import comparing, measuring, showing, ways
+from mia_batch.extras.speed.machine import count_cores
+from mia_batch.extras.speed.texts import write_texts
 from mia_batch.kernels import pair_features
 from tests.checkpoints import TEXTS
 
@@ -189,7 +191,7 @@ def test_what_has_no_time_left_says_so(asked, texts, checkpoint, monkeypatch):
     assert not asked
     assert unwrapped(done).count(
         "no time was left for it; give more --minutes"
-    ) == 9 + (measuring.count_cores() > 1)
+    ) == 9 + (count_cores() > 1)
     reason = "forecast: 32 texts: not measured: the small audit was not measured"
     assert reason in unwrapped(done)
 
@@ -221,7 +223,7 @@ def test_a_way_that_takes_too_long_or_fails_is_a_reason(tmp_path):
 
 
 def test_every_way_measures_the_same_texts(texts, checkpoint, tmp_path, one_thread):
-    found = measuring.write_texts(tmp_path, str(texts), counts_all=True)
+    found = write_texts(tmp_path, str(texts), counts_all=True)
     assert (found.n_all, len(found.lengths), found.has_classes) == (32, 32, True)
     place: dict[str, Any] = {"folder": str(tmp_path), "model": str(checkpoint)}
     ours = ways.sample(**place, engine="transformers", seconds=60.0)
@@ -314,7 +316,7 @@ def test_a_forecast_is_for_texts_of_the_length_that_all_have(
 ):
     rows = [{"text": f"{'word ' * 20 * (1 + n % 2)}end"} for n in range(600)]
     pl.DataFrame(rows).write_parquet(tmp_path / "mixed.parquet")
-    found = measuring.write_texts(tmp_path, str(tmp_path / "mixed.parquet"))
+    found = write_texts(tmp_path, str(tmp_path / "mixed.parquet"))
     n_long = [length > 150 for length in found.lengths[:32]]
     assert 8 < sum(n_long) < 24  # they are shuffled
     audit = {"seconds": 20.0, "asking": 16.0, "continuing": 2.0, "most_continued": 8}

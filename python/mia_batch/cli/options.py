@@ -26,6 +26,7 @@ from mia_batch.observer import Observer, Pace, WorkerState
 from mia_batch.places import parse_place
 from mia_batch.recipes import recipe_field
 from mia_batch.settings import (
+    FLAGS,
     GROUPS,
     NO_YARDSTICK,
     Mark,
@@ -106,8 +107,7 @@ def combine_options(options: Iterable[Decorator]) -> Decorator:
 
 def as_typed(message: str) -> str:
     """Write settings as on the command line, where a message has ``samples=``."""
-    flags = {name: f"--{name.replace('_', '-')}" for name in Settings.model_fields}
-    return spell_settings(message, flags)
+    return spell_settings(message, FLAGS)
 
 
 def select_given(options: dict[str, Any]) -> dict[str, Any]:

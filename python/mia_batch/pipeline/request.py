@@ -45,6 +45,7 @@ from mia_batch.plugins import extra
 from mia_batch.report.paper import describe_missing_rows
 from mia_batch.settings import (
     CLASSICS,
+    FLAGS,
     N_STRONGEST,
     NO_YARDSTICK,
     Settings,
@@ -450,11 +451,8 @@ def explain_missing_rows(
     for name in find_paper_table(settings):
         if name not in attacks:
             obstacle = next(_list_obstacles(get(name), settings), "is not asked for")
-            reasons[name] = spell_settings(obstacle, _FLAGS)
+            reasons[name] = spell_settings(obstacle, FLAGS)
     return reasons
-
-
-_FLAGS = {name: f"--{name.replace('_', '-')}" for name in Settings.model_fields}
 
 
 def _list_kinds(evidence: str) -> tuple[str, ...]:

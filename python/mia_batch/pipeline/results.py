@@ -71,6 +71,7 @@ from mia_batch.report.sentences import RunResults, checks, later_sentence, sente
 from mia_batch.schemas import Comparisons
 from mia_batch.settings import (
     CLASSICS,
+    FLAGS,
     N_STRONGEST,
     NO_YARDSTICK,
     Settings,
@@ -386,7 +387,7 @@ def list_changed_settings(settings: Settings) -> Iterator[tuple[str, list[str]]]
         is_implied = name == "engine" and settings.base_url is not None
         if name == "config" or is_implied or getattr(settings, name) == default:
             continue
-        option = f"--{name.replace('_', '-')}"
+        option = FLAGS[name]
         if isinstance(value, bool):
             yield (option if value else option.replace("--", "--no-", 1)), []
         elif isinstance(value, dict):

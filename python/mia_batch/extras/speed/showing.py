@@ -76,9 +76,8 @@ def _show_part(part: str, cells: dict[str, dict[str, str]], console: Console) ->
 
 def _list_reasons(rows: Sequence[Row], part: str) -> list[str]:
     """Say once each why something of a part was not measured, and what."""
-    labels: dict[
-        tuple[str, str], dict[str, None]
-    ] = {}  # by figure and reason, in order
+    # By figure and reason, in order
+    labels: dict[tuple[str, str], dict[str, None]] = {}
     for row, figure in zip(rows, identify(rows), strict=True):
         if row["part"] == part and row["value"] is None:
             key = figure.figure, row["reason"]

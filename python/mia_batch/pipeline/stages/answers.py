@@ -21,8 +21,7 @@ from mia_batch.pipeline.stages.questions import (
     prompt_parts,
     sample_parts,
 )
-from mia_batch.prompts import ANSWERS as ANSWER_VIEWS
-from mia_batch.prompts import both_answers, second_answer
+from mia_batch.prompts import ANSWER_VIEWS, both_answers, second_answer
 from mia_batch.schemas import Prompts, Samples
 from mia_batch.views import TARGET, View, build_view, find_template_source
 
