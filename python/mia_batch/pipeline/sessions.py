@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import polars as pl
 
@@ -38,9 +38,6 @@ from mia_batch.report.sentences import start_sentences
 from mia_batch.settings import endpoint_settings, endpoint_tokenizer
 from mia_batch.tables import in_background, is_followed
 from mia_batch.views import TARGET, RunModel, View
-
-if TYPE_CHECKING:
-    pass
 
 AnyTask = TypeVar("AnyTask", bound="Task")
 Measuring: TypeAlias = Callable[[list[str], list[str]], list[Measure]]

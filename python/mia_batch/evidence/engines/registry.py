@@ -160,6 +160,11 @@ class EngineType:
     turns_to_samples: bool = False
     # Whether it would run on this machine's CPU
     on_cpu: Callable[[], bool] = has_no_accelerator
+    # Returns why it goes before engines that stand before it, for a kind of evidence on
+    # so many GPUs, at points of texts or not; None: it does not
+    why_first: Callable[[EvidenceKind, int, bool], str | None] = lambda *_: None
+    # Returns what is installed of it, in words
+    build: Callable[[], str] = lambda: "it"
 
 
 def _why_not_in_vllm(adapter: weights.Adapter) -> str | None:
@@ -178,6 +183,22 @@ def _why_not_in_vllm(adapter: weights.Adapter) -> str | None:
         extras = ", ".join(adapter.extras)
         reason = f"runs plain LoRA adapters, and {name} has {extras}"
     return None if reason is None else f"engine vllm {reason}"
+
+
+_FASTER = (
+    "it reads texts faster than vLLM on a GPU: with 8 B weights on an H100 23,920"
+    " tokens a second, not 9,881"
+)
+_FASTER_AT_POINTS = (
+    "it reads all points of a text at once, ten times as fast as vLLM on a CPU: with 47"
+    " M weights 768 points in 4.6 s, not 46"
+)
+
+
+def _why_before_vllm(kind: EvidenceKind, gpus: int, at_points: bool) -> str | None:  # noqa: FBT001 - as every engine's
+    if has_vllm_for_cpus():
+        return _FASTER_AT_POINTS if at_points else None
+    return _FASTER if kind == "logprobs" and gpus == 1 else None
 
 
 _VLLM_ARGUMENTS = frozenset(
@@ -199,6 +220,7 @@ _BUILT_IN = (
         adapter_obstacle=_why_not_in_vllm,
         obstacle=_vllm_obstacle,
         on_cpu=has_vllm_for_cpus,
+        build=lambda: f"vLLM's {'CPU' if has_vllm_for_cpus() else 'GPU'} build",
     ),
     EngineType(
         name="transformers",
@@ -208,6 +230,7 @@ _BUILT_IN = (
         arguments=frozenset({"batch_size", "max_model_len"}),
         turns=frozenset({"logprobs"}),
         turns_to_samples=True,
+        why_first=_why_before_vllm,
         obstacle=lambda _: find_missing_package(
             "transformers", "torch", "transformers"
         ),
@@ -224,7 +247,7 @@ _BUILT_IN = (
         ),
     ),
 )
-"""``auto`` takes the first that can do what is asked."""
+"""``auto`` takes the first that can do what is asked, unless another is faster at it."""
 
 _REMOTE = (
     EngineType(
@@ -245,15 +268,6 @@ _REMOTE = (
     ),
 )
 """Not started here: an endpoint, and a recording with what its columns allow."""
-
-_FASTER = (
-    "it reads texts faster than vLLM on a GPU: with 8 B weights on an H100 23,920"
-    " tokens a second, not 9,881"
-)
-_FASTER_AT_POINTS = (
-    "it reads all points of a text at once, ten times as fast as vLLM on a CPU: with 47"
-    " M weights 768 points in 4.6 s, not 46"
-)
 
 
 @cache
@@ -301,23 +315,23 @@ def choose_engine(
     at_points: bool = False,
 ) -> tuple[str, str]:
     """Choose an engine that can run here, or ``elsewhere``, and do what is asked; say why."""
-    # ``auto`` takes vLLM where it can run, else transformers; for log-probabilities of
-    # a model that takes one GPU, transformers first. Where the engine asked for cannot
-    # compute a column, or run the ``model``, transformers does.
+    # Engines are tried in the registry's order; one that is faster at what is asked
+    # goes first. Where the engine asked for cannot compute a column, or run the
+    # ``model``, the next that can takes its place.
     types = engine_types()
     if name not in (*types, "auto"):
         raise SettingsError(f"engine= is {name!r}; known are auto, {', '.join(types)}")
     model_format = CHECKPOINT if model is None else find_format(model)
-    able = [
+    openers = [
         engine
         for engine in types.values()
         if kind in engine.kinds and engine.start and engine.opens == model_format.name
     ]
-    candidates = able if name == "auto" else [types[name]]
-    obstacles = {engine.name: engine.obstacle(elsewhere) for engine in candidates}
-    usable = [engine for engine, obstacle in obstacles.items() if obstacle is None]
-    if not candidates:
+    if name == "auto" and not openers:
         raise SettingsError(f"engine: none gives {kind} of {model_format.name}")
+    candidates = openers if name == "auto" else [types[name]]
+    obstacles = {engine.name: engine.obstacle(elsewhere) for engine in candidates}
+    usable = [engine for engine in candidates if obstacles[engine.name] is None]
     if not usable and name != "auto":
         raise SettingsError(
             f"engine: {name!r} cannot run here, because {obstacles[name]}"
@@ -327,30 +341,28 @@ def choose_engine(
             f"for {engine}, {obstacle}" for engine, obstacle in obstacles.items()
         )
         raise SettingsError(f"engine: no engine can run here: {listed}")
-    first = usable[0]
-    reason = why_not(first, kind, columns, model)
-    if reason is not None and model_format is not CHECKPOINT:
-        raise SettingsError(f"engine: {reason}; give a checkpoint of {model!r}")
+    reason = why_not(usable[0].name, kind, columns, model)
     if reason is not None:
-        return "transformers", reason
+        for engine in openers:
+            if why_not(engine.name, kind, columns, model) is None:
+                return engine.name, reason
+        remedy = "another engine is needed"
+        if model_format is not CHECKPOINT:
+            remedy = f"give a checkpoint of {model!r}"
+        raise SettingsError(f"engine: {reason}; {remedy}")
     if name != "auto":
-        return first, "asked for"
-    has_transformers = "transformers" in usable
-    if first == "vllm" and types[first].on_cpu():
-        if at_points and has_transformers:
-            return "transformers", _FASTER_AT_POINTS
-        return first, "vLLM's CPU build is installed"
-    if first == "vllm":
-        if has_transformers and kind == "logprobs" and gpus == 1:
-            return "transformers", _FASTER
-        return first, "vLLM's GPU build is installed"
+        return name, "asked for"
+    for engine in usable[1:]:
+        advantage = engine.why_first(kind, gpus, at_points)
+        if advantage is not None and why_not(engine.name, kind, columns, model) is None:
+            return engine.name, advantage
     unusable = [
         f"{engine} cannot run here, because {obstacle}"
         for engine, obstacle in obstacles.items()
         if obstacle
     ]
     reason = "; ".join(unusable).replace("vllm cannot", "vLLM cannot")
-    return first, reason or "it is installed"
+    return usable[0].name, reason or f"{usable[0].build()} is installed"
 
 
 def why_not(
@@ -396,7 +408,7 @@ def load_engine(spec: EngineSpec) -> Engine:
     """Import the library of an engine, and start it in this process."""
     reason = why_not(spec.engine, spec.kind, spec.columns, spec.model)
     if reason is not None:
-        raise SettingsError(f"{reason}; take engine transformers")
+        raise SettingsError(f"{reason}; leave the setting engine at auto")
     module, _, function = engine_types()[spec.engine].start.partition(":")
     # What large libraries define is never garbage: Python's collector, which would look
     # through it again and again, leaves it out. That is an eighth of the time of a
