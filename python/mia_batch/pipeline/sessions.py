@@ -363,6 +363,10 @@ def _open_endpoint(
         nudges=asks_samples and settings.nudge > 0 and audit.reads_tokens,
         batch=audit.batch,
     ) as opened:
+        target_record = audit.manifest.models["target"]
+        repeats_prompt = target_record.get("endpoint prompt before the answer")
+        if asks_samples and repeats_prompt is not None:
+            opened.settle_repeated_prompts(repeats_prompt=repeats_prompt)
         capabilities = opened.capabilities
         if capabilities.nudge not in ("honoured", None):
             _ask_without_nudge(audit, endpoint, capabilities)

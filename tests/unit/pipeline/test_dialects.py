@@ -1,5 +1,6 @@
 """A perfect memoriser behind every dialect of endpoints: scores as behind a plain one."""
 
+import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -373,6 +374,22 @@ def test_a_prompt_that_is_repeated_at_times_is_taken_off(audit):
     kinds = found(run, "answers")
     # Half are asked anew for what is missing, and the second answer does not repeat it.
     assert (kinds["prompt_removed"], kinds["text"], auc(run)) == (12, 36, 1.0)
+
+
+def test_a_run_goes_on_where_the_probe_meets_repeated_prompts_later(audit):
+    """What a model draws by chance while it is probed is no setting of its server."""
+    has_sampled = False
+
+    def repeat_later(choice: dict[str, Any], asked: Asked) -> None:
+        nonlocal has_sampled
+        has_sampled |= not asked.is_probe
+        if asked.is_probe and has_sampled:
+            repeated(choice, asked)
+
+    run = audit(Dialect(say=repeat_later), preset=None, samples=None)
+    record = json.loads((run.folder / "run.json").read_bytes())["models"]["target"]
+    assert record["endpoint prompt before the answer"] is False
+    assert run.passages.height == 12
 
 
 def test_what_cannot_be_neutralised_and_another_model_that_answers_are_said(audit):

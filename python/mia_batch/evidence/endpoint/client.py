@@ -152,6 +152,14 @@ class Endpoint:
         # Requests of one text wait for each other, so it takes more texts
         return len(self._waiting) < 2 * n_slots
 
+    def settle_repeated_prompts(self, *, repeats_prompt: bool) -> None:
+        """Read answers as the run's first ones were, of a model that repeats prompts at times."""
+        dialect = replace(self._format.dialect, repeats_prompt=repeats_prompt)
+        self._format = replace(self._format, dialect=dialect)
+        self._runner.request_format = self._format
+        self.capabilities = replace(self.capabilities, dialect=dialect)
+        self._identity = self._settings.sample_identity(self.capabilities)
+
     def submit(self, *requests: Request) -> None:
         try:
             sendable: list[Request] = []

@@ -181,6 +181,7 @@ class Probe:
     async def _samples(self, answer: wire.Choices) -> wire.Capabilities:
         """Probe what acts on samples."""
         await self._look_for_thoughts(answer)
+        # Until more answers say whether it always does
         self._speak(repeats_prompt=_kind(answer) in _WITH_PROMPT)
         draws = self._settings.temperature > 0
         seed, varied = await self._seed()
@@ -242,6 +243,7 @@ class Probe:
         """Find what stands around continuations that every model knows; make room for it."""
         answered = []
         says_prompt = False
+        repeats_prompt = self._format.dialect.repeats_prompt
         for prompt, continuation in known_openings():
             try:
                 answer = await self._ask(
@@ -255,7 +257,10 @@ class Probe:
             text = _text(answer)
             if text:
                 answered.append(AnsweredPrompt(prompt, text, continuation))
-            says_prompt |= prompt in text or _kind(answer) in _WITH_PROMPT
+            is_repeated = _kind(answer) in _WITH_PROMPT
+            says_prompt |= prompt in text or is_repeated
+            # A server puts it before every answer, a model before one that it draws so
+            repeats_prompt &= is_repeated
         rule = learn(answered, fewest=_FEWEST_DRESSED)
         if rule:
             lengths = []
@@ -263,7 +268,7 @@ class Probe:
                 bare = undress(item.answer, item.prompt, rule)
                 lengths.append(len(item.answer) - len(bare))
             self._speak(lead=max(lengths) // _CHARACTERS_A_TOKEN + _SPARE)
-        self._speak(says_prompt=says_prompt)
+        self._speak(says_prompt=says_prompt, repeats_prompt=repeats_prompt)
         return recorded_rule(rule)
 
     async def _neutral(

@@ -287,7 +287,9 @@ def test_transformers_runs_the_adapters_that_vllm_cannot(
         engine, why = registry.choose_engine(name, "logprobs", frozenset(), model=model)
         assert engine == "transformers"
         assert re.search(f"engine vllm .*{words}", why)
-    with pytest.raises(SettingsError, match=f"{words}.*; leave the setting engine at auto"):
+    with pytest.raises(
+        SettingsError, match=f"{words}.*; leave the setting engine at auto"
+    ):
         registry.load_engine(EngineSpec(engine="vllm", kind="logprobs", model=model))
 
 
