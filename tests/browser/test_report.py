@@ -8,10 +8,12 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
 
+from mia_batch import schemas
 from mia_batch.report.html import render
 from mia_batch.report.next_step import NextStep
 from mia_batch.schemas import Rollup
-from tests.reports import HOSTILE, LONG, TURNED, contents
+from tests.frames import table
+from tests.reports import ATTACK, HOSTILE, LONG, TURNED, contents
 
 LEVELS = Rollup.create_empty().schema["level"]
 WIDTHS = (390, 1280, 1920)
@@ -40,6 +42,49 @@ def hostile_report(tmp_path_factory):
     text = f"{HOSTILE}{TURNED}{LONG}"
     path = tmp_path_factory.mktemp("hostile") / "report.html"
     path.write_text(render(contents(keys=(HOSTILE, TURNED, LONG), text=text)), "utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def wide_report(tmp_path_factory):
+    """A report whose tables have every column: of attacks, and of documents."""
+    of = contents()
+    counts = {"slice": "all", "n_members": 300, "n_nonmembers": 3000, "n_unscored": 0}
+    names = [ATTACK, "reference_token_difference_v1", "blind_naive_bayes_v1"]
+    figures = [
+        {"metric": "roc_auc"},
+        {"metric": "tpr_at_fpr", "fpr": 0.01},
+        {"metric": "tpr_at_fpr", "fpr": 0.001},
+        {"metric": "roc_auc_difference", "versus": names[-1]},
+    ]
+    values = [{"value": each, "low": each / 2, "high": 0.9} for each in (0.8, 0.7, 0.6)]
+    rows = [
+        {"attack": name} | limits | figure
+        for name, limits in zip(names, values, strict=True)
+        for figure in figures
+    ]
+    metrics = table(schemas.Metrics, rows, **counts).lazy()
+    dtypes = Rollup.create_empty().schema
+    rollup = of.tables["rollup"].with_columns(
+        level=pl.Series(["document", "document", "outside"], dtype=LEVELS),
+        **{
+            name: pl.Series([3, 2, 1], dtype=dtype)
+            for name, dtype in dtypes.items()
+            if dtype.is_numeric() and name not in ("longest_words", "mean")
+        },
+    )
+    samples = of.tables["samples"].with_columns(n_tokens=pl.lit(7, pl.UInt32))
+    tables = {
+        "metrics": metrics,
+        "blind_metrics": metrics.filter(attack=names[-1]),
+        "rollup": rollup,
+        "samples": samples,
+    }
+    times = {"seconds": {"samples of target": 9.0}}
+    manifest = of.manifest | {"times": times}
+    path = tmp_path_factory.mktemp("wide") / "report.html"
+    shown = replace(of, tables={**of.tables, **tables}, manifest=manifest)
+    path.write_text(render(shown), "utf-8")
     return path
 
 
@@ -84,6 +129,24 @@ def test_the_mouse_sorts_by_numbers_with_missing_ones_last(visit, report):
     assert names(page) == ["emma", "dune", "ulysses"]
 
 
+def test_on_a_phone_a_list_sorts_by_keyboard_and_back(visit, report):
+    page = visit(report, width=400)
+    assert not header(page, "Answer").is_visible()
+    order = page.locator("#documents").get_by_role("combobox", name="Sort by").first
+    order.select_option("Longest stretch, words: lowest first")
+    assert names(page) == ["emma", "dune", "ulysses"]
+    order.focus()
+    page.keyboard.press("ArrowDown")
+    assert order.locator("option:checked").inner_text() == (
+        "Longest stretch, words: highest first"
+    )
+    assert names(page) == ["dune", "emma", "ulysses"]
+    order.select_option("Answer: Z to A")
+    assert names(page) == ["emma", "dune", "ulysses"]
+    order.select_option("as listed")
+    assert names(page) == ["dune", "emma", "ulysses"]
+
+
 def test_the_keyboard_sorts_and_the_order_is_announced(visit, report):
     page = visit(report)
     header(page, "Answer").focus()
@@ -104,7 +167,9 @@ def test_typed_text_and_a_chosen_answer_filter_rows(visit, report):
     assert names(page) == ["emma"]
     assert table.get_by_role("status").inner_text() == "1 of 3 rows"
     table.get_by_label("Filter by text").fill("")
-    table.get_by_label("Answer").select_option("comes out word for word")
+    table.get_by_role("combobox", name="Answer").select_option(
+        "comes out word for word"
+    )
     assert names(page) == ["dune"]
 
 
@@ -175,6 +240,23 @@ def test_hostile_text_is_shown_and_never_obeyed(visit, hostile_report, width):
     assert shown.endswith("more characters")
     assert page.evaluate("document.documentElement.scrollWidth") == width
     assert hostile_report.stat().st_size < 500_000
+
+
+OVERFLOWING = """() => [...document.querySelectorAll('body *:not(svg *, .sr, h3)')]
+    .filter((each) => getComputedStyle(each).overflowX !== 'visible')
+    .filter((each) => each.scrollWidth > each.clientWidth)
+    .map((each) => each.getAttribute('aria-label') || each.outerHTML.slice(0, 90))"""
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_nothing_is_cut_on_a_phone_or_a_small_screen(visit, wide_report, width):
+    page = visit(wide_report, width=width)
+    assert page.locator("#attacks-table thead th").count() == 7
+    page.evaluate(
+        "document.querySelectorAll('details').forEach((each) => each.open = true)"
+    )
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.evaluate(OVERFLOWING) == []
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def _answer(results: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
     allowed = results.allowed_comparisons()
     rows = select_units(rollup)
     if allowed["labels"] and not allowed["targets and non-members"]:
-        sentence = _name_reference(results.rule.primary, _answer_by_labels(results))
+        sentence = _answer_by_labels(results)
     elif rows.height:
         noun = "book" if books else str(rows["level"][0])
         sentence = _answer_about_units(results, _Units(rows, noun))
@@ -224,30 +224,87 @@ def _write_check_of_words(findings: pl.DataFrame) -> str:
 # Where labels are known.
 
 
-def _name_reference(primary: str, sentence: str) -> str:
+def _name_reference(attack_name: str, sentence: str) -> str:
     """Say of an attack that compares two models that it does, as with a base after tuning."""
-    if primary not in names() or sentence.startswith("No answer"):
+    if attack_name not in names() or sentence.startswith("No answer"):
         return sentence
-    attack = get(primary)
+    attack = get(attack_name)
     reads = attack.list_reads("samples") + attack.list_reads("logprobs")
     if "reference" not in {model for model, _ in reads}:
         return sentence
     return f"Compared with the reference model, {_continue(sentence)}"
 
 
+class BetterAttack(NamedTuple):
+    """An attack that beats blind classifiers, all attempts counted; the planned one does not."""
+
+    attack: str
+    low: float  # of its AUC, with 95 % confidence
+    n_tried: int  # attacks and slices
+    highest_blind: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.attack}: AUC at least {self.low:.2f} (95 % confidence, corrected for"
+            f" trying {self.n_tried:,} attacks and slices), where classifiers that never"
+            f" see the model have at most {self.highest_blind:.2f}"
+        )
+
+
+class _Labelled(NamedTuple):
+    """Rows about the planned attack where labels are known; empty where there is none."""
+
+    auc: Mapping[str, Any]
+    blind: Mapping[str, Any]
+    lead: Mapping[str, Any]  # over the strongest blind classifier
+
+
+def _find_labelled(
+    metrics: pl.DataFrame, findings: pl.DataFrame, primary: str
+) -> _Labelled:
+    auc = find_auc(metrics, primary) or {}
+    blind = find_blind_row(findings, "members") or {}
+    is_lead = pl.col("versus") == pl.lit(blind.get("strongest"), pl.String)
+    leads = metrics.filter(
+        is_lead, metric="roc_auc_difference", slice="all", attack=primary
+    )
+    return _Labelled(auc, blind, next(leads.iter_rows(named=True), {}))
+
+
+def find_better_attack(
+    metrics: pl.DataFrame, findings: pl.DataFrame, primary: str
+) -> BetterAttack | None:
+    """Find the attack that an answer names beside the planned one, which shows nothing.
+
+    None where the planned one answers, or no attack holds among all that were tried.
+    """
+    auc, blind, lead = _find_labelled(metrics, findings, primary)
+    highest_blind = blind.get("high")
+    is_open = (
+        _why_no_auc(primary, auc) is None
+        and blind.get("verdict") != "separable"
+        and lead.get("low") is not None
+        and lead["low"] <= 0
+    )
+    if not is_open or highest_blind is None:
+        return None
+    bounds = find_simultaneous_bounds(metrics)
+    ranked = bounds.filter(slice="all").sort(
+        "low", descending=True, maintain_order=True
+    )
+    if ranked.is_empty() or ranked["low"][0] <= max(highest_blind, 0.5):
+        return None
+    best = ranked.row(0, named=True)
+    return BetterAttack(best["attack"], best["low"], bounds.height, highest_blind)
+
+
 def _answer_by_labels(results: RunResults) -> str:
     """Write whether the planned attack beats what the texts tell without the model."""
     primary = results.rule.primary
-    auc = find_auc(results.metrics, primary) or {}
+    auc, blind, lead = _find_labelled(results.metrics, results.findings, primary)
     fault = _why_no_auc(primary, auc)
     if fault is not None:
         return fault
-    blind = find_blind_row(results.findings, "members") or {}
-    is_lead = pl.col("versus") == pl.lit(blind.get("strongest"), pl.String)
-    leads = results.metrics.filter(
-        is_lead, metric="roc_auc_difference", slice="all", attack=primary
-    )
-    lead = next(leads.iter_rows(named=True), {})
     if blind.get("verdict") == "separable":
         excess = ""
         if lead.get("value") is not None:
@@ -260,9 +317,23 @@ def _answer_by_labels(results: RunResults) -> str:
     reached = (
         f"{primary} tells members from non-members with AUC {_write_interval(auc)}"
     )
+    better = find_better_attack(results.metrics, results.findings, primary)
+    if better is not None:
+        sentence = f"The model remembers members, by {better}"
+        planned = f"the primary attack {reached}"
+        return f"{_name_reference(better.attack, sentence)}; {planned}."
+    return _name_reference(primary, _judge_planned(auc, blind, lead, reached))
+
+
+def _judge_planned(
+    auc: Mapping[str, Any],
+    blind: Mapping[str, Any],
+    lead: Mapping[str, Any],
+    reached: str,
+) -> str:
+    """Write what the AUC of the planned attack means, where no other attack is named."""
     if lead.get("low") is not None:
-        best = _write_best_attack(results.metrics, blind.get("high"))
-        return _judge_lead(lead, reached, best)
+        return _judge_lead(lead, reached)
     if auc.get("low") is not None and auc["low"] <= 0.5:
         return f"No sign of memory: {reached}, which chance explains."
     reason = lead.get("reason") or blind.get("reason") or "there are too few texts"
@@ -273,14 +344,12 @@ def _answer_by_labels(results: RunResults) -> str:
     )
 
 
-def _judge_lead(lead: Mapping[str, Any], reached: str, best: str | None) -> str:
+def _judge_lead(lead: Mapping[str, Any], reached: str) -> str:
     """Write what an AUC means by its lead over the best classifier without the model."""
     than = "than the best classifier that never sees the model"
     excess = f"{_write_interval(lead)} more {than}"
     if lead["low"] > 0:
         return f"The model remembers members: {reached}, {excess}."
-    if best is not None:
-        return f"The model remembers members, by {best}; the primary attack {reached}."
     if lead["value"] >= 0:
         return f"No sign of memory: {reached}, {excess}, which chance explains."
     deficit = {
@@ -302,26 +371,6 @@ def _why_no_auc(primary: str, auc: Mapping[str, Any]) -> str | None:
         f"No answer: {primary} points the other way, AUC {_write_interval(auc)}:"
         " members score lower than non-members. Are the labels swapped? If they are"
         " right, this is no sign of memory."
-    )
-
-
-def _write_best_attack(
-    metrics: pl.DataFrame, highest_blind: float | None
-) -> str | None:
-    """Write which attack beats blind classifiers even when all attempts count."""
-    bounds = find_simultaneous_bounds(metrics)
-    ranked = bounds.filter(slice="all").sort(
-        "low", descending=True, maintain_order=True
-    )
-    if ranked.is_empty() or highest_blind is None:
-        return None
-    best = ranked.row(0, named=True)
-    if best["low"] <= max(highest_blind, 0.5):
-        return None
-    return (
-        f"{best['attack']}: AUC at least {best['low']:.2f} (95 % confidence,"
-        f" corrected for trying {bounds.height:,} attacks and slices), where"
-        f" classifiers that never see the model have at most {highest_blind:.2f}"
     )
 
 

@@ -1600,6 +1600,7 @@ CONCLUSIONS: Final[tuple[tuple[str, Writer], ...]] = (
 """Each conclusion in its order: the comparison it needs, and what writes its sentences."""
 
 
+POWER = "What this audit could have found"
 CHECKS: Final[Mapping[str, tuple[str, Writer, str]]] = {
     "How often it was tried": (
         "always",
@@ -1609,7 +1610,7 @@ CHECKS: Final[Mapping[str, tuple[str, Writer, str]]] = {
             " one nor in the journal of runs. Runs on other machines are not known."
         ),
     ),
-    "What this audit could have found": (
+    POWER: (
         "comparison without weights",
         lambda results: chain(
             power_sentences(results.findings),

@@ -212,6 +212,35 @@ def test_another_attack_is_named_where_it_holds_among_all_that_were_tried(low, i
     )
 
 
+@pytest.mark.parametrize(
+    ("primary", "other", "begins"),
+    [
+        ("wbc_v1", "loss_v1", "The model remembers members, by loss_v1: AUC at least"),
+        (
+            *("loss_v1", "wbc_v1"),
+            "Compared with the reference model, the model remembers members, by wbc_v1:",
+        ),
+    ],
+)
+def test_the_attack_that_is_named_says_whether_it_compares_two_models(
+    primary, other, begins
+):
+    rows = [
+        metric(primary, 0.517, 0.4, 0.6),
+        metric(
+            *(primary, 0.0, -0.1, 0.1),
+            metric="roc_auc_difference",
+            versus="blind_year_v1",
+        ),
+        metric(other, 0.99, 0.97, 1.0, metric="roc_auc_simultaneous"),
+    ]
+    findings = [roles(unknown=0), labels("not separable")]
+    run = known(metrics=rows, findings=findings, plan=replace(GROUPS, primary=primary))
+    said = answer(run, Rollup.create_empty(), books=False)
+    assert said.startswith(begins)
+    assert f"the primary attack {primary} tells" in said
+
+
 def test_where_nothing_was_compared_an_auc_that_chance_explains_is_no_riddle():
     run = known(
         metrics=[metric(PRIMARY, 0.5, 0.3, 0.7)], findings=[roles(0), labels(None)]

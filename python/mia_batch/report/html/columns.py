@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _LONGEST_TEXT = 1_500  # characters
 _HIDDEN = re.compile(names.HIDDEN)
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
 _CODE = Markup('<span class="code">{}</span>')
 _CUT = Markup(' <span class="cut">{:,} more characters</span>')
 _DIGITS = 3
@@ -76,6 +77,11 @@ def visible(text: object, limit: int = _LONGEST_TEXT, *, note: bool = True) -> M
     return Markup(revealed) + ending
 
 
+def statement(sentence: str) -> Markup:
+    """Write a sentence of ours as `visible` does, with options that no line breaks."""
+    return Markup(_OPTION.sub(r'<span class="word">\g<0></span>', visible(sentence)))
+
+
 def number(value: float | None, digits: int = _DIGITS) -> str:
     """Write a number with few digits, a count with its thousands apart; a dash for null."""
     if value is None:
@@ -96,13 +102,14 @@ def share(value: float | None) -> str:
     return f"{100 * value:.1f}".removesuffix(".0") + " %"
 
 
-def interval(value: float | None, low: float | None, high: float | None) -> str:
+def interval(
+    value: float | None, low: float | None, high: float | None, digits: int = _DIGITS
+) -> str:
     """Write a value and its interval, with as many digits as keep the two limits apart."""
     if value is None:
         return NO_VALUE
     if low is None or high is None:
-        return f"{number(value)} (no interval)"
-    digits = _DIGITS
+        return f"{number(value, digits)} (no interval)"
     while low < high and digits < 9 and f"{low:.{digits}f}" == f"{high:.{digits}f}":
         digits += 1
     return f"{value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
@@ -521,7 +528,12 @@ def _text_tables(contents: Contents) -> Iterator[Table]:
     targets = contents.read_rows("targets", pl.col("target_id").is_in(ids))
     texts = targets.select("target_id", "target", "reference")
     rows = rows.join(texts, on="target_id", how="left", maintain_order="left")
-    rows = add_passages(contents.tables, rows, words)
+    is_common = pl.col("target_id").is_in([*common_windows(contents)])
+    rows = add_passages(contents.tables, rows, words).with_columns(common=is_common)
+    # What also comes out elsewhere stands below what is evidence
+    is_out = pl.col("n_out").is_not_null()
+    rank = pl.when(~is_out).then(2).otherwise(pl.col("common").cast(pl.Int8))
+    rows = rows.sort(rank, maintain_order=True)
     is_shown = pl.col("key").is_in(ids)
     verdicts = contents.read_rows("verdicts", is_shown, attack=attack, level="target")
     if verdicts.height:
@@ -559,11 +571,14 @@ _TEXT_TITLES = {
 _MEMBERSHIP = {True: "member", False: "non-member", None: "unknown"}
 
 
-def _write_out(passage: str | None) -> Markup | str:
-    if passage is None:
+def _write_out(row: Row) -> Markup | str:
+    if row["passage"] is None:
         return NO_VALUE
-    quote = " ".join(passage.split())
-    return _QUOTE.format(visible(quote, _QUOTED, note=False))
+    quote = " ".join(row["passage"].split())
+    written = _QUOTE.format(visible(quote, _QUOTED, note=False))
+    if not row["common"]:
+        return written
+    return Markup("{} <small>common, so no evidence</small>").format(written)
 
 
 _TEXT_COLUMNS = (
@@ -574,7 +589,7 @@ _TEXT_COLUMNS = (
     ),
     Column("Label", ("member",), lambda row: _MEMBERSHIP[row["member"]]),
     number_column("Word for word, words in a row", "longest_words"),
-    Column("What came out", ("passage",), lambda row: _write_out(row["passage"])),
+    Column("What came out", ("passage",), _write_out),
     number_column("Score", "score"),
     number_column("p", "p_value"),
     number_column("q", "q_value"),
@@ -639,6 +654,7 @@ def attack_table(contents: Contents) -> Table | None:
     if "auc" not in filled:
         return None
     columns = _select_columns(_ATTACKS.columns, filled)
+    rows = rows.with_columns(is_planned=pl.col("attack") == contents.primary)
     return replace(_ATTACKS, columns=columns, rows=rows.to_dicts())
 
 
@@ -672,6 +688,8 @@ def _write_attack_name(row: Row) -> Markup:
     note = "added later, exploratory" if row["is_later"] else None
     if row["is_blind"]:
         note = "never sees the model"
+    elif row["is_planned"]:
+        note = "the planned attack"
     return _write_name([row["attack"], note])
 
 
@@ -690,8 +708,8 @@ _ATTACKS = Table(
     ],
     note=(
         "Lead: AUC above that of the strongest classifier that never sees the model."
-        " The answer rests on the attack that was named before, as the best of many"
-        " looks good by chance."
+        " The answer rests on the planned attack, which was named before, as the best of"
+        " many looks good by chance."
     ),
 )
 _METRICS = Table(

@@ -9,7 +9,7 @@ import polars as pl
 from mia_batch.errors import SettingsError
 from mia_batch.inference.memory import VERBATIM_WORDS
 from mia_batch.report import names
-from mia_batch.report.answer import audited_books
+from mia_batch.report.answer import MEANINGS, audited_books
 from mia_batch.report.html import columns
 from mia_batch.report.html.columns import number
 from mia_batch.report.html.evidence import (
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 _N_NAMED = 5
+_MEANINGS = MEANINGS | {
+    "q_value": "q: share of wrong names expected in a list down to this document"
+}
 
 
 def render_document(contents: Contents, name: str) -> str:
@@ -106,10 +109,7 @@ def _list_figures(contents: Contents, book: Row) -> Sequence[tuple[str, str]]:
         figures.append(
             (number(book["longest_words"]), "words in a row, the longest stretch")
         )
-    for name, label in (
-        ("p_value", "p"),
-        ("q_value", "q, adjusted for all that were asked"),
-    ):
+    for name, label in _MEANINGS.items():
         if book[name] is not None:
             figures.append((f"{book[name]:.2g}", label))
     outside = contents.read_rows("rollup", pl.col("level") == "outside")
@@ -131,7 +131,10 @@ def render_models(runs: Sequence[Contents], kind: str) -> str:
         return names.as_csv(table)
     templates = {"html": "models.html.jinja", "md": "models.md.jinja"}
     page = environment().get_template(templates[kind])
-    answers = [(contents.model, contents.answer, contents.doubt) for contents in runs]
+    answers = [
+        (model, contents.answer, contents.doubt)
+        for model, contents in zip(table.columns[1:], runs, strict=True)
+    ]
     return page.render(head=table.columns, rows=table.rows(), answers=answers)
 
 

@@ -24,6 +24,7 @@ from mia_batch.report.answer import ANSWERS
 from mia_batch.report.html import columns
 from mia_batch.report.html.columns import Row, cut, share
 from mia_batch.report.masking import Masking, Pieces
+from mia_batch.report.sentences import conjugate, find_values, write_count
 from mia_batch.schemas import Controls
 
 if TYPE_CHECKING:
@@ -170,6 +171,18 @@ def write_yardstick(contents: Contents) -> str:
         return (
             f"The yardstick: of {outside.height:,} comparison {noun}, which the model"
             f" cannot know, at most {n:,} words in a row come out."
+        )
+    findings = contents.read_rows("findings")
+    of_texts = {}
+    if findings.height:
+        of_texts = find_values(findings, "verbatim", subject="non_members")
+    if of_texts.get("n_texts"):
+        n_out = of_texts["n_verbatim"]
+        return (
+            f"The yardstick: of {write_count(of_texts['n_texts'], 'comparison text')},"
+            f" which the model cannot know, {n_out:,.0f} {conjugate('come', n_out)} out"
+            f" word for word; runs shorter than {VERBATIM_WORDS} words are taken for"
+            " chance."
         )
     return (
         "The yardstick: nothing was compared, so runs shorter than"

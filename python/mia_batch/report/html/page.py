@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -14,7 +14,13 @@ import polars as pl
 
 from mia_batch.inference.memory import VERBATIM_WORDS
 from mia_batch.report import names
-from mia_batch.report.answer import ANSWERS, audited_books, find_counted_bound
+from mia_batch.report.answer import (
+    ANSWERS,
+    audited_books,
+    find_better_attack,
+    find_counted_bound,
+    find_fault,
+)
 from mia_batch.report.html import columns
 from mia_batch.report.html.columns import (
     Table,
@@ -33,7 +39,12 @@ from mia_batch.report.html.evidence import (
     write_yardstick,
 )
 from mia_batch.report.html.plots import compared_books, plots
-from mia_batch.report.sentences import find_values, write_unplanned
+from mia_batch.report.sentences import (
+    POWER,
+    conjugate,
+    find_values,
+    write_unplanned,
+)
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -204,22 +215,21 @@ def render(contents: Contents) -> str:
     pictures = {picture["name"]: picture for picture in plots(contents)}
     rollup = contents.read_rows("rollup")
     compared = compared_books(rollup, contents.primary) if rollup.height else None
-    if compared is not None:
+    findings = contents.read_rows("findings")
+    # Where what the model gave means nothing, no figure stands beside the answer
+    is_faulty = findings.height > 0 and find_fault(findings) is not None
+    if compared is not None and not is_faulty:
         pictures[compared["name"]] = compared
-    readers = [
-        (name, [field for field in FIELDS if field.entry in entries])
-        for name, entries in READERS.items()
-    ]
     by_text = groupby(clauses(), lambda clause: clause.text)
     page = environment().get_template("report.html.jinja")
     return page.render(
         contents=contents,
         brief=[*_list_brief(contents)],
-        numbers=[*_list_numbers(contents, attacks)],
+        numbers=[] if is_faulty else [*_list_numbers(contents, attacks)],
         attacks=attacks,
         answers=columns.answer_table(contents, anchors),
         tables=[*document_tables(contents, shown)],
-        findings=contents.read_rows("findings").to_dicts(),
+        findings=findings.to_dicts(),
         plots=pictures,
         metrics=columns.metric_table(contents),
         books=books.values(),
@@ -231,7 +241,7 @@ def render(contents: Contents) -> str:
         most_windows=MOST_WINDOWS,
         most_open=_N_OPEN,
         failures=[*_list_failures(contents)],
-        readers=readers,
+        readers=[*_list_records(contents)],
         not_run=[*_list_not_run(contents)],
         clauses=[(text, [*of_text]) for text, of_text in by_text],
         no_advice=NO_ADVICE,
@@ -261,6 +271,7 @@ def environment() -> Environment:
         plain,
         share,
         columns.split_repeats,
+        columns.statement,
         columns.visible,
     )
     environment.filters |= {write.__name__: write for write in filters}
@@ -271,23 +282,38 @@ def _list_numbers(
     contents: Contents, attacks: Table | None
 ) -> Iterator[tuple[str, str]]:
     """Iterate over the three numbers that matter most, each with what it counts."""
-    if attacks is None:
+    findings = contents.read_rows("findings")
+    roles = find_values(findings, "roles") if findings.height else {}
+    # The answer is about these, though some texts have labels
+    are_compared = roles.get("n_unknown") and roles.get("n_nulls")
+    if attacks is None or are_compared:
         yield from _count_books(contents)
         return
+    primary = contents.primary
+    better = None
+    if findings.height:
+        better = find_better_attack(contents.read_rows("metrics"), findings, primary)
     for row in attacks.rows:
-        if row["attack"] == contents.primary:
-            yield (
-                interval(row["auc"], row["low"], row["high"]),
-                f"AUC of {contents.primary}",
-            )
-            yield (
-                _write_tpr_at_1(contents),
-                "members found when 1 % of non-members are accused",
-            )
-            yield (
-                interval(row["lead"], row["lead_low"], row["lead_high"]),
-                "AUC above the best classifier that never sees the model",
-            )
+        if row["attack"] != primary:
+            continue
+        auc = interval(row["auc"], row["low"], row["high"], digits=2)
+        lead = interval(row["lead"], row["lead_low"], row["lead_high"], digits=2)
+        if better is not None:
+            tried = f"corrected for trying {better.n_tried:,} attacks and slices"
+            yield f"at least {better.low:.2f}", f"AUC of {better.attack}, {tried}"
+            yield auc, f"AUC of {primary}, the planned attack"
+            yield lead, f"AUC of {primary} above {_BEST_BLIND}"
+            return
+        yield auc, f"AUC of {primary}: {_AUC}"
+        yield (
+            _write_tpr_at_1(contents),
+            "members found when 1 % of non-members are accused",
+        )
+        yield lead, f"AUC above {_BEST_BLIND}"
+
+
+_AUC = "how often a member scores higher than a non-member"
+_BEST_BLIND = "the best classifier that never sees the model"
 
 
 def _count_books(contents: Contents) -> Iterator[tuple[str, str]]:
@@ -299,7 +325,8 @@ def _count_books(contents: Contents) -> Iterator[tuple[str, str]]:
     n = {verdict: audited.filter(verdict=verdict).height for verdict in ANSWERS}
     total = audited.height
     if n["comes_out"] or audited["longest_words"].count():
-        yield f"{n['comes_out']:,} of {total:,}", "come out word for word"
+        verb = conjugate("come", n["comes_out"])
+        yield f"{n['comes_out']:,} of {total:,}", f"{verb} out word for word"
     findings = contents.read_rows("findings")
     bound = None
     if findings.height:
@@ -314,7 +341,8 @@ def _count_books(contents: Contents) -> Iterator[tuple[str, str]]:
     else:
         is_compared = audited["p_value"].count() and not n["comes_out"]
         if n["known_better"] or is_compared:
-            yield f"{n['known_better']:,} of {total:,}", "stand out, by name"
+            verb = conjugate("stand", n["known_better"])
+            yield f"{n['known_better']:,} of {total:,}", f"{verb} out, by name"
         if n["above_all"]:
             label = "above all comparison texts, which are too few to name any"
             yield f"{n['above_all']:,} of {total:,}", label
@@ -341,11 +369,11 @@ def _count_texts(contents: Contents) -> Iterator[tuple[str, str]]:
     verbatim = find_values(findings, "verbatim", subject="targets")
     if verbatim.get("n_texts"):
         n = f"{verbatim['n_verbatim']:,.0f} of {verbatim['n_texts']:,.0f}"
-        yield n, "come out word for word"
+        yield n, f"{conjugate('come', verbatim['n_verbatim'])} out word for word"
     reported = find_values(findings, "reported")
     if reported.get("n_tests"):
         n = f"{reported['n_reported']:,.0f} of {reported['n_tests']:,.0f}"
-        yield n, "stand out, by name"
+        yield n, f"{conjugate('stand', reported['n_reported'])} out, by name"
     yield from _write_together(contents)
 
 
@@ -470,8 +498,20 @@ def _write_power(contents: Contents) -> str:
                     f"{n_members:,} members against {n_others:,} non-members: no"
                     f" false-positive rate below {share(1 / n_others)} can be seen"
                 )
-    power: Sequence[str] = next(iter(contents.checks.values()), [NOT_RECORDED])
-    return power[0]
+    return contents.checks.get(POWER, [NOT_RECORDED])[0]
+
+
+def _list_records(
+    contents: Contents,
+) -> Iterator[tuple[str, list[tuple[Field, str]], list[Field]]]:
+    """Iterate over readers, with what the run has for each, and what it does not have."""
+    for name, entries in READERS.items():
+        values = [
+            (field, field.value(contents)) for field in FIELDS if field.entry in entries
+        ]
+        missing = [field for field, value in values if value == NOT_RECORDED]
+        recorded = [(field, value) for field, value in values if value != NOT_RECORDED]
+        yield name, recorded, missing
 
 
 def _list_failures(contents: Contents) -> Iterator[tuple[str, int | None, str, str]]:

@@ -8,6 +8,7 @@ from lxml import html
 
 from mia_batch import schemas
 from mia_batch.attacks import names
+from mia_batch.inference.findings import finding_rows
 from mia_batch.report.html import render
 from mia_batch.report.html.columns import NO_VALUE
 from mia_batch.report.html.page import FIELDS, NO_ADVICE, NOT_RECORDED, READERS, clauses
@@ -33,9 +34,11 @@ def shown():
 
 def recorded(shown):
     """Each field's entry, name and value, as the section of the record shows them."""
-    for row in shown.xpath("//section[@id='record']//div[@data-entry]"):
-        name = row.find("dt").text_content().split(" ", 1)[1]
-        yield int(row.get("data-entry")), name, row.find("dd").text_content().strip()
+    for row in shown.xpath("//section[@id='record']//*[@data-entry]"):
+        is_missing = row.tag == "span"
+        name = (row if is_missing else row.find("dt")).text_content().split(" ", 1)[1]
+        value = NOT_RECORDED if is_missing else row.find("dd").text_content().strip()
+        yield int(row.get("data-entry")), name, value
 
 
 def text(shown, section):
@@ -45,13 +48,17 @@ def text(shown, section):
 
 
 @pytest.mark.parametrize("of", [contents(), EMPTY])
-def test_every_field_of_the_list_is_shown_in_its_order(of):
+def test_every_field_of_the_list_has_a_value_or_stands_in_the_line_of_its_reader(of):
     shown = list(recorded(page(of)))
-    assert [(entry, name) for entry, name, _ in shown] == [
-        (f.entry, f.name) for f in FIELDS
-    ]
+    fields = [(field.entry, field.name) for field in FIELDS]
+    assert sorted((entry, name) for entry, name, _ in shown) == sorted(fields)
     assert {entry for entry, _, _ in shown} == set(range(1, 23))
     assert all(value for _, _, value in shown)
+    lines = page(of).xpath("//section[@id='record']/details/p[@class='missing']")
+    said = [" ".join(line.text_content().split()) for line in lines]
+    first = "Not recorded: 1 Title;" if not of.tables else "Not recorded: 1 Author;"
+    assert said[0].startswith(first)
+    assert len(said) == len(READERS)
     assert sorted(entry for of_reader in READERS.values() for entry in of_reader) == [
         *range(1, 23)
     ]
@@ -156,8 +163,8 @@ def test_the_first_screen_answers_and_counts(shown):
     first = shown.xpath("//dl[@class='numbers']/div")
     numbers = [tuple(each.text_content() for each in pair) for pair in first]
     assert numbers == [
-        ("come out word for word", "1 of 3"),
-        ("stand out, by name", "1 of 3"),
+        ("comes out word for word", "1 of 3"),
+        ("stands out, by name", "1 of 3"),
         ("not judged", "1 of 3"),
     ]
     brief = text(shown, "sure")
@@ -184,7 +191,7 @@ def test_a_labelled_run_shows_its_attacks_with_the_interval_of_each_rate():
     known = {**of.tables, "metrics": metrics, "blind_metrics": blind}
     shown = page(replace(of, tables=known))
     first = shown.xpath("//dl[@class='numbers']/div/dd/text()")
-    assert first == ["0.750 (0.250 to 1.000)", "100 % (25 % to 100 %)", NO_VALUE]
+    assert first == ["0.75 (0.25 to 1.00)", "100 % (25 % to 100 %)", NO_VALUE]
     names = shown.xpath("//table[@id='attacks-table']/tbody/tr/th")
     few = metrics.filter(pl.col("fpr").is_null()).with_columns(
         n_nonmembers=pl.lit(40, pl.UInt32)
@@ -193,12 +200,66 @@ def test_a_labelled_run_shows_its_attacks_with_the_interval_of_each_rate():
     numbers = short.xpath("//dl[@class='numbers']/div/dd/text()")
     assert numbers[1] == "needs 100 non-members, has 40"
     assert [" ".join(each.text_content().split()) for each in names] == [
-        ATTACK,
+        f"{ATTACK} the planned attack",
         "blind_year_v1 never sees the model",
     ]
     assert shown.xpath("//section[@id='answer']//figure//h3/text()") == [
         "How well scores tell members from non-members"
     ]
+
+
+def show_labelled(findings):
+    """Show a run whose planned attack tells nothing, and loss_v1 nearly all."""
+    of = contents()
+    counts = {"slice": "all", "n_members": 3, "n_nonmembers": 3, "n_unscored": 0}
+    limits = {"low": 0.4, "high": 0.6}
+    other = {"attack": "loss_v1", "low": 0.974, "high": 1.0}
+    rows = [
+        {"attack": ATTACK, "metric": "roc_auc", "value": 0.517} | limits,
+        {
+            "attack": ATTACK,
+            "metric": "roc_auc_difference",
+            "value": 0.0,
+            "versus": "blind_year_v1",
+            "low": -0.1,
+            "high": 0.1,
+        },
+        other | {"metric": "roc_auc", "value": 0.99},
+        other | {"metric": "roc_auc_simultaneous", "value": 0.99},
+        {"attack": ATTACK, "metric": "roc_auc_simultaneous", "low": 0.4},
+        {"attack": "blind_year_v1", "metric": "roc_auc", "value": 0.5},
+    ]
+    metrics = table(Metrics, rows, **counts).lazy()
+    tables = {
+        **of.tables,
+        "metrics": metrics,
+        "blind_metrics": metrics.filter(attack="blind_year_v1"),
+        "findings": findings.lazy(),
+    }
+    shown = page(replace(of, tables=tables)).xpath("//dl[@class='numbers']/div")
+    return [tuple(cell.text_content() for cell in pair) for pair in shown]
+
+
+def test_where_another_attack_is_the_answer_each_figure_says_whose_it_is():
+    blind = finding_rows(
+        "blind_baseline",
+        [
+            {"statistic": "roc_auc", "value": 0.5, "high": 0.58, "p_value": 0.4},
+            {"statistic": "strongest", "verdict": "blind_year_v1"},
+        ],
+        subject="members",
+    )
+    assert show_labelled(blind) == [
+        ("AUC of loss_v1, corrected for trying 2 attacks and slices", "at least 0.97"),
+        (f"AUC of {ATTACK}, the planned attack", "0.52 (0.40 to 0.60)"),
+        (
+            f"AUC of {ATTACK} above the best classifier that never sees the model",
+            "0.00 (-0.10 to 0.10)",
+        ),
+    ]
+    no_better = {"subject": "target", "verdict": "no_better", "value": 9.0}
+    chance = finding_rows("chance", [no_better])
+    assert show_labelled(pl.concat([blind, chance])) == []  # they mean nothing
 
 
 def test_failures_stand_in_one_table_and_checks_once(shown):

@@ -4,7 +4,8 @@ for (const section of document.querySelectorAll("section.data")) {
   const body = table.tBodies[0];
   const rows = [...body.rows];
   const form = section.querySelector("form");
-  const [search, answer] = [form.querySelector("input"), form.querySelector("select")];
+  const search = form.querySelector("input");
+  const [answer, order] = [form.querySelector(".answers"), form.querySelector(".order")];
   const texts = new Map(rows.map((row) => [row, row.textContent.toLowerCase()]));
   const show = () => {
     const wanted = search.value.toLowerCase();
@@ -21,29 +22,38 @@ for (const section of document.querySelectorAll("section.data")) {
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("input", show);
   show();
-  [...table.tHead.rows[0].cells].forEach((head, column) => {
+  const heads = [...table.tHead.rows[0].cells];
+  const sort = (column, direction) => {
+    const isNumber = column !== null && heads[column].classList.contains("n");
+    for (const head of heads) head.removeAttribute("aria-sort");
+    if (column === null) {
+      body.append(...rows);
+      return;
+    }
+    heads[column].setAttribute("aria-sort", direction);
+    order.value = `${column} ${direction}`;
+    const key = (row) => isNumber ? Number(row.cells[column].dataset.v ?? NaN) : row.cells[column].textContent;
+    const compare = (a, b) => isNumber ? a - b : a.localeCompare(b);
+    const missing = (value) => Number.isNaN(value);
+    body.append(...[...rows].sort((one, other) => {
+      const [a, b] = [key(one), key(other)];
+      if (missing(a) || missing(b)) return missing(a) - missing(b);
+      return direction === "descending" ? compare(b, a) : compare(a, b);
+    }));
+  };
+  order.addEventListener("change", () => {
+    const [column, direction] = order.value.split(" ");
+    sort(order.value ? Number(column) : null, direction);
+  });
+  heads.forEach((head, column) => {
     const button = document.createElement("button");
     button.type = "button";
     button.append(...head.childNodes);
     head.append(button);
     button.addEventListener("click", () => {
-      const isNumber = head.classList.contains("n");
       const now = head.getAttribute("aria-sort");
-      const down = now ? now === "ascending" : isNumber;
-      for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
-      head.setAttribute("aria-sort", down ? "descending" : "ascending");
-      const key = (row) => isNumber ? Number(row.cells[column].dataset.v ?? NaN) : row.cells[column].textContent;
-      const order = (a, b) => {
-        if (!isNumber) return a.localeCompare(b);
-        return a - b;
-      };
-      const missing = (value) => Number.isNaN(value);
-      rows.sort((one, other) => {
-        const [a, b] = [key(one), key(other)];
-        if (missing(a) || missing(b)) return missing(a) - missing(b);
-        return down ? order(b, a) : order(a, b);
-      });
-      body.append(...rows);
+      const down = now ? now === "ascending" : head.classList.contains("n");
+      sort(column, down ? "descending" : "ascending");
     });
   });
 }
