@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from typing import Any
 
 import polars as pl
 import pytest
@@ -51,7 +52,7 @@ def wide_report(tmp_path_factory):
     of = contents()
     counts = {"slice": "all", "n_members": 300, "n_nonmembers": 3000, "n_unscored": 0}
     names = [ATTACK, "reference_token_difference_v1", "blind_naive_bayes_v1"]
-    figures = [
+    figures: list[dict[str, Any]] = [
         {"metric": "roc_auc"},
         {"metric": "tpr_at_fpr", "fpr": 0.01},
         {"metric": "tpr_at_fpr", "fpr": 0.001},
@@ -59,7 +60,7 @@ def wide_report(tmp_path_factory):
     ]
     values = [{"value": each, "low": each / 2, "high": 0.9} for each in (0.8, 0.7, 0.6)]
     rows = [
-        {"attack": name} | limits | figure
+        {"attack": name, **limits, **figure}
         for name, limits in zip(names, values, strict=True)
         for figure in figures
     ]
@@ -81,7 +82,7 @@ def wide_report(tmp_path_factory):
         "samples": samples,
     }
     times = {"seconds": {"samples of target": 9.0}}
-    manifest = of.manifest | {"times": times}
+    manifest = {**of.manifest, "times": times}
     path = tmp_path_factory.mktemp("wide") / "report.html"
     shown = replace(of, tables={**of.tables, **tables}, manifest=manifest)
     path.write_text(render(shown), "utf-8")

@@ -16,6 +16,7 @@ from mia_batch.cli.show import (
     rank_windows,
 )
 from mia_batch.pipeline import Run, results
+from mia_batch.pipeline.run_names import fill_names
 from mia_batch.report.answer import shade_strip
 from mia_batch.report.masking import Masking
 
@@ -24,11 +25,13 @@ def show_book(
     run: Run, windows: pl.DataFrame, console: Console, masking: Masking
 ) -> None:
     """Print the answer about a document, the longest stretch that came out, its windows."""
-    name = windows["document_id"][0]
+    masking = fill_names(run, masking)
+    key = windows["document_id"][0]
+    name = masking.write_names(windows)["document_id"][0]
     console.print(plain(name), style="bold")
-    for row in results.list_books(run).filter(key=name).iter_rows(named=True):
+    for row in results.list_books(run).filter(key=key).iter_rows(named=True):
         _print_figures(row, console)
-    for stretch in find_stretches(run).filter(document_id=name).to_dicts():
+    for stretch in find_stretches(run).filter(document_id=key).to_dicts():
         _print_stretch(stretch, console, masking)
     ranked = rank_windows(run, windows)
     table = build_table("window", "words", "score", right=("window", "words", "score"))

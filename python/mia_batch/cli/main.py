@@ -572,7 +572,7 @@ _texts_option = option(
 _unmask_option = click.option(
     "--unmask",
     is_flag=True,
-    help="Show e-mail addresses, telephone numbers, keys, accounts and cards in texts.",
+    help="Show e-mail addresses, telephone numbers, keys, accounts and cards in texts and names.",
 )
 
 
@@ -644,7 +644,7 @@ def show(
         return 0
     target = find_target(run, passage)
     answers = read_answers(run, target)
-    show_target(run, target, console)
+    show_target(run, target, console, masking)
     show_answers(answers, target, run, console, masking)
     show_scores(run, target, console, all_scores=scores)
     return _draw_again(run, answers, options, masking) if again else 0
@@ -717,7 +717,7 @@ def report(
                 "of several runs there is a table of documents by models, as html, md or"
                 " csv; give one run"
             )
-        _write_or_print("report", compare_models(runs, kind), out)
+        _write_or_print("report", compare_models(runs, kind, masking), out)
         return
     (run,) = runs
     if document is not None:

@@ -45,6 +45,7 @@ from mia_batch.pipeline.custody import Verification
 from mia_batch.pipeline.folder import refuse_unfinished
 from mia_batch.pipeline.listing import ListedRun
 from mia_batch.pipeline.request import find_paper_table, list_columns_needed
+from mia_batch.pipeline.run_names import fill_names, fill_names_of_all
 from mia_batch.pipeline.stages.extraction import find_verbatim_runs
 from mia_batch.places import is_url
 from mia_batch.report import sentences
@@ -213,10 +214,11 @@ def show_plan(
 def show_run(run: Run, console: Console) -> None:
     manifest = run.manifest
     settings = stored_settings(manifest.settings)
-    console.print(plain(results.build_answer(run)), style="bold")
+    masking = fill_names(run, MASKED)
+    console.print(plain(results.build_answer(run, masking)), style="bold")
     console.print()
     width = max(console.width, _LEAST_WIDTH)
-    books, attacks = results.list_books(run), results.list_attacks(run)
+    books, attacks = results.list_books(run, masking), results.list_attacks(run)
     if attacks.height:
         paper_names = find_paper_table(settings)
         _print_whole(_attack_table(attacks, width, paper_names), console)
@@ -228,10 +230,10 @@ def show_run(run: Run, console: Console) -> None:
     elif books.height:
         _print_whole(_book_table(books, width), console)
     else:
-        show_passages(run, console)
+        show_passages(run, console, masking)
     console.print()
-    _print_next_step(run, console)
-    lines = [*sentences(results.load_results(run)), *_missing(run)]
+    _print_next_step(run, console, masking)
+    lines = [*sentences(results.load_results(run, masking)), *_missing(run)]
     root = manifest.custody.get("root")
     if root:
         lines.append(f"root of inputs and tables: {root}")
@@ -245,8 +247,8 @@ def show_run(run: Run, console: Console) -> None:
         console.print(plain(f"report: {run.folder / results.REPORT}"), soft_wrap=True)
 
 
-def _print_next_step(run: Run, console: Console) -> None:
-    step = results.find_step(run)
+def _print_next_step(run: Run, console: Console, masking: Masking) -> None:
+    step = results.find_step(run, masking)
     if step is not None:
         console.print(plain(f"{step.title}. {step.sentence}"))
         console.print(plain(f"  {step.command}"), soft_wrap=True)
@@ -516,6 +518,7 @@ def _excerpt(row: dict[str, Any], column: str, masking: Masking) -> str:
 
 
 def show_passages(run: Run, console: Console, masking: Masking = MASKED) -> None:
+    masking = fill_names(run, masking)
     table = passage_table(run, max(console.width, _LEAST_WIDTH), masking)
     _print_whole(table, console)
     if isinstance(table, str):
@@ -526,7 +529,8 @@ def show_passages(run: Run, console: Console, masking: Masking = MASKED) -> None
         console.print(
             "The run was stopped before its end; the audit's command again goes on."
         )
-    for row in find_stretches(run).head(_N_STRETCHES).iter_rows(named=True):
+    stretches = masking.write_names(find_stretches(run).head(_N_STRETCHES))
+    for row in stretches.iter_rows(named=True):
         words = shlex.join(["mia-batch", "show", str(run.folder), row["document_id"]])
         console.print(
             plain(
@@ -560,9 +564,12 @@ def find_stretches(run: Run) -> pl.DataFrame:
     return long_rows.sort("n_left", "document_id", descending=[True, False])
 
 
-def show_target(run: Run, target: pl.DataFrame, console: Console) -> None:
+def show_target(
+    run: Run, target: pl.DataFrame, console: Console, masking: Masking = MASKED
+) -> None:
     """Print what a passage is: where it stands, and what further tables say of it."""
-    row = target.row(0, named=True)
+    masking = fill_names(run, masking)
+    row = masking.write_names(target).row(0, named=True)
     characters = None
     if row["start"] is not None:
         end = row["start"] + len(row["target"])
@@ -582,7 +589,7 @@ def show_target(run: Run, target: pl.DataFrame, console: Console) -> None:
     for name, (label, describe) in _DESCRIPTIONS.items():
         if run.path(name).exists():
             matches = run.scan(name).filter(is_target).collect(engine="streaming")
-            for match in matches.head(1).to_dicts():
+            for match in masking.write_names(matches.head(1)).to_dicts():
                 facts[label] = describe(match)
     _print_pairs(facts, console)
 
@@ -772,6 +779,7 @@ _FIGURES = {
 def show_comparisons(
     table: pl.DataFrame, console: Console, runs: Sequence[Run]
 ) -> None:
+    table = fill_names_of_all(runs, MASKED).write_names(table)
     first, attack = table["versus"].drop_nulls()[0], table["attack"][0]
     console.print(plain(f"{attack}: differences are each run less {first}"))
     primaries = {find_primary_attack(run) for run in runs}
@@ -886,7 +894,7 @@ def _scan_ranked(run: Run) -> pl.LazyFrame:
 
 
 def passage_table(run: Run, width: int, masking: Masking = MASKED) -> Table | str:
-    passages = rank_passages(run, SHOWN)
+    passages = fill_names(run, masking).write_names(rank_passages(run, SHOWN))
     if passages.is_empty():
         return "No passage can be listed: no text has a score."
     short_id = pl.col("target_id").str.head(_NAME_SHOWN)
@@ -955,7 +963,8 @@ def find_document(run: Run, passage: str) -> pl.DataFrame | None:
 def _passage_hint(run: Run, document: str) -> str:
     documents = run.scan("targets").select(pl.col("document_id").drop_nulls().unique())
     first = documents.head(_MOST_NAMES).collect(engine="streaming")
-    names = first.to_series().sort().to_list()
+    written = fill_names(run, MASKED).names or {}
+    names = first.to_series().sort().replace(written).to_list()
     near = get_close_matches(document, names, n=3)
     if near:
         return f"did you mean {_join_names(near)}?"
@@ -973,6 +982,8 @@ def _scan_targets(run: Run, condition: pl.Expr, limit: int = 1) -> pl.DataFrame:
 
 def _find_windows(run: Run, name: str) -> pl.DataFrame | None:
     """Find the windows of the one document of a name, as written, or its file without folder."""
+    if "‹" in name:  # what a report calls it
+        name = fill_names(run, MASKED).originals.get(name, name)
     document_id = pl.col("document_id")
     lower_name = name.lower()
     lower = document_id.str.to_lowercase()

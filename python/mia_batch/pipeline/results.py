@@ -18,6 +18,7 @@ from mia_batch.corpus.files import KINDS
 from mia_batch.errors import MiaBatchError, SettingsError, describe_error
 from mia_batch.evidence.parts import Block, Work
 from mia_batch.evidence.request import EvidenceKind
+from mia_batch.identifiers import mask
 from mia_batch.inference.attempts import Attempts
 from mia_batch.inference.findings import DecisionRule
 from mia_batch.inference.paired import compare_scores
@@ -38,6 +39,12 @@ from mia_batch.pipeline.request import (
     explain_missing_rows,
     find_paper_table,
 )
+from mia_batch.pipeline.run_names import (
+    fill_names,
+    fill_names_of_all,
+    list_corpus_columns,
+    mask_places,
+)
 from mia_batch.pipeline.sessions import ask, build_sample_task, open_session
 from mia_batch.pipeline.stages.questions import SAMPLE, read_prompts, reopen_audit
 from mia_batch.report.answer import (
@@ -52,6 +59,7 @@ from mia_batch.report.html import (
     as_csv,
     as_json,
     as_markdown,
+    find_document,
     render,
     render_document,
     render_models,
@@ -82,35 +90,39 @@ from mia_batch.tables import READ_ERRORS, digest, is_sound, write_text
 from mia_batch.targets import cluster_names
 from mia_batch.views import RunModel, build_view
 
+_WHOLE = Masking(unmask=True)
+
 # What a run answers.
 
 
-def build_answer(run: RunFolder) -> str:
+def build_answer(run: RunFolder, masking: Masking = MASKED) -> str:
     """Return the sentence that answers, and any doubt; see `mia_batch.report.answer`."""
-    return str(split_answer(run))
+    return str(split_answer(run, masking))
 
 
 def split_answer(run: RunFolder, masking: Masking = MASKED) -> Answer:
     """Return the verdict of a run, and apart from it what makes it doubtful."""
+    masking = fill_names(run, masking)
     manifest, results = check_finished(run), load_results(run, masking)
     primary = results.rule.primary
     scored = run.scan("scores").select(pl.col(primary).count())
     if not scored.collect(engine="streaming").item():
         return Answer(f"No answer: no text has a score of {primary}.", "")
-    rollup = _read_rollup(run, results)
+    rollup = _read_rollup(run, results, masking)
     return find_answer(results, rollup, books=_are_books(manifest))
 
 
-def find_step(run: RunFolder) -> NextStep | None:
+def find_step(run: RunFolder, masking: Masking = MASKED) -> NextStep | None:
     """Return what to type next, see `mia_batch.report.next_step`."""
-    manifest, results = check_finished(run), load_results(run)
+    masking = fill_names(run, masking)
+    manifest, results = check_finished(run), load_results(run, masking)
     are_books = _are_books(manifest)
     options = list_given_settings(
         stored_settings(manifest.settings), are_books=are_books
     )
     return find_next_step(
         results,
-        _read_rollup(run, results),
+        _read_rollup(run, results, masking),
         books=are_books,
         options=options,
         folder=str(run.folder),
@@ -122,9 +134,9 @@ def _are_books(manifest: Manifest) -> bool:
     return all(KINDS.get(Path(file).suffix.lower()) == "books" for file in files)
 
 
-def _read_rollup(run: RunFolder, results: RunResults) -> pl.DataFrame:
+def _read_rollup(run: RunFolder, results: RunResults, masking: Masking) -> pl.DataFrame:
     rollup = count_attempts(run).rollup(run.scan("rollup"), results.rule.q)
-    return rollup.collect()
+    return masking.write_names(rollup.collect())
 
 
 def count_attempts(run: RunFolder) -> Attempts:
@@ -142,16 +154,18 @@ def load_rule(run: RunFolder) -> DecisionRule:
 
 def load_results(run: RunFolder, masking: Masking = MASKED) -> RunResults:
     """Load what sentences are made from, with verdicts that count all attempts."""
+    masking = fill_names(run, masking)
     attempts, rule = count_attempts(run), load_rule(run)
     verdicts = attempts.verdicts(run.scan("verdicts"))
     findings = attempts.findings(run["findings"], verdicts, rule)
-    findings = masking.hide_passages(findings)
-    return RunResults(run["metrics"], verdicts, findings, rule)
+    findings = masking.write_names(masking.hide_passages(findings))
+    return RunResults(run["metrics"], masking.write_names(verdicts), findings, rule)
 
 
-def list_books(run: RunFolder) -> pl.DataFrame:
+def list_books(run: RunFolder, masking: Masking = _WHOLE) -> pl.DataFrame:
+    """List the documents that were audited, with names as they are unless they are masked."""
     check_finished(run)
-    return audited_books(_open_tables(run))
+    return audited_books(_open_tables(run, masking))
 
 
 def list_attacks(run: RunFolder) -> pl.DataFrame:
@@ -197,7 +211,7 @@ def _build_column(run: RunFolder) -> PaperColumn:
         source_name = manifest.models["target"]["source"]["name"]
     model, folder = Path(source_name).name, run.folder.resolve()
     file = Path(next(iter(manifest.input.get("files") or ["texts"])))
-    data = file.stem
+    data = mask(file.stem)
     if file.parent.resolve() == folder:  # texts that were no file
         data = folder.name.removesuffix(f"-{model}")
     labelled = run["metrics"].filter(slice="all").select("n_members", "n_nonmembers")
@@ -235,8 +249,9 @@ def check_finished(run: RunFolder, *, sealed: bool = False) -> Manifest:
     return manifest
 
 
-def _open_tables(run: RunFolder) -> dict[str, pl.LazyFrame]:
+def _open_tables(run: RunFolder, masking: Masking = _WHOLE) -> dict[str, pl.LazyFrame]:
     """Open the tables of a finished run, with answers that count all attempts at its texts."""
+    masking = fill_names(run, masking)
     tables = {
         name: run.scan(name) for name in TABLES | PARTS if run.path(name).exists()
     }
@@ -247,7 +262,9 @@ def _open_tables(run: RunFolder) -> dict[str, pl.LazyFrame]:
         findings = tables["findings"].collect(engine="streaming")
         corrected = attempts.findings(findings, tables["verdicts"], rule)
         tables["findings"] = corrected.lazy()
-    return tables
+    columns = list_corpus_columns(tables["rollup"])
+    tables["rollup"] = masking.write_names(tables["rollup"], columns)
+    return {name: masking.write_names(table) for name, table in tables.items()}
 
 
 # A run's report.
@@ -266,14 +283,19 @@ def render_report(
     return FORMATS[kind](collect_contents(run, masking))
 
 
-def compare_models(runs: Sequence[RunFolder], kind: str) -> str:
+def compare_models(
+    runs: Sequence[RunFolder], kind: str, masking: Masking = MASKED
+) -> str:
     """Return a table of documents by models, of which each run has one."""
-    return render_models([collect_contents(run) for run in runs], kind)
+    masking = fill_names_of_all(runs, masking)
+    return render_models([collect_contents(run, masking) for run in runs], kind)
 
 
 def collect_contents(run: RunFolder, masking: Masking = MASKED) -> Contents:
     """Collect what a report shows of a finished run."""
-    manifest, results = check_finished(run), load_results(run, masking)
+    manifest = check_finished(run)
+    masking = fill_names(run, masking)
+    results = load_results(run, masking)
     settings, root = stored_settings(manifest.settings), manifest.custody.get("root")
     command = ["mia-batch"]
     for option, values in list_changed_settings(settings):
@@ -282,16 +304,22 @@ def collect_contents(run: RunFolder, masking: Masking = MASKED) -> Contents:
         name: (schema.__doc__ or "").partition("\n")[0]
         for name, schema in (TABLES | PARTS).items()
     }
-    tables = _open_tables(run)
+    tables = _open_tables(run, masking)
     findings = tables["findings"].collect(engine="streaming")
     tables["findings"] = masking.hide_passages(findings).lazy()
     answer_of_run = split_answer(run, masking)
+    step = find_step(run, masking)
+    if step is not None and not masking.unmask:
+        step = step._replace(command=mask(step.command))
+    if not masking.unmask:
+        command = [mask(word) for word in command]
+    record = json.loads((run.folder / "run.json").read_text("utf-8"))
     return Contents(
-        manifest=json.loads((run.folder / "run.json").read_text("utf-8")),
+        manifest=mask_places(record, masking),
         tables=tables,
         answer=answer_of_run.verdict,
         doubt=answer_of_run.doubt,
-        next_step=find_step(run),
+        next_step=step,
         conclusions=[*sentences(results)],
         checks=checks(results),
         primary=results.rule.primary,
@@ -312,8 +340,12 @@ def write_shared_report(
     """Write a report for others next to the run's own, which stays as it is."""
     parts = ["report"]
     if document is not None:
-        page = render_document(collect_contents(run, masking), document)
-        parts.append(re.sub(r"[^\w.-]+", "-", Path(document).stem)[:_LONGEST_STEM])
+        contents = collect_contents(run, masking)
+        page = render_document(contents, document)
+        name = Path(document).stem
+        if not masking.unmask and mask(document) != document:
+            name = find_document(contents, document)["key"]
+        parts.append(re.sub(r"[^\w.-]+", "-", name).strip("-")[:_LONGEST_STEM])
     else:
         page = render_report(run, "html", masking)
     if masking.texts != "all":
@@ -364,7 +396,7 @@ def render_for_notebook(run: RunFolder) -> str:
     """Render the answer with the first attacks and books, as a notebook shows a run."""
     try:
         sentence = build_answer(run)
-        attacks, books = list_attacks(run), list_books(run)
+        attacks, books = list_attacks(run), list_books(run, MASKED)
     except MiaBatchError as error:
         return f"<p>{escape(str(error))}</p>"
     n_rows = attacks.height or books.height

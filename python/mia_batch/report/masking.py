@@ -1,13 +1,14 @@
 """What of texts may leave the house: whole passages, a few words, or lengths and hashes.
 
-Addresses, telephone numbers, keys and accounts are masked unless that is switched off.
-Numbers are the same whatever is shown.
+Addresses, telephone numbers, keys and accounts are masked unless that is switched off, in
+names of documents, too. Numbers are the same whatever is shown.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Literal
+from typing import Literal, TypeVar
 
 import polars as pl
 
@@ -15,6 +16,12 @@ from mia_batch.identifiers import find_identifiers, mask, write_mask
 
 TextPolicy = Literal["all", "few-words", "none"]
 Pieces = list[tuple[str, bool]]  # of a text in order, each with whether it is marked
+Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame)
+
+NAME_COLUMNS = (
+    *("document_id", "group", "title", "author", "key", "subject"),
+    *("document", "other_document"),
+)
 
 _FEW_WORDS = 3
 # The hash of a shorter text could be found by trying what it may be
@@ -28,6 +35,8 @@ class Masking:
 
     texts: TextPolicy = "all"
     unmask: bool = False
+    # What stands for names that have identifiers; None: they were not looked for
+    names: Mapping[str, str] | None = field(default=None, compare=False)
 
     def write(self, text: str) -> str:
         """Write a text as far as it may be shown."""
@@ -67,6 +76,19 @@ class Masking:
             start = end
         return [piece for piece in masked if piece[0]]
 
+    def write_names(self, rows: Frame, columns: Iterable[str] = NAME_COLUMNS) -> Frame:
+        """Write what rows call documents, groups and authors, as far as it may be shown."""
+        if not self.names:
+            return rows
+        schema = rows.collect_schema()
+        texts = [name for name in columns if schema.get(name) == pl.String]
+        return rows.with_columns(pl.col(texts).replace(self.names))
+
+    @property
+    def originals(self) -> dict[str, str]:
+        """Names that have identifiers, by what stands for them."""
+        return {written: name for name, written in (self.names or {}).items()}
+
     def write_column(self, texts: pl.Series) -> pl.Series:
         """Write each text of a column; null stays null."""
         written = [None if text is None else self.write(text) for text in texts]
@@ -84,6 +106,24 @@ class Masking:
 
 MASKED = Masking()
 """What is shown where nobody has asked for more or less."""
+
+
+def mask_names(names: Iterable[str]) -> dict[str, str]:
+    """Return what stands for those names that have identifiers.
+
+    Names that would be alike then have a number, by their order, so that they stay apart.
+    """
+    masks = {name: mask(name) for name in sorted({*names})}
+    counts = Counter(masks.values())
+    numbers: Counter[str] = Counter()
+    written: dict[str, str] = {}
+    for name, masked in masks.items():
+        numbers[masked] += 1
+        if masked == name:
+            continue
+        is_alone = counts[masked] == 1
+        written[name] = masked if is_alone else f"{masked} ({numbers[masked]})"
+    return written
 
 
 def _describe(text: str) -> str:

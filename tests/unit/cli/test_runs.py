@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from dataclasses import fields
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import click
@@ -24,6 +25,7 @@ from mia_batch.pipeline.folder import AuditFolder, Manifest, signed_text
 from mia_batch.pipeline.results import render_report
 from mia_batch.schemas import Comparisons
 from tests import runs
+from tests.checkpoints import TEXTS
 from tests.comparing import audit_recorded, write_corpus
 from tests.runs import recorded_books as audit_books
 from tests.runs import rescore
@@ -189,6 +191,76 @@ def test_addresses_in_texts_are_masked_in_the_terminal_too(tmp_path):
         )
         none = "\n".join(invoke("show", run.folder, *arguments, "--texts", "none")[1])
         assert ("one two" in few, "four" in few, "two" in none) == (True, False, False)
+
+
+@pytest.fixture(scope="module")
+def run_of_people(tmp_path_factory):
+    """Two books of two windows, named by addresses of one length."""
+    folder = tmp_path_factory.mktemp("people")
+    (folder / "books").mkdir()
+    recorded = []
+    for number, name in enumerate(PEOPLE):
+        words = TEXTS[number].split()[:40]
+        (folder / "books" / name).write_text(" ".join(words))
+        for start in (0, 20):
+            prefix, said = words[start : start + 10], words[start + 10 : start + 14]
+            recorded.append({"prefix": " ".join(prefix), "candidate": " ".join(said)})
+    pl.DataFrame(recorded).write_parquet(folder / "made.parquet")
+    return runs.audit(
+        input=str(folder / "books"),
+        samples_from=str(folder / "made.parquet"),
+        window_words=20,
+        out=folder / "run",
+    )
+
+
+PEOPLE = ("jane.doe@example.com.txt", "john.doe@example.com.txt")
+MASKS = ("‹email, 24 characters› (1)", "‹email, 24 characters› (2)")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("show", "RUN"),
+        ("show", "RUN", PEOPLE[0]),
+        ("show", "RUN", MASKS[0]),
+        ("show", "RUN", f"{MASKS[0]} window 2"),
+        ("report", "RUN", "--format", "md"),
+        ("report", "RUN", "--format", "csv"),
+        ("report", "RUN", "RUN", "--format", "csv"),
+    ],
+)
+def test_addresses_in_names_are_masked_and_two_names_stay_two(
+    run_of_people, tmp_path, arguments
+):
+    folder = shutil.copytree(run_of_people.folder, tmp_path / "run")
+    words = [folder if word == "RUN" else word for word in arguments]
+    status, lines = invoke(*words, width="200")
+    shown = "\n".join(lines)
+    assert not status
+    assert "example.com" not in shown
+    is_listing = PEOPLE[0] not in arguments and not arguments[-1].startswith(MASKS[0])
+    assert "‹email, 24 c" in shown
+    assert [f"› ({n})" in shown for n in (1, 2)] == [True, is_listing]
+    unmasked = "\n".join(invoke(*words, "--unmask", width="200")[1])
+    assert [name in unmasked for name in ("jane.doe", "john.doe")] == [True, is_listing]
+
+
+def test_a_page_masks_names_of_files_and_one_document_is_found_by_either_name(
+    run_of_people, tmp_path
+):
+    folder = shutil.copytree(run_of_people.folder, tmp_path / "run")
+    page = (folder / "report.html").read_text("utf-8")
+    assert "example.com" not in page
+    assert all(written in page for written in MASKS)
+    pages = [folder / f"report-email-24-characters-{n}.html" for n in (1, 2)]
+    for page_of, name, written in zip(pages, PEOPLE, MASKS, strict=True):
+        for called in (name, Path(name).stem, written):
+            invoke("report", folder, "--document", called)
+            page = page_of.read_text("utf-8")
+            assert f"<bdi>{written}</bdi>, and what" in page
+            assert "example.com" not in page
+            page_of.unlink()
 
 
 def test_a_document_shows_its_figures_and_windows_and_five_scores_are_enough(compared):

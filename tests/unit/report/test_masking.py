@@ -9,7 +9,7 @@ from lxml import html
 
 from mia_batch.inference.findings import finding_rows
 from mia_batch.report.html import as_markdown, render
-from mia_batch.report.masking import MASKED, Masking
+from mia_batch.report.masking import MASKED, Masking, mask_names
 from tests.reports import contents
 
 ADDRESS = "jane.roe@example.com"
@@ -48,6 +48,15 @@ def test_an_identifier_across_two_pieces_is_masked_once():
     assert Masking(unmask=True).write_pieces(pieces) == pieces
     assert len(Masking("none").write_pieces(pieces)) == 1
     assert Masking("none").write_pieces([]) == []
+
+
+def test_masked_names_that_would_be_alike_are_numbered_in_their_order():
+    names = ["b.roe@example.com", "dune", "a.roe@example.com", "jane@example.com"]
+    assert mask_names([*names, *names]) == {
+        "a.roe@example.com": "‹email, 17 characters› (1)",
+        "b.roe@example.com": "‹email, 17 characters› (2)",
+        "jane@example.com": "‹email, 16 characters›",
+    }
 
 
 def test_passages_in_findings_are_written_and_other_reasons_stay():

@@ -689,7 +689,7 @@ def _write_attack_name(row: Row) -> Markup:
     if row["is_blind"]:
         note = "never sees the model"
     elif row["is_planned"]:
-        note = "the planned attack"
+        note = "the primary attack"
     return _write_name([row["attack"], note])
 
 
@@ -708,8 +708,9 @@ _ATTACKS = Table(
     ],
     note=(
         "Lead: AUC above that of the strongest classifier that never sees the model."
-        " The answer rests on the planned attack, which was named before, as the best of"
-        " many looks good by chance."
+        " The answer rests on the primary attack, which was named before, as the best of"
+        " many looks good by chance; another counts where it holds among all that were"
+        " tried."
     ),
 )
 _METRICS = Table(

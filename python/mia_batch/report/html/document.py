@@ -35,7 +35,7 @@ _MEANINGS = MEANINGS | {
 
 def render_document(contents: Contents, name: str) -> str:
     """Write one page about a document, by its name or title, and nothing about others."""
-    book = _find_document(contents, name)
+    book = find_document(contents, name)
     windows = find_windows(contents, book["key"])
     chance = build_chance(contents, windows)
     of_document = build_books(contents, windows).get(book["key"])
@@ -53,15 +53,18 @@ def render_document(contents: Contents, name: str) -> str:
     )
 
 
-def _find_document(contents: Contents, name: str) -> Row:
+def find_document(contents: Contents, name: str) -> Row:
     """Find a document by its key, its title, or its file without folder or ending."""
     books = audited_books(contents.tables).filter(level="document")
     rollup = contents.read_rows("rollup", level="document")
     figures = rollup.select("key", "mean", "n_scored", "extracted_share")
     books = books.join(figures, on="key", how="left", maintain_order="left")
     lower = name.lower()
-    stem = pl.col("key").str.replace(r"^.*/", "").str.replace(r"\.[^.]+$", "")
-    forms = (pl.col("key"), pl.col("title"), stem)
+    forms = [*_list_forms(pl.col("key"), pl.col("title"))]
+    originals = contents.masking.originals
+    if originals:
+        key, title = (pl.col(name).replace(originals) for name in ("key", "title"))
+        forms += _list_forms(key, title)
     for form in forms:
         rows = books.filter(form.str.to_lowercase() == lower)
         if rows.height == 1:
@@ -72,6 +75,12 @@ def _find_document(contents: Contents, name: str) -> Row:
     if more > 0:
         has += f" and {more:,} more"
     raise SettingsError(f"the run has no one document {name!r}; {has}")
+
+
+def _list_forms(key: pl.Expr, title: pl.Expr) -> tuple[pl.Expr, pl.Expr, pl.Expr]:
+    """List what people may call a document: its key, its title, or its file alone."""
+    stem = key.str.replace(r"^.*/", "").str.replace(r"\.[^.]+$", "")
+    return key, title, stem
 
 
 def _write_verdict(contents: Contents, book: Row) -> str:

@@ -301,7 +301,7 @@ def _list_numbers(
         if better is not None:
             tried = f"corrected for trying {better.n_tried:,} attacks and slices"
             yield f"at least {better.low:.2f}", f"AUC of {better.attack}, {tried}"
-            yield auc, f"AUC of {primary}, the planned attack"
+            yield auc, f"AUC of {primary}, the primary attack"
             yield lead, f"AUC of {primary} above {_BEST_BLIND}"
             return
         yield auc, f"AUC of {primary}: {_AUC}"

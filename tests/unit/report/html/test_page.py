@@ -200,7 +200,7 @@ def test_a_labelled_run_shows_its_attacks_with_the_interval_of_each_rate():
     numbers = short.xpath("//dl[@class='numbers']/div/dd/text()")
     assert numbers[1] == "needs 100 non-members, has 40"
     assert [" ".join(each.text_content().split()) for each in names] == [
-        f"{ATTACK} the planned attack",
+        f"{ATTACK} the primary attack",
         "blind_year_v1 never sees the model",
     ]
     assert shown.xpath("//section[@id='answer']//figure//h3/text()") == [
@@ -251,7 +251,7 @@ def test_where_another_attack_is_the_answer_each_figure_says_whose_it_is():
     )
     assert show_labelled(blind) == [
         ("AUC of loss_v1, corrected for trying 2 attacks and slices", "at least 0.97"),
-        (f"AUC of {ATTACK}, the planned attack", "0.52 (0.40 to 0.60)"),
+        (f"AUC of {ATTACK}, the primary attack", "0.52 (0.40 to 0.60)"),
         (
             f"AUC of {ATTACK} above the best classifier that never sees the model",
             "0.00 (-0.10 to 0.10)",
@@ -370,3 +370,9 @@ def test_texts_that_came_out_stand_first_with_their_passage():
     assert cells[2].startswith("Call me Ishmael. Some years ago, never mind how")
     lengths = shown.xpath("//table[@id='texts-table']/tbody/tr/td[1]/text()")
     assert lengths[1:] == ["3"] * (len(lengths) - 1)
+    assert "common" not in cells[2]
+    rows = [{"target_id": ids[4], "control": "unrelated_prefix", "common": True}]
+    tables["controls"] = table(schemas.Controls, rows).lazy()
+    shown = page(replace(of, tables=tables, manifest=manifest))
+    first = shown.xpath("//table[@id='texts-table']/tbody/tr[1]/td[2]")[0]
+    assert first.text_content().endswith("… common, so no evidence")
