@@ -358,16 +358,18 @@ def _book_table(books: pl.DataFrame, width: int) -> Table:
         "audited": audited.height - _MOST_ROWS,
         "for comparison": comparison.height - _MOST_COMPARED,
     }
-    caption = _caption("rollup.parquet", not_shown)
-    legend = _write_legend(table_rows["strip"], is_compared=comparison.height > 0)
-    lines = [caption["caption"], legend]
-    shown = [name for name in MEANINGS if table_rows[name].count()]
-    lines.append("; ".join(MEANINGS[name] for name in shown))
-    caption["caption"] = "\n".join(line for line in lines if line) or None
     columns = _book_columns(table_rows, has_room=True)
     others = {name: cells for name, cells in columns.items() if name != "title"}
     if measure_columns(others) + _LEAST_TITLE > width:
         columns = _book_columns(table_rows, has_room=False)
+    caption = _caption("rollup.parquet", not_shown)
+    lines = [caption["caption"]]
+    if not columns.keys().isdisjoint(_STRIPS):
+        is_compared = comparison.height > 0
+        lines.append(_write_legend(table_rows["strip"], is_compared=is_compared))
+    shown = [name for name in MEANINGS if table_rows[name].count()]
+    lines.append("; ".join(MEANINGS[name] for name in shown))
+    caption["caption"] = "\n".join(line for line in lines if line) or None
     return fit_table(
         columns,
         next(iter(columns)),
@@ -390,6 +392,7 @@ def _write_legend(strips: pl.Series, *, is_compared: bool) -> str:
     return f"bars: share of {against} that score lower{dots}"
 
 
+_STRIPS = ("first to last page", "pages")
 _LEAST_TITLE = 24  # columns
 _SHORTEST_TITLE = 12
 # What fits next to a name, a strip and numbers in 80 columns
@@ -402,9 +405,8 @@ _SHORT_ANSWERS = {
 
 def _book_columns(books: pl.DataFrame, *, has_room: bool) -> dict[str, list[str]]:
     """Return what the table says of each book; without room answers and strips are short."""
-    strip, longest = "first to last page", "longest stretch"
-    if not has_room:
-        strip, longest = "pages", "longest"
+    strip = _STRIPS[not has_room]
+    longest = "longest stretch" if has_room else "longest"
     rows = []
     for row in books.iter_rows(named=True):
         answer, values = row["answer"], row["strip"]

@@ -44,7 +44,8 @@ class Run(RunFolder):
     def answer(self) -> str:
         """One sentence that answers the question the run was made for.
 
-        Raises `RunFolderError` where the run is not finished, as all that follows.
+        Identifiers in names of documents are masked, as in the report. Raises
+        `RunFolderError` where the run is not finished, as all that follows.
         """
         return build_answer(self)
 

@@ -11,10 +11,11 @@ from rich.console import Console
 
 from mia_batch.attacks import defaults
 from mia_batch.cli.options import ConsoleObserver, cut_middle, figure, limits
-from mia_batch.cli.show import show_plan, show_run
+from mia_batch.cli.show import _book_table, show_plan, show_run
 from mia_batch.observer import WorkerState
 from mia_batch.pipeline.folder import Manifest
 from mia_batch.pipeline.run import Run
+from mia_batch.report.answer import audited_books
 from mia_batch.schemas import (
     Findings,
     Metrics,
@@ -327,3 +328,17 @@ def test_a_name_is_cut_in_the_middle(name, width, cut):
     shortened = cut_middle(name, width)
     assert shortened.plain == cut
     assert shortened.cell_len <= width
+
+
+@pytest.mark.parametrize(("width", "is_drawn"), [(140, True), (80, False)])
+def test_bars_are_explained_only_where_they_are_drawn(width, is_drawn):
+    numbers = {"longest_words": 9, "share_low": 0.5, "p_value": 0.02, "q_value": 0.04}
+    book = {"level": "document", "title": "A title", "verdict": "known_better"}
+    strip = {"answer": "stands out", "strip": [0.9] * 24}
+    books = pl.DataFrame([book | strip | numbers], schema=audited_books({}).schema)
+    file = io.StringIO()
+    Console(file=file, width=width).print(_book_table(books, width))
+    shown = file.getvalue()
+    assert "at least 50%" in shown
+    assert ("▇" in shown or "█" in shown) == is_drawn
+    assert ("bars: share of your own texts" in shown) == is_drawn
