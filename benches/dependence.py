@@ -6,11 +6,13 @@ one, no comparison of lengths.
 
 *Authors*: books of one author share a part of their variance; comparison books are by others.
 *Copies*: comparison texts are near copies of each other, in a random order.
+*Lists*: the same, lists alone, where comparison books are by few authors, many each.
 *Length*: scores grow with length, and the audited texts are longer.
+*Together*: the same, all attacks together alone, with its power where texts are members.
 *Refused*: how often intervals hold, where the passages that are known best have no answer.
 *Labels*: how often they hold where 5 % of the calibration labels are wrong.
 
-    python -m benches.dependence [--runs N] [--small]
+    python -m benches.dependence [--runs N] [--small] [--only PART]
 """
 
 from __future__ import annotations
@@ -24,14 +26,18 @@ import polars as pl
 from benches.results import append_results, versions
 
 from mia_batch.diagnostics.plain import plain_differences, plain_ranks
+from mia_batch.inference.conformal import p_values, q_values
 from mia_batch.inference.estimates import Flagged, contamination_rate
 from mia_batch.inference.findings import DecisionRule
-from mia_batch.inference.sets import few_books_findings
+from mia_batch.inference.sets import few_books_findings, max_t
 from mia_batch.inference.verdicts import verdicts
 from mia_batch.schemas import Role
+from mia_batch.stats.intervals import clopper_pearson
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
 
 SEED = 20_261_128
 ATTACKS = ("a_v1", "b_v1", "c_v1")
@@ -117,6 +123,52 @@ def authors(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
         )
 
 
+def lists(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
+    """How often a list is not empty, at 10 times the audits, with its 95 % limits.
+
+    After, authors of comparison books count once each, whatever the number of books.
+    """
+    shelves = [
+        (10, 1, 40, 1, 0.5),
+        (50, 5, 99, 3, 0.3),
+        (10, 1, 100, 10, 0.5),
+        (50, 5, 200, 20, 0.3),
+        (10, 1, 200, 10, 0.3),
+        (10, 1, 200, 10, 0.5),
+    ]
+    n_audits = 10 * runs
+    for n_audited, n_authors, n_null, of_each, shared in shelves:
+        weights = np.full(n_null, 1 / of_each)
+        n_lists, n_by_author, n_low = 0, 0, 0
+        for _ in range(n_audits):
+            audited = _shelf(rng, n_audited, n_authors, shared)
+            others = _shelf(rng, n_null, n_null // of_each, shared)
+            p = p_values(audited, others)
+            by_author = p_values(audited, others, weights=weights)
+            n_lists += bool((q_values(p, "bh") <= PLAN.q).any())
+            n_by_author += bool((q_values(by_author, "bh") <= PLAN.q).any())
+            n_low += bool(p[0] <= 0.01)
+        limits = clopper_pearson(n_lists, n_audits)
+        yield {
+            "case": f"lists: {n_audited} books by {n_authors}, {n_null} others by"
+            f" {n_null // of_each}, {shared:g}",
+            "audits": n_audits,
+            "list_before": n_lists / n_audits,
+            "list_low": limits.low,
+            "list_high": limits.high,
+            "list_after": n_by_author / n_audits,
+            "one_book_at_0.01": n_low / n_audits,
+        }
+
+
+def _shelf(
+    rng: np.random.Generator, n_books: int, n_authors: int, shared: float
+) -> NDArray[np.float64]:
+    of_author = rng.normal(size=n_authors)[np.arange(n_books) % n_authors]
+    scores = shared**0.5 * of_author + (1 - shared) ** 0.5 * rng.normal(size=n_books)
+    return np.asarray(scores, np.float64)
+
+
 def copies(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
     """Copies share nine tenths of the variance of their scores."""
     for n_distinct, n_copies in ((40, 10), (20, 20)):
@@ -151,6 +203,39 @@ def length(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
         yield figure
 
 
+def together(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
+    """Max-T before and after what follows the length is taken out of 3 attacks' scores.
+
+    *Bent*: scores grow with a power of the length, by no straight line.
+    """
+    cases = [
+        (20, 40, 0.0, 0.0, "straight"),
+        (20, 40, 0.15, 0.0, "straight"),
+        (20, 40, 0.3, 0.0, "straight"),
+        (20, 40, 0.15, 0.0, "bent"),
+        (20, 40, 0.0, 0.8, "straight"),
+        (20, 40, 0.15, 0.8, "straight"),
+    ]
+    for n_audited, n_null, longer, effect, form in cases:
+        is_audited = np.arange(n_audited + n_null) < n_audited
+        n_before, n_after = 0, 0
+        for _ in range(runs):
+            z = rng.normal(size=is_audited.size)
+            z += is_audited * np.log1p(longer) / SPREAD
+            of_length = 0.5 * z if form == "straight" else 0.5 * np.exp(0.7 * z)
+            scores = 0.75**0.5 * rng.normal(size=(3, z.size)) + of_length
+            scores += effect * is_audited
+            sides = scores[:, :n_audited], scores[:, n_audited:]
+            n_before += bool(max_t(*sides, 0).p_values.min() <= 0.05)
+            n_after += bool(max_t(*sides, 0, np.exp(z)).p_values.min() <= 0.05)
+        yield {
+            "case": f"max-t: {n_audited} texts {longer:.0%} longer than {n_null}"
+            f" others, effect {effect:g}, {form}",
+            "max_t_before": n_before / runs,
+            "max_t_after": n_after / runs,
+        }
+
+
 def _of_lengths(
     rng: np.random.Generator, n_audited: int, n_null: int, longer: float
 ) -> dict[str, bool]:
@@ -163,6 +248,7 @@ def _of_lengths(
     table = table.with_columns(
         pl.Series(name, scores[:, at]) for at, name in enumerate(ATTACKS)
     )
+    n_words = np.round(100 * np.exp(SPREAD * z)).astype(int)
     noise = rng.normal(size=(3, size))
     surface = {
         "words": SPREAD * z,
@@ -180,7 +266,8 @@ def _of_lengths(
         blind = table.select(
             "target_id", **{name: pl.Series(of) for name, of in columns.items()}
         )
-    before, after = false_findings(table), false_findings(table, blind)
+    before = false_findings(table)
+    after = false_findings(table.with_columns(n_words=n_words), blind)
     when = {f"{name}_before": false for name, false in before.items()}
     return (
         when
@@ -291,6 +378,8 @@ PARTS = {
     "length": length,
     "refused": refused,
     "labels": labels,
+    "lists": lists,
+    "together": together,
 }
 
 
@@ -309,9 +398,8 @@ def main() -> None:
             for figure in simulate(np.random.default_rng([SEED, number]), runs):
                 figures.append(figure)
                 print_figure(figure)
-    if options.only is None:
-        rows = {"seed": SEED, "runs": runs, "figures": figures}
-        append_results("dependence", rows | versions("numpy", "scipy"))
+    rows = {"seed": SEED, "runs": runs, "figures": figures}
+    append_results("dependence", rows | versions("numpy", "scipy"))
 
 
 def print_figure(figure: Figure) -> None:

@@ -460,11 +460,17 @@ def max_t(
     groups: Floats,
     nulls: Floats,
     seed: int,
+    lengths: Floats | None = None,
 ) -> MaxT:
     r"""Test by several attacks whether G groups rank higher together than K null groups.
 
-    Each line of ``groups`` and ``nulls`` is an attack. In each of the `permuted_sums`
-    the sum S of an attack's G ranks \(r\) becomes
+    Each line of ``groups`` and ``nulls`` is an attack. With ``lengths`` of the groups
+    and the null groups, what longer texts score higher is taken out first: ranks are of
+    the residuals of ranks by a line through the ranks of the lengths, fitted to both
+    sets alike. So the level holds exactly where scores and lengths can change places
+    together; where lengths differ, as far as a line fits (Freedman and Lane 1983,
+    doi:10.1080/07350015.1983.10509354). In each of the `permuted_sums` the sum S of an
+    attack's G ranks \(r\) becomes
 
     .. math:: t = \frac{S - G (G + K + 1) / 2}{\sqrt{s_r^2 \, G K / (G + K)}}
 
@@ -474,6 +480,8 @@ def max_t(
     """
     pairs = zip(groups, nulls, strict=True)
     ranks = np.array([comparison.pooled_ranks(*attack) for attack in pairs])
+    if lengths is not None:
+        ranks = _ranks_at_one_length(ranks, lengths)
     n_groups = groups.shape[1]
     n_null = nulls.shape[1]
     n_units = ranks.shape[1]
@@ -488,6 +496,19 @@ def max_t(
     p_values = np.empty(order.size)
     p_values[order] = np.maximum.accumulate(shares)
     return MaxT(t[0], p_values, len(t))
+
+
+def _ranks_at_one_length(ranks: Floats, lengths: Floats) -> Floats:
+    """Rank residuals of each attack's ranks; ``ranks`` themselves if lengths are equal."""
+    from scipy.stats import rankdata
+
+    centred = rankdata(lengths) - (lengths.size + 1) / 2
+    squares = float(centred @ centred)
+    if squares == 0:
+        return ranks
+    slopes = ranks @ centred / squares
+    residuals = np.round(ranks - slopes[:, None] * centred, _DECIMALS)
+    return np.asarray(rankdata(residuals, axis=1), np.float64)
 
 
 def few_books_findings(
@@ -543,6 +564,7 @@ def few_books_findings(
                 planned,
                 units,
                 noun,
+                sets.n_words.cast(pl.Float64).to_numpy(),
             )
         )
     return pl.concat(tables)
@@ -569,14 +591,19 @@ def _max_t_findings(
     planned: Collection[str] | None,
     units: Sequence[comparison.ComparedUnits],
     noun: str,
+    n_words: Floats,
 ) -> pl.DataFrame:
+    # Of an unknown length nothing can be taken out, so that scores stay as they are.
     rng = np.random.default_rng(rule.seed)
     windows_of_sets = []
     for set_units in units:
         lines = rng.permutation(len(set_units.windows))[:_MOST_PERMUTED]
         windows_of_sets.append(set_units.windows[np.sort(lines)])
-    values = read_rows(scores, attacks, _concatenate_rows(windows_of_sets))
+    compared = _concatenate_rows(windows_of_sets)
+    values = read_rows(scores, attacks, compared)
     n_windows = windows_of_sets[0].shape[1]
+    lengths = n_words[compared].reshape(-1, n_windows).mean(axis=1)
+    has_lengths = not np.isnan(lengths).any()
     windows = values.T.reshape(len(attacks), -1, n_windows)
     statistics = comparison.summarise(windows, rule.statistic)
     is_scored = np.asarray(~np.isnan(statistics).all(axis=1))
@@ -587,7 +614,7 @@ def _max_t_findings(
         return Findings.create_empty()
     n_tests, n_null = (len(windows) for windows in windows_of_sets)
     groups, nulls = np.split(statistics[is_scored], [n_tests], axis=1)
-    test = max_t(groups, nulls, rule.seed)
+    test = max_t(groups, nulls, rule.seed, lengths if has_lengths else None)
     as_planned = planned is not None and {*planned} == {*attacks}
     largest = {
         "subject": names[test.statistics.argmax()],

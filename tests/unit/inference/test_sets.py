@@ -340,6 +340,46 @@ def test_max_t_equals_its_reference(seed):
     assert made.n_orders == 56
 
 
+def ranks_of(values):
+    return [sum(x < y for x in values) + (values.count(y) + 1) / 2 for y in values]
+
+
+def test_max_t_at_one_length_ranks_what_a_line_through_the_ranks_leaves():
+    rng = np.random.default_rng(4)
+    lengths = rng.permutation(np.arange(0.0, 110.0, 10.0))
+    scores = rng.normal(size=(3, 11)) + lengths / 20
+    rows_left = []
+    for attack in scores.tolist():
+        places, ranks = ranks_of(lengths.tolist()), ranks_of(attack)
+        slope, height = np.polyfit(places, ranks, 1)
+        rows_left.append(
+            [y - slope * x - height for x, y in zip(places, ranks, strict=True)]
+        )
+    left = np.round(np.array(rows_left), 9)
+    made = max_t(scores[:, :3], scores[:, 3:], 0, lengths)
+    statistics, p_values = max_t_reference(left[:, :3], left[:, 3:])
+    assert made.statistics.tolist() == pytest.approx(statistics)
+    assert made.p_values.tolist() == pytest.approx(p_values)
+    of_any_length = max_t(scores[:, :3], scores[:, 3:], 0)
+    of_one_length = max_t(scores[:, :3], scores[:, 3:], 0, np.full(11, 5.0))
+    assert of_one_length.p_values.tolist() == of_any_length.p_values.tolist()
+
+
+def test_longer_texts_alone_make_no_finding_of_all_attacks_together():
+    """Scores follow lengths by a half; audited texts are longer by two deviations."""
+    rng = np.random.default_rng(5)
+    runs, n_before, n_after = 200, 0, 0
+    for _ in range(runs):
+        lengths = rng.normal(size=12) + 2.0 * (np.arange(12) < 5)
+        scores = 0.75**0.5 * rng.normal(size=(2, 12)) + lengths / 2
+        sides = scores[:, :5], scores[:, 5:]
+        n_before += max_t(*sides, 0).p_values.min() <= 0.05
+        n_after += max_t(*sides, 0, np.exp(lengths)).p_values.min() <= 0.05
+    # At a rate of 5 % more than 19 of 200 have a chance of 1 in 300
+    assert n_after <= 19
+    assert n_before > 50
+
+
 def findings(*parts, attacks=("a_v1", "b_v1"), planned=("b_v1", "a_v1"), **changes):
     scores = table(*parts).with_columns(
         b_v1=-pl.col("a_v1"), c_v1=pl.lit(None, pl.Float64)
