@@ -5,11 +5,12 @@ import hashlib
 import os
 import re
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from mmap import mmap
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -319,15 +320,10 @@ def scan(path: Path | Sequence[Path], schema: type[Table]) -> pl.LazyFrame:
     if not files:
         return schema.create_empty().lazy()
     place = files[0].parent if isinstance(path, Sequence) else path
-    open_files = partial(pl.scan_parquet, [*files], glob=False, hive_partitioning=False)
-    frame = open_files()
     try:
-        younger = {name: _columns(schema)[name] for name in schema.younger}
-        if younger:
-            columns = {**frame.collect_schema(), **younger}
-            frame = open_files(schema=columns, missing_columns="insert")
-        frame = _with_later_choices(frame, schema)
-        check(frame, schema, name=str(place))
+        states = _file_states(files)
+        rows = None if states is None else _read_small(states, schema, place)
+        return _open(files, schema, place) if rows is None else rows
     except (OSError, pl.exceptions.PolarsError) as error:
         number = system_number(error)
         error_type = DamagedTableError if number is None else RunFolderError
@@ -336,7 +332,59 @@ def scan(path: Path | Sequence[Path], schema: type[Table]) -> pl.LazyFrame:
             f"{place} cannot be read as a table: {cause}; give the audit's command"
             " again, which rebuilds it"
         ) from error
+
+
+def _open(files: Sequence[Path], schema: type[Table], place: Path) -> pl.LazyFrame:
+    open_files = partial(pl.scan_parquet, [*files], glob=False, hive_partitioning=False)
+    frame = open_files()
+    younger = {name: _columns(schema)[name] for name in schema.younger}
+    if younger:
+        columns = {**frame.collect_schema(), **younger}
+        frame = open_files(schema=columns, missing_columns="insert")
+    frame = _with_later_choices(frame, schema)
+    check(frame, schema, name=str(place))
     return frame
+
+
+# A run of few texts opens its small tables hundreds of times: to decode one takes
+# longer than what is asked of it. Those that are kept take 64 MiB at most, and are read
+# in one row group, as they would be otherwise.
+_SMALL_BYTES = 1 << 16
+_MOST_KEPT_BYTES = 1 << 20
+_MOST_FILES = 16
+_TICK_NS = 10_000_000
+"""Files that changed within so short a time may have the same time of change."""
+
+
+def _file_states(files: Sequence[Path]) -> tuple[tuple[Any, ...], ...] | None:
+    """Return what tells files from all that replace them; None if large or just changed."""
+    if len(files) > _MOST_FILES:
+        return None
+    stats = [file.stat() for file in files]
+    if sum(stat.st_size for stat in stats) > _SMALL_BYTES:
+        return None
+    changed_last = max(stat.st_ctime_ns for stat in stats)
+    if time.time_ns() - changed_last < _TICK_NS:
+        return None
+    return tuple(
+        (file, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+        for file, stat in zip(files, stats, strict=True)
+    )
+
+
+@lru_cache(maxsize=64)
+def _read_small(
+    states: tuple[tuple[Any, ...], ...], schema: type[Table], place: Path
+) -> pl.LazyFrame | None:
+    """Return the rows of small files in memory; None if they are many, or damaged."""
+    table = _open([state[0] for state in states], schema, place)
+    try:
+        if table.select(pl.len()).collect().item() > _ROW_GROUP_ROWS:
+            return None
+        rows = table.collect()
+    except (*READ_ERRORS, OSError):
+        return None  # whoever reads it as any other table is told what is wrong
+    return rows.lazy() if rows.estimated_size() <= _MOST_KEPT_BYTES else None
 
 
 def generate(

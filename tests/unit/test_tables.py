@@ -165,6 +165,34 @@ def test_scan_says_what_is_wrong(tmp_path):
         tables.scan(tmp_path / "other.parquet", Numbers)
 
 
+def test_small_tables_are_kept_until_they_change(tmp_path, monkeypatch):
+    path = tmp_path / "numbers.parquet"
+    kept = tables._read_small.cache_info
+
+    def read():
+        return tables.scan(path, Numbers).collect()
+
+    monkeypatch.setattr(tables, "_TICK_NS", 0)
+    tables.sink(FRAME, path, Numbers)
+    hits = kept().hits
+    assert read().equals(FRAME)
+    assert read().equals(FRAME)
+    assert kept().hits == hits + 1
+    tables.sink(FRAME.reverse(), path, Numbers)
+    assert read().equals(FRAME.reverse())
+    many = pl.concat([FRAME] * 5000)
+    tables.sink(many, path, Numbers)
+    assert path.stat().st_size < tables._SMALL_BYTES
+    states = tables._file_states([path])
+    assert tables._read_small(states, Numbers, path) is None  # more than a row group
+    assert read().equals(many)
+    damage(path, slice(4, 40))
+    with pytest.raises(tables.READ_ERRORS):
+        read()
+    monkeypatch.setattr(tables, "_TICK_NS", 10**18)
+    assert tables._file_states([path]) is None  # it has only just changed
+
+
 def test_a_folder_of_parts_is_one_table_without_unfinished_ones(tmp_path):
     assert tables.scan(tmp_path, Numbers).collect().equals(Numbers.create_empty())
     for name, row in [("b", 1), ("a", 0)]:

@@ -358,7 +358,9 @@ def list_family_attacks(family: Family, names: Collection[str]) -> list[str]:
 
 def find_attack_names(name: str, names: Collection[str]) -> tuple[str, ...]:
     """Return those of all attacks' names that a name or pattern stands for, possibly none."""
-    if name in names or "*" in name:
+    if name in names:
+        return (name,)
+    if "*" in name:
         return tuple(fnmatch.filter(names, name))
     key = normalise_name(name)
     family = _build_families_by_name().get(key)
