@@ -10,7 +10,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from mia_batch.attacks.attack import CONTINUATION, Attack, ModelView, matches_views
+from mia_batch.attacks.attack import (
+    CONTINUATION,
+    Attack,
+    ModelView,
+    check_attacks,
+    matches_views,
+)
 from mia_batch.attacks.from_logprobs import SERIES_COLUMNS, with_series, with_shadows
 from mia_batch.attacks.from_samples import EXPECTED
 from mia_batch.errors import SchemaMismatchError, SettingsError
@@ -205,8 +211,7 @@ def score(
         logprobs = with_series(with_shadows(logprobs, attacks), attacks)
     kinds = [*_list_evidence(features, logprobs, attacks)]
     for evidence in kinds:
-        for attack in evidence.attacks:
-            attack.check(evidence.tables[0])
+        check_attacks(evidence.attacks, evidence.tables[0])
     names = [attack.name for attack in attacks]
     learned = [attack.name for attack in attacks if attack.evidence == "scores"]
     types = targets.collect_schema()

@@ -3,7 +3,8 @@
 import fnmatch
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -197,15 +198,10 @@ class Attack:
                     f" {', '.join(columns)}"
                 )
         try:
-            scores = (
-                pl.LazyFrame(schema=types)
-                .group_by(pl.lit(1))
-                .agg(self.expr.alias(self.name))
-            )
-            score_type = scores.collect().schema[self.name]
+            (score_type,) = _compute_types([self], types)
         except pl.exceptions.PolarsError as error:
             raise self.build_error(error) from error
-        if not (score_type.is_numeric() or score_type == pl.Boolean):
+        if not _is_number(score_type):
             is_list = isinstance(score_type, pl.List)
             ending = ".list.mean().first()" if is_list else ".cast(pl.Float64)"
             raise SchemaMismatchError(
@@ -232,6 +228,34 @@ class Attack:
 
     def __str__(self) -> str:
         return f"attack {self.name!r}" + (f" ({self.defined})" if self.defined else "")
+
+
+def check_attacks(attacks: Sequence[Attack], evidence: pl.LazyFrame) -> None:
+    """Check that ``evidence`` can feed all attacks; raises what `Attack.check` does."""
+    # One query for all takes a quarter of the time of one for each.
+    types = evidence.collect_schema()
+    columns = {column for attack in attacks for column in attack.columns}
+    with suppress(pl.exceptions.PolarsError):
+        score_types = _compute_types(attacks, types)
+        if columns <= types.keys() and all(map(_is_number, score_types)):
+            return
+    for attack in attacks:  # to say which, and why
+        attack.check(evidence)
+
+
+def _compute_types(attacks: Sequence[Attack], types: pl.Schema) -> list[pl.DataType]:
+    """Compute the types of attacks' scores from those of columns."""
+    scores = (
+        pl.LazyFrame(schema=types)
+        .group_by(pl.lit(1))
+        .agg(attack.expr.alias(attack.name) for attack in attacks)
+    )
+    computed = scores.collect().schema
+    return [computed[attack.name] for attack in attacks]
+
+
+def _is_number(score_type: pl.DataType) -> bool:
+    return score_type.is_numeric() or score_type == pl.Boolean
 
 
 Formula = tuple[pl.Expr, str, str] | tuple[pl.Expr, str, str, str]
