@@ -293,23 +293,30 @@ def test_answers_from_a_stream_have_the_scores_of_whole_ones(chat, tmp_path):
 
 
 N_POINTS = 12
+OF_POINTS = {"preset": "default", "probes": N_POINTS, "max_failed": 0.2}
+
+
+@pytest.fixture(scope="module")
+def scores_of_all_points(tmp_path_factory):
+    return audit_server(Reciter(), tmp_path_factory.mktemp("whole"), **OF_POINTS)[
+        "scores"
+    ]
 
 
 @pytest.mark.parametrize("status", [400, 403])
-def test_a_point_that_is_refused_costs_itself_and_not_its_text(status, tmp_path):
+def test_a_point_that_is_refused_costs_itself_and_not_its_text(
+    status, scores_of_all_points, tmp_path
+):
     points = {2: 1, 3: 1, 4: 2, 5: 7}  # of 12, each text a member or not in turn
-    whole = tmp_path / "whole"
-    whole.mkdir()
-    settings = {"preset": "default", "probes": N_POINTS, "max_failed": 0.2}
-    before = audit_server(Reciter(), whole, **settings)["scores"]
-    run = audit_server(RefusingPoints(points, status), tmp_path, **settings)
+    run = audit_server(RefusingPoints(points, status), tmp_path, **OF_POINTS)
     texts = run["targets"].with_row_index("number").select("target_id", "number")
     scores = run["scores"].join(texts, on="target_id").sort("number")
     expected = [N_POINTS - points.get(number, 0) for number in range(N_TEXTS)]
     assert scores["n_samples"].to_list() == expected
     # A share of points says the same of the others
     name = "probe_first_word_v1"
-    values = before.join(texts, on="target_id").sort("number")[name].to_list()
+    before = scores_of_all_points.join(texts, on="target_id")
+    values = before.sort("number")[name].to_list()
     values[5] = None
     assert scores[name].to_list() == values
     assert values[:5] == [1.0, 0.0, 1.0, 0.0, 1.0]
