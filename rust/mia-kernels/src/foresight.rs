@@ -26,17 +26,17 @@ use tokens::for_each_token;
 const WORDS_BEFORE: usize = 512;
 /// Words that one reader is asked about, which bounds its memory.
 const WORDS_AT_ONCE: usize = 2048;
-/// Words in a row that are looked at together.
-const STRETCH_WORDS: usize = 12;
-/// How many of them must be foreseen, so that what stands between these is cut out.
-const FORESEEN_WORDS: usize = 6;
+/// Words in a row that are looked at together, or all of a shorter text. Where half of them could be
+/// foreseen, what stands between these is cut out. With 12 words instead of 24 three times as many
+/// windows of Genesis 1 to 3 lose words, and counting, tables and refrains lose no more.
+const STRETCH_WORDS: usize = 24;
 
 /// Words of a text that could be foreseen, by their numbers from 0.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Foreseen {
     /// Each word that could be foreseen by itself.
     pub words: Vec<u32>,
-    /// What stands between such words wherever 6 of 12 words in a row could be foreseen.
+    /// What stands between such words wherever 12 of 24 words in a row could be foreseen.
     pub cut: Vec<u32>,
 }
 
@@ -101,11 +101,12 @@ fn words_of<'a>(before: &'a str, text: &'a str, rule: WordRule) -> (Vec<Word<'a>
     (words, n_before)
 }
 
-/// Marks what stands between those that could be foreseen, wherever 6 of 12 words could.
+/// Marks what stands between those that could be foreseen, wherever half of a stretch could.
 fn cut_words(is_foreseen: &[bool]) -> Vec<bool> {
     let mut is_cut = vec![false; is_foreseen.len()];
-    for (start, stretch) in is_foreseen.windows(STRETCH_WORDS).enumerate() {
-        if stretch.iter().filter(|&&each| each).count() < FORESEEN_WORDS {
+    let n_words = STRETCH_WORDS.min(is_foreseen.len()).max(1);
+    for (start, stretch) in is_foreseen.windows(n_words).enumerate() {
+        if stretch.iter().filter(|&&each| each).count() < n_words.div_ceil(2) {
             continue;
         }
         let first = stretch.iter().position(|&each| each);
@@ -140,7 +141,7 @@ mod tests {
             foreseen(numbers, "18 19 40"),
             Foreseen {
                 words: vec![0, 1],
-                cut: vec![]
+                cut: vec![0, 1]
             }
         );
     }
@@ -148,14 +149,22 @@ mod tests {
     #[test]
     fn stretches_begin_and_end_with_words_that_could_be_foreseen() {
         let mut is_foreseen = [false; 40];
-        for place in [10, 12, 14, 16, 18] {
+        for place in (10..32).step_by(2) {
             is_foreseen[place] = true;
         }
         assert_eq!(places_of_true(&cut_words(&is_foreseen)), []);
-        is_foreseen[20] = true;
-        let expected: Vec<_> = (10..=20).collect();
+        is_foreseen[32] = true;
+        let expected: Vec<_> = (10..=32).collect();
         assert_eq!(places_of_true(&cut_words(&is_foreseen)), expected);
-        assert_eq!(cut_words(&[true; 5]), [false; 5]);
+    }
+
+    #[test]
+    fn of_a_short_text_half_must_be_foreseen() {
+        assert_eq!(cut_words(&[true, false, false]), [false; 3]);
+        assert_eq!(
+            cut_words(&[true, false, true, false]),
+            [true, true, true, false]
+        );
     }
 
     #[test]
