@@ -32,23 +32,23 @@ def frame(*rows):
 
 
 def test_what_is_left_out_is_counted_and_the_order_of_rows_means_nothing():
-    found = blind.read_texts(
+    labelled_texts = blind.read_texts(
         frame(
             ("a", True, None, None), (None, False, None, None), ("b", None, None, None)
         ),
         "member",
     )
-    assert found.frame["target_id"].to_list() == ["00"]
-    assert found.n_labelled == 2
+    assert labelled_texts.frame["target_id"].to_list() == ["00"]
+    assert labelled_texts.n_labelled == 2
     rows = frame(
         *[(f"text {place}", place % 3 == 0, None, f"d{place}") for place in range(30)]
     )
-    found, turned = (
+    labelled_texts, turned = (
         blind.read_texts(rows, "member"),
         blind.read_texts(rows.reverse(), "member"),
     )
-    assert_frame_equal(found.frame, turned.frame)
-    assert found.cluster.tolist() == turned.cluster.tolist()
+    assert_frame_equal(labelled_texts.frame, turned.frame)
+    assert labelled_texts.cluster.tolist() == turned.cluster.tolist()
 
 
 def test_of_many_texts_clusters_give_as_evenly_as_they_can(monkeypatch):
@@ -57,9 +57,9 @@ def test_of_many_texts_clusters_give_as_evenly_as_they_can(monkeypatch):
     rows = [("t", True, group, None) for group in groups] + [
         ("t", False, None, None)
     ] * 3
-    found = blind.read_texts(frame(*rows), "member")
+    labelled_texts = blind.read_texts(frame(*rows), "member")
     # The first of a, b and c, the second of a and b; and all texts of the other class.
-    assert found.frame["target_id"].to_list() == [
+    assert labelled_texts.frame["target_id"].to_list() == [
         "00",
         "01",
         "06",
@@ -69,26 +69,26 @@ def test_of_many_texts_clusters_give_as_evenly_as_they_can(monkeypatch):
         "10",
         "11",
     ]
-    assert found.n_labelled == 12
+    assert labelled_texts.n_labelled == 12
 
 
 def test_classifiers_see_what_came_before_an_answer():
     rows = frame(("Yes.", True, None, None), ("No.", False, None, None))
     conversations = pl.Series(["before", None])
-    seen = blind.read_texts(
+    columns = blind.read_texts(
         rows.with_columns(conversation=conversations), "member"
     ).frame
-    assert seen["text"].to_list() == ["before\nYes.", "No."]
+    assert columns["text"].to_list() == ["before\nYes.", "No."]
 
 
 def test_what_classifiers_see_of_a_text():
     text = "In 2017, 1999 and 20190 and 1899:\nA, B!"
-    seen = blind.read_texts(
+    columns = blind.read_texts(
         frame((text, True, None, None), ("", False, None, None)), "member"
     ).frame
-    assert seen["text"].to_list() == [text, ""]
-    assert seen["year"].to_list() == [2019, 0]
-    numbers = seen["surface"].struct.unnest()
+    assert columns["text"].to_list() == [text, ""]
+    assert columns["year"].to_list() == [2019, 0]
+    numbers = columns["surface"].struct.unnest()
     # One character more than there is, so that an empty text has shares, too.
     assert numbers["characters"].exp().to_list() == pytest.approx([40, 1])
     assert numbers["words"].exp().to_list() == pytest.approx([10, 1])
@@ -109,8 +109,8 @@ def test_what_classifiers_see_of_a_text():
 
 def test_a_long_text_is_seen_to_its_end_but_for_its_words(monkeypatch):
     monkeypatch.setattr(module, "MAX_CHARACTERS", 4)
-    seen = blind.read_texts(frame(("word 2020", True, None, None)), "member").frame
-    assert seen.select("text", "year").row(0) == ("word", 2020)
+    columns = blind.read_texts(frame(("word 2020", True, None, None)), "member").frame
+    assert columns.select("text", "year").row(0) == ("word", 2020)
 
 
 @pytest.mark.parametrize(
@@ -118,11 +118,13 @@ def test_a_long_text_is_seen_to_its_end_but_for_its_words(monkeypatch):
     [(["", "..."], [[0], [0]]), (["A a's Über_x 1"], [[0, 1, 1, 1, 2]])],
 )
 def test_words_are_lower_cased_runs_of_word_characters(texts, counts):
-    found = blind.read_texts(
+    two_texts = blind.read_texts(
         frame(*((text, True, None, None) for text in texts)), "member"
     )
     words = (
-        blind.build_classifiers(found.frame)["blind_naive_bayes_v1"].args[0].toarray()
+        blind.build_classifiers(two_texts.frame)["blind_naive_bayes_v1"]
+        .args[0]
+        .toarray()
     )
     assert np.sort(words).tolist() == counts
 
@@ -155,7 +157,7 @@ LABELS = GENERATOR.permuted(np.tile(np.arange(20)[:, None] < 8, 3), axis=0)
 
 
 def test_naive_bayes_and_logistic_regression_are_near_the_exact_ones():
-    found = blind.naive_bayes(csr_array(COUNTS), TRAIN, TEST, LABELS)
+    scores = blind.naive_bayes(csr_array(COUNTS), TRAIN, TEST, LABELS)
     for column, label in enumerate(LABELS.T):
         joint = (
             MultinomialNB()
@@ -163,8 +165,8 @@ def test_naive_bayes_and_logistic_regression_are_near_the_exact_ones():
             .predict_joint_log_proba(COUNTS[TEST])
         )
         prior = np.log(8 / 12)
-        assert found[:, column] == pytest.approx(joint[:, 1] - joint[:, 0] - prior)
-    found = blind.logistic(csr_array(COUNTS), TRAIN, TEST, LABELS)
+        assert scores[:, column] == pytest.approx(joint[:, 1] - joint[:, 0] - prior)
+    scores = blind.logistic(csr_array(COUNTS), TRAIN, TEST, LABELS)
     for column, label in enumerate(LABELS.T):
         # liblinear penalises the intercept, as if it were one more number of each text.
         values = np.column_stack([COUNTS, np.ones(40)])
@@ -172,19 +174,20 @@ def test_naive_bayes_and_logistic_regression_are_near_the_exact_ones():
             C=1.0, fit_intercept=False, tol=1e-10, max_iter=10_000
         )
         odds = exact.fit(values[TRAIN], label).decision_function(values[TEST])
-        assert found[:, column] == pytest.approx(odds, abs=0.02)
+        assert scores[:, column] == pytest.approx(odds, abs=0.02)
 
 
 def test_ridge_solves_its_equations():
     """Of numbers X and centred classes y, with w = (X'X + alpha)^-1 X'y."""
     similarity = COUNTS @ COUNTS.T
-    found = blind.ridge(similarity, 0.5, TRAIN, TEST, LABELS)
-    seen = COUNTS[TRAIN]
+    predictions = blind.ridge(similarity, 0.5, TRAIN, TEST, LABELS)
+    train_counts = COUNTS[TRAIN]
     alpha = 0.5 * np.mean([row @ row for row in COUNTS])
     weights = np.linalg.solve(
-        seen.T @ seen + alpha * np.eye(15), seen.T @ (LABELS - LABELS.mean(axis=0))
+        train_counts.T @ train_counts + alpha * np.eye(15),
+        train_counts.T @ (LABELS - LABELS.mean(axis=0)),
     )
-    assert found == pytest.approx(COUNTS[TEST] @ weights)
+    assert predictions == pytest.approx(COUNTS[TEST] @ weights)
     # Texts that have nothing in common.
     assert not blind.ridge(np.zeros((40, 40)), 0.5, TRAIN, TEST, LABELS).any()
 
@@ -195,9 +198,9 @@ def test_direction_is_learned_from_the_training_texts():
     labels = np.array(
         [[True, False, False], [False, False, True], [False, True, False]]
     )
-    found = blind.direction(value, train, test, labels)
+    projections = blind.direction(value, train, test, labels)
     # First, last, and middle text true: AUC 0, 1 and 1/2.
-    assert found.tolist() == [[-2.0, 2.0, 2.0], [-9.0, 9.0, 9.0]]
+    assert projections.tolist() == [[-2.0, 2.0, 2.0], [-9.0, 9.0, 9.0]]
 
 
 @dataclass
@@ -243,7 +246,7 @@ def test_scores_become_ranks_within_folds():
     label = np.array([True, False, False, True, True, False])
     folds = Folds(cluster=np.arange(6), fold=np.array([0, 1, 0, 1, 0, 1]), n_folds=2)
     value = np.array([5.0, 100.0, 3.0, 300.0, 3.0, 200.0])
-    found = blind.cross_validate(
+    validated = blind.cross_validate(
         {"value": partial(blind.direction, value)},
         label,
         folds,
@@ -251,10 +254,10 @@ def test_scores_become_ranks_within_folds():
         generator=np.random.default_rng(0),
     )["value"]
     # Both folds put members higher: 5 above 3 and 3, 300 above 200 and 100.
-    assert found.score == pytest.approx([5 / 6, 1 / 6, 2 / 6, 5 / 6, 2 / 6, 3 / 6])
+    assert validated.score == pytest.approx([5 / 6, 1 / 6, 2 / 6, 5 / 6, 2 / 6, 3 / 6])
     # Members 5/6, 5/6, 2/6 against 1/6, 2/6, 3/6: 3 + 3 + 1.5 of 9.
-    assert found.auc == pytest.approx(7.5 / 9)
-    assert found.permuted.shape == (1,)
+    assert validated.auc == pytest.approx(7.5 / 9)
+    assert validated.permuted.shape == (1,)
 
 
 def test_limits_move_away_by_the_ratio_of_deviations():
@@ -265,10 +268,10 @@ def test_limits_move_away_by_the_ratio_of_deviations():
     expected = (61 / 10_800) ** 0.5
     wide = outcome(score, label, np.array([0.5 - 1.5 * expected, 0.5 + 1.5 * expected]))
     plain = auc_interval(score[label], score[~label])
-    found = wide.interval()
-    assert found.low == pytest.approx(wide.auc - 1.5 * (wide.auc - plain.low))
-    assert found.high == pytest.approx(wide.auc + 1.5 * (plain.high - wide.auc))
-    assert (found.method, found.confidence) == ("delong_logit_permuted", 0.95)
+    interval = wide.interval()
+    assert interval.low == pytest.approx(wide.auc - 1.5 * (wide.auc - plain.low))
+    assert interval.high == pytest.approx(wide.auc + 1.5 * (plain.high - wide.auc))
+    assert (interval.method, interval.confidence) == ("delong_logit_permuted", 0.95)
     narrow = outcome(score, label, np.array([0.5, 0.5])).interval()
     assert (narrow.low, narrow.high) == pytest.approx((plain.low, plain.high))
 
@@ -278,9 +281,9 @@ def test_limits_of_ties_and_at_either_end():
     label, score = np.repeat([True, False], 4), np.tile([0.25, 0.75], 4)
     # Var of the members' share among 8 texts, 4 high, is 1/4 x 1/4 x 4/7; AUC - 1/2 is
     # that share less 1/2, so the deviation is the root of 1/28.
-    found = outcome(score, label, np.array([0.5 + 2 * (1 / 28) ** 0.5])).interval()
+    interval = outcome(score, label, np.array([0.5 + 2 * (1 / 28) ** 0.5])).interval()
     plain = auc_interval(score[label], score[~label])
-    assert found.high == pytest.approx(min(1.0, 0.5 + 2 * (plain.high - 0.5)))
+    assert interval.high == pytest.approx(min(1.0, 0.5 + 2 * (plain.high - 0.5)))
     label = np.repeat([True, False], 5)
     constant = outcome(np.full(10, 0.5), label, np.full(9, 0.5)).interval()
     assert constant.low < 0.5 < constant.high
@@ -294,11 +297,13 @@ WORDS = np.array([f"{letter}{letter}" for letter in "abcdefghijklmnopqrst"])
 def texts(label, *, group=None, seed=0, n_words=8, mark=None):
     """Random words; texts of the first class, or those marked, have one more."""
     generator = np.random.default_rng(seed)
-    drawn = [" ".join(generator.choice(WORDS, n_words)) for _ in label]
+    sentences = [" ".join(generator.choice(WORDS, n_words)) for _ in label]
     marks = [""] * len(label) if mark is None else mark
     columns = {
         "target_id": [f"{place:04}" for place in range(len(label))],
-        "target": [f"{text} {mark}" for text, mark in zip(drawn, marks, strict=True)],
+        "target": [
+            f"{text} {mark}" for text, mark in zip(sentences, marks, strict=True)
+        ],
         "member": label,
         "group": group if group is None else list(map(str, group)),
         "document_id": None,
@@ -344,13 +349,16 @@ def test_labels_that_a_word_gives_away_are_separable(separable):
 
 
 def test_labels_by_coin_of_many_texts_are_not_separable_and_few_texts_decide_nothing():
-    few = blind.blind_baseline(texts(coin(24, seed=1)))
-    many = blind.blind_baseline(texts(coin(1000, seed=2), n_words=3))
-    assert (few.verdict, many.verdict) == ("undecided", "not separable")
-    assert few.upper is not None
-    assert many.upper is not None
-    assert 0.5 < many.upper <= 0.60 < few.upper
-    assert many.scores.height == 1000
+    few_texts_outcome = blind.blind_baseline(texts(coin(24, seed=1)))
+    many_texts_outcome = blind.blind_baseline(texts(coin(1000, seed=2), n_words=3))
+    assert (few_texts_outcome.verdict, many_texts_outcome.verdict) == (
+        "undecided",
+        "not separable",
+    )
+    assert few_texts_outcome.upper is not None
+    assert many_texts_outcome.upper is not None
+    assert 0.5 < many_texts_outcome.upper <= 0.60 < few_texts_outcome.upper
+    assert many_texts_outcome.scores.height == 1000
 
 
 def test_what_only_marks_groups_is_no_difference_between_classes():
@@ -369,14 +377,14 @@ def test_what_only_marks_groups_is_no_difference_between_classes():
 
 @pytest.mark.parametrize("label", [[True] * 5, [False] * 5, [True] + [False] * 9])
 def test_without_five_clusters_of_a_class_there_is_a_reason(label):
-    found = blind.blind_baseline(texts(label))
-    assert found.verdict is None
-    assert found.reason == "each class needs 5 groups; a text without a group is one"
-    assert Metrics.validate(found.metrics)["reason"].unique().to_list() == [
-        found.reason
+    baseline = blind.blind_baseline(texts(label))
+    assert baseline.verdict is None
+    assert baseline.reason == "each class needs 5 groups; a text without a group is one"
+    assert Metrics.validate(baseline.metrics)["reason"].unique().to_list() == [
+        baseline.reason
     ]
-    assert found.metrics["value"].null_count() == 5
-    assert found.scores.shape == (0, 6)
+    assert baseline.metrics["value"].null_count() == 5
+    assert baseline.scores.shape == (0, 6)
 
 
 @pytest.mark.parametrize(
@@ -388,7 +396,7 @@ def test_without_five_clusters_of_a_class_there_is_a_reason(label):
 )
 def test_limits_hold_as_often_as_they_say(per_cluster, effect, n):
     """Of n data sets 95 % less three standard deviations of a binomial share."""
-    found = simulate(
+    coverage = simulate(
         n_per_class=60,
         per_cluster=per_cluster,
         effect=effect,
@@ -396,10 +404,10 @@ def test_limits_hold_as_often_as_they_say(per_cluster, effect, n):
         n_permutations=19,
         seed=7,
     )
-    assert found["upper_coverage"] >= 0.95 - 3 * (0.95 * 0.05 / n) ** 0.5
-    assert sum(found["coverage"]) / 4 >= 0.92
+    assert coverage["upper_coverage"] >= 0.95 - 3 * (0.95 * 0.05 / n) ** 0.5
+    assert sum(coverage["coverage"]) / 4 >= 0.92
     if effect:
-        assert max(found["expected"]) > 0.6
+        assert max(coverage["expected"]) > 0.6
     else:
-        assert max(found["expected"]) == pytest.approx(0.5, abs=0.026)
-        assert found["p_within_0.05"] <= 0.05 + 3 * (0.05 * 0.95 / n) ** 0.5
+        assert max(coverage["expected"]) == pytest.approx(0.5, abs=0.026)
+        assert coverage["p_within_0.05"] <= 0.05 + 3 * (0.05 * 0.95 / n) ** 0.5

@@ -16,14 +16,17 @@ from tests.unit.inference.scored import plan
 
 def texts(rng, sizes):
     return [
-        " ".join(VOCABULARY[at] for at in rng.integers(0, 100, size)) for size in sizes
+        " ".join(VOCABULARY[position] for position in rng.integers(0, 100, size))
+        for size in sizes
     ]
 
 
 def sets(change, n=40):
     rng = np.random.default_rng(0)
-    audited, others = (texts(rng, rng.integers(40, 60, n)) for _ in range(2))
-    return table([change(text, at) for at, text in enumerate(audited)], others)
+    audited, nulls = (texts(rng, rng.integers(40, 60, n)) for _ in range(2))
+    return table(
+        [change(text, position) for position, text in enumerate(audited)], nulls
+    )
 
 
 CHANGES = {
@@ -37,17 +40,24 @@ CHANGES = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_each_number_is_found_by_itself(name):
-    asked = sets(CHANGES[name]).with_columns(asked=pl.col("role") == "target")
-    found = {one.name: one for one in blind_baseline(asked, label="asked").plain}
-    assert found[name].differs
-    assert found[name].auc > 0.6
+    scored = sets(CHANGES[name]).with_columns(asked=pl.col("role") == "target")
+    differences = {
+        difference.name: difference
+        for difference in blind_baseline(scored, label="asked").plain
+    }
+    assert differences[name].differs
+    assert differences[name].auc > 0.6
     alike = {name, "digits"} if name == "date" else {name}
-    assert not any(one.differs for one in found.values() if one.name not in alike)
+    assert not any(
+        difference.differs
+        for difference in differences.values()
+        if difference.name not in alike
+    )
 
 
 def test_the_test_is_that_of_mann_and_whitney_over_groups():
     lengths = [1.0, 3.0, 2.0, 4.0, 9.0, 7.0]
-    seen = pl.DataFrame(
+    texts_frame = pl.DataFrame(
         {
             "surface": [
                 {"words": n, "bytes": 0.0, "punctuation": 0.0, "digits": 0.0}
@@ -57,32 +67,38 @@ def test_the_test_is_that_of_mann_and_whitney_over_groups():
         }
     )
     label = np.array([False, False, False, False, True, True])
-    first, *others = plain_differences(seen, label, np.array([0, 0, 1, 2, 3, 4]))
+    first, *other_differences = plain_differences(
+        texts_frame, label, np.array([0, 0, 1, 2, 3, 4])
+    )
     # Means of groups: 2, 2 and 4 against 9 and 7, so that all 6 pairs agree.
     assert (first.name, first.auc) == ("length", 1.0)
     assert first.p_value == pytest.approx(0.1386, abs=1e-3)
-    assert {(one.auc, one.p_value) for one in others} == {(0.5, 1.0)}
+    assert {
+        (difference.auc, difference.p_value) for difference in other_differences
+    } == {(0.5, 1.0)}
 
 
 def test_a_difference_of_length_closes_the_gate_where_classifiers_are_undecided():
-    asked = sets(
-        lambda text, at: text if at % 2 else f"{text} {' '.join(text.split()[:14])}"
+    scored = sets(
+        lambda text, position: (
+            text if position % 2 else f"{text} {' '.join(text.split()[:14])}"
+        )
     )
-    checked = check_targets(asked, seed=0)
+    checked = check_targets(scored, seed=0)
     baseline = checked.findings.filter(check="blind_baseline", statistic="roc_auc")
     baseline = baseline.with_columns(verdict=pl.lit("undecided"))
     plain = checked.findings.filter(check="plain_differences")
     assert plain.filter(verdict="differs")["subject"].to_list() == ["length"]
-    before = pl.concat([baseline, plain])
-    gate = gate_findings(before, exploratory=False)
+    baselines = pl.concat([baseline, plain])
+    gate = gate_findings(baselines, exploratory=False)
     assert gate_verdict(gate) == "withheld"
     assert "by length alone, p = " in str(why_withheld(gate))
-    (said,) = gate_sentence(pl.concat([before, gate]))
-    assert "(AUC " in said
-    assert " by length alone" in said
+    (sentence,) = gate_sentence(pl.concat([baselines, gate]))
+    assert "(AUC " in sentence
+    assert " by length alone" in sentence
     ranks = checked.blind_scores.select("target_id", "^targets_.*$").drop_nulls()
     assert "targets_blind_plain_length" in ranks.columns
-    weights = weight_findings(asked, ranks, before, plan())
+    weights = weight_findings(scored, ranks, baselines, plan())
     assert weights.filter(statistic="n_effective")["verdict"].item() != "not_needed"
 
 

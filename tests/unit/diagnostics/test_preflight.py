@@ -55,9 +55,11 @@ def test_a_run_of_13_words_is_found_on_both_sides_and_one_of_12_is_none():
     assert first.examples == [("a", "d"), ("b", "d")]
     assert (second.n_long_run, second.n_high_overlap) == (1, 0)
     assert second.examples == [("d", "a")]
-    same = frame((" ".join(WORDS), True), (" ".join(WORDS), False))
-    named = same.with_columns(document_id=pl.concat_str("target_id", pl.lit(".txt")))
-    assert near_duplicates(named)[0].examples == [("a.txt", "b.txt")]
+    equal_texts = frame((" ".join(WORDS), True), (" ".join(WORDS), False))
+    with_documents = equal_texts.with_columns(
+        document_id=pl.concat_str("target_id", pl.lit(".txt"))
+    )
+    assert near_duplicates(with_documents)[0].examples == [("a.txt", "b.txt")]
     first, second = near_duplicates(
         frame(
             (" ".join([*WORDS[:12], "x", *WORDS[12:24]]), True),
@@ -91,9 +93,14 @@ def test_what_cannot_be_or_is_not_compared_is_counted(monkeypatch):
     assert second.share is None
     assert first.share is None
     monkeypatch.setattr(preflight, "MAX_TEXTS_PER_SIDE", 2)
-    same = " ".join(WORDS[:13])
+    shared_run = " ".join(WORDS[:13])
     first, _ = near_duplicates(
-        frame((same, True), (same, True), (same, True), (same, False))
+        frame(
+            (shared_run, True),
+            (shared_run, True),
+            (shared_run, True),
+            (shared_run, False),
+        )
     )
     assert (first.n_texts, first.n_left_out, first.n_concerned) == (2, 1, 2)
 
@@ -106,19 +113,22 @@ def test_what_cannot_be_or_is_not_compared_is_counted(monkeypatch):
     )
 )
 def test_copies_are_those_of_a_slow_search(rows):
-    named = [
+    named_texts = [
         (text, group or place)
         for place, (text, group) in enumerate(rows)
         if text is not None
     ]
     slow = sum(
-        any(text == other and name != elsewhere for other, elsewhere in named)
-        for text, name in named
+        any(
+            text == other_text and name != elsewhere
+            for other_text, elsewhere in named_texts
+        )
+        for text, name in named_texts
     )
     schema = {"target_id": pl.String, "target": pl.String, "group": pl.String}
     numbered = [(str(place), *row) for place, row in enumerate(rows)]
     assert count_copies(pl.LazyFrame(numbered, schema, orient="row")) == (
-        len(named),
+        len(named_texts),
         slow,
     )
 
@@ -128,8 +138,10 @@ VOCABULARY = [f"{a}{b}{c}" for a in LETTERS for b in "aeiou" for c in LETTERS]
 
 
 def words(rng, n, start=0, end=None):
-    some = VOCABULARY[start:end]
-    return " ".join(some[at] for at in rng.integers(0, len(some), n))
+    vocabulary = VOCABULARY[start:end]
+    return " ".join(
+        vocabulary[position] for position in rng.integers(0, len(vocabulary), n)
+    )
 
 
 def apart(n, seed=0):
@@ -142,7 +154,8 @@ def book(n, seed=0):
     """Texts of which neighbours have a subject in common."""
     rng = np.random.default_rng(seed)
     return [
-        f"{words(rng, 30)} {words(rng, 30, 20 * at, 20 * at + 80)}" for at in range(n)
+        f"{words(rng, 30)} {words(rng, 30, 20 * position, 20 * position + 80)}"
+        for position in range(n)
     ]
 
 
@@ -165,9 +178,9 @@ def table(targets, nulls, **columns):
 
 
 def likeness(texts):
-    found = preflight.likeness(texts)
-    assert found is not None
-    return found
+    likeness_of_texts = preflight.likeness(texts)
+    assert likeness_of_texts is not None
+    return likeness_of_texts
 
 
 def slow_ratio(texts):
@@ -180,46 +193,48 @@ def slow_ratio(texts):
         for count in counts
     ]
 
-    def cosine(one, other):
-        dot = sum(weight * other.get(word, 0) for word, weight in one.items())
+    def cosine(row, other_row):
+        dot = sum(weight * other_row.get(word, 0) for word, weight in row.items())
         return dot / sqrt(
-            sum(weight**2 for weight in one.values())
-            * sum(weight**2 for weight in other.values())
+            sum(weight**2 for weight in row.values())
+            * sum(weight**2 for weight in other_row.values())
         )
 
-    near = np.mean([cosine(one, other) for one, other in pairwise(rows)])
+    near = np.mean([cosine(row, other_row) for row, other_row in pairwise(rows)])
     pairs = [(a, b) for a in range(len(rows)) for b in range(len(rows)) if a != b]
     return near / np.mean([cosine(rows[a], rows[b]) for a, b in pairs])
 
 
 def test_neighbours_are_as_alike_as_the_definition_says_and_tell_by_their_order_alone():
     texts = book(20)
-    found = likeness(texts)
-    assert found.ratio == pytest.approx(slow_ratio(texts), rel=0.05)
-    assert found.p_value == 1 / 1000
-    assert found.is_one_book
+    measured_likeness = likeness(texts)
+    assert measured_likeness.ratio == pytest.approx(slow_ratio(texts), rel=0.05)
+    assert measured_likeness.p_value == 1 / 1000
+    assert measured_likeness.is_one_book
     shuffled = np.random.default_rng(1).permutation(book(40)).tolist()
     assert not likeness(shuffled).is_one_book
     assert preflight.likeness(book(19)) is None
 
 
 def test_texts_that_stand_alone_are_seldom_taken_for_a_book():
-    found = [likeness(apart(20, seed)) for seed in range(20)]
-    assert not any(each.is_one_book for each in found)
-    p_values = [each.p_value for each in found]
+    likenesses = [likeness(apart(20, seed)) for seed in range(20)]
+    assert not any(measured_likeness.is_one_book for measured_likeness in likenesses)
+    p_values = [measured_likeness.p_value for measured_likeness in likenesses]
     assert 0.3 < np.mean(p_values) < 0.7
 
 
 def test_parts_of_a_book_are_one_group_of_nulls():
     plan = DecisionRule(primary="a", level="target", null_set="-")
-    before = table(apart(5, 1), book(40))
-    after = with_undeclared(before)
-    assert after.collect()["group"].to_list() == [None] * 5 + [UNDECLARED] * 40
-    sets = read_comparison_sets(after)
+    before_grouping = table(apart(5, 1), book(40))
+    grouped = with_undeclared(before_grouping)
+    assert grouped.collect()["group"].to_list() == [None] * 5 + [UNDECLARED] * 40
+    sets = read_comparison_sets(grouped)
     assert np.unique(sets.cluster[sets.nulls]).size == 1
-    found = [planned_power(each, plan) for each in (before, after)]
-    assert [each and each.n_null for each in found] == [40, 1]
-    assert with_undeclared(after).collect().equals(after.collect())
+    powers = [
+        planned_power(comparison, plan) for comparison in (before_grouping, grouped)
+    ]
+    assert [comparison and comparison.n_null for comparison in powers] == [40, 1]
+    assert with_undeclared(grouped).collect().equals(grouped.collect())
 
 
 @pytest.mark.parametrize(
@@ -231,29 +246,31 @@ def test_parts_of_a_book_are_one_group_of_nulls():
     ],
 )
 def test_groups_windows_and_labels_without_a_question_are_left_alone(columns):
-    asked = table(apart(5, 1), book(40), **columns)
-    assert with_undeclared(asked) is asked
-    assert not list(undeclared_rows(asked))
+    audited = table(apart(5, 1), book(40), **columns)
+    assert with_undeclared(audited) is audited
+    assert not list(undeclared_rows(audited))
 
 
 def test_labelled_nulls_of_the_input_count_too_and_the_audited_texts_are_only_said():
-    asked = table(book(20, 1), book(40), role=["target"] * 60)
-    grouped = with_undeclared(asked)
+    audited = table(book(20, 1), book(40), role=["target"] * 60)
+    grouped = with_undeclared(audited)
     assert grouped.collect()["group"].is_null().sum() == 20
-    found = finding_rows("", undeclared_rows(grouped)).with_columns(
+    findings = finding_rows("", undeclared_rows(grouped)).with_columns(
         check=pl.lit("undeclared_books")
     )
-    first, second = undeclared_sentences(found)
+    first, second = undeclared_sentences(findings)
     assert first.startswith(
         "The non-members look like parts of one book, or of a few: neighb"
     )
     assert "(p = 0.001). They count as one group: give a column `group`" in first
     assert "The targets look like" in second
     assert "Each counts as an independent text" in second
-    kept = finding_rows("", undeclared_rows(asked)).with_columns(
+    ungrouped_findings = finding_rows("", undeclared_rows(audited)).with_columns(
         check=pl.lit("undeclared_books")
     )
-    assert "Each counts as an independent text" in next(undeclared_sentences(kept))
+    assert "Each counts as an independent text" in next(
+        undeclared_sentences(ungrouped_findings)
+    )
     alone = finding_rows("", undeclared_rows(table(apart(20, 1), apart(40))))
     assert set(alone["verdict"]) == {"apart"}
     assert not list(undeclared_sentences(alone))
@@ -262,7 +279,10 @@ def test_labelled_nulls_of_the_input_count_too_and_the_audited_texts_are_only_sa
 def test_real_books_are_found_and_real_texts_apart_are_not():
     for book in list(king_james_books().values())[:4]:
         words = book.split()[3000:]
-        parts = [" ".join(words[at : at + 128]) for at in range(0, 40 * 128, 128)]
+        parts = [
+            " ".join(words[position : position + 128])
+            for position in range(0, 40 * 128, 128)
+        ]
         assert likeness(parts).is_one_book
     assert not likeness([text[:800] for text in topics.values()]).is_one_book
 
@@ -293,10 +313,10 @@ def read_as(*losses, tokens=None):
     ],
 )
 def test_a_loss_is_better_than_chance_by_a_margin_and_a_test(gains, is_better):
-    p_value, found = preflight.test_chance(
+    p_value, better = preflight.test_chance(
         read_as(*(CHANCE - gain for gain in gains)), CHANCE
     )
-    assert found == is_better
+    assert better == is_better
     assert (p_value is None) == (len(gains) < 2)
 
 
@@ -323,10 +343,10 @@ def test_untrained_models_are_rarely_taken_for_trained_ones():
     # Of the gains of initial weights on a text: a mean of 0, a deviation of 0.05
     # between texts, and at worst the margin itself, common to all texts.
     random = np.random.default_rng(0)
-    taken = [
+    rejections = [
         preflight.test_chance(
             read_as(*(CHANCE - 0.1 - random.normal(0, 0.05, 12))), CHANCE
         )[1]
         for _ in range(400)
     ]
-    assert sum(taken) <= 10  # 4 are expected at 1 %
+    assert sum(rejections) <= 10  # 4 are expected at 1 %

@@ -34,18 +34,18 @@ def uneven(scores, *attacks, **further):
 
 def test_no_score_of_one_class_is_the_rarest_table_whichever_class_it_is():
     """Of the 10 choose 5 ways to lose five texts, two lose a whole class."""
-    made = uneven(frame(5, 5, a_v1=range(5)))
-    assert made.attacks == ("a_v1",)
-    assert (made.n_texts, made.n_unscored) == ((5, 5), (5, 0))
-    assert made.p_value == pytest.approx(2 / math.comb(10, 5))
-    assert made.further_attacks == ()
-    assert made.difference == 1.0
-    made = uneven(frame(8, 12, a_v1=range(8, 18)))
-    assert made.n_unscored == (0, 10)
-    assert made.shares[1] == pytest.approx(10 / 12)
+    unevenness = uneven(frame(5, 5, a_v1=range(5)))
+    assert unevenness.attacks == ("a_v1",)
+    assert (unevenness.n_texts, unevenness.n_unscored) == ((5, 5), (5, 0))
+    assert unevenness.p_value == pytest.approx(2 / math.comb(10, 5))
+    assert unevenness.further_attacks == ()
+    assert unevenness.difference == 1.0
+    unevenness = uneven(frame(8, 12, a_v1=range(8, 18)))
+    assert unevenness.n_unscored == (0, 10)
+    assert unevenness.shares[1] == pytest.approx(10 / 12)
     # As unlikely is only the loss of all members and two others.
     tables = math.comb(12, 10) + math.comb(12, 2)
-    assert made.p_value == pytest.approx(tables / math.comb(20, 10))
+    assert unevenness.p_value == pytest.approx(tables / math.comb(20, 10))
 
 
 @pytest.mark.parametrize("lost", [[], [0, 1, 5, 6], range(4), range(10)])
@@ -57,8 +57,8 @@ def test_what_chance_does_is_not_said(lost):
 def test_a_small_difference_is_not_said_however_sure():
     n, lost = 4000, range(39)
     assert uneven(frame(n, n, a_v1=lost)) is None
-    made = uneven(frame(n, n, a_v1=range(40)))
-    assert made.difference == pytest.approx(0.01)
+    unevenness = uneven(frame(n, n, a_v1=range(40)))
+    assert unevenness.difference == pytest.approx(0.01)
 
 
 def test_attacks_that_lack_the_same_are_one_test_and_the_largest_difference_leads():
@@ -71,10 +71,10 @@ def test_attacks_that_lack_the_same_are_one_test_and_the_largest_difference_lead
         d_v1=[],
         e_v1=[*range(10)],
     )
-    made = uneven(scores, "a_v1", "b_v1", "c_v1", "d_v1", "e_v1")
-    assert made.attacks == ("b_v1", "e_v1")
-    assert made.further_attacks == ("a_v1",)
-    assert made.p_value == pytest.approx(3 * 2 / math.comb(20, 10))
+    unevenness = uneven(scores, "a_v1", "b_v1", "c_v1", "d_v1", "e_v1")
+    assert unevenness.attacks == ("b_v1", "e_v1")
+    assert unevenness.further_attacks == ("a_v1",)
+    assert unevenness.p_value == pytest.approx(3 * 2 / math.comb(20, 10))
     of_equal = uneven(scores, "e_v1", "b_v1")
     assert of_equal.attacks == ("e_v1", "b_v1")
 
@@ -110,8 +110,8 @@ def test_only_rows_that_count_are_compared_and_no_score_that_is_not_finite():
         .then(pl.Series([math.nan, math.inf, -math.inf] * 10))
         .otherwise("a_v1"),
     )
-    made = uneven(scores)
-    assert (made.n_texts, made.n_unscored) == ((10, 10), (10, 0))
+    unevenness = uneven(scores)
+    assert (unevenness.n_texts, unevenness.n_unscored) == ((10, 10), (10, 0))
 
 
 def test_reasons_are_those_of_attack_and_class_and_count_as_one_where_numbers_alone_differ():
@@ -123,9 +123,9 @@ def test_reasons_are_those_of_attack_and_class_and_count_as_one_where_numbers_al
     rows += [("040", "a_v1", "beta"), ("041", "a_v1", "alpha")]
     unscored = pl.LazyFrame(rows, ["target_id", "attack", "reason"], orient="row")
     scores = frame(40, 40, a_v1=[*range(20), 40, 41])
-    made = uneven(scores, unscored=unscored)
-    assert (made.n_texts, made.n_unscored) == ((40, 40), (20, 2))
-    assert made.reasons == ("too short", "alpha")
+    unevenness = uneven(scores, unscored=unscored)
+    assert (unevenness.n_texts, unevenness.n_unscored) == ((40, 40), (20, 2))
+    assert unevenness.reasons == ("too short", "alpha")
     pairs = [
         ("a", "the prefix has 10,587 tokens, the context 256"),
         ("b", "the prefix has 312.5 tokens, the context 256"),

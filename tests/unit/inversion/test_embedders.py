@@ -61,8 +61,8 @@ def reference(model, text, *, padding=0):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_embedding_is_the_mean_over_the_tokens_of_the_text_alone(kind, models):
-    found = open_embedder(str(models[kind])).embed(TEXTS)
-    for text, embedding in zip(TEXTS, found, strict=True):
+    embeddings = open_embedder(str(models[kind])).embed(TEXTS)
+    for text, embedding in zip(TEXTS, embeddings, strict=True):
         assert isinstance(embedding, np.ndarray)
         np.testing.assert_allclose(
             embedding, reference(models[kind], text), rtol=1e-4, atol=1e-5
@@ -71,18 +71,22 @@ def test_an_embedding_is_the_mean_over_the_tokens_of_the_text_alone(kind, models
 
 def test_a_text_longer_than_the_context_has_a_reason(models):
     long = "many words and more " * 20
-    found = open_embedder(str(models["masked"])).embed(["one", long])
-    assert isinstance(found[0], np.ndarray)
-    assert isinstance(found[1], str)
-    assert found[1].endswith("tokens, more than the 34 that the embedder reads")
+    embeddings = open_embedder(str(models["masked"])).embed(["one", long])
+    assert isinstance(embeddings[0], np.ndarray)
+    assert isinstance(embeddings[1], str)
+    assert embeddings[1].endswith("tokens, more than the 34 that the embedder reads")
 
 
 def test_an_adapter_is_embedded_with_its_base(models, tmp_path):
-    made = make(models["causal"], tmp_path / "tuned", method="lora")
-    base, tuned = (open_embedder(str(model)) for model in (models["causal"], made.path))
+    adapter = make(models["causal"], tmp_path / "tuned", method="lora")
+    base, tuned = (
+        open_embedder(str(model)) for model in (models["causal"], adapter.path)
+    )
     assert base.identity != tuned.identity
-    one, other = (np.stack(each.embed(["one"])) for each in (base, tuned))
-    assert np.abs(one - other).max() > 1e-3
+    base_vectors, tuned_vectors = (
+        np.stack(embedder.embed(["one"])) for embedder in (base, tuned)
+    )
+    assert np.abs(base_vectors - tuned_vectors).max() > 1e-3
     prefix = make(models["causal"], tmp_path / "prefix", method="prefix")
     with pytest.raises(SettingsError, match="is an adapter of virtual tokens"):
         open_embedder(str(prefix.path))
@@ -93,23 +97,29 @@ def sentences(models, tmp_path_factory):
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
-    read = Transformer(str(models["masked"]), max_seq_length=32)
-    read.tokenizer.pad_token = read.tokenizer.eos_token
-    pool = Pooling(read.get_embedding_dimension(), "mean")
+    transformer = Transformer(str(models["masked"]), max_seq_length=32)
+    transformer.tokenizer.pad_token = transformer.tokenizer.eos_token
+    pool = Pooling(transformer.get_embedding_dimension(), "mean")
     folder = tmp_path_factory.mktemp("sentences") / "model"
-    SentenceTransformer(modules=[read, pool], device="cpu").save(str(folder))
+    SentenceTransformer(modules=[transformer, pool], device="cpu").save(str(folder))
     return folder
 
 
 def test_sentence_transformers_embeds_as_it_does_itself(sentences, models):
     from sentence_transformers import SentenceTransformer
 
-    found = open_embedder(str(sentences)).embed([*TEXTS, "many words and more " * 20])
-    own = SentenceTransformer(str(sentences), device="cpu").encode(TEXTS)
-    np.testing.assert_allclose(np.stack(found[:-1]), own, rtol=1e-5, atol=1e-6)
+    embeddings = open_embedder(str(sentences)).embed(
+        [*TEXTS, "many words and more " * 20]
+    )
+    own_embeddings = SentenceTransformer(str(sentences), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(
+        np.stack(embeddings[:-1]), own_embeddings, rtol=1e-5, atol=1e-6
+    )
     by_transformers = open_embedder(str(models["masked"])).embed(TEXTS)
-    np.testing.assert_allclose(own, np.stack(by_transformers), rtol=1e-3, atol=1e-4)
-    assert str(found[-1]).endswith("more than the 32 that the embedder reads")
+    np.testing.assert_allclose(
+        own_embeddings, np.stack(by_transformers), rtol=1e-3, atol=1e-4
+    )
+    assert str(embeddings[-1]).endswith("more than the 32 that the embedder reads")
 
 
 def test_what_is_no_model_is_refused(tmp_path):
@@ -122,11 +132,11 @@ def test_what_is_no_model_is_refused(tmp_path):
         open_embedder(str(tmp_path))
 
 
-def counting(asked):
+def counting(requested):
     """An embedder of letters that notes what it was asked."""
 
     def means(texts, rows):
-        asked.extend(texts)
+        requested.extend(texts)
         return [np.array([len(row), 0.1], np.float32) for row in rows]
 
     return Embedder(
@@ -137,15 +147,17 @@ def counting(asked):
 def test_what_was_embedded_is_not_asked_for_again(tmp_path):
     texts = [f"text {i}" for i in range(100)]
     first: list[str] = []
-    found = embed_all([*texts, "", "text 5"], counting(first), tmp_path, Observer())
+    embeddings = embed_all(
+        [*texts, "", "text 5"], counting(first), tmp_path, Observer()
+    )
     assert first == texts
-    assert found[-2] == "the embedder's tokenizer finds no token in the text"
-    assert np.array_equal(found[-1], found[5])
-    assert np.array_equal(found[5], np.array([6.0, 0.1], np.float32))
+    assert embeddings[-2] == "the embedder's tokenizer finds no token in the text"
+    assert np.array_equal(embeddings[-1], embeddings[5])
+    assert np.array_equal(embeddings[5], np.array([6.0, 0.1], np.float32))
     second: list[str] = []
     again = embed_all([*texts, "", "text 5"], counting(second), tmp_path, Observer())
     assert second == []
-    assert all(map(np.array_equal, again, found))
+    assert all(map(np.array_equal, again, embeddings))
     damaged = sorted(tmp_path.glob("*.parquet"))[0]
     damaged.write_bytes(damaged.read_bytes()[:-20])
     embed_all([*texts, ""], counting(second), tmp_path, Observer())

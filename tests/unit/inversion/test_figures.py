@@ -46,41 +46,41 @@ def possible(rows):
 
 def reference_clusters(rows):
     """Merge rows of one text or one group until nothing changes."""
-    code, before = list(range(len(rows))), None
-    while code != before:
-        before = list(code)
-        for (i, (text, group)), (j, (other, of_other)) in product(
+    code, previous = list(range(len(rows))), None
+    while code != previous:
+        previous = list(code)
+        for (i, (text, group)), (j, (other_text, of_other)) in product(
             enumerate(rows), repeat=2
         ):
-            if text == other or (group is not None and group == of_other):
+            if text == other_text or (group is not None and group == of_other):
                 code[i] = code[j] = min(code[i], code[j])
     return code
 
 
 @given(ROWS)
 def test_groups_and_equal_texts_go_together(rows):
-    found = possible(rows)
+    sides_table = possible(rows)
     expected = reference_clusters(rows)
-    pairs = set(zip(expected, found["cluster"], strict=True))
-    assert len(pairs) == len(set(expected)) == found["cluster"].n_unique()
-    sides = found.group_by("cluster").agg(pl.col("auxiliary").n_unique())
+    pairs = set(zip(expected, sides_table["cluster"], strict=True))
+    assert len(pairs) == len(set(expected)) == sides_table["cluster"].n_unique()
+    sides = sides_table.group_by("cluster").agg(pl.col("auxiliary").n_unique())
     assert sides["auxiliary"].max() == 1
 
 
 @given(ROWS, st.randoms(use_true_random=False))
 def test_the_order_of_rows_plays_no_part(rows, random):
-    found = possible(rows)
-    known = dict(zip(rows, found["auxiliary"], strict=True))
-    other = list(rows)
-    random.shuffle(other)
-    assert dict(zip(other, dealt(other)["auxiliary"], strict=True)) == known
+    sides_table = possible(rows)
+    side_by_row = dict(zip(rows, sides_table["auxiliary"], strict=True))
+    shuffled = list(rows)
+    random.shuffle(shuffled)
+    assert dict(zip(shuffled, dealt(shuffled)["auxiliary"], strict=True)) == side_by_row
 
 
 def test_the_share_is_that_of_the_texts_and_one_group_cannot_be_dealt_out():
     rows = [(f"text {i}", None) for i in range(1000)]
-    found = dealt(rows)["auxiliary"]
-    assert found.sum() == 400
-    assert (dealt(rows, seed=1)["auxiliary"] != found).any()
+    auxiliary = dealt(rows)["auxiliary"]
+    assert auxiliary.sum() == 400
+    assert (dealt(rows, seed=1)["auxiliary"] != auxiliary).any()
     with pytest.raises(
         CorpusError, match=r"the texts are 1 groups, .* give texts of more groups"
     ):
@@ -108,9 +108,9 @@ def found_of(pairs, encode=encode):
 
 def test_shared_units_by_hand():
     true = "Yesterday the cat met the dog of Tom in 1984."
-    said = "Today the cat of Tom and Ann met the cat in 84, 1984"
-    counts = found_of([(true, said)], words).row(0, named=True)
-    assert {unit: (*each.values(),) for unit, each in counts.items()} == {
+    recovered = "Today the cat of Tom and Ann met the cat in 84, 1984"
+    counts = found_of([(true, recovered)], words).row(0, named=True)
+    assert {unit: (*figures.values(),) for unit, figures in counts.items()} == {
         "tokens": (10, 13, 7, False),
         "token_sets": (9, 11, 6, False),
         "names": (1, 2, 1, False),
@@ -163,23 +163,23 @@ def _four(counts):
     ],
 )
 def test_names_and_numbers(text, names, numbers):
-    found = pl.DataFrame({"text": [text]}).select(
+    counts = pl.DataFrame({"text": [text]}).select(
         names=names_in(pl.col("text")), numbers=numbers_in(pl.col("text"))
     )
-    assert found.row(0) == (names, numbers)
+    assert counts.row(0) == (names, numbers)
 
 
 def test_figures_by_hand():
     """Two texts of 3 and 1 tokens, 2 and 4 recovered, 2 and 1 of them shared."""
-    found = found_of([("abc", "ab"), ("a", "aefg")])
-    none = found_of([("abc", "h"), ("a", "h")])
-    given = {
-        "inverter": found,
-        "nearest": none,
-        "shuffled": none,
-        "unconditional": none,
+    inverter = found_of([("abc", "ab"), ("a", "aefg")])
+    nothing_shared = found_of([("abc", "h"), ("a", "h")])
+    by_method = {
+        "inverter": inverter,
+        "nearest": nothing_shared,
+        "shuffled": nothing_shared,
+        "unconditional": nothing_shared,
     }
-    table = build_figures(given, pl.Series([7, 9]), 5)
+    table = build_figures(by_method, pl.Series([7, 9]), 5)
     tokens = table.filter(unit="tokens", method="inverter")
     values = dict(
         tokens.filter(pl.col("versus").is_null()).select("metric", "value").rows()
@@ -215,14 +215,21 @@ def test_figures_by_hand():
     ],
 )
 def test_the_sentence_says_what_is_shown(inverter, nearest, shuffled, words):
-    def of(level, turn):
+    def recover_tokens(level, turn):
         """Texts of 4 tokens, of which so many come back, each of them a group."""
         shared = [level + (i % turn == 0) for i in range(60)]
-        return found_of([("abcd", "abcd"[:each] + "hhhh"[each:]) for each in shared])
+        return found_of(
+            [("abcd", "abcd"[:n_tokens] + "hhhh"[n_tokens:]) for n_tokens in shared]
+        )
 
-    given = {"inverter": of(inverter, 2), "nearest": of(nearest, 3)}
-    given |= dict.fromkeys(("shuffled", "unconditional"), of(shuffled, 5))
-    table = build_figures(given, pl.Series(range(60)), 0)
+    by_method = {
+        "inverter": recover_tokens(inverter, 2),
+        "nearest": recover_tokens(nearest, 3),
+    }
+    by_method |= dict.fromkeys(
+        ("shuffled", "unconditional"), recover_tokens(shuffled, 5)
+    )
+    table = build_figures(by_method, pl.Series(range(60)), 0)
     assert words in sentence(table, 40)
     assert "trained on 40 auxiliary texts" in sentence(table, 40)
 
@@ -231,41 +238,50 @@ def test_attributes_by_hand():
     """Two of three that have one are inferred right; the fourth has none and does not count."""
     true = pl.Series(["red", "blue", "red", None])
     counts = count_overlaps(["a"] * 4, ["a"] * 4, lambda texts: [[1]] * len(texts))
-    by = {"inverter": ["red", "red", "red", "red"], "unconditional": ["blue"] * 4}
-    by |= {"nearest": ["red", "blue", "blue", "blue"], "shuffled": ["blue"] * 4}
-    found = {
-        method: counts.with_columns(attribute=count_inferred(true, pl.Series(said)))
-        for method, said in by.items()
+    guesses_by_method = {
+        "inverter": ["red", "red", "red", "red"],
+        "unconditional": ["blue"] * 4,
     }
-    table = build_figures(found, pl.Series(range(4)), 0)
+    guesses_by_method |= {
+        "nearest": ["red", "blue", "blue", "blue"],
+        "shuffled": ["blue"] * 4,
+    }
+    guesses = {
+        method: counts.with_columns(attribute=count_inferred(true, pl.Series(guess)))
+        for method, guess in guesses_by_method.items()
+    }
+    table = build_figures(guesses, pl.Series(range(4)), 0)
     right = table.filter(pl.col("versus").is_null(), unit="attribute", metric="exact")
     values = dict(right.select(pl.col("method").cast(str), "value").iter_rows())
     assert values == pytest.approx(
         {"inverter": 2 / 3, "nearest": 2 / 3, "shuffled": 1 / 3, "unconditional": 1 / 3}
     )
     assert right["n_texts"].to_list() == [3] * 4
-    said = sentence(table, 9)
+    conclusion = sentence(table, 9)
     assert (
         "infers the attribute of 0.667 of them; the most frequent one is that of 0.333."
-        in said
+        in conclusion
     )
 
 
-@pytest.mark.parametrize(("shift", "least"), [(5.0, 0.95), (0.0, 0.0)])
-def test_an_attribute_that_embeddings_hold_is_inferred_and_no_other(shift, least):
-    drawn = np.random.default_rng(0)
+@pytest.mark.parametrize(("shift", "smallest_share"), [(5.0, 0.95), (0.0, 0.0)])
+def test_an_attribute_that_embeddings_hold_is_inferred_and_no_other(
+    shift, smallest_share
+):
+    rng = np.random.default_rng(0)
     labels = pl.Series(["a", "b", "c"] * 60 + [None] * 20)
-    vectors = drawn.normal(size=(200, 8)).astype(np.float32)
+    vectors = rng.normal(size=(200, 8)).astype(np.float32)
     vectors[np.arange(180), np.arange(180) % 3] += shift
-    making: Any = SimpleNamespace(
+    inversion_stub: Any = SimpleNamespace(
         embeddings=vectors[60:], recipe=SimpleNamespace(seed=0)
     )
-    said = infer_attributes(labels[60:], making, vectors[:60], np.arange(60))
+    guesses = infer_attributes(labels[60:], inversion_stub, vectors[:60], np.arange(60))
     right = {
-        method: (each == labels[:60]).to_numpy().mean() for method, each in said.items()
+        method: (guess == labels[:60]).to_numpy().mean()
+        for method, guess in guesses.items()
     }
-    assert right["inverter"] >= least
-    assert right["nearest"] >= 0.9 * least
+    assert right["inverter"] >= smallest_share
+    assert right["nearest"] >= 0.9 * smallest_share
     assert right["unconditional"] == pytest.approx(1 / 3)
-    for method in ("shuffled", *(() if least else ("inverter", "nearest"))):
+    for method in ("shuffled", *(() if smallest_share else ("inverter", "nearest"))):
         assert right[method] < 1 / 3 + 0.2

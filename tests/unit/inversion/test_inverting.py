@@ -66,16 +66,18 @@ def embedder(fragments, tmp_path_factory):
 @pytest.fixture(scope="module")
 def data(fragments, tmp_path_factory):
     path = tmp_path_factory.mktemp("data") / "texts.parquet"
-    more = pl.DataFrame({"group": None, "text": STRANGE}, schema=fragments.schema)
-    pl.concat([fragments, more]).write_parquet(path)
+    strange_texts = pl.DataFrame(
+        {"group": None, "text": STRANGE}, schema=fragments.schema
+    )
+    pl.concat([fragments, strange_texts]).write_parquet(path)
     return path
 
 
 @pytest.fixture(scope="module")
 def inverted(data, embedder, tmp_path_factory):
-    out = tmp_path_factory.mktemp("inverted") / "run"
+    run_folder = tmp_path_factory.mktemp("inverted") / "run"
     return invert(
-        data=data, embedder=str(embedder), out=out, recipe=RECIPE, share=SHARE
+        data=data, embedder=str(embedder), out=run_folder, recipe=RECIPE, share=SHARE
     )
 
 
@@ -95,10 +97,10 @@ def test_inversion_beats_the_nearest_neighbour_and_needs_the_right_embedding(inv
 
 def test_the_tables_are_of_the_texts_alone(inverted, data):
     """No label, no suffix, nothing of the auxiliary side; a row with a reason for each other."""
-    texts, given = inverted.texts, pl.read_parquet(data)
+    texts, input_table = inverted.texts, pl.read_parquet(data)
     InversionTexts.validate(texts)
     Inversion.validate(inverted.figures)
-    assert set(texts["text"]) <= set(given["text"])
+    assert set(texts["text"]) <= set(input_table["text"])
     assert texts.group_by("method").len()["len"].n_unique() == 1
     missing = texts.filter(pl.col("reason").is_not_null(), method="nearest")
     assert missing.filter(pl.col("text").is_null()).height == 1
@@ -114,36 +116,39 @@ def test_the_tables_are_of_the_texts_alone(inverted, data):
     assert missing.select(pl.col(measured).is_null().all()).row(0) == (True,) * len(
         measured
     )
-    found = texts.filter(pl.col("reason").is_null())
+    scored = texts.filter(pl.col("reason").is_null())
     assert (
-        found.select("recovered", "recall", "f1", "exact").null_count().row(0)
+        scored.select("recovered", "recall", "f1", "exact").null_count().row(0)
         == (0,) * 4
     )
-    nearest = found.filter(method="nearest")
-    attacked = set(found["text"])
+    nearest = scored.filter(method="nearest")
+    attacked = set(scored["text"])
     assert not attacked & set(nearest["recovered"])
-    groups = given.filter(pl.col("text").is_in(nearest["recovered"].to_list()))["group"]
-    assert not set(groups) & set(found["group"])
+    groups = input_table.filter(pl.col("text").is_in(nearest["recovered"].to_list()))[
+        "group"
+    ]
+    assert not set(groups) & set(scored["group"])
 
 
 def test_figures_are_those_of_the_table(inverted):
-    found = inverted.texts.filter(method="inverter").drop_nulls("recovered")
-    shared, true, said = (
-        found[f"{name}_tokens"].sum() for name in ("shared", "true", "recovered")
+    inverter_rows = inverted.texts.filter(method="inverter").drop_nulls("recovered")
+    shared, true, recovered = (
+        inverter_rows[f"{name}_tokens"].sum()
+        for name in ("shared", "true", "recovered")
     )
     assert f1(inverted, "inverter")["value"] == pytest.approx(
-        2 * shared / (true + said)
+        2 * shared / (true + recovered)
     )
-    assert f1(inverted, "inverter")["n_texts"] == found.height
+    assert f1(inverted, "inverter")["n_texts"] == inverter_rows.height
     assert f1(inverted, "inverter", metric="exact")["value"] == pytest.approx(
-        found["exact"].mean()
+        inverter_rows["exact"].mean()
     )
     # Shuffled is what the decoder says to the embedding of another text.
-    other, constant = (
+    shuffled, constant = (
         inverted.texts.filter(method=method)["recovered"].drop_nulls()
         for method in ("shuffled", "unconditional")
     )
-    assert sorted(found["recovered"]) == sorted(other)
+    assert sorted(inverter_rows["recovered"]) == sorted(shuffled)
     assert constant.n_unique() == 1
 
 
@@ -151,9 +156,9 @@ def test_figures_are_those_of_the_table(inverted):
 def test_shuffling_gives_each_text_one_of_another_cluster(sizes):
     cluster = np.repeat(np.arange(len(sizes)), sizes)
     for seed in range(5):
-        other = permute_across_clusters(cluster, seed)
-        assert sorted(other) == list(range(len(cluster)))
-        assert (cluster[other] != cluster).all()
+        shuffled = permute_across_clusters(cluster, seed)
+        assert sorted(shuffled) == list(range(len(cluster)))
+        assert (cluster[shuffled] != cluster).all()
 
 
 def test_greedy_decoding_is_the_most_likely_token_each_time(inverted):
@@ -166,9 +171,9 @@ def test_greedy_decoding_is_the_most_likely_token_each_time(inverted):
     folder = inverted.folder / "inverter"
     decoder, tokenizer = load_inverter(folder), AutoTokenizer.from_pretrained(folder)
     size = decoder.inversion.linear.in_features
-    asked = np.random.default_rng(0).normal(size=(3, size)).astype(np.float32)
+    embeddings = np.random.default_rng(0).normal(size=(3, size)).astype(np.float32)
     expected = []
-    for embedding in torch.from_numpy(asked):
+    for embedding in torch.from_numpy(embeddings):
         ids: list[int] = []
         while len(ids) < 24 and tokenizer.eos_token_id not in ids:
             scaled = (embedding - decoder.inversion.mean) / decoder.inversion.spread
@@ -178,13 +183,13 @@ def test_greedy_decoding_is_the_most_likely_token_each_time(inverted):
                 logits = decoder(inputs_embeds=torch.cat([states, words])[None]).logits
             ids.append(int(logits[0, -1].argmax()))
         expected.append(tokenizer.decode(ids, skip_special_tokens=True))
-    assert recover(folder, asked, 24) == expected
+    assert recover(folder, embeddings, 24) == expected
 
 
 def test_the_same_request_again_makes_nothing_and_says_the_same(
     inverted, data, embedder
 ):
-    before = {
+    modified_before = {
         path: path.stat().st_mtime_ns
         for path in (inverted.folder / "inverter").iterdir()
     }
@@ -197,13 +202,13 @@ def test_the_same_request_again_makes_nothing_and_says_the_same(
     )
     assert_frame_equal(again.texts, inverted.texts)
     assert_frame_equal(again.figures, inverted.figures)
-    after = {
+    modified_after = {
         path: path.stat().st_mtime_ns
         for path in (inverted.folder / "inverter").iterdir()
     }
-    assert after == before
-    stored = pl.read_parquet(inverted.folder / "figures.parquet")
-    assert_frame_equal(stored, inverted.figures)
+    assert modified_after == modified_before
+    figures = pl.read_parquet(inverted.folder / "figures.parquet")
+    assert_frame_equal(figures, inverted.figures)
     summary = json.loads((inverted.folder / "summary.json").read_text())
     assert summary["sentence"] == inverted.sentence
     fewer = replace(RECIPE, epochs=1)
@@ -218,29 +223,36 @@ def test_the_same_request_again_makes_nothing_and_says_the_same(
 
 
 def test_the_command_prints_the_figures(inverted, data, embedder):
-    given = {
+    options = {
         "data": data,
         "embedder": embedder,
         "out": inverted.folder,
         "epochs": RECIPE.epochs,
     }
-    given |= {"learning-rate": RECIPE.learning_rate, "batch-size": 16, "max-tokens": 24}
-    given |= {"held-out": 0, "share": SHARE}
-    asked = ["invert", *(f"--{name}={value}" for name, value in given.items())]
-    shown = CliRunner().invoke(command, asked, catch_exceptions=False)
-    assert shown.exit_code == 0
+    options |= {
+        "learning-rate": RECIPE.learning_rate,
+        "batch-size": 16,
+        "max-tokens": 24,
+    }
+    options |= {"held-out": 0, "share": SHARE}
+    arguments = ["invert", *(f"--{name}={value}" for name, value in options.items())]
+    result = CliRunner().invoke(command, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
     row = f1(inverted, "inverter")
     limits = f"{row['value']:.3f} [0-9.]+ {row['low']:.3f} to {row['high']:.3f}"
     assert re.search(
-        rf"tokens inverter [0-9.]+ [0-9.]+ {limits}", " ".join(shown.output.split())
+        rf"tokens inverter [0-9.]+ [0-9.]+ {limits}", " ".join(result.output.split())
     )
-    assert inverted.sentence in " ".join(shown.stderr.split())
-    assert "inverter less nearest" in shown.output
-    both = CliRunner().invoke(
-        command, [*asked, "--base-url=http://127.0.0.1:9/v1", "--model=m"]
+    assert inverted.sentence in " ".join(result.stderr.split())
+    assert "inverter less nearest" in result.output
+    contradiction = CliRunner().invoke(
+        command, [*arguments, "--base-url=http://127.0.0.1:9/v1", "--model=m"]
     )
-    assert both.exit_code == 2
-    assert "give --embedder MODEL, or --base-url URL and --model NAME" in both.output
+    assert contradiction.exit_code == 2
+    assert (
+        "give --embedder MODEL, or --base-url URL and --model NAME"
+        in contradiction.output
+    )
 
 
 ENDPOINT = ClientSettings(base_url="http://127.0.0.1:9/v1", model="m")
@@ -278,34 +290,43 @@ ENDPOINT = ClientSettings(base_url="http://127.0.0.1:9/v1", model="m")
 def test_what_is_refused(texts, changed, error, reason, embedder, tmp_path):
     data = tmp_path / "texts.parquet"
     pl.DataFrame({"text": texts}, schema={"text": pl.String}).write_parquet(data)
-    given = {"data": data, "embedder": str(embedder), "out": tmp_path / "out"} | changed
-    if "decoder" in given:
-        given["decoder"] = str(embedder)
+    settings = {
+        "data": data,
+        "embedder": str(embedder),
+        "out": tmp_path / "out",
+    } | changed
+    if "decoder" in settings:
+        settings["decoder"] = str(embedder)
     with pytest.raises(error, match=reason):
-        invert(**given)
+        invert(**settings)
     assert not (tmp_path / "out" / "inverter").exists()
 
 
 def test_an_endpoint_is_inverted_with_a_named_decoder(fragments, embedder, tmp_path):
     texts = fragments.head(40).with_columns(group=pl.lit(None, pl.String))
     texts.write_parquet(tmp_path / "texts.parquet")
-    given = {
+    options = {
         "data": tmp_path / "texts.parquet",
         "model": "embedder",
         "decoder": embedder,
     }
-    given |= {"out": tmp_path / "out", "epochs": 1, "max-tokens": 24}
+    options |= {"out": tmp_path / "out", "epochs": 1, "max-tokens": 24}
     with HostileServer(EmbeddingServer(refuses=texts["text"][7])) as server:
-        asked = ["invert", *(f"--{name}={value}" for name, value in given.items())]
+        arguments = [
+            "invert",
+            *(f"--{name}={value}" for name, value in options.items()),
+        ]
         for _ in range(2):
-            shown = CliRunner(env={"OPENAI_API_KEY": KEY}).invoke(
-                command, [*asked, f"--base-url={server.url}"], catch_exceptions=False
+            result = CliRunner(env={"OPENAI_API_KEY": KEY}).invoke(
+                command,
+                [*arguments, f"--base-url={server.url}"],
+                catch_exceptions=False,
             )
-            assert shown.exit_code == 0
+            assert result.exit_code == 0
     # All at once, then one by one, then never again
     assert len(server.asked + server.probes) == 41
-    found = pl.read_parquet(tmp_path / "out" / "texts.parquet")
-    reasons = found.drop_nulls("reason").select("text", "reason").unique()
+    text_rows = pl.read_parquet(tmp_path / "out" / "texts.parquet")
+    reasons = text_rows.drop_nulls("reason").select("text", "reason").unique()
     refused = (
         "the endpoint gives no embedding (status 400: maximum context length exceeded)"
     )

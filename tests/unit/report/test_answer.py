@@ -33,12 +33,12 @@ def typed(schema, rows):
     return pl.DataFrame(rows, schema=schema.create_empty().schema)
 
 
-def metric(attack, value, low=None, high=None, **more):
+def metric(attack, value, low=None, high=None, **columns):
     row = {"attack": attack, "slice": "all", "metric": "roc_auc", "value": value}
-    return row | {"low": low, "high": high} | more
+    return row | {"low": low, "high": high} | columns
 
 
-def known(*, metrics=(), verdicts=(), findings=(), plan=GROUPS):
+def build_results(*, metrics=(), verdicts=(), findings=(), plan=GROUPS):
     return RunResults(
         typed(Metrics, list(metrics)),
         typed(Verdicts, list(verdicts)).lazy(),
@@ -55,18 +55,23 @@ def roles(unknown=12, nulls=25, canaries=0):
 
 
 def labels(verdict, value=0.52):
-    of = {"subject": "members", "statistic": "roc_auc", "value": value, "high": 0.58}
+    columns = {
+        "subject": "members",
+        "statistic": "roc_auc",
+        "value": value,
+        "high": 0.58,
+    }
     strongest = {
         "subject": "members",
         "statistic": "strongest",
         "verdict": "blind_year_v1",
     }
     return finding_rows(
-        "blind_baseline", [of | {"verdict": verdict, "p_value": 0.005}, strongest]
+        "blind_baseline", [columns | {"verdict": verdict, "p_value": 0.005}, strongest]
     )
 
 
-def labelled(lead, *, verdict="not separable", more=()):
+def labelled(lead, *, verdict="not separable", findings=()):
     rows = [metric(PRIMARY, 0.9, 0.85, 0.95)]
     rows.append(
         metric(
@@ -77,7 +82,9 @@ def labelled(lead, *, verdict="not separable", more=()):
             reason="few",
         )
     )
-    run = known(metrics=rows, findings=[roles(unknown=0), labels(verdict), *more])
+    run = build_results(
+        metrics=rows, findings=[roles(unknown=0), labels(verdict), *findings]
+    )
     return answer(run, Rollup.create_empty(), books=False)
 
 
@@ -95,7 +102,7 @@ THAN = "more than the best classifier that never sees the model"
 
 
 @pytest.mark.parametrize(
-    ("lead", "verdict", "said"),
+    ("lead", "verdict", "answer_text"),
     [
         (
             (0.38, 0.3, 0.45),
@@ -142,9 +149,9 @@ THAN = "more than the best classifier that never sees the model"
     ],
 )
 def test_where_the_truth_is_known_the_lead_over_blind_classifiers_decides(
-    lead, verdict, said
+    lead, verdict, answer_text
 ):
-    assert labelled(lead, verdict=verdict) == said
+    assert labelled(lead, verdict=verdict) == answer_text
 
 
 @pytest.mark.parametrize(
@@ -168,7 +175,7 @@ def test_an_attack_that_compares_two_models_says_so(attack, begins):
     ]
     plan = replace(GROUPS, primary=attack)
     findings = [roles(unknown=0), labels("not separable")]
-    run = known(metrics=rows, findings=findings, plan=plan)
+    run = build_results(metrics=rows, findings=findings, plan=plan)
     assert answer(run, Rollup.create_empty(), books=False).startswith(begins)
 
 
@@ -178,14 +185,16 @@ def test_an_analysis_that_was_not_planned_is_called_exploratory_where_the_truth_
 ):
     plan = finding_rows("plan", [{"statistic": "n_changed", "verdict": verdict}])
     late = "; exploratory: this was asked for or changed after scores had been made."
-    said = f"The model remembers members: {REACHED}, 0.38 (95 % CI 0.30 to 0.45) {THAN}"
-    found = labelled((0.38, 0.3, 0.45), more=[plan])
-    assert found == said + ("." if verdict == "as_planned" else late)
+    sentence = (
+        f"The model remembers members: {REACHED}, 0.38 (95 % CI 0.30 to 0.45) {THAN}"
+    )
+    answer_text = labelled((0.38, 0.3, 0.45), findings=[plan])
+    assert answer_text == sentence + ("." if verdict == "as_planned" else late)
 
 
 @pytest.mark.parametrize(("low", "is_said"), [(0.69, True), (0.57, False)])
 def test_another_attack_is_named_where_it_holds_among_all_that_were_tried(low, is_said):
-    tried = {"metric": "roc_auc_simultaneous"}
+    simultaneous = {"metric": "roc_auc_simultaneous"}
     rows = [
         metric(PRIMARY, 0.48, 0.4, 0.57),
         metric(
@@ -196,15 +205,17 @@ def test_another_attack_is_named_where_it_holds_among_all_that_were_tried(low, i
             metric="roc_auc_difference",
             versus="blind_year_v1",
         ),
-        metric("b_v1", 0.79, low, 1.0, **tried),
-        metric(PRIMARY, 0.48, 0.38, 1.0, **tried),
+        metric("b_v1", 0.79, low, 1.0, **simultaneous),
+        metric(PRIMARY, 0.48, 0.38, 1.0, **simultaneous),
     ]
-    run = known(metrics=rows, findings=[roles(unknown=0), labels("not separable")])
-    said = answer(run, Rollup.create_empty(), books=False)
-    assert said.startswith("No sign of memory: a_v1 ") == (not is_said)
+    run = build_results(
+        metrics=rows, findings=[roles(unknown=0), labels("not separable")]
+    )
+    answer_text = answer(run, Rollup.create_empty(), books=False)
+    assert answer_text.startswith("No sign of memory: a_v1 ") == (not is_said)
     assert (
         not is_said
-        or said
+        or answer_text
         == "The model remembers members, by b_v1: AUC at least 0.69 (95 % confidence,"
         " corrected for trying 2 attacks and slices), where classifiers that never"
         " see the model have at most 0.58; the primary attack a_v1 tells members"
@@ -242,26 +253,26 @@ def test_the_attack_that_is_named_says_whether_it_compares_two_models(
 
 
 def test_where_nothing_was_compared_an_auc_that_chance_explains_is_no_riddle():
-    run = known(
+    run = build_results(
         metrics=[metric(PRIMARY, 0.5, 0.3, 0.7)], findings=[roles(0), labels(None)]
     )
     reached = (
         f"{PRIMARY} tells members from non-members with AUC 0.50 (95 % CI 0.30 to 0.70)"
     )
-    said = f"No sign of memory: {reached}, which chance explains."
-    assert answer(run, Rollup.create_empty(), books=False) == said
-    few = [metric(PRIMARY, 0.9, reason="few groups")]
-    said = answer(
-        known(metrics=few, findings=[roles(0), labels(None)]),
+    sentence = f"No sign of memory: {reached}, which chance explains."
+    assert answer(run, Rollup.create_empty(), books=False) == sentence
+    few_groups = [metric(PRIMARY, 0.9, reason="few groups")]
+    sentence = answer(
+        build_results(metrics=few_groups, findings=[roles(0), labels(None)]),
         Rollup.create_empty(),
         books=False,
     )
-    assert "with AUC 0.90 (no interval: few groups); it is unknown whether" in said
+    assert "with AUC 0.90 (no interval: few groups); it is unknown whether" in sentence
 
 
 @pytest.mark.parametrize("blind", ["separable", "not separable", None])
 def test_an_attack_that_points_the_other_way_asks_whether_labels_are_swapped(blind):
-    run = known(
+    run = build_results(
         metrics=[metric(PRIMARY, 0.02, 0.0, 0.2)], findings=[roles(0), labels(blind)]
     )
     assert (
@@ -273,16 +284,16 @@ def test_an_attack_that_points_the_other_way_asks_whether_labels_are_swapped(bli
 
 
 def test_without_an_auc_and_of_a_broken_model_there_is_no_answer():
-    run = known(
+    run = build_results(
         metrics=[metric(PRIMARY, None, reason="no members")],
         findings=[roles(0), labels(None)],
     )
-    said = answer(run, Rollup.create_empty(), books=False)
-    assert said == "No answer: a_v1 has no AUC (no members)."
+    sentence = answer(run, Rollup.create_empty(), books=False)
+    assert sentence == "No answer: a_v1 has no AUC (no members)."
     chance = {"subject": "target", "verdict": "no_better", "value": 9.0, "high": 8.9}
-    run = known(findings=[roles(), finding_rows("chance", [chance])])
-    said = answer(run, rollup(known_better=12), books=True)
-    assert said.startswith(
+    run = build_results(findings=[roles(), finding_rows("chance", [chance])])
+    sentence = answer(run, rollup(known_better=12), books=True)
+    assert sentence.startswith(
         "No answer: the model predicts these texts no better than chance"
     )
 
@@ -292,17 +303,26 @@ def rollup(level="document", **counts):
     rows: list[dict[str, object]] = []
     for verdict, n in counts.items():
         for _ in range(n):
-            at = len(rows)
+            position = len(rows)
             row = {
                 "level": level,
-                "key": f"b{at}.txt",
+                "key": f"b{position}.txt",
                 "attack": PRIMARY,
                 "verdict": verdict,
             }
-            row |= {"n_windows": 9, "n_asked": 8, "n_scored": 8, "mean": 1 - at / 100}
-            row |= {"p_value": at / 100, "q_value": at / 100, "longest_words": 1}
+            row |= {
+                "n_windows": 9,
+                "n_asked": 8,
+                "n_scored": 8,
+                "mean": 1 - position / 100,
+            }
+            row |= {
+                "p_value": position / 100,
+                "q_value": position / 100,
+                "longest_words": 1,
+            }
             if verdict == "comes_out":
-                row["longest_words"] = 20 + at
+                row["longest_words"] = 20 + position
             if verdict == "cannot_tell":
                 row |= {"p_value": None, "q_value": None, "reason": "too few windows"}
             rows.append(row)
@@ -341,7 +361,7 @@ STAND = (
 def earlier(n):
     row = {"statistic": "primary", "verdict": PRIMARY}
     return finding_rows(
-        "earlier_runs", [row | {"subject": f"run{at}"} for at in range(n)]
+        "earlier_runs", [row | {"subject": f"run{number}"} for number in range(n)]
     )
 
 
@@ -353,7 +373,7 @@ UNDECIDED = "training may not be the only difference from the comparison texts"
 
 
 @pytest.mark.parametrize(
-    ("counts", "more", "doubts"),
+    ("counts", "findings", "doubts"),
     [
         ({"above_all": 12}, [top(2, 5), gate("doubtful")], UNDECIDED),
         (
@@ -378,34 +398,40 @@ UNDECIDED = "training may not be the only difference from the comparison texts"
     ],
 )
 def test_what_else_could_explain_that_books_stand_out_is_in_the_first_sentence(
-    counts, more, doubts
+    counts, findings, doubts
 ):
-    said = answer(known(findings=[roles(), *more]), rollup(**counts), books=True)
-    assert said.partition(" In doubt, because ")[2].removesuffix(".") == (doubts or "")
+    sentence = answer(
+        build_results(findings=[roles(), *findings]), rollup(**counts), books=True
+    )
+    assert sentence.partition(" In doubt, because ")[2].removesuffix(".") == (
+        doubts or ""
+    )
 
 
 @pytest.mark.parametrize(
     ("n", "runs", "factor"), [(1, "1 other run", 6), (9, "9 other runs", 110)]
 )
 def test_the_first_sentence_says_how_many_attempts_it_counts(n, runs, factor):
-    said = answer(
-        known(findings=[roles(), reported(0), earlier(n)]),
+    sentence = answer(
+        build_results(findings=[roles(), reported(0), earlier(n)]),
         rollup(nothing_found=12),
         books=True,
     )
-    counted = (
+    attempts = (
         f"; {runs} of these texts with this model counted: p and q are {factor} times"
         " as large"
     )
-    assert said.endswith(f"{counted}.")
+    assert sentence.endswith(f"{attempts}.")
     alone = answer(
-        known(findings=[roles(), reported(0)]), rollup(nothing_found=12), books=True
+        build_results(findings=[roles(), reported(0)]),
+        rollup(nothing_found=12),
+        books=True,
     )
-    assert said == f"{alone[:-1]}{counted}."
+    assert sentence == f"{alone[:-1]}{attempts}."
 
 
 @pytest.mark.parametrize(
-    ("counts", "more", "said"),
+    ("counts", "findings", "sentence"),
     [
         (
             {"comes_out": 1, "known_better": 2, "nothing_found": 8, "cannot_tell": 1},
@@ -488,17 +514,19 @@ def test_the_first_sentence_says_how_many_attempts_it_counts(n, runs, factor):
     ],
 )
 def test_books_are_counted_by_their_answer_and_the_strongest_are_named(
-    counts, more, said
+    counts, findings, sentence
 ):
-    run = known(findings=[roles(), reported(counts.get("known_better", 0)), *more])
-    assert answer(run, rollup(**counts), books=True) == said
+    run = build_results(
+        findings=[roles(), reported(counts.get("known_better", 0)), *findings]
+    )
+    assert answer(run, rollup(**counts), books=True) == sentence
 
 
 UNSAID = "whether the model knows {} cannot be said without comparison texts"
 
 
 @pytest.mark.parametrize(
-    ("counts", "books", "said"),
+    ("counts", "books", "sentence"),
     [
         (
             {"cannot_tell": 4},
@@ -523,9 +551,12 @@ UNSAID = "whether the model knows {} cannot be said without comparison texts"
         ),
     ],
 )
-def test_without_comparison_texts_only_what_comes_out_is_an_answer(counts, books, said):
+def test_without_comparison_texts_only_what_comes_out_is_an_answer(
+    counts, books, sentence
+):
     assert (
-        answer(known(findings=[roles(nulls=0)]), rollup(**counts), books=books) == said
+        answer(build_results(findings=[roles(nulls=0)]), rollup(**counts), books=books)
+        == sentence
     )
 
 
@@ -534,16 +565,18 @@ def test_long_names_are_cut_in_the_middle_of_a_headline():
     rows = rollup(cannot_tell=4).with_columns(
         key=pl.when(key="b0.txt").then(pl.lit(name)).otherwise("key")
     )
-    said = answer(known(findings=[roles(nulls=0)]), rows, books=True)
-    assert "a_very_long_name_of_…_in_a_headline.epub, b1.txt and b2.txt score" in said
+    sentence = answer(build_results(findings=[roles(nulls=0)]), rows, books=True)
+    assert (
+        "a_very_long_name_of_…_in_a_headline.epub, b1.txt and b2.txt score" in sentence
+    )
     titled = rows.with_columns(title=pl.lit("Swann"))
     assert "Swann, Swann and Swann score highest" in answer(
-        known(findings=[roles(nulls=0)]), titled, books=True
+        build_results(findings=[roles(nulls=0)]), titled, books=True
     )
 
 
 def test_where_nothing_was_sampled_nothing_is_said_to_come_out():
-    run = known(findings=[roles(), gate("withheld")])
+    run = build_results(findings=[roles(), gate("withheld")])
     unsampled = rollup(cannot_tell=2).with_columns(
         longest_words=pl.lit(None, pl.UInt32)
     )
@@ -562,20 +595,24 @@ def test_a_collection_and_canaries_have_one_p_value():
         "p_value": 0.003,
     }
     together = plan(level="collection", null_set="written later")
-    run = known(verdicts=[row], findings=[roles()], plan=together)
-    said = "the books together, by a_v1, score higher than chance explains (p = 0.003)"
-    assert answer(run, rollup(nothing_found=12), books=True) == f"Of 12 books, {said}."
+    run = build_results(verdicts=[row], findings=[roles()], plan=together)
+    sentence = (
+        "the books together, by a_v1, score higher than chance explains (p = 0.003)"
+    )
+    assert (
+        answer(run, rollup(nothing_found=12), books=True) == f"Of 12 books, {sentence}."
+    )
     row |= {"versus": "controls", "p_value": 0.3}
-    run = known(verdicts=[row], findings=[roles(0, 0, 9)], plan=together)
-    said = answer(run, Rollup.create_empty(), books=False)
-    assert said == "The canaries, by a_v1, show no sign of memory (p = 0.3)."
+    run = build_results(verdicts=[row], findings=[roles(0, 0, 9)], plan=together)
+    sentence = answer(run, Rollup.create_empty(), books=False)
+    assert sentence == "The canaries, by a_v1, show no sign of memory (p = 0.3)."
     # The key of a marked book: nothing else is needed to judge it.
-    run = known(verdicts=[row], findings=[roles(1, 0, 9)], plan=together)
-    assert answer(run, rollup(cannot_tell=1), books=True) == said
+    run = build_results(verdicts=[row], findings=[roles(1, 0, 9)], plan=together)
+    assert answer(run, rollup(cannot_tell=1), books=True) == sentence
 
 
 @pytest.mark.parametrize(
-    ("n", "fewest", "said"),
+    ("n", "fewest", "sentence"),
     [
         (
             0,
@@ -605,10 +642,12 @@ def test_a_collection_and_canaries_have_one_p_value():
     ],
 )
 def test_texts_that_nobody_can_name_are_counted_where_a_bound_says_that_some_stand_out(
-    n, fewest, said
+    n, fewest, sentence
 ):
-    run = known(findings=[roles(12, 25), reported(n), top(fewest, 12)], plan=plan())
-    assert answer(run, Rollup.create_empty(), books=False) == said
+    run = build_results(
+        findings=[roles(12, 25), reported(n), top(fewest, 12)], plan=plan()
+    )
+    assert answer(run, Rollup.create_empty(), books=False) == sentence
 
 
 def test_books_stand_by_strength_with_24_places_and_comparison_documents_last():
@@ -621,14 +660,24 @@ def test_books_stand_by_strength_with_24_places_and_comparison_documents_last():
     curves = typed(
         Curves, [strip | dict(zip("xyn", point, strict=True)) for point in points]
     )
-    found = audited_books({"rollup": pl.concat(rows).lazy(), "curves": curves.lazy()})
-    assert found["key"].to_list() == ["b3.txt", "b2.txt", "b1.txt", "b0.txt", "b0.txt"]
-    assert found["answer"].to_list() == [
+    books_table = audited_books(
+        {"rollup": pl.concat(rows).lazy(), "curves": curves.lazy()}
+    )
+    assert books_table["key"].to_list() == [
+        "b3.txt",
+        "b2.txt",
+        "b1.txt",
+        "b0.txt",
+        "b0.txt",
+    ]
+    assert books_table["answer"].to_list() == [
         *("comes out word for word",) * 2,
         *("above all comparison texts, which are too few", "nothing found", None),
     ]
-    assert found["strip"][1].to_list() == [0.25] * 12 + [None] * 6 + [1.0] * 6
-    assert shade_strip(found["strip"].to_list()[1]) == "▃" * 12 + "·" * 6 + "█" * 6
+    assert books_table["strip"][1].to_list() == [0.25] * 12 + [None] * 6 + [1.0] * 6
+    assert (
+        shade_strip(books_table["strip"].to_list()[1]) == "▃" * 12 + "·" * 6 + "█" * 6
+    )
     assert len(shade_strip([0.0] * STRIP)) == STRIP
     assert audited_books({"rollup": Rollup.create_empty().lazy()}).is_empty()
 
@@ -658,36 +707,36 @@ def attack_tables():
         metric("samia_v1", 0.18, 0.1, 0.2, versus="blind_year_v1", **lead),
         metric("samia_v1", -0.2, -0.3, -0.1, versus="samia_matched_v1", **lead),
     ]
-    drawn = [
+    draws = [
         {
-            "target_id": f"{at:032x}",
+            "target_id": f"{number:032x}",
             "model": "target",
             "view": "continuation",
             "n_tokens": 30,
         }
         | {"view_index": 0, "sample_index": sample}
-        for at in range(2)
+        for number in range(2)
         for sample in range(2)
     ]
-    scores = [{"target_id": f"{at:032x}", "role": "target"} for at in range(2)]
-    made = {
+    scores = [{"target_id": f"{number:032x}", "role": "target"} for number in range(2)]
+    tables = {
         "metrics": typed(Metrics, [row | counts for row in rows]),
         "blind_metrics": typed(Metrics, [row | counts for row in blind]),
-        "samples": typed(Samples, drawn),
+        "samples": typed(Samples, draws),
         "scores": typed(Scores, scores),
     }
-    return {name: frame.lazy() for name, frame in made.items()}
+    return {name: frame.lazy() for name, frame in tables.items()}
 
 
 def test_attacks_stand_best_first_with_their_lead_and_what_they_cost():
     attacks = [get("samia_v1"), get("samia_matched_v1")]
-    found = attack_rows(attack_tables(), attacks, {"samples of target": 5.0})
-    assert found["attack"].to_list() == [
+    table = attack_rows(attack_tables(), attacks, {"samples of target": 5.0})
+    assert table["attack"].to_list() == [
         "samia_matched_v1",
         "samia_v1",
         "blind_year_v1",
     ]
-    assert found.row(1, named=True) == {
+    assert table.row(1, named=True) == {
         "attack": "samia_v1",
         "is_blind": False,
         "is_later": False,
@@ -710,28 +759,33 @@ def test_attacks_stand_best_first_with_their_lead_and_what_they_cost():
     }
     # Three passes a text in all, of which one attack reads one and the other two.
     passes = {"target text": 2, "target lowercase": 4, "reference text": 2}
-    read = [get("loss_v1"), get("lowercase_ratio_v1")]
+    read_attacks = [get("loss_v1"), get("lowercase_ratio_v1")]
     rows = pl.concat(
         [
-            attack_tables()["metrics"].with_columns(attack=pl.lit(each.name))
-            for each in read
+            attack_tables()["metrics"].with_columns(attack=pl.lit(attack.name))
+            for attack in read_attacks
         ]
     )
     costs = attack_rows(
-        attack_tables() | {"metrics": rows}, read, {"logprobs of target": 6.0}, passes
+        attack_tables() | {"metrics": rows},
+        read_attacks,
+        {"logprobs of target": 6.0},
+        passes,
     )
     assert dict(costs.select("attack", "seconds").iter_rows()) == {
         "loss_v1": 1.0,
         "lowercase_ratio_v1": 3.0,
     }
-    assert found["lead"].to_list() == [None, 0.18, None]
+    assert table["lead"].to_list() == [None, 0.18, None]
     unlabelled = attack_tables() | {"metrics": Metrics.create_empty().lazy()}
     assert attack_rows(unlabelled, attacks).is_empty()
 
 
-def column(**of):
+def column(**columns):
     rows = attack_rows(attack_tables(), [get("samia_v1")])
-    return PaperColumn(data="wiki_64", model="m|x", seed=1, rows=rows)._replace(**of)
+    return PaperColumn(data="wiki_64", model="m|x", seed=1, rows=rows)._replace(
+        **columns
+    )
 
 
 def test_the_table_of_a_paper_marks_what_is_best_beyond_its_interval():
@@ -839,13 +893,13 @@ def test_seeds_are_averaged_and_what_overlaps_is_not_best():
     wider = second.rows.with_columns(
         pl.col("auc") - 0.2, pl.col("low") - 0.2, pl.col("high") - 0.2
     )
-    both = [column(), column(seed=2, rows=wider)]
-    assert paper_table(both, "md", "registry").splitlines()[2:4] == [
+    columns = [column(), column(seed=2, rows=wider)]
+    assert paper_table(columns, "md", "registry").splitlines()[2:4] == [
         "| samia_matched_v1 | 0.800 (0.650, 0.950) | -- | -- |",
         "| samia_v1 | 0.600 (0.400, 0.800) | 0.250 (0.100, 0.400) | 0.125 |",
     ]
     assert r"m\|x: means, within the outermost limits, of seeds 1, 2." in paper_table(
-        both, "md", "registry"
+        columns, "md", "registry"
     )
     with pytest.raises(SettingsError, match="with the same seed; give one of them"):
         paper_table([column(), column()], "md")

@@ -48,55 +48,59 @@ NUMBERS = re.compile(
 
 
 def blind(subject, kind):
-    found = BLIND[kind]
-    if found is None:
+    baseline = BLIND[kind]
+    if baseline is None:
         return []
-    of = {"subject": subject}
-    named = (
-        [of | {"statistic": "strongest", "verdict": "blind_year_v1"}]
-        if "value" in found
+    subject_column = {"subject": subject}
+    strongest = (
+        [subject_column | {"statistic": "strongest", "verdict": "blind_year_v1"}]
+        if "value" in baseline
         else []
     )
-    return [of | {"statistic": "roc_auc"} | found, *named]
+    return [subject_column | {"statistic": "roc_auc"} | baseline, *strongest]
 
 
 def scored(*, strong, nulls):
     """20 targets, five of them above all others or none, and 199 non-members or none."""
-    asked = [9.0] * 5 * strong + [0.5] * (20 - 5 * strong)
-    others = [index / 200 for index in range(199)] if nulls else []
-    return table(rows("target", asked), rows("non_member", others)).lazy()
+    target_scores = [9.0] * 5 * strong + [0.5] * (20 - 5 * strong)
+    null_scores = [index / 200 for index in range(199)] if nulls else []
+    return table(rows("target", target_scores), rows("non_member", null_scores)).lazy()
 
 
 @cache
 def answers(*, strong, nulls):
     """Verdicts, and what is found where they may be given."""
     table = scored(strong=strong, nulls=nulls)
-    made = pl.concat(verdicts(table, ["a_v1"], PLAN))
-    few = few_books_findings(table, ["a_v1"], PLAN, ["a_v1"])
-    return made, pl.concat([reported_findings(made.lazy(), PLAN), few])
+    all_verdicts = pl.concat(verdicts(table, ["a_v1"], PLAN))
+    few_books = few_books_findings(table, ["a_v1"], PLAN, ["a_v1"])
+    return all_verdicts, pl.concat(
+        [reported_findings(all_verdicts.lazy(), PLAN), few_books]
+    )
 
 
 def came_out(kind):
-    own, others = VERBATIM[kind]
-    sides = (("targets", 20, own), ("non_members", 199, others))
-    made = [
+    target_counts, null_counts = VERBATIM[kind]
+    sides = (("targets", 20, target_counts), ("non_members", 199, null_counts))
+    findings = [
         {"subject": subject, "statistic": statistic, "value": value}
-        for subject, n, out in sides
+        for subject, n, counts_verbatim in sides
         for statistic, value in (
             *dict.fromkeys(("n_texts", "n_units"), n).items(),
-            *dict.fromkeys(("n_verbatim", "n_units_verbatim", "n_near"), out).items(),
+            *dict.fromkeys(
+                ("n_verbatim", "n_units_verbatim", "n_near"), counts_verbatim
+            ).items(),
         )
     ]
-    made.append({"subject": "targets", "statistic": "n_walked", "value": 0})
-    p = 0.62 if others else 0.0006
-    made.append({"subject": "targets", "statistic": "fisher", "p_value": p})
+    findings.append({"subject": "targets", "statistic": "n_walked", "value": 0})
+    p = 0.62 if null_counts else 0.0006
+    findings.append({"subject": "targets", "statistic": "fisher", "p_value": p})
     longest = {
         "subject": "b.txt",
         "statistic": "longest",
         "value": 31,
         "reason": "call me",
     }
-    return [*made, *([longest] if own else [])]
+    return [*findings, *([longest] if target_counts else [])]
 
 
 def page(*, labels, alike, exploratory, strong, nulls, verbatim, changed):
@@ -106,38 +110,38 @@ def page(*, labels, alike, exploratory, strong, nulls, verbatim, changed):
         {"subject": side, "statistic": "n_concerned", "value": 0}
         for side in ("targets", "not targets")
     ]
-    few = [
+    too_few = [
         {"subject": "texts", "statistic": name, "value": 0, "verdict": "few"}
         for name in ("n_copies", "n_texts")
     ]
     baselines = [*blind("members", labels), *(blind("targets", alike) if nulls else [])]
-    before = pl.concat(
+    ungated = pl.concat(
         [
             finding_rows(
                 "roles", ({"statistic": k, "value": v} for k, v in roles.items())
             ),
             finding_rows("blind_baseline", baselines),
-            finding_rows("duplicates", [*apart, *few]),
+            finding_rows("duplicates", [*apart, *too_few]),
             finding_rows("verbatim", came_out(verbatim)),
         ]
     )
-    gate = gate_findings(before, exploratory=exploratory)
-    made, allowed = answers(strong=strong, nulls=nulls)
-    found = [
-        before,
+    gate = gate_findings(ungated, exploratory=exploratory)
+    page_verdicts, allowed = answers(strong=strong, nulls=nulls)
+    tables = [
+        ungated,
         gate,
         plan_findings(
             PLAN, preregister(PLAN, {"samples": 5}, ["a_v1"]), {"samples": 5 + changed}
         ),
     ]
     if (reason := why_withheld(gate)) is not None:
-        made = withhold(made, reason)
+        page_verdicts = withhold(page_verdicts, reason)
     else:
-        found.append(allowed)
-    findings = pl.concat(found)
-    known = RunResults(Metrics.create_empty(), made.lazy(), findings, PLAN)
-    said = [*sentences(known)]
-    return said, answer(known, Rollup.create_empty(), books=False), made
+        tables.append(allowed)
+    findings = pl.concat(tables)
+    results = RunResults(Metrics.create_empty(), page_verdicts.lazy(), findings, PLAN)
+    lines = [*sentences(results)]
+    return lines, answer(results, Rollup.create_empty(), books=False), page_verdicts
 
 
 @pytest.mark.parametrize("labels", BLIND)
@@ -146,29 +150,31 @@ def test_no_sentence_contradicts_another_or_a_number(labels, alike):
     for exploratory, strong, nulls, verbatim, changed in product(
         (False, True), (False, True), (False, True), VERBATIM, (False, True)
     ):
-        known = {
+        circumstances = {
             "exploratory": exploratory,
             "strong": strong,
             "nulls": nulls,
             "changed": changed,
         }
-        said, first, made = page(labels=labels, alike=alike, verbatim=verbatim, **known)
-        assert len(said) == len(set(said))
-        everything = "\n".join(said)
+        lines, first, page_verdicts = page(
+            labels=labels, alike=alike, verbatim=verbatim, **circumstances
+        )
+        assert len(lines) == len(set(lines))
+        everything = "\n".join(lines)
         # A list: as long as the table's, and only where it may be given.
         withheld = nulls and alike == "separable" and not exploratory
-        places = [number for number, line in enumerate(said) if LIST.search(line)]
+        places = [number for number, line in enumerate(lines) if LIST.search(line)]
         assert len(places) == (nulls and not withheld)
         if places:
-            n = int((made["q_value"] <= PLAN.q).sum())
-            assert said[places[0]].startswith(f"{n or 'None'} of 20 targets")
+            n = int((page_verdicts["q_value"] <= PLAN.q).sum())
+            assert lines[places[0]].startswith(f"{n or 'None'} of 20 targets")
             assert n == 5 * strong
         top = "highest-scoring texts stand out beyond chance" in everything
         assert top == (strong and nulls and not withheld)
         if withheld:
             assert not NUMBERS.search(everything)
-            numbers = made.select("p_value", "q_value", "value", "low", "high")
-            assert numbers.null_count().row(0) == (made.height,) * 5
+            numbers = page_verdicts.select("p_value", "q_value", "value", "low", "high")
+            assert numbers.null_count().row(0) == (page_verdicts.height,) * 5
         # The answer: a list where there is one, and never a number where it is
         # withheld.
         if nulls:
@@ -185,21 +191,21 @@ def test_no_sentence_contradicts_another_or_a_number(labels, alike):
         else:
             assert first.startswith("No answer: a_v1 has no AUC")
         # Doubts and marks come before what they are about.
-        doubts = [number for number, line in enumerate(said) if DOUBT.search(line)]
+        doubts = [number for number, line in enumerate(lines) if DOUBT.search(line)]
         separable = alike == "separable" and exploratory
         assert len(doubts) == (
             nulls and (alike in ("undecided", "unknown") or separable)
         )
         marked = [
             number
-            for number, line in enumerate(said)
+            for number, line in enumerate(lines)
             if line.startswith("These answers ar")
         ]
         assert len(marked) == changed
         assert all(number < place for number in doubts + marked for place in places)
         # What came out word for word is said first, and nothing says that there is
         # nothing.
-        assert said[0].startswith("Word for word") == (verbatim != "none")
+        assert lines[0].startswith("Word for word") == (verbatim != "none")
         if verbatim != "none":
             assert "shows nothing of" not in everything
             alone = "these counts alone do not tell the two apart" in everything
@@ -246,10 +252,11 @@ COMPARED = {
 def closed(exploratory):
     """Findings of every kind and verdicts with numbers, behind a gate that is closed."""
     numbers = {"value": VALUE, "low": LOW, "high": HIGH, "p_value": P}
-    named = {"subject": "targets", "verdict": "some", "reason": "why"}
+    columns = {"subject": "targets", "verdict": "some", "reason": "why"}
     compared = [
         finding_rows(
-            check, [numbers | named | {"statistic": each} for each in statistics]
+            check,
+            [numbers | columns | {"statistic": statistic} for statistic in statistics],
         )
         for check, statistics in COMPARED.items()
     ]
@@ -258,7 +265,7 @@ def closed(exploratory):
         {"subject": "texts", "statistic": name, "value": 0, "verdict": "few"}
         for name in ("n_copies", "n_texts")
     ]
-    before = pl.concat(
+    ungated = pl.concat(
         [
             finding_rows(
                 "roles", ({"statistic": k, "value": v} for k, v in roles.items())
@@ -268,32 +275,32 @@ def closed(exploratory):
             finding_rows("verbatim", came_out("some")),
         ]
     )
-    gate = gate_findings(before, exploratory=exploratory)
-    made = answers(strong=True, nulls=True)[0].with_columns(
+    gate = gate_findings(ungated, exploratory=exploratory)
+    all_verdicts = answers(strong=True, nulls=True)[0].with_columns(
         p_value=P, q_value=Q, value=0.55555, low=LOW, high=HIGH
     )
-    found = pl.concat([before, gate, *compared])
-    return RunResults(Metrics.create_empty(), made.lazy(), found, PLAN)
+    findings = pl.concat([ungated, gate, *compared])
+    return RunResults(Metrics.create_empty(), all_verdicts.lazy(), findings, PLAN)
 
 
-def everything_said(known):
-    yield from sentences(known)
-    yield answer(known, Rollup.create_empty(), books=False)
-    yield from preflight_sentences(known.findings)
-    for lines in checks(known).values():
+def everything_said(results):
+    yield from sentences(results)
+    yield answer(results, Rollup.create_empty(), books=False)
+    yield from preflight_sentences(results.findings)
+    for lines in checks(results).values():
         yield from lines
 
 
 def test_no_number_that_compares_passes_a_closed_gate():
-    said = [*everything_said(closed(exploratory=False))]
-    assert not [line for line in said if MARKS.search(line)]
-    assert any("(no p-value, because the two sets can be" in line for line in said)
-    known = closed(exploratory=False)
+    lines = [*everything_said(closed(exploratory=False))]
+    assert not [line for line in lines if MARKS.search(line)]
+    assert any("(no p-value, because the two sets can be" in line for line in lines)
+    results = closed(exploratory=False)
     numbers = ["p_value", "q_value", "value", "low", "high", "sensitivity_bound"]
-    assert known.verdicts.select(pl.col(numbers).count()).collect().row(0) == (0,) * 6
-    left = known.findings.filter(pl.col("check").is_in([*COMPARED]))
-    assert left["check"].unique().to_list() == ["held_back"]
-    assert left["p_value"].null_count() == left.height
+    assert results.verdicts.select(pl.col(numbers).count()).collect().row(0) == (0,) * 6
+    held_back = results.findings.filter(pl.col("check").is_in([*COMPARED]))
+    assert held_back["check"].unique().to_list() == ["held_back"]
+    assert held_back["p_value"].null_count() == held_back.height
     # The same rows behind a gate that stays open are numbers again.
     opened = closed(exploratory=True)
     assert opened.findings.filter(check="top").height == len(COMPARED["top"])

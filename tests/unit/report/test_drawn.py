@@ -20,7 +20,9 @@ from mia_batch.schemas import Metrics, Rollup, Verdicts
 from tests.unit.inference.scored import plan
 
 SIZES = {"n_documents": 4_000_000, "n_drawn": 5_000}
-DRAWN = draw_findings({**SIZES, "column": None, "sources": [[None, 4_000_000, 5_000]]})
+DRAW_FINDINGS = draw_findings(
+    {**SIZES, "column": None, "sources": [[None, 4_000_000, 5_000]]}
+)
 BY_SOURCE = draw_findings(
     {
         **SIZES,
@@ -35,40 +37,40 @@ def share(check, low, high, value=None, statistic="share", **columns):
     return finding_rows(check, [row | columns])
 
 
-def known(low, high, value=None, method="fieller", **columns):
+def known_share(low, high, value=None, method="fieller", **columns):
     return share("known_share", low, high, value, verdict=method, **columns)
 
 
 def join(*findings):
-    return pl.concat([DRAWN, *findings])
+    return pl.concat([DRAW_FINDINGS, *findings])
 
 
 @pytest.mark.parametrize(
     ("findings", "sentence"),
     [
         (
-            [known(0.0241, 0.0396, 0.0312)],
+            [known_share(0.0241, 0.0396, 0.0312)],
             "About 3.1 % of these 4,000,000 documents are known to the model (95 % CI 2.4"
             " to 4.0; 5,000 drawn).",
         ),
         (
-            [known(0.0241, 1.0, None, "beta_binomial")],
+            [known_share(0.0241, 1.0, None, "beta_binomial")],
             "At least 2.4 % of these 4,000,000 documents are known to the model (95 %"
             " confidence; 5,000 drawn).",
         ),
         (
-            [known(0.0, 1.0, None, "beta_binomial")],
+            [known_share(0.0, 1.0, None, "beta_binomial")],
             "It is not shown that any of these 4,000,000 documents is known to the model"
             " (5,000 drawn).",
         ),
         (
-            [known(0.02, 0.3, None, reason="some scores are missing")],
+            [known_share(0.02, 0.3, None, reason="some scores are missing")],
             "Between 2.0 and 30.0 % of these 4,000,000 documents are known to the model"
             " (95 % confidence; 5,000 drawn; some scores are missing).",
         ),
         (
             [
-                known(0.0241, 0.0396, 0.0312),
+                known_share(0.0241, 0.0396, 0.0312),
                 finding_rows(
                     "known_share", [{"statistic": "n_compared", "value": 4_800}]
                 ),
@@ -92,7 +94,7 @@ def join(*findings):
             "At least 0.11 % of these 4,000,000 documents come out word for word (95 %"
             " confidence; 5,000 drawn; few were asked).",
         ),
-        ([known(None, None, None, None, reason="withheld")], None),
+        ([known_share(None, None, None, None, reason="withheld")], None),
     ],
 )
 def test_the_sentence_says_the_share_with_its_limits(findings, sentence):
@@ -100,8 +102,10 @@ def test_the_sentence_says_the_share_with_its_limits(findings, sentence):
 
 
 def test_a_share_by_scores_comes_before_one_of_what_comes_out():
-    both = join(known(0.02, 0.04, 0.03), share("verbatim_share", 0.0, 0.001, 0.0))
-    assert str(write_share(both)).startswith(
+    both_shares = join(
+        known_share(0.02, 0.04, 0.03), share("verbatim_share", 0.0, 0.001, 0.0)
+    )
+    assert str(write_share(both_shares)).startswith(
         "About 3.0 % of these 4,000,000 documents are"
     )
 
@@ -115,7 +119,9 @@ def test_without_a_draw_nothing_is_written():
 
 
 def test_a_lower_bound_says_why_there_is_no_more():
-    bound = known(0.02, 1.0, None, "beta_binomial", reason="20 members are too few")
+    bound = known_share(
+        0.02, 1.0, None, "beta_binomial", reason="20 members are too few"
+    )
     assert [*draw_sentences(join(bound))][1].endswith(
         "why there is no more: 20 members are too few."
     )
@@ -125,9 +131,9 @@ def test_each_source_has_its_line():
     findings = pl.concat(
         [
             BY_SOURCE,
-            known(0.01, 0.03, 0.02),
-            known(0.0, 0.02, 0.01, subject="wiki", statistic="share_of_source"),
-            known(
+            known_share(0.01, 0.03, 0.02),
+            known_share(0.0, 0.02, 0.01, subject="wiki", statistic="share_of_source"),
+            known_share(
                 None, None, None, None, statistic="share_of_source", reason="too few"
             ),
         ]
@@ -181,7 +187,7 @@ def write_answer(*findings, nulls=500):
     results = RunResults(
         Metrics.create_empty(),
         Verdicts.create_empty(lazy=True),
-        pl.concat([roles(nulls), DRAWN, *findings]),
+        pl.concat([roles(nulls), DRAW_FINDINGS, *findings]),
         plan(),
     )
     return answer(results, Rollup.create_empty(), books=False)
@@ -208,7 +214,9 @@ REPORTED = finding_rows(
 
 
 def test_the_answer_begins_with_the_share():
-    assert write_answer(known(0.0241, 0.0396, 0.0312), REPORTED, gate("open")) == (
+    assert write_answer(
+        known_share(0.0241, 0.0396, 0.0312), REPORTED, gate("open")
+    ) == (
         "About 3.1 % of these 4,000,000 documents are known to the model (95 % CI 2.4 to"
         " 4.0; 5,000 drawn). Among those drawn: none of 5,000 texts stands out from 500"
         " comparison texts, which does not show that they were not learnt."
@@ -216,7 +224,7 @@ def test_the_answer_begins_with_the_share():
 
 
 def test_a_share_that_the_gate_closes_is_not_said():
-    sentence = write_answer(known(0.0241, 0.0396, 0.0312), gate("withheld"))
+    sentence = write_answer(known_share(0.0241, 0.0396, 0.0312), gate("withheld"))
     assert sentence.startswith("No answer, because texts and comparison texts can be")
     assert sentence.endswith(
         "What share of the 4,000,000 documents is known, of which 5,000 were drawn, is not"
@@ -226,21 +234,21 @@ def test_a_share_that_the_gate_closes_is_not_said():
 
 
 def test_a_share_may_be_exploratory_or_in_doubt():
-    found = known(0.0241, 0.0396, 0.0312), REPORTED
-    assert write_answer(*found, gate("exploratory")).startswith(
+    shares = known_share(0.0241, 0.0396, 0.0312), REPORTED
+    assert write_answer(*shares, gate("exploratory")).startswith(
         "Exploratory: about 3.1 % of these"
     )
     late = finding_rows("plan", [{"statistic": "n_changed", "verdict": "changed"}])
-    assert write_answer(*found, gate("open"), late).startswith(
+    assert write_answer(*shares, gate("open"), late).startswith(
         "Exploratory: about 3.1 %"
     )
-    doubtful = write_answer(*found, gate("doubtful"))
+    doubtful = write_answer(*shares, gate("doubtful"))
     assert " In doubt, because training may not be the only" in doubtful
 
 
 def test_what_comes_out_is_said_without_comparison_texts():
     verbatim = share("verbatim_share", 0.0001, 0.0021, 0.0006)
-    missing = known(None, None, None, None, reason="without comparison texts")
+    missing = known_share(None, None, None, None, reason="without comparison texts")
     assert write_answer(verbatim, missing, nulls=0).startswith(
         "About 0.060 % of these 4,000,000 documents come out word for word (95 % CI 0.010"
         " to 0.21; 5,000 drawn). Among those drawn: scores only rank your texts"

@@ -17,7 +17,7 @@ LONG = "one two three four five six seven eight nine"
 
 
 @pytest.mark.parametrize(
-    ("masking", "text", "written"),
+    ("masking", "text", "masked"),
     [
         (MASKED, f"To {ADDRESS}.", "To ‹email, 20 characters›."),
         (Masking(unmask=True), f"To {ADDRESS}.", f"To {ADDRESS}."),
@@ -26,15 +26,15 @@ LONG = "one two three four five six seven eight nine"
         (MASKED, "", ""),
     ],
 )
-def test_a_text_is_written_as_far_as_it_may_be_shown(masking, text, written):
-    assert masking.write(text) == written
+def test_a_text_is_written_as_far_as_it_may_be_shown(masking, text, masked):
+    assert masking.write(text) == masked
 
 
 def test_long_texts_have_a_hash_and_few_words_hold_no_identifier():
     digest = sha256(LONG.encode()).hexdigest()[:16]
-    told = f"9 words, {len(LONG)} characters, SHA-256 {digest}"
-    assert Masking("none").write(LONG) == f"‹{told}›"
-    assert Masking("few-words").write(LONG) == f"one two three … ‹{told}›"
+    description = f"9 words, {len(LONG)} characters, SHA-256 {digest}"
+    assert Masking("none").write(LONG) == f"‹{description}›"
+    assert Masking("few-words").write(LONG) == f"one two three … ‹{description}›"
     assert ADDRESS not in Masking("few-words").write(f"{ADDRESS} {LONG}")
 
 
@@ -69,28 +69,33 @@ def test_passages_in_findings_are_written_and_other_reasons_stay():
 
 def foreign(text):
     """Contents in which targets and samples alone have a foreign text."""
-    of, plain = contents(text=text), contents()
-    texts = {name: of.tables[name] for name in ("targets", "samples")}
+    foreign_contents, plain = contents(text=text), contents()
+    texts = {name: foreign_contents.tables[name] for name in ("targets", "samples")}
     return replace(plain, tables={**plain.tables, **texts})
 
 
 @pytest.mark.parametrize("texts", ["none", "few-words"])
 def test_a_page_without_texts_has_the_same_numbers_and_no_four_words_in_a_row(texts):
     added = "lorem ipsum dolor sit amet"
-    of = foreign(f" {added}")
-    whole, page = render(of), render(replace(of, masking=Masking(texts)))
+    foreign_contents = foreign(f" {added}")
+    whole, page = (
+        render(foreign_contents),
+        render(replace(foreign_contents, masking=Masking(texts))),
+    )
     cells = "//td[@class='n']/text()"
     assert html.fromstring(page).xpath(cells) == html.fromstring(whole).xpath(cells)
     words = f"It was the best of times {added}, it was the worst of times".split()
-    runs = [" ".join(words[at : at + 4]) for at in range(len(words) - 3)]
-    shown = " ".join(html.fromstring(page).text_content().split())
+    runs = [
+        " ".join(words[position : position + 4]) for position in range(len(words) - 3)
+    ]
+    page_text = " ".join(html.fromstring(page).text_content().split())
     assert any(run in whole for run in runs)
-    assert not [run for run in runs if run in shown]
-    assert added not in as_markdown(replace(of, masking=Masking(texts)))
+    assert not [run for run in runs if run in page_text]
+    assert added not in as_markdown(replace(foreign_contents, masking=Masking(texts)))
 
 
 def test_addresses_in_texts_are_masked_on_the_page_unless_that_is_switched_off():
-    of = foreign(f" by {ADDRESS} and")
-    assert ADDRESS not in render(of)
-    assert "‹email, 20 characters›" in render(of)
-    assert ADDRESS in render(replace(of, masking=Masking(unmask=True)))
+    foreign_contents = foreign(f" by {ADDRESS} and")
+    assert ADDRESS not in render(foreign_contents)
+    assert "‹email, 20 characters›" in render(foreign_contents)
+    assert ADDRESS in render(replace(foreign_contents, masking=Masking(unmask=True)))

@@ -69,7 +69,7 @@ DUPLICATES = [
 
 
 @pytest.mark.parametrize(
-    ("texts", "subject", "said"),
+    ("texts", "subject", "sentences"),
     [
         (
             DUPLICATES,
@@ -84,42 +84,42 @@ DUPLICATES = [
         ([("one two", True, None), ("three four", False, None)], "members", []),
     ],
 )
-def test_duplicates_of_both_classes_are_counted(texts, subject, said):
-    assert [*duplicates_sentence(found_in(*texts), subject)] == said
+def test_duplicates_of_both_classes_are_counted(texts, subject, sentences):
+    assert [*duplicates_sentence(found_in(*texts), subject)] == sentences
 
 
 @pytest.mark.parametrize(("n_texts", "n_copies"), [(100, 0), (300, 2), (2000, 20)])
 def test_many_copies_are_warned_of(n_texts, n_copies):
     texts = ["same"] * n_copies + [f"text {row}" for row in range(n_texts - n_copies)]
-    found = found_in(*((each, None, f"g{row}") for row, each in enumerate(texts)))
-    said = "".join(copies_sentence(found))
-    assert said.startswith("20 of 2,000 texts stand in another group") == (
+    findings = found_in(*((text, None, f"g{row}") for row, text in enumerate(texts)))
+    sentence = "".join(copies_sentence(findings))
+    assert sentence.startswith("20 of 2,000 texts stand in another group") == (
         n_copies == 20
     )
-    assert bool(said) == (n_copies == 20)
+    assert bool(sentence) == (n_copies == 20)
 
 
 def test_a_run_that_was_stopped_before_its_plan_is_said_to_be_so():
-    of = {"a": ("loss_v1", "target"), "b": ("unknown", "unknown")}
-    found = {
+    plans = {"a": ("loss_v1", "target"), "b": ("unknown", "unknown")}
+    earlier_runs = {
         name: {"primary": primary, "level": level}
-        for name, (primary, level) in of.items()
+        for name, (primary, level) in plans.items()
     }
-    (said,) = earlier_sentences(earlier_findings(found))
+    (sentence,) = earlier_sentences(earlier_findings(earlier_runs))
     assert (
         ": a (primary loss_v1, target), b (stopped before its plan was made). The best"
-        in said
+        in sentence
     )
-    assert "q-values of this attempt are multiplied by" in said
-    (uncompared,) = earlier_sentences(earlier_findings(found), compares=False)
+    assert "q-values of this attempt are multiplied by" in sentence
+    (uncompared,) = earlier_sentences(earlier_findings(earlier_runs), compares=False)
     assert uncompared.endswith("The best of several runs looks better than it is.")
 
 
 def test_texts_of_both_labels_are_said_to_be_wrong():
     texts = [("one text", True, None), ("one text", False, None), ("two", True, None)]
     texts += [("two", True, None), ("three", False, None)]
-    both, *copies = copies_sentence(found_in(*texts))
-    assert both.startswith(
+    doubled, *copies = copies_sentence(found_in(*texts))
+    assert doubled.startswith(
         "1 text is labelled member in one row and non-member in another"
     )
     assert copies[0].startswith("4 of 5 texts stand in another group")
@@ -137,9 +137,10 @@ def uneven(n, unscored, reason=None, kind=None):
         }
         | {
             name: pl.Series(
-                [None if row < most else 1.0 for row in range(2 * n)], dtype=pl.Float64
+                [None if row < n_unscored else 1.0 for row in range(2 * n)],
+                dtype=pl.Float64,
             )
-            for name, most in unscored.items()
+            for name, n_unscored in unscored.items()
         }
     )
     reasons = pl.LazyFrame(
@@ -151,9 +152,9 @@ def uneven(n, unscored, reason=None, kind=None):
         {"subject": "continuation", "statistic": name, "value": 9}
         for name in (kind, "cut")
     ]
-    found = [uneven_findings(scores, list(unscored), reasons)]
+    findings = [uneven_findings(scores, list(unscored), reasons)]
     (sentence,) = uneven_sentence(
-        pl.concat([*found, finding_rows("answers", answers if kind else [])])
+        pl.concat([*findings, finding_rows("answers", answers if kind else [])])
     )
     return sentence
 
@@ -170,12 +171,12 @@ def test_uneven_scores_name_classes_and_their_reason():
         1000, {"a_v1": 70}, kind="failed"
     )
     unscored = dict.fromkeys(("a_v1", "b_v1", "c_v1", "d_v1", "e_v1"), 20)
-    said = uneven(20, unscored | {"f_v1": 18, "g_v1": 18})
-    assert said.startswith(
+    sentence = uneven(20, unscored | {"f_v1": 18, "g_v1": 18})
+    assert sentence.startswith(
         "Scores by a_v1, b_v1, c_v1 and 2 more are missing more often in one"
     )
-    assert "one class: for 20 of 20 members (100.0%) and" in said
-    assert " Uneven, too: f_v1, g_v1. AUC " in said
+    assert "one class: for 20 of 20 members (100.0%) and" in sentence
+    assert " Uneven, too: f_v1, g_v1. AUC " in sentence
 
 
 def test_what_a_comparison_excludes():
@@ -195,19 +196,20 @@ HOLDS = "What follows holds only if training is their only difference."
 
 
 def blind(row, subject):
-    named = (
+    strongest = (
         [{"statistic": "strongest", "verdict": "blind_year_v1"}]
         if "value" in row
         else []
     )
-    both = [{"statistic": "roc_auc"} | row, *named]
+    baseline_rows = [{"statistic": "roc_auc"} | row, *strongest]
     return finding_rows(
-        "blind_baseline", [{"subject": subject} | each for each in both]
+        "blind_baseline",
+        [{"subject": subject} | row_of_subject for row_of_subject in baseline_rows],
     )
 
 
 @pytest.mark.parametrize(
-    ("row", "verdict", "said"),
+    ("row", "verdict", "sentence"),
     [
         (
             SEPARABLE,
@@ -230,13 +232,13 @@ def blind(row, subject):
         (ALIKE, "open", None),
     ],
 )
-def test_how_unlike_targets_and_nulls_are(row, verdict, said):
-    made = blind(row, "targets")
-    gate = gate_findings(made, exploratory=False)
+def test_how_unlike_targets_and_nulls_are(row, verdict, sentence):
+    findings = blind(row, "targets")
+    gate = gate_findings(findings, exploratory=False)
     assert gate["verdict"].to_list() == [verdict]
-    sentences = [*gate_sentence(pl.concat([made, gate]))]
-    assert len(sentences) == bool(said)
-    assert (said or "") in "".join(sentences)
+    sentences = [*gate_sentence(pl.concat([findings, gate]))]
+    assert len(sentences) == bool(sentence)
+    assert (sentence or "") in "".join(sentences)
     if verdict == "withheld":
         assert (
             "p-values, lists, bounds and estimates are withheld. Give" in sentences[0]
@@ -244,12 +246,12 @@ def test_how_unlike_targets_and_nulls_are(row, verdict, said):
 
 
 def test_of_alike_sets_it_is_said_what_is_excluded():
-    (said,) = exchangeability_sentence(blind(ALIKE, "targets"))
-    assert "an AUC above 0.56 is ruled out with 95 % confidence" in said
+    (sentence,) = exchangeability_sentence(blind(ALIKE, "targets"))
+    assert "an AUC above 0.56 is ruled out with 95 % confidence" in sentence
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "words"),
     [
         (
             SEPARABLE,
@@ -275,11 +277,11 @@ def test_of_alike_sets_it_is_said_what_is_excluded():
         ),
     ],
 )
-def test_what_labels_are_worth_is_said_before_the_model_is_asked_too(row, said):
-    found = blind(row, "members")
-    (sentence,) = label_sentence(found)
-    assert said in sentence
-    assert [*preflight_sentences(found)] == [sentence]
+def test_what_labels_are_worth_is_said_before_the_model_is_asked_too(row, words):
+    findings = blind(row, "members")
+    (sentence,) = label_sentence(findings)
+    assert words in sentence
+    assert [*preflight_sentences(findings)] == [sentence]
 
 
 def combination(verdict):
@@ -302,7 +304,7 @@ CODEC = [
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("findings", "words"),
     [
         (
             combination("calibration"),
@@ -343,10 +345,10 @@ CODEC = [
         ),
     ],
 )
-def test_what_all_scores_show_is_said_with_what_it_rests_on(found, said):
-    sentences = [*set_sentences(found)]
-    assert len(sentences) == bool(said)
-    assert (said or "") in "".join(sentences)
+def test_what_all_scores_show_is_said_with_what_it_rests_on(findings, words):
+    sentences = [*set_sentences(findings)]
+    assert len(sentences) == bool(words)
+    assert (words or "") in "".join(sentences)
 
 
 NULLS = rows("non_member", [0.1 * index for index in range(9)])
@@ -355,7 +357,7 @@ TOGETHER = "All groups together, by a_v1: "
 
 
 @pytest.mark.parametrize(
-    ("parts", "changes", "said"),
+    ("parts", "changes", "words_by_line"),
     [
         (
             [*BOOKS, rows("non_member", [0.0] * 39)],
@@ -420,29 +422,34 @@ TOGETHER = "All groups together, by a_v1: "
         ),
     ],
 )
-def test_what_is_asked_for_has_an_answer_or_a_reason(parts, changes, said):
+def test_what_is_asked_for_has_an_answer_or_a_reason(parts, changes, words_by_line):
     planned = plan(**changes)
-    made = pl.concat(verdicts(table(*parts).lazy(), ["a_v1"], planned)).lazy()
-    lines = [*unlabelled_sentences(made, reported_findings(made, planned), planned)]
-    assert {at: each in lines[at] for at, each in said.items()} == dict.fromkeys(
-        said, True
-    )
+    all_verdicts = pl.concat(verdicts(table(*parts).lazy(), ["a_v1"], planned)).lazy()
+    lines = [
+        *unlabelled_sentences(
+            all_verdicts, reported_findings(all_verdicts, planned), planned
+        )
+    ]
+    assert {
+        line_number: words in lines[line_number]
+        for line_number, words in words_by_line.items()
+    } == dict.fromkeys(words_by_line, True)
 
 
 def test_every_number_of_a_report_is_a_finding():
-    made = pl.concat(
+    all_verdicts = pl.concat(
         verdicts(table(rows("target", [0.95, None]), NULLS).lazy(), ["a_v1"], plan())
     )
-    found = reported_findings(made.lazy(), plan())
-    assert found["subject"].unique().to_list() == ["target"]
+    findings = reported_findings(all_verdicts.lazy(), plan())
+    assert findings["subject"].unique().to_list() == ["target"]
     counts = {"n_tests": 2, "n_reported": 0, "smallest_q": 0.2, "n_null": 9}
     counts |= {"n_without_null": 0, "n_without_p": 1, "q": 0.05}
-    assert dict(found.select("statistic", "value").iter_rows()) == counts
-    assert found.filter(statistic="n_without_p")["reason"].to_list() == [
+    assert dict(findings.select("statistic", "value").iter_rows()) == counts
+    assert findings.filter(statistic="n_without_p")["reason"].to_list() == [
         "the target has no score"
     ]
-    assert found.filter(statistic="q")["verdict"].to_list() == ["bh"]
-    assert reported_findings(made.lazy(), plan(level="collection")).is_empty()
+    assert findings.filter(statistic="q")["verdict"].to_list() == ["bh"]
+    assert reported_findings(all_verdicts.lazy(), plan(level="collection")).is_empty()
 
 
 def power(n_targets, n_null, suffix=None, **changes):
@@ -463,7 +470,7 @@ GROUPS, COLLECTION = {"level": "group"}, {"level": "collection"}
 
 
 @pytest.mark.parametrize(
-    ("asked", "changes", "said"),
+    ("power_arguments", "changes", "sentence"),
     [
         (
             (27, 25, ".epub"),
@@ -527,8 +534,8 @@ GROUPS, COLLECTION = {"level": "group"}, {"level": "collection"}
         ),
     ],
 )
-def test_what_can_be_shown_at_best_is_said_first(asked, changes, said):
-    assert said in power(*asked, **changes)[0]
+def test_what_can_be_shown_at_best_is_said_first(power_arguments, changes, sentence):
+    assert sentence in power(*power_arguments, **changes)[0]
 
 
 def test_what_standing_out_means_and_what_a_bound_needs_is_said_next():
@@ -545,8 +552,8 @@ def test_what_standing_out_means_and_what_a_bound_needs_is_said_next():
     assert power(1, 0) == []
 
 
-BEFORE = {"samples": 5, "input": "1f", "non_member": "2e"}
-OTHER = {"samples": 6, "input": "1f", "calibration": "3d"}
+RECORDED_PLAN = {"samples": 5, "input": "1f", "non_member": "2e"}
+OTHER_PLAN = {"samples": 6, "input": "1f", "calibration": "3d"}
 LATER = "These answers are exploratory: scores had been made before"
 PLANNED = (
     f"{LATER} they were asked for. The plan made before is in run.json (primary attack"
@@ -555,34 +562,34 @@ PLANNED = (
 
 
 @pytest.mark.parametrize(
-    ("rests_on", "recorded", "changes", "n_changed", "said"),
+    ("rests_on", "recorded", "changes", "n_changed", "sentence"),
     [
-        (BEFORE, BEFORE, {}, 0, None),
+        (RECORDED_PLAN, RECORDED_PLAN, {}, 0, None),
         (
-            OTHER,
-            BEFORE,
+            OTHER_PLAN,
+            RECORDED_PLAN,
             {},
             3,
             f"{PLANNED} Changed since: calibration, non_member, samples.",
         ),
-        (BEFORE, BEFORE, {"primary": "b_v1"}, 0, PLANNED),
-        (BEFORE, None, {}, None, f"{LATER} any plan was recorded."),
+        (RECORDED_PLAN, RECORDED_PLAN, {"primary": "b_v1"}, 0, PLANNED),
+        (RECORDED_PLAN, None, {}, None, f"{LATER} any plan was recorded."),
     ],
 )
 def test_answers_that_were_not_planned_are_exploratory(
-    rests_on, recorded, changes, n_changed, said
+    rests_on, recorded, changes, n_changed, sentence
 ):
-    made = plan_findings(
+    findings = plan_findings(
         plan(**changes), preregister(plan(), recorded, ["a_v1"]), rests_on
     )
-    assert made["value"].to_list() == [n_changed] + [None] * (n_changed or 0)
-    assert next(plan_sentence(made), None) == said
+    assert findings["value"].to_list() == [n_changed] + [None] * (n_changed or 0)
+    assert next(plan_sentence(findings), None) == sentence
 
 
 def of_few(at_least, of_top, noun="document", n=4):
     """What is said of books that score n, n - 1, ..., the first named b0."""
     book = [rows("target", [n - k] * 2, document_id=f"b{k}") for k in range(n)]
-    made = pl.concat(verdicts(table(*book, NULLS).lazy(), ["a_v1"], plan()))
+    all_verdicts = pl.concat(verdicts(table(*book, NULLS).lazy(), ["a_v1"], plan()))
     numbers = {
         "n_null": 1040,
         "confidence": 0.95,
@@ -592,8 +599,8 @@ def of_few(at_least, of_top, noun="document", n=4):
     top = [
         {"subject": noun, "statistic": name, "value": n} for name, n in numbers.items()
     ]
-    said = unlabelled_sentences(made.lazy(), finding_rows("top", top), plan())
-    return "".join(line for line in said if "highest-scoring" in line)
+    lines = unlabelled_sentences(all_verdicts.lazy(), finding_rows("top", top), plan())
+    return "".join(line for line in lines if "highest-scoring" in line)
 
 
 def test_so_many_of_the_highest_are_named():
@@ -603,8 +610,8 @@ def test_so_many_of_the_highest_are_named():
         " 1,040 documents outside the training data (95 % confidence, a_v1): b0, b1,"
         " b2, b3. The bound does not say which 2 they are."
     )
-    more = "b9, b10, b11 and 2 more. The bound does not say which 2 they are."
-    assert of_few(2, 14, n=14).endswith(more)
+    names_end = "b9, b10, b11 and 2 more. The bound does not say which 2 they are."
+    assert of_few(2, 14, n=14).endswith(names_end)
     assert of_few(1, 2).startswith(
         "At least 1 of the 2 highest-scoring documents stands out"
     )
@@ -615,10 +622,10 @@ def test_so_many_of_the_highest_are_named():
 
 
 @pytest.mark.parametrize(
-    ("verdict", "how"), [("as_planned", ""), ("exploratory", "; exploratory")]
+    ("verdict", "method"), [("as_planned", ""), ("exploratory", "; exploratory")]
 )
-def test_all_attacks_together_have_one_sentence(verdict, how):
-    made = pl.concat(
+def test_all_attacks_together_have_one_sentence(verdict, method):
+    all_verdicts = pl.concat(
         verdicts(table(rows("target", [0.1]), NULLS).lazy(), ["a_v1"], plan())
     ).lazy()
     largest = {
@@ -628,28 +635,30 @@ def test_all_attacks_together_have_one_sentence(verdict, how):
         "verdict": verdict,
     }
     count = {"subject": "document", "statistic": "n_attacks", "value": 9}
-    said = unlabelled_sentences(made, finding_rows("max_t", [largest, count]), plan())
+    lines = unlabelled_sentences(
+        all_verdicts, finding_rows("max_t", [largest, count]), plan()
+    )
     assert (
-        next(said)
-        == f"All 9 attacks together (largest rank sum, whole documents permuted{how}):"
+        next(lines)
+        == f"All 9 attacks together (largest rank sum, whole documents permuted{method}):"
         " p = 0.004, strongest: b_v1."
     )
 
 
-SAME = "The same test on the reference model"
-ONE = "reports 1 of 4 targets (smallest q 0.4)"
+SAME_TEST = "The same test on the reference model"
+ONE_OF_FOUR = "reports 1 of 4 targets (smallest q 0.4)"
 PLACEBOS = {
     "as_many": (
-        SAME,
+        SAME_TEST,
         ": what is found on the audited model is no evidence of its memory.",
     ),
-    "fewer": (f"{SAME} (which cannot know these texts)", "."),
+    "fewer": (f"{SAME_TEST} (which cannot know these texts)", "."),
 }
 
 
 # Fmt: skip
 @pytest.mark.parametrize(
-    ("scores", "placebo", "changes", "verdict", "found"),
+    ("scores", "placebo", "changes", "verdict", "comparison"),
     [
         ([0.95] * 4, [0] * 4, {}, "fewer", "reports 0 of 4 targets (smallest q 1)"),
         (
@@ -659,8 +668,8 @@ PLACEBOS = {
             "as_many",
             "reports 2 of 4 targets (smallest q 0.2)",
         ),
-        ([0.95] * 4, [0.95, 0, 0, 0], {"q": 0.4}, "fewer", ONE),
-        ([0.0] * 4, [0.95, 0, 0, 0], {"q": 0.4}, "as_many", ONE),
+        ([0.95] * 4, [0.95, 0, 0, 0], {"q": 0.4}, "fewer", ONE_OF_FOUR),
+        ([0.0] * 4, [0.95, 0, 0, 0], {"q": 0.4}, "as_many", ONE_OF_FOUR),
         (
             [0.9] * 2,
             [0.95] * 2,
@@ -679,39 +688,39 @@ PLACEBOS = {
     ],
 )
 def test_a_placebo_that_reports_half_as_many_warns(
-    scores, placebo, changes, verdict, found
+    scores, placebo, changes, verdict, comparison
 ):
     planned = plan(**{"q": 0.2} | changes)
     frame = table(rows("target", scores), NULLS)
-    other = pl.Series(
+    placebo_scores = pl.Series(
         "placebo_of_a_v1", [*placebo, *(row["a_v1"] for row in NULLS)], pl.Float64
     )
-    made = pl.concat(verdicts(frame.lazy(), ["a_v1"], planned)).lazy()
-    reported = reported_findings(made, planned)
+    all_verdicts = pl.concat(verdicts(frame.lazy(), ["a_v1"], planned)).lazy()
+    reported = reported_findings(all_verdicts, planned)
     rows_of = placebo_findings(
-        frame.with_columns(other).lazy(), planned, reported, None
+        frame.with_columns(placebo_scores).lazy(), planned, reported, None
     )
     assert rows_of["check"].unique().to_list() == ["placebo"]
     start, end = PLACEBOS[verdict]
-    said = {each: [*placebo_sentence(rows_of, each)] for each in PLACEBOS}
-    assert said == {each: [] for each in PLACEBOS} | {
-        verdict: [f"{start} {found}{end}"]
+    sentences = {name: [*placebo_sentence(rows_of, name)] for name in PLACEBOS}
+    assert sentences == {name: [] for name in PLACEBOS} | {
+        verdict: [f"{start} {comparison}{end}"]
     }
 
 
 def test_a_placebo_without_scores_is_not_made():
-    none = pl.Series("placebo_of_a_v1", [None] * 10, pl.Float64)
-    frame = table(rows("target", [0.9]), NULLS).with_columns(none).lazy()
-    found = placebo_findings(frame, plan(), pl.DataFrame(), None)
-    assert [*placebo_sentence(found, "as_many")] == []
-    assert [*placebo_sentence(found, "fewer")] == [
+    no_scores = pl.Series("placebo_of_a_v1", [None] * 10, pl.Float64)
+    frame = table(rows("target", [0.9]), NULLS).with_columns(no_scores).lazy()
+    findings = placebo_findings(frame, plan(), pl.DataFrame(), None)
+    assert [*placebo_sentence(findings, "as_many")] == []
+    assert [*placebo_sentence(findings, "fewer")] == [
         "The same test was not made on the reference model: the reference model has no"
         " answers that the primary attack can score."
     ]
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("findings_rows", "words"),
     [
         (
             [
@@ -736,29 +745,37 @@ def test_a_placebo_without_scores_is_not_made():
         ([], ""),
     ],
 )
-def test_weights_are_said_with_their_assumption_or_what_prevents_them(found, said):
-    sentences = [*weights_sentence(finding_rows("weights", found))]
-    assert len(sentences) == bool(found)
-    assert said in "".join(sentences)
+def test_weights_are_said_with_their_assumption_or_what_prevents_them(
+    findings_rows, words
+):
+    sentences = [*weights_sentence(finding_rows("weights", findings_rows))]
+    assert len(sentences) == bool(findings_rows)
+    assert words in "".join(sentences)
 
 
 def test_checks_say_what_they_found_or_that_they_were_not_made():
-    found, missing = (
+    findings, missing = (
         found_in(*DUPLICATES),
-        {name: [said] for name, (_, _, said) in CHECKS.items()},
+        {name: [sentences] for name, (_, _, sentences) in CHECKS.items()},
     )
-    known = RunResults(
-        Metrics.create_empty(), Verdicts.create_empty().lazy(), found, plan()
+    results = RunResults(
+        Metrics.create_empty(), Verdicts.create_empty().lazy(), findings, plan()
     )
-    assert checks(known) == missing
+    assert checks(results) == missing
     reason = finding_rows(
         "placebo", [{"statistic": "n_reported", "reason": "it has no scores"}]
     )
-    other = {"subject": "run-2", "statistic": "primary", "verdict": "loss_v1, planned"}
-    tried = finding_rows("earlier_runs", [other])
-    known = replace(known, findings=pl.concat([found, reason, tried]))
-    said = {name: each for name, each in checks(known).items() if each != missing[name]}
-    assert said == {
+    earlier_run = {
+        "subject": "run-2",
+        "statistic": "primary",
+        "verdict": "loss_v1, planned",
+    }
+    earlier_runs = finding_rows("earlier_runs", [earlier_run])
+    results = replace(results, findings=pl.concat([findings, reason, earlier_runs]))
+    sentences = {
+        name: lines for name, lines in checks(results).items() if lines != missing[name]
+    }
+    assert sentences == {
         "How often it was tried": [
             "1 other run of these texts and this model is known: run-2 (primary"
             " loss_v1, planned). The best of several runs looks better than it is:"
@@ -778,7 +795,7 @@ TURNED = (
 
 
 @pytest.mark.parametrize(
-    ("low", "n", "said"),
+    ("low", "n", "sentences"),
     [
         (
             0.62,
@@ -805,7 +822,9 @@ TURNED = (
         ),
     ],
 )
-def test_no_bound_below_chance_and_no_quintile_of_a_few_texts_is_printed(low, n, said):
+def test_no_bound_below_chance_and_no_quintile_of_a_few_texts_is_printed(
+    low, n, sentences
+):
     quintile = {"attack": "a_v1", "metric": "roc_auc", "value": 0.7, "n_members": n}
     rows = [
         quintile | {"slice": f"blind quintile {place}", "n_nonmembers": 9}
@@ -831,11 +850,16 @@ def test_no_bound_below_chance_and_no_quintile_of_a_few_texts_is_printed(low, n,
         turned | {"attack": "blind_year_v1"},
         turned | {"attack": "d_v1", "high": 0.5},
     ]
-    of = {"subject": "members", "statistic": "roc_auc"}
-    auc = of | {"verdict": "undecided", "value": 0.5, "high": 0.7, "p_value": 0.4}
-    strongest = of | {"statistic": "strongest", "verdict": "blind_year_v1"}
+    subject_columns = {"subject": "members", "statistic": "roc_auc"}
+    auc = subject_columns | {
+        "verdict": "undecided",
+        "value": 0.5,
+        "high": 0.7,
+        "p_value": 0.4,
+    }
+    strongest = subject_columns | {"statistic": "strongest", "verdict": "blind_year_v1"}
     blind = finding_rows("blind_baseline", [auc, strongest])
-    assert [*labelled_sentences(typed(Metrics, rows), blind, "a_v1")] == said
+    assert [*labelled_sentences(typed(Metrics, rows), blind, "a_v1")] == sentences
 
 
 @pytest.mark.parametrize(
@@ -853,24 +877,25 @@ def test_labels_of_one_class_are_said_to_compare_with_nothing(
     members, nonmembers, unknown, nulls, alone
 ):
     counts = {"n_unknown": unknown, "n_nulls": nulls, "n_canaries": 0}
-    found = finding_rows(
+    findings = finding_rows(
         "roles", [{"statistic": k, "value": v} for k, v in counts.items()]
     )
     row = {"attack": plan().primary, "slice": "all", "metric": "roc_auc"}
     row |= {"n_members": members, "n_nonmembers": nonmembers}
-    known = RunResults(
-        typed(Metrics, [row]), Verdicts.create_empty().lazy(), found, plan()
+    results = RunResults(
+        typed(Metrics, [row]), Verdicts.create_empty().lazy(), findings, plan()
     )
-    said = [*one_sided_sentence(known)]
-    starts = [each.split(", so that there is nothing to compare")[0] for each in said]
+    lines = [*one_sided_sentence(results)]
+    starts = [line.split(", so that there is nothing to compare")[0] for line in lines]
     assert starts == ([f"All texts are labelled as {alone}"] if alone else [])
 
 
 def test_wrong_labels_widen_what_a_share_and_an_area_stand_for():
-    shown = {"metric": "roc_auc", "attack": "a_v1", "slice": "all", "value": 0.9}
-    (said,) = wrong_labels_sentence(typed(Metrics, [shown]), "a_v1")
+    auc_row = {"metric": "roc_auc", "attack": "a_v1", "slice": "all", "value": 0.9}
+    (sentence,) = wrong_labels_sentence(typed(Metrics, [auc_row]), "a_v1")
     assert (
-        "an AUC of 0.90 stands for 0.91 to 0.92; if 5 % are, for 0.92 to 0.94" in said
+        "an AUC of 0.90 stands for 0.91 to 0.92; if 5 % are, for 0.92 to 0.94"
+        in sentence
     )
     assert [*wrong_labels_sentence(Metrics.create_empty(), "a_v1")] == []
     row = {
@@ -886,8 +911,8 @@ def test_wrong_labels_widen_what_a_share_and_an_area_stand_for():
         "confidence": 0.95,
     }
     withheld = row | {"value": None, "low": 0.05, "high": 0.6, "reason": "limits hold"}
-    made = typed(Verdicts, [row, withheld | {"method": "duci"}]).lazy()
-    lines = [*unlabelled_sentences(made, finding_rows("top"), plan())]
+    all_verdicts = typed(Verdicts, [row, withheld | {"method": "duci"}]).lazy()
+    lines = [*unlabelled_sentences(all_verdicts, finding_rows("top"), plan())]
     assert lines == [
         "Share of members among the targets: 20%, 95 % interval 10% to 30% (assumes).",
         (

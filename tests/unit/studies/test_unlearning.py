@@ -15,14 +15,14 @@ from tests.checkpoints import SMALLEST, TEXTS, save_checkpoint
 NAMES = ["before", "after", "retrained"]
 
 
-def measured(after, retrained, cluster=None, **columns):
+def build_scores(after_unlearning, retrained, cluster=None, **columns):
     """Texts of which some are scored as before, by one model and by the other."""
-    n = len(after)
+    n = len(after_unlearning)
     cluster = [str(number) for number in range(n)] if cluster is None else cluster
     return pl.DataFrame(
         {
             "cluster": cluster,
-            "as_before_after": after,
+            "as_before_after": after_unlearning,
             "as_before_retrained": retrained,
             **columns,
         },
@@ -33,12 +33,12 @@ def measured(after, retrained, cluster=None, **columns):
     ).with_columns(member=pl.lit(None, pl.Boolean))
 
 
-def figures(found, names=NAMES):
-    return build_figures({"texts": found}, names)
+def figures_of_texts(texts, names=NAMES):
+    return build_figures({"texts": texts}, names)
 
 
-def fact(table, **of):
-    return table.filter(**of).row(0, named=True)
+def read_row(table, **columns):
+    return table.filter(**columns).row(0, named=True)
 
 
 def test_a_case_by_hand():
@@ -46,19 +46,19 @@ def test_a_case_by_hand():
 
     The limits of 0.6 are 0.6 - sqrt(2) 0.356 and 0.6 + sqrt(2) 0.175.
     """
-    learnt_less = measured(
+    learnt_less = build_scores(
         [1] * 8 + [0] * 2,
         [1] * 2 + [0] * 8,
         min_k_before=[-2.0, -2.5] * 5,
         min_k_after=[-3.0, -3.5, -3.2, -3.5, -3.0, -3.3, -3.0, -3.5, -3.0, -3.5],
         min_k_retrained=[-4.0, -4.5, -4.2, -4.5, -4.0, -4.3, -4.0, -4.5, -4.0, -4.5],
     )
-    table = figures(learnt_less)
-    gap = fact(table, set="all", measure="as_before", versus="retrained")
+    table = figures_of_texts(learnt_less)
+    gap = read_row(table, set="all", measure="as_before", versus="retrained")
     assert gap["value"] == pytest.approx(0.6)
     assert (gap["low"], gap["high"]) == pytest.approx((0.0964, 0.8472), abs=2e-4)
     # After less before is -1 on average, retrained less before -2: half of it is gone.
-    share = fact(table, set="all", statistic="removed_share")
+    share = read_row(table, set="all", statistic="removed_share")
     assert share["value"] == pytest.approx(0.5)
     assert 0.45 < share["low"] < 0.5 < share["high"] < 0.55
     sets = {
@@ -79,25 +79,25 @@ def test_a_case_by_hand():
 
 
 def test_without_a_retrained_model_a_score_as_before_is_no_memory():
-    table = figures(measured([1] * 9 + [0], [0] * 10), NAMES[:2])
-    (said,) = conclusions(table)
-    assert said.startswith(
+    table = figures_of_texts(build_scores([1] * 9 + [0], [0] * 10), NAMES[:2])
+    (sentence,) = conclusions(table)
+    assert sentence.startswith(
         "9 of 10 texts are scored as before unlearning. Whether they are still "
     )
-    assert "cannot be said without --retrained" in said
+    assert "cannot be said without --retrained" in sentence
 
 
 def test_what_cannot_be_measured_has_a_reason():
-    nothing = figures(measured([None] * 3, [None] * 3))
+    nothing = figures_of_texts(build_scores([None] * 3, [None] * 3))
     assert [*conclusions(nothing)] == [
         "Nothing can be said of texts: no text is measured under every model."
     ]
-    one_book = figures(measured([1] * 9, [0] * 9, ["one book"] * 9))
-    (said,) = conclusions(one_book)
-    assert said.startswith(
+    one_book = figures_of_texts(build_scores([1] * 9, [0] * 9, ["one book"] * 9))
+    (sentence,) = conclusions(one_book)
+    assert sentence.startswith(
         "Whether texts are still remembered cannot be said (an interval needs 4"
     )
-    gap = fact(one_book, versus="retrained")
+    gap = read_row(one_book, versus="retrained")
     assert (gap["value"], gap["low"]) == (1, None)
 
 
@@ -105,98 +105,105 @@ def test_what_cannot_be_measured_has_a_reason():
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.95])
 def test_a_model_that_never_learnt_them_is_rarely_said_to_remember(share, size):
     """Both models are alike; texts of a book of ``size`` are scored as before together."""
-    drawn = np.random.default_rng([size, int(100 * share)])
+    rng = np.random.default_rng([size, int(100 * share)])
     false, n_books = 0, 40
     for _ in range(300):
-        flags = drawn.random((2, n_books, 1)) < share
-        noisy = np.repeat(flags, size, axis=2) ^ (
-            drawn.random((2, n_books, size)) < 0.02
-        )
-        after, retrained = noisy.reshape(2, -1).astype(float)
+        flags = rng.random((2, n_books, 1)) < share
+        noisy = np.repeat(flags, size, axis=2) ^ (rng.random((2, n_books, size)) < 0.02)
+        after_unlearning, retrained = noisy.reshape(2, -1).astype(float)
         cluster = [str(number // size) for number in range(n_books * size)]
-        gap = fact(
-            figures(measured(after, retrained, cluster)), set="all", versus="retrained"
+        gap = read_row(
+            figures_of_texts(build_scores(after_unlearning, retrained, cluster)),
+            set="all",
+            versus="retrained",
         )
         false += gap["low"] > 0
     assert false / 300 < 0.025 + 3 * (0.025 * 0.975 / 300) ** 0.5
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    made = tmp_path_factory.mktemp("unlearning")
-    save_checkpoint(made / "before", **SMALLEST)
-    save_checkpoint(made / "after", seed=1, initializer_range=1.0, **SMALLEST)
+def inputs_path(tmp_path_factory):
+    inputs_folder = tmp_path_factory.mktemp("unlearning")
+    save_checkpoint(inputs_folder / "before", **SMALLEST)
+    save_checkpoint(inputs_folder / "after", seed=1, initializer_range=1.0, **SMALLEST)
     texts = [" ".join(text.split()[:24]) for text in TEXTS[:6]]
-    asked = {"question": [f"What is {text.split()[0]}?" for text in texts[:5]] + [None]}
+    questions_column = {
+        "question": [f"What is {text.split()[0]}?" for text in texts[:5]] + [None]
+    }
     answers = {"answer": [" ".join(text.split()[:2]) for text in texts]}
-    pl.DataFrame({"text": texts, **asked, **answers}).write_parquet(
-        made / "texts.parquet"
+    pl.DataFrame({"text": texts, **questions_column, **answers}).write_parquet(
+        inputs_folder / "texts.parquet"
     )
-    return made
+    return inputs_folder
 
 
-def test_a_whole_study(folder, tmp_path):
-    out = tmp_path / "study"
-    given = [
+def test_a_whole_study(inputs_path, tmp_path):
+    study_folder = tmp_path / "study"
+    arguments = [
         "--input",
-        folder / "texts.parquet",
+        inputs_path / "texts.parquet",
         "--before",
-        folder / "before",
+        inputs_path / "before",
         "--samples",
         "2",
     ]
-    given += [
+    arguments += [
         "--model",
-        folder / "after",
+        inputs_path / "after",
         "--question-column",
         "question",
         "--out",
-        out,
+        study_folder,
     ]
-    given += ["--engine", "transformers", "--no-report"]
+    arguments += ["--engine", "transformers", "--no-report"]
     run = CliRunner()
-    half = run.invoke(study, ["unlearning", *map(str, given)])
+    half = run.invoke(study, ["unlearning", *map(str, arguments)])
     assert "--question-column and --answer-column belong together" in half.output
-    given += ["--answer-column", "answer"]
-    foreseen = run.invoke(study, ["unlearning", *map(str, given), "--dry-run"])
+    arguments += ["--answer-column", "answer"]
+    foreseen = run.invoke(study, ["unlearning", *map(str, arguments), "--dry-run"])
     assert [
         line.split()[1] for line in foreseen.output.splitlines() if line[:4] == "run "
     ] == [*("texts-before", "texts-after", "questions-before", "questions-after")]
-    assert not out.exists()
-    done = run.invoke(study, ["unlearning", *map(str, given)], catch_exceptions=False)
-    assert done.exit_code == 0
-    assert "cannot be said without --retrained" in done.output
+    assert not study_folder.exists()
+    result = run.invoke(
+        study, ["unlearning", *map(str, arguments)], catch_exceptions=False
+    )
+    assert result.exit_code == 0
+    assert "cannot be said without --retrained" in result.output
     texts, questions = (
-        pl.read_parquet(out / f"{part}.parquet") for part in ("texts", "questions")
+        pl.read_parquet(study_folder / f"{part}.parquet")
+        for part in ("texts", "questions")
     )
     assert (texts.height, questions.height) == (6, 5)
     # What the runs have: the scores whose ratio screens, and ROUGE-L as the attack of
     # that name.
-    scores = pl.read_parquet(out / "questions-after" / "scores.parquet")
-    both = questions.join(scores, on="target_id", validate="1:1")
-    assert both.height == 5
-    assert both["rouge_l_after"].to_list() == pytest.approx(
-        both["rouge_l_v1"].to_list()
+    scores = pl.read_parquet(study_folder / "questions-after" / "scores.parquet")
+    both_studies = questions.join(scores, on="target_id", validate="1:1")
+    assert both_studies.height == 5
+    assert both_studies["rouge_l_after"].to_list() == pytest.approx(
+        both_studies["rouge_l_v1"].to_list()
     )
-    assert both["min_k_after"].to_list() == both["min_k_20_v1"].to_list()
+    assert (
+        both_studies["min_k_after"].to_list() == both_studies["min_k_20_v1"].to_list()
+    )
     ratio = (texts["min_k_after"] / texts["min_k_before"]).to_list()
     assert texts["ratio_after"].to_list() == ratio
-    near = [1 / 1.15 <= each <= 1.15 for each in ratio]
+    near = [1 / 1.15 <= share <= 1.15 for share in ratio]
     assert texts["as_before_after"].to_list() == near
     assert texts["rouge_l_before"].is_between(0, 1).all()
     assert why_no_similarity() is None
     assert texts["similarity_after"].is_between(-1, 1).all()
-    table = pl.read_parquet(out / "study.parquet")
-    own = table.filter(part="texts", set="all", measure="as_before", run="after")
-    assert own["value"].to_list() == [sum(near) / 6]
-    drawn = (out / "study.svg").read_text("utf-8")
-    assert [name in drawn for name in ("texts, before: 6", "questions, after: 5")] == [
+    table = pl.read_parquet(study_folder / "study.parquet")
+    as_before = table.filter(part="texts", set="all", measure="as_before", run="after")
+    assert as_before["value"].to_list() == [sum(near) / 6]
+    chart = (study_folder / "study.svg").read_text("utf-8")
+    assert [name in chart for name in ("texts, before: 6", "questions, after: 5")] == [
         True
     ] * 2
 
 
 @pytest.mark.parametrize(
-    ("after", "said", "share"),
+    ("after_unlearning", "first_words", "share"),
     [
         (0.5, "Texts are still remembered: 0 of 8", "0%"),
         (1.1, "Texts are still remembered, if less than before", "6%"),
@@ -210,17 +217,19 @@ def test_a_whole_study(folder, tmp_path):
     ],
 )
 def test_what_left_the_range_of_the_screen_is_judged_by_what_is_gone(
-    after, said, share
+    after_unlearning, first_words, share
 ):
     """A score that was near 0 leaves that range long before the memory is gone."""
     spread = np.linspace(0, 0.1, 8)
     columns = {
         "min_k_before": -0.5 - spread,
-        "min_k_after": -after - spread[::-1],
+        "min_k_after": -after_unlearning - spread[::-1],
         "min_k_retrained": -10 - spread,
     }
-    first, second = conclusions(figures(measured([0] * 8, [0] * 8, **columns)))
-    assert first.startswith(said)
+    first, second = conclusions(
+        figures_of_texts(build_scores([0] * 8, [0] * 8, **columns))
+    )
+    assert first.startswith(first_words)
     assert (
         ": 0 of 8 texts are scored as before unlearning, and 0 by the retrained"
         in first
