@@ -49,10 +49,10 @@ def test_roles_become_comparison_sets_and_without_non_members_labelled_targets_t
 
 
 def test_texts_belong_together_by_group_else_by_document_else_as_windows_of_one():
-    same = {"document_id": "same 1"}
+    same_document = {"document_id": "same 1"}
     frame = table(
-        rows("target", [1, 1], **same, group="book"),
-        rows("target", [1, 1], **same),
+        rows("target", [1, 1], **same_document, group="book"),
+        rows("target", [1, 1], **same_document),
         rows("target", [1], document_id="book"),
         rows("target", [1, 1]),
         rows("target", [1], window_index=1),
@@ -74,13 +74,13 @@ def test_texts_belong_together_by_group_else_by_document_else_as_windows_of_one(
         ([alone, rows("canary", [1])], 3),
     ):
         rows_of = table(*kinds).lazy()
-        found, named = (
+        unnamed_sets, named_sets = (
             read_comparison_sets(rows_of, with_names=False),
             read_comparison_sets(rows_of),
         )
-        assert found.clusters.height == n_named
-        assert found.clusters.schema == named.clusters.schema
-        assert found.cluster.tolist() == named.cluster.tolist()
+        assert unnamed_sets.clusters.height == n_named
+        assert unnamed_sets.clusters.schema == named_sets.clusters.schema
+        assert unnamed_sets.cluster.tolist() == named_sets.cluster.tolist()
 
 
 SETS = read_comparison_sets(
@@ -96,7 +96,11 @@ SETS = read_comparison_sets(
 
 def test_windows_are_chosen_by_index_as_many_as_the_plan_or_the_sizes_say():
     units = cut_units(SETS, SETS.targets, 4, seed=3)
-    assert [SETS.clusters["key"][int(one)] for one in units.cluster] == ["a", "b", "c"]
+    assert [SETS.clusters["key"][int(position)] for position in units.cluster] == [
+        "a",
+        "b",
+        "c",
+    ]
     assert units.sizes.tolist() == [7, 5, 1]
     assert units.usable.tolist() == [True, True, False]
     of_a, of_b = np.arange(13, 20), np.array([0, 1, 2, 20, 21])
@@ -113,23 +117,26 @@ SIMULATED = 2000
 
 def rank(value, values):
     """Mean rank of equal values, from 1."""
-    return sum(other < value for other in values) + (values.count(value) + 1) / 2
+    return (
+        sum(other_value < value for other_value in values)
+        + (values.count(value) + 1) / 2
+    )
 
 
 def collection_reference(groups, nulls):
     """Share of all ways to choose the audited groups with ranks that sum to as much."""
     pooled = [*groups, *nulls]
     ranks = [rank(value, pooled) for value in pooled]
-    sums = [sum(chosen) for chosen in combinations(ranks, len(groups))]
-    return sum(one >= sum(ranks[: len(groups)]) for one in sums) / len(sums)
+    sums = [sum(group_ranks) for group_ranks in combinations(ranks, len(groups))]
+    return sum(rank_sum >= sum(ranks[: len(groups)]) for rank_sum in sums) / len(sums)
 
 
 @pytest.mark.parametrize("size", [5, 6, 9, 10, 11, 100])
 def test_a_pattern_takes_one_window_of_each_stretch(size):
     edges = [size * part // 5 for part in range(6)]
     for seed in range(20):
-        chosen = window_pattern(size, 5, seed)
-        assert all(edges[part] <= chosen[part] < edges[part + 1] for part in range(5))
+        windows = window_pattern(size, 5, seed)
+        assert all(edges[part] <= windows[part] < edges[part + 1] for part in range(5))
     # The pattern is alike in every group, and differs by seed.
     assert (window_pattern(500, 5, 1) // 10).tolist() == window_pattern(
         50, 5, 1
@@ -141,10 +148,10 @@ def test_a_pattern_takes_one_window_of_each_stretch(size):
     ("statistic", "value"), [("mean", 4), ("median", 2), ("maximum", 9)]
 )
 def test_statistics_by_hand(statistic, value):
-    scores, chosen = np.array([1, 2, 9, nan]), np.array([[0, 1, 2], [2, 1, 3]])
-    made = summarise(scores[chosen], statistic)
-    assert made[0] == value
-    assert np.isnan(made[1])
+    scores, windows = np.array([1, 2, 9, nan]), np.array([[0, 1, 2], [2, 1, 3]])
+    statistics = summarise(scores[windows], statistic)
+    assert statistics[0] == value
+    assert np.isnan(statistics[1])
 
 
 def test_unscored_groups_rank_lowest_and_unscored_nulls_highest():
@@ -165,8 +172,8 @@ def test_rounding_errors_decide_no_rank():
 def test_the_collection_equals_its_reference(seed):
     rng = np.random.default_rng(seed)
     groups, nulls = rng.integers(1, 9, 3), rng.integers(0, 8, 7)
-    made = collection_test(groups.astype(float), nulls.astype(float), 0)
-    assert made.p_value == pytest.approx(
+    test = collection_test(groups.astype(float), nulls.astype(float), 0)
+    assert test.p_value == pytest.approx(
         collection_reference(groups.tolist(), nulls.tolist())
     )
 
@@ -174,11 +181,11 @@ def test_the_collection_equals_its_reference(seed):
 def test_many_groups_are_drawn_and_come_near_the_exact_share():
     rng = np.random.default_rng(0)
     groups, nulls = rng.normal(0.6, 1, 4), rng.normal(0, 1, 26)
-    made = collection_test(groups, nulls, 1)
-    assert made.method == "permutation_of_9999"
+    test = collection_test(groups, nulls, 1)
+    assert test.method == "permutation_of_9999"
     exact = collection_reference(groups.tolist(), nulls.tolist())
-    assert made.p_value == pytest.approx(exact, abs=4 * (exact / 9999) ** 0.5)
-    assert made == collection_test(groups, nulls, 1)
+    assert test.p_value == pytest.approx(exact, abs=4 * (exact / 9999) ** 0.5)
+    assert test == collection_test(groups, nulls, 1)
     far = collection_test(groups + 99, nulls, 1)
     assert far.p_value >= 1 / 10_000
 
@@ -186,14 +193,14 @@ def test_many_groups_are_drawn_and_come_near_the_exact_share():
 def test_so_many_groups_that_fewer_are_drawn():
     assert n_orders(2, 9997) == 10_000
     assert n_orders(2, 9998) == 1000
-    made = collection_test(np.full(2, 3.0), np.zeros(9998), 0)
-    assert (made.method, made.p_value) == ("permutation_of_999", 1 / 1000)
+    test = collection_test(np.full(2, 3.0), np.zeros(9998), 0)
+    assert (test.method, test.p_value) == ("permutation_of_999", 1 / 1000)
 
 
 def test_groups_reject_as_often_as_they_may():
     """The group asked about has 5 windows, to which the others are cut."""
     rng, n_windows = np.random.default_rng(4), 5
-    asked = np.arange(n_windows)[None]
+    target_windows = np.arange(n_windows)[None]
     nulls = np.arange(40, 1600).reshape(39, 40)[:, window_pattern(40, n_windows, 0)]
     rejected = 0
     for _ in range(SIMULATED):
@@ -203,6 +210,8 @@ def test_groups_reject_as_often_as_they_may():
             size=(40, 40)
         )
         scores = scores.ravel()
-        statistics = [summarise(scores[chosen], "mean") for chosen in (asked, nulls)]
+        statistics = [
+            summarise(scores[windows], "mean") for windows in (target_windows, nulls)
+        ]
         rejected += p_values(*statistics)[0] <= 0.05
     assert 0.035 <= rejected / SIMULATED <= 0.066

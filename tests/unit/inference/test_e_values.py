@@ -40,19 +40,19 @@ NULLS = np.array([[0.0, 0.0], [1.0, 3.0], [2.0, 1.0]])
     ],
 )
 def test_rounds_are_planned_from_counts_alone(n_windows, n_null, expected):
-    made = plan_rounds(n_windows, n_null, 0.05)
-    assert made.ends == expected.ends
-    assert made.n_nulls == expected.n_nulls
-    assert made.shares == pytest.approx(expected.shares)
-    assert made.values == pytest.approx(expected.values)
+    rounds = plan_rounds(n_windows, n_null, 0.05)
+    assert rounds.ends == expected.ends
+    assert rounds.n_nulls == expected.n_nulls
+    assert rounds.shares == pytest.approx(expected.shares)
+    assert rounds.values == pytest.approx(expected.values)
 
 
 @pytest.mark.parametrize("n_null", [0, 1, 5, 40, 250, 1000])
 def test_the_e_values_of_all_ranks_are_one_on_average(n_null):
-    made = plan_rounds(16, n_null, 0.05)
-    assert sum(made.values) / (n_null + 1) == pytest.approx(1)
-    assert sum(made.shares) == pytest.approx(1)
-    assert list(made.n_nulls) == sorted(made.n_nulls, reverse=True)
+    rounds = plan_rounds(16, n_null, 0.05)
+    assert sum(rounds.values) / (n_null + 1) == pytest.approx(1)
+    assert sum(rounds.shares) == pytest.approx(1)
+    assert list(rounds.n_nulls) == sorted(rounds.n_nulls, reverse=True)
     # Many nulls allow early acceptance: of 10 ranks the first is 2000 / 2.929.
     assert plan_rounds(40, 1999, 0.05).shares[:3] == pytest.approx([2.9289682 / 50] * 3)
 
@@ -96,8 +96,8 @@ def test_an_accepted_group_and_one_out_of_reach_are_asked_no_more():
 def test_an_unscored_null_is_the_highest_and_an_unscored_group_has_nothing():
     groups = np.array([[9.0, 9.0], [np.nan, 9.0]])
     nulls = np.where(NULLS == 3.0, np.nan, NULLS)
-    found = decide(groups, nulls, ROUNDS, 0.9)
-    assert found.values == pytest.approx([8 / 3 / 4 + 3 / 4 * 8 / 3, 0])
+    decision = decide(groups, nulls, ROUNDS, 0.9)
+    assert decision.values == pytest.approx([8 / 3 / 4 + 3 / 4 * 8 / 3, 0])
     unscored = np.where(NULLS == 2.0, np.nan, NULLS)
     assert decide(groups, unscored, ROUNDS, 0.9, n_rounds=1).values[0] == pytest.approx(
         1 / 3
@@ -112,12 +112,16 @@ def test_e_bh_lists_the_k_largest_where_the_kth_is_at_least_m_over_qk():
 
 def dominating(pool, rounds):
     """What each of K + 1 units has where its first c(t) of the K + 1 are kept after each round."""
-    values, left = np.zeros(len(pool)), np.arange(len(pool))
+    values, remaining = np.zeros(len(pool)), np.arange(len(pool))
     for number, end in enumerate(rounds.ends):
-        left = left[np.argsort(-pool[left, :end].mean(axis=1), kind="stable")]
-        of_rank = np.array(rounds.values[: left.size])
-        values[left[: of_rank.size]] += rounds.shares[number] * of_rank
-        left = left[: rounds.n_nulls[min(number + 1, len(rounds.n_nulls) - 1)]]
+        remaining = remaining[
+            np.argsort(-pool[remaining, :end].mean(axis=1), kind="stable")
+        ]
+        of_rank = np.array(rounds.values[: remaining.size])
+        values[remaining[: of_rank.size]] += rounds.shares[number] * of_rank
+        remaining = remaining[
+            : rounds.n_nulls[min(number + 1, len(rounds.n_nulls) - 1)]
+        ]
     return values
 
 
@@ -130,19 +134,21 @@ def test_no_rule_to_stop_exceeds_a_variable_of_expectation_one(n_null):
         groups, nulls = (rng.normal(size=(n, 8)).round(decimals) for n in (6, n_null))
         pools = [dominating(np.vstack([group, nulls]), rounds) for group in groups]
         assert [pool.mean() for pool in pools] == pytest.approx([1.0] * 6)
-        most = np.array([pool[0] for pool in pools]) + 1e-9
+        largest = np.array([pool[0] for pool in pools]) + 1e-9
         for n_rounds in range(5):
             assert (
-                decide(groups, nulls, rounds, 0.2, n_rounds=n_rounds).values <= most
+                decide(groups, nulls, rounds, 0.2, n_rounds=n_rounds).values <= largest
             ).all()
         for _ in range(20):
             ends = rng.choice([0, *rounds.ends], len(groups))
             stopped = np.where(np.arange(8) < ends[:, None], groups, np.nan)
             unasked = nulls + np.where(rng.random(n_null) < 0.1, np.nan, 0)[:, None]
-            assert (decide(stopped, nulls, rounds, 0.2).values <= most).all()
-            assert (decide(groups, unasked, rounds, 0.2).values <= most).all()
-            some = rng.random(len(groups)) < 0.5
-            assert (decide(groups[some], nulls, rounds, 0.9).values <= most[some]).all()
+            assert (decide(stopped, nulls, rounds, 0.2).values <= largest).all()
+            assert (decide(groups, unasked, rounds, 0.2).values <= largest).all()
+            subset = rng.random(len(groups)) < 0.5
+            assert (
+                decide(groups[subset], nulls, rounds, 0.9).values <= largest[subset]
+            ).all()
 
 
 def test_rows_of_groups_say_what_was_decided():
@@ -154,20 +160,20 @@ def test_rows_of_groups_say_what_was_decided():
     ]
     parts += [rows("non_member", [i / 39] * 4, group=f"null {i}") for i in range(39)]
     scores = table(*parts)
-    own = plan(level="group", adjustment="e-bh", q=0.1, windows_per_group=4)
-    test = RoundsTest(read_comparison_sets(scores.lazy()), own)
+    group_plan = plan(level="group", adjustment="e-bh", q=0.1, windows_per_group=4)
+    test = RoundsTest(read_comparison_sets(scores.lazy()), group_plan)
     values = scores["a_v1"].to_numpy()
-    (made,) = test.rows(AttackScores(attack="a_v1", scores=values))
-    found = {row["key"]: row for row in made.iter_rows(named=True)}
+    (rows_of_test,) = test.rows(AttackScores(attack="a_v1", scores=values))
+    row_by_key = {row["key"]: row for row in rows_of_test.iter_rows(named=True)}
     # q (K + 1) = 4: two ranks, 40 * 2/3; both have the first, 4 / (2 * 26.7) = 0.075
-    assert found["high 0"]["score"] == pytest.approx(80 / 3)
-    assert found["high 0"]["p_value"] == pytest.approx(3 / 80)
-    assert found["high 1"]["q_value"] == pytest.approx(0.075)
-    assert found["low"]["score"] == 0
-    assert found["low"]["q_value"] == 1
-    assert found["short"]["p_value"] is None
-    assert found["short"]["reason"] == "the group has 1 of 4 windows"
-    assert made["method"].unique().to_list() == ["e_value_mean_of_4_in_3"]
+    assert row_by_key["high 0"]["score"] == pytest.approx(80 / 3)
+    assert row_by_key["high 0"]["p_value"] == pytest.approx(3 / 80)
+    assert row_by_key["high 1"]["q_value"] == pytest.approx(0.075)
+    assert row_by_key["low"]["score"] == 0
+    assert row_by_key["low"]["q_value"] == 1
+    assert row_by_key["short"]["p_value"] is None
+    assert row_by_key["short"]["reason"] == "the group has 1 of 4 windows"
+    assert rows_of_test["method"].unique().to_list() == ["e_value_mean_of_4_in_3"]
     counts: dict[str, float] = dict(
         test.findings(scores.lazy()).select("statistic", "value").iter_rows()
     )

@@ -36,8 +36,8 @@ def estimate(targets, nonmembers, members, **options):
     )
 
 
-def variance(one):
-    rate = (one[0] + 1) / (one[1] + 2)
+def variance(count_of_class):
+    rate = (count_of_class[0] + 1) / (count_of_class[1] + 2)
     return rate * (1 - rate)
 
 
@@ -46,15 +46,15 @@ def interval_reference(targets, nonmembers, members):
     flagged, fpr, tpr = (
         above / total for above, total in (targets, nonmembers, members)
     )
-    kept = []
+    accepted_shares = []
     for share in np.linspace(0, 1, 20_001):
         spread = share * variance(members) / targets[1]
         spread += (1 - share) * variance(nonmembers) / targets[1]
         spread += share**2 * variance(members) / members[1]
         spread += (1 - share) ** 2 * variance(nonmembers) / nonmembers[1]
         if (flagged - (1 - share) * fpr - share * tpr) ** 2 <= Z**2 * spread:
-            kept.append(share)
-    return kept[0], kept[-1]
+            accepted_shares.append(share)
+    return accepted_shares[0], accepted_shares[-1]
 
 
 @pytest.mark.parametrize(
@@ -68,11 +68,11 @@ def interval_reference(targets, nonmembers, members):
     ],
 )
 def test_the_interval_equals_its_reference(targets, nonmembers, members):
-    made = estimate(targets, nonmembers, members)
-    assert (made.low, made.high) == pytest.approx(
+    interval = estimate(targets, nonmembers, members)
+    assert (interval.low, interval.high) == pytest.approx(
         interval_reference(targets, nonmembers, members), abs=6e-5
     )
-    assert made.method == "fieller"
+    assert interval.method == "fieller"
 
 
 def test_estimates_stay_within_0_and_1():
@@ -105,9 +105,9 @@ def test_estimates_stay_within_0_and_1():
     ],
 )
 def test_what_the_data_cannot_support_is_refused(targets, nonmembers, members, reason):
-    made = estimate(targets, nonmembers, members)
-    assert reason in made.reason
-    assert (made.value, made.low, made.high) == (None, None, None)
+    interval = estimate(targets, nonmembers, members)
+    assert reason in interval.reason
+    assert (interval.value, interval.low, interval.high) == (None, None, None)
 
 
 def test_intervals_cover_what_they_claim():
@@ -116,10 +116,13 @@ def test_intervals_cover_what_they_claim():
         rng, n_members, hits = np.random.default_rng(seed), round(0.1 * n), []
         for _ in range(500):
             flagged = rng.binomial(n_members, tpr) + rng.binomial(n - n_members, fpr)
-            made = estimate(
+            interval = estimate(
                 (flagged, n), (rng.binomial(n0, fpr), n0), (rng.binomial(n1, tpr), n1)
             )
-            hits.append(made.low is not None and made.low <= n_members / n <= made.high)
+            hits.append(
+                interval.low is not None
+                and interval.low <= n_members / n <= interval.high
+            )
         rates.append(np.mean(hits))
     assert 0.93 <= np.mean(rates) <= 0.97
     assert min(rates) > 0.92
@@ -132,16 +135,16 @@ def bound(above, total, n_null, rank):
 def bound_reference(above, total, n_null, rank):
     """The smallest M; the distribution of exceedances by counting orders of the pooled scores."""
     for members in range(above + 1):
-        others, beyond = total - members, above - members
+        n_nonmembers, beyond = total - members, above - members
         # At least `beyond` of the others lie above the k-th largest null exactly if
         # fewer than k nulls are among the beyond + k - 1 highest of all.
-        drawn = beyond + rank - 1
+        n_largest = beyond + rank - 1
         ways = sum(
-            comb(n_null, nulls) * comb(others, drawn - nulls)
-            for nulls in range(min(rank, drawn + 1))
-            if drawn - nulls <= others
+            comb(n_null, nulls) * comb(n_nonmembers, n_largest - nulls)
+            for nulls in range(min(rank, n_largest + 1))
+            if n_largest - nulls <= n_nonmembers
         )
-        if beyond <= 0 or ways / comb(n_null + others, drawn) > 0.05:
+        if beyond <= 0 or ways / comb(n_null + n_nonmembers, n_largest) > 0.05:
             return members / total
     return None
 
@@ -149,10 +152,14 @@ def bound_reference(above, total, n_null, rank):
 @pytest.mark.parametrize("above", [0, 1, 3, 7, 12, 20])
 @pytest.mark.parametrize(("n_null", "rank"), [(19, 1), (40, 2), (100, 5)])
 def test_the_bound_equals_its_reference(above, n_null, rank):
-    made = bound(above, 20, n_null, rank)
-    assert made.low == bound_reference(above, 20, n_null, rank)
-    assert (made.value, made.high, made.method) == (None, 1, "beta_binomial")
-    assert made.reason
+    lower_bound = bound(above, 20, n_null, rank)
+    assert lower_bound.low == bound_reference(above, 20, n_null, rank)
+    assert (lower_bound.value, lower_bound.high, lower_bound.method) == (
+        None,
+        1,
+        "beta_binomial",
+    )
+    assert lower_bound.reason
 
 
 @pytest.mark.parametrize(("share", "tpr"), [(0.2, 0.2), (0.5, 0.9)])
@@ -189,24 +196,26 @@ def test_the_threshold_is_that_of_the_collection_and_the_bound_leaves_one_window
     assert share(NULLS).threshold == 0.94  # the fifth largest of 99
     assert share(rows("non_member", [0.1, None])).threshold == np.inf
     # Where all windows lie above the threshold, the interval would have no width.
-    many = rows("non_member", [number / 10_000 for number in range(9_999)])
-    strict = share(many, fpr=0.0001)
+    many_nulls = rows("non_member", [number / 10_000 for number in range(9_999)])
+    strict = share(many_nulls, fpr=0.0001)
     assert contamination_bound(Flagged(3, 3), n_null=9_999, rank=1).low == 1
     assert strict.estimate(3, 3, 3).low == pytest.approx(2 / 3)
     assert strict.estimate(1, 1, 1).low == 0
 
 
 def test_there_is_a_rate_with_calibration_data_else_a_bound_that_says_why():
-    found = share(NULLS, *calibration()).estimate(10, 38, 38)
+    rate = share(NULLS, *calibration()).estimate(10, 38, 38)
     # Above 0.94 lie 12 of the 200 non-members, and 112 of the members.
-    assert found == estimate((10, 38), (12, 200), (112, 200))
+    assert rate == estimate((10, 38), (12, 200), (112, 200))
     # Of two more windows nobody knows on which side they are.
     lost = share(NULLS, *calibration()).estimate(10, 38, 40)
-    least, most = (estimate((n, 40), (12, 200), (112, 200)) for n in (10, 12))
+    fewest_reported, most_reported = (
+        estimate((n, 40), (12, 200), (112, 200)) for n in (10, 12)
+    )
     assert (lost.value, lost.reason) == (None, MISSING.format(2, 40))
-    assert lost.low == min(least.low, found.low)
-    assert lost.high == max(most.high, found.high)
-    assert found.value is not None
+    assert lost.low == min(fewest_reported.low, rate.low)
+    assert lost.high == max(most_reported.high, rate.high)
+    assert rate.value is not None
     bound = contamination_bound(Flagged(30, 40), n_null=99, rank=5)
     for parts, warns, reason in (
         ([NULLS], False, "without calibration data there is a lower bound alone"),
@@ -216,9 +225,9 @@ def test_there_is_a_rate_with_calibration_data_else_a_bound_that_says_why():
             "the calibration labels can be distinguished without the",
         ),
     ):
-        made = share(*parts, blind_warns=warns).estimate(30, 38, 40)
-        assert (made.value, made.low, made.high) == (None, bound.low, 1.0)
-        assert made.reason.startswith(reason)
+        rate = share(*parts, blind_warns=warns).estimate(30, 38, 40)
+        assert (rate.value, rate.low, rate.high) == (None, bound.low, 1.0)
+        assert rate.reason.startswith(reason)
 
 
 @pytest.mark.parametrize(
@@ -234,8 +243,8 @@ def test_there_is_a_rate_with_calibration_data_else_a_bound_that_says_why():
     ],
 )
 def test_without_enough_to_compare_with_there_is_a_reason(parts, counts, reason):
-    found = share(*parts).estimate(*counts)
-    assert (found.value, found.low, found.high, found.reason) == (
+    rate = share(*parts).estimate(*counts)
+    assert (rate.value, rate.low, rate.high, rate.reason) == (
         None,
         None,
         None,
@@ -245,13 +254,13 @@ def test_without_enough_to_compare_with_there_is_a_reason(parts, counts, reason)
 
 def test_calibration_data_of_few_groups_or_without_scores_give_no_rate():
     members = rows("calibration", [0.9, 0.8], member=True, group="one")
-    others = rows("calibration", [0.1, 0.2], member=False)
-    found = share(NULLS, members, others).estimate(30, 38, 40)
-    assert found.reason == "1 calibration member groups are too few, 20 are needed"
+    nonmembers = rows("calibration", [0.1, 0.2], member=False)
+    rate = share(NULLS, members, nonmembers).estimate(30, 38, 40)
+    assert rate.reason == "1 calibration member groups are too few, 20 are needed"
     unscored = rows("calibration", [None], member=True)
-    found = share(NULLS, unscored, others).estimate(30, 38, 40)
-    assert found.reason == "a class of the calibration data has no score"
-    assert found.low == share(NULLS).estimate(30, 38, 40).low
+    rate = share(NULLS, unscored, nonmembers).estimate(30, 38, 40)
+    assert rate.reason == "a class of the calibration data has no score"
+    assert rate.low == share(NULLS).estimate(30, 38, 40).low
 
 
 def test_windows_that_depend_on_each_other_count_less():
@@ -262,10 +271,10 @@ def test_windows_that_depend_on_each_other_count_less():
         rows("non_member", [score], group=group)
         for score, group in zip(alike, groups, strict=True)
     ]
-    found = share(*nulls)
-    assert found.threshold == 0.94  # the nineteenth largest of 396
+    share_of_windows = share(*nulls)
+    assert share_of_windows.threshold == 0.94  # the nineteenth largest of 396
     apart = contamination_bound(Flagged(30, 40), n_null=99, rank=5)
-    assert found.estimate(120, 160, 160).low == apart.low
+    assert share_of_windows.estimate(120, 160, 160).low == apart.low
 
 
 # The share of the targets that were used, as DUCI estimates it.
@@ -274,20 +283,24 @@ def test_windows_that_depend_on_each_other_count_less():
 def test_the_share_of_used_texts_by_hand():
     """Members score 1, three of four in each half; above 0 TPR - FPR is 0.75, so 0.6 / 0.75."""
     members = np.array([1.0] * 15 + [0.0] * 5)
-    targets, others = np.repeat([1.0, 0.0], [60, 40]), np.zeros(20)
+    targets, nonmembers = np.repeat([1.0, 0.0], [60, 40]), np.zeros(20)
     seeds = range(50)
-    found = [
-        usage_share(targets, others, members, seed=s, blind_warns=False) for s in seeds
+    estimates = [
+        usage_share(targets, nonmembers, members, seed=s, blind_warns=False)
+        for s in seeds
     ]
-    wanted = []
+    expected = []
     for rng in map(np.random.default_rng, seeds):
-        rng.permutation(others)
-        wanted.append(min(0.6 / rng.permutation(members)[10:].mean(), 1))
-    assert [each.value for each in found] == pytest.approx(wanted)
-    few = usage_share(targets, others, members[:19], seed=0, blind_warns=False)
-    assert few.value is None
+        rng.permutation(nonmembers)
+        expected.append(min(0.6 / rng.permutation(members)[10:].mean(), 1))
+    assert [estimated_share.value for estimated_share in estimates] == pytest.approx(
+        expected
+    )
+    too_few = usage_share(targets, nonmembers, members[:19], seed=0, blind_warns=False)
+    assert too_few.value is None
     assert (
-        few.reason == "19 calibration units of a class are too few to halve, 20 needed"
+        too_few.reason
+        == "19 calibration units of a class are too few to halve, 20 needed"
     )
 
 
@@ -295,19 +308,22 @@ def test_the_interval_of_the_used_share_covers_because_half_of_the_data_choose()
     """With the threshold chosen where the rates are measured it covers less."""
     rng, here, paper = np.random.default_rng(3), [], []
     for repeat in range(400):
-        used = rng.random(200) < 0.3
-        targets, others = rng.normal(2.0 * used), rng.normal(size=50)
-        members, share = rng.normal(2.0, size=50), used.mean()
-        made = usage_share(targets, others, members, seed=repeat, blind_warns=False)
-        here.append(made.value is None or made.low <= share <= made.high)
-        tried = np.sort(np.concatenate([others, members]))
-        gaps = [(members > t).mean() - (others > t).mean() for t in tried]
-        best = tried[np.argmax(gaps)]
+        is_used = rng.random(200) < 0.3
+        targets, nonmembers = rng.normal(2.0 * is_used), rng.normal(size=50)
+        members, share = rng.normal(2.0, size=50), is_used.mean()
+        interval = usage_share(
+            targets, nonmembers, members, seed=repeat, blind_warns=False
+        )
+        here.append(interval.value is None or interval.low <= share <= interval.high)
+        thresholds = np.sort(np.concatenate([nonmembers, members]))
+        gaps = [(members > t).mean() - (nonmembers > t).mean() for t in thresholds]
+        best = thresholds[np.argmax(gaps)]
         counts = [
-            (int((each > best).sum()), each.size) for each in (targets, others, members)
+            (int((scores > best).sum()), scores.size)
+            for scores in (targets, nonmembers, members)
         ]
-        made = estimate(*counts)
-        paper.append(made.low <= share <= made.high)
+        interval = estimate(*counts)
+        paper.append(interval.low <= share <= interval.high)
     assert np.mean(here) >= 0.95 - 2 * (0.05 * 0.95 / 400) ** 0.5
     assert np.mean(paper) < np.mean(here)
 
@@ -316,8 +332,8 @@ def test_the_interval_of_the_used_share_covers_because_half_of_the_data_choose()
 
 
 def rates(frame):
-    made = pl.concat(verdicts(frame.lazy(), ["a_v1"], plan()))
-    rows = made.filter(estimate="contamination_rate").iter_rows(named=True)
+    all_verdicts = pl.concat(verdicts(frame.lazy(), ["a_v1"], plan()))
+    rows = all_verdicts.filter(estimate="contamination_rate").iter_rows(named=True)
     return {row["method"]: row for row in rows}
 
 

@@ -87,8 +87,8 @@ SELF_CONTINUING = {
 def count_words_of(prefix, run):
     """Words of a run that count, and those that could be foreseen, after a prefix."""
     n_words = pl.lit(len(run.split()), pl.UInt32)
-    counted = count_run_words(pl.lit(prefix), pl.lit(run), n_words, "whitespace")
-    return pl.select(counted).item()
+    counted_words = count_run_words(pl.lit(prefix), pl.lit(run), n_words, "whitespace")
+    return pl.select(counted_words).item()
 
 
 def n_left(text, n_prefix=32, n_words=64):
@@ -109,12 +109,12 @@ REPEATED = ["King James Bible, passage 9"]  # "a time to ..."
 def test_every_word_counts_of_what_models_know_by_heart_but_what_it_repeats():
     """Genesis, the preamble, first pages of novels; and passages from the middle of books."""
     texts = pl.read_ndjson(CLASSICS).select("document_id", "text").rows()
-    cut = []
+    repeated_names = []
     for name, text in texts:
         n_words = len(" ".join(text.split(" ")[24:64]).split())
         if n_left(text, 24, 40) < n_words:
-            cut.append(name)
-    assert (len(texts), cut) == (115, REPEATED)
+            repeated_names.append(name)
+    assert (len(texts), repeated_names) == (115, REPEATED)
 
 
 def test_tables_that_nobody_can_foresee_count():
@@ -134,13 +134,13 @@ def test_a_list_within_prose_is_cut_out_of_it():
         f"{month} {day}" for month, day in product(MONTHS[:2], range(1, 15))
     )
     reference = f"{days} {first}"
-    counted = count_words_of(days.replace("January", "March"), reference)
-    assert counted["n_left"] == 16  # the 16 words of the sentence
-    assert counted["n_foreseen"] > 50
+    counted_words = count_words_of(days.replace("January", "March"), reference)
+    assert counted_words["n_left"] == 16  # the 16 words of the sentence
+    assert counted_words["n_foreseen"] > 50
 
 
 def test_a_run_without_text_keeps_its_words():
     assert count_words_of("", "") == {"n_left": 0, "n_foreseen": 0}
     missing = pl.lit(None, pl.String)
-    counted = count_run_words(missing, missing, pl.lit(30, pl.UInt32), "folded")
-    assert pl.select(counted).item() == {"n_left": 30, "n_foreseen": 0}
+    counted_words = count_run_words(missing, missing, pl.lit(30, pl.UInt32), "folded")
+    assert pl.select(counted_words).item() == {"n_left": 30, "n_foreseen": 0}

@@ -24,7 +24,7 @@ from tests.unit.inference.scored import plan, rows, table
 RULE = plan(fpr=0.05)
 
 
-def drawn(*sources):
+def draw_sources(*sources):
     """What was drawn: name, documents, documents drawn; one without a name is all."""
     names = [name for name, *_ in sources]
     return draw_findings(
@@ -51,11 +51,11 @@ def outside(nulls, nonmembers=(), members=()):
 
 def find_shares(parts, findings, *, rule=RULE, reasons=None, blind_warns=False):
     every = [row for part in parts for row in part]
-    named = [
+    named_rows = [
         row | {"document_id": row.get("document_id", f"d{i}")}
         for i, row in enumerate(every)
     ]
-    scores = table(named).with_columns(
+    scores = table(named_rows).with_columns(
         source=pl.Series([row.get("source") for row in every], dtype=pl.String)
     )
     reason = pl.Series(
@@ -70,9 +70,9 @@ def find_shares(parts, findings, *, rule=RULE, reasons=None, blind_warns=False):
     )
 
 
-def read_share(found, source=None, statistic="share"):
+def read_share(findings, source=None, statistic="share"):
     subject = pl.col("subject").eq_missing(pl.lit(source, pl.String))
-    (row,) = found.filter(subject, statistic=statistic).to_dicts()
+    (row,) = findings.filter(subject, statistic=statistic).to_dicts()
     return row
 
 
@@ -91,7 +91,7 @@ def test_the_rate_is_that_of_all_documents_and_varies_with_the_draw():
         rows("target", scores_of(200, 60)),
         outside(NULLS, scores_of(100, 5), scores_of(100, 80)),
     ]
-    row = read_share(find_shares(parts, drawn((None, 5_000, 200))))
+    row = read_share(find_shares(parts, draw_sources((None, 5_000, 200))))
     assert row["verdict"] == "fieller"
     # By hand: (0.30 - 0.05) / (0.80 - 0.05)
     assert row["value"] == pytest.approx(1 / 3)
@@ -105,7 +105,7 @@ def test_the_rate_is_that_of_all_documents_and_varies_with_the_draw():
     )
     assert (row["low"], row["high"]) == pytest.approx((expected.low, expected.high))
     # Where all were drawn, the draw adds nothing
-    whole = read_share(find_shares(parts, drawn((None, 200, 200))))
+    whole = read_share(find_shares(parts, draw_sources((None, 200, 200))))
     without_draw = contamination_rate(
         Flagged(60, 200), Flagged(5, 100), Flagged(80, 100), blind_warns=False
     )
@@ -122,12 +122,12 @@ def test_sources_count_by_their_size_and_each_has_its_own_share():
         of_source(None, scores_of(30, 3)),
         outside(NULLS, scores_of(100, 5), scores_of(100, 80)),
     ]
-    sources = drawn(("big", 9_000, 100), ("small", 900, 100), (None, 100, 30))
-    found = find_shares(parts, sources)
+    sources = draw_sources(("big", 9_000, 100), ("small", 900, 100), (None, 100, 30))
+    findings = find_shares(parts, sources)
     flagged = (9_000 * 0.05 + 900 * 0.8 + 100 * 0.1) / 10_000
-    assert read_share(found)["value"] == pytest.approx((flagged - 0.05) / 0.75)
+    assert read_share(findings)["value"] == pytest.approx((flagged - 0.05) / 0.75)
     values = [
-        read_share(found, name, "share_of_source")["value"]
+        read_share(findings, name, "share_of_source")["value"]
         for name in ("big", "small", None)
     ]
     assert values == pytest.approx([0.0, 1.0, 0.05 / 0.75])
@@ -135,7 +135,7 @@ def test_sources_count_by_their_size_and_each_has_its_own_share():
 
 def test_without_calibration_data_there_is_a_lower_bound():
     parts = [rows("target", scores_of(200, 60)), outside(NULLS)]
-    row = read_share(find_shares(parts, drawn((None, 5_000, 200))))
+    row = read_share(find_shares(parts, draw_sources((None, 5_000, 200))))
     low = hypergeometric_interval(Stratum(5_000, 200, 60)).low
     fewest = fewest_members(
         Flagged(int(low * 5_000 + 1e-9), 5_000), n_null=100, rank=5, confidence=0.975
@@ -143,7 +143,7 @@ def test_without_calibration_data_there_is_a_lower_bound():
     assert (row["low"], row["high"], row["value"]) == (fewest / 5_000, 1.0, None)
     assert row["verdict"] == "beta_binomial"
     assert row["reason"] == "without calibration data there is a lower bound alone"
-    sources = drawn(("a", 5_000, 100), ("b", 50_000, 100))
+    sources = draw_sources(("a", 5_000, 100), ("b", 50_000, 100))
     halves = [of_source("a", scores_of(100, 60)), of_source("b", scores_of(100, 0))]
     of_all = read_share(find_shares([*halves, outside(NULLS)], sources))
     low = share_interval([Stratum(5_000, 100, 60), Stratum(50_000, 100, 0)]).low
@@ -159,12 +159,12 @@ def test_documents_that_cannot_be_asked_about_are_not_what_the_share_is_of():
         outside(NULLS, scores_of(100, 5), scores_of(100, 80)),
     ]
     reasons = dict.fromkeys(range(200, 300), "the text is too short")
-    found = find_shares(parts, drawn((None, 5_000, 300)), reasons=reasons)
-    assert read_share(found)["value"] == pytest.approx(1 / 3)
-    assert read_share(found, statistic="n_compared")["value"] == 200
+    findings = find_shares(parts, draw_sources((None, 5_000, 300)), reasons=reasons)
+    assert read_share(findings)["value"] == pytest.approx(1 / 3)
+    assert read_share(findings, statistic="n_compared")["value"] == 200
     # A bound is about all documents, of which those count as not known
     bound = read_share(
-        find_shares([parts[0], outside(NULLS)], drawn((None, 5_000, 300)))
+        find_shares([parts[0], outside(NULLS)], draw_sources((None, 5_000, 300)))
     )
     low = hypergeometric_interval(Stratum(5_000, 300, 60)).low
     fewest = fewest_members(
@@ -175,7 +175,7 @@ def test_documents_that_cannot_be_asked_about_are_not_what_the_share_is_of():
 
 def test_documents_without_a_score_widen_the_limits_to_whatever_it_may_be():
     calibration = (scores_of(100, 5), scores_of(100, 80))
-    sizes = drawn((None, 5_000, 200))
+    sizes = draw_sources((None, 5_000, 200))
 
     def find(missing_as):
         scores = scores_of(160, 48) + [missing_as] * 40
@@ -198,16 +198,16 @@ def test_windows_of_a_document_count_once():
             parts += rows(
                 "target", [score], document_id=f"x{number}", window_index=window
             )
-    found = find_shares([parts, outside(NULLS)], drawn((None, 1_000, 60)))
-    assert read_share(found, statistic="n_compared")["value"] == 60
-    assert read_share(found, statistic="n_above")["value"] == 30
+    findings = find_shares([parts, outside(NULLS)], draw_sources((None, 1_000, 60)))
+    assert read_share(findings, statistic="n_compared")["value"] == 60
+    assert read_share(findings, statistic="n_above")["value"] == 30
 
 
 def test_groups_of_comparison_documents_are_worth_fewer():
     targets = rows("target", scores_of(200, 60))
     alone = rows("non_member", NULLS)
     grouped = [row | {"group": f"g{i // 4}"} for i, row in enumerate(alone)]
-    sizes = drawn((None, 5_000, 200))
+    sizes = draw_sources((None, 5_000, 200))
     bounds = [
         read_share(find_shares([targets, nulls], sizes))["low"]
         for nulls in (alone, grouped)
@@ -238,7 +238,7 @@ def test_groups_of_comparison_documents_are_worth_fewer():
     ],
 )
 def test_where_nothing_can_be_said_the_reason_is(parts, reason):
-    row = read_share(find_shares(parts, drawn((None, 1_000, 30))))
+    row = read_share(find_shares(parts, draw_sources((None, 1_000, 30))))
     assert (row["value"], row["low"], row["high"]) == (None, None, None)
     assert row["reason"].startswith(reason)
 
@@ -252,7 +252,9 @@ def test_calibration_that_blind_classifiers_tell_apart_leaves_the_bound():
         rows("target", scores_of(200, 60)),
         outside(NULLS, scores_of(100, 5), scores_of(100, 80)),
     ]
-    row = read_share(find_shares(parts, drawn((None, 5_000, 200)), blind_warns=True))
+    row = read_share(
+        find_shares(parts, draw_sources((None, 5_000, 200)), blind_warns=True)
+    )
     assert row["verdict"] == "beta_binomial"
     assert "distinguished without the model" in row["reason"]
     assert 0 < row["low"] < 1 / 3
@@ -260,14 +262,14 @@ def test_calibration_that_blind_classifiers_tell_apart_leaves_the_bound():
 
 def test_other_attempts_withhold_the_shares_and_not_the_sizes():
     parts = [rows("target", scores_of(200, 60)), outside(NULLS)]
-    sizes = drawn((None, 5_000, 200))
+    sizes = draw_sources((None, 5_000, 200))
     findings = pl.concat([sizes, find_shares(parts, sizes), finding_rows("reported")])
     verdicts = pl.LazyFrame()
-    counted = Attempts(2).findings(findings, verdicts, RULE)
-    row = read_share(counted.filter(check="known_share"))
+    counted_findings = Attempts(2).findings(findings, verdicts, RULE)
+    row = read_share(counted_findings.filter(check="known_share"))
     assert (row["low"], row["high"], row["verdict"]) == (None, None, None)
     assert row["reason"].startswith("withheld: it holds for one attempt alone")
-    assert counted.filter(check="draw").equals(sizes)
+    assert counted_findings.filter(check="draw").equals(sizes)
     assert Attempts(1).findings(findings, verdicts, RULE).equals(findings)
 
 
@@ -296,21 +298,21 @@ def find_verbatim(words, sizes, *, askable=None, all_continued=True, names=None)
 
 def test_documents_that_come_out_are_a_share_with_an_exact_interval():
     words = [25, 20, 19, *[3] * 97]
-    row = read_share(find_verbatim(words, drawn((None, 4_000, 100))))
+    row = read_share(find_verbatim(words, draw_sources((None, 4_000, 100))))
     assert row["value"] == 0.02
     interval = hypergeometric_interval(Stratum(4_000, 100, 2))
     assert (row["low"], row["high"]) == interval[:2]
-    sizes = drawn(("a", 4_000, 50), ("b", 400, 50))
-    found = find_verbatim(words, sizes, names=["a"] * 50 + ["b"] * 50)
-    assert read_share(found)["value"] == pytest.approx(4_000 * 2 / 50 / 4_400)
-    of_b = read_share(found, "b", "share_of_source")
+    sizes = draw_sources(("a", 4_000, 50), ("b", 400, 50))
+    findings = find_verbatim(words, sizes, names=["a"] * 50 + ["b"] * 50)
+    assert read_share(findings)["value"] == pytest.approx(4_000 * 2 / 50 / 4_400)
+    of_b = read_share(findings, "b", "share_of_source")
     assert (of_b["value"], of_b["low"]) == (0.0, 0.0)
     assert of_b["high"] == hypergeometric_interval(Stratum(400, 50, 0)).high
 
 
 def test_documents_without_an_answer_may_come_out():
     words = [25, *[None] * 10, *[3] * 89]
-    row = read_share(find_verbatim(words, drawn((None, 4_000, 100))))
+    row = read_share(find_verbatim(words, draw_sources((None, 4_000, 100))))
     assert (row["value"], row["low"]) == (
         None,
         hypergeometric_interval(Stratum(4_000, 100, 1)).low,
@@ -319,13 +321,15 @@ def test_documents_without_an_answer_may_come_out():
     assert row["reason"] == "10 of 100 documents have windows without an answer"
     # Those that are too short cannot
     askable = [True, *[False] * 10, *[True] * 89]
-    row = read_share(find_verbatim(words, drawn((None, 4_000, 100)), askable=askable))
+    row = read_share(
+        find_verbatim(words, draw_sources((None, 4_000, 100)), askable=askable)
+    )
     assert row["value"] == 0.01
 
 
 def test_of_the_highest_scores_alone_there_is_a_lower_limit():
     words = [25, *[None] * 99]
-    sizes = drawn((None, 4_000, 100))
+    sizes = draw_sources((None, 4_000, 100))
     row = read_share(find_verbatim(words, sizes, all_continued=False))
     assert (row["value"], row["high"]) == (None, 1.0)
     assert row["low"] == hypergeometric_interval(Stratum(4_000, 100, 1)).low
@@ -358,7 +362,7 @@ def simulate(share, rng, *, calibrated):
         nonmembers = rng.standard_normal(100).tolist()
         calibration = (nonmembers, (1.5 + rng.standard_normal(100)).tolist())
     parts.append(outside(rng.standard_normal(200).tolist(), *calibration))
-    row = read_share(find_shares(parts, drawn(*sources)))
+    row = read_share(find_shares(parts, draw_sources(*sources)))
     if row["low"] is None:
         return True
     return row["low"] <= truth <= row["high"]

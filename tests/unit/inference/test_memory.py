@@ -18,32 +18,34 @@ from tests.unit.inference.scored import rows, table
 PASSAGE = " ".join(f"word{n}" for n in range(25))
 
 
-def found(
-    own,
-    others=(),
+def find_memory(
+    target_words,
+    null_words=(),
     *,
     controls=None,
     walked=0,
     all_continued=True,
-    cut=None,
+    cut_counts=None,
     stretch=None,
     **columns,
 ):
     """Findings of targets and non-members with such longest runs, None where nothing came."""
-    scored = table(rows("target", own, **columns), rows("non_member", others)).lazy()
+    scored = table(
+        rows("target", target_words, **columns), rows("non_member", null_words)
+    ).lazy()
     sets = read_comparison_sets(scored, with_names=False)
-    longest = pl.Series("longest_words", [*own, *others], dtype=pl.UInt32)
+    longest = pl.Series("longest_words", [*target_words, *null_words], dtype=pl.UInt32)
     whole = {"copied": False, "run_words": longest, "foreseen_words": 0}
     runs = pl.DataFrame([longest, longest.alias("near_words")]).with_columns(
-        **whole | (cut or {})
+        **whole | (cut_counts or {})
     )
-    out = [n for n, words in enumerate(own) if (words or 0) >= 20]
+    targets_out = [n for n, words in enumerate(target_words) if (words or 0) >= 20]
     passages = pl.DataFrame(
         {
-            "target_id": [f"t{n}" for n in out] + ["t0"] * walked,
-            "name": ["book.txt"] * (len(out) + walked),
-            "passage": [PASSAGE] * len(out) + [f"{PASSAGE} end"] * walked,
-            "text": [None] * len(out) + [PASSAGE] * walked,
+            "target_id": [f"t{n}" for n in targets_out] + ["t0"] * walked,
+            "name": ["book.txt"] * (len(targets_out) + walked),
+            "passage": [PASSAGE] * len(targets_out) + [f"{PASSAGE} end"] * walked,
+            "text": [None] * len(targets_out) + [PASSAGE] * walked,
         },
         schema=dict.fromkeys(("target_id", "name", "passage", "text"), pl.String),
     )
@@ -55,11 +57,11 @@ def found(
     )
 
 
-def marked(*common):
+def control_samples(*common):
     """The controls table, where these targets' passages also follow an unrelated prefix."""
     schema = Controls.create_empty().schema
     blank = dict.fromkeys(schema)
-    made = [
+    control_rows = [
         blank
         | {
             "target_id": name,
@@ -69,7 +71,7 @@ def marked(*common):
         }
         for name in ("t0", "t1")
     ]
-    return pl.DataFrame(made, schema=schema)
+    return pl.DataFrame(control_rows, schema=schema)
 
 
 def counts(rows, subject):
@@ -77,8 +79,8 @@ def counts(rows, subject):
 
 
 def test_texts_and_documents_are_counted_of_both_sets():
-    made = found([25, 20, 19, None, 0], [0] * 30 + [22])
-    assert counts(made, "targets") == {
+    findings = find_memory([25, 20, 19, None, 0], [0] * 30 + [22])
+    assert counts(findings, "targets") == {
         "n_texts": 4,
         "n_verbatim": 2,
         "n_copied": 0,
@@ -93,17 +95,17 @@ def test_texts_and_documents_are_counted_of_both_sets():
         "n_walked": 0,
         "fisher": None,
     }
-    assert counts(made, "non_members")["n_units_verbatim"] == 1
+    assert counts(findings, "non_members")["n_units_verbatim"] == 1
     # 3 of 35 have a passage, 2 of them among these 4: (C(4,2) C(31,1) + C(4,3)) /
     # C(35,3).
-    p = made.filter(statistic="fisher")["p_value"].item()
+    p = findings.filter(statistic="fisher")["p_value"].item()
     assert p == pytest.approx((6 * 31 + 4) / 6545)
-    in_one = found([25, 20, 19, 0], [0], document_id="book.txt")
+    in_one = find_memory([25, 20, 19, 0], [0], document_id="book.txt")
     assert counts(in_one, "targets")["n_units_verbatim"] == 1
     assert " in 1 of 1 documents (book.txt). The longest" in next(
         verbatim_sentences(in_one)
     )
-    longest = made.filter(statistic="longest").row(0, named=True)
+    longest = findings.filter(statistic="longest").row(0, named=True)
     assert (longest["subject"], longest["value"], longest["reason"]) == (
         "book.txt",
         25,
@@ -112,18 +114,18 @@ def test_texts_and_documents_are_counted_of_both_sets():
 
 
 def test_common_passages_and_no_continuations_are_no_evidence():
-    made = found([25, 20], [0] * 9, controls=marked("t0"))
-    assert counts(made, "targets")["n_verbatim"] == 1
-    assert counts(made, "unrelated_prefix") == {"passages": 2, "repeated": 1}
-    made = found([None, None], [None])
-    assert made.is_empty()
-    assert [*verbatim_sentences(made)] == []
-    assert [*verbatim_sentences(found([19, 3], [0]))] == []
+    findings = find_memory([25, 20], [0] * 9, controls=control_samples("t0"))
+    assert counts(findings, "targets")["n_verbatim"] == 1
+    assert counts(findings, "unrelated_prefix") == {"passages": 2, "repeated": 1}
+    findings = find_memory([None, None], [None])
+    assert findings.is_empty()
+    assert [*verbatim_sentences(findings)] == []
+    assert [*verbatim_sentences(find_memory([19, 3], [0]))] == []
 
 
 def test_what_came_out_is_said_with_its_passage_and_what_chance_gives():
     first, second = verbatim_sentences(
-        found([25, 20] + [0] * 8, [0] * 40, controls=marked())
+        find_memory([25, 20] + [0] * 8, [0] * 40, controls=control_samples())
     )
     assert first == (
         "Word for word (at least 20 words in a row) the model gives back 2 of 10 texts"
@@ -135,29 +137,29 @@ def test_what_came_out_is_said_with_its_passage_and_what_chance_gives():
         == "For comparison: 0 of 40 comparison texts come out; 0 of 2 passages come"
         " after an unrelated prefix, too (Fisher's exact test: p = 0.037)."
     )
-    _, as_many = verbatim_sentences(found([25] + [0] * 9, [30] * 4 + [0] * 36))
+    _, as_many = verbatim_sentences(find_memory([25] + [0] * 9, [30] * 4 + [0] * 36))
     assert as_many.endswith(
         "p = 0.69), so these counts alone do not tell the two apart."
     )
-    first, unknown = verbatim_sentences(found([25], walked=1))
+    first, unknown = verbatim_sentences(find_memory([25], walked=1))
     assert (
         "1 of 1 texts asked about and 1 more passages when the model is followed"
         in first
     )
     assert "has 26 words" in first
     assert unknown.startswith("How often chance gives as much was not measured")
-    chosen, by_chance = verbatim_sentences(
-        found([25, 0, None], [0, None], all_continued=False)
+    highest, by_chance = verbatim_sentences(
+        find_memory([25, 0, None], [0, None], all_continued=False)
     )
-    assert "gives back 1 of 2 texts of highest scores." in chosen
+    assert "gives back 1 of 2 texts of highest scores." in highest
     assert "0 of 1 comparison texts of highest scores come out" in by_chance
-    (copied,) = foreseen_sentences(found([3, 0], cut={"copied": True}))
+    (copied,) = foreseen_sentences(find_memory([3, 0], cut_counts={"copied": True}))
     assert copied.startswith(
         "Answers about 2 texts repeat 20 words or more of the given prefix"
     )
-    assert [*foreseen_sentences(found([25, 0]))] == []
+    assert [*foreseen_sentences(find_memory([25, 0]))] == []
     (foreseen,) = foreseen_sentences(
-        found([3, 25], cut={"run_words": 32, "foreseen_words": 30})
+        find_memory([3, 25], cut_counts={"run_words": 32, "foreseen_words": 30})
     )
     assert (
         foreseen
@@ -165,14 +167,16 @@ def test_what_came_out_is_said_with_its_passage_and_what_chance_gives():
         " by counting, by a table's rows or by repeating: 30 of 32 words in a row"
         " could be foreseen, so they do not count as word for word."
     )
-    first, cut, _ = verbatim_sentences(found([22, 3], cut={"foreseen_words": 5}))
+    first, foreseen_note, _ = verbatim_sentences(
+        find_memory([22, 3], cut_counts={"foreseen_words": 5})
+    )
     assert "has 22 words, without 3 of stretches that could be foreseen:" in first
     assert (
-        cut
+        foreseen_note
         == "Of 22 words in a row that its answers give back, 5 could be foreseen by who"
         " has read what stands before."
     )
-    long = found([25]).with_columns(
+    long = find_memory([25]).with_columns(
         reason=pl.when(statistic="longest")
         .then(pl.lit("so " * 200))
         .otherwise("reason")
@@ -182,7 +186,7 @@ def test_what_came_out_is_said_with_its_passage_and_what_chance_gives():
 
 REFRAIN = "so we sang of the winter that went by in the old hotel above the snow and"
 
-OWN = (
+OWN_LINES = (
     "the lamps were lit late that year because nobody could find a ladder long enough"
     " for streets where an old tramway had once climbed"
 )
@@ -197,9 +201,9 @@ OWN = (
         # Who reads it again can go on with it, from its fifth word on.
         ("The book begins here.", f"{REFRAIN} {REFRAIN}", (21, False, 13)),
         # A run of 7 words that the prefix has, too, is no copy.
-        ("so we sang of the winter that", f"{OWN} {REFRAIN}", (41, False, 3)),
-        (REFRAIN, f"{REFRAIN} {OWN}", (28, False, 13)),
-        (OWN, f"{REFRAIN} {PASSAGE}", (21, False, 21)),
+        ("so we sang of the winter that", f"{OWN_LINES} {REFRAIN}", (41, False, 3)),
+        (REFRAIN, f"{REFRAIN} {OWN_LINES}", (28, False, 13)),
+        (OWN_LINES, f"{REFRAIN} {PASSAGE}", (21, False, 21)),
     ],
 )
 def test_what_stands_in_the_prefix_is_copied_and_did_not_come_out(
@@ -207,10 +211,10 @@ def test_what_stands_in_the_prefix_is_copied_and_did_not_come_out(
 ):
     text = [{"target_id": target_id(0), "prefix": prefix, "reference": reference}]
     n = len(reference.split())
-    said = {"target_id": target_id(0), "sample_index": 0, "longest_block_start": 0}
-    said |= {"longest_block_words": n, "near_verbatim_words": n}
+    answer = {"target_id": target_id(0), "sample_index": 0, "longest_block_start": 0}
+    answer |= {"longest_block_words": n, "near_verbatim_words": n}
     runs = verbatim_runs(
-        table_of(Targets, text).lazy(), features(said).lazy(), 1, "whitespace"
+        table_of(Targets, text).lazy(), features(answer).lazy(), 1, "whitespace"
     )
     assert runs.select("longest_words", "copied", "foreseen_words").row(0) == expected
     assert runs.select("near_words", "run_words").row(0) == (expected[0], n)
@@ -223,9 +227,9 @@ def test_the_longest_passage_is_that_of_a_walk_where_it_is_longer():
         n_words=pl.lit(27, pl.UInt32), n_left=pl.lit(26, pl.UInt32)
     )
     for stretch, expected in ((None, ("book.txt", 25)), (walk, ("second.txt", 26))):
-        rows = found([25], stretch=stretch).filter(statistic="longest")
+        rows = find_memory([25], stretch=stretch).filter(statistic="longest")
         assert rows.select("subject", "value").row(0) == expected
-    sentence = next(verbatim_sentences(found([25], stretch=walk)))
+    sentence = next(verbatim_sentences(find_memory([25], stretch=walk)))
     assert "The longest passage, of second.txt, has 26 words, without 1 of" in sentence
 
 

@@ -28,8 +28,11 @@ def scores_of(values, *, n_targets: int = 30) -> pl.DataFrame:
     return pl.DataFrame(
         {
             "target_id": [f"t{number}" for number in range(N)],
-            "role": ["target" if own else "non_member" for own in is_target],
-            "member": [None if own else False for own in is_target],
+            "role": [
+                "target" if is_target_row else "non_member"
+                for is_target_row in is_target
+            ],
+            "member": [None if is_target_row else False for is_target_row in is_target],
             "score": values,
         }
     )
@@ -60,13 +63,13 @@ def findings(
     )
 
 
-def answer(found):
-    rows = found.filter(statistic="answer").select("verdict", "reason").rows()
+def answer(run_findings):
+    rows = run_findings.filter(statistic="answer").select("verdict", "reason").rows()
     return rows[0] if rows else None
 
 
-def version_verdict(found: pl.DataFrame) -> str | None:
-    return next(iter(found.filter(statistic="n_versions")["verdict"]), None)
+def version_verdict(run_findings: pl.DataFrame) -> str | None:
+    return next(iter(run_findings.filter(statistic="n_versions")["verdict"]), None)
 
 
 def distance_by_hand(values):
@@ -79,7 +82,7 @@ def distance_by_hand(values):
         )
         for k in range(1, len(values))
     ]
-    return max(abs(each) for each in sums)
+    return max(abs(partial_sum) for partial_sum in sums)
 
 
 @pytest.mark.parametrize(
@@ -93,8 +96,8 @@ def test_by_hand_the_level_changes_after_the_third_value():
     assert change_point(np.array([1.0, 2, 3, 9, 8, 7])) == (3, 9.0)
     orders = [distance_by_hand(order) for order in permutations([1, 2, 3, 9, 8, 7])]
     exact = float(np.mean([distance >= 9 for distance in orders]))
-    found = change_p_value(np.array([1.0, 2, 3, 9, 8, 7]), seed=0)
-    assert found == pytest.approx(exact, abs=4 * (exact * (1 - exact) / 2000) ** 0.5)
+    p_value = change_p_value(np.array([1.0, 2, 3, 9, 8, 7]), seed=0)
+    assert p_value == pytest.approx(exact, abs=4 * (exact * (1 - exact) / 2000) ** 0.5)
 
 
 def test_values_that_are_all_the_same_show_nothing():
@@ -124,8 +127,10 @@ def test_scores_that_do_not_move_are_said_to_move_as_seldom_as_promised():
 @pytest.mark.parametrize("way", [-1, 1])
 def test_scores_that_move_with_the_order_of_asking_withhold_the_answer(way):
     rng = np.random.default_rng(3)
-    found = findings(["fp"] * 2 * N, rng.normal(size=N) + way * 3 * (np.arange(N) > 30))
-    verdict, reason = answer(found)
+    run_findings = findings(
+        ["fp"] * 2 * N, rng.normal(size=N) + way * 3 * (np.arange(N) > 30)
+    )
+    verdict, reason = answer(run_findings)
     verb = "rose" if way > 0 else "fell"
     assert verdict == "withheld"
     assert f"scores of comparison texts {verb} after the first 2" in reason
@@ -133,9 +138,9 @@ def test_scores_that_move_with_the_order_of_asking_withhold_the_answer(way):
 
 
 def test_a_version_that_changes_in_the_course_of_the_run_withholds_the_answer():
-    found = findings(["fp_a"] * 50 + ["fp_b"] * 130)
+    run_findings = findings(["fp_a"] * 50 + ["fp_b"] * 130)
     reason = "50 answers of version fp_a, then 130 answers of version fp_b"
-    assert answer(found) == (
+    assert answer(run_findings) == (
         "withheld",
         f"the service changed while it was asked ({reason})",
     )
@@ -146,8 +151,8 @@ def test_a_version_that_changes_in_the_course_of_the_run_withholds_the_answer():
 
 
 def test_a_model_of_another_name_is_another_version():
-    found = findings([None] * 180, served=["m-may"] * 100 + ["m-june"] * 80)
-    assert "100 answers of version m-may, not given, then 80" in answer(found)[1]
+    run_findings = findings([None] * 180, served=["m-may"] * 100 + ["m-june"] * 80)
+    assert "100 answers of version m-may, not given, then 80" in answer(run_findings)[1]
 
 
 @pytest.mark.parametrize(
@@ -160,8 +165,8 @@ def test_a_model_of_another_name_is_another_version():
     ],
 )
 def test_versions_that_come_in_turn_or_seldom_turn_no_answer(versions, verdict):
-    found = findings(versions)
-    assert (version_verdict(found), answer(found)) == (verdict, None)
+    run_findings = findings(versions)
+    assert (version_verdict(run_findings), answer(run_findings)) == (verdict, None)
 
 
 def test_versions_that_depend_on_the_role_withhold_the_answer():

@@ -69,32 +69,34 @@ def test_a_group_has_its_documents_as_clusters_and_of_one_document_no_row():
         grouped=[True] * 24,
         cluster=np.repeat([0, 1], 12),
     )
-    found = compare(scores)
-    groups = found.filter(level="group")
+    comparisons = compare(scores)
+    groups = comparisons.filter(level="group")
     assert groups["unit"].to_list() == [0, 1]
     assert groups["n_clusters"].to_list() == [6, 6]
     assert groups["value"].to_list() == pytest.approx(
         [gaps[:12].mean(), gaps[12:].mean()]
     )
-    assert found.filter(level="document")["n_clusters"].to_list() == [2] * 12
-    assert found.filter(level="set")["p_value"].item() is None
+    assert comparisons.filter(level="document")["n_clusters"].to_list() == [2] * 12
+    assert comparisons.filter(level="set")["p_value"].item() is None
     scores = table([0.1] * 6, document=[0] * 6, grouped=[True] * 6)
     assert compare(scores)["level"].to_list() == ["set", "document"]
 
 
 def test_documents_are_adjusted_by_benjamini_and_hochberg():
     gaps = np.random.default_rng(1).normal(0.5, 1, 20)
-    found = compare(table(gaps, document=np.repeat([0, 1], 10))).filter(
+    comparisons = compare(table(gaps, document=np.repeat([0, 1], 10))).filter(
         level="document"
     )
-    low, high = sorted(found["p_value"])
-    assert sorted(found["adjusted_p"]) == pytest.approx([min(2 * low, high), high])
+    low, high = sorted(comparisons["p_value"])
+    assert sorted(comparisons["adjusted_p"]) == pytest.approx(
+        [min(2 * low, high), high]
+    )
 
 
 def test_areas_use_clusters_and_labels_of_one_class_have_none():
-    found = compare(table([0.1, 0.2, 0.4, 0.1, 0.2], member=[True] * 5))
-    assert found["statistic"].to_list() == ["mean_difference"]
-    assert found["set"].to_list() == ["members"]
+    comparisons = compare(table([0.1, 0.2, 0.4, 0.1, 0.2], member=[True] * 5))
+    assert comparisons["statistic"].to_list() == ["mean_difference"]
+    assert comparisons["set"].to_list() == ["members"]
     rng = np.random.default_rng(2)
     member = np.repeat([True, False], 20)
     scores = table(
@@ -114,22 +116,24 @@ def test_areas_use_clusters_and_labels_of_one_class_have_none():
 def test_agreement_by_hand_and_with_scipy():
     """T ranks five texts as R does, and D the other way round: 1, -1, and no sample disagrees."""
     ordered = np.arange(5.0)
-    found, limits, p_value = agreement(
+    correlations, limits, p_value = agreement(
         np.stack([ordered, ordered**3, -ordered], 1), np.arange(5)
     )
-    assert found.tolist() == [pytest.approx(1), pytest.approx(-1)]
+    assert correlations.tolist() == [pytest.approx(1), pytest.approx(-1)]
     alike = 5 * (1 / 5) ** 5  # samples of one text alone, which has no rank correlation
     assert p_value == pytest.approx(alike, abs=0.003)
     assert limits.tolist() == [pytest.approx(2), pytest.approx(2)]
     scores = np.random.default_rng(1).normal(size=(40, 3)).round(1)
-    found, limits, p_value = agreement(scores, np.repeat(np.arange(20), 2))
-    wanted = [spearmanr(scores[:, 0], scores[:, at]).statistic for at in (1, 2)]
-    assert found == pytest.approx(np.array(wanted))
-    assert limits[0] < wanted[0] - wanted[1] < limits[1]
+    correlations, limits, p_value = agreement(scores, np.repeat(np.arange(20), 2))
+    expected = [
+        spearmanr(scores[:, 0], scores[:, column]).statistic for column in (1, 2)
+    ]
+    assert correlations == pytest.approx(np.array(expected))
+    assert limits[0] < expected[0] - expected[1] < limits[1]
 
 
 @pytest.mark.parametrize(
-    ("seen", "alike", "least", "most"),
+    ("is_seen", "alike", "lower_limit", "upper_limit"),
     [
         (False, True, 0.9, 1.0),  # never seen: nearly always certified
         (True, True, 0.0, 0.05),  # learnt, and remembered as the copy does: hardly ever
@@ -143,24 +147,29 @@ def test_agreement_by_hand_and_with_scipy():
         ),
     ],
 )
-def test_what_agreement_certifies(monkeypatch, seen, alike, least, most):
+def test_what_agreement_certifies(
+    monkeypatch, is_seen, alike, lower_limit, upper_limit
+):
     """The last case is why a small p-value holds only where models that learn remember alike."""
     monkeypatch.setattr(paired, "_REPLICATES", 199)
-    rng, found = np.random.default_rng(2), []
+    rng, agreements = np.random.default_rng(2), []
     for _ in range(60):
-        hard, memory, other = rng.normal(size=(3, 100))
+        hard, memory, noise_memory = rng.normal(size=(3, 100))
         noise = 0.3 * rng.normal(size=(3, 100))
-        kept = {True: memory if alike else other, False: 0, None: 0}[seen]
-        learnt = hard if seen is None else hard + memory
-        found.append(
+        memory_of_seen = {True: memory if alike else noise_memory, False: 0, None: 0}[
+            is_seen
+        ]
+        learnt = hard if is_seen is None else hard + memory
+        agreements.append(
             agreement(
-                np.stack([hard + kept, hard, learnt], 0).T + noise.T, np.arange(100)
+                np.stack([hard + memory_of_seen, hard, learnt], 0).T + noise.T,
+                np.arange(100),
             )
         )
     certified = np.mean(
-        [p_value is not None and p_value <= 0.05 for _, _, p_value in found]
+        [p_value is not None and p_value <= 0.05 for _, _, p_value in agreements]
     )
-    assert least <= certified <= most
+    assert lower_limit <= certified <= upper_limit
 
 
 def test_agreement_is_a_row_of_each_set_or_has_a_reason():
@@ -179,8 +188,8 @@ def test_agreement_is_a_row_of_each_set_or_has_a_reason():
     assert (row["run"], row["versus"], row["set"]) == ("run 1", "run 2", "unknown")
     assert row["low"] < row["value"] < row["high"]
     assert row["p_value"] == row["adjusted_p"]
-    few = compare(scores.head(19), learnt=True).filter(
+    too_few = compare(scores.head(19), learnt=True).filter(
         statistic="rank_correlation_difference"
     )
-    assert few["value"].item() is None
-    assert few["reason"].item() == "19 independent units are too few, 20 are needed"
+    assert too_few["value"].item() is None
+    assert too_few["reason"].item() == "19 independent units are too few, 20 are needed"

@@ -49,9 +49,9 @@ def test_texts_of_a_length_without_enough_nulls_cannot_make_a_list():
             rows("non_member", [0] * 19, n_words=10),
             rows("non_member", [0] * 9, n_words=80),
         )
-        made = planned_power(table(*lengths, *nulls).lazy(), plan(length_edges=(50,)))
-        assert made is not None
-        return made
+        power = planned_power(table(*lengths, *nulls).lazy(), plan(length_edges=(50,)))
+        assert power is not None
+        return power
 
     assert power_of(10, 10).needed == 2
     assert power_of(10, 80).needed is None
@@ -89,8 +89,8 @@ GROUPS = {"level": "group", "windows_per_group": 4}
     ],
 )
 def test_power_of_a_plan(targets, changes, expected):
-    made = planned_power(targets, plan(**changes))
-    assert {name: getattr(made, name) for name in expected} == expected
+    power = planned_power(targets, plan(**changes))
+    assert {name: getattr(power, name) for name in expected} == expected
 
 
 HARMONIC = sum(1 / i for i in range(1, 1001))
@@ -126,28 +126,28 @@ def test_so_many_must_stand_out(n_tests, n_null, q, adjustment, needed):
 def test_so_many_that_beat_every_null_are_reported_and_one_fewer_are_not(
     n_null, adjustment
 ):
-    made = compute_power(20, n_null, 0.1, adjustment)
+    power = compute_power(20, n_null, 0.1, adjustment)
     p = np.ones(20)
     for above in range(1, 21):
-        p[:above] = made.smallest_p
+        p[:above] = power.smallest_p
         reported = (q_values(p, adjustment) <= 0.1).sum() > 0
-        assert reported == (made.needed is not None and above >= made.needed)
+        assert reported == (power.needed is not None and above >= power.needed)
 
 
 def facts(targets, **changes):
-    found = power_findings(targets, plan(**changes))
+    findings = power_findings(targets, plan(**changes))
     return {
-        row["statistic"]: (row["value"], row["verdict"]) for row in found.to_dicts()
+        row["statistic"]: (row["value"], row["verdict"]) for row in findings.to_dicts()
     }
 
 
 @pytest.mark.parametrize("adjustment", ["bh", "by", "e-bh"])
-@pytest.mark.parametrize("named", [1, 5, 20])
-def test_so_many_nulls_name_as_many_and_one_fewer_do_not(named, adjustment):
-    n_null = nulls_to_name(named, 27, 0.05, adjustment)
-    assert compute_power(27, n_null, 0.05, adjustment).needed <= named
+@pytest.mark.parametrize("n_named", [1, 5, 20])
+def test_so_many_nulls_name_as_many_and_one_fewer_do_not(n_named, adjustment):
+    n_null = nulls_to_name(n_named, 27, 0.05, adjustment)
+    assert compute_power(27, n_null, 0.05, adjustment).needed <= n_named
     fewer = compute_power(27, n_null - 1, 0.05, adjustment).needed
-    assert fewer is None or fewer > named
+    assert fewer is None or fewer > n_named
     assert nulls_to_name(5, 27, 0.05, "bh") == 107
 
 
@@ -164,8 +164,8 @@ def test_a_bound_needs_so_many_that_stand_out_and_one_fewer_give_none(m, n):
 
 
 def test_findings_about_power():
-    found = power_findings(TEXTS, plan(q=0.1))
-    assert found.select("check", "subject").unique().rows() == [("power", "target")]
+    findings = power_findings(TEXTS, plan(q=0.1))
+    assert findings.select("check", "subject").unique().rows() == [("power", "target")]
     assert facts(TEXTS, q=0.1) == {
         "n_tests": (20, "text"),
         "n_usable": (20, None),
@@ -223,14 +223,14 @@ def test_the_law_of_all_together_is_that_of_the_rank_sum():
     from scipy.stats import mannwhitneyu
 
     rng = np.random.default_rng(5)
-    asked, nulls = rng.standard_normal((2, 2000, 40))
-    asked[:, :20] += 1
-    p = mannwhitneyu(asked, nulls, alternative="greater", axis=1).pvalue
-    found = simulate(Design(n_units=40, members=20, effect=1), 40)
-    assert found.together == pytest.approx(np.mean(p <= 0.05), abs=0.06)
+    target_scores, nulls = rng.standard_normal((2, 2000, 40))
+    target_scores[:, :20] += 1
+    p = mannwhitneyu(target_scores, nulls, alternative="greater", axis=1).pvalue
+    simulated = simulate(Design(n_units=40, members=20, effect=1), 40)
+    assert simulated.together == pytest.approx(np.mean(p <= 0.05), abs=0.06)
 
 
-def selected(scores, own, nulls, weights, q, draw):
+def select_reference(scores, own_weights, nulls, weights, q, draw):
     """Jin and Candes 2023, algorithm 1 with homogeneous pruning, line by line."""
     m, total = len(scores), sum(weights)
 
@@ -242,34 +242,40 @@ def selected(scores, own, nulls, weights, q, draw):
 
     first = {}
     for j in range(m):
-        others = [
-            0 if k == j else p(scores[k], own[j], own[j] * (scores[j] >= scores[k]))
+        other_p = [
+            0
+            if k == j
+            else p(scores[k], own_weights[j], own_weights[j] * (scores[j] >= scores[k]))
             for k in range(m)
         ]
         size = max(
-            r for r in range(m + 1) if sum(o <= q * r / m + 1e-12 for o in others) >= r
+            r for r in range(m + 1) if sum(o <= q * r / m + 1e-12 for o in other_p) >= r
         )
-        if p(scores[j], own[j], own[j]) <= q * size / m + 1e-12:
+        if p(scores[j], own_weights[j], own_weights[j]) <= q * size / m + 1e-12:
             first[j] = draw * size
-    most = max(r for r in range(m + 1) if sum(one <= r for one in first.values()) >= r)
-    return {j for j, one in first.items() if one <= most}
+    most_reported = max(
+        r
+        for r in range(m + 1)
+        if sum(n_reported <= r for n_reported in first.values()) >= r
+    )
+    return {j for j, n_reported in first.items() if n_reported <= most_reported}
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_list_of_weighted_p_values_equals_its_reference(seed):
     rng = np.random.default_rng(seed)
-    own, weights = rng.gamma(1, size=12), rng.gamma(1, size=90)
+    own_weights, weights = rng.gamma(1, size=12), rng.gamma(1, size=90)
     scores, nulls = (
         rng.normal(2 * (np.arange(12) < 7), 1),
         np.round(rng.normal(size=90), 1),
     )
-    p = p_values(scores, nulls, weights=weights, score_weights=own)
+    p = p_values(scores, nulls, weights=weights, score_weights=own_weights)
     names = [f"t{number}" for number in range(12)]
-    q = weighted_q_values(scores, p, own, weights.sum(), 0.15, names, seed)
+    q = weighted_q_values(scores, p, own_weights, weights.sum(), 0.15, names, seed)
     draw = tie_draws(["\n".join(names)], seed)[0]
-    of_q = selected(scores, own, nulls, weights, 0.15, draw)
+    of_q = select_reference(scores, own_weights, nulls, weights, 0.15, draw)
     assert set(np.flatnonzero(q <= 0.15)) == of_q
-    of_half = selected(scores, own, nulls, weights, 0.5, draw)
+    of_half = select_reference(scores, own_weights, nulls, weights, 0.5, draw)
     assert set(np.flatnonzero(q <= 0.5)) == of_half | of_q
 
 
@@ -288,27 +294,27 @@ def test_weighted_p_values_by_hand():
 def test_together_by_odds_equals_the_sum_over_all_ways():
     """Of six ways to name two of four groups those of rank sum 6 and 7 count by their odds."""
     odds = np.array([1, 2, 0.5, 4])
-    made = collection_test(np.array([4, 2.0]), np.array([1, 3.0]), 0, odds)
+    test = collection_test(np.array([4, 2.0]), np.array([1, 3.0]), 0, odds)
     ways = {(0, 1): 6, (0, 2): 5, (0, 3): 7, (1, 2): 3, (1, 3): 5, (2, 3): 4}
     weight = {way: odds[list(way)].prod() for way in ways}
     exact = sum(weight[way] for way, total in ways.items() if total >= 6) / sum(
         weight.values()
     )
-    assert made.method == "permutation_by_odds"
-    assert made.p_value == pytest.approx(exact, abs=0.02)
+    assert test.method == "permutation_by_odds"
+    assert test.p_value == pytest.approx(exact, abs=0.02)
 
 
-def shifted(rng, shift, n_targets=40, n_nulls=200, **columns):
+def shifted_sets(rng, shift, n_targets=40, n_nulls=200, **columns):
     """Targets whose scores and blind scores are higher, nothing else."""
-    seen = rng.normal(size=n_targets + n_nulls) + shift * (
+    visible = rng.normal(size=n_targets + n_nulls) + shift * (
         np.arange(n_targets + n_nulls) < n_targets
     )
-    score = seen + rng.standard_t(4, seen.size)
+    score = visible + rng.standard_t(4, visible.size)
     frame = table(
         rows("target", score[:n_targets], **columns),
         rows("non_member", score[n_targets:], **columns),
     )
-    share = np.clip(ndtr((seen - shift / 2) / (1 + shift / 2)), 0.001, 0.999)
+    share = np.clip(ndtr((visible - shift / 2) / (1 + shift / 2)), 0.001, 0.999)
     return frame, pl.DataFrame(
         {"target_id": frame["target_id"], "targets_blind_v1": share}
     )
@@ -317,41 +323,44 @@ def shifted(rng, shift, n_targets=40, n_nulls=200, **columns):
 def test_weights_keep_the_level_where_equal_nulls_do_not():
     rng, equal, weighted = np.random.default_rng(4), [], []
     for _ in range(30):
-        frame, blind = shifted(rng, 1.0)
+        frame, blind = shifted_sets(rng, 1.0)
         odds = weigh(
             read_comparison_sets(frame.lazy()), blind, plan(q=0.1), groups=False
         )
         score = frame["a_v1"].to_numpy()
-        weights, own = odds.by_row[40:], odds.by_row[:40]
+        weights, own_weights = odds.by_row[40:], odds.by_row[:40]
         equal.append((p_values(score[:40], score[40:]) <= 0.05).mean())
-        made = p_values(score[:40], score[40:], weights=weights, score_weights=own)
-        weighted.append((made <= 0.05).mean())
+        p = p_values(score[:40], score[40:], weights=weights, score_weights=own_weights)
+        weighted.append((p <= 0.05).mean())
     assert np.mean(equal) > 0.11
     assert np.mean(weighted) < 0.07
 
 
-def found(frame, blind, *, verdict="separable", **changes):
+def find_weights(frame, blind, *, verdict="separable", **changes):
     row = {"check": "blind_baseline", "subject": "targets", "statistic": "roc_auc"}
     baseline = pl.DataFrame([row | {"verdict": verdict, "p_value": None}])
-    made = weight_findings(frame.lazy(), blind, baseline, plan(**changes))
-    return {row["statistic"]: row for row in made.iter_rows(named=True)}
+    findings = weight_findings(frame.lazy(), blind, baseline, plan(**changes))
+    return {row["statistic"]: row for row in findings.iter_rows(named=True)}
 
 
 def test_weights_are_used_only_where_sets_are_separable_and_overlap():
     rng = np.random.default_rng(1)
-    near, far = shifted(rng, 0.8), shifted(rng, 6.0)
-    used = found(*near)["n_effective"]
-    assert used["verdict"] == "used"
-    assert 40 < used["value"] < 150
-    assert found(*near)["n_null"]["value"] == 200
-    assert found(*near, verdict="undecided")["n_effective"]["verdict"] == "not_needed"
-    refused = found(*far)["n_effective"]
+    near, far = shifted_sets(rng, 0.8), shifted_sets(rng, 6.0)
+    effective = find_weights(*near)["n_effective"]
+    assert effective["verdict"] == "used"
+    assert 40 < effective["value"] < 150
+    assert find_weights(*near)["n_null"]["value"] == 200
+    assert (
+        find_weights(*near, verdict="undecided")["n_effective"]["verdict"]
+        == "not_needed"
+    )
+    refused = find_weights(*far)["n_effective"]
     assert refused["verdict"] == "no_overlap"
     assert refused["reason"].startswith(
         "weighted non-members can still be told from targets"
     )
-    few = found(near[0][:70], near[1])["n_effective"]["reason"]
-    assert few.startswith(
+    too_few = find_weights(near[0][:70], near[1])["n_effective"]["reason"]
+    assert too_few.startswith(
         "too few non-members are like the targets: weighted, they count as 1"
     )
     assert weight_findings(
@@ -367,23 +376,23 @@ def test_weights_are_used_only_where_sets_are_separable_and_overlap():
 def test_sets_that_differ_otherwise_are_still_separable():
     """Targets lie at both ends of the nulls, which no straight line of log-odds describes."""
     rng = np.random.default_rng(2)
-    frame, blind = shifted(rng, 0.0, n_targets=100)
+    frame, blind = shifted_sets(rng, 0.0, n_targets=100)
     share = np.r_[rng.choice([0.05, 0.95], 100), rng.uniform(0.2, 0.8, 200)]
     blind = blind.with_columns(targets_blind_v1=share + rng.uniform(0, 0.01, 300))
-    reason = found(frame, blind, q=0.2)["n_effective"]["reason"]
+    reason = find_weights(frame, blind, q=0.2)["n_effective"]["reason"]
     assert reason.startswith("weighted non-members can still be told from targets")
 
 
 def test_verdicts_with_weights():
-    frame, blind = shifted(np.random.default_rng(1), 1.0)
-    made = pl.concat(verdicts(frame.lazy(), ["a_v1"], plan(), blind=blind[1:]))
-    assert made["estimate"].is_null().all()
-    assert made["method"].unique().to_list() == ["weighted_conformal"]
-    assert made["adjustment"].unique().to_list() == ["wcs"]
-    assert made.filter(pl.col("n_null") >= 150).is_empty()
-    assert made["p_value"].null_count() == 1
+    frame, blind = shifted_sets(np.random.default_rng(1), 1.0)
+    all_verdicts = pl.concat(verdicts(frame.lazy(), ["a_v1"], plan(), blind=blind[1:]))
+    assert all_verdicts["estimate"].is_null().all()
+    assert all_verdicts["method"].unique().to_list() == ["weighted_conformal"]
+    assert all_verdicts["adjustment"].unique().to_list() == ["wcs"]
+    assert all_verdicts.filter(pl.col("n_null") >= 150).is_empty()
+    assert all_verdicts["p_value"].null_count() == 1
     assert (
-        made["reason"][0]
+        all_verdicts["reason"][0]
         == "the blind classifiers did not see it, so that it has no weight"
     )
 
@@ -392,19 +401,19 @@ def test_groups_with_weights_or_no_answer_where_sets_do_not_overlap():
     names = pl.Series([f"g{number // 2}" for number in range(240)])
 
     def answers(shift, seed):
-        frame, blind = shifted(np.random.default_rng(seed), shift)
+        frame, blind = shifted_sets(np.random.default_rng(seed), shift)
         frame = frame.with_columns(group=names).lazy()
         return pl.concat(verdicts(frame, ["a_v1"], plan(level="group"), blind=blind))
 
-    apart, made = answers(6.0, 1), answers(0.3, 0)
+    apart, overlapping = answers(6.0, 1), answers(0.3, 0)
     assert apart["p_value"].null_count() == apart.height
     assert apart["reason"][0].startswith("too few non-members are like the targets")
     assert apart["reason"].null_count() == 0
-    of = made.filter(level="group")
-    assert of["method"].unique().to_list() == ["weighted_conformal_mean_of_2"]
-    assert of["p_value"].null_count() == 0
-    assert of["n_null"][0] < 90
-    assert made.filter(level="collection")["method"].to_list() == [
+    of_groups = overlapping.filter(level="group")
+    assert of_groups["method"].unique().to_list() == ["weighted_conformal_mean_of_2"]
+    assert of_groups["p_value"].null_count() == 0
+    assert of_groups["n_null"][0] < 90
+    assert overlapping.filter(level="collection")["method"].to_list() == [
         "permutation_by_odds"
     ]
-    assert made.filter(level="target")["adjustment"].unique().to_list() == ["by"]
+    assert overlapping.filter(level="target")["adjustment"].unique().to_list() == ["by"]

@@ -51,7 +51,7 @@ def nulls(n=25, role="non_member", **columns):
     ]
 
 
-def summed(
+def build_rollup(
     *rows,
     samples=3,
     of_plan=PLAN,
@@ -59,7 +59,7 @@ def summed(
     evidence=None,
     extracted=(),
     candidates=(),
-    others=False,
+    with_others=False,
     columns=None,
     gate="open",
     reason=None,
@@ -74,13 +74,15 @@ def summed(
         for name, dtype in extra.items()
     )
     frame = frame.with_columns(**{k: pl.Series(v) for k, v in (columns or {}).items()})
-    made = pl.concat(verdicts(frame.lazy(), ["a_v1"], of_plan, blind_warns=blind_warns))
+    all_verdicts = pl.concat(
+        verdicts(frame.lazy(), ["a_v1"], of_plan, blind_warns=blind_warns)
+    )
     evidence = features() if evidence is None else evidence
-    found = rollup(
+    rollup_table = rollup(
         frame.drop("a_v1", "extraction_v1").lazy(),
         frame.lazy(),
         verbatim_runs(frame.lazy(), evidence.lazy(), samples, "whitespace"),
-        made.lazy(),
+        all_verdicts.lazy(),
         of_plan,
         extracted=table(ExtractedDocuments, list(extracted), **WALKED).lazy(),
         candidates=answers(*candidates).lazy(),
@@ -89,11 +91,15 @@ def summed(
         blind_warns=blind_warns,
         findings=finding_rows("gate", [{"verdict": gate, "reason": reason}]),
     )
-    check(found, Rollup, name="rollup")
-    return found if others else found.filter(pl.col("level") != "outside")
+    check(rollup_table, Rollup, name="rollup")
+    return (
+        rollup_table
+        if with_others
+        else rollup_table.filter(pl.col("level") != "outside")
+    )
 
 
-def said(number, sample, longest, near=0, **changed):
+def sample_row(number, sample, longest, near=0, **changed):
     return {
         "target_id": target_id(number),
         "sample_index": sample,
@@ -107,7 +113,7 @@ OUTSIDE = "known to be outside the training data: others are compared with it"
 
 
 def test_a_document_has_one_row_with_its_windows_and_their_mean():
-    (row,) = summed(
+    (row,) = build_rollup(
         *document("a", 0.2, 0.4, None, 0.9, n_windows=7), *nulls()
     ).to_dicts()
     assert (row["level"], row["key"], row["attack"]) == ("document", "a", "a_v1")
@@ -118,8 +124,8 @@ def test_a_document_has_one_row_with_its_windows_and_their_mean():
     assert row["title"] == "title of a"
     first, again, last = document("a", 0.2, None, 0.4)
     refused = document("b", 0.2, 0.4, None, reason="the text is too short")
-    found = summed(first, again | {"role": "copy"}, last, *refused, *nulls())
-    counts = found.select("key", "n_windows", "n_asked", "n_scored").rows()
+    documents = build_rollup(first, again | {"role": "copy"}, last, *refused, *nulls())
+    counts = documents.select("key", "n_windows", "n_asked", "n_scored").rows()
     assert counts == [("a", 3, 2, 2), ("b", 3, 2, 2)]
 
 
@@ -127,7 +133,7 @@ def test_a_document_has_one_row_with_its_windows_and_their_mean():
     ("scores", "mean"), [((0.5, None), None), ((None, None), None), ((0.5, 0.5), 0.5)]
 )
 def test_too_few_or_equal_scores_have_no_interval(scores, mean):
-    row = summed(*document("a", *scores), *nulls()).row(0, named=True)
+    row = build_rollup(*document("a", *scores), *nulls()).row(0, named=True)
     assert [row[name] for name in ("mean", "mean_low", "mean_high")] == [
         mean,
         None,
@@ -136,30 +142,35 @@ def test_too_few_or_equal_scores_have_no_interval(scores, mean):
 
 
 def test_groups_of_several_documents_come_after_the_documents_or_alone():
-    found = summed(
+    documents = build_rollup(
         *document("a", 0.2, 0.4, group="x", author="1"),
         *document("b", 0.9, group="x"),
         *document("c", 0.3, 0.5, group="y"),
         *nulls(),
     )
     levels = ["document", "document", "document", "group"]
-    assert found["level"].to_list() == levels
-    assert found["key"].to_list() == ["a", "b", "c", "x"]
-    assert found["n_scored"].to_list() == [2, 1, 2, 3]
-    assert found["group"].to_list() == ["x", "x", "y", "x"]
-    assert found["title"].to_list() == ["title of a", "title of b", "title of c", None]
-    assert found["mean"].to_list() == pytest.approx([0.3, None, 0.4, 0.5])
+    assert documents["level"].to_list() == levels
+    assert documents["key"].to_list() == ["a", "b", "c", "x"]
+    assert documents["n_scored"].to_list() == [2, 1, 2, 3]
+    assert documents["group"].to_list() == ["x", "x", "y", "x"]
+    assert documents["title"].to_list() == [
+        "title of a",
+        "title of b",
+        "title of c",
+        None,
+    ]
+    assert documents["mean"].to_list() == pytest.approx([0.3, None, 0.4, 0.5])
     half = t.ppf(0.975, 2) * sqrt((0.3**2 + 0.1**2 + 0.4**2) / 2 / 3)
-    assert found["mean_high"][3] == pytest.approx(0.5 + half)
+    assert documents["mean_high"][3] == pytest.approx(0.5 + half)
     alone = document("a", 0.2), document("b", 0.4)
-    assert summed(*alone[0], *alone[1], *nulls()).is_empty()
+    assert build_rollup(*alone[0], *alone[1], *nulls()).is_empty()
     grouped = document("a", 0.2, group="x"), document("b", 0.4, group="x")
-    found = summed(*grouped[0], *grouped[1], *nulls())
-    assert found.select("level", "key", "n_windows").rows() == [("group", "x", 2)]
+    documents = build_rollup(*grouped[0], *grouped[1], *nulls())
+    assert documents.select("level", "key", "n_windows").rows() == [("group", "x", 2)]
 
 
 def test_the_p_value_is_that_of_the_documents_cluster():
-    found = summed(
+    documents = build_rollup(
         *document("a", 0.9, 0.8),
         *document("b", 0.1, 0.1, group="one book"),
         *document("c", 0.3, 0.5, group="two books"),
@@ -167,7 +178,7 @@ def test_the_p_value_is_that_of_the_documents_cluster():
         *document("e", 0.9),
         *nulls(),
     )
-    by_key = {row["key"]: row for row in found.iter_rows(named=True)}
+    by_key = {row["key"]: row for row in documents.iter_rows(named=True)}
     assert by_key["a"]["p_value"] == pytest.approx(1 / 26)
     # Means of nulls: 0.005 + 0.02 k; 20 of 25 are at least 0.1.
     assert by_key["b"]["p_value"] == pytest.approx(21 / 26)
@@ -187,44 +198,56 @@ def test_the_verdicts():
         *document("c", 0.9),
         *nulls(),
     )
-    found = summed(*rows, of_plan=plan(level="group", windows_per_group=2, q=0.2))
-    assert found["verdict"].to_list() == [
+    documents = build_rollup(
+        *rows, of_plan=plan(level="group", windows_per_group=2, q=0.2)
+    )
+    assert documents["verdict"].to_list() == [
         "known_better",
         "nothing_found",
         "cannot_tell",
     ]
     # At q = 0.05 one document above 25 others cannot be named; the other is below one
     # of them.
-    found = summed(*rows)
-    assert found["verdict"].to_list() == ["above_all", "nothing_found", "cannot_tell"]
-    found = summed(*document("a", 0.485, 0.485), *rows[2:])
-    assert found["verdict"].to_list() == [
+    documents = build_rollup(*rows)
+    assert documents["verdict"].to_list() == [
+        "above_all",
+        "nothing_found",
+        "cannot_tell",
+    ]
+    documents = build_rollup(*document("a", 0.485, 0.485), *rows[2:])
+    assert documents["verdict"].to_list() == [
         "nothing_found",
         "nothing_found",
         "cannot_tell",
     ]
-    known = plan(level="group", windows_per_group=2, q=0.2)
-    marked = summed(*rows, of_plan=known, gate="exploratory")
+    group_plan = plan(level="group", windows_per_group=2, q=0.2)
+    marked = build_rollup(*rows, of_plan=group_plan, gate="exploratory")
     assert marked["verdict"].to_list() == ["cannot_tell"] * 3
-    withheld = summed(*rows, of_plan=known, gate="withheld", reason="the sets differ")
+    withheld = build_rollup(
+        *rows, of_plan=group_plan, gate="withheld", reason="the sets differ"
+    )
     assert withheld["contamination_low"].count() == 0
     assert withheld["contamination_reason"].to_list() == ["the sets differ"] * 3
     evidence = features(
-        *(said(number, 0, words) for number, words in enumerate([5, 20, 19]))
+        *(sample_row(number, 0, words) for number, words in enumerate([5, 20, 19]))
     )
-    found = summed(*rows, evidence=evidence)
-    assert found["verdict"].to_list() == ["comes_out", "nothing_found", "cannot_tell"]
+    documents = build_rollup(*rows, evidence=evidence)
+    assert documents["verdict"].to_list() == [
+        "comes_out",
+        "nothing_found",
+        "cannot_tell",
+    ]
 
 
 def test_a_document_of_which_a_stretch_was_extracted_comes_out():
     words = {"d1": 20, "d2": 19}
-    found = summed(
+    documents = build_rollup(
         *(row for key in words for row in document(key, 0.1, 0.2, group="g")),
         extracted=[
             {"document_id": key, "longest_words": n} for key, n in words.items()
         ],
     )
-    named = (
+    columns = (
         "key",
         "extracted_words",
         "extracted_share",
@@ -232,7 +255,7 @@ def test_a_document_of_which_a_stretch_was_extracted_comes_out():
         "bmc_5_others",
         "verdict",
     )
-    assert found.select(named).rows() == [
+    assert documents.select(columns).rows() == [
         ("d1", 20, 0.25, 0.5, 0.125, "comes_out"),
         ("d2", 19, 0.25, 0.5, 0.125, "cannot_tell"),
         ("g", 20, None, None, None, "comes_out"),
@@ -240,51 +263,57 @@ def test_a_document_of_which_a_stretch_was_extracted_comes_out():
 
 
 def test_documents_of_known_membership():
-    found = summed(*document("a", 0.9, 0.8, member=True), *nulls(3, role="target"))
-    assert found["key"].to_list() == ["a", "n0", "n1", "n2"]
-    assert found["reason"].to_list() == [None, OUTSIDE, OUTSIDE, OUTSIDE]
-    assert found["contamination_reason"].to_list()[1:] == [OUTSIDE] * 3
-    assert found["member"].to_list() == [True, False, False, False]
+    documents = build_rollup(
+        *document("a", 0.9, 0.8, member=True), *nulls(3, role="target")
+    )
+    assert documents["key"].to_list() == ["a", "n0", "n1", "n2"]
+    assert documents["reason"].to_list() == [None, OUTSIDE, OUTSIDE, OUTSIDE]
+    assert documents["contamination_reason"].to_list()[1:] == [OUTSIDE] * 3
+    assert documents["member"].to_list() == [True, False, False, False]
 
 
 def test_documents_of_the_non_members_come_after_the_audited_ones():
     """Also where both have one name; what was extracted is of the audited one."""
     windows = document("a", 0.9, 0.8), document("a", 0.1, 0.3, role="non_member")
-    found = summed(
+    documents = build_rollup(
         *windows[0],
         *windows[1],
         *nulls(),
-        evidence=features(said(0, 0, 5), said(2, 1, 21, near=30), said(3, 0, 4)),
+        evidence=features(
+            sample_row(0, 0, 5), sample_row(2, 1, 21, near=30), sample_row(3, 0, 4)
+        ),
         extracted=[{"document_id": "a", "longest_words": 25}],
-        others=True,
+        with_others=True,
     )
-    assert found["level"].to_list() == ["document", "outside"] + ["outside"] * 25
-    assert found["member"].to_list() == [None] + [False] * 26
-    row = found.row(1, named=True)
+    assert documents["level"].to_list() == ["document", "outside"] + ["outside"] * 25
+    assert documents["member"].to_list() == [None] + [False] * 26
+    row = documents.row(1, named=True)
     assert (row["key"], row["n_windows"], row["title"]) == ("a", 2, "title of a")
     assert (row["mean"], row["longest_words"]) == (pytest.approx(0.2), 21)
     assert (row["share_verbatim"], row["longest_target_id"]) == (0.5, target_id(2))
     assert (row["extracted_words"], row["passages_from"]) == (None, "samples")
     assert (row["reason"], row["contamination_reason"]) == (OUTSIDE, OUTSIDE)
-    assert found["verdict"].to_list() == ["comes_out"] * 2 + ["cannot_tell"] * 25
+    assert documents["verdict"].to_list() == ["comes_out"] * 2 + ["cannot_tell"] * 25
     single = [row | {"n_windows": 1} for row in nulls()[::2]]
-    assert summed(*windows[0], *single, others=True)["level"].to_list() == ["document"]
+    assert build_rollup(*windows[0], *single, with_others=True)["level"].to_list() == [
+        "document"
+    ]
 
 
 def test_a_column_of_any_name_says_something_of_the_document():
     names = ("row", "document", "level", "outside", "walked", "labels")
     columns = {name: [f"{name} of {key}" for key in "aabb"] for name in names}
     rows = [*document("a", 0.2, 0.4), *document("b", 0.1, 0.3)]
-    found = summed(*rows, columns=columns)
+    documents = build_rollup(*rows, columns=columns)
     for name in names:
         expected = (
             ["document"] * 2 if name == "level" else [f"{name} of a", f"{name} of b"]
         )
-        assert found[name].to_list() == expected
+        assert documents[name].to_list() == expected
 
 
 def test_what_cannot_be_tested_has_a_reason_and_what_has_no_name_its_first_windows():
-    row = summed(*document("a", 0.2, 0.4)).row(0, named=True)
+    row = build_rollup(*document("a", 0.2, 0.4)).row(0, named=True)
     assert (row["reason"], row["verdict"]) == (NO_NULL, "cannot_tell")
     assert row["contamination_low"] is None
     assert row["contamination_reason"] == "0 null texts are too few, 1 are needed"
@@ -292,29 +321,31 @@ def test_what_cannot_be_tested_has_a_reason_and_what_has_no_name_its_first_windo
     null = [
         document(f"n{n}", 0.1, role="non_member", member=False)[0] for n in range(9)
     ]
-    row = summed(*single, *null, of_plan=plan()).row(0, named=True)
+    row = build_rollup(*single, *null, of_plan=plan()).row(0, named=True)
     assert (
         row["reason"] == "no document has two windows, so that texts are tested alone"
     )
-    found = summed(*document(None, 0.2, 0.4), *document(None, 0.9, 0.8), *nulls())
-    assert found["key"].to_list() == [target_id(0), target_id(2)]
-    assert found["p_value"].null_count() == 0
+    documents = build_rollup(
+        *document(None, 0.2, 0.4), *document(None, 0.9, 0.8), *nulls()
+    )
+    assert documents["key"].to_list() == [target_id(0), target_id(2)]
+    assert documents["p_value"].null_count() == 0
 
 
 def test_verbatim_runs_are_of_the_first_samples_of_the_target_model_or_there_is_none():
     evidence = features(
-        said(0, 1, 20, near=20),
-        said(0, 0, 3),
-        said(1, 2, 25, near=3),
-        said(1, 1, 25, near=25),
-        said(2, 3, 99, near=99),  # a sample that was not asked for
-        said(2, 0, 50, view="probe"),
-        said(2, 0, 50, model="reference"),
-        said(2, 0, 19, near=24),
+        sample_row(0, 1, 20, near=20),
+        sample_row(0, 0, 3),
+        sample_row(1, 2, 25, near=3),
+        sample_row(1, 1, 25, near=25),
+        sample_row(2, 3, 99, near=99),  # a sample that was not asked for
+        sample_row(2, 0, 50, view="probe"),
+        sample_row(2, 0, 50, model="reference"),
+        sample_row(2, 0, 19, near=24),
     )
-    row = summed(*document("a", 0.2, 0.4, 0.5, 0.6), *nulls(), evidence=evidence).row(
-        0, named=True
-    )
+    row = build_rollup(
+        *document("a", 0.2, 0.4, 0.5, 0.6), *nulls(), evidence=evidence
+    ).row(0, named=True)
     assert row["share_verbatim"] == pytest.approx(2 / 3)  # window 3 has no continuation
     assert row["share_near_verbatim"] == 1
     longest = (
@@ -330,15 +361,15 @@ def test_verbatim_runs_are_of_the_first_samples_of_the_target_model_or_there_is_
         "share_verbatim",
     ]
     names += ["n_passages_20", "n_passages_50", "passages_from"]
-    without = features(said(0, 0, 30)).drop(
+    without = features(sample_row(0, 0, 30)).drop(
         "longest_block_words", "near_verbatim_words"
     )
     for evidence, expected in (
-        (features(said(1, 0, 0)), (0, None, None, 0, 0, 0, "samples")),
+        (features(sample_row(1, 0, 0)), (0, None, None, 0, 0, 0, "samples")),
         (features(), (None,) * 7),
         (without, (None,) * 7),
     ):
-        row = summed(*document("a", 0.2, 0.4), *nulls(), evidence=evidence)
+        row = build_rollup(*document("a", 0.2, 0.4), *nulls(), evidence=evidence)
         assert row.select(names).row(0) == expected
 
 
@@ -349,8 +380,8 @@ def test_probabilities_of_extraction_by_hand():
         for name, logs in (("a", (-0.5, -6.9, -7.0, None)), ("b", (-8.0, None)))
         for row, log_p in zip(document(name, *[0.5] * len(logs)), logs, strict=True)
     ]
-    found = summed(*rows, *document("c", 0.5, 0.5), *nulls())
-    assert found.select(
+    documents = build_rollup(*rows, *document("c", 0.5, 0.5), *nulls())
+    assert documents.select(
         "key", "extraction_probability", "share_extractable"
     ).rows() == [
         ("a", pytest.approx(exp(-0.5)), pytest.approx(2 / 3)),
@@ -370,14 +401,14 @@ def test_a_share_is_claimed_of_what_is_on_the_list_of_the_run_alone():
             "contamination_reason": ["a", "b", "c", None, "d"],
         }
     )
-    found = with_claim(rows, plan(q=0.05))
-    assert found["contamination_low"].to_list() == [0.3, 0, 0, 0, None]
-    assert "contamination_low_alone" not in found.columns
-    assert found["contamination"].to_list() == rows["contamination"].to_list()
+    with_claims = with_claim(rows, plan(q=0.05))
+    assert with_claims["contamination_low"].to_list() == [0.3, 0, 0, 0, None]
+    assert "contamination_low_alone" not in with_claims.columns
+    assert with_claims["contamination"].to_list() == rows["contamination"].to_list()
     unlisted = (
         "it is not on the list that is reported, so that no share above 0 is claimed"
     )
-    assert found["contamination_reason"].to_list() == [
+    assert with_claims["contamination_reason"].to_list() == [
         "a",
         unlisted,
         unlisted,
@@ -388,7 +419,7 @@ def test_a_share_is_claimed_of_what_is_on_the_list_of_the_run_alone():
     windows = document("a", *[0.9] * 12), nulls()
     for q, listed in ((0.05, True), (0.03, False)):
         of_plan = plan(level="group", windows_per_group=2, q=q)
-        row = summed(*windows[0], *windows[1], of_plan=of_plan).row(0, named=True)
+        row = build_rollup(*windows[0], *windows[1], of_plan=of_plan).row(0, named=True)
         assert (row["contamination_low"] > 0.5) == listed
         assert row["contamination_low"] > 0.5 or row["contamination_low"] == 0
 
@@ -402,21 +433,30 @@ def test_passages_that_overlap_in_the_document_are_one():
 
     def window(first):
         texts = {"prefix": (first, first + 40), "reference": (first + 40, first + 80)}
-        cut = {name: " ".join(words[slice(*at)]) for name, at in texts.items()}
-        return {**cut, "reference": f" {cut['reference']}", "start": 5 * first}
+        cut_texts = {
+            name: " ".join(words[slice(*span)]) for name, span in texts.items()
+        }
+        return {
+            **cut_texts,
+            "reference": f" {cut_texts['reference']}",
+            "start": 5 * first,
+        }
 
     rows = document("a", *[0.2] * 3, group="g"), document("b", 0.1, 0.1, group="g")
     windows = [
         row | window(first) for row, first in zip(rows[0], (0, 20, 100), strict=True)
     ]
     said_words = [(40, 62), (61, 90), (140, 162), (165, 180)]
-    passages = [" ".join(words[slice(*at)]) for at in said_words]
-    found = summed(
+    passages = [" ".join(words[slice(*span)]) for span in said_words]
+    documents = build_rollup(
         *windows,
         *rows[1],
         *nulls(),
         evidence=features(
-            said(0, 0, 22), said(1, 0, 29), said(2, 0, 22), said(3, 0, 2)
+            sample_row(0, 0, 22),
+            sample_row(1, 0, 29),
+            sample_row(2, 0, 22),
+            sample_row(3, 0, 2),
         ),
         candidates=[
             [passages[0], "x"],
@@ -435,8 +475,8 @@ def test_passages_that_overlap_in_the_document_are_one():
             }
         ],
     )
-    named = ("key", "n_passages_20", "n_passages_50", "passages_from")
-    assert found.select(named).rows() == [
+    columns = ("key", "n_passages_20", "n_passages_50", "passages_from")
+    assert documents.select(columns).rows() == [
         ("a", 3, 1, "samples and walks"),
         ("b", 0, 0, "samples"),
         ("g", 3, 1, "samples and walks"),
@@ -448,14 +488,16 @@ def test_a_long_passage_is_one_that_one_answer_gives_in_full():
     reference = " ".join(words)
     passages = [" ".join(words[:40]), " ".join(words[30:70]), " ".join(words[60:115])]
     row = {"start": 0, "prefix": "", "reference": reference}
-    asked, other = document("a", 0.2, 0.3)
+    audited, control = document("a", 0.2, 0.3)
 
     def counts(*candidates):
-        longest = max(len(each.split()) for each in candidates)
-        evidence = features(said(0, 0, longest))
-        rows = asked | row, other, *nulls()
-        found = summed(*rows, evidence=evidence, candidates=[candidates])
-        return found.select("n_passages_20", "n_passages_50", "passages_from").row(0)
+        longest = max(len(candidate.split()) for candidate in candidates)
+        evidence = features(sample_row(0, 0, longest))
+        rows = audited | row, control, *nulls()
+        documents = build_rollup(*rows, evidence=evidence, candidates=[candidates])
+        return documents.select("n_passages_20", "n_passages_50", "passages_from").row(
+            0
+        )
 
     assert counts(*passages[:2]) == (1, 0, "samples")
     assert counts(*passages) == (1, 1, "samples")

@@ -27,7 +27,7 @@ from tests.unit.inference.scored import plan, rows, table
 ESTIMATES = ["estimate", "value", "low", "high", "confidence", "assumption"]
 
 
-def made(frame, attacks=("a_v1",), blind_warns=False, **changes):
+def build_verdicts(frame, attacks=("a_v1",), blind_warns=False, **changes):
     parts = list(
         verdicts(frame.lazy(), attacks, plan(**changes), blind_warns=blind_warns)
     )
@@ -37,13 +37,17 @@ def made(frame, attacks=("a_v1",), blind_warns=False, **changes):
 
 
 def rows_of(frame, level="target", **changes):
-    return made(frame, **changes).filter(pl.col("estimate").is_null(), level=level)
+    return build_verdicts(frame, **changes).filter(
+        pl.col("estimate").is_null(), level=level
+    )
 
 
 def estimates(frame, **changes):
-    found = made(frame, **changes).filter(pl.col("estimate").is_not_null())
-    assert found["estimate"].unique().to_list() == ["contamination_rate"]
-    return {row["method"]: row for row in found.iter_rows(named=True)}
+    estimate_rows = build_verdicts(frame, **changes).filter(
+        pl.col("estimate").is_not_null()
+    )
+    assert estimate_rows["estimate"].unique().to_list() == ["contamination_rate"]
+    return {row["method"]: row for row in estimate_rows.iter_rows(named=True)}
 
 
 TARGETS = [  # table, changes of the plan, columns of the targets' verdicts
@@ -140,8 +144,8 @@ TARGETS = [  # table, changes of the plan, columns of the targets' verdicts
 
 @pytest.mark.parametrize(("frame", "changes", "expected"), TARGETS)
 def test_targets_by_hand(frame, changes, expected):
-    found = rows_of(frame, **changes)
-    assert {name: found[name].to_list() for name in expected} == {
+    target_rows = rows_of(frame, **changes)
+    assert {name: target_rows[name].to_list() for name in expected} == {
         name: pytest.approx(values) for name, values in expected.items()
     }
 
@@ -152,13 +156,15 @@ def test_the_plan_is_marked():
         *(rows("non_member", [book, 1], group=f"n{book}") for book in range(3)),
     ).with_columns(b_v1=-pl.col("a_v1"))
     for level in ("target", "group", "collection"):
-        found = made(frame, ["a_v1", "b_v1"], level=level).filter(
+        all_verdicts = build_verdicts(frame, ["a_v1", "b_v1"], level=level).filter(
             pl.col("estimate").is_null()
         )
-        planned = found.filter("planned").select("attack", "level").unique().rows()
+        planned = (
+            all_verdicts.filter("planned").select("attack", "level").unique().rows()
+        )
         assert planned == [("a_v1", level)]
-        assert found["attack"].unique().sort().to_list() == ["a_v1", "b_v1"]
-        assert found["level"].unique().sort().to_list() == [
+        assert all_verdicts["attack"].unique().sort().to_list() == ["a_v1", "b_v1"]
+        assert all_verdicts["level"].unique().sort().to_list() == [
             "target",
             "group",
             "collection",
@@ -176,31 +182,31 @@ def test_groups_are_compared_over_as_many_windows():
         rows("non_member", [50], group="small"),
         rows("non_member", [1, None], group="unscored"),
     )
-    found = made(frame, level="group", windows_per_group=2).filter(
+    compared = build_verdicts(frame, level="group", windows_per_group=2).filter(
         pl.col("estimate").is_null()
     )
-    each = found.filter(pl.col("level").is_in(["group", "document"]))
-    assert each.select("level", "key").rows() == [
+    tests = compared.filter(pl.col("level").is_in(["group", "document"]))
+    assert tests.select("level", "key").rows() == [
         ("document", "a"),
         ("group", "b"),
         ("group", "c"),
         ("group", "d"),
         ("document", "t8"),
     ]
-    assert each["score"].to_list() == [7, 4, None, None, None]
-    assert each["p_value"].to_list() == [2 / 8, 4 / 8, None, None, None]
-    assert each["q_value"].to_list() == [1, 1, None, None, None]
-    assert each["n_null"].to_list() == [7] * 5
-    assert each["method"].unique().to_list() == ["conformal_mean_of_2"]
-    assert each["adjustment"].unique().to_list() == ["bh"]
-    assert each["reason"].to_list() == [
+    assert tests["score"].to_list() == [7, 4, None, None, None]
+    assert tests["p_value"].to_list() == [2 / 8, 4 / 8, None, None, None]
+    assert tests["q_value"].to_list() == [1, 1, None, None, None]
+    assert tests["n_null"].to_list() == [7] * 5
+    assert tests["method"].unique().to_list() == ["conformal_mean_of_2"]
+    assert tests["adjustment"].unique().to_list() == ["bh"]
+    assert tests["reason"].to_list() == [
         None,
         None,
         "the group has 1 of 2 windows",
         "one of the group's windows has no score",
         "the group has 1 of 2 windows",
     ]
-    collection = found.filter(level="collection")
+    collection = compared.filter(level="collection")
     assert collection["key"].to_list() == [None]
     assert collection["method"].to_list() == ["permutation_exact"]
     # Ranks 9, 6.5 and, unscored, 1, of 10; n4 has 6.5 too.
@@ -212,8 +218,8 @@ def test_ties_at_random_depend_on_names_and_seed_alone():
     first = rows_of(frame, ties="random").sort("key")
     assert first["p_value"].n_unique() > 5
     assert_frame_equal(first, rows_of(frame.reverse(), ties="random").sort("key"))
-    other = rows_of(frame, ties="random", seed=1).sort("key")
-    assert first["p_value"].to_list() != other["p_value"].to_list()
+    other_seed = rows_of(frame, ties="random", seed=1).sort("key")
+    assert first["p_value"].to_list() != other_seed["p_value"].to_list()
     assert rows_of(frame)["p_value"].unique().to_list() == [1]
     groups = table(
         *(rows("target", [1, 1], group=f"g{book}") for book in range(9)),
@@ -236,15 +242,17 @@ def test_the_bound_counts_every_target():
     assert "exchangeable" in row["assumption"]
 
 
-def calibrated(n_groups=None):
+def calibrated_frame(n_groups=None):
     """Of 40 targets half beat every null, of calibration members 3 in 4, of non-members none."""
 
     def grouped(role, scores, **columns):
         parts = []
         for index, score in enumerate(scores):
-            named = {} if n_groups is None else {"group": f"{role}{columns}{index}"}
+            group_column = (
+                {} if n_groups is None else {"group": f"{role}{columns}{index}"}
+            )
             parts += rows(
-                role, [score] * (1 + (n_groups is not None)), **columns, **named
+                role, [score] * (1 + (n_groups is not None)), **columns, **group_column
             )
         return parts
 
@@ -259,41 +267,41 @@ def calibrated(n_groups=None):
 
 def test_the_rate_of_calibration_data_or_why_it_is_withheld():
     """Groups need 20 of them; a class without a scored text, or labels that differ, give none."""
-    found, of_groups = estimates(calibrated()), estimates(calibrated(20))
-    for each in (found, of_groups):
-        assert set(each) == {"fieller", "duci", "beta_binomial"}
-        assert each["fieller"]["value"] == pytest.approx(0.5 / 0.75)
-        assert each["duci"]["low"] < 0.5 / 0.75 < each["duci"]["high"]
-        assert each["beta_binomial"]["low"] > 0
-    assert found["fieller"]["low"] < 0.5 / 0.75 < found["fieller"]["high"]
-    assert found["fieller"]["confidence"] == 0.95
-    assert "assumes" in found["fieller"]["assumption"]
+    of_texts, of_groups = estimates(calibrated_frame()), estimates(calibrated_frame(20))
+    for by_method in (of_texts, of_groups):
+        assert set(by_method) == {"fieller", "duci", "beta_binomial"}
+        assert by_method["fieller"]["value"] == pytest.approx(0.5 / 0.75)
+        assert by_method["duci"]["low"] < 0.5 / 0.75 < by_method["duci"]["high"]
+        assert by_method["beta_binomial"]["low"] > 0
+    assert of_texts["fieller"]["low"] < 0.5 / 0.75 < of_texts["fieller"]["high"]
+    assert of_texts["fieller"]["confidence"] == 0.95
+    assert "assumes" in of_texts["fieller"]["assumption"]
     assert of_groups["beta_binomial"]["n_null"] == 20
     one_class = table(
         rows("target", [1, 2]),
         rows("non_member", [1]),
         rows("calibration", [1], member=True),
     )
-    few = estimates(calibrated(16))
+    too_few = estimates(calibrated_frame(16))
     refused = [
         (
-            estimates(calibrated(), blind_warns=True),
+            estimates(calibrated_frame(), blind_warns=True),
             "can be distinguished without the model",
         ),
         (estimates(one_class), "0 scored calibration non-member texts are too"),
-        (few, "16 audited groups are too few, 20 are needed"),
+        (too_few, "16 audited groups are too few, 20 are needed"),
     ]
-    for found, reason in refused:
-        for row in (found["fieller"], found["duci"]):
+    for of_texts, reason in refused:
+        for row in (of_texts["fieller"], of_texts["duci"]):
             assert (row["value"], row["low"], row["high"]) == (None, None, None)
             assert reason in row["reason"]
-    assert few["beta_binomial"]["reason"] == few["fieller"]["reason"]
+    assert too_few["beta_binomial"]["reason"] == too_few["fieller"]["reason"]
 
 
 def canaries(name, scores, published=0):
-    found = rows("canary", scores, group=name, member=False)
-    found[published]["member"] = True
-    return found
+    canary_rows = rows("canary", scores, group=name, member=False)
+    canary_rows[published]["member"] = True
+    return canary_rows
 
 
 def test_canaries():
@@ -304,50 +312,50 @@ def test_canaries():
         canaries("a", [3, 5, 4]),
         canaries("c", [None, 5]),
     )
-    found = made(frame).filter(versus="controls")
-    assert found.select("level", "key", "n_null").rows() == [
+    canary_verdicts = build_verdicts(frame).filter(versus="controls")
+    assert canary_verdicts.select("level", "key", "n_null").rows() == [
         ("group", "a", 2),
         ("group", "b", 3),
         ("group", "c", 1),
         ("collection", None, 6),
     ]
-    assert found["p_value"][:3].to_list() == [1, 1 / 4, None]
-    assert found["reason"][2] == "the published text has no score"
+    assert canary_verdicts["p_value"][:3].to_list() == [1, 1 / 4, None]
+    assert canary_verdicts["reason"][2] == "the published text has no score"
     # Less the means 4, 2.75 and 5: -1 of -1, 0, 1; 2.25 of -1.75, -0.75, 0.25, 2.25;
     # unscored, 0.
     draws = product((3, 5.5, 8), (2, 4, 7, 9), (1, 5.5))
-    assert found["p_value"][3] == pytest.approx(
+    assert canary_verdicts["p_value"][3] == pytest.approx(
         sum(sum(draw) >= 13 for draw in draws) / 24
     )
-    assert found["method"][3] == "canary_rank_sum_of_3"
-    assert found["planned"].all()
+    assert canary_verdicts["method"][3] == "canary_rank_sum_of_3"
+    assert canary_verdicts["planned"].all()
 
 
 def test_which_sets_of_texts_there_need_be():
-    alone = made(table(canaries("a", [3, 1, 2])))
+    alone = build_verdicts(table(canaries("a", [3, 1, 2])))
     assert alone.select("key", "p_value", "method").rows() == [
         ("a", 1 / 3, "canary_rank")
     ]
-    no_nulls = made(table(rows("target", [1, 2])))
+    no_nulls = build_verdicts(table(rows("target", [1, 2])))
     assert no_nulls.select("attack", "level", "p_value").rows() == [
         ("a_v1", "collection", None)
     ]
     assert "give non-members" in no_nulls["reason"][0]
-    assert made(table(rows("non_member", [1, 2]))).is_empty()
+    assert build_verdicts(table(rows("non_member", [1, 2]))).is_empty()
     for members, message in (
         ([True, True, False], "2 published texts and 1 unp"),
         ([True], "1 p"),
     ):
         parts = [rows("canary", [1], group="a", member=member) for member in members]
         with pytest.raises(RequestError, match=f"the canary set 'a' has {message}"):
-            made(table(*parts))
+            build_verdicts(table(*parts))
     with pytest.raises(SettingsError, match="'b_v1' is not computed"):
-        made(table(rows("target", [1])), primary="b_v1")
+        build_verdicts(table(rows("target", [1])), primary="b_v1")
 
 
 def test_many_targets_come_in_parts(monkeypatch):
     frame = table(rows("target", range(10)), rows("non_member", range(5)))
-    whole = made(frame)
+    whole = build_verdicts(frame)
     monkeypatch.setattr(module, "_ROWS_AT_ONCE", 3)
     parts = list(verdicts(frame.lazy(), ["a_v1"], plan()))
     assert [part.height for part in parts] == [0, 3, 3, 3, 1, 1]
@@ -356,10 +364,14 @@ def test_many_targets_come_in_parts(monkeypatch):
 
 def test_nothing_claims_membership():
     frame = pl.concat(
-        [calibrated(), table(canaries("a", [3, 1]), canaries("b", [3, 1]))]
+        [calibrated_frame(), table(canaries("a", [3, 1]), canaries("b", [3, 1]))]
     )
     for words in (
-        made(frame).select(pl.col(pl.String)).unpivot()["value"].drop_nulls().unique()
+        build_verdicts(frame)
+        .select(pl.col(pl.String))
+        .unpivot()["value"]
+        .drop_nulls()
+        .unique()
     ):
         assert "was trained on" not in words
         assert "1 - p" not in words
@@ -390,8 +402,11 @@ def test_the_digest_is_that_of_canonical_json_whatever_attacks_are_recorded():
     recorded = [
         preregister(PLAN, {}, attacks) for attacks in (["a_v1"], ["b_v1", "a_v1"])
     ]
-    assert [one["attacks"] for one in recorded] == [["a_v1"], ["b_v1", "a_v1"]]
-    assert {one["sha256"] for one in recorded} == {PLAN.digest()}
+    assert [plan_record["attacks"] for plan_record in recorded] == [
+        ["a_v1"],
+        ["b_v1", "a_v1"],
+    ]
+    assert {plan_record["sha256"] for plan_record in recorded} == {PLAN.digest()}
 
 
 @pytest.mark.parametrize(
@@ -416,35 +431,35 @@ SETS = st.lists(st.lists(SCORES, min_size=2, max_size=4), min_size=1, max_size=4
 
 
 def ranks_of(sets):
-    return aligned_ranks([(one[0], np.array(one[1:], float)) for one in sets])
+    return aligned_ranks([(scores[0], np.array(scores[1:], float)) for scores in sets])
 
 
 def ranks_reference(sets):
     """Mean ranks less the mean of each set; unscored published texts lowest, controls highest."""
     keyed = []
-    for one in sets:
-        known = [score for score in one if not isnan(score)]
-        middle = sum(known) / len(known) if known else 0
-        keyed.append([round(score - middle, 9) for score in one])
+    for scores in sets:
+        finite_scores = [score for score in scores if not isnan(score)]
+        middle = sum(finite_scores) / len(finite_scores) if finite_scores else 0
+        keyed.append([round(score - middle, 9) for score in scores])
         keyed[-1] = [
-            (99 if at else -99) if isnan(key) else key
-            for at, key in enumerate(keyed[-1])
+            (99 if position else -99) if isnan(key) else key
+            for position, key in enumerate(keyed[-1])
         ]
-    every = [key for one in keyed for key in one]
+    every = [key for scores in keyed for key in scores]
     return [
         [
-            sum(other < key for other in every) + (every.count(key) + 1) / 2
-            for key in one
+            sum(other_key < key for other_key in every) + (every.count(key) + 1) / 2
+            for key in scores
         ]
-        for one in keyed
+        for scores in keyed
     ]
 
 
 def sum_reference(sets):
     """All draws of one text per set, each as likely as the others."""
     observed = sum(ranks[0] for ranks in sets)
-    sums = [sum(drawn) for drawn in product(*sets)]
-    return sum(one >= observed for one in sums) / len(sums)
+    sums = [sum(drawn_ranks) for drawn_ranks in product(*sets)]
+    return sum(rank_sum >= observed for rank_sum in sums) / len(sums)
 
 
 @pytest.mark.parametrize(
@@ -456,8 +471,8 @@ def sum_reference(sets):
     ],
 )
 def test_one_set_by_hand(published, controls, p):
-    made = canary_p_value(float(published), np.array(controls, float))
-    assert made == pytest.approx(p, nan_ok=True)
+    p_value = canary_p_value(float(published), np.array(controls, float))
+    assert p_value == pytest.approx(p, nan_ok=True)
 
 
 @given(SETS)
@@ -468,16 +483,18 @@ def test_ranks_equal_their_reference(sets):
 @given(SETS)
 def test_the_sum_of_ranks_equals_its_reference(sets):
     ranks = ranks_of(sets)
-    made = rank_sum_p_value(ranks)
-    assert made == pytest.approx(sum_reference(ranks))
-    assert 0 < made <= 1
+    p_value = rank_sum_p_value(ranks)
+    assert p_value == pytest.approx(sum_reference(ranks))
+    assert 0 < p_value <= 1
 
 
 def test_where_ranks_are_made_coarser_draws_stay_exact(monkeypatch):
     monkeypatch.setattr(module, "_MOST_SUMS", 40)
     sizes = np.random.default_rng(0).standard_t(2, 10)
     p = [
-        rank_sum_p_value(aligned_ranks([(each, np.zeros(1)) for each in sizes * signs]))
+        rank_sum_p_value(
+            aligned_ranks([(published, np.zeros(1)) for published in sizes * signs])
+        )
         for signs in product((1, -1), repeat=10)
     ]
     levels = np.unique(p)

@@ -17,22 +17,26 @@ from mia_batch.report.sentences import dose_sentences, null_audit_sentence
 from tests.unit.inference.scored import plan, rows, table
 
 
-def found(scores, made_plan, runs=None, **further):
-    known = {"target_id": [], "longest_words": [], "reference_words": []} | (runs or {})
+def find_levels(scores, made_plan, runs=None, **further):
+    runs_columns = {"target_id": [], "longest_words": [], "reference_words": []} | (
+        runs or {}
+    )
     types = {
         "target_id": pl.String,
         "longest_words": pl.UInt32,
         "reference_words": pl.UInt32,
     }
     return yardstick_findings(
-        scores.lazy(), made_plan, pl.DataFrame(known, types), **further
+        scores.lazy(), made_plan, pl.DataFrame(runs_columns, types), **further
     )
 
 
 def facts(findings, subject, check="yardstick"):
-    of = findings.filter(check=check, subject=subject)
+    of_subject = findings.filter(check=check, subject=subject)
     return dict(
-        of.select("statistic", pl.concat_list("value", "low", "high")).iter_rows()
+        of_subject.select(
+            "statistic", pl.concat_list("value", "low", "high")
+        ).iter_rows()
     )
 
 
@@ -53,10 +57,10 @@ def test_levels_are_numbers_or_those_of_the_classics_and_each_is_counted():
         "longest_words": [20, 19, 12, None, 2, 3],
         "reference_words": [64, 64, 12, 64, 64, 64],
     }
-    made = found(scores, plan(), runs, tested=False)
-    assert made["subject"].unique(maintain_order=True).to_list() == ["64", "0"]
-    high, low = facts(made, "64"), facts(made, "0")
-    counted = (
+    findings = find_levels(scores, plan(), runs, tested=False)
+    assert findings["subject"].unique(maintain_order=True).to_list() == ["64", "0"]
+    high, low = facts(findings, "64"), facts(findings, "0")
+    count_names = (
         "n",
         "n_scored",
         "n_continued",
@@ -65,7 +69,7 @@ def test_levels_are_numbers_or_those_of_the_classics_and_each_is_counted():
         "n_above",
         "above",
     )
-    assert [high[name][0] for name in counted] == [4, 3, 3, 2, 2 / 3, 2, 2 / 3]
+    assert [high[name][0] for name in count_names] == [4, 3, 3, 2, 2 / 3, 2, 2 / 3]
     assert high["roc_auc"][0] == 5.5 / 6
     # Clopper-Pearson
     assert high["given_back"][1:] == pytest.approx([0.0943, 0.9916], abs=1e-4)
@@ -74,17 +78,17 @@ def test_levels_are_numbers_or_those_of_the_classics_and_each_is_counted():
 
 def test_a_text_is_named_as_often_as_passages_are_with_the_real_targets():
     nulls, targets = np.arange(99.0), [500.0, 500.0, *range(20)]
-    own = [*np.linspace(90.5, 109.5, 20)]
+    level_scores = [*np.linspace(90.5, 109.5, 20)]
     scores = table(
         rows("target", targets),
         rows("non_member", nulls),
-        rows("yardstick", own, group="9"),
+        rows("yardstick", level_scores, group="9"),
     )
     real = p_values(np.array(targets, float), np.arange(99, dtype=np.float64))
-    each = p_values(np.array(own), np.arange(99, dtype=np.float64))
-    named = [q_values(np.append(real, p), "bh")[-1] <= 0.1 for p in each]
-    value, low, high = facts(found(scores, plan(q=0.1)), "9", "absence")["named"]
-    n = sum(named)
+    p_values_alone = p_values(np.array(level_scores), np.arange(99, dtype=np.float64))
+    is_named = [q_values(np.append(real, p), "bh")[-1] <= 0.1 for p in p_values_alone]
+    value, low, high = facts(find_levels(scores, plan(q=0.1)), "9", "absence")["named"]
+    n = sum(is_named)
     assert 0 < n < 20
     assert value == n / 20
     assert low == pytest.approx(beta.ppf(0.025, n, 21 - n))
@@ -94,9 +98,9 @@ def test_a_text_is_named_as_often_as_passages_are_with_the_real_targets():
 @pytest.mark.parametrize("level", ["target", "group"])
 def test_where_no_single_one_can_be_reported_nothing_known_would_have_been(level):
     books = [rows("target", [0.0, 1.0], group=f"b{n}") for n in range(30)]
-    others = [rows("non_member", [0.5, 0.6], group=f"o{n}") for n in range(9)]
-    scores = table(*books, *others, rows("yardstick", [99.0] * 8, group="9"))
-    assert facts(found(scores, plan(level=level)), "9", "absence") == {
+    nulls_rows = [rows("non_member", [0.5, 0.6], group=f"o{n}") for n in range(9)]
+    scores = table(*books, *nulls_rows, rows("yardstick", [99.0] * 8, group="9"))
+    assert facts(find_levels(scores, plan(level=level)), "9", "absence") == {
         "named": [0, 0, 0]
     }
 
@@ -104,21 +108,26 @@ def test_where_no_single_one_can_be_reported_nothing_known_would_have_been(level
 def test_books_of_many_windows_are_named_by_their_mean():
     rng = np.random.default_rng(0)
     books = [rows("target", rng.normal(size=20), group=f"b{n}") for n in range(3)]
-    others = [rows("non_member", rng.normal(size=20), group=f"o{n}") for n in range(60)]
+    nulls_rows = [
+        rows("non_member", rng.normal(size=20), group=f"o{n}") for n in range(60)
+    ]
     levels = [
         rows("yardstick", rng.normal(mean, 1, 40), group=str(mean))
         for mean in (0, 0.6, 3)
     ]
-    few = rows("yardstick", [1.0, None, None, None, None, 2.0], group="5")
-    made = found(table(*books, *others, *levels, few), plan(level="group", q=0.1))
+    few_windows = rows("yardstick", [1.0, None, None, None, None, 2.0], group="5")
+    findings = find_levels(
+        table(*books, *nulls_rows, *levels, few_windows), plan(level="group", q=0.1)
+    )
     absence = {
-        name: facts(made, name, "absence")["named"] for name in ("0", "0.6", "3", "5")
+        name: facts(findings, name, "absence")["named"]
+        for name in ("0", "0.6", "3", "5")
     }
     assert absence["0"][0] < 0.2
     assert absence["0.6"][1] < 0.4 < absence["0.6"][0] < 0.95 < absence["0.6"][2]
     assert absence["3"] == [1, 1, 1]
     assert absence["5"] == [None, None, None]
-    reason = made.filter(check="absence", subject="5")["reason"].item()
+    reason = findings.filter(check="absence", subject="5")["reason"].item()
     assert reason == "2 passages have a score, 5 are needed"
 
 
@@ -129,11 +138,11 @@ def test_canaries_that_were_published_are_a_level():
         rows("canary", [60.0] * 6, member=True, group="s"),
         rows("canary", [1.0] * 6, member=False, group="s"),
     )
-    made = found(scores, plan())
-    assert facts(made, "canaries", "absence")["named"][0] == 1
-    assert made.filter(check="yardstick").is_empty()
-    assert found(scores, plan(level="collection")).is_empty()
-    assert found(scores, plan(), tested=False).is_empty()
+    findings = find_levels(scores, plan())
+    assert facts(findings, "canaries", "absence")["named"][0] == 1
+    assert findings.filter(check="yardstick").is_empty()
+    assert find_levels(scores, plan(level="collection")).is_empty()
+    assert find_levels(scores, plan(), tested=False).is_empty()
 
 
 def test_the_interval_covers_the_true_probability():
@@ -163,10 +172,10 @@ def nulls(n, windows=1, **columns):
     return [row for part in parts for row in part]
 
 
-def found_of_null_audits(*parts, **changes):
-    made = null_audit_findings(table(*parts).lazy(), plan(**changes))
-    assert made["check"].unique().to_list() in ([], ["null_audits"])
-    return {row["statistic"]: row for row in made.iter_rows(named=True)}
+def find_null_audits(*parts, **changes):
+    findings = null_audit_findings(table(*parts).lazy(), plan(**changes))
+    assert findings["check"].unique().to_list() in ([], ["null_audits"])
+    return {row["statistic"]: row for row in findings.iter_rows(named=True)}
 
 
 TARGETS = rows("target", [9.0] * 30)
@@ -180,19 +189,23 @@ def test_exchangeable_texts_are_reported_as_rarely_as_promised(
     monkeypatch, level, ties, windows
 ):
     monkeypatch.setattr(yardstick, "_AUDITS", 200)
-    asked = [
+    targets = [
         row | {"group": f"a{n}"}
         for n in range(30)
         for row in rows("target", [9.0] * windows)
     ]
-    facts = found_of_null_audits(
-        asked, nulls(120, windows), level=level, ties=ties, q=0.1, fpr=0.2
+    facts = find_null_audits(
+        targets, nulls(120, windows), level=level, ties=ties, q=0.1, fpr=0.2
     )
-    named = {name: row["value"] for name, row in facts.items()}
-    assert (named["n_audits"], named["n_tests"], named["n_null"]) == (200, 30, 90)
-    assert named["share_reporting"] <= 0.15
+    value_by_name = {name: row["value"] for name, row in facts.items()}
+    assert (
+        value_by_name["n_audits"],
+        value_by_name["n_tests"],
+        value_by_name["n_null"],
+    ) == (200, 30, 90)
+    assert value_by_name["share_reporting"] <= 0.15
     assert facts["share_reporting"]["verdict"] == "as_promised"
-    assert 0.15 <= named["share_below_fpr"] <= 0.2 + 0.01
+    assert 0.15 <= value_by_name["share_below_fpr"] <= 0.2 + 0.01
 
 
 def test_the_share_is_that_of_the_audits_and_its_interval_theirs(monkeypatch):
@@ -203,7 +216,7 @@ def test_the_share_is_that_of_the_audits_and_its_interval_theirs(monkeypatch):
         "q_values",
         lambda p, _: np.full(p.shape, 0.0 if next(reports) else 1.0),
     )
-    facts = found_of_null_audits(TARGETS, nulls(80))
+    facts = find_null_audits(TARGETS, nulls(80))
     share = facts["share_reporting"]
     assert (share["value"], share["verdict"]) == (0.15, "too_often")
     assert (share["low"], share["high"]) == pytest.approx(
@@ -220,12 +233,10 @@ def test_the_share_is_that_of_the_audits_and_its_interval_theirs(monkeypatch):
 
 
 def test_at_most_half_of_the_non_members_are_audited_and_without_a_set_there_are_no_rows():
-    assert found_of_null_audits(TARGETS, nulls(40))["n_tests"]["value"] == 20
-    assert found_of_null_audits(TARGETS, nulls(38), q=0.04)["n_tests"]["value"] == 9
-    assert (
-        found_of_null_audits(rows("target", [1.0]), nulls(40))["n_tests"]["value"] == 1
-    )
-    assert found_of_null_audits(TARGETS) == found_of_null_audits(nulls(40)) == {}
+    assert find_null_audits(TARGETS, nulls(40))["n_tests"]["value"] == 20
+    assert find_null_audits(TARGETS, nulls(38), q=0.04)["n_tests"]["value"] == 9
+    assert find_null_audits(rows("target", [1.0]), nulls(40))["n_tests"]["value"] == 1
+    assert find_null_audits(TARGETS) == find_null_audits(nulls(40)) == {}
     assert [
         *null_audit_sentence(null_audit_findings(table(TARGETS).lazy(), plan()))
     ] == []
@@ -247,7 +258,7 @@ def test_at_most_half_of_the_non_members_are_audited_and_without_a_set_there_are
     ],
 )
 def test_too_few_or_none_have_a_reason(n, changes, reason):
-    facts = found_of_null_audits(TARGETS, nulls(n), **changes)
+    facts = find_null_audits(TARGETS, nulls(n), **changes)
     assert [*facts] == ["share_reporting"]
     assert facts["share_reporting"]["value"] is None
     assert facts["share_reporting"]["reason"].startswith(reason)
@@ -262,22 +273,22 @@ def test_the_same_scores_give_the_same_numbers_and_of_many_units_some_are_drawn(
     monkeypatch,
 ):
     parts = TARGETS, nulls(100)
-    assert found_of_null_audits(*parts) == found_of_null_audits(*parts)
+    assert find_null_audits(*parts) == find_null_audits(*parts)
     monkeypatch.setattr(yardstick, "_MOST", 50)
-    facts = found_of_null_audits(*parts)
+    facts = find_null_audits(*parts)
     assert (facts["n_tests"]["value"], facts["n_null"]["value"]) == (25, 25)
     # Texts of unknown score and length are no error.
     unknown = rows("non_member", [None] * 30, n_words=None)
-    facts = found_of_null_audits(TARGETS, nulls(50), unknown, length_edges=(50,))
+    facts = find_null_audits(TARGETS, nulls(50), unknown, length_edges=(50,))
     assert facts["share_reporting"]["verdict"] == "as_promised"
 
 
 def test_a_dose_by_hand():
     copies = np.repeat([0.0, 3.0, 15.0], 39)
-    of = np.concatenate(
+    levels = np.concatenate(
         [np.linspace(-1, 1, 39), np.linspace(2, 4, 39), np.linspace(5, 7, 39)]
     )
-    value, low, high = dose(np.array([0.0, 3.0, 4.5, 6.0, 9.0, np.nan]), copies, of)
+    value, low, high = dose(np.array([0.0, 3.0, 4.5, 6.0, 9.0, np.nan]), copies, levels)
     # Means of the levels are 0, 3 and 6; half-way between the last, log 4 and log 16
     # have log 8.
     assert value == pytest.approx([0, 3, 7, 15, 15, np.nan], nan_ok=True)
@@ -286,7 +297,7 @@ def test_a_dose_by_hand():
     # One text fewer at each level, and a p-value needs texts of the next: none at the
     # upper end.
     fewer = np.tile(np.arange(39) < 38, 3)
-    _, low, _ = dose(np.array([3.0, 9.0]), copies[fewer], of[fewer])
+    _, low, _ = dose(np.array([3.0, 9.0]), copies[fewer], levels[fewer])
     assert low == pytest.approx([np.nan, 3], nan_ok=True)
     # Where scores fall with copies, the fit is level: all copies are as good.
     value, _, _ = dose(
@@ -308,10 +319,10 @@ def test_limits_of_doses_hold_also_between_levels_and_beyond():
             1 + 0.2 * copies**0.5
         )
 
-    missed, each = np.zeros((2, true.size)), 20
+    missed, n_repeats = np.zeros((2, true.size)), 20
     for _ in range(120):
-        _, *limits = dose(scores(np.repeat(true, each)), copies, scores(copies))
-        low, high = (limit.reshape(-1, each).T for limit in limits)
+        _, *limits = dose(scores(np.repeat(true, n_repeats)), copies, scores(copies))
+        low, high = (limit.reshape(-1, n_repeats).T for limit in limits)
         # Refuted with all beyond it
         missed += np.mean([low >= true, high <= true], axis=1) / 120
     assert (missed <= 0.04).all()  # with twice the 0.025 that is promised it is 0.05
@@ -324,35 +335,36 @@ def test_groups_have_their_dose_and_texts_are_counted():
     ]
     books = [rows("target", [n + 0.5] * 3, group=f"book {n}") for n in (0, 8)]
     scores = table(*books, *ladder)
-    made = found(scores, by_group := plan(level="group"), tested=False)
-    assert facts(made, "book 8", "dose")["copies"] == [
+    findings = find_levels(scores, by_group := plan(level="group"), tested=False)
+    assert facts(findings, "book 8", "dose")["copies"] == [
         pytest.approx(8, abs=0.2),
         2,
         None,
     ]
-    assert facts(made, "book 0", "dose")["copies"] == [
+    assert facts(findings, "book 0", "dose")["copies"] == [
         pytest.approx(0, abs=0.1),
         None,
         2,
     ]
-    (said,) = dose_sentences(made, by_group)
+    (sentence,) = dose_sentences(findings, by_group)
     assert (
-        "book 8 about 8 times (more than 2); book 0 about 0 times (less than 2)" in said
+        "book 8 about 8 times (more than 2); book 0 about 0 times (less than 2)"
+        in sentence
     )
-    (said,) = dose_sentences(found(scores, plan(), tested=False), plan())
-    assert " 3 of 6 texts more than 0 times." in said
+    (sentence,) = dose_sentences(find_levels(scores, plan(), tested=False), plan())
+    assert " 3 of 6 texts more than 0 times." in sentence
     nulls = table(*books, *ladder, rows("non_member", [1.0] * 9))
     # A gate is closed
-    assert found(nulls, plan(), tested=False).filter(check="dose").is_empty()
+    assert find_levels(nulls, plan(), tested=False).filter(check="dose").is_empty()
     highest = plan(level="group", statistic="maximum")
-    (said,) = dose_sentences(found(scores, highest, tested=False), highest)
-    assert said.endswith("is compared with single texts; take --statistic mean.")
-    named = [
+    (sentence,) = dose_sentences(find_levels(scores, highest, tested=False), highest)
+    assert sentence.endswith("is compared with single texts; take --statistic mean.")
+    named_books = [
         rows("yardstick", [1.0] * 40, group=name)
         for name in ("well known", "most copied")
     ]
     assert (
-        found(table(*books, *named), plan(), tested=False)
+        find_levels(table(*books, *named_books), plan(), tested=False)
         .filter(check="dose")
         .is_empty()
     )
