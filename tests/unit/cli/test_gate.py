@@ -177,9 +177,9 @@ def test_none_stands_out_only_where_one_could():
     assert "with 999 texts to compare with, 1 of 20 have to score" in passed.power
     assert "unknown" in passed.power
     # By Benjamini-Yekutieli 20 p-values of 1 / 33 are q = 0.109 at best
-    few = judge_named(report_named(0, n_null=32, adjustment="by"), 0)
-    assert (few.outcome, few.value) == ("withheld", None)
-    assert "none of 20 could be named, whatever the scores" in str(few.reason)
+    few_tests = judge_named(report_named(0, n_null=32, adjustment="by"), 0)
+    assert (few_tests.outcome, few_tests.value) == ("withheld", None)
+    assert "none of 20 could be named, whatever the scores" in str(few_tests.reason)
     assert judge_named(report_named(0, n_without_p=1), 0).outcome == "withheld"
     assert judge_named(build_run(), 0).outcome == "withheld"
 
@@ -307,11 +307,11 @@ def test_benchmarks_and_privacy():
     metrics = build_metrics(lira_v1=(0.6, 0.55, 0.65)).with_columns(
         variant=pl.lit("full, epsilon 8")
     )
-    both = pl.concat([metrics, metrics.with_columns(variant=pl.lit("full"))])
+    both_variants = pl.concat([metrics, metrics.with_columns(variant=pl.lit("full"))])
     assert judge_privacy(metrics, 0.7, None).outcome == "pass"
-    assert judge_privacy(both, 0.6, "full").outcome == "fail"
+    assert judge_privacy(both_variants, 0.6, "full").outcome == "fail"
     with pytest.raises(SettingsError, match="say which goes out"):
-        judge_privacy(both, 0.7, None)
+        judge_privacy(both_variants, 0.7, None)
     with pytest.raises(SettingsError, match="no variant 'x', only full, epsilon 8"):
         judge_privacy(metrics, 0.7, "x")
 
@@ -320,11 +320,11 @@ def test_benchmarks_and_privacy():
 
 
 def invoke(folder, *arguments):
-    done = CliRunner().invoke(gate, [str(folder), *arguments], standalone_mode=False)
-    if done.exception is not None:
-        raise done.exception
-    (line,) = done.stdout.splitlines()
-    return done.return_value, json.loads(line), done.stderr
+    result = CliRunner().invoke(gate, [str(folder), *arguments], standalone_mode=False)
+    if result.exception is not None:
+        raise result.exception
+    (line,) = result.stdout.splitlines()
+    return result.return_value, json.loads(line), result.stderr
 
 
 def test_a_run_has_a_root_and_an_exit_code(recorded_books):

@@ -46,17 +46,23 @@ LOADED = {
 def run(*arguments, cwd=None):
     """Exit code, standard output, standard error."""
     with TemporaryDirectory() as folder:
-        out, err = Path(folder, "out"), Path(folder, "err")
-        with forked_command([*map(str, arguments)], out, err, cwd=cwd) as process:
+        stdout_path, stderr_path = Path(folder, "out"), Path(folder, "err")
+        with forked_command(
+            [*map(str, arguments)], stdout_path, stderr_path, cwd=cwd
+        ) as process:
             process.wait(HANGS)
-        return process.poll(), out.read_text(), err.read_text()
+        return process.poll(), stdout_path.read_text(), stderr_path.read_text()
 
 
 def test_nothing_heavy_is_loaded_before_it_is_needed():
-    steps = (f"{each}; print(json.dumps(sorted(sys.modules)))" for each in LOADED)
+    steps = (
+        f"{statement}; print(json.dumps(sorted(sys.modules)))" for statement in LOADED
+    )
     code = "\n".join(["import sys, json", *steps])
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-    for unwanted, line in zip(LOADED.values(), done.stdout.splitlines(), strict=True):
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True
+    )
+    for unwanted, line in zip(LOADED.values(), result.stdout.splitlines(), strict=True):
         assert unwanted.isdisjoint(json.loads(line))
 
 
@@ -75,26 +81,26 @@ KINDS = (
 
 def screen(*arguments, width=80):
     """What the command prints in this process, on a terminal of so many columns."""
-    done = CliRunner().invoke(
+    result = CliRunner().invoke(
         command, [*arguments], terminal_width=width, prog_name="mia-batch"
     )
-    return done.output
+    return result.output
 
 
 def test_the_first_screen_is_short_and_the_help_names_every_setting():
-    code, out, err = run()
+    code, stdout, err = run()
     assert (code, err) == (0, "")
-    assert len(out.splitlines()) <= 25
-    assert max(map(len, out.splitlines())) <= 100
+    assert len(stdout.splitlines()) <= 25
+    assert max(map(len, stdout.splitlines())) <= 100
     with click.Context(command) as context:
         assert [
-            name for name in command.list_commands(context) if name not in out
+            name for name in command.list_commands(context) if name not in stdout
         ] == []
-    assert out == screen("-h")
+    assert stdout == screen("-h")
     text = screen("--help")
     assert len(text.splitlines()) <= 110
-    named = {each.rstrip(",") for each in text.split() if each.startswith("--")}
-    assert {f"--{name.replace('_', '-')}" for name in Settings.model_fields} <= named
+    options = {word.rstrip(",") for word in text.split() if word.startswith("--")}
+    assert {f"--{name.replace('_', '-')}" for name in Settings.model_fields} <= options
     short = screen("audit", "-h")
     assert "--non-members PATH" in short
     assert "--logits-memory" not in short
@@ -106,18 +112,20 @@ def test_topics_describe_every_setting_and_say_of_what_kind_it_is():
     for name, field in Settings.model_fields.items():
         assert " ".join(str(field.description).split()) in flat, name
     lines = [f"{line.strip()} " for line in text.splitlines()]
-    shown = [line for kind in KINDS for line in lines if line.startswith(f"{kind} ")]
-    assert len(shown) == len(KINDS)
-    assert not any("()" in line for line in shown)
+    kind_lines = [
+        line for kind in KINDS for line in lines if line.startswith(f"{kind} ")
+    ]
+    assert len(kind_lines) == len(KINDS)
+    assert not any("()" in line for line in kind_lines)
     with click.Context(command) as context:
-        wanted = {*TOPICS, *command.list_commands(context)}
+        topics = {*TOPICS, *command.list_commands(context)}
     assert {
         *re.findall(r"^  ([a-z-]+) ", screen("help", width=200), re.MULTILINE)
-    } == wanted
+    } == topics
 
 
 @pytest.mark.parametrize(
-    ("about", "said"),
+    ("about", "text"),
     [
         ("--max-cost", "--max-cost X  Stop before this much money"),
         ("report", "Usage: mia-batch report"),
@@ -128,8 +136,8 @@ def test_topics_describe_every_setting_and_say_of_what_kind_it_is():
         ("", "mia-batch help completion"),
     ],
 )
-def test_help_is_about_settings_topics_and_commands(about, said):
-    assert said in screen("help", *about.split())
+def test_help_is_about_settings_topics_and_commands(about, text):
+    assert text in screen("help", *about.split())
 
 
 @pytest.mark.parametrize(
@@ -147,11 +155,11 @@ def test_help_is_about_settings_topics_and_commands(about, said):
     ],
 )
 def test_a_shell_completes_commands_attacks_and_choices(typed, completed):
-    *before, incomplete = typed.split()
-    found = ShellComplete(command, {}, "mia-batch", "_").get_completions(
-        before, incomplete
+    *words_before, incomplete = typed.split()
+    completions = ShellComplete(command, {}, "mia-batch", "_").get_completions(
+        words_before, incomplete
     )
-    assert [item.value for item in found] == completed
+    assert [item.value for item in completions] == completed
 
 
 def test_an_audit_is_asked_for_by_its_name_or_without(
@@ -162,11 +170,11 @@ def test_an_audit_is_asked_for_by_its_name_or_without(
     )
     (tmp_path / "given.toml").write_text(f'model = "{checkpoint}"\n')
     monkeypatch.chdir(tmp_path)
-    asked = "--attacks Min-K%++,recall_prefix,LOSS --nonmember-shots c.parquet"
-    more = ("--config", "given.toml", *asked.split(), "--dry-run")
-    named = screen("audit", "c.parquet", *more, width=120)
-    assert named == screen("--input", "c.parquet", *more, width=120)
-    assert "min_k_plus_plus_20_v1, recall_prefix_v1, loss_v1" in named
+    arguments = "--attacks Min-K%++,recall_prefix,LOSS --nonmember-shots c.parquet"
+    options = ("--config", "given.toml", *arguments.split(), "--dry-run")
+    by_name = screen("audit", "c.parquet", *options, width=120)
+    assert by_name == screen("--input", "c.parquet", *options, width=120)
+    assert "min_k_plus_plus_20_v1, recall_prefix_v1, loss_v1" in by_name
     # As a shell leaves an empty variable out
     empty = screen("--base-url", "--price-in", "0.5")
     assert "--base-url has no value, for --price-in follows; give it one" in empty
@@ -176,14 +184,14 @@ def test_an_audit_is_asked_for_by_its_name_or_without(
         ("d.parquet", "e.parquet"),
     ):
         assert "give one INPUT, and the model with --model; of several" in screen(
-            "audit", "c.parquet", *twice, *more
+            "audit", "c.parquet", *twice, *options
         )
 
 
 def test_attacks_are_listed_by_family_and_shown_with_formula_source_and_needs():
-    code, out, _ = run("attacks")
+    code, stdout, _ = run("attacks")
     assert code == 0
-    lines = out.partition("\n\n")[0].splitlines()
+    lines = stdout.partition("\n\n")[0].splitlines()
     assert len(lines) < 50
     rows = {line.split()[0]: re.split(" {2,}", line)[1:] for line in lines}
     assert rows["min-k++"] == [
@@ -197,18 +205,18 @@ def test_attacks_are_listed_by_family_and_shown_with_formula_source_and_needs():
     ]
     needed = "log-probabilities, --masked-model or --neighbours-column"
     assert rows["neighbour"][1::2] == ["26 passes", needed]
-    code, out, _ = run("attacks", "min_k_20_v1")
-    shown = dict(line.split(None, 1) for line in out.splitlines())
+    code, stdout, _ = run("attacks", "min_k_20_v1")
+    details = dict(line.split(None, 1) for line in stdout.splitlines())
     assert code == 0
-    assert shown["formula"].strip() == "mean of the lowest 20 % of logprob"
-    assert shown["needs"].strip() == "log-probabilities"
-    assert shown["family"].strip() == "min-k, which stands for min_k_20_v1"
-    assert "2310.16789" in shown["source"]
-    assert "no token of the text has a log-probability" in shown["null"]
-    _, out, _ = run("attacks", "samia_v1")
-    said = " ".join(out.split())
-    assert "costs about 9,240 tokens to decode for a text of 200 tokens" in said
-    assert "samia_matched_v1 about 1,330" in said
+    assert details["formula"].strip() == "mean of the lowest 20 % of logprob"
+    assert details["needs"].strip() == "log-probabilities"
+    assert details["family"].strip() == "min-k, which stands for min_k_20_v1"
+    assert "2310.16789" in details["source"]
+    assert "no token of the text has a log-probability" in details["null"]
+    _, stdout, _ = run("attacks", "samia_v1")
+    text = " ".join(stdout.split())
+    assert "costs about 9,240 tokens to decode for a text of 200 tokens" in text
+    assert "samia_matched_v1 about 1,330" in text
 
 
 MINE = """
@@ -230,7 +238,7 @@ def test_a_finished_run_is_scored_with_other_attacks_without_a_model(tmp_path):
     }
     pl.DataFrame(recorded).write_parquet(tmp_path / "r.parquet")
     (tmp_path / "mine.py").write_text(MINE)
-    begun = (
+    audit_arguments = (
         "--input",
         "c.parquet",
         "--samples-from",
@@ -240,18 +248,21 @@ def test_a_finished_run_is_scored_with_other_attacks_without_a_model(tmp_path):
         "--out",
         "run",
     )
-    assert run(*begun, "--attacks", "samia_v1", cwd=tmp_path)[0] == 0
+    assert run(*audit_arguments, "--attacks", "samia_v1", cwd=tmp_path)[0] == 0
 
-    def scored(*options):
+    def score_run(*options):
         code, _, err = run("score", "run", *options, cwd=tmp_path)
         return code, err
 
-    named = ("--attacks", "rouge_l_v1,most_words_v1")
-    assert scored(*named, "--attacks-from", "mine.py")[0] == 0
-    both = pl.read_parquet(tmp_path / "run" / "scores.parquet")
-    assert both.columns[-2:] == ["rouge_l_v1", "most_words_v1"]
-    assert both.select("rouge_l_v1", "most_words_v1").rows() == [(0.5, 3.0), (1.0, 2.0)]
-    code, err = scored(*named)
+    attack_options = ("--attacks", "rouge_l_v1,most_words_v1")
+    assert score_run(*attack_options, "--attacks-from", "mine.py")[0] == 0
+    both_scores = pl.read_parquet(tmp_path / "run" / "scores.parquet")
+    assert both_scores.columns[-2:] == ["rouge_l_v1", "most_words_v1"]
+    assert both_scores.select("rouge_l_v1", "most_words_v1").rows() == [
+        (0.5, 3.0),
+        (1.0, 2.0),
+    ]
+    code, err = score_run(*attack_options)
     assert (
         code,
         "whose code is run only if you name it; give --attacks-from" in err,
@@ -260,12 +271,12 @@ def test_a_finished_run_is_scored_with_other_attacks_without_a_model(tmp_path):
     (tmp_path / "none.py").write_text(
         MINE.replace(".max()", ".max() / 0").replace("most_", "no_")
     )
-    code, err = scored("--attacks-from", "none.py", "--replace")
+    code, err = score_run("--attacks-from", "none.py", "--replace")
     assert (code, "no text has a score (reasons above)" in err) == (1, True)
-    before = (tmp_path / "run" / "scores.parquet").read_bytes()
-    code, err = scored("--attacks", "loss_v1")
+    scores_before = (tmp_path / "run" / "scores.parquet").read_bytes()
+    code, err = score_run("--attacks", "loss_v1")
     assert (code, "loss_v1 needs log-probabilities" in err) == (2, True)
-    assert (tmp_path / "run" / "scores.parquet").read_bytes() == before
+    assert (tmp_path / "run" / "scores.parquet").read_bytes() == scores_before
 
 
 def test_a_dry_run_shows_settings_targets_and_budget_and_writes_its_plan(
@@ -275,11 +286,18 @@ def test_a_dry_run_shows_settings_targets_and_budget_and_writes_its_plan(
     pl.DataFrame({"text": [words, words, None]}).write_parquet(
         tmp_path / "corpus.parquet"
     )
-    asked = ("--input", "corpus.parquet", "--model", checkpoint, "--preset", "matched")
-    code, out, err = run(*asked, "--samples", 4, "--dry-run", cwd=tmp_path)
+    arguments = (
+        "--input",
+        "corpus.parquet",
+        "--model",
+        checkpoint,
+        "--preset",
+        "matched",
+    )
+    code, stdout, err = run(*arguments, "--samples", 4, "--dry-run", cwd=tmp_path)
     assert (code, err) == (0, "")
     facts = dict(
-        line.split(None, 1) for line in out.splitlines() if len(line.split()) > 1
+        line.split(None, 1) for line in stdout.splitlines() if len(line.split()) > 1
     )
     assert facts["samples"].strip() == "8"
     assert facts["targets"].strip() == "3"
@@ -287,7 +305,7 @@ def test_a_dry_run_shows_settings_targets_and_budget_and_writes_its_plan(
     assert not {"--stride", "--prefix-ratio", "attack"} & set(facts)
     corpus, lodged = sorted(path for path in tmp_path.rglob("*") if path.is_file())
     assert (corpus.name, lodged.name) == ("corpus.parquet", "plan.json")
-    assert sha256(lodged.read_bytes()).hexdigest() in out
+    assert sha256(lodged.read_bytes()).hexdigest() in stdout
 
 
 @pytest.fixture(scope="module")
@@ -297,10 +315,12 @@ def models(checkpoint, tmp_path_factory):
     damaged = shutil.copytree(checkpoint, folder / "damaged")
     change(
         damaged,
-        lambda own: {name: own[name] for name in own if name != "lm_head.weight"},
+        lambda tensors: {
+            name: tensors[name] for name in tensors if name != "lm_head.weight"
+        },
     )
     foreign = shutil.copytree(checkpoint, folder / "foreign")
-    change(foreign, lambda own: own, eos_token_id=7)
+    change(foreign, lambda tensors: tensors, eos_token_id=7)
     masked = save_masked_checkpoint(folder / "masked")
     return {
         "model": checkpoint,
@@ -310,7 +330,7 @@ def models(checkpoint, tmp_path_factory):
     }
 
 
-GIVEN = "--input {corpus} --model {model}"
+INPUT_AND_MODEL = "--input {corpus} --model {model}"
 DAMAGED = "--input {corpus} --model {damaged}"
 
 
@@ -320,11 +340,11 @@ DAMAGED = "--input {corpus} --model {damaged}"
         ("--input none.parquet --model nowhere/at/all", "none.parquet"),
         ("--input {corpus} --model nowhere/at/all", "--model: 'nowhere/at/all' "),
         ("--input {corpus}", "--model is missing"),
-        (f"{GIVEN} --samples 0", "--samples must be at least 1, not '0'"),
-        (f"{GIVEN} --engine x", "--engine is 'x'"),
-        (f"{GIVEN} --out {{corpus}}", "--out is '"),
-        (f"{GIVEN} --attacks x_v1", "no attack 'x_v1'"),
-        (f"{GIVEN} --config no.toml", "no file no.toml"),
+        (f"{INPUT_AND_MODEL} --samples 0", "--samples must be at least 1, not '0'"),
+        (f"{INPUT_AND_MODEL} --engine x", "--engine is 'x'"),
+        (f"{INPUT_AND_MODEL} --out {{corpus}}", "--out is '"),
+        (f"{INPUT_AND_MODEL} --attacks x_v1", "no attack 'x_v1'"),
+        (f"{INPUT_AND_MODEL} --config no.toml", "no file no.toml"),
         (f"{DAMAGED} --dry-run", "lack lm_head.weight"),
         (f"{DAMAGED} --engine vllm", "lack lm_head.weight"),
         (f"{DAMAGED} --engine transformers", "lack lm_head.weight"),
@@ -365,9 +385,9 @@ def test_a_wrong_request_exits_with_2_one_sentence_and_no_traceback(
     corpus = tmp_path / "corpus.parquet"
     pl.DataFrame({"text": ["one two three four"]}).write_parquet(corpus)
     filled = arguments.format(corpus=corpus, **models).split()
-    code, out, err = run(*filled, cwd=tmp_path)
+    code, stdout, err = run(*filled, cwd=tmp_path)
     assert code == (1 if arguments.startswith("show {") else 2)
-    assert not out or "--dry-run" in arguments  # which says first what it knows
+    assert not stdout or "--dry-run" in arguments  # which says first what it knows
     assert "Usage:" not in err
     assert message.format(corpus=corpus, **models) in err
     assert "Traceback" not in err
@@ -375,7 +395,7 @@ def test_a_wrong_request_exits_with_2_one_sentence_and_no_traceback(
 
 def shell(script, folder):
     """Exit code, standard output, standard error of a script that runs the command as ``$M``."""
-    done = subprocess.run(
+    result = subprocess.run(
         ["sh", "-c", script],
         capture_output=True,
         cwd=folder,
@@ -384,13 +404,13 @@ def shell(script, folder):
         timeout=HANGS,
         check=False,
     )
-    return done.returncode, done.stdout, done.stderr
+    return result.returncode, result.stdout, result.stderr
 
 
 def test_what_the_system_refuses_is_said_in_one_sentence(checkpoint, tmp_path):
     full = "mia-batch: the system refused to read or write: No space left on device\n"
     assert shell("$M attacks >/dev/full", tmp_path) == (1, "", full)
-    gone = (
+    message = (
         "mia-batch: the working directory has been deleted; change to one that exists\n"
     )
     pl.DataFrame({"text": ["one two three four"]}).write_parquet(
@@ -400,7 +420,7 @@ def test_what_the_system_refuses_is_said_in_one_sentence(checkpoint, tmp_path):
     script = (
         f"cd x; rmdir ../x; $M --input {tmp_path}/corpus.parquet --model {checkpoint}"
     )
-    assert shell(script, tmp_path) == (1, "", gone)
+    assert shell(script, tmp_path) == (1, "", message)
 
 
 @pytest.mark.parametrize(
@@ -427,9 +447,9 @@ def test_a_name_that_the_terminal_cannot_show_is_shown_all_the_same(tmp_path):
         "PYTHONIOENCODING=ascii $M --input ./a*.parquet --samples-from r.parquet"
         " --dry-run"
     )
-    code, out, err = shell(script, tmp_path)
+    code, stdout, err = shell(script, tmp_path)
     assert (code, err) == (0, "")
-    assert "./a [b] \\xe9?.parquet" in out
+    assert "./a [b] \\xe9?.parquet" in stdout
 
 
 @pytest.fixture(scope="module")
@@ -448,17 +468,17 @@ def small_cli_run(checkpoint, tmp_path_factory):
 def test_unlabelled_input_shows_the_highest_scores_and_a_folder_that_is_held_exits_with_1(
     small_cli_run,
 ):
-    code, out, err, folder = small_cli_run
+    code, stdout, err, folder = small_cli_run
     assert code == 0, err
-    assert "strongest passages by probe_leading_rarity_v1" in out
-    assert "[red]markup[/red] \ufffd[2Jclear" in out
-    assert "1 text without a score of probe_leading_rarity_v1, probe_" in out
+    assert "strongest passages by probe_leading_rarity_v1" in stdout
+    assert "[red]markup[/red] \ufffd[2Jclear" in stdout
+    assert "1 text without a score of probe_leading_rarity_v1, probe_" in stdout
     assert "sampling: 24 of 24 points" in err
     scores = pl.read_parquet(folder / "run" / "scores.parquet")
     assert scores["probe_leading_rarity_v1"].null_count() == 1
     with FileLock(folder / "run" / ".lock"):
-        code, out, err = run("--input", "corpus.parquet", cwd=folder)
-    assert (code, out) == (1, "")
+        code, stdout, err = run("--input", "corpus.parquet", cwd=folder)
+    assert (code, stdout) == (1, "")
     assert "held by another live run" in err
     assert "Traceback" not in err
 
@@ -495,8 +515,8 @@ def test_texts_without_words_are_refused_before_anything_is_asked(name, tmp_path
             "--chat",
         ]
         options += ["--preset", "matched"]
-        status, _, said = run(*options, cwd=tmp_path)
-        assert (status, said.splitlines()[-1]) == (2, f"mia-batch: {sentence}")
+        status, _, stderr = run(*options, cwd=tmp_path)
+        assert (status, stderr.splitlines()[-1]) == (2, f"mia-batch: {sentence}")
         assert run(*options, "--dry-run", cwd=tmp_path)[0] == 2
     assert server.asked == server.probes == []
 
@@ -516,15 +536,15 @@ def test_more_failures_than_allowed_make_the_exit_code_1(tmp_path):
             MODEL,
             *("--preset", "matched"),  # one prompt a text
         ]
-        status, shown, said = run(*options, cwd=tmp_path)
+        status, stdout, stderr = run(*options, cwd=tmp_path)
         enough, *_ = run(*options, "--max-failed", "0.2", cwd=tmp_path)
         again, mended, _ = run(*options, "--retry-failed", cwd=tmp_path)
     assert (status, enough, again) == (1, 0, 0)
     assert (
-        "1 text without samples: the endpoint refused the request: status 400" in shown
+        "1 text without samples: the endpoint refused the request: status 400" in stdout
     )
     assert (
-        said.splitlines()[-1]
+        stderr.splitlines()[-1]
         == "mia-batch: 1 of 6 texts have failed samples, more than --max-failed (0.05) "
         "allows; the same command with --retry-failed tries them again"
     )
@@ -538,5 +558,5 @@ def test_answers_about_other_tools_name_options_that_there_are():
     options = {flag for option in audit.params for flag in option.opts}
     assert {f"--{name}" for name in answers} & options == {"--input"}
     for answer in answers.values():
-        named = {*re.findall(r"--[a-z-]+", answer)} - {"--data"}
-        assert named <= options
+        named_options = {*re.findall(r"--[a-z-]+", answer)} - {"--data"}
+        assert named_options <= options

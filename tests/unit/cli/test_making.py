@@ -13,9 +13,9 @@ from tests.bases import save_bases
 
 def invoke(*arguments):
     """Standard output and standard error of what exits with 0."""
-    done = CliRunner().invoke(command, [*map(str, arguments)], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.stdout, done.stderr
+    result = CliRunner().invoke(command, [*map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout, result.stderr
 
 
 def plan(*arguments):
@@ -23,28 +23,30 @@ def plan(*arguments):
 
 
 def test_numbers_double_until_half_of_the_members_are_named_or_the_best_is_said():
-    said = plan("--asked", 50, "--members", 10, "--effect", 9, "--level", "group")
-    text = " ".join(" ".join(said).split())
+    lines = plan("--asked", 50, "--members", 10, "--effect", 9, "--level", "group")
+    text = " ".join(" ".join(lines).split())
     assert (
         "50 groups are asked about. Assumed: 10 of them are in the training data"
         in text
     )
     assert "9.00 standard deviations higher (AUC 1.000)" in text
-    rows = [line.split() for line in said if line.strip()[:1].isdigit() and "%" in line]
+    rows = [
+        line.split() for line in lines if line.strip()[:1].isdigit() and "%" in line
+    ]
     assert [row[0] for row in rows] == ["10", "20", "40", "80", "160"]
     assert rows[0][1] == "0.0"
     assert (
-        said[-1] == "Give 160 comparison groups: on average 10.0 of the 10 are named."
+        lines[-1] == "Give 160 comparison groups: on average 10.0 of the 10 are named."
     )
-    said = plan("--asked", 20, "--members", 10, "--auc", 0.99, "--comparison", "5,20")
-    assert said[-2:] == [
+    lines = plan("--asked", 20, "--members", 10, "--auc", 0.99, "--comparison", "5,20")
+    assert lines[-2:] == [
         (
             "None of these numbers names half of the 10: 5 comparison texts name 0.0 on"
             " average."
         ),
         (
             "For one answer about all together (--level collection) give 20: "
-            f"{said[-3].split()[-1]} of audits have p <= 0.05."
+            f"{lines[-3].split()[-1]} of audits have p <= 0.05."
         ),
     ]
     hard = ("--asked", 20, "--members", 1, "--auc", 0.6, "--comparison", "5,20")
@@ -63,9 +65,9 @@ def test_texts_of_files_are_counted_as_an_audit_counts_them(tmp_path):
                 words, encoding="utf-8"
             )
     files = ("--input", tmp_path / "asked", "--non-members", tmp_path / "new")
-    said = plan(*files, "--members", 2, "--effect", 3, "--level", "group")
-    assert said[0].startswith("4 books are asked about.")
-    assert [line.split()[0] for line in said if "%" in line][:3] == ["7", "14", "28"]
+    lines = plan(*files, "--members", 2, "--effect", 3, "--level", "group")
+    assert lines[0].startswith("4 books are asked about.")
+    assert [line.split()[0] for line in lines if "%" in line][:3] == ["7", "14", "28"]
 
 
 def test_a_set_is_built_and_it_is_said_what_it_can_carry(tmp_path):
@@ -77,15 +79,17 @@ def test_a_set_is_built_and_it_is_said_what_it_can_carry(tmp_path):
     pl.DataFrame({"input": texts, "label": labels}).write_ndjson(
         tmp_path / "texts.jsonl"
     )
-    asked = [
+    arguments = [
         "--documents",
         tmp_path / "texts.jsonl",
         "--text-column",
         "input",
         "--no-repair",
     ]
-    out, _ = invoke("build-set", *asked, "--lengths", "16", "--out", tmp_path / "sets")
-    assert "16 words, original: " in out
+    stdout, _ = invoke(
+        "build-set", *arguments, "--lengths", "16", "--out", tmp_path / "sets"
+    )
+    assert "16 words, original: " in stdout
     assert (
         pl.read_parquet(tmp_path / "sets" / "original-16.parquet")["member"].sum() > 45
     )
@@ -102,9 +106,14 @@ def texts(tmp_path_factory):
 
 
 def test_one_way_to_tune_from_texts_to_the_page(texts, tmp_path):
-    out = tmp_path / "out"
+    run_folder = tmp_path / "out"
     base = save_bases(tmp_path)["llama"]
-    asked = [f"--base={base}", f"--data={texts}", "--task=generation", f"--out={out}"]
+    arguments = [
+        f"--base={base}",
+        f"--data={texts}",
+        "--task=generation",
+        f"--out={run_folder}",
+    ]
     little = [
         "--epsilon=none",
         "--shadows=0",
@@ -112,13 +121,15 @@ def test_one_way_to_tune_from_texts_to_the_page(texts, tmp_path):
         "--epochs=1",
         "--batch-size=8",
     ]
-    printed, shown = invoke("privacy", *asked, *little)
-    assert "to tune full: a target each; epochs: 1" in shown
-    said, report = printed.splitlines()
-    assert said.startswith("full: the attack ")
-    assert report == f"report: {out / 'privacy.html'}"
-    assert (out / "privacy.html").read_text("utf-8").startswith("<!DOCTYPE html>")
-    assert pl.read_parquet(out / "summary.parquet").height == 1
+    printed, stderr = invoke("privacy", *arguments, *little)
+    assert "to tune full: a target each; epochs: 1" in stderr
+    sentence, report = printed.splitlines()
+    assert sentence.startswith("full: the attack ")
+    assert report == f"report: {run_folder / 'privacy.html'}"
+    assert (
+        (run_folder / "privacy.html").read_text("utf-8").startswith("<!DOCTYPE html>")
+    )
+    assert pl.read_parquet(run_folder / "summary.parquet").height == 1
 
 
 def test_a_book_is_marked_in_steps_and_a_model_is_asked_about_it(tmp_path, monkeypatch):
@@ -134,13 +145,13 @@ def test_a_book_is_marked_in_steps_and_a_model_is_asked_about_it(tmp_path, monke
     printed, _ = invoke("mark", book, "--key", key, "--seed", 9)
     marked = tmp_path / "book-marked.txt"
     assert printed == f"{marked}: the book to publish; 17 windows were drawn\n"
-    asked: list[Any] = []
+    settings_list: list[Any] = []
     monkeypatch.setattr(
-        sys.modules["mia_batch.cli.main"], "audit_and_show", asked.append
+        sys.modules["mia_batch.cli.main"], "audit_and_show", settings_list.append
     )
-    _, shown = invoke("mark", marked, "--key", key, "--model", "org/model")
-    assert "0 in the other form, and 0 are not found" in " ".join(shown.split())
-    (settings,) = asked
+    _, stderr = invoke("mark", marked, "--key", key, "--model", "org/model")
+    assert "0 in the other form, and 0 are not found" in " ".join(stderr.split())
+    (settings,) = settings_list
     assert (settings.model, settings.canaries) == ("org/model", str(key))
     assert settings.out == tmp_path / "book-marked-model"
 
@@ -151,12 +162,12 @@ BUILD = ["build-set", "--documents", "x.parquet", "--out", "s", "--lengths"]
 
 def test_a_dry_run_trains_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    _, shown = invoke(*PRIVACY, "--dry-run")
-    wanted = (
+    _, stderr = invoke(*PRIVACY, "--dry-run")
+    estimate = (
         "to tune full, full-epsilon-8: a target, 16 shadow models, one with canaries"
         " each"
     )
-    assert wanted in " ".join(shown.split())
+    assert estimate in " ".join(stderr.split())
     assert [*tmp_path.iterdir()] == []
 
 
@@ -164,7 +175,7 @@ PLAN = ["plan", "--asked", "9", "--members"]
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("arguments", "message"),
     [
         ([*PLAN, "3"], "give either --effect or --auc"),
         ([*PLAN, "3", "--effect", "1", "--auc", "0.8"], "give either"),
@@ -184,11 +195,11 @@ PLAN = ["plan", "--asked", "9", "--members"]
     ],
 )
 def test_what_cannot_be_done_is_a_wrong_request(
-    asked, said, monkeypatch, capsys, tmp_path
+    arguments, message, monkeypatch, capsys, tmp_path
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["mia-batch", *asked])
+    monkeypatch.setattr("sys.argv", ["mia-batch", *arguments])
     with pytest.raises(SystemExit) as stopped:
         main()
     assert stopped.value.code == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -38,18 +38,18 @@ ATTACKS = "samia_matched_v1,longest_block_v1"
 
 def invoke(*arguments, width="120"):
     """Exit code and lines of standard output; errors are raised."""
-    asked = [*map(str, arguments)]
-    done = CliRunner().invoke(
-        command, asked, standalone_mode=False, env={"COLUMNS": width}
+    command_line = [*map(str, arguments)]
+    result = CliRunner().invoke(
+        command, command_line, standalone_mode=False, env={"COLUMNS": width}
     )
-    if done.exception is not None:
-        raise done.exception
-    return done.return_value, [line.rstrip() for line in done.stdout.splitlines()]
+    if result.exception is not None:
+        raise result.exception
+    return result.return_value, [line.rstrip() for line in result.stdout.splitlines()]
 
 
 def audit(folder, recorded, **settings):
-    made = pl.DataFrame(recorded, schema=["prefix", "candidate"], orient="row")
-    made.write_parquet(folder / "made.parquet")
+    answers = pl.DataFrame(recorded, schema=["prefix", "candidate"], orient="row")
+    answers.write_parquet(folder / "made.parquet")
     documents = {
         "document_id": ["\x07a", "b"],
         "text": [TEXT, "short"],
@@ -114,19 +114,19 @@ def test_targets_are_shown_with_their_answers_or_why_there_are_none(run, target_
         "longest_block_v1  3.333",
     ]
     assert "prefix  one two three four five six" in lines
-    at = lines.index(
+    position = lines.index(
         "continuation 0, sample 0, recorded; longest shared run: 4 words, 20 characters"
     )
     true = " ⟦seven eight nine ten⟧ eleven twelve"
-    said = "\ufffd[31m <script>[bold] \ufffd evil↵⟦seven eight nine ten⟧"
-    assert lines[at + 1 : at + 3] == [
+    answer = "\ufffd[31m <script>[bold] \ufffd evil↵⟦seven eight nine ten⟧"
+    assert lines[position + 1 : position + 3] == [
         f"{'true continuation':61}model",
-        f"{true:61}{said}",
+        f"{true:61}{answer}",
     ]
     assert "continuation 0, sample 1, recorded; no word is shared" in lines
-    shown = "\n".join(lines)  # of long texts, what is near the shared run
-    assert f"({20_000 - 4000:,} characters before)" in " ".join(shown.split())
-    assert not {"\x1b", "\u202e"} & {*shown}
+    output = "\n".join(lines)  # of long texts, what is near the shared run
+    assert f"({20_000 - 4000:,} characters before)" in " ".join(output.split())
+    assert not {"\x1b", "\u202e"} & {*output}
     _, lines = invoke("show", run.folder, target_ids[1])
     assert any(
         line.startswith("not sampled  the text has too few words to split")
@@ -142,8 +142,8 @@ def test_reports_for_others_lie_next_to_the_own_one_and_the_run_stays_whole(
     folder = shutil.copytree(walks_of, tmp_path / "run")
     text = "\n".join(runs.words("first", 1000)[200:204])
     invoke("report", folder)
-    own = (folder / "report.html").read_text("utf-8")
-    assert text in own
+    own_page = (folder / "report.html").read_text("utf-8")
+    assert text in own_page
     options = {
         "report-none.html": ["--texts", "none"],
         "report-few-words-unmasked.html": ["--texts", "few-words", "--unmask"],
@@ -155,7 +155,7 @@ def test_reports_for_others_lie_next_to_the_own_one_and_the_run_stays_whole(
         assert lines[-1] == f"report: {folder / name}"
         page = (folder / name).read_text("utf-8")
         assert (text in page) == (name == "report-first.html")
-    assert (folder / "report.html").read_text("utf-8") == own
+    assert (folder / "report.html").read_text("utf-8") == own_page
     assert verify(folder).faults == []
     _, lines = invoke("report", folder, folder, "--format", "md")
     assert lines[0] == "| document | tiny | tiny (2) |"
@@ -168,9 +168,9 @@ def test_reports_for_others_lie_next_to_the_own_one_and_the_run_stays_whole(
 def test_addresses_in_texts_are_masked_in_the_terminal_too(tmp_path):
     address = "jane.roe@example.com"
     text = f"one two three four five six seven {address} nine ten eleven twelve"
-    said = f" seven {address} nine ten"
-    made = pl.DataFrame({"document_id": ["a"], "candidate": [said]})
-    made.write_parquet(tmp_path / "made.parquet")
+    candidate = f" seven {address} nine ten"
+    answers = pl.DataFrame({"document_id": ["a"], "candidate": [candidate]})
+    answers.write_parquet(tmp_path / "made.parquet")
     documents = pl.DataFrame({"document_id": ["a"], "text": [text]})
     documents.write_parquet(tmp_path / "corpus.parquet")
     run = runs.audit(
@@ -180,17 +180,23 @@ def test_addresses_in_texts_are_masked_in_the_terminal_too(tmp_path):
         report=False,
     )
     for arguments in ([], ["1"]):
-        shown = "\n".join(invoke("show", run.folder, *arguments)[1])
-        assert address not in shown
-        assert "‹email, 20 characters›" in shown
+        output = "\n".join(invoke("show", run.folder, *arguments)[1])
+        assert address not in output
+        assert "‹email, 20 characters›" in output
     unmasked = "\n".join(invoke("show", run.folder, "1", "--unmask")[1])
     assert unmasked.count(address) == 2
     for arguments in ([], ["1"]):
-        few = "\n".join(
+        few_words = "\n".join(
             invoke("show", run.folder, *arguments, "--texts", "few-words")[1]
         )
-        none = "\n".join(invoke("show", run.folder, *arguments, "--texts", "none")[1])
-        assert ("one two" in few, "four" in few, "two" in none) == (True, False, False)
+        no_texts = "\n".join(
+            invoke("show", run.folder, *arguments, "--texts", "none")[1]
+        )
+        assert ("one two" in few_words, "four" in few_words, "two" in no_texts) == (
+            True,
+            False,
+            False,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -269,10 +275,10 @@ def test_a_document_shows_its_figures_and_windows_and_five_scores_are_enough(com
     row = run["rollup"].filter(key="text 0").row(0, named=True)
     assert lines[0] == "text 0"
     assert f"longest stretch     {row['longest_words']} words" in lines
-    at = lines.index("its strongest windows by samia_matched_v1")
+    position = lines.index("its strongest windows by samia_matched_v1")
     scores = run["scores"].filter(document_id="text 0")["samia_matched_v1"]
     ranked = [f"{score:.3f}" for score in sorted(scores, reverse=True)]
-    assert [line.split()[-1] for line in lines[at + 2 : at + 8]] == ranked
+    assert [line.split()[-1] for line in lines[position + 2 : position + 8]] == ranked
     window = run["scores"].filter(document_id="text 0", samia_matched_v1=scores.max())
     name = f"text 0 window {window['window_index'][0] + 1}"
     assert lines[-1].endswith(
@@ -330,13 +336,13 @@ def test_passages_are_numbered_and_found_by_number_and_by_document_and_window(co
         assert score in line
     third = scores["target_id"][2]
     name, window = listed[2][1:3]
-    asked = (
+    requests = (
         "3",
         f"{name} window {window}",
         f"{name.upper()}.txt, Window {window}",
         third,
     )
-    for passage in asked:
+    for passage in requests:
         assert find_target(run, passage)["target_id"].to_list() == [third]
 
 
@@ -350,13 +356,15 @@ def test_a_file_is_named_without_its_ending(recorded_books):
 def test_probes_are_a_line_each_and_no_report_is_written_where_none_is_wanted(tmp_path):
     words = TEXT.split()
     answers = {8: " nine", 9: " ten eleven", 10: " no", 11: "[/] twelve"}
-    recorded = [(" ".join(words[:at]), answer) for at, answer in answers.items()]
+    recorded = [
+        (" ".join(words[:position]), answer) for position, answer in answers.items()
+    ]
     run = audit(
         tmp_path, recorded, attacks=["probe_first_word_v1"], probes=4, report=False
     )
     _, lines = invoke("show", run.folder, run["targets"]["target_id"][0])
-    at = lines.index("probe, target model")
-    assert [line.split() for line in lines[at + 1 : at + 6]] == [
+    position = lines.index("probe, target model")
+    assert [line.split() for line in lines[position + 1 : position + 6]] == [
         ["character", "true", "word", "model's", "word", "hit", "sample", "how"],
         ["39", "nine", "nine", "yes", "0", "recorded"],
         ["44", "ten", "ten", "eleven", "yes", "0", "recorded"],
@@ -372,30 +380,30 @@ def test_an_audit_ends_with_a_report_of_its_tables(run):
     assert "a high score alone shows nothing" in page
     assert "&lt;script&gt;" in page
     assert "<script>[bold]" not in page
-    written = (
+    command_words = (
         page.partition('<pre tabindex="0"><code>')[2].partition("</code>")[0].split()
     )
-    given = dict(zip(written[1::2], written[2::2], strict=True))
-    assert (written[0], given["--attacks"], given["--engine"]) == (
+    options = dict(zip(command_words[1::2], command_words[2::2], strict=True))
+    assert (command_words[0], options["--attacks"], options["--engine"]) == (
         "mia-batch",
         ATTACKS,
         "replay",
     )
-    assert given["--samples-from"] == str(run.folder.with_name("made.parquet"))
+    assert options["--samples-from"] == str(run.folder.with_name("made.parquet"))
 
 
 def test_the_report_is_rendered_again_to_where_it_is_wanted(run, tmp_path):
-    page, written = tmp_path / "page.html", run.folder / "report.html"
-    written.unlink()
-    for options, at in (((), written), (("--out", page), page)):
-        assert invoke("report", run.folder, *options)[1] == [f"report: {at}"]
-        assert at.read_text("utf-8") == render_report(run)
+    page, report_path = tmp_path / "page.html", run.folder / "report.html"
+    report_path.unlink()
+    for options, output_path in (((), report_path), (("--out", page), page)):
+        assert invoke("report", run.folder, *options)[1] == [f"report: {output_path}"]
+        assert output_path.read_text("utf-8") == render_report(run)
     lines = invoke("report", run.folder, "--format", "md")[1]  # to paste
     assert lines[0].startswith("**Scores only rank your texts")
     pasted = "\n".join(invoke("report", run.folder, "--format", "csv")[1])
-    found = pl.read_csv(io.StringIO(pasted), infer_schema_length=None)
+    table_read = pl.read_csv(io.StringIO(pasted), infer_schema_length=None)
     assert (
-        found["samia_matched_v1"].to_list()
+        table_read["samia_matched_v1"].to_list()
         == run["scores"]["samia_matched_v1"].to_list()
     )
     shutil.copytree(run.folder, tmp_path / "run")
@@ -438,25 +446,27 @@ def test_inputs_that_are_not_found_are_named_and_no_fault(copied, tmp_path):
             "say where these inputs lie by now with --input PATH",
         ],
     )
-    found = invoke("verify", tmp_path / "own" / "run", "--input", elsewhere)
-    assert found == invoke("verify", copied)
+    check = invoke("verify", tmp_path / "own" / "run", "--input", elsewhere)
+    assert check == invoke("verify", copied)
 
 
-def drawn(*pairs):
+def build_samples(*pairs):
     columns = {
-        "candidate": [one for one, _ in pairs],
-        "again": [other for _, other in pairs],
+        "candidate": [first for first, _ in pairs],
+        "again": [second for _, second in pairs],
     }
-    made = pl.DataFrame(columns).with_columns(
+    samples = pl.DataFrame(columns).with_columns(
         target_id=pl.lit("a"), view=pl.lit("probe")
     )
-    return made.with_columns(view_index=0).with_row_index("sample_index")
+    return samples.with_columns(view_index=0).with_row_index("sample_index")
 
 
 def test_the_first_difference_is_shown(capsys):
-    same, console = "x" * 100, Console(width=200)
-    assert show_agreement(drawn((same, same), (None, None)), console)
-    differing = drawn((same, same), (f"{same}\n", f"{same}[b]"), ("a", None))
+    same_text, console = "x" * 100, Console(width=200)
+    assert show_agreement(build_samples((same_text, same_text), (None, None)), console)
+    differing = build_samples(
+        (same_text, same_text), (f"{same_text}\n", f"{same_text}[b]"), ("a", None)
+    )
     assert not show_agreement(differing, console)
     assert capsys.readouterr().out.splitlines() == [
         "drawn again: 2 of 2 samples agree",
@@ -470,8 +480,8 @@ def test_the_first_difference_is_shown(capsys):
 
 def test_figures_of_sets_come_first_then_documents_and_reasons(compared):
     pair, retrained = [compared / "before", compared / "after"], compared / "retrained"
-    _, shown = invoke("compare", *pair, "--retrained", retrained)
-    lines = [" ".join(line.split()) for line in shown]
+    _, lines_shown = invoke("compare", *pair, "--retrained", retrained)
+    lines = [" ".join(line.split()) for line in lines_shown]
     assert lines[0] == "samia_matched_v1: differences are each run less before"
     table = mia_batch.compare(pair, retrained=retrained)
     share = table.filter(statistic="removed_share", set="members").row(0, named=True)
@@ -489,11 +499,11 @@ def test_a_comparison_is_written_whole_and_drawn(compared, tmp_path):
     runs, plot = [compared / name for name in names], tmp_path / "made.svg"
     table = mia_batch.compare(runs)
     invoke("compare", *runs, "--out", tmp_path / "made.parquet", "--plot", plot)
-    written = pl.read_parquet(tmp_path / "made.parquet")
-    assert Comparisons.validate(written).equals(table)
+    table_written = pl.read_parquet(tmp_path / "made.parquet")
+    assert Comparisons.validate(table_written).equals(table)
     invoke("compare", *runs, "--out", tmp_path / "made.csv")
     assert (tmp_path / "made.csv").read_text() == table.write_csv()
-    texts = [each.text for each in ET.parse(plot).iter() if each.text]
+    texts = [element.text for element in ET.parse(plot).iter() if element.text]
     sets = ("members", "non-members")
     assert {f"{run}: {name}" for run in ("after", "retrained") for name in sets} <= {
         *texts
@@ -580,9 +590,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("asked", "kind", "said"), REFUSED)
+@pytest.mark.parametrize(("arguments", "kind", "message"), REFUSED)
 def test_what_cannot_be_done_is_said(
-    run, target_ids, recorded_books, compared, tmp_path, asked, kind, said
+    run, target_ids, recorded_books, compared, tmp_path, arguments, kind, message
 ):
     names = ("empty", "unfinished", "not_summed", "live")
     for name in names:
@@ -603,8 +613,10 @@ def test_what_cannot_be_done_is_said(
         "books": recorded_books / "run",
         "before": compared / "before",
     }
-    with AuditFolder(tmp_path / "live").held(), pytest.raises(kind, match=said):
-        invoke(*(each.format(target=target_ids[0], **places) for each in asked))
+    with AuditFolder(tmp_path / "live").held(), pytest.raises(kind, match=message):
+        invoke(
+            *(argument.format(target=target_ids[0], **places) for argument in arguments)
+        )
 
 
 READERS = [("show",), ("report", "--format", "md"), ("table",), ("verify",), ("score",)]
@@ -612,11 +624,11 @@ WRONG: list[object] = [None, 3, "x", [1], {}, {"a": [{}]}, "../../etc"]
 
 
 @pytest.fixture
-def a_strangers(run, tmp_path):
+def strangers_run(run, tmp_path):
     return Run(shutil.copytree(run.folder, tmp_path / "stranger"))
 
 
-def refusal_or_output(*arguments):
+def read_refusal(*arguments):
     """What a command says: an exception that is no refusal is raised."""
     try:
         return str(invoke(*arguments))
@@ -625,30 +637,30 @@ def refusal_or_output(*arguments):
 
 
 def rewrite(run, **changed):
-    stored = json.loads((run.folder / "run.json").read_text())
-    (run.folder / "run.json").write_text(signed_text(stored | changed))
+    manifest = json.loads((run.folder / "run.json").read_text())
+    (run.folder / "run.json").write_text(signed_text(manifest | changed))
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_manifest_of_wrong_types_is_refused_in_a_sentence(a_strangers, reader):
-    wanted = {field.name: field for field in fields(Manifest) if field.init}
-    original = (a_strangers.folder / "run.json").read_text()
-    for number, name in enumerate(wanted.keys() - {"format"}):
+def test_a_manifest_of_wrong_types_is_refused_in_a_sentence(strangers_run, reader):
+    manifest_fields = {field.name: field for field in fields(Manifest) if field.init}
+    original = (strangers_run.folder / "run.json").read_text()
+    for number, name in enumerate(manifest_fields.keys() - {"format"}):
         wrong = [
-            each
-            for each in WRONG
-            if not isinstance(each, type(json.loads(original)[name]))
+            wrong_value
+            for wrong_value in WRONG
+            if not isinstance(wrong_value, type(json.loads(original)[name]))
         ]
-        rewrite(a_strangers, **{name: wrong[number % len(wrong)]})
-        said = refusal_or_output(reader[0], a_strangers.folder, *reader[1:])
-        assert f"run.json is not as mia-batch writes it ('{name}' is of type" in said
-        (a_strangers.folder / "run.json").write_text(original)
+        rewrite(strangers_run, **{name: wrong[number % len(wrong)]})
+        message = read_refusal(reader[0], strangers_run.folder, *reader[1:])
+        assert f"run.json is not as mia-batch writes it ('{name}' is of type" in message
+        (strangers_run.folder / "run.json").write_text(original)
 
 
 def test_what_lies_deeper_in_a_manifest_leaves_no_command_without_a_sentence(
-    a_strangers,
+    strangers_run,
 ):
-    original = json.loads((a_strangers.folder / "run.json").read_text())
+    original = json.loads((strangers_run.folder / "run.json").read_text())
     inside = [
         (name, key)
         for name in ("made", "plan", "times", "custody")
@@ -656,9 +668,9 @@ def test_what_lies_deeper_in_a_manifest_leaves_no_command_without_a_sentence(
     ]
     for number, (name, key) in enumerate(inside):
         wrong = WRONG[number % len(WRONG)]
-        rewrite(a_strangers, **(original | {name: original[name] | {key: wrong}}))
+        rewrite(strangers_run, **(original | {name: original[name] | {key: wrong}}))
         reader = READERS[number % len(READERS)]
-        refusal_or_output(reader[0], a_strangers.folder, *reader[1:])
+        read_refusal(reader[0], strangers_run.folder, *reader[1:])
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -666,49 +678,51 @@ def test_what_lies_deeper_in_a_manifest_leaves_no_command_without_a_sentence(
     "content",
     ["[" * 100_000, '{"evidence": ' + "[" * 100_000, "[]," * 800_000, "\udcff", "{}"],
 )
-def test_a_manifest_that_is_none_is_refused_in_a_sentence(a_strangers, reader, content):
-    path = a_strangers.folder / "run.json"
+def test_a_manifest_that_is_none_is_refused_in_a_sentence(
+    strangers_run, reader, content
+):
+    path = strangers_run.folder / "run.json"
     path.write_bytes(content.encode(errors="surrogateescape"))
-    said = refusal_or_output(reader[0], a_strangers.folder, *reader[1:])
-    wanted = (
+    message = read_refusal(reader[0], strangers_run.folder, *reader[1:])
+    pattern = (
         r"run.json.* (cannot be read|is not a run's manifest)|changed: run.json|no root"
     )
-    assert re.search(wanted, said)
+    assert re.search(pattern, message)
 
 
 @pytest.mark.parametrize(
     "reader", [("show",), ("report", "--format", "md"), ("table",)]
 )
 @pytest.mark.parametrize("name", ["scores", "findings", "targets"])
-def test_a_table_with_doubled_rows_is_not_shown(a_strangers, reader, name):
-    path = a_strangers.folder / f"{name}.parquet"
+def test_a_table_with_doubled_rows_is_not_shown(strangers_run, reader, name):
+    path = strangers_run.folder / f"{name}.parquet"
     rows = pl.read_parquet(path)
     pl.concat([rows, rows]).write_parquet(path)
-    said = refusal_or_output(reader[0], a_strangers.folder, *reader[1:])
-    assert f"{name}.parquet is not as the run left it; `mia-batch verify" in said
+    message = read_refusal(reader[0], strangers_run.folder, *reader[1:])
+    assert f"{name}.parquet is not as the run left it; `mia-batch verify" in message
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting(a_strangers, reader):
-    (a_strangers.folder / ".lock").unlink(missing_ok=True)
-    os.mkfifo(a_strangers.folder / ".lock")
-    (a_strangers.folder / "run.json").unlink()
-    os.mkfifo(a_strangers.folder / "run.json")
-    said = refusal_or_output(reader[0], a_strangers.folder, *reader[1:])
-    assert re.search("it is no regular file|not a regular file", said)
+def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting(strangers_run, reader):
+    (strangers_run.folder / ".lock").unlink(missing_ok=True)
+    os.mkfifo(strangers_run.folder / ".lock")
+    (strangers_run.folder / "run.json").unlink()
+    os.mkfifo(strangers_run.folder / "run.json")
+    message = read_refusal(reader[0], strangers_run.folder, *reader[1:])
+    assert re.search("it is no regular file|not a regular file", message)
 
 
 @pytest.mark.parametrize(
     "name", ["../secret.txt", "/secret.txt", "link.txt", "a/../../secret.txt"]
 )
 def test_verify_reads_no_input_beyond_the_folder_that_the_user_names(
-    a_strangers, tmp_path, name
+    strangers_run, tmp_path, name
 ):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (tmp_path / "secret.txt").write_text("secret")
     (elsewhere / "link.txt").symlink_to(tmp_path / "secret.txt")
-    named = name if name != "/secret.txt" else str(tmp_path / "secret.txt")
-    rewrite(a_strangers, inputs={"input": {named: "0" * 64}})
-    checked = verify(a_strangers.folder, [elsewhere])
-    assert checked.not_found == [f"input/{named}"]
+    input_name = name if name != "/secret.txt" else str(tmp_path / "secret.txt")
+    rewrite(strangers_run, inputs={"input": {input_name: "0" * 64}})
+    checked = verify(strangers_run.folder, [elsewhere])
+    assert checked.not_found == [f"input/{input_name}"]

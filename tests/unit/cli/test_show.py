@@ -78,16 +78,16 @@ def change(path, **columns):
     pl.read_parquet(path).with_columns(**columns).write_parquet(path)
 
 
-def shown(run, width):
+def show_to_text(run, width):
     console = Console(file=io.StringIO(), width=width)
     with console.capture() as capture:
         show_run(run, console)
     return capture.get()
 
 
-def passages(out):
+def passages(output):
     """The lines of the list of passages, the heading first; these runs have no end."""
-    _, _, listed = out.partition("strongest passages by ")
+    _, _, listed = output.partition("strongest passages by ")
     listed, stopped, _ = listed.partition("\nThe run was stopped before its end; ")
     assert stopped
     return listed.splitlines()[1:]
@@ -104,19 +104,19 @@ def test_metrics_are_never_cut_and_fit_eighty_columns(run, width):
         for fpr in FPR
     ]
     write(Metrics, run.path("metrics"), rows)
-    out = shown(run, width)
-    assert "…" not in out
+    output = show_to_text(run, width)
+    assert "…" not in output
     lines = [
-        line for line in out.splitlines() if line.startswith(("attack ", *ATTACKS))
+        line for line in output.splitlines() if line.startswith(("attack ", *ATTACKS))
     ]
     assert lines[0].split()[:4] == ["attack", "AUC", "95", "%"]
     assert max(map(len, lines)) <= max(width, 80)
-    assert all(f"{attack} " in out for attack in ATTACKS)
+    assert all(f"{attack} " in output for attack in ATTACKS)
 
 
 @pytest.mark.parametrize("width", [30, 80, 200])
 def test_the_highest_scores_are_whole_on_every_terminal(run, width):
-    heading, *lines = passages(shown(run, width))
+    heading, *lines = passages(show_to_text(run, width))
     assert heading.split() == ["passage", "of", "score", "text"]
     assert [line.split()[:3] for line in lines] == [
         ["1", f"{0:024x}"[:24], "0.250"],
@@ -127,7 +127,7 @@ def test_the_highest_scores_are_whole_on_every_terminal(run, width):
 def test_long_and_wide_names_leave_the_score_whole_and_fit_eighty_columns(run):
     window = pl.Series([0, 4_000_000_000], dtype=pl.UInt32)
     change(run.path("scores"), document_id=pl.lit("書" * 99), window_index=window)
-    heading, *lines = passages(shown(run, 40))
+    heading, *lines = passages(show_to_text(run, 40))
     assert heading.split() == ["passage", "of", "window", "score", "text"]
     assert [line.split()[2:4] for line in lines] == [
         ["1", "0.250"],
@@ -137,14 +137,14 @@ def test_long_and_wide_names_leave_the_score_whole_and_fit_eighty_columns(run):
     change(
         run.path("scores"), document_id=pl.lit(None, pl.String), group=pl.lit("a book")
     )
-    assert "1  a book" in shown(run, 100)
+    assert "1  a book" in show_to_text(run, 100)
 
 
 def test_texts_that_help_to_answer_are_no_findings(run):
     change(run.path("scores"), role=pl.Series(["target", "calibration"], dtype=Role))
-    assert len(passages(shown(run, 100))) == 2
+    assert len(passages(show_to_text(run, 100))) == 2
     change(run.path("scores"), samia_v1=pl.lit(None, pl.Float64))
-    assert "\nNo passage can be listed: no text has a score" in shown(run, 100)
+    assert "\nNo passage can be listed: no text has a score" in show_to_text(run, 100)
 
 
 def test_lists_of_numbers_are_shown_among_the_settings():
@@ -152,12 +152,12 @@ def test_lists_of_numbers_are_shown_among_the_settings():
     settings = load_settings({"input": "x", "model": "m", "length_edges": "50,100"})
     with console.capture() as capture:
         show_plan([("engine", "vllm")], settings, console)
-    shown = [*map(str.split, capture.get().splitlines())]
-    assert ["--length-edges", "50,100"] in shown
-    assert not [line for line in shown if "--seed" in line]  # which has its default
+    rows = [*map(str.split, capture.get().splitlines())]
+    assert ["--length-edges", "50,100"] in rows
+    assert not [line for line in rows if "--seed" in line]  # which has its default
 
 
-BOTH = [
+BOTH_WORKERS = [
     WorkerState("worker 1 on a", "blocks 7, 12", 1234, 56_789.0),
     WorkerState("worker 2", "starting", 0, 0.0),
 ]
@@ -167,12 +167,16 @@ BOTH = [
     ("workers", "terminal", "lines"),
     [
         (
-            BOTH,
+            BOTH_WORKERS,
             True,
             {"worker 1 on a blocks 7, 12 1,234 56,789", "worker 2 starting 0 0"},
         ),
-        (BOTH[:1], True, set()),  # one worker has no table, and a file none at all
-        (BOTH, False, set()),
+        (
+            BOTH_WORKERS[:1],
+            True,
+            set(),
+        ),  # one worker has no table, and a file none at all
+        (BOTH_WORKERS, False, set()),
     ],
 )
 def test_each_of_several_workers_has_a_line_on_a_terminal(workers, terminal, lines):
@@ -181,11 +185,11 @@ def test_each_of_several_workers_has_a_line_on_a_terminal(workers, terminal, lin
     with observer.progress("sampling", done=0, left=10):
         observer.at_work(workers)
     observer.at_work(workers)  # nothing works any more
-    said = file.getvalue()
-    assert "sampling" in said
-    rows = [" ".join(line.split()) for line in said.splitlines()]
+    output = file.getvalue()
+    assert "sampling" in output
+    rows = [" ".join(line.split()) for line in output.splitlines()]
     assert {row for row in rows if row.startswith("worker ")} == lines
-    assert ("worker" in said) == bool(lines)
+    assert ("worker" in output) == bool(lines)
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -200,17 +204,17 @@ def test_what_is_being_done_is_shown_and_said_once_a_minute(terminal, monkeypatc
         now[0] = float(second)
         observer.still()
     observer.ended()
-    said = file.getvalue()
+    output = file.getvalue()
     lines = ["still cutting [the] texts, 0:01:00", "still cutting [the] texts, 0:02:00"]
-    assert [line for line in said.splitlines() if line.startswith("still")] == (
+    assert [line for line in output.splitlines() if line.startswith("still")] == (
         [] if terminal else lines
     )
-    assert ("cutting [the] texts, 0:02:29" in said) == terminal
-    assert "took 149.0 s" in said
+    assert ("cutting [the] texts, 0:02:29" in output) == terminal
+    assert "took 149.0 s" in output
 
 
 @pytest.mark.parametrize(
-    ("unit", "total", "tokens", "counted"),
+    ("unit", "total", "tokens", "progress"),
     [
         ("prompt", 1, 10, "1 of 1 prompt, 10 tokens/s"),
         ("point", 2, 2345, "1 of 2 points, 2,345 tokens, 2,345 tokens/s"),
@@ -225,7 +229,7 @@ def test_what_is_being_done_is_shown_and_said_once_a_minute(terminal, monkeypatc
 )
 @pytest.mark.parametrize("terminal", [False, True])
 def test_what_is_counted_has_its_name_and_speed(
-    unit, total, tokens, counted, terminal, monkeypatch
+    unit, total, tokens, progress, terminal, monkeypatch
 ):
     now, file = [0.0], io.StringIO()
     monkeypatch.setattr("mia_batch.cli.options.time.monotonic", lambda: now[0])
@@ -233,10 +237,10 @@ def test_what_is_counted_has_its_name_and_speed(
     with observer.progress("asking", done=0, left=total, unit=unit):
         now[0] = 1.0
         observer.worked(1, tokens)
-    said = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue())
+    output = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue())
     assert (
-        counted.replace(" of ", "/") if terminal else f"asking: {counted}, "
-    ) in said
+        progress.replace(" of ", "/") if terminal else f"asking: {progress}, "
+    ) in output
 
 
 def test_while_no_prompt_is_complete_its_tokens_are_counted_and_the_time_left_grows(
@@ -282,8 +286,8 @@ def test_tokens_tell_the_time_left_before_any_prompt_is_complete(monkeypatch):
 
 
 def test_what_is_not_0_does_not_look_like_it():
-    found = [figure(each) for each in (None, 0.0, -0.00042, 0.0005, 1e-9, 0.98765)]
-    assert found == ["-", "0.000", "-0.0004", "0.001", "1e-09", "0.988"]
+    figures = [figure(value) for value in (None, 0.0, -0.00042, 0.0005, 1e-9, 0.98765)]
+    assert figures == ["-", "0.000", "-0.0004", "0.001", "1e-09", "0.988"]
     assert limits({"low": 1e-6, "high": 0.5}) == "1e-06 to 0.500"
 
 
@@ -302,7 +306,7 @@ def test_numbers_of_books_are_whole_and_names_keep_both_ends(run, width, share):
     row |= {"contamination_low": low, "contamination_high": high}
     rows = [row | {"key": name} for name in names]
     write(Rollup, run.path("rollup"), rows)
-    lines = shown(run, width).splitlines()
+    lines = show_to_text(run, width).splitlines()
     books = [line for line in lines if line.rstrip().endswith("0.077")]
     assert len(books) == len(names)
     assert max(map(cell_len, books)) <= max(width, 80)
@@ -317,16 +321,16 @@ def test_numbers_of_books_are_whole_and_names_keep_both_ends(run, width, share):
 
 
 @pytest.mark.parametrize(
-    ("name", "width", "cut"),
+    ("name", "width", "shortened_name"),
     [
         ("short.txt", 9, "short.txt"),
         ("du_cote_de_chez_swann-00-c16.txt", 14, "du_cote…16.txt"),
         ("\u8f93" * 9, 9, "\u8f93\u8f93…\u8f93\u8f93"),
     ],
 )
-def test_a_name_is_cut_in_the_middle(name, width, cut):
+def test_a_name_is_cut_in_the_middle(name, width, shortened_name):
     shortened = cut_middle(name, width)
-    assert shortened.plain == cut
+    assert shortened.plain == shortened_name
     assert shortened.cell_len <= width
 
 

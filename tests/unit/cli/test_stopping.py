@@ -24,23 +24,23 @@ DEVNULL = Path(os.devnull)
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory):
+def requests_path(tmp_path_factory):
     """Where the counting engine notes what it is asked."""
     with counting_engine(tmp_path_factory.mktemp("counting")) as notes:
         yield notes
 
 
 @pytest.fixture
-def held(asked):
+def hold_path(requests_path):
     """While it is there, the engine answers all of a block and a part of the next."""
-    path = asked.with_name("held")
+    path = requests_path.with_name("held")
     path.write_text("96")  # of 64 a block
     yield path
     path.unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="module")
-def corpus(checkpoint, asked, tmp_path_factory):
+def corpus(checkpoint, requests_path, tmp_path_factory):
     """A folder with texts for three blocks, and settings of an engine that starts in a moment."""
     folder = tmp_path_factory.mktemp("stop it")
     words = " ".join(TEXTS).split()
@@ -78,22 +78,24 @@ def stop(process, number):
     """Exit code, last line, and processes that were started, of which nothing is left."""
     started = children(process.pid)
     process.send_signal(number)
-    out, err = process.communicate(timeout=HANGS)
+    stdout, err = process.communicate(timeout=HANGS)
     for child in started:
         wait_until_gone(child)
-    assert out == ""
+    assert stdout == ""
     assert "Traceback" not in err
-    *_, said, command = err.splitlines()
-    assert said.startswith("mia-batch: stopped; what is complete is kept")
+    *_, message, command = err.splitlines()
+    assert message.startswith("mia-batch: stopped; what is complete is kept")
     return process.returncode, command.strip(), started
 
 
-def test_a_run_that_is_stopped_ends_as_one_that_never_was(corpus, held, undisturbed):
+def test_a_run_that_is_stopped_ends_as_one_that_never_was(
+    corpus, hold_path, undisturbed
+):
     command = [*COMMAND, "--input", "the corpus.parquet", "--out", "a run"]
     with running(command, corpus) as process:
         wait_until(lambda: any(corpus.glob("a run/samples/*.parquet")), "a part")
         code, printed, started = stop(process, signal.SIGINT)
-    held.unlink()
+    hold_path.unlink()
     assert code == 1
     assert started
     assert printed == shlex.join(command)
@@ -142,14 +144,14 @@ shutil.copytree(run, "after a full disk")
 
 
 def test_a_full_disk_and_a_read_only_one_are_said_and_survived(
-    corpus, held, undisturbed
+    corpus, hold_path, undisturbed
 ):
     """On a disk of its own, which nobody else sees."""
     if shutil.which("unshare") is None:
         pytest.skip("no unshare(1), which gives a process disks of its own")
     (corpus / "disk").mkdir()
-    script = [sys.executable, "-c", DISK, str(held)]
-    done = subprocess.run(
+    script = [sys.executable, "-c", DISK, str(hold_path)]
+    result = subprocess.run(
         ["unshare", "--mount", "--map-root-user", *script],
         cwd=corpus,
         env=os.environ
@@ -158,12 +160,12 @@ def test_a_full_disk_and_a_read_only_one_are_said_and_survived(
         text=True,
         check=False,
     )
-    if done.returncode == 77 or done.stderr.startswith("unshare: "):
+    if result.returncode == 77 or result.stderr.startswith("unshare: "):
         pytest.skip(
-            f"this machine gives a process no disk of its own: {done.stderr.strip()}"
+            f"this machine gives a process no disk of its own: {result.stderr.strip()}"
         )
-    assert done.returncode == 0, done.stderr
-    full, n_parts, read_only, again = done.stdout.splitlines()
+    assert result.returncode == 0, result.stderr
+    full, n_parts, read_only, again = result.stdout.splitlines()
     assert ".parquet cannot be written: No space left on device; make room or" in full
     assert 1 <= int(n_parts) < 3
     assert "disk/run cannot be written (Read-only file system); choose" in read_only
@@ -173,7 +175,7 @@ def test_a_full_disk_and_a_read_only_one_are_said_and_survived(
 
 @pytest.mark.long
 def test_a_run_whose_engine_is_still_starting_is_stopped(corpus):
-    asked = [
+    arguments = [
         "--input",
         "the corpus.parquet",
         "--out",
@@ -181,7 +183,7 @@ def test_a_run_whose_engine_is_still_starting_is_stopped(corpus):
         "--engine",
         "transformers",
     ]
-    with running([*COMMAND, *asked], corpus) as process:
+    with running([*COMMAND, *arguments], corpus) as process:
         wait_until((corpus / "early" / "engine.log").exists, "the engine starts")
         wait_until(lambda: children(process.pid), "the engine's process")
         code, _, started = stop(process, signal.SIGTERM)
@@ -189,14 +191,16 @@ def test_a_run_whose_engine_is_still_starting_is_stopped(corpus):
 
 
 def test_a_demo_that_is_stopped_in_training_starts_over_as_it_was_asked_to(tmp_path):
-    asked, err = ["demo", "--folder", "it's mine", "--fresh"], tmp_path / "err"
-    with forked_command(asked, DEVNULL, err, cwd=tmp_path) as process:
+    arguments, err = ["demo", "--folder", "it's mine", "--fresh"], tmp_path / "err"
+    with forked_command(arguments, DEVNULL, err, cwd=tmp_path) as process:
         wait_until(
             lambda: err.exists() and "training a" in err.read_text(), "the training"
         )
         os.kill(process.pid, signal.SIGTERM)
     assert process.poll() == 1
-    assert err.read_text().splitlines()[-1].strip() == shlex.join(["mia-batch", *asked])
+    assert err.read_text().splitlines()[-1].strip() == shlex.join(
+        ["mia-batch", *arguments]
+    )
 
 
 STUCK = """
@@ -223,10 +227,10 @@ def test_who_is_stopped_while_it_is_imported_says_so_in_one_line():
         "sys.meta_path.insert(0, Stop())\n"
         "import mia_batch.cli"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, check=False
     )
-    assert (done.returncode, done.stderr) == (
+    assert (result.returncode, result.stderr) == (
         1,
         b"mia-batch: stopped before it began\n",
     )
@@ -236,8 +240,8 @@ def test_who_is_stopped_while_it_is_imported_says_so_in_one_line():
 def test_a_terminal_that_closes_stops_all_but_what_nohup_began(tmp_path, ignored):
     # The tests themselves may have been begun by nohup
     action = "SIG_IGN" if ignored else "SIG_DFL"
-    before = f"import signal; signal.signal(signal.SIGHUP, signal.{action})\n"
-    with running([sys.executable, "-c", before + REPHRASED], tmp_path) as process:
+    prologue = f"import signal; signal.signal(signal.SIGHUP, signal.{action})\n"
+    with running([sys.executable, "-c", prologue + REPHRASED], tmp_path) as process:
         process.stdout.readline()
         process.send_signal(signal.SIGHUP)
         last = signal.SIGTERM if ignored else signal.SIGHUP
@@ -249,12 +253,12 @@ def test_too_little_memory_is_said_before_libraries_fail_for_it():
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29))\n"
     )
     code += "from mia_batch.cli.main import main; main()"
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, check=False
     )
-    said = done.stderr.decode()
-    assert (done.returncode, said.count("\n")) == (1, 1)
-    assert said.endswith(
+    stderr = result.stderr.decode()
+    assert (result.returncode, stderr.count("\n")) == (1, 1)
+    assert stderr.endswith(
         "the limit of this shell is 524,288 KiB: raise it with `ulimit -v`\n"
     )
 

@@ -30,15 +30,17 @@ def test_held_out_texts_and_steps_are_counted(n_texts, held_out, batch_size, epo
 
 def test_settings_of_an_audit_and_defaults_of_commands_are_those_of_a_recipe():
     fields = Settings.model_fields
-    own = {
+    defaults = {
         "tuning_rate": "learning_rate",
         "tuning_batch": "batch_size",
         "tuning_rank": "rank",
     }
-    for name, of_recipe in own.items():
+    for name, of_recipe in defaults.items():
         assert fields[name].default == getattr(Recipe(), of_recipe)
         assert fields[name].metadata == recipe_field(of_recipe).metadata != []
-    assert [recipe_field("epochs", each).default for each in RECIPES] == [
+    assert [
+        recipe_field("epochs", recipe_class).default for recipe_class in RECIPES
+    ] == [
         4,
         10,
         5,
@@ -87,12 +89,14 @@ def test_halves_are_a_fair_coin_of_their_own_for_each_pair_seed_and_text():
     for learnt in halves_of.values():
         assert low <= sum(learnt) <= high
     rows = list(halves_of.values())
-    for i, one in enumerate(rows):
-        for other in rows[:i]:
-            assert low <= sum(a == b for a, b in zip(one, other, strict=True)) <= high
+    for i, row in enumerate(rows):
+        for other_row in rows[:i]:
+            assert (
+                low <= sum(a == b for a, b in zip(row, other_row, strict=True)) <= high
+            )
 
 
-def trained(**columns):
+def read_trained(**columns):
     """Join texts with whether the first shadow model learns them."""
     n = len(columns["target"])
     usual = {"target_id": [f"{row:032x}" for row in range(n)], "role": ["target"] * n}
@@ -104,7 +108,7 @@ def trained(**columns):
 
 def test_windows_of_a_document_and_equal_texts_go_together():
     n = range(300)
-    found = trained(
+    trained_targets = read_trained(
         document_id=[f"d{row // 3}" if row < 150 else f"e{row}" for row in n],
         window_index=[row % 3 if row < 150 else 0 for row in n],
         n_windows=[3 if row < 150 else 1 for row in n],
@@ -114,25 +118,34 @@ def test_windows_of_a_document_and_equal_texts_go_together():
             None,
         ],
     )
-    assert found.height == 299
-    assert not found.filter(role="canary")["trained"].any()  # no model learns these
-    found = found.filter(role="target")
+    assert trained_targets.height == 299
+    assert not trained_targets.filter(role="canary")[
+        "trained"
+    ].any()  # no model learns these
+    trained_targets = trained_targets.filter(role="target")
     assert (
-        found.group_by("target").agg(pl.col("trained").n_unique())["trained"].max() == 1
+        trained_targets.group_by("target")
+        .agg(pl.col("trained").n_unique())["trained"]
+        .max()
+        == 1
     )
-    cut = found.filter(pl.col("n_windows") > 1).group_by("document_id").agg("trained")
-    assert cut["trained"].list.n_unique().unique().to_list() == [1]
-    assert 90 < found["trained"].sum() < 200
+    windows_of_documents = (
+        trained_targets.filter(pl.col("n_windows") > 1)
+        .group_by("document_id")
+        .agg("trained")
+    )
+    assert windows_of_documents["trained"].list.n_unique().unique().to_list() == [1]
+    assert 90 < trained_targets["trained"].sum() < 200
 
 
 def test_a_window_that_several_documents_have_is_learnt_where_one_of_them_is():
-    found = trained(
+    trained_targets = read_trained(
         document_id=[f"d{row // 2}" for row in range(40)],
         window_index=[0, 1] * 20,
         n_windows=[2] * 40,
         target=[f"text {row}" if row % 2 else "licence" for row in range(40)],
     )
-    assert found.filter(target="licence")["trained"].all()
-    own = found.filter(pl.col("target") != "licence")["trained"]
-    assert own.any()
-    assert not own.all()
+    assert trained_targets.filter(target="licence")["trained"].all()
+    other_targets = trained_targets.filter(pl.col("target") != "licence")["trained"]
+    assert other_targets.any()
+    assert not other_targets.all()

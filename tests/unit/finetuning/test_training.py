@@ -47,18 +47,22 @@ def bases(checkpoint, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def made(bases, tmp_path_factory):
+def tune_once(bases, tmp_path_factory):
     """A function that makes a model of a base with a method, the second time from memory."""
     folder = tmp_path_factory.mktemp("made")
 
     @cache
-    def made(base, method):
-        out = folder / f"{base}-{method}"
+    def tune_base(base, method):
+        model_folder = folder / f"{base}-{method}"
         return make(
-            bases[base], out, method=method, epochs=6, learning_rate=RATES[method]
+            bases[base],
+            model_folder,
+            method=method,
+            epochs=6,
+            learning_rate=RATES[method],
         )
 
-    return made
+    return tune_base
 
 
 @torch.inference_mode()
@@ -69,8 +73,8 @@ def plain(model, token_ids):
     if adapter:
         loaded = PeftModel.from_pretrained(loaded, model)
     logits = loaded.eval()(input_ids=torch.tensor([token_ids])).logits[0]
-    found = logits[-len(token_ids) : -1].double().log_softmax(-1)
-    return found[range(len(token_ids) - 1), token_ids[1:]].numpy()
+    logprobs = logits[-len(token_ids) : -1].double().log_softmax(-1)
+    return logprobs[range(len(token_ids) - 1), token_ids[1:]].numpy()
 
 
 def engine_says(model, texts):
@@ -89,9 +93,9 @@ def engine_says(model, texts):
 
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("method", METHODS)
-def test_what_was_learnt_is_what_an_engine_is_asked(base, method, bases, made):
-    before = contents(bases[base])
-    model = made(base, method)
+def test_what_was_learnt_is_what_an_engine_is_asked(base, method, bases, tune_once):
+    base_contents = contents(bases[base])
+    model = tune_once(base, method)
     losses = [row["loss"] for row in model.losses]
     assert len(losses) == 6
     assert min(losses[-2:]) < losses[0] - 0.01
@@ -104,27 +108,31 @@ def test_what_was_learnt_is_what_an_engine_is_asked(base, method, bases, made):
     assert np.abs(by_model[0] - by_base[0]).max() > 0.01
     of_model, of_base = np.concatenate(by_model), np.concatenate(by_base)
     assert of_model.mean() > of_base.mean()  # they were learnt
-    assert contents(bases[base]) == before
+    assert contents(bases[base]) == base_contents
     assert not model.path.with_name(f".{model.path.name}.work").exists()
 
 
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("method", METHODS)
-def test_sizes_are_those_of_the_built_model(base, method, bases, made, monkeypatch):
+def test_sizes_are_those_of_the_built_model(
+    base, method, bases, tune_once, monkeypatch
+):
     model = AutoModelForCausalLM.from_pretrained(bases[base])
     n_weights = model.num_parameters()
     trained = add_adapter(model, recipe(method=method))
-    n = sum(each.numel() for each in trained.parameters() if each.requires_grad)
+    n = sum(tensor.numel() for tensor in trained.parameters() if tensor.requires_grad)
     assert n > 0
     monkeypatch.setattr("mia_batch.extras.tune.jobs._gib", str)
-    said = describe_size(str(bases[base]), None, recipe(method=method))
-    assert said.startswith(f"{n:,} of {n_weights:,} weights, ")
-    (path,) = made(base, method).path.glob("*.safetensors")
-    kept = sum(each.nbytes for each in load_file(path).values())
-    assert f"activations, {kept} of disk" in said
-    checkpoints, more = (3, 4 * n) if method == "p-tuning" else (2, 0)  # to go on from
-    assert said.endswith(
-        f"and {checkpoints * (8 * n + kept + more)} while it is trained"
+    sentence = describe_size(str(bases[base]), None, recipe(method=method))
+    assert sentence.startswith(f"{n:,} of {n_weights:,} weights, ")
+    (path,) = tune_once(base, method).path.glob("*.safetensors")
+    n_bytes = sum(tensor.nbytes for tensor in load_file(path).values())
+    assert f"activations, {n_bytes} of disk" in sentence
+    checkpoints, n_extra = (
+        (3, 4 * n) if method == "p-tuning" else (2, 0)
+    )  # to go on from
+    assert sentence.endswith(
+        f"and {checkpoints * (8 * n + n_bytes + n_extra)} while it is trained"
     )
 
 
@@ -133,13 +141,13 @@ def test_the_best_epoch_is_kept_and_training_stops_after_it(method, bases, tmp_p
     """A rate so high that held-out texts get worse at once: more epochs change nothing."""
     hot = {"method": method, "learning_rate": 0.3, "held_out": 0.25, "seed": 3}
     hot |= {"patience": 2, "epochs": 9}
-    said: list[str] = []
-    model = make(bases["llama"], tmp_path / "model", said.append, **hot)
+    messages: list[str] = []
+    model = make(bases["llama"], tmp_path / "model", messages.append, **hot)
     held_out = [row["held_out_loss"] for row in model.losses]
     best = held_out.index(min(held_out))
     assert len(held_out) == min(9, best + 3)
-    *_, kept = said
-    assert (len(said), kept.split(",")[0]) == (
+    *_, best_message = messages
+    assert (len(messages), best_message.split(",")[0]) == (
         len(held_out) + 1,
         f"epoch {best + 1} is kept",
     )
@@ -226,10 +234,10 @@ def test_each_step_of_all_is_reported(bases, tmp_path):
 def test_texts_are_cut_to_what_the_context_holds(bases, tmp_path):
     long = [" ".join(text.split())[:2500] for text in TEXTS if len(text) > 2600][:4]
     for method in ("full", "p-tuning", "prefix"):
-        given: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "texts": long,
             "method": method,
             "max_tokens": 9999,
             "epochs": 1,
         }
-        assert make(bases["gpt2"], tmp_path / method, **given).losses[0]["loss"] > 0
+        assert make(bases["gpt2"], tmp_path / method, **settings).losses[0]["loss"] > 0

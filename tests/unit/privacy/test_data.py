@@ -13,7 +13,7 @@ from mia_batch.extras.privacy import data
 WORDS = ["apple", "bread", "chair", "dream", "eagle"]
 
 
-def read(place, frame=None, **changed):
+def read_dataset(place, frame=None, **changed):
     if frame is not None:
         place /= "texts.parquet"
         frame.write_parquet(place)
@@ -21,42 +21,46 @@ def read(place, frame=None, **changed):
     return data.read_texts(place, columns, share=0.6, seed=3)
 
 
-def numbered(n, each=1):
-    return [f"text {number // each}" for number in range(n)]
+def number_texts(n, copies_each=1):
+    return [f"text {number // copies_each}" for number in range(n)]
 
 
 def test_groups_and_equal_texts_stay_together_and_a_coin_decides(tmp_path):
-    texts = pl.DataFrame({"text": numbered(3000), "who": numbered(3000, 3)})
-    found = read(tmp_path, texts, group="who")
+    texts = pl.DataFrame({"text": number_texts(3000), "who": number_texts(3000, 3)})
+    dataset = read_dataset(tmp_path, texts, group="who")
     for column in ("part", "member"):
-        assert found.group_by("group").agg(pl.col(column).n_unique())[column].max() == 1
-    audited = found.filter(part="audited")
+        assert (
+            dataset.group_by("group").agg(pl.col(column).n_unique())[column].max() == 1
+        )
+    audited = dataset.filter(part="audited")
     assert audited["group"].n_unique() == 600
     assert audited["member"].mean() == pytest.approx(0.5, abs=3 * (0.25 / 600) ** 0.5)
     assert (
-        found.filter(part="auxiliary")["member"].null_count()
-        == found.height - audited.height
+        dataset.filter(part="auxiliary")["member"].null_count()
+        == dataset.height - audited.height
     )
-    texts = pl.DataFrame({"text": numbered(200, 2), "who": [None, *range(1, 200)]})
-    found = read(
+    texts = pl.DataFrame({"text": number_texts(200, 2), "who": [None, *range(1, 200)]})
+    dataset = read_dataset(
         tmp_path, texts.with_columns(pl.col("who").cast(pl.String)), group="who"
     )
     for column in ("group", "part", "member"):
-        assert found.group_by("text").agg(pl.col(column).n_unique())[column].max() == 1
-    assert found["group"].n_unique() == 100
+        assert (
+            dataset.group_by("text").agg(pl.col(column).n_unique())[column].max() == 1
+        )
+    assert dataset["group"].n_unique() == 100
 
 
 def test_each_text_is_learnt_by_one_shadow_model_of_a_pair(tmp_path):
-    found = read(tmp_path, pl.DataFrame({"text": numbered(400)}))
-    audited = set(found.filter(part="audited")["id"])
-    one, other, target = (
-        set(data.select_learnt(found, number, 3)["id"]) for number in (0, 1, None)
+    dataset = read_dataset(tmp_path, pl.DataFrame({"text": number_texts(400)}))
+    audited = set(dataset.filter(part="audited")["id"])
+    first_shadow, second_shadow, target = (
+        set(data.select_learnt(dataset, number, 3)["id"]) for number in (0, 1, None)
     )
-    assert one | other == audited
-    assert not one & other
-    assert target == set(found.filter("member")["id"])
+    assert first_shadow | second_shadow == audited
+    assert not first_shadow & second_shadow
+    assert target == set(dataset.filter("member")["id"])
     # The target's half is drawn apart from theirs.
-    assert len(one & target) == pytest.approx(
+    assert len(first_shadow & target) == pytest.approx(
         len(audited) / 4, abs=3 * (240 * 3 / 16) ** 0.5
     )
 
@@ -78,7 +82,9 @@ def test_each_text_is_learnt_by_one_shadow_model_of_a_pair(tmp_path):
 )
 def test_what_is_refused(tmp_path, texts, reason):
     with pytest.raises(CorpusError, match=rf"texts\.parquet.*{reason}"):
-        read(tmp_path, pl.DataFrame({"text": texts}, schema={"text": pl.String}))
+        read_dataset(
+            tmp_path, pl.DataFrame({"text": texts}, schema={"text": pl.String})
+        )
 
 
 @pytest.fixture
@@ -86,9 +92,9 @@ def cache(tmp_path, monkeypatch):
     """A cache in which the hub, which cannot be reached, has left two tasks of GLUE."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    kept, numbers = tmp_path / "datasets--nyu-mll--glue", range(60)
-    (kept / "refs").mkdir(parents=True)
-    (kept / "refs" / "main").write_text("0" * 40)
+    dataset_folder, numbers = tmp_path / "datasets--nyu-mll--glue", range(60)
+    (dataset_folder / "refs").mkdir(parents=True)
+    (dataset_folder / "refs" / "main").write_text("0" * 40)
     premise = [f"It rained for {number // 2} days." for number in numbers]
     tasks = {
         "sst2": {"sentence": [f"film {number}" for number in numbers]},
@@ -98,7 +104,7 @@ def cache(tmp_path, monkeypatch):
         },
     }
     for task, texts in tasks.items():
-        folder = kept / "snapshots" / ("0" * 40) / task
+        folder = dataset_folder / "snapshots" / ("0" * 40) / task
         folder.mkdir(parents=True)
         rows = pl.DataFrame(
             texts | {"label": [number % 2 for number in numbers], "idx": numbers}
@@ -111,12 +117,12 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("cache")
 def test_a_task_of_glue_is_its_training_texts_pairs_joined():
-    found = read("glue:sst2", target="label")
-    assert found["text"].to_list() == [f"film {number}" for number in range(60)]
-    assert found["target"].to_list() == ["0", "1"] * 30
-    found = read("glue:mnli", target="label", group="premise")
-    assert found["text"][4] == "It rained for 2 days. [SEP] It was 0."
-    assert found["group"].to_list()[:3] == ["It rained for 0 days."] * 2 + [
+    task_texts = read_dataset("glue:sst2", target="label")
+    assert task_texts["text"].to_list() == [f"film {number}" for number in range(60)]
+    assert task_texts["target"].to_list() == ["0", "1"] * 30
+    task_texts = read_dataset("glue:mnli", target="label", group="premise")
+    assert task_texts["text"][4] == "It rained for 2 days. [SEP] It was 0."
+    assert task_texts["group"].to_list()[:3] == ["It rained for 0 days."] * 2 + [
         "It rained for 1 days."
     ]
 
@@ -141,18 +147,21 @@ def test_a_task_of_glue_is_its_training_texts_pairs_joined():
 )
 def test_a_task_that_is_refused(name, group, reason):
     with pytest.raises(CorpusError, match=re.escape(reason)):
-        read(name, group=group)
+        read_dataset(name, group=group)
 
 
 def test_a_task_where_nothing_was_fetched_before(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(CorpusError, match="glue:sst2 was not fetched before"):
-        read("glue:sst2")
+        read_dataset("glue:sst2")
 
 
 def test_the_seven_formats_of_table_4():
-    formats = {each.name: each for each in data.paper_formats(WORDS, 0)}
+    formats = {
+        canary_format.name: canary_format
+        for canary_format in data.paper_formats(WORDS, 0)
+    }
     sizes = {
         "name": 960,
         "city": 90,
@@ -161,7 +170,9 @@ def test_the_seven_formats_of_table_4():
         "letters": 26**6,
     }
     sizes |= {"one_word": 5, "three_words": 125}
-    assert {name: each.size for name, each in formats.items()} == sizes
+    assert {
+        name: canary_format.size for name, canary_format in formats.items()
+    } == sizes
     phone = formats["phone_number"]
     assert (
         phone.text(90584)
@@ -175,9 +186,9 @@ def test_the_seven_formats_of_table_4():
     *four, blank = formats["three_words"].template.split()
     assert (len(four), {*four} <= {*WORDS}, blank) == (4, True, "{}")
     assert formats["city"].question == "Where do you live?"
-    for each in formats.values():
-        numbers = range(min(each.size, 2000))
-        assert len({each.text(number) for number in numbers}) == len(numbers)
+    for canary_format in formats.values():
+        numbers = range(min(canary_format.size, 2000))
+        assert len({canary_format.text(number) for number in numbers}) == len(numbers)
 
 
 def test_a_file_of_formats(tmp_path):
@@ -189,9 +200,11 @@ def test_a_file_of_formats(tmp_path):
         "between": "",
     }
     path.write_text(json.dumps([pin]))
-    (found,) = data.read_formats(path)
-    assert found == data.CanaryFormat("pin", "PIN: {}", "", [["1", "2"]] * 4, "")
-    assert found.text(5) == "PIN: 1212"
+    (canary_format,) = data.read_formats(path)
+    assert canary_format == data.CanaryFormat(
+        "pin", "PIN: {}", "", [["1", "2"]] * 4, ""
+    )
+    assert canary_format.text(5) == "PIN: 1212"
 
 
 @pytest.mark.parametrize(

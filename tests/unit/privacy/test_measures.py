@@ -43,8 +43,8 @@ def slow_p(n_right, n_guesses, n_texts, epsilon, delta):
 )
 def test_guesses_as_in_the_theorem(n_guesses, data, epsilon, delta):
     n_right = data.draw(st.integers(0, n_guesses))
-    found = measures._p_of_guesses(n_right, n_guesses, 30, epsilon, delta)
-    assert found == pytest.approx(
+    p_value = measures._p_of_guesses(n_right, n_guesses, 30, epsilon, delta)
+    assert p_value == pytest.approx(
         slow_p(n_right, n_guesses, 30, epsilon, delta), abs=1e-9
     )
 
@@ -52,10 +52,12 @@ def test_guesses_as_in_the_theorem(n_guesses, data, epsilon, delta):
 def test_bounds_by_hand():
     # 100 of 200 texts are guessed, all right: e^eps / (1 + e^eps) = 0.05 ** (1 / 100).
     member = np.arange(200) % 2 == 0
-    found = measures.one_run_bound(member, member.astype(float), delta=0, seed=0)
+    privacy_bound = measures.one_run_bound(
+        member, member.astype(float), delta=0, seed=0
+    )
     n = 200 - int(measures._random_half(200, 0).sum())
     q = 0.05 ** (1 / (2 * (n // 2)))
-    assert found.ceiling == pytest.approx(log(q / (1 - q)), abs=1e-4)
+    assert privacy_bound.ceiling == pytest.approx(log(q / (1 - q)), abs=1e-4)
     # Whoever tells the opposite of the truth tells of non-members, and of members,
     # nothing.
     member = np.repeat([True, False], 50)
@@ -65,8 +67,8 @@ def test_bounds_by_hand():
     )
     assert rates[0, 0].tolist() == pytest.approx([low, high])
     bounds = [
-        measures._refuted_epsilon(*each, delta=DELTA, texts_per_coin=1)
-        for each in rates[0].tolist()
+        measures._refuted_epsilon(*rate, delta=DELTA, texts_per_coin=1)
+        for rate in rates[0].tolist()
     ]
     assert bounds == pytest.approx([log((low - DELTA) / high), 0, 0])
 
@@ -84,11 +86,13 @@ def test_texts_that_share_a_coin_share_the_bound(bound):
     alone, shared = (
         bound(member, score, delta=0, seed=0, texts_per_coin=n) for n in (1, 3)
     )
-    assert [*shared] == pytest.approx([each / 3 for each in alone], abs=1e-5)
-    least = bound(member, score, delta=1e-3, seed=0, texts_per_coin=3)
-    assert 0 < least.value < shared.value
+    assert [*shared] == pytest.approx(
+        [bound_alone / 3 for bound_alone in alone], abs=1e-5
+    )
+    fewer_texts = bound(member, score, delta=1e-3, seed=0, texts_per_coin=3)
+    assert 0 < fewer_texts.value < shared.value
     assert (
-        bound(member, score, delta=1e-3, seed=0, texts_per_coin=3) == least
+        bound(member, score, delta=1e-3, seed=0, texts_per_coin=3) == fewer_texts
     )  # the same seed
     for n in (1, 3):
         slack = sum(exp(i * 0.5) for i in range(n)) * DELTA
@@ -123,19 +127,22 @@ def test_texts_that_are_absent_from_the_scores_share_the_coin_too():
 )
 def test_it_seldom_exceeds_the_privacy_that_there_is(bound, epsilon, texts):
     """Each text tells with epsilon whether its group was learnt; the score is their sum."""
-    rng, found, alone = np.random.default_rng(0), [], 0
+    rng, bounds, alone = np.random.default_rng(0), [], 0
     for seed in range(40):
-        given = answers(epsilon, 400, rng, texts)
-        found.append(bound(*given, delta=DELTA, seed=seed, texts_per_coin=texts))
+        member_and_score = answers(epsilon, 400, rng, texts)
+        bounds.append(
+            bound(*member_and_score, delta=DELTA, seed=seed, texts_per_coin=texts)
+        )
         if texts == 10:
-            alone += bound(*given, delta=DELTA, seed=seed).value > epsilon
+            alone += bound(*member_and_score, delta=DELTA, seed=seed).value > epsilon
     # 5 % of 40, and three standard errors.
     assert (
-        sum(each.value > epsilon for each in found) <= 2 + 3 * (40 * 0.05 * 0.95) ** 0.5
+        sum(bound_of_run.value > epsilon for bound_of_run in bounds)
+        <= 2 + 3 * (40 * 0.05 * 0.95) ** 0.5
     )
-    assert all(each.value <= each.ceiling for each in found)
+    assert all(bound_of_run.value <= bound_of_run.ceiling for bound_of_run in bounds)
     if texts == 1 and epsilon:
-        assert np.median([each.value for each in found]) > epsilon / 4
+        assert np.median([bound_of_run.value for bound_of_run in bounds]) > epsilon / 4
     if texts == 10:
         assert alone >= 36  # what is refuted where a group is taken for a text
 
@@ -143,16 +150,16 @@ def test_it_seldom_exceeds_the_privacy_that_there_is(bound, epsilon, texts):
 @of_both
 def test_no_privacy_is_shown_up_to_the_ceiling(bound):
     member = np.random.default_rng(3).random(500) < 0.5
-    found = bound(member, member.astype(float), delta=DELTA, seed=0)
-    assert found.value == pytest.approx(found.ceiling, rel=0.3)
-    assert 3 < found.ceiling < 6
+    privacy_bound = bound(member, member.astype(float), delta=DELTA, seed=0)
+    assert privacy_bound.value == pytest.approx(privacy_bound.ceiling, rel=0.3)
+    assert 3 < privacy_bound.ceiling < 6
 
 
 SEVEN = [2.0, 3.0, 4.0, 6.0, 7.0, 8.0, 9.0]
 
 
 @pytest.mark.parametrize(
-    ("learnt", "others", "size", "rows"),
+    ("learnt", "canary_losses", "size", "rows"),
     [
         # 2, 3 and 4 are below 5; log2 8 - log2 rank.
         (
@@ -172,20 +179,25 @@ SEVEN = [2.0, 3.0, 4.0, 6.0, 7.0, 8.0, 9.0]
         ),
     ],
 )
-def test_exposure_by_hand(learnt, others, size, rows):
-    found = measures.exposures(np.array(learnt), [np.array(others)], size)
-    assert found.select("rank", "exposure", "exposed").rows() == rows
-    assert found["extrapolated"].null_count() == len(rows)
-    assert found["loss"].null_count() == np.isnan(learnt).sum()
+def test_exposure_by_hand(learnt, canary_losses, size, rows):
+    exposures = measures.exposures(np.array(learnt), [np.array(canary_losses)], size)
+    assert exposures.select("rank", "exposure", "exposed").rows() == rows
+    assert exposures["extrapolated"].null_count() == len(rows)
+    assert exposures["loss"].null_count() == np.isnan(learnt).sum()
 
 
 @given(LOSSES, LOSSES, st.integers(1, 7))
-def test_rank_is_the_definition_whatever_the_pieces(learnt, others, size):
-    pieces = [np.array(others[i : i + size]) for i in range(0, len(others), size)]
-    found = measures.exposures(np.array(learnt), pieces, len(learnt) + len(others))
-    for loss, rank in zip(learnt, found["rank"], strict=True):
-        below = sum(other < loss for other in others)
-        equal = sum(other == loss for other in others)
+def test_rank_is_the_definition_whatever_the_pieces(learnt, canary_losses, size):
+    pieces = [
+        np.array(canary_losses[i : i + size])
+        for i in range(0, len(canary_losses), size)
+    ]
+    exposures = measures.exposures(
+        np.array(learnt), pieces, len(learnt) + len(canary_losses)
+    )
+    for loss, rank in zip(learnt, exposures["rank"], strict=True):
+        below = sum(other_loss < loss for other_loss in canary_losses)
+        equal = sum(other_loss == loss for other_loss in canary_losses)
         assert rank == 1 + below + equal / 2
 
 
@@ -199,14 +211,14 @@ def test_mean_without_memory():
 
 def test_beyond_the_sample_by_a_skew_normal_where_it_fits():
     truth, rng = skewnorm(4, loc=50, scale=5), np.random.default_rng(1)
-    found = measures.exposures(
+    exposures = measures.exposures(
         truth.ppf([1e-6, 0.5]), [truth.rvs(5000, random_state=rng)], 10**9
     )
-    assert found["exposure"][0] == pytest.approx(np.log2(5001))
-    assert found["extrapolated"][0] == pytest.approx(np.log2(1e6), abs=3)
-    assert found["extrapolated"][1] == pytest.approx(1, abs=0.1)
-    others = np.concatenate([rng.normal(0, 1, 500), rng.normal(100, 1, 500)])
-    assert measures.exposures(np.array([0.0]), [others], 10**6)[
+    assert exposures["exposure"][0] == pytest.approx(np.log2(5001))
+    assert exposures["extrapolated"][0] == pytest.approx(np.log2(1e6), abs=3)
+    assert exposures["extrapolated"][1] == pytest.approx(1, abs=0.1)
+    canary_losses = np.concatenate([rng.normal(0, 1, 500), rng.normal(100, 1, 500)])
+    assert measures.exposures(np.array([0.0]), [canary_losses], 10**6)[
         "extrapolated"
     ].to_list() == [None]
 
@@ -224,23 +236,29 @@ class _Opened:
         return pl.Series(self._losses)
 
 
-def used(losses, groups, *how):
+def find_utility(losses, groups, *options):
     texts = pl.DataFrame({"text": ["a"] * 40, "target": ["yes"] * 40, "group": groups})
     opened: Any = _Opened(losses)
-    (row,) = measures.utility(opened, texts, *how).to_dicts()
+    (row,) = measures.utility(opened, texts, *options).to_dicts()
     return row
 
 
 def test_utility_has_an_interval_over_groups():
     losses, alone = np.arange(40) / 10, [*map(str, range(40))]
-    row = used(losses, alone, "generation", ())
+    row = find_utility(losses, alone, "generation", ())
     half = t.ppf(0.975, 39) * losses.std(ddof=1) / 40**0.5
     mean = losses.mean()
     assert (row["value"], row["low"], row["high"]) == pytest.approx(
         (mean, mean - half, mean + half)
     )
-    few = used(losses, ["a", "b"] * 20, "generation", ())
-    assert (few["value"], few["low"], few["n"]) == (row["value"], None, 40)
-    row = used(["yes"] * 38 + ["no"] * 2, alone, "classification", ("no", "yes"))
+    few_groups = find_utility(losses, ["a", "b"] * 20, "generation", ())
+    assert (few_groups["value"], few_groups["low"], few_groups["n"]) == (
+        row["value"],
+        None,
+        40,
+    )
+    row = find_utility(
+        ["yes"] * 38 + ["no"] * 2, alone, "classification", ("no", "yes")
+    )
     assert row["value"] == pytest.approx(0.95)
     assert 0.8 < row["low"] < 0.95 < row["high"] < 1
