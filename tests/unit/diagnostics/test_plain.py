@@ -30,11 +30,15 @@ def sets(change, n=40):
 
 
 CHANGES = {
-    "length": lambda text, at: f"{text} {' '.join(text.split()[: 5 + at % 3])}",
-    "date": lambda text, at: f"{text} {1950 + at}" if at % 3 else text,
-    "script": lambda text, at: text.replace("a", "ä") if at % 2 else text,
-    "punctuation": lambda text, at: text.replace(" ", ", ", 1 + at % 2),
-    "digits": lambda text, at: f"{text} {at + 10}",
+    "length": lambda text, position: (
+        f"{text} {' '.join(text.split()[: 5 + position % 3])}"
+    ),
+    "date": lambda text, position: (
+        f"{text} {1950 + position}" if position % 3 else text
+    ),
+    "script": lambda text, position: text.replace("a", "ä") if position % 2 else text,
+    "punctuation": lambda text, position: text.replace(" ", ", ", 1 + position % 2),
+    "digits": lambda text, position: f"{text} {position + 10}",
 }
 
 

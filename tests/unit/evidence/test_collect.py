@@ -54,7 +54,10 @@ def tokenizer(checkpoint):
 def block(index=0, *, first=0, last=3) -> Block:
     """A block of four short targets."""
     words = [text.split() for text in TEXTS[4 * index : 4 * index + 4]]
-    rows = [(" ".join(each[:8]), " " + " ".join(each[8:12])) for each in words]
+    rows = [
+        (" ".join(block_words[:8]), " " + " ".join(block_words[8:12]))
+        for block_words in words
+    ]
     return block_of(*rows, index=index, first=first, last=last)
 
 
@@ -81,32 +84,34 @@ def collect(
     engine, tokenizer, blocks, *, scope="matched", max_model_len=CONTEXT, view=VIEW
 ):
     """Samples of each block by its index, and what was seen of the progress."""
-    seen = []
+    progress = []
     budget = Budget(scope=scope, max_length=CONTEXT, max_model_len=max_model_len)
-    found = LocalExecutor(LocalSource(engine, tokenizer)).collect(
+    samples_of_blocks = LocalExecutor(LocalSource(engine, tokenizer)).collect(
         task(tokenizer.measure, budget, view=view),
         blocks,
-        lambda label, units, tokens, passes: seen.append((units, tokens)),
+        lambda label, units, tokens, passes: progress.append((units, tokens)),
         lambda _, rows: rows,
     )
-    return {each.index: rows for each, rows in found}, seen
+    return {block_done.index: rows for block_done, rows in samples_of_blocks}, progress
 
 
 def test_every_sample_has_its_row_in_order(transformers_engine, tokenizer):
     blocks = [block(0), block(1)]
-    found, seen = collect(transformers_engine, tokenizer, blocks)
-    assert sorted(found) == [0, 1]
-    for each in blocks:
-        rows = Samples.validate(found[each.index])
+    samples_by_block, progress = collect(transformers_engine, tokenizer, blocks)
+    assert sorted(samples_by_block) == [0, 1]
+    for sample_block in blocks:
+        rows = Samples.validate(samples_by_block[sample_block.index])
         expected = [
-            (target, index) for target in each.units["target_id"] for index in range(3)
+            (target, index)
+            for target in sample_block.units["target_id"]
+            for index in range(3)
         ]
         assert rows.select("target_id", "sample_index").rows() == expected
         assert rows["candidate"].null_count() == 0
         assert rows["reason"].null_count() == rows.height
-    assert sum(targets for targets, _ in seen) == 8
-    assert sum(tokens for _, tokens in seen) >= sum(
-        rows["n_tokens"].sum() for rows in found.values()
+    assert sum(targets for targets, _ in progress) == 8
+    assert sum(tokens for _, tokens in progress) >= sum(
+        rows["n_tokens"].sum() for rows in samples_by_block.values()
     )
 
 
@@ -135,8 +140,10 @@ def test_the_likeliest_candidate_goes_on_as_the_whole_one(
     short = block_of(*((row[2], " of") for row in block().units.iter_rows()))
     matched, _ = collect(transformers_engine, tokenizer, [short], **greedy)
     whole, _ = collect(transformers_engine, tokenizer, [short], scope="whole", **greedy)
-    for few, many in zip(matched[0]["candidate"], whole[0]["candidate"], strict=True):
-        assert many.startswith(few)
+    for candidate, whole_candidate in zip(
+        matched[0]["candidate"], whole[0]["candidate"], strict=True
+    ):
+        assert whole_candidate.startswith(candidate)
     assert matched[0]["n_tokens"].sum() < whole[0]["n_tokens"].sum()
 
 
@@ -145,16 +152,16 @@ def test_a_prefix_without_room_is_kept_with_its_reason_and_stops_nothing(
 ):
     long = " ".join(TEXTS[0].split() * 20)
     odd = block_of((TEXTS[1][:40], " and more"), (long, " end"))
-    found, seen = collect(transformers_engine, tokenizer, [odd])
-    candidates = found[0]["candidate"].is_not_null().to_list()
+    samples_by_block, progress = collect(transformers_engine, tokenizer, [odd])
+    candidates = samples_by_block[0]["candidate"].is_not_null().to_list()
     assert candidates == [True, True, False, False]
     n_tokens = len(tokenizer.encode_prompts([long])[0])
     reason = (
         f"the prefix has {n_tokens} tokens, which leaves no room to continue within"
         f" {CONTEXT}"
     )
-    assert found[0]["reason"].to_list() == [None, None, reason, reason]
-    assert sum(targets for targets, _ in seen) == 2
+    assert samples_by_block[0]["reason"].to_list() == [None, None, reason, reason]
+    assert sum(targets for targets, _ in progress) == 2
     odd = block_of((long, " end"), index=7)  # nothing in it fits
     assert (
         collect(transformers_engine, tokenizer, [odd])[0][7]["reason"].null_count() == 0
@@ -177,13 +184,13 @@ class Cutter:
 
     def results(self, timeout=None):
         request = self.asked[-1]
-        cut = self.text[: request.max_tokens]
-        given = Continuation(
-            text=cut,
-            n_tokens=len(cut),
-            finish_reason="length" if cut != self.text else "stop",
+        text = self.text[: request.max_tokens]
+        continuation = Continuation(
+            text=text,
+            n_tokens=len(text),
+            finish_reason="length" if text != self.text else "stop",
         )
-        return [Answer(request_id=request.request_id, continuations=[given])]
+        return [Answer(request_id=request.request_id, continuations=[continuation])]
 
 
 @pytest.mark.parametrize(
@@ -203,10 +210,10 @@ def test_a_last_word_that_may_go_on_is_decoded_again(words, reference, text, tim
     source = Cutter(text)
     measure = Measure(prompt_token_ids=None, prompt_tokens=1, reference_tokens=4)
     budget = Budget(scope="matched", max_length=100, max_model_len=100, spare=3)
-    one = block_of(("p", reference), last=1)
-    asked = task(lambda *_: [measure], budget, words)
+    one_block = block_of(("p", reference), last=1)
+    sample_task = task(lambda *_: [measure], budget, words)
     ((_, samples),) = LocalExecutor(source).collect(
-        asked, [one], lambda *_: None, lambda _, rows: rows
+        sample_task, [one_block], lambda *_: None, lambda _, rows: rows
     )
     assert len(source.asked) == times
     assert samples["short"].to_list() == [False]
@@ -216,14 +223,14 @@ def test_a_view_s_share_reaches_the_masked_model():
     units = pl.DataFrame({"target_id": ["0" * 32], "target": ["a text"]})
     block = Block(index=0, first=4, last=6, attempt=0, label="", units=units)
     view = View(model=TARGET, name="paraphrase", make=None, n=6, share=0.4)
-    (asked,) = FillTask(view=view, run_seed=3).ask(block)
-    assert isinstance(asked, UnitRequest)
-    request = asked.request
+    (unit_request,) = FillTask(view=view, run_seed=3).ask(block)
+    assert isinstance(unit_request, UnitRequest)
+    request = unit_request.request
     assert (request.view, request.n, request.share) == ("paraphrase", 6, 0.4)
     assert request.seed == sample_seed(3, "0" * 32)
 
 
-def stored(path, *texts, vocabulary=5, digest="abc"):
+def count_stored(path, *texts, vocabulary=5, digest="abc"):
     """A digit is a token."""
     tokenizer: Any = SimpleNamespace(
         encode=lambda texts: [[int(sign) for sign in text] for text in texts],
@@ -237,11 +244,11 @@ def stored(path, *texts, vocabulary=5, digest="abc"):
 def test_log_inverse_frequencies_by_hand(tmp_path):
     """Six tokens, five in the vocabulary: frequencies of 4, 1, 3, 2 and 1 in 11."""
     path = tmp_path / "counts.parquet"
-    inverse = stored(path, "0020", "2", None, "", "3")
+    inverse = count_stored(path, "0020", "2", None, "", "3")
     assert pl.read_parquet(path)["count"].to_list() == [3, 0, 2, 1, 0]
     assert inverse.dtype == np.float32
-    wanted = [math.log(11 / n) for n in (4, 1, 3, 2, 1)]
-    np.testing.assert_allclose(inverse, wanted, rtol=1e-6)
+    expected = [math.log(11 / n) for n in (4, 1, 3, 2, 1)]
+    np.testing.assert_allclose(inverse, expected, rtol=1e-6)
     counts = np.zeros(1000, np.uint64)
     counts[:5] = 50, 50, 50, 50, 1
     assert np.exp(-log_inverse(counts).astype(float)).sum() == pytest.approx(
@@ -252,18 +259,18 @@ def test_log_inverse_frequencies_by_hand(tmp_path):
 @pytest.mark.parametrize("texts", [[], [None], ["", ""]])
 def test_a_corpus_without_text_is_refused(tmp_path, texts):
     with pytest.raises(SettingsError, match="frequencies_from"):
-        stored(tmp_path / "counts.parquet", *texts)
+        count_stored(tmp_path / "counts.parquet", *texts)
 
 
 def test_saved_counts_are_read_for_the_same_tokenizer_alone(tmp_path):
     path = tmp_path / "counts.parquet"
-    found = stored(path, "0020")
-    assert stored(path, "another corpus is not read").tolist() == found.tolist()
+    counts = count_stored(path, "0020")
+    assert count_stored(path, "another corpus is not read").tolist() == counts.tolist()
     with pytest.raises(SettingsError, match="another tokenizer"):
-        stored(path, "0020", digest="abd")
+        count_stored(path, "0020", digest="abd")
     pl.DataFrame({"count": [1]}).write_parquet(path)
     with pytest.raises(SchemaMismatchError, match="tokenizer"):
-        stored(path)
+        count_stored(path)
 
 
 # Texts that end an engine: found, refused, and no other text is lost.
@@ -283,9 +290,9 @@ class Echo:
     def read(
         self, block: Block, answered: Sequence[AnsweredRequest], /
     ) -> Iterator[Row]:
-        for asked, answer in answered:
-            text = block.units["text"][asked.unit]
-            yield asked.unit, {"text": text, "reason": answer.error}
+        for unit_request, answer in answered:
+            text = block.units["text"][unit_request.unit]
+            yield unit_request.unit, {"text": text, "reason": answer.error}
 
     def table(self, block: Block, rows: list[tuple[int, Any]]) -> pl.DataFrame:
         schema = {"text": pl.String, "reason": pl.String}
@@ -346,21 +353,21 @@ def blocks_of(n: int) -> list[Block]:
 
 
 def collected(
-    source: Fragile, asked: list[Block]
+    source: Fragile, blocks: list[Block]
 ) -> tuple[dict[int, pl.DataFrame], int]:
     """Rows of each block, and how many texts the observer believes to be complete."""
-    said: list[str] = []
-    seen: list[int] = []
-    executor = LocalExecutor(source, source.restart, said.append)
-    done = executor.collect(
+    messages: list[str] = []
+    n_units_seen: list[int] = []
+    executor = LocalExecutor(source, source.restart, messages.append)
+    blocks_done = executor.collect(
         Echo(),
-        iter(asked),
-        lambda _label, units, *_: seen.append(units),
+        iter(blocks),
+        lambda _label, units, *_: n_units_seen.append(units),
         lambda _, rows: rows,
     )
-    tables = {block.index: rows for block, rows in done}
-    assert len(said) == source.starts - 1
-    return tables, sum(seen)
+    tables = {block.index: rows for block, rows in blocks_done}
+    assert len(messages) == source.starts - 1
+    return tables, sum(n_units_seen)
 
 
 @pytest.mark.parametrize("room", [1, N_UNITS, 1000])
@@ -385,9 +392,9 @@ def test_what_a_text_that_ends_the_engine_costs(room):
 )
 def test_each_text_has_one_row_whatever_ends_the_engine(deadly, room, ends_after):
     names = {f"{index}:{unit}" for index, unit in deadly}
-    tables, seen = collected(Fragile(names, room, ends_after), blocks_of(4))
+    tables, n_units_seen = collected(Fragile(names, room, ends_after), blocks_of(4))
     rows = pl.concat(tables[index] for index in range(4))
-    assert seen == rows.height == 4 * N_UNITS
+    assert n_units_seen == rows.height == 4 * N_UNITS
     assert rows["text"].to_list() == [
         f"{i}:{unit}" for i in range(4) for unit in range(N_UNITS)
     ]
@@ -436,10 +443,10 @@ def test_room_and_first_budget_of_a_prompt_whose_reference_has_80_tokens(
     assert (budget.room(prompt), budget.first(prompt, 80)) == (room, first)
     rows = [(prompt, 80), (0, 0), (7, 3), (115, 80), (1000, 1), (5000, 9)]
     columns = pl.DataFrame(rows, schema=["prompt", "reference"], orient="row")
-    found = columns.select(
+    n_tokens = columns.select(
         budget.expected(pl.col("prompt"), pl.col("reference"))
     ).to_series()
-    assert found.to_list() == [max(budget.first(*row), 0) for row in rows]
+    assert n_tokens.to_list() == [max(budget.first(*row), 0) for row in rows]
 
 
 def test_the_budget_doubles_twice_up_to_the_room_or_four_times_the_reference():
@@ -495,23 +502,23 @@ def test_of_many_prompts_some_spread_evenly_stand_for_all():
         ("c" * 80, "d" * 40) if i % 10 == 0 else ("a" * 40, "b" * 80)
         for i in range(5000)
     ]
-    counted: list[int] = []
+    n_measured: list[int] = []
 
     def measure(prefixes, references):
-        counted.append(len(prefixes))
+        n_measured.append(len(prefixes))
         return estimate_tokens(prefixes, references)
 
     blocks = [prompts_of(*rows[start : start + 64]) for start in range(0, 5000, 64)]
-    found = forecast(blocks, measure, BUDGET)
-    assert counted == [1250]
-    assert (found.prompts, found.samples, found.prompt_bytes) == (
+    outlook = forecast(blocks, measure, BUDGET)
+    assert n_measured == [1250]
+    assert (outlook.prompts, outlook.samples, outlook.prompt_bytes) == (
         5000,
         50_000,
         4500 * 40 + 40_000,
     )
-    assert found.first_tokens == pytest.approx(10 * (4500 * 33 + 500 * 20), rel=0.05)
-    assert dict(found.lines())["prompts"] == "5,000"
-    assert dict(found.lines())["tokens to decode"].startswith("about ")
+    assert outlook.first_tokens == pytest.approx(10 * (4500 * 33 + 500 * 20), rel=0.05)
+    assert dict(outlook.lines())["prompts"] == "5,000"
+    assert dict(outlook.lines())["tokens to decode"].startswith("about ")
 
 
 def test_the_work_of_prompts_is_what_is_decoded_and_a_quarter_of_what_is_read():

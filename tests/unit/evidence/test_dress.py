@@ -41,12 +41,12 @@ def words(seed: str, n: int = 30) -> str:
 
 def answers(wear: Wearing, n: int = 24) -> list[AnsweredPrompt]:
     """Half of the texts are known by heart, all answers are dressed alike."""
-    asked = []
+    prompts = []
     for number in range(n):
         prompt, true = words(f"prompt {number}"), words(f"text {number}")
-        said = true if number % 2 else words(f"other {number}")
-        asked.append(AnsweredPrompt(prompt, wear(prompt, said, number), true))
-    return asked
+        answer = true if number % 2 else words(f"other {number}")
+        prompts.append(AnsweredPrompt(prompt, wear(prompt, answer, number), true))
+    return prompts
 
 
 def plainly(_prompt: str, text: str, _number: int) -> str:
@@ -113,11 +113,15 @@ DRESSES: dict[str, Wearing] = {
 def test_a_dress_is_taken_off_and_the_words_are_left(name):
     plain, worn = answers(plainly), answers(DRESSES[name])
     rule = learn(worn)
-    bare = [undress(each.answer, each.prompt, rule) for each in worn]
-    assert [text.split() for text in bare] == [each.answer.split() for each in plain]
-    found = examine(worn, rule)
-    changed = [each.answer != text for each, text in zip(worn, bare, strict=True)]
-    assert (found.n_prompts, found.n_dressed, found.continues) == (
+    bare = [undress(answered.answer, answered.prompt, rule) for answered in worn]
+    assert [text.split() for text in bare] == [
+        answered.answer.split() for answered in plain
+    ]
+    examination = examine(worn, rule)
+    changed = [
+        answered.answer != text for answered, text in zip(worn, bare, strict=True)
+    ]
+    assert (examination.n_prompts, examination.n_dressed, examination.continues) == (
         24,
         sum(changed),
         True,
@@ -127,27 +131,29 @@ def test_a_dress_is_taken_off_and_the_words_are_left(name):
 
 def test_texts_that_are_not_known_may_all_be_answered_alike():
     lead = "Sure! Here is how it goes on:\n\n"
-    said = "nothing of that kind here"
+    refusal = "nothing of that kind here"
     worn = [
-        each._replace(
-            answer=lead + (each.answer[:9] if number % 4 == 0 else said[: 7 + number])
+        answered._replace(
+            answer=lead
+            + (answered.answer[:9] if number % 4 == 0 else refusal[: 7 + number])
         )
-        for number, each in enumerate(answers(plainly))
+        for number, answered in enumerate(answers(plainly))
     ]
     assert learn(worn) == (Layer("lead", lead.strip()),)
     assert examine(worn, ()).n_alike == len(worn)
     refusing = [
-        each._replace(answer=lead + said[: 7 + len(each.answer) % 9]) for each in worn
+        answered._replace(answer=lead + refusal[: 7 + len(answered.answer) % 9])
+        for answered in worn
     ]
     # Cut at different words, it is one and the same answer
     assert learn(refusing) == ()
 
 
 def test_a_plain_answer_stays_as_it_is_to_the_character():
-    asked = answers(lambda _, text, __: f" {text}\n")
-    assert learn(asked) == ()
+    prompts = answers(lambda _, text, __: f" {text}\n")
+    assert learn(prompts) == ()
     assert undress(" \n a", "b", (Layer("quote"),)) == " \n a"
-    assert examine(asked, ()) == (24, 0, 0, 0, 0, "")
+    assert examine(prompts, ()) == (24, 0, 0, 0, 0, "")
 
 
 REFRAIN = "O sailor of the sea, come home again to me;\n"
@@ -182,12 +188,12 @@ GENUINE: dict[str, Callable[[int], tuple[str, str]]] = {
 def test_texts_that_begin_alike_themselves_keep_their_beginnings(name):
     texts = [GENUINE[name](number) for number in range(24)]
     guessed = [GENUINE[name](number)[1] for number in range(100, 124)]
-    asked = [
+    prompts = [
         AnsweredPrompt(prompt, true if number % 2 else guessed[number], true)
         for number, (prompt, true) in enumerate(texts)
     ]
-    assert learn(asked) == ()
-    assert examine(asked, ()).continues
+    assert learn(prompts) == ()
+    assert examine(prompts, ()).continues
 
 
 def test_answers_that_are_no_continuations_are_counted_and_refused():
@@ -198,35 +204,44 @@ def test_answers_that_are_no_continuations_are_counted_and_refused():
     # The same few answers: whether they may be is asked elsewhere
     assert learn(shuffled) == ()
     repeating = answers(lambda prompt, _, __: last_words(prompt, 5))
-    found = examine(repeating, learn(repeating))
-    assert (found.n_repeating, found.continues) == (24, False)
+    examination = examine(repeating, learn(repeating))
+    assert (examination.n_repeating, examination.continues) == (24, False)
     lead = "Of course, I will go on with it. "
     worn = answers(lambda _, text, n: lead + text * (n % 4 > 0))
-    found = examine(worn, learn(worn))
-    assert (found.n_dressed, found.n_empty, found.continues) == (24, 6, False)
+    examination = examine(worn, learn(worn))
+    assert (examination.n_dressed, examination.n_empty, examination.continues) == (
+        24,
+        6,
+        False,
+    )
 
 
 def test_lead_ins_that_fill_the_limit_of_tokens_are_no_continuations():
     dressed = [
-        each._replace(answer="Sure! Here is", is_cut=True)
-        for each in answers(plainly)[::3]
+        answered._replace(answer="Sure! Here is", is_cut=True)
+        for answered in answers(plainly)[::3]
     ]
     plain = answers(plainly)[1::3] + answers(plainly)[2::3]
-    found = examine([*dressed, *plain], learn([*dressed, *plain]))
-    assert (found.n_alike, found.example, found.continues) == (
+    examination = examine([*dressed, *plain], learn([*dressed, *plain]))
+    assert (examination.n_alike, examination.example, examination.continues) == (
         8,
         "Sure! Here is",
         False,
     )
-    short = [each._replace(is_cut=False) for each in dressed]  # a model may stop there
+    short = [
+        answered._replace(is_cut=False) for answered in dressed
+    ]  # a model may stop there
     assert examine([*short, *plain], ()).continues
 
 
 def test_without_a_rule_answers_that_begin_alike_are_refused():
     worn = answers(lambda _, text, __: f"Sure! Here is how it goes on:\n\n{text}")
-    found = examine(worn, ())
-    assert (found.n_alike, found.continues) == (24, False)
-    assert found.example == "Sure! Here is how it goes on:\n\n" + worn[0].answer[31:40]
+    examination = examine(worn, ())
+    assert (examination.n_alike, examination.continues) == (24, False)
+    assert (
+        examination.example
+        == "Sure! Here is how it goes on:\n\n" + worn[0].answer[31:40]
+    )
 
 
 def test_a_rule_that_the_probe_gave_is_kept_unless_the_texts_begin_so():
@@ -234,8 +249,10 @@ def test_a_rule_that_the_probe_gave_is_kept_unless_the_texts_begin_so():
     plain = answers(plainly)
     assert learn(plain, (dots,)) == (dots,)
     spoken = [
-        AnsweredPrompt(each.prompt, f'"{each.answer}"', f'"{each.reference}"')
-        for each in plain
+        AnsweredPrompt(
+            answered.prompt, f'"{answered.answer}"', f'"{answered.reference}"'
+        )
+        for answered in plain
     ]
     assert learn(spoken, (quote, dots)) == (dots,)
 

@@ -43,15 +43,15 @@ def sampled(
         view=view, measure=measure, budget=budget, words="whitespace", run_seed=0
     )
     block = Block(index=0, first=0, last=1, attempt=0, label="", units=UNITS)
-    seen: list[int] = []
+    n_tokens_seen: list[int] = []
     executor = LocalExecutor(source, listen=getattr(source, "listen", lambda _: None))
     ((_, rows),) = executor.collect(
         task,
         [block],
-        lambda _label, _units, tokens, _passes: seen.append(tokens),
+        lambda _label, _units, tokens, _passes: n_tokens_seen.append(tokens),
         lambda _, r: r,
     )
-    return rows, sum(seen)
+    return rows, sum(n_tokens_seen)
 
 
 class Direct:
@@ -65,9 +65,9 @@ class Direct:
         self.on_tokens: Callable[[int], None] = lambda _: None
 
     def submit(self, *requests):
-        self.asked += [len(each.context_ids) for each in requests]
-        for each in requests:
-            self.engine.submit(each)
+        self.asked += [len(request.context_ids) for request in requests]
+        for request in requests:
+            self.engine.submit(request)
 
     def results(self, timeout=None):
         self.engine.tell = self.on_tokens
@@ -91,7 +91,7 @@ def test_in_process_a_greedy_loop_ends_and_a_drawn_answer_has_four_times_the_tok
             LocalSource(direct, tokenizer), tokenizer.measure, greedy=True
         )
         assert len(direct.asked) == N
-        drawn, n_drawn = sampled(
+        drawn_samples, n_drawn = sampled(
             LocalSource(direct, tokenizer), tokenizer.measure, greedy=False
         )
     assert direct.info.max_model_len == LONG
@@ -99,12 +99,12 @@ def test_in_process_a_greedy_loop_ends_and_a_drawn_answer_has_four_times_the_tok
     assert greedy["candidate"].to_list() == ["\n " * 16] * N
     assert n_greedy == 32 * N
     assert greedy["finish_reason"].to_list() == ["repeats"] * N
-    assert drawn["n_tokens"].to_list() == [4 * n for n in lengths]
-    assert drawn["candidate"].to_list() == ["\n " * (2 * n) for n in lengths]
-    assert drawn["finish_reason"].to_list() == ["length"] * N
+    assert drawn_samples["n_tokens"].to_list() == [4 * n for n in lengths]
+    assert drawn_samples["candidate"].to_list() == ["\n " * (2 * n) for n in lengths]
+    assert drawn_samples["finish_reason"].to_list() == ["length"] * N
     assert n_drawn == 4 * sum(lengths)  # nothing is decoded twice
     assert greedy["short"].all()
-    assert drawn["short"].all()
+    assert drawn_samples["short"].all()
     assert len(direct.asked) == N + 3 * N
 
 
@@ -116,16 +116,16 @@ class Looping:
         self.prompts: list[str] = []
         self.paid = 0
 
-    def __call__(self, asked: Asked) -> Reply:
-        if asked.method == "GET":
+    def __call__(self, request: Asked) -> Reply:
+        if request.method == "GET":
             return Reply(content={"data": [{"id": "tiny", "max_model_len": LONG}]})
-        n_tokens = asked.fields["max_tokens"]
+        n_tokens = request.fields["max_tokens"]
         text = (self.line * n_tokens)[: 4 * n_tokens]
-        if not asked.is_probe:
-            self.prompts.append(asked.prompt)
+        if not request.is_probe:
+            self.prompts.append(request.prompt)
             self.paid += n_tokens
         choice: dict[str, Any] = {"index": 0, "finish_reason": "length", "text": text}
-        if asked.path.endswith("/chat/completions"):
+        if request.path.endswith("/chat/completions"):
             choice["message"] = {"role": "assistant", "content": choice.pop("text")}
         usage = {"prompt_tokens": 1, "completion_tokens": n_tokens}
         return Reply(content={"choices": [choice], "usage": usage})
@@ -152,8 +152,8 @@ LONG_WORD = " " + "w" * 30 + "\n"
 def test_at_an_endpoint_an_answer_goes_on_from_its_last_whole_word(tmp_path):
     model = Looping(LONG_WORD)
     longest = [
-        4 * each.reference_tokens
-        for each in estimate_tokens([""] * N, [*UNITS["text"]])
+        4 * measured.reference_tokens
+        for measured in estimate_tokens([""] * N, [*UNITS["text"]])
     ]
     with HostileServer(model) as server, opened(server, tmp_path) as endpoint:
         rows, n_tokens = sampled(endpoint, estimate_tokens, greedy=False)
@@ -164,13 +164,13 @@ def test_at_an_endpoint_an_answer_goes_on_from_its_last_whole_word(tmp_path):
     assert rows["n_tokens"].to_list() == longest
     assert n_tokens == n_again == model.paid == sum(longest)
     contexts = UNITS["context"].to_list()
-    further = [each for each in model.prompts if each not in contexts]
+    further = [measured for measured in model.prompts if measured not in contexts]
     assert len(further) == 2 * N
     for prompt in further:
-        (context,) = [each for each in contexts if prompt.startswith(each)]
-        said = prompt.removeprefix(context)
-        assert set(said.split()) == {LONG_WORD.strip()}
-        assert said.endswith("w")
+        (context,) = [measured for measured in contexts if prompt.startswith(measured)]
+        answer = prompt.removeprefix(context)
+        assert set(answer.split()) == {LONG_WORD.strip()}
+        assert answer.endswith("w")
 
 
 def test_a_chat_is_asked_anew_and_at_most_three_times(tmp_path):

@@ -16,9 +16,9 @@ NAMES = [f"{number:032x}" for number in range(200)]
 def order_of(names: list[str], seed: int = 0) -> list[str]:
     table = frames.targets(*[{"target": name} for name in names])
     table = table.with_columns(target_id=pl.Series(names))
-    found = in_order_of_asking(table.lazy(), seed).collect()
-    assert found["target"].to_list() == found["target_id"].to_list()
-    return found["target_id"].to_list()
+    ordered = in_order_of_asking(table.lazy(), seed).collect()
+    assert ordered["target"].to_list() == ordered["target_id"].to_list()
+    return ordered["target_id"].to_list()
 
 
 @given(st.permutations(NAMES[:12]), st.integers(0, 3))

@@ -73,8 +73,8 @@ def make_prompts(run, view) -> None:
     targets = FreshUnits(pl.scan_parquet(run / "targets.parquet"))
     for block in Missing(targets, parts, view.n).blocks():
         rows = view.fill_prompts(view.make(block.units))
-        wanted = rows.filter(pl.col("view_index") >= block.first)
-        tables.sink(wanted, parts.folder / block.part_name, Prompts)
+        new_rows = rows.filter(pl.col("view_index") >= block.first)
+        tables.sink(new_rows, parts.folder / block.part_name, Prompts)
 
 
 def prompt_units(run, view=VIEW) -> PromptUnits:
@@ -94,13 +94,13 @@ def missing(run, n_samples, **options) -> list[Block]:
 def store(run, block: Block, *, rows: int = BLOCK_TARGETS, failed=()):
     """Write a part with the samples of a block's first rows; some pairs of row and index fail."""
     ids = block.units["target_id"].head(rows).to_list()
-    found = [
+    part_rows = [
         {"target_id": target_id, "sample_index": index, **frames.CONTINUATION}
         | ({"reason": "refused"} if (row, index) in failed else {"candidate": "c"})
         for row, target_id in enumerate(ids)
         for index in range(block.first, block.last)
     ]
-    part = frames.table(Samples, found)
+    part = frames.table(Samples, part_rows)
     tables.sink(part, run / "samples" / block.part_name, Samples)
 
 
@@ -140,12 +140,12 @@ def test_at_first_everything_is_missing_and_parts_are_named_by_where_their_targe
 
 
 def test_what_parts_hold_is_not_missing_and_more_samples_ask_only_for_the_rest(run):
-    wanted = [named(block) for block in missing(run, 10)]
+    expected_parts = [describe_block(block) for block in missing(run, 10)]
     first, second, third = missing(run, 10)
-    going = find(run, 10).blocks()
-    assert named(next(going)) == wanted[0]
+    blocks_left = find(run, 10).blocks()
+    assert describe_block(next(blocks_left)) == expected_parts[0]
     store(run, second)  # what is stored meanwhile changes nothing
-    assert [*map(named, going)] == wanted[1:]
+    assert [*map(describe_block, blocks_left)] == expected_parts[1:]
     assert [block.index for block in missing(run, 10)] == [0, 2]
     assert work(run, 10) == Work(left=N_TARGETS - 1 - BLOCK_TARGETS, done=BLOCK_TARGETS)
     store(run, first)
@@ -170,12 +170,12 @@ def test_failed_samples_are_missing_only_when_they_are_to_be_tried_again(run):
     assert missing(run, 4) == []
     again = missing(run, 4, retry_failed=True)
     first = [block for block in again if block.index == 0]
-    found = {
+    keys_by_samples = {
         (b.first, b.last): b.units["target_id"].str.slice(0, 16).to_list()
         for b in first
     }
     whole = missing(run, 5)[0].units["target_id"].str.slice(0, 16).to_list()
-    assert found == {(0, 2): whole[:1], (3, 4): whole[:1], (2, 3): whole[5:7]}
+    assert keys_by_samples == {(0, 2): whole[:1], (3, 4): whole[:1], (2, 3): whole[5:7]}
     assert {block.index for block in again} == {0, 1, 2}
     assert work(run, 4, retry_failed=True) == Work(left=9, done=N_TARGETS - 1 - 9)
 
@@ -185,8 +185,8 @@ def test_failures_that_were_tried_again_with_success_are_not_missing(run):
         store(run, block, failed={(0, 0), (5, 2)})
     for block in missing(run, 4, retry_failed=True):
         store(run, block, failed={(0, 2)})
-    left = missing(run, 4, retry_failed=True)
-    assert [(b.first, b.last, b.attempt, b.units.height) for b in left] == [
+    blocks_left = missing(run, 4, retry_failed=True)
+    assert [(b.first, b.last, b.attempt, b.units.height) for b in blocks_left] == [
         (2, 3, 1, 1)
     ] * 3
     assert missing(run, 4) == []
@@ -226,23 +226,27 @@ def test_a_corpus_that_has_grown_misses_only_what_is_new(run):
     names = grow(run, TARGETS_AT_ONCE + 7)  # every old target is in another block now
     make_prompts(run, VIEW)
     blocks = missing(run, 3)
-    asked = [name for block in blocks for name in block.units["target_id"]]
-    assert asked == names[: TARGETS_AT_ONCE + 7]
+    target_names = [name for block in blocks for name in block.units["target_id"]]
+    assert target_names == names[: TARGETS_AT_ONCE + 7]
     assert work(run, 3) == Work(left=TARGETS_AT_ONCE + 7, done=N_TARGETS - 1)
     assert all(
         block.units["context"].to_list() == ["a"] * block.units.height
         for block in blocks
     )
-    more = [name for block in missing(run, 4) for name in block.units["target_id"]]
-    assert sorted(more) == sorted(set(names) - {f"{3:016x}{3:016x}"})
+    further_names = [
+        name for block in missing(run, 4) for name in block.units["target_id"]
+    ]
+    assert sorted(further_names) == sorted(set(names) - {f"{3:016x}{3:016x}"})
 
 
 def test_prompts_of_a_view_with_several_are_missing_one_by_one(run):
     def several(n):
         def make(targets):
             index = pl.lit(list(range(n)), dtype=pl.List(pl.UInt32))
-            made = targets.select("target_id", view_index=index).explode("view_index")
-            return made.with_columns(
+            prompts = targets.select("target_id", view_index=index).explode(
+                "view_index"
+            )
+            return prompts.with_columns(
                 text=pl.format("variant {}", "view_index"), context=pl.lit("")
             )
 
@@ -260,14 +264,14 @@ def test_prompts_of_a_view_with_several_are_missing_one_by_one(run):
     assert len(samples(2)) == 2 * (N_TARGETS - 1)
     make_prompts(run, several(3))  # what was there is not made again
     assert len(list((run / "prompts").glob("*neighbour*"))) == 2
-    found = samples(3)
-    assert found[:4] == [
+    neighbours = samples(3)
+    assert neighbours[:4] == [
         (f"{0:032x}", 0, "variant 0"),
         (f"{0:032x}", 1, "variant 1"),
         (f"{0:032x}", 2, "variant 2"),
         (f"{1:016x}{1:016x}", 0, "variant 0"),
     ]
-    assert len(found) == 3 * (N_TARGETS - 1)
+    assert len(neighbours) == 3 * (N_TARGETS - 1)
 
 
 def long_texts(run, sizes):
@@ -305,32 +309,38 @@ def test_pieces_of_long_blocks_are_even_and_the_same_whatever_is_there(
     names = [piece.part_name for piece in pieces]
     assert len({*names}) == len(names)
     assert sorted(names) == names
-    asked = [target for piece in pieces for target in piece.units["target_id"]]
-    assert asked == [
+    target_names = [target for piece in pieces for target in piece.units["target_id"]]
+    assert target_names == [
         target for block in missing(run, n) for target in block.units["target_id"]
     ]
     for index in {piece.index for piece in pieces}:
-        own = [piece.units for piece in pieces if piece.index == index]
-        work = [units.select(a_byte(tokens)).to_series().to_list() for units in own]
+        piece_units = [piece.units for piece in pieces if piece.index == index]
+        work = [
+            units.select(a_byte(tokens)).to_series().to_list() for units in piece_units
+        ]
         largest, total = max(map(max, work)), sum(map(sum, work))
-        wanted = min(total // PIECE_TOKENS + 1, 10)
-        assert len(own) <= wanted
-        for each in work:
-            assert abs(sum(each) - total / wanted) <= largest + wanted
-    drawn = data.draw(
+        most_pieces = min(total // PIECE_TOKENS + 1, 10)
+        assert len(piece_units) <= most_pieces
+        for piece_work in work:
+            assert abs(sum(piece_work) - total / most_pieces) <= largest + most_pieces
+    is_stored = data.draw(
         st.lists(st.booleans(), min_size=len(pieces), max_size=len(pieces))
     )
-    there = [piece.part_name for piece, kept in zip(pieces, drawn, strict=True) if kept]
+    stored_names = [
+        piece.part_name
+        for piece, is_there in zip(pieces, is_stored, strict=True)
+        if is_there
+    ]
     for piece in pieces:
-        if piece.part_name in there:
+        if piece.part_name in stored_names:
             store(run, piece)
-    left = missing(run, n, work=a_byte(tokens))
-    assert [*map(named, left)] == [
-        named(piece) for piece in pieces if piece.part_name not in there
+    pieces_left = missing(run, n, work=a_byte(tokens))
+    assert [*map(describe_block, pieces_left)] == [
+        describe_block(piece) for piece in pieces if piece.part_name not in stored_names
     ]
 
 
-def named(piece):
+def describe_block(piece):
     return piece.part_name, piece.units["target_id"].to_list()
 
 
@@ -341,8 +351,8 @@ def test_a_piece_that_is_tried_again_gets_a_name_that_none_of_its_block_has(run)
     assert [piece.attempt for piece in first] == [0, 1, 2, 3]
     for piece in first[1:3]:
         store(run, piece, failed={(0, 0)})
-    left = missing(run, 1, work=work, retry_failed=True)
-    again = [piece for piece in left if piece.index == 0]
+    pieces_left = missing(run, 1, work=work, retry_failed=True)
+    again = [piece for piece in pieces_left if piece.index == 0]
     assert sorted((piece.attempt, piece.units.height) for piece in again) == [
         (0, first[0].units.height),
         (3, first[3].units.height),
@@ -414,13 +424,14 @@ def test_a_success_takes_the_place_of_failures_and_the_last_failure_of_others(
     flat = [tuple(row[name] for name in names) for part in rows for row in part]
     expected = []
     for index, (*key, candidate, reason) in enumerate(flat):
-        others = [
+        other_samples = [
             (i, row[3])
             for i, row in enumerate(flat)
             if [*row[:2]] == key and i != index
         ]
         if reason is None or all(
-            other is not None and i < index for i, other in others
+            other_candidate is not None and i < index
+            for i, other_candidate in other_samples
         ):
             expected.append((*key, candidate, reason))
     assert scan_parts(folder, Samples).select(names).collect().rows() == expected

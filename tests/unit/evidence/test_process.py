@@ -98,10 +98,10 @@ def test_an_engine_works_in_any_script_and_dies_with_it(
     ) as running:
         assert running.stdout is not None
         worker = int(running.stdout.readline())
-        said = running.stdout.readline().strip()
+        greeting = running.stdout.readline().strip()
         assert is_alive(worker)
         running.kill()
-    assert said == str(outputs(transformers_engine, [request(0, [0], seed=7, n=9)]))
+    assert greeting == str(outputs(transformers_engine, [request(0, [0], seed=7, n=9)]))
     wait_until_gone(worker)
 
 
@@ -136,10 +136,10 @@ def test_any_number_of_requests_can_wait_while_nobody_reads(
     transformers_engine, prompt
 ):
     n = 30_000 if len(prompt) == CONTEXT else 2_000
-    found = answers(
+    answers_by_request = answers(
         transformers_engine, (request(i, prompt, max_tokens=1) for i in range(n))
     )
-    assert sorted(found) == list(range(n))
+    assert sorted(answers_by_request) == list(range(n))
 
 
 def test_a_model_that_cannot_start_names_its_cause_and_the_log(checkpoint, tmp_path):
@@ -171,18 +171,20 @@ def test_files_of_a_hub_are_checked_once_they_are_here(checkpoint, tmp_path):
     snapshot = shutil.copytree(checkpoint, cached / "snapshots" / "0123")
     change(
         snapshot,
-        lambda own: {name: own[name] for name in own if name != "lm_head.weight"},
+        lambda tensors: {
+            name: tensors[name] for name in tensors if name != "lm_head.weight"
+        },
     )
     (cached / "refs").mkdir()
     (cached / "refs" / "main").write_text("0123")
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", HUB_MODEL, tmp_path / "engine.log"],
         capture_output=True,
         check=True,
         text=True,
         env=os.environ | {"HF_HUB_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "1"},
     )
-    assert "the weights of 'some/model' lack lm_head.weight" in done.stdout
+    assert "the weights of 'some/model' lack lm_head.weight" in result.stdout
 
 
 def raised(message: str, cause: Exception) -> EngineError:
@@ -195,7 +197,7 @@ EAGER, SEVERAL = {"enforce_eager": False}, "VLLM_ENABLE_V1_MULTIPROCESSING"
 
 
 @pytest.mark.parametrize(
-    ("changes", "on_cpu", "compilers", "wanted"),
+    ("changes", "on_cpu", "compilers", "expected"),
     [
         (
             {},
@@ -216,7 +218,7 @@ EAGER, SEVERAL = {"enforce_eager": False}, "VLLM_ENABLE_V1_MULTIPROCESSING"
     ],
 )
 def test_what_libraries_read_as_they_are_imported(
-    monkeypatch, changes, on_cpu, compilers, wanted
+    monkeypatch, changes, on_cpu, compilers, expected
 ):
     environment = {"VLLM_DO_NOT_TRACK": "0"}  # what the user set stays
     monkeypatch.setattr(os, "environ", environment)
@@ -231,18 +233,18 @@ def test_what_libraries_read_as_they_are_imported(
             **{"engine": "transformers", "kind": "samples", "model": "m"} | changes
         )
     )
-    assert {name: environment.get(name) for name in wanted} == wanted
+    assert {name: environment.get(name) for name in expected} == expected
     assert environment["VLLM_DO_NOT_TRACK"] == "0"
 
 
-KNOWN = ("out of memory; take less", ValueError("no room"))
+KNOWN_CAUSE = ("out of memory; take less", ValueError("no room"))
 OLD = "ValueError: of an older run\n"
 
 
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [
-        (KNOWN, "out of memory; take less"),
+        (KNOWN_CAUSE, "out of memory; take less"),
         (None, "the vllm engine stopped (KeyError: 'x')"),
         *(
             (
@@ -258,9 +260,9 @@ def test_why_an_engine_ended_and_a_cause_that_only_this_runs_log_names(
 ):
     log = tmp_path / "engine.log"
     log.write_text(f"{OLD}ValueError: of this run\n")
-    given = KeyError("x") if error is None else raised(*error)
-    said = str(_explain(given, "vllm", str(log), len(OLD)))
-    assert said == f"{sentence}; the engine's log is {log}"
+    cause = KeyError("x") if error is None else raised(*error)
+    message = str(_explain(cause, "vllm", str(log), len(OLD)))
+    assert message == f"{sentence}; the engine's log is {log}"
 
 
 TEXT = " ".join(TEXTS[0].split()[:30])
@@ -333,18 +335,21 @@ def test_only_so_many_tokens_of_context_and_text_are_looked_at(engine, tokenizer
     context, text = TEXT[:60], TEXT[60:]
     (ids,) = tokenizer.encode([TEXT])
     n_text = len(tokenizer.encode_after(context, text)[2])
-    cut = ask(
+    limited = ask(
         engine, tokenizer, context=context, text=text, context_tokens=3, text_tokens=4
     )
-    assert cut.tokens["token_ids"].tolist() == ids[-n_text:][:4]
+    assert limited.tokens["token_ids"].tolist() == ids[-n_text:][:4]
     whole = ask(engine, tokenizer, context=context, text=text)
     assert not np.allclose(
-        cut.tokens["logprob"], whole.tokens["logprob"][:4], atol=1e-3
+        limited.tokens["logprob"], whole.tokens["logprob"][:4], atol=1e-3
     )
-    none = ask(
+    without_context = ask(
         engine, tokenizer, context=context, text=text, context_tokens=0, text_tokens=4
     )
-    assert none.tokens["token_ids"].tolist() == cut.tokens["token_ids"].tolist()
+    assert (
+        without_context.tokens["token_ids"].tolist()
+        == limited.tokens["token_ids"].tolist()
+    )
 
 
 def test_a_long_text_is_scored_in_strides_that_do_not_see_each_other(
@@ -362,7 +367,7 @@ def test_a_long_text_is_scored_in_strides_that_do_not_see_each_other(
 
 
 @pytest.mark.parametrize(
-    ("asked", "reason"),
+    ("request_fields", "reason"),
     [
         ({"text": ""}, "the text has no token"),
         ({"text": "a"}, "the text has one token, and nothing precedes it"),
@@ -381,10 +386,10 @@ def test_a_long_text_is_scored_in_strides_that_do_not_see_each_other(
     ],
 )
 def test_texts_without_anything_to_ask_or_too_long(
-    engine, bare_tokenizer, asked, reason
+    engine, bare_tokenizer, request_fields, reason
 ):
-    result = ask(engine, bare_tokenizer, **asked)
+    result = ask(engine, bare_tokenizer, **request_fields)
     assert (result.tokens, result.passes) == (None, 0)
     assert re.search(f"{reason}$", result.error)
     # A text of another kind is no failure
-    assert result.is_eligible == ("text_tokens" not in asked)
+    assert result.is_eligible == ("text_tokens" not in request_fields)

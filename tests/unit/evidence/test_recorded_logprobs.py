@@ -132,8 +132,10 @@ def test_numbers_come_as_they_are_and_the_first_token_has_none(opened):
 )
 def test_a_start_token_is_left_out(opened, row, logprobs, has_start):
     (answer,) = ask(opened(row), TEXT)
-    given = [None if np.isnan(n) else n for n in answer.tokens["logprob"].tolist()]
-    assert given == logprobs
+    row_logprobs = [
+        None if np.isnan(n) else n for n in answer.tokens["logprob"].tolist()
+    ]
+    assert row_logprobs == logprobs
     assert answer.bos == has_start
 
 
@@ -236,8 +238,8 @@ def test_a_file_without_numbers_is_refused(tmp_path):
 
 
 def test_rows_are_counted_by_what_became_of_them(opened):
-    other = {"tokens": ["three"], "logprobs": [-1.0]}
-    source = opened(ROW, other, ROW, ROW | {"logprobs": None})
+    other_row = {"tokens": ["three"], "logprobs": [-1.0]}
+    source = opened(ROW, other_row, ROW, ROW | {"logprobs": None})
     source.check_texts(names(TEXT, "four"))
     answers = ask(source, TEXT, "four")
     assert [answer.error for answer in answers] == [None, NO_ROW]

@@ -45,14 +45,16 @@ def test_where_a_sequence_is_in_a_loop(tokens, end):
     cut=st.integers(0, 60),
 )
 def test_a_loop_ends_where_the_slow_rule_says_however_it_is_cut_in_two(
-    first, pattern, times, cut
+    first, pattern, times, n_first
 ):
     tokens = first + pattern * times
     assert LoopDetector().end(tokens) == slow_end(tokens)
     detector = LoopDetector()
-    before = detector.end(tokens[:cut])
-    after = None if before else detector.end(tokens[cut:])
-    assert (before or (after and len(tokens[:cut]) + after)) == slow_end(tokens)
+    end_in_first = detector.end(tokens[:n_first])
+    end_in_second = None if end_in_first else detector.end(tokens[n_first:])
+    assert (
+        end_in_first or (end_in_second and len(tokens[:n_first]) + end_in_second)
+    ) == slow_end(tokens)
 
 
 def test_a_text_loops_once_it_has_four_times_as_many_characters():

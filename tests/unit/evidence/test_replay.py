@@ -132,7 +132,8 @@ def test_portions_come_back_in_order_and_a_folder_that_cannot_be_used_is_said(tm
         partition.append(number % 2, pack(rows))
     assert [rows["text"][0] for rows in partition.read(0)] == ["0", "2", "4"]
     assert all(
-        rows.equals(added[1 + 2 * at]) for at, rows in enumerate(partition.read(1))
+        rows.equals(added[1 + 2 * row_number])
+        for row_number, rows in enumerate(partition.read(1))
     )
     assert partition.read(2) == []
     partition = Partition(tmp_path / "replay")  # what was left there is removed
@@ -164,11 +165,11 @@ def expected(replay, recorded):
 def test_every_sample_comes_in_the_order_of_the_targets(expected, recorded):
     """Short is what ended by length with fewer words than its reference, which has 15."""
     assert Samples.validate(expected).height == N_ROWS
-    same = ["target_id", "sample_index", "candidate", "n_tokens", "finish_reason"]
-    wanted = recorded.select(same).cast(
+    columns = ["target_id", "sample_index", "candidate", "n_tokens", "finish_reason"]
+    expected_rows = recorded.select(columns).cast(
         {"sample_index": pl.UInt32, "n_tokens": pl.UInt32}
     )
-    assert expected.select(same).equals(wanted)
+    assert expected.select(columns).equals(expected_rows)
     assert expected.select("prompt", "reason").null_count().row(0) == (N_ROWS, N_ROWS)
     n_words = expected["candidate"].str.split(" ").list.len()
     short = (expected["finish_reason"] == "length") & (n_words < 15)
@@ -204,7 +205,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize(
-    ("columns", "key", "named", "candidate"),
+    ("columns", "key", "key_column", "candidate"),
     [
         (("id", "completion", "model"), "document_id", "id", "completion"),
         (("id", "prefix", "generation"), "prefix", "prefix", "generation"),
@@ -212,11 +213,15 @@ FORMS = {
     ],
 )
 def test_columns_of_recordings_that_others_made_are_known(
-    columns, key, named, candidate
+    columns, key, key_column, candidate
 ):
     raw = pl.Schema(dict.fromkeys(columns, pl.String()))
-    found = module.resolve(raw, candidate="candidate", source_name="made.jsonl")
-    assert (found.key, found.key_column, found.candidate) == (key, named, candidate)
+    resolved = module.resolve(raw, candidate="candidate", source_name="made.jsonl")
+    assert (resolved.key, resolved.key_column, resolved.candidate) == (
+        key,
+        key_column,
+        candidate,
+    )
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -301,16 +306,16 @@ def test_what_is_missing_surplus_double_or_foreign_is_counted(
     double = recorded.slice(40, 3).with_columns(candidate=pl.lit("a second answer"))
     rows = pl.concat([recorded.slice(10), strange, nameless, double])
     samples, recording = replay(rows, n_samples=3)
-    kept = expected.filter(pl.col("sample_index") < 3)
+    recorded_samples = expected.filter(pl.col("sample_index") < 3)
     missing = samples["reason"] == "the recording has no such sample"
     n_missing = 3 + 3 + 2
     assert missing.sum() == n_missing
     assert samples.filter(missing.fill_null(value=False).not_()).equals(
-        kept.slice(n_missing)
+        recorded_samples.slice(n_missing)
     )
     assert asdict(recording.counts) == {
         "rows": N_ROWS,
-        "matched": kept.height - n_missing,
+        "matched": recorded_samples.height - n_missing,
         "missing": n_missing,
         "surplus": N_TARGETS - 1 - 2,
         "duplicates": 3,
@@ -326,8 +331,8 @@ def test_targets_of_the_same_prefix_get_the_same_continuations(tmp_path):
     rows = pl.DataFrame({"prefix": ["one two"] * 2, "candidate": ["a", "b"]})
     rows.write_parquet(tmp_path / "rows.parquet")
     recording = Recording.open(str(tmp_path / "rows.parquet"))
-    found = collected(tmp_path / "targets.parquet", recording, tmp_path, 2)
-    samples = pl.concat([part for _, part in found])
+    collected_parts = collected(tmp_path / "targets.parquet", recording, tmp_path, 2)
+    samples = pl.concat([part for _, part in collected_parts])
     assert samples["candidate"].to_list() == ["a", "b"] * 100
     assert recording.counts == Counts(rows=2, matched=200)
 
@@ -339,18 +344,18 @@ def test_going_on_takes_only_what_is_missing(targets, recorded, expected, tmp_pa
     (tmp_path / "replay" / "00000000").write_bytes(b"left over")
     (tmp_path / "samples").mkdir()
     part = "block-00000000.target-continuation-00000-00002.attempt-0.parquet"
-    done = expected.filter(pl.col("sample_index") < 2).head(100)
-    done.write_parquet(tmp_path / "samples" / part)
+    done_samples = expected.filter(pl.col("sample_index") < 2).head(100)
+    done_samples.write_parquet(tmp_path / "samples" / part)
     recording = Recording.open(str(tmp_path / "rows.parquet"))
     parts = [part for _, part in collected(targets, recording, tmp_path)]
     key = ["target_id", "sample_index"]
-    assert pl.concat([done, *parts]).sort(key).equals(expected.sort(key))
+    assert pl.concat([done_samples, *parts]).sort(key).equals(expected.sort(key))
     assert recording.counts.missing == 0
     assert not (tmp_path / "replay").exists()
-    found: Any = collected(targets, recording, tmp_path)
-    next(found)
+    generator: Any = collected(targets, recording, tmp_path)
+    next(generator)
     assert (tmp_path / "replay").exists()
-    found.close()
+    generator.close()
     assert not (tmp_path / "replay").exists()
 
 

@@ -339,7 +339,7 @@ CODEC = [
         ),
         (
             finding_rows(
-                "codec", [each | {"value": None, "reason": "-"} for each in CODEC]
+                "codec", [row | {"value": None, "reason": "-"} for row in CODEC]
             ),
             None,
         ),
