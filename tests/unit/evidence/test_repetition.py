@@ -42,7 +42,7 @@ def test_where_a_sequence_is_in_a_loop(tokens, end):
     first=st.lists(st.integers(0, 2), max_size=12),
     pattern=st.lists(st.integers(0, 2), min_size=1, max_size=12),
     times=st.integers(1, 40),
-    cut=st.integers(0, 60),
+    n_first=st.integers(0, 60),
 )
 def test_a_loop_ends_where_the_slow_rule_says_however_it_is_cut_in_two(
     first, pattern, times, n_first
