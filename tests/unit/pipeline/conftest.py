@@ -33,18 +33,22 @@ def key():
 @pytest.fixture(scope="session")
 def texts(checkpoint, shared_folder) -> Finished:
     """Samples of labelled texts by a model on this machine."""
-    return finished(shared_folder, "texts", lambda at: runs.of_texts(at, checkpoint))
+    return finished(
+        shared_folder, "texts", lambda folder: runs.of_texts(folder, checkpoint)
+    )
 
 
 @pytest.fixture(scope="session")
 def probes(checkpoint, shared_folder) -> Finished:
-    return finished(shared_folder, "probes", lambda at: runs.of_probes(at, checkpoint))
+    return finished(
+        shared_folder, "probes", lambda folder: runs.of_probes(folder, checkpoint)
+    )
 
 
 @pytest.fixture(scope="session")
 def views(checkpoint, shared_folder) -> Finished:
     return finished(
-        shared_folder, "views", lambda at: runs.of_every_view(at, checkpoint)
+        shared_folder, "views", lambda folder: runs.of_every_view(folder, checkpoint)
     )
 
 
@@ -70,7 +74,12 @@ def books(recorded_books) -> Finished:
     """A recording of continuations of two unlabelled books."""
     paths = {"input": "books", "samples_from": "made.parquet", "out": "run"}
     return Finished(
-        {name: str(recorded_books / of) for name, of in paths.items()}, None, 0
+        {
+            name: str(recorded_books / relative_path)
+            for name, relative_path in paths.items()
+        },
+        None,
+        0,
     )
 
 
@@ -83,7 +92,9 @@ def small_audit(texts):
 def copied_of(tmp_path):
     """Copy a finished run: settings, run, and what its endpoint is asked from then on."""
     with ExitStack() as open_until_the_end:
-        yield lambda made: open_until_the_end.enter_context(made.copied(tmp_path))
+        yield lambda shared_run: open_until_the_end.enter_context(
+            shared_run.copied(tmp_path)
+        )
 
 
 @pytest.fixture

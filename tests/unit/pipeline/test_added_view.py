@@ -30,8 +30,8 @@ SHOWN_TEXTS = [" ".join(text.split()[:12]) for text in TEXTS[:6]]
 
 def install_shown_package(folder: Path) -> None:
     """Write the file that the page shows, and what an installer writes beside it."""
-    shown = {block.title: block.code for block in blocks(PAGE)}
-    (folder / "recognition.py").write_text(shown["recognition.py"])
+    code_by_title = {block.title: block.code for block in blocks(PAGE)}
+    (folder / "recognition.py").write_text(code_by_title["recognition.py"])
     about = folder / "recognition-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text(

@@ -38,7 +38,7 @@ def folder(tmp_path_factory):
     texts = pl.DataFrame(
         {
             "document_id": names,
-            "text": [" ".join(some) for some in words],
+            "text": [" ".join(text_words) for text_words in words],
             "member": [True, False] * 15,
             "unused": range(30),
         }
@@ -46,8 +46,8 @@ def folder(tmp_path_factory):
     texts.write_parquet(folder / "texts.parquet", row_group_size=7)
     texts.write_ndjson(folder / "texts.jsonl")
     recorded = [
-        (name, " ".join(some[20 - number % 9 :]))
-        for number, (name, some) in enumerate(zip(names, words, strict=True))
+        (name, " ".join(text_words[20 - number % 9 :]))
+        for number, (name, text_words) in enumerate(zip(names, words, strict=True))
     ]
     table = pl.DataFrame(recorded, schema=["document_id", "candidate"], orient="row")
     table.write_parquet(folder / "made.parquet")
@@ -70,9 +70,12 @@ def files(running, folder, monkeypatch):
     return running
 
 
-def run_on(place, folder, out, **settings):
+def run_on(place, folder, run_folder, **settings):
     return audit(
-        input=place, samples_from=str(folder / "made.parquet"), out=out, **settings
+        input=place,
+        samples_from=str(folder / "made.parquet"),
+        out=run_folder,
+        **settings,
     )
 
 
@@ -107,12 +110,12 @@ def test_a_run_from_a_server_has_the_root_of_one_from_a_disk(
 ):
     files.behaviour = behaviour
     run = run_on(f"{files.url}/{kind}", folder, tmp_path / "run")
-    stored = manifest(run)
-    assert stored["custody"]["root"] == roots[kind]
-    (facts,) = stored["addresses"]["input"].values()
+    manifest_text = manifest(run)
+    assert manifest_text["custody"]["root"] == roots[kind]
+    (facts,) = manifest_text["addresses"]["input"].values()
     assert facts["address"] == f"{files.url}/{kind}"
     assert facts["size"] == (folder / kind).stat().st_size
-    assert stored["inputs"]["input"].keys() == {kind}
+    assert manifest_text["inputs"]["input"].keys() == {kind}
 
 
 def test_a_run_from_the_hub_records_its_commit(
@@ -128,9 +131,9 @@ def test_a_run_from_the_hub_records_its_commit(
     content = (folder / "texts.parquet").read_bytes()
     serve_data_set(files, "org/texts", COMMIT, {"texts.parquet": content})
     place = "hf://datasets/org/texts/texts.parquet"
-    stored = manifest(run_on(place, folder, tmp_path / "run"))
-    assert stored["custody"]["root"] == roots["texts.parquet"]
-    assert stored["addresses"]["input"]["texts.parquet"] == {
+    manifest_text = manifest(run_on(place, folder, tmp_path / "run"))
+    assert manifest_text["custody"]["root"] == roots["texts.parquet"]
+    assert manifest_text["addresses"]["input"]["texts.parquet"] == {
         "address": f"hf://datasets/org/texts@{COMMIT}/texts.parquet",
         "size": len(content),
         "revision": COMMIT,
@@ -155,9 +158,9 @@ def test_a_run_from_an_object_store_has_the_root_of_one_from_a_disk(
     for name in ("texts.parquet", "texts.jsonl"):
         obstore.put(store, name, (folder / name).read_bytes())
     run = run_on(f"s3://{BUCKET}/{pattern}", folder, tmp_path / "run")
-    stored = manifest(run)
-    assert stored["custody"]["root"] == roots["texts.parquet"]
-    facts = stored["addresses"]["input"]["texts.parquet"]
+    manifest_text = manifest(run)
+    assert manifest_text["custody"]["root"] == roots["texts.parquet"]
+    facts = manifest_text["addresses"]["input"]["texts.parquet"]
     assert facts["address"] == f"s3://{BUCKET}/corpus/texts.parquet"
     assert facts["etag"]
     text = (Path(run.folder) / "run.json").read_text()
@@ -266,14 +269,14 @@ def test_verify_asks_no_server_that_only_the_run_names(files, folder, tmp_path):
 
 def test_the_command_takes_addresses(files, folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    made = str(folder / "made.parquet")
+    samples_path = str(folder / "made.parquet")
     place = f"{files.url}/texts.jsonl"
     runner = CliRunner()
-    result = runner.invoke(command, ["audit", place, "--samples-from", made])
+    result = runner.invoke(command, ["audit", place, "--samples-from", samples_path])
     assert result.exit_code == 0, result.output
-    (out,) = Path("runs").iterdir()
-    assert out.name == "texts-recorded"
-    result = runner.invoke(command, ["verify", str(out), "--input", place])
+    (run_folder,) = Path("runs").iterdir()
+    assert run_folder.name == "texts-recorded"
+    result = runner.invoke(command, ["verify", str(run_folder), "--input", place])
     assert result.exit_code == 0, result.output
     assert "not found" not in result.output
 

@@ -76,17 +76,21 @@ class Answering:
 
     def answer(self, question):
         ids = self._encode(self.ask(question))
-        given = self.model.generate(ids, max_new_tokens=MOST_TOKENS, do_sample=False)
-        return self.tokenizer.decode(given[0, ids.shape[1] :], skip_special_tokens=True)
+        token_ids = self.model.generate(
+            ids, max_new_tokens=MOST_TOKENS, do_sample=False
+        )
+        return self.tokenizer.decode(
+            token_ids[0, ids.shape[1] :], skip_special_tokens=True
+        )
 
     def read(self, question, answer):
         """Return the entropy over the vocabulary at each token of an answer."""
         import torch
 
-        asked = self.ask(question)
+        prompt = self.ask(question)
         with torch.no_grad():
-            logits = self.model(self._encode(asked + answer)).logits[0].double()
-        logprobs = logits.log_softmax(-1)[self._encode(asked).shape[1] - 1 : -1]
+            logits = self.model(self._encode(prompt + answer)).logits[0].double()
+        logprobs = logits.log_softmax(-1)[self._encode(prompt).shape[1] - 1 : -1]
         return (-(logprobs.exp() * logprobs).sum(-1)).tolist()
 
     def _encode(self, text):
@@ -128,7 +132,11 @@ def test_the_run_verifies_says_what_it_cannot_tell_and_asks_nothing_twice(
     verified = CliRunner().invoke(command, ["verify", str(run.folder)])
     assert verified.exit_code == 0, verified.output
     assert len(run.manifest.models["target"]["chat_template"]) == 64
-    (sentence,) = [said for said in said_of(run) if "and none of yours" in said]
+    (sentence,) = [
+        sentence_said
+        for sentence_said in said_of(run)
+        if "and none of yours" in sentence_said
+    ]
     assert "outside the training" in sentence
     lines = planned(settings)
     assert lines["left"] == "nothing is left to ask: the run is finished"
@@ -182,14 +190,14 @@ def test_endpoints_are_refused_because_they_give_no_whole_distribution(
 
 
 def test_a_prompt_that_no_user_ends_is_not_asked(chat_model):
-    asked = {"role": "user", "content": [{"type": "text", "text": "Why {}?"}]}
+    question = {"role": "user", "content": [{"type": "text", "text": "Why {}?"}]}
     called = {"role": "tool", "content": "42"}
     rows = pl.DataFrame(
         {
             "target_id": ["asked", "called", "missing"],
             CONVERSATION: [
-                write_conversation([asked], []),
-                write_conversation([asked, called], []),
+                write_conversation([question], []),
+                write_conversation([question, called], []),
                 None,
             ],
             "first_answer": ["Because {0}.", "No.", None],

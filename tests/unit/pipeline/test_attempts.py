@@ -12,7 +12,7 @@ from mia_batch.pipeline import Run, journal
 from mia_batch.pipeline.results import build_answer, load_results
 from mia_batch.places import JOURNAL, journal_path
 from tests.runs import audit_books, said_of, write_books
-from tests.unit.pipeline.test_verdicts import ATTACK, KNOWN, Library
+from tests.unit.pipeline.test_verdicts import ATTACK, NON_MEMBERS_KNOWN, Library
 
 
 @pytest.fixture
@@ -45,10 +45,10 @@ def test_entries_of_many_writers_are_whole_and_what_is_broken_is_passed_over(pat
     )
     with ThreadPoolExecutor(8) as pool:
         assert {*pool.map(journal.add_entry, entries + entries[:5])} == {None}
-    found = [entry["name"] for entry in journal.read_entries()]
-    assert {*found} == {entry["name"] for entry in entries}
+    entry_names = [entry["name"] for entry in journal.read_entries()]
+    assert {*entry_names} == {entry["name"] for entry in entries}
     assert journal.add_entry(entries[0]) is None
-    assert len([*journal.read_entries()]) == len(found)
+    assert len([*journal.read_entries()]) == len(entry_names)
 
 
 def test_a_journal_that_cannot_be_written_says_why_and_a_link_is_not_followed(
@@ -75,59 +75,63 @@ def library(tmp_path):
 def test_swapped_comparison_texts_count_in_other_folders_and_in_the_same_one(
     library, path
 ):
-    asked = library.write("asked", np.arange(60) < 20)
+    input_path = library.write("asked", np.arange(60) < 20)
     sets = [library.write(f"new-{number}", [False] * 99) for number in range(3)]
-    at = [library.folder / parent / "run" for parent in ("one", "two")]
-    given = {"input": asked, "anyway": True, **KNOWN}
+    run_folders = [library.folder / parent / "run" for parent in ("one", "two")]
+    options = {"input": input_path, "anyway": True, **NON_MEMBERS_KNOWN}
 
-    def audit(non_members, out):
-        return library.audit(non_members=non_members, out=str(out), **given)
+    def audit(non_members, run_folder):
+        return library.audit(non_members=non_members, out=str(run_folder), **options)
 
-    first = audit(sets[0], at[0])
+    first = audit(sets[0], run_folders[0])
     alone = first["verdicts"].filter(attack=ATTACK, level="target")
     assert first.manifest.earlier == {}
     assert "stand out from 99 comparison texts" in build_answer(first)
-    second = audit(sets[1], at[1])
+    second = audit(sets[1], run_folders[1])
     assert len(second.manifest.earlier) == 1
     assert (
         build_answer(second).count("1 other run of these texts with this model counted")
         == 1
     )
-    known = (
+    adjusted = (
         load_results(second).verdicts.filter(attack=ATTACK, level="target").collect()
     )
     raw = second["verdicts"].filter(attack=ATTACK, level="target")
     np.testing.assert_allclose(
-        known["p_value"], (raw["p_value"] * 6).clip(upper_bound=1)
+        adjusted["p_value"], (raw["p_value"] * 6).clip(upper_bound=1)
     )
     assert not any("Share of members" in line for line in said_of(second))
-    third = audit(sets[2], at[1])
+    third = audit(sets[2], run_folders[1])
     assert len(third.manifest.earlier) == 2
     assert "p and q are 12 times as large" in build_answer(third)
     again = audit(sets[0], library.folder / "three" / "run")
     assert again.manifest.custody["root"] == first.manifest.custody["root"]
-    counted = again["findings"].filter(check="earlier_runs", statistic="primary")
-    assert counted.height == 2  # the first came out the same, and was no other attempt
+    earlier_primaries = again["findings"].filter(
+        check="earlier_runs", statistic="primary"
+    )
+    assert (
+        earlier_primaries.height == 2
+    )  # the first came out the same, and was no other attempt
     assert again["verdicts"].filter(attack=ATTACK, level="target").equals(alone)
-    stored = path.read_text("utf-8")
-    assert str(library.folder) not in stored
-    assert "w1" not in stored
+    journal_text = path.read_text("utf-8")
+    assert str(library.folder) not in journal_text
+    assert "w1" not in journal_text
 
 
 def test_a_run_that_compared_with_nothing_made_no_test_and_does_not_count(
     library, path
 ):
-    asked = library.write("alone", np.arange(60) < 20)
+    input_path = library.write("alone", np.arange(60) < 20)
     sets = [library.write(f"other-{number}", [False] * 99) for number in range(2)]
-    at = [library.folder / parent / "of asked" for parent in ("a", "b")]
-    given = {"input": asked, "anyway": True}
-    library.audit(out=str(at[0]), **given)
+    run_folders = [library.folder / parent / "of asked" for parent in ("a", "b")]
+    options = {"input": input_path, "anyway": True}
+    library.audit(out=str(run_folders[0]), **options)
     assert len(path.read_text("utf-8").splitlines()) == 1
-    compared = given | KNOWN
-    first = library.audit(non_members=sets[0], out=str(at[1]), **compared)
+    compared = options | NON_MEMBERS_KNOWN
+    first = library.audit(non_members=sets[0], out=str(run_folders[1]), **compared)
     assert first.manifest.earlier == {}
     # In the folder of the run that compared nothing
-    second = library.audit(non_members=sets[1], out=str(at[0]), **compared)
+    second = library.audit(non_members=sets[1], out=str(run_folders[0]), **compared)
     assert len(second.manifest.earlier) == 1
     assert "p and q are 6 times as large" in build_answer(second)
 
@@ -162,19 +166,19 @@ def test_lists_and_bounds_of_further_attempts_are_corrected_by_hand(library):
     run = library.audit(
         input=library.write("asked", np.arange(60) < 20),
         non_members=library.write("new", [False] * 99),
-        **KNOWN,
+        **NON_MEMBERS_KNOWN,
     )
-    known, plan = load_results(run), load_results(run).rule
-    verdicts = Attempts(2).verdicts(known.verdicts)
-    findings = Attempts(2).findings(known.findings, verdicts, plan)
+    results, plan = load_results(run), load_results(run).rule
+    verdicts = Attempts(2).verdicts(results.verdicts)
+    findings = Attempts(2).findings(results.findings, verdicts, plan)
     listed = findings.filter(check="reported", statistic="n_reported")["value"].item()
-    own = known.verdicts.filter(
+    own_verdicts = results.verdicts.filter(
         attack=ATTACK, level="target", versus="non_members"
     ).collect()
-    assert listed == (own["q_value"] * 6 <= 0.05).sum()
+    assert listed == (own_verdicts["q_value"] * 6 <= 0.05).sum()
     assert (
         listed
-        < known.findings.filter(check="reported", statistic="n_reported")[
+        < results.findings.filter(check="reported", statistic="n_reported")[
             "value"
         ].item()
     )
@@ -185,7 +189,7 @@ def test_lists_and_bounds_of_further_attempts_are_corrected_by_hand(library):
     )
     estimates = verdicts.filter(pl.col("estimate").is_not_null()).collect()
     assert estimates.select(pl.col("value", "low", "high").count()).row(0) == (0, 0, 0)
-    assert Attempts(1).verdicts(known.verdicts) is known.verdicts
+    assert Attempts(1).verdicts(results.verdicts) is results.verdicts
     rollup = pl.LazyFrame(
         {
             "verdict": ["known_better", "known_better", "comes_out"],
@@ -201,7 +205,14 @@ def test_lists_and_bounds_of_further_attempts_are_corrected_by_hand(library):
         contamination_high=pl.lit(0.2),
         contamination_reason=pl.lit(None, pl.String),
     )
-    made = Attempts(2).rollup(rollup, 0.05).collect()
-    assert made["verdict"].to_list() == ["known_better", "nothing_found", "comes_out"]
-    assert made["q_value"].to_list() == [0.006, 0.12, None]
-    assert (made["p_value"].max(), made["contamination"].count()) == (1.0, 0)
+    adjusted_rollup = Attempts(2).rollup(rollup, 0.05).collect()
+    assert adjusted_rollup["verdict"].to_list() == [
+        "known_better",
+        "nothing_found",
+        "comes_out",
+    ]
+    assert adjusted_rollup["q_value"].to_list() == [0.006, 0.12, None]
+    assert (
+        adjusted_rollup["p_value"].max(),
+        adjusted_rollup["contamination"].count(),
+    ) == (1.0, 0)

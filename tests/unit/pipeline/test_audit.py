@@ -53,19 +53,23 @@ def test_every_table_is_there_and_no_target_is_lost_without_a_reason(small_audit
         json.loads((run.folder / "run.json").read_text())["versions"]["polars"]
         == pl.__version__
     )
-    found = manifest.requests
-    assert manifest.times["begin"] <= found["times"]["first"] <= found["times"]["last"]
-    assert found["endpoint"] is None
-    assert found["tools"].startswith("none: the model ran on this machine")
+    requests = manifest.requests
+    assert (
+        manifest.times["begin"]
+        <= requests["times"]["first"]
+        <= requests["times"]["last"]
+    )
+    assert requests["endpoint"] is None
+    assert requests["tools"].startswith("none: the model ran on this machine")
     _, run = small_audit
-    counted = (
+    reason_counts = (
         run["unscored"]
         .group_by("reason")
         .agg(pl.col("target_id").n_unique())
         .sort("reason")
     )
     reasons = run["targets"]["reason"].drop_nulls().to_list()
-    assert counted.rows() == [(reason, 1) for reason in sorted(reasons)]
+    assert reason_counts.rows() == [(reason, 1) for reason in sorted(reasons)]
     assert len(reasons) == 2
     assert run.manifest.targets == {"total": 8} | dict.fromkeys(sorted(reasons), 1)
 
@@ -87,11 +91,11 @@ def test_the_same_request_elsewhere_gives_the_same_tables_and_root(
     small_audit, tmp_path
 ):
     settings, run = small_audit
-    out = str(tmp_path / "run")
-    other = audit(**settings | {"out": out, "engine_arg": {"batch_size": 5}})
+    run_folder = str(tmp_path / "run")
+    other_run = audit(**settings | {"out": run_folder, "engine_arg": {"batch_size": 5}})
     for name in ("samples", "features"):
-        assert tables_of(other.path(name)) == tables_of(run.path(name))
-    custody = other.manifest.custody
+        assert tables_of(other_run.path(name)) == tables_of(run.path(name))
+    custody = other_run.manifest.custody
     assert custody["tables"] == run.manifest.custody["tables"]
     assert custody["root"] == run.manifest.custody["root"]
     assert set(custody["files"]) == {"engine.log", "plan.json", "report.html"}
@@ -101,30 +105,33 @@ def test_the_same_request_elsewhere_gives_the_same_tables_and_root(
 def test_what_is_left_is_planned_and_a_run_that_has_not_begun_gets_no_folder(
     copied, tmp_path
 ):
-    found = planned(copied | {"out": str(tmp_path / "none")})
+    plan_lines = planned(copied | {"out": str(tmp_path / "none")})
     assert not (tmp_path / "none").exists()
-    assert (found["prompts"], found["samples"]) == ("6", "18")
-    assert (found["documents"], found["targets"]) == ("8", "8")
-    assert found["not sampled"].startswith("1: ")
-    assert found["engine"] == "transformers (asked for)"
-    assert int(found["tokens to decode"].partition(",")[0]) > 0
-    found = planned(copied)
-    assert found["left"] == "nothing is left to ask: the run is finished"
-    found = planned(copied | {"samples": 5})
-    assert (found["prompts"], found["samples"]) == ("6", "12")
-    wanted = copied | {"evidence": "logprobs", "attacks": "loss_v1,lowercase_ratio_v1"}
+    assert (plan_lines["prompts"], plan_lines["samples"]) == ("6", "18")
+    assert (plan_lines["documents"], plan_lines["targets"]) == ("8", "8")
+    assert plan_lines["not sampled"].startswith("1: ")
+    assert plan_lines["engine"] == "transformers (asked for)"
+    assert int(plan_lines["tokens to decode"].partition(",")[0]) > 0
+    plan_lines = planned(copied)
+    assert plan_lines["left"] == "nothing is left to ask: the run is finished"
+    plan_lines = planned(copied | {"samples": 5})
+    assert (plan_lines["prompts"], plan_lines["samples"]) == ("6", "12")
+    logprobs_settings = copied | {
+        "evidence": "logprobs",
+        "attacks": "loss_v1,lowercase_ratio_v1",
+    }
     texts = pl.read_parquet(copied["input"])["text"].drop_nulls().to_list()
     encode = Tokenizer.load(copied["model"]).encode_prompts
     n_read = sum(map(len, encode(texts)))
     n_lowercase = sum(map(len, encode([text.lower() for text in texts])))
     assert n_read != n_lowercase
-    assert planned(wanted)["target text"] == (
+    assert planned(logprobs_settings)["target text"] == (
         f"7 forward passes, {n_read:,} tokens to read"
     )
     audit(**copied | {"evidence": "logprobs", "attacks": "loss_v1"})
-    found = planned(wanted)
-    assert "target text" not in found
-    assert found["target lowercase"] == (
+    plan_lines = planned(logprobs_settings)
+    assert "target text" not in plan_lines
+    assert plan_lines["target lowercase"] == (
         f"7 forward passes, {n_lowercase:,} tokens to read"
     )
 
@@ -156,9 +163,9 @@ def test_a_manifest_that_cannot_be_resumed_is_refused_and_left(
 ):
     path = Path(copied["out"]) / "run.json"
     if content is None:
-        stored = json.loads(path.read_text())
-        del stored["format"]
-        content = json.dumps(stored)
+        manifest_fields = json.loads(path.read_text())
+        del manifest_fields["format"]
+        content = json.dumps(manifest_fields)
     path.write_text(content)
     with pytest.raises(mia_batch.RunFolderError, match=message):
         audit(**copied)
@@ -170,10 +177,12 @@ def test_a_manifest_that_cannot_be_resumed_is_refused_and_left(
 
 def test_samples_are_chosen_by_the_seed_and_drawn_again_the_same(small_audit):
     _, run = small_audit
-    chosen = choose_samples(run, 5, 0)
-    assert chosen.height == 5
-    assert chosen.equals(choose_samples(run, 5, 0))
-    assert not chosen.select(NAMES).equals(choose_samples(run, 5, 1).select(NAMES))
+    chosen_samples = choose_samples(run, 5, 0)
+    assert chosen_samples.height == 5
+    assert chosen_samples.equals(choose_samples(run, 5, 0))
+    assert not chosen_samples.select(NAMES).equals(
+        choose_samples(run, 5, 1).select(NAMES)
+    )
     assert choose_samples(run, 1000, 0).height == run["samples"].height == 18
     targets = run["targets"].filter(document_id="d3")
     answers = read_answers(run, targets)
@@ -185,12 +194,12 @@ def test_samples_are_chosen_by_the_seed_and_drawn_again_the_same(small_audit):
     assert answers["context"].unique().to_list() == targets["prefix"].to_list()
     assert answers["text"].unique().to_list() == targets["reference"].to_list()
     _, run = small_audit
-    before = verify(run.folder)
-    chosen = choose_samples(run, 7, 0)
-    drawn = draw_again(run, chosen, Observer())
-    assert drawn["again"].to_list() == chosen["candidate"].to_list()
-    assert drawn.drop("again").equals(chosen)
-    assert verify(run.folder) == before
+    verified_before = verify(run.folder)
+    chosen_samples = choose_samples(run, 7, 0)
+    drawn_samples = draw_again(run, chosen_samples, Observer())
+    assert drawn_samples["again"].to_list() == chosen_samples["candidate"].to_list()
+    assert drawn_samples.drop("again").equals(chosen_samples)
+    assert verify(run.folder) == verified_before
 
 
 def test_an_endpoint_is_asked_anew(request_for):
@@ -198,10 +207,10 @@ def test_an_endpoint_is_asked_anew(request_for):
     with HostileServer(TinyModel()) as server:
         run = audit(**request_for(server, probes=3, attacks=["probe_first_word_v1"]))
         n = len(server.asked)
-        drawn = draw_again(
+        drawn_samples = draw_again(
             run, choose_samples(run, 4, 0), Observer(), base_url=server.url
         )
-        assert drawn["again"].to_list() == drawn["candidate"].to_list()
+        assert drawn_samples["again"].to_list() == drawn_samples["candidate"].to_list()
         assert len(server.asked) >= n + 4
     assert read_answers(run, run["targets"].head(1))["seed"].null_count() == 3
 
@@ -212,18 +221,18 @@ def test_other_models_recordings_and_nothing_are_not_drawn_again(
     _, run = small_audit
     manifest = run.manifest
     manifest.models["target"]["source"]["digest"] = "0" * 64
-    other = type(run)(tmp_path)
+    other_run = type(run)(tmp_path)
     for name in ("samples", "prompts"):
-        other.path(name).symlink_to(run.path(name))
-    other.path("targets").symlink_to(run.path("targets"))
+        other_run.path(name).symlink_to(run.path(name))
+    other_run.path("targets").symlink_to(run.path("targets"))
     manifest.write(tmp_path)
     with pytest.raises(
         mia_batch.SettingsError, match=f"{tmp_path} holds evidence made with"
     ):
-        draw_again(other, choose_samples(other, 1, 0), Observer())
-    for run, chosen, said in (
+        draw_again(other_run, choose_samples(other_run, 1, 0), Observer())
+    for run, samples_given, message in (
         (texts.run, texts.run["samples"].clear(), "nothing to draw again"),
         (books.run, choose_samples(books.run, 1, 0), "came from a recording"),
     ):
-        with pytest.raises(mia_batch.SettingsError, match=said):
-            draw_again(run, chosen, Observer())
+        with pytest.raises(mia_batch.SettingsError, match=message):
+            draw_again(run, samples_given, Observer())

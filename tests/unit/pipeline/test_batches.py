@@ -78,12 +78,12 @@ class Batches:
         return sentence
 
     def run_to_the_end(
-        self, answer: Callable[[Asked], Reply], answers: Path, most: int = 40
+        self, answer: Callable[[Asked], Reply], answers: Path, most_rounds: int = 40
     ) -> tuple[Run, int]:
         """Ask round after round; return the run, and how many rounds it took."""
         answers.mkdir()
         run = self.write()
-        for number in range(most):
+        for number in range(most_rounds):
             lines = serve(self.folder, answer)
             if not lines:
                 assert run.manifest.custody
@@ -107,7 +107,7 @@ def test_a_run_by_files_has_the_tables_of_one_over_http(request_for, folder, tmp
         settings = request_for(server, "live", **MATCHED, **PRICES)
         listener = Listener()
         live = audit(**settings, observer=listener)
-        sent = [asked.fields for asked in server.asked]
+        sent = [request.fields for request in server.asked]
         batches = Batches(settings | {"out": str(tmp_path / "batch")}, folder)
         run, n_rounds = batches.run_to_the_end(TinyModel(), tmp_path / "answers")
         assert len(server.asked) == len(sent)  # the probe alone
@@ -132,7 +132,7 @@ def test_bodies_are_what_the_client_sends_and_lines_have_no_key(
     with HostileServer(TinyModel()) as server:
         settings = request_for(server, **MATCHED)
         audit(**settings | {"out": str(tmp_path / "live")})
-        first = [asked.fields for asked in server.asked if asked.fields["n"] == 3]
+        first = [request.fields for request in server.asked if request.fields["n"] == 3]
         Batches(settings, folder).write()
     lines = read_requests(folder)
     for fields in first:
@@ -185,8 +185,8 @@ def test_log_probabilities_and_points_go_in_one_round(
 ):
     model = NextTokenModel(checkpoint)
 
-    def answer(asked: Asked) -> Reply:
-        return echo(asked) if asked.fields.get("echo") else model(asked)
+    def answer(request: Asked) -> Reply:
+        return echo(request) if request.fields.get("echo") else model(request)
 
     with HostileServer(answer) as server:
         settings = request_for(server, tokenizer=str(checkpoint), **changed)
@@ -195,8 +195,8 @@ def test_log_probabilities_and_points_go_in_one_round(
         batches = Batches(settings, folder)
         run, n_rounds = batches.run_to_the_end(answer, tmp_path / "answers")
     assert n_rounds == 1
-    made, expected = tables_of(run.folder), tables_of(live.folder)
-    assert made == expected
+    batch_tables, expected = tables_of(run.folder), tables_of(live.folder)
+    assert batch_tables == expected
     assert run.manifest.passes == live.manifest.passes
 
 
@@ -216,8 +216,8 @@ def test_walks_take_a_round_for_each_step(folder, tmp_path):
 def test_what_follows_from_scores_is_written_after_them(request_for, folder, tmp_path):
     model = TinyModel()
 
-    def answer(asked: Asked) -> Reply:
-        return echo(asked) if asked.fields.get("echo") else model(asked)
+    def answer(request: Asked) -> Reply:
+        return echo(request) if request.fields.get("echo") else model(request)
 
     with HostileServer(answer) as server:
         settings = request_for(server, attacks="loss_v1", continue_strongest=3)
@@ -281,7 +281,7 @@ def test_a_call_that_is_stopped_leaves_the_files_of_before(
     started, tmp_path, monkeypatch
 ):
     batches, _ = started
-    before = read_requests(batches.folder)
+    requests_before = read_requests(batches.folder)
     path = write_answers(tmp_path / "out.jsonl", serve(batches.folder, TinyModel())[:2])
 
     def stop(_: object) -> None:
@@ -292,7 +292,7 @@ def test_a_call_that_is_stopped_leaves_the_files_of_before(
         with pytest.raises(KeyboardInterrupt):
             batches.take(path)
     assert [file.name for file in batches.folder.iterdir()] == ["requests-0001.jsonl"]
-    assert read_requests(batches.folder) == before
+    assert read_requests(batches.folder) == requests_before
     batches.write()
     # What was taken is kept: four prompts, and what two answers are short of
     assert len(read_requests(batches.folder)) == 4 + 6
@@ -342,11 +342,11 @@ def test_failures_are_asked_again_and_refusals_are_reasons(started, tmp_path):
             "|429: too many|500: it took too long|500: the service gives no answer)",
             text,
         )
-    left = {line["custom_id"] for line in read_requests(batches.folder)}
+    requests_left = {line["custom_id"] for line in read_requests(batches.folder)}
     asked_again = {lines[i]["custom_id"] for i in (0, 1, 2, 4)}
-    assert asked_again < left
-    assert lines[3]["custom_id"] not in left
-    assert len(left) == 4 + 3  # and what the answer is short of
+    assert asked_again < requests_left
+    assert lines[3]["custom_id"] not in requests_left
+    assert len(requests_left) == 4 + 3  # and what the answer is short of
     # The refusal needs its file no more
     run, _ = batches.run_to_the_end(TinyModel(), tmp_path / "answers")
     reasons = run["samples"].filter(pl.col("candidate").is_null())["reason"]
@@ -381,8 +381,8 @@ def test_a_prompt_that_is_filtered_is_an_answer(started, tmp_path):
 class Cutting(TinyModel):
     """Reads at most 300 words of a prompt, and counts no more."""
 
-    def _document(self, asked: Asked, n: int) -> dict[str, Any]:
-        document = super()._document(asked, n)
+    def _document(self, request: Asked, n: int) -> dict[str, Any]:
+        document = super()._document(request, n)
         usage = document["usage"]
         usage["prompt_tokens"] = min(usage["prompt_tokens"], 300)
         return document
@@ -417,11 +417,11 @@ def test_a_prompt_that_was_cut_is_no_evidence(request_for, folder, tmp_path):
 def test_doubles_count_once_and_the_first_answer_counts(started, tmp_path):
     batches, _ = started
     lines = serve(batches.folder, TinyModel())
-    other = json.loads(json.dumps(lines[0]))
-    other["response"]["body"]["choices"][0]["text"] = " something else" * 6
+    other_line = json.loads(json.dumps(lines[0]))
+    other_line["response"]["body"]["choices"][0]["text"] = " something else" * 6
     failed = failed_line(lines[1]["custom_id"], "batch_expired", "late")
     first = write_answers(tmp_path / "1.jsonl", [failed, lines[0], lines[2]])
-    write_answers(tmp_path / "2.jsonl", [lines[1], other, lines[2], *lines[3:]])
+    write_answers(tmp_path / "2.jsonl", [lines[1], other_line, lines[2], *lines[3:]])
     batches.take(tmp_path / "?.jsonl", first)
     assert batches.said("the same request") == (
         "3 lines are passed over, because another answers the same request; the first"
@@ -449,13 +449,15 @@ def test_an_answer_of_fewer_samples_is_completed_and_one_of_none_asked_again(
     assert batches.said("less than").endswith(f"; the first is {path} line 2") or (
         batches.said("less than").endswith(f"; the first is {path} line 1")
     )
-    left = {line["custom_id"] for line in read_requests(batches.folder)}
+    requests_left = {line["custom_id"] for line in read_requests(batches.folder)}
     start, next_attempt = (lines[i]["custom_id"] for i in range(2))
-    assert start.replace("-0-3-0", "-2-1-0") in left
-    assert next_attempt.replace("-0-3-0", "-0-3-1") in left
+    assert start.replace("-0-3-0", "-2-1-0") in requests_left
+    assert next_attempt.replace("-0-3-0", "-0-3-1") in requests_left
     # The file of before says nothing new, and is not paid for twice
     batches.take(path)
-    assert left == {line["custom_id"] for line in read_requests(batches.folder)}
+    assert requests_left == {
+        line["custom_id"] for line in read_requests(batches.folder)
+    }
     assert batches.said("earlier call").startswith("6 lines")
 
 
@@ -505,7 +507,7 @@ def test_lines_that_are_none_are_set_aside(started, tmp_path, monkeypatch):
 )
 def test_what_is_no_answer_to_the_run_is_refused(started, tmp_path, content, message):
     batches, server = started
-    before = read_requests(batches.folder)
+    requests_before = read_requests(batches.folder)
     path = tmp_path / "out.jsonl"
     if content is None:
         path = batches.folder / "requests-0001.jsonl"
@@ -515,7 +517,7 @@ def test_what_is_no_answer_to_the_run_is_refused(started, tmp_path, content, mes
         batches.take(path)
     with pytest.raises(SettingsError, match=message):
         batches.take(path)
-    assert read_requests(batches.folder) == before
+    assert read_requests(batches.folder) == requests_before
     assert server.asked == []
 
 
@@ -534,13 +536,13 @@ def test_a_run_that_is_begun_anew_writes_the_same_requests(
     batches, server = started
     lines = read_requests(batches.folder)
     path = write_answers(tmp_path / "out.jsonl", serve(batches.folder, TinyModel()))
-    other = Batches(request_for(server, "other", **MATCHED), tmp_path / "more")
+    other_batches = Batches(request_for(server, "other", **MATCHED), tmp_path / "more")
     with pytest.raises(SettingsError, match="give requests_to= first: the same"):
-        other.take(path)
-    other.write()
-    assert read_requests(other.folder) == lines
-    other.take(path)
-    assert other.said("answers are taken") == "6 answers are taken from files"
+        other_batches.take(path)
+    other_batches.write()
+    assert read_requests(other_batches.folder) == lines
+    other_batches.take(path)
+    assert other_batches.said("answers are taken") == "6 answers are taken from files"
 
 
 def test_answers_with_other_settings_are_not_taken(started, tmp_path):
@@ -567,12 +569,14 @@ def test_answers_count_whatever_the_probe_says_of_several_samples(started, tmp_p
 def test_requests_of_another_run_are_not_replaced(started, request_for, tmp_path):
     batches, server = started
     changed = request_for(server, "other", **MATCHED, seed=1)
-    other = Batches(changed, batches.folder)
+    other_batches = Batches(changed, batches.folder)
     (batches.folder / "notes.jsonl").write_text("{}")
-    before = {path.name: path.read_bytes() for path in batches.folder.iterdir()}
+    files_before = {path.name: path.read_bytes() for path in batches.folder.iterdir()}
     with pytest.raises(SettingsError, match="in it is not of this run"):
-        other.write()
-    assert before == {path.name: path.read_bytes() for path in batches.folder.iterdir()}
+        other_batches.write()
+    assert files_before == {
+        path.name: path.read_bytes() for path in batches.folder.iterdir()
+    }
 
 
 def test_files_are_limited_and_those_of_before_go(started, tmp_path, monkeypatch):
@@ -607,17 +611,19 @@ def test_no_more_is_written_than_could_be_paid_for(request_for, folder, tmp_path
         settings = request_for(server, preset="matched", samples=50, **limit)
         batches = Batches(settings, folder)
         batches.write()
-        most = [50 * line["body"]["max_tokens"] for line in read_requests(folder)]
-        batches.write(max_cost=0.5 * sum(most[:2]) + 0.1)
+        token_limits = [
+            50 * line["body"]["max_tokens"] for line in read_requests(folder)
+        ]
+        batches.write(max_cost=0.5 * sum(token_limits[:2]) + 0.1)
         assert len(read_requests(folder)) == 2
         assert batches.said("not written") == (
             "4 requests are not written, because all together could cost more than"
             " max_cost= allows: give a higher one, or have those before answered first"
         )
         assert batches.said("are left").endswith(
-            f" {sum(most[:2]):,} output tokens, USD {0.5 * sum(most[:2]):,.2f}"
+            f" {sum(token_limits[:2]):,} output tokens, USD {0.5 * sum(token_limits[:2]):,.2f}"
         )
-        batches.write(max_cost=0.5 * min(most) - 1)
+        batches.write(max_cost=0.5 * min(token_limits) - 1)
         assert read_requests(folder) == []
         assert batches.said("not written").startswith("6 requests are not written")
         batches.write()
@@ -668,9 +674,11 @@ def test_wrong_places_are_refused(request_for, changed, message):
 
 def test_settings_of_files_are_not_kept_with_the_run(started):
     batches, _ = started
-    stored = json.loads((Path(batches.settings["out"]) / "run.json").read_text())
-    assert "requests_to" not in stored["settings"]
-    assert "answers_from" not in stored["settings"]
+    manifest_fields = json.loads(
+        (Path(batches.settings["out"]) / "run.json").read_text()
+    )
+    assert "requests_to" not in manifest_fields["settings"]
+    assert "answers_from" not in manifest_fields["settings"]
 
 
 def test_times_that_are_none_are_not_believed():
@@ -693,26 +701,28 @@ def test_the_command_says_what_to_do_next_and_ends_with_a_code(started, tmp_path
     from_file = ["--answers-from", answers]
 
     def run(*options: str) -> tuple[int | None, str, str]:
-        out, err = tmp_path / "out", tmp_path / "err"
-        with forked_command([*line, *options], out, err) as process:
+        stdout, err = tmp_path / "out", tmp_path / "err"
+        with forked_command([*line, *options], stdout, err) as process:
             process.wait(HANGS)
-        return process.poll(), out.read_text(), " ".join(err.read_text().split())
+        return process.poll(), stdout.read_text(), " ".join(err.read_text().split())
 
-    code, out, err = run(*to_folder)
-    assert (code, out) == (0, "")
+    code, stdout, err = run(*to_folder)
+    assert (code, stdout) == (0, "")
     assert "then the same command with --answers-from and the files" in err
-    code, out, err = run(*from_file, *from_file)
-    assert (code, out) == (1, "")
+    code, stdout, err = run(*from_file, *from_file)
+    assert (code, stdout) == (1, "")
     assert err.endswith(
         "mia-batch: 18 requests are not answered: give --requests-to as well to write"
         " them to files, or leave --answers-from out to have them asked now; no answer"
         " is lost"
     )
-    code, out, err = run("--answers-from", str(batches.folder / "requests-0001.jsonl"))
-    assert (code, out) == (2, "")
+    code, stdout, err = run(
+        "--answers-from", str(batches.folder / "requests-0001.jsonl")
+    )
+    assert (code, stdout) == (2, "")
     assert err.endswith(
         "line 1 is a request and no answer; give the file that the service gave back"
     )
-    code, out, err = run()
+    code, stdout, err = run()
     assert code == 0
-    assert out.startswith("No sign of memory")
+    assert stdout.startswith("No sign of memory")

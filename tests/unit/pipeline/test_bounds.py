@@ -50,23 +50,25 @@ class Table:
 
     def __call__(self, parents, tokens):
         if parents is not None:
-            both = zip(parents, tokens, strict=True)
-            self.texts = [(*self.texts[parent], token) for parent, token in both]
+            parents_and_tokens = zip(parents, tokens, strict=True)
+            self.texts = [
+                (*self.texts[parent], token) for parent, token in parents_and_tokens
+            ]
         return np.array([self.after(text) for text in self.texts])
 
 
-def edits_between(one, other, *, moved):
+def edits_between(first, second, *, moved):
     """Levenshtein by its recursion; without ``moved``, Hamming where what is missing differs."""
     if not moved:
-        return sum(a != b for a, b in zip(one, other, strict=False)) + abs(
-            len(one) - len(other)
+        return sum(a != b for a, b in zip(first, second, strict=False)) + abs(
+            len(first) - len(second)
         )
-    if not one or not other:
-        return len(one) + len(other)
-    rest = edits_between(one[1:], other[1:], moved=True) + (one[0] != other[0])
+    if not first or not second:
+        return len(first) + len(second)
+    rest = edits_between(first[1:], second[1:], moved=True) + (first[0] != second[0])
     fewer = (
-        edits_between(one[1:], other, moved=True),
-        edits_between(one, other[1:], moved=True),
+        edits_between(first[1:], second, moved=True),
+        edits_between(first, second[1:], moved=True),
     )
     return min(rest, *(1 + n for n in fewer))
 
@@ -94,14 +96,18 @@ def exact_in(table: Table, near: Nearness) -> float:
     truth, total = tuple(near.truth.tolist()), 0.0
     for every in product(range(VOCABULARY), repeat=LENGTH):
         stop = next(
-            (at for at, token in enumerate(every) if token in near.ends), LENGTH
+            (position for position, token in enumerate(every) if token in near.ends),
+            LENGTH,
         )
         if any(every[stop + 1 :]):
             continue  # one of those that stop here stands for all
         if is_near(every[:stop], truth, near.within, near.edits):
-            said = every[: stop + 1]
+            said_tokens = every[: stop + 1]
             total += np.prod(
-                [table.after(said[:at])[token] for at, token in enumerate(said)]
+                [
+                    table.after(said_tokens[:position])[token]
+                    for position, token in enumerate(said_tokens)
+                ]
             )
     return total
 
@@ -110,12 +116,12 @@ def test_bounds_hold_in_hundreds_of_passages():
     exceeded, errors, gaps = 0, [], []
     for number in range(500):
         table, near, width = passage_of(number)
-        found = bound(table, near, width=width, draws=10, seed=number)
+        bounds_of_passage = bound(table, near, width=width, draws=10, seed=number)
         exact = exact_in(table, near)
-        assert found.lower <= exact <= found.upper
-        exceeded += exact > found.likely_upper
-        errors.append(found.estimate - exact)
-        gaps.append(found.upper - found.lower)
+        assert bounds_of_passage.lower <= exact <= bounds_of_passage.upper
+        exceeded += exact > bounds_of_passage.likely_upper
+        errors.append(bounds_of_passage.estimate - exact)
+        gaps.append(bounds_of_passage.upper - bounds_of_passage.lower)
     # Of 2.5 % of them more come by chance once in a thousand such tests
     assert exceeded <= 25
     assert abs(np.mean(errors)) <= 4 * np.std(errors) / np.sqrt(len(errors))
@@ -127,17 +133,17 @@ def test_edits_and_the_sum_of_a_case_by_hand():
     rows = near.add_tokens(near.first, np.array([1]))
     # "1" is one edit from "", from "0" and from "0 1"
     assert rows.tolist() == [[1, 1, 1]]
-    same = np.array([[0.5, 0.25, 0.25]])
+    probabilities = np.array([[0.5, 0.25, 0.25]])
 
     def model(parents, _tokens):
-        return same.repeat(1 if parents is None else len(parents), 0)
+        return probabilities.repeat(1 if parents is None else len(parents), 0)
 
-    found = bound(model, near, width=9, draws=0)
+    bounds_of_passage = bound(model, near, width=9, draws=0)
     # "0 0", "0 1", "1 1", and "0" and "1" that end; "1 0" and "" are two edits away.
     exact = 0.5 * 0.5 + 0.5 * 0.25 + 0.25 * 0.25 + 0.5 * 0.25 + 0.25 * 0.25
     assert exact == 0.625
-    assert found.lower <= exact <= found.upper
-    assert found.estimate == exact
+    assert bounds_of_passage.lower <= exact <= bounds_of_passage.upper
+    assert bounds_of_passage.estimate == exact
 
 
 def test_samples_needed():
@@ -154,11 +160,11 @@ SHORT = {
 }
 
 
-def kept(logits, top_k):
+def keep_top(logits, top_k):
     """Probabilities of the likeliest tokens at temperature 0.5; 0: of all."""
     logits = logits.double() / 0.5
-    least = logits.sort().values[-top_k]
-    return logits.masked_fill(logits < least, -inf).softmax(-1)
+    lowest_kept = logits.sort().values[-top_k]
+    return logits.masked_fill(logits < lowest_kept, -inf).softmax(-1)
 
 
 def test_passages_of_a_run_are_bounded_with_its_model_unless_that_is_elsewhere(
@@ -169,9 +175,9 @@ def test_passages_of_a_run_are_bounded_with_its_model_unless_that_is_elsewhere(
     tokenizer, targets = Tokenizer.load(settings["model"]), run["targets"]
     exact = pl.DataFrame()
     for top_k in (model.config.vocab_size * 3 // 4, 0):
-        how = SHORT | {"top_k": top_k}
+        sampling = SHORT | {"top_k": top_k}
         exact = bound_run(
-            run, Observer(), how, passages=9, distance="hamming", within=0
+            run, Observer(), sampling, passages=9, distance="hamming", within=0
         )
         assert (
             exact["target_id"].to_list() == rank_passages(run, 9)["target_id"].to_list()
@@ -186,8 +192,8 @@ def test_passages_of_a_run_are_bounded_with_its_model_unless_that_is_elsewhere(
             ids, p = special + prompt[-6:], 1.0
             for token in truth[:3]:
                 with torch.inference_mode():
-                    said = model(torch.tensor([ids])).logits[0, -1].float()
-                p *= kept(said, top_k)[token].item()
+                    logits = model(torch.tensor([ids])).logits[0, -1].float()
+                p *= keep_top(logits, top_k)[token].item()
                 ids.append(token)
             assert row["lower"] <= p <= row["upper"]
             assert row["upper"] == pytest.approx(row["lower"], rel=1e-3)
@@ -211,7 +217,9 @@ def test_passages_of_a_run_are_bounded_with_its_model_unless_that_is_elsewhere(
     # Enough for the second token, and not for the third
     free = memory_needed(loaded, 2 * 9, 8)
     table = bound_run(run, Observer(), SHORT, passages=9, within=2, width=9)
-    assert any("--width 9 takes 0.0 GiB" in (each or "") for each in table["reason"])
+    assert any(
+        "--width 9 takes 0.0 GiB" in (reason or "") for reason in table["reason"]
+    )
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (free * 2, free * 4))
     on_gpu: Any = SimpleNamespace(
         **vars(loaded) | {"on_cpu": False, "device": torch.device("cuda")}
@@ -223,10 +231,10 @@ def test_passages_of_a_run_are_bounded_with_its_model_unless_that_is_elsewhere(
     memory_check(on_gpu, 9)(2, 8)
     monkeypatch.undo()
     (row,) = bound_run(run, Observer(), SHORT, passages=1, within=1).to_dicts()
-    done = CliRunner().invoke(command, ["show", str(run.folder), "1"])
-    said = (
+    result = CliRunner().invoke(command, ["show", str(run.folder), "1"])
+    logits = (
         f"within 1 of 3 tokens (levenshtein): {row['lower']:.3g} to {row['upper']:.3g}"
     )
-    assert said in " ".join(done.output.split())
+    assert logits in " ".join(result.output.split())
     with pytest.raises(SettingsError, match="on this machine"):
         bound_run(controls.run, Observer(), {})

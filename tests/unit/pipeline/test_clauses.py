@@ -12,7 +12,7 @@ from mia_batch.pipeline.results import render_report
 from mia_batch.report.html.page import clauses
 from tests.unit.pipeline.test_second import of_labels, of_non_members
 
-SOURCES = {source for each in clauses() for source in each.rows}
+SOURCES = {source for clause in clauses() for source in clause.rows}
 RARE = {  # of audits that no fast test makes: by log-probabilities of books, of very many texts
     "rollup: extraction_probability",
     "findings: check=dataset_inference",
@@ -20,23 +20,30 @@ RARE = {  # of audits that no fast test makes: by log-probabilities of books, of
 }
 
 
-def answered(run):
-    found = json.loads(render_report(run, "json"))["clauses"]
-    assert [(each["text"], each["at"]) for each in found] == [
+def list_clause_rows(run):
+    clause_rows = json.loads(render_report(run, "json"))["clauses"]
+    assert [(clause["text"], clause["at"]) for clause in clause_rows] == [
         (c.text, c.at) for c in clauses()
     ]
-    return [each["rows"] for each in found]
+    return [clause["rows"] for clause in clause_rows]
 
 
 def test_every_row_that_a_clause_names_is_in_some_finished_run(
     texts, walks, controls, books, tmp_path_factory
 ):
-    own = [make(tmp_path_factory.mktemp("run")) for make in (of_labels, of_non_members)]
-    runs = [*own, *(each.run for each in (texts, walks, controls, books))]
-    found = [rows for run in runs for rows in answered(run)]
-    there = {source for rows in found if rows != "not tested" for source in rows}
-    assert SOURCES - there <= RARE
-    assert there <= SOURCES
+    fresh_runs = [
+        make(tmp_path_factory.mktemp("run")) for make in (of_labels, of_non_members)
+    ]
+    runs = [
+        *fresh_runs,
+        *(finished_run.run for finished_run in (texts, walks, controls, books)),
+    ]
+    row_lists = [rows for run in runs for rows in list_clause_rows(run)]
+    named_rows = {
+        source for rows in row_lists if rows != "not tested" for source in rows
+    }
+    assert SOURCES - named_rows <= RARE
+    assert named_rows <= SOURCES
 
 
 @pytest.mark.parametrize("source", sorted(SOURCES))
@@ -44,10 +51,10 @@ def test_a_row_is_of_a_column_or_a_check_that_there_is(source):
     place, _, name = source.partition(": ")
     if place == "run.json":
         return
-    table = {name.lower(): each for name, each in vars(schemas).items()}[place]
+    table = {name.lower(): schema for name, schema in vars(schemas).items()}[place]
     if place == "metrics" or name.startswith("check="):
-        said = table.__doc__ if place == "metrics" else inspect.getsource(table)
-        assert f"``{name.removeprefix('check=')}``" in said
+        doc_text = table.__doc__ if place == "metrics" else inspect.getsource(table)
+        assert f"``{name.removeprefix('check=')}``" in doc_text
     else:
         assert name in table.column_names()
 
@@ -55,17 +62,19 @@ def test_a_row_is_of_a_column_or_a_check_that_there_is(source):
 def test_a_run_without_such_a_row_says_not_tested_and_the_command_that_it_is_no_advice(
     texts, books
 ):
-    labelled, unlabelled = answered(texts.run), answered(books.run)
-    known = [each.at.endswith("membership inference") for each in clauses()].index(True)
-    assert labelled[known]["metrics: roc_auc"].startswith("samia_matched_v1: ")
-    assert "metrics: roc_auc" not in unlabelled[known]
-    for at, each in enumerate(clauses()):
-        if not each.rows:
-            assert labelled[at] == unlabelled[at] == "not tested"
-    no_walks = [each.at.endswith("exfiltration") for each in clauses()].index(True)
+    labelled, unlabelled = list_clause_rows(texts.run), list_clause_rows(books.run)
+    membership = [
+        clause.at.endswith("membership inference") for clause in clauses()
+    ].index(True)
+    assert labelled[membership]["metrics: roc_auc"].startswith("samia_matched_v1: ")
+    assert "metrics: roc_auc" not in unlabelled[membership]
+    for number, clause in enumerate(clauses()):
+        if not clause.rows:
+            assert labelled[number] == unlabelled[number] == "not tested"
+    no_walks = [clause.at.endswith("exfiltration") for clause in clauses()].index(True)
     assert labelled[no_walks] == "not tested"
-    given = ["report", str(texts.run.folder), "--format", "json"]
-    done = CliRunner().invoke(command, given, standalone_mode=False)
-    found = json.loads(done.output)
-    assert found.keys() == {"answer", "conclusions", "clauses", "note"}
-    assert "no legal advice" in found["note"]
+    arguments = ["report", str(texts.run.folder), "--format", "json"]
+    result = CliRunner().invoke(command, arguments, standalone_mode=False)
+    report = json.loads(result.output)
+    assert report.keys() == {"answer", "conclusions", "clauses", "note"}
+    assert "no legal advice" in report["note"]

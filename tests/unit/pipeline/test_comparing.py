@@ -33,8 +33,8 @@ def compared(runs):
     )
 
 
-def row(table, statistic, run="after", **wanted):
-    return table.filter(statistic=statistic, run=run, **wanted).row(0, named=True)
+def row(table, statistic, run="after", **columns):
+    return table.filter(statistic=statistic, run=run, **columns).row(0, named=True)
 
 
 def scores(folder):
@@ -53,18 +53,18 @@ def test_the_table_is_as_its_schema_says_with_differences_paired_by_target(
     assert again.equals(compared)
     assert compared["attack"].unique().to_list() == [ATTACK]
     assert compared.height == 3 + 2 + 2 * (2 + 1)
-    one, other = (
+    scores_before, scores_after = (
         scores(runs / "before"),
         scores(runs / "after").rename({"score": "after"}),
     )
-    gaps = one.join(other, on="target_id").filter("member")
+    gaps = scores_before.join(scores_after, on="target_id").filter("member")
     reference = ttest_1samp(gaps["after"] - gaps["score"], 0)
-    found = row(compared, "mean_difference", set="members")
-    assert found["p_value"] == pytest.approx(reference.pvalue)
-    assert (found["low"], found["high"]) == pytest.approx(
+    difference = row(compared, "mean_difference", set="members")
+    assert difference["p_value"] == pytest.approx(reference.pvalue)
+    assert (difference["low"], difference["high"]) == pytest.approx(
         [*reference.confidence_interval()]
     )
-    assert (found["n_targets"], found["n_unscored"]) == (20, 0)
+    assert (difference["n_targets"], difference["n_unscored"]) == (20, 0)
     assert row(compared, "mean_difference", set="non_members")["p_value"] > 0.05
 
 
@@ -95,10 +95,10 @@ def test_sets_and_areas_are_compared_and_adjusted_apart_by_holm(compared):
     areas = {
         name: row(compared, "roc_auc", name)["value"] for name in ("before", "after")
     }
-    found = row(compared, "roc_auc_difference")
-    assert found["value"] == pytest.approx(areas["after"] - areas["before"])
-    assert found["high"] < 0
-    assert found["p_value"] < 0.05
+    difference = row(compared, "roc_auc_difference")
+    assert difference["value"] == pytest.approx(areas["after"] - areas["before"])
+    assert difference["high"] < 0
+    assert difference["p_value"] < 0.05
     areas = compared.filter(statistic="roc_auc_difference").sort("p_value")
     assert areas["adjusted_p"][0] == pytest.approx(2 * areas["p_value"][0])
     means = compared.filter(statistic="mean_difference").sort("p_value")
@@ -111,9 +111,9 @@ def test_the_share_removed_is_that_of_both_differences(compared):
         row(compared, "mean_difference", name, set="members")["value"]
         for name in ("after", "retrained")
     ]
-    found = row(compared, "removed_share", set="members")
-    assert found["value"] == pytest.approx(gaps[0] / gaps[1])
-    assert 0 < found["low"] < found["value"] < found["high"] < 1
+    removed = row(compared, "removed_share", set="members")
+    assert removed["value"] == pytest.approx(gaps[0] / gaps[1])
+    assert 0 < removed["low"] < removed["value"] < removed["high"] < 1
     withheld = row(compared, "removed_share", set="non_members")
     assert withheld["value"] is None
     assert withheld["reason"].endswith("cannot be distinguished")
@@ -122,9 +122,13 @@ def test_the_share_removed_is_that_of_both_differences(compared):
 def test_a_run_and_its_copy_do_not_differ(runs, tmp_path):
     audit_recorded(runs, "before", 0.7, out=tmp_path / "before")
     table = mia_batch.compare([runs / "before", tmp_path / "before"])
-    found = row(table, "mean_difference", "before (2)", set="members")
-    assert (found["value"], found["low"], found["p_value"]) == (0, None, None)
-    assert found["reason"].startswith("the difference is the same")
+    difference = row(table, "mean_difference", "before (2)", set="members")
+    assert (difference["value"], difference["low"], difference["p_value"]) == (
+        0,
+        None,
+        None,
+    )
+    assert difference["reason"].startswith("the difference is the same")
     area = row(table, "roc_auc_difference", "before (2)")
     assert area["p_value"] == 1
     assert area["low"] < 0 < area["high"]
@@ -153,43 +157,47 @@ def test_documents_of_windows_have_rows_of_their_own(tmp_path, stride):
         )
 
 
-def refused(*folders, **options):
-    with pytest.raises((SettingsError, RunFolderError)) as found:
+def read_refusal(*folders, **options):
+    with pytest.raises((SettingsError, RunFolderError)) as error:
         mia_batch.compare(folders, **options)
-    assert "\n" not in str(found.value)
-    return str(found.value)
+    assert "\n" not in str(error.value)
+    return str(error.value)
 
 
 def test_runs_that_cannot_be_compared_are_refused(runs, tmp_path):
-    assert refused(runs / "before").startswith("a comparison needs at least two runs")
-    assert refused(runs / "before", runs / "before").startswith(
+    assert read_refusal(runs / "before").startswith(
+        "a comparison needs at least two runs"
+    )
+    assert read_refusal(runs / "before", runs / "before").startswith(
         "a comparison needs at least two"
     )
     audit_recorded(runs, "after", 0.3, out=tmp_path / "few", attacks=["samia_v1"])
     shared = mia_batch.compare([runs / "before", tmp_path / "few"])
     assert shared["attack"].unique().to_list() == ["samia_v1"]
-    message = refused(runs / "before", tmp_path / "few", attack=ATTACK)
+    message = read_refusal(runs / "before", tmp_path / "few", attack=ATTACK)
     assert (
         "few has no scores of the attack 'samia_matched_v1'; compute them with"
         in message
     )
-    found = mia_batch.compare([runs / "before", tmp_path / "few"], attack="samia_v1")
-    assert found["attack"].unique().to_list() == ["samia_v1"]
+    comparison = mia_batch.compare(
+        [runs / "before", tmp_path / "few"], attack="samia_v1"
+    )
+    assert comparison["attack"].unique().to_list() == ["samia_v1"]
     run = json.loads((runs / "after" / "run.json").read_text())
     (tmp_path / "run.json").write_text(json.dumps(run | {"custody": {}}))
-    assert "is not finished; give the audit's command again" in refused(
+    assert "is not finished; give the audit's command again" in read_refusal(
         runs / "before", tmp_path
     )
 
 
 def test_texts_too_long_for_one_pass_may_be_read_or_refused(runs, tmp_path):
-    for name, how in {"one": "stride", "two": "refuse"}.items():
+    for name, long_texts in {"one": "stride", "two": "refuse"}.items():
         shutil.copytree(runs / "before", tmp_path / name)
         manifest = mia_batch.Run(tmp_path / name).manifest
-        manifest.evidence["long_texts"] = how
+        manifest.evidence["long_texts"] = long_texts
         manifest.write(tmp_path / name)
-    found = mia_batch.compare([tmp_path / "one", tmp_path / "two"])
-    assert row(found, "mean_difference", "two", level="set")["value"] == 0
+    comparison = mia_batch.compare([tmp_path / "one", tmp_path / "two"])
+    assert row(comparison, "mean_difference", "two", level="set")["value"] == 0
 
 
 @pytest.mark.parametrize(
@@ -216,23 +224,23 @@ def test_what_is_not_the_same_is_named(runs, tmp_path, changed, settings, messag
     corpus = pl.read_parquet(runs / "corpus.parquet").with_columns(**changed)
     corpus.write_parquet(tmp_path / "corpus.parquet")
     audit_recorded(tmp_path, "other", 0.3, **settings)
-    message = refused(runs / "before", tmp_path / "other")
-    assert all(said in message for said in messages)
+    message = read_refusal(runs / "before", tmp_path / "other")
+    assert all(sentence in message for sentence in messages)
 
 
 def test_rarity_of_another_run_is_refused_unless_both_use_it(runs, tmp_path):
     weighed = "samia_matched_rarity_v1"
     for name, repeated in {"before": 0.7, "after": 0.3}.items():
         audit_recorded(runs, name, repeated, out=tmp_path / name, attacks=[weighed])
-    before, after = tmp_path / "before", tmp_path / "after"
+    before_folder, after_folder = tmp_path / "before", tmp_path / "after"
     audit_recorded(
         runs,
         "after",
         0.3,
         out=tmp_path / "borrowed",
         attacks=[weighed],
-        rarity_from=before,
+        rarity_from=before_folder,
     )
-    assert mia_batch.compare([before, tmp_path / "borrowed"]).height == 2 + 1 + 2
-    assert mia_batch.compare([before, after]).height == 2 + 1 + 2
-    assert "(rarity_from=) is" in refused(after, tmp_path / "borrowed")
+    assert mia_batch.compare([before_folder, tmp_path / "borrowed"]).height == 2 + 1 + 2
+    assert mia_batch.compare([before_folder, after_folder]).height == 2 + 1 + 2
+    assert "(rarity_from=) is" in read_refusal(after_folder, tmp_path / "borrowed")

@@ -34,12 +34,14 @@ def books(tmp_path):
         yield settings, server
 
 
-def count_tokens(asked):
+def count_tokens(request):
     """Count the tokens of an answer as the client pays for it."""
-    if asked.method == "GET":
+    if request.method == "GET":
         return 0
-    choices = RecitingOneBook()(asked).content["choices"]
-    return max(6 * len(choices), sum(least_tokens(each["text"]) for each in choices))
+    choices = RecitingOneBook()(request).content["choices"]
+    return max(
+        6 * len(choices), sum(least_tokens(choice["text"]) for choice in choices)
+    )
 
 
 def find_spent(run):
@@ -50,7 +52,9 @@ def find_spent(run):
 
 def list_continued(server):
     """List the prompts whose answers had room for more than a few words."""
-    return [each.prompt for each in server.asked if each.fields["max_tokens"] > 8]
+    return [
+        request.prompt for request in server.asked if request.fields["max_tokens"] > 8
+    ]
 
 
 @pytest.mark.parametrize("chat", [False, True])
@@ -79,10 +83,10 @@ def test_without_continuations_the_run_says_what_they_would_cost(books):
     assert run.answer.startswith(NO_ANSWER)
     foreseen = planned(settings | prices)
     cost = foreseen["continuations, expected"].rpartition("cost: ")[2]
-    most = foreseen["continuations, at most"].rpartition("cost: ")[2]
+    most_cost = foreseen["continuations, at most"].rpartition("cost: ")[2]
     assert said_of(run)[0] == (
         "No text was continued, so it is not known whether any comes out word for word:"
-        f" --continue-strongest 12 asks, for about {cost}, at most {most}."
+        f" --continue-strongest 12 asks, for about {cost}, at most {most_cost}."
     )
 
 
@@ -94,7 +98,7 @@ def test_the_strongest_texts_are_continued_for_the_money_that_is_left(books, tmp
     n_scoring = len(server.asked)
     listener = Listener()
     n_probes = sum(
-        count_tokens(each) for each in server.probes
+        count_tokens(request) for request in server.probes
     )  # which is enough for most of them
     limit = find_spent(scored) + n_probes
     run = audit(observer=listener, **base, max_cost=limit)
@@ -102,8 +106,8 @@ def test_the_strongest_texts_are_continued_for_the_money_that_is_left(books, tmp
     assert 0 < len(continued) < 12
     best = ranked.filter(pl.col("document_id") == "first")["target_id"][0]
     assert best in continued
-    (said,) = (line for line in listener.sentences if "leaves no more" in line)
-    assert said.startswith(f"{len(continued)} of 12 texts of highest scores are")
+    (no_more,) = (line for line in listener.sentences if "leaves no more" in line)
+    assert no_more.startswith(f"{len(continued)} of 12 texts of highest scores are")
     sentence = next(line for line in said_of(run) if "--max-cost" in line)
     assert sentence.startswith(
         f"{len(continued)} of the 12 texts of highest scores were continued, because"
@@ -112,7 +116,7 @@ def test_the_strongest_texts_are_continued_for_the_money_that_is_left(books, tmp
     assert run.answer.startswith("Of 2 documents, 1 comes out word for word")
     run = audit(**base, max_cost=1e6)
     assert run["samples"].filter(view="recital").height == 12
-    keys = [(each.prompt, each.fields["max_tokens"]) for each in server.asked]
+    keys = [(request.prompt, request.fields["max_tokens"]) for request in server.asked]
     assert len(keys[n_scoring:]) == len(set(keys[n_scoring:]))  # nothing is paid twice
     assert not [line for line in said_of(run) if "--max-cost" in line]
 

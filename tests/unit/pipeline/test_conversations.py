@@ -15,7 +15,7 @@ from tests.hostile_server import MODEL, HostileServer, TinyModel
 from tests.runs import audit, planned
 from tests.texts import invent_text
 
-READ = ("loss_v1", "loss_zlib_v1", "min_k_20_v1", "min_k_plus_plus_20_v1")
+LIKELIHOOD_ATTACKS = ("loss_v1", "loss_zlib_v1", "min_k_20_v1", "min_k_plus_plus_20_v1")
 N_CONVERSATIONS = 8
 
 
@@ -53,7 +53,7 @@ def run(chat_model, corpus, tmp_path_factory):
     return audit(
         input=corpus,
         model=str(chat_model),
-        attacks=[*READ],
+        attacks=[*LIKELIHOOD_ATTACKS],
         continue_strongest=4,
         out=str(tmp_path_factory.mktemp("run") / "run"),
     )
@@ -63,16 +63,16 @@ def compute_loss(model, tokenizer, messages):
     """Compute the mean log-probability of the last message, by transformers alone."""
     import torch
 
-    before = tokenizer.apply_chat_template(
+    prompt = tokenizer.apply_chat_template(
         messages[:-1], add_generation_prompt=True, tokenize=False
     )
-    whole = before + messages[-1]["content"]
+    whole = prompt + messages[-1]["content"]
     encoded = tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
     ids = torch.tensor([encoded["input_ids"]])
     with torch.no_grad():
         logprobs = model(ids).logits.double().log_softmax(-1)[0]
     starts = [start for start, _ in encoded["offset_mapping"]]
-    places = [i for i, start in enumerate(starts) if start >= len(before)]
+    places = [i for i, start in enumerate(starts) if start >= len(prompt)]
     values = [float(logprobs[i - 1, ids[0, i]]) for i in places]
     return sum(values) / len(values)
 
@@ -124,30 +124,35 @@ def test_the_plan_binds_the_template(run, chat_model, corpus, tmp_path):
     assert plan["chat_templates"] == {
         "target": run.manifest.models["target"]["chat_template"]
     }
-    other = shutil.copytree(chat_model, tmp_path / "other")
-    config = other / "tokenizer_config.json"
+    other_model = shutil.copytree(chat_model, tmp_path / "other")
+    config = other_model / "tokenizer_config.json"
     config.write_text(config.read_text().replace("assistant", "clerk"))
-    changed = {"input": corpus, "model": str(other), "out": str(tmp_path / "run")}
-    audit(**changed, attacks=[*READ], continue_strongest=0)
+    changed = {"input": corpus, "model": str(other_model), "out": str(tmp_path / "run")}
+    audit(**changed, attacks=[*LIKELIHOOD_ATTACKS], continue_strongest=0)
     other_plan = json.loads((tmp_path / "run" / "plan.json").read_text())
     assert other_plan["chat_templates"] != plan["chat_templates"]
 
 
 @needs_llama_cpp
 def test_llama_cpp_reads_conversations_alike(run, chat_model, corpus, tmp_path):
-    other = audit(
+    other_run = audit(
         input=corpus,
         model=str(save_gguf(chat_model, tmp_path / "model.gguf")),
-        attacks=[*READ],
+        attacks=[*LIKELIHOOD_ATTACKS],
         continue_strongest=0,
         out=str(tmp_path / "run"),
     )
-    tables = [each["scores"].sort("target_id") for each in (run, other)]
+    tables = [
+        tables_of_run["scores"].sort("target_id") for tables_of_run in (run, other_run)
+    ]
     assert tables[0]["target_id"].equals(tables[1]["target_id"])
-    for name in READ:
+    for name in LIKELIHOOD_ATTACKS:
         differences = (tables[0][name] - tables[1][name]).abs()
         assert differences.is_between(0, 2e-4).all(), name
-    ids = [each["logprobs"].sort("target_id")["token_ids"] for each in (run, other)]
+    ids = [
+        tables_of_run["logprobs"].sort("target_id")["token_ids"]
+        for tables_of_run in (run, other_run)
+    ]
     assert ids[0].equals(ids[1])
 
 
@@ -157,7 +162,7 @@ def test_a_base_model_reads_by_the_template_of_the_target(chat_model, corpus, tm
     described = json.loads(config.read_text())
     del described["chat_template"]
     config.write_text(json.dumps(described))
-    other = audit(
+    other_run = audit(
         input=corpus,
         model=str(chat_model),
         reference_model=str(base),
@@ -165,19 +170,23 @@ def test_a_base_model_reads_by_the_template_of_the_target(chat_model, corpus, tm
         continue_strongest=0,
         out=str(tmp_path / "run"),
     )
-    prompts = other["prompts"]
+    prompts = other_run["prompts"]
     contexts = [
         prompts.filter(model=model).sort("target_id")["context"]
         for model in ("target", "reference")
     ]
     assert contexts[0].equals(contexts[1])
-    records = other.manifest.models
+    records = other_run.manifest.models
     assert records["reference"]["chat_template"] == records["target"]["chat_template"]
-    assert other["scores"]["reference_difference_v1"].null_count() == 0
+    assert other_run["scores"]["reference_difference_v1"].null_count() == 0
 
 
 def test_without_a_template_the_run_says_so(checkpoint, corpus, tmp_path):
-    settings = {"input": corpus, "model": str(checkpoint), "attacks": [*READ]}
+    settings = {
+        "input": corpus,
+        "model": str(checkpoint),
+        "attacks": [*LIKELIHOOD_ATTACKS],
+    }
     with pytest.raises(
         SettingsError, match=r"has no chat template.*conversations= text"
     ):
@@ -219,8 +228,8 @@ def test_an_endpoint_of_chats_is_sent_the_messages(corpus, tmp_path):
             samples=2,
             out=str(tmp_path / "run"),
         )
-        asked = [asked for asked in server.asked if not asked.is_probe]
-    sent = [request.fields["messages"] for request in asked]
+        answered = [answered for answered in server.asked if not answered.is_probe]
+    sent = [request.fields["messages"] for request in answered]
     assert converse(3)[:1] in sent
     assert converse(3)[:3] in sent
     assert all(messages[-1]["role"] == "user" for messages in sent)
@@ -317,7 +326,9 @@ def test_comparison_texts_have_the_same_form(chat_model, corpus, tmp_path):
         CorpusError, match="conversations, and non_members= plain texts"
     ):
         planned(settings | {"non_members": str(texts)})
-    others = write_conversations(
+    comparison_path = write_conversations(
         tmp_path, "others.jsonl", range(20, 24), is_labelled=False
     )
-    assert planned(settings | {"non_members": others})["targets"].startswith("24")
+    assert planned(settings | {"non_members": comparison_path})["targets"].startswith(
+        "24"
+    )

@@ -31,7 +31,7 @@ def write(path, names, **columns):
 
 
 @pytest.fixture
-def asked(tmp_path):
+def input_path(tmp_path):
     return write(
         tmp_path / "asked.parquet", "abc", shelf=[1, 2, 3], group=["x", "x", "y"]
     )
@@ -48,30 +48,32 @@ def write_canaries(path, *sets):
     return str(path)
 
 
-def opened(asked, **others):
-    known = (
-        {"non_members_known": "written last week"} if "non_members" in others else {}
+def open_inputs(input_path, **settings):
+    origin = (
+        {"non_members_known": "written last week"} if "non_members" in settings else {}
     )
-    return open_corpora(load_settings({"input": asked, "model": "m"} | known | others))
+    return open_corpora(
+        load_settings({"input": input_path, "model": "m"} | origin | settings)
+    )
 
 
-def roles(corpora, **cut):
+def roles(corpora, **cut_settings):
     # No prompt is cut
-    given = {
+    settings = {
         "input": "i",
         "model": "m",
         "evidence": "logprobs",
-        **cut,
+        **cut_settings,
     }
-    targets = corpora.targets(load_settings(given)).collect()
+    targets = corpora.targets(load_settings(settings)).collect()
     Targets.validate(targets)
     return targets
 
 
-def test_every_text_has_its_role_and_what_it_says_of_membership(asked, tmp_path):
-    found = roles(
-        opened(
-            asked,
+def test_every_text_has_its_role_and_what_it_says_of_membership(input_path, tmp_path):
+    targets = roles(
+        open_inputs(
+            input_path,
             non_members=write(
                 tmp_path / "n.parquet", "de", shelf=[7, 8], group=["z", "z"]
             ),
@@ -82,7 +84,7 @@ def test_every_text_has_its_role_and_what_it_says_of_membership(asked, tmp_path)
         )
     )
     published = draw(commitment(*CANARIES), 2, 7)
-    assert found.select("role", "member", "shelf", "group").rows() == [
+    assert targets.select("role", "member", "shelf", "group").rows() == [
         ("target", None, 1, "x"),
         ("target", None, 2, "x"),
         ("target", None, 3, "y"),
@@ -90,21 +92,23 @@ def test_every_text_has_its_role_and_what_it_says_of_membership(asked, tmp_path)
         ("non_member", False, 8, "z"),
         ("calibration", True, None, "p"),
         ("calibration", False, None, "q"),
-        *(("canary", at == published, None, "s") for at in range(2)),
+        *(("canary", number == published, None, "s") for number in range(2)),
     ]
-    assert found.columns == [*Targets.column_names(), "shelf"]
+    assert targets.columns == [*Targets.column_names(), "shelf"]
 
 
-def test_canaries_stay_whole_where_others_are_cut_into_windows(asked, tmp_path):
+def test_canaries_stay_whole_where_others_are_cut_into_windows(input_path, tmp_path):
     texts = [SENTENCE.format(name) for name in "hi"]
-    corpora = opened(asked, canaries=write_canaries(tmp_path / "k.jsonl", ("s", texts)))
+    corpora = open_inputs(
+        input_path, canaries=write_canaries(tmp_path / "k.jsonl", ("s", texts))
+    )
     counts = roles(corpora, window_words=5).group_by("role").len().sort("role")
     assert counts.rows() == [("target", 4), ("canary", 2), ("copy", 2)]
 
 
-def test_columns_of_another_type_are_null_in_reference_sets(asked, tmp_path):
-    corpora = opened(
-        asked, non_members=write(tmp_path / "n.parquet", "d", shelf=["high"])
+def test_columns_of_another_type_are_null_in_reference_sets(input_path, tmp_path):
+    corpora = open_inputs(
+        input_path, non_members=write(tmp_path / "n.parquet", "d", shelf=["high"])
     )
     assert roles(corpora).filter(role="non_member")["shelf"].to_list() == [None]
 
@@ -123,11 +127,11 @@ def test_columns_of_another_type_are_null_in_reference_sets(asked, tmp_path):
     ],
 )
 def test_reference_sets_that_do_not_fit_are_refused(
-    asked, tmp_path, setting, columns, message
+    input_path, tmp_path, setting, columns, message
 ):
     path = written(tmp_path, pl.DataFrame({"text": ["d e", "f g"]} | columns), "others")
     with pytest.raises(CorpusError, match=f"{setting}: {message}"):
-        opened(asked, **{setting: path})
+        open_inputs(input_path, **{setting: path})
 
 
 @pytest.mark.parametrize(
@@ -143,13 +147,17 @@ def test_reference_sets_that_do_not_fit_are_refused(
         ),
     ],
 )
-def test_a_text_with_two_roles_is_refused(asked, recorded, tmp_path, sets, message):
+def test_a_text_with_two_roles_is_refused(
+    input_path, recorded, tmp_path, sets, message
+):
     files = {
         setting: write(tmp_path / f"{setting}.parquet", names, label=[0] * len(names))
         for setting, names in sets.items()
     }
     with pytest.raises(SettingsError, match=message):
-        audit(**recorded, input=asked, non_members_known="written last week", **files)
+        audit(
+            **recorded, input=input_path, non_members_known="written last week", **files
+        )
     assert not list((tmp_path / "run").glob("*.parquet"))
 
 
@@ -167,16 +175,16 @@ def test_columns_that_make_no_slices_are_refused(tmp_path, column, values, messa
         tmp_path / "labelled.parquet", range(51), member=[True] * 51, of=values
     )
     with pytest.raises(RequestError, match=message):
-        opened(labelled, slice_by=column)
+        open_inputs(labelled, slice_by=column)
 
 
 @pytest.fixture
 def recorded(tmp_path):
     """Settings without an input: what was said after each sentence."""
     rows = [(f"{name} one two three four", " five") for name in "abcdexy"]
-    made = pl.DataFrame(rows, schema=["prefix", "candidate"], orient="row")
+    recording = pl.DataFrame(rows, schema=["prefix", "candidate"], orient="row")
     return {
-        "samples_from": written(tmp_path, made, "made"),
+        "samples_from": written(tmp_path, recording, "made"),
         "out": str(tmp_path / "run"),
     }
 
@@ -207,18 +215,18 @@ def test_what_cannot_be_read_is_listed_said_and_under_the_root(recorded, tmp_pat
         audit(**settings)
     settings["bad_input"] = "set-aside"
     run = audit(observer=listener, **settings)
-    left = {
+    unread = {
         place.rpartition("/")[2]: reason
         for _, place, reason in run["set_aside"].iter_rows()
     }
-    assert len(left) == 5
-    assert left["latin.txt, line 1"] == "byte 0xe9 is not valid UTF-8"
-    assert left["paper.pdf"] == "files of kind .pdf are not read"
-    said = (
+    assert len(unread) == 5
+    assert unread["latin.txt, line 1"] == "byte 0xe9 is not valid UTF-8"
+    assert unread["paper.pdf"] == "files of kind .pdf are not read"
+    sentence = (
         f"left out of input: {books}/paper.pdf and 1 more: files of kind .pdf are not"
         " read"
     )
-    assert said in listener.sentences
+    assert sentence in listener.sentences
     assert run.manifest.input["n_set_aside"] == 2
     assert "set_aside.parquet" in run.manifest.custody["tables"]
     root = run.manifest.custody["root"]
@@ -234,8 +242,8 @@ def test_an_input_that_has_changed_is_said_and_another_is_refused(recorded, tmp_
     audit(**settings)
     write(source, "bcde")
     audit(observer=listener, **settings)
-    said = "2 targets are new, 1 are gone, 2 are kept; all are scored anew"
-    assert f"the input is not the run's earlier one: {said}" in listener.sentences
+    change = "2 targets are new, 1 are gone, 2 are kept; all are scored anew"
+    assert f"the input is not the run's earlier one: {change}" in listener.sentences
     write(source, "xy")
     with pytest.raises(
         SettingsError, match="holds a run about other texts: none of its 4 targets"
@@ -268,21 +276,23 @@ class Exported:
     ids=["texts", "records", "columns", "frame", "lazy", "series", "arrow"],
 )
 def test_texts_of_python_are_written_into_the_runs_folder(tmp_path, texts):
-    wanted = write_texts({"input": texts, "model": "owner/m", "out": tmp_path / "run"})
-    assert wanted["input"] == tmp_path / "run" / "input.parquet"
-    assert pl.read_parquet(wanted["input"])["text"].to_list() == TEXTS
-    assert write_texts(wanted) == wanted
+    settings_written = write_texts(
+        {"input": texts, "model": "owner/m", "out": tmp_path / "run"}
+    )
+    assert settings_written["input"] == tmp_path / "run" / "input.parquet"
+    assert pl.read_parquet(settings_written["input"])["text"].to_list() == TEXTS
+    assert write_texts(settings_written) == settings_written
 
 
 def test_texts_of_python_name_the_run_by_what_they_are_and_a_path_object_is_a_path(
     tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    given = (["a b"], ["a b"], ["a c"])
-    first, same, other = (
-        write_texts({"input": x, "model": "owner/m"})["out"] for x in given
+    text_lists = (["a b"], ["a b"], ["a c"])
+    first, same_folder, other_folder = (
+        write_texts({"input": x, "model": "owner/m"})["out"] for x in text_lists
     )
-    assert first == same != other
+    assert first == same_folder != other_folder
     assert first.name.startswith("table-")
     assert first.name.endswith("-m")
     path = tmp_path / "c.parquet"
@@ -291,7 +301,7 @@ def test_texts_of_python_name_the_run_by_what_they_are_and_a_path_object_is_a_pa
 
 
 @pytest.mark.parametrize(
-    ("texts", "said"),
+    ("texts", "message"),
     [
         ([], "input= has no rows; give at least one text"),
         (pl.DataFrame({"text": []}), "input= has no rows; give at least one text"),
@@ -325,11 +335,11 @@ def test_texts_of_python_name_the_run_by_what_they_are_and_a_path_object_is_a_pa
         ),
     ],
 )
-def test_what_is_no_table_of_texts_is_refused(tmp_path, monkeypatch, texts, said):
+def test_what_is_no_table_of_texts_is_refused(tmp_path, monkeypatch, texts, message):
     monkeypatch.chdir(tmp_path)
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).touch()
-    with pytest.raises(RequestError, match=said):
+    with pytest.raises(RequestError, match=message):
         audit(input=texts, model="m")
 
 
@@ -340,8 +350,8 @@ def text(name, n_words=640):
     return " ".join(f"{name}{number}" for number in range(n_words))
 
 
-def targets_of(given):
-    settings = fill_windows(load_settings(given))
+def targets_of(settings_given):
+    settings = fill_windows(load_settings(settings_given))
     return open_corpora(settings).targets(settings).drop_nulls("target").collect()
 
 
@@ -356,15 +366,15 @@ def books(tmp_path):
         folder / "b.epub", {"x": page(f"<p>{text('b')}{marks}</p>")}, spine=["x", "y"]
     )
     (folder / "c.html").write_text(f"<p>{text('a')}<p>{text('c', 256)}")
-    given = {
+    settings = {
         "input": str(folder),
         "out": str(tmp_path / "run"),
         "attacks": "samia_matched_v1",
     }
-    recorded = targets_of(given | {"samples_from": "recorded"}).select(
+    recorded = targets_of(settings | {"samples_from": "recorded"}).select(
         "target_id", candidate="reference", sample_index=pl.lit(0)
     )
-    return given | {"samples_from": written(tmp_path, recorded, "recorded")}
+    return settings | {"samples_from": written(tmp_path, recorded, "recorded")}
 
 
 def test_books_are_cut_into_windows_and_counted_once_and_the_report_says_so(books):
@@ -394,34 +404,42 @@ def test_books_are_cut_into_windows_and_counted_once_and_the_report_says_so(book
     ]
     words = {f"words_given_{name}": 64.0 for name in ("mean", "least", "most")}
     assert found(run, "prompts", subject="continuation") == {"n_prompts": 12.0} | words
-    given = run["findings"].filter(check="prompts")["verdict"].unique().to_list()
-    assert given == ["prefix_of_work"]
+    prompt_kinds = run["findings"].filter(check="prompts")["verdict"].unique().to_list()
+    assert prompt_kinds == ["prefix_of_work"]
     report = html.fromstring((run.folder / "report.html").read_text("utf-8"))
-    shown = {
+    record_entries = {
         row.find("dt").text_content().split(" ", 1)[1]: row.find("dd").text_content()
         for row in report.xpath("//section[@id='record']//div[@data-entry]")
     }
-    said = shown["Words given, by kind of prompt"]
-    assert "continuation, words_given_most: 64 (prefix_of_work)" in said
-    cut = shown["Characters cut at the beginning of each text"]
-    assert cut.strip() == "in targets, column cut_start"
+    words_entry = record_entries["Words given, by kind of prompt"]
+    assert "continuation, words_given_most: 64 (prefix_of_work)" in words_entry
+    cut_entry = record_entries["Characters cut at the beginning of each text"]
+    assert cut_entry.strip() == "in targets, column cut_start"
     rows = run["rollup"].select("key", "cut_start", "cut_end").rows()
     assert rows == [("a.txt", len(HEADER), 0), ("b.epub", 0, 0), ("c.html", 0, 0)]
 
 
 def test_more_windows_are_added_to_those_that_there_are(books):
-    few = audit(**books, max_windows_per_document=1)
-    before, names = few["samples"], set(few["targets"]["target_id"])
-    assert len(names) == 3
-    left = planned(books | {"max_windows_per_document": 3})
-    assert (
-        left["documents"] == "3, cut into windows of 128 words, at most 3 of a document"
+    few_windows = audit(**books, max_windows_per_document=1)
+    samples_before, names = (
+        few_windows["samples"],
+        set(few_windows["targets"]["target_id"]),
     )
-    assert left["targets"] == "9 of 17 windows"
-    more = audit(**books, max_windows_per_document=3)
-    assert more["targets"].height == 9
-    assert more["samples"].join(before, on="target_id", how="semi").equals(before)
-    assert names < set(more["targets"]["target_id"])
+    assert len(names) == 3
+    plan_lines = planned(books | {"max_windows_per_document": 3})
+    assert (
+        plan_lines["documents"]
+        == "3, cut into windows of 128 words, at most 3 of a document"
+    )
+    assert plan_lines["targets"] == "9 of 17 windows"
+    more_windows = audit(**books, max_windows_per_document=3)
+    assert more_windows["targets"].height == 9
+    assert (
+        more_windows["samples"]
+        .join(samples_before, on="target_id", how="semi")
+        .equals(samples_before)
+    )
+    assert names < set(more_windows["targets"]["target_id"])
 
 
 def test_books_have_p_values_of_their_own(books, tmp_path):
@@ -432,21 +450,21 @@ def test_books_have_p_values_of_their_own(books, tmp_path):
         "non_members": str(tmp_path / "new"),
         "non_members_known": "written last week",
     }
-    given = books | new | {"level": "group"}
+    settings = books | new | {"level": "group"}
     candidate = (
         pl.when(role="target").then("reference").otherwise(pl.lit("other words"))
     )
-    recorded = targets_of(given).select(
+    recorded = targets_of(settings).select(
         "target_id", sample_index=pl.lit(0), candidate=candidate
     )
-    run = audit(**given | {"samples_from": written(tmp_path, recorded, "all")})
-    own = (
+    run = audit(**settings | {"samples_from": written(tmp_path, recorded, "all")})
+    book_verdicts = (
         run["verdicts"]
         .filter(level="group", attack="samia_matched_v1")
         .drop_nulls("p_value")
     )
     p = pytest.approx(1 / 20)
-    assert sorted(own.select("key", "p_value").rows()) == [
+    assert sorted(book_verdicts.select("key", "p_value").rows()) == [
         (name, p) for name in ("a.txt", "b.epub", "c.html")
     ]
 
@@ -462,9 +480,9 @@ def test_windows_may_be_of_another_length(books, changed, length):
     assert fill_windows(load_settings(books | changed)).window_words == length
 
 
-def test_most_windows_need_windows(asked):
+def test_most_windows_need_windows(input_path):
     settings = load_settings(
-        {"input": asked, "model": "m", "max_windows_per_document": 2}
+        {"input": input_path, "model": "m", "max_windows_per_document": 2}
     )
     message = (
         r"^max_windows_per_document is 2 without window_words; set window_words too$"

@@ -62,10 +62,12 @@ def test_an_untouched_run_is_well_and_a_changed_bit_of_any_file_is_found(
         flip(path)
     path = copied / "run.json"
     text = path.read_bytes()
-    for at in range(0, len(text), 211):
+    for position in range(0, len(text), 211):
         for bit in (0, 5, 7):
             path.write_bytes(
-                text[:at] + bytes([text[at] ^ (1 << bit)]) + text[at + 1 :]
+                text[:position]
+                + bytes([text[position] ^ (1 << bit)])
+                + text[position + 1 :]
             )
             assert verify(copied).faults == [("run.json", "changed")]
     path.write_bytes(text.replace(b'"inputs"', b'"inputs" '))
@@ -145,20 +147,20 @@ def test_a_file_that_may_not_be_read_is_named(copied, without_privileges):
 
 def test_what_is_no_finished_run_is_refused(copied, tmp_path):
     (tmp_path / "empty").mkdir()
-    said = {
+    messages = {
         tmp_path / "empty": "holds no run",
         tmp_path / "nowhere": "does not exist; give the",
     }
-    for folder, why in (
-        said | {copied / "run.json": "is a file, no run; give the"}
+    for folder, message in (
+        messages | {copied / "run.json": "is a file, no run; give the"}
     ).items():
-        with pytest.raises(RequestError, match=why):
+        with pytest.raises(RequestError, match=message):
             verify(folder)
     assert not any((tmp_path / "empty").iterdir())
     path = copied / "run.json"
-    stored = json.loads(path.read_text())
-    del stored["custody"], stored["sha256"]
-    path.write_text(json.dumps(stored))
+    manifest_fields = json.loads(path.read_text())
+    del manifest_fields["custody"], manifest_fields["sha256"]
+    path.write_text(json.dumps(manifest_fields))
     with pytest.raises(RunFolderError, match="has no root"):
         verify(copied)
 
@@ -190,10 +192,12 @@ def test_scoring_anew_gives_another_root_and_keeps_the_inputs(
         " expr=pl.col('words_candidate').max().cast(pl.Float64), source='mine',"
         " undefined='there is no candidate')\n"
     )
-    before = Run(copied).manifest
-    after = rescore(copied, attacks_from=str(tmp_path / "mine.py")).manifest
-    assert after.custody["root"] != before.custody["root"]
-    assert after.inputs.keys() - before.inputs.keys() == {"attacks_from"}
+    first_manifest = Run(copied).manifest
+    second_manifest = rescore(copied, attacks_from=str(tmp_path / "mine.py")).manifest
+    assert second_manifest.custody["root"] != first_manifest.custody["root"]
+    assert second_manifest.inputs.keys() - first_manifest.inputs.keys() == {
+        "attacks_from"
+    }
     assert verify(copied).faults == []
     flip(tmp_path / "mine.py")
     assert verify(copied).faults == [("attacks_from/mine.py", "changed")]
@@ -203,23 +207,29 @@ def test_scoring_anew_gives_another_root_and_keeps_the_inputs(
 def test_two_honest_runs_have_one_root(recorded_books, tmp_path, moved):
     write_books(tmp_path)
     inputs = tmp_path if moved else recorded_books
-    made = audit_books(tmp_path / "other", inputs).manifest
-    assert made.custody["root"] == Run(recorded_books / "run").manifest.custody["root"]
-    assert audit_books(tmp_path / "other", inputs).manifest.custody == made.custody
+    second_manifest = audit_books(tmp_path / "other", inputs).manifest
+    assert (
+        second_manifest.custody["root"]
+        == Run(recorded_books / "run").manifest.custody["root"]
+    )
+    assert (
+        audit_books(tmp_path / "other", inputs).manifest.custody
+        == second_manifest.custody
+    )
 
 
 def test_time_stamps_of_the_root_are_no_added_files_and_are_named_in_the_report(copied):
     root = Run(copied).manifest.custody["root"]
-    before = (copied / "run.json").read_bytes()
+    manifest_before = (copied / "run.json").read_bytes()
     (copied / "root.tsr").write_bytes(b"0x" + bytes.fromhex(root) + b"signed")
     (copied / "root.ots").write_bytes(sha256(root.encode()).digest())
     assert verify(copied).faults == []
     page = render_report(Run(copied))
-    named = (
+    stamp_line = (
         "root.tsr (RFC 3161), SHA-256"
         f" {sha256((copied / 'root.tsr').read_bytes()).hexdigest()}"
     )
-    assert f"{named}, of this root; root.ots (OpenTimestamps), SHA-256 " in page
+    assert f"{stamp_line}, of this root; root.ots (OpenTimestamps), SHA-256 " in page
     (copied / "root.ots").write_bytes(sha256(f"{root}\n".encode()).digest())
     (copied / "root.tsr").write_bytes(b"")
     assert verify(copied).faults == [("root.tsr", "a stamp of another root")]
@@ -227,7 +237,7 @@ def test_time_stamps_of_the_root_are_no_added_files_and_are_named_in_the_report(
     (copied / "root.tsr").unlink()
     (copied / "root.tsr").symlink_to(copied / "run.json")
     assert verify(copied).faults == [("root.tsr", "a link instead of a file")]
-    assert (copied / "run.json").read_bytes() == before
+    assert (copied / "run.json").read_bytes() == manifest_before
 
 
 def test_stamps_stay_out_of_what_is_sealed_and_where_the_plan_was_lodged_too(
@@ -235,19 +245,19 @@ def test_stamps_stay_out_of_what_is_sealed_and_where_the_plan_was_lodged_too(
 ):
     first = Run(copied).manifest
     (copied / "root.tsr").write_bytes(b"")
-    where = "with a notary, 1 May 2026"
+    lodged_place = "with a notary, 1 May 2026"
     tables = [
         copied / f"{name}.parquet"
         for name in ("scores", "verdicts", "findings", "rollup")
     ]
-    made = [path.stat().st_mtime_ns for path in tables]
-    run = audit_books(copied, recorded_books, plan_lodged=where)
+    times_before = [path.stat().st_mtime_ns for path in tables]
+    run = audit_books(copied, recorded_books, plan_lodged=lodged_place)
     assert run.manifest.custody["root"] == first.custody["root"]
     assert "root.tsr" not in run.manifest.custody["files"]
-    assert run.manifest.plan == first.plan | {"lodged": where}
-    assert [path.stat().st_mtime_ns for path in tables] == made
-    assert where in (run.folder / "report.html").read_text("utf-8")
-    assert audit_books(copied, recorded_books).manifest.plan["lodged"] == where
+    assert run.manifest.plan == first.plan | {"lodged": lodged_place}
+    assert [path.stat().st_mtime_ns for path in tables] == times_before
+    assert lodged_place in (run.folder / "report.html").read_text("utf-8")
+    assert audit_books(copied, recorded_books).manifest.plan["lodged"] == lodged_place
 
 
 def test_the_root_can_be_made_with_sha256sum(tmp_path):
@@ -281,15 +291,15 @@ def first(tmp_path_factory):
 def nearby(first, tmp_path):
     """An audit that begins, and a function that lays a changed ``run.json`` nearby it."""
     inputs = first.folder.parents[1]
-    given = {
+    settings_given = {
         "input": str(inputs / "books"),
         "samples_from": str(inputs / "made.parquet"),
     }
-    settings = load_settings(given | {"out": str(tmp_path / "this")})
-    stored = json.loads((first.folder / "run.json").read_text("utf-8"))
+    settings = load_settings(settings_given | {"out": str(tmp_path / "this")})
+    manifest_fields = json.loads((first.folder / "run.json").read_text("utf-8"))
 
     def lay(name, *keys, value=None):
-        content = deepcopy(stored)
+        content = deepcopy(manifest_fields)
         if keys[:1] == ("requests",):
             content |= dict.fromkeys(keys, value)
         elif keys:
@@ -301,19 +311,22 @@ def nearby(first, tmp_path):
     return (
         audit,
         lay,
-        lambda: list_earlier_runs(audit, stored["made"]["targets"]["input"]),
+        lambda: list_earlier_runs(audit, manifest_fields["made"]["targets"]["input"]),
     )
 
 
 def test_an_earlier_run_is_named_with_its_plan(first, nearby):
-    _, lay, found = nearby
-    assert found() == {}
+    _, lay, list_runs = nearby
+    assert list_runs() == {}
     lay("one")
     facts = {"primary": "samia_v1", "level": "target", "n_attacks": 2, "finished": True}
-    of = {"begin": first.manifest.times["begin"], "plan": first.manifest.plan["sha256"]}
-    of["root"] = first.manifest.custody["root"]
-    assert found() == {"one": of | facts}
-    assert "/" not in json.dumps(found())
+    facts_of_first = {
+        "begin": first.manifest.times["begin"],
+        "plan": first.manifest.plan["sha256"],
+    }
+    facts_of_first["root"] = first.manifest.custody["root"]
+    assert list_runs() == {"one": facts_of_first | facts}
+    assert "/" not in json.dumps(list_runs())
 
 
 @pytest.mark.parametrize(
@@ -340,16 +353,16 @@ def test_an_earlier_run_is_named_with_its_plan(first, nearby):
 def test_other_texts_and_models_are_no_earlier_runs_and_odd_values_do_no_harm(
     nearby, keys, value, facts
 ):
-    _, lay, found = nearby
+    _, lay, list_runs = nearby
     lay("one", *keys, value=value)
     if facts is None:
-        assert found() == {}
+        assert list_runs() == {}
     else:
-        assert facts.items() <= found()["one"].items()
+        assert facts.items() <= list_runs()["one"].items()
 
 
 def test_what_is_hostile_is_passed_over(nearby, tmp_path):
-    audit, lay, found = nearby
+    audit, lay, list_runs = nearby
     lay("good")
     (tmp_path / "link").symlink_to(tmp_path / "good", target_is_directory=True)
     for name, content in (
@@ -367,22 +380,22 @@ def test_what_is_hostile_is_passed_over(nearby, tmp_path):
     os.mkfifo(tmp_path / "pipe" / "run.json")
     (tmp_path / "folder" / "run.json").mkdir(parents=True)
     lay("this")  # its own folder
-    assert list(found()) == ["good"]
-    stored = audit.settings.model_copy(update={"out": "s3://bucket/this"})
-    audit.request = replace(audit.request, settings=stored)
-    assert found() == {}
+    assert list(list_runs()) == ["good"]
+    remote_settings = audit.settings.model_copy(update={"out": "s3://bucket/this"})
+    audit.request = replace(audit.request, settings=remote_settings)
+    assert list_runs() == {}
 
 
 def test_tries_are_said_first_and_recorded_and_change_no_table(first, tmp_path):
-    inputs, said = first.folder.parents[1], Listener()
+    inputs, listener = first.folder.parents[1], Listener()
     again = {"attacks": ATTACKS, "primary": "samia_zlib_v1"}
     folder = first.folder.parent / "second"
-    run = audit_books(folder, inputs, observer=said, report=False, **again)
+    run = audit_books(folder, inputs, observer=listener, report=False, **again)
     sentence = (
         "1 other run of these texts and this model is known: first (primary samia_v1,"
         " target). The best of several runs looks better than it is."
     )
-    assert said.sentences[1] == sentence
+    assert listener.sentences[1] == sentence
     assert list(run.manifest.earlier) == ["first"]
     assert sentence in said_of(run)
     settings = load_settings(run.manifest.settings, use_config=False)
@@ -393,14 +406,16 @@ def test_tries_are_said_first_and_recorded_and_change_no_table(first, tmp_path):
     audit_books(first.folder, inputs, attacks=ATTACKS, report=False)
     assert first.manifest.earlier == {}
     assert first.manifest.custody["root"] == root
-    wanted = load_settings(
+    settings_wanted = load_settings(
         settings.model_dump() | {"out": str(tmp_path / "other" / "third")}
     )
-    assert "earlier runs" not in dict(plan(wanted))
-    wanted = load_settings(
+    assert "earlier runs" not in dict(plan(settings_wanted))
+    settings_wanted = load_settings(
         settings.model_dump() | {"out": str(folder.with_name("third"))}
     )
-    assert dict(plan(wanted))["earlier runs"].startswith("2 other runs of these texts")
+    assert dict(plan(settings_wanted))["earlier runs"].startswith(
+        "2 other runs of these texts"
+    )
 
 
 def test_asking_anew_looks_again(first, tmp_path, nearby):
@@ -408,13 +423,13 @@ def test_asking_anew_looks_again(first, tmp_path, nearby):
     inputs = first.folder.parents[1]
     run = audit_books(tmp_path / "own", inputs, attacks=ATTACKS, report=False)
     lay("one")
-    other = rescore(run.folder, primary="samia_zlib_v1", report=False, replace=True)
-    assert list(other.manifest.earlier) == ["one"]
+    rescored = rescore(run.folder, primary="samia_zlib_v1", report=False, replace=True)
+    assert list(rescored.manifest.earlier) == ["one"]
     assert verify(run.folder).faults == []
 
 
 def test_a_run_of_an_earlier_version_has_none(first, tmp_path):
-    stored = json.loads((first.folder / "run.json").read_text("utf-8"))
-    del stored["earlier"]
-    (tmp_path / "run.json").write_text(json.dumps(stored), "utf-8")
+    manifest_fields = json.loads((first.folder / "run.json").read_text("utf-8"))
+    del manifest_fields["earlier"]
+    (tmp_path / "run.json").write_text(json.dumps(manifest_fields), "utf-8")
     assert Run(tmp_path).manifest.earlier == {}

@@ -28,7 +28,7 @@ from tests.unit.pipeline.conftest import Listener
 _dice = random.Random(1)
 TEXTS = [" ".join(f"w{_dice.randrange(500)}" for _ in range(60)) for _ in range(24)]
 MEMBERS = TEXTS[:12]
-FEW = TEXTS[8:16]
+FEW_TEXTS = TEXTS[8:16]
 """Too few of each class for a blind baseline, which has nothing to do with the endpoint."""
 SCORE = "samia_matched_v1"
 THOUGHT = 300  # tokens of a thought
@@ -38,10 +38,10 @@ class Memoriser(TinyModel):
     """Continues members with the true words, all else with words of its own."""
 
     def text(self, prompt: Any, seed: int) -> str:
-        given = str(prompt).rpartition("\n\n")[2]
+        prompted = str(prompt).rpartition("\n\n")[2]
         for text in MEMBERS:
-            _, found, rest = text.partition(given)
-            if found and len(given) >= 32:
+            _, matched_text, rest = text.partition(prompted)
+            if matched_text and len(prompted) >= 32:
                 return rest
         return super().text(prompt, seed)
 
@@ -52,20 +52,20 @@ class Dialect:
 
     refuse: Callable[[dict[str, Any]], str | None] = lambda _: None
     defaults: dict[str, Any] = field(default_factory=dict)
-    say: Callable[[dict[str, Any], Asked], None] = lambda _choice, _asked: None
-    used: Callable[[dict[str, Any]], dict[str, Any]] = lambda _: {}
+    say: Callable[[dict[str, Any], Asked], None] = lambda _choice, _request: None
+    count_usage: Callable[[dict[str, Any]], dict[str, Any]] = lambda _: {}
     model: Callable[[Asked], Reply] = field(default_factory=Memoriser)
 
-    def __call__(self, asked: Asked) -> Reply:
-        if asked.method == "GET":
-            return self.model(asked)
-        if (why := self.refuse(asked.fields)) is not None:
-            return failure(400, why)
-        asked = replace(asked, fields=self.defaults | asked.fields)
-        reply = self.model(asked)
+    def __call__(self, request: Asked) -> Reply:
+        if request.method == "GET":
+            return self.model(request)
+        if (refusal := self.refuse(request.fields)) is not None:
+            return failure(400, refusal)
+        request = replace(request, fields=self.defaults | request.fields)
+        reply = self.model(request)
         for choice in reply.content["choices"]:
-            self.say(choice, asked)
-        reply.content["usage"] |= self.used(asked.fields)
+            self.say(choice, request)
+        reply.content["usage"] |= self.count_usage(request.fields)
         return reply
 
 
@@ -80,26 +80,26 @@ def only(*names: str, **values: Any) -> Callable[[dict[str, Any]], str | None]:
 
     def refuse(fields: dict[str, Any]) -> str | None:
         extra = fields.keys() - {*names, *values, "model", "prompt", "messages"}
-        other = [
+        other_fields = [
             name for name in values if fields.get(name, values[name]) != values[name]
         ]
-        return "extra fields not permitted" if extra or other else None
+        return "extra fields not permitted" if extra or other_fields else None
 
     return refuse
 
 
-def penalised(choice: dict[str, Any], asked: Asked) -> None:
-    if asked.fields.get("repetition_penalty") == 1.3:
+def penalised(choice: dict[str, Any], request: Asked) -> None:
+    if request.fields.get("repetition_penalty") == 1.3:
         choice["text"] = " never the same word"
 
 
-def repeated(choice: dict[str, Any], asked: Asked) -> None:
-    choice["text"] = asked.prompt + choice["text"]
+def repeated(choice: dict[str, Any], request: Asked) -> None:
+    choice["text"] = request.prompt + choice["text"]
 
 
-def now_and_then(choice: dict[str, Any], asked: Asked) -> None:
-    if asked.fields.get("seed", 0) % 2 and not asked.is_probe:
-        repeated(choice, asked)
+def now_and_then(choice: dict[str, Any], request: Asked) -> None:
+    if request.fields.get("seed", 0) % 2 and not request.is_probe:
+        repeated(choice, request)
 
 
 def finishing(**finish: Any) -> Callable[[dict[str, Any], Asked], None]:
@@ -125,9 +125,9 @@ def is_quiet(fields: dict[str, Any]) -> bool:
     )
 
 
-def thinking_first(choice: dict[str, Any], asked: Asked) -> None:
-    limit = asked.fields.get("max_completion_tokens") or asked.fields["max_tokens"]
-    if not is_quiet(asked.fields) and limit <= THOUGHT:
+def thinking_first(choice: dict[str, Any], request: Asked) -> None:
+    limit = request.fields.get("max_completion_tokens") or request.fields["max_tokens"]
+    if not is_quiet(request.fields) and limit <= THOUGHT:
         choice["message"]["content"] = ""
         choice["finish_reason"] = "length"
 
@@ -138,13 +138,13 @@ def thought(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def reasoning_model(fields: dict[str, Any]) -> str | None:
-    taken = ("max_completion_tokens", "reasoning_effort", "seed", "n", "stream")
+    fields_taken = ("max_completion_tokens", "reasoning_effort", "seed", "n", "stream")
     if fields.get("reasoning_effort") == "none":
         return (
             "Unsupported value: 'reasoning_effort' does not support 'none' with this"
             " model."
         )
-    return only(*taken, temperature=1.0, top_p=1.0)(fields)
+    return only(*fields_taken, temperature=1.0, top_p=1.0)(fields)
 
 
 def exclusive(fields: dict[str, Any]) -> str | None:
@@ -177,18 +177,18 @@ COMPLETIONS = {
 }
 CHATS = {
     "a reasoning model": Dialect(
-        refuse=reasoning_model, say=thinking_first, used=thought
+        refuse=reasoning_model, say=thinking_first, count_usage=thought
     ),
     "a gateway to a model that takes one of two": Dialect(
         refuse=exclusive, say=in_parts
     ),
     "a template that thinks": Dialect(
-        refuse=unknown("reasoning_effort"), say=thinking_first, used=thought
+        refuse=unknown("reasoning_effort"), say=thinking_first, count_usage=thought
     ),
     "thoughts that cannot be kept off": Dialect(
         refuse=unknown("reasoning_effort", "chat_template_kwargs", "thinking"),
         say=thinking_first,
-        used=thought,
+        count_usage=thought,
     ),
     "thoughts in the text": Dialect(say=aloud),
 }
@@ -226,7 +226,7 @@ def audit(tmp_path_factory):
 @pytest.fixture(scope="module")
 def plain(audit):
     return {
-        chat: audit(Memoriser(), FEW, labelled=True, chat=chat)["scores"]
+        chat: audit(Memoriser(), FEW_TEXTS, labelled=True, chat=chat)["scores"]
         for chat in (False, True)
     }
 
@@ -239,34 +239,37 @@ def auc(run: Run) -> float:
 @pytest.mark.parametrize("name", [*COMPLETIONS, *CHATS])
 def test_the_scores_are_those_behind_a_plain_server(audit, plain, name):
     chat = name in CHATS
-    run = audit((CHATS if chat else COMPLETIONS)[name], FEW, labelled=True, chat=chat)
+    run = audit(
+        (CHATS if chat else COMPLETIONS)[name], FEW_TEXTS, labelled=True, chat=chat
+    )
     assert auc(run) == 1.0
     assert run["scores"].drop("n_short").equals(plain[chat].drop("n_short"))
 
 
 def about(*texts: str) -> Callable[[Asked], bool]:
-    return lambda asked: any(
-        asked.prompt.rpartition("\n\n")[2] in text for text in texts
+    return lambda request: any(
+        request.prompt.rpartition("\n\n")[2] in text for text in texts
     )
 
 
 def refusing(
-    which: Callable[[Asked], bool], text: str = "I'm sorry, but I can't help with that."
+    is_refused: Callable[[Asked], bool],
+    text: str = "I'm sorry, but I can't help with that.",
 ):
     """A chat that refuses some prompts."""
 
-    def say(choice: dict[str, Any], asked: Asked) -> None:
-        if which(asked) and not asked.is_probe:
+    def say(choice: dict[str, Any], request: Asked) -> None:
+        if is_refused(request) and not request.is_probe:
             choice["message"]["content"] = text
 
     return Dialect(say=say)
 
 
-def filtering(which: Callable[[Asked], bool]):
+def filtering(is_filtered: Callable[[Asked], bool]):
     """A server that filters answers about some prompts."""
 
-    def say(choice: dict[str, Any], asked: Asked) -> None:
-        if which(asked) and not asked.is_probe:
+    def say(choice: dict[str, Any], request: Asked) -> None:
+        if is_filtered(request) and not request.is_probe:
             details = {"protected_material_text": {"filtered": True}}
             choice |= {"text": "", "finish_reason": "content_filter"}
             choice |= {"content_filter_results": details}
@@ -342,24 +345,29 @@ def test_classes_of_answers_are_counted_and_said(audit):
     assert run["scores"][SCORE].null_count() == 6
     assert auc(run) == 1.0
     assert (run.manifest.failed["targets"], run.manifest.failed["again"]) == (6, 0)
-    said = (
+    sentence_start = (
         "Of 48 samples (continuation): 36 texts, 12 refusals; 18 were cut before the"
         " reference's"
     )
-    assert f"{said} length." in said_of(run)
+    assert f"{sentence_start} length." in said_of(run)
 
 
 def test_a_filter_that_hits_members_more_often_is_a_finding(audit):
     run = audit(filtering(about(*MEMBERS[:10])), labelled=True)
-    held = (
+    filtered = (
         run["findings"]
         .filter(check="held_back", statistic="filtered")
         .row(0, named=True)
     )
-    assert (held["subject"], held["value"]) == ("members", pytest.approx(10 / 12))
-    assert held["p_value"] < 0.001
-    said = "The provider filtered answers about members and non-members unequally"
-    assert any(line.startswith(said) for line in said_of(run))
+    assert (filtered["subject"], filtered["value"]) == (
+        "members",
+        pytest.approx(10 / 12),
+    )
+    assert filtered["p_value"] < 0.001
+    sentence_start = (
+        "The provider filtered answers about members and non-members unequally"
+    )
+    assert any(line.startswith(sentence_start) for line in said_of(run))
     reasons = run["samples"]["reason"].drop_nulls().unique().to_list()
     assert reasons == [
         "the provider filtered the answer (content_filter, protected_material_text)"
@@ -396,13 +404,15 @@ def test_what_cannot_be_neutralised_and_another_model_that_answers_are_said(audi
     listener = Listener()
     ignoring = Memoriser(honours=EVERYTHING - {"repetition_penalty"})
 
-    def other(asked: Asked) -> Reply:
-        reply = ignoring(asked)
+    def inattentive_model(request: Asked) -> Reply:
+        reply = ignoring(request)
         return replace(
             reply, content={**reply.content, "model": "a-model-loaded-before"}
         )
 
-    run = audit(Dialect(model=other, refuse=unknown("min_p")), observer=listener)
+    run = audit(
+        Dialect(model=inattentive_model, refuse=unknown("min_p")), observer=listener
+    )
     rows = run["findings"].filter(check="endpoint").select("subject", "verdict")
     honours = dict(rows.iter_rows())
     names = ("repetition_penalty", "min_p", "presence_penalty")
@@ -423,10 +433,10 @@ def test_what_cannot_be_neutralised_and_another_model_that_answers_are_said(audi
 
 
 def test_a_key_in_an_answer_is_taken_out(audit):
-    def say(choice: dict[str, Any], asked: Asked) -> None:
-        choice["text"] += " " + asked.headers["authorization"]
+    def say(choice: dict[str, Any], request: Asked) -> None:
+        choice["text"] += " " + request.headers["authorization"]
 
-    run = audit(Dialect(say=say), FEW)
+    run = audit(Dialect(say=say), FEW_TEXTS)
     assert run["samples"]["candidate"].str.ends_with(" Bearer [key]").all()
     for path in filter(Path.is_file, run.folder.rglob("*")):
         assert b"sk-never" not in path.read_bytes()

@@ -28,18 +28,20 @@ def write_texts(folder: Path, name: str, n: int, **columns) -> str:
     return str(path)
 
 
-def write_logprobs(folder: Path, known: set[str], texts: list[str]) -> str:
+def write_logprobs(folder: Path, known_texts: set[str], texts: list[str]) -> str:
     """Log-probabilities of a model that knows some texts, with words as tokens."""
     path = folder / "logprobs.jsonl"
     with path.open("w") as file:
         for text in texts:
-            first, *others = text.split(" ")
+            first, *later_words = text.split(" ")
             rng = np.random.default_rng(zlib.crc32(text.encode()))
-            logprobs = rng.normal(-3 + (text in known), 0.3, len(others)).round(4)
+            logprobs = rng.normal(
+                -3 + (text in known_texts), 0.3, len(later_words)
+            ).round(4)
             row = {
                 "text": text,
                 "view": "text",
-                "tokens": [first, *(f" {word}" for word in others)],
+                "tokens": [first, *(f" {word}" for word in later_words)],
                 "logprob": [None, *logprobs.tolist()],
             }
             file.write(json.dumps(row) + "\n")
@@ -52,19 +54,23 @@ def settings(tmp_path_factory):
     folder = tmp_path_factory.mktemp("drawn")
     sources = ["known" if i % 6 == 0 else "new" for i in range(600)]
     corpus = write_texts(folder, "corpus", 600, source=sources)
-    others = write_texts(folder, "others", 80)
+    comparison = write_texts(folder, "others", 80)
     labels = [i % 2 for i in range(80)]
     calibration = write_texts(folder, "calibration", 80, label=labels)
-    texts = [pl.read_parquet(path)["text"] for path in (corpus, others, calibration)]
-    known = {*texts[0].gather_every(6), *texts[2].filter(pl.Series(labels) == 1)}
+    texts = [
+        pl.read_parquet(path)["text"] for path in (corpus, comparison, calibration)
+    ]
+    known_texts = {*texts[0].gather_every(6), *texts[2].filter(pl.Series(labels) == 1)}
     return {
         "input": corpus,
         "documents": 60,
         "draw_by": "source",
-        "non_members": others,
+        "non_members": comparison,
         "non_members_known": "invented for this test",
         "calibration": calibration,
-        "logprobs_from": write_logprobs(folder, known, pl.concat(texts).to_list()),
+        "logprobs_from": write_logprobs(
+            folder, known_texts, pl.concat(texts).to_list()
+        ),
         "attacks": "loss_v1",
         "report": False,
     }
@@ -121,41 +127,46 @@ def test_other_draws_differ_from_the_plan(settings, tmp_path):
     list(
         plan(load_settings(settings | {"out": str(path)}, use_config=False), write=True)
     )
-    stored = json.loads((path / "plan.json").read_text())
-    assert stored["draw"]["rows_sha256"]
-    assert (stored["settings"]["documents"], stored["settings"]["seed"]) == (60, 0)
+    plan_written = json.loads((path / "plan.json").read_text())
+    assert plan_written["draw"]["rows_sha256"]
+    assert (
+        plan_written["settings"]["documents"],
+        plan_written["settings"]["seed"],
+    ) == (60, 0)
     lodged = str(path / "plan.json")
     for changes in ({"documents": 61}, {"seed": 1}, {"draw_by": None}):
-        other = settings | changes | {"plan": lodged, "out": str(tmp_path / "other")}
+        other_settings = (
+            settings | changes | {"plan": lodged, "out": str(tmp_path / "other")}
+        )
         with pytest.raises(SettingsError) as refusal:
-            planned(other)
+            planned(other_settings)
         assert "draw: planned " in str(refusal.value)
 
 
 def test_scoring_anew_keeps_the_shares(run, tmp_path):
     folder = shutil.copytree(run.folder, tmp_path / "run")
-    before = run["findings"].filter(check="known_share")
+    shares_before = run["findings"].filter(check="known_share")
     again = rescore(folder, attacks="loss_v1,min_k_20_v1", report=False)
-    assert again["findings"].filter(check="known_share").equals(before)
+    assert again["findings"].filter(check="known_share").equals(shares_before)
 
 
 def test_a_larger_draw_adds_to_a_run_and_is_not_as_planned(settings, tmp_path):
-    out = str(tmp_path / "run")
+    run_folder = str(tmp_path / "run")
     small = {"non_members", "non_members_known", "calibration"}
     alone = {name: value for name, value in settings.items() if name not in small}
-    first = audit(**alone | {"documents": 5, "out": out})
-    before = {*first["targets"]["target_id"]}
+    first = audit(**alone | {"documents": 5, "out": run_folder})
+    targets_before = {*first["targets"]["target_id"]}
     assert first.answer == (
         "Scores only rank your texts: without comparison texts there is no answer. What"
         " share of the 600 documents is known, of which 10 were drawn, is not said."
     )
-    grown = audit(**alone | {"documents": 8, "out": out})
-    assert before < {*grown["targets"]["target_id"]}
+    grown = audit(**alone | {"documents": 8, "out": run_folder})
+    assert targets_before < {*grown["targets"]["target_id"]}
     assert grown["targets"].height == 16
     assert grown.manifest.input["draw"]["n_drawn"] == 16
     changed = grown["findings"].filter(check="plan", statistic="changed")["subject"]
     assert [*changed] == ["draw"]
-    again = audit(**alone | {"documents": 8, "out": out})
+    again = audit(**alone | {"documents": 8, "out": run_folder})
     assert again["targets"].equals(grown["targets"])
 
 

@@ -36,19 +36,23 @@ class Memoriser(TinyModel):
         self._chat = chat
 
     def text(self, prompt: Any, seed: int) -> str:
-        given = prompt.partition("\n\n")[2] if self._chat else prompt
-        known = [*MEMBERS, *("".join(opening) for opening in known_openings())]
-        rests = (text.partition(given)[2] for text in known if given in text)
-        return self._wear(given, next(rests, "") or super().text(given, seed))
+        prompted = prompt.partition("\n\n")[2] if self._chat else prompt
+        known_texts = [*MEMBERS, *("".join(opening) for opening in known_openings())]
+        rests = (
+            text.partition(prompted)[2] for text in known_texts if prompted in text
+        )
+        return self._wear(prompted, next(rests, "") or super().text(prompted, seed))
 
 
 class Limited(Memoriser):
     """Says no more words than tokens were asked for."""
 
-    def _choice(self, asked: Asked, index: int, given: int) -> dict[str, Any]:
-        choice = super()._choice(asked, index, given)
-        said = choice["message"]["content"].split(" ")
-        choice["message"]["content"] = " ".join(said[: asked.fields["max_tokens"]])
+    def _choice(self, request: Asked, index: int, number: int) -> dict[str, Any]:
+        choice = super()._choice(request, index, number)
+        answer_words = choice["message"]["content"].split(" ")
+        choice["message"]["content"] = " ".join(
+            answer_words[: request.fields["max_tokens"]]
+        )
         return choice
 
 
@@ -77,7 +81,7 @@ def fenced(_: str, text: str) -> str:
 def settings_in(folder: Path, server: HostileServer, **changed: Any) -> dict[str, Any]:
     members = [text in MEMBERS for text in TEXTS]
     corpus = written(folder, pl.DataFrame({"text": TEXTS, "member": members}))
-    own = {
+    own_settings = {
         "model": MODEL,
         "base_url": server.url,
         "report": False,
@@ -85,36 +89,36 @@ def settings_in(folder: Path, server: HostileServer, **changed: Any) -> dict[str
         "chat": True,
     }
     return (
-        own
+        own_settings
         | {"preset": "matched", "input": corpus, "out": str(folder / "run")}
         | changed
     )
 
 
-def audited(folder: Path, answer: Memoriser, **changed: Any) -> Run:
+def audit_answers(folder: Path, answer: Memoriser, **changed: Any) -> Run:
     with HostileServer(answer) as server:
         return runs.audit(**settings_in(folder, server, **changed))
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory) -> Run:
-    return audited(tmp_path_factory.mktemp("plain"), Memoriser())
+    return audit_answers(tmp_path_factory.mktemp("plain"), Memoriser())
 
 
 @pytest.mark.parametrize("wear", [lead, for_some, echoing, fenced])
 def test_scores_are_those_of_a_plain_server_and_both_forms_are_kept(
     wear, plain, tmp_path
 ):
-    run = audited(tmp_path, Memoriser(wear))
+    run = audit_answers(tmp_path, Memoriser(wear))
     assert run["scores"].drop("n_short").equals(plain["scores"].drop("n_short"))
-    of = {"metric": "roc_auc", "attack": SCORE, "slice": "all"}
-    assert run["metrics"].filter(**of)["value"].to_list() == [1.0]
+    auc_row = {"metric": "roc_auc", "attack": SCORE, "slice": "all"}
+    assert run["metrics"].filter(**auc_row)["value"].to_list() == [1.0]
     pairs = run["samples"].select("raw", "candidate")
     bare = [text.split() for text in pairs["candidate"]]
     assert bare == [text.split() for text in plain["samples"]["candidate"]]
     changed = pairs.filter(pl.col("raw").is_not_null())
     assert changed.height == found(run, "dress")["n_dressed"] * 2 > 0
-    assert all(said.strip() in raw for raw, said in changed.iter_rows())
+    assert all(candidate.strip() in raw for raw, candidate in changed.iter_rows())
     lines, equal = second.compare(run.folder, 20)
     assert equal, lines
 
@@ -133,35 +137,35 @@ def test_the_rule_is_said_shown_and_kept_for_later_samples(tmp_path):
     with HostileServer(Memoriser(lead)) as server:
         run = runs.audit(**settings_in(tmp_path, server))
         rule = run.manifest.dress["rule"]
-        more = runs.audit(**settings_in(tmp_path, server, samples=3))
-    assert rule == more.manifest.dress["rule"]
+        extended = runs.audit(**settings_in(tmp_path, server, samples=3))
+    assert rule == extended.manifest.dress["rule"]
     assert rule == [
         {"kind": "lead", "text": "Sure! Here's the continuation of the text:"}
     ]
     capabilities = run.manifest.engines["samples of target"]["capabilities"]
     assert capabilities["dress"] == rule
     assert capabilities["dialect"]["lead"] == 44 // 2 + 8
-    assert more["samples"]["raw"].str.starts_with("Sure!").all()
-    assert not more["samples"]["candidate"].str.contains("Sure!").any()
-    said = (
+    assert extended["samples"]["raw"].str.starts_with("Sure!").all()
+    assert not extended["samples"]["candidate"].str.contains("Sure!").any()
+    sentence = (
         "The answers to 12 of 12 prompts that were looked at have more than a"
         ' continuation: a lead-in ("Sure! Here\'s the continuation of the text:"). One'
         " rule takes it off all answers before they are compared; the table of samples"
         " keeps both forms."
     )
-    assert said in said_of(run)
-    shown = CliRunner().invoke(command, ["show", str(run.folder)]).output
-    assert said in " ".join(shown.split())
+    assert sentence in said_of(run)
+    shown_text = CliRunner().invoke(command, ["show", str(run.folder)]).output
+    assert sentence in " ".join(shown_text.split())
 
 
 def test_there_is_room_for_the_lead_in_where_few_words_are_asked_for(tmp_path):
-    few = {
+    few_texts = {
         "preset": "default",
         "samples": None,
         "attacks": "probe_first_word_v1",
         "probes": 4,
     }
-    run = audited(tmp_path, Limited(lead), **few)
+    run = audit_answers(tmp_path, Limited(lead), **few_texts)
     hits = run["scores"].group_by("member").agg(pl.col("probe_first_word_v1").mean())
     assert dict(hits.iter_rows()) == {True: 1.0, False: 0.0}
 
@@ -178,36 +182,38 @@ def test_a_model_that_does_not_continue_texts_has_no_area(tmp_path):
         settings = settings_in(tmp_path, server)
         names = ("input", "model", "base_url", "preset", "samples", "out")
         flags = [f"--{name.replace('_', '-')}={settings[name]}" for name in names]
-        done = CliRunner().invoke(command, [*flags, "--chat", "--no-report"])
+        result = CliRunner().invoke(command, [*flags, "--chat", "--no-report"])
     run = Run(Path(settings["out"]))
-    why = "this model does not continue texts when asked so"
+    reason = "this model does not continue texts when asked so"
     assert (
         build_answer(run)
-        == f"No answer: {why}: the answers to 12 of 12 prompts repeat the end of the"
+        == f"No answer: {reason}: the answers to 12 of 12 prompts repeat the end of the"
         " prompt."
     )
-    assert done.exit_code == 1, done.output
+    assert result.exit_code == 1, result.output
     metrics = run["metrics"].filter(~pl.col("attack").str.starts_with("blind_"))
     assert metrics.height > 0
     assert (
         metrics.select("value", "low", "high").null_count().row(0)
         == (metrics.height,) * 3
     )
-    assert metrics["reason"].str.starts_with(why).all()
-    assert "No sign of memory" not in done.output
+    assert metrics["reason"].str.starts_with(reason).all()
+    assert "No sign of memory" not in result.output
     assert run["curves"].is_empty()
 
 
 def test_completions_and_recordings_are_looked_at_too(plain, tmp_path):
-    run = audited(tmp_path, Memoriser(fenced, chat=False), chat=False)
-    said = pl.coalesce("raw", "candidate").alias("candidate")
-    recorded = run["samples"].select("target_id", "sample_index", said)
-    made = written(tmp_path, recorded, "recorded")
+    run = audit_answers(tmp_path, Memoriser(fenced, chat=False), chat=False)
+    candidate = pl.coalesce("raw", "candidate").alias("candidate")
+    recorded = run["samples"].select("target_id", "sample_index", candidate)
+    recording = written(tmp_path, recorded, "recorded")
     settings = {
         "input": str(tmp_path / "corpus.parquet"),
         "out": str(tmp_path / "again"),
     }
-    again = runs.audit(samples_from=made, report=False, **settings)
-    for other in (run, again):
-        assert other["scores"][SCORE].equals(plain["scores"][SCORE])
-        assert [layer["kind"] for layer in other.manifest.dress["rule"]][:1] == ["lead"]
+    again = runs.audit(samples_from=recording, report=False, **settings)
+    for run_of_answers in (run, again):
+        assert run_of_answers["scores"][SCORE].equals(plain["scores"][SCORE])
+        assert [layer["kind"] for layer in run_of_answers.manifest.dress["rule"]][
+            :1
+        ] == ["lead"]

@@ -30,19 +30,19 @@ FREE_IN = {
 PRICES = {"price_in": 1000.0, "price_out": 10_000.0}
 
 
-class Named(TinyModel):
+class NamedModel(TinyModel):
     """Another version answers from the fifth request on."""
 
-    named = 0
+    n_answered = 0
 
-    def _document(self, asked: Asked, n: int) -> dict[str, Any]:
-        name = "fp_old" if self.named < 4 else "fp_new"
-        self.named += not asked.is_probe
-        return super()._document(asked, n) | {"system_fingerprint": name}
+    def _document(self, request: Asked, n: int) -> dict[str, Any]:
+        name = "fp_old" if self.n_answered < 4 else "fp_new"
+        self.n_answered += not request.is_probe
+        return super()._document(request, n) | {"system_fingerprint": name}
 
 
 def test_every_target_has_its_samples_every_request_the_key_and_its_time(request_for):
-    with HostileServer(Named()) as server:
+    with HostileServer(NamedModel()) as server:
         run = audit(**request_for(server, **MATCHED))
         n_asked, address = len(server.asked), server.url
         assert audit(**request_for(server, **MATCHED)).manifest == run.manifest
@@ -50,7 +50,7 @@ def test_every_target_has_its_samples_every_request_the_key_and_its_time(request
     first = run["samples"].row(0, named=True)
     prefix = run["targets"].filter(target_id=first["target_id"])["prefix"][0]
     seed = next(
-        asked.fields["seed"] for asked in server.asked if asked.prompt == prefix
+        request.fields["seed"] for request in server.asked if request.prompt == prefix
     )
     assert first["candidate"].startswith(
         TinyModel().text(prefix, seed).rpartition(" ")[0]
@@ -60,18 +60,20 @@ def test_every_target_has_its_samples_every_request_the_key_and_its_time(request
         "length",
         None,
     )
-    assert {asked.headers["authorization"] for asked in server.asked} == {
+    assert {request.headers["authorization"] for request in server.asked} == {
         f"Bearer {KEY}"
     }
     assert run.manifest.engines["samples of target"]["capabilities"]["n"] == "honoured"
-    found = run.manifest.requests
-    assert found["endpoint"] == address
-    assert found["system_fingerprint"] == {"fp_new": n_asked - 4, "fp_old": 4}
-    assert found["tools"] == "none sent"
-    assert found["web_search"].startswith("No tool was offered.")
-    assert (found["times"]["answered"], found["times"]["undated"]) == (n_asked, 0)
+    requests = run.manifest.requests
+    assert requests["endpoint"] == address
+    assert requests["system_fingerprint"] == {"fp_new": n_asked - 4, "fp_old": 4}
+    assert requests["tools"] == "none sent"
+    assert requests["web_search"].startswith("No tool was offered.")
+    assert (requests["times"]["answered"], requests["times"]["undated"]) == (n_asked, 0)
     assert (
-        run.manifest.times["begin"] <= found["times"]["first"] <= found["times"]["last"]
+        run.manifest.times["begin"]
+        <= requests["times"]["first"]
+        <= requests["times"]["last"]
     )
     assert "requests" not in run.manifest.custody
     files = [path for path in run.folder.rglob("*") if path.is_file()]
@@ -84,15 +86,15 @@ def test_a_short_candidate_is_asked_for_again_only_where_the_endpoint_repeats_it
 ):
     with HostileServer(TinyModel()) as server:
         audit(**request_for(server, **MATCHED))
-        repeated = [asked.fields["max_tokens"] for asked in server.asked]
+        repeated = [request.fields["max_tokens"] for request in server.asked]
         first = [
-            asked.fields["max_tokens"]
-            for asked in server.asked
-            if asked.fields["n"] == 3
+            request.fields["max_tokens"]
+            for request in server.asked
+            if request.fields["n"] == 3
         ]
     with HostileServer(TinyModel(honours={"n", "top_k"})) as server:
         run = audit(**request_for(server, "unseeded", **MATCHED))
-        once = [asked.fields["max_tokens"] for asked in server.asked]
+        once = [request.fields["max_tokens"] for request in server.asked]
     assert len(once) == 6
     assert len(repeated) == 6 + 2 * 18  # six words of twenty: short at three attempts
     assert sorted(once) == sorted(2 * budget for budget in first)
@@ -106,10 +108,14 @@ def test_the_cost_is_said_before_the_first_request(request_for):
         settings = request_for(server, **MATCHED, **money)
         foreseen = planned(settings)
         run = audit(observer=listener, **settings)
-        asked = server.asked
-        left = planned(settings)
-    said = dict(line.partition(": ")[::2] for line in listener.sentences)
-    costs = [at for at, line in enumerate(listener.sentences) if "cost" in line]
+        requests = server.asked
+        plan_lines = planned(settings)
+    plan_said = dict(line.partition(": ")[::2] for line in listener.sentences)
+    costs = [
+        line_number
+        for line_number, line in enumerate(listener.sentences)
+        if "cost" in line
+    ]
     assert listener.sentences.index(f"probing {server.url}") > costs[0]
     sampled = run["targets"].filter(pl.col("reason").is_null())
     prompt_tokens = 3 * (sum(len(text.encode()) for text in sampled["prefix"]) + 6 * 16)
@@ -118,18 +124,19 @@ def test_the_cost_is_said_before_the_first_request(request_for):
         "at most, first attempts": 1,
         "at most, all attempts": 3,
     }.items():
-        assert said[name] == foreseen[name]
-        foreseen_tokens, _, price = said[name].partition(" prompt tokens, ")
+        assert plan_said[name] == foreseen[name]
+        foreseen_tokens, _, price = plan_said[name].partition(" prompt tokens, ")
         # What an answer has so far is paid for again, as a part of the prompt.
-        more = int(foreseen_tokens.replace(",", "")) - attempts * prompt_tokens
-        assert (more > 0) == (attempts > 1)
-    drawn = 6 * sum(each.fields.get("n", 1) for each in asked)
+        n_more = int(foreseen_tokens.replace(",", "")) - attempts * prompt_tokens
+        assert (n_more > 0) == (attempts > 1)
+    n_drawn = 6 * sum(request.fields.get("n", 1) for request in requests)
     # The server counts words; of long ones a token for every eight bytes counts, at
     # least.
-    given = [
-        max(len(each.prompt.split()), (len(each.prompt) + 16) // 8) for each in asked
+    prompt_lengths = [
+        max(len(request.prompt.split()), (len(request.prompt) + 16) // 8)
+        for request in requests
     ]
-    paid = 1000 * sum(given) + 10_000 * drawn
+    paid = 1000 * sum(prompt_lengths) + 10_000 * n_drawn
     assert paid / 1e6 < float(price.rpartition(" ")[2])
     assert (
         listener.sentences[-1]
@@ -146,10 +153,10 @@ def test_the_cost_is_said_before_the_first_request(request_for):
         SettingsError, match="speed= is 0; give tokens a second, or 'probe'"
     ):
         dict(plan(load_settings(settings | {"out": None}), speed=0))
-    assert said["prompts"] == "6"
+    assert plan_said["prompts"] == "6"
     assert foreseen["requests"] == "6 to 54"
-    assert left["left"] == "nothing is left to ask: the run is finished"
-    assert not {"prompts", "samples", "then"} & left.keys()
+    assert plan_lines["left"] == "nothing is left to ask: the run is finished"
+    assert not {"prompts", "samples", "then"} & plan_lines.keys()
     decoded = next(line for line in listener.sentences if line.startswith("decoded"))
     assert decoded.startswith(f"decoded {18 * 6 * 3} tokens, {3 * 6 * 3} a text")
 
@@ -163,13 +170,13 @@ def test_the_limit_of_cost_stops_before_it_is_passed_and_no_answer_is_paid_for_t
             audit(**settings, max_cost=250.0)
         first = len(server.asked)
         assert first > 0
-        n_probes = sum(asked.method == "POST" for asked in server.probes)
+        n_probes = sum(request.method == "POST" for request in server.probes)
         assert 6 * (first + n_probes) <= 250  # 6 tokens an answer of one sample
         run = audit(**settings, max_cost=1e6)
-        asked = [
+        request = [
             (a.prompt, a.fields["seed"], a.fields["max_tokens"]) for a in server.asked
         ]
-    assert first < len(asked) == len(set(asked)) == 24
+    assert first < len(request) == len(set(request)) == 24
     assert run["scores"]["n_samples"].max() == 4
 
 
@@ -212,7 +219,7 @@ def test_chat_is_evidence_of_its_own(request_for):
             audit(**request_for(server, preset="matched", chat=True, samples=4))
         run = audit(**request_for(server, "chat", **MATCHED, chat=True))
     assert "verbatim" in run.manifest.models["target"]["endpoint chat_instruction"]
-    assert {asked.path for asked in server.asked[-3:]} == {"/v1/chat/completions"}
+    assert {request.path for request in server.asked[-3:]} == {"/v1/chat/completions"}
 
 
 def test_a_server_that_is_not_there_is_said_and_nothing_is_lost(request_for):
@@ -234,31 +241,32 @@ TEXTS = {"known": "one two three", "other": "four five six"}
 class Chat:
     """Knows one text, and says A to questions about others; its words around the label differ."""
 
-    said = ("{}", "{}.", "The answer is {}.", "**{}**")
+    sentences = ("{}", "{}.", "The answer is {}.", "**{}**")
 
     def __init__(self) -> None:
         self.n = 0
 
-    def __call__(self, asked: Asked) -> Reply:
-        if asked.is_probe or asked.method == "GET":
-            return TinyModel(honours=())(asked)
-        assert asked.prompt.startswith("Answer the question")
-        shown = dict(
+    def __call__(self, request: Asked) -> Reply:
+        if request.is_probe or request.method == "GET":
+            return TinyModel(honours=())(request)
+        assert request.prompt.startswith("Answer the question")
+        choice_texts = dict(
             line.split(". ", 1)
-            for line in asked.prompt.splitlines()
+            for line in request.prompt.splitlines()
             if ". " in line[:3]
         )
         label = next(
-            (label for label, text in shown.items() if text == TEXTS["known"]), "A"
+            (label for label, text in choice_texts.items() if text == TEXTS["known"]),
+            "A",
         )
         self.n += 1
-        said = (
-            self.said[self.n % 4].format(label)
+        answer = (
+            self.sentences[self.n % 4].format(label)
             if label != "A" or self.n % 8
             else "Hard to say."
         )
         choice: dict[str, Any] = {"index": 0, "finish_reason": "stop"}
-        choice["message"] = {"role": "assistant", "content": said}
+        choice["message"] = {"role": "assistant", "content": answer}
         return Reply(
             content={
                 "choices": [choice],
@@ -295,15 +303,15 @@ def test_a_chat_is_asked_the_question_alone_and_what_it_says_is_read(choices_for
         audit(**settings)
     assert foreseen["requests"] == "48"
     assert len(server.asked) == 48
-    assert {asked.fields["max_tokens"] for asked in server.asked} == {8}
-    assert {asked.fields["temperature"] for asked in server.asked} == {0.0}
+    assert {request.fields["max_tokens"] for request in server.asked} == {8}
+    assert {request.fields["temperature"] for request in server.asked} == {0.0}
     scores = dict(run["scores"].select("document_id", "decop_v1").iter_rows())
     assert scores == {"known": 1.0, "other": 0.25}
     unread = run["samples"].filter(pl.col("candidate") == "Hard to say.").height
     assert unread > 0
     assert found(run, "prompts")["n_unread"] == unread
-    said = f"{unread} of 48 answers name no label, or several; they are left out"
-    assert said in listener.sentences
+    sentence = f"{unread} of 48 answers name no label, or several; they are left out"
+    assert sentence in listener.sentences
 
 
 def test_answers_that_cannot_be_read_leave_a_text_unscored(choices_for):
@@ -322,19 +330,19 @@ def test_one_request_gives_the_log_probabilities_of_all_labels(
 ):
     """Exactly where tokens can be named; else as far as the 20 most likely ones tell."""
     model = NextTokenModel(checkpoint, honours=honours)
-    asked = {
+    chat_settings = {
         "attacks": "decop_probability_v1",
         "tokenizer": str(checkpoint),
         "choice_orders": 4,
     }
     with HostileServer(model) as server:
-        run = audit(**choices_for(server, chat=True, **asked))
+        run = audit(**choices_for(server, chat=True, **chat_settings))
     ids = [token for (token,) in model.tokenizer.encode(LABELS)]
     key = ["target_id", "view_index"]
     rows = run["logprobs"].join(run["prompts"].select(*key, "context"), on=key)
     assert rows.height == 8
     assert sum(
-        len(each.fields.get(NAMED, ())) == 4 for each in server.asked
+        len(request.fields.get(NAMED, ())) == 4 for request in server.asked
     ) == 8 * bool(honours)
     for row in rows.iter_rows(named=True):
         values = model.logprobs(row["context"])
@@ -357,7 +365,9 @@ def test_labels_of_several_tokens_are_refused_before_anything_is_paid(
         run = audit(
             **choices_for(server, attacks="decop_logprob_v1", tokenizer=str(checkpoint))
         )
-    assert not [each for each in server.asked if "Question" in str(each.prompt)]
+    assert not [
+        request for request in server.asked if "Question" in str(request.prompt)
+    ]
     assert {*run["unscored"]["reason"]} == {
         "the answers A, B, C, D are not one token each"
     }
@@ -372,17 +382,17 @@ class Knowing:
     def __init__(self, texts: list[str]) -> None:
         self.texts = texts
 
-    def __call__(self, asked: Asked) -> Reply:
-        if asked.is_probe or asked.method == "GET":
-            return TinyModel(honours=())(asked)
-        prompt = asked.prompt.removeprefix(f"{CHAT_INSTRUCTION}\n\n")
-        after = next(
+    def __call__(self, request: Asked) -> Reply:
+        if request.is_probe or request.method == "GET":
+            return TinyModel(honours=())(request)
+        prompt = request.prompt.removeprefix(f"{CHAT_INSTRUCTION}\n\n")
+        rest = next(
             text[len(prompt) :] for text in self.texts if text.startswith(prompt)
         )
         # As they stand: it may go on from them
-        words = "".join(re.findall(r"\s*\S+", after)[:2])
+        words = "".join(re.findall(r"\s*\S+", rest)[:2])
         choice: dict[str, Any] = {"index": 0, "finish_reason": "length", "text": words}
-        if asked.path.endswith("/chat/completions"):
+        if request.path.endswith("/chat/completions"):
             choice["message"] = {"role": "assistant", "content": words.strip()}
         usage = {"prompt_tokens": len(prompt.split()), "completion_tokens": 2}
         return Reply(content={"choices": [choice], "usage": usage})
@@ -401,8 +411,8 @@ def test_the_true_next_word_is_right_with_and_without_its_space(
         settings = request_for(server, probes=4, chat=chat, word_rule=word_rule)
         run = audit(observer=listener, **settings)
     assert run["scores"]["probe_first_word_v1"].to_list() == [1.0] * 6 + [None] * 2
-    assert {asked.fields["temperature"] for asked in server.asked} == {0.0}
-    assert median(asked.fields["max_tokens"] for asked in server.asked) <= 8
+    assert {request.fields["temperature"] for request in server.asked} == {0.0}
+    assert median(request.fields["max_tokens"] for request in server.asked) <= 8
     assert not [line for line in listener.sentences if line.startswith("it ")]
 
 
@@ -411,7 +421,7 @@ def test_the_cost_counts_every_point(request_for):
         settings = request_for(server, probes=4, **PRICES)
         foreseen = planned(settings)
         run = audit(**settings)
-        left = planned(settings)
+        plan_lines = planned(settings)
     cuts = run["prompts"]["cut"].drop_nulls()
     prompt_tokens = int(cuts.sum()) + 16 * cuts.len()
     assert cuts.len() == 24
@@ -419,11 +429,11 @@ def test_the_cost_counts_every_point(request_for):
     assert foreseen["at most, first attempts"].startswith(
         f"{prompt_tokens:,} prompt tokens, "
     )
-    most = foreseen["at most, all attempts"].partition(" ")[0].replace(",", "")
-    assert 3 * prompt_tokens < int(most) < 4 * prompt_tokens
-    assert left["left"] == "nothing is left to ask: the run is finished"
-    assert not {"prompts", "samples", "then"} & left.keys()
-    assert "requests" not in left
+    most_tokens = foreseen["at most, all attempts"].partition(" ")[0].replace(",", "")
+    assert 3 * prompt_tokens < int(most_tokens) < 4 * prompt_tokens
+    assert plan_lines["left"] == "nothing is left to ask: the run is finished"
+    assert not {"prompts", "samples", "then"} & plan_lines.keys()
+    assert "requests" not in plan_lines
 
 
 def cost_of(line: str) -> float:
@@ -435,11 +445,11 @@ def test_the_dry_run_adds_up_all_parts_and_names_a_limit_that_could_stop_it(
 ):
     with HostileServer(TinyModel()) as server:
         settings = request_for(server, **PRICES, probes=4, continue_strongest=0)
-        asked = settings | {"continue_strongest": 3, "controls": True}
-        alone, all_parts = planned(settings), planned(asked)
+        all_settings = settings | {"continue_strongest": 3, "controls": True}
+        alone, all_parts = planned(settings), planned(all_settings)
         whole = cost_of(all_parts["the whole run, at most"])
-        enough = planned(asked | {"max_cost": whole + 0.01})
-        limited = planned(asked | {"max_cost": whole - 0.01})
+        enough = planned(all_settings | {"max_cost": whole + 0.01})
+        limited = planned(all_settings | {"max_cost": whole - 0.01})
         alone_in_doubt = planned(settings | {"continue_strongest": 3, "max_cost": 12.0})
     assert server.asked == []
     parts = ["at most, all attempts", "continuations, at most", "controls, at most"]

@@ -46,7 +46,7 @@ def tables(run):
     return [run.scan(name).collect() for name in ("extraction", "extracted_documents")]
 
 
-def walked(run):
+def list_walks(run):
     return sorted(run.path("samples").glob("*.target-walk-*"))
 
 
@@ -54,13 +54,16 @@ def test_what_a_model_recites_comes_out_and_nothing_of_what_it_never_saw(walks):
     text = "\n".join(words("first", 1000))
     stretches, documents = tables(walks.run)
     of_first = stretches.filter(document_id="first").rows(named=True)
-    places = {at for row in of_first for at in range(row["start"], row["end"])}
-    asked = text.index("\n".join(words("first", 1000)[ASKED : KNOWN.stop]))
-    known = range(
-        asked, asked + len("\n".join(words("first", 1000)[ASKED : KNOWN.stop]))
+    places = {
+        position for row in of_first for position in range(row["start"], row["end"])
+    }
+    first_asked = text.index("\n".join(words("first", 1000)[ASKED : KNOWN.stop]))
+    known_places = range(
+        first_asked,
+        first_asked + len("\n".join(words("first", 1000)[ASKED : KNOWN.stop])),
     )
-    assert len(places & set(known)) >= 0.99 * len(known)
-    assert not places - set(known)
+    assert len(places & set(known_places)) >= 0.99 * len(known_places)
+    assert not places - set(known_places)
     for row in of_first:
         assert len(text[row["start"] : row["end"]].split()) == row["n_words"]
     unseen = stretches.filter(document_id="second")
@@ -98,18 +101,20 @@ def test_what_a_model_recites_comes_out_and_nothing_of_what_it_never_saw(walks):
 
 def test_walks_with_fewer_or_more_starts_tokens_and_without_them(walks, copied_of):
     """Of one start, in the one window where no word is wrong, the whole stretch comes out."""
-    settings, run, asked = copied_of(walks)
-    other = settings | {
+    settings, run, prompts_asked = copied_of(walks)
+    other_settings = settings | {
         "out": f"{run.folder}-2",
         "extract_tokens": 6,
         "extract_starts": 1,
     }
-    little = runs.audit(**other)
+    little = runs.audit(**other_settings)
     assert (
         tables(little)[0].select("walk", "n_rounds", "n_tokens").rows()
         == [(0, 1, 6)] * 2
     )
-    stretches, documents = tables(runs.audit(**other | {"extract_tokens": 2000}))
+    stretches, documents = tables(
+        runs.audit(**other_settings | {"extract_tokens": 2000})
+    )
     starts = stretches.filter(pl.col("n_words") > 0, document_id="first")[
         "start"
     ].to_list()
@@ -121,9 +126,11 @@ def test_walks_with_fewer_or_more_starts_tokens_and_without_them(walks, copied_o
         == [0.352, 0.0]
     )
     assert stretches.filter(document_id="second").height == 1
-    more = runs.audit(**other | {"extract_tokens": 2000, "extract_starts": 3})
-    assert all(map(pl.DataFrame.equals, tables(more), tables(run)))
-    assert len(asked) == walks.n_asked
+    more_starts = runs.audit(
+        **other_settings | {"extract_tokens": 2000, "extract_starts": 3}
+    )
+    assert all(map(pl.DataFrame.equals, tables(more_starts), tables(run)))
+    assert len(prompts_asked) == walks.n_asked
 
 
 class Wavering(RecitingOneBook):
@@ -142,34 +149,36 @@ def test_where_the_most_likely_words_lead_nowhere_walks_are_drawn(walk_settings)
         }
         greedy = tables(runs.audit(**settings))[0]
         n_drawn = tables(runs.audit(**settings | {"extract_draws": 1}))[0].height
-        more = runs.audit(**settings | {"extract_draws": 3})
+        more_draws = runs.audit(**settings | {"extract_draws": 3})
         n_asked = len(server.asked)
-        for part in walked(more) + sorted(
-            more.path("samples").glob("*.target-drawn_walk-*")
+        for part in list_walks(more_draws) + sorted(
+            more_draws.path("samples").glob("*.target-drawn_walk-*")
         ):
             part.unlink()
         again = runs.audit(**settings | {"extract_draws": 3})
         assert len(server.asked) == n_asked  # all of it is in the journal
-        still = {"extract_draws": 1, "temperature": 0, "out": f"{more.folder}-3"}
+        still = {"extract_draws": 1, "temperature": 0, "out": f"{more_draws.folder}-3"}
         with pytest.raises(
             SettingsError, match="extract_draws= draws words; at temperature 0"
         ):
             runs.audit(**settings | still)
         at_once = runs.audit(
-            **settings | {"extract_draws": 3, "out": f"{more.folder}-2"}
+            **settings | {"extract_draws": 3, "out": f"{more_draws.folder}-2"}
         )
     assert all(map(pl.DataFrame.equals, tables(again), tables(at_once)))
-    found = (
+    of_drawn = (
         tables(at_once)[0]
         .sort("draw")
         .group_by("document_id", "target_id")
         .agg("n_words")
     )
-    tried = dict(zip(found["target_id"], found["n_words"].to_list(), strict=True))
+    n_words_tried = dict(
+        zip(of_drawn["target_id"], of_drawn["n_words"].to_list(), strict=True)
+    )
     # Nothing follows what came out
-    assert all(not any(words[:-1]) for words in tried.values())
-    assert any(words[-1] and len(words) > 1 for words in tried.values())
-    of_second = found.filter(document_id="second")["n_words"].list.len()
+    assert all(not any(words[:-1]) for words in n_words_tried.values())
+    assert any(words[-1] and len(words) > 1 for words in n_words_tried.values())
+    of_second = of_drawn.filter(document_id="second")["n_words"].list.len()
     assert of_second.to_list() == [4] * 6
     assert greedy["draw"].max() == 0
     assert greedy.height < n_drawn
@@ -194,18 +203,18 @@ def test_without_walks_scores_are_the_same_and_the_cost_limit_holds_for_them(
 
 def test_what_is_refused_or_foreseen(walk_settings, settings, tmp_path):
     nowhere = {"base_url": "http://127.0.0.1:9/v1"}  # nobody listens
-    most = "of what comes out, at most 5 passages, 10 prompts, {} samples"
-    said = planned(walk_settings | nowhere)["extraction"]
-    assert said == "of 2 documents, each at most 2,000 tokens and a round"
-    assert planned(settings | nowhere)["controls"] == most.format(20)
+    controls_line = "of what comes out, at most 5 passages, 10 prompts, {} samples"
+    extraction_line = planned(walk_settings | nowhere)["extraction"]
+    assert extraction_line == "of 2 documents, each at most 2,000 tokens and a round"
+    assert planned(settings | nowhere)["controls"] == controls_line.format(20)
     del settings["samples"]
     walked = {"preset": "default", "extract": True, "extract_starts": 2}
-    assert planned(settings | nowhere | walked)["controls"] == most.format(10)
+    assert planned(settings | nowhere | walked)["controls"] == controls_line.format(10)
     texts = pl.DataFrame({"text": [passage("first", 1000)]})
     unnamed = {"input": written(tmp_path, texts, "unnamed")}
     with HostileServer(TinyModel()) as server:
         address = {"base_url": server.url}
-        for asked, changed, message in (
+        for walk_change, changed, message in (
             (walk_settings, unnamed, "extract= needs documents with names; add a col"),
             (
                 settings,
@@ -214,35 +223,45 @@ def test_what_is_refused_or_foreseen(walk_settings, settings, tmp_path):
             ),
         ):
             with pytest.raises(SettingsError, match=message):
-                runs.audit(**asked | address | changed)
+                runs.audit(**walk_change | address | changed)
 
 
 def test_walks_are_shown_and_drawn_again(walks, copied_of):
     settings, run, _ = copied_of(walks)
     samples = run["samples"].filter(view="walk")
-    drawn = draw_again(run, samples, Observer(), base_url=settings["base_url"])
-    assert drawn["again"].equals(drawn["candidate"], null_equal=True)
+    drawn_samples = draw_again(run, samples, Observer(), base_url=settings["base_url"])
+    assert drawn_samples["again"].equals(drawn_samples["candidate"], null_equal=True)
     target_id = samples["target_id"][0]
     answers = read_answers(run, run["targets"].filter(target_id=target_id)).filter(
         view="walk"
     )
-    asked = run["prompts"].filter(view="walk", target_id=target_id).sort("view_index")
-    assert answers.select("context", "text").equals(asked.select("context", "text"))
+    walk_prompts = (
+        run["prompts"].filter(view="walk", target_id=target_id).sort("view_index")
+    )
+    assert answers.select("context", "text").equals(
+        walk_prompts.select("context", "text")
+    )
     assert answers["seed"].null_count() == answers.height
-    shown = CliRunner().invoke(
+    result = CliRunner().invoke(
         command, ["show", str(run.folder), target_id], env={"COLUMNS": "99"}
     )
-    assert "walk, target model" in shown.stdout
-    prefixes = [line for line in shown.stdout.splitlines() if line.startswith("prefix")]
-    assert len(prefixes) == 1 + asked.height
+    assert "walk, target model" in result.stdout
+    prefixes = [
+        line for line in result.stdout.splitlines() if line.startswith("prefix")
+    ]
+    assert len(prefixes) == 1 + walk_prompts.height
 
 
 # Controls.
 
 
 def rows_of(run):
-    named = run["targets"].select("target_id", "document_id")
-    rows = run.scan("controls").collect().join(named, on="target_id", how="left")
+    document_of_target = run["targets"].select("target_id", "document_id")
+    rows = (
+        run.scan("controls")
+        .collect()
+        .join(document_of_target, on="target_id", how="left")
+    )
     return {
         (row["document_id"], row["control"]): row for row in rows.iter_rows(named=True)
     }
@@ -266,35 +285,41 @@ def controlled(settings, answer, texts=None, **changed):
 def test_what_comes_out_after_anything_or_stands_elsewhere_is_common_by_prompts_of_other_documents(
     controls,
 ):
-    found = rows_of(controls.run)
+    controls_by_key = rows_of(controls.run)
     came_out = ("known", "formula", "quoted")
-    assert [*found] == [(name, each) for name in came_out for each in CONTROLS]
-    longest = {key: row["longest_words"] for key, row in found.items()}
-    assert [longest["known", each] for each in CONTROLS] == [0, 32, None]
-    assert [longest["formula", each] for each in CONTROLS] == [32, 32, None]
+    assert [*controls_by_key] == [
+        (name, control) for name in came_out for control in CONTROLS
+    ]
+    longest = {key: row["longest_words"] for key, row in controls_by_key.items()}
+    assert [longest["known", control] for control in CONTROLS] == [0, 32, None]
+    assert [longest["formula", control] for control in CONTROLS] == [32, 32, None]
     assert longest["quoted", "other_document"] == 25
-    assert {key for key, row in found.items() if row["common"]} == {
+    assert {key for key, row in controls_by_key.items() if row["common"]} == {
         ("formula", "unrelated_prefix"),
         ("quoted", "other_document"),
     }
-    assert found["quoted", "other_document"]["other_document"] == "quoting"
-    assert found["known", "unrelated_prefix"]["n_samples"] == 2
-    assert found["known", "unrelated_prefix"]["other_document"] in {*HALVES} - {"known"}
-    assert found["known", "other_document"]["reason"].startswith(
+    assert controls_by_key["quoted", "other_document"]["other_document"] == "quoting"
+    assert controls_by_key["known", "unrelated_prefix"]["n_samples"] == 2
+    assert controls_by_key["known", "unrelated_prefix"]["other_document"] in {
+        *HALVES
+    } - {"known"}
+    assert controls_by_key["known", "other_document"]["reason"].startswith(
         "no other document has 20 words"
     )
     assert all(
         (row["longest_words"] is None) == (row["reason"] is not None)
-        for row in found.values()
+        for row in controls_by_key.values()
     )
     run = controls.run
     prefixes = {" ".join(HALVES[name][0].split()): name for name in HALVES}
-    asked = run["prompts"].filter(view="control").sort("target_id", "view_index")
-    for target_id, rows in asked.group_by("target_id", maintain_order=True):
-        own = run["targets"].filter(target_id=target_id[0]).row(0, named=True)
+    control_prompts = (
+        run["prompts"].filter(view="control").sort("target_id", "view_index")
+    )
+    for target_id, rows in control_prompts.group_by("target_id", maintain_order=True):
+        own_target = run["targets"].filter(target_id=target_id[0]).row(0, named=True)
         alone, with_last = rows["context"]
-        assert prefixes[alone] != own["document_id"]
-        assert with_last == f"{alone} {' '.join(own['prefix'].split()[-16:])}"
+        assert prefixes[alone] != own_target["document_id"]
+        assert with_last == f"{alone} {' '.join(own_target['prefix'].split()[-16:])}"
         assert rows["text"].to_list() == [None, None]
     assert run.manifest.controls == {
         "any": {"passages": 3, "common": 2},
@@ -315,10 +340,13 @@ def test_common_passages_are_no_evidence(settings, tmp_path):
         "share_near_verbatim",
         "n_common",
     )
-    with controlled(settings, RecitingPassages(), longer) as (given, run, _):
-        other = given | {"controls": False, "out": str(tmp_path / "other")}
-        without = runs.audit(**other)["rollup"]
-        rolled = runs.audit(**other | {"controls": True})["rollup"]
+    with controlled(settings, RecitingPassages(), longer) as (control_settings, run, _):
+        other_settings = control_settings | {
+            "controls": False,
+            "out": str(tmp_path / "other"),
+        }
+        without = runs.audit(**other_settings)["rollup"]
+        rolled = runs.audit(**other_settings | {"controls": True})["rollup"]
     assert run["rollup"].select(names).rows()[:3] == [
         ("known", "comes_out", 32, 0.5, 0.5, 0),
         ("formula", "cannot_tell", 0, 0, 0, 1),
@@ -332,41 +360,41 @@ def test_common_passages_are_no_evidence(settings, tmp_path):
 
 
 def test_more_samples_and_texts_ask_for_what_is_missing(audited):
-    settings, run, asked = audited
+    settings, run, prompts_asked = audited
     prompts = run["prompts"].filter(view="control")
-    more = runs.audit(**settings | {"samples": 3})
-    assert len(asked) == 5 + 6
-    assert rows_of(more)["known", "unrelated_prefix"]["n_samples"] == 3
+    more_samples = runs.audit(**settings | {"samples": 3})
+    assert len(prompts_asked) == 5 + 6
+    assert rows_of(more_samples)["known", "unrelated_prefix"]["n_samples"] == 3
     names = ["new", *HALVES]
     texts = [f"{passage('n1')} {FORMULA}", *halves()["text"]]
     pl.DataFrame({"document_id": names, "text": texts}).write_parquet(settings["input"])
     grown = runs.audit(**settings | {"samples": 3})
-    assert len(asked) == 5 + 6 + 1 + 2
+    assert len(prompts_asked) == 5 + 6 + 1 + 2
     key = ["target_id", "view_index"]
-    kept = (
+    kept_prompts = (
         grown["prompts"]
         .filter(view="control")
         .join(prompts, on="target_id", how="semi")
     )
-    assert kept.sort(key).equals(prompts.sort(key))
-    found = rows_of(grown)
-    assert found["new", "other_document"]["other_document"] == "formula"
-    assert found["formula", "other_document"]["other_document"] == "new"
+    assert kept_prompts.sort(key).equals(prompts.sort(key))
+    controls_by_key = rows_of(grown)
+    assert controls_by_key["new", "other_document"]["other_document"] == "formula"
+    assert controls_by_key["formula", "other_document"]["other_document"] == "new"
 
 
 def test_without_the_setting_nothing_is_asked_and_what_is_known_stays(
     audited, tmp_path
 ):
-    settings, run, asked = audited
-    before = run.manifest.controls
+    settings, run, prompts_asked = audited
+    controls_before = run.manifest.controls
     again = runs.audit(**settings | {"controls": False})
-    assert (asked, again.manifest.controls) == ([], before)
-    other = settings | {"controls": False, "out": str(tmp_path / "other")}
-    plain = runs.audit(**other)
+    assert (prompts_asked, again.manifest.controls) == ([], controls_before)
+    other_settings = settings | {"controls": False, "out": str(tmp_path / "other")}
+    plain = runs.audit(**other_settings)
     assert not plain.path("controls").exists()
     assert plain.manifest.controls == {}
     assert plain["scores"].equals(run["scores"])
-    added = runs.audit(**other | {"controls": True})
+    added = runs.audit(**other_settings | {"controls": True})
     assert added.scan("controls").collect().equals(run.scan("controls").collect())
     assert added["scores"].equals(run["scores"])
 
@@ -374,39 +402,39 @@ def test_without_the_setting_nothing_is_asked_and_what_is_known_stays(
 def test_controls_are_drawn_again(audited):
     settings, run, _ = audited
     controls = run["samples"].filter(view="control")
-    drawn = draw_again(run, controls, Observer(), base_url=settings["base_url"])
-    assert drawn.height == 12
-    assert drawn["again"].equals(drawn["candidate"])
+    drawn_samples = draw_again(run, controls, Observer(), base_url=settings["base_url"])
+    assert drawn_samples.height == 12
+    assert drawn_samples["again"].equals(drawn_samples["candidate"])
     assert "controls.parquet" in run.manifest.custody["tables"]
 
 
 def test_documents_of_one_group_are_not_each_others_controls(settings):
     texts = halves().with_columns(group=pl.Series(["a", "b", "quote", "quote", "c"]))
     with controlled(settings, RecitingPassages(), texts) as (_, run, _):
-        found = rows_of(run)
-    assert found["quoted", "other_document"]["common"] is False
-    assert found["quoted", "unrelated_prefix"]["other_document"] != "quoting"
+        controls_by_key = rows_of(run)
+    assert controls_by_key["quoted", "other_document"]["common"] is False
+    assert controls_by_key["quoted", "unrelated_prefix"]["other_document"] != "quoting"
 
 
 def test_a_single_document_has_nothing_unrelated(settings):
     with controlled(settings, RecitingPassages(), halves(("known",))) as (
-        given,
+        control_settings,
         run,
-        asked,
+        prompts_asked,
     ):
-        runs.audit(**given)
-        assert len(asked) == 1
-    found = rows_of(run)
+        runs.audit(**control_settings)
+        assert len(prompts_asked) == 1
+    controls_by_key = rows_of(run)
     reason = "no document of another group has a prefix to put in its place"
     for control in CONTROLS[:2]:
-        row = found["known", control]
+        row = controls_by_key["known", control]
         assert (row["n_samples"], row["longest_words"], row["reason"]) == (
             0,
             None,
             reason,
         )
         assert row["common"] is None
-    alone = found["known", "other_document"]
+    alone = controls_by_key["known", "other_document"]
     assert alone["reason"] == "there is no document of another group"
     assert alone["common"] is None
     assert run["prompts"].filter(view="control").is_empty()
@@ -419,42 +447,50 @@ def test_where_nothing_comes_out_there_is_nothing_to_control(settings):
 
 
 def test_non_members_are_searched_too(settings, tmp_path):
-    more = {
+    more_settings = {
         "non_members": written(tmp_path, halves(("quoting",)), "others"),
         "non_members_known": "unpublished",
         "anyway": True,  # one text to compare with names nobody
     }
-    asked = halves(("known", "formula", "quoted"))
-    with controlled(settings, RecitingPassages(), asked, **more) as (_, run, _):
-        found = rows_of(run)
-    assert found["quoted", "other_document"]["other_document"] == "quoting"
-    assert {name for name, _ in found} == {"known", "formula", "quoted"}
+    audited_halves = halves(("known", "formula", "quoted"))
+    with controlled(settings, RecitingPassages(), audited_halves, **more_settings) as (
+        _,
+        run,
+        _,
+    ):
+        controls_by_key = rows_of(run)
+    assert controls_by_key["quoted", "other_document"]["other_document"] == "quoting"
+    assert {name for name, _ in controls_by_key} == {"known", "formula", "quoted"}
 
 
 def test_a_recording_is_searched_and_asks_nobody(settings, controls, tmp_path):
-    kept = {
+    recording_settings = {
         name: settings[name] for name in ("input", "preset", "window_words", "controls")
     }
-    kept |= {
+    recording_settings |= {
         "samples_from": str(controls.run.path("samples")),
         "out": str(tmp_path / "recorded"),
     }
-    found = rows_of(runs.audit(**kept))
-    row = found["known", "unrelated_prefix"]
+    controls_by_key = rows_of(runs.audit(**recording_settings))
+    row = controls_by_key["known", "unrelated_prefix"]
     assert row["reason"] == "the samples are a recording: there is no model to ask"
     assert row["common"] is None
-    assert found["quoted", "other_document"]["common"] is True
+    assert controls_by_key["quoted", "other_document"]["common"] is True
 
 
 class Walked(TinyModel):
     """Recites the first document after three words of it, else says the beginning of the second."""
 
     def text(self, prompt, seed):
-        known = words("long", 300)
-        said = prompt.split()[-3:]
-        at = next((n for n in range(3, 300) if known[n - 3 : n] == said), None)
-        said = words("far", 96)[-64:] if at is None else known[at : at + 64]
-        return "".join(f" {word}" for word in [*said, "and", "so", "on"])
+        long_text = words("long", 300)
+        last_words = prompt.split()[-3:]
+        place = next(
+            (n for n in range(3, 300) if long_text[n - 3 : n] == last_words), None
+        )
+        last_words = (
+            words("far", 96)[-64:] if place is None else long_text[place : place + 64]
+        )
+        return "".join(f" {word}" for word in [*last_words, "and", "so", "on"])
 
 
 def test_what_only_a_walk_gave_has_controls(settings, tmp_path):
@@ -466,24 +502,33 @@ def test_what_only_a_walk_gave_has_controls(settings, tmp_path):
     texts["unknown"] = passage("unknown", 64)
     columns = pl.DataFrame({"document_id": [*texts], "text": [*texts.values()]})
     del settings["samples"], settings["preset"]
-    more = {
+    more_settings = {
         "attacks": "probe_first_word_v1",
         "probes": 2,
         "extract": True,
         "extract_starts": 1,
     }
-    with controlled(settings, Walked(), columns, **more) as (given, run, _):
-        other = given | {"controls": False, "out": str(tmp_path / "other")}
-        without = runs.audit(**other)["rollup"]
+    with controlled(settings, Walked(), columns, **more_settings) as (
+        settings_given,
+        run,
+        _,
+    ):
+        other_settings = settings_given | {
+            "controls": False,
+            "out": str(tmp_path / "other"),
+        }
+        without = runs.audit(**other_settings)["rollup"]
         walks = run["samples"].filter(view="walk_control")
-        drawn = draw_again(run, walks, Observer(), base_url=given["base_url"])
-    assert drawn["again"].equals(drawn["candidate"])
-    found = rows_of(run)
-    repeated = {key: row["longest_words"] for key, row in found.items()}
-    assert [repeated["far", each] for each in CONTROLS] == [64, 64, None]
+        drawn_samples = draw_again(
+            run, walks, Observer(), base_url=settings_given["base_url"]
+        )
+    assert drawn_samples["again"].equals(drawn_samples["candidate"])
+    controls_by_key = rows_of(run)
+    repeated = {key: row["longest_words"] for key, row in controls_by_key.items()}
+    assert [repeated["far", control] for control in CONTROLS] == [64, 64, None]
     assert repeated["long", "unrelated_prefix"] < 5
     assert repeated["long", "unrelated_prefix_16_words"] == 64
-    assert found["long", "unrelated_prefix"]["n_samples"] == 1
+    assert controls_by_key["long", "unrelated_prefix"]["n_samples"] == 1
     names = ("key", "verdict", "extracted_words", "extracted_share", "n_common")
     assert run["rollup"].select(names).rows()[:2] == [
         ("long", "comes_out", 268, 268 / 300, 0),
@@ -494,13 +539,13 @@ def test_what_only_a_walk_gave_has_controls(settings, tmp_path):
 
 
 def test_a_reference_model_that_says_it_too_makes_it_common(settings, checkpoint):
-    given = {"reference_model": str(checkpoint)}
-    with controlled(settings, RecitingPassages(), **given) as (_, run, _):
-        found = rows_of(run)
-    row = found["known", "reference_model"]
+    reference_settings = {"reference_model": str(checkpoint)}
+    with controlled(settings, RecitingPassages(), **reference_settings) as (_, run, _):
+        controls_by_key = rows_of(run)
+    row = controls_by_key["known", "reference_model"]
     assert (row["n_samples"], row["common"], row["reason"]) == (2, False, None)
     assert row["longest_words"] < 5
-    of_known = [control for name, control in found if name == "known"]
+    of_known = [control for name, control in controls_by_key if name == "known"]
     assert of_known == [*CONTROLS[:2], "reference_model", CONTROLS[2]]
 
 
@@ -510,15 +555,23 @@ def test_what_fails_has_its_reason_and_marks_nothing(settings):
     class Refusing(RecitingPassages):
         refuses_all = True
 
-        def __call__(self, asked):
-            own = [prefix for prefix, _ in HALVES.values()]
-            known = asked.is_probe or asked.method == "GET" or asked.prompt in own[:2]
-            if known or not self.refuses_all:
-                return super().__call__(asked)
+        def __call__(self, request):
+            own_prefixes = [prefix for prefix, _ in HALVES.values()]
+            is_answered = (
+                request.is_probe
+                or request.method == "GET"
+                or request.prompt in own_prefixes[:2]
+            )
+            if is_answered or not self.refuses_all:
+                return super().__call__(request)
             return failure(400, "not for you")
 
     endpoint = Refusing()
-    with controlled(settings, endpoint, halves(("known", "other"))) as (given, run, _):
+    with controlled(settings, endpoint, halves(("known", "other"))) as (
+        control_settings,
+        run,
+        _,
+    ):
         row = rows_of(run)["known", "unrelated_prefix"]
         assert (row["n_samples"], row["longest_words"], row["common"]) == (
             0,
@@ -532,7 +585,7 @@ def test_what_fails_has_its_reason_and_marks_nothing(settings):
         }
         assert run.manifest.failed["targets"] == 1  # the other text, not the controls
         endpoint.refuses_all = False
-        again = rows_of(runs.audit(**given | {"retry_failed": True}))
+        again = rows_of(runs.audit(**control_settings | {"retry_failed": True}))
         row = again["known", "unrelated_prefix"]
         assert (row["n_samples"], row["common"], row["reason"]) == (2, False, None)
 
@@ -540,8 +593,10 @@ def test_what_fails_has_its_reason_and_marks_nothing(settings):
 def test_a_passage_is_the_whole_run_of_words_across_line_breaks(tmp_path):
     words = passage("of two lines", 48).split()
     true = "\n".join([" ".join(words[24:34]), " ".join(words[34:])])
-    said = pl.DataFrame({"document_id": ["a"], "candidate": [" ".join(words[24:])]})
-    said.write_parquet(tmp_path / "made.parquet")
+    recording = pl.DataFrame(
+        {"document_id": ["a"], "candidate": [" ".join(words[24:])]}
+    )
+    recording.write_parquet(tmp_path / "made.parquet")
     text = f"{' '.join(words[:24])} {true}"
     corpus = pl.DataFrame({"document_id": ["a"], "text": [text]})
     corpus.write_parquet(tmp_path / "corpus.parquet")
@@ -562,8 +617,8 @@ def test_a_recording_that_only_counts_gives_back_no_book(tmp_path):
     names, books = ["counting", "story"], [numbers, story]
     texts = [" ".join(book) for book in books]
     halves = [" ".join(book[64:]) for book in books]
-    made = pl.DataFrame({"document_id": names, "candidate": halves})
-    made.write_parquet(tmp_path / "made.parquet")
+    recording = pl.DataFrame({"document_id": names, "candidate": halves})
+    recording.write_parquet(tmp_path / "made.parquet")
     corpus = pl.DataFrame({"document_id": names, "text": texts})
     corpus.write_parquet(tmp_path / "corpus.parquet")
     run = runs.audit(
@@ -572,9 +627,9 @@ def test_a_recording_that_only_counts_gives_back_no_book(tmp_path):
         out=tmp_path / "run",
     )
     rows = run["findings"].filter(check="verbatim", subject="targets")
-    of = dict(rows.select("statistic", "value").iter_rows())
-    assert (of["n_verbatim"], of["n_foreseen"]) == (1, 1)
-    assert (of["run_words"], of["foreseen_words"]) == (64, 64)
-    assert (of["run_words_out"], of["foreseen_words_out"]) == (64, 1)
-    named = run["findings"].filter(check="verbatim", statistic="document")
-    assert named["subject"].to_list() == ["story"]
+    values = dict(rows.select("statistic", "value").iter_rows())
+    assert (values["n_verbatim"], values["n_foreseen"]) == (1, 1)
+    assert (values["run_words"], values["foreseen_words"]) == (64, 64)
+    assert (values["run_words_out"], values["foreseen_words_out"]) == (64, 1)
+    document_findings = run["findings"].filter(check="verbatim", statistic="document")
+    assert document_findings["subject"].to_list() == ["story"]

@@ -9,7 +9,7 @@ from tests.gguf_files import needs_llama_cpp, save_gguf
 from tests.runs import audit, documents, said_of, written
 
 pytestmark = needs_llama_cpp
-READ = ("loss_v1", "loss_zlib_v1", "min_k_20_v1", "min_k_plus_plus_20_v1")
+LIKELIHOOD_ATTACKS = ("loss_v1", "loss_zlib_v1", "min_k_20_v1", "min_k_plus_plus_20_v1")
 # Scores of models that are not quantised, computed by llama.cpp and by transformers
 LARGEST_DIFFERENCE = 2e-4
 
@@ -38,10 +38,12 @@ def audit_both(corpus, models, folder, **settings):
 
 
 def test_scores_are_those_of_the_checkpoint(gguf, checkpoint, corpus, tmp_path):
-    runs = audit_both(corpus, [gguf, checkpoint], tmp_path, attacks=[*READ])
+    runs = audit_both(
+        corpus, [gguf, checkpoint], tmp_path, attacks=[*LIKELIHOOD_ATTACKS]
+    )
     tables = [run["scores"].sort("target_id") for run in runs]
     assert tables[0]["target_id"].equals(tables[1]["target_id"])
-    for name in READ:
+    for name in LIKELIHOOD_ATTACKS:
         assert tables[0][name].null_count() == tables[1][name].null_count() == 1
         differences = (tables[0][name] - tables[1][name]).abs()
         assert differences.max() < LARGEST_DIFFERENCE, name
@@ -65,8 +67,13 @@ def test_arguments_of_llama_cpp_do_not_reach_a_checkpoint_for_reference(
     }
     arguments = {"n_gpu_layers": 0, "n_threads": 1, "max_model_len": 200}
     runs = [
-        audit(input=corpus, out=str(tmp_path / f"run-{number}"), **settings, **given)
-        for number, given in enumerate([{"engine_arg": arguments}, {}])
+        audit(
+            input=corpus,
+            out=str(tmp_path / f"run-{number}"),
+            **settings,
+            **engine_settings,
+        )
+        for number, engine_settings in enumerate([{"engine_arg": arguments}, {}])
     ]
     engines = runs[0].manifest.engines
     assert engines["logprobs of target"]["engine"] == "llama-cpp"
@@ -147,14 +154,14 @@ REFUSALS = [
 def test_what_cannot_be_done_is_refused_before_anything_starts(
     gguf, corpus, tmp_path, settings, sentence
 ):
-    cut = tmp_path / "cut.gguf"
-    cut.write_bytes(gguf.read_bytes()[:-1000])
-    named = {
-        name: value.format(gguf=gguf, cut=cut) if isinstance(value, str) else value
+    cut_file = tmp_path / "cut.gguf"
+    cut_file.write_bytes(gguf.read_bytes()[:-1000])
+    file_settings = {
+        name: value.format(gguf=gguf, cut=cut_file) if isinstance(value, str) else value
         for name, value in settings.items()
     }
     with pytest.raises(SettingsError) as refused:
-        audit(input=corpus, out=str(tmp_path / "run"), **named)
+        audit(input=corpus, out=str(tmp_path / "run"), **file_settings)
     assert sentence in str(refused.value)
     if "attacks" not in settings:  # which may be changed in a run that has begun
         assert not (tmp_path / "run").exists()

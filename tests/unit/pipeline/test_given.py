@@ -16,7 +16,7 @@ FILLED_IN = {
 
 
 @pytest.mark.parametrize(
-    ("given", "are_books", "kept"),
+    ("settings_given", "are_books", "options_kept"),
     [
         ({}, True, set()),
         ({}, False, {"--window-words"}),
@@ -29,8 +29,8 @@ FILLED_IN = {
         ),
     ],
 )
-def test_what_a_run_sets_by_itself_is_left_out(given, are_books, kept):
-    values = {"input": "books", "model": "m", **FILLED_IN, **given}
+def test_what_a_run_sets_by_itself_is_left_out(settings_given, are_books, options_kept):
+    values = {"input": "books", "model": "m", **FILLED_IN, **settings_given}
     settings = load_settings(values, use_config=False)
     options = list_given_settings(settings, are_books=are_books)
-    assert {option for option, _ in options} == {"--input", "--model", *kept}
+    assert {option for option, _ in options} == {"--input", "--model", *options_kept}

@@ -34,19 +34,28 @@ def write_books(folder, n=2):
     return [path.read_text() for path in sorted((folder / "books").iterdir())]
 
 
-def counted(passages, documents):
+def count_slowly(passages, documents):
     """The same by plain Python: texts of words between single spaces, in lower case."""
     rows = []
-    for passage in (each.lower().split() for each in passages):
+    for passage in (text.lower().split() for text in passages):
         places, near = [], 0
-        for text in (each.lower().split() for each in documents):
-            n = sum(text[at : at + len(passage)] == passage for at in range(len(text)))
-            places.append(n)
-            runs = {tuple(text[at : at + 20]) for at in range(len(text) - 19)}
-            near += any(
-                tuple(passage[at : at + 20]) in runs for at in range(len(passage) - 19)
+        for text in (document.lower().split() for document in documents):
+            n = sum(
+                text[position : position + len(passage)] == passage
+                for position in range(len(text))
             )
-        first = next((f"document {at}" for at, n in enumerate(places) if n), None)
+            places.append(n)
+            runs = {
+                tuple(text[position : position + 20])
+                for position in range(len(text) - 19)
+            }
+            near += any(
+                tuple(passage[position : position + 20]) in runs
+                for position in range(len(passage) - 19)
+            )
+        first = next(
+            (f"document {position}" for position, n in enumerate(places) if n), None
+        )
         rows.append((sum(map(bool, places)), sum(places), near, first))
     return rows
 
@@ -61,55 +70,59 @@ def test_counts_are_those_of_plain_python():
         parts = [" ".join(dice.choices(WORDS, k=dice.randint(0, 15)))]
         for passage in dice.choices(passages, k=dice.randint(0, 3)):
             words = passage.split()
-            cut = words if dice.random() < 0.6 else words[dice.randint(0, 10) :]
-            parts.append(dice.choice([" ", "\n", " \t "]).join(cut))
+            chosen_words = (
+                words if dice.random() < 0.6 else words[dice.randint(0, 10) :]
+            )
+            parts.append(dice.choice([" ", "\n", " \t "]).join(chosen_words))
         text = " ".join(parts)
         documents.append(text.upper() if dice.random() < 0.5 else text)
     names = [f"document {number}" for number in range(len(documents))]
-    found = count_documents(
+    counts_of_passages = count_documents(
         pl.Series([*passages, "far too short"]),
         pl.LazyFrame({"text": [*documents, None], "name": [*names, "none"]}),
     )
-    asked = found.select("n_documents", "n_occurrences", "n_near_documents", "document")
-    assert asked.head(-1).rows() == counted(passages, documents)
-    assert max(asked["n_occurrences"].drop_nulls()) > 1
-    assert asked.row(-1) == (None, None, None, None)
-    assert found["reason"].to_list() == [None] * 12 + [
+    figures = counts_of_passages.select(
+        "n_documents", "n_occurrences", "n_near_documents", "document"
+    )
+    assert figures.head(-1).rows() == count_slowly(passages, documents)
+    assert max(figures["n_occurrences"].drop_nulls()) > 1
+    assert figures.row(-1) == (None, None, None, None)
+    assert counts_of_passages["reason"].to_list() == [None] * 12 + [
         "the passage has fewer than 20 words"
     ]
 
 
 def test_a_hit_is_verified_in_a_folder_of_texts(tmp_path):
     first, _ = write_books(tmp_path)
-    known = tmp_path / "known"
-    known.mkdir()
-    (known / "b.txt").write_text(f"{first.upper()} and {first}")
-    (known / "c.txt").write_text(first.replace(" ", "\n  "))
-    run = audit_books(tmp_path / "run", tmp_path, known_corpus=str(known))
+    known_folder = tmp_path / "known"
+    known_folder.mkdir()
+    (known_folder / "b.txt").write_text(f"{first.upper()} and {first}")
+    (known_folder / "c.txt").write_text(first.replace(" ", "\n  "))
+    run = audit_books(tmp_path / "run", tmp_path, known_corpus=str(known_folder))
     rows = (
         run["known"].join(run["targets"], on="target_id").sort("document_id").to_dicts()
     )
-    asked = ("n_occurrences", "n_documents", "n_near_documents", "document")
-    assert [[row[name] for name in asked] for row in rows] == [
+    columns = ("n_occurrences", "n_documents", "n_near_documents", "document")
+    assert [[row[name] for name in columns] for row in rows] == [
         [3, 2, 2, "b.txt"],
         [0, 0, 0, None],
     ]
-    said = "stands 3 times in the known corpus, in 2 documents, first in b.txt."
-    assert known_sentence(rows[0]).endswith(said)
+    sentence = "stands 3 times in the known corpus, in 2 documents, first in b.txt."
+    assert known_sentence(rows[0]).endswith(sentence)
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
-    assert said in page
+    assert sentence in page
     assert "No document of the known corpus has its whole passage." in page
     assert set(run.manifest.inputs["known_corpus"]) == {"b.txt", "c.txt"}
-    (known / "c.txt").unlink()
-    again = audit_books(tmp_path / "run", tmp_path, known_corpus=str(known))
+    (known_folder / "c.txt").unlink()
+    again = audit_books(tmp_path / "run", tmp_path, known_corpus=str(known_folder))
     assert again["known"]["n_occurrences"].sum() == 2
 
 
-def index_of(asked):
+def index_of(request):
     """An index of two shards, in which one spelling of a text stands three times."""
-    assert asked.fields["index"] == "some_index"
-    if asked.fields["query_type"] == "find":
-        text = asked.fields["query"]
+    assert request.fields["index"] == "some_index"
+    if request.fields["query_type"] == "find":
+        text = request.fields["query"]
         if not text.startswith(" "):
             return Reply(
                 content={
@@ -121,7 +134,7 @@ def index_of(asked):
         return Reply(
             content={"cnt": 0, "segment_by_shard": [[0, 0], [0, 0]], "token_ids": [2]}
         )
-    place = asked.fields["s"], asked.fields["rank"]
+    place = request.fields["s"], request.fields["rank"]
     return Reply(content={"doc_ix": {(0, 7): 12, (0, 8): 12, (1, 4): 5}[place]})
 
 
@@ -131,15 +144,15 @@ def test_an_index_is_asked_by_its_api(tmp_path):
         run = audit_books(
             tmp_path / "run", tmp_path, known_index=f"{server.url}#some_index"
         )
-        sent = [asked.fields for asked in server.probes]
+        sent = [request.fields for request in server.probes]
     rows = run["known"].drop("target_id").unique().to_dicts()
     counts = {"n_occurrences": 3, "n_documents": 2, "document": "document 5"}
     assert rows == [counts | {"n_near_documents": None, "reason": None}]
     # Two passages, each spelled in two ways and found three times
     assert len(sent) == 2 * (2 + 3)
     assert all(
-        {*each} <= {"index", "query_type", "query", "s", "rank", "max_disp_len"}
-        for each in sent
+        {*query} <= {"index", "query_type", "query", "s", "rank", "max_disp_len"}
+        for query in sent
     )
 
 
@@ -149,7 +162,9 @@ def write_index(folder, documents):
     starts = np.cumsum(
         [0, *(1 + len(document.encode()) for document in documents[:-1])]
     )
-    places = np.array(sorted(range(len(text)), key=lambda at: text[at:]), "<u8")
+    places = np.array(
+        sorted(range(len(text)), key=lambda position: text[position:]), "<u8"
+    )
     folder.mkdir()
     (folder / "tokenized.0").write_bytes(text)
     (folder / "offset.0").write_bytes(starts.astype("<u8").tobytes())
@@ -169,10 +184,12 @@ class Engine:
             Path(folder, f"{name}.0").read_bytes() for name in ("tokenized", "offset")
         )
         self.text, self.starts = next(files), np.frombuffer(next(files), "<u8")
-        self.places = sorted(range(len(self.text)), key=lambda at: self.text[at:])
+        self.places = sorted(
+            range(len(self.text)), key=lambda position: self.text[position:]
+        )
 
     def find(self, ids):
-        starts = [self.text[at : at + len(ids)] for at in self.places]
+        starts = [self.text[place : place + len(ids)] for place in self.places]
         ends = bisect_left(starts, bytes(ids)), bisect_right(starts, bytes(ids))
         return {"cnt": ends[1] - ends[0], "segment_by_shard": [ends]}
 
@@ -189,30 +206,30 @@ def test_an_index_on_this_machine_is_asked_by_its_package(tmp_path, monkeypatch)
         package = SimpleNamespace(InfiniGramEngine=Engine)
         monkeypatch.setitem(sys.modules, "infini_gram.engine", package)
     first, _ = write_books(tmp_path)
-    known = write_index(
+    index_folder = write_index(
         tmp_path / "index", ["other words", f"{first} and {first}", f"so {first}"]
     )
-    run = audit_books(tmp_path / "run", tmp_path, known_index=known)
+    run = audit_books(tmp_path / "run", tmp_path, known_index=index_folder)
     rows = (
         run["known"].join(run["targets"], on="target_id").sort("document_id").to_dicts()
     )
-    asked = ("n_occurrences", "n_documents", "document", "reason")
-    assert [[row[name] for name in asked] for row in rows] == [
+    columns = ("n_occurrences", "n_documents", "document", "reason")
+    assert [[row[name] for name in columns] for row in rows] == [
         [3, 2, "document 1", None],  # a space before it is no further occurrence
         [0, 0, None, None],
     ]
     shutil.rmtree(tmp_path / "index")
     write_index(tmp_path / "index", ["other words", "and others"])
-    changed = audit_books(tmp_path / "run", tmp_path, known_index=known)
+    changed = audit_books(tmp_path / "run", tmp_path, known_index=index_folder)
     assert changed["known"]["n_occurrences"].to_list() == [0, 0]
     (tmp_path / "index" / "table.0").write_bytes(b"cut")
-    for named, said in (
-        (known, "no whole index of infini-gram"),
-        (known.replace("bytes", "gpt2"), "no whole index"),
+    for wrong_index, message in (
+        (index_folder, "no whole index of infini-gram"),
+        (index_folder.replace("bytes", "gpt2"), "no whole index"),
         (f"{tmp_path}#bytes", "no whole index"),
     ):
-        with pytest.raises(SettingsError, match=said):
-            audit_books(tmp_path / "again", tmp_path, known_index=named)
+        with pytest.raises(SettingsError, match=message):
+            audit_books(tmp_path / "again", tmp_path, known_index=wrong_index)
 
 
 def test_an_index_without_an_answer_gives_no_count(tmp_path):
@@ -226,8 +243,8 @@ def test_an_index_without_an_answer_gives_no_count(tmp_path):
         *[Reply(content=b"{     ", cut_after=2)] * 3,
     ]
     write_books(tmp_path, len(replies) + 2)
-    left = iter(replies)
-    with HostileServer(lambda _: next(left)) as server:
+    replies_left = iter(replies)
+    with HostileServer(lambda _: next(replies_left)) as server:
         run = audit_books(
             tmp_path / "run", tmp_path, known_index=f"{server.url}#some_index"
         )
@@ -246,7 +263,7 @@ def test_an_index_without_an_answer_gives_no_count(tmp_path):
 
 def test_a_known_corpus_is_one_place(tmp_path):
     write_books(tmp_path)
-    for known, said in (
+    for known_settings, message in (
         ({"known_index": "http://127.0.0.1:1"}, "give ADDRESS#INDEX"),
         ({"known_index": "ftp://127.0.0.1#index"}, "known_index= is 'ftp://127.0.0.1'"),
         (
@@ -254,5 +271,5 @@ def test_a_known_corpus_is_one_place(tmp_path):
             "are two; leave out one",
         ),
     ):
-        with pytest.raises(SettingsError, match=said):
-            audit_books(tmp_path / "run", tmp_path, **known)
+        with pytest.raises(SettingsError, match=message):
+            audit_books(tmp_path / "run", tmp_path, **known_settings)

@@ -41,13 +41,13 @@ MINE = (
 )
 
 
-def planned_in(folder: Path, out: str = "run", **changed):
-    given = {
+def planned_in(folder: Path, folder_name: str = "run", **changed):
+    settings_given = {
         "input": str(folder / "books"),
         "samples_from": str(folder / "made.parquet"),
-        "out": str(folder / out),
+        "out": str(folder / folder_name),
     }
-    settings = load_settings(given | changed, use_config=False)
+    settings = load_settings(settings_given | changed, use_config=False)
     return build_plan(Audit.begin(settings, Observer()))
 
 
@@ -61,8 +61,8 @@ def test_other_audits_have_other_hashes_and_the_same_one_elsewhere_has_the_same(
     inputs, tmp_path
 ):
     elsewhere = shutil.copytree(inputs, tmp_path / "far" / "away")
-    other = shutil.copytree(inputs, tmp_path / "other")
-    (other / "books" / "1.txt").write_text("one word less", "utf-8")
+    other_inputs = shutil.copytree(inputs, tmp_path / "other")
+    (other_inputs / "books" / "1.txt").write_text("one word less", "utf-8")
     pl.DataFrame({"text": ["never seen"]}).write_parquet(tmp_path / "new.parquet")
     sets = {
         "non_members": str(tmp_path / "new.parquet"),
@@ -70,7 +70,7 @@ def test_other_audits_have_other_hashes_and_the_same_one_elsewhere_has_the_same(
     }
     plans = [
         planned_in(inputs),
-        planned_in(other),
+        planned_in(other_inputs),
         planned_in(inputs, **sets),
         planned_in(inputs, **sets | {"non_members_known": "made yesterday"}),
         planned_in(inputs, attacks="rouge_1_v1"),
@@ -79,10 +79,10 @@ def test_other_audits_have_other_hashes_and_the_same_one_elsewhere_has_the_same(
         planned_in(inputs, level="collection"),
         planned_in(inputs, window_words=20),
     ]
-    hashes = [compute_sha256(each) for each in plans]
+    hashes = [compute_sha256(audit_plan) for audit_plan in plans]
     assert len({*hashes}) == len(plans)
     assert (
-        compute_sha256(planned_in(elsewhere, out="another name", report=False))
+        compute_sha256(planned_in(elsewhere, folder_name="another name", report=False))
         == hashes[0]
     )
     assert str(tmp_path) not in write_canonical(plans[2])
@@ -94,8 +94,8 @@ def test_every_setting_is_bound_or_left_open_for_a_reason(inputs):
     assert bound - PLAN_PLACES == {*Settings.model_fields} - PLAN_OPEN - PLAN_PLACES
     assert bound & PLAN_PLACES == {"attacks"}
     places = {*Settings.marked(Mark.PATH), *Settings.marked(Mark.MODEL)} | PLAN_OPEN
-    more = {"attacks", "base_url", "known_index", "revision", "reference_revision"}
-    assert PLAN_PLACES - places == more
+    unbound = {"attacks", "base_url", "known_index", "revision", "reference_revision"}
+    assert PLAN_PLACES - places == unbound
 
 
 def test_a_formula_of_ones_own_is_bound_by_its_content(inputs, tmp_path, monkeypatch):
@@ -103,73 +103,84 @@ def test_a_formula_of_ones_own_is_bound_by_its_content(inputs, tmp_path, monkeyp
     for statistic in ("max", "min", "max"):
         monkeypatch.setattr(attacks, "_REGISTERED", {})
         (tmp_path / "mine.py").write_text(MINE.format(statistic), "utf-8")
-        given = {"attacks_from": str(tmp_path / "mine.py"), "attacks": "samia_v1"}
-        hashes.append(compute_sha256(planned_in(inputs, **given)))
+        attack_settings = {
+            "attacks_from": str(tmp_path / "mine.py"),
+            "attacks": "samia_v1",
+        }
+        hashes.append(compute_sha256(planned_in(inputs, **attack_settings)))
     assert hashes[0] == hashes[2] != hashes[1]
 
 
 def test_an_endpoints_model_is_known_by_name_and_address_alone(inputs):
-    given: dict[str, Any] = {
+    endpoint_settings: dict[str, Any] = {
         "base_url": "https://host.example/v1",
         "samples_from": None,
     }
-    made = planned_in(inputs, model="m", **given)
-    known = made["models"]["target"]
-    assert (known["name"], known["address"]) == ("m", "https://host.example/v1")
-    assert known["known_by"].startswith("its name alone")
-    other = planned_in(inputs, model="n", **given)
-    (said,) = list_differences(made, other)
-    assert said.startswith("the target model: planned known_by its name alone")
+    plan_made = planned_in(inputs, model="m", **endpoint_settings)
+    target_model = plan_made["models"]["target"]
+    assert (target_model["name"], target_model["address"]) == (
+        "m",
+        "https://host.example/v1",
+    )
+    assert target_model["known_by"].startswith("its name alone")
+    other_plan = planned_in(inputs, model="n", **endpoint_settings)
+    (sentence,) = list_differences(plan_made, other_plan)
+    assert sentence.startswith("the target model: planned known_by its name alone")
 
 
 def test_each_difference_is_a_sentence_with_what_was_planned_and_what_is_now():
-    one = {
+    first_plan = {
         "inputs": {"input": {"files": 1, "sha256": "aa"}},
         "attacks": {"a_v1": "x", "b_v1": "x"},
     }
-    one |= {
+    first_plan |= {
         "models": {},
         "settings": {"q": 0.05, "attacks": ["a_v1", "b_v1"]},
         "null_set": "n",
     }
-    other = {
+    second_plan = {
         "inputs": {},
         "attacks": {"a_v1": "y"},
         "models": {},
         "null_set": "\x1b[2J",
     }
-    other |= {"settings": {"q": 0.1, "attacks": ["a_v1"], "new": None}}
-    assert list_differences(one, other) == [
+    second_plan |= {"settings": {"q": 0.1, "attacks": ["a_v1"], "new": None}}
+    assert list_differences(first_plan, second_plan) == [
         "attack a_v1: planned x, now y",
         "attack b_v1: planned x, now nothing",
         "input: planned files 1, sha256 aa, now nothing",
         r"null set: planned n, now '\x1b[2J'",
         "q: planned 0.05, now 0.1",
     ]
-    swapped = one | {"settings": {"q": 0.05, "attacks": ["b_v1", "a_v1"]}}
-    assert list_differences(one, swapped) == [
+    swapped = first_plan | {"settings": {"q": 0.05, "attacks": ["b_v1", "a_v1"]}}
+    assert list_differences(first_plan, swapped) == [
         'attacks: planned ["a_v1", "b_v1"], now ["b_v1", "a_v1"]',
     ]
-    assert list_differences(one, one | {"form": 2}) == ["form: planned nothing, now 2"]
+    assert list_differences(first_plan, first_plan | {"form": 2}) == [
+        "form: planned nothing, now 2"
+    ]
 
 
 def test_a_dry_run_writes_the_plan_by_which_a_run_elsewhere_is_made(inputs, tmp_path):
-    given = [
+    inputs_options = [
         "--input",
         str(inputs / "books"),
         "--samples-from",
         str(inputs / "made.parquet"),
     ]
-    out, how = (
+    run_folder, settings_options = (
         tmp_path / "dry",
         ["--attacks", "samia_v1", "--level", "group", "--seed", "7"],
     )
-    done = CliRunner().invoke(command, [*given, *how, "--out", str(out), "--dry-run"])
-    assert done.exit_code == 0, done.output
-    lodged = sha256((out / "plan.json").read_bytes()).hexdigest()
-    assert f"SHA-256 {lodged}" in done.output
+    result = CliRunner().invoke(
+        command,
+        [*inputs_options, *settings_options, "--out", str(run_folder), "--dry-run"],
+    )
+    assert result.exit_code == 0, result.output
+    lodged = sha256((run_folder / "plan.json").read_bytes()).hexdigest()
+    assert f"SHA-256 {lodged}" in result.output
     run = audit_books(
-        tmp_path / "run", inputs, plan=str(out / "plan.json"), report=False
+        tmp_path / "run", inputs, plan=str(run_folder / "plan.json"), report=False
     )
     assert run.manifest.lodged == {
         "sha256": lodged,
@@ -187,7 +198,8 @@ def test_a_dry_run_writes_the_plan_by_which_a_run_elsewhere_is_made(inputs, tmp_
         == f"equal to the plan lodged (SHA-256 {lodged})"
     )
     again = CliRunner().invoke(
-        command, [*given, *how, "--out", str(run.folder), "--dry-run"]
+        command,
+        [*inputs_options, *settings_options, "--out", str(run.folder), "--dry-run"],
     )
     assert "not written, because" in again.output
     assert verified.return_value == again.exit_code == 0
@@ -197,22 +209,22 @@ def test_an_audit_that_differs_is_refused_or_says_so_everywhere(
     recorded, inputs, tmp_path
 ):
     lodged = recorded / "run" / "plan.json"
-    given = {"plan": str(lodged), "q": 0.1, "seed": 3, "report": False}
+    changed_settings = {"plan": str(lodged), "q": 0.1, "seed": 3, "report": False}
     with pytest.raises(SettingsError) as refusal:
-        audit_books(tmp_path / "run", inputs, **given)
+        audit_books(tmp_path / "run", inputs, **changed_settings)
     first, second, last = str(refusal.value).splitlines()
     assert (first, second) == ("q: planned 0.05, now 0.1", "seed: planned 0, now 3")
     assert last.endswith("give --anyway: the answer then names each difference")
     assert not (tmp_path / "run").exists()
-    run = audit_books(tmp_path / "run", inputs, anyway=True, **given)
+    run = audit_books(tmp_path / "run", inputs, anyway=True, **changed_settings)
     assert run.manifest.lodged["differences"] == [first, second]
     assert "the audit differs from the plan lodged" in build_answer(run)
     assert any(line.endswith(f"{first}; {second}.") for line in said_of(run))
-    found = CliRunner().invoke(
+    result = CliRunner().invoke(
         command, ["verify", str(run.folder)], standalone_mode=False
     )
-    assert found.return_value == 1
-    assert found.output.splitlines()[-2:] == [f"  {first}", f"  {second}"]
+    assert result.return_value == 1
+    assert result.output.splitlines()[-2:] == [f"  {first}", f"  {second}"]
 
 
 def test_a_run_is_compared_with_any_plan_by_what_it_really_read(recorded, tmp_path):
@@ -228,8 +240,8 @@ def test_a_run_is_compared_with_any_plan_by_what_it_really_read(recorded, tmp_pa
     (folder / "plan.json").write_text(write_canonical(planned), "utf-8")
     compared = compare_lodged_plan(run, folder / "plan.json")
     assert compared is not None
-    (said,) = compared[1]
-    assert said.startswith("input: planned files 2, sha256 0000")
+    (sentence,) = compared[1]
+    assert sentence.startswith("input: planned files 2, sha256 0000")
 
 
 @pytest.mark.parametrize(
@@ -263,11 +275,11 @@ def test_a_strangers_plan_names_no_place_and_loads_no_code(recorded, inputs, tmp
     (tmp_path / "plan.json").write_text(
         json.dumps(planned | {"settings": planned["settings"] | places}), "utf-8"
     )
-    given = {
+    settings_given = {
         "input": str(inputs / "books"),
         "samples_from": str(inputs / "made.parquet"),
     }
-    settings = load_settings(given | {"plan": str(tmp_path / "plan.json")})
+    settings = load_settings(settings_given | {"plan": str(tmp_path / "plan.json")})
     assert (settings.base_url, settings.known_index, settings.out) == (None, None, None)
     code = {"engine_arg": {"trust_remote_code": True}}
     (tmp_path / "plan.json").write_text(
@@ -276,7 +288,7 @@ def test_a_strangers_plan_names_no_place_and_loads_no_code(recorded, inputs, tmp
     with pytest.raises(
         SettingsError, match="sets trust_remote_code, which may load code"
     ):
-        load_settings(given | {"plan": str(tmp_path / "plan.json")})
+        load_settings(settings_given | {"plan": str(tmp_path / "plan.json")})
 
 
 @pytest.fixture(scope="module")
@@ -292,18 +304,22 @@ def test_scores_are_added_and_the_planned_attack_still_answers(
     monkeypatch.setattr(attacks, "_REGISTERED", {})
     copied = shutil.copytree(recorded, tmp_path / "copied")
     run = Run(copied / "run")
-    before, said, plan_before = run["scores"], said_of(run), run.manifest.plan
+    scores_before, sentences_before, plan_before = (
+        run["scores"],
+        said_of(run),
+        run.manifest.plan,
+    )
     answer, verdicts = build_answer(run), run["verdicts"]
     (tmp_path / "mine.py").write_text(MINE.format("max"), "utf-8")
     rescore(run.folder, attacks_from=str(tmp_path / "mine.py"))
-    assert run["scores"].select(before.columns).equals(before)
+    assert run["scores"].select(scores_before.columns).equals(scores_before)
     assert run["scores"]["lodging_v1"].count() == 2
     assert build_answer(run) == answer
     assert run.manifest.plan == plan_before
     assert run["verdicts"].filter(pl.col("attack") != "lodging_v1").equals(verdicts)
     later = "lodging_v1 is exploratory: scores by it were added after the first scores."
-    (more,) = [line for line in said_of(run) if line not in said]
-    assert more == f"{later} The answer does not rest on them."
+    (added_sentence,) = [line for line in said_of(run) if line not in sentences_before]
+    assert added_sentence == f"{later} The answer does not rest on them."
     assert list_attacks(run).is_empty()
     with pytest.raises(
         SettingsError, match="primary= is 'samia_matched_v1' in the plan and"
@@ -313,12 +329,12 @@ def test_scores_are_added_and_the_planned_attack_still_answers(
         SettingsError, match="samples= was 2 and is 1 now, which makes other"
     ):
         rescore(run.folder, samples=1)
-    gone = rescore(run.folder, attacks="lodging_v1", replace=True)
-    (record,) = gone.manifest.replaced
+    rescored = rescore(run.folder, attacks="lodging_v1", replace=True)
+    (record,) = rescored.manifest.replaced
     assert record["attacks_taken_away"] == plan_before["attacks"]
     assert record["before"]["primary"] == "samia_matched_v1"
     assert record["now"]["primary"] == "lodging_v1"
-    assert "samia_v1" not in gone["scores"].columns
+    assert "samia_v1" not in rescored["scores"].columns
 
 
 def test_what_was_added_by_another_file_is_not_lost_without_a_word(
@@ -341,8 +357,8 @@ def test_what_was_added_by_another_file_is_not_lost_without_a_word(
 
 def test_the_same_command_with_fewer_attacks_takes_none_away(recorded, tmp_path):
     copied = shutil.copytree(recorded, tmp_path / "copied")
-    before = Run(copied / "run")["scores"]
+    scores_before = Run(copied / "run")["scores"]
     run = audit_books(copied / "run", copied, attacks="samia_zlib_v1,rouge_1_v1")
-    assert run["scores"].drop("rouge_1_v1").equals(before)
+    assert run["scores"].drop("rouge_1_v1").equals(scores_before)
     assert run.manifest.plan["primary"] == "samia_matched_v1"
     assert dict(plan(load_settings(run.manifest.settings, use_config=False)))

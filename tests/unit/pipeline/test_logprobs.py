@@ -37,23 +37,35 @@ def refused(views, tmp_path_factory):
 def test_perplexity_entropy_and_control_stand_side_by_side(views):
     """They are those of the attacks, which are minus them."""
     run = views.run
-    found = run.scan("perplexities").collect()
+    perplexities = run.scan("perplexities").collect()
     numbers = ("perplexity", "entropy", "reference_perplexity")
-    assert found.height == found["perplexity"].count() == documents(12)["text"].count()
+    assert (
+        perplexities.height
+        == perplexities["perplexity"].count()
+        == documents(12)["text"].count()
+    )
     scores = run["scores"].select("target_id", "perplexity_v1", "entropy_v1")
-    both = found.join(scores, on="target_id")
+    joined = perplexities.join(scores, on="target_id")
     for name in numbers[:2]:
-        assert both[name].to_list() == pytest.approx(
-            (-both[f"{name}_v1"]).to_list(), rel=1e-6
+        assert joined[name].to_list() == pytest.approx(
+            (-joined[f"{name}_v1"]).to_list(), rel=1e-6
         )
-    other = run["logprobs"].filter(model="reference", view="text").row(1, named=True)
-    losses = [-each for each in other["logprob"] if each is not None]
-    own = found.filter(target_id=other["target_id"])["reference_perplexity"].item()
-    assert own == pytest.approx(math.exp(sum(losses) / len(losses)), rel=1e-6)
+    reference_row = (
+        run["logprobs"].filter(model="reference", view="text").row(1, named=True)
+    )
+    losses = [-logprob for logprob in reference_row["logprob"] if logprob is not None]
+    own_perplexity = perplexities.filter(target_id=reference_row["target_id"])[
+        "reference_perplexity"
+    ].item()
+    assert own_perplexity == pytest.approx(
+        math.exp(sum(losses) / len(losses)), rel=1e-6
+    )
     for name, reason in zip(
         numbers, ("reason", "entropy_reason", "reference_reason"), strict=True
     ):
-        assert (found[name].is_null() == found[reason].is_not_null()).all()
+        assert (
+            perplexities[name].is_null() == perplexities[reason].is_not_null()
+        ).all()
 
 
 def test_every_view_of_every_text_has_a_row_and_numbers_only_where_they_are_needed(
@@ -63,52 +75,61 @@ def test_every_view_of_every_text_has_a_row_and_numbers_only_where_they_are_need
     table = LogProbs.validate(run["logprobs"])
     n_texts = documents(12)["text"].count()
     once = ("text", "lowercase", "extraction", "nonmember_shots", "member_shots")
-    wanted = dict.fromkeys(once, n_texts) | dict.fromkeys(
+    n_rows_of_view = dict.fromkeys(once, n_texts) | dict.fromkeys(
         ("neighbour", "perturbation"), 3 * n_texts
     )
-    rows = [("target", view, n) for view, n in wanted.items()] + [
+    rows = [("target", view, n) for view, n in n_rows_of_view.items()] + [
         ("reference", "text", n_texts)
     ]
     assert set(table.group_by("model", "view").len().rows()) == {*rows}
-    there = table.filter(pl.col("reason").is_null())
+    answered = table.filter(pl.col("reason").is_null())
     for name in ("logprob", "token_ids"):
-        assert there[name].null_count() == 0
-    assert (there["logprob"].list.len() == there["token_ids"].list.len()).all()
-    assert sum(run.manifest.passes.values()) == there.height
+        assert answered[name].null_count() == 0
+    assert (answered["logprob"].list.len() == answered["token_ids"].list.len()).all()
+    assert sum(run.manifest.passes.values()) == answered.height
     vocabulary = ["vocabulary_mean", "vocabulary_variance", "top_logprob", "rank"]
     numbers = [*vocabulary, "support_mass", "log_inverse_frequency"]
-    there = run["logprobs"].filter(pl.col("reason").is_null())
-    has = there.group_by("model", "view").agg(pl.col(numbers).is_not_null().any())
-    counted = {
-        (role, view): [name for name, given in zip(numbers, has, strict=True) if given]
+    answered = run["logprobs"].filter(pl.col("reason").is_null())
+    has = answered.group_by("model", "view").agg(pl.col(numbers).is_not_null().any())
+    columns_of_view = {
+        (role, view): [
+            name for name, has_values in zip(numbers, has, strict=True) if has_values
+        ]
         for role, view, *has in has.iter_rows()
     }
-    assert counted.pop(("target", "text")) == [*vocabulary, "log_inverse_frequency"]
-    assert counted.pop(("target", "extraction")) == ["rank", "support_mass"]
-    assert len(counted) == 6
-    assert not any(counted.values())
+    assert columns_of_view.pop(("target", "text")) == [
+        *vocabulary,
+        "log_inverse_frequency",
+    ]
+    assert columns_of_view.pop(("target", "extraction")) == ["rank", "support_mass"]
+    assert len(columns_of_view) == 6
+    assert not any(columns_of_view.values())
 
 
 def test_every_attack_equals_its_reference(views, copied_of):
     run = views.run
-    asked = run.manifest.made["scores"]["attacks"]
-    names = [name for name in asked if get(name).evidence == "logprobs"]
+    attack_names = run.manifest.made["scores"]["attacks"]
+    names = [name for name in attack_names if get(name).evidence == "logprobs"]
     assert len(names) == 59
-    assert compared(run, names) > 300
+    assert compare_scores(run, names) > 300
     settings, _, _ = copied_of(views)
     names = [*(attack.name for attack in SHAPE_ATTACKS), "pac_v1"]
     run = audit(**settings | {"attacks": names, "evidence": "logprobs"})
-    assert compared(run, names) > 40
+    assert compare_scores(run, names) > 40
 
 
-def compared(run: mia_batch.Run, names: list[str]) -> int:
+def compare_scores(run: mia_batch.Run, names: list[str]) -> int:
     """Compare all scores with those of the second implementation; how many there are."""
     scores, again = run["scores"], second.RunFiles(run.folder)
     Scores.validate(scores)
     for name in names:
         for number, value in scores.select("target_id", name).iter_rows():
-            wanted = second.recompute_score(again, name, {"key": number})["score"]
-            assert value == (wanted and pytest.approx(wanted, rel=1e-9, abs=1e-9)), name
+            expected_score = second.recompute_score(again, name, {"key": number})[
+                "score"
+            ]
+            assert value == (
+                expected_score and pytest.approx(expected_score, rel=1e-9, abs=1e-9)
+            ), name
     return sum(scores[names].count().row(0))
 
 
@@ -129,8 +150,8 @@ def test_what_cannot_be_scored_has_its_reason(views):
         unscored.group_by("attack").agg(pl.col("reason").unique()).iter_rows()
     )
     assert any(
-        "one of those that are put before" in of
-        for of in reasons["con_recall_prefix_v1"]
+        "one of those that are put before" in reason_of
+        for reason_of in reasons["con_recall_prefix_v1"]
     )
     assert "the text has 1 tokens, fewer than the 10 wanted" not in reasons["loss_v1"]
     of_shot = run["scores"].filter(document_id="d0")
@@ -153,7 +174,9 @@ def test_a_tensor_that_any_model_misses_is_named_before_any_engine_starts(
     refused, nothing_starts, tmp_path, setting
 ):
     broken = shutil.copytree(refused[setting], tmp_path / "broken")
-    change(broken, lambda own: {name: own[name] for name in sorted(own)[:-1]})
+    change(
+        broken, lambda tensors: {name: tensors[name] for name in sorted(tensors)[:-1]}
+    )
     message = f"^{setting}: the weights of '{broken}' lack"
     with pytest.raises(SettingsError, match=message):
         audit(**refused | {setting: str(broken)})
@@ -168,11 +191,11 @@ def test_weights_of_any_model_that_are_no_numbers_are_named_before_it_is_asked(
 ):
     broken = shutil.copytree(refused[setting], tmp_path / "broken")
     change(broken, times(float("nan"), "layers.1.mlp.up_proj", "layer.0.output.dense"))
-    asked = {"out": str(tmp_path / "other"), "evidence": "logprobs"}
+    other_settings = {"out": str(tmp_path / "other"), "evidence": "logprobs"}
     with pytest.raises(
         SettingsError, match=f"the weights of '{broken}' have values that are not"
     ):
-        audit(**refused | asked | {setting: str(broken)})
+        audit(**refused | other_settings | {setting: str(broken)})
     role = {
         "model": "target",
         "reference_model": "reference",
@@ -187,9 +210,9 @@ def save_unigrams(folder, texts):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     counts = np.bincount(np.concatenate(tokenizer(texts)["input_ids"]), minlength=600)
 
-    def changed(own):
-        own["lm_head.weight"].zero_()
-        return own | {
+    def changed(tensors):
+        tensors["lm_head.weight"].zero_()
+        return tensors | {
             "lm_head.bias": torch.tensor(np.log(counts + 0.5), dtype=torch.float32)
         }
 
@@ -205,8 +228,13 @@ def test_a_model_that_predicts_no_better_than_chance_is_named(views, tmp_path, k
         model = save_unigrams(tmp_path / "model", texts)
         # What it knows is a tenth
         texts += ["\x07\x08" * (99 + n) for n in range(9 * len(texts))]
-    given = {"input": [*texts, "far too long " * 999], "engine": settings["engine"]}
-    run = audit(**given, attacks="loss_v1", model=model, out=str(tmp_path / "run"))
+    text_settings = {
+        "input": [*texts, "far too long " * 999],
+        "engine": settings["engine"],
+    }
+    run = audit(
+        **text_settings, attacks="loss_v1", model=model, out=str(tmp_path / "run")
+    )
     failed = run.manifest.failed
     # No other answer would come
     assert (failed["targets"] > 0, failed["again"]) == (
@@ -214,25 +242,29 @@ def test_a_model_that_predicts_no_better_than_chance_is_named(views, tmp_path, k
         0,
     )
     logprobs = run["logprobs"]["logprob"].drop_nulls()
-    loss = -float(np.mean([each.cast(pl.Float64).mean() for each in logprobs]))
+    loss = -float(
+        np.mean(
+            [logprobs_of_text.cast(pl.Float64).mean() for logprobs_of_text in logprobs]
+        )
+    )
     assert loss > math.log(600)
-    found = (
+    chance_findings = (
         run["findings"]
         .filter(check="chance")
         .select("subject", "value", "high", "verdict")
     )
-    ((subject, value, chance, verdict),) = found.rows()
+    ((subject, value, chance, verdict),) = chance_findings.rows()
     assert (subject, verdict) == ("target", "better" if knows else "no_better")
     assert (value, chance) == pytest.approx((loss, math.log(600)))
     first = said_of(run)[0]
-    named = (
+    sentence_start = (
         f"The target model predicts these texts no better than chance ({loss:.1f} nats"
         " a token"
     )
-    assert first.startswith(named) != knows
-    done = CliRunner().invoke(command, ["score", str(run.folder)])
+    assert first.startswith(sentence_start) != knows
+    result = CliRunner().invoke(command, ["score", str(run.folder)])
     # Whose scores mean nothing
-    assert done.exit_code == (0 if knows else 1), done.output
+    assert result.exit_code == (0 if knows else 1), result.output
 
 
 def test_neighbours_of_ones_own(checkpoint, tmp_path):
@@ -253,10 +285,10 @@ def test_neighbours_of_ones_own(checkpoint, tmp_path):
         out=str(tmp_path / "run"),
     )
     assert get("neighbour_difference_v1").reads[1] == ("target", "neighbour")
-    found = run["logprobs"].filter(
+    neighbours = run["logprobs"].filter(
         pl.col("view") == "neighbour", pl.col("reason").is_null()
     )
-    assert found.height == 2 * 5
+    assert neighbours.height == 2 * 5
     assert run["scores"]["neighbour_difference_v1"].count() == 5
 
 
@@ -280,7 +312,7 @@ def test_an_adapter_is_a_target_and_a_reference_model(checkpoint, tmp_path):
     assert run["samples"].height > 0
     rows = run["logprobs"].filter(view="text").drop_nulls("logprob")
     assert set(rows["model"]) == {"target", "reference"}
-    for model, token_ids, given in rows.select(
+    for model, token_ids, logprobs_given in rows.select(
         "model", "token_ids", "logprob"
     ).iter_rows():
         ids = [BOS_ID, *token_ids]
@@ -288,7 +320,7 @@ def test_an_adapter_is_a_target_and_a_reference_model(checkpoint, tmp_path):
             expected = exact_logprobs(merged, ids)[range(len(ids) - 1), ids[1:]]
         else:
             expected = slow_logprobs(checkpoint, prefix, ids)
-        np.testing.assert_allclose(given, expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(logprobs_given, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_reference_adapter_without_its_base_is_named_before_anything_starts(
@@ -299,8 +331,11 @@ def test_a_reference_adapter_without_its_base_is_named_before_anything_starts(
     config.write_text(
         config.read_text().replace(str(checkpoint), str(tmp_path / "gone"))
     )
-    given = {"input": written(tmp_path, documents(8)), "out": str(tmp_path / "run")}
-    given |= {
+    adapter_settings = {
+        "input": written(tmp_path, documents(8)),
+        "out": str(tmp_path / "run"),
+    }
+    adapter_settings |= {
         "model": str(checkpoint),
         "engine": "transformers",
         "evidence": "logprobs",
@@ -308,14 +343,14 @@ def test_a_reference_adapter_without_its_base_is_named_before_anything_starts(
     with pytest.raises(
         SettingsError, match=r"reference_model: .*lora' is an adapter of .*gone'"
     ):
-        audit(**given, reference_model=str(lora))
+        audit(**adapter_settings, reference_model=str(lora))
 
 
 # The planned test on a reference model next to that on the audited one.
 
 
 @pytest.fixture(scope="module")
-def given(checkpoint, tmp_path_factory) -> dict[str, Any]:
+def model_settings(checkpoint, tmp_path_factory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("placebo")
     texts = [" ".join(text.split()[:30]) for text in TEXTS[:10]]
     return {
@@ -330,24 +365,24 @@ def given(checkpoint, tmp_path_factory) -> dict[str, Any]:
 
 
 def test_what_is_meant_for_vllm_does_not_reach_an_engine_that_was_not_asked_for(
-    given, tmp_path
+    model_settings, tmp_path
 ):
-    asked = given | {
+    engine_settings = model_settings | {
         "attacks": ("min_k_plus_plus_20_v1",),
         "engine": "auto",
         "logits_memory": 7,
     }
-    asked |= {"engine_arg": {"gpu_memory_utilization": 0.5, "batch_size": 4}}
-    asked |= {"out": str(tmp_path / "run")}
-    assert planned(asked)["logits memory"] == "at most 7 MiB"
-    audit = Audit.begin(load_settings(asked, use_config=False), Observer())
+    engine_settings |= {"engine_arg": {"gpu_memory_utilization": 0.5, "batch_size": 4}}
+    engine_settings |= {"out": str(tmp_path / "run")}
+    assert planned(engine_settings)["logits memory"] == "at most 7 MiB"
+    audit = Audit.begin(load_settings(engine_settings, use_config=False), Observer())
     spec, _ = audit.build_spec("target", "logprobs", frozenset({"vocabulary_mean"}))
     assert (spec.engine, spec.engine_args) == ("transformers", {"batch_size": 4})
     assert spec.logits_bytes == 7 << 20
 
 
 @pytest.fixture(scope="module")
-def other(tmp_path_factory) -> str:
+def reference_model(tmp_path_factory) -> str:
     return str(save_checkpoint(tmp_path_factory.mktemp("reference") / "other"))
 
 
@@ -359,14 +394,17 @@ def other(tmp_path_factory) -> str:
     ],
 )
 def test_the_placebo_is_an_audit_of_the_reference_model(
-    given, other, attacks, evidence, tmp_path
+    model_settings, reference_model, attacks, evidence, tmp_path
 ):
-    asked = given | {"attacks": attacks, "evidence": evidence}
-    out = {name: str(tmp_path / name) for name in ("both", "alone")}
-    both = asked | {"reference_model": other, "out": out["both"]}
-    assert any(name.startswith("reference") for name in planned(both))
-    run = audit(**both)
-    alone = audit(**asked | {"model": other}, out=out["alone"])
+    asked_settings = model_settings | {"attacks": attacks, "evidence": evidence}
+    folders = {name: str(tmp_path / name) for name in ("both", "alone")}
+    both_settings = asked_settings | {
+        "reference_model": reference_model,
+        "out": folders["both"],
+    }
+    assert any(name.startswith("reference") for name in planned(both_settings))
+    run = audit(**both_settings)
+    alone = audit(**asked_settings | {"model": reference_model}, out=folders["alone"])
     primary = attacks.split(",")[0]
     scores = run["scores"][f"placebo_of_{primary}"]
     assert scores.null_count() == 0
@@ -384,13 +422,15 @@ def test_the_placebo_is_an_audit_of_the_reference_model(
 
 
 def test_no_placebo_without_non_members_or_of_an_attack_that_reads_the_reference(
-    given, other
+    model_settings, reference_model
 ):
     for changed in (
         {"non_members": None, "non_members_known": None, "attacks": "loss_zlib_v1"},
         {"attacks": "reference_difference_v1"},
     ):
         names = planned(
-            given | {"evidence": "logprobs", "reference_model": other} | changed
+            model_settings
+            | {"evidence": "logprobs", "reference_model": reference_model}
+            | changed
         )
         assert ("reference text" in names) == (changed["attacks"] != "loss_zlib_v1")

@@ -42,10 +42,10 @@ def called(tmp_path, monkeypatch):
         audit.changing_manifest = nullcontext
         audit.run = AuditFolder(tmp_path)
         audit.manifest.write(tmp_path)
-        named: Any = [
+        stages: Any = [
             (SimpleNamespace(name=name, activity=name), step) for name, step in steps
         ]
-        run_timed(audit, named)
+        run_timed(audit, stages)
         return audit.manifest.times
 
     return call
@@ -62,18 +62,18 @@ def test_steps_of_a_stage_are_added_up_to_those_of_earlier_calls(called):
         "end": "day 2",
         "seconds": {"a": 4.0, "b": 2.0},
     }
-    before = {"begin": "day 0", "end": "day 0", "seconds": {"a": 1.5, "c": 1.0}}
-    found = called(*steps, times=before, made={"a": 1})
+    times_before = {"begin": "day 0", "end": "day 0", "seconds": {"a": 1.5, "c": 1.0}}
+    times_after = called(*steps, times=times_before, made={"a": 1})
     seconds = {"a": 5.5, "b": 2.0, "c": 1.0}
-    assert found == {"begin": "day 0", "end": "day 3", "seconds": seconds}
+    assert times_after == {"begin": "day 0", "end": "day 3", "seconds": seconds}
 
 
 def test_what_stops_on_its_way_is_stored_without_what_it_planned(called, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         called(("a", lambda: None), ("b", stop), made={"a": 1})
-    stored = Manifest.load(tmp_path)
-    assert stored is not None
-    assert stored.times == {"end": "day 1", "seconds": {"a": 2.0, "b": 2.0}}
+    loaded = Manifest.load(tmp_path)
+    assert loaded is not None
+    assert loaded.times == {"end": "day 1", "seconds": {"a": 2.0, "b": 2.0}}
 
 
 def test_a_finished_run_stays_as_it_is(called, tmp_path):
@@ -81,9 +81,9 @@ def test_a_finished_run_stays_as_it_is(called, tmp_path):
     assert called(("a", lambda: None), made={"a": 1}, custody=custody) == {}
     with pytest.raises(KeyboardInterrupt):
         called(("a", stop), made={"a": 1}, custody=custody)
-    stored = Manifest.load(tmp_path)
-    assert stored is not None
-    assert (stored.custody, stored.times) == (custody, {})
+    loaded = Manifest.load(tmp_path)
+    assert loaded is not None
+    assert (loaded.custody, loaded.times) == (custody, {})
 
 
 def test_times_are_kept_while_nothing_changes_and_added_up_when_something_does(
@@ -134,18 +134,18 @@ def test_what_is_no_shard_is_refused(text):
 def test_each_block_belongs_to_one_shard_and_no_run_remembers_it():
     blocks = pl.Series("block", range(10), dtype=pl.UInt32).to_frame()
     shards = [Shard.parse(f"{number}/3") for number in (1, 2, 3)]
-    own = [
+    own_blocks = [
         blocks.filter(shard.contains(pl.col("block")))["block"].to_list()
         for shard in shards
     ]
-    assert own == [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]]
+    assert own_blocks == [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]]
     settings = load(shard="03/8")
     assert settings.shard == "3/8"
     assert "shard" not in settings.model_dump(mode="json")
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
+    ("source_settings", "reason"),
     [
         (
             {"base_url": "http://127.0.0.1:1/v1"},
@@ -157,11 +157,11 @@ def test_each_block_belongs_to_one_shard_and_no_run_remembers_it():
         ),
     ],
 )
-def test_endpoints_and_recordings_are_not_sharded(given, why):
+def test_endpoints_and_recordings_are_not_sharded(source_settings, reason):
     with pytest.raises(
-        SettingsError, match=rf"shard= cannot be used with engine {why}"
+        SettingsError, match=rf"shard= cannot be used with engine {reason}"
     ):
-        Audit.begin(load(shard="1/2", **given), Observer())
+        Audit.begin(load(shard="1/2", **source_settings), Observer())
 
 
 def test_a_dry_run_speaks_of_the_share_and_measures_its_speed(
@@ -203,22 +203,26 @@ def test_minutes_come_from_a_run_that_asked_the_same_in_the_same_way(texts, tmp_
     near = tmp_path / "near" / "run.json"
     near.parent.mkdir()
 
-    def time(speed: float = 100.0, *, of: str = "continuation", **changed: Any) -> str:
-        key = f"samples of target: {of}"
-        stored = record | {"times": {"tokens_per_second": {key: speed}}}
+    def time(
+        speed: float = 100.0, *, kind: str = "continuation", **changed: Any
+    ) -> str:
+        key = f"samples of target: {kind}"
+        record_stored = record | {"times": {"tokens_per_second": {key: speed}}}
         models = {"target": record["models"]["target"] | changed.pop("target", {})}
         evidence = record["evidence"] | changed.pop("evidence", {})
-        near.write_text(json.dumps(stored | {"models": models, "evidence": evidence}))
+        near.write_text(
+            json.dumps(record_stored | {"models": models, "evidence": evidence})
+        )
         return planned(texts.settings | {"out": str(tmp_path / "new")} | changed)[
             "time"
         ]
 
-    where = "at 100 tokens/s (as near measured with transformers on cpu)"
-    assert time().removeprefix("about 1 minute ") == where
-    assert time(evidence={"seed": 7}).endswith(where)
+    time_ending = "at 100 tokens/s (as near measured with transformers on cpu)"
+    assert time().removeprefix("about 1 minute ") == time_ending
+    assert time(evidence={"seed": 7}).endswith(time_ending)
     unknown = [
-        time(of="probe"),  # another kind of question
-        time(of="continuation, probe"),
+        time(kind="probe"),  # another kind of question
+        time(kind="continuation, probe"),
         time(samples=4),
         time(window_words=5),
         time(evidence={"dtype": "bfloat16"}),
@@ -226,22 +230,22 @@ def test_minutes_come_from_a_run_that_asked_the_same_in_the_same_way(texts, tmp_
         time(target={"source": {"digest": "of another model"}}),
         time(speed=0.0),
     ]
-    assert {each.partition(":")[0] for each in unknown} == {"unknown"}
+    assert {line.partition(":")[0] for line in unknown} == {"unknown"}
 
 
 def test_shards_wait_for_who_makes_what_all_need_and_are_kept_apart(tmp_path):
     run = AuditFolder(tmp_path / "run")
-    said: list[str] = []
+    messages: list[str] = []
     joined: list[Shard] = []
 
     def second():
-        with run.shared(Shard(2, 2), said.append):
+        with run.shared(Shard(2, 2), messages.append):
             joined.extend(list_live_shards(run.folder, Shard(2, 2)))
 
     waiting = Thread(target=second)
-    with run.shared(Shard(1, 2), said.append) as turn:
+    with run.shared(Shard(1, 2), messages.append) as turn:
         waiting.start()
-        wait_until(lambda: said, "the second waits")
+        wait_until(lambda: messages, "the second waits")
         assert joined == []
         turn.release()
         waiting.join()
@@ -250,17 +254,17 @@ def test_shards_wait_for_who_makes_what_all_need_and_are_kept_apart(tmp_path):
             run.held(),
         ):
             pass
-    assert said == ["waiting for what all shards need, which shard 1/2 makes"]
+    assert messages == ["waiting for what all shards need, which shard 1/2 makes"]
     assert joined == [Shard(1, 2)]
     with run.held():
         assert not [*run.folder.glob(".shard*")]
         refused = pytest.raises(RunFolderError, match="is held by another live run")
-        with refused, run.shared(Shard(1, 2), said.append):
+        with refused, run.shared(Shard(1, 2), messages.append):
             pass
 
 
 def test_shards_change_a_manifest_in_turns_each_from_what_all_have_stored(tmp_path):
-    one, two = (
+    first_shard, two = (
         Audit(
             AuditRequest(load(shard=f"{n}/2"), (), build_rule(primary="loss_v1")),
             AuditFolder(tmp_path),
@@ -283,28 +287,28 @@ def test_shards_change_a_manifest_in_turns_each_from_what_all_have_stored(tmp_pa
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mia_batch.pipeline.stages.time.monotonic", lambda: next(clock))
         patch.setattr(timing, "now", lambda: next(days))
-        ask(one, 3, 1.5)
-        one.manifest.passes["target other"] = (
+        ask(first_shard, 3, 1.5)
+        first_shard.manifest.passes["target other"] = (
             5  # which others do not see: it is not settled
         )
         ask(two, 8, 1.0, tokenizer="t")
-        stored = Manifest.load(tmp_path)
-        assert stored is not None
-        assert stored.passes == {"target text": 11}
-        assert (stored.times["begin"], stored.times["seconds"]) == (
+        loaded = Manifest.load(tmp_path)
+        assert loaded is not None
+        assert loaded.passes == {"target text": 11}
+        assert (loaded.times["begin"], loaded.times["seconds"]) == (
             "10",
             {"logprobs": 2.5},
         )
-        assert stored.requests["times"]["first"] == "11"
-        assert stored.requests["times"]["last"] < stored.times["end"]
-        assert stored.models == {"target": {"source": "a", "tokenizer": "t"}}
+        assert loaded.requests["times"]["first"] == "11"
+        assert loaded.requests["times"]["last"] < loaded.times["end"]
+        assert loaded.models == {"target": {"source": "a", "tokenizer": "t"}}
         with pytest.raises(
             SettingsError, match="'tokenizer' of model 'target' was 't', is now"
         ):
-            ask(one, 1, 1.0, tokenizer="u")
-    after = Manifest.load(tmp_path)
-    assert after is not None
-    assert (after.models, after.passes) == (stored.models, stored.passes)
+            ask(first_shard, 1, 1.0, tokenizer="u")
+    loaded_after = Manifest.load(tmp_path)
+    assert loaded_after is not None
+    assert (loaded_after.models, loaded_after.passes) == (loaded.models, loaded.passes)
     finished = Manifest(custody={"root": "00"})
     finished.write(tmp_path)
     with two.changing_manifest():

@@ -31,11 +31,14 @@ class Versioned(TinyModel):
         super().__init__()
         self.version, self.name, self.n_asked = version, name, 0
 
-    def _document(self, asked: Asked, n: int) -> dict[str, Any]:
+    def _document(self, request: Asked, n: int) -> dict[str, Any]:
         number = self.n_asked
-        self.n_asked += not asked.is_probe
-        own = {"system_fingerprint": self.version(number), "model": self.name(number)}
-        return super()._document(asked, n) | own
+        self.n_asked += not request.is_probe
+        own_fields = {
+            "system_fingerprint": self.version(number),
+            "model": self.name(number),
+        }
+        return super()._document(request, n) | own_fields
 
 
 def texts_of(n: int, seed: int) -> list[str]:
@@ -47,10 +50,10 @@ def texts_of(n: int, seed: int) -> list[str]:
 @pytest.fixture
 def settings(tmp_path):
     targets = pl.DataFrame({"text": texts_of(N_TARGETS, 0)})
-    others = pl.DataFrame({"text": texts_of(N_OTHERS, 1)})
+    comparison = pl.DataFrame({"text": texts_of(N_OTHERS, 1)})
     return {
         "input": written(tmp_path, targets),
-        "non_members": written(tmp_path, others, "others"),
+        "non_members": written(tmp_path, comparison, "others"),
         "non_members_known": "made here",
         "model": "tiny",
         "preset": "matched",
@@ -60,10 +63,12 @@ def settings(tmp_path):
     }
 
 
-def audited(settings, out, model: TinyModel, **changed):
+def audit_model(settings, run_folder, model: TinyModel, **changed):
     with HostileServer(model) as server:
-        run = audit(**settings | {"base_url": server.url, "out": str(out)} | changed)
-        return run, [asked.prompt for asked in server.asked if not asked.is_probe]
+        run = audit(
+            **settings | {"base_url": server.url, "out": str(run_folder)} | changed
+        )
+        return run, [request.prompt for request in server.asked if not request.is_probe]
 
 
 def in_order(run):
@@ -78,7 +83,7 @@ def asked_first(run, prompts: list[str]) -> list[str]:
 
 
 def test_texts_of_both_roles_are_asked_in_one_order_drawn_by_lot(settings, tmp_path):
-    run, prompts = audited(settings, tmp_path / "run", Versioned(lambda _: "fp"))
+    run, prompts = audit_model(settings, tmp_path / "run", Versioned(lambda _: "fp"))
     assert asked_first(run, prompts) == in_order(run)
     assert run.manifest.evidence["order"] == "lot_v1"
     assert run["scores"]["target_id"].equals(run["targets"]["target_id"])
@@ -89,7 +94,7 @@ def test_texts_of_both_roles_are_asked_in_one_order_drawn_by_lot(settings, tmp_p
         "system_fingerprint", "served_model", "block"
     ).unique().rows() == [("fp", "tiny", 0)]
     assert "responses.parquet" in run.manifest.custody["files"]
-    again, _ = audited(settings, tmp_path / "again", Versioned(lambda _: "fp"))
+    again, _ = audit_model(settings, tmp_path / "again", Versioned(lambda _: "fp"))
     assert again.manifest.custody["root"] == run.manifest.custody["root"]
     assert not (tmp_path / "run" / "order.parquet").exists()
 
@@ -97,20 +102,23 @@ def test_texts_of_both_roles_are_asked_in_one_order_drawn_by_lot(settings, tmp_p
 class Stopping(Versioned):
     """Takes no key any more after some answers, until it is asked once more."""
 
-    def __call__(self, asked: Asked) -> Reply:
-        if not asked.is_probe and self.n_asked == 20:
+    def __call__(self, request: Asked) -> Reply:
+        if not request.is_probe and self.n_asked == 20:
             self.n_asked += 1
             return failure(401, "the key has been taken back")
-        return super().__call__(asked)
+        return super().__call__(request)
 
 
 def test_a_run_that_was_stopped_goes_on_in_its_order(settings, tmp_path):
     with HostileServer(Stopping(lambda _: "fp")) as server:
-        same = settings | {"base_url": server.url, "out": str(tmp_path / "run")}
+        same_settings = settings | {
+            "base_url": server.url,
+            "out": str(tmp_path / "run"),
+        }
         with pytest.raises(EngineError, match="the key has been taken back"):
-            audit(**same)
-        run = audit(**same)
-        prompts = [asked.prompt for asked in server.asked if not asked.is_probe]
+            audit(**same_settings)
+        run = audit(**same_settings)
+        prompts = [request.prompt for request in server.asked if not request.is_probe]
     assert asked_first(run, prompts) == in_order(run)
     assert run["responses"]["place"].unique(maintain_order=True).to_list() == [
         *range(50)
@@ -121,7 +129,7 @@ def test_a_service_that_changes_is_said_first_and_no_text_is_reported(
     settings, tmp_path
 ):
     model = Versioned(lambda number: "fp_a" if number < 20 else "fp_b")
-    run, prompts = audited(settings, tmp_path / "run", model)
+    run, prompts = audit_model(settings, tmp_path / "run", model)
     change = (
         f"20 answers of version fp_a, then {len(prompts) - 20} answers of version fp_b"
     )
@@ -147,7 +155,7 @@ def test_a_service_that_changes_is_said_first_and_no_text_is_reported(
 
 
 @pytest.mark.parametrize(
-    ("version", "name", "said"),
+    ("version", "name", "sentence_part"),
     [
         (
             lambda number: f"fp_{Random(number).randrange(2)}",
@@ -157,29 +165,34 @@ def test_a_service_that_changes_is_said_first_and_no_text_is_reported(
         (lambda _: None, lambda number: "tiny" if number else "tiny-2", None),
     ],
 )
-def test_versions_in_turn_turn_no_answer(settings, tmp_path, version, name, said):
-    run, _prompts = audited(settings, tmp_path / "run", Versioned(version, name))
+def test_versions_in_turn_turn_no_answer(
+    settings, tmp_path, version, name, sentence_part
+):
+    run, _prompts = audit_model(settings, tmp_path / "run", Versioned(version, name))
     assert "No answer" not in run.answer
     assert run["verdicts"]["p_value"].count() > 10
     of_versions = run["findings"].filter(check="order", statistic="n_versions")[
         "verdict"
     ][0]
-    if said is not None:
+    if sentence_part is not None:
         assert of_versions == "in_turn"
-        assert sum(said in sentence for sentence in said_of(run)) == 1
+        assert sum(sentence_part in sentence for sentence in said_of(run)) == 1
 
 
 def test_texts_that_are_added_later_meet_another_version(settings, tmp_path):
     model = Versioned(lambda _: "fp_a")
     with HostileServer(model) as server:
-        same = settings | {"base_url": server.url, "out": str(tmp_path / "run")}
-        audit(**same)
+        same_settings = settings | {
+            "base_url": server.url,
+            "out": str(tmp_path / "run"),
+        }
+        audit(**same_settings)
         written(tmp_path, pl.DataFrame({"text": texts_of(N_OTHERS + 4, 1)}), "others")
-        grown = audit(**same)
+        grown = audit(**same_settings)
         assert grown["verdicts"]["p_value"].count() > 10
         model.version = lambda number: "fp_b" if number % 2 else "fp_a"
         written(tmp_path, pl.DataFrame({"text": texts_of(N_OTHERS + 12, 1)}), "others")
-        again = audit(**same)
+        again = audit(**same_settings)
     assert again["targets"].height == N_TARGETS + N_OTHERS + 12
     assert again.answer.startswith(
         "No answer: the service changed while it was asked ("

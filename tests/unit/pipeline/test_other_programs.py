@@ -45,7 +45,7 @@ def write_recipes(folder: Path, *names: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def asked(checkpoint, tmp_path_factory):
+def audited(checkpoint, tmp_path_factory):
     """Settings of an audit that asks the model itself, and its finished run."""
     folder = tmp_path_factory.mktemp("asked")
     settings: dict[str, Any] = {
@@ -63,9 +63,9 @@ def asked(checkpoint, tmp_path_factory):
 
 
 @pytest.fixture
-def texts(asked, tmp_path, monkeypatch, checkpoint):
+def texts(audited, tmp_path, monkeypatch, checkpoint):
     """A working directory with the texts that the attacks read, and the model."""
-    settings, _ = asked
+    settings, _ = audited
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     Path("my-model").symlink_to(checkpoint)
@@ -75,16 +75,16 @@ def texts(asked, tmp_path, monkeypatch, checkpoint):
     return tmp_path
 
 
-def score_difference(run, other, name: str) -> float:
+def score_difference(run, other_run, name: str) -> float:
     """Return by how much a score of two runs differs at most; none may be missing in one."""
-    both = run["scores"].join(other["scores"], on="target_id", suffix="_other")
-    columns = both.select(name, f"{name}_other")
+    joined = run["scores"].join(other_run["scores"], on="target_id", suffix="_other")
+    columns = joined.select(name, f"{name}_other")
     assert columns.null_count().row(0) == (1, 1)
     return float((columns[name] - columns[f"{name}_other"]).abs().max())
 
 
-def test_a_runs_own_table_gives_its_scores_to_the_bit(asked, checkpoint, tmp_path):
-    settings, run = asked
+def test_a_runs_own_table_gives_its_scores_to_the_bit(audited, checkpoint, tmp_path):
+    settings, run = audited
     again = audit(
         logprobs_from=str(run.path("logprobs")),
         tokenizer=str(checkpoint),
@@ -100,8 +100,8 @@ def test_a_runs_own_table_gives_its_scores_to_the_bit(asked, checkpoint, tmp_pat
     assert verified.exit_code == 0, verified.output
 
 
-def test_the_recipe_of_transformers_gives_the_scores_of_the_engine(asked, texts):
-    settings, run = asked
+def test_the_recipe_of_transformers_gives_the_scores_of_the_engine(audited, texts):
+    settings, run = audited
     write_recipes(texts, "with_transformers.py")
     runpy.run_path("with_transformers.py", run_name="__main__")
     again = audit(
@@ -113,9 +113,9 @@ def test_the_recipe_of_transformers_gives_the_scores_of_the_engine(asked, texts)
 
 @needs_llama_cpp
 def test_the_recipe_of_llama_cpp_gives_the_scores_of_the_engine(
-    asked, texts, checkpoint
+    audited, texts, checkpoint
 ):
-    settings, run = asked
+    settings, run = audited
     save_gguf(checkpoint, texts / "model.gguf")
     write_recipes(texts, "with_llama_cpp.py")
     runpy.run_path("with_llama_cpp.py", run_name="__main__")
@@ -145,9 +145,9 @@ def run_vllm(log: str) -> None:
     runpy.run_path("with_vllm.py", run_name="__main__")
 
 
-def test_the_recipe_of_vllm_gives_the_scores_of_the_engine(asked, texts):
+def test_the_recipe_of_vllm_gives_the_scores_of_the_engine(audited, texts):
     pytest.importorskip("vllm")
-    settings, run = asked
+    settings, run = audited
     write_recipes(texts, "with_vllm.py")
     process = Forked(run_vllm, str(texts / "vllm.log"))
     assert process.wait(HANGS) == 0, (texts / "vllm.log").read_text()[-3000:]
@@ -172,9 +172,9 @@ def write_rows(folder: Path, rows: pl.DataFrame) -> str:
 
 
 @pytest.fixture(scope="module")
-def rows(asked):
+def rows(audited):
     """Rows of words in place of tokens: any cut of a text will do."""
-    _, run = asked
+    _, run = audited
     texts = run["targets"].filter(pl.col("target").is_not_null())
     words = pl.col("target").str.extract_all(r"\S+\s*|^\s+")
     logprobs = words.list.eval(
@@ -183,8 +183,8 @@ def rows(asked):
     return texts.select("target_id", tokens=words, logprobs=logprobs)
 
 
-def test_attacks_are_those_that_the_columns_allow(asked, rows, tmp_path):
-    settings, _ = asked
+def test_attacks_are_those_that_the_columns_allow(audited, rows, tmp_path):
+    settings, _ = audited
     run = audit(
         logprobs_from=write_rows(tmp_path, rows),
         out=str(tmp_path / "run"),
@@ -203,8 +203,8 @@ def test_attacks_are_those_that_the_columns_allow(asked, rows, tmp_path):
     assert losses.to_list() == pytest.approx(means.to_list())
 
 
-def test_texts_without_a_row_are_unscored_with_the_reason(asked, rows, tmp_path):
-    settings, _ = asked
+def test_texts_without_a_row_are_unscored_with_the_reason(audited, rows, tmp_path):
+    settings, _ = audited
     run = audit(
         logprobs_from=write_rows(tmp_path, rows.tail(9)),
         out=str(tmp_path / "run"),
@@ -238,9 +238,9 @@ def test_texts_without_a_row_are_unscored_with_the_reason(asked, rows, tmp_path)
     ],
 )
 def test_what_a_file_cannot_give_is_refused_before_a_run_begins(
-    asked, rows, tmp_path, changes, sentence
+    audited, rows, tmp_path, changes, sentence
 ):
-    settings, _ = asked
+    settings, _ = audited
     with pytest.raises(SettingsError, match=sentence):
         audit(
             **settings
@@ -254,8 +254,8 @@ def test_what_a_file_cannot_give_is_refused_before_a_run_begins(
     assert [*(tmp_path / "run").glob("logprobs/*")] == []
 
 
-def test_another_file_of_the_same_run_is_refused(asked, rows, tmp_path):
-    settings, _ = asked
+def test_another_file_of_the_same_run_is_refused(audited, rows, tmp_path):
+    settings, _ = audited
     settings = settings | {"attacks": ["loss_v1"], "out": str(tmp_path / "run")}
     audit(logprobs_from=write_rows(tmp_path, rows), **settings)
     changed = rows.with_columns(pl.col("logprobs") * 2)
@@ -267,8 +267,8 @@ def test_another_file_of_the_same_run_is_refused(asked, rows, tmp_path):
         )
 
 
-def test_a_dry_run_reads_the_file_and_writes_nothing(asked, rows, tmp_path):
-    settings, _ = asked
+def test_a_dry_run_reads_the_file_and_writes_nothing(audited, rows, tmp_path):
+    settings, _ = audited
     settings = settings | {"attacks": ["loss_v1"], "out": str(tmp_path / "run")}
     lines = planned(settings | {"logprobs_from": write_rows(tmp_path, rows)})
     assert lines["logprobs_from"].endswith("rows.parquet, with logprobs")
@@ -281,8 +281,8 @@ def test_a_dry_run_reads_the_file_and_writes_nothing(asked, rows, tmp_path):
         planned(settings | {"logprobs_from": write_rows(tmp_path, other_texts.head(1))})
 
 
-def test_a_reference_model_is_a_second_file(asked, rows, tmp_path):
-    settings, _ = asked
+def test_a_reference_model_is_a_second_file(audited, rows, tmp_path):
+    settings, _ = audited
     reference = rows.with_columns(pl.col("logprobs") - 0.5)
     reference.write_parquet(tmp_path / "reference.parquet")
     run = audit(
@@ -301,8 +301,8 @@ def test_a_reference_model_is_a_second_file(asked, rows, tmp_path):
     assert verified.exit_code == 0, verified.output
 
 
-def test_texts_of_every_view_are_written_once_and_never_over_a_file(asked, tmp_path):
-    settings, _ = asked
+def test_texts_of_every_view_are_written_once_and_never_over_a_file(audited, tmp_path):
+    settings, _ = audited
     path = tmp_path / "texts.jsonl"
     arguments = ["audit", settings["input"], "--texts-to", str(path)]
     arguments += ["--attacks", "lowercase_ratio_v1"]

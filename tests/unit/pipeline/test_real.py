@@ -64,7 +64,12 @@ def test_windows_are_ranked_as_an_audit_continues_them():
     order = rank_by_document(scores, np.array(["a", "a", "b", "a", "b"]))
     assert order.tolist() == [0, 4, 1, 2, 3]
     came_out = np.array([False, True, False, True, True])
-    assert [count_chosen(order, came_out, at) for at in (1, 2, 3, 5)] == [0, 1, 2, 3]
+    assert [count_chosen(order, came_out, n_chosen) for n_chosen in (1, 2, 3, 5)] == [
+        0,
+        1,
+        2,
+        3,
+    ]
 
 
 def test_an_attack_is_asked_for_the_windows_with_long_runs():
@@ -106,10 +111,10 @@ def test_text_alone_is_scored_by_the_greedy_tokens_of_one_pass(checkpoint, tmp_p
         continue_strongest=0,
     )
     scores = run["scores"].drop_nulls("top_1_share_v1")
-    both = scores.join(score_text_alone(run), on="target_id")
-    assert both.height == scores.height > 0
-    assert both["token_hits_v1"].to_list() == pytest.approx(
-        both["top_1_share_v1"].to_list()
+    joined = scores.join(score_text_alone(run), on="target_id")
+    assert joined.height == scores.height > 0
+    assert joined["token_hits_v1"].to_list() == pytest.approx(
+        joined["top_1_share_v1"].to_list()
     )
     assert {"loss_v1", "wbc_v1"} <= {*WITH_PROBABILITIES}
 

@@ -60,10 +60,12 @@ def test_a_runs_own_samples_give_its_scores_to_the_bit(small_audit, replayed):
         "target_id",
         "sample_index",
     )
-    said, before = (each["samples"].drop(kinds).sort(key) for each in (again, run))
-    assert said.equals(before)
-    none = dict.fromkeys(("missing", "surplus", "duplicates", "unmatched"), 0)
-    counts = {"rows": 18, "matched": 18} | none
+    samples_again, samples_before = (
+        run_of_pair["samples"].drop(kinds).sort(key) for run_of_pair in (again, run)
+    )
+    assert samples_again.equals(samples_before)
+    no_rows = dict.fromkeys(("missing", "surplus", "duplicates", "unmatched"), 0)
+    counts = {"rows": 18, "matched": 18} | no_rows
     assert again.manifest.engines["samples of target"]["counts"] == counts
 
 
@@ -104,16 +106,16 @@ def test_more_samples_than_were_recorded_are_missing_with_their_reason(
     small_audit, replayed
 ):
     _, run = small_audit
-    more = replayed(run.path("samples"), samples=4)
+    more_samples = replayed(run.path("samples"), samples=4)
     reasons = {"the recording has no such sample": 6}
-    assert more.manifest.failed == {
+    assert more_samples.manifest.failed == {
         "targets": 6,
         "of": 6,
         "again": 6,
         "reasons": reasons,
         "incomplete": {"targets": 0, "missing": 0, "asked": 0, "reasons": {}},
     }
-    assert more["scores"].equals(run["scores"])
+    assert more_samples["scores"].equals(run["scores"])
 
 
 def test_an_attack_of_ones_own_stands_with_those_of_the_package(
@@ -127,14 +129,19 @@ def test_an_attack_of_ones_own_stands_with_those_of_the_package(
         source="mine",
         undefined="there is no candidate",
     )
-    made = replayed(run.path("samples"), attacks=[longest, "samia_matched_v1"])
-    assert made["scores"]["samia_matched_v1"].equals(run["scores"]["samia_matched_v1"])
-    most = (
+    rescored = replayed(run.path("samples"), attacks=[longest, "samia_matched_v1"])
+    assert rescored["scores"]["samia_matched_v1"].equals(
+        run["scores"]["samia_matched_v1"]
+    )
+    most_words = (
         run["features"].group_by("target_id").agg(most=pl.col("words_candidate").max())
     )
     names = run["targets"].select("target_id")
-    wanted = names.join(most, on="target_id", how="left", maintain_order="left")
-    assert made["scores"]["most_words_of_mine_v1"].to_list() == wanted["most"].to_list()
+    expected = names.join(most_words, on="target_id", how="left", maintain_order="left")
+    assert (
+        rescored["scores"]["most_words_of_mine_v1"].to_list()
+        == expected["most"].to_list()
+    )
 
 
 @pytest.fixture
@@ -143,13 +150,17 @@ def answered(small_audit, tmp_path):
     settings, _ = small_audit
     texts = pl.read_parquet(settings["input"])["text"].drop_nulls().to_list()
     rows = [
-        (" ".join(words[:at]), at - 8, f" {words[at] if at % 2 else 'wrong'}")
+        (
+            " ".join(words[:cut_at]),
+            cut_at - 8,
+            f" {words[cut_at] if cut_at % 2 else 'wrong'}",
+        )
         for words in (text.split() for text in texts)
-        for at in range(8, 28)
-        if len(words) > at
+        for cut_at in range(8, 28)
+        if len(words) > cut_at
     ]
-    made = pl.DataFrame(rows, schema=["prefix", "point", "candidate"], orient="row")
-    return made.sample(fraction=1.0, shuffle=True, seed=0)
+    answers = pl.DataFrame(rows, schema=["prefix", "point", "candidate"], orient="row")
+    return answers.sample(fraction=1.0, shuffle=True, seed=0)
 
 
 def test_a_prefix_that_ends_at_a_point_is_matched_to_that_point(
@@ -163,12 +174,12 @@ def test_a_prefix_that_ends_at_a_point_is_matched_to_that_point(
         probe_every=10,
     )
     counts = run.manifest.engines["samples of target"]["counts"]
-    asked = run["prompts"].filter(pl.col("reason").is_null()).height
+    n_answerable = run["prompts"].filter(pl.col("reason").is_null()).height
     # Of points behind words 8, 18, 28 and 38 the first is recorded
-    assert asked == 6 * 4
+    assert n_answerable == 6 * 4
     assert (counts["matched"], counts["missing"], counts["unmatched"]) == (6, 18, 18)
-    found = run["samples"].filter(pl.col("candidate").is_not_null())
-    assert found["view_index"].to_list() == [0] * 6
+    answered_rows = run["samples"].filter(pl.col("candidate").is_not_null())
+    assert answered_rows["view_index"].to_list() == [0] * 6
 
 
 def test_the_parts_of_a_recording_by_prefix_do_not_matter(
@@ -198,15 +209,17 @@ def test_other_attacks_have_their_features_made_and_nothing_else_changes(
 
     with monkeypatch.context() as patch:  # the texts are the same
         patch.setattr("mia_batch.diagnostics.preflight.check_targets", check_targets)
-        more = replayed(
+        more_attacks = replayed(
             run.path("samples"), attacks="longest_block_v1,samia_matched_v1"
         )
-    assert more.manifest.made["features"]["groups"] == groups
-    assert runs.tables_of(more.path("samples")) == parts
-    assert more["findings"].equals(first["findings"])
-    assert more["scores"]["samia_matched_v1"].equals(run["scores"]["samia_matched_v1"])
-    assert more["scores"]["longest_block_v1"].null_count() == 2
-    assert more["features"]["longest_block_words"].max() == 1
+    assert more_attacks.manifest.made["features"]["groups"] == groups
+    assert runs.tables_of(more_attacks.path("samples")) == parts
+    assert more_attacks["findings"].equals(first["findings"])
+    assert more_attacks["scores"]["samia_matched_v1"].equals(
+        run["scores"]["samia_matched_v1"]
+    )
+    assert more_attacks["scores"]["longest_block_v1"].null_count() == 2
+    assert more_attacks["features"]["longest_block_words"].max() == 1
     again = replayed(run.path("samples"))
     assert again.manifest.made["features"]["groups"] == groups
     assert again["scores"].select(run["scores"].columns).equals(run["scores"])
@@ -252,11 +265,13 @@ PAIRS = {
 @pytest.fixture
 def audited(tmp_path):
     texts = [{"document_id": name, "text": text} for name, (text, _) in PAIRS.items()]
-    said = [
-        (name, each, "length") for name, (_, both) in PAIRS.items() for each in both
+    answer_rows = [
+        (name, answer_text, "length")
+        for name, (_, two_texts) in PAIRS.items()
+        for answer_text in two_texts
     ]
     columns = ["document_id", "candidate", "finish_reason"]
-    recorded = pl.DataFrame(said, schema=columns, orient="row")
+    recorded = pl.DataFrame(answer_rows, schema=columns, orient="row")
     return lambda **settings: runs.audit(
         input=written(tmp_path, pl.DataFrame(texts)),
         samples_from=written(tmp_path, recorded, "recording"),
@@ -339,11 +354,17 @@ def run(tmp_path):
 
 
 def features_stage(run, attacks: str, groups: list[str]) -> FeaturesStage:
-    given = {"input": "corpus.txt", "samples_from": "made.parquet", "attacks": attacks}
+    settings_given = {
+        "input": "corpus.txt",
+        "samples_from": "made.parquet",
+        "attacks": attacks,
+    }
     Manifest(
         evidence={"engine": "replay"}, made={"features": {"groups": groups}}
     ).write(run.folder)
-    audit = Audit.reopen(AuditFolder(run.folder), load_settings(given), Observer())
+    audit = Audit.reopen(
+        AuditFolder(run.folder), load_settings(settings_given), Observer()
+    )
     (stage,) = (
         stage for stage in build_stages(audit) if isinstance(stage, FeaturesStage)
     )
@@ -357,13 +378,21 @@ def features_stage(run, attacks: str, groups: list[str]) -> FeaturesStage:
 def test_parts_together_are_as_each_alone(run, monkeypatch, limit, value):
     monkeypatch.setattr(features, limit, value)
     features_stage(run, "samia_v1", ["unigrams"]).run()
-    made = {path.name: pl.read_parquet(path) for path in run.path("features").iterdir()}
-    assert made.keys() == PARTS.keys()
-    how: Any = {"words": "whitespace", "preset": "default", "text_length": None}
+    parts_made = {
+        path.name: pl.read_parquet(path) for path in run.path("features").iterdir()
+    }
+    assert parts_made.keys() == PARTS.keys()
+    feature_options: Any = {
+        "words": "whitespace",
+        "preset": "default",
+        "text_length": None,
+    }
     for name, rows in PARTS.items():
-        alone = build_features(rows, frames.units(TARGETS), groups=["unigrams"], **how)
-        assert made[name].equals(alone)
-    assert made[list(PARTS)[1]]["overlap_1"].to_list() == [2, 1, None, 3]
+        alone = build_features(
+            rows, frames.units(TARGETS), groups=["unigrams"], **feature_options
+        )
+        assert parts_made[name].equals(alone)
+    assert parts_made[list(PARTS)[1]]["overlap_1"].to_list() == [2, 1, None, 3]
 
 
 def test_features_of_a_group_that_is_no_more_are_made_anew(run):

@@ -124,12 +124,12 @@ def test_a_run_is_not_mixed_from_two_requests(
     finished, changed, message, copied_of, placed, nothing_starts
 ):
     settings, run, _ = copied_of(finished)
-    before = tables_of(run.folder)
+    tables_before = tables_of(run.folder)
     settings |= placed(changed)
-    for ask in (planned, lambda given: audit(**given)):
+    for ask in (planned, lambda settings_given: audit(**settings_given)):
         with pytest.raises(RequestError, match=message):
             ask(settings)
-    assert tables_of(run.folder) == before
+    assert tables_of(run.folder) == tables_before
     assert verify(run.folder).faults == []
 
 
@@ -324,12 +324,14 @@ def test_a_dry_run_refuses_in_the_words_of_the_run(
     )
     if not changed:
         (run.folder / "run.json").write_text('{"format": 2, "evidence": {}}')
-    before = tables_of(run.folder)
-    said = refusal(planned, settings)
+    tables_before = tables_of(run.folder)
+    refusal_said = refusal(planned, settings)
     assert not (tmp_path / "elsewhere").exists()
-    assert tables_of(run.folder) == before
-    assert re.search(message, said)
-    assert said == refusal(lambda given: audit(**given), settings)
+    assert tables_of(run.folder) == tables_before
+    assert re.search(message, refusal_said)
+    assert refusal_said == refusal(
+        lambda settings_given: audit(**settings_given), settings
+    )
 
 
 def test_a_dry_run_refuses_a_folder_that_a_run_holds(books, copied_of):

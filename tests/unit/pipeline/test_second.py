@@ -24,7 +24,12 @@ from mia_batch.second import (
 from tests.checkpoints import TEXTS, save_checkpoint
 from tests.runs import Finished, documents, finished, written
 from tests.unit.pipeline.test_corpora import write_canaries
-from tests.unit.pipeline.test_verdicts import ATTACK, KNOWN, N_WORDS, Library
+from tests.unit.pipeline.test_verdicts import (
+    ATTACK,
+    N_WORDS,
+    NON_MEMBERS_KNOWN,
+    Library,
+)
 
 N = 20
 KINDS = (
@@ -45,38 +50,40 @@ def of_groups(folder):
     sizes = [3 + number % 4 for number in range(22)]
     books = [f"b{number}" for number, size in enumerate(sizes) for _ in range(size)]
     n = sum(sizes[:12])
-    asked = library.write("asked", [book < "b2" for book in books[:n]], group=books[:n])
+    audited_books = library.write(
+        "asked", [book < "b2" for book in books[:n]], group=books[:n]
+    )
     outside = library.write("outside", [False] * (len(books) - n), group=books[n:])
     return library.audit(
-        input=asked,
+        input=audited_books,
         non_members=outside,
         level="group",
         windows_per_group=3,
         seed=4,
-        **KNOWN,
+        **NON_MEMBERS_KNOWN,
     )
 
 
 def of_authors(folder):
     """Three books each by five authors, two of whom wrote a book together, against twenty."""
     library = Library(folder)
-    asked = [f"b{number // 3:02}" for number in range(48)]
+    audited_books = [f"b{number // 3:02}" for number in range(48)]
     writers = [f"Writer {number // 9}" for number in range(48)]
     writers[20] = "1, Writer; Writer 2"
     outside = [f"n{number // 3:02}" for number in range(180)]
-    others = [
+    other_writers = [
         ["Anonymous", f"OTHER {number // 9}"][number % 20 > 2] for number in range(180)
     ]
     run = library.audit(
         input=library.write(
-            "asked", [n < 12 for n in range(48)], group=asked, writer=writers
+            "asked", [n < 12 for n in range(48)], group=audited_books, writer=writers
         ),
         non_members=library.write(
-            "outside", [False] * 180, group=outside, writer=others
+            "outside", [False] * 180, group=outside, writer=other_writers
         ),
         author_column="writer",
         level="collection",
-        **KNOWN,
+        **NON_MEMBERS_KNOWN,
     )
     together = (
         run["verdicts"].filter(level="collection", attack=ATTACK).drop_nulls("p_value")
@@ -105,7 +112,7 @@ def of_non_members(folder):
         input=library.write("asked", [number < 8 for number in range(24)]),
         non_members=library.write("outside", [False] * 30),
         attacks="samia_matched_v1,samia_zlib_v1,samia_precision_n2_v1,rouge_2_v1",
-        **KNOWN,
+        **NON_MEMBERS_KNOWN,
     )
 
 
@@ -127,9 +134,13 @@ def of_weights(folder, **level):
         return library.put(name, texts, **books)
 
     share = 0.65 if level else 0.8  # groups differ more than their texts
-    asked, outside = put("asked", 80, share), put("outside", 160, 0.4)
+    audited_path, outside = put("asked", 80, share), put("outside", 160, 0.4)
     return library.audit(
-        input=asked, non_members=outside, attacks=ATTACK, **KNOWN, **level
+        input=audited_path,
+        non_members=outside,
+        attacks=ATTACK,
+        **NON_MEMBERS_KNOWN,
+        **level,
     )
 
 
@@ -140,24 +151,30 @@ def of_weighted_groups(folder):
 def of_lots(folder):
     """Groups by the median of their windows, where equal scores are parted by lot."""
     library = Library(folder)
-    asked, outside = ([f"{name}{n // 3}" for n in range(60)] for name in "ab")
+    audited_groups, outside = ([f"{name}{n // 3}" for n in range(60)] for name in "ab")
     return library.audit(
-        input=library.write("asked", [n < 8 for n in range(24)], group=asked[:24]),
+        input=library.write(
+            "asked", [n < 8 for n in range(24)], group=audited_groups[:24]
+        ),
         non_members=library.write("outside", [False] * 60, group=outside),
         level="group",
         ties="random",
         statistic="median",
         adjustment="by",
-        **KNOWN,
+        **NON_MEMBERS_KNOWN,
     )
 
 
 def of_lengths(folder):
     library = Library(folder)
-    asked = library.write("asked", [number < 8 for number in range(24)])
+    audited_path = library.write("asked", [number < 8 for number in range(24)])
     outside = library.write("outside", [False] * 60)
     return library.audit(
-        input=asked, non_members=outside, length_edges="10,25", ties="random", **KNOWN
+        input=audited_path,
+        non_members=outside,
+        length_edges="10,25",
+        ties="random",
+        **NON_MEMBERS_KNOWN,
     )
 
 
@@ -165,12 +182,13 @@ def of_canaries(folder):
     library, sets = Library(folder), []
     for number in range(3):
         texts = [
-            [f"{number}.{at}.{word}" for word in range(N_WORDS)] for at in range(5)
+            [f"{number}.{number_in_set}.{word}" for word in range(N_WORDS)]
+            for number_in_set in range(5)
         ]
-        sets.append((f"set {number}", [" ".join(each) for each in texts]))
+        sets.append((f"set {number}", [" ".join(set_words) for set_words in texts]))
         published = draw(commitment(*sets[-1]), 5, 7)
-        for at, each in enumerate(texts):
-            library.record(each, 1 if at == published else 0.4)
+        for number_in_set, set_words in enumerate(texts):
+            library.record(set_words, 1 if number_in_set == published else 0.4)
     canaries = write_canaries(folder / "canaries.jsonl", *sets)
     return library.audit(input=library.write("asked", [False] * 3), canaries=canaries)
 
@@ -186,7 +204,7 @@ def of_rounds(folder):
         level="group",
         stop_when_decided=True,
         q=0.2,
-        **KNOWN,
+        **NON_MEMBERS_KNOWN,
     )
 
 
@@ -224,7 +242,7 @@ NAMED.append("informia_v1")
 def of_named(folder, checkpoint):
     """Attacks that are no defaults: swapped words, paraphrases to choose from, hidden words."""
     three = [
-        [" ".join(TEXTS[30 + at].split()[:40]) for at in (n, n + 1, n + 2)]
+        [" ".join(TEXTS[30 + position].split()[:40]) for position in (n, n + 1, n + 2)]
         for n in range(6)
     ]
     corpus = documents(6).with_columns(paraphrases=pl.Series(three))
@@ -239,7 +257,11 @@ def of_named(folder, checkpoint):
         "nonmember_shots": written(folder, shots, "shots"),
         "shots": 1,
         "paraphrases_column": "paraphrases",
-        "attacks": ",".join(each for each in NAMED if each != "con_recall_prefix_v1"),
+        "attacks": ",".join(
+            attack_name
+            for attack_name in NAMED
+            if attack_name != "con_recall_prefix_v1"
+        ),
         "samples": 8,
         "token_points": 24,
         "extraction_tokens": 6,
@@ -252,8 +274,8 @@ def of_named(folder, checkpoint):
 
 
 @pytest.fixture(scope="session")
-def named(checkpoint, shared_folder) -> Finished:
-    return finished(shared_folder, "named", lambda at: of_named(at, checkpoint))
+def named_run(checkpoint, shared_folder) -> Finished:
+    return finished(shared_folder, "named", lambda folder: of_named(folder, checkpoint))
 
 
 @pytest.fixture(scope="module")
@@ -262,31 +284,33 @@ def groups(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", params=[None, *MADE])
-def made(request, groups, tmp_path_factory):
+def group_run(request, groups, tmp_path_factory):
     return request.param(tmp_path_factory.mktemp("second")) if request.param else groups
 
 
-def agreed(folder):
+def count_agreed(folder):
     """Compare drawn rows; return how many were equal, after everything was."""
     lines, is_equal = compare(folder, N)
     assert is_equal, "\n".join(lines)
     assert lines[-2] == "the root is equal"
-    equal, drawn = re.findall(r"^(\d+) of (\d+) drawn rows are equal", lines[-1])[0]
-    assert equal == drawn
+    equal, n_drawn = re.findall(r"^(\d+) of (\d+) drawn rows are equal", lines[-1])[0]
+    assert equal == n_drawn
     return int(equal)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_drawn_numbers_of_finished_runs_are_recomputed(kind, request):
     run = request.getfixturevalue(kind).run
-    assert agreed(run.folder) == N
+    assert count_agreed(run.folder) == N
 
 
-def test_p_and_q_values_of_recordings_are_recomputed(made):
-    tested = made["verdicts"].filter(pl.col("estimate").is_null()).drop_nulls("p_value")
+def test_p_and_q_values_of_recordings_are_recomputed(group_run):
+    tested = (
+        group_run["verdicts"].filter(pl.col("estimate").is_null()).drop_nulls("p_value")
+    )
     assert {"target", "group"} & {*tested["level"]}
-    assert agreed(made.folder) == N
-    lines, _ = compare(made.folder, 10_000)  # all there is
+    assert count_agreed(group_run.folder) == N
+    lines, _ = compare(group_run.folder, 10_000)  # all there is
     assert not [line for line in lines if " here" in line]
 
 
@@ -307,17 +331,21 @@ def test_a_changed_number_is_named_with_both_values(
     path = folder / f"{table}.parquet"
     rows = pl.read_parquet(path).with_row_index("row")
     level_of = pl.lit(value=True) if level is None else pl.col("level") == level
-    row, before = rows.filter(pl.col(column).is_between(0.02, 0.9), level_of)[
+    row, value_before = rows.filter(pl.col(column).is_between(0.02, 0.9), level_of)[
         "row", column
     ].row(0)
-    other = pl.when(pl.col("row") == row).then(before + 1e-6).otherwise(column)
-    rows.with_columns(other.alias(column)).drop("row").write_parquet(path)
+    changed_value = (
+        pl.when(pl.col("row") == row).then(value_before + 1e-6).otherwise(column)
+    )
+    rows.with_columns(changed_value.alias(column)).drop("row").write_parquet(path)
     lines, is_equal = compare(folder, 10_000)
     assert not is_equal
     assert "the root is ANOTHER" in lines
-    said = "score" if level is None else column
+    column_said = "score" if level is None else column
     assert any(
-        f"{said} is {before + 1e-6} in the run, {before}"[:-6] in line for line in lines
+        f"{column_said} is {value_before + 1e-6} in the run, {value_before}"[:-6]
+        in line
+        for line in lines
     )
 
 
@@ -340,7 +368,7 @@ def test_changed_figures_and_what_only_weights_change_are_named(
     (tmp_path / "weights").mkdir()
     run = of_weights(tmp_path / "weights")
     monkeypatch.setattr(
-        second, "fitted_odds", lambda x, label, asked: np.ones(len(asked))
+        second, "fitted_odds", lambda x, label, audited_rows: np.ones(len(audited_rows))
     )
     second.compute_odds.cache_clear()
     lines, is_equal = compare(run.folder, 400)
@@ -393,15 +421,16 @@ def test_a_wrong_formula_is_found(kind, attack, name, wrong, request, monkeypatc
     assert max(far()) > 1e-6
 
 
-class Made(AuditedText):
+class TextByHand(AuditedText):
     """A text of which models said this: answers, rows of log-probabilities."""
 
-    def __init__(self, said=(), rows=(), shadows=()):
-        self.said, self.made, self.means = said, rows, dict(shadows)
+    def __init__(self, choices=(), rows=(), shadows=()):
+        self.choices, self.logprob_rows, self.means = choices, rows, dict(shadows)
 
     def answers(self, view="continuation", model="target"):
         return [
-            AnsweredPrompt(at, text, "", [], []) for at, text in enumerate(self.said)
+            AnsweredPrompt(number, text, "", [], [])
+            for number, text in enumerate(self.choices)
         ]
 
     def rows(self, table, model, view):
@@ -413,18 +442,19 @@ class Made(AuditedText):
             ]
             return [{"logprob": [mean], "trained": trained} for trained, mean in kinds]
         return [
-            {"view_index": at, "logprob": each} for at, each in enumerate(self.made)
+            {"view_index": number, "logprob": logprobs}
+            for number, logprobs in enumerate(self.logprob_rows)
         ]
 
 
-def scored(name, **made):
-    return second.compute_value(Made(**made), name)
+def score_by_hand(name, **parts_of_text):
+    return second.compute_value(TextByHand(**parts_of_text), name)
 
 
 def test_choices_by_hand():
-    said = ("A.", "B", "A dog is C", "D'Artagnan: D", "B")
-    assert scored("decop", said=said) == (1 / 2 + 1 + 1 + 1) / 4
-    assert scored("decop", said=("A", "B or C", "C", "D")) is None
+    answers_said = ("A.", "B", "A dog is C", "D'Artagnan: D", "B")
+    assert score_by_hand("decop", choices=answers_said) == (1 / 2 + 1 + 1 + 1) / 4
+    assert score_by_hand("decop", choices=("A", "B or C", "C", "D")) is None
     # The model likes A. Means of labels are 0.55, 0.175, 0.125 and 0.15; in the second
     # row 0.6 is still more above its mean than 0.2, but as a ratio it is less.
     p = [
@@ -434,20 +464,22 @@ def test_choices_by_hand():
         [0.4, 0.2, 0.1, 0.3],
     ]
     rows = np.log(p).tolist()
-    assert scored("decop_logprob", rows=rows) == 1 / 4
-    assert scored("decop_probability", rows=rows) == pytest.approx(
+    assert score_by_hand("decop_logprob", rows=rows) == 1 / 4
+    assert score_by_hand("decop_probability", rows=rows) == pytest.approx(
         (0.7 + 0.2 + 0.2 + 0.3) / 4
     )
-    assert scored("decop_calibrated", rows=rows) == 3 / 4
-    assert scored("decop_log_calibrated", rows=rows) == 1
+    assert score_by_hand("decop_calibrated", rows=rows) == 3 / 4
+    assert score_by_hand("decop_log_calibrated", rows=rows) == 1
 
 
 def test_shadow_models_and_weights_by_hand(monkeypatch):
     monkeypatch.setattr(second, "phi", np.asarray)
-    made = {"rows": [[3.0]], "shadows": {"in": [1.0, 3.0], "out": [-2.0, 2.0]}}
+    shadow_parts = {"rows": [[3.0]], "shadows": {"in": [1.0, 3.0], "out": [-2.0, 2.0]}}
     # in: mean 2, variance 1; out: mean 0, variance 4
-    assert scored("lira_online", **made) == pytest.approx(9 / 8 - 1 / 2 + np.log(2))
-    assert scored("lira_offline", **made) == 3 / 2
+    assert score_by_hand("lira_online", **shadow_parts) == pytest.approx(
+        9 / 8 - 1 / 2 + np.log(2)
+    )
+    assert score_by_hand("lira_offline", **shadow_parts) == 3 / 2
     nulls = [((0.1, 0), 0.5), ((0.9, 0), 0.25), ((np.inf, 0), 2.0)]
     assert p_value((0.9, 0), nulls, 0.75) == (0.75 + 2.25) / (0.75 + 2.75)
 
@@ -455,23 +487,27 @@ def test_shadow_models_and_weights_by_hand(monkeypatch):
 def test_series_by_hand():
     rows = [[-0.5, -2.0, -0.1, -3.0]]
     # 1 of 2 low ones in the last 3
-    assert scored("low_losses_from_end_50", rows=rows) == -3 / 4
-    assert scored("low_losses_from_end_40", rows=rows) == -1 / 4
-    assert scored("losses_below_previous", rows=rows) == 1 / 3
+    assert score_by_hand("low_losses_from_end_50", rows=rows) == -3 / 4
+    assert score_by_hand("low_losses_from_end_40", rows=rows) == -1 / 4
+    assert score_by_hand("losses_below_previous", rows=rows) == 1 / 3
     levels = [[-99.0, -66.0, -65.5, -33.0, -32.5, 0.0]]  # 0, 33, 34, 66, 67 and 99
-    assert scored("loss_complexity_3", rows=levels) == -4 / 6  # 0, 01, 1, 2 and a 2
-    assert scored("loss_entropy", rows=rows) is None
-    assert scored("loss_entropy", rows=[[-1.0, -2.0] * 20]) < 0.01
-    assert scored("extraction_n_50", rows=[[np.log(0.5)]]) == 0  # one sample suffices
-    assert scored("extraction_n_99", rows=[[np.log(0.5)]]) == pytest.approx(
+    assert (
+        score_by_hand("loss_complexity_3", rows=levels) == -4 / 6
+    )  # 0, 01, 1, 2 and a 2
+    assert score_by_hand("loss_entropy", rows=rows) is None
+    assert score_by_hand("loss_entropy", rows=[[-1.0, -2.0] * 20]) < 0.01
+    assert (
+        score_by_hand("extraction_n_50", rows=[[np.log(0.5)]]) == 0
+    )  # one sample suffices
+    assert score_by_hand("extraction_n_99", rows=[[np.log(0.5)]]) == pytest.approx(
         -np.log(np.log2(100))
     )
 
 
 def test_every_attack_is_known_but_for_those_that_say_why():
-    known = {f"{name}_v1" for name in second.SCORES}
-    assert {*attacks.names()} - known == {"combination_v1"}
-    assert known < {*attacks.names()}
+    recomputed = {f"{name}_v1" for name in second.SCORES}
+    assert {*attacks.names()} - recomputed == {"combination_v1"}
+    assert recomputed < {*attacks.names()}
     assert {*second.WHY_NOT} == {
         *("combination_v1", "dataset_inference_v1", "similarity", "others", "own"),
         *("rarity_from", "words", "zlib"),
@@ -486,8 +522,10 @@ def test_what_is_not_known_is_said_and_no_agreement(books, tmp_path):
         text = text.replace(f'"{name}"', f'"other_{name}"')
     (folder / "run.json").write_text(text)
     lines, is_equal = compare(folder, N)
-    own = [f"not recomputed: other_{name} ({second.WHY_NOT['own']})" for name in names]
-    assert own == lines[: len(names)]
+    own_lines = [
+        f"not recomputed: other_{name} ({second.WHY_NOT['own']})" for name in names
+    ]
+    assert own_lines == lines[: len(names)]
     assert lines[-1].startswith("0 of 0 drawn rows are equal")
     assert not is_equal
 
@@ -496,17 +534,18 @@ def test_the_command_says_so_and_fails_where_a_number_is_another(
     books, tmp_path, monkeypatch
 ):
     folder = str(books.run.folder)
-    done = CliRunner().invoke(
+    result = CliRunner().invoke(
         command, ["verify", folder, "--second", "20"], standalone_mode=False
     )
-    assert done.return_value == 0
-    assert "20 of 20 drawn rows are equal (largest relative difference" in done.output
+    assert result.return_value == 0
+    assert "20 of 20 drawn rows are equal (largest relative difference" in result.output
     monkeypatch.setattr("mia_batch.second.zlib_size", lambda words: len([*words]) + 1)
     again = ["verify", folder, "--second", "500", "--seed", "1"]
-    done = CliRunner().invoke(command, again, standalone_mode=False)
-    assert done.return_value == 1
+    result = CliRunner().invoke(command, again, standalone_mode=False)
+    assert result.return_value == 1
     assert re.search(
-        r"samia_matched_zlib\w*_v1 of text \w+: score is [\d.]+ in the run", done.output
+        r"samia_matched_zlib\w*_v1 of text \w+: score is [\d.]+ in the run",
+        result.output,
     )
 
 
@@ -525,8 +564,10 @@ def test_ngrams_are_counted_in_the_places_of_the_run(rule):
     text = "Né à l'Est, a b a b; c"
     rows = pl.DataFrame({"candidate": [text], "row": [0]})
     table = RarityTable.count([rows], n_groups=1, words=rule)
-    said = second.split_words(text, rule)
+    words_of_text = second.split_words(text, rule)
     places = {
-        second.find_place(ngram) for n in (1, 2, 3) for ngram in second.ngrams(said, n)
+        second.find_place(ngram)
+        for n in (1, 2, 3)
+        for ngram in second.ngrams(words_of_text, n)
     }
     assert {*table.rows("target", "probe")["entry"]} == places

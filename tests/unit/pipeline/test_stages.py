@@ -64,7 +64,9 @@ def contents(run) -> dict[str, bytes]:
 def evidence(run) -> dict[str, bytes]:
     names = ("samples/", "logprobs/")
     return {
-        name: held for name, held in contents(run).items() if name.startswith(names)
+        name: content
+        for name, content in contents(run).items()
+        if name.startswith(names)
     }
 
 
@@ -73,7 +75,7 @@ def stamps(run) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in paths}
 
 
-def cut(path: Path) -> None:
+def cut_short(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
@@ -85,20 +87,24 @@ def stages(run):
     )
 
 
-def repaired(run) -> list[str]:
+def list_repairs(run) -> list[str]:
     with AuditFolder(run.folder).held():
         return repair(stages(run))
 
 
 @pytest.mark.parametrize("kind", KINDS, indirect=True)
 def test_the_same_command_again_makes_nothing(kind, nothing_starts, capfd):
-    settings, run, asked = kind
+    settings, run, prompts_asked = kind
     assert planned(settings).get("prompts", "0") == "0"
-    assert repaired(run) == []
-    before, manifest, tables = stamps(run), run.manifest, contents(run)
+    assert list_repairs(run) == []
+    stamps_before, manifest, tables = stamps(run), run.manifest, contents(run)
     again = audit(**settings)
     assert contents(again) == tables
-    changed = {path.stem for path, at in stamps(run).items() if before[path] != at}
+    changed = {
+        path.stem
+        for path, modified_at in stamps(run).items()
+        if stamps_before[path] != modified_at
+    }
     # Which are made of the walks each time
     assert changed <= {
         "extraction",
@@ -117,7 +123,7 @@ def test_the_same_command_again_makes_nothing(kind, nothing_starts, capfd):
         assert getattr(again.manifest, name) == getattr(manifest, name), name
     assert again.manifest.custody["root"] == manifest.custody["root"]
     assert verify(run.folder).faults == []
-    assert asked == []
+    assert prompts_asked == []
     assert capfd.readouterr() == ("", "")
 
 
@@ -180,12 +186,12 @@ def test_a_run_does_not_fail_for_its_report(recorded, monkeypatch):
 
 @pytest.mark.parametrize("name", MADE_AGAIN)
 def test_a_table_that_was_cut_short_is_made_again(recorded, name):
-    settings, run, before = recorded
-    cut(run.folder / f"{name}.parquet")
+    settings, run, contents_before = recorded
+    cut_short(run.folder / f"{name}.parquet")
     lost = [f"{run.folder / lost}.parquet is made again" for lost in MADE_AGAIN[name]]
-    assert repaired(run) == lost
+    assert list_repairs(run) == lost
     audit(**settings)
-    assert contents(run) == before
+    assert contents(run) == contents_before
 
 
 @pytest.mark.parametrize(
@@ -201,27 +207,27 @@ def test_a_table_that_was_cut_short_is_made_again(recorded, name):
     indirect=["kind"],
 )
 def test_what_is_lost_is_made_again_from_what_is_left(kind, lost, n_asked):
-    settings, run, asked = kind
-    before, root = contents(run), run.manifest.custody["root"]
-    frames = {name: pl.read_parquet(run.folder / name) for name in before}
-    gone = [path for pattern in lost for path in run.folder.glob(pattern)]
-    assert len(gone) >= len(lost)
-    for number, path in enumerate(gone):
+    settings, run, prompts_asked = kind
+    contents_before, root = contents(run), run.manifest.custody["root"]
+    frames = {name: pl.read_parquet(run.folder / name) for name in contents_before}
+    lost_paths = [path for pattern in lost for path in run.folder.glob(pattern)]
+    assert len(lost_paths) >= len(lost)
+    for number, path in enumerate(lost_paths):
         if number % 2:
             path.unlink()
         else:
-            cut(path)
+            cut_short(path)
     audit(**settings)
-    assert len(asked) == n_asked
+    assert len(prompts_asked) == n_asked
     if settings.get("neighbours") == 3:  # in other batches, numbers differ by noise
-        assert contents(run).keys() == before.keys()
+        assert contents(run).keys() == contents_before.keys()
         for name in ("scores", "unscored"):
-            made = pl.read_parquet(run.path(name))
+            remade = pl.read_parquet(run.path(name))
             assert_frame_equal(
-                made, frames[f"{name}.parquet"], rel_tol=1e-4, abs_tol=1e-5
+                remade, frames[f"{name}.parquet"], rel_tol=1e-4, abs_tol=1e-5
             )
     else:
-        assert contents(run) == before
+        assert contents(run) == contents_before
         assert verify(run.folder).root == root
 
 
@@ -229,27 +235,27 @@ def test_what_is_lost_is_made_again_from_what_is_left(kind, lost, n_asked):
 def test_features_that_were_cut_short_are_made_again_and_with_them_the_scores(
     recorded, size
 ):
-    settings, run, before = recorded
+    settings, run, contents_before = recorded
     (part,) = run.path("features").iterdir()
     part.write_bytes(b"PAR1\xff\xff\xffPAR1"[-size:] if size else b"")
     lost = [part, *map(run.path, ("scores", "unscored", *_ANSWERS, *_SUMMARY))]
-    assert repaired(run) == [f"{path} is made again" for path in lost]
+    assert list_repairs(run) == [f"{path} is made again" for path in lost]
     audit(**settings)
-    assert contents(run) == before
+    assert contents(run) == contents_before
 
 
 def test_samples_that_were_cut_short_are_set_aside_and_drawn_again(recorded):
-    settings, run, before = recorded
+    settings, run, contents_before = recorded
     (part,) = run.path("samples").iterdir()
     for path in run.folder.rglob("*.parquet"):
-        cut(path)
-    first, *others = repaired(run)
+        cut_short(path)
+    first, *other_repairs = list_repairs(run)
     assert first == f"{part} was cut short; set aside, its samples are missing again"
-    assert len(others) == 2 + len(MADE_AGAIN)  # prompts and features too
+    assert len(other_repairs) == 2 + len(MADE_AGAIN)  # prompts and features too
     assert contents(run) == {}
     assert part.with_name(f"{part.name}.broken").exists()
     audit(**settings)
-    assert contents(run) == before
+    assert contents(run) == contents_before
 
 
 ROWS, END = slice(4, 60), slice(-120, -8)
@@ -263,23 +269,23 @@ ROWS, END = slice(4, 60), slice(-120, -8)
 def test_what_a_disk_has_changed_is_made_again_by_the_second_command(
     recorded, table, changed
 ):
-    settings, run, before = recorded
+    settings, run, contents_before = recorded
     (part,) = run.path(table).iterdir()
-    gone = run.path("scores")
+    lost_path = run.path("scores")
     if table == "samples":
-        (gone,) = run.path("features").iterdir()
-    gone.unlink()
+        (lost_path,) = run.path("features").iterdir()
+    lost_path.unlink()
     damage(part, changed)
     with pytest.raises(mia_batch.RunFolderError) as raised:
         audit(**settings)
-    said = f"{part} is made again"
+    message = f"{part} is made again"
     if table == "samples":
-        said = f"{part} is damaged; set aside, its samples are missing again"
+        message = f"{part} is damaged; set aside, its samples are missing again"
         assert part.with_name(f"{part.name}.broken").exists()
-    assert str(raised.value).startswith(said)
+    assert str(raised.value).startswith(message)
     assert str(raised.value).endswith(" is made again: give the same command again")
     audit(**settings)
-    assert contents(run) == before
+    assert contents(run) == contents_before
 
 
 @pytest.mark.parametrize(
@@ -297,8 +303,8 @@ def test_what_is_no_damage_is_said_and_changes_nothing(
     recorded, monkeypatch, refused, kind_of, words
 ):
     """Patched, because no disk fails on demand; the words are those of Polars."""
-    _, run, before = recorded
-    found = stages(run)
+    _, run, contents_before = recorded
+    stages_of_run = stages(run)
     error = pl.exceptions.ComputeError(refused)
 
     def scan_parquet(*_: object, **__: object) -> None:
@@ -310,10 +316,10 @@ def test_what_is_no_damage_is_said_and_changes_nothing(
         with (
             AuditFolder(run.folder).held(),
             pytest.raises(kind_of, match=words),
-            damage_set_aside(found),
+            damage_set_aside(stages_of_run),
         ):
             raise error
-    assert contents(run) == before
+    assert contents(run) == contents_before
 
 
 def test_what_was_made_from_lost_samples_goes_with_them_and_a_part_that_is_no_file_is_refused(
@@ -322,20 +328,20 @@ def test_what_was_made_from_lost_samples_goes_with_them_and_a_part_that_is_no_fi
     _, run, _ = recorded
     (part,) = run.path("samples").iterdir()
     part.unlink()
-    assert len(repaired(run)) == 7
+    assert len(list_repairs(run)) == 7
     lost = {"scores", "unscored", *_ANSWERS, *_SUMMARY}
-    left = {name for name in contents(run) if not name.startswith("prompts/")}
-    assert left == {f"{name}.parquet" for name in MADE_AGAIN.keys() - lost}
+    names_left = {name for name in contents(run) if not name.startswith("prompts/")}
+    assert names_left == {f"{name}.parquet" for name in MADE_AGAIN.keys() - lost}
     (run.path("samples") / "x.parquet").mkdir()
     with pytest.raises(
         mia_batch.RunFolderError, match=r"run cannot be repaired: Is a dir"
     ):
-        repaired(run)
+        list_repairs(run)
 
 
 def test_what_killed_writers_left_is_removed_and_nothing_else(recorded):
     settings, run, _ = recorded
-    left = [
+    left_files = [
         folder / f".x.parquet.{'0f' * 16}.tmp"
         for folder in (run.folder, run.path("samples"), run.path("features"))
     ]
@@ -344,10 +350,10 @@ def test_what_killed_writers_left_is_removed_and_nothing_else(recorded):
         run.folder / ".mine.tmp",
         run.path("samples") / ".a.b.tmp",
     ]
-    for path in (*left, *mine):
+    for path in (*left_files, *mine):
         path.write_text("PAR1")
     audit(**settings)
-    assert not any(path.exists() for path in left)
+    assert not any(path.exists() for path in left_files)
     assert all(path.exists() for path in mine)
 
 
@@ -358,8 +364,8 @@ class Killed(BaseException):
 class Killing:
     """Lets so many files change, then ends the run before the next one does."""
 
-    def __init__(self, left: int) -> None:
-        self.left = left
+    def __init__(self, n_left: int) -> None:
+        self.left = n_left
 
     def put(self, path: Path, content: Path) -> None:
         del path, content
@@ -373,18 +379,18 @@ class Killing:
         self.put(path, path)
 
 
-@pytest.mark.parametrize("of", ["books", "probes"])
+@pytest.mark.parametrize("run_kind", ["books", "probes"])
 def test_a_run_killed_before_any_change_leaves_no_mixture(
-    of, recorded, probes, tmp_path
+    run_kind, recorded, probes, tmp_path
 ):
-    settings, run, before = recorded
-    other = settings | {
+    settings, run, contents_before = recorded
+    changed_settings = settings | {
         "samples": 1,
         "attacks": "samia_v1,longest_block_v1",
         "replace": True,
     }
     # Their recorded answers: a table of rarity waits for all of them
-    if of == "probes":
+    if run_kind == "probes":
         answers = {
             "samples_from": str(probes.run.path("samples")),
             "out": str(tmp_path / "own"),
@@ -394,27 +400,27 @@ def test_a_run_killed_before_any_change_leaves_no_mixture(
         }
         settings |= answers | {"report": False}
         run = audit(**settings)
-        before, other = contents(run), settings | {"probes": 2}
+        contents_before, changed_settings = contents(run), settings | {"probes": 2}
     for n in count(0, 4):
         try:
             with followed(run.folder, Killing(n)):
-                audit(**other)
+                audit(**changed_settings)
         except Killed:
             pass
         else:
             break
         audit(**settings | {"replace": True})
-        assert contents(run) == before, n
+        assert contents(run) == contents_before, n
     assert n > 12
 
 
 @pytest.mark.parametrize("year", [1990, 2090])
 def test_a_clock_that_is_set_changes_nothing(recorded, year):
-    settings, run, before = recorded
+    settings, run, contents_before = recorded
     time = datetime(year, 1, 1, tzinfo=UTC).timestamp()
     for path in (run.folder, *run.folder.rglob("*")):
         os.utime(path, (time, time))
-    assert contents(audit(**settings)) == before
+    assert contents(audit(**settings)) == contents_before
     fewer = audit(**settings | {"samples": 1})
     assert fewer["scores"]["n_samples"].max() == 1
 
@@ -430,7 +436,7 @@ with AuditFolder(Path(sys.argv[1])).held():
 
 
 def test_a_live_run_holds_its_folder_and_a_killed_one_does_not(recorded):
-    settings, run, before = recorded
+    settings, run, contents_before = recorded
     command = [sys.executable, "-c", HOLD, run.folder]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
@@ -445,11 +451,11 @@ def test_a_live_run_holds_its_folder_and_a_killed_one_does_not(recorded):
         holder.kill()
     wait_until_gone(holder.pid)
     assert (run.folder / ".lock").exists()
-    assert contents(audit(**settings)) == before
+    assert contents(audit(**settings)) == contents_before
 
 
 @pytest.mark.parametrize(
-    ("kind", "more"),
+    ("kind", "more_settings"),
     [
         ("texts", {"samples": 5}),
         ("probes", {"probes": 7}),
@@ -462,44 +468,44 @@ def test_a_live_run_holds_its_folder_and_a_killed_one_does_not(recorded):
     indirect=["kind"],
 )
 def test_more_keeps_what_there_is_equals_a_run_at_once_and_fewer_asks_nothing(
-    kind, more
+    kind, more_settings
 ):
     settings, run, _ = kind
     # Greedy answers are one a point: others are no more of them
-    if more == {"samples": 3}:
+    if more_settings == {"samples": 3}:
         settings |= {"samples": 1, "out": f"{settings['out']}-drawn"}
         run = audit(**settings)
-    if "attacks" in more:
-        settings |= {"attacks": more["attacks"], "replace": True}
-    before, parts = audit(**settings)["scores"], evidence(run)
-    grown = audit(**settings | more)
-    after = evidence(grown)
-    assert parts.items() < after.items()
-    at_once = audit(**settings | more | {"out": f"{settings['out']}-at once"})
+    if "attacks" in more_settings:
+        settings |= {"attacks": more_settings["attacks"], "replace": True}
+    scores_before, parts = audit(**settings)["scores"], evidence(run)
+    grown = audit(**settings | more_settings)
+    evidence_after = evidence(grown)
+    assert parts.items() < evidence_after.items()
+    at_once = audit(**settings | more_settings | {"out": f"{settings['out']}-at once"})
     for name in ("scores", "unscored", "metrics"):
         assert_frame_equal(grown[name], at_once[name], rel_tol=1e-4, abs_tol=1e-5)
-    assert not grown["scores"].equals(before)
+    assert not grown["scores"].equals(scores_before)
     fewer = audit(**settings)
-    assert fewer["scores"].equals(before)
-    assert evidence(fewer) == after
+    assert fewer["scores"].equals(scores_before)
+    assert evidence(fewer) == evidence_after
 
 
 def test_a_longer_corpus_keeps_the_answers_about_the_shorter_one(copied):
     run = mia_batch.Run(copied["out"])
-    before, known = evidence(run), run["scores"]
+    evidence_before, scores_before = evidence(run), run["scores"]
     longer = pl.concat(
         [documents(), documents(12).slice(6, 4).with_columns(member=None)]
     )
     longer = longer.with_columns(document_id=pl.format("d{}", pl.int_range(pl.len())))
     longer.write_parquet(copied["input"])
     stamped = stamps(run)
-    left = planned(copied)
-    assert (left["documents"], left["prompts"]) == ("12", "4")
+    plan_left = planned(copied)
+    assert (plan_left["documents"], plan_left["prompts"]) == ("12", "4")
     assert stamps(run) == stamped
     grown = audit(**copied)["scores"]
-    assert before.items() <= evidence(run).items()
+    assert evidence_before.items() <= evidence(run).items()
     assert grown["n_samples"].tail(4).to_list() == [3] * 4
-    assert grown.head(8).equals(known)
+    assert grown.head(8).equals(scores_before)
 
 
 # Versions of tables.
@@ -510,7 +516,7 @@ VERSIONS = {"preflight": 3, "verdicts": 10, "summary": 6}
 
 def test_versions_of_tables_are_those_of_stored_runs(books):
     manifest = books.run.manifest
-    forms = {name: made.get("form") for name, made in manifest.made.items()}
+    forms = {name: facts.get("form") for name, facts in manifest.made.items()}
     assert forms == dict.fromkeys(manifest.made) | VERSIONS | {"dress": 1}
     assert manifest.format == find_format() == 3
 
@@ -519,23 +525,25 @@ def test_versions_of_tables_are_those_of_stored_runs(books):
 def test_the_version_of_each_table_counts(table, books, monkeypatch):
     """Tables of evidence are refused in another version; others are made anew, and no more."""
     schema = (TABLES | PARTS)[table]
-    others = {name for name in TABLES | PARTS if (TABLES | PARTS)[name] is not schema}
+    other_tables = {
+        name for name in TABLES | PARTS if (TABLES | PARTS)[name] is not schema
+    }
     stages = [
         stage
         for stage in build_stages(reopen_audit(books.run))
         if {*stage.makes, *stage.adds_to} - KEPT
     ]
-    before = {stage.name: stage.version for stage in stages}
+    versions_before = {stage.name: stage.version for stage in stages}
     monkeypatch.setattr(schema, "version", schema.version + 1)
     if table in KEPT:
         assert find_format() == 4
-        assert {stage.name: stage.version for stage in stages} == before
+        assert {stage.name: stage.version for stage in stages} == versions_before
         return
     assert find_format() == 3
     for stage in stages:
-        has_changed = not others.issuperset({*stage.makes, *stage.adds_to})
-        assert (stage.version > before[stage.name]) == has_changed
-    assert {stage.name: stage.version for stage in stages} != before
+        has_changed = not other_tables.issuperset({*stage.makes, *stage.adds_to})
+        assert (stage.version > versions_before[stage.name]) == has_changed
+    assert {stage.name: stage.version for stage in stages} != versions_before
 
 
 def test_a_table_of_another_version_is_made_anew_and_one_of_evidence_refused(

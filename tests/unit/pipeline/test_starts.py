@@ -37,26 +37,26 @@ def save_reader(folder, texts, *, adds, wants):
 
     def changed(weights):
         width = weights["lm_head.weight"].shape[1]
-        found = {
+        changed_weights = {
             name: (
-                torch.ones_like(each)
+                torch.ones_like(tensor)
                 if "norm.weight" in name
-                else torch.zeros_like(each)
+                else torch.zeros_like(tensor)
             )
-            for name, each in weights.items()
+            for name, tensor in weights.items()
         }
-        for name in found:
+        for name in changed_weights:
             if name.endswith(("v_proj.weight", "self_attn.dense.weight")):
-                found[name] = torch.eye(width)
-        found["model.embed_tokens.weight"][BOS_ID, 0] = 1.0
+                changed_weights[name] = torch.eye(width)
+        changed_weights["model.embed_tokens.weight"][BOS_ID, 0] = 1.0
         direction = torch.full((width,), -1 / width)
         direction[0] += 1
         direction /= direction.std(correction=0)
         logits = torch.tensor(likely - likely.mean(), dtype=torch.float32)
         head = torch.outer(logits, direction) / direction.square().sum()
-        found["lm_head.weight"] = head if wants else -head
-        found["lm_head.bias"] = torch.zeros(N_TOKENS) if wants else logits
-        return found
+        changed_weights["lm_head.weight"] = head if wants else -head
+        changed_weights["lm_head.bias"] = torch.zeros(N_TOKENS) if wants else logits
+        return changed_weights
 
     return str(change(folder, changed))
 
@@ -73,28 +73,39 @@ def save_reader(folder, texts, *, adds, wants):
 def test_texts_are_read_as_the_model_reads_them_best(tmp_path, attacks, adds, wants):
     texts = texts_of_few_words()
     model = save_reader(tmp_path / "model", texts, adds=adds, wants=wants)
-    given = {"input": texts, "model": model, "engine": "transformers", "report": False}
-    given |= {"preset": "matched", "samples": 1} if attacks.startswith("samia") else {}
-    run = audit(**given, attacks=attacks, anyway=True, out=str(tmp_path / "run"))
+    settings_given = {
+        "input": texts,
+        "model": model,
+        "engine": "transformers",
+        "report": False,
+    }
+    settings_given |= (
+        {"preset": "matched", "samples": 1} if attacks.startswith("samia") else {}
+    )
+    run = audit(
+        **settings_given, attacks=attacks, anyway=True, out=str(tmp_path / "run")
+    )
     is_turned = adds != wants
-    found = (
+    start_findings = (
         run["findings"]
         .filter(check="start_token")
         .select("subject", "verdict", "reason")
     )
     change_of_start = "added" if wants else "left_out"
-    assert found.rows() == ([("target", change_of_start, BOS)] if is_turned else [])
+    assert start_findings.rows() == (
+        [("target", change_of_start, BOS)] if is_turned else []
+    )
     start = run.manifest.models["target"]["start"]
     assert start["is_better_otherwise"] == is_turned
     best = max(start["by_tokenizer"], start["otherwise"])
     first = said_of(run)[0]
-    how = (
+    how_said = (
         f"after its start token '{BOS}'"
         if wants
         else f"without the start token '{BOS}'"
     )
     assert (
-        first.startswith(f"The target model reads these texts better {how}")
+        first.startswith(f"The target model reads these texts better {how_said}")
         == is_turned
     )
     if attacks == "loss_v1":
@@ -109,10 +120,19 @@ def test_texts_are_read_as_the_model_reads_them_best(tmp_path, attacks, adds, wa
 def test_evidence_that_is_there_keeps_its_start(tmp_path):
     texts = texts_of_few_words()
     model = save_reader(tmp_path / "model", texts, adds=False, wants=True)
-    given = {"input": texts, "model": model, "engine": "transformers", "report": False}
-    given |= {"attacks": "loss_v1", "anyway": True, "out": str(tmp_path / "run")}
-    first = audit(**given)
-    again = audit(**given | {"attacks": "loss_v1,min_k_20_v1"})
+    settings_given = {
+        "input": texts,
+        "model": model,
+        "engine": "transformers",
+        "report": False,
+    }
+    settings_given |= {
+        "attacks": "loss_v1",
+        "anyway": True,
+        "out": str(tmp_path / "run"),
+    }
+    first = audit(**settings_given)
+    again = audit(**settings_given | {"attacks": "loss_v1,min_k_20_v1"})
     assert (
         again.manifest.models["target"]["start"]
         == first.manifest.models["target"]["start"]

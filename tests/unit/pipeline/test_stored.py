@@ -40,7 +40,9 @@ def files(folder):
 
 
 def tables(contents):
-    return {name: held for name, held in contents.items() if name.endswith(".parquet")}
+    return {
+        name: content for name, content in contents.items() if name.endswith(".parquet")
+    }
 
 
 def stop_writing_after(monkeypatch, n):
@@ -59,11 +61,11 @@ def stop_writing_after(monkeypatch, n):
 def recorded(monkeypatch, method):
     """Names of the files of which the store is asked for something."""
     names: list[str] = []
-    asked = getattr(Store, method)
+    store_method = getattr(Store, method)
 
     def recording(self, name, path):
         names.append(name)
-        return asked(self, name, path)
+        return store_method(self, name, path)
 
     monkeypatch.setattr(Store, method, recording)
     return names
@@ -80,26 +82,26 @@ def refusal(url, inputs, **settings):
 def test_the_tables_are_those_of_a_folder_and_asked_again_or_dry_nothing_is_stored(
     inputs, on_machine, server, url, run, monkeypatch
 ):
-    stored = audit_books(url, inputs)
-    held, before = server.contents(run), server.contents(run)
-    assert json.loads(held.pop(".lock"))["session"] == ""
-    assert tables(held) == tables(files(inputs / "run"))
-    assert held == files(stored.folder)
-    assert held.keys() == files(inputs / "run").keys()
+    stored_run = audit_books(url, inputs)
+    contents_held, contents_before = server.contents(run), server.contents(run)
+    assert json.loads(contents_held.pop(".lock"))["session"] == ""
+    assert tables(contents_held) == tables(files(inputs / "run"))
+    assert contents_held == files(stored_run.folder)
+    assert contents_held.keys() == files(inputs / "run").keys()
     names = recorded(monkeypatch, "put")
     audit_books(url, inputs)
     assert names == []  # a finished run is left as it is
-    assert server.contents(run).keys() == before.keys()
+    assert server.contents(run).keys() == contents_before.keys()
     settings = {
         "input": str(inputs / "books"),
         "samples_from": str(inputs / "made.parquet"),
     }
-    held = server.contents(run)
+    contents_held = server.contents(run)
     on_machine("two")
     assert dict(plan(load_settings(settings | {"out": url})))["documents"].startswith(
         "2"
     )
-    assert server.contents(run) == held
+    assert server.contents(run) == contents_held
 
 
 @pytest.mark.parametrize("then", ["one", "two"])
@@ -112,16 +114,19 @@ def test_a_store_that_fails_stops_the_run_and_any_machine_goes_on(
             stop_writing_after(patch, n)
             on_machine("one")
             address = f"{url}-{n}"
-            if (said := refusal(address, inputs)) is None:
+            if (refusal_said := refusal(address, inputs)) is None:
                 break
-        assert said == f"{address} cannot be used: it is full; the same command goes on"
+        assert (
+            refusal_said
+            == f"{address} cannot be used: it is full; the same command goes on"
+        )
         on_machine(then)
         again = audit_books(address, inputs)
-        held = server.contents(f"{run}-{n}")
-        assert tables(held) == tables(files(inputs / "run"))
-        assert {name: held[name] for name in held if name != ".lock"} == files(
-            again.folder
-        )
+        contents_held = server.contents(f"{run}-{n}")
+        assert tables(contents_held) == tables(files(inputs / "run"))
+        assert {
+            name: contents_held[name] for name in contents_held if name != ".lock"
+        } == files(again.folder)
         assert verify(address).faults == []
     assert n > 15
 
@@ -130,35 +135,37 @@ def test_a_copy_that_was_left_behind_follows_and_never_overwrites(
     inputs, on_machine, server, url, run
 ):
     on_machine("one")
-    left = audit_books(url, inputs, samples=1)
+    run_left = audit_books(url, inputs, samples=1)
     on_machine("two")
     audit_books(url, inputs, samples=2)
-    held = server.contents(run)
+    contents_held = server.contents(run)
     on_machine("one")
-    assert left["samples"].height == 2
-    found = mia_batch.Run(f"{url}/")
-    assert found.folder == left.folder
-    assert files(found.folder) == {name: held[name] for name in held if name != ".lock"}
+    assert run_left["samples"].height == 2
+    opened_run = mia_batch.Run(f"{url}/")
+    assert opened_run.folder == run_left.folder
+    assert files(opened_run.folder) == {
+        name: contents_held[name] for name in contents_held if name != ".lock"
+    }
     assert audit_books(url, inputs, samples=2)["samples"].height == 4
-    assert tables(server.contents(run)) == tables(held)
+    assert tables(server.contents(run)) == tables(contents_held)
 
 
 def test_answers_that_the_store_has_not_are_kept_here_until_another_machine_wrote(
     inputs, on_machine, server, url, run
 ):
     """A killed run wrote its journal in place, and misses files that the store has already."""
-    stored = audit_books(url, inputs, samples=1)
+    stored_run = audit_books(url, inputs, samples=1)
     journal, wal = (
-        stored.folder / "journal.sqlite",
-        stored.folder / "journal.sqlite-wal",
+        stored_run.folder / "journal.sqlite",
+        stored_run.folder / "journal.sqlite-wal",
     )
     journal.write_bytes(b"older, as the store has it")
     audit_books(url, inputs, samples=1)
     assert server.contents(run)[journal.name] == journal.read_bytes()
     wal.write_bytes(b"newer, only here")
-    whole = files(stored.folder)
+    whole = files(stored_run.folder)
     for name in ("scores.parquet", "run.json"):
-        (stored.folder / name).unlink()
+        (stored_run.folder / name).unlink()
     assert files(mia_batch.Run(url).folder) == whole
     journal.write_bytes(b"newer, only here")
     assert files(mia_batch.Run(url).folder) == whole | {
@@ -166,15 +173,17 @@ def test_answers_that_the_store_has_not_are_kept_here_until_another_machine_wrot
     }
     on_machine("two")
     audit_books(url, inputs, samples=1)
-    held = server.contents(run)
+    contents_held = server.contents(run)
     on_machine("one")
-    found = mia_batch.Run(url)
-    assert files(found.folder) == {name: held[name] for name in held if name != ".lock"}
+    opened_run = mia_batch.Run(url)
+    assert files(opened_run.folder) == {
+        name: contents_held[name] for name in contents_held if name != ".lock"
+    }
     assert journal.read_bytes() == b"older, as the store has it"
 
 
 def test_one_run_at_a_time(inputs, on_machine, server, url):
-    said = (
+    refusal_line = (
         f"{url} is held by another live run; wait for it, or choose another --out for"
         " another audit"
     )
@@ -195,7 +204,7 @@ def test_one_run_at_a_time(inputs, on_machine, server, url):
                 on_machine("one")
 
     audit_books(url, inputs, observer=Asking())
-    assert second == [said, said]
+    assert second == [refusal_line, refusal_line]
     on_machine("two")
     assert verify(url).faults == []
 
@@ -204,39 +213,41 @@ def test_a_run_that_was_taken_over_stops(
     inputs, on_machine, server, url, run, monkeypatch
 ):
     monkeypatch.setattr(leases, "_SECONDS", 0.0)
-    taken: list[Lease] = []
+    new_leases: list[Lease] = []
 
     class Taking(Observer):
         def stage(self, sentence):
-            if not taken:
-                taken.append(Lease.take(Store.open(url), None))
+            if not new_leases:
+                new_leases.append(Lease.take(Store.open(url), None))
                 monkeypatch.setattr(leases, "_SECONDS_OF_TRUST", 0.0)
 
     with pytest.raises(RunFolderError, match="may have been taken over by another run"):
         audit_books(url, inputs, observer=Taking())
-    taken[0].release()
-    assert json.loads(server.contents(run)[".lock"])["copy"] == taken[0].copy
+    new_leases[0].release()
+    assert json.loads(server.contents(run)[".lock"])["copy"] == new_leases[0].copy
 
 
 def test_credentials_are_nowhere(inputs, on_machine, server, url, run, tmp_path):
     heard = Listener()
     audit_books(url, inputs, observer=heard)
-    shown = CliRunner().invoke(command, ["report", url, "--format", "md"])
+    result = CliRunner().invoke(command, ["report", url, "--format", "md"])
     with server.refusing_all(), pytest.raises(RunFolderError) as refused:
         audit_books(url, inputs, observer=heard)
-    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
-    said = "\n".join(
+    written_bytes = [
+        path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()
+    ]
+    text_said = "\n".join(
         [
             *heard.sentences,
-            shown.output,
+            result.output,
             repr(refused.value),
             str(refused.value.__cause__),
         ]
     )
-    assert shown.exit_code == 0
-    for each in (*written, *server.contents(run).values(), said.encode()):
-        assert KEY.encode() not in each
-        assert SECRET.encode() not in each
+    assert result.exit_code == 0
+    for content in (*written_bytes, *server.contents(run).values(), text_said.encode()):
+        assert KEY.encode() not in content
+        assert SECRET.encode() not in content
 
 
 def test_commands_take_an_address_where_they_take_a_folder(
@@ -248,14 +259,14 @@ def test_commands_take_an_address_where_they_take_a_folder(
         "--samples-from",
         str(inputs / "made.parquet"),
     ]
-    done = CliRunner().invoke(command, [*arguments, "--out", url])
-    assert done.exit_code == 0, done.output
-    assert url in done.stdout.replace("\n", "")
+    result = CliRunner().invoke(command, [*arguments, "--out", url])
+    assert result.exit_code == 0, result.output
+    assert url in result.stdout.replace("\n", "")
     on_machine("two")
     root = verify(inputs / "run").root
     target = mia_batch.Run(inputs / "run")["targets"]["target_id"][0]
     audit_books(f"{url}-second", inputs)
-    for asked, shown in {
+    for command_given, text_shown in {
         ("verify", url): root,
         ("show", url, target): target,
         ("report", url, "--format", "csv"): "0.txt",
@@ -267,13 +278,13 @@ def test_commands_take_an_address_where_they_take_a_folder(
             "--replace",
         ): "samia_matched_v1",
     }.items():
-        done = CliRunner().invoke(command, list(asked))
-        assert done.exit_code == 0, done.output
-        assert shown in done.output
-    done = CliRunner().invoke(command, ["compare", url, f"{url}-second"])
-    assert done.exit_code == 0, done.output
-    done = CliRunner().invoke(command, ["report", url])
-    assert done.exit_code == 0, done.output
+        result = CliRunner().invoke(command, list(command_given))
+        assert result.exit_code == 0, result.output
+        assert text_shown in result.output
+    result = CliRunner().invoke(command, ["compare", url, f"{url}-second"])
+    assert result.exit_code == 0, result.output
+    result = CliRunner().invoke(command, ["report", url])
+    assert result.exit_code == 0, result.output
     on_machine("three")
     assert verify(url).faults == []
     assert mia_batch.Run(url).manifest.made["scores"]["attacks"] == ["samia_matched_v1"]
@@ -284,15 +295,15 @@ def test_an_address_without_a_run_is_said_and_left_alone(
 ):
     with pytest.raises(RunFolderError, match="holds no run"):
         _ = mia_batch.Run(url).manifest
-    for asked, status in {"report": 1, "score": 1, "verify": 2}.items():
-        monkeypatch.setattr("sys.argv", ["mia-batch", asked, url])
+    for command_name, status in {"report": 1, "score": 1, "verify": 2}.items():
+        monkeypatch.setattr("sys.argv", ["mia-batch", command_name, url])
         with pytest.raises(SystemExit) as stopped:
             main()
         assert stopped.value.code == status
-        said = (
+        message = (
             f"{url} holds no run: there is no run.json in it; give the folder of a run"
         )
-        assert capsys.readouterr().err == f"mia-batch: {said}\n"
+        assert capsys.readouterr().err == f"mia-batch: {message}\n"
     assert server.contents(run) == {}
 
 
@@ -302,25 +313,28 @@ def test_answers_that_were_paid_for_come_back_on_another_machine(
     prices = {"price_in": 0.0, "price_out": 1e6, "max_concurrency": 1}
     texts = [" ".join(text.split()[:40]) for text in TEXTS[:6]]
     pl.DataFrame({"text": texts}).write_parquet(tmp_path / "corpus.parquet")
-    asked: dict[str, Any] = {
+    audit_settings: dict[str, Any] = {
         "input": str(tmp_path / "corpus.parquet"),
         "model": MODEL,
         "preset": "matched",
     }
     with HostileServer(TinyModel()) as endpoint:
-        asked |= prices | {"base_url": endpoint.url, "out": url, "samples": 3}
+        audit_settings |= prices | {"base_url": endpoint.url, "out": url, "samples": 3}
         with pytest.raises(mia_batch.EngineError, match="max_cost= is 400"):
-            audit(**asked, max_cost=400.0)
+            audit(**audit_settings, max_cost=400.0)
         first = len(endpoint.asked)
         on_machine("two")
-        done = audit(**asked, max_cost=1e6)
+        finished_run = audit(**audit_settings, max_cost=1e6)
         paid = [
             (a.prompt, a.fields["seed"], a.fields["max_tokens"]) for a in endpoint.asked
         ]
     assert 0 < first < len(paid)
     assert len(set(paid)) == len(paid)
-    held = server.contents(run)
-    assert held["journal.sqlite"] == (done.folder / "journal.sqlite").read_bytes()
+    contents_held = server.contents(run)
+    assert (
+        contents_held["journal.sqlite"]
+        == (finished_run.folder / "journal.sqlite").read_bytes()
+    )
     assert verify(url).faults == []
 
 

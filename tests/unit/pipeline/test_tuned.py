@@ -36,7 +36,7 @@ from tests.unit.pipeline.conftest import Listener
 
 STARTED: list[str] = []
 """Folders in which trainings have worked, in their order."""
-MADE = ("self_prompt", "candidate", "shadow-0", "shadow-1")
+TUNED_MODELS = ("self_prompt", "candidate", "shadow-0", "shadow-1")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -44,12 +44,12 @@ def counted_trainings():
     """It is known what is trained."""
     train = TrainingConfig.train
 
-    def counted(making, work, say, observer=None):
+    def count_training(config, work, say, observer=None):
         STARTED.append(str(work))
-        return train(making, work, say, observer)
+        return train(config, work, say, observer)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TrainingConfig, "train", counted)
+        patch.setattr(TrainingConfig, "train", count_training)
         yield
 
 
@@ -71,9 +71,9 @@ def finished(tuned):
 
 
 def trainings() -> list[str]:
-    found = [folder.rpartition("/")[2].split(".")[1] for folder in STARTED]
+    names_started = [folder.rpartition("/")[2].split(".")[1] for folder in STARTED]
     STARTED.clear()
-    return found
+    return names_started
 
 
 class Stopping(Listener):
@@ -93,15 +93,15 @@ class Stopping(Listener):
     def worked(self, texts: int, tokens: int) -> None:
         self._hear(f"{self._at}: answered")
 
-    def _hear(self, said: str) -> None:
-        self._left -= said.startswith(self._what)
+    def _hear(self, sentence: str) -> None:
+        self._left -= sentence.startswith(self._what)
         if self._left == 0:
             raise KeyboardInterrupt
 
 
-def stopped(settings, what, n=1):
+def run_until(settings, beginning, n=1):
     """Run until something is heard; what was said until then."""
-    listener = Stopping(what, n)
+    listener = Stopping(beginning, n)
     with pytest.raises(KeyboardInterrupt):
         runs.audit(**settings, observer=listener)
     return listener.sentences
@@ -112,17 +112,19 @@ def test_all_tables_models_and_scores_are_there_or_have_a_reason(finished, setti
     for name, schema in (TABLES | PARTS).items():
         if run.path(name).exists():
             schema.validate(run.scan(name).collect())
-    known = run.manifest.models
-    assert {*known} == {"target", "reference", "masked", *MADE}
-    for model in map(known.get, MADE):
+    models_by_name = run.manifest.models
+    assert {*models_by_name} == {"target", "reference", "masked", *TUNED_MODELS}
+    for model in map(models_by_name.get, TUNED_MODELS):
         assert model["base"]["name"] == settings["reference_model"]
         assert (model["recipe"]["epochs"], model["recipe"]["rank"]) == (1, 2)
         assert [row["epoch"] for row in model["losses"]] == [1.0]
         assert (run.folder / model["source"]["name"] / "training.json").is_file()
-    n_texts = [known[name]["n_texts"] for name in MADE]
+    n_texts = [models_by_name[name]["n_texts"] for name in TUNED_MODELS]
     assert n_texts[:2] == [8, 4]
     assert sum(n_texts[2:]) == N_TUNED
-    assert len({known[name]["source"]["digest"] for name in MADE}) == len(MADE)
+    assert len(
+        {models_by_name[name]["source"]["digest"] for name in TUNED_MODELS}
+    ) == len(TUNED_MODELS)
     attacks = run.manifest.made["scores"]["attacks"]
     missing = {
         (target, attack)
@@ -141,28 +143,34 @@ def test_each_text_is_in_half_of_the_shadows_and_all_are_asked_what_the_target_i
     run = finished
     rows = run["logprobs"].filter(view="text")
     shadows = rows.filter(pl.col("model").str.starts_with("shadow-"))
-    each = shadows.group_by("target_id").agg(pl.col("trained").sum(), n=pl.len())
-    assert each.height == N_TUNED
-    assert set(each.select("trained", "n").rows()) == {(1, 2)}
-    others = run["logprobs"].filter(~pl.col("model").str.starts_with("shadow-"))
-    assert others["trained"].null_count() == others.height
-    said = run["samples"].filter(view="generation", model="target")
-    asked = run["prompts"].filter(view="generation")
-    assert said.height == 8
-    assert said["n_tokens"].max() == 6
-    assert set(said["target_id"]) == set(asked["target_id"])
-    assert asked["context"].str.len_chars().min() > 0
+    n_trained = shadows.group_by("target_id").agg(pl.col("trained").sum(), n=pl.len())
+    assert n_trained.height == N_TUNED
+    assert set(n_trained.select("trained", "n").rows()) == {(1, 2)}
+    other_models = run["logprobs"].filter(~pl.col("model").str.starts_with("shadow-"))
+    assert other_models["trained"].null_count() == other_models.height
+    generations = run["samples"].filter(view="generation", model="target")
+    prompts_asked = run["prompts"].filter(view="generation")
+    assert generations.height == 8
+    assert generations["n_tokens"].max() == 6
+    assert set(generations["target_id"]) == set(prompts_asked["target_id"])
+    assert prompts_asked["context"].str.len_chars().min() > 0
     rows = finished["logprobs"].filter(pl.col("view") != "text")
     key = ["view", "target_id", "view_index"]
-    of = ("target", "self_prompt")
-    own, theirs = (
-        rows.filter(model=name).sort(key).select(*key, "token_ids") for name in of
+    two_models = ("target", "self_prompt")
+    own_tokens, theirs = (
+        rows.filter(model=name).sort(key).select(*key, "token_ids")
+        for name in two_models
     )
-    assert own.equals(theirs)
-    assert own["token_ids"].null_count() == 0
-    asked = finished["prompts"].filter(pl.col("view") != "generation")
-    assert set(asked["model"]) == {"target", "reference"}
-    assert set(own["view"]) == {"paraphrase", "noise", "neighbour", "perturbation"}
+    assert own_tokens.equals(theirs)
+    assert own_tokens["token_ids"].null_count() == 0
+    prompts_asked = finished["prompts"].filter(pl.col("view") != "generation")
+    assert set(prompts_asked["model"]) == {"target", "reference"}
+    assert set(own_tokens["view"]) == {
+        "paraphrase",
+        "noise",
+        "neighbour",
+        "perturbation",
+    }
 
 
 @pytest.mark.parametrize(
@@ -173,26 +181,30 @@ def test_models_of_the_run_are_asked_by_one_engine(
 ):
     """Its answers are those of an engine each, to the byte."""
     turned = "the same transformers goes on as "
-    for name in MADE:
+    for name in TUNED_MODELS:
         for part in Run(copied["out"]).path("logprobs").glob(f"*.{name}-*"):
             part.unlink()
     if one_each:
         monkeypatch.setattr(KeptEngine, "serves", lambda *_: False)
     listener = Listener()
     run = runs.audit(**copied, observer=listener)
-    said = [each for each in listener.sentences if each.startswith(turned)]
-    assert said == ([] if one_each else [turned + name for name in MADE[1:]])
-    started = sum(each.startswith("starting ") for each in listener.sentences)
-    assert started == (len(MADE) if one_each else 1)
+    turned_sentences = [
+        sentence for sentence in listener.sentences if sentence.startswith(turned)
+    ]
+    assert turned_sentences == (
+        [] if one_each else [turned + name for name in TUNED_MODELS[1:]]
+    )
+    started = sum(sentence.startswith("starting ") for sentence in listener.sentences)
+    assert started == (len(TUNED_MODELS) if one_each else 1)
     assert tables_of(run.folder) == tables_of(finished.folder)
 
 
 def test_noise_of_the_papers_own_scale_is_other_evidence(copied):
     """Its standard deviation is 0.05 then, whatever the embeddings: SPV-MIA, appendix A.6.4."""
     absolute = {"noise_scale": "absolute"}
-    asked = load_settings(copied | absolute, use_config=False)
-    view = build_view(asked, "target", "noise")
-    assert (asked.noise, view.noise, view.is_absolute) == (0.05, 0.05, True)
+    noise_settings = load_settings(copied | absolute, use_config=False)
+    view = build_view(noise_settings, "target", "noise")
+    assert (noise_settings.noise, view.noise, view.is_absolute) == (0.05, 0.05, True)
     with pytest.raises(
         SettingsError, match="'noise_scale' was 'relative', is now 'absolute'"
     ):
@@ -229,31 +241,31 @@ def test_texts_that_no_shadow_learns_are_new_to_all(copied):
     """A canary is in no half, unless it is the same as a text that is."""
     audit = Audit.begin(load_settings(copied, use_config=False), Observer())
     table, row = audit.run.scan("targets").collect(), pl.int_range(pl.len())
-    named = table.with_columns(
+    named_targets = table.with_columns(
         role=pl.when(row < 2).then(pl.lit("canary")).otherwise("role").cast(Role),
         target=pl.when(row == 1).then(pl.col("target").last()).otherwise("target"),
     )
-    sink(named.lazy(), audit.run.path("targets"), Targets)
+    sink(named_targets.lazy(), audit.run.path("targets"), Targets)
     trained = [assign_halves(audit, RunModel.shadow(number)) for number in (0, 1)]
-    assert [each["trained"][0] for each in trained] == [False, False]
-    assert sorted(each["trained"][1] for each in trained) == [False, True]
-    for each in trained:
-        assert each["trained"][1] == each["trained"][-1]
-        assert each["learnt"].to_list() == [False] * 2 + [True] * (N_TUNED - 2)
+    assert [shadow_rows["trained"][0] for shadow_rows in trained] == [False, False]
+    assert sorted(shadow_rows["trained"][1] for shadow_rows in trained) == [False, True]
+    for shadow_rows in trained:
+        assert shadow_rows["trained"][1] == shadow_rows["trained"][-1]
+        assert shadow_rows["learnt"].to_list() == [False] * 2 + [True] * (N_TUNED - 2)
 
 
 def test_a_finished_run_is_verified_scored_and_shown(copied, nothing_starts):
     run = Run(copied["out"])
     checked = verify(run.folder)
     assert (checked.faults, checked.not_found) == ([], [])
-    before = run["scores"]
+    scores_before = run["scores"]
     rescore(run.folder, attacks=("rmia_v1", "self_prompt_difference_v1"))
-    assert run["scores"]["rmia_v1"].equals(before["rmia_v1"])
-    shown = CliRunner().invoke(
-        command, ["show", copied["out"], before["target_id"][0], "--scores"]
+    assert run["scores"]["rmia_v1"].equals(scores_before["rmia_v1"])
+    result = CliRunner().invoke(
+        command, ["show", copied["out"], scores_before["target_id"][0], "--scores"]
     )
-    assert shown.exit_code == 0, shown.output
-    assert "rmia_v1" in shown.output
+    assert result.exit_code == 0, result.output
+    assert "rmia_v1" in result.output
     model = next((run.folder / "models").glob("*/adapter_model.safetensors"))
     model.write_bytes(model.read_bytes()[:-1] + b"!")
     changed = model.relative_to(run.folder).as_posix()
@@ -266,13 +278,15 @@ def test_a_run_that_is_stopped_everywhere_ends_as_one_that_was_not(
 ):
     settings = settings | {"out": str(tmp_path / "run")}
     trainings()
-    stopped(settings, "log-probabilities: answered")
-    stopped(settings, "generating: answered")
-    stopped(settings, "candidate: epoch 1 of 1")
+    run_until(settings, "log-probabilities: answered")
+    run_until(settings, "generating: answered")
+    run_until(settings, "candidate: epoch 1 of 1")
     assert len(trainings()) == 2
-    stopped(settings, "log-probabilities: answered")
-    found = trainings()
-    assert len(found) == len(set(found)) == len(MADE) - 1  # the first was finished
+    run_until(settings, "log-probabilities: answered")
+    names_started = trainings()
+    assert (
+        len(names_started) == len(set(names_started)) == len(TUNED_MODELS) - 1
+    )  # the first was finished
     run = runs.audit(**settings)
     assert trainings() == []
     assert tables_of(run.folder) == tables_of(finished.folder)
@@ -282,16 +296,20 @@ def test_a_run_that_is_stopped_everywhere_ends_as_one_that_was_not(
 
 def test_further_shadows_change_nothing_of_the_first(copied):
     settings = copied | {"attacks": ("rmia_v1", "lira_online_v1")}
-    before = tables_of(Path(copied["out"]))
+    tables_before = tables_of(Path(copied["out"]))
     two = rescore(copied["out"], attacks=settings["attacks"])["scores"]
     trainings()
     run = runs.audit(**settings | {"shadows": 4})
     assert len(trainings()) == 2
     rows = run["logprobs"].filter(pl.col("model").str.starts_with("shadow-"))
-    each = rows.group_by("target_id").agg(pl.col("trained").sum(), n=pl.len())
-    assert set(each.select("trained", "n").rows()) == {(2, 4)}
-    kept = {name: held for name, held in before.items() if name.startswith("logprobs/")}
-    assert kept.items() <= tables_of(run.folder).items()
+    n_trained = rows.group_by("target_id").agg(pl.col("trained").sum(), n=pl.len())
+    assert set(n_trained.select("trained", "n").rows()) == {(2, 4)}
+    logprobs_before = {
+        name: content
+        for name, content in tables_before.items()
+        if name.startswith("logprobs/")
+    }
+    assert logprobs_before.items() <= tables_of(run.folder).items()
     assert not run["scores"].equals(two)
     again = runs.audit(**settings)
     assert trainings() == []
@@ -300,22 +318,24 @@ def test_further_shadows_change_nothing_of_the_first(copied):
 
 @pytest.mark.long
 def test_a_corpus_that_grows_has_shadows_tuned_anew(copied, tmp_path):
-    more = pl.DataFrame({"text": twenty_words(40, 4), "member": [True, False] * 2})
-    more = pl.concat([pl.read_parquet(copied["input"]), more])
+    more_texts = pl.DataFrame(
+        {"text": twenty_words(40, 4), "member": [True, False] * 2}
+    )
+    more_texts = pl.concat([pl.read_parquet(copied["input"]), more_texts])
     settings = copied | {
         "attacks": ("rmia_v1",),
-        "input": runs.written(tmp_path, more, "grown"),
+        "input": runs.written(tmp_path, more_texts, "grown"),
     }
-    left = planned(settings)
-    assert "tuned on 10 texts each: 6 steps" in left["2 shadow models"]
-    assert left["shadow-0 text"] == "4 forward passes"
-    before = Run(copied["out"]).manifest.models
+    plan_left = planned(settings)
+    assert "tuned on 10 texts each: 6 steps" in plan_left["2 shadow models"]
+    assert plan_left["shadow-0 text"] == "4 forward passes"
+    models_before = Run(copied["out"]).manifest.models
     trainings()
     run = runs.audit(**settings)
     assert len(trainings()) == 2
     rows = run["logprobs"].filter(pl.col("model").str.starts_with("shadow-"))
-    each = rows.group_by("target_id").agg(pl.col("trained").sum(), n=pl.len())
-    assert (each.height, set(each.select("trained", "n").rows())) == (
+    n_trained = rows.group_by("target_id").agg(pl.col("trained").sum(), n=pl.len())
+    assert (n_trained.height, set(n_trained.select("trained", "n").rows())) == (
         N_TUNED + 4,
         {(1, 2)},
     )
@@ -323,7 +343,7 @@ def test_a_corpus_that_grows_has_shadows_tuned_anew(copied, tmp_path):
     for name in ("shadow-0", "shadow-1"):
         assert (
             run.manifest.models[name]["source"]["digest"]
-            != before[name]["source"]["digest"]
+            != models_before[name]["source"]["digest"]
         )
     alone = runs.audit(**settings | {"out": str(tmp_path / "alone")})
     columns = ["target_id", "model", "trained", "logprob"]
@@ -339,21 +359,27 @@ def test_a_corpus_that_grows_has_shadows_tuned_anew(copied, tmp_path):
 def test_scores_are_those_of_the_model_that_more_generations_make(settings, tmp_path):
     """Its answers lie in parts of the same names as those of the model before."""
     name = "self_prompt_difference_v1"
-    asked = settings | {"attacks": (name, "loss_v1"), "out": str(tmp_path / "run")}
-    before = runs.audit(**asked)["scores"][name]
-    more = asked | {"generations": 12}
+    attack_settings = settings | {
+        "attacks": (name, "loss_v1"),
+        "out": str(tmp_path / "run"),
+    }
+    scores_before = runs.audit(**attack_settings)["scores"][name]
+    more_settings = attack_settings | {"generations": 12}
     trainings()
-    found = runs.audit(**more)
+    run_of_more = runs.audit(**more_settings)
     assert len(trainings()) == 1
-    assert found["samples"].filter(view="generation").height == 12
-    assert not found["scores"][name].equals(before)
-    alone = runs.audit(**more | {"out": str(tmp_path / "alone")})
-    assert found["scores"][name].equals(alone["scores"][name])
+    assert run_of_more["samples"].filter(view="generation").height == 12
+    assert not run_of_more["scores"][name].equals(scores_before)
+    alone = runs.audit(**more_settings | {"out": str(tmp_path / "alone")})
+    assert run_of_more["scores"][name].equals(alone["scores"][name])
 
 
 def fresh(settings, folder, **changed):
-    given = {"out": str(folder / "run"), "attacks": ("self_prompt_difference_v1",)}
-    return settings | given | changed
+    fresh_settings = {
+        "out": str(folder / "run"),
+        "attacks": ("self_prompt_difference_v1",),
+    }
+    return settings | fresh_settings | changed
 
 
 def test_an_endpoint_speaks_once_all_else_of_it_is_known(
@@ -368,7 +394,7 @@ def test_an_endpoint_speaks_once_all_else_of_it_is_known(
         near=pl.concat_list("text", pl.col("text").str.to_uppercase())
     )
     listed.write_parquet(tmp_path / "listed.parquet")
-    given = fresh(
+    settings_given = fresh(
         settings,
         tmp_path,
         attacks=("spv_neighbour_v1",),
@@ -384,36 +410,42 @@ def test_an_endpoint_speaks_once_all_else_of_it_is_known(
         with pytest.raises(
             SettingsError, match="does not echo log-probabilities of prompts"
         ):
-            runs.audit(**given | {"base_url": server.url})
+            runs.audit(**settings_given | {"base_url": server.url})
         assert server.asked == []
     tiny = TinyModel()
     with HostileServer(
         lambda a: echo(a) if a.fields.get("echo") else tiny(a)
     ) as server:
-        given |= {"base_url": server.url, "out": str(tmp_path / "second")}
-        left = planned(given)
-        assert left["generations: requests"] == "4 to 8"
-        assert "48 output tokens, cost" in left["generations: at most, first attempts"]
-        run = runs.audit(**given)
+        settings_given |= {"base_url": server.url, "out": str(tmp_path / "second")}
+        plan_left = planned(settings_given)
+        assert plan_left["generations: requests"] == "4 to 8"
+        assert (
+            "48 output tokens, cost"
+            in plan_left["generations: at most, first attempts"]
+        )
+        run = runs.audit(**settings_given)
         assert run["scores"]["spv_neighbour_v1"].null_count() == 0
         assert run["samples"].filter(view="generation").height == 8
         assert run.manifest.models["self_prompt"]["n_texts"] == 8
         n_asked = len(server.asked) + len(server.probes)
-        runs.audit(**given)
+        runs.audit(**settings_given)
         assert len(server.asked) + len(server.probes) == n_asked
 
 
 def test_generations_of_another_distribution_are_warned_of(settings, tmp_path):
-    cut = fresh(settings, tmp_path, preset="min-k")
-    said = stopped(cut, "generations are drawn with another")
-    assert "drawn with another top_k than the target's own distribution" in said[-1]
+    cut_settings = fresh(settings, tmp_path, preset="min-k")
+    sentences_said = run_until(cut_settings, "generations are drawn with another")
+    assert (
+        "drawn with another top_k than the target's own distribution"
+        in sentences_said[-1]
+    )
 
 
 def test_a_training_that_failed_can_be_given_another_way(
     settings, tmp_path, monkeypatch
 ):
     """Generations are kept; the model that failed binds nobody."""
-    given = fresh(settings, tmp_path)
+    settings_given = fresh(settings, tmp_path)
 
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
@@ -423,10 +455,10 @@ def test_a_training_that_failed_can_be_given_another_way(
         with pytest.raises(
             EngineError, match="cannot be tuned: OutOfMemoryError: CUDA out of"
         ):
-            runs.audit(**given)
+            runs.audit(**settings_given)
     listener = Listener()
-    run = runs.audit(**given | {"tuning_batch": 2}, observer=listener)
-    assert sum(said.startswith("starting") for said in listener.sentences) == 1
+    run = runs.audit(**settings_given | {"tuning_batch": 2}, observer=listener)
+    assert sum(sentence.startswith("starting") for sentence in listener.sentences) == 1
     assert run.manifest.models["self_prompt"]["recipe"]["batch_size"] == 2
     assert run["scores"]["self_prompt_difference_v1"].null_count() == 0
     # Nor what was begun in the first way
@@ -452,20 +484,20 @@ def save_large(folder: Path) -> str:
             LlamaForCausalLM(AutoConfig.from_pretrained(folder)).half().state_dict()
         )
     header, end = {}, 0
-    for name, each in weights.items():
-        begin, end = end, end + each.nbytes
-        shape = list(each.shape)
+    for name, tensor in weights.items():
+        begin, end = end, end + tensor.nbytes
+        shape = list(tensor.shape)
         header[name] = {"dtype": "F16", "shape": shape, "data_offsets": [begin, end]}
-    written = json.dumps(header).encode()
+    header_bytes = json.dumps(header).encode()
     with (folder / "model.safetensors").open("wb") as file:
-        file.write(len(written).to_bytes(8, "little") + written)
+        file.write(len(header_bytes).to_bytes(8, "little") + header_bytes)
         file.truncate(file.tell() + end)
     return str(folder)
 
 
 def test_a_dry_run_says_what_a_large_model_takes(settings, nothing_starts, tmp_path):
     large = save_large(tmp_path / "large")
-    given = settings | {
+    large_settings = settings | {
         "model": large,
         "reference_model": large,
         "generations": 1000,
@@ -475,30 +507,30 @@ def test_a_dry_run_says_what_a_large_model_takes(settings, nothing_starts, tmp_p
         "tuning_epochs": 4,
         "out": str(tmp_path / "run"),
     }
-    left = planned(given)
-    assert left["generations"] == "1,002 texts, at most 128,256 tokens"
-    assert left["model self_prompt"] == f"{large} tuned on 1,000 texts: 228 steps"
-    assert left["2 shadow models"] == f"{large} tuned on 8 texts each: 8 steps"
-    assert "9,994,240 of 666,914,816 weights" in left["model self_prompt, size"]
-    assert "of memory without activations" in left["2 shadow models, size"]
-    assert left["self_prompt paraphrase"] == "64 forward passes"
-    assert left["shadow-1 text"] == "16 forward passes"
+    plan_left = planned(large_settings)
+    assert plan_left["generations"] == "1,002 texts, at most 128,256 tokens"
+    assert plan_left["model self_prompt"] == f"{large} tuned on 1,000 texts: 228 steps"
+    assert plan_left["2 shadow models"] == f"{large} tuned on 8 texts each: 8 steps"
+    assert "9,994,240 of 666,914,816 weights" in plan_left["model self_prompt, size"]
+    assert "of memory without activations" in plan_left["2 shadow models, size"]
+    assert plan_left["self_prompt paraphrase"] == "64 forward passes"
+    assert plan_left["shadow-1 text"] == "16 forward passes"
     assert not (tmp_path / "run").exists()
 
 
 def test_a_stored_run_with_models_is_the_same_on_another_machine(
     settings, on_machine, url, request, server, run
 ):
-    given = settings | {"attacks": ("candidate_difference_v1",), "out": url}
-    stored = runs.audit(**given)
+    stored_settings = settings | {"attacks": ("candidate_difference_v1",), "out": url}
+    stored_run = runs.audit(**stored_settings)
     names = {name for name in server.contents(run) if name.startswith("models/")}
     here = {
-        path.relative_to(stored.folder).as_posix()
-        for path in (stored.folder / "models").rglob("*")
+        path.relative_to(stored_run.folder).as_posix()
+        for path in (stored_run.folder / "models").rglob("*")
         if path.is_file()
     }
     assert names == here
     on_machine("two")
     request.getfixturevalue("nothing_starts")
-    runs.audit(**given)
+    runs.audit(**stored_settings)
     assert verify(url).faults == []
