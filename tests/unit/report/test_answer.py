@@ -246,7 +246,9 @@ def test_the_attack_that_is_named_says_whether_it_compares_two_models(
         metric(other, 0.99, 0.97, 1.0, metric="roc_auc_simultaneous"),
     ]
     findings = [roles(unknown=0), labels("not separable")]
-    run = known(metrics=rows, findings=findings, plan=replace(GROUPS, primary=primary))
+    run = build_results(
+        metrics=rows, findings=findings, plan=replace(GROUPS, primary=primary)
+    )
     said = answer(run, Rollup.create_empty(), books=False)
     assert said.startswith(begins)
     assert f"the primary attack {primary} tells" in said
