@@ -10,11 +10,13 @@ from random import Random
 from typing import Any
 
 import polars as pl
+from click.testing import CliRunner
 from filelock import FileLock
 
 import mia_batch
 from mia_batch import Run, pipeline
 from mia_batch.attacks.from_samples import PROBE_ATTACKS
+from mia_batch.cli.main import command
 from mia_batch.extras.sets import paraphrases
 from mia_batch.pipeline.results import load_results
 from mia_batch.report import sentences
@@ -37,6 +39,13 @@ def rescore(folder: Path, **settings: Any) -> Run:
 def planned(settings: dict[str, Any]) -> dict[str, str]:
     """What an audit with these settings would do, by name."""
     return dict(pipeline.plan(load_settings(settings, use_config=False)))
+
+
+def invoke(*arguments: object) -> tuple[str, str]:
+    """Standard output and standard error of a command that exits with 0."""
+    result = CliRunner().invoke(command, [*map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout, result.stderr
 
 
 def said_of(run: Run) -> list[str]:

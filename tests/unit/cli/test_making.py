@@ -5,17 +5,10 @@ from typing import Any
 
 import polars as pl
 import pytest
-from click.testing import CliRunner
 
-from mia_batch.cli.main import command, main
+from mia_batch.cli.main import main
 from tests.bases import save_bases
-
-
-def invoke(*arguments):
-    """Standard output and standard error of what exits with 0."""
-    result = CliRunner().invoke(command, [*map(str, arguments)], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout, result.stderr
+from tests.runs import invoke
 
 
 def plan(*arguments):

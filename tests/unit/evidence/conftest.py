@@ -1,9 +1,10 @@
-"""An engine that runs the tiny checkpoint, shared by the tests of this stage."""
+"""An engine that runs the tiny checkpoint, and its tokenizer, shared by the tests of this stage."""
 
 import pytest
 
 from mia_batch.evidence.process import EngineProcess
 from mia_batch.evidence.request import EngineSpec
+from mia_batch.models.tokens import Tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +20,8 @@ def transformers_engine(checkpoint, tmp_path_factory):
         spec, log=tmp_path_factory.mktemp("log") / "engine.log"
     ) as engine:
         yield engine
+
+
+@pytest.fixture(scope="session")
+def tokenizer(checkpoint):
+    return Tokenizer.load(str(checkpoint))

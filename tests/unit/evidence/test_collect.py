@@ -36,7 +36,6 @@ from mia_batch.evidence.request import (
     estimate_work,
     forecast,
 )
-from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import Measure, estimate_tokens
 from mia_batch.prompts import sample_seed
 from mia_batch.schemas import Samples
@@ -44,11 +43,6 @@ from mia_batch.views import TARGET, View
 from tests.checkpoints import CONTEXT, TEXTS
 
 VIEW = View(model=TARGET, name="continuation", make=None)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(checkpoint):
-    return Tokenizer.load(str(checkpoint))
 
 
 def block(index=0, *, first=0, last=3) -> Block:

@@ -282,11 +282,6 @@ def engine(checkpoint, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def tokenizer(checkpoint):
-    return Tokenizer.load(str(checkpoint))
-
-
-@pytest.fixture(scope="module")
 def bare_tokenizer(tmp_path_factory, checkpoint):
     """The same without a special token before a text."""
     import tokenizers

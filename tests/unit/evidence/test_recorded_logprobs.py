@@ -254,13 +254,6 @@ def test_two_series_of_one_text_are_refused(opened):
         ask(source, TEXT)
 
 
-def test_a_file_of_other_texts_is_refused(opened):
-    with pytest.raises(
-        SettingsError, match=r"text of view 'text', of .* first is 'else'"
-    ):
-        opened(ROW).check_texts(names("else"))
-
-
 def test_a_file_without_the_texts_of_a_view_is_refused(opened):
     (texts,) = names("One two")
     lowercase = texts.with_columns(view=pl.lit("lowercase"), text=pl.lit("one two"))
@@ -270,18 +263,33 @@ def test_a_file_without_the_texts_of_a_view_is_refused(opened):
         source.check_texts([texts, lowercase])
 
 
-def test_a_row_that_names_a_target_must_have_its_text(opened):
-    rows = [ROW | {"target_id": "t0"}, ROW | {"target_id": "t1"}]
-    with pytest.raises(CorpusError, match=r"line 2: .*character 5 .* has 'six'"):
-        opened(*rows).check_texts(names(TEXT, "one six"))
-
-
-def test_texts_that_were_read_in_two_ways_are_refused(opened):
-    rows = [ROW, {"tokens": ["<s>", "three"], "logprobs": [None, -1.0]}]
-    with pytest.raises(
-        SettingsError, match=r"line 2: the first token .*line 1: it has"
-    ):
-        opened(*rows).check_texts(names(TEXT, "three"))
+@pytest.mark.parametrize(
+    ("rows", "texts", "error", "message"),
+    [
+        (
+            [ROW],
+            ["else"],
+            SettingsError,
+            "text of view 'text', of .* first is 'else'",
+        ),
+        (
+            [ROW | {"target_id": "t0"}, ROW | {"target_id": "t1"}],
+            [TEXT, "one six"],
+            CorpusError,
+            "line 2: .*character 5 .* has 'six'",
+        ),
+        # Read in two ways
+        (
+            [ROW, {"tokens": ["<s>", "three"], "logprobs": [None, -1.0]}],
+            [TEXT, "three"],
+            SettingsError,
+            "line 2: the first token .*line 1: it has",
+        ),
+    ],
+)
+def test_a_file_of_other_texts_is_refused(opened, rows, texts, error, message):
+    with pytest.raises(error, match=message):
+        opened(*rows).check_texts(names(*texts))
 
 
 def test_a_text_of_one_token_has_nothing_that_precedes_it(opened):

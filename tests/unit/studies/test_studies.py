@@ -22,15 +22,9 @@ from mia_batch.recipes import Recipe
 from tests import runs
 from tests.bases import save_bases
 from tests.checkpoints import TEXTS
+from tests.runs import invoke
 
 SHORT = [" ".join(text.split()[:20]) for text in TEXTS]
-
-
-def invoke(*arguments):
-    """Standard output and standard error of what exits with 0."""
-    result = CliRunner().invoke(command, [*map(str, arguments)], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout, result.stderr
 
 
 def read_aucs(study_folder, **values):
