@@ -40,7 +40,7 @@ KINDS = (
     "controls",  # passages at an endpoint
     "tuned",  # models that the run made
     "books",  # a recording, nothing known
-    "named",  # attacks that are no defaults
+    "named_run",  # attacks that are no defaults
 )
 
 
@@ -379,11 +379,11 @@ def test_changed_figures_and_what_only_weights_change_are_named(
 @pytest.mark.parametrize(
     ("kind", "attack", "name", "wrong"),
     [
-        ("named", "pac", "polarized", lambda logprobs: second.lowest(30, logprobs)),
-        ("named", "aeca", "without_nan", lambda values: values / 2),
-        ("named", "creativity", "ngrams", lambda words, n: [0] * len(words)),
-        ("named", "rouge_l_f1", "share", lambda part, _: part),
-        ("named", "petal", "log", lambda value: value),
+        ("named_run", "pac", "polarized", lambda logprobs: second.lowest(30, logprobs)),
+        ("named_run", "aeca", "without_nan", lambda values: values / 2),
+        ("named_run", "creativity", "ngrams", lambda words, n: [0] * len(words)),
+        ("named_run", "rouge_l_f1", "share", lambda part, _: part),
+        ("named_run", "petal", "log", lambda value: value),
         ("tuned", "lira_online_fixed", "phi", lambda logprob: logprob),
         ("tuned", "lira_offline_fixed", "mean", max),
         ("tuned", "rmia", "mean", max),
@@ -394,7 +394,7 @@ def test_changed_figures_and_what_only_weights_change_are_named(
             lambda values, n: values[: n + 1][None],
         ),
         ("tuned", "ez_mia", "differ", lambda gains: np.maximum(gains, 0.1)),
-        ("named", "informia", "_NEAR_1", -5.0),
+        ("named_run", "informia", "_NEAR_1", -5.0),
         ("tuned", "spv_semantic", "exp", lambda value: value),
         ("views", "min_k_20", "lowest", lambda percent, values: min(values)),
         ("views", "gap_k_20", "sliding_window_view", lambda values, n: values[None]),
