@@ -49,25 +49,25 @@ def settings_for(server: HostileServer, **changed: Any) -> ClientSettings:
 def opened(server: HostileServer, folder: Path, **changed: Any) -> Endpoint:
     """``kind``, ``tokenizer`` and ``at_points`` are not settings; all else is."""
     usual: dict[str, Any] = {"kind": "samples", "tokenizer": None, "at_points": False}
-    given = {name: changed.pop(name, value) for name, value in usual.items()}
+    endpoint_options = {name: changed.pop(name, value) for name, value in usual.items()}
     settings = settings_for(server, **changed)
     return Endpoint.open(
-        settings, journal=folder / "journal.sqlite", rng=NoJitter(), **given
+        settings, journal=folder / "journal.sqlite", rng=NoJitter(), **endpoint_options
     )
 
 
 def results(endpoint: AnswerSource, requests: Iterable[Request]) -> dict[int, Answer]:
     """Submit all, then wait for all; results come in any order, each once."""
     waiting = set()
-    for each in requests:
-        endpoint.submit(each)
-        waiting.add(each.request_id)
-    found: dict[int, Answer] = {}
+    for client_request in requests:
+        endpoint.submit(client_request)
+        waiting.add(client_request.request_id)
+    answers_by_id: dict[int, Answer] = {}
     while waiting:
         for result in endpoint.results():
             waiting.remove(result.request_id)
-            found[result.request_id] = result
-    return dict(sorted(found.items()))
+            answers_by_id[result.request_id] = result
+    return dict(sorted(answers_by_id.items()))
 
 
 def answered(
@@ -83,11 +83,11 @@ def answered(
 
 def until_failure(endpoint: Endpoint) -> list[Answer]:
     """Take what comes before the client stops."""
-    found: list[Answer] = []
+    answers: list[Answer] = []
     with suppress(EngineError):
         while True:
-            found += endpoint.results()
-    return found
+            answers += endpoint.results()
+    return answers
 
 
 def texts(result: Answer) -> list[str | None]:

@@ -32,8 +32,8 @@ class Strict:
         names = ("models", *kinds)
         self._paths = {f"/v1/{name}" for name in names}
 
-    def __call__(self, asked: Asked) -> Reply:
-        return TINY(asked) if asked.path in self._paths else self._elsewhere
+    def __call__(self, request: Asked) -> Reply:
+        return TINY(request) if request.path in self._paths else self._elsewhere
 
 
 def explain(
@@ -106,7 +106,7 @@ def test_an_address_may_name_what_is_asked(path, chat, tmp_path):
         changed = {"base_url": root + path, "chat": chat}
         with opened(server, tmp_path, **changed) as endpoint:
             assert endpoint.capabilities.max_model_len == 2048
-        posted = {asked.path for asked in server.probes if asked.method == "POST"}
+        posted = {request.path for request in server.probes if request.method == "POST"}
     assert posted == {path.rstrip("/")}
 
 
@@ -143,16 +143,18 @@ def test_a_model_that_is_not_there_is_named_with_those_that_are(message, tmp_pat
 
 
 def test_the_key_goes_to_no_other_host(tmp_path):
-    seen: list[Asked] = []
+    requests_seen: list[Asked] = []
 
-    def answer(asked: Asked) -> Reply:
-        seen.append(asked)
+    def answer(request: Asked) -> Reply:
+        requests_seen.append(request)
         return NOWHERE["404 of HTML"]
 
     explain(answer, tmp_path, "/api/v1/v1/models?version=2", api_key=KEY)
-    hosts = {asked.headers["host"].partition(":")[0] for asked in seen}
+    hosts = {request.headers["host"].partition(":")[0] for request in requests_seen}
     assert hosts == {"127.0.0.1"}
-    assert {asked.path.partition("?")[2] for asked in seen} == {"version=2"}
+    assert {request.path.partition("?")[2] for request in requests_seen} == {
+        "version=2"
+    }
 
 
 @pytest.mark.parametrize(

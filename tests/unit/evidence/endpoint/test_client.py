@@ -79,13 +79,13 @@ class Tripwire:
         self._to_hold = in_flight
         self._lock = threading.Lock()
 
-    def __call__(self, asked: Asked) -> Reply:
-        if asked.is_probe:
-            return MODEL(asked)
+    def __call__(self, wire_request: Asked) -> Reply:
+        if wire_request.is_probe:
+            return MODEL(wire_request)
         with self._lock:
             self._left -= 1
             if self._left >= 0:
-                return MODEL(asked)
+                return MODEL(wire_request)
             self._to_hold -= 1
             if self._to_hold == 0:
                 self.alarm.set()
@@ -119,7 +119,7 @@ def test_killed_clients_ask_nothing_again_but_what_was_in_flight(tmp_path):
     ]
     assert output.strip() == str(expected)
     assert len(server.asked) == REQUESTS + IN_FLIGHT * len(kills)
-    times = Counter(asked.prompt for asked in server.asked)
+    times = Counter(wire_request.prompt for wire_request in server.asked)
     assert len(times) == REQUESTS
     assert journal.read_bytes().count(KEY.encode()) == 0
 
@@ -174,19 +174,19 @@ def test_the_most_talkative_log_does_not_hold_the_key(tmp_path, caplog):
 def test_the_key_shows_up_nowhere(reply, first, tmp_path, caplog):
     # Of a header that quotes the key, httpcore's DEBUG would tell
     caplog.set_level(logging.INFO)
-    seen = []
+    texts_seen = []
     script = Script(*[reply] * 9)
     with HostileServer((lambda _: reply) if first else script) as server:
         try:
             with opened(server, tmp_path) as endpoint:
-                seen += [repr(endpoint), repr(endpoint.capabilities)]
-                seen += [
+                texts_seen += [repr(endpoint), repr(endpoint.capabilities)]
+                texts_seen += [
                     repr(result) for result in results(endpoint, [request(1)]).values()
                 ]
         except MiaBatchError as error:
-            seen += traceback.format_exception(error)
-    assert seen
-    assert KEY not in "".join(seen)
+            texts_seen += traceback.format_exception(error)
+    assert texts_seen
+    assert KEY not in "".join(texts_seen)
     assert KEY not in caplog.text
     for file in tmp_path.iterdir():
         assert KEY.encode() not in file.read_bytes()
@@ -197,28 +197,31 @@ def expected(request_id: int, n: int) -> list[str]:
     return [MODEL.text(prompt, 65536 * request_id + i) for i in range(n)]
 
 
-def choice(index: int, text: Any, **more: Any) -> dict[str, Any]:
-    return {"index": index, "text": text, "finish_reason": "stop", **more}
+def choice(index: int, text: Any, **columns: Any) -> dict[str, Any]:
+    return {"index": index, "text": text, "finish_reason": "stop", **columns}
 
 
 def asked_for(server: HostileServer) -> list[tuple[int, int]]:
     """Seed and number of every request for samples."""
-    return [(asked.fields["seed"], asked.fields["n"]) for asked in server.asked]
+    return [
+        (wire_request.fields["seed"], wire_request.fields["n"])
+        for wire_request in server.asked
+    ]
 
 
 def test_a_request_says_everything_that_decides_a_sample(tmp_path):
     changed = {"temperature": 0.7, "top_p": 0.9, "top_k": 40}
-    found, server = answered(MODEL, tmp_path, [request(3, n=2)], **changed)
-    result = found[3]
+    answers_by_id, server = answered(MODEL, tmp_path, [request(3, n=2)], **changed)
+    result = answers_by_id[3]
     assert texts(result) == expected(3, 2)
     assert [output.n_tokens for output in result.continuations] == [6, 6]
     assert [output.finish_reason for output in result.continuations] == [
         "length",
         "length",
     ]
-    (asked,) = server.asked
-    assert asked.path == "/v1/completions"
-    assert asked.fields == {
+    (wire_request,) = server.asked
+    assert wire_request.path == "/v1/completions"
+    assert wire_request.fields == {
         "model": "tiny",
         "prompt": "prompt number 3",
         "temperature": 0.7,
@@ -238,9 +241,11 @@ def test_a_request_says_everything_that_decides_a_sample(tmp_path):
 
 def test_what_the_endpoint_refuses_is_not_sent(tmp_path):
     refused = ["n", "seed", "top_k", "return_token_ids", "min_p", "repetition_penalty"]
-    found, server = answered(TinyModel(refuses=refused), tmp_path, [request(3, n=2)])
-    assert len(texts(found[3])) == 2
-    assert [asked.fields.keys() for asked in server.asked] == [
+    answers_by_id, server = answered(
+        TinyModel(refuses=refused), tmp_path, [request(3, n=2)]
+    )
+    assert len(texts(answers_by_id[3])) == 2
+    assert [wire_request.fields.keys() for wire_request in server.asked] == [
         {"model", "prompt", "temperature", "top_p", "max_tokens"}
         | {"presence_penalty", "frequency_penalty", "stream"}
     ] * 2
@@ -250,7 +255,7 @@ GAPS = Reply(content={"choices": [choice(1, " b"), choice(2, None), choice(4, " 
 
 
 @pytest.mark.parametrize(
-    ("answer", "n", "asked", "others"),
+    ("answer", "n", "seeds_and_counts", "odd_texts"),
     [
         (
             TinyModel(honours=EVERYTHING - {"n"}),
@@ -264,33 +269,36 @@ GAPS = Reply(content={"choices": [choice(1, " b"), choice(2, None), choice(4, " 
     ids=["n ignored", "fewer choices", "gaps"],
 )
 def test_what_is_missing_is_asked_for_with_its_own_seeds(
-    answer, n, asked, others, tmp_path
+    answer, n, seeds_and_counts, odd_texts, tmp_path
 ):
-    found, server = answered(answer, tmp_path, [request(1, n=n)])
-    wanted = [others.get(i, text) for i, text in enumerate(expected(1, n))]
-    assert (texts(found[1]), asked_for(server)) == (wanted, asked)
+    answers_by_id, server = answered(answer, tmp_path, [request(1, n=n)])
+    expected_texts = [odd_texts.get(i, text) for i, text in enumerate(expected(1, n))]
+    assert (texts(answers_by_id[1]), asked_for(server)) == (
+        expected_texts,
+        seeds_and_counts,
+    )
 
 
 def test_a_text_that_stays_null_fails_its_request_after_a_few_tries(tmp_path):
-    def none(asked):
-        seed = 0 if asked.is_probe else asked.fields["seed"]
+    def always_null(wire_request):
+        seed = 0 if wire_request.is_probe else wire_request.fields["seed"]
         if seed not in (65536, 65537):
-            return MODEL(asked)
+            return MODEL(wire_request)
         choices = (
             [choice(0, None)] if seed == 65537 else [choice(0, " a"), choice(1, None)]
         )
-        return Reply(content={"choices": choices[: asked.fields["n"]]})
+        return Reply(content={"choices": choices[: wire_request.fields["n"]]})
 
-    with HostileServer(none) as server:
+    with HostileServer(always_null) as server:
         with opened(server, tmp_path) as endpoint:
-            found = results(endpoint, [request(1, n=2), request(2, n=2)])
+            answers_by_id = results(endpoint, [request(1, n=2), request(2, n=2)])
         assert (
-            found[1].error
+            answers_by_id[1].error
             == "the endpoint gave no usable answer: choice 0 cannot be used "
             "(it holds no text) (after 3 tries)"
         )
-        assert found[1].continuations == []
-        assert texts(found[2]) == expected(2, 2)
+        assert answers_by_id[1].continuations == []
+        assert texts(answers_by_id[2]) == expected(2, 2)
         assert asked_for(server)[:3] == [(65536, 2), (65537, 1), (65537, 1)]
         server._answer = MODEL
         with opened(server, tmp_path) as endpoint:  # asks for what is missing only
@@ -305,14 +313,14 @@ def test_journalled_answers_are_never_asked_for_again(tmp_path):
         with opened(server, tmp_path) as endpoint:
             first = results(endpoint, requests[:4])
         with opened(server, tmp_path) as endpoint:
-            found = [results(endpoint, requests) for _ in range(2)]
+            answers_of_calls = [results(endpoint, requests) for _ in range(2)]
     assert len(server.asked) == 6
-    assert [texts(result) for result in found[0].values()] == [
+    assert [texts(result) for result in answers_of_calls[0].values()] == [
         expected(i, 3) for i in range(6)
     ]
     # Answers have no equality: others hold arrays
-    assert repr(found[0]) == repr(found[1])
-    assert {i: repr(found[0][i]) for i in range(4)} == {
+    assert repr(answers_of_calls[0]) == repr(answers_of_calls[1])
+    assert {i: repr(answers_of_calls[0][i]) for i in range(4)} == {
         i: repr(first[i]) for i in range(4)
     }
 
@@ -322,18 +330,18 @@ def test_other_settings_and_instructions_share_no_answers(tmp_path):
         {"chat": True},
         {"chat": True, "chat_instruction": "Go on."},
     ]
-    others: list[dict[str, Any]] = [
+    other_changes: list[dict[str, Any]] = [
         {},
         {"temperature": 0.5},
         {"top_k": 7},
         {"top_p": 0.5},
     ]
     with HostileServer(MODEL) as server:
-        for changed in [*chats, *others] * 2:
+        for changed in [*chats, *other_changes] * 2:
             with opened(server, tmp_path, **changed) as endpoint:
                 assert results(endpoint, [request(1)])[1].error is None
     paths = ["/v1/chat/completions"] * 2 + ["/v1/completions"] * 4
-    assert [asked.path for asked in server.asked] == paths
+    assert [wire_request.path for wire_request in server.asked] == paths
     assert server.asked[0].prompt.endswith("no quotation marks.\n\nprompt number 1")
     assert server.asked[1].prompt == "Go on.\n\nprompt number 1"
 
@@ -353,23 +361,25 @@ def test_a_full_disk_ends_the_run_and_loses_no_answer(tmp_path, limit_files):
     with HostileServer(MODEL) as server:
         with opened(server, tmp_path, max_concurrency=4) as endpoint:
             limit_files(100_000)
-            for each in requests:
-                endpoint.submit(each)
-            stored = until_failure(endpoint)
+            for client_request in requests:
+                endpoint.submit(client_request)
+            stored_answers = until_failure(endpoint)
             with pytest.raises(
                 EngineError, match=r"journal .* cannot be used .* same command"
             ):
                 endpoint.results()
             limit_files(resource.RLIM_INFINITY)
-        before = len(server.asked)
-        assert 0 < len(stored) <= before < len(requests)
+        n_asked_before = len(server.asked)
+        assert 0 < len(stored_answers) <= n_asked_before < len(requests)
         with opened(server, tmp_path, max_concurrency=4) as endpoint:
-            found = results(endpoint, requests)
-    assert [texts(result) for result in found.values()] == [
+            answers_by_id = results(endpoint, requests)
+    assert [texts(result) for result in answers_by_id.values()] == [
         expected(i, 1) for i in range(60)
     ]
     repeated = len(server.asked) - len(requests)
-    assert repeated == before - len(stored) <= 4  # in flight when the disk was full
+    assert (
+        repeated == n_asked_before - len(stored_answers) <= 4
+    )  # in flight when the disk was full
 
 
 def test_a_mistake_of_the_caller_ends_the_run_with_a_sentence(tmp_path):
@@ -443,11 +453,11 @@ def test_a_transaction_that_a_crash_cut_short_never_happened(path, tmp_path):
     with Journal(path) as journal:
         journal.record(b"a", {0: EMPTY}, Tokens(1, 1))
         journal.record(b"b", {0: ODD}, Tokens(1, 1))
-        cut = tmp_path / "cut.sqlite"
+        torn_journal = tmp_path / "cut.sqlite"
         log = (tmp_path / "journal.sqlite-wal").read_bytes()
-        cut.write_bytes(path.read_bytes())
+        torn_journal.write_bytes(path.read_bytes())
         (tmp_path / "cut.sqlite-wal").write_bytes(log[:-100])
-    with Journal(cut) as journal:
+    with Journal(torn_journal) as journal:
         assert journal.find(b"a") == {0: EMPTY}
         assert journal.find(b"b") == {}
         assert journal.spent() == Tokens(1, 1)
@@ -490,21 +500,23 @@ def test_a_journal_of_an_older_version_goes_on(path):
 
 
 def test_requests_share_an_answer_only_where_nothing_differs():
-    asked = request(1, n=2)
+    sample_request = request(1, n=2)
     settings: dict[str, object] = {"model": "m", "top_k": 50}
-    same = identify(asked, settings)
-    assert same == identify(replace(asked, request_id=7), {"top_k": 50, "model": "m"})
-    others = [
-        identify(replace(asked, key="other"), settings),
-        identify(replace(asked, context="other"), settings),
-        identify(replace(asked, kind="logprobs"), settings),
-        identify(replace(asked, seed=1), settings),
-        identify(replace(asked, n=3), settings),
-        identify(replace(asked, max_tokens=9), settings),
-        identify(asked, settings | {"top_k": None}),
-        identify(asked, settings | {"model": "other"}),
+    identity = identify(sample_request, settings)
+    assert identity == identify(
+        replace(sample_request, request_id=7), {"top_k": 50, "model": "m"}
+    )
+    other_identities = [
+        identify(replace(sample_request, key="other"), settings),
+        identify(replace(sample_request, context="other"), settings),
+        identify(replace(sample_request, kind="logprobs"), settings),
+        identify(replace(sample_request, seed=1), settings),
+        identify(replace(sample_request, n=3), settings),
+        identify(replace(sample_request, max_tokens=9), settings),
+        identify(sample_request, settings | {"top_k": None}),
+        identify(sample_request, settings | {"model": "other"}),
     ]
-    assert len({same, *others}) == 9
+    assert len({identity, *other_identities}) == 9
 
 
 def test_who_follows_the_folder_gets_copies_at_intervals(path, monkeypatch):
@@ -526,17 +538,17 @@ def test_who_follows_the_folder_gets_copies_at_intervals(path, monkeypatch):
             self.copies.append((path.name, n_rows))
 
     keeping = Keeping()
-    found = {0: Continuation(text="a", n_tokens=1, finish_reason=None)}
+    continuations = {0: Continuation(text="a", n_tokens=1, finish_reason=None)}
     monkeypatch.setattr(journals, "_SECONDS_BETWEEN_COPIES", 0.0)
     with followed(path.parent, keeping), Journal(path) as answers:
         monkeypatch.setattr(journals, "_MOST_TIME_COPYING", 1e9)
-        answers.record(b"1", found, Tokens(1, 1))
-        answers.record(b"2", found, Tokens(1, 1))
+        answers.record(b"1", continuations, Tokens(1, 1))
+        answers.record(b"2", continuations, Tokens(1, 1))
         monkeypatch.setattr(journals, "_SECONDS_BETWEEN_COPIES", 1e9)
-        answers.record(b"3", found, Tokens(1, 1))
-        answers.record(b"4", found, Tokens(1, 1))
+        answers.record(b"3", continuations, Tokens(1, 1))
+        answers.record(b"4", continuations, Tokens(1, 1))
     assert keeping.copies == [("journal.sqlite", n) for n in (1, 2, 3)]
-    assert [each.name for each in path.parent.iterdir()] == ["journal.sqlite"]
+    assert [path_left.name for path_left in path.parent.iterdir()] == ["journal.sqlite"]
 
 
 # Embeddings over HTTP, from an endpoint that misbehaves.
@@ -547,13 +559,20 @@ BLOCKS = [["one", "two"], ["three"], ["four", "five", "six"]]
 def ask(
     answer: EmbeddingServer, folder: Path, **changed: Any
 ) -> tuple[dict[int, Any], list[list[str]]]:
-    found: dict[int, Any] = {}
+    vectors_by_block: dict[int, Any] = {}
     with HostileServer(answer) as server:
         settings = settings_for(server, **changed)
         embed_at(
-            settings, BLOCKS, folder / "journal", found.__setitem__, rng=NoJitter()
+            settings,
+            BLOCKS,
+            folder / "journal",
+            vectors_by_block.__setitem__,
+            rng=NoJitter(),
         )
-    return found, [each.fields["input"] for each in server.asked + server.probes]
+    return vectors_by_block, [
+        embedding_request.fields["input"]
+        for embedding_request in server.asked + server.probes
+    ]
 
 
 def expected_vectors() -> dict[int, list[Any]]:
@@ -563,18 +582,23 @@ def expected_vectors() -> dict[int, list[Any]]:
     }
 
 
-def plain(found: dict[int, Any]) -> dict[int, list[Any]]:
+def plain(vectors_by_block: dict[int, Any]) -> dict[int, list[Any]]:
     return {
-        number: [each if isinstance(each, str) else each.tolist() for each in block]
-        for number, block in found.items()
+        number: [
+            text_vectors if isinstance(text_vectors, str) else text_vectors.tolist()
+            for text_vectors in block
+        ]
+        for number, block in vectors_by_block.items()
     }
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_vectors_belong_to_their_texts(concurrency, tmp_path):
-    found, asked = ask(EmbeddingServer(), tmp_path, max_concurrency=concurrency)
-    assert plain(found) == expected_vectors()
-    assert sorted(asked) == sorted(BLOCKS)
+    vectors_by_block, inputs_asked = ask(
+        EmbeddingServer(), tmp_path, max_concurrency=concurrency
+    )
+    assert plain(vectors_by_block) == expected_vectors()
+    assert sorted(inputs_asked) == sorted(BLOCKS)
 
 
 def test_refusals_that_pass_and_answers_of_no_use_are_asked_for_again(tmp_path):
@@ -585,20 +609,24 @@ def test_refusals_that_pass_and_answers_of_no_use_are_asked_for_again(tmp_path):
         Reply(content=b'{"data": [{"in'),
         Reply(content={"data": data}),
     ]
-    found, asked = ask(EmbeddingServer(*bad), tmp_path)
-    assert plain(found) == expected_vectors()
-    assert asked.count(BLOCKS[0]) == 5
+    vectors_by_block, inputs_asked = ask(EmbeddingServer(*bad), tmp_path)
+    assert plain(vectors_by_block) == expected_vectors()
+    assert inputs_asked.count(BLOCKS[0]) == 5
 
 
 def test_a_text_that_is_refused_does_not_take_its_block_along(tmp_path):
-    found, asked = ask(EmbeddingServer(refuses="five"), tmp_path)
+    vectors_by_block, inputs_asked = ask(EmbeddingServer(refuses="five"), tmp_path)
     reason = (
         "the endpoint gives no embedding (status 400: maximum context length exceeded)"
     )
-    wanted = expected_vectors()
-    wanted[2][1] = reason
-    assert plain(found) == wanted
-    assert [each for each in asked if len(each) == 1 and each != ["three"]] == [
+    expected_blocks = expected_vectors()
+    expected_blocks[2][1] = reason
+    assert plain(vectors_by_block) == expected_blocks
+    assert [
+        input_texts
+        for input_texts in inputs_asked
+        if len(input_texts) == 1 and input_texts != ["three"]
+    ] == [
         ["four"],
         ["five"],
         ["six"],

@@ -31,23 +31,23 @@ class Reader(TinyModel):
         self._limit = limit
         self._cached: list[str] = []
 
-    def __call__(self, asked: Asked) -> Reply:
-        if asked.method == "GET":
-            return super().__call__(asked)
-        words = asked.prompt.split()
+    def __call__(self, wire_request: Asked) -> Reply:
+        if wire_request.method == "GET":
+            return super().__call__(wire_request)
+        words = wire_request.prompt.split()
         n_words = len(words)
         if self._kind == "cuts":
             n_words = min(n_words, self._limit)
         elif self._kind == "refuses" and n_words > self._limit:
             return failure(400, "the context is too small for it")
         elif self._kind == "counts what is not cached":
-            n_words -= self._count_cached(asked.prompt)
+            n_words -= self._count_cached(wire_request.prompt)
         elif self._kind == "counts a template":
             n_words += 5000
         counts: dict[str, Any] = {"prompt_tokens": n_words, "completion_tokens": 6}
         if self._kind == "counts nothing":
             counts["prompt_tokens"] = 0
-        reply = super().__call__(asked)
+        reply = super().__call__(wire_request)
         document = reply.content | {"usage": counts}
         if self._kind == "says nothing":
             del document["usage"]
@@ -203,11 +203,11 @@ def test_no_whole_prompt_is_suspected_and_no_cut_one_passes(limit, lengths, temp
     for length in lengths:
         prompt = "word " * length
         whole = template + length
-        read = min(whole, limit)
-        if cutting.needs_check(read, prompt):
-            cutting.compare(read, min(template + 2 * length + 4, limit))
+        n_read = min(whole, limit)
+        if cutting.needs_check(n_read, prompt):
+            cutting.compare(n_read, min(template + 2 * length + 4, limit))
         if len(prompt) >= 1024:
-            assert cutting.is_cut(read) == (whole >= limit)
+            assert cutting.is_cut(n_read) == (whole >= limit)
         if honest.needs_check(whole, prompt):
             honest.compare(whole, template + 2 * length + 4)
         assert not honest.is_cut(whole)

@@ -38,9 +38,9 @@ class Together:
     def __init__(self, n: int) -> None:
         self._all_here = threading.Barrier(n, timeout=HANGS)
 
-    def __call__(self, asked: Asked) -> Reply:
-        reply = MODEL(asked)
-        if asked.is_probe:
+    def __call__(self, request: Asked) -> Reply:
+        reply = MODEL(request)
+        if request.is_probe:
             return reply
         return Reply(content=reply.content, hold=self._all_here)
 
@@ -53,13 +53,17 @@ def answers_to_points(server, folder):
         while len(answers) < len(TEXTS) * len(LENGTHS):
             answers += endpoint.results()
     in_order = sorted(answers, key=lambda answer: answer.request_id)
-    return [asked.prompt.split() for asked in server.asked], list(map(texts, in_order))
+    return [request.prompt.split() for request in server.asked], list(
+        map(texts, in_order)
+    )
 
 
 def test_of_each_text_one_prompt_is_with_llama_cpp_and_the_next_one_is_longer(tmp_path):
     with HostileServer(LlamaCpp(2, then=Together(2))) as server:
         prompts, answers = answers_to_points(server, tmp_path)
-        assert all(asked.fields["cache_prompt"] is True for asked in server.asked)
+        assert all(
+            wire_request.fields["cache_prompt"] is True for wire_request in server.asked
+        )
     # Of each pair that was held both came before the next
     for number, length in enumerate(sorted(LENGTHS)):
         pair = prompts[2 * number : 2 * number + 2]
@@ -78,7 +82,9 @@ def test_with_one_slot_a_text_is_at_its_end_before_the_next_one_begins(tmp_path)
 def test_other_servers_are_asked_about_all_points_at_once(tmp_path):
     with HostileServer(Together(8)) as server:
         prompts, answers = answers_to_points(server, tmp_path)
-        assert not any("cache_prompt" in asked.fields for asked in server.asked)
+        assert not any(
+            "cache_prompt" in wire_request.fields for wire_request in server.asked
+        )
     assert sorted(len(prompt) for prompt in prompts) == sorted(2 * LENGTHS)
     assert answers == [[MODEL.text(request.context, 0)] for request in points()]
 
@@ -89,7 +95,7 @@ def test_so_many_texts_are_submitted_as_fill_the_slots_twice(tmp_path):
         assert not endpoint.has_room(requests=4096, samples=4096)
         arrived = threading.Event()
 
-        def never(asked: Asked) -> Reply:
+        def never(request: Asked) -> Reply:
             arrived.set()
             return server.never()
 
@@ -110,7 +116,7 @@ def test_no_more_samples_are_asked_for_at_once_than_there_are_slots(tmp_path):
     with HostileServer(LlamaCpp(4)) as server, opened(server, tmp_path) as endpoint:
         endpoint.submit(request)
         (answer,) = endpoint.results()
-        assert [asked.fields["n"] for asked in server.asked] == [4, 4, 2]
+        assert [wire_request.fields["n"] for wire_request in server.asked] == [4, 4, 2]
     assert texts(answer) == [MODEL.text(request.context, seed) for seed in range(10)]
 
 
@@ -124,12 +130,12 @@ def test_lanes_that_have_begun_go_on_before_others_begin(seed):
     assert len(lanes) == 4
     in_order = list(dict.fromkeys(lane for lane, _ in jobs))
     expected = [(lane, length) for lane in in_order for length in range(5)]
-    taken = []
+    jobs_taken = []
     for _ in jobs:
         lane, job = lanes.take() or ("", ("", 0))
-        taken.append(job)
+        jobs_taken.append(job)
         lanes.end(lane)
-    assert taken == expected
+    assert jobs_taken == expected
     assert lanes.take() is None
     assert len(lanes) == 0
 

@@ -36,15 +36,15 @@ def value(tokens: list[str], index: int) -> float:
     return -(len("".join(tokens[: index + 1])) % 7) - 0.5
 
 
-def echo(asked: Asked) -> Reply:
+def echo(request: Asked) -> Reply:
     """A model whose tokens are words with the space before them, after a special token."""
-    if asked.method == "GET":
+    if request.method == "GET":
         return Reply(content={"data": [{"id": MODEL, "max_model_len": 2048}]})
-    tokens = ["<s>", *re.findall(r"\s*\S+|\s+$", asked.prompt), " drawn"]
+    tokens = ["<s>", *re.findall(r"\s*\S+|\s+$", request.prompt), " drawn"]
     logprobs = [None, *(value(tokens[1:], i) for i in range(len(tokens) - 1))]
     choice = {
         "index": 0,
-        "text": asked.prompt + " drawn",
+        "text": request.prompt + " drawn",
         "finish_reason": "length",
         "logprobs": {"tokens": tokens, "token_logprobs": logprobs},
     }
@@ -65,17 +65,17 @@ opened = partial(opened_endpoint, kind="logprobs")
 def logprobs(result: Answer) -> list[float]:
     assert result.tokens is not None, result.error
     assert result.tokens.keys() == {"logprob"}
-    found: list[float] = result.tokens["logprob"].tolist()
-    return found
+    logprobs_of_text: list[float] = result.tokens["logprob"].tolist()
+    return logprobs_of_text
 
 
 def test_a_text_gets_the_values_of_its_tokens_and_nothing_sent_changes_them(tmp_path):
     changed = {"temperature": 0.3, "top_k": 7, "top_p": 0.5}
     requests = [text_request(i, f"text number {i} of some") for i in range(9)]
     with HostileServer(echo) as server, opened(server, tmp_path, **changed) as endpoint:
-        found = results(endpoint, requests)
+        answers_by_id = results(endpoint, requests)
         assert endpoint.capabilities.max_model_len == 2048
-    for number, result in found.items():
+    for number, result in answers_by_id.items():
         tokens = ["text", " number", f" {number}", " of", " some"]
         assert logprobs(result) == [value(tokens, i) for i in range(5)]
         assert (result.passes, result.bos) == (1, True)
@@ -113,62 +113,72 @@ def test_a_context_is_cut_to_its_last_tokens_sent_and_not_scored(checkpoint, tmp
         text_request(1, " and text", context=context, context_tokens=5),
     ]
     changed = {"kind": "logprobs", "tokenizer": tokenizer}
-    found, server = answered(echo, tmp_path, requests, **changed)
+    answers_by_id, server = answered(echo, tmp_path, requests, **changed)
     tokens = ["some", " context", " and", " text"]
-    assert logprobs(found[0]) == [value(tokens, 2), value(tokens, 3)]
-    kept = server.asked[1].prompt.removesuffix(" and text")
-    assert context.endswith(kept)
-    assert tokenizer.count_tokens([kept]) == [5]
+    assert logprobs(answers_by_id[0]) == [value(tokens, 2), value(tokens, 3)]
+    context_kept = server.asked[1].prompt.removesuffix(" and text")
+    assert context.endswith(context_kept)
+    assert tokenizer.count_tokens([context_kept]) == [5]
 
 
 NOT_CUT = "the context cannot be cut without its tokens; give --tokenizer"
 
 
 @pytest.mark.parametrize(
-    ("asked", "error"),
+    ("request_fields", "error"),
     [
         ({"text": "text", "context": "some context", "context_tokens": 1}, NOT_CUT),
         ({"text": "", "context": "context"}, "the text has no token"),
         ({"kind": "samples"}, "the endpoint was opened for logprobs, not for samples"),
     ],
 )
-def test_what_cannot_be_asked_is_not_asked_for(asked, error, tmp_path):
-    asked = Request(
-        **{"request_id": 0, "kind": "logprobs", "context": "a context"} | asked
+def test_what_cannot_be_asked_is_not_asked_for(request_fields, error, tmp_path):
+    request_fields = Request(
+        **{"request_id": 0, "kind": "logprobs", "context": "a context"} | request_fields
     )
-    found, server = answered(echo, tmp_path, [asked], kind="logprobs")
-    assert (found[0].error, found[0].passes, server.asked) == (error, 0, [])
+    answers_by_id, server = answered(echo, tmp_path, [request_fields], kind="logprobs")
+    assert (answers_by_id[0].error, answers_by_id[0].passes, server.asked) == (
+        error,
+        0,
+        [],
+    )
 
 
 def test_a_limit_of_tokens_takes_the_first_and_refuses_shorter_texts(tmp_path):
     requests = [
         text_request(i, "one two three", text_tokens=2 + 2 * i) for i in range(2)
     ]
-    found, _ = answered(echo, tmp_path, requests, kind="logprobs")
-    assert len(logprobs(found[0])) == 2
-    assert found[1].error == "the text has 3 tokens, fewer than the 4 wanted"
-    assert not found[1].is_eligible
+    answers_by_id, _ = answered(echo, tmp_path, requests, kind="logprobs")
+    assert len(logprobs(answers_by_id[0])) == 2
+    assert answers_by_id[1].error == "the text has 3 tokens, fewer than the 4 wanted"
+    assert not answers_by_id[1].is_eligible
 
 
 def test_tokens_that_are_not_the_prompts_fail_their_request_and_unscored_is_nan(
     tmp_path,
 ):
-    def normalising(asked):
+    def normalising(wire_request):
         """Lowers the text, and has no special token before it."""
-        reply = echo(asked)
-        if asked.method == "POST":
+        reply = echo(wire_request)
+        if wire_request.method == "POST":
             listed = reply.content["choices"][0]["logprobs"]
             del listed["tokens"][0], listed["token_logprobs"][0]
             listed["tokens"][0] = listed["tokens"][0].replace("Some", "some")
         return reply
 
     requests = [text_request(0, "Some text"), text_request(1, "some text")]
-    found, _ = answered(normalising, tmp_path, requests, kind="logprobs")
-    assert found[0].error == "the endpoint's tokens, put together, are not the prompt"
-    assert found[1].tokens is not None
-    assert found[1].tokens["logprob"].dtype == np.float32
-    assert not found[1].bos
-    assert [math.isnan(each) for each in logprobs(found[1])] == [True, False]
+    answers_by_id, _ = answered(normalising, tmp_path, requests, kind="logprobs")
+    assert (
+        answers_by_id[0].error
+        == "the endpoint's tokens, put together, are not the prompt"
+    )
+    assert answers_by_id[1].tokens is not None
+    assert answers_by_id[1].tokens["logprob"].dtype == np.float32
+    assert not answers_by_id[1].bos
+    assert [math.isnan(logprob) for logprob in logprobs(answers_by_id[1])] == [
+        True,
+        False,
+    ]
 
 
 NO_ECHO = (
@@ -223,7 +233,7 @@ def read(pairs: list[tuple[str, Any]], token: int, *, exact: bool = False) -> An
 
 
 @pytest.mark.parametrize(
-    ("pairs", "exact", "found"),
+    ("pairs", "exact", "logprob_and_exact"),
     [
         # Others may be odd
         (
@@ -240,8 +250,11 @@ def read(pairs: list[tuple[str, Any]], token: int, *, exact: bool = False) -> An
         ([(" a", 0.0), (" c", -30.0)], False, (-30.0, True)),
     ],
 )
-def test_a_token_that_is_not_listed_has_a_bound(pairs, exact, found):
-    assert read(pairs, 2, exact=exact) == (pytest.approx(found[0]), found[1])
+def test_a_token_that_is_not_listed_has_a_bound(pairs, exact, logprob_and_exact):
+    assert read(pairs, 2, exact=exact) == (
+        pytest.approx(logprob_and_exact[0]),
+        logprob_and_exact[1],
+    )
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -279,9 +292,9 @@ def test_a_token_that_is_named_has_its_own_value(names, exact):
     ],
 )
 def test_what_is_not_believed_has_a_reason(pairs, token, exact, reason):
-    found = read(pairs, token, exact=exact)
-    assert isinstance(found, str)
-    assert reason in found
+    outcome = read(pairs, token, exact=exact)
+    assert isinstance(outcome, str)
+    assert reason in outcome
 
 
 @pytest.fixture(scope="module")
@@ -322,20 +335,20 @@ POINTS = [
 
 def true_values(model: NextTokenModel, *, chat: str | None = None) -> list[float]:
     """Log-probabilities of the true tokens, worked out slowly."""
-    found = []
-    for each in POINTS:
+    true_logprobs = []
+    for request in POINTS:
         if chat is not None:
-            token = model.tokenizer.encode([each.text.lstrip()])[0][0]
-            found.append(model.logprobs(f"{chat}\n\n{each.context}")[token])
+            token = model.tokenizer.encode([request.text.lstrip()])[0][0]
+            true_logprobs.append(model.logprobs(f"{chat}\n\n{request.context}")[token])
             continue
-        whole = model.tokenizer.encode([each.context + each.text])[0]
-        n = model.tokenizer.count_tokens([each.context])[0]
-        found.append(model.logprobs(each.context)[whole[n]])
-    return found
+        whole = model.tokenizer.encode([request.context + request.text])[0]
+        n = model.tokenizer.count_tokens([request.context])[0]
+        true_logprobs.append(model.logprobs(request.context)[whole[n]])
+    return true_logprobs
 
 
-def values(found: dict[int, Answer]) -> list[float]:
-    return [float(_tokens(each)["logprob"][0]) for each in found.values()]
+def values(answers_by_id: dict[int, Answer]) -> list[float]:
+    return [float(_tokens(answer)["logprob"][0]) for answer in answers_by_id.values()]
 
 
 def _tokens(answer: Answer) -> dict[str, np.ndarray[Any, Any]]:
@@ -353,18 +366,18 @@ def test_an_endpoint_that_honours_names_gives_exact_values(
         HostileServer(model) as server,
         opened_at_points(server, chat=chat, chat_instruction="Go") as end,
     ):
-        found = results(end, POINTS)
+        answers_by_id = results(end, POINTS)
         assert end.capabilities.named_token == "honoured"
         assert end.capabilities.token_id_names == (BY_ID in honours)
-    wanted = true_values(model, chat="Go" if chat else None)
-    np.testing.assert_allclose(values(found), wanted, rtol=1e-5)
-    assert not any(answer.bounded for answer in found.values())
-    assert min(wanted) < -6  # far outside the top
-    asked = server.asked[0]
-    assert asked.fields["temperature"] == 0
-    assert asked.fields["max_tokens"] == 1
-    assert len(asked.fields[NAMED]) == 1
-    assert asked.path.endswith("/chat/completions") == chat
+    expected = true_values(model, chat="Go" if chat else None)
+    np.testing.assert_allclose(values(answers_by_id), expected, rtol=1e-5)
+    assert not any(answer.bounded for answer in answers_by_id.values())
+    assert min(expected) < -6  # far outside the top
+    wire_request = server.asked[0]
+    assert wire_request.fields["temperature"] == 0
+    assert wire_request.fields["max_tokens"] == 1
+    assert len(wire_request.fields[NAMED]) == 1
+    assert wire_request.path.endswith("/chat/completions") == chat
 
 
 @pytest.mark.parametrize("chat", [False, True])
@@ -379,7 +392,7 @@ def test_a_stream_gives_the_same_values_of_points(model, opened_at_points, chat)
 
 
 @pytest.mark.parametrize(
-    ("how", "most", "by_id", "chat"),
+    ("how_named", "most_listed", "by_id", "chat"),
     [
         ("ignored", 20, BY_ID, False),
         ("refused", 7, BY_ID, True),
@@ -390,22 +403,24 @@ def test_a_stream_gives_the_same_values_of_points(model, opened_at_points, chat)
     ],
 )
 def test_elsewhere_a_token_that_is_not_listed_has_a_bound(
-    checkpoint, opened_at_points, how, most, by_id, chat
+    checkpoint, opened_at_points, how_named, most_listed, by_id, chat
 ):
-    refuses = [NAMED] if how == "refused" else []
+    refuses = [NAMED] if how_named == "refused" else []
     refuses += [BY_ID] if by_id == "nothing" else []
-    model = NextTokenModel(checkpoint, honours=[by_id], refuses=refuses, most=most)
+    model = NextTokenModel(
+        checkpoint, honours=[by_id], refuses=refuses, most=most_listed
+    )
     with (
         HostileServer(model) as server,
         opened_at_points(server, chat=chat, chat_instruction="Go") as end,
     ):
-        assert end.capabilities.named_token == how
-        assert end.capabilities.top_logprobs == (20 if most == 20 else 5)
-        found = results(end, POINTS)
-    assert not any(NAMED in asked.fields for asked in server.asked)
-    wanted = true_values(model, chat="Go" if chat else None)
+        assert end.capabilities.named_token == how_named
+        assert end.capabilities.top_logprobs == (20 if most_listed == 20 else 5)
+        answers_by_id = results(end, POINTS)
+    assert not any(NAMED in wire_request.fields for wire_request in server.asked)
+    expected = true_values(model, chat="Go" if chat else None)
     n_bounded = 0
-    for answer, true in zip(found.values(), wanted, strict=True):
+    for answer, true in zip(answers_by_id.values(), expected, strict=True):
         if answer.error is not None:
             assert by_id == "nothing"
             assert "others have that of the true token" in answer.error
@@ -421,9 +436,9 @@ def test_elsewhere_a_token_that_is_not_listed_has_a_bound(
 
 
 class Liar(NextTokenModel):
-    """Gives every token that is named the value that ``said`` makes of the most likely one's."""
+    """Gives every token that is named the value that ``invent`` makes of the most likely one's."""
 
-    said = staticmethod(lambda most, _token, _n: most)
+    invent = staticmethod(lambda highest, _token, _n: highest)
     n = 0
 
     def pairs(
@@ -432,26 +447,28 @@ class Liar(NextTokenModel):
         if len(listed) == 2:
             self.n += 1
             values = values | {
-                listed[1]: self.said(max(values.values()), listed[1], self.n)
+                listed[1]: self.invent(max(values.values()), listed[1], self.n)
             }
         return super().pairs(values, listed, by_id=by_id)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "logprob_said",
     [
-        lambda most, token, n: most,  # the most likely token's own
-        lambda most, token, n: most - token / 10_000,  # of its own, but too likely
-        lambda most, token, n: -20.0,  # whatever the token
-        lambda most, token, n: -20.0 - n,  # another every time
-        lambda most, token, n: -9999.0,  # nothing
+        lambda highest, token, n: highest,  # the most likely token's own
+        lambda highest, token, n: (
+            highest - token / 10_000
+        ),  # of its own, but too likely
+        lambda highest, token, n: -20.0,  # whatever the token
+        lambda highest, token, n: -20.0 - n,  # another every time
+        lambda highest, token, n: -9999.0,  # nothing
     ],
 )
 def test_a_value_that_cannot_be_the_named_tokens_is_found_out(
-    checkpoint, opened_at_points, said
+    checkpoint, opened_at_points, logprob_said
 ):
     model = Liar(checkpoint)
-    model.said = said
+    model.invent = logprob_said
     with HostileServer(model) as server, opened_at_points(server) as end:
         assert end.capabilities.named_token == "ignored"
 
@@ -462,12 +479,16 @@ def test_an_endpoint_that_stops_naming_tokens_gives_a_reason_and_no_number(
     ignoring = NextTokenModel(checkpoint, honours=[BY_ID])
     with (
         HostileServer(
-            lambda asked: (model if asked.is_probe else ignoring)(asked)
+            lambda wire_request: (model if wire_request.is_probe else ignoring)(
+                wire_request
+            )
         ) as server,
         opened_at_points(server) as end,
     ):
-        found = results(end, POINTS)
-    reasons = [answer.error for answer in found.values() if answer.tokens is None]
+        answers_by_id = results(end, POINTS)
+    reasons = [
+        answer.error for answer in answers_by_id.values() if answer.tokens is None
+    ]
     assert set(reasons) == {"the endpoint's answer does not name the true token"}
     assert len(reasons) > len(POINTS) // 2
 
@@ -490,8 +511,8 @@ class Stripping(NextTokenModel):
     def pairs(
         self, values: dict[int, float], listed: list[int], *, by_id: bool
     ) -> dict[str, float]:
-        named = super().pairs(values, listed, by_id=by_id)
-        return {f" {name.strip()} ": value for name, value in named.items()}
+        listed_pairs = super().pairs(values, listed, by_id=by_id)
+        return {f" {name.strip()} ": value for name, value in listed_pairs.items()}
 
 
 NAMED_OTHERWISE = "tokenizer: the endpoint's tokens are named otherwise"
@@ -499,7 +520,7 @@ NO_LISTING = r"no log-probabilities of the next.*take another"
 
 
 @pytest.mark.parametrize(
-    ("kind", "how", "changed", "match"),
+    ("kind", "server_options", "changed", "match"),
     [
         (NextTokenModel, {"most": 0}, {"chat": False}, NO_LISTING),
         (NextTokenModel, {"most": 0}, {"chat": True}, NO_LISTING),
@@ -521,7 +542,7 @@ NO_LISTING = r"no log-probabilities of the next.*take another"
     ],
 )
 def test_what_lists_no_tokens_or_those_of_another_tokenizer_is_refused(
-    checkpoint, opened_at_points, tmp_path, kind, how, changed, match
+    checkpoint, opened_at_points, tmp_path, kind, server_options, changed, match
 ):
     if "tokenizer" in changed:
         save_tokenizer(metaspace_tokenizer(), tmp_path / "other")
@@ -529,7 +550,7 @@ def test_what_lists_no_tokens_or_those_of_another_tokenizer_is_refused(
             "tokenizer": Tokenizer.load(str(tmp_path / "other"), setting="tokenizer")
         }
     with (
-        HostileServer(kind(checkpoint, **how)) as server,
+        HostileServer(kind(checkpoint, **server_options)) as server,
         pytest.raises(SettingsError, match=match),
     ):
         opened_at_points(server, **changed)
@@ -546,11 +567,13 @@ def test_a_token_that_reaches_into_the_text_is_part_of_the_prompt(
     assert end > len(texts[0])  # inside the second token
     request = point(0, text[:end], text[end:])
     with HostileServer(model) as server, opened_at_points(server) as endpoint:
-        found = results(endpoint, [request])
-        (asked,) = server.asked
+        answers_by_id = results(endpoint, [request])
+        (wire_request,) = server.asked
     prompt = "".join(texts[:2])
-    assert (asked.prompt, asked.fields[NAMED]) == (prompt, [whole[2]])
-    assert values(found) == pytest.approx([model.logprobs(prompt)[whole[2]]], rel=1e-5)
+    assert (wire_request.prompt, wire_request.fields[NAMED]) == (prompt, [whole[2]])
+    assert values(answers_by_id) == pytest.approx(
+        [model.logprobs(prompt)[whole[2]]], rel=1e-5
+    )
 
 
 def test_a_text_without_a_token_of_its_own_is_not_asked_about(model, opened_at_points):
@@ -573,15 +596,17 @@ def test_answers_are_paid_for_once_and_only_for_what_was_asked(
         assert len(server.asked) == 6
         server._answer = NextTokenModel(checkpoint, honours=[BY_ID])
         with opened_at_points(server) as endpoint:
-            found = results(endpoint, POINTS)
+            answers_by_id = results(endpoint, POINTS)
         assert len(server.asked) == 12  # an exact answer answers no other question
-    assert any(answer.bounded for answer in found.values())
+    assert any(answer.bounded for answer in answers_by_id.values())
 
 
 def test_a_gateway_that_garbles_each_question_twice_hides_nothing(
     model, opened_at_points
 ):
-    gateway = Garbling(2, by=lambda asked: json.dumps(asked.fields), then=model)
+    gateway = Garbling(
+        2, by=lambda wire_request: json.dumps(wire_request.fields), then=model
+    )
     with HostileServer(gateway) as server, opened_at_points(server) as endpoint:
         assert endpoint.capabilities.named_token == "honoured"
         assert endpoint.capabilities.top_logprobs == 20

@@ -44,28 +44,30 @@ def probe(
 
 @pytest.mark.parametrize("name", sorted(EVERYTHING))
 def test_what_is_ignored_in_silence_is_found_out(name, tmp_path):
-    found = probe(TinyModel(honours=EVERYTHING - {name}), tmp_path)
+    capabilities = probe(TinyModel(honours=EVERYTHING - {name}), tmp_path)
     missing: object = "ignored" if name in {"n", "seed", "top_k"} else False
     changed = {name: missing}
     if name in BEST.neutral:
         changed = {"neutral": BEST.neutral | {name: "ignored"}}
     if name == "temperature":
         changed = {"greedy": "ignored"}
-    assert found == asdict(BEST) | changed
+    assert capabilities == asdict(BEST) | changed
 
 
 @pytest.mark.parametrize("name", ["n", "seed", "top_k"])
 def test_what_is_refused_is_found_out(name, tmp_path):
-    found = probe(TinyModel(refuses=[name]), tmp_path)
-    assert found.pop("dialect")["withdrawn"] == (("top_k",) if name == "top_k" else ())
+    capabilities = probe(TinyModel(refuses=[name]), tmp_path)
+    assert capabilities.pop("dialect")["withdrawn"] == (
+        ("top_k",) if name == "top_k" else ()
+    )
     best = asdict(BEST)
     del best["dialect"]
-    assert found == best | {name: "refused"}
+    assert capabilities == best | {name: "refused"}
 
 
 class Copies(TinyModel):
-    def _choice(self, asked: Asked, index: int, given: int) -> dict[str, Any]:
-        return {**super()._choice(asked, 0, given), "index": index}
+    def _choice(self, request: Asked, index: int, number: int) -> dict[str, Any]:
+        return {**super()._choice(request, 0, number), "index": index}
 
 
 class Greedy(TinyModel):
@@ -74,7 +76,7 @@ class Greedy(TinyModel):
 
 
 @pytest.mark.parametrize(
-    ("answer", "changed", "found"),
+    ("answer", "changed", "found_out"),
     [
         (Copies(), {}, {"n": "ignored"}),
         (Greedy(), {}, {"varied": False, "n": "honoured", "top_k": "ignored"}),
@@ -85,32 +87,34 @@ class Greedy(TinyModel):
         (LlamaCpp(), {}, {"prompt_slots": 1}),  # it does not say how many
     ],
 )
-def test_what_an_odd_endpoint_is_found_to_do(answer, changed, found, tmp_path):
-    assert probe(answer, tmp_path, **changed).items() >= found.items()
+def test_what_an_odd_endpoint_is_found_to_do(answer, changed, found_out, tmp_path):
+    assert probe(answer, tmp_path, **changed).items() >= found_out.items()
 
 
 BROKEN = Reply(content=b"oops")
 
 
 @pytest.mark.parametrize(
-    ("answer", "changed", "found"),
+    ("answer", "changed", "found_out"),
     [
         (TinyModel(), {}, {}),
         # Hides nothing
         (
-            Garbling(2, by=lambda asked: sorted(asked.fields.items())),
+            Garbling(2, by=lambda wire_request: sorted(wire_request.fields.items())),
             {},
             {},
         ),
         (
-            lambda asked: BROKEN if "n" in asked.fields else TinyModel()(asked),
+            lambda wire_request: (
+                BROKEN if "n" in wire_request.fields else TinyModel()(wire_request)
+            ),
             {},
             {"n": "refused"},
         ),
     ],
 )
-def test_an_endpoint_that_can_everything(answer, changed, found, tmp_path):
-    assert probe(answer, tmp_path, **changed) == asdict(BEST) | found
+def test_an_endpoint_that_can_everything(answer, changed, found_out, tmp_path):
+    assert probe(answer, tmp_path, **changed) == asdict(BEST) | found_out
 
 
 def test_unusable_answers_of_the_probe_are_paid_for_and_bounded(tmp_path):
@@ -119,7 +123,7 @@ def test_unusable_answers_of_the_probe_are_paid_for_and_bounded(tmp_path):
             EngineError, match=r"no usable answer .*is not JSON.*after 3 tries"
         ):
             opened(server, tmp_path)
-        assert sum(asked.method == "POST" for asked in server.probes) == 3
+        assert sum(request.method == "POST" for request in server.probes) == 3
         # A token, a coin
         prices = {
             "price_in": 0.0,
@@ -132,7 +136,7 @@ def test_unusable_answers_of_the_probe_are_paid_for_and_bounded(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("said", "serves"),
+    ("model_said", "serves"),
     [
         (None, None),
         (MODEL, None),
@@ -141,14 +145,14 @@ def test_unusable_answers_of_the_probe_are_paid_for_and_bounded(tmp_path):
         ("a\nb", "a b"),
     ],
 )
-def test_answers_of_another_model_are_noticed(said, serves, tmp_path):
+def test_answers_of_another_model_are_noticed(model_said, serves, tmp_path):
     tiny = TinyModel()
 
-    def named(asked):
-        reply = tiny(asked)
-        return replace(reply, content={**reply.content, "model": said})
+    def answer_as(request):
+        reply = tiny(request)
+        return replace(reply, content={**reply.content, "model": model_said})
 
-    assert probe(named, tmp_path)["serves"] == serves
+    assert probe(answer_as, tmp_path)["serves"] == serves
 
 
 def test_a_chat_endpoint_is_probed_by_chat(tmp_path):
@@ -156,12 +160,16 @@ def test_a_chat_endpoint_is_probed_by_chat(tmp_path):
         HostileServer(TinyModel()) as server,
         opened(server, tmp_path, chat=True) as endpoint,
     ):
-        found = endpoint.capabilities
-    assert (found.n, found.seed, found.top_k) == ("honoured", "honoured", "honoured")
-    posted = [asked for asked in server.probes if asked.method == "POST"]
-    assert {asked.path for asked in posted} == {"/v1/chat/completions"}
+        capabilities = endpoint.capabilities
+    assert (capabilities.n, capabilities.seed, capabilities.top_k) == (
+        "honoured",
+        "honoured",
+        "honoured",
+    )
+    posted = [request for request in server.probes if request.method == "POST"]
+    assert {request.path for request in posted} == {"/v1/chat/completions"}
     assert len(server.probes) <= 28  # few and small
-    assert max(asked.fields["max_tokens"] for asked in posted) <= 64
+    assert max(request.fields["max_tokens"] for request in posted) <= 64
 
 
 @pytest.mark.parametrize(

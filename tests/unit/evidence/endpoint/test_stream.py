@@ -106,7 +106,7 @@ LINE_ENDS = st.sampled_from(["\n", "\r\n", "\r"])
 @given(LINE_ENDS, st.lists(st.integers(0, 8000), max_size=40))
 def test_any_cut_of_the_bytes_gives_the_same_answer(line_end, cuts):
     body = event_bytes(chunks_of(DOCUMENT), line_end=line_end)
-    places = [0, *sorted(cut % len(body) for cut in cuts), len(body)]
+    places = [0, *sorted(cut_place % len(body) for cut_place in cuts), len(body)]
     pieces = [body[start:end] for start, end in pairwise(places)]
     assert read_events(*pieces) == read_events(event_bytes(chunks_of(DOCUMENT)))
     assert join_stream(body) == DOCUMENT
@@ -185,16 +185,16 @@ def test_a_whole_message_in_a_stream_counts_once(messages, text, problem):
 
 
 SOUND = chunk(part(text=" a"))
-CUT = "it is a stream of events that ends before its answer does"
+CUT_STREAM = "it is a stream of events that ends before its answer does"
 
 
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
-        (stream(SOUND, end=""), CUT),
-        (stream(SOUND, chunk(part(finish="")), end=""), CUT),
-        (stream(chunk(part(0, "stop")), chunk(part(1, text="a")), end=""), CUT),
-        (b": keep-alive\n\n", CUT),
+        (stream(SOUND, end=""), CUT_STREAM),
+        (stream(SOUND, chunk(part(finish="")), end=""), CUT_STREAM),
+        (stream(chunk(part(0, "stop")), chunk(part(1, text="a")), end=""), CUT_STREAM),
+        (b": keep-alive\n\n", CUT_STREAM),
         (stream(), "it holds no choices"),
         (
             stream(SOUND, end='data: {"choices": [{"te'),
@@ -251,8 +251,8 @@ class Once:
         replies = [Reply(pieces=pieces) for pieces in bodies]
         self._script = Script(*replies, then=StreamOnly(MODEL))
 
-    def __call__(self, asked: Asked) -> Reply:
-        return self._script(asked)
+    def __call__(self, wire_request: Asked) -> Reply:
+        return self._script(wire_request)
 
 
 SOUND_TEXTS = [MODEL.text("prompt number 1", 65536)]

@@ -58,7 +58,8 @@ print(peak() - before)
 def test_the_key_is_sent_as_a_bearer_token(tmp_path, key):
     _, server = answered(MODEL, tmp_path, [request(1)], api_key=key)
     sent = {
-        asked.headers.get("authorization") for asked in [*server.asked, *server.probes]
+        wire_request.headers.get("authorization")
+        for wire_request in [*server.asked, *server.probes]
     }
     assert sent == {f"Bearer {KEY}" if key else None}
 
@@ -69,10 +70,10 @@ def test_a_redirect_to_another_host_never_gets_the_key(status, tmp_path):
         redirect = Reply(
             status=status, headers={"Location": f"{thief.url}/completions"}
         )
-        said = f"status {status}: a redirect to {thief.url}"
+        message = f"status {status}: a redirect to {thief.url}"
         with (
             HostileServer(lambda _: redirect) as server,
-            pytest.raises(SettingsError, match=said),
+            pytest.raises(SettingsError, match=message),
         ):
             opened(server, tmp_path)
         with (
@@ -80,7 +81,7 @@ def test_a_redirect_to_another_host_never_gets_the_key(status, tmp_path):
             opened(server, tmp_path) as endpoint,
         ):
             endpoint.submit(request(1))
-            with pytest.raises(EngineError, match=said):
+            with pytest.raises(EngineError, match=message):
                 endpoint.results()
         assert thief.asked == thief.probes == []
 
@@ -88,9 +89,11 @@ def test_a_redirect_to_another_host_never_gets_the_key(status, tmp_path):
 def test_an_answer_without_end_is_cut_off(tmp_path, monkeypatch):
     monkeypatch.setattr("mia_batch.evidence.endpoint.transport._MOST_BYTES", 100_000)
     flood = Reply(content=b" " * 200_000)
-    found, _ = answered(Script(*[flood] * 4), tmp_path, [request(1), request(2)])
-    assert "an answer of more than" in str(found[1].error)
-    assert found[2].error is None
+    answers_by_id, _ = answered(
+        Script(*[flood] * 4), tmp_path, [request(1), request(2)]
+    )
+    assert "an answer of more than" in str(answers_by_id[1].error)
+    assert answers_by_id[2].error is None
 
 
 @pytest.fixture(scope="module")
@@ -102,34 +105,34 @@ def zeros():
 
 
 @pytest.mark.parametrize(
-    ("coding", "said"),
+    ("coding", "message"),
     [
         ("gzip", "an answer of more than 16 MiB"),
         ("gzip, gzip", "an answer packed as 'gzip, gzip', which was not asked for"),
     ],
 )
-def test_an_answer_that_unpacks_to_much_costs_little_memory(zeros, coding, said):
+def test_an_answer_that_unpacks_to_much_costs_little_memory(zeros, coding, message):
     packed = zeros if coding == "gzip" else gzip.compress(zeros)
     answer = Reply(content=packed, headers={"Content-Encoding": coding})
     with HostileServer(lambda _: answer) as server:
         command = [sys.executable, "-c", READ, server.url]
         ended = subprocess.run(command, capture_output=True, text=True, check=True)
     sentence, mib = ended.stdout.splitlines()
-    assert said in sentence
+    assert message in sentence
     assert float(mib) < UNPACKED_MIB / 2
 
 
 @pytest.mark.parametrize(
-    ("coding", "said"),
+    ("coding", "message"),
     [
         ("br", "an answer packed as 'br', which was not asked for"),
         ("deflate", "an answer that cannot be unpacked"),
     ],
 )
-def test_an_answer_that_is_packed_otherwise_is_refused(coding, said, tmp_path):
+def test_an_answer_that_is_packed_otherwise_is_refused(coding, message, tmp_path):
     odd = Reply(content=b"odd", headers={"Content-Encoding": coding})
-    found, _ = answered(Script(*[odd] * 4), tmp_path, [request(1)])
-    assert said in str(found[1].error)
+    answers_by_id, _ = answered(Script(*[odd] * 4), tmp_path, [request(1)])
+    assert message in str(answers_by_id[1].error)
 
 
 @pytest.mark.parametrize("coding", ["gzip", "GZIP ", "x-gzip", "deflate", "identity"])
@@ -140,13 +143,15 @@ def test_an_answer_that_is_packed_once_is_read(coding, tmp_path):
     }
     pack = packs.get(coding, gzip.compress)
 
-    def packed(asked):
-        content = pack(json.dumps(MODEL(asked).content).encode())
+    def packed(wire_request):
+        content = pack(json.dumps(MODEL(wire_request).content).encode())
         return Reply(content=content, headers={"Content-Encoding": coding})
 
-    found, server = answered(packed, tmp_path, [request(1)])
-    accepted = {asked.headers["accept-encoding"] for asked in server.asked}
-    assert (found[1].error, accepted) == (None, {"identity"})
+    answers_by_id, server = answered(packed, tmp_path, [request(1)])
+    accepted = {
+        wire_request.headers["accept-encoding"] for wire_request in server.asked
+    }
+    assert (answers_by_id[1].error, accepted) == (None, {"identity"})
 
 
 # Limits in flight and per minute.
@@ -178,14 +183,14 @@ def test_the_limit_grows_fast_until_the_first_refusal_then_by_one_a_round():
 
 
 @given(st.integers(1, 100), st.lists(st.booleans()))
-def test_the_limit_stays_between_one_and_the_most(most, answers):
-    concurrency = transport.Concurrency(most)
+def test_the_limit_stays_between_one_and_the_most(most_at_once, answers):
+    concurrency = transport.Concurrency(most_at_once)
     for good in answers:
         if good:
             concurrency.succeeded()
         else:
             concurrency.refused(concurrency.round)
-        assert 1 <= concurrency.limit <= most
+        assert 1 <= concurrency.limit <= most_at_once
 
 
 def test_takers_wait_until_what_was_taken_before_is_refilled():
@@ -210,7 +215,7 @@ def test_no_minute_has_more_requests_than_the_limit(limit, pauses):
         clock.now += pause
         times.append(clock.now + bucket.take(1))
     for start in times:
-        assert sum(start <= at < start + 60.0 - 1e-6 for at in times) <= limit
+        assert sum(start <= moment < start + 60.0 - 1e-6 for moment in times) <= limit
 
 
 # Which failures are tried again, and when.
@@ -236,7 +241,7 @@ EMPTY = {"codes": "insufficient_quota"}
 
 
 @pytest.mark.parametrize(
-    ("asked", "changes", "step"),
+    ("refusal_met", "changes", "step"),
     [
         *(((status, attempt), {}, "again") for status in PASSING for attempt in (0, 3)),
         *(((status, 4), {}, "give_up") for status in PASSING),
@@ -253,10 +258,13 @@ EMPTY = {"codes": "insufficient_quota"}
         ((429,), {"retry_after": "121"}, "later"),
     ],
 )
-def test_what_is_done_after_a_refusal(asked, changes, step):
-    found = decide(*asked, **changes)
+def test_what_is_done_after_a_refusal(refusal_met, changes, step):
+    decision = decide(*refusal_met, **changes)
     stated = changes.get("retry_after")
-    assert (found.step, found.wait) == (step, None if stated is None else float(stated))
+    assert (decision.step, decision.wait) == (
+        step,
+        None if stated is None else float(stated),
+    )
 
 
 @pytest.mark.parametrize(
@@ -307,7 +315,7 @@ def test_unstated_waits_are_drawn_from_a_span_that_doubles_up_to_a_minute():
 SOUND = [MODEL.text("prompt number 1", 65536)]
 
 
-CUT = Reply(content={"choices": [{"index": 0, "text": "wrong"}]}, cut_after=20)
+CUT_REPLY = Reply(content={"choices": [{"index": 0, "text": "wrong"}]}, cut_after=20)
 PAGE = b"<html><body><h1>We will be right back</h1></body></html>"
 
 
@@ -315,7 +323,7 @@ PAGE = b"<html><body><h1>We will be right back</h1></body></html>"
     "replies",
     [
         *([failure(status, "not now")] * 3 for status in (429, 503)),
-        [CUT, CUT],
+        [CUT_REPLY, CUT_REPLY],
         # A cut that looks like an end
         [Reply(content=b'{"choices": [{"index": 0, "te')],
         [Reply(content=PAGE), Reply(content=PAGE, status=502)],
@@ -323,8 +331,8 @@ PAGE = b"<html><body><h1>We will be right back</h1></body></html>"
     ],
 )
 def test_what_passes_is_asked_for_again(replies, tmp_path):
-    found, server = answered(Script(*replies), tmp_path, [request(1)])
-    assert texts(found[1]) == SOUND
+    answers_by_id, server = answered(Script(*replies), tmp_path, [request(1)])
+    assert texts(answers_by_id[1]) == SOUND
     assert len(server.asked) == len(replies) + 1
 
 
@@ -338,7 +346,9 @@ def test_what_passes_is_asked_for_again(replies, tmp_path):
 def test_a_stated_wait_holds_for_every_request(reply, tmp_path):
     _, server = answered(Script(reply), tmp_path, [request(i) for i in range(3)])
     assert len(server.asked) == 4
-    assert all(asked.at - server.asked[0].at >= 0.3 for asked in server.asked[1:])
+    assert all(
+        wire_request.at - server.asked[0].at >= 0.3 for wire_request in server.asked[1:]
+    )
 
 
 def test_the_wait_between_tries_is_the_jitter_of_the_generator(tmp_path):
@@ -353,7 +363,7 @@ def test_the_wait_between_tries_is_the_jitter_of_the_generator(tmp_path):
             settings, journal=tmp_path / "journal", rng=Fixed()
         ) as endpoint:
             results(endpoint, [request(1)])
-    first, second, third = (asked.at for asked in server.asked)
+    first, second, third = (wire_request.at for wire_request in server.asked)
     assert second - first >= 0.25
     assert third - second >= 0.5
 
@@ -362,13 +372,13 @@ def test_an_answer_that_never_comes_is_given_up_after_its_retries(tmp_path):
     with HostileServer(MODEL) as server:
         server._answer = Script(*[server.never()] * 2, then=MODEL)
         with opened(server, tmp_path, timeout=1.0, max_retries=1) as endpoint:
-            found = results(endpoint, [request(1), request(2)])
+            answers_by_id = results(endpoint, [request(1), request(2)])
         assert (
-            found[1].error
+            answers_by_id[1].error
             == "the endpoint gave no usable answer: no answer came within 1 s (after 2"
             " tries)"
         )
-        assert texts(found[2]) == [MODEL.text("prompt number 2", 2 * 65536)]
+        assert texts(answers_by_id[2]) == [MODEL.text("prompt number 2", 2 * 65536)]
 
 
 @pytest.mark.parametrize(
@@ -376,13 +386,13 @@ def test_an_answer_that_never_comes_is_given_up_after_its_retries(tmp_path):
 )
 def test_what_one_prompt_is_refused_for_fails_it_alone(status, times, tmp_path):
     script = Script(*[failure(status, "boom")] * times)
-    found, server = answered(script, tmp_path, [request(i) for i in range(4)])
-    after = " (after 4 tries)" if times > 1 else ""
+    answers_by_id, server = answered(script, tmp_path, [request(i) for i in range(4)])
+    tries_told = " (after 4 tries)" if times > 1 else ""
     assert (
-        found[0].error
-        == f"the endpoint refused the request: status {status}: boom{after}"
+        answers_by_id[0].error
+        == f"the endpoint refused the request: status {status}: boom{tries_told}"
     )
-    assert [found[i].error for i in (1, 2, 3)] == [None] * 3
+    assert [answers_by_id[i].error for i in (1, 2, 3)] == [None] * 3
     assert len(server.asked) == 3 + times
 
 
@@ -408,14 +418,16 @@ def test_what_would_refuse_every_request_ends_the_run_and_keeps_what_came(
 ):
     good = MODEL
     script = Script(
-        then=lambda asked: good(asked) if "number 0" in str(asked.prompt) else reply
+        then=lambda wire_request: (
+            good(wire_request) if "number 0" in str(wire_request.prompt) else reply
+        )
     )
     with HostileServer(lambda a: good(a) if a.is_probe else script(a)) as server:
         with opened(server, tmp_path) as endpoint:
             for i in range(5):
                 endpoint.submit(request(i))
-            found = endpoint.results()
-            assert [result.request_id for result in found] == [0]
+            answers = endpoint.results()
+            assert [result.request_id for result in answers] == [0]
             for _ in range(2):
                 with pytest.raises(EngineError, match=message):
                     endpoint.results()
@@ -450,10 +462,10 @@ def test_refusals_lower_how_many_requests_are_in_flight(tmp_path):
         HostileServer(script) as server,
         opened(server, tmp_path, **limits) as endpoint,
     ):
-        found = results(endpoint, [request(i) for i in range(30)])
+        answers_by_id = results(endpoint, [request(i) for i in range(30)])
         assert endpoint.has_room(requests=15, samples=150)
         assert not endpoint.has_room(requests=16, samples=16)
-    assert all(result.error is None for result in found.values())
+    assert all(result.error is None for result in answers_by_id.values())
     assert len(server.asked) == 38
 
 
@@ -464,10 +476,17 @@ def test_requests_and_tokens_per_minute_are_obeyed(tmp_path):
     _, server = answered(MODEL, tmp_path, requests, **limit)
     sent = [
         *server.asked,
-        *(asked for asked in server.probes if asked.method == "POST"),
+        *(
+            wire_request
+            for wire_request in server.probes
+            if wire_request.method == "POST"
+        ),
     ]
-    assert max(asked.at for asked in sent) - start >= (len(sent) - 1) * 60 / 3000
-    used = 3 + 6  # words of the prompt, tokens of the answer
+    assert (
+        max(wire_request.at for wire_request in sent) - start
+        >= (len(sent) - 1) * 60 / 3000
+    )
+    tokens_each = 3 + 6  # words of the prompt, tokens of the answer
     with (
         HostileServer(MODEL) as server,
         opened(
@@ -476,7 +495,10 @@ def test_requests_and_tokens_per_minute_are_obeyed(tmp_path):
     ):
         start = time.monotonic()
         results(endpoint, [request(10 + i) for i in range(6)])
-    assert max(asked.at for asked in server.asked) - start >= 5 * used * 60 / 15_000
+    assert (
+        max(wire_request.at for wire_request in server.asked) - start
+        >= 5 * tokens_each * 60 / 15_000
+    )
 
 
 def test_the_limit_of_cost_is_never_passed_and_a_higher_one_goes_on(tmp_path):
@@ -493,12 +515,12 @@ def test_the_limit_of_cost_is_never_passed_and_a_higher_one_goes_on(tmp_path):
             possible = (250 - spent - 8) // 6 + 1
             for i in range(20):
                 endpoint.submit(request(i))
-            found = until_failure(endpoint)
+            answers = until_failure(endpoint)
             with pytest.raises(
                 EngineError, match=r"max_cost= is 250, of which .* is spent"
             ):
                 endpoint.results()
-        assert len(server.asked) == len(found) == possible
+        assert len(server.asked) == len(answers) == possible
         with opened(
             server, tmp_path, max_concurrency=8, max_cost=800.0, **prices
         ) as endpoint:

@@ -78,8 +78,8 @@ def model_options(checkpoint: Path, folder: Path) -> list[str]:
     template.write_text(
         "{% for message in messages %}{{ message.content }}{% endfor %}"
     )
-    named = ["--model", str(checkpoint), "--chat-template", str(template)]
-    return [*named, *FLAGS.split()]
+    model_flags = ["--model", str(checkpoint), "--chat-template", str(template)]
+    return [*model_flags, *FLAGS.split()]
 
 
 def start(program: str, options: list[str], log: str) -> None:
@@ -104,7 +104,7 @@ def wait_until_ready(url: str, process: Forked, log: Path) -> None:
 
 def over_http(server: str, folder: Path) -> dict[int, list[Sample]]:
     settings = ClientSettings(base_url=server, model="tiny", max_concurrency=6)
-    asked = [
+    requests = [
         Request(
             request_id=i,
             kind="samples",
@@ -131,14 +131,14 @@ def over_http(server: str, folder: Path) -> dict[int, list[Sample]]:
             max_model_len=CONTEXT,
         )
         assert replace(endpoint.capabilities, neutral={}) == whole
-        found = results(endpoint, asked)
-    assert [result.error for result in found.values()] == [None] * len(PROMPTS)
+        answers_by_id = results(endpoint, requests)
+    assert [result.error for result in answers_by_id.values()] == [None] * len(PROMPTS)
     return {
         i: [
-            (each.text, each.n_tokens, each.finish_reason)
-            for each in result.continuations
+            (continuation.text, continuation.n_tokens, continuation.finish_reason)
+            for continuation in result.continuations
         ]
-        for i, result in found.items()
+        for i, result in answers_by_id.items()
     }
 
 
@@ -158,25 +158,27 @@ def in_process(checkpoint: Path, folder: Path) -> dict[int, list[Sample]]:
         engine_args={"kv_cache_memory_bytes": 64 << 20},
     )
     with EngineProcess(spec, log=folder / "engine.log") as engine:
-        drawn = outputs(engine, requests)
-    found: dict[int, list[Sample]] = {}
-    for i, samples in drawn.items():
+        outputs_by_number = outputs(engine, requests)
+    samples_by_number: dict[int, list[Sample]] = {}
+    for i, samples in outputs_by_number.items():
         _, texts = tokenizer.decode_candidates(
             prompt_ids[i], [ids(sample) for sample in samples]
         )
-        found[i] = [
+        samples_by_number[i] = [
             (text, len(ids(sample)), sample.finish_reason)
             for text, sample in zip(texts, samples, strict=True)
         ]
-    return found
+    return samples_by_number
 
 
 def test_samples_over_http_are_those_of_the_same_model_in_process(
     server, checkpoint, tmp_path
 ):
-    found = over_http(server, tmp_path)
-    assert found == in_process(checkpoint, tmp_path)
-    assert {finish for samples in found.values() for _, _, finish in samples} == {
+    over_http_samples = over_http(server, tmp_path)
+    assert over_http_samples == in_process(checkpoint, tmp_path)
+    assert {
+        finish for samples in over_http_samples.values() for _, _, finish in samples
+    } == {
         "stop",
         "length",
     }
@@ -189,7 +191,7 @@ def test_log_probabilities_over_http_are_those_of_the_same_model_in_process(
     views = [("", prompt) for prompt in PROMPTS] + [
         (PROMPTS[0], prompt) for prompt in PROMPTS
     ]
-    asked = [
+    requests = [
         Request(
             request_id=i, kind="logprobs", key=f"{i}:text:0", context=context, text=text
         )
@@ -202,16 +204,19 @@ def test_log_probabilities_over_http_are_those_of_the_same_model_in_process(
         Endpoint.open(settings, kind="logprobs", journal=journal) as remote,
         EngineProcess(spec, log=tmp_path / "engine.log") as engine,
     ):
-        there = results(remote, asked)
-        here = results(LocalSource(engine, tokenizer), asked)
-    assert there.keys() == here.keys()
+        answers_there = results(remote, requests)
+        here = results(LocalSource(engine, tokenizer), requests)
+    assert answers_there.keys() == here.keys()
     for i, expected in here.items():
-        tokens, expected_tokens = there[i].tokens, expected.tokens
-        assert tokens is not None, there[i].error
+        tokens, expected_tokens = answers_there[i].tokens, expected.tokens
+        assert tokens is not None, answers_there[i].error
         assert expected_tokens is not None, expected.error
-        assert there[i].bos == expected.bos
-        found, right = tokens["logprob"].tolist(), expected_tokens["logprob"].tolist()
-        np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-5)
+        assert answers_there[i].bos == expected.bos
+        logprobs_there, right = (
+            tokens["logprob"].tolist(),
+            expected_tokens["logprob"].tolist(),
+        )
+        np.testing.assert_allclose(logprobs_there, right, rtol=1e-5, atol=1e-5)
 
 
 def audited(server, checkpoint, folder, engine="transformers", **settings):
@@ -219,7 +224,7 @@ def audited(server, checkpoint, folder, engine="transformers", **settings):
     texts = [" ".join(text.split()[:20]) for text in TEXTS[:8]]
     pl.DataFrame({"text": texts}).write_parquet(folder / "corpus.parquet")
     settings["input"] = str(folder / "corpus.parquet")
-    over: dict[str, Any] = {
+    endpoint_settings: dict[str, Any] = {
         "model": "tiny",
         "base_url": server,
         "tokenizer": str(checkpoint),
@@ -228,7 +233,7 @@ def audited(server, checkpoint, folder, engine="transformers", **settings):
     if engine == "vllm":
         here["engine_arg"] = {"kv_cache_memory_bytes": 64 << 20}
     return (
-        audit(**settings, **over, out=str(folder / "remote")),
+        audit(**settings, **endpoint_settings, out=str(folder / "remote")),
         audit(**settings, **here, out=str(folder / "here")),
     )
 
@@ -236,25 +241,25 @@ def audited(server, checkpoint, folder, engine="transformers", **settings):
 def test_an_audit_over_http_has_the_tables_of_one_in_process(
     server, checkpoint, tmp_path
 ):
-    asked = {"samples": SAMPLES, "attacks": "samia_v1"}
-    there, here = audited(server, checkpoint, tmp_path, "vllm", **asked)
-    assert there["samples"].height == 8 * SAMPLES
+    sample_settings = {"samples": SAMPLES, "attacks": "samia_v1"}
+    run_there, here = audited(server, checkpoint, tmp_path, "vllm", **sample_settings)
+    assert run_there["samples"].height == 8 * SAMPLES
     of_endpoints = pl.col("check").is_in(["endpoint", "dress", "order"])
     for path in sorted(here.folder.rglob("*.parquet")):
-        over = there.folder / path.relative_to(here.folder)
+        path_there = run_there.folder / path.relative_to(here.folder)
         if path.name == "findings.parquet":
-            findings = pl.read_parquet(over).filter(~of_endpoints)
+            findings = pl.read_parquet(path_there).filter(~of_endpoints)
             assert findings.equals(pl.read_parquet(path).filter(~of_endpoints))
         else:
-            assert over.read_bytes() == path.read_bytes()
+            assert path_there.read_bytes() == path.read_bytes()
 
 
 def test_an_audit_from_log_probabilities_scores_as_the_engine_here(
     server, checkpoint, tmp_path
 ):
     names = ["lowercase_ratio_v1", "min_k_20_v1", "extraction_v1"]
-    asked = {"attacks": ",".join(names), "extraction_tokens": 10}
-    remote, here = audited(server, checkpoint, tmp_path, **asked)
+    logprob_settings = {"attacks": ",".join(names), "extraction_tokens": 10}
+    remote, here = audited(server, checkpoint, tmp_path, **logprob_settings)
     assert remote["scores"].select(names).null_count().row(0) == (0, 0, 0)
     assert_frame_equal(
         remote["scores"].select(names), here["scores"].select(names), abs_tol=1e-4
@@ -265,8 +270,8 @@ def test_an_audit_from_log_probabilities_scores_as_the_engine_here(
 def test_an_audit_at_points_over_http_has_the_log_probabilities_of_the_engine_here(
     server, checkpoint, tmp_path
 ):
-    asked = {"evidence": "probe-logprobs", "probes": 3}
-    remote, here = audited(server, checkpoint, tmp_path, **asked)
+    point_settings = {"evidence": "probe-logprobs", "probes": 3}
+    remote, here = audited(server, checkpoint, tmp_path, **point_settings)
     assert remote.manifest.models["target"]["probe-logprobs"] == "exact"
     assert remote["logprobs"]["logprob"].null_count() == 0
     bound, exact = (
@@ -313,9 +318,9 @@ def test_a_chat_by_batch_files_has_the_tables_of_one_over_http(
     }
     live = audit(**settings, out=str(tmp_path / "live"))
     files = settings | {"out": str(tmp_path / "batch")}
-    written = audit(**files, requests_to=str(tmp_path / "requests"))
-    assert written["prompts"].height == 8
-    assert not written.manifest.custody
+    run_of_files = audit(**files, requests_to=str(tmp_path / "requests"))
+    assert run_of_files["prompts"].height == 8
+    assert not run_of_files.manifest.custody
     (requests,) = (tmp_path / "requests").iterdir()
     output = answer_batch(checkpoint, requests, tmp_path)
     run = audit(**files, answers_from=str(output))

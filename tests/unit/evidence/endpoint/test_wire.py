@@ -26,8 +26,8 @@ def read(document: Any, n: int = 2) -> wire.Choices:
     )
 
 
-def choices(*items: Any, **more: Any) -> dict[str, Any]:
-    return {"choices": list(items), **more}
+def choices(*items: Any, **columns: Any) -> dict[str, Any]:
+    return {"choices": list(items), **columns}
 
 
 def continuation(
@@ -76,19 +76,19 @@ def test_a_usage_that_makes_no_sense_counts_as_unknown(usage):
 
 
 @pytest.mark.parametrize(
-    ("bad", "why"),
+    ("bad", "reason"),
     [
-        *((each, "it holds no text") for each in ({}, {"text": None}, {"text": 3})),
+        *((choice, "it holds no text") for choice in ({}, {"text": None}, {"text": 3})),
         ({"text": "a", "index": "0"}, "Input should be a valid integer"),
         ({"text": "\ud800"}, "its text is not valid Unicode"),
         ({"text": "a", "finish_reason": "ERROR"}, "the endpoint ended it with 'error'"),
         ("a", "it is not an object"),
     ],
 )
-def test_a_choice_that_cannot_be_used_leaves_the_others(bad, why):
+def test_a_choice_that_cannot_be_used_leaves_the_others(bad, reason):
     answer = read(choices(bad, {"index": 1, "text": "b"}))
     assert answer.continuations == {1: continuation("b")}
-    assert answer.problem == f"choice 0 cannot be used ({why})"
+    assert answer.problem == f"choice 0 cannot be used ({reason})"
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ document_like = st.fixed_dictionaries(
 def test_nothing_that_json_can_say_breaks_the_reader(document):
     answer = read(document)
     assert set(answer.continuations) <= {0, 1}
-    assert all(isinstance(found.text, str) for found in answer.continuations.values())
+    assert all(isinstance(choice.text, str) for choice in answer.continuations.values())
     assert answer.continuations or answer.problem is not None
 
 
@@ -252,7 +252,7 @@ def refusal(content: Any, status: int = 400, **headers: str):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "sentence"),
     [
         ({"error": {"message": "too long", "code": None}}, "too long"),
         ({"object": "error", "message": "too long", "code": 400}, "too long"),
@@ -266,8 +266,8 @@ def refusal(content: Any, status: int = 400, **headers: str):
         (b"", "no message"),
     ],
 )
-def test_every_usual_shape_is_read(content, said):
-    assert refusal(content).sentence == f"status 400: {said}"
+def test_every_usual_shape_is_read(content, sentence):
+    assert refusal(content).sentence == f"status 400: {sentence}"
 
 
 def test_codes_are_kept_apart_a_redirect_is_named_and_the_key_is_not():
@@ -276,8 +276,10 @@ def test_codes_are_kept_apart_a_redirect_is_named_and_the_key_is_not():
     )
     assert paid.codes == {"insufficient_quota"}
     assert refusal(b"busy", 503).codes == frozenset()
-    found = refusal(b"", 302, location=f"http://elsewhere/?key={KEY}")
-    assert found.sentence == "status 302: a redirect to http://elsewhere/?key=[key]"
+    redirected = refusal(b"", 302, location=f"http://elsewhere/?key={KEY}")
+    assert (
+        redirected.sentence == "status 302: a redirect to http://elsewhere/?key=[key]"
+    )
     assert KEY not in refusal({"error": {"message": f"{KEY} is wrong"}}, 401).sentence
     assert KEY not in refusal(f"{KEY} is wrong".encode(), 401).sentence
     assert wire.shorten("a\n\t b\x1b[0m <b>c</b>") == "a b [0m c"
@@ -289,20 +291,20 @@ def read_echoed(
     tokens: Any, logprobs: Any, text: str, context: str = "", n_drawn: int | None = 1
 ) -> tuple[bool, list[float | None]] | str:
     """Whether a special token came first, and the values, None for NaN; or the reason."""
-    found = wire.read_echo(tokens, logprobs, context, text, n_drawn=n_drawn)
-    if isinstance(found, str):
-        return found
-    bos, logprob = found
+    echo_read = wire.read_echo(tokens, logprobs, context, text, n_drawn=n_drawn)
+    if isinstance(echo_read, str):
+        return echo_read
+    bos, logprob = echo_read
     return bos, [None if math.isnan(value) else value for value in logprob.tolist()]
 
 
 TWO, MINUS = ["a", " b", " x"], [None, -1.0, -9.0]
-CUT = ["a", "bytes:\\xe2\\x80", "bytes:\\x9d", "b", " x"]
+CUT_CHARACTER = ["a", "bytes:\\xe2\\x80", "bytes:\\x9d", "b", " x"]
 ONE_TWO = (["<s>", "one", " t", "wo", " x"], [None, -1.0, -2.0, -3.0, -9.0])
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("echo_arguments", "echo_values"),
     [
         ((TWO, MINUS, "a b"), (False, [None, -1.0])),
         ((["<s>", *TWO], [None, -2.0, -1.0, -9.0], "a b"), (True, [-2.0, -1.0])),
@@ -320,11 +322,13 @@ ONE_TWO = (["<s>", "one", " t", "wo", " x"], [None, -1.0, -2.0, -3.0, -9.0])
         ((*ONE_TWO, " two", "one"), (True, [-2.0, -3.0])),
         ((*ONE_TWO, "two", "one "), (True, [-3.0])),  # " t" reaches into the text
         # Characters that are cut into bytes.
-        ((CUT, ONE_TWO[1], "a\u201db"), (False, [None, -1.0, -2.0, -3.0])),
+        ((CUT_CHARACTER, ONE_TWO[1], "a\u201db"), (False, [None, -1.0, -2.0, -3.0])),
     ],
 )
-def test_of_an_echo_only_tokens_that_start_in_the_text_count(asked, found):
-    assert read_echoed(*asked) == found
+def test_of_an_echo_only_tokens_that_start_in_the_text_count(
+    echo_arguments, echo_values
+):
+    assert read_echoed(*echo_arguments) == echo_values
 
 
 @pytest.mark.parametrize(
@@ -348,9 +352,9 @@ def test_of_an_echo_only_tokens_that_start_in_the_text_count(asked, found):
     ],
 )
 def test_an_echo_that_does_not_fit_has_its_reason(tokens, logprobs, words):
-    found = read_echoed(tokens, logprobs, "a b")
-    assert isinstance(found, str)
-    assert words in found
+    reason_read = read_echoed(tokens, logprobs, "a b")
+    assert isinstance(reason_read, str)
+    assert words in reason_read
 
 
 # Settings of an endpoint, and the most that a run can cost.
@@ -418,8 +422,10 @@ def test_a_key_that_http_cannot_carry_is_refused_unseen(key):
 
 
 def test_the_key_is_not_shown():
-    shown = f"{SETTINGS!r}{SETTINGS}{SETTINGS.sample_identity(Capabilities())!r}"
-    assert KEY not in shown
+    settings_texts = (
+        f"{SETTINGS!r}{SETTINGS}{SETTINGS.sample_identity(Capabilities())!r}"
+    )
+    assert KEY not in settings_texts
     assert SETTINGS.redact(f"wrong key {KEY}, {KEY}!") == "wrong key [key], [key]!"
     for short in (None, "e"):
         assert (
@@ -429,19 +435,21 @@ def test_the_key_is_not_shown():
 
 @pytest.mark.parametrize("missing", ["price_in", "price_out"])
 def test_a_limit_of_cost_needs_prices(missing):
-    given: dict[str, Any] = {"max_cost": 1.0, "price_in": 1.0, "price_out": 1.0} | {
-        missing: None
-    }
+    cost_settings: dict[str, Any] = {
+        "max_cost": 1.0,
+        "price_in": 1.0,
+        "price_out": 1.0,
+    } | {missing: None}
     with pytest.raises(SettingsError, match="give price_in= and price_out="):
-        ClientSettings(**HOST, **given)
+        ClientSettings(**HOST, **cost_settings)
 
 
 # The most that a run can cost, and what it did.
 
 
 def priced(**changed: Any) -> ClientSettings:
-    given = {"price_in": 2.0, "price_out": 10.0, "max_cost": None} | changed
-    return ClientSettings(**HOST, **given)
+    price_settings = {"price_in": 2.0, "price_out": 10.0, "max_cost": None} | changed
+    return ClientSettings(**HOST, **price_settings)
 
 
 def test_a_cost_by_hand_and_without_prices():
@@ -492,9 +500,9 @@ def test_what_was_sent_and_what_came_is_paid_for_whatever_a_server_says(
 def test_an_answer_far_longer_than_what_was_asked_for_is_not_kept(n):
     request = wire.WireRequest({}, n, 0, wire.Tokens(9, 40 * n), "prompt")
     body = json.dumps(choices(*[{"text": "a" * 10**6}] * n)).encode()
-    found = wire.RequestFormat(SETTINGS).read(body, request)
-    assert found.continuations == {}
-    assert "characters, far beyond 40 tokens" in str(found.problem)
+    choices_read = wire.RequestFormat(SETTINGS).read(body, request)
+    assert choices_read.continuations == {}
+    assert "characters, far beyond 40 tokens" in str(choices_read.problem)
 
 
 def most_that_fits(ledger: wire.Ledger) -> int:

@@ -163,12 +163,12 @@ def test_points_of_a_text_are_answered_from_one_reading(gguf, monkeypatch):
     with opened(gguf, "samples") as engine:
         n_rows = 0
         streams = engine._open_streams(len(text))
-        read = streams.read
+        read_rows = streams.read
 
         def count(rows):
             nonlocal n_rows
             n_rows += len(rows.tokens)
-            return read(rows)
+            return read_rows(rows)
 
         monkeypatch.setattr(streams, "read", count)
         together = conformance.outputs(engine, requests)
@@ -267,11 +267,11 @@ def test_weights_that_are_not_finite_are_refused(checkpoint, tmp_path):
 
 
 def test_the_engine_is_chosen_by_the_files_form(gguf, checkpoint):
-    chosen = {
+    engine_by_kind = {
         kind: choose_engine("auto", kind, frozenset(), model=str(gguf))[0]
         for kind in ("samples", "logprobs")
     }
-    assert chosen == {"samples": "llama-cpp", "logprobs": "llama-cpp"}
+    assert engine_by_kind == {"samples": "llama-cpp", "logprobs": "llama-cpp"}
     kinds = {"rank", "question", "nudge"}
     assert choose_engine("auto", "logprobs", frozenset(kinds), model=str(gguf))[0] == (
         "llama-cpp"

@@ -87,7 +87,7 @@ def hide(text, *words):
 def test_a_short_text_as_the_library_reads_it(masked_model):
     assert "the" in masked_model.words
     assert all(word == word.strip(" ,.") for word in masked_model.words)
-    (found,) = masked_model.predict([hide(SHORT, 1, 5)])
+    (predicted,) = masked_model.predict([hide(SHORT, 1, 5)])
     ids = masked_model._tokenizer("The<mask> sat on the<mask>.")["input_ids"]
     assert ids[0] == BOS_ID
     assert ids[-1] == EOS_ID
@@ -100,7 +100,7 @@ def test_a_short_text_as_the_library_reads_it(masked_model):
         logits = masked_model._model(torch.tensor([ids])).logits[0]
     expected = logits.log_softmax(dim=-1)[places][:, masked_model._word_ids].numpy()
     assert len(places) == 2
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_allclose(predicted, expected, rtol=1e-5)
 
 
 def test_texts_and_gaps_do_not_depend_on_their_batch(masked_model):
@@ -114,20 +114,20 @@ def test_texts_and_gaps_do_not_depend_on_their_batch(masked_model):
     texts.append(hide("a <mask> is <mask>", 2))  # which has the mask itself
     assert masked_model.predict([]) == []
     together = masked_model.predict(texts)
-    assert [of.shape for of in together] == [
+    assert [predicted.shape for predicted in together] == [
         (n, len(masked_model.words)) for n in (3, 1, 1, 1)
     ]
-    for of, text in zip(together, texts, strict=True):
+    for predicted, text in zip(together, texts, strict=True):
         (alone,) = masked_model.predict([text])
-        np.testing.assert_allclose(of, alone, rtol=1e-4)
+        np.testing.assert_allclose(predicted, alone, rtol=1e-4)
 
 
 def without_mask(folder):
     settings = folder / "tokenizer_config.json"
-    kept = {
+    settings_kept = {
         k: v for k, v in json.loads(settings.read_text()).items() if k != "mask_token"
     }
-    settings.write_text(json.dumps(kept))
+    settings.write_text(json.dumps(settings_kept))
     return folder
 
 
@@ -206,10 +206,10 @@ def between(text):
     return Gaps(text, word_spans(text)).fill([""] * len(word_spans(text)))[0]
 
 
-def changed(text, other):
+def changed(text, changed_text):
     return [
         i
-        for i, (a, b) in enumerate(zip(words(text), words(other), strict=True))
+        for i, (a, b) in enumerate(zip(words(text), words(changed_text), strict=True))
         if a != b
     ]
 
@@ -217,10 +217,12 @@ def changed(text, other):
 @pytest.mark.parametrize("kind", [neighbours, perturbations])
 @pytest.mark.parametrize("text", TEXTS_OF_WORDS)
 def test_only_words_change(masked_model, kind, text):
-    made = make(kind, masked_model, text, 6)
-    assert made.reason is None
-    assert len(made.texts) == 6
-    assert all(between(other) == between(text) for other in made.texts)
+    neighbours_made = make(kind, masked_model, text, 6)
+    assert neighbours_made.reason is None
+    assert len(neighbours_made.texts) == 6
+    assert all(
+        between(neighbour) == between(text) for neighbour in neighbours_made.texts
+    )
 
 
 @pytest.mark.parametrize("kind", [neighbours, perturbations, paraphrases])
@@ -229,14 +231,14 @@ def test_the_same_seed_gives_the_same_first_ones_and_another_something_else(
 ):
     first = make(kind, masked_model, LONGER, 6)
     assert make(kind, masked_model, LONGER, 6) == first
-    more = make(kind, masked_model, LONGER, 21).texts
-    assert (len(more), more[:6]) == (21, first.texts)
+    more_texts = make(kind, masked_model, LONGER, 21).texts
+    assert (len(more_texts), more_texts[:6]) == (21, first.texts)
     assert make(kind, masked_model, LONGER, 6, seed=1) != first
     assert make(kind, masked_model, LONGER, 6, target_id="1" * 32) != first
 
 
 @pytest.mark.parametrize(
-    ("kind", "what", "texts"),
+    ("kind", "noun", "texts"),
     [
         (neighbours, "words", ["", " ", "…!", "word", " word. "]),
         (perturbations, "words", ["", "word"]),
@@ -244,40 +246,40 @@ def test_the_same_seed_gives_the_same_first_ones_and_another_something_else(
     ],
 )
 def test_a_text_without_two_words_has_no_variants_and_a_reason(
-    masked_model, kind, what, texts
+    masked_model, kind, noun, texts
 ):
     for text in texts:
-        made = make(kind, masked_model, text, 5)
-        assert made == (
+        views_made = make(kind, masked_model, text, 5)
+        assert views_made == (
             (),
-            f"the text has fewer than two {what} that could be replaced",
+            f"the text has fewer than two {noun} that could be replaced",
         )
 
 
 def test_each_neighbour_has_the_likeliest_other_word_in_another_place(masked_model):
-    found = []
-    for other in make(neighbours, masked_model, LONGER, 20).texts:
-        (place,) = changed(LONGER, other)
-        found.append(place)
+    places_changed = []
+    for neighbour in make(neighbours, masked_model, LONGER, 20).texts:
+        (place,) = changed(LONGER, neighbour)
+        places_changed.append(place)
         (row,) = masked_model.predict([Gaps(LONGER, [word_spans(LONGER)[place]])])[0]
         hidden = words(LONGER)[place].casefold()
         ranked = sorted(
             zip(row, masked_model.words, strict=True), key=lambda pair: -pair[0]
         )
         best = next(word for _, word in ranked if word.casefold() != hidden)
-        assert words(other)[place] == best
-    assert len(set(found)) == 20
+        assert words(neighbour)[place] == best
+    assert len(set(places_changed)) == 20
     texts = make(neighbours, masked_model, "Big cats run", 8).texts
     assert len(set(texts)) == 8
-    places = [changed("Big cats run", other) for other in texts]
+    places = [changed("Big cats run", neighbour) for neighbour in texts]
     assert sorted(places[:3]) == [[0], [1], [2]]
     assert places[3:6] == places[:3]
 
 
 def test_perturbations_hide_spans_of_two_words_apart(masked_model):
     n_words = len(words(LONGER))
-    for other in make(perturbations, masked_model, LONGER, 20).texts:
-        places = changed(LONGER, other)
+    for perturbation in make(perturbations, masked_model, LONGER, 20).texts:
+        places = changed(LONGER, perturbation)
         assert 0 < len(places) <= 2 * -(-0.15 * n_words // 2)
         runs = "".join("x" if i in places else " " for i in range(n_words)).split()
         assert max(map(len, runs)) <= 2
@@ -342,14 +344,16 @@ def squeezed(text):
 @pytest.mark.parametrize("text", [BRIEF, LONG])
 @pytest.mark.parametrize("share", [0.01, 0.2, 1.0])
 def test_pairs_are_those_of_algorithm_2(masked_model, one_thread, text, share):
-    found = paraphrases(masked_model, text, n=6, seed=SEED, share=share).texts
+    paraphrases_made = paraphrases(
+        masked_model, text, n=6, seed=SEED, share=share
+    ).texts
     expected = [
-        each
+        paraphrase
         for pair in range(3)
-        for each in algorithm_2(masked_model, text, pair, share)
+        for paraphrase in algorithm_2(masked_model, text, pair, share)
     ]
-    assert list(map(squeezed, found)) == list(map(squeezed, expected))
-    assert len(set(found)) > 2
+    assert list(map(squeezed, paraphrases_made)) == list(map(squeezed, expected))
+    assert len(set(paraphrases_made)) > 2
 
 
 PIECES = ["[U]", "[M]", "a", "the", "cat", "##s", "dog", ".", "cow", "pig"]
@@ -401,40 +405,49 @@ def test_pieces_of_words_join_as_the_tokenizer_writes_them(
     word_pieces, place, token, expected
 ):
     vocabulary = word_pieces.vocabulary
-    cut = vocabulary.cut("the cats  the\ncat.")
-    assert cut.places == list(range(6))
-    assert vocabulary.replace(cut, [place], [PIECES.index(token)]) == expected
+    token_text = vocabulary.cut("the cats  the\ncat.")
+    assert token_text.places == list(range(6))
+    assert vocabulary.replace(token_text, [place], [PIECES.index(token)]) == expected
 
 
 def test_what_is_not_replaced_stays_character_by_character():
     text = "\tOne  two,three\n\nfour "
     spans = [(1, 4), (6, 9), (9, 10), (10, 15), (17, 21)]
-    cut = TokenText(text, [0] * 5, spans, list(range(5)))
-    known: Any = SimpleNamespace(_decoded=["x", "2", "3", " &", " 3"])
-    assert Vocabulary.replace(known, cut, [], []) == text
-    assert Vocabulary.replace(known, cut, [1, 3], [1, 2]) == "\tOne  2,3\n\nfour "
-    assert Vocabulary.replace(known, cut, [2, 3], [3, 4]) == "\tOne  two & 3\n\nfour "
+    token_text = TokenText(text, [0] * 5, spans, list(range(5)))
+    vocabulary: Any = SimpleNamespace(_decoded=["x", "2", "3", " &", " 3"])
+    assert Vocabulary.replace(vocabulary, token_text, [], []) == text
+    assert (
+        Vocabulary.replace(vocabulary, token_text, [1, 3], [1, 2])
+        == "\tOne  2,3\n\nfour "
+    )
+    assert (
+        Vocabulary.replace(vocabulary, token_text, [2, 3], [3, 4])
+        == "\tOne  two & 3\n\nfour "
+    )
 
 
 def test_bytes_of_a_character_and_special_tokens_are_never_replaced(masked_model):
     text = "</s>the 漢 <mask> of"
     vocabulary = masked_model.vocabulary
-    cut = vocabulary.cut(text)
-    assert "".join(text[slice(*cut.spans[place])] for place in cut.places) == "theof"
+    token_text = vocabulary.cut(text)
+    assert (
+        "".join(text[slice(*token_text.spans[place])] for place in token_text.places)
+        == "theof"
+    )
     special = masked_model._tokenizer.all_special_ids
     assert set(special).isdisjoint(vocabulary.ids.tolist())
-    for other in paraphrases(masked_model, text, n=20, seed=SEED, share=1.0).texts:
-        assert other.startswith("</s>")
-        assert " 漢 <mask>" in other
+    for paraphrase in paraphrases(masked_model, text, n=20, seed=SEED, share=1.0).texts:
+        assert paraphrase.startswith("</s>")
+        assert " 漢 <mask>" in paraphrase
 
 
 def test_each_token_is_hidden_with_the_share_as_its_probability():
-    own = np.random.default_rng(0)
-    counts = np.array([len(_hide(range(50), 0.2, own)) for _ in range(2000)])
+    rng = np.random.default_rng(0)
+    counts = np.array([len(_hide(range(50), 0.2, rng)) for _ in range(2000)])
     assert abs(counts.mean() - 10) < 4 * np.sqrt(50 * 0.2 * 0.8 / 2000)
     assert abs(counts.var() - 8) < 1
-    assert {len(_hide(range(50), 1e-9, own)) for _ in range(20)} == {1}
-    assert _hide([3, 5, 8], 1.0, own) == [3, 5, 8]
+    assert {len(_hide(range(50), 1e-9, rng)) for _ in range(20)} == {1}
+    assert _hide([3, 5, 8], 1.0, rng) == [3, 5, 8]
 
 
 # Variants of texts from a masked model in a process of its own.
@@ -448,9 +461,9 @@ MAKERS: dict[str, Callable[..., Variants]] = {
 
 def test_the_worker_gives_what_the_model_gives_here(masked_model, tmp_path, one_thread):
     texts = [" ".join(TEXTS[3].split()[:20]), "word"]
-    asked = [
+    requests = [
         Request(
-            request_id=4 * number + which,
+            request_id=4 * number + view_number,
             kind="fills",
             view=view,
             text=text,
@@ -458,9 +471,9 @@ def test_the_worker_gives_what_the_model_gives_here(masked_model, tmp_path, one_
             seed=65536,
         )
         for number, text in enumerate(texts)
-        for which, view in enumerate(MAKERS)
+        for view_number, view in enumerate(MAKERS)
     ]
-    shared = replace(asked[2], request_id=8, share=0.9)
+    shared = replace(requests[2], request_id=8, share=0.9)
     spec = EngineSpec(
         engine="masked",
         kind="fills",
@@ -468,12 +481,20 @@ def test_the_worker_gives_what_the_model_gives_here(masked_model, tmp_path, one_
     )
     with EngineProcess(spec, log=tmp_path / "engine.log") as engine:
         assert engine.info.device == "cpu"
-        found = answers(engine, [*asked, shared])
-    for each in asked:
-        made = MAKERS[each.view](masked_model, each.text, n=4, seed=65536)
-        answer = found[each.request_id]
-        assert tuple(given.text for given in answer.continuations) == made.texts
-        assert answer.error == made.reason
-    assert found[4].error is not None
-    more = paraphrases(masked_model, shared.text, n=4, seed=65536, share=0.9)
-    assert tuple(given.text for given in found[8].continuations) == more.texts
+        answer_by_id = answers(engine, [*requests, shared])
+    for view_request in requests:
+        expected_texts = MAKERS[view_request.view](
+            masked_model, view_request.text, n=4, seed=65536
+        )
+        answer = answer_by_id[view_request.request_id]
+        assert (
+            tuple(continuation.text for continuation in answer.continuations)
+            == expected_texts.texts
+        )
+        assert answer.error == expected_texts.reason
+    assert answer_by_id[4].error is not None
+    more_texts = paraphrases(masked_model, shared.text, n=4, seed=65536, share=0.9)
+    assert (
+        tuple(continuation.text for continuation in answer_by_id[8].continuations)
+        == more_texts.texts
+    )

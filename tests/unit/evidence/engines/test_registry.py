@@ -45,9 +45,9 @@ def cpu_build(monkeypatch):
     monkeypatch.setattr(registry, "which", lambda _: "/usr/bin/lscpu")
 
 
-def show_gpu(monkeypatch: pytest.MonkeyPatch, *, there: bool) -> None:
+def show_gpu(monkeypatch: pytest.MonkeyPatch, *, has_gpu: bool) -> None:
     monkeypatch.setattr(
-        registry, "_ACCELERATORS", ("null",) if there else ("no such device",)
+        registry, "_ACCELERATORS", ("null",) if has_gpu else ("no such device",)
     )
 
 
@@ -56,7 +56,7 @@ NO_ENGINE = r"no engine can run .*'mia-batch\[vllm\]'.*'mia-batch\[transformers\
 
 
 @pytest.mark.parametrize(
-    ("name", "absent", "build", "gpu", "chosen", "why"),
+    ("name", "absent", "build", "gpu", "chosen_engine", "reason_pattern"),
     [
         ("auto", [], "cpu", False, "vllm", "^vLLM's CPU build is installed$"),
         ("auto", [], "gpu", True, "vllm", "^vLLM's GPU build is installed$"),
@@ -107,20 +107,28 @@ NO_ENGINE = r"no engine can run .*'mia-batch\[vllm\]'.*'mia-batch\[transformers\
     ],
 )
 def test_which_engine_is_taken(
-    installed, monkeypatch, name, absent, build, gpu, chosen, why, request
+    installed,
+    monkeypatch,
+    name,
+    absent,
+    build,
+    gpu,
+    chosen_engine,
+    reason_pattern,
+    request,
 ):
     request.getfixturevalue(f"{build}_build")
     installed.difference_update(absent)
     if "lscpu" in absent:
         monkeypatch.setattr(registry, "which", lambda _: None)
-    show_gpu(monkeypatch, there=gpu)
-    if chosen is None:
-        with pytest.raises(SettingsError, match=why):
+    show_gpu(monkeypatch, has_gpu=gpu)
+    if chosen_engine is None:
+        with pytest.raises(SettingsError, match=reason_pattern):
             choose(name)
     else:
         engine, reason = choose(name)
-        assert engine == chosen
-        assert re.search(why, reason)
+        assert engine == chosen_engine
+        assert re.search(reason_pattern, reason)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +137,7 @@ def test_which_engine_is_taken(
 )
 def test_which_engine_runs_on_the_cpu(monkeypatch, request, build, gpu, on_cpu):
     request.getfixturevalue(f"{build}_build")
-    show_gpu(monkeypatch, there=gpu)
+    show_gpu(monkeypatch, has_gpu=gpu)
     assert {
         name
         for name in ("vllm", "transformers")
@@ -181,12 +189,17 @@ def test_what_an_engine_cannot_compute_is_known_without_it(engine, columns, word
 
 @pytest.mark.usefixtures("installed", "cpu_build")
 def test_what_the_engine_cannot_compute_transformers_does():
-    engine, why = registry.choose_engine("auto", "logprobs", frozenset({"rank"}))
-    assert (engine, why) == ("transformers", "engine vllm cannot compute exact ranks")
+    engine, engine_reason = registry.choose_engine(
+        "auto", "logprobs", frozenset({"rank"})
+    )
+    assert (engine, engine_reason) == (
+        "transformers",
+        "engine vllm cannot compute exact ranks",
+    )
 
 
 @pytest.mark.parametrize(
-    ("build", "kind", "gpus", "chosen", "why"),
+    ("build", "kind", "gpus", "chosen_engine", "reason_pattern"),
     [
         ("cpu", "points", 1, "transformers", "all points of a text at once"),
         (
@@ -203,17 +216,17 @@ def test_what_the_engine_cannot_compute_transformers_does():
 )
 @pytest.mark.usefixtures("installed")
 def test_on_a_gpu_transformers_reads_and_vllm_writes(
-    monkeypatch, request, build, kind, gpus, chosen, why
+    monkeypatch, request, build, kind, gpus, chosen_engine, reason_pattern
 ):
     request.getfixturevalue(f"{build}_build")
-    show_gpu(monkeypatch, there=True)
+    show_gpu(monkeypatch, has_gpu=True)
     points = kind == "points"
     kind = "logprobs" if points else kind
     engine, reason = registry.choose_engine(
         "auto", kind, frozenset(), gpus=gpus, at_points=points
     )
-    assert engine == chosen
-    assert re.search(why, reason)
+    assert engine == chosen_engine
+    assert re.search(reason_pattern, reason)
     assert registry.choose_engine("vllm", kind, frozenset(), gpus=gpus) == (
         "vllm",
         "asked for",
@@ -221,7 +234,7 @@ def test_on_a_gpu_transformers_reads_and_vllm_writes(
 
 
 @pytest.mark.parametrize(
-    ("given", "room", "most"),
+    ("bytes_set", "room", "most_bytes"),
     [
         (None, None, 128 << 20),
         (None, 3 << 30, 3 << 30),
@@ -229,8 +242,10 @@ def test_on_a_gpu_transformers_reads_and_vllm_writes(
         (5 << 30, 1 << 20, 5 << 30),
     ],
 )
-def test_memory_for_logits_is_as_set_or_follows_the_accelerator(given, room, most):
-    assert registry.logits_bytes(spec("m", logits_bytes=given), room) == most
+def test_memory_for_logits_is_as_set_or_follows_the_accelerator(
+    bytes_set, room, most_bytes
+):
+    assert registry.logits_bytes(spec("m", logits_bytes=bytes_set), room) == most_bytes
 
 
 @pytest.fixture
@@ -258,8 +273,8 @@ def adapter(tmp_path):
 def test_auto_takes_vllm_for_a_plain_lora_adapter(installed, adapter):
     installed.add("peft")
     model = adapter(r=8, lora_alpha=16, bias="none", use_dora=False)
-    chosen = registry.choose_engine("auto", "samples", frozenset(), model=model)
-    assert chosen == ("vllm", "vLLM's CPU build is installed")
+    choice = registry.choose_engine("auto", "samples", frozenset(), model=model)
+    assert choice == ("vllm", "vLLM's CPU build is installed")
 
 
 @pytest.mark.usefixtures("cpu_build")
@@ -284,9 +299,11 @@ def test_transformers_runs_the_adapters_that_vllm_cannot(
     installed.add("peft")
     model = adapter(**settings)
     for name in ("auto", "vllm"):
-        engine, why = registry.choose_engine(name, "logprobs", frozenset(), model=model)
+        engine, engine_reason = registry.choose_engine(
+            name, "logprobs", frozenset(), model=model
+        )
         assert engine == "transformers"
-        assert re.search(f"engine vllm .*{words}", why)
+        assert re.search(f"engine vllm .*{words}", engine_reason)
     with pytest.raises(
         SettingsError, match=f"{words}.*; leave the setting engine at auto"
     ):
@@ -354,7 +371,7 @@ def test_a_broken_plug_in_gets_a_sentence(plug_in, loaded, words):
 
 
 @pytest.mark.parametrize(
-    ("files", "least", "most"),
+    ("files", "least_bytes", "most_bytes"),
     [
         ({"memory.max": "3000\n", "memory.current": "1000\n"}, 2000, 2000),
         ({"memory.max": "max\n", "memory.current": "1000\n"}, 2**24, 2**50),
@@ -363,12 +380,12 @@ def test_a_broken_plug_in_gets_a_sentence(plug_in, loaded, words):
     ids=["limit", "no limit", "no control groups"],
 )
 def test_memory_is_what_container_and_machine_leave(
-    tmp_path, monkeypatch, files, least, most
+    tmp_path, monkeypatch, files, least_bytes, most_bytes
 ):
     for name, content in files.items():
         (tmp_path / name).write_text(content)
     monkeypatch.setattr(registry, "_CGROUP", tmp_path)
-    assert least <= registry.available_memory() <= most
+    assert least_bytes <= registry.available_memory() <= most_bytes
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -454,20 +471,23 @@ def test_a_model_that_looks_at_later_tokens_is_refused(tmp_path):
 def test_log_probabilities_may_move_as_much_as_rounding_explains(
     dtype, moved, is_refused
 ):
-    said = np.linspace(-9, -1, 11, dtype=np.float32)
-    other = said + np.float32(moved)
-    other[-1] -= 5  # of another token
+    first_read = np.linspace(-9, -1, 11, dtype=np.float32)
+    second_read = first_read + np.float32(moved)
+    second_read[-1] -= 5  # of another token
     refused = pytest.raises(SettingsError, match="'m' looks at later tokens")
     with refused if is_refused else nullcontext():
-        registry.check_health("m", None, dtype, [said, other])
+        registry.check_health("m", None, dtype, [first_read, second_read])
 
 
 def test_the_texts_differ_in_their_last_token_and_fit_the_context():
-    one, other = registry.health_check_texts(600, 256)
-    assert one[:-1] == other[:-1]
-    assert one[-1] != other[-1]
-    assert len(one) == len(other) == 32
-    assert [len(each) for each in registry.health_check_texts(5, 7)] == [7, 7]
+    first_text, second_text = registry.health_check_texts(600, 256)
+    assert first_text[:-1] == second_text[:-1]
+    assert first_text[-1] != second_text[-1]
+    assert len(first_text) == len(second_text) == 32
+    assert [len(check_text) for check_text in registry.health_check_texts(5, 7)] == [
+        7,
+        7,
+    ]
     assert max(map(max, registry.health_check_texts(5, 7))) < 5
 
 
@@ -481,23 +501,25 @@ def test_ends_come_from_every_file_of_a_checkpoint():
 
 
 @pytest.mark.parametrize(
-    ("token_ids", "most", "kept", "finish"),
+    ("token_ids", "max_tokens", "ids_kept", "finish"),
     [
         ([5, 6, 2, 7], 10, [5, 6, 2], "stop"),
         ([5, 6, 2, 7], 2, [5, 6], "length"),
         ([5, 6, 2], 3, [5, 6, 2], "stop"),
     ],
 )
-def test_a_text_is_cut_after_its_end_or_its_budget(token_ids, most, kept, finish):
-    found = registry.cut_at_end(token_ids, frozenset({2}), most)
-    assert found == Continuation(token_ids=kept, finish_reason=finish)
+def test_a_text_is_cut_after_its_end_or_its_budget(
+    token_ids, max_tokens, ids_kept, finish
+):
+    continuation = registry.cut_at_end(token_ids, frozenset({2}), max_tokens)
+    assert continuation == Continuation(token_ids=ids_kept, finish_reason=finish)
 
 
 SAMPLES: dict[str, Any] = {"kind": "samples", "context_ids": [1, 2]}
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("request_fields", "words"),
     [
         (SAMPLES | {"context_ids": [1]}, None),
         (SAMPLES | {"context_ids": [0, 8, 8]}, None),
@@ -521,12 +543,13 @@ SAMPLES: dict[str, Any] = {"kind": "samples", "context_ids": [1, 2]}
         (([-1], [1]), "outside the model's vocabulary of 9"),
     ],
 )
-def test_what_no_engine_can_answer_has_its_reason(asked, words):
-    if isinstance(asked, tuple):
-        asked = dict(
-            zip(("context_ids", "text_ids"), asked, strict=True), kind="logprobs"
+def test_what_no_engine_can_answer_has_its_reason(request_fields, words):
+    if isinstance(request_fields, tuple):
+        request_fields = dict(
+            zip(("context_ids", "text_ids"), request_fields, strict=True),
+            kind="logprobs",
         )
-    found = registry.why_impossible(
-        Request(request_id=0, **asked), max_model_len=4, vocab_size=9
+    reason = registry.why_impossible(
+        Request(request_id=0, **request_fields), max_model_len=4, vocab_size=9
     )
-    assert (found is None) if words is None else re.search(words, found or "")
+    assert (reason is None) if words is None else re.search(words, reason or "")

@@ -84,9 +84,9 @@ def started_logprobs(
 
 
 def assert_near(
-    found: Any, expected: Any, atol: float = 1e-5, rtol: float = 1e-6
+    actual: Any, expected: Any, atol: float = 1e-5, rtol: float = 1e-6
 ) -> None:
-    np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol)
+    np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol)
 
 
 class TestTransformers(SamplesConformance):
@@ -98,59 +98,62 @@ class TestTransformers(SamplesConformance):
 def test_an_end_that_only_the_generation_config_names_ends_a_text(
     checkpoint, tmp_path, transformers_engine
 ):
-    each = request(0, [0], n=20, max_tokens=30)
-    plain = outputs(transformers_engine, [each])[0]
+    sample_request = request(0, [0], n=20, max_tokens=30)
+    plain = outputs(transformers_engine, [sample_request])[0]
     common = max(range(2, 600), key=lambda token: sum(token in ids(p) for p in plain))
     folder = shutil.copytree(checkpoint, tmp_path / "model")
     (folder / "generation_config.json").write_text(
         json.dumps({"eos_token_id": [common]})
     )
-    found = outputs(started(folder), [each])[0]
-    for cut, whole in zip(found, plain, strict=True):
+    stopped_outputs = outputs(started(folder), [sample_request])[0]
+    for stopped_output, whole in zip(stopped_outputs, plain, strict=True):
         if common in ids(whole):
             end = ids(whole).index(common) + 1
-            assert (ids(cut), cut.finish_reason) == (ids(whole)[:end], "stop")
+            assert (ids(stopped_output), stopped_output.finish_reason) == (
+                ids(whole)[:end],
+                "stop",
+            )
         else:
-            assert cut == whole
+            assert stopped_output == whole
 
 
 def test_when_memory_runs_out_batches_are_halved_and_nothing_is_lost(
     checkpoint, monkeypatch, transformers_engine, transformers_logprobs
 ):
     engine: Any = started(checkpoint, engine_args={"batch_size": 16})
-    tried = out_of_memory(monkeypatch, engine, "_decode")
+    batch_sizes = out_of_memory(monkeypatch, engine, "_decode")
     requests = [request(i, prompt, n=2) for i, prompt in enumerate(prompts(8))]
-    found = outputs(engine, requests)
-    assert tried[:4] == [16, 8, 4, 2]
-    assert found == outputs(transformers_engine, requests)
+    engine_outputs = outputs(engine, requests)
+    assert batch_sizes[:4] == [16, 8, 4, 2]
+    assert engine_outputs == outputs(transformers_engine, requests)
     engine = started_logprobs(checkpoint, engine_args={"batch_size": 8})
-    tried = out_of_memory(monkeypatch, engine, "_answers")
+    batch_sizes = out_of_memory(monkeypatch, engine, "_answers")
     requests = [text_request(i, texts(7)[-1][i:][:50]) for i in range(8)]
     values = token_values(engine, requests)
-    assert tried[:3] == [8, 4, 2]
+    assert batch_sizes[:3] == [8, 4, 2]
     for key, expected in token_values(transformers_logprobs, requests).items():
         assert_near(values[key]["logprob"], expected["logprob"])
 
 
 def out_of_memory(
-    monkeypatch: pytest.MonkeyPatch, engine: Engine, method: str, most: int = 3
+    monkeypatch: pytest.MonkeyPatch, engine: Engine, method: str, most_rows: int = 3
 ) -> list[int]:
     """Let batches of more than so many run out of memory; the sizes of all that are tried."""
-    tried: list[int] = []
-    own = getattr(engine, method)
+    batch_sizes: list[int] = []
+    own_method = getattr(engine, method)
 
     def limited(batch: list[Any]) -> Any:
-        tried.append(len(batch))
-        if len(batch) > most:
+        batch_sizes.append(len(batch))
+        if len(batch) > most_rows:
             raise torch.OutOfMemoryError
-        return own(batch)
+        return own_method(batch)
 
     monkeypatch.setattr(engine, method, limited)
-    return tried
+    return batch_sizes
 
 
 @pytest.mark.parametrize(
-    ("start", "method", "asked", "words"),
+    ("start", "method", "sample_fields", "words"),
     [
         (
             started,
@@ -162,42 +165,44 @@ def out_of_memory(
     ],
 )
 def test_memory_that_does_not_suffice_for_one_ends_the_engine(
-    checkpoint, monkeypatch, start, method, asked, words
+    checkpoint, monkeypatch, start, method, sample_fields, words
 ):
     engine = start(checkpoint)
 
     def fail(*_):
-        raise RuntimeError(why)
+        raise RuntimeError(error_text)
 
     monkeypatch.setattr(engine, method, fail)
-    why = "[enforce fail] DefaultCPUAllocator: can't allocate memory"
+    error_text = "[enforce fail] DefaultCPUAllocator: can't allocate memory"
     texts = [text_request(i, [BOS_ID, 50, 51 + i]) for i in range(2)]
-    for each in [request(0, [0, 5], **asked)] if asked else texts:
-        engine.submit(each)
+    for text_asked in [request(0, [0, 5], **sample_fields)] if sample_fields else texts:
+        engine.submit(text_asked)
     assert engine.step() == []
     with pytest.raises(EngineError, match=words):
         engine.step()
-    why = "a kernel is missing"  # what is not about memory is not hidden
+    error_text = "a kernel is missing"  # what is not about memory is not hidden
     engine.submit(
-        text_request(9, [BOS_ID, 50, 51]) if asked is None else request(9, [0, 5])
+        text_request(9, [BOS_ID, 50, 51])
+        if sample_fields is None
+        else request(9, [0, 5])
     )
-    with pytest.raises(RuntimeError, match=why):
+    with pytest.raises(RuntimeError, match=error_text):
         engine.step()
 
 
 def test_the_oldest_brings_those_most_like_it_in_length():
     queue = [[5, 5], [20, 5], [6, 5], [5, 9], [5, 5]]
-    oldest, _, near, _, same = queue
+    oldest, _, near, _, as_long = queue
     assert transformers.take_batch(queue, tuple, lambda n, *_: n <= 3) == [
         oldest,
-        same,
+        as_long,
         near,
     ]
     assert queue == [[20, 5], [5, 9]]
 
 
 @pytest.mark.parametrize(
-    ("lengths", "fits", "padding", "taken"),
+    ("lengths", "fits", "padding", "n_together"),
     [
         ([5, 6, 7], lambda n, longest: n * longest <= 20, 1.0, 2),  # padding counts
         ([5, 6, 5, 4], lambda *_: True, 0.0, 2),
@@ -212,10 +217,10 @@ def test_the_oldest_brings_those_most_like_it_in_length():
         ([], lambda *_: True, 1.0, 0),
     ],
 )
-def test_how_many_come_together(lengths, fits, padding, taken):
+def test_how_many_come_together(lengths, fits, padding, n_together):
     assert (
         len(transformers.take_batch([[n] for n in lengths], tuple, fits, padding))
-        == taken
+        == n_together
     )
 
 
@@ -226,19 +231,19 @@ def test_how_many_come_together(lengths, fits, padding, taken):
     st.sampled_from([0.0, 0.02, 0.2, 1.0]),
 )
 def test_every_item_is_taken_once_in_batches_that_fit(
-    items, most, most_tokens, padding
+    items, most_rows, most_tokens, padding
 ):
     def fits(n, *longest):
-        return n <= most and n * sum(longest) <= most_tokens
+        return n <= most_rows and n * sum(longest) <= most_tokens
 
-    queue, done = list(items), []
+    queue, items_done = list(items), []
     while batch := transformers.take_batch(queue, tuple, fits, padding):
         largest = [max(column) for column in zip(*batch, strict=True)]
         assert len(batch) == 1 or fits(len(batch), *largest)
         room = len(batch) * sum(largest)
         assert room - sum(map(sum, batch)) <= padding * room
-        done += batch
-    assert sorted(map(id, done)) == sorted(map(id, items))
+        items_done += batch
+    assert sorted(map(id, items_done)) == sorted(map(id, items))
 
 
 def test_batches_keep_within_main_memory(checkpoint, monkeypatch):
@@ -246,11 +251,11 @@ def test_batches_keep_within_main_memory(checkpoint, monkeypatch):
         "mia_batch.evidence.engines.registry.available_memory", lambda: 2**21
     )
     engine = started(checkpoint)
-    tried = out_of_memory(monkeypatch, engine, "_decode", most=10**6)
+    batch_sizes = out_of_memory(monkeypatch, engine, "_decode", most_rows=10**6)
     answers(engine, [request(0, [0], n=30, max_tokens=31)])
     # Numbers a token: 2 layers of 1 key and 1 value head of 32, twice, and 16 times 64.
     row_bytes = 32 * (2 * 2 * 32 * 2 + 16 * 64) * 4 + 600 * 32
-    assert tried == [2**20 // row_bytes] * 6 == [5] * 6
+    assert batch_sizes == [2**20 // row_bytes] * 6 == [5] * 6
 
 
 @pytest.mark.parametrize(
@@ -322,7 +327,7 @@ TOP_K = 20
 
 @pytest.fixture(scope="module")
 def transformers_logprobs(checkpoint, tmp_path_factory):
-    asked = spec(
+    engine_spec = spec(
         checkpoint,
         "logprobs",
         decoding=Decoding(top_k=TOP_K),
@@ -331,7 +336,7 @@ def transformers_logprobs(checkpoint, tmp_path_factory):
         engine_args={"batch_size": 16},
     )
     with EngineProcess(
-        asked, log=tmp_path_factory.mktemp("log") / "engine.log"
+        engine_spec, log=tmp_path_factory.mktemp("log") / "engine.log"
     ) as engine:
         yield engine
 
@@ -346,31 +351,38 @@ def test_what_is_computed_is_of_the_tokens_of_its_text(
     checkpoint, transformers_logprobs
 ):
     """Their values are held to float64 below."""
-    asked = texts(30)
-    requests = [text_request(i, ids, columns=EVERYTHING) for i, ids in enumerate(asked)]
+    token_lists = texts(30)
+    requests = [
+        text_request(i, ids, columns=EVERYTHING) for i, ids in enumerate(token_lists)
+    ]
     n_ranks = n_other = 0
     for i, values in token_values(transformers_logprobs, requests).items():
-        exact = exact_logprobs(checkpoint, asked[i])
-        own = exact[range(len(exact)), asked[i][1:]]
+        exact = exact_logprobs(checkpoint, token_lists[i])
+        own_logprobs = exact[range(len(exact)), token_lists[i][1:]]
         assert_near(
             values["vocabulary_mean"], (np.exp(exact) * exact).sum(axis=1), atol=1e-4
         )
         assert values["rank"].dtype == np.uint32
-        kept = values["rank"] <= TOP_K
-        assert (np.isnan(values["support_mass"]) != kept).mean() > 0.99
-        n_ranks += len(own)
-        n_other += int((values["rank"] != 1 + (exact > own[:, None]).sum(axis=1)).sum())
+        has_support = values["rank"] <= TOP_K
+        assert (np.isnan(values["support_mass"]) != has_support).mean() > 0.99
+        n_ranks += len(own_logprobs)
+        n_other += int(
+            (values["rank"] != 1 + (exact > own_logprobs[:, None]).sum(axis=1)).sum()
+        )
     assert n_other <= 0.01 * n_ranks  # two logits closer than float32 can tell
 
 
 def test_the_smallest_logits_memory_still_takes_one_token_at_a_time(
     checkpoint, transformers_logprobs
 ):
-    asked = text_request(0, texts(4)[3])
-    found = token_values(started_logprobs(checkpoint, logits_bytes=1), [asked])[0]
-    assert found.keys() == {"logprob"}  # what is not asked for is not there
+    one_request = text_request(0, texts(4)[3])
+    values = token_values(started_logprobs(checkpoint, logits_bytes=1), [one_request])[
+        0
+    ]
+    assert values.keys() == {"logprob"}  # what is not asked for is not there
     assert_near(
-        found["logprob"], token_values(transformers_logprobs, [asked])[0]["logprob"]
+        values["logprob"],
+        token_values(transformers_logprobs, [one_request])[0]["logprob"],
     )
 
 
@@ -381,16 +393,20 @@ def test_on_an_accelerator_answers_come_one_batch_late(
         checkpoint, columns=EVERYTHING, decoding=Decoding(top_k=TOP_K)
     )
     engine.on_cpu, engine._max_tokens = False, 300
-    tried = out_of_memory(monkeypatch, engine, "_answers", most=99)
-    asked = [
-        text_request(i, each, columns=EVERYTHING) for i, each in enumerate(texts(40))
+    batch_sizes = out_of_memory(monkeypatch, engine, "_answers", most_rows=99)
+    requests = [
+        text_request(i, text_item, columns=EVERYTHING)
+        for i, text_item in enumerate(texts(40))
     ]
-    for each in asked:
-        engine.submit(each)
-    said = [engine.step() for _ in range(len(asked) + 1)]
-    assert [len(each) for each in said[: len(tried) + 1]] == [0, *tried]
-    expected = token_values(transformers_logprobs, asked)
-    for answer in chain.from_iterable(said):
+    for text_item in requests:
+        engine.submit(text_item)
+    steps = [engine.step() for _ in range(len(requests) + 1)]
+    assert [len(text_item) for text_item in steps[: len(batch_sizes) + 1]] == [
+        0,
+        *batch_sizes,
+    ]
+    expected = token_values(transformers_logprobs, requests)
+    for answer in chain.from_iterable(steps):
         for name, values in (answer.tokens or {}).items():
             assert_near(values, expected[answer.request_id][name])
 
@@ -407,23 +423,44 @@ def test_points_of_a_text_are_read_in_one_row(
     # the last.
     engine: Any = started_logprobs(checkpoint)
     engine._logits = SimpleNamespace(may_pad=may_pad, chunks=engine._logits.chunks)
-    tried = out_of_memory(monkeypatch, engine, "_answers", most=999)
+    batch_sizes = out_of_memory(monkeypatch, engine, "_answers", most_rows=999)
     first = texts(7)[-1][:100]
-    both = [first, [*first[:50], *first[:50]]]
-    points = [(each, n) for each in (0, 1) for n in [*range(1, 99), *[99] * copies]]
-    asked = [
-        text_request(i, both[each][: n + 1], n, noise=noise, is_absolute=True)
-        for i, (each, n) in sorted(
-            enumerate(points), key=lambda one: (one[1][0], one[0] * 37 % len(points))
+    both_texts = [first, [*first[:50], *first[:50]]]
+    points = [
+        (text_number, n)
+        for text_number in (0, 1)
+        for n in [*range(1, 99), *[99] * copies]
+    ]
+    requests = [
+        text_request(
+            i, both_texts[text_number][: n + 1], n, noise=noise, is_absolute=True
+        )
+        for i, (text_number, n) in sorted(
+            enumerate(points),
+            key=lambda numbered_point: (
+                numbered_point[1][0],
+                numbered_point[0] * 37 % len(points),
+            ),
         )
     ]
-    given = answers(engine, asked)
-    assert sum(tried) == sum(each.passes for each in given.values()) == rows
+    answers_by_id = answers(engine, requests)
+    assert (
+        sum(batch_sizes)
+        == sum(answer.passes for answer in answers_by_id.values())
+        == rows
+    )
     if not noise:
-        exact = [exact_logprobs(checkpoint, each) for each in both]
-        expected = [exact[each][n - 1, both[each][n]] for each, n in points]
+        exact = [exact_logprobs(checkpoint, text_number) for text_number in both_texts]
+        expected = [
+            exact[text_number][n - 1, both_texts[text_number][n]]
+            for text_number, n in points
+        ]
         assert_near(
-            [(given[i].tokens or {})["logprob"][0] for i in sorted(given)], expected
+            [
+                (answers_by_id[i].tokens or {})["logprob"][0]
+                for i in sorted(answers_by_id)
+            ],
+            expected,
         )
 
 
@@ -434,16 +471,22 @@ def test_each_text_gets_the_numbers_it_wants_and_no_others(checkpoint):
         frozenset({"vocabulary_mean", "support_mass"}),
         {"rank"},
     ] * 2
-    asked = [
-        text_request(number, each, columns=frozenset(wanted))
-        for number, (each, wanted) in enumerate(zip(texts(6), wishes, strict=True))
-    ]
-    found = token_values(engine, asked)
-    for number, wanted in enumerate(wishes):
-        both = (
-            logit_functions.VOCABULARY if "vocabulary_mean" in wanted else frozenset()
+    requests = [
+        text_request(number, token_ids, columns=frozenset(columns_wanted))
+        for number, (token_ids, columns_wanted) in enumerate(
+            zip(texts(6), wishes, strict=True)
         )
-        assert found[number].keys() == {"logprob"} | both | ({"rank"} & wanted)
+    ]
+    values_by_number = token_values(engine, requests)
+    for number, columns_wanted in enumerate(wishes):
+        vocabulary_columns = (
+            logit_functions.VOCABULARY
+            if "vocabulary_mean" in columns_wanted
+            else frozenset()
+        )
+        assert values_by_number[number].keys() == {"logprob"} | vocabulary_columns | (
+            {"rank"} & columns_wanted
+        )
 
 
 def test_weights_that_are_no_numbers_fail_each_text_with_a_reason(checkpoint, tmp_path):
@@ -472,17 +515,17 @@ def kept_reference(logits: list[float], top_k: int, top_p: float) -> set[int]:
         weakest = logits[order[min(top_k, len(order)) - 1]]
         order = [token for token in order if logits[token] >= weakest]
     weights = [math.exp(logits[token]) for token in order]
-    kept: set[int] = set()
+    ids_kept: set[int] = set()
     mass = 0.0
     for token, weight in zip(order, weights, strict=True):
-        if kept and mass >= top_p:
+        if ids_kept and mass >= top_p:
             break
-        kept.add(token)
+        ids_kept.add(token)
         mass += weight / sum(weights)
-    return kept
+    return ids_kept
 
 
-def kept(logits: torch.Tensor, top_k: int, top_p: float) -> list[set[int]]:
+def keep_reference(logits: torch.Tensor, top_k: int, top_p: float) -> list[set[int]]:
     finite = logit_functions.keep_likeliest(logits, top_k, top_p).isfinite()
     return [set(row.nonzero()[:, 0].tolist()) for row in finite]
 
@@ -501,22 +544,22 @@ def draw(
 @given(LOGITS, st.integers(0, 14))
 def test_top_k_keeps_what_the_reference_implementation_keeps(values, top_k):
     expected = [kept_reference(row, top_k, 1.0) for row in values.tolist()]
-    assert kept(torch.from_numpy(values), top_k, 1.0) == expected
+    assert keep_reference(torch.from_numpy(values), top_k, 1.0) == expected
 
 
 @given(st.permutations(range(8)), st.integers(0, 9), st.floats(0.05, 0.95))
 def test_top_p_keeps_what_the_reference_implementation_keeps(ranks, top_k, top_p):
     logits = [0.37 * rank for rank in ranks]
-    assert kept(torch.tensor([logits]), top_k, top_p) == [
+    assert keep_reference(torch.tensor([logits]), top_k, top_p) == [
         kept_reference(logits, top_k, top_p)
     ]
 
 
 def test_top_p_counts_the_mass_within_top_k_and_one_token_always_stays():
     probabilities = torch.tensor([[0.4, 0.3, 0.2, 0.1]])
-    assert kept(probabilities.log(), 0, 0.5) == [{0, 1}]
-    assert kept(probabilities.log(), 2, 0.5) == [{0}]  # 0.4 of 0.7
-    assert kept(torch.zeros(1, 3), 0, 1e-6) in ([{0}], [{1}], [{2}])
+    assert keep_reference(probabilities.log(), 0, 0.5) == [{0, 1}]
+    assert keep_reference(probabilities.log(), 2, 0.5) == [{0}]  # 0.4 of 0.7
+    assert keep_reference(torch.zeros(1, 3), 0, 1e-6) in ([{0}], [{1}], [{2}])
     logits = torch.tensor([[1.0, -2.0, 0.5]])
     assert torch.equal(logit_functions.keep_likeliest(logits, 0, 1.0), logits)
 
@@ -541,45 +584,47 @@ def test_at_temperature_0_the_most_likely_token_is_taken_whatever_the_seed():
 )
 def test_tokens_are_drawn_by_their_probabilities(decoding):
     logits = torch.linspace(-2, 2, 12).repeat(20_000, 1)
-    drawn = draw(logits, list(range(20_000)), decoding)
+    drawn_tokens = draw(logits, list(range(20_000)), decoding)
     warm = [2 * (2 * token / 11 - 1) / decoding.temperature for token in range(12)]
-    left = sorted(kept_reference(warm, decoding.top_k, decoding.top_p))
-    weights = np.exp([warm[token] for token in left])
-    counts = np.bincount(drawn, minlength=12)
-    assert counts.sum() == counts[left].sum()
-    assert chisquare(counts[left], 20_000 * weights / weights.sum()).pvalue > 0.001
+    ids_left = sorted(kept_reference(warm, decoding.top_k, decoding.top_p))
+    weights = np.exp([warm[token] for token in ids_left])
+    counts = np.bincount(drawn_tokens, minlength=12)
+    assert counts.sum() == counts[ids_left].sum()
+    assert chisquare(counts[ids_left], 20_000 * weights / weights.sum()).pvalue > 0.001
 
 
-ALL = Decoding(top_k=0)
+WHOLE_DISTRIBUTION = Decoding(top_k=0)
 
 
 def scored(
     logits: list[float],
     token: int,
-    decoding: Decoding = ALL,
+    decoding: Decoding = WHOLE_DISTRIBUTION,
     columns: frozenset[str] = EVERYTHING,
 ) -> dict[str, float]:
-    found = logit_functions.score_tokens(
+    token_scores = logit_functions.score_tokens(
         torch.tensor([logits]), torch.tensor([token]), columns, decoding
     )
-    return {name: values.item() for name, values in found.items()}
+    return {name: values.item() for name, values in token_scores.items()}
 
 
 def test_three_tokens_by_hand():
     """Probabilities 1/2, 1/4, 1/4: mean -(1/2 + 2/4 + 2/4) ln 2, squared distances all ln 2 / 2."""
-    found = scored([math.log(0.5), math.log(0.25), math.log(0.25)], 1)
-    assert found["logprob"] == pytest.approx(math.log(0.25), abs=1e-6)
-    assert found["vocabulary_mean"] == pytest.approx(-1.5 * math.log(2), abs=1e-6)
-    assert found["vocabulary_variance"] == pytest.approx(
+    token_scores = scored([math.log(0.5), math.log(0.25), math.log(0.25)], 1)
+    assert token_scores["logprob"] == pytest.approx(math.log(0.25), abs=1e-6)
+    assert token_scores["vocabulary_mean"] == pytest.approx(
+        -1.5 * math.log(2), abs=1e-6
+    )
+    assert token_scores["vocabulary_variance"] == pytest.approx(
         (math.log(2) / 2) ** 2, abs=1e-6
     )
-    assert found["top_logprob"] == pytest.approx(math.log(0.5), abs=1e-6)
-    assert found["rank"] == 2  # a tie is not larger
-    assert found["support_mass"] == 0.0
+    assert token_scores["top_logprob"] == pytest.approx(math.log(0.5), abs=1e-6)
+    assert token_scores["rank"] == 2  # a tie is not larger
+    assert token_scores["support_mass"] == 0.0
 
 
 @pytest.mark.parametrize(
-    ("decoding", "kept"),
+    ("decoding", "mass_kept"),
     [
         (Decoding(top_k=1), 0.4),
         (Decoding(top_k=2), 0.8),  # a tie for the second rank stays
@@ -589,10 +634,10 @@ def test_three_tokens_by_hand():
         (Decoding(top_k=3, top_p=0.4), 0.4),
     ],
 )
-def test_the_support_mass_is_of_the_tokens_that_decoding_keeps(decoding, kept):
+def test_the_support_mass_is_of_the_tokens_that_decoding_keeps(decoding, mass_kept):
     logits = [math.log(p) for p in (0.2, 0.4, 0.2, 0.15, 0.05)]
     assert scored(logits, 1, decoding)["support_mass"] == pytest.approx(
-        math.log(kept), abs=1e-6
+        math.log(mass_kept), abs=1e-6
     )
 
 
@@ -604,10 +649,10 @@ def test_a_token_that_decoding_leaves_out_has_no_support_mass(decoding):
 
 @pytest.mark.parametrize("never", [-math.inf, float(np.finfo(np.float32).min), -1e9])
 def test_tokens_that_the_model_rules_out_do_not_spoil_mean_and_variance(never):
-    found = scored([0.0, never, 0.0], 0)
-    assert found["logprob"] == pytest.approx(-math.log(2), abs=1e-6)
-    assert found["vocabulary_mean"] == pytest.approx(-math.log(2), abs=1e-6)
-    assert found["vocabulary_variance"] == pytest.approx(0.0, abs=1e-6)
+    token_scores = scored([0.0, never, 0.0], 0)
+    assert token_scores["logprob"] == pytest.approx(-math.log(2), abs=1e-6)
+    assert token_scores["vocabulary_mean"] == pytest.approx(-math.log(2), abs=1e-6)
+    assert token_scores["vocabulary_variance"] == pytest.approx(0.0, abs=1e-6)
 
 
 def test_mean_and_variance_of_logits_far_from_zero_lose_nothing():
@@ -632,11 +677,11 @@ def test_everything_agrees_with_float64(logits, data):
     top_k = data.draw(st.integers(0, vocab_size))
     exact = logits.astype(np.float64)
     exact -= np.log(np.exp(exact).sum(axis=1, keepdims=True))
-    own = exact[range(n), tokens]
+    own_logprobs = exact[range(n), tokens]
     p = np.exp(exact)
     mean = (p * exact).sum(axis=1)
     weakest = np.sort(logits, axis=1)[:, [-top_k]]
-    found = logit_functions.score_tokens(
+    token_scores = logit_functions.score_tokens(
         torch.from_numpy(logits.copy()),
         torch.tensor(tokens),
         EVERYTHING,
@@ -646,15 +691,15 @@ def test_everything_agrees_with_float64(logits, data):
     is_kept = logits >= weakest
     support = np.log(np.where(is_kept, p, 0.0).sum(axis=1))
     support[~is_kept[range(n), tokens]] = np.nan
-    assert_near(found["logprob"], own)
-    assert_near(found["top_logprob"], exact.max(axis=1))
-    assert_near(found["vocabulary_mean"], mean)
-    assert_near(found["vocabulary_variance"], variance, rtol=1e-5, atol=1e-6)
-    assert_near(found["support_mass"], support)
+    assert_near(token_scores["logprob"], own_logprobs)
+    assert_near(token_scores["top_logprob"], exact.max(axis=1))
+    assert_near(token_scores["vocabulary_mean"], mean)
+    assert_near(token_scores["vocabulary_variance"], variance, rtol=1e-5, atol=1e-6)
+    assert_near(token_scores["support_mass"], support)
     larger = logits > logits[range(n), tokens][:, None]
-    np.testing.assert_array_equal(found["rank"], 1 + larger.sum(axis=1))
-    assert (found["logprob"] <= 0).all()
-    assert not (found["support_mass"] > 0).any()
+    np.testing.assert_array_equal(token_scores["rank"], 1 + larger.sum(axis=1))
+    assert (token_scores["logprob"] <= 0).all()
+    assert not (token_scores["support_mass"] > 0).any()
 
 
 def test_sorting_the_vocabulary_is_counted_as_memory():
@@ -679,10 +724,10 @@ def own_logits(model: PreTrainedModel, token_ids: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def in_chunks(
-    model: PreTrainedModel, token_ids: Tensor, places: Tensor, most: int = 8
+    model: PreTrainedModel, token_ids: Tensor, places: Tensor, most_rows: int = 8
 ) -> Tensor:
     return torch.cat(
-        list(transformers.ChunkedLogits(model).chunks(token_ids, places, most))
+        list(transformers.ChunkedLogits(model).chunks(token_ids, places, most_rows))
     )
 
 
@@ -691,20 +736,24 @@ def test_a_padded_text_has_the_logits_that_the_model_gives_it_alone(architecture
     model = made(architecture, **ARCHITECTURES[architecture])
     long, short = text(60), text(25, step=11)
     padded = torch.cat([short, torch.zeros((1, 35), dtype=torch.long)], dim=1)
-    found = in_chunks(model, torch.cat([long, padded]), torch.arange(60, 85))
-    torch.testing.assert_close(found, own_logits(model, short), rtol=1e-4, atol=1e-4)
+    chunked_logits = in_chunks(model, torch.cat([long, padded]), torch.arange(60, 85))
+    torch.testing.assert_close(
+        chunked_logits, own_logits(model, short), rtol=1e-4, atol=1e-4
+    )
 
 
 def test_a_model_that_cannot_be_taken_apart_runs_whole_and_stays_as_it_was(monkeypatch):
     model = made("Llama")
-    before = own_logits(model, text(20))
+    logits_before = own_logits(model, text(20))
     in_chunks(model, text(20), torch.arange(20))
-    torch.testing.assert_close(own_logits(model, text(20)), before, rtol=0, atol=0)
+    torch.testing.assert_close(
+        own_logits(model, text(20)), logits_before, rtol=0, atol=0
+    )
     monkeypatch.setattr(model, "get_decoder", lambda: model.model.layers[0])
     assert not transformers.ChunkedLogits(model).may_batch
-    found = in_chunks(model, text(30), torch.arange(4, 30))
+    chunked_logits = in_chunks(model, text(30), torch.arange(4, 30))
     torch.testing.assert_close(
-        found, own_logits(model, text(30))[4:], rtol=1e-4, atol=1e-4
+        chunked_logits, own_logits(model, text(30))[4:], rtol=1e-4, atol=1e-4
     )
 
 
@@ -757,22 +806,24 @@ def gpt2(tmp_path_factory):
     return save_gpt2(tmp_path_factory.mktemp("gpt2"))
 
 
-def said(engine: Started, requests: Iterable[Request]) -> dict[int, Any]:
+def read_logprobs(engine: Started, requests: Iterable[Request]) -> dict[int, Any]:
     return {
-        number: each["logprob"]
-        for number, each in token_values(engine, requests).items()
+        number: token_row["logprob"]
+        for number, token_row in token_values(engine, requests).items()
     }
 
 
-def logprobs(model: Path, asked: Sequence[list[int]]) -> list[Any]:
-    requests = [text_request(i, token_ids) for i, token_ids in enumerate(asked)]
-    return [*said(load_engine(spec(model)), requests).values()]
+def logprobs(model: Path, token_lists: Sequence[list[int]]) -> list[Any]:
+    requests = [text_request(i, token_ids) for i, token_ids in enumerate(token_lists)]
+    return [*read_logprobs(load_engine(spec(model)), requests).values()]
 
 
-def greedy(model: Path, asked: Sequence[list[int]]) -> list[list[int]]:
-    requests = [request(i, prompt, max_tokens=12) for i, prompt in enumerate(asked)]
+def greedy(model: Path, prompts_asked: Sequence[list[int]]) -> list[list[int]]:
+    requests = [
+        request(i, prompt, max_tokens=12) for i, prompt in enumerate(prompts_asked)
+    ]
     engine = load_engine(spec(model, "samples", decoding=Decoding(temperature=0)))
-    return [ids(given) for (given,) in outputs(engine, requests).values()]
+    return [ids(output) for (output,) in outputs(engine, requests).values()]
 
 
 @pytest.mark.parametrize("kind", ["lora", "dora", "ia3"])
@@ -781,11 +832,20 @@ def test_an_adapter_says_what_the_merged_model_says_and_not_what_the_base_says(
 ):
     adapter = save_adapter(tmp_path / kind, checkpoint, kind)
     merged = save_merged(tmp_path / "merged", checkpoint, adapter)
-    asked = texts(12)
-    for token_ids, found in zip(asked, logprobs(adapter, asked), strict=True):
-        own = (range(len(token_ids) - 1), token_ids[1:])
-        assert_near(found, exact_logprobs(merged, token_ids)[own], rtol=1e-5)
-        assert np.abs(found - exact_logprobs(checkpoint, token_ids)[own]).max() > 0.1
+    token_lists = texts(12)
+    for token_ids, adapter_logprobs in zip(
+        token_lists, logprobs(adapter, token_lists), strict=True
+    ):
+        own_places = (range(len(token_ids) - 1), token_ids[1:])
+        assert_near(
+            adapter_logprobs, exact_logprobs(merged, token_ids)[own_places], rtol=1e-5
+        )
+        assert (
+            np.abs(
+                adapter_logprobs - exact_logprobs(checkpoint, token_ids)[own_places]
+            ).max()
+            > 0.1
+        )
     starts = prompts(6)
     assert (
         greedy(adapter, starts) == greedy(merged, starts) != greedy(checkpoint, starts)
@@ -812,17 +872,19 @@ def test_virtual_tokens_stand_before_every_text_and_are_none_of_it(
     base = request.getfixturevalue(model)
     adapter = save_adapter(tmp_path / kind, base, kind)
     full = [BOS_ID, *[50] * (CONTEXT - VIRTUAL_TOKENS - 1)]
-    asked = [*texts(8), full]
-    for token_ids, found in zip(asked, logprobs(adapter, asked), strict=True):
+    token_lists = [*texts(8), full]
+    for token_ids, adapter_logprobs in zip(
+        token_lists, logprobs(adapter, token_lists), strict=True
+    ):
         expected = slow_logprobs(base, adapter, token_ids)
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    apart = np.concatenate(logprobs(adapter, asked)) - np.concatenate(
-        logprobs(base, asked)
+        np.testing.assert_allclose(adapter_logprobs, expected, rtol=1e-5, atol=1e-5)
+    apart = np.concatenate(logprobs(adapter, token_lists)) - np.concatenate(
+        logprobs(base, token_lists)
     )
     assert np.abs(apart).mean() > 0.1
     starts = prompts(5)
     assert greedy(adapter, starts) == [
-        slow_greedy(base, adapter, each, 12) for each in starts
+        slow_greedy(base, adapter, start, 12) for start in starts
     ]
 
 
@@ -857,10 +919,12 @@ def test_memory_holds_the_base_once(checkpoint, tmp_path):
     adapter = save_adapter(tmp_path / "lora", checkpoint)
     loaded = dict(transformers.Pretrained(spec(adapter)).model.named_parameters())
     for name, weights in load_file(checkpoint / "model.safetensors").items():
-        before, _, last = name.rpartition(".")
-        kept = loaded.get(name, loaded.get(f"{before}.base_layer.{last}"))
-        assert kept is not None
-        assert torch.equal(kept, weights)
+        module_name, _, last = name.rpartition(".")
+        loaded_weights = loaded.get(
+            name, loaded.get(f"{module_name}.base_layer.{last}")
+        )
+        assert loaded_weights is not None
+        assert torch.equal(loaded_weights, weights)
 
 
 # Noise on embeddings, against Algorithm 1 of SPV-MIA written with plain transformers.
@@ -906,21 +970,36 @@ def noisy(n: int, noise: float = SIGMA) -> list[Request]:
 def test_log_probabilities_are_those_of_algorithm_1(request, model):
     folder = request.getfixturevalue(model)
     pairs = [
-        replace(each, noise=sign * each.noise) for each in noisy(10) for sign in (1, -1)
+        replace(noisy_request, noise=sign * noisy_request.noise)
+        for noisy_request in noisy(10)
+        for sign in (1, -1)
     ]
-    asked = [replace(each, request_id=number) for number, each in enumerate(pairs)]
+    requests = [
+        replace(noisy_request, request_id=number)
+        for number, noisy_request in enumerate(pairs)
+    ]
     engine = load_engine(spec(folder))
-    plain = said(engine, (replace(each, noise=0.0) for each in asked))
+    plain = read_logprobs(
+        engine, (replace(noisy_request, noise=0.0) for noisy_request in requests)
+    )
     # As if the paper's number were a half of this model's spread, else in units of the
     # spread.
-    asked = [replace(each, is_absolute=each.request_id % 3 == 0) for each in asked]
-    for each, found in zip(asked, said(engine, asked).values(), strict=True):
-        expected = algorithm_1(folder, each)
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-        first = found[0], plain[each.request_id][0]  # it is given before any noise
+    requests = [
+        replace(noisy_request, is_absolute=noisy_request.request_id % 3 == 0)
+        for noisy_request in requests
+    ]
+    for noisy_request, noisy_logprobs in zip(
+        requests, read_logprobs(engine, requests).values(), strict=True
+    ):
+        expected = algorithm_1(folder, noisy_request)
+        np.testing.assert_allclose(noisy_logprobs, expected, rtol=1e-5, atol=1e-5)
+        first = (
+            noisy_logprobs[0],
+            plain[noisy_request.request_id][0],
+        )  # it is given before any noise
         np.testing.assert_allclose(*first, rtol=1e-5, atol=1e-5)
-        if len(found) > 1:  # noise on the last token moves nothing
-            assert np.abs(found - plain[each.request_id]).max() > 1e-3
+        if len(noisy_logprobs) > 1:  # noise on the last token moves nothing
+            assert np.abs(noisy_logprobs - plain[noisy_request.request_id]).max() > 1e-3
 
 
 def test_noise_of_a_case_by_hand():
@@ -929,23 +1008,39 @@ def test_noise_of_a_case_by_hand():
     noisy = transformers.NoisyEmbeddings(
         SimpleNamespace(get_input_embeddings=lambda: embed)
     )
-    asked = Request(request_id=0, kind="logprobs", text_ids=[1], noise=0.05, seed=0)
+    one_request = Request(
+        request_id=0, kind="logprobs", text_ids=[1], noise=0.05, seed=0
+    )
     for is_absolute, expected in (
         (True, [2.0062865, 3.9933948]),
         (False, [2.0104251, 3.9890464]),
     ):
-        (found,) = noisy(torch.tensor([[1]]), [replace(asked, is_absolute=is_absolute)])
-        np.testing.assert_allclose(found, [expected], atol=2e-7)
+        (noisy_logprobs,) = noisy(
+            torch.tensor([[1]]), [replace(one_request, is_absolute=is_absolute)]
+        )
+        np.testing.assert_allclose(noisy_logprobs, [expected], atol=2e-7)
 
 
 def test_texts_without_noise_get_the_same_bits_next_to_texts_with_it(checkpoint):
     plain = noisy(12, 0.0)
-    others = [replace(each, request_id=100 + each.request_id) for each in noisy(12)]
-    mixed = [each for pair in zip(plain, others, strict=True) for each in pair]
+    noisy_requests = [
+        replace(noisy_request, request_id=100 + noisy_request.request_id)
+        for noisy_request in noisy(12)
+    ]
+    mixed = [
+        noisy_request
+        for pair in zip(plain, noisy_requests, strict=True)
+        for noisy_request in pair
+    ]
     engine = load_engine(spec(checkpoint))
-    expected, found = said(engine, plain), said(engine, mixed)
-    for each in plain:
-        assert np.array_equal(found[each.request_id], expected[each.request_id])
+    expected, logprobs_by_id = (
+        read_logprobs(engine, plain),
+        read_logprobs(engine, mixed),
+    )
+    for noisy_request in plain:
+        assert np.array_equal(
+            logprobs_by_id[noisy_request.request_id], expected[noisy_request.request_id]
+        )
 
 
 @pytest.mark.parametrize("kind", ["lora", "prefix", "p-tuning"])
@@ -957,10 +1052,10 @@ def test_adapters_hear_the_noise_too(checkpoint, tmp_path, kind):
     base = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
     matrix = base.get_input_embeddings().weight.detach()
     model = PeftModel.from_pretrained(base, str(adapter)).eval()
-    heard = said(load_engine(spec(adapter)), noisy(6))
-    for each, found in zip(noisy(6), heard.values(), strict=True):
-        context, text = each.context_ids or [], each.text_ids or []
-        z = np.random.default_rng(each.seed).standard_normal(
+    heard = read_logprobs(load_engine(spec(adapter)), noisy(6))
+    for noisy_request, logprobs_heard in zip(noisy(6), heard.values(), strict=True):
+        context, text = noisy_request.context_ids or [], noisy_request.text_ids or []
+        z = np.random.default_rng(noisy_request.seed).standard_normal(
             (len(text), matrix.shape[1])
         )
         embedded = matrix[[*context, *text]].clone()
@@ -971,8 +1066,10 @@ def test_adapters_hear_the_noise_too(checkpoint, tmp_path, kind):
             logits = (
                 model(inputs_embeds=embedded[None]).logits[0, -len(embedded) :].double()
             )
-        own = logits.log_softmax(-1)[range(len(context) - 1, len(embedded) - 1), text]
-        np.testing.assert_allclose(found, own, rtol=2e-5, atol=2e-5)
+        own_logprobs = logits.log_softmax(-1)[
+            range(len(context) - 1, len(embedded) - 1), text
+        ]
+        np.testing.assert_allclose(logprobs_heard, own_logprobs, rtol=2e-5, atol=2e-5)
 
 
 def test_texts_reach_the_engine_with_their_noise_and_pieces_have_their_own(
@@ -990,17 +1087,19 @@ def test_texts_reach_the_engine_with_their_noise_and_pieces_have_their_own(
     room = engine.info.max_model_len - len(special)
     assert len(ids) > room
     for start in range(0, len(ids), room):
-        asked = text_request(0, [*special, *ids[start : start + room]], len(special))
-        piece = replace(asked, noise=SIGMA, seed=65536 + start)
-        found: Any = (answer.tokens or {})["logprob"][start : start + room]
+        text_asked = text_request(
+            0, [*special, *ids[start : start + room]], len(special)
+        )
+        piece = replace(text_asked, noise=SIGMA, seed=65536 + start)
+        logprobs_of_piece: Any = (answer.tokens or {})["logprob"][start : start + room]
         np.testing.assert_allclose(
-            found, algorithm_1(checkpoint, piece), rtol=1e-5, atol=1e-5
+            logprobs_of_piece, algorithm_1(checkpoint, piece), rtol=1e-5, atol=1e-5
         )
 
 
 # One engine that answers as several adapters of one base, one after the other.
 
-ASKED = texts(6)
+ASKED_TEXTS = texts(6)
 ENGINES: dict[str, dict[str, Any]] = {
     "transformers": {"batch_size": 1},
     "vllm": {"kv_cache_memory_bytes": 64 << 20, "max_num_seqs": 1},
@@ -1014,17 +1113,20 @@ def one_by_one(model: Path, engine: str = "transformers") -> EngineSpec:
 
 def all_said(engine: EngineProcess) -> list[Any]:
     return [
-        *said(engine, (text_request(i, each) for i, each in enumerate(ASKED))).values()
+        *read_logprobs(
+            engine,
+            (text_request(i, token_ids) for i, token_ids in enumerate(ASKED_TEXTS)),
+        ).values()
     ]
 
 
-def alone(given: EngineSpec, log: Path) -> list[Any]:
-    with EngineProcess(given, log=log) as engine:
+def alone(engine_spec: EngineSpec, log: Path) -> list[Any]:
+    with EngineProcess(engine_spec, log=log) as engine:
         return all_said(engine)
 
 
-def same(one: list[Any], other: list[Any]) -> bool:
-    return all(map(np.array_equal, one, other))
+def are_equal(first: list[Any], second: list[Any]) -> bool:
+    return all(map(np.array_equal, first, second))
 
 
 @pytest.fixture
@@ -1032,8 +1134,8 @@ def log(tmp_path):
     return tmp_path / "engine.log"
 
 
-FEW = ("lora", "prefix")  # of weights, and of virtual tokens
-MANY = [kind for kind in KINDS if kind not in FEW]
+FEW_KINDS = ("lora", "prefix")  # of weights, and of virtual tokens
+MANY_KINDS = [kind for kind in KINDS if kind not in FEW_KINDS]
 NO_VLLM = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
 
 
@@ -1041,8 +1143,11 @@ NO_VLLM = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not inst
     ("engine", "kind"),
     [
         pytest.param("vllm", "lora", marks=NO_VLLM),
-        *(("transformers", kind) for kind in FEW),
-        *(pytest.param("transformers", kind, marks=pytest.mark.long) for kind in MANY),
+        *(("transformers", kind) for kind in FEW_KINDS),
+        *(
+            pytest.param("transformers", kind, marks=pytest.mark.long)
+            for kind in MANY_KINDS
+        ),
     ],
 )
 def test_answers_are_those_of_an_engine_each_to_the_bit(
@@ -1053,14 +1158,14 @@ def test_answers_are_those_of_an_engine_each_to_the_bit(
         for seed in (1, 2)
     ]
     specs = [one_by_one(folder, engine) for folder in folders]
-    expected = [alone(each, log) for each in specs]
-    assert not same(*expected)
-    with closing(KeptEngine()) as kept:
+    expected = [alone(engine_spec, log) for engine_spec in specs]
+    assert not are_equal(*expected)
+    with closing(KeptEngine()) as keeper:
         pids: set[int] = set()
         for number in (0, 1, 0):
-            assert kept.serves(specs[number]) == bool(pids)
-            with kept.borrowed(specs[number], log, keep=True) as process:
-                assert same(all_said(process), expected[number])
+            assert keeper.serves(specs[number]) == bool(pids)
+            with keeper.borrowed(specs[number], log, keep=True) as process:
+                assert are_equal(all_said(process), expected[number])
                 pids.add(process._process.pid)
     (pid,) = pids
     assert not is_alive(pid)
@@ -1073,24 +1178,26 @@ def test_after_log_probabilities_the_same_process_continues_texts(
     model = checkpoint
     if kind is not None:
         model = save_adapter(tmp_path / "adapter", checkpoint, kind, seed=1)
-    asked = [request(number, each) for number, each in enumerate(ASKED)]
+    requests = [
+        request(number, token_ids) for number, token_ids in enumerate(ASKED_TEXTS)
+    ]
     reads, continues = spec(model), spec(model, "samples")
     assert can_turn(reads, continues)
     assert not can_turn(continues, reads)
     assert not can_turn(reads, replace(continues, dtype="float16"))
     with EngineProcess(continues, log=log) as engine:
-        expected = outputs(engine, asked)
-    with closing(KeptEngine()) as kept:
-        with kept.borrowed(reads, log, keep=True) as first:
+        expected = outputs(engine, requests)
+    with closing(KeptEngine()) as keeper:
+        with keeper.borrowed(reads, log, keep=True) as first:
             all_said(first)
-        with kept.borrowed(continues, log, keep=False) as second:
+        with keeper.borrowed(continues, log, keep=False) as second:
             assert second is first
-            assert outputs(second, asked) == expected
+            assert outputs(second, requests) == expected
             os.kill(second._process.pid, signal.SIGKILL)
             with pytest.raises(EngineError, match="was killed"):
-                answers(second, asked)
+                answers(second, requests)
             second.restart()
-            assert outputs(second, asked) == expected
+            assert outputs(second, requests) == expected
 
 
 @pytest.fixture
@@ -1104,55 +1211,57 @@ def pair(checkpoint, tmp_path):
 def test_what_is_no_adapter_of_the_same_kind_starts_an_engine(
     pair, checkpoint, tmp_path
 ):
-    one, other = pair
-    assert can_turn(one, other)
+    first_spec, second_spec = pair
+    assert can_turn(first_spec, second_spec)
     changes: list[dict[str, Any]] = [
         {"dtype": "float16"},
         {"kind": "samples"},
         {"engine": "vllm"},
     ]
-    samples, base = replace(one, kind="samples"), one_by_one(checkpoint)
+    samples, base = replace(first_spec, kind="samples"), one_by_one(checkpoint)
     ia3 = one_by_one(save_adapter(tmp_path / "ia3", checkpoint, "ia3"))
-    unlike = [(one, replace(other, **changed)) for changed in changes]
+    unlike = [(first_spec, replace(second_spec, **changed)) for changed in changes]
     unlike += [
-        (samples, replace(samples, model=other.model)),
-        (one, base),
-        (base, one),
-        (one, ia3),
+        (samples, replace(samples, model=second_spec.model)),
+        (first_spec, base),
+        (base, first_spec),
+        (first_spec, ia3),
     ]
-    assert not any(can_turn(*each) for each in unlike)
+    assert not any(can_turn(*spec_pair) for spec_pair in unlike)
 
 
 def test_an_engine_that_was_turned_and_ends_is_started_as_what_it_was(pair, log):
-    one, other = pair
-    expected = alone(other, log)
-    with closing(KeptEngine()) as kept:
-        with kept.borrowed(one, log, keep=True) as first:
+    first_spec, second_spec = pair
+    expected = alone(second_spec, log)
+    with closing(KeptEngine()) as keeper:
+        with keeper.borrowed(first_spec, log, keep=True) as first:
             pass
-        with kept.borrowed(other, log, keep=True) as engine:
+        with keeper.borrowed(second_spec, log, keep=True) as engine:
             assert engine is first
             os.kill(engine._process.pid, signal.SIGKILL)
             with pytest.raises(EngineError, match="was killed"):
                 all_said(engine)
             engine.restart()
-            assert same(all_said(engine), expected)
+            assert are_equal(all_said(engine), expected)
             os.kill(engine._process.pid, signal.SIGKILL)
-        with kept.borrowed(one, log, keep=False) as engine:  # which lives no more
+        with keeper.borrowed(
+            first_spec, log, keep=False
+        ) as engine:  # which lives no more
             assert engine is not first
-        assert not kept.serves(other)
+        assert not keeper.serves(second_spec)
 
 
 def test_a_damaged_adapter_is_named_as_at_a_start(pair, log):
-    one, other = pair
-    file = Path(other.model, "adapter_model.safetensors")
+    first_spec, second_spec = pair
+    file = Path(second_spec.model, "adapter_model.safetensors")
     file.write_bytes(file.read_bytes()[:-100])
-    with closing(KeptEngine()) as kept:
-        with kept.borrowed(one, log, keep=True) as engine:
+    with closing(KeptEngine()) as keeper:
+        with keeper.borrowed(first_spec, log, keep=True) as engine:
             pass
         with (
             pytest.raises(EngineError, match=r"the adapter .* cannot be put on"),
-            kept.borrowed(other, log, keep=True),
+            keeper.borrowed(second_spec, log, keep=True),
         ):
             pytest.fail("it was started")
         assert not is_alive(engine._process.pid)
-        assert not kept.serves(one)
+        assert not keeper.serves(first_spec)

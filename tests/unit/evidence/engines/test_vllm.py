@@ -68,11 +68,11 @@ class TestLogprobs(conformance.LogprobsConformance):
         return vllm_logprobs
 
     def test_noise_is_refused_and_never_left_out(self, engine):
-        asked = [
+        requests = [
             conformance.text_request(0, [BOS_ID, 50, 51], noise=0.1),
             conformance.text_request(1, [BOS_ID, 50, 51]),
         ]
-        noisy, plain = conformance.answers(engine, asked).values()
+        noisy, plain = conformance.answers(engine, requests).values()
         assert noisy.error == "engine vllm cannot compute noise on embeddings"
         assert plain.error is None
 
@@ -143,10 +143,10 @@ def test_a_wrong_specification_gets_one_sentence_with_its_cause(
     wrong, kind, words, checkpoint, tmp_path
 ):
     model = shutil.copytree(checkpoint, tmp_path / "model")
-    given = {"kind": "samples", "model": str(model), "engine_args": SMALL} | wrong
-    if changed := given.pop("changed", None):
+    spec_fields = {"kind": "samples", "model": str(model), "engine_args": SMALL} | wrong
+    if changed := spec_fields.pop("changed", None):
         change(model, times(*changed))
-    spec = EngineSpec(engine="vllm", **given)
+    spec = EngineSpec(engine="vllm", **spec_fields)
     with pytest.raises(kind) as error, EngineProcess(spec, log=tmp_path / "engine.log"):
         pass
     assert type(error.value) is kind
@@ -159,18 +159,20 @@ def test_beginnings_of_a_text_get_the_same_answers_with_and_without_a_cache(
 ):
     """Probes of a text share its beginning; all at once, one by one, and without a cache."""
     whole = [BOS_ID, *(7 * j % 500 + 40 for j in range(220))]
-    asked = [
+    requests = [
         replace(
             conformance.request(number, whole[:length], max_tokens=4),
             greedy=number % 2 == 0,
         )
         for number, length in enumerate(range(220, 20, -20))
     ]
-    wanted = conformance.outputs(vllm_engine, asked)
-    for each in reversed(asked):
+    expected_outputs = conformance.outputs(vllm_engine, requests)
+    for sample_request in reversed(requests):
         assert (
-            conformance.outputs(vllm_engine, [each])[each.request_id]
-            == wanted[each.request_id]
+            conformance.outputs(vllm_engine, [sample_request])[
+                sample_request.request_id
+            ]
+            == expected_outputs[sample_request.request_id]
         )
     without = EngineSpec(
         engine="vllm",
@@ -179,7 +181,7 @@ def test_beginnings_of_a_text_get_the_same_answers_with_and_without_a_cache(
         engine_args={**SMALL, "enable_prefix_caching": False},
     )
     with EngineProcess(without, log=tmp_path / "engine.log") as engine:
-        assert conformance.outputs(engine, asked) == wanted
+        assert conformance.outputs(engine, requests) == expected_outputs
 
 
 @pytest.mark.parametrize(
@@ -193,11 +195,11 @@ def test_other_architectures_pass(architecture, tmp_path):
         engine="vllm", kind="logprobs", model=str(model), engine_args=SMALL
     )
     with EngineProcess(spec, log=tmp_path / "engine.log") as engine:
-        (found,) = conformance.token_values(
+        (values_by_id,) = conformance.token_values(
             engine, [conformance.text_request(0, token_ids)]
         ).values()
     exact = conformance.exact_logprobs(model, token_ids)[range(40), token_ids[1:]]
-    np.testing.assert_allclose(found["logprob"], exact, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(values_by_id["logprob"], exact, rtol=1e-5, atol=1e-4)
 
 
 # LoRA adapters in vLLM, apart from the weights of their base.
@@ -233,30 +235,37 @@ def start(adapter, tmp_path):
 
 
 def test_log_probabilities_are_those_of_the_merged_model(start, checkpoint, merged):
-    asked = conformance.texts(12)
+    token_lists = conformance.texts(12)
     with start("logprobs") as engine:
-        found = conformance.token_values(
-            engine, (conformance.text_request(i, each) for i, each in enumerate(asked))
+        values_by_id = conformance.token_values(
+            engine,
+            (
+                conformance.text_request(i, text_ids)
+                for i, text_ids in enumerate(token_lists)
+            ),
         )
-    for i, token_ids in enumerate(asked):
-        own = (range(len(token_ids) - 1), token_ids[1:])
-        exact = conformance.exact_logprobs(merged, token_ids)[own]
-        np.testing.assert_allclose(found[i]["logprob"], exact, rtol=1e-5, atol=1e-5)
-        base = conformance.exact_logprobs(checkpoint, token_ids)[own]
-        assert np.abs(found[i]["logprob"] - base).max() > 0.1
+    for i, token_ids in enumerate(token_lists):
+        own_places = (range(len(token_ids) - 1), token_ids[1:])
+        exact = conformance.exact_logprobs(merged, token_ids)[own_places]
+        np.testing.assert_allclose(
+            values_by_id[i]["logprob"], exact, rtol=1e-5, atol=1e-5
+        )
+        base = conformance.exact_logprobs(checkpoint, token_ids)[own_places]
+        assert np.abs(values_by_id[i]["logprob"] - base).max() > 0.1
 
 
 def test_samples_are_those_of_the_merged_model(start, checkpoint, merged):
     starts = conformance.prompts(8)
     with start("samples") as engine:
-        asked = (
-            conformance.request(i, each, max_tokens=12) for i, each in enumerate(starts)
+        requests = (
+            conformance.request(i, prompt_ids, max_tokens=12)
+            for i, prompt_ids in enumerate(starts)
         )
-        found = [
-            conformance.ids(given[0])
-            for given in conformance.outputs(engine, asked).values()
+        adapter_outputs = [
+            conformance.ids(output[0])
+            for output in conformance.outputs(engine, requests).values()
         ]
-    assert found == greedy(merged, starts) != greedy(checkpoint, starts)
+    assert adapter_outputs == greedy(merged, starts) != greedy(checkpoint, starts)
 
 
 def test_weights_that_cannot_be_read_are_named_at_the_start(

@@ -71,19 +71,26 @@ NAMED = (
 )
 
 
-def controlled(other="emma", rows=tuple(ROWS)):
+def controlled(other_document="emma", rows=tuple(ROWS)):
     """Contents of a run with controls."""
-    of = contents()
-    frame = table(Controls, rows, n_samples=2, other_document=other)
-    rolled = of.tables["rollup"].with_columns(n_common=pl.lit(1, pl.UInt32))
-    tables = {**of.tables, "controls": frame.lazy(), "rollup": rolled}
-    return replace(of, tables=tables, manifest={**of.manifest, "controls": COUNTS})
+    page_contents = contents()
+    frame = table(Controls, rows, n_samples=2, other_document=other_document)
+    rolled = page_contents.tables["rollup"].with_columns(n_common=pl.lit(1, pl.UInt32))
+    tables = {**page_contents.tables, "controls": frame.lazy(), "rollup": rolled}
+    return replace(
+        page_contents,
+        tables=tables,
+        manifest={**page_contents.manifest, "controls": COUNTS},
+    )
 
 
 def test_the_table_has_a_row_per_passage_and_control_and_the_checklist_reads_the_counts():
-    found = control_table(controlled())
-    assert found is not None
-    cells = [[str(column.write(row)) for column in found.columns] for row in found.rows]
+    controls_found = control_table(controlled())
+    assert controls_found is not None
+    cells = [
+        [str(column.write(row)) for column in controls_found.columns]
+        for row in controls_found.rows
+    ]
     assert cells[0] == [
         *(
             "dune",
@@ -106,8 +113,8 @@ def test_the_table_has_a_row_per_passage_and_control_and_the_checklist_reads_the
     ]
     assert control_table(contents()) is None
     fields = {field.name: field for field in FIELDS}
-    of = controlled()
-    assert [fields[name].value(of) for name in NAMED] == [
+    page_contents = controlled()
+    assert [fields[name].value(page_contents) for name in NAMED] == [
         "passages: 2; repeated: 1",
         "passages: 2; repeated: 1",
         "passages: 2; common: 1",
@@ -116,13 +123,15 @@ def test_the_table_has_a_row_per_passage_and_control_and_the_checklist_reads_the
 
 
 def test_windows_of_common_passages_are_shown_and_marked():
-    of = controlled()
-    wanted = ["after the prefix of another document", "in another document"]
-    assert common_windows(of) == {target_id(3): wanted}
-    windows = {window["target_id"]: window["common"] for window in find_windows(of)}
+    page_contents = controlled()
+    expected_words = ["after the prefix of another document", "in another document"]
+    assert common_windows(page_contents) == {target_id(3): expected_words}
+    windows = {
+        window["target_id"]: window["common"] for window in find_windows(page_contents)
+    }
     assert [*windows][:2] == [target_id(0), target_id(3)]  # the latter has no score
     assert {key for key, common in windows.items() if common} == {target_id(3)}
-    page = render(of)
+    page = render(page_contents)
     marked = (
         "Common, so no evidence: what came out also stands or comes out after the"
         " prefix of another document; in another document"
@@ -134,9 +143,9 @@ def test_windows_of_common_passages_are_shown_and_marked():
 
 
 def test_perplexities_of_the_windows_that_are_shown():
-    of = contents()
+    page_contents = contents()
     fields = {field.name: field for field in FIELDS if field.entry == 9}
-    assert {field.value(of) for field in fields.values()} == {NOT_RECORDED}
+    assert {field.value(page_contents) for field in fields.values()} == {NOT_RECORDED}
     rows: list[dict[str, Any]] = [
         {
             "target_id": target_id(0),
@@ -146,13 +155,13 @@ def test_perplexities_of_the_windows_that_are_shown():
         },
         {"target_id": target_id(99), "perplexity": 7.5},
     ]
-    tables = {**of.tables, "perplexities": table(Perplexities, rows).lazy()}
-    known = replace(of, tables=tables)
-    page = render(known)
+    tables = {**page_contents.tables, "perplexities": table(Perplexities, rows).lazy()}
+    with_perplexities = replace(page_contents, tables=tables)
+    page = render(with_perplexities)
     assert "How sure the models are of these windows" in page
     assert "1.250" in page
     assert "7.500" not in page
-    assert [field.value(known) for field in fields.values()] == [
+    assert [field.value(with_perplexities) for field in fields.values()] == [
         "in perplexities, column perplexity",
         "in perplexities, column entropy",
         NOT_RECORDED,
@@ -162,7 +171,7 @@ def test_perplexities_of_the_windows_that_are_shown():
 def test_a_run_without_controls_says_so_and_names_are_never_obeyed():
     assert "Whether what came out is common was not asked" in render(contents())
     assert "No passage came out word for word" in render(controlled(rows=()))
-    page = render(controlled(other=HOSTILE))
+    page = render(controlled(other_document=HOSTILE))
     assert "<script>window.hacked" not in page
     assert "&lt;script&gt;window.hacked" in page
 
@@ -183,20 +192,24 @@ def test_the_longest_run_comes_first_and_is_marked_on_both_sides():
     shared = ("it was the worst of", True)
     assert window["true"] == [(" of times and, ", False), shared, (" times", False)]
     assert window["model"] == [(" said: ", False), shared, ("  and", False)]
-    of = contents()  # nothing is marked where nothing is shared
-    other = samples(*[["nothing alike"]] * 6).lazy()
-    window = find_windows(replace(of, tables={**of.tables, "samples": other}))[0]
+    page_contents = contents()  # nothing is marked where nothing is shared
+    other_samples = samples(*[["nothing alike"]] * 6).lazy()
+    window = find_windows(
+        replace(
+            page_contents, tables={**page_contents.tables, "samples": other_samples}
+        )
+    )[0]
     assert window["true"] == [(" of times, it was the worst of times", False)]
 
 
 def test_answers_at_points_stand_where_they_were_asked_for():
     text = "Zürich is a town by a lake"
-    of = contents()
-    asked: list[dict[str, Any]] = [
+    page_contents = contents()
+    prompt_rows: list[dict[str, Any]] = [
         {"cut": len("Zürich is".encode()), "text": " a", "view_index": 0},
         {"cut": len("Zürich is a town".encode()), "text": " by", "view_index": 1},
     ]
-    said = [
+    answers_said = [
         {"candidate": " a town", "view_index": 0},
         {"candidate": " near", "view_index": 1},
     ]
@@ -205,22 +218,26 @@ def test_answers_at_points_stand_where_they_were_asked_for():
         "model": "target",
         "view": "probe",
     }
-    rows = [{**key, "sample_index": 0, **each} for each in said]
+    rows = [{**key, "sample_index": 0, **row} for row in answers_said]
     hits = [
         {"leading_words": hit, "view_index": index} for index, hit in enumerate([1, 0])
     ]
     tables = {
         "targets": targets({"target": text}).lazy(),
         "scores": pl.LazyFrame(
-            {"target_id": [target_id(0)], "role": ["target"], of.primary: [1.0]}
+            {
+                "target_id": [target_id(0)],
+                "role": ["target"],
+                page_contents.primary: [1.0],
+            }
         ),
-        "prompts": table(Prompts, [key | each for each in asked]).lazy(),
+        "prompts": table(Prompts, [key | row for row in prompt_rows]).lazy(),
         "samples": table(Samples, rows, n_tokens=2, short=False).lazy(),
         "features": (
-            features(*(key | {"sample_index": 0} | each for each in hits)).lazy()
+            features(*(key | {"sample_index": 0} | row for row in hits)).lazy()
         ),
     }
-    window = find_windows(replace(of, tables=tables))[0]
+    window = find_windows(replace(page_contents, tables=tables))[0]
     assert window["points"] == [
         {"text": "Zürich is "},
         {"text": "a", "said": "a", "hit": True},
@@ -231,58 +248,68 @@ def test_answers_at_points_stand_where_they_were_asked_for():
 
 
 def test_a_strip_has_a_rectangle_for_each_shade_and_says_what_it_shows():
-    drawn = strips(contents())
-    assert list(drawn) == ["dune", "emma", "ulysses"]
-    assert '<path class="h7" d="M0 0H500V1H0z"/>' in drawn["dune"]
+    strip_by_book = strips(contents())
+    assert list(strip_by_book) == ["dune", "emma", "ulysses"]
+    assert '<path class="h7" d="M0 0H500V1H0z"/>' in strip_by_book["dune"]
     assert (
         "2 stretches, 1 with a score; highest 0.97, from 0 % of the document on"
-        in drawn["dune"]
+        in strip_by_book["dune"]
     )
 
 
 @pytest.mark.parametrize(
-    ("listed", "shown"),
+    ("listed", "chapters_shown"),
     [
         (None, [("left: 0.0%", "Chapter 1: The sea"), ("left: 81.7%", "CHAPTER II")]),
         (["One", "Two"], [("left: 0.0%", "One"), ("left: 79.4%", "Two")]),
     ],
 )
-def test_chapters_stand_below_the_strip_where_they_begin_in_the_book(listed, shown):
+def test_chapters_stand_below_the_strip_where_they_begin_in_the_book(
+    listed, chapters_shown
+):
     texts = ("Chapter 1: The sea\nOf a chapter\n", "of\n  CHAPTER II\nBook of it")
-    asked = targets(
+    targets_with_chapters = targets(
         *(
-            {"document_id": "dune", "start": 100 * at, "target": t, "reference": t}
-            for at, t in enumerate(texts)
+            {"document_id": "dune", "start": 100 * number, "target": t, "reference": t}
+            for number, t in enumerate(texts)
         )
     )
-    asked = (
-        asked
+    targets_with_chapters = (
+        targets_with_chapters
         if listed is None
-        else asked.with_columns(window_chapter=pl.Series(listed))
+        else targets_with_chapters.with_columns(window_chapter=pl.Series(listed))
     )
-    of = contents()
-    tables = {**of.tables, "targets": asked.lazy()}
-    scores = of.tables["scores"].with_columns(pl.lit("dune").alias("document_id"))
-    page = html.fromstring(render(replace(of, tables=tables | {"scores": scores})))
-    found = page.xpath("//details[@class='book']//ol/li")
-    assert [(each.get("style"), each.text_content()) for each in found] == shown
+    page_contents = contents()
+    tables = {**page_contents.tables, "targets": targets_with_chapters.lazy()}
+    scores = page_contents.tables["scores"].with_columns(
+        pl.lit("dune").alias("document_id")
+    )
+    page = html.fromstring(
+        render(replace(page_contents, tables=tables | {"scores": scores}))
+    )
+    items = page.xpath("//details[@class='book']//ol/li")
+    assert [
+        (item.get("style"), item.text_content()) for item in items
+    ] == chapters_shown
 
 
 def test_what_is_no_longer_than_chance_is_one_folded_line():
-    of = contents()
-    page = html.fromstring(render(of))
+    page_contents = contents()
+    page = html.fromstring(render(page_contents))
     (fold,) = page.xpath("//details[@class='chance']")
     assert fold.get("open") is None
     assert fold.find("summary").text_content() == (
         "The closest continuations (at most 5 words in a row: taken for chance)"
     )
     evident = page.xpath("//section[@id='evidence']/details[@class='book']//h3")
-    assert [each.text_content() for each in evident] == ["A title"]
+    assert [heading.text_content() for heading in evident] == ["A title"]
     yardstick = page.xpath("//section[@id='evidence']/p")[0].text_content()
     assert "nothing was compared, so runs shorter than 20 words" in yardstick
     levels = pl.Series(["document", "outside", "outside"], dtype=pl.Enum(LEVELS))
-    rows = of.tables["rollup"].with_columns(level=levels)
-    page = html.fromstring(render(replace(of, tables={**of.tables, "rollup": rows})))
+    rows = page_contents.tables["rollup"].with_columns(level=levels)
+    page = html.fromstring(
+        render(replace(page_contents, tables={**page_contents.tables, "rollup": rows}))
+    )
     yardstick = page.xpath("//section[@id='evidence']/p")[0].text_content()
     assert (
         "of 2 comparison documents, which the model cannot know, at most 4" in yardstick
@@ -293,13 +320,15 @@ def test_what_is_no_longer_than_chance_is_one_folded_line():
     ("n", "ending"), [(5, "as comparison texts have: chance)"), (4, "no evidence by")]
 )
 def test_runs_are_called_chance_where_comparison_texts_have_as_long_ones(n, ending):
-    of = contents()
+    page_contents = contents()
     levels = pl.Series(["document", "outside", "outside"], dtype=pl.Enum(LEVELS))
     is_outside = pl.col("level") == "outside"
-    rows = of.tables["rollup"].with_columns(level=levels)
+    rows = page_contents.tables["rollup"].with_columns(level=levels)
     longest = pl.when(is_outside).then(pl.lit(n, pl.UInt32)).otherwise("longest_words")
     rows = rows.with_columns(longest_words=longest)
-    page = html.fromstring(render(replace(of, tables={**of.tables, "rollup": rows})))
+    page = html.fromstring(
+        render(replace(page_contents, tables={**page_contents.tables, "rollup": rows}))
+    )
     (fold,) = page.xpath("//details[@class='chance']/summary/text()")
     assert "at most 5 words in a row" in fold
     assert ending in fold
@@ -307,21 +336,23 @@ def test_runs_are_called_chance_where_comparison_texts_have_as_long_ones(n, endi
 
 def test_a_stretch_stands_first_side_by_side_and_is_cut_where_it_is_long():
     text = " ".join(f"word{n}" for n in range(3000))
-    said = text.replace("word7 ", "Oops ")
-    walk = {"end": len(text), "text": text, "said": f" {said}", "n_words": 3000}
+    walk_text = text.replace("word7 ", "Oops ")
+    walk = {"end": len(text), "text": text, "said": f" {walk_text}", "n_words": 3000}
     walk |= {"start": 0, "words_before": 40, "n_verbatim": 2999, "target_id": "t0"}
     extraction = table(Extraction, [walk], document_id="emma", n_rounds=9, draw=0)
     place = {"start": 50, "end": len(text)}
     figures = {"longest_words": 2992, "passages_20": [place], "n_others": 1}
     figures |= {"bmc_5": 0.5, "bmc_5_others": 0.0}
     walked = table(ExtractedDocuments, [figures], document_id="emma")
-    of = contents()
+    page_contents = contents()
     tables = {"extraction": extraction.lazy(), "extracted_documents": walked.lazy()}
-    rollup = of.tables["rollup"].with_columns(
+    rollup = page_contents.tables["rollup"].with_columns(
         extracted_words=pl.when(key="emma").then(pl.lit(2992, pl.UInt32))
     )
-    shown = replace(of, tables={**of.tables, **tables, "rollup": rollup})
-    page = html.fromstring(render(shown))
+    with_walks = replace(
+        page_contents, tables={**page_contents.tables, **tables, "rollup": rollup}
+    )
+    page = html.fromstring(render(with_walks))
     (stretch,) = page.xpath("//article[@id='s-t0']")
     facts = " ".join(stretch.find("p").text_content().split())
     assert facts.startswith(
@@ -335,9 +366,11 @@ def test_a_stretch_stands_first_side_by_side_and_is_cut_where_it_is_long():
     n_cut = len(text) - 12_000
     assert f"{n_cut:,} more characters are in extraction.parquet" in true.text_content()
     link = page.xpath("//table[@id='documents-table']//a[@href='#s-t0']")
-    assert [each.text for each in link] == ["2,992"]
+    assert [link_text.text for link_text in link] == ["2,992"]
     first = page.xpath("//section[@id='evidence']//h3")[0]
     assert first.xpath("ancestor::details[1]//article/@id")[0] == "s-t0"
     older = extraction.with_columns(text=None, said=None)
-    page = render(replace(shown, tables={**shown.tables, "extraction": older.lazy()}))
+    page = render(
+        replace(with_walks, tables={**with_walks.tables, "extraction": older.lazy()})
+    )
     assert "This run did not store its words" in page

@@ -21,12 +21,12 @@ from tests.frames import table
 from tests.reports import ATTACK, HOSTILE, contents
 
 
-def pictures(of):
-    return {each["name"]: each for each in plots(of)}
+def pictures(page_contents):
+    return {plot["name"]: plot for plot in plots(page_contents)}
 
 
 def texts(svg):
-    return [each.text for each in ET.fromstring(svg).iter() if each.text]
+    return [element.text for element in ET.fromstring(svg).iter() if element.text]
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,18 @@ def test_axes_are_named_and_that_of_areas_begins_at_chance_or_at_0():
         "n_unscored": 0,
     }
     metrics = table(Metrics, [limits], **counts)
-    of = contents()
-    few = pictures(replace(of, tables={**of.tables, "metrics": metrics.lazy()}))["roc"]
-    assert {"0 %", "20 %", "80 %", "100 %"} <= {*texts(few["svg"])}
-    assert "logarithmic" not in few["note"]
-    many = metrics.with_columns(n_nonmembers=pl.lit(100, pl.UInt32)).lazy()
-    roc = pictures(replace(of, tables={**of.tables, "metrics": many}))["roc"]
+    page_contents = contents()
+    few_plot = pictures(
+        replace(
+            page_contents, tables={**page_contents.tables, "metrics": metrics.lazy()}
+        )
+    )["roc"]
+    assert {"0 %", "20 %", "80 %", "100 %"} <= {*texts(few_plot["svg"])}
+    assert "logarithmic" not in few_plot["note"]
+    many_metrics = metrics.with_columns(n_nonmembers=pl.lit(100, pl.UInt32)).lazy()
+    roc = pictures(
+        replace(page_contents, tables={**page_contents.tables, "metrics": many_metrics})
+    )["roc"]
     assert "Both axes are logarithmic" in roc["note"]
     assert {"1 %", "10 %", "100 %", "chance", ATTACK} <= {*texts(roc["svg"])}
     assert roc["head"] == ["Attack", "TPR at 1 % FPR", "TPR at 10 % FPR"]
@@ -129,15 +135,15 @@ def test_a_saved_picture_stands_alone_and_obeys_no_name():
     points = [{"curve": "roc", "attack": name, "x": x, "y": x} for x in (0.1, 1.0)]
     curves = table(Curves, points, n=2).lazy()
     roc = pictures(replace(contents(), tables={"curves": curves}))["roc"]
-    kind, written = roc["link"].split(",")
+    kind, encoded = roc["link"].split(",")
     assert kind == "data:image/svg+xml;base64"
-    saved = base64.b64decode(written).decode()
+    saved = base64.b64decode(encoded).decode()
     assert "var(" not in saved
     assert "currentColor" not in saved
     assert name in texts(saved)
-    assert {each.tag.rpartition("}")[2] for each in ET.fromstring(saved).iter()} == {
-        *("svg", "rect", "path", "text")
-    }
+    assert {
+        element.tag.rpartition("}")[2] for element in ET.fromstring(saved).iter()
+    } == {*("svg", "rect", "path", "text")}
 
 
 def test_books_are_drawn_over_those_outside_the_training_data():
@@ -152,9 +158,9 @@ def test_books_are_drawn_over_those_outside_the_training_data():
         )
     ]
     rollup = table(Rollup, rows, **row)
-    drawn = compared_books(rollup, ATTACK)
-    assert drawn is not None
-    assert [row[:2] for row in drawn["rows"]] == [
+    chart = compared_books(rollup, ATTACK)
+    assert chart is not None
+    assert [row[:2] for row in chart["rows"]] == [
         ["audited documents above the comparison", "dune"],
         ["other audited documents", "emma"],
         ["comparison: known to be outside the training data", "new"],
@@ -166,4 +172,4 @@ def test_books_are_drawn_over_those_outside_the_training_data():
 def test_dots_that_meet_stand_on_top_of_each_other():
     svg = draw_lanes(round_axis("x", [0, 1]), [Lane("books", [0.5, 0.5, 0.9])])
     dots = ET.fromstring(svg).findall(".//*[@stroke-linecap]")
-    assert [each.get("d") for each in dots] == ["M296 56h0M296 48h0M480 56h0"]
+    assert [dot.get("d") for dot in dots] == ["M296 56h0M296 48h0M480 56h0"]

@@ -25,20 +25,20 @@ CONTROLS = {"Cc", "Zl", "Zp"}
 
 @given(st.text(st.characters(codec="utf-8"), max_size=40))
 def test_no_tag_and_no_hidden_character_survives(text):
-    written = (
+    escaped = (
         str(visible(text)).replace('<span class="code">', "").replace("</span>", "")
     )
-    assert "<" not in written
-    assert '"' not in written
-    hidden = {unicodedata.category(letter) for letter in written} & CONTROLS
-    assert hidden == set() or set(written) & {"\n", "\t"}
-    assert not set(written) & set(
+    assert "<" not in escaped
+    assert '"' not in escaped
+    hidden = {unicodedata.category(letter) for letter in escaped} & CONTROLS
+    assert hidden == set() or set(escaped) & {"\n", "\t"}
+    assert not set(escaped) & set(
         "\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2069"
     )
 
 
 @pytest.mark.parametrize(
-    ("text", "seen"),
+    ("text", "text_seen"),
     [
         ("a<b>", "a&lt;b&gt;"),
         ("end\r\nnext", "end\nnext"),
@@ -47,8 +47,8 @@ def test_no_tag_and_no_hidden_character_survives(text):
         ("x" * 12, 'xxxxxxxxxx <span class="cut">2 more characters</span>'),
     ],
 )
-def test_text_is_escaped_shown_and_cut(text, seen):
-    assert str(visible(text, 10)) == seen
+def test_text_is_escaped_shown_and_cut(text, text_seen):
+    assert str(visible(text, 10)) == text_seen
 
 
 def test_plain_text_has_brackets_around_codes():
@@ -56,7 +56,7 @@ def test_plain_text_has_brackets_around_codes():
 
 
 @pytest.mark.parametrize(
-    ("write", "value", "shown"),
+    ("write", "value", "number_shown"),
     [
         (share, None, NO_VALUE),  # 0 or 100 % only where it is
         (share, 0.0, "0 %"),
@@ -68,8 +68,8 @@ def test_plain_text_has_brackets_around_codes():
         (number, 0.00012, "0.00012"),
     ],
 )
-def test_numbers_have_few_digits(write, value, shown):
-    assert write(value) == shown
+def test_numbers_have_few_digits(write, value, number_shown):
+    assert write(value) == number_shown
 
 
 def test_an_interval_never_looks_without_width():
@@ -86,24 +86,30 @@ def test_markdown_has_a_row_for_each_document_and_obeys_no_text():
     assert lines[4] == "## All numbers of each document"
     assert lines[8].startswith("| A title dune | comes out word for word | 31 |")
     assert len(lines) == 11
-    written = as_markdown(contents(keys=("![](http://a)", "a|b", "c\nd"), text=HOSTILE))
-    assert "<script" not in written.replace(r"\<", "")
-    assert r"\!\[\](http\://a)" in written
-    assert r"a\|b" in written
-    assert "c d" in written
+    markdown = as_markdown(
+        contents(keys=("![](http://a)", "a|b", "c\nd"), text=HOSTILE)
+    )
+    assert "<script" not in markdown.replace(r"\<", "")
+    assert r"\!\[\](http\://a)" in markdown
+    assert r"a\|b" in markdown
+    assert "c d" in markdown
 
 
-def pasted(of):
-    return pl.read_csv(io.StringIO(as_csv(of)))
+def pasted(page_contents):
+    return pl.read_csv(io.StringIO(as_csv(page_contents)))
 
 
 def test_csv_is_the_rollup_as_it_is_or_the_scores_and_a_spreadsheet_calculates_nothing():
-    found = pasted(contents())
-    assert found["key"].to_list() == ["dune", "emma", "ulysses"]
-    assert found["longest_words"].to_list() == [31, 4, None]
-    assert found["mean_low"].to_list() == [0.4] * 3
-    found = pasted(contents(keys=("=1+1", "-x", "plain")))
-    assert found["key"].to_list() == ["'=1+1", "'-x", "plain"]
-    of = contents()
-    tables = {name: table for name, table in of.tables.items() if name != "rollup"}
-    assert pasted(replace(of, tables=tables))["loss_v1"].to_list() == [-1.0] * 6
+    csv_table = pasted(contents())
+    assert csv_table["key"].to_list() == ["dune", "emma", "ulysses"]
+    assert csv_table["longest_words"].to_list() == [31, 4, None]
+    assert csv_table["mean_low"].to_list() == [0.4] * 3
+    csv_table = pasted(contents(keys=("=1+1", "-x", "plain")))
+    assert csv_table["key"].to_list() == ["'=1+1", "'-x", "plain"]
+    page_contents = contents()
+    tables = {
+        name: table for name, table in page_contents.tables.items() if name != "rollup"
+    }
+    assert (
+        pasted(replace(page_contents, tables=tables))["loss_v1"].to_list() == [-1.0] * 6
+    )
