@@ -293,7 +293,7 @@ def test_a_row_of_the_list_of_roots_is_a_claim_and_has_a_signature_if_a_signer()
         assert re.fullmatch("[0-9a-f]{64}", root["root"])
         assert re.fullmatch("[0-9a-f]{40}([0-9a-f]{24})?", root["revision"])
         assert ("signer" in root) is ("key" in root) is ("signature" in root)
-    line = f"{recipes.ROOTS[0]['root']} demo/model@772ec65e"
+    line = f"{recipes.ROOTS[0]['root']} demo/model@{recipes.ROOTS[0]['revision'][:8]}"
     assert recipes.claim(recipes.ROOTS[0]).startswith(line)
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     assert f"root of inputs and tables: {recipes.ROOTS[0]['root']}\n" in readme
