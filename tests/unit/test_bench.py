@@ -150,9 +150,19 @@ def test_a_forecast_comes_from_enough_texts_or_not_at_all(asked, checkpoint, tmp
     )
     lines = by_name(map(json.loads, done.stdout.splitlines()))
     assert lines["forecast", "31 texts", None]["reason"] == (
-        "31 texts are too few to forecast from, 32 are needed; give more --minutes, or"
-        " an --input of more texts"
+        "31 texts are too few to forecast from, 32 are needed; give an --input of more"
+        " texts"
     )
+
+
+def test_a_slow_machine_audits_as_many_texts_as_a_forecast_needs(
+    asked, checkpoint, texts, monkeypatch
+):
+    slow_sampling = {"tokens": 400, "prompts": 2, "seconds": 100.0}
+    monkeypatch.setitem(FOUND, "sample", slow_sampling)
+    run("--model", checkpoint, "--input", texts)
+    n_audited = [arguments["n"] for way, arguments in asked if way == "small_audit"]
+    assert set(n_audited) == {32}
 
 
 def test_a_toy_gets_no_forecast_and_unlabelled_texts_no_attacks(asked, tmp_path):
@@ -191,8 +201,11 @@ def test_what_has_no_time_left_says_so(asked, texts, checkpoint, monkeypatch):
     assert not asked
     assert unwrapped(done).count(
         "no time was left for it; give more --minutes"
-    ) == 9 + (count_cores() > 1)
-    reason = "forecast: 32 texts: not measured: the small audit was not measured"
+    ) == 10 + (count_cores() > 1)
+    reason = (
+        "forecast: 32 texts: not measured: the small audit has no figures: no time was"
+        " left for it"
+    )
     assert reason in unwrapped(done)
 
 

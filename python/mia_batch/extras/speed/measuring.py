@@ -315,21 +315,23 @@ class _WholeBench:
         sampled = ours_by_part.get("sampling", {})
         prompts_per_second = sampled.get("prompts", 0) / sampled.get("seconds", 1)
         n_affordable = int(6 * self._meter.minutes * prompts_per_second)
-        n = min(max(n_affordable, FEWEST_AUDITED), _MOST_AUDITED)
+        # Fewer than a forecast needs are audited where there will be none
+        fewest = FEWEST_AUDITED if self._point.is_toy else _FEWEST_FORECAST
+        n = min(max(n_affordable, fewest), _MOST_AUDITED)
         return min(1 << (n.bit_length() - 1), len(self._texts.lengths))
 
     def _build_forecast(self, figures: Row, n: int) -> Iterator[Row]:
         """Iterate over rows of a forecast by an audit of the first ``n`` texts."""
         part = "forecast", f"{self._forecast.n_texts:,} texts"
         reason = None
-        if "reason" in figures:
-            reason = "the small audit was not measured"
-        elif self._point.is_toy:
+        if self._point.is_toy:
             reason = "a toy's speed says nothing about your model; give --model"
+        elif "reason" in figures:
+            reason = f"the small audit has no figures: {figures['reason']}"
         elif n < _FEWEST_FORECAST:
             reason = (
                 f"{n} texts are too few to forecast from, {_FEWEST_FORECAST} are"
-                " needed; give more --minutes, or an --input of more texts"
+                " needed; give an --input of more texts"
             )
         if reason is not None:
             yield _build_row(*part, reason=reason)
