@@ -108,7 +108,7 @@ WRONG: list[tuple[dict[str, Any], type[MiaBatchError], list[str]]] = [
     (
         {"kind": "logprobs", "columns": frozenset({"vocabulary_mean"})},
         SettingsError,
-        ["mean and variance", "; take engine transformers"],
+        ["mean and variance", "; leave the setting engine at auto"],
     ),
     (
         {"changed": (NAN, "1.mlp.up_proj")},
