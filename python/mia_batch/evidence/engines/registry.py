@@ -317,7 +317,7 @@ def choose_engine(
     """Choose an engine that can run here, or ``elsewhere``, and do what is asked; say why."""
     # Engines are tried in the registry's order; one that is faster at what is asked
     # goes first. Where the engine asked for cannot compute a column, or run the
-    # ``model``, the next that can takes its place.
+    # ``model``, of those that can the one takes its place that computes most.
     types = engine_types()
     if name not in (*types, "auto"):
         raise SettingsError(f"engine= is {name!r}; known are auto, {', '.join(types)}")
@@ -342,14 +342,17 @@ def choose_engine(
         )
         raise SettingsError(f"engine: no engine can run here: {listed}")
     reason = why_not(usable[0].name, kind, columns, model)
+    if reason is not None and model_format is not CHECKPOINT:
+        raise SettingsError(f"engine: {reason}; give a checkpoint of {model!r}")
     if reason is not None:
-        for engine in openers:
-            if why_not(engine.name, kind, columns, model) is None:
-                return engine.name, reason
-        remedy = "another engine is needed"
-        if model_format is not CHECKPOINT:
-            remedy = f"give a checkpoint of {model!r}"
-        raise SettingsError(f"engine: {reason}; {remedy}")
+        able = [
+            engine
+            for engine in openers
+            if why_not(engine.name, kind, columns, model) is None
+        ]
+        if not able:
+            raise SettingsError(f"engine: {reason}; another engine is needed")
+        return max(able, key=lambda engine: len(engine.columns)).name, reason
     if name != "auto":
         return name, "asked for"
     for engine in usable[1:]:
