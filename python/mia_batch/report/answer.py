@@ -251,24 +251,24 @@ class BetterAttack(NamedTuple):
         )
 
 
-class _Labelled(NamedTuple):
-    """Rows about the planned attack where labels are known; empty where there is none."""
+class _PrimaryRows(NamedTuple):
+    """Rows that judge the primary attack of a labelled run; each is empty where it is missing."""
 
     auc: Mapping[str, Any]
     blind: Mapping[str, Any]
     lead: Mapping[str, Any]  # over the strongest blind classifier
 
 
-def _find_labelled(
+def _find_primary_rows(
     metrics: pl.DataFrame, findings: pl.DataFrame, primary: str
-) -> _Labelled:
+) -> _PrimaryRows:
     auc = find_auc(metrics, primary) or {}
     blind = find_blind_row(findings, "members") or {}
     is_lead = pl.col("versus") == pl.lit(blind.get("strongest"), pl.String)
     leads = metrics.filter(
         is_lead, metric="roc_auc_difference", slice="all", attack=primary
     )
-    return _Labelled(auc, blind, next(leads.iter_rows(named=True), {}))
+    return _PrimaryRows(auc, blind, next(leads.iter_rows(named=True), {}))
 
 
 def find_better_attack(
@@ -278,7 +278,7 @@ def find_better_attack(
 
     None where the planned one answers, or no attack holds among all that were tried.
     """
-    auc, blind, lead = _find_labelled(metrics, findings, primary)
+    auc, blind, lead = _find_primary_rows(metrics, findings, primary)
     highest_blind = blind.get("high")
     is_open = (
         _why_no_auc(primary, auc) is None
@@ -301,7 +301,7 @@ def find_better_attack(
 def _answer_by_labels(results: RunResults) -> str:
     """Write whether the planned attack beats what the texts tell without the model."""
     primary = results.rule.primary
-    auc, blind, lead = _find_labelled(results.metrics, results.findings, primary)
+    auc, blind, lead = _find_primary_rows(results.metrics, results.findings, primary)
     fault = _why_no_auc(primary, auc)
     if fault is not None:
         return fault

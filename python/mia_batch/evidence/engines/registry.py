@@ -164,7 +164,7 @@ class EngineType:
     # so many GPUs, at points of texts or not; None: it does not
     why_first: Callable[[EvidenceKind, int, bool], str | None] = lambda *_: None
     # Returns what is installed of it, in words
-    build: Callable[[], str] = lambda: "it"
+    describe_build: Callable[[], str] = lambda: "it"
 
 
 def _why_not_in_vllm(adapter: weights.Adapter) -> str | None:
@@ -220,7 +220,9 @@ _BUILT_IN = (
         adapter_obstacle=_why_not_in_vllm,
         obstacle=_vllm_obstacle,
         on_cpu=has_vllm_for_cpus,
-        build=lambda: f"vLLM's {'CPU' if has_vllm_for_cpus() else 'GPU'} build",
+        describe_build=lambda: (
+            f"vLLM's {'CPU' if has_vllm_for_cpus() else 'GPU'} build"
+        ),
     ),
     EngineType(
         name="transformers",
@@ -317,7 +319,7 @@ def choose_engine(
     """Choose an engine that can run here, or ``elsewhere``, and do what is asked; say why."""
     # Engines are tried in the registry's order; one that is faster at what is asked
     # goes first. Where the engine asked for cannot compute a column, or run the
-    # ``model``, of those that can the one takes its place that computes most.
+    # ``model``, it is replaced by the one that computes most, of those that can.
     types = engine_types()
     if name not in (*types, "auto"):
         raise SettingsError(f"engine= is {name!r}; known are auto, {', '.join(types)}")
@@ -365,7 +367,7 @@ def choose_engine(
         if obstacle
     ]
     reason = "; ".join(unusable).replace("vllm cannot", "vLLM cannot")
-    return usable[0].name, reason or f"{usable[0].build()} is installed"
+    return usable[0].name, reason or f"{usable[0].describe_build()} is installed"
 
 
 def why_not(
